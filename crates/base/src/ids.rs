@@ -1,0 +1,192 @@
+//! Identifiers: small copies with one meaning each, so that a slot is never taken for a server.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! plain_id {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(formatter, concat!($prefix, "{}"), self.0)
+            }
+        }
+    };
+}
+
+plain_id!(
+    /// One process that lends memory; numbered from 0 within its pool.
+    ServerId(u16), "server "
+);
+plain_id!(
+    /// A virtual partition of the pool; chunks and namespace entries both live in slots.
+    Slot(u16), "slot "
+);
+plain_id!(
+    /// The version of the cluster map. Epoch 0 means "no map yet".
+    Epoch(u32), "epoch "
+);
+plain_id!(
+    /// Raised by every truncation of a file. A file begins at generation 1.
+    Generation(u64), "generation "
+);
+plain_id!(
+    /// The number a session gives to a mutation; 0 marks a request that changes nothing.
+    Sequence(u64), "sequence "
+);
+
+impl Epoch {
+    /// The epoch that follows this one.
+    #[must_use]
+    pub fn next(self) -> Epoch {
+        Epoch(self.0 + 1)
+    }
+}
+
+impl Generation {
+    /// The generation every file begins with.
+    pub const FIRST: Generation = Generation(1);
+
+    /// The generation that follows this one.
+    #[must_use]
+    pub fn next(self) -> Generation {
+        Generation(self.0 + 1)
+    }
+}
+
+/// Names an inode for ever: a 16-bit slot and a 48-bit counter, never reused, never moving.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct InodeId(pub u64);
+
+impl InodeId {
+    /// Bits of the counter within a slot.
+    pub const COUNTER_BITS: u32 = 48;
+    /// The largest counter.
+    pub const COUNTER_MAX: u64 = (1 << Self::COUNTER_BITS) - 1;
+    /// The root directory: the first inode of slot 0.
+    pub const ROOT: InodeId = InodeId(1);
+
+    /// Joins a slot and a counter. Panics when the counter needs more than 48 bits.
+    #[must_use]
+    pub fn new(slot: Slot, counter: u64) -> InodeId {
+        assert!(counter <= Self::COUNTER_MAX, "inode counter {counter} needs more than 48 bits");
+        InodeId((u64::from(slot.0) << Self::COUNTER_BITS) | counter)
+    }
+
+    /// The slot in which the inode lives.
+    #[must_use]
+    pub fn slot(self) -> Slot {
+        Slot((self.0 >> Self::COUNTER_BITS) as u16)
+    }
+
+    /// The counter within the slot.
+    #[must_use]
+    pub fn counter(self) -> u64 {
+        self.0 & Self::COUNTER_MAX
+    }
+}
+
+impl fmt::Display for InodeId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for InodeId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "InodeId({self})")
+    }
+}
+
+/// Names one lane of one file: the chunks of `inode` that lie on lane `lane`, one dense file in a store.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct LaneId {
+    /// The file.
+    pub inode: InodeId,
+    /// Which of its lanes, 0 to width - 1.
+    pub lane: u16,
+}
+
+impl fmt::Display for LaneId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.inode, self.lane)
+    }
+}
+
+/// Names a session: 128 bits chosen at random by the client.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SessionId(pub [u8; 16]);
+
+impl SessionId {
+    /// No session: what a connection says before it has opened one.
+    pub const NONE: SessionId = SessionId([0; 16]);
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "SessionId({self})")
+    }
+}
+
+/// A moment: nanoseconds since 1970-01-01 UTC, good until the year 2262.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Timestamp {
+    /// Nanoseconds since the Unix epoch; negative before it.
+    pub nanos: i64,
+}
+
+impl Timestamp {
+    /// Whole seconds, rounded down.
+    #[must_use]
+    pub fn seconds(self) -> i64 {
+        self.nanos.div_euclid(1_000_000_000)
+    }
+
+    /// The nanoseconds within the second, 0 to 999,999,999.
+    #[must_use]
+    pub fn subsecond_nanos(self) -> u32 {
+        self.nanos.rem_euclid(1_000_000_000) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inode_joins_and_splits() {
+        let inode = InodeId::new(Slot(0xbeef), 0x1234_5678_9abc);
+        assert_eq!(inode.slot(), Slot(0xbeef));
+        assert_eq!(inode.counter(), 0x1234_5678_9abc);
+        assert_eq!(inode.to_string(), "beef123456789abc");
+        assert_eq!(InodeId::ROOT, InodeId::new(Slot(0), 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "48 bits")]
+    fn inode_counter_has_an_end() {
+        let _ = InodeId::new(Slot(0), 1 << 48);
+    }
+
+    #[test]
+    fn timestamps_before_1970_split_downwards() {
+        let moment = Timestamp { nanos: -1 };
+        assert_eq!((moment.seconds(), moment.subsecond_nanos()), (-1, 999_999_999));
+    }
+}

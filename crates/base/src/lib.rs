@@ -1,0 +1,16 @@
+//! The words every other crate speaks: identifiers, byte ranges, units, limits and errors.
+//!
+//! Invariant: `base` does no I/O, reads no clock and starts no thread.
+#![forbid(unsafe_code)]
+
+mod error;
+mod ids;
+pub mod limits;
+mod name;
+mod range;
+pub mod units;
+
+pub use error::{Error, ErrorKind, Result};
+pub use ids::{Epoch, Generation, InodeId, LaneId, Sequence, ServerId, SessionId, Slot, Timestamp};
+pub use name::Name;
+pub use range::ByteRange;

@@ -1,0 +1,102 @@
+//! Every limit of ramlace, with its unit in its name, in one place.
+//!
+//! Memory is a function of these numbers: ARCHITECTURE.md adds them up.
+
+/// Longest name of an entry.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest path that the client resolves.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Longest target of a symbolic link.
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// Symbolic links followed in one resolution.
+pub const SYMLINK_DEPTH_MAX: usize = 40;
+/// Largest file: offsets fit a signed 64-bit number with room for alignment.
+pub const FILE_BYTES_MAX: u64 = 1 << 62;
+
+/// Smallest stripe unit.
+pub const STRIPE_UNIT_BYTES_MIN: u64 = 64 << 10;
+/// Largest stripe unit.
+pub const STRIPE_UNIT_BYTES_MAX: u64 = 1 << 30;
+/// Stripe unit unless told otherwise: one huge page.
+pub const STRIPE_UNIT_BYTES_DEFAULT: u64 = 2 << 20;
+/// Most lanes of one file.
+pub const WIDTH_LANES_MAX: u16 = 4096;
+/// Pieces from which one mapping is stitched, at most.
+pub const MAPPING_PIECES_MAX: u64 = 8192;
+
+/// Slots of a pool unless told otherwise.
+pub const SLOTS_DEFAULT: u32 = 4096;
+/// Most slots of a pool.
+pub const SLOTS_MAX: u32 = 65_536;
+/// Fewest slots for each server.
+pub const SLOTS_PER_SERVER_MIN: u32 = 16;
+/// Most servers of a pool.
+pub const SERVERS_MAX: u32 = SLOTS_MAX / SLOTS_PER_SERVER_MIN;
+/// Most copies of a chunk.
+pub const COPIES_MAX: u8 = 3;
+
+/// Reads and writes up to here, within one chunk, are staged and atomic.
+pub const STAGED_BYTES_MAX: usize = 64 << 10;
+/// Bulk bytes behind one message.
+pub const DATA_BYTES_MAX: u32 = 8 << 20;
+/// Body of one message, in postcard.
+pub const BODY_BYTES_MAX: u32 = 1 << 20;
+/// Attributes given at creation (shape, type): all names and values of one inode.
+pub const ATTRIBUTES_BYTES_MAX: usize = 4096;
+/// Entries in one readdir reply.
+pub const READDIR_ENTRIES_MAX: u32 = 1024;
+/// Text of an error on the wire.
+pub const ERROR_TEXT_BYTES_MAX: usize = 1024;
+
+/// Connections of one process to one server, besides the control connection.
+pub const CONNECTIONS_PER_SERVER_MAX: usize = 8;
+/// Connections that one server holds, of all clients.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Connections that have not proved the secret yet.
+pub const CONNECTIONS_UNPROVEN_MAX: usize = 64;
+/// Sessions that one server holds.
+pub const SESSIONS_MAX: usize = 4096;
+/// Inodes that one session may hold open at one server.
+pub const OPEN_INODES_PER_SESSION_MAX: usize = 65_536;
+/// Replies of one session kept in one slot, and the mutations a session may have under way.
+pub const REPLIES_PER_SESSION_MAX: usize = 1024;
+/// Append reservations of one file that are not finished yet.
+pub const APPEND_RESERVATIONS_MAX: usize = 1024;
+/// Truncations of one file that some lane has not heard of yet.
+pub const TRUNCATIONS_UNTOLD_MAX: usize = 1024;
+
+/// How long proving the secret may take.
+pub const HANDSHAKE_MILLIS_MAX: u64 = 2_000;
+/// Deadline of a request unless told otherwise; an operation fails before 5 seconds.
+pub const DEADLINE_MILLIS_DEFAULT: u32 = 4_000;
+/// Longest deadline a request may carry.
+pub const DEADLINE_MILLIS_MAX: u32 = 600_000;
+/// A connection whose peer reads nothing for so long is closed.
+pub const SEND_STALL_MILLIS_MAX: u64 = 10_000;
+/// Time between two heartbeats of a session.
+pub const HEARTBEAT_MILLIS: u64 = 2_500;
+/// A session that has not been heard for so long has ended.
+pub const SESSION_EXPIRY_MILLIS: u64 = 10_000;
+
+/// A huge page of x86-64 and of 4 KiB-page arm64.
+pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// Lanes below this size take exact pages; above it, whole huge pages.
+pub const EXACT_PAGES_BYTES_MAX: u64 = 1 << 20;
+/// Smallest store of a server.
+pub const STORE_BYTES_MIN: u64 = 16 << 20;
+/// Memory that lanes leave free in a store, so that a full pool can still log its deletes: this part of it.
+pub const STORE_HEADROOM_FRACTION: u64 = 64;
+/// The same headroom at the least.
+pub const STORE_HEADROOM_BYTES_MIN: u64 = 1 << 20;
+/// Memory of the machine that a store leaves to everything else, beside its own size.
+pub const STORE_MARGIN_BYTES: u64 = 64 << 20;
+/// Memory reserved in one step of the background reservation; a request waits for one step at most.
+pub const RESERVE_STEP_BYTES_MAX: u64 = 4 << 20;
+/// Pause between two steps of the reservation.
+pub const RESERVE_PAUSE_MICROS: u64 = 500;
+/// Descriptors of lane files that one store keeps open.
+pub const LANE_DESCRIPTORS_MAX: usize = 512;
+/// Bytes of one mapped window of a lane.
+pub const WINDOW_BYTES: u64 = 64 << 20;
+/// Windows that one store keeps mapped, beside those in use.
+pub const WINDOWS_MAX: usize = 256;

@@ -1,0 +1,92 @@
+//! Sizes as people write and read them: `4GiB`, `2 MiB`, `1500`.
+
+use crate::{Error, ErrorKind, Result};
+
+const UNITS: [(&str, u64); 11] = [
+    ("", 1),
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("PiB", 1 << 50),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+];
+
+/// Reads a size such as `4GiB`, `1.5 GiB`, `64K` (1024-based, as `cp` and `dd` have it) or `4096`.
+pub fn parse_bytes(text: &str) -> Result<u64> {
+    let refuse = || {
+        Error::new(
+            ErrorKind::Invalid,
+            format!("'{text}' is no size; write a number and a unit, such as 4GiB, 512MiB or 65536"),
+        )
+    };
+    let trimmed = text.trim();
+    let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = (&trimmed[..split], trimmed[split..].trim());
+    let single_letter = match unit {
+        "k" | "K" => Some(1u64 << 10),
+        "m" | "M" => Some(1 << 20),
+        "g" | "G" => Some(1 << 30),
+        "t" | "T" => Some(1 << 40),
+        _ => None,
+    };
+    let scale = single_letter
+        .or_else(|| UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|unit| unit.1))
+        .ok_or_else(refuse)?;
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(scale).ok_or_else(refuse);
+    }
+    let value: f64 = number.parse().map_err(|_| refuse())?;
+    let bytes = value * scale as f64;
+    if bytes.is_finite() && bytes < 9e18 { Ok(bytes as u64) } else { Err(refuse()) }
+}
+
+/// Writes a size with at most one decimal: `1.5 GiB`, `64 KiB`, `12 B`.
+#[must_use]
+pub fn format_bytes(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    let mut unit = "B";
+    for next in ["KiB", "MiB", "GiB", "TiB", "PiB"] {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    let text = format!("{value:.1}");
+    format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("64K", 65_536),
+            ("64KiB", 65_536),
+            ("64 kib", 65_536),
+            ("1.5GiB", 1_610_612_736),
+            ("2MB", 2_000_000),
+            (" 4GiB ", 4 << 30),
+        ] {
+            assert_eq!(parse_bytes(text).unwrap(), bytes, "{text}");
+        }
+        for text in ["", "GiB", "-1", "4 GiBs", "1..5G", "99999999999999999999", "1e3", "20000000PiB"] {
+            assert_eq!(parse_bytes(text).unwrap_err().kind(), ErrorKind::Invalid, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_written_short() {
+        assert_eq!(format_bytes(12), "12 B");
+        assert_eq!(format_bytes(65_536), "64 KiB");
+        assert_eq!(format_bytes(1_610_612_736), "1.5 GiB");
+    }
+}

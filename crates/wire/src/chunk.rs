@@ -1,0 +1,108 @@
+//! Family 0x02: bytes of lanes. A request stays within one lane; its data follows its body.
+
+use ramlace_base::{Epoch, Generation, LaneId, Slot};
+use serde::{Deserialize, Serialize};
+
+use crate::{Kind, Request};
+
+/// Which lane is meant, and what the sender believes about its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneTarget {
+    /// The lane.
+    pub lane: LaneId,
+    /// The slot it lies in: the server must be that slot's primary.
+    pub slot: Slot,
+    /// The file's generation as the sender knows it. An older one than the lane's is
+    /// answered with Retry; a newer one makes the lane ask the file's home first.
+    pub generation: Generation,
+    /// The map's epoch when the file was created: tells a hole from a loss.
+    pub created: Epoch,
+}
+
+/// Reads bytes of a lane. Bytes that were never written are zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadChunk {
+    /// The lane.
+    pub target: LaneTarget,
+    /// Offset within the lane's file.
+    pub offset: u64,
+    /// Bytes; at most [`ramlace_base::limits::DATA_BYTES_MAX`].
+    pub length: u32,
+}
+
+/// The bytes follow as data, unless all of them are zero and `hole` says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkRead {
+    /// Every byte asked for is zero; no data follows.
+    pub hole: bool,
+}
+
+impl Request for ReadChunk {
+    const KIND: Kind = Kind::ReadChunk;
+    type Reply = ChunkRead;
+}
+
+/// Writes the data that follows. All of it is promised memory before the first byte is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteChunk {
+    /// The lane.
+    pub target: LaneTarget,
+    /// Offset within the lane's file.
+    pub offset: u64,
+}
+
+impl Request for WriteChunk {
+    const KIND: Kind = Kind::WriteChunk;
+    type Reply = ();
+}
+
+/// Frees a range of a lane; it reads as zeros afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PunchChunk {
+    /// The lane.
+    pub target: LaneTarget,
+    /// Offset within the lane's file.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+impl Request for PunchChunk {
+    const KIND: Kind = Kind::PunchChunk;
+    type Reply = ();
+}
+
+/// Asks for a descriptor of the lane's file. Unix sockets only, same user only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantLane {
+    /// The lane.
+    pub target: LaneTarget,
+    /// Whether the descriptor allows writing.
+    pub writable: bool,
+}
+
+/// A descriptor travels with this reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneGranted {
+    /// Length of the lane's file.
+    pub length: u64,
+}
+
+impl Request for GrantLane {
+    const KIND: Kind = Kind::GrantLane;
+    type Reply = LaneGranted;
+}
+
+/// Takes the memory of the lane's first `length` bytes, all or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocateLane {
+    /// The lane.
+    pub target: LaneTarget,
+    /// Bytes from the lane's beginning.
+    pub length: u64,
+}
+
+impl Request for AllocateLane {
+    const KIND: Kind = Kind::AllocateLane;
+    type Reply = ();
+}

@@ -1,0 +1,70 @@
+//! Bodies: postcard, with nothing left over.
+
+use ramlace_base::{Error, ErrorKind, Result, limits};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::{ClusterMap, Kind};
+
+/// A request body: it knows its number and what answers it.
+pub trait Request: Serialize + DeserializeOwned {
+    /// The message's number.
+    const KIND: Kind;
+    /// The body of the answer.
+    type Reply: Serialize + DeserializeOwned;
+}
+
+/// The body of a frame with [`crate::flags::ERROR`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// [`ErrorKind::number`].
+    pub kind: u16,
+    /// A sentence for people.
+    pub message: String,
+    /// With `Moved`: the newer map.
+    pub map: Option<ClusterMap>,
+}
+
+impl ErrorBody {
+    /// The body that carries this error; an overlong text is cut.
+    #[must_use]
+    pub fn new(error: &Error) -> ErrorBody {
+        let mut message = error.message().to_owned();
+        if message.len() > limits::ERROR_TEXT_BYTES_MAX {
+            let cut = (0..=limits::ERROR_TEXT_BYTES_MAX).rev().find(|at| message.is_char_boundary(*at));
+            message.truncate(cut.unwrap_or(0));
+        }
+        ErrorBody { kind: error.kind().number(), message, map: None }
+    }
+
+    /// The error that the body tells of.
+    #[must_use]
+    pub fn into_error(self) -> Error {
+        match ErrorKind::from_number(self.kind) {
+            Some(kind) => Error::new(kind, self.message),
+            None => Error::new(ErrorKind::Protocol, format!("error {} (unknown): {}", self.kind, self.message)),
+        }
+    }
+}
+
+/// The bytes of a body. Panics when it is larger than a frame may carry: whoever builds a
+/// message keeps to its limits.
+pub fn encode_body<T: Serialize>(body: &T) -> Vec<u8> {
+    let bytes = postcard::to_stdvec(body).expect("every message can be written");
+    assert!(bytes.len() <= limits::BODY_BYTES_MAX as usize, "a body of {} bytes was built", bytes.len());
+    bytes
+}
+
+/// Reads a body; bytes left over are as wrong as bytes missing.
+pub fn decode_body<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((body, [])) => Ok(body),
+        Ok((_, rest)) => Err(Error::new(
+            ErrorKind::Protocol,
+            format!("a {kind:?} message has {} bytes too many", rest.len()),
+        )),
+        Err(error) => {
+            Err(Error::new(ErrorKind::Protocol, format!("a {kind:?} message makes no sense: {error}")))
+        }
+    }
+}

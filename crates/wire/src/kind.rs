@@ -1,0 +1,130 @@
+//! The numbers of the messages. A number is never reused; a family owns 256 of them.
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+        /// What a message is. Requests and their replies share a kind.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum Kind {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Kind {
+            /// Every kind.
+            pub const ALL: &'static [Kind] = &[$(Kind::$name,)*];
+
+            /// The number on the wire.
+            #[must_use]
+            pub fn number(self) -> u16 {
+                match self { $(Kind::$name => $number,)* }
+            }
+
+            /// The kind with this number.
+            #[must_use]
+            pub fn from_number(number: u16) -> Option<Kind> {
+                match number { $($number => Some(Kind::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+// Reserved families: 0x05 leases, 0x06 the shared-memory call ring, 0x07 locks and coordination.
+kinds! {
+    /// Begin or resume a session on this connection.
+    OpenSession = 0x0001,
+    /// The session is alive.
+    Heartbeat = 0x0002,
+    /// The session ends; its open files are closed.
+    CloseSession = 0x0003,
+    /// What a server holds and does.
+    ServerStatus = 0x0004,
+    /// Stop this server gracefully.
+    StopServer = 0x0005,
+
+    /// The cluster map.
+    GetMap = 0x0101,
+    /// A server asks the coordinator to be taken into the map.
+    JoinPool = 0x0102,
+    /// Give a dead server's slots to others; what it held is lost.
+    ForgetServer = 0x0103,
+
+    /// Bytes of one lane.
+    ReadChunk = 0x0201,
+    /// Bytes for one lane.
+    WriteChunk = 0x0202,
+    /// Free a range of one lane.
+    PunchChunk = 0x0203,
+    /// A descriptor of the lane's file, for a client on the same machine.
+    GrantLane = 0x0204,
+    /// Take the memory of a lane's first bytes.
+    AllocateLane = 0x0205,
+
+    /// The entry with a name.
+    Lookup = 0x0301,
+    /// An inode's attributes.
+    GetAttributes = 0x0302,
+    /// Change mode, owner or times.
+    SetAttributes = 0x0303,
+    /// Set a file's size.
+    Truncate = 0x0304,
+    /// Create a file and open it.
+    Create = 0x0305,
+    /// Open an inode.
+    Open = 0x0306,
+    /// Close an inode: the session's reference goes.
+    Close = 0x0307,
+    /// Create a symbolic link.
+    Symlink = 0x0308,
+    /// The target of a symbolic link.
+    ReadLink = 0x0309,
+    /// Create a directory.
+    MakeDirectory = 0x030a,
+    /// Remove an empty directory.
+    RemoveDirectory = 0x030b,
+    /// Remove an entry that is no directory.
+    Unlink = 0x030c,
+    /// Some entries of a directory.
+    ReadDirectory = 0x030d,
+    /// A file is at least so long.
+    Extend = 0x030e,
+    /// Reserve the next bytes at the end of a file.
+    ReserveAppend = 0x030f,
+    /// The reserved bytes are written.
+    FinishAppend = 0x0310,
+    /// Set the layout that files made in a directory inherit.
+    SetLayout = 0x0311,
+
+    /// Slot to slot: make a directory's inode.
+    PrepareDirectory = 0x0401,
+    /// Slot to slot: the entry of a prepared directory stands, or never will.
+    SettleDirectory = 0x0402,
+    /// Slot to slot: seal an empty directory.
+    SealDirectory = 0x0403,
+    /// Slot to slot: drop a sealed directory, or unseal it.
+    SettleSeal = 0x0404,
+    /// Home to lane: the file was truncated.
+    CutLane = 0x0405,
+    /// Home to lane: the file is gone.
+    DropLane = 0x0406,
+    /// Lane to home: does this inode exist, and how short was it since?
+    QueryInode = 0x0407,
+    /// Home to lane: the last opener has closed; give back unused tail pages.
+    TrimLane = 0x0408,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_and_are_unique() {
+        let mut numbers: Vec<u16> = Kind::ALL.iter().map(|kind| kind.number()).collect();
+        for kind in Kind::ALL {
+            assert_eq!(Kind::from_number(kind.number()), Some(*kind));
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), Kind::ALL.len());
+        assert_eq!(Kind::from_number(0), None);
+    }
+}

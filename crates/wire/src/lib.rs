@@ -1,0 +1,30 @@
+//! ramlace's messages and their bytes. `docs/WIRE.md` is the prose to this code.
+//!
+//! A frame is a fixed 64-byte [`FrameHeader`], a body in postcard, and bulk bytes (`data`) that
+//! are never copied into the body. Each message is one struct with one explicit number
+//! ([`Kind`]); a request names the type of its reply ([`Request`]).
+//!
+//! Invariant: `wire` opens no socket, and no decoder panics, whatever the bytes.
+#![forbid(unsafe_code)]
+
+pub mod chunk;
+pub mod cluster;
+mod codec;
+mod header;
+mod kind;
+pub mod namespace;
+pub mod peer;
+pub mod preamble;
+pub mod session;
+mod types;
+
+pub use codec::{ErrorBody, Request, decode_body, encode_body};
+pub use header::{FrameHeader, HEADER_BYTES, Header, MAGIC, flags};
+pub use kind::Kind;
+pub use types::{
+    Attributes, Chain, ClusterMap, Credentials, FileAttributes, FileKind, HostId, Layout, LayoutHints, PoolId,
+    ServerEntry,
+};
+
+/// Version of frames and messages; both sides of a connection must agree on it.
+pub const PROTOCOL_VERSION: u16 = 1;

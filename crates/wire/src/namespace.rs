@@ -1,0 +1,341 @@
+//! Family 0x03: the namespace. A request goes to the slot of the inode it names first.
+
+use ramlace_base::{Generation, InodeId, Name, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::{Attributes, FileAttributes, FileKind, Kind, Layout, LayoutHints, Request};
+
+/// The entry `name` of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lookup {
+    /// The directory.
+    pub parent: InodeId,
+    /// The entry.
+    pub name: Name,
+}
+
+/// Where an entry leads. A directory may live in another slot: then only its inode is known here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// The inode.
+    pub inode: InodeId,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its attributes, when its home is the slot that answers.
+    pub attributes: Option<Attributes>,
+}
+
+impl Request for Lookup {
+    const KIND: Kind = Kind::Lookup;
+    type Reply = Found;
+}
+
+/// An inode's attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetAttributes {
+    /// The inode.
+    pub inode: InodeId,
+}
+
+/// Attributes, layout and named bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InodeInfo {
+    /// Attributes.
+    pub attributes: Attributes,
+    /// A file's layout; `None` for others.
+    pub layout: Option<Layout>,
+    /// What a directory hands down; empty for others.
+    pub hints: LayoutHints,
+    /// Named bytes from the file's creation.
+    pub named: FileAttributes,
+}
+
+impl Request for GetAttributes {
+    const KIND: Kind = Kind::GetAttributes;
+    type Reply = InodeInfo;
+}
+
+/// Changes what is `Some`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAttributes {
+    /// The inode.
+    pub inode: InodeId,
+    /// Permission bits.
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Last read.
+    pub accessed: Option<Timestamp>,
+    /// Last change of content.
+    pub modified: Option<Timestamp>,
+}
+
+impl Request for SetAttributes {
+    const KIND: Kind = Kind::SetAttributes;
+    type Reply = Attributes;
+}
+
+/// Sets a file's size. Answered when every lane that can be reached has heard of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Truncate {
+    /// The file.
+    pub inode: InodeId,
+    /// Its new size.
+    pub size: u64,
+}
+
+impl Request for Truncate {
+    const KIND: Kind = Kind::Truncate;
+    type Reply = Attributes;
+}
+
+/// Creates a file and opens it for the session; opens the one that is there unless `exclusive`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Create {
+    /// The directory.
+    pub parent: InodeId,
+    /// The new entry.
+    pub name: Name,
+    /// Permission bits, after the caller's umask.
+    pub mode: u16,
+    /// Fail when the name is taken.
+    pub exclusive: bool,
+    /// Where the bytes shall lie. The creator computes it from the map.
+    pub layout: Layout,
+    /// Named bytes.
+    pub named: FileAttributes,
+}
+
+/// An open inode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// Everything about it.
+    pub info: InodeInfo,
+    /// Whether this request made it.
+    pub created: bool,
+}
+
+impl Request for Create {
+    const KIND: Kind = Kind::Create;
+    type Reply = Opened;
+}
+
+/// Opens an inode for the session: it lives until the session closes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Open {
+    /// The inode.
+    pub inode: InodeId,
+    /// Check that the caller may read.
+    pub read: bool,
+    /// Check that the caller may write.
+    pub write: bool,
+}
+
+impl Request for Open {
+    const KIND: Kind = Kind::Open;
+    type Reply = Opened;
+}
+
+/// Gives back the session's reference to an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Close {
+    /// The inode.
+    pub inode: InodeId,
+    /// When the session last wrote to it, if it did.
+    pub modified: Option<Timestamp>,
+}
+
+impl Request for Close {
+    const KIND: Kind = Kind::Close;
+    type Reply = ();
+}
+
+/// Creates a symbolic link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Symlink {
+    /// The directory.
+    pub parent: InodeId,
+    /// The new entry.
+    pub name: Name,
+    /// Where it points; 1 to 4095 bytes without NUL.
+    pub target: Vec<u8>,
+}
+
+impl Request for Symlink {
+    const KIND: Kind = Kind::Symlink;
+    type Reply = Attributes;
+}
+
+/// The target of a symbolic link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadLink {
+    /// The link.
+    pub inode: InodeId,
+}
+
+impl Request for ReadLink {
+    const KIND: Kind = Kind::ReadLink;
+    type Reply = Vec<u8>;
+}
+
+/// Creates a directory; its inode lives in a slot that the server chooses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MakeDirectory {
+    /// The directory it is made in.
+    pub parent: InodeId,
+    /// The new entry.
+    pub name: Name,
+    /// Permission bits, after the caller's umask.
+    pub mode: u16,
+}
+
+impl Request for MakeDirectory {
+    const KIND: Kind = Kind::MakeDirectory;
+    type Reply = Attributes;
+}
+
+/// Removes an empty directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoveDirectory {
+    /// The directory it is in.
+    pub parent: InodeId,
+    /// The entry.
+    pub name: Name,
+}
+
+impl Request for RemoveDirectory {
+    const KIND: Kind = Kind::RemoveDirectory;
+    type Reply = ();
+}
+
+/// Removes an entry that is no directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unlink {
+    /// The directory.
+    pub parent: InodeId,
+    /// The entry.
+    pub name: Name,
+}
+
+impl Request for Unlink {
+    const KIND: Kind = Kind::Unlink;
+    type Reply = ();
+}
+
+/// Entries of a directory in the order of their cookies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadDirectory {
+    /// The directory.
+    pub inode: InodeId,
+    /// Entries with a larger cookie than this; 0 for the first.
+    pub after: u64,
+    /// At most so many; the server may answer fewer.
+    pub entries_max: u32,
+}
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryEntry {
+    /// Its place in the directory: 60 bits of keyed hash and 3 bits against collisions.
+    pub cookie: u64,
+    /// Its name.
+    pub name: Name,
+    /// Where it leads.
+    pub inode: InodeId,
+    /// What that is.
+    pub kind: FileKind,
+    /// The attributes, when the inode lives in the slot that answers.
+    pub attributes: Option<Attributes>,
+}
+
+/// Some entries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryPage {
+    /// The entries.
+    pub entries: Vec<DirectoryEntry>,
+    /// Nothing follows them.
+    pub end: bool,
+}
+
+impl Request for ReadDirectory {
+    const KIND: Kind = Kind::ReadDirectory;
+    type Reply = DirectoryPage;
+}
+
+/// The file is at least `size` long: sent after the data has arrived in its lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extend {
+    /// The file.
+    pub inode: InodeId,
+    /// The writer's generation; Retry when the file was truncated meanwhile.
+    pub generation: Generation,
+    /// The least size.
+    pub size: u64,
+}
+
+/// What the home knows about a file's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SizeInfo {
+    /// Published size.
+    pub size: u64,
+    /// The file's generation.
+    pub generation: Generation,
+}
+
+impl Request for Extend {
+    const KIND: Kind = Kind::Extend;
+    type Reply = SizeInfo;
+}
+
+/// Reserves the next `length` bytes at the end of a file for the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReserveAppend {
+    /// The file.
+    pub inode: InodeId,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// Where to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppendReserved {
+    /// Offset of the reserved bytes.
+    pub offset: u64,
+    /// The generation to write with.
+    pub generation: Generation,
+}
+
+impl Request for ReserveAppend {
+    const KIND: Kind = Kind::ReserveAppend;
+    type Reply = AppendReserved;
+}
+
+/// The reserved bytes are written (or given up: then they stay a hole).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FinishAppend {
+    /// The file.
+    pub inode: InodeId,
+    /// Offset of the reservation.
+    pub offset: u64,
+}
+
+impl Request for FinishAppend {
+    const KIND: Kind = Kind::FinishAppend;
+    type Reply = SizeInfo;
+}
+
+/// Sets what files made in a directory inherit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetLayout {
+    /// The directory.
+    pub inode: InodeId,
+    /// What it hands down.
+    pub hints: LayoutHints,
+}
+
+impl Request for SetLayout {
+    const KIND: Kind = Kind::SetLayout;
+    type Reply = ();
+}

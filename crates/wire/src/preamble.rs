@@ -1,0 +1,91 @@
+//! The first 16 bytes of each direction, before the handshake: so that a stranger, an old
+//! version and a wrong port are told apart before any cryptography runs.
+//!
+//! client → server: preamble, then Noise message 1. Server → client: preamble, then Noise
+//! message 2 when `status` is [`Status::Welcome`], else a UTF-8 line that says why not.
+
+use ramlace_base::{Error, ErrorKind, Result};
+use zerocopy::byteorder::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::PROTOCOL_VERSION;
+use crate::types::numbered;
+
+/// Size of a preamble.
+pub const PREAMBLE_BYTES: usize = 16;
+/// Longest Noise message or refusal text behind a preamble.
+pub const PREAMBLE_PAYLOAD_BYTES_MAX: usize = 512;
+/// First bytes of each direction.
+pub const PREAMBLE_MAGIC: [u8; 8] = *b"ramlace\n";
+
+numbered! {
+    /// How a server answers a preamble.
+    Status {
+        /// Go on; what follows is Noise.
+        Welcome = 0,
+        /// Refused; what follows is a line of text.
+        Refused = 1,
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawPreamble {
+    magic: [u8; 8],
+    version: U16,
+    status: u8,
+    reserved: u8,
+    payload_bytes: U32,
+}
+
+const _: () = assert!(size_of::<RawPreamble>() == PREAMBLE_BYTES);
+const _: () = assert!(align_of::<RawPreamble>() == 1);
+
+/// A preamble's meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preamble {
+    /// The sender's [`PROTOCOL_VERSION`].
+    pub version: u16,
+    /// Always `Welcome` from clients.
+    pub status: Status,
+    /// Bytes that follow; at most [`PREAMBLE_PAYLOAD_BYTES_MAX`].
+    pub payload_bytes: u32,
+}
+
+impl Preamble {
+    /// This side's preamble before `payload_bytes` bytes.
+    #[must_use]
+    pub fn new(status: Status, payload_bytes: usize) -> Preamble {
+        assert!(payload_bytes <= PREAMBLE_PAYLOAD_BYTES_MAX);
+        Preamble { version: PROTOCOL_VERSION, status, payload_bytes: payload_bytes as u32 }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; PREAMBLE_BYTES] {
+        let raw = RawPreamble {
+            magic: PREAMBLE_MAGIC,
+            version: self.version.into(),
+            status: self.status.into(),
+            reserved: 0,
+            payload_bytes: self.payload_bytes.into(),
+        };
+        zerocopy::transmute!(raw)
+    }
+
+    /// Reads a preamble. Another version is not an error here: the caller answers it.
+    pub fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Preamble> {
+        let raw: &RawPreamble = zerocopy::transmute_ref!(bytes);
+        let refuse = |text: &str| Err(Error::new(ErrorKind::Protocol, text));
+        if raw.magic != PREAMBLE_MAGIC {
+            return refuse("the other side does not speak ramlace");
+        }
+        let Ok(status) = Status::try_from(raw.status) else {
+            return refuse("the other side's greeting has an unknown status");
+        };
+        if raw.reserved != 0 || raw.payload_bytes.get() as usize > PREAMBLE_PAYLOAD_BYTES_MAX {
+            return refuse("the other side's greeting makes no sense");
+        }
+        Ok(Preamble { version: raw.version.get(), status, payload_bytes: raw.payload_bytes.get() })
+    }
+}

@@ -1,0 +1,228 @@
+//! What several message families share: attributes, layouts, the cluster map.
+
+use std::fmt;
+
+use ramlace_base::{Epoch, Generation, InodeId, ServerId, Slot, Timestamp};
+use serde::{Deserialize, Serialize};
+
+macro_rules! numbered {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $number:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(try_from = "u8", into = "u8")]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl From<$name> for u8 {
+            fn from(value: $name) -> u8 {
+                match value { $($name::$variant => $number,)* }
+            }
+        }
+
+        impl TryFrom<u8> for $name {
+            type Error = String;
+
+            fn try_from(number: u8) -> std::result::Result<$name, String> {
+                match number {
+                    $($number => Ok($name::$variant),)*
+                    _ => Err(format!(concat!("{} is no ", stringify!($name)), number)),
+                }
+            }
+        }
+    };
+}
+pub(crate) use numbered;
+
+numbered! {
+    /// What an inode is.
+    FileKind {
+        /// A regular file.
+        File = 1,
+        /// A directory.
+        Directory = 2,
+        /// A symbolic link.
+        Symlink = 3,
+    }
+}
+
+macro_rules! bytes_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub struct $name(pub [u8; 16]);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(formatter, concat!(stringify!($name), "({})"), self)
+            }
+        }
+    };
+}
+
+bytes_id!(
+    /// Names a pool: 128 random bits from its creation.
+    PoolId
+);
+bytes_id!(
+    /// Names a machine as long as it is up: the kernel's boot id.
+    HostId
+);
+
+/// Who asks, as the server knows it from the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Credentials {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// An inode's attributes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attributes {
+    /// The inode.
+    pub inode: InodeId,
+    /// File, directory or symbolic link.
+    pub kind: FileKind,
+    /// Permission bits, 0o7777 at most.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Entries that point to it (directories: 2 and one more for each subdirectory).
+    pub links: u32,
+    /// Bytes of a file or of a link's target; entries of a directory.
+    pub size: u64,
+    /// Raised by every truncation.
+    pub generation: Generation,
+    /// Last read.
+    pub accessed: Timestamp,
+    /// Last change of content.
+    pub modified: Timestamp,
+    /// Last change of attributes.
+    pub changed: Timestamp,
+    /// Creation.
+    pub created: Timestamp,
+}
+
+/// Where a file's bytes lie: chunk `i` is on lane `i mod width`; lane `k` is in slot
+/// `(base_slot + k × stride) mod slots`. Fixed when the file is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Layout {
+    /// Bytes of a chunk: a power of two, at least 64 KiB.
+    pub stripe_unit: u64,
+    /// Number of lanes.
+    pub width: u16,
+    /// Slot of lane 0.
+    pub base_slot: Slot,
+    /// Slots from one lane to the next; below the pool's number of slots.
+    pub stride: u16,
+    /// Copies of each chunk.
+    pub copies: u8,
+    /// The map's epoch when the file was created: tells a hole from a loss.
+    pub created: Epoch,
+}
+
+/// What a file's creator may ask for, and what a directory hands down; `None` is "as usual".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutHints {
+    /// Bytes of a chunk.
+    pub stripe_unit: Option<u64>,
+    /// Number of lanes.
+    pub width: Option<u16>,
+    /// Copies of each chunk.
+    pub copies: Option<u8>,
+}
+
+impl LayoutHints {
+    /// These hints, with `inherited` where they are silent.
+    #[must_use]
+    pub fn or(self, inherited: LayoutHints) -> LayoutHints {
+        LayoutHints {
+            stripe_unit: self.stripe_unit.or(inherited.stripe_unit),
+            width: self.width.or(inherited.width),
+            copies: self.copies.or(inherited.copies),
+        }
+    }
+}
+
+/// Named bytes given to a file when it is created (an array's shape, type and order), sorted
+/// by name; at most [`ramlace_base::limits::ATTRIBUTES_BYTES_MAX`] together.
+pub type FileAttributes = Vec<(String, Vec<u8>)>;
+
+/// A server as the map knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerEntry {
+    /// Its number in the pool.
+    pub server: ServerId,
+    /// The machine it runs on.
+    pub host: HostId,
+    /// `address:port` for TCP.
+    pub tcp: String,
+    /// Path of its Unix socket, for clients on the same machine.
+    pub unix: String,
+    /// Bytes of memory it lends.
+    pub store_bytes: u64,
+    /// Forgotten by command: it holds nothing any more and its number is not used again.
+    pub forgotten: bool,
+}
+
+/// The servers of a run of slots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chain {
+    /// The first is the primary (home), the others replicas.
+    pub servers: Vec<ServerId>,
+    /// The slot's content is complete for everything created since this epoch.
+    pub complete_since: Epoch,
+}
+
+/// Which servers hold which slots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterMap {
+    /// The pool.
+    pub pool: PoolId,
+    /// Raised by every change.
+    pub epoch: Epoch,
+    /// Keys the order of directory entries.
+    pub hash_seed: u64,
+    /// The server with the embedded coordinator.
+    pub coordinator: ServerId,
+    /// All servers, forgotten ones included; index = number.
+    pub servers: Vec<ServerEntry>,
+    /// One chain for each slot.
+    pub chains: Vec<Chain>,
+}
+
+impl ClusterMap {
+    /// Number of slots.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.chains.len() as u32
+    }
+
+    /// The chain of a slot; `None` when the pool has fewer slots.
+    #[must_use]
+    pub fn chain(&self, slot: Slot) -> Option<&Chain> {
+        self.chains.get(usize::from(slot.0))
+    }
+
+    /// The primary of a slot.
+    #[must_use]
+    pub fn primary(&self, slot: Slot) -> Option<ServerId> {
+        self.chain(slot)?.servers.first().copied()
+    }
+
+    /// The server with this number.
+    #[must_use]
+    pub fn server(&self, server: ServerId) -> Option<&ServerEntry> {
+        self.servers.get(usize::from(server.0))
+    }
+}
