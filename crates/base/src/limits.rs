@@ -34,6 +34,8 @@ pub const SLOTS_PER_SERVER_MIN: u32 = 16;
 pub const SERVERS_MAX: u32 = SLOTS_MAX / SLOTS_PER_SERVER_MIN;
 /// Most copies of a chunk.
 pub const COPIES_MAX: u8 = 3;
+/// Most servers in the chain of a slot: the copies, and room for a hand-over from each to another.
+pub const CHAIN_SERVERS_MAX: usize = 2 * COPIES_MAX as usize;
 
 /// Reads and writes up to here, within one chunk, are staged and atomic.
 pub const STAGED_BYTES_MAX: usize = 64 << 10;
@@ -62,6 +64,10 @@ pub const OPEN_INODES_PER_SESSION_MAX: usize = 65_536;
 pub const REPLIES_PER_SESSION_MAX: usize = 1024;
 /// Append reservations of one file that are not finished yet.
 pub const APPEND_RESERVATIONS_MAX: usize = 1024;
+/// Operations across two slots that one slot coordinates and that are not settled yet.
+pub const INTENTS_PER_SLOT_MAX: usize = 4096;
+/// Messages that one slot owes to others before it refuses operations that would owe more.
+pub const ERRANDS_PER_SLOT_MAX: usize = 65_536;
 /// Truncations of one file that some lane has not heard of yet.
 pub const TRUNCATIONS_UNTOLD_MAX: usize = 1024;
 
