@@ -42,7 +42,9 @@ impl ErrorBody {
     pub fn into_error(self) -> Error {
         match ErrorKind::from_number(self.kind) {
             Some(kind) => Error::new(kind, self.message),
-            None => Error::new(ErrorKind::Protocol, format!("error {} (unknown): {}", self.kind, self.message)),
+            None => {
+                Error::new(ErrorKind::Protocol, format!("error {} (unknown): {}", self.kind, self.message))
+            }
         }
     }
 }

@@ -100,7 +100,8 @@ impl Header {
     /// The header of the answer to this request.
     #[must_use]
     pub fn reply(&self, epoch: Epoch) -> Header {
-        Header { flags: flags::REPLY, call: self.call, epoch, ..Header::request(self.kind) }.without_deadline()
+        Header { flags: flags::REPLY, call: self.call, epoch, ..Header::request(self.kind) }
+            .without_deadline()
     }
 
     fn without_deadline(mut self) -> Header {

@@ -7,6 +7,7 @@
 //! Invariant: `wire` opens no socket, and no decoder panics, whatever the bytes.
 #![forbid(unsafe_code)]
 
+mod chains;
 pub mod chunk;
 pub mod cluster;
 mod codec;
@@ -22,8 +23,8 @@ pub use codec::{ErrorBody, Request, decode_body, encode_body};
 pub use header::{FrameHeader, HEADER_BYTES, Header, MAGIC, flags};
 pub use kind::Kind;
 pub use types::{
-    Attributes, Chain, ClusterMap, Credentials, FileAttributes, FileKind, HostId, Layout, LayoutHints, PoolId,
-    ServerEntry,
+    Attributes, Chain, ClusterMap, Credentials, FileAttributes, FileKind, HostId, Layout, LayoutHints,
+    PoolId, ServerEntry,
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.

@@ -15,11 +15,26 @@ pub struct Token {
     pub sequence: Sequence,
 }
 
+/// Places a two-slot operation among those of the slot that coordinates it, so that the other
+/// slot knows a late duplicate for what it is, and need not remember settled operations for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntentStamp {
+    /// The slot that coordinates.
+    pub coordinator: Slot,
+    /// The operation's number at the coordinator; never reused.
+    pub number: u64,
+    /// Every operation between these two slots with a smaller number is settled on both sides
+    /// (or died with the coordinator's memory: then it is aborted).
+    pub open_from: u64,
+}
+
 /// First half of mkdir: makes the directory's inode, without an entry yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrepareDirectory {
     /// The mkdir.
     pub token: Token,
+    /// Its place among the coordinator's operations.
+    pub stamp: IntentStamp,
     /// The slot that shall be its home.
     pub slot: Slot,
     /// The directory above.
@@ -51,6 +66,8 @@ impl Request for PrepareDirectory {
 pub struct SettleDirectory {
     /// The mkdir.
     pub token: Token,
+    /// Its place among the coordinator's operations.
+    pub stamp: IntentStamp,
     /// The directory's home.
     pub slot: Slot,
     /// Whether its entry stands.
@@ -67,6 +84,8 @@ impl Request for SettleDirectory {
 pub struct SealDirectory {
     /// The rmdir.
     pub token: Token,
+    /// Its place among the coordinator's operations.
+    pub stamp: IntentStamp,
     /// The directory.
     pub inode: InodeId,
 }
@@ -81,6 +100,8 @@ impl Request for SealDirectory {
 pub struct SettleSeal {
     /// The rmdir.
     pub token: Token,
+    /// Its place among the coordinator's operations.
+    pub stamp: IntentStamp,
     /// The directory.
     pub inode: InodeId,
     /// Whether it goes.
@@ -138,6 +159,8 @@ pub struct QueryInode {
 pub struct InodeAnswer {
     /// The file's generation.
     pub generation: Generation,
+    /// The file's published size.
+    pub size: u64,
     /// The smallest size the file has had in any generation after `since`; `None` when it
     /// was never truncated since.
     pub smallest_size: Option<u64>,

@@ -175,8 +175,8 @@ pub struct ServerEntry {
     pub forgotten: bool,
 }
 
-/// The servers of a run of slots.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The servers of a slot.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Chain {
     /// The first is the primary (home), the others replicas.
     pub servers: Vec<ServerId>,
@@ -197,7 +197,8 @@ pub struct ClusterMap {
     pub coordinator: ServerId,
     /// All servers, forgotten ones included; index = number.
     pub servers: Vec<ServerEntry>,
-    /// One chain for each slot.
+    /// One chain for each slot; on the wire each different chain stands once.
+    #[serde(with = "crate::chains")]
     pub chains: Vec<Chain>,
 }
 

@@ -1,0 +1,104 @@
+//! What the tests of the wire share: every message once, and values made from drawn words.
+//!
+//! A new message is one line in [`messages!`] and one `fields!` line for each new struct.
+#![allow(dead_code, unused_imports, reason = "each test uses its part")]
+
+mod samples;
+
+use std::fmt::Debug;
+
+use ramlace_wire::{ErrorBody, Kind, Request, decode_body, encode_body};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use samples::{Sample, Source, header_sample};
+
+/// A body that travels: what the generic checks need to know of it.
+pub struct Body {
+    /// `ReadChunk.request`, `ReadChunk.reply`, or `Error`.
+    pub name: String,
+    /// The message it belongs to.
+    pub kind: Kind,
+    /// Makes a value, checks that it comes back from its bytes, and gives the bytes.
+    pub sample: fn(&mut Source) -> Vec<u8>,
+    /// Decodes; what can be decoded must come back from its own bytes. False when it cannot.
+    pub decodes: fn(&[u8]) -> bool,
+}
+
+/// A value with a body's bytes.
+pub trait Value: Sample + Serialize + DeserializeOwned + PartialEq + Debug {}
+impl<T: Sample + Serialize + DeserializeOwned + PartialEq + Debug> Value for T {}
+
+fn sample<T: Value>(source: &mut Source) -> Vec<u8> {
+    let value = T::sample(source);
+    let bytes = encode_body(&value);
+    assert_eq!(decode_body::<T>(Kind::GetMap, &bytes).as_ref(), Ok(&value));
+    for cut in 0..bytes.len() {
+        assert!(decode_body::<T>(Kind::GetMap, &bytes[..cut]).is_err(), "{value:?} without its end");
+    }
+    let longer = [&bytes[..], &[0]].concat();
+    assert!(decode_body::<T>(Kind::GetMap, &longer).is_err(), "{value:?} with a byte too many");
+    bytes
+}
+
+fn decodes<T: Value>(bytes: &[u8]) -> bool {
+    let Ok(value) = decode_body::<T>(Kind::GetMap, bytes) else { return false };
+    let again = encode_body(&value);
+    assert_eq!(decode_body::<T>(Kind::GetMap, &again).as_ref(), Ok(&value));
+    true
+}
+
+fn pair<R: Request + Value>() -> [Body; 2]
+where
+    R::Reply: Value,
+{
+    let body = |part: &str| format!("{:?}.{part}", R::KIND);
+    [
+        Body { name: body("request"), kind: R::KIND, sample: sample::<R>, decodes: decodes::<R> },
+        Body { name: body("reply"), kind: R::KIND, sample: sample::<R::Reply>, decodes: decodes::<R::Reply> },
+    ]
+}
+
+macro_rules! messages {
+    ($($family:ident: $($message:ident),*;)*) => {
+        /// The bodies of every message, and that of an error.
+        pub fn bodies() -> Vec<Body> {
+            let mut all = Vec::new();
+            $($(all.extend(pair::<ramlace_wire::$family::$message>());)*)*
+            all.push(Body {
+                name: "Error".into(),
+                kind: Kind::GetMap,
+                sample: sample::<ErrorBody>,
+                decodes: decodes::<ErrorBody>,
+            });
+            all
+        }
+    };
+}
+
+messages! {
+    session: OpenSession, Heartbeat, CloseSession, GetServerStatus, StopServer;
+    cluster: GetMap, JoinPool, ForgetServer;
+    chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, AllocateLane;
+    namespace: Lookup, GetAttributes, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
+        MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout;
+    peer: PrepareDirectory, SettleDirectory, SealDirectory, SettleSeal, CutLane, DropLane, QueryInode, TrimLane;
+}
+
+/// A small generator (SplitMix64), so that every run is told by its seed.
+pub struct Draw(pub u64);
+
+impl Draw {
+    /// The next 64 bits.
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`, 0 when there is none.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.word() % end.max(1) as u64) as usize
+    }
+}

@@ -1,0 +1,227 @@
+//! A value of every type on the wire, made from drawn words: no words, the smallest value.
+
+use ramlace_base::{
+    Epoch, Generation, InodeId, LaneId, Name, Sequence, ServerId, SessionId, Slot, Timestamp, limits,
+};
+use ramlace_wire::session::*;
+use ramlace_wire::{chunk::*, cluster::*, namespace::*, peer::*, *};
+
+/// Where values come from: words that run out and are zero afterwards.
+pub struct Source<'words> {
+    words: &'words [u64],
+    /// Every option is there and every list has two elements.
+    full: bool,
+}
+
+impl Source<'_> {
+    /// Values as the words have it.
+    pub fn new(words: &[u64]) -> Source<'_> {
+        Source { words, full: false }
+    }
+
+    /// Values with nothing left out.
+    pub fn full(words: &[u64]) -> Source<'_> {
+        Source { words, full: true }
+    }
+
+    fn word(&mut self) -> u64 {
+        let Some((first, rest)) = self.words.split_first() else { return 0 };
+        self.words = rest;
+        *first
+    }
+
+    /// Large and small numbers alike.
+    fn number(&mut self) -> u64 {
+        let word = self.word();
+        word >> (word % 64)
+    }
+
+    fn count(&mut self) -> usize {
+        let word = self.word();
+        if self.full { 2 } else { (word % 4) as usize }
+    }
+}
+
+/// A type that can be made from a source.
+pub trait Sample {
+    /// The next value.
+    fn sample(source: &mut Source) -> Self;
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {$(impl Sample for $number {
+        fn sample(source: &mut Source) -> $number { source.number() as $number }
+    })*};
+}
+numbers!(u8, u16, u32, u64, i64);
+
+macro_rules! wrapped {
+    ($($wrapper:ident),*) => {$(impl Sample for $wrapper {
+        fn sample(source: &mut Source) -> $wrapper { $wrapper(Sample::sample(source)) }
+    })*};
+}
+wrapped!(ServerId, Slot, Epoch, Generation, Sequence, InodeId, SessionId, PoolId, HostId);
+
+macro_rules! fields {
+    ($($name:ident { $($field:ident),* })*) => {$(impl Sample for $name {
+        fn sample(_source: &mut Source) -> $name { $name { $($field: Sample::sample(_source)),* } }
+    })*};
+}
+
+impl Sample for () {
+    fn sample(_: &mut Source) {}
+}
+
+impl Sample for bool {
+    fn sample(source: &mut Source) -> bool {
+        source.word() & 1 == 1
+    }
+}
+
+impl Sample for [u8; 16] {
+    fn sample(source: &mut Source) -> [u8; 16] {
+        std::array::from_fn(|_| Sample::sample(source))
+    }
+}
+
+impl Sample for String {
+    fn sample(source: &mut Source) -> String {
+        let letters = ['a', '/', ' ', '\0', 'é', '∑', '🦀', '7'];
+        (0..source.count() * 3).map(|_| letters[(source.word() % 8) as usize]).collect()
+    }
+}
+
+impl Sample for Name {
+    fn sample(source: &mut Source) -> Name {
+        let bytes: Vec<u8> = Sample::sample(source);
+        Name::new(bytes).unwrap_or_else(|_| Name::new("n").unwrap())
+    }
+}
+
+impl<T: Sample> Sample for Vec<T> {
+    fn sample(source: &mut Source) -> Vec<T> {
+        (0..source.count()).map(|_| T::sample(source)).collect()
+    }
+}
+
+impl<T: Sample> Sample for Option<T> {
+    fn sample(source: &mut Source) -> Option<T> {
+        let there = bool::sample(source) || source.full;
+        there.then(|| T::sample(source))
+    }
+}
+
+impl<A: Sample, B: Sample> Sample for (A, B) {
+    fn sample(source: &mut Source) -> (A, B) {
+        (A::sample(source), B::sample(source))
+    }
+}
+
+impl Sample for FileKind {
+    fn sample(source: &mut Source) -> FileKind {
+        [FileKind::File, FileKind::Directory, FileKind::Symlink][(source.word() % 3) as usize]
+    }
+}
+
+impl Sample for SessionKind {
+    fn sample(source: &mut Source) -> SessionKind {
+        [SessionKind::User, SessionKind::Host, SessionKind::Peer][(source.word() % 3) as usize]
+    }
+}
+
+fields! {
+    Timestamp { nanos }
+    LaneId { inode, lane }
+    Credentials { uid, gid }
+    Attributes {
+        inode, kind, mode, uid, gid, links, size, generation, accessed, modified, changed, created
+    }
+    Layout { stripe_unit, width, base_slot, stride, copies, created }
+    LayoutHints { stripe_unit, width, copies }
+    ServerEntry { server, host, tcp, unix, store_bytes, forgotten }
+    Chain { servers, complete_since }
+    ClusterMap { pool, epoch, hash_seed, coordinator, servers, chains }
+    ErrorBody { kind, message, map }
+
+    OpenSession { kind, resume, label }
+    SessionOpened { pool, server, host, epoch, credentials, expiry_millis }
+    Heartbeat {}
+    CloseSession {}
+    GetServerStatus {}
+    ServerStatus {
+        server, pid, keeper_pid, restarts, uptime_millis, epoch, store_bytes, used_bytes, meta_bytes,
+        reserved_bytes, inodes, lanes, sessions, connections, read_bytes, written_bytes, requests, notes
+    }
+    StopServer {}
+
+    GetMap {}
+    JoinPool { entry, keeps_store }
+    ForgetServer { server }
+    Forgotten { epoch }
+
+    LaneTarget { lane, slot, generation, created }
+    ReadChunk { target, offset, length }
+    ChunkRead { hole }
+    WriteChunk { target, offset }
+    PunchChunk { target, offset, length }
+    GrantLane { target, writable }
+    LaneGranted { length }
+    AllocateLane { target, length }
+
+    Lookup { parent, name }
+    Found { inode, kind, attributes }
+    GetAttributes { inode }
+    InodeInfo { attributes, layout, hints, named }
+    SetAttributes { inode, mode, uid, gid, accessed, modified }
+    Truncate { inode, size }
+    Create { parent, name, mode, exclusive, layout, named }
+    Opened { info, created }
+    Open { inode, read, write }
+    Close { inode, modified }
+    Symlink { parent, name, target }
+    ReadLink { inode }
+    MakeDirectory { parent, name, mode }
+    RemoveDirectory { parent, name }
+    Unlink { parent, name }
+    ReadDirectory { inode, after, entries_max }
+    DirectoryEntry { cookie, name, inode, kind, attributes }
+    DirectoryPage { entries, end }
+    Extend { inode, generation, size }
+    SizeInfo { size, generation }
+    ReserveAppend { inode, length }
+    AppendReserved { offset, generation }
+    FinishAppend { inode, offset }
+    SetLayout { inode, hints }
+
+    Token { session, sequence }
+    IntentStamp { coordinator, number, open_from }
+    PrepareDirectory { token, stamp, slot, parent, mode, owner, hints, now }
+    DirectoryPrepared { inode }
+    SettleDirectory { token, stamp, slot, keep }
+    SealDirectory { token, stamp, inode }
+    SettleSeal { token, stamp, inode, remove }
+    CutLane { lane, slot, generation, length }
+    DropLane { lane, slot }
+    QueryInode { inode, since }
+    InodeAnswer { generation, size, smallest_size, layout }
+    TrimLane { lane, slot }
+}
+
+/// A header within its limits.
+pub fn header_sample(source: &mut Source) -> Header {
+    let kind = Kind::ALL[source.word() as usize % Kind::ALL.len()];
+    let within = |source: &mut Source, most: u32| (source.number() % (u64::from(most) + 1)) as u32;
+    let outstanding = u32::sample(source);
+    Header {
+        kind,
+        flags: source.number() as u16 & flags::ALL,
+        deadline_millis: within(source, limits::DEADLINE_MILLIS_MAX),
+        session: Sample::sample(source),
+        sequence: Sequence(u64::sample(source).max(outstanding.into())),
+        outstanding,
+        epoch: Sample::sample(source),
+        call: Sample::sample(source),
+        body_bytes: within(source, limits::BODY_BYTES_MAX),
+        data_bytes: within(source, limits::DATA_BYTES_MAX),
+    }
+}

@@ -1,0 +1,108 @@
+//! Every message comes back from its bytes, and none is missing from the tests.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Source, bodies, header_sample};
+use proptest::prelude::*;
+use ramlace_base::limits::{DATA_BYTES_MAX, ERROR_TEXT_BYTES_MAX};
+use ramlace_base::{Error, ErrorKind, Sequence};
+use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble, Status};
+use ramlace_wire::{ErrorBody, FrameHeader, HEADER_BYTES, Header, Kind, PROTOCOL_VERSION};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_body_comes_back(words in prop::collection::vec(any::<u64>(), 0..200)) {
+        for body in bodies() {
+            (body.sample)(&mut Source::new(&words));
+            (body.sample)(&mut Source::full(&words));
+        }
+    }
+
+    #[test]
+    fn every_header_comes_back(words in prop::collection::vec(any::<u64>(), 0..30)) {
+        let header = header_sample(&mut Source::new(&words));
+        let bytes = header.encode();
+        prop_assert_eq!(Header::decode(&bytes), Ok(header));
+        prop_assert_eq!(bytes.len(), size_of::<FrameHeader>());
+    }
+
+    #[test]
+    fn one_wrong_bit_in_a_header_is_noticed(words in prop::collection::vec(any::<u64>(), 0..30)) {
+        let bytes = header_sample(&mut Source::new(&words)).encode();
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Header::decode(&damaged).is_err(), "bit {}", bit);
+        }
+    }
+
+    #[test]
+    fn preambles_come_back(refused in any::<bool>(), payload in 0usize..=512) {
+        let status = if refused { Status::Refused } else { Status::Welcome };
+        let preamble = Preamble::new(status, payload);
+        prop_assert_eq!(preamble.version, PROTOCOL_VERSION);
+        prop_assert_eq!(Preamble::decode(&preamble.encode()), Ok(preamble));
+    }
+
+    #[test]
+    fn errors_keep_kind_and_text(number in 1u16..=27, text in "\\PC{0,600}") {
+        let error = Error::new(ErrorKind::from_number(number).unwrap(), text);
+        let told = ErrorBody::new(&error).into_error();
+        prop_assert_eq!(told.kind(), error.kind());
+        prop_assert!(error.message().starts_with(told.message()));
+        prop_assert!(told.message().len() + 4 > error.message().len().min(ERROR_TEXT_BYTES_MAX));
+        prop_assert!(told.message().len() <= ERROR_TEXT_BYTES_MAX);
+    }
+}
+
+#[test]
+fn no_message_is_missing_from_the_list() {
+    let bodies = bodies();
+    let requests: Vec<Kind> =
+        bodies.iter().filter(|body| body.name.ends_with(".request")).map(|body| body.kind).collect();
+    assert_eq!(requests.iter().collect::<BTreeSet<_>>(), Kind::ALL.iter().collect::<BTreeSet<_>>());
+    assert_eq!(requests.len(), Kind::ALL.len());
+    assert_eq!(bodies.len(), 2 * Kind::ALL.len() + 1);
+}
+
+#[test]
+fn refusals_of_headers_say_why() {
+    let good = Header { sequence: Sequence(5), outstanding: 2, ..Header::request(Kind::ReadChunk) };
+    for (bad, kind, words) in [
+        (Header { data_bytes: DATA_BYTES_MAX + 1, ..good }, ErrorKind::TooLarge, "ReadChunk"),
+        (Header { body_bytes: u32::MAX, ..good }, ErrorKind::TooLarge, "4294967295"),
+        (Header { deadline_millis: u32::MAX, ..good }, ErrorKind::Protocol, "deadline"),
+        (Header { outstanding: 6, ..good }, ErrorKind::Protocol, "oldest waiting"),
+        (Header { flags: 8, ..good }, ErrorKind::Protocol, "no meaning"),
+    ] {
+        let error = Header::decode(&bad.encode()).unwrap_err();
+        assert_eq!(error.kind(), kind);
+        assert!(error.message().contains(words), "{error}");
+    }
+    let error =
+        Header::decode(b"GET / HTTP/1.1\r\nHost: here\r\nAccept: all kinds of things, please\r").unwrap_err();
+    assert!(error.message().contains("no ramlace frame"), "{error}");
+}
+
+#[test]
+fn strangers_are_told_apart_by_the_greeting() {
+    let good = Preamble::new(Status::Welcome, 48).encode();
+    let spoilt = |at: usize, value: u8| {
+        let mut bytes: [u8; PREAMBLE_BYTES] = good;
+        bytes[at] = value;
+        Preamble::decode(&bytes)
+    };
+    assert_eq!(spoilt(8, 99).unwrap().version, 99, "another version is answered by the caller");
+    for (at, value, words) in [
+        (0, b'R', "does not speak ramlace"),
+        (10, 2, "unknown status"),
+        (11, 1, "no sense"),
+        (14, 1, "no sense"),
+    ] {
+        assert!(spoilt(at, value).unwrap_err().message().contains(words));
+    }
+}
