@@ -1,0 +1,424 @@
+//! Family 0x02: bytes of lanes go in and out.
+//!
+//! Up to [`limits::STAGED_BYTES_MAX`] bytes are staged: they pass through a buffer and change the
+//! lane in one call, so that nobody sees half of them. More are received into the lane's memory
+//! and sent from it, without a copy, while other requests go on.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, Sequence, Slot, limits};
+use ramlace_cluster::{Absent, is_hole_or_lost};
+use ramlace_store::Window;
+use ramlace_transport::RawSegment;
+use ramlace_transport::nonblocking::Connection;
+use ramlace_wire::chunk::{
+    AllocateLane, ChunkRead, GrantLane, LaneGranted, LaneTarget, PunchChunk, ReadChunk, WriteChunk,
+};
+use ramlace_wire::{Header, encode_body};
+
+use crate::lane_life::{Purpose, UnderWay};
+use crate::lanes::{Loss, Writer};
+use crate::record::Record;
+use crate::server::{Outcome, Refusal, Server};
+
+/// Zeros that are sent where a lane has a hole: a load of the hole would allocate memory.
+static ZEROS: [u8; ZERO_BYTES] = [0; ZERO_BYTES];
+const ZERO_BYTES: usize = 64 << 10;
+
+impl Server {
+    /// Answers a read. Errors of the connection are returned, those of the request answered.
+    pub async fn read_chunk(
+        self: &Rc<Self>,
+        connection: &mut Connection,
+        header: &Header,
+        request: ReadChunk,
+    ) -> Result<()> {
+        let window = match self.prepare_read(header, &request).await {
+            Ok(window) => window,
+            Err(refusal) => {
+                self.refuse(connection, header, &refusal);
+                return Ok(());
+            }
+        };
+        let reply = header.reply(self.membership.epoch());
+        self.counters.read_bytes(u64::from(request.length));
+        match window {
+            Readable::Hole => {
+                connection.queue_reply(reply, &encode_body(&ChunkRead { hole: true }), &[]);
+                Ok(())
+            }
+            Readable::Staged(bytes) => {
+                connection.queue_reply(reply, &encode_body(&ChunkRead { hole: false }), &bytes);
+                Ok(())
+            }
+            Readable::InPlace { window: _window, segments } => {
+                let body = encode_body(&ChunkRead { hole: false });
+                // SAFETY: the window keeps the segments mapped until this call has returned,
+                // and the zeros are static.
+                unsafe { connection.send_in_place(reply, &body, &segments).await }
+            }
+        }
+    }
+
+    async fn prepare_read(
+        self: &Rc<Self>,
+        header: &Header,
+        request: &ReadChunk,
+    ) -> std::result::Result<Readable, Refusal> {
+        let range = checked_range(request.offset, u64::from(request.length))?;
+        if request.length > limits::DATA_BYTES_MAX {
+            return Err(too_large(u64::from(request.length)));
+        }
+        let map = self.admit_slot(header.epoch, request.target.slot).await?;
+        let lane = request.target.lane;
+        if !self.admit_lane(&request.target, Purpose::Read).await? {
+            return match is_hole_or_lost(&map, request.target.slot, request.target.created) {
+                Absent::Hole => Ok(Readable::Hole),
+                Absent::Lost => Err(self.lost(lane)),
+            };
+        }
+        self.check_loss(lane, |loss| !loss.touches(range))?;
+        let mut store = self.store.borrow_mut();
+        if !store.has_lane(lane) || range.is_empty() {
+            return Ok(Readable::Hole);
+        }
+        if range.length() <= limits::STAGED_BYTES_MAX as u64 {
+            let mut bytes = vec![0; range.length() as usize];
+            store.read_staged(lane, range.start, &mut bytes)?;
+            return Ok(Readable::Staged(bytes));
+        }
+        let extents = store.extents(lane, range.start, range.length())?;
+        if extents.iter().all(|extent| extent.is_hole) {
+            return Ok(Readable::Hole);
+        }
+        let window = store.window(lane, range.start, range.length())?;
+        let segments = with_zeros_for_holes(&window, range.start, &extents);
+        Ok(Readable::InPlace { window, segments })
+    }
+
+    /// Takes a write's data and answers. Errors of the connection are returned.
+    pub async fn write_chunk(
+        self: &Rc<Self>,
+        connection: &mut Connection,
+        header: &Header,
+        request: WriteChunk,
+    ) -> Result<()> {
+        match self.receive_write(connection, header, &request).await? {
+            Ok(()) => {
+                connection.queue_reply(header.reply(self.membership.epoch()), &encode_body(&()), &[]);
+                Ok(())
+            }
+            Err(refusal) => {
+                self.refuse(connection, header, &refusal);
+                Ok(())
+            }
+        }
+    }
+
+    /// The outer error is the connection's, the inner one the request's. Data that is refused
+    /// is left for the connection to skip.
+    async fn receive_write(
+        self: &Rc<Self>,
+        connection: &mut Connection,
+        header: &Header,
+        request: &WriteChunk,
+    ) -> Result<Outcome<()>> {
+        let length = header.data_bytes as usize;
+        let range = match checked_range(request.offset, length as u64) {
+            Ok(range) => range,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        // Small data is taken first: everything after it happens in one go.
+        let mut staged = Vec::new();
+        if length <= limits::STAGED_BYTES_MAX {
+            connection.read_data_staged(length, &mut staged).await?;
+        }
+        let writer = (header.session, header.sequence);
+        match self.prepare_write(header, request, range, writer).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(Ok(())),
+            Err(refusal) => return Ok(Err(refusal)),
+        }
+        if length <= limits::STAGED_BYTES_MAX {
+            return Ok(self.write_staged(&request.target, range, &staged, writer));
+        }
+        self.write_in_place(connection, &request.target, range, writer).await
+    }
+
+    async fn write_in_place(
+        self: &Rc<Self>,
+        connection: &mut Connection,
+        target: &LaneTarget,
+        range: ByteRange,
+        writer: Writer,
+    ) -> Result<Outcome<()>> {
+        let window = match self.promise_memory(target.lane, range) {
+            Ok(window) => window,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        let segments: Vec<RawSegment> = window
+            .segments()
+            .map(|piece| RawSegment { pointer: piece.address, length: piece.length })
+            .collect();
+        let under_way = UnderWay::begin(self, target.lane, writer, connection);
+        // SAFETY: the window keeps the segments mapped until this call has returned.
+        let received = unsafe { connection.read_data_in_place(&segments).await };
+        drop(under_way);
+        match received {
+            Ok(()) => Ok(self.finish_write(target, range, writer)),
+            // The memory went away beneath the data: the request fails, the connection goes on.
+            Err(error) if connection.is_usable() => Ok(Err(error.into())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Everything that must hold before bytes may change. `false`: the write is done already.
+    async fn prepare_write(
+        self: &Rc<Self>,
+        header: &Header,
+        request: &WriteChunk,
+        range: ByteRange,
+        writer: Writer,
+    ) -> std::result::Result<bool, Refusal> {
+        require_sequence(header)?;
+        let (lane, slot) = (request.target.lane, request.target.slot);
+        self.admit_slot(header.epoch, slot).await?;
+        loop {
+            self.cancel_first_attempt(lane, writer).await;
+            self.admit_lane(&request.target, Purpose::Write).await?;
+            if self.is_done(header, slot) {
+                return Ok(false);
+            }
+            // Another attempt may have begun while this one waited for the lane.
+            if self.durable.borrow().lanes.write_under_way(lane, writer).is_none() {
+                break;
+            }
+        }
+        self.check_loss(lane, |loss| loss.accepts_write(range))?;
+        Ok(true)
+    }
+
+    fn write_staged(
+        self: &Rc<Self>,
+        target: &LaneTarget,
+        range: ByteRange,
+        bytes: &[u8],
+        writer: Writer,
+    ) -> Outcome<()> {
+        {
+            let mut store = self.store.borrow_mut();
+            ensure_lane(&mut store, target.lane)?;
+            store.prepare_write(target.lane, range.start, range.length())?;
+            store.write_staged(target.lane, range.start, bytes)?;
+        }
+        self.finish_write(target, range, writer)
+    }
+
+    fn promise_memory(&self, lane: LaneId, range: ByteRange) -> Result<Window> {
+        let mut store = self.store.borrow_mut();
+        ensure_lane(&mut store, lane)?;
+        store.prepare_write(lane, range.start, range.length())?;
+        store.window(lane, range.start, range.length())
+    }
+
+    /// Logs a write whose bytes are in their place, unless the lane was cut or dropped meanwhile.
+    fn finish_write(self: &Rc<Self>, target: &LaneTarget, range: ByteRange, writer: Writer) -> Outcome<()> {
+        let record = self.durable.borrow().lanes.get(target.lane).cloned();
+        let Some(mut record) = record else { return Err(gone(target.lane).into()) };
+        if record.generation != target.generation {
+            return Err(Error::new(ErrorKind::Retry, "the file was truncated while it was written").into());
+        }
+        if record.loss.as_mut().is_some_and(|loss| loss.recover(range)) {
+            self.commit(Record::Lane { lane: target.lane, record: Some(record) })?;
+        }
+        self.counters.written_bytes(range.length());
+        let (session, sequence) = writer;
+        self.commit(Record::ChunkWritten { slot: target.slot, session, sequence })?;
+        Ok(())
+    }
+
+    /// Frees a range. Numbered like a write: a late first attempt must not free newer bytes.
+    pub async fn punch_chunk(self: &Rc<Self>, header: &Header, request: PunchChunk) -> Outcome<()> {
+        let range = checked_range(request.offset, request.length)?;
+        require_sequence(header)?;
+        let (lane, slot) = (request.target.lane, request.target.slot);
+        let map = self.admit_slot(header.epoch, slot).await?;
+        let begun = self.admit_lane(&request.target, Purpose::Read).await?;
+        if self.is_done(header, slot) {
+            return Ok(());
+        }
+        if !begun {
+            return match is_hole_or_lost(&map, slot, request.target.created) {
+                Absent::Hole => Ok(()),
+                Absent::Lost => Err(self.lost(lane)),
+            };
+        }
+        self.check_loss(lane, |loss| !loss.touches(range))?;
+        {
+            let mut store = self.store.borrow_mut();
+            if store.has_lane(lane) {
+                store.punch(lane, range.start, range.length())?;
+            }
+        }
+        self.commit(Record::ChunkWritten { slot, session: header.session, sequence: header.sequence })?;
+        Ok(())
+    }
+
+    /// Whether this change of a chunk was made already. Forgets what the session knows is answered.
+    fn is_done(&self, header: &Header, slot: Slot) -> bool {
+        let mut durable = self.durable.borrow_mut();
+        let below = Sequence(header.sequence.0 - u64::from(header.outstanding));
+        durable.writes.acknowledge(slot, header.session, below);
+        durable.writes.contains(slot, header.session, header.sequence)
+    }
+
+    /// Takes the memory of a lane's first bytes, all or nothing.
+    pub async fn allocate_lane(self: &Rc<Self>, header: &Header, request: AllocateLane) -> Outcome<()> {
+        checked_range(0, request.length)?;
+        self.admit_slot(header.epoch, request.target.slot).await?;
+        let lane = request.target.lane;
+        self.admit_lane(&request.target, Purpose::Write).await?;
+        self.check_loss(lane, |_| false)?;
+        let mut store = self.store.borrow_mut();
+        ensure_lane(&mut store, lane)?;
+        store.allocate(lane, request.length)?;
+        Ok(())
+    }
+
+    /// Hands the lane's file, and that alone, to a client of the same user on this machine.
+    pub async fn grant_lane(
+        self: &Rc<Self>,
+        connection: &mut Connection,
+        header: &Header,
+        request: GrantLane,
+    ) -> Result<()> {
+        match self.prepare_grant(connection.peer_uid(), header, &request).await {
+            Ok((reply, descriptor)) => {
+                let header = header.reply(self.membership.epoch());
+                connection.send_descriptor(header, &encode_body(&reply), descriptor.as_fd()).await
+            }
+            Err(refusal) => {
+                self.refuse(connection, header, &refusal);
+                Ok(())
+            }
+        }
+    }
+
+    async fn prepare_grant(
+        self: &Rc<Self>,
+        peer: Option<u32>,
+        header: &Header,
+        request: &GrantLane,
+    ) -> Outcome<(LaneGranted, std::os::fd::OwnedFd)> {
+        if peer != Some(self.owner.uid) {
+            return Err(Error::new(
+                ErrorKind::Denied,
+                "memory is shared only with a process of the same user, over the Unix socket",
+            )
+            .into());
+        }
+        self.admit_slot(header.epoch, request.target.slot).await?;
+        let lane = request.target.lane;
+        self.admit_lane(&request.target, Purpose::Write).await?;
+        self.check_loss(lane, |_| false)?;
+        let mut store = self.store.borrow_mut();
+        ensure_lane(&mut store, lane)?;
+        let length = store.lane_length(lane)?;
+        Ok((LaneGranted { length }, store.grant(lane, request.writable)?))
+    }
+
+    fn check_loss(&self, lane: LaneId, fine: impl FnOnce(&Loss) -> bool) -> Outcome<()> {
+        let durable = self.durable.borrow();
+        match durable.lanes.get(lane).and_then(|record| record.loss.as_ref()) {
+            Some(loss) if !fine(loss) => Err(self.lost(lane)),
+            _ => Ok(()),
+        }
+    }
+
+    fn lost(&self, lane: LaneId) -> Refusal {
+        Error::new(
+            ErrorKind::Lost,
+            format!(
+                "these bytes of inode {} were lost with the server that held them ({} has their slot now); \
+                 write whole chunks anew, or truncate the file",
+                lane.inode, self.me
+            ),
+        )
+        .into()
+    }
+}
+
+enum Readable {
+    Hole,
+    Staged(Vec<u8>),
+    InPlace { window: Window, segments: Vec<RawSegment> },
+}
+
+fn require_sequence(header: &Header) -> Result<()> {
+    if header.sequence == Sequence(0) {
+        return Err(Error::new(ErrorKind::Invalid, format!("a {:?} needs a sequence number", header.kind)));
+    }
+    Ok(())
+}
+
+fn checked_range(offset: u64, length: u64) -> Result<ByteRange> {
+    ByteRange::at(offset, length).filter(|range| range.end <= limits::FILE_BYTES_MAX).ok_or_else(|| {
+        Error::new(
+            ErrorKind::TooBig,
+            format!(
+                "{length} bytes at offset {offset} lie beyond the largest file, {} bytes",
+                limits::FILE_BYTES_MAX
+            ),
+        )
+    })
+}
+
+fn too_large(bytes: u64) -> Refusal {
+    Error::new(
+        ErrorKind::TooLarge,
+        format!("one request moves at most {} bytes, not {bytes}", limits::DATA_BYTES_MAX),
+    )
+    .into()
+}
+
+fn gone(lane: LaneId) -> Error {
+    Error::new(ErrorKind::Stale, format!("inode {} was deleted meanwhile", lane.inode))
+}
+
+/// A lane's record is logged before its file is made; a crash between them leaves this to do.
+fn ensure_lane(store: &mut ramlace_store::Store, lane: LaneId) -> Result<()> {
+    if store.has_lane(lane) { Ok(()) } else { store.create_lane(lane) }
+}
+
+/// The window's segments, with static zeros where the lane has a hole.
+fn with_zeros_for_holes(window: &Window, start: u64, extents: &[ramlace_store::Extent]) -> Vec<RawSegment> {
+    let mut segments = Vec::with_capacity(extents.len());
+    for extent in extents {
+        let (from, to) = ((extent.range.start - start) as usize, (extent.range.end - start) as usize);
+        if extent.is_hole {
+            let mut left = to - from;
+            while left > 0 {
+                let length = left.min(ZERO_BYTES);
+                // Only ever read from, by a system call.
+                segments.push(RawSegment { pointer: ZEROS.as_ptr().cast_mut(), length });
+                left -= length;
+            }
+        } else {
+            push_part(window, from, to, &mut segments);
+        }
+    }
+    segments
+}
+
+/// Bytes `from..to` of the window.
+fn push_part(window: &Window, from: usize, to: usize, into: &mut Vec<RawSegment>) {
+    let mut at = 0;
+    for piece in window.segments() {
+        let (start, end) = (from.max(at), to.min(at + piece.length));
+        if start < end {
+            into.push(RawSegment { pointer: piece.address.wrapping_add(start - at), length: end - start });
+        }
+        at += piece.length;
+    }
+}

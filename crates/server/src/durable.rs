@@ -1,0 +1,233 @@
+//! Everything that must survive the process: sessions, slots, lanes and finished writes,
+//! rebuilt from the newest snapshot and the log that follows it.
+//!
+//! Invariant: state changes only by [`Durable::commit`], which writes the record before it
+//! applies it; a replay applies the very same records in the same order.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use ramlace_base::{Error, Result, SessionId, Slot, Timestamp};
+use ramlace_namespace::{Command, Effect, Op, Origin, SlotState};
+use ramlace_store::{MetaFile, Store};
+
+use crate::lanes::Lanes;
+use crate::record::{self, LOG_MAGIC, Record, Records};
+use crate::sessions::Sessions;
+use crate::writes::WritesDone;
+
+/// A log shorter than this is not worth a snapshot.
+const LOG_BYTES_MIN: u64 = 4 << 20;
+/// A snapshot is written through a buffer of this size.
+const SNAPSHOT_BUFFER_BYTES: usize = 1 << 20;
+
+/// The state of a server that outlives its process.
+pub struct Durable {
+    /// Who is connected.
+    pub sessions: Sessions,
+    /// The slots whose primary this server is, once something happened in them.
+    pub slots: BTreeMap<Slot, SlotState>,
+    /// What is known of lanes.
+    pub lanes: Lanes,
+    /// Chunk writes that are done.
+    pub writes: WritesDone,
+    log: MetaFile,
+    number: u64,
+    compact_at_bytes: u64,
+    buffer: Vec<u8>,
+}
+
+impl Durable {
+    /// Rebuilds the state from the store. Sessions get a fresh time to be heard.
+    pub fn load(store: &mut Store, now: Instant) -> Result<Durable> {
+        let names = store.meta_names()?;
+        let number = names.iter().filter_map(|name| numbered(name, "snapshot-")).max();
+        let mut durable = Durable {
+            sessions: Sessions::default(),
+            slots: BTreeMap::new(),
+            lanes: Lanes::default(),
+            writes: WritesDone::default(),
+            log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
+            number: number.unwrap_or(0),
+            compact_at_bytes: LOG_BYTES_MIN,
+            buffer: Vec::new(),
+        };
+        if let Some(number) = number {
+            let snapshot = store.meta_append_file(&format!("snapshot-{number}"))?;
+            durable.replay(&snapshot.read_all()?, now)?;
+            durable.compact_at_bytes = LOG_BYTES_MIN.max(2 * snapshot.length());
+        }
+        let bytes = durable.log.read_all()?;
+        let whole = durable.replay(&bytes, now)?;
+        durable.log.cut(whole as u64)?;
+        if whole == 0 {
+            durable.log.append_urgent(&LOG_MAGIC)?;
+        }
+        durable.remove_other_files(store, &names)?;
+        Ok(durable)
+    }
+
+    /// Writes a record and applies it. What the slots want done comes back.
+    ///
+    /// Errors: `NoSpace` when the store is full; then nothing has changed.
+    pub fn commit(&mut self, record: Record<'_>, now: Instant) -> Result<Vec<(Slot, Effect)>> {
+        let mut bytes = std::mem::take(&mut self.buffer);
+        bytes.clear();
+        record::encode(&record, &mut bytes);
+        let appended =
+            if frees_memory(&record) { self.log.append_urgent(&bytes) } else { self.log.append(&bytes) };
+        self.buffer = bytes;
+        appended?;
+        let mut effects = Vec::new();
+        self.apply(record, now, &mut effects);
+        Ok(effects)
+    }
+
+    /// Replaces a long log by a snapshot. A full store keeps its log and tries later.
+    pub fn compact_if_due(&mut self, store: &mut Store) -> Result<()> {
+        if self.log.length() < self.compact_at_bytes {
+            return Ok(());
+        }
+        let temporary = "snapshot-next";
+        match self.write_snapshot(store, temporary) {
+            Ok(length) => {
+                self.compact_at_bytes = LOG_BYTES_MIN.max(2 * length);
+                self.switch_to(store, temporary)
+            }
+            Err(error) => {
+                self.compact_at_bytes *= 2;
+                eprintln!("ramlace: no room for a snapshot of the namespace; the log grows on: {error}");
+                store.meta_remove(temporary)
+            }
+        }
+    }
+
+    fn write_snapshot(&self, store: &mut Store, name: &str) -> Result<u64> {
+        if store.meta_names()?.iter().any(|other| other == name) {
+            store.meta_remove(name)?;
+        }
+        let mut file = store.meta_append_file(name)?;
+        let mut buffer = LOG_MAGIC.to_vec();
+        let mut put = |record: Record| -> Result<()> {
+            record::encode(&record, &mut buffer);
+            if buffer.len() >= SNAPSHOT_BUFFER_BYTES {
+                file.append_urgent(&buffer)?;
+                buffer.clear();
+            }
+            Ok(())
+        };
+        for session in self.sessions.records() {
+            put(Record::SessionOpened(session.clone()))?;
+        }
+        for (lane, record) in self.lanes.records() {
+            put(Record::Lane { lane, record: Some(record.clone()) })?;
+        }
+        for (slot, session, sequence) in self.writes.iter() {
+            put(Record::ChunkWritten { slot, session, sequence })?;
+        }
+        for state in self.slots.values() {
+            put(Record::Slot(Cow::Borrowed(state)))?;
+        }
+        file.append_urgent(&buffer)?;
+        Ok(file.length())
+    }
+
+    /// The snapshot gets its number first: a process killed at any moment finds either the old
+    /// snapshot and its log, or the new one and an empty log.
+    fn switch_to(&mut self, store: &mut Store, temporary: &str) -> Result<()> {
+        let number = self.number + 1;
+        store.meta_rename_over(temporary, &format!("snapshot-{number}"))?;
+        self.log = store.meta_append_file(&format!("log-{number}"))?;
+        self.log.append_urgent(&LOG_MAGIC)?;
+        self.number = number;
+        let names = store.meta_names()?;
+        self.remove_other_files(store, &names)
+    }
+
+    fn remove_other_files(&self, store: &mut Store, names: &[String]) -> Result<()> {
+        for name in names {
+            let stale = |prefix| numbered(name, prefix).is_some_and(|number| number != self.number);
+            if stale("log-") || stale("snapshot-") || name == "snapshot-next" {
+                store.meta_remove(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies every whole record; returns the bytes they took.
+    fn replay(&mut self, bytes: &[u8], now: Instant) -> Result<usize> {
+        let mut records = Records::new(bytes)?;
+        // What the slots wanted done was done, or stands in their open errands.
+        let mut effects = Vec::new();
+        while let Some(record) = records.next() {
+            self.apply(record, now, &mut effects);
+            effects.clear();
+        }
+        Ok(records.consumed())
+    }
+
+    fn apply(&mut self, record: Record<'_>, now: Instant, effects: &mut Vec<(Slot, Effect)>) {
+        match record {
+            Record::SessionOpened(session) => self.sessions.insert(session, now),
+            Record::SessionEnded { session, now } => self.end_session(session, now, effects),
+            Record::SlotBorn(birth) => {
+                let mut state = SlotState::new(birth.slot, birth.slots, birth.began, birth.hash_seed);
+                if birth.slot == ramlace_base::InodeId::ROOT.slot() {
+                    state.install_root(birth.owner, birth.now);
+                }
+                self.slots.insert(birth.slot, state);
+            }
+            Record::Command { slot, command } => {
+                let state = self.slots.get_mut(&slot).expect("a slot is born before its first command");
+                effects.extend(state.apply(&command).into_iter().map(|effect| (slot, effect)));
+            }
+            Record::Lane { lane, record } => self.lanes.set(lane, record),
+            Record::ChunkWritten { slot, session, sequence } => self.writes.insert(slot, session, sequence),
+            Record::Slot(state) => {
+                self.slots.insert(state.slot(), state.into_owned());
+            }
+        }
+    }
+
+    fn end_session(&mut self, session: SessionId, now: Timestamp, effects: &mut Vec<(Slot, Effect)>) {
+        self.sessions.remove(session);
+        self.writes.end_session(session);
+        let command = Command { now, origin: Origin::Server, op: Op::EndSession { session } };
+        for (slot, state) in &mut self.slots {
+            effects.extend(state.apply(&command).into_iter().map(|effect| (*slot, effect)));
+        }
+    }
+}
+
+/// Whether the record may use the last of the store, because it frees memory or ends something.
+fn frees_memory(record: &Record<'_>) -> bool {
+    match record {
+        Record::SessionEnded { .. } | Record::Lane { record: None, .. } => true,
+        Record::Command { command, .. } => matches!(
+            &command.op,
+            Op::Unlink(_)
+                | Op::RemoveDirectory(_)
+                | Op::Close(_)
+                | Op::Truncate(_)
+                | Op::SealDirectory(_)
+                | Op::SettleSeal(_)
+                | Op::SettleDirectory(_)
+                | Op::ErrandDone { .. }
+                | Op::ErrandUnreachable { .. }
+                | Op::EndSession { .. }
+        ),
+        _ => false,
+    }
+}
+
+fn numbered(name: &str, prefix: &str) -> Option<u64> {
+    name.strip_prefix(prefix)?.parse().ok()
+}
+
+/// An error that leaves the log and the state apart cannot be survived: the process ends and
+/// its next life replays what was logged.
+pub fn fatal(error: &Error) -> ! {
+    eprintln!("ramlace: the operation log cannot be written; the server starts again: {error}");
+    std::process::exit(1);
+}

@@ -1,0 +1,246 @@
+//! Delivers what slots owe each other: at least once, in order for each server, again and again
+//! until it is answered.
+//!
+//! One task for each server that something is owed to; it ends when nothing is owed. While a
+//! server cannot be reached, whoever waits for it is told at once and the errands stay.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ramlace_base::{Error, ErrorKind, ServerId, Slot};
+use ramlace_namespace::{Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin};
+use ramlace_wire::peer::QueryInode;
+use ramlace_wire::{ErrorBody, Request};
+
+use crate::clock;
+use crate::server::{Outcome, Refusal, Server};
+
+/// Pauses between two attempts, when the other side asks for patience.
+const RETRY_PAUSE: Duration = Duration::from_millis(2);
+/// Pauses between two attempts, while a server cannot be reached.
+const UNREACHABLE_PAUSE: Duration = Duration::from_millis(500);
+
+struct Owed {
+    from: Slot,
+    id: ErrandId,
+    errand: Errand,
+}
+
+#[derive(Default)]
+struct Queue {
+    owed: VecDeque<Owed>,
+    unreachable: bool,
+}
+
+/// What is owed, by server.
+#[derive(Default)]
+pub struct Errands {
+    queues: RefCell<HashMap<ServerId, Queue>>,
+}
+
+enum Delivery {
+    Answered,
+    Again,
+    Unreachable,
+}
+
+impl Server {
+    /// Takes over every errand that stood open when the last life ended.
+    pub fn resume_errands(self: &Rc<Self>) {
+        let open: Vec<(Slot, ErrandId, Errand)> = self
+            .durable
+            .borrow()
+            .slots
+            .values()
+            .flat_map(|state| state.open_errands().map(|(id, errand)| (state.slot(), id, errand.clone())))
+            .collect();
+        for (from, id, errand) in open {
+            self.owe(from, id, errand);
+        }
+    }
+
+    /// Queues an errand for the server that holds its slot.
+    pub fn owe(self: &Rc<Self>, from: Slot, id: ErrandId, errand: Errand) {
+        let target = match self.primary(errand.slot()) {
+            Ok(target) => target,
+            Err(error) => {
+                // Slots come from checked layouts and the map: without a map nothing is served.
+                eprintln!("ramlace: an errand of {from} leads nowhere: {error}");
+                return;
+            }
+        };
+        let mut queues = self.errands.queues.borrow_mut();
+        let idle = !queues.contains_key(&target);
+        let queue = queues.entry(target).or_default();
+        queue.owed.push_back(Owed { from, id, errand });
+        let unreachable = queue.unreachable;
+        drop(queues);
+        if idle {
+            let server = self.clone();
+            tokio::task::spawn_local(async move { server.deliver_all(target).await });
+        } else if unreachable {
+            self.settle(from, Op::ErrandUnreachable { errand: id });
+        }
+    }
+
+    async fn deliver_all(self: Rc<Self>, target: ServerId) {
+        loop {
+            let next = {
+                let mut queues = self.errands.queues.borrow_mut();
+                let Some(queue) = queues.get_mut(&target) else { return };
+                match queue.owed.pop_front() {
+                    Some(owed) => owed,
+                    None => {
+                        queues.remove(&target);
+                        return;
+                    }
+                }
+            };
+            match self.deliver(&next).await {
+                Delivery::Answered => self.mark_reached(target),
+                Delivery::Again => {
+                    self.mark_reached(target);
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                    self.put_back(target, next);
+                }
+                Delivery::Unreachable => {
+                    self.put_back(target, next);
+                    self.tell_unreachable(target);
+                    tokio::time::sleep(UNREACHABLE_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn deliver(self: &Rc<Self>, owed: &Owed) -> Delivery {
+        let outcome = self.carry(&owed.errand).await;
+        let result = match outcome {
+            Ok(answer) => Ok(answer),
+            Err(refusal) => match refusal.error.kind() {
+                ErrorKind::Retry => return Delivery::Again,
+                ErrorKind::Moved => {
+                    self.adopt_if_newer(refusal);
+                    return Delivery::Again;
+                }
+                ErrorKind::HostDown | ErrorKind::TimedOut => return Delivery::Unreachable,
+                _ => Err(ErrorBody::new(&refusal.error)),
+            },
+        };
+        self.settle(owed.from, Op::ErrandDone { errand: owed.id, result });
+        Delivery::Answered
+    }
+
+    /// Takes an errand to its slot, here or elsewhere.
+    async fn carry(self: &Rc<Self>, errand: &Errand) -> Outcome<ErrandAnswer> {
+        if self.primary(errand.slot())? == self.me {
+            return self.accept(errand.clone()).await;
+        }
+        let done = |()| ErrandAnswer::Done;
+        match errand {
+            Errand::PrepareDirectory(request) => {
+                self.call_peer(errand.slot(), request).await.map(ErrandAnswer::Prepared)
+            }
+            Errand::SettleDirectory(request) => self.call_peer(errand.slot(), request).await.map(done),
+            Errand::SealDirectory(request) => self.call_peer(errand.slot(), request).await.map(done),
+            Errand::SettleSeal(request) => self.call_peer(errand.slot(), request).await.map(done),
+            Errand::CutLane(request) => self.call_peer(errand.slot(), request).await.map(done),
+            Errand::DropLane(request) => self.call_peer(errand.slot(), request).await.map(done),
+            Errand::TrimLane(request) => self.call_peer(errand.slot(), request).await.map(done),
+        }
+    }
+
+    /// Does here what an errand asks, whoever brought it.
+    pub async fn accept(self: &Rc<Self>, errand: Errand) -> Outcome<ErrandAnswer> {
+        let op = match errand {
+            Errand::CutLane(request) => return self.cut_lane(request).await.map(|()| ErrandAnswer::Done),
+            Errand::DropLane(request) => return self.drop_lane(request).await.map(|()| ErrandAnswer::Done),
+            Errand::TrimLane(request) => return self.trim_lane(request).map(|()| ErrandAnswer::Done),
+            Errand::PrepareDirectory(request) => (request.slot, Op::PrepareDirectory(request)),
+            Errand::SettleDirectory(request) => (request.slot, Op::SettleDirectory(request)),
+            Errand::SealDirectory(request) => (request.inode.slot(), Op::SealDirectory(request)),
+            Errand::SettleSeal(request) => (request.inode.slot(), Op::SettleSeal(request)),
+        };
+        let (slot, op) = op;
+        let command = Command { now: clock::now(), origin: Origin::Peer, op };
+        let answer = self.submit(slot, command)?;
+        answer
+            .unwrap_or_else(|| {
+                Err(Error::new(ErrorKind::Fatal, "a slot left a peer's message unanswered; this is a bug"))
+            })
+            .map_err(Refusal::from)
+    }
+
+    /// Asks a file's home about the file, here or elsewhere.
+    pub async fn query_home(
+        self: &Rc<Self>,
+        request: QueryInode,
+    ) -> Outcome<ramlace_wire::peer::InodeAnswer> {
+        let slot = request.inode.slot();
+        if self.primary(slot)? == self.me {
+            return self.query_inode(request);
+        }
+        self.call_peer(slot, &request).await
+    }
+
+    async fn call_peer<R: Request>(self: &Rc<Self>, slot: Slot, request: &R) -> Outcome<R::Reply> {
+        let map = self.membership.map()?;
+        let target = self.primary(slot)?;
+        self.peers.call(&map, target, request).await.map_err(Refusal::from)
+    }
+
+    fn settle(self: &Rc<Self>, slot: Slot, op: Op) {
+        let command = Command { now: clock::now(), origin: Origin::Server, op };
+        if let Err(error) = self.submit(slot, command) {
+            crate::durable::fatal(&error);
+        }
+    }
+
+    fn put_back(&self, target: ServerId, owed: Owed) {
+        // The slot may have a new primary by now.
+        let target = self.primary(owed.errand.slot()).unwrap_or(target);
+        self.errands.queues.borrow_mut().entry(target).or_default().owed.push_front(owed);
+    }
+
+    fn mark_reached(&self, target: ServerId) {
+        if let Some(queue) = self.errands.queues.borrow_mut().get_mut(&target) {
+            queue.unreachable = false;
+        }
+    }
+
+    /// Whoever waits for this server goes on without it.
+    fn tell_unreachable(self: &Rc<Self>, target: ServerId) {
+        let waiting: Vec<(Slot, ErrandId)> = {
+            let mut queues = self.errands.queues.borrow_mut();
+            let Some(queue) = queues.get_mut(&target) else { return };
+            if std::mem::replace(&mut queue.unreachable, true) {
+                return;
+            }
+            queue.owed.iter().map(|owed| (owed.from, owed.id)).collect()
+        };
+        for (slot, errand) in waiting {
+            self.settle(slot, Op::ErrandUnreachable { errand });
+        }
+    }
+
+    fn adopt_if_newer(&self, refusal: Refusal) {
+        if let Some(map) = refusal.map
+            && let Err(error) = self.membership.adopt(&mut self.store.borrow_mut(), (*map).clone())
+        {
+            eprintln!("ramlace: a peer's map was refused: {error}");
+        }
+    }
+}
+
+/// Queues the errands among some effects; the others come back.
+pub fn owe_errands(server: &Rc<Server>, effects: Vec<(Slot, Effect)>) -> Vec<Effect> {
+    let mut others = Vec::new();
+    for (slot, effect) in effects {
+        match effect {
+            Effect::Send { errand, message } => server.owe(slot, errand, message),
+            other => others.push(other),
+        }
+    }
+    others
+}

@@ -1,0 +1,226 @@
+//! The small parent of a server: it holds the store and the listening sockets, starts the
+//! child that does the work, and starts it again when it dies. The bytes outlive the process.
+//!
+//! Invariant: the keeper has one thread, serves nobody and allocates nothing that grows.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_store::{StoreOptions, StoreRoot};
+use rustix::io::FdFlags;
+
+use crate::clock;
+use crate::config::{ChildConfig, ServeOptions};
+
+/// The child's exit code when starting it again would not help.
+pub const EXIT_HOPELESS: i32 = 78;
+/// A life shorter than this counts as a failed start.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// Longest pause before the child is started again.
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Runs a server until it is told to stop. Returns when the server has ended and its memory
+/// is given back.
+///
+/// `ready`: a descriptor to which the lines `listening ADDRESS` and `ready`, or `error TEXT`, go.
+pub fn keep(options: &ServeOptions, ready: Option<OwnedFd>) -> Result<()> {
+    let mut ready = ready.map(std::fs::File::from);
+    let outcome = Keeper::start(options, ready.as_mut()).and_then(|keeper| keeper.run(ready.as_ref()));
+    if let (Err(error), Some(ready)) = (&outcome, ready.as_mut()) {
+        // Nobody may be listening any more; the error is returned all the same.
+        let _ = writeln!(ready, "error {error}");
+    }
+    outcome
+}
+
+struct Keeper {
+    config: ChildConfig,
+    root: StoreRoot,
+    _tcp: TcpListener,
+    _unix: UnixListener,
+    stop_read: OwnedFd,
+    stop_write: OwnedFd,
+}
+
+impl Keeper {
+    fn start(options: &ServeOptions, ready: Option<&mut std::fs::File>) -> Result<Keeper> {
+        options.check()?;
+        options.secret()?;
+        let tcp = bind_tcp(&options.listen)?;
+        let unix = bind_unix(options)?;
+        let root = StoreRoot::create(&StoreOptions {
+            size_bytes: options.store_bytes,
+            backing: options.parsed_backing()?,
+            name: format!("{}-{}", options.pool_name, options.server),
+        })?;
+        let (stop_read, stop_write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .map_err(|errno| Error::from_io(&errno.into(), "making a pipe"))?;
+        let tcp_address =
+            tcp.local_addr().map_err(|e| Error::from_io(&e, "asking for the port"))?.to_string();
+        if let Some(ready) = ready {
+            writeln!(ready, "listening {tcp_address}")
+                .map_err(|error| Error::from_io(&error, "telling where the server listens"))?;
+        }
+        let config = ChildConfig {
+            options: options.clone(),
+            tcp_fd: tcp.as_raw_fd(),
+            tcp_address,
+            unix_fd: unix.as_raw_fd(),
+            store_fd: root.descriptor().as_raw_fd(),
+            store_arguments: root.inherited_args(),
+            store_notes: root.notes().to_vec(),
+            stop_fd: stop_read.as_raw_fd(),
+            ready_fd: None,
+            restarts: 0,
+            keeper_pid: std::process::id(),
+        };
+        Ok(Keeper { config, root, _tcp: tcp, _unix: unix, stop_read, stop_write })
+    }
+
+    fn run(mut self, ready: Option<&std::fs::File>) -> Result<()> {
+        let signals = Signals::block()?;
+        let mut pause = Duration::ZERO;
+        self.config.ready_fd = ready.map(AsRawFd::as_raw_fd);
+        let outcome = loop {
+            let born = clock::instant();
+            let child = self.spawn()?;
+            let exit = self.wait(child, &signals)?;
+            match exit {
+                Exit::Done => break Ok(()),
+                Exit::Hopeless => {
+                    break Err(Error::new(ErrorKind::Fatal, "the server could not start; see its log"));
+                }
+                Exit::Died(how) => eprintln!("ramlace keeper: server {} {how}", self.config.options.server),
+            }
+            pause = if born.elapsed() >= SHORT_LIFE {
+                Duration::ZERO
+            } else {
+                (pause * 2).clamp(Duration::from_millis(10), RESTART_PAUSE_MAX)
+            };
+            std::thread::sleep(pause);
+            self.config.restarts += 1;
+        };
+        // Another server may own the path by now only if this one's socket was removed first.
+        let _ = std::fs::remove_file(&self.config.options.unix);
+        self.root.remove()?;
+        outcome
+    }
+
+    /// Starts the child: the same program with the hidden command `serve-child`.
+    fn spawn(&self) -> Result<Child> {
+        let doing = "starting the server's process";
+        let program = std::env::current_exe().map_err(|error| Error::from_io(&error, doing))?;
+        let config = serde_json::to_string(&self.config).expect("a child's configuration can be written");
+        let inherited =
+            [self.config.tcp_fd, self.config.unix_fd, self.config.store_fd, self.stop_read.as_raw_fd()];
+        for fd in inherited.into_iter().chain(self.config.ready_fd) {
+            keep_across_exec(fd)?;
+        }
+        Command::new(program)
+            .arg("serve-child")
+            .arg(config)
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(|error| Error::from_io(&error, doing))
+    }
+
+    /// Waits for the child's end; a signal to stop is passed on to it as a byte in its pipe.
+    fn wait(&self, mut child: Child, signals: &Signals) -> Result<Exit> {
+        loop {
+            if let Some(status) = child.try_wait().map_err(|error| Error::from_io(&error, "waiting"))? {
+                return Ok(match status.code() {
+                    Some(0) => Exit::Done,
+                    Some(EXIT_HOPELESS) => Exit::Hopeless,
+                    _ => Exit::Died(format!("ended with {status}; starting it again")),
+                });
+            }
+            if signals.next()? != libc::SIGCHLD {
+                let _ = rustix::io::write(&self.stop_write, b"s");
+            }
+        }
+    }
+}
+
+enum Exit {
+    Done,
+    Hopeless,
+    Died(String),
+}
+
+fn bind_tcp(listen: &str) -> Result<TcpListener> {
+    TcpListener::bind(listen).map_err(|error| {
+        let advice = match error.raw_os_error() {
+            Some(libc::EADDRINUSE) => "; another program has the port: choose another with --listen",
+            _ => "",
+        };
+        Error::new(Error::from_io(&error, "").kind(), format!("cannot listen on {listen}: {error}{advice}"))
+    })
+}
+
+/// Binds the Unix socket. A socket file that nobody serves is left over from a dead server
+/// and is replaced; a served one is refused.
+fn bind_unix(options: &ServeOptions) -> Result<UnixListener> {
+    let path = &options.unix;
+    let shown = path.display();
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("{shown} is served by a running server; stop it with `ramlace down` first"),
+            ));
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => {
+            std::fs::remove_file(path).map_err(|e| Error::from_io(&e, format!("removing stale {shown}")))?;
+        }
+        Err(_) => {}
+    }
+    UnixListener::bind(path).map_err(|error| Error::from_io(&error, format!("cannot listen on {shown}")))
+}
+
+fn keep_across_exec(fd: RawFd) -> Result<()> {
+    // SAFETY: the descriptor is owned by the keeper, which outlives this call.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    rustix::io::fcntl_setfd(fd, FdFlags::empty())
+        .map_err(|errno| Error::from_io(&errno.into(), "keeping a descriptor open for the server"))
+}
+
+/// SIGCHLD, SIGTERM and SIGINT, blocked and taken one by one: nothing runs in a handler.
+struct Signals(libc::sigset_t);
+
+impl Signals {
+    fn block() -> Result<Signals> {
+        // SAFETY: a zeroed set is valid memory for sigemptyset, which initialises it; all
+        // pointers are to this live local.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(&mut set, signal);
+            }
+            if libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
+                return Err(Error::from_io(&std::io::Error::last_os_error(), "blocking signals"));
+            }
+            Ok(Signals(set))
+        }
+    }
+
+    /// Waits for the next signal.
+    fn next(&self) -> Result<i32> {
+        loop {
+            // SAFETY: the set is initialised, and no information about the signal is asked for.
+            let signal = unsafe { libc::sigwaitinfo(&self.0, std::ptr::null_mut()) };
+            if signal > 0 {
+                return Ok(signal);
+            }
+            let error = std::io::Error::last_os_error();
+            if error.raw_os_error() != Some(libc::EINTR) {
+                return Err(Error::from_io(&error, "waiting for a signal"));
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! One server of a pool: a keeper that holds the memory, and a child that serves it.
+//!
+//! Requests come in by [`connection`](self), change slots and lanes through `Durable`'s log, and
+//! go out as replies or as errands to other servers. Everything in the child runs on one thread.
+//!
+//! Invariant: `server` decides nothing about names, placement or membership; the pure crates do.
+
+mod chunk;
+mod clock;
+mod config;
+mod connection;
+mod durable;
+mod errands;
+mod keeper;
+mod lane_life;
+mod lanes;
+mod membership;
+mod peers;
+mod process;
+mod record;
+mod requests;
+mod server;
+mod sessions;
+mod stop;
+mod writes;
+
+pub use config::ServeOptions;
+pub use keeper::keep;
+pub use process::run as run_child;

@@ -1,0 +1,228 @@
+//! The map this server believes in, and the coordinator where it is embedded here.
+//!
+//! Both are kept in the store, so that a restarted server knows its slots before anybody answers.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, Slot};
+use ramlace_cluster::{Coordinator, CoordinatorConfig, Decision, Input};
+use ramlace_store::Store;
+use ramlace_wire::cluster::{ForgetServer, GetMap, JoinPool};
+use ramlace_wire::session::GetServerStatus;
+use ramlace_wire::{ClusterMap, Header, Request, ServerEntry};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::server::{Outcome, Refusal, Server};
+
+const MAP_FILE: &str = "map";
+const COORDINATOR_FILE: &str = "coordinator";
+/// Pause between two attempts to join.
+const JOIN_PAUSE: Duration = Duration::from_millis(10);
+
+/// The map and, on one server of the pool, the coordinator.
+pub struct Membership {
+    map: RefCell<Option<Rc<ClusterMap>>>,
+    coordinator: RefCell<Option<Coordinator>>,
+    next_home: Cell<u32>,
+}
+
+impl Membership {
+    /// Loads what the last life knew; `config`: this server has the coordinator.
+    pub fn load(store: &mut Store, config: Option<CoordinatorConfig>, home_seed: u32) -> Result<Membership> {
+        let coordinator = match (load_file(store, COORDINATOR_FILE)?, config) {
+            (Some(coordinator), _) => Some(coordinator),
+            (None, Some(config)) => Some(Coordinator::new(config)?),
+            (None, None) => None,
+        };
+        let map: Option<ClusterMap> = load_file(store, MAP_FILE)?;
+        Ok(Membership {
+            map: RefCell::new(map.map(Rc::new)),
+            coordinator: RefCell::new(coordinator),
+            next_home: Cell::new(home_seed),
+        })
+    }
+
+    /// The map; Retry while there is none.
+    pub fn map(&self) -> Result<Rc<ClusterMap>> {
+        self.map.borrow().clone().ok_or_else(|| {
+            Error::new(ErrorKind::Retry, "the pool is still coming up: not every server has joined")
+        })
+    }
+
+    /// The map's epoch, 0 before there is one.
+    pub fn epoch(&self) -> Epoch {
+        self.map.borrow().as_ref().map_or(Epoch(0), |map| map.epoch)
+    }
+
+    /// Believes in a newer map from now on, and keeps it in the store.
+    pub fn adopt(&self, store: &mut Store, map: ClusterMap) -> Result<()> {
+        if map.epoch <= self.epoch() {
+            return Ok(());
+        }
+        ramlace_cluster::validate(&map)?;
+        save_file(store, MAP_FILE, &map)?;
+        *self.map.borrow_mut() = Some(Rc::new(map));
+        Ok(())
+    }
+
+    /// A slot for a new directory: round the slots, so that a tree spreads over all servers.
+    pub fn next_home(&self, slots: u32) -> Slot {
+        // An odd stride near the golden section visits every slot of a power of two, far apart.
+        let next = self.next_home.get().wrapping_add(0x9e37_79b1);
+        self.next_home.set(next);
+        Slot(((u64::from(next) * u64::from(slots)) >> 32) as u16)
+    }
+}
+
+impl Server {
+    /// A server asks to be taken in; only the coordinator's server can answer.
+    pub async fn join(&self, join: JoinPool) -> Outcome<ClusterMap> {
+        let holder_lives = self.holder_lives(&join.entry).await;
+        self.coordinate(Input::Join { join, holder_lives })
+    }
+
+    /// Gives a dead server's slots to the others.
+    pub fn forget(&self, request: ForgetServer) -> Outcome<Epoch> {
+        Ok(self.coordinate(Input::Forget { server: request.server })?.epoch)
+    }
+
+    /// Whether another process answers under the newcomer's number, at the address it gave.
+    async fn holder_lives(&self, newcomer: &ServerEntry) -> bool {
+        let known = {
+            let coordinator = self.membership.coordinator.borrow();
+            let Some(known) = coordinator.as_ref().and_then(|c| c.known(newcomer.server)) else {
+                return false;
+            };
+            if known.tcp == newcomer.tcp && known.unix == newcomer.unix && known.host == newcomer.host {
+                return false;
+            }
+            known.tcp.clone()
+        };
+        let header = Header::request(GetServerStatus::KIND);
+        self.peers.call_address(&known, header, &GetServerStatus {}).await.is_ok()
+    }
+
+    /// One step of the coordinator: kept in the store before anybody hears of it.
+    fn coordinate(&self, input: Input) -> Outcome<ClusterMap> {
+        let mut coordinator = self.membership.coordinator.borrow_mut();
+        let Some(current) = coordinator.as_mut() else {
+            return Err(Error::new(ErrorKind::Invalid, "this server has no coordinator; ask server 0").into());
+        };
+        let mut next = current.clone();
+        let decision = next.step(input)?;
+        if decision != Decision::Unchanged {
+            save_file(&mut self.store.borrow_mut(), COORDINATOR_FILE, &next)?;
+            *current = next;
+        }
+        let Some(map) = current.map().cloned() else {
+            let missing: Vec<String> = current.missing().iter().map(ServerId::to_string).collect();
+            let text = format!("the pool is still coming up; waiting for {}", missing.join(", "));
+            return Err(Error::new(ErrorKind::Retry, text).into());
+        };
+        self.membership.adopt(&mut self.store.borrow_mut(), map.clone())?;
+        Ok(map)
+    }
+
+    /// Joins the pool: returns when this server has a map with itself in it.
+    pub async fn join_pool(&self) -> Result<()> {
+        // A map in the store is the proof that the store served in this pool before.
+        let keeps_store = self.membership.map().is_ok();
+        let request = JoinPool { entry: self.entry(), keeps_store };
+        loop {
+            let outcome = match &self.config.options.coordinator {
+                None => self.join(request.clone()).await.map_err(|refusal| refusal.error),
+                Some(address) => self
+                    .peers
+                    .call_address(address, Header::request(JoinPool::KIND), &request)
+                    .await
+                    .map_err(|failure| failure.error),
+            };
+            match outcome {
+                Ok(map) => return self.membership.adopt(&mut self.store.borrow_mut(), map),
+                // A server that comes back needs nobody's leave for the slots it holds.
+                Err(error) if error.kind() == ErrorKind::HostDown && self.stands_in_map() => return Ok(()),
+                Err(error) if matches!(error.kind(), ErrorKind::Retry | ErrorKind::HostDown) => {
+                    tokio::time::sleep(JOIN_PAUSE).await;
+                }
+                Err(error) => return Err(error.context("joining the pool")),
+            }
+        }
+    }
+
+    /// Whether the map from the last life names this server at its present addresses.
+    fn stands_in_map(&self) -> bool {
+        self.membership.map().is_ok_and(|map| map.server(self.me) == Some(&self.entry()))
+    }
+
+    fn entry(&self) -> ServerEntry {
+        let options = &self.config.options;
+        ServerEntry {
+            server: self.me,
+            host: self.host,
+            tcp: options.advertise.clone().unwrap_or_else(|| self.config.tcp_address.clone()),
+            unix: options.unix.display().to_string(),
+            store_bytes: options.store_bytes,
+            forgotten: false,
+        }
+    }
+
+    /// Fetches the map from the coordinator, when somebody knows of a newer one.
+    pub async fn refresh_map(&self) -> Result<()> {
+        let Some(address) = &self.config.options.coordinator else { return Ok(()) };
+        let map = self
+            .peers
+            .call_address(address, Header::request(GetMap::KIND), &GetMap {})
+            .await
+            .map_err(|failure| failure.error.context("asking the coordinator for the map"))?;
+        self.membership.adopt(&mut self.store.borrow_mut(), map)
+    }
+
+    /// Checks that this server is the slot's primary. A requester that knows a newer map makes
+    /// it fetch that map first; one that knows an older map is told the newer.
+    pub async fn admit_slot(&self, epoch: Epoch, slot: Slot) -> Outcome<Rc<ClusterMap>> {
+        // The first map comes with the answer to the join alone: the coordinator must know that a
+        // store is in use before it holds anything.
+        let mut map = self.membership.map()?;
+        if epoch > map.epoch {
+            self.refresh_map().await?;
+            map = self.membership.map()?;
+        }
+        match map.primary(slot) {
+            Some(primary) if primary == self.me => Ok(map),
+            Some(primary) => Err(Refusal::moved(
+                format!("{slot} belongs to {primary} in {}, not to {}", map.epoch, self.me),
+                map,
+            )),
+            None => Err(Error::new(ErrorKind::Invalid, format!("this pool has no {slot}")).into()),
+        }
+    }
+
+    /// The primary of a slot in the present map.
+    pub fn primary(&self, slot: Slot) -> Result<ServerId> {
+        let map = self.membership.map()?;
+        map.primary(slot).ok_or_else(|| Error::new(ErrorKind::Invalid, format!("this pool has no {slot}")))
+    }
+}
+
+fn load_file<T: DeserializeOwned>(store: &mut Store, name: &str) -> Result<Option<T>> {
+    if !store.meta_names()?.iter().any(|other| other == name) {
+        return Ok(None);
+    }
+    let bytes = store.meta_append_file(name)?.read_all()?;
+    postcard::from_bytes(&bytes).map(Some).map_err(|error| {
+        Error::new(ErrorKind::Corrupt, format!("the store's file '{name}' is damaged: {error}"))
+    })
+}
+
+fn save_file<T: Serialize>(store: &mut Store, name: &str, value: &T) -> Result<()> {
+    let temporary = format!("{name}-next");
+    if store.meta_names()?.contains(&temporary) {
+        store.meta_remove(&temporary)?;
+    }
+    let bytes = postcard::to_stdvec(value).expect("maps and coordinators can be written");
+    store.meta_append_file(&temporary)?.append_urgent(&bytes)?;
+    store.meta_rename_over(&temporary, name)
+}

@@ -1,0 +1,100 @@
+//! Connections to the other servers of the pool.
+//!
+//! What servers tell each other means the same however often it arrives, so a call whose
+//! connection broke is sent once more on a fresh one.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId};
+use ramlace_transport::nonblocking::Connection;
+use ramlace_transport::{Address, Failure, Secret};
+use ramlace_wire::session::{OpenSession, SessionKind};
+use ramlace_wire::{ClusterMap, Header, Request};
+
+/// How long a server waits for another.
+pub const PEER_DEADLINE: Duration = Duration::from_millis(2_000);
+/// Idle connections kept for each server.
+const IDLE_CONNECTIONS_MAX: usize = 4;
+
+/// The way to the other servers.
+pub struct Peers {
+    secret: Secret,
+    session: SessionId,
+    label: String,
+    idle: RefCell<HashMap<String, Vec<Connection>>>,
+}
+
+impl Peers {
+    /// `session`: a fresh one that names this process in its calls.
+    pub fn new(secret: Secret, session: SessionId, label: String) -> Peers {
+        Peers { secret, session, label, idle: RefCell::default() }
+    }
+
+    /// Calls a server of the map.
+    pub async fn call<R: Request>(
+        &self,
+        map: &ClusterMap,
+        server: ServerId,
+        request: &R,
+    ) -> std::result::Result<R::Reply, Failure> {
+        let entry = map.server(server).filter(|entry| !entry.forgotten).ok_or_else(|| {
+            Failure::from(Error::new(ErrorKind::HostDown, format!("{server} is not in the map any more")))
+        })?;
+        let header = Header { epoch: map.epoch, ..Header::request(R::KIND) };
+        self.call_address(&entry.tcp, header, request).await.map_err(|failure| failure.context(server))
+    }
+
+    /// Calls whoever serves the address.
+    pub async fn call_address<R: Request>(
+        &self,
+        address: &str,
+        header: Header,
+        request: &R,
+    ) -> std::result::Result<R::Reply, Failure> {
+        let header = Header { session: self.session, ..header };
+        if let Some(mut connection) = self.take_idle(address) {
+            match connection.call(header, request, PEER_DEADLINE).await {
+                Err(failure) if failure.fatal && failure.error.kind() != ErrorKind::TimedOut => {}
+                outcome => return self.settle(address, connection, outcome),
+            }
+        }
+        let mut connection = self.connect(address).await?;
+        let outcome = connection.call(header, request, PEER_DEADLINE).await;
+        self.settle(address, connection, outcome)
+    }
+
+    fn settle<T>(
+        &self,
+        address: &str,
+        connection: Connection,
+        outcome: std::result::Result<T, Failure>,
+    ) -> std::result::Result<T, Failure> {
+        if !matches!(&outcome, Err(failure) if failure.fatal) {
+            let mut idle = self.idle.borrow_mut();
+            let idle = idle.entry(address.to_owned()).or_default();
+            if idle.len() < IDLE_CONNECTIONS_MAX {
+                idle.push(connection);
+            }
+        }
+        outcome
+    }
+
+    fn take_idle(&self, address: &str) -> Option<Connection> {
+        self.idle.borrow_mut().get_mut(address)?.pop()
+    }
+
+    async fn connect(&self, address: &str) -> Result<Connection> {
+        let connecting = async {
+            let mut connection = Connection::connect(&Address::Tcp(address.to_owned()), &self.secret).await?;
+            let hello = OpenSession { kind: SessionKind::Peer, resume: false, label: self.label.clone() };
+            let header = Header { session: self.session, ..Header::request(OpenSession::KIND) };
+            connection.call(header, &hello, PEER_DEADLINE).await.map_err(|failure| failure.error)?;
+            Ok(connection)
+        };
+        tokio::time::timeout(PEER_DEADLINE, connecting)
+            .await
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::HostDown, format!("{address} does not answer"))))
+    }
+}

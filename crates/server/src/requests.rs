@@ -1,0 +1,138 @@
+//! Families 0x03 and 0x04: what clients and peers ask of slots, and which slot they mean.
+
+use std::rc::Rc;
+
+use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot};
+use ramlace_namespace::{Command, Errand, Op, Origin, Query};
+use ramlace_wire::namespace as names;
+use ramlace_wire::peer::{self, Token};
+use ramlace_wire::{Credentials, Header, Kind, decode_body};
+
+use crate::clock;
+use crate::server::{Outcome, Server};
+
+/// A request to a slot.
+pub enum Request {
+    /// Changes nothing.
+    Query(Slot, Query),
+    /// A client's mutation.
+    Mutation(Slot, Op),
+    /// A directory whose home this server has yet to choose.
+    MakeDirectory(names::MakeDirectory),
+    /// A peer's message.
+    Errand(Errand),
+}
+
+/// Reads a request of the namespace's or the peers' family; `None` for other families.
+pub fn parse(kind: Kind, body: &[u8]) -> Result<Option<Request>> {
+    macro_rules! read {
+        ($type:ty) => {
+            decode_body::<$type>(kind, body)?
+        };
+    }
+    macro_rules! mutation {
+        ($name:ident, $slot:ident) => {{
+            let request = read!(names::$name);
+            Request::Mutation(request.$slot.slot(), Op::$name(request))
+        }};
+    }
+    macro_rules! query {
+        ($name:ident, $slot:ident) => {{
+            let request = read!(names::$name);
+            Request::Query(request.$slot.slot(), Query::$name(request))
+        }};
+    }
+    macro_rules! errand {
+        ($name:ident) => {
+            Request::Errand(Errand::$name(read!(peer::$name)))
+        };
+    }
+    Ok(Some(match kind {
+        Kind::Lookup => query!(Lookup, parent),
+        Kind::GetAttributes => query!(GetAttributes, inode),
+        Kind::ReadLink => query!(ReadLink, inode),
+        Kind::ReadDirectory => query!(ReadDirectory, inode),
+        Kind::SetAttributes => mutation!(SetAttributes, inode),
+        Kind::Truncate => mutation!(Truncate, inode),
+        Kind::Create => mutation!(Create, parent),
+        Kind::Open => mutation!(Open, inode),
+        Kind::Close => mutation!(Close, inode),
+        Kind::Symlink => mutation!(Symlink, parent),
+        Kind::RemoveDirectory => mutation!(RemoveDirectory, parent),
+        Kind::Unlink => mutation!(Unlink, parent),
+        Kind::Extend => mutation!(Extend, inode),
+        Kind::ReserveAppend => mutation!(ReserveAppend, inode),
+        Kind::FinishAppend => mutation!(FinishAppend, inode),
+        Kind::SetLayout => mutation!(SetLayout, inode),
+        Kind::MakeDirectory => Request::MakeDirectory(read!(names::MakeDirectory)),
+        Kind::QueryInode => {
+            let request = read!(peer::QueryInode);
+            Request::Query(request.inode.slot(), Query::QueryInode(request))
+        }
+        Kind::PrepareDirectory => errand!(PrepareDirectory),
+        Kind::SettleDirectory => errand!(SettleDirectory),
+        Kind::SealDirectory => errand!(SealDirectory),
+        Kind::SettleSeal => errand!(SettleSeal),
+        Kind::CutLane => errand!(CutLane),
+        Kind::DropLane => errand!(DropLane),
+        Kind::TrimLane => errand!(TrimLane),
+        _ => return Ok(None),
+    }))
+}
+
+impl Request {
+    /// Whether only another server of the pool may ask this.
+    pub fn is_peers_own(&self) -> bool {
+        matches!(self, Request::Errand(_) | Request::Query(_, Query::QueryInode(_)))
+    }
+
+    fn slot(&self) -> Slot {
+        match self {
+            Request::Query(slot, _) | Request::Mutation(slot, _) => *slot,
+            Request::MakeDirectory(request) => request.parent.slot(),
+            Request::Errand(errand) => errand.slot(),
+        }
+    }
+}
+
+impl Server {
+    /// Does what a request asks of a slot; the answer's body comes back.
+    pub async fn serve_slot(
+        self: &Rc<Self>,
+        header: &Header,
+        who: Credentials,
+        request: Request,
+    ) -> Outcome<Vec<u8>> {
+        let slot = request.slot();
+        let map = self.admit_slot(header.epoch, slot).await?;
+        let op = match request {
+            Request::Query(slot, query) => return Ok(self.query(who, slot, &query)?.encode()),
+            Request::Errand(errand) => return Ok(self.accept(errand).await?.encode()),
+            // The home knows in which epoch it creates; a creator's map may be older.
+            Request::Mutation(_, Op::Create(mut request)) => {
+                request.layout.created = map.epoch;
+                Op::Create(request)
+            }
+            Request::Mutation(_, op) => op,
+            Request::MakeDirectory(request) => {
+                Op::MakeDirectory { request, home: self.membership.next_home(map.slots()) }
+            }
+        };
+        if header.sequence == Sequence(0) {
+            let text = format!("a {:?} needs a sequence number", header.kind);
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
+        let command = Command {
+            now: clock::now(),
+            origin: Origin::Client {
+                session: header.session,
+                sequence: header.sequence,
+                acknowledged_below: Sequence(header.sequence.0 - u64::from(header.outstanding)),
+                who,
+            },
+            op,
+        };
+        let token = Token { session: header.session, sequence: header.sequence };
+        Ok(self.mutate(slot, token, command).await?.encode())
+    }
+}

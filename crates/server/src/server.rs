@@ -1,0 +1,313 @@
+//! The server's state and its one way of changing it.
+//!
+//! Everything runs on one thread: state is in cells that are never borrowed across an await.
+//!
+//! Invariant: a client hears of a mutation only after its record is in the log.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, Slot};
+use ramlace_cluster::CoordinatorConfig;
+use ramlace_namespace::{Command, Effect, ErrandAnswer, Query, Reply};
+use ramlace_store::Store;
+use ramlace_transport::nonblocking::Connection;
+use ramlace_transport::{Failure, Secret};
+use ramlace_wire::peer::{InodeAnswer, QueryInode, Token};
+use ramlace_wire::session::ServerStatus;
+use ramlace_wire::{ClusterMap, Credentials, ErrorBody, Header, HostId, PoolId, encode_body, flags};
+use tokio::sync::{Notify, oneshot};
+
+use crate::clock;
+use crate::config::ChildConfig;
+use crate::durable::{Durable, fatal};
+use crate::errands::{Errands, owe_errands};
+use crate::membership::Membership;
+use crate::peers::Peers;
+use crate::record::{Record, SlotBirth};
+
+/// A request that cannot be done: why, and with Moved the newer map.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Why.
+    pub error: Error,
+    /// The newer map.
+    pub map: Option<Rc<ClusterMap>>,
+}
+
+/// What becomes of a request.
+pub type Outcome<T> = std::result::Result<T, Refusal>;
+
+impl Refusal {
+    /// The slot is somebody else's.
+    pub fn moved(message: String, map: Rc<ClusterMap>) -> Refusal {
+        Refusal { error: Error::new(ErrorKind::Moved, message), map: Some(map) }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal { error, map: None }
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Refusal {
+        Refusal { error: failure.error, map: failure.map.map(|map| Rc::new(*map)) }
+    }
+}
+
+/// What a server has done since it started.
+#[derive(Default)]
+pub struct Counters {
+    read_bytes: Cell<u64>,
+    written_bytes: Cell<u64>,
+    requests: Cell<u64>,
+    /// Connections open now.
+    pub connections: Cell<u32>,
+}
+
+impl Counters {
+    /// Counts bytes sent.
+    pub fn read_bytes(&self, bytes: u64) {
+        self.read_bytes.set(self.read_bytes.get() + bytes);
+    }
+
+    /// Counts bytes received.
+    pub fn written_bytes(&self, bytes: u64) {
+        self.written_bytes.set(self.written_bytes.get() + bytes);
+    }
+
+    /// Counts a request.
+    pub fn request(&self) {
+        self.requests.set(self.requests.get() + 1);
+    }
+}
+
+/// One server.
+pub struct Server {
+    /// What it was told.
+    pub config: ChildConfig,
+    /// Its number.
+    pub me: ServerId,
+    /// The machine it runs on.
+    pub host: HostId,
+    /// The pool.
+    pub pool: PoolId,
+    /// The user whose pool this is: the one whose process this is.
+    pub owner: Credentials,
+    /// The pool's secret.
+    pub secret: Secret,
+    /// The other servers.
+    pub peers: Peers,
+    /// The memory.
+    pub store: RefCell<Store>,
+    /// What outlives the process.
+    pub durable: RefCell<Durable>,
+    /// The map.
+    pub membership: Membership,
+    /// What slots owe each other.
+    pub errands: Errands,
+    /// What it has done.
+    pub counters: Counters,
+    /// Told when the server shall end.
+    pub stopping: Notify,
+    /// Told when a session begins, so that its silence is noticed.
+    pub session_began: Notify,
+    waiting: RefCell<HashMap<Token, oneshot::Sender<Result<Reply>>>>,
+    started: Instant,
+}
+
+impl Server {
+    /// Rebuilds a server from its store.
+    pub fn load(config: ChildConfig, mut store: Store) -> Result<Server> {
+        let options = &config.options;
+        let secret = options.secret()?;
+        let pool = PoolId(parse_hex(&options.pool_id)?);
+        let mut random = [0; 28];
+        clock::entropy(&mut random)?;
+        let session = ramlace_base::SessionId(random[..16].try_into().expect("16 bytes"));
+        let hash_seed = u64::from_le_bytes(random[16..24].try_into().expect("8 bytes"));
+        let home_seed = u32::from_le_bytes(random[24..].try_into().expect("4 bytes"));
+        let coordinator = options.coordinator.is_none().then_some(CoordinatorConfig {
+            pool,
+            hash_seed,
+            slots: options.slots,
+            servers_expected: options.servers,
+            coordinator: ServerId(options.server),
+        });
+        let now = clock::instant();
+        let durable = Durable::load(&mut store, now)?;
+        let membership = Membership::load(&mut store, coordinator, home_seed)?;
+        let label = format!("server {} (pid {})", options.server, std::process::id());
+        Ok(Server {
+            me: ServerId(options.server),
+            host: host_id()?,
+            pool,
+            owner: Credentials {
+                uid: rustix::process::geteuid().as_raw(),
+                gid: rustix::process::getegid().as_raw(),
+            },
+            peers: Peers::new(secret.clone(), session, label),
+            secret,
+            store: RefCell::new(store),
+            durable: RefCell::new(durable),
+            membership,
+            errands: Errands::default(),
+            counters: Counters::default(),
+            stopping: Notify::new(),
+            session_began: Notify::new(),
+            waiting: RefCell::default(),
+            started: now,
+            config,
+        })
+    }
+
+    /// Logs a record, applies it, and sets going what follows from it.
+    pub fn commit(self: &Rc<Self>, record: Record<'_>) -> Result<Vec<Effect>> {
+        let effects = {
+            let mut durable = self.durable.borrow_mut();
+            let effects = durable.commit(record, clock::instant())?;
+            if let Err(error) = durable.compact_if_due(&mut self.store.borrow_mut()) {
+                fatal(&error);
+            }
+            effects
+        };
+        let mut others = owe_errands(self, effects);
+        others.retain(|effect| !self.answer_waiting(effect));
+        Ok(others)
+    }
+
+    /// Gives a slot a command. A peer's command is answered at once; a client's answer goes to
+    /// whoever waits for its token.
+    pub fn submit(self: &Rc<Self>, slot: Slot, command: Command) -> Result<Option<Result<ErrandAnswer>>> {
+        self.ensure_slot(slot)?;
+        let effects = self.commit(Record::Command { slot, command: Box::new(command) })?;
+        Ok(effects.into_iter().find_map(|effect| match effect {
+            Effect::PeerReply(outcome) => Some(outcome),
+            _ => None,
+        }))
+    }
+
+    /// Gives a slot a client's command and waits for its answer, which may depend on other slots.
+    pub async fn mutate(self: &Rc<Self>, slot: Slot, token: Token, command: Command) -> Result<Reply> {
+        let (sender, receiver) = oneshot::channel();
+        // A retry takes the place of its first attempt, whose connection is gone.
+        self.waiting.borrow_mut().insert(token, sender);
+        if let Err(error) = self.submit(slot, command) {
+            self.waiting.borrow_mut().remove(&token);
+            return Err(error);
+        }
+        let superseded = || Error::new(ErrorKind::Retry, "a later attempt of the same request took over");
+        receiver.await.unwrap_or_else(|_| Err(superseded()))
+    }
+
+    fn answer_waiting(&self, effect: &Effect) -> bool {
+        let Effect::Reply { token, outcome } = effect else { return false };
+        if let Some(sender) = self.waiting.borrow_mut().remove(token) {
+            // The requester may have gone; a retry finds the answer in the slot's reply cache.
+            let _ = sender.send(outcome.clone());
+        }
+        true
+    }
+
+    /// Asks a slot something.
+    pub fn query(
+        self: &Rc<Self>,
+        who: Credentials,
+        slot: Slot,
+        query: &Query,
+    ) -> Result<ramlace_namespace::Answer> {
+        self.ensure_slot(slot)?;
+        let durable = self.durable.borrow();
+        durable.slots.get(&slot).expect("the slot was made sure of").query(who, query)
+    }
+
+    /// Asks this server's own slot about a file.
+    pub fn query_inode(self: &Rc<Self>, request: QueryInode) -> Outcome<InodeAnswer> {
+        match self.query(self.owner, request.inode.slot(), &Query::QueryInode(request))? {
+            ramlace_namespace::Answer::Inode(answer) => Ok(answer),
+            _ => unreachable!("a slot answers what it was asked"),
+        }
+    }
+
+    /// A slot's state begins when something first happens in it.
+    fn ensure_slot(self: &Rc<Self>, slot: Slot) -> Result<()> {
+        if self.durable.borrow().slots.contains_key(&slot) {
+            return Ok(());
+        }
+        let map = self.membership.map()?;
+        let chain = map
+            .chain(slot)
+            .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("this pool has no {slot}")))?;
+        let birth = SlotBirth {
+            slot,
+            slots: map.slots(),
+            began: chain.complete_since,
+            hash_seed: map.hash_seed,
+            owner: self.owner,
+            now: clock::now(),
+        };
+        self.commit(Record::SlotBorn(birth)).map(drop)
+    }
+
+    /// Answers a request with an error.
+    pub fn refuse(&self, connection: &mut Connection, header: &Header, refusal: &Refusal) {
+        let mut body = ErrorBody::new(&refusal.error);
+        body.map = refusal.map.as_deref().cloned();
+        let mut reply = header.reply(self.membership.epoch());
+        reply.flags |= flags::ERROR;
+        connection.queue_reply(reply, &encode_body(&body), &[]);
+    }
+
+    /// What this server holds and does.
+    pub fn status(&self) -> ServerStatus {
+        let usage = self.store.borrow().usage();
+        let durable = self.durable.borrow();
+        ServerStatus {
+            server: self.me,
+            pid: std::process::id(),
+            keeper_pid: self.config.keeper_pid,
+            restarts: self.config.restarts,
+            uptime_millis: self.started.elapsed().as_millis() as u64,
+            epoch: self.epoch(),
+            store_bytes: usage.size_bytes,
+            used_bytes: usage.used_bytes,
+            meta_bytes: usage.meta_bytes,
+            reserved_bytes: usage.reserved_bytes,
+            inodes: durable.slots.values().map(ramlace_namespace::SlotState::inode_count).sum(),
+            lanes: durable.lanes.len() as u64,
+            sessions: durable.sessions.len() as u32,
+            connections: self.counters.connections.get(),
+            read_bytes: self.counters.read_bytes.get(),
+            written_bytes: self.counters.written_bytes.get(),
+            requests: self.counters.requests.get(),
+            notes: self.config.store_notes.clone(),
+        }
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.membership.epoch()
+    }
+}
+
+/// The kernel's boot id: the same for every process of this machine, until it restarts.
+fn host_id() -> Result<HostId> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let text = std::fs::read_to_string(path).map_err(|error| Error::from_io(&error, path))?;
+    Ok(HostId(parse_hex(&text.trim().replace('-', ""))?))
+}
+
+fn parse_hex(text: &str) -> Result<[u8; 16]> {
+    let refuse = || Error::new(ErrorKind::Invalid, format!("'{text}' is not 32 hex digits"));
+    let mut bytes = [0; 16];
+    if text.len() != 32 || !text.is_ascii() {
+        return Err(refuse());
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| refuse())?;
+    }
+    Ok(bytes)
+}

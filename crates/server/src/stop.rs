@@ -1,0 +1,25 @@
+//! The server's end: told by the keeper, by a client, or by a signal to the keeper.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use ramlace_base::{Error, Result};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+/// Resolves when the keeper says stop. A keeper that has died says nothing: the server goes on,
+/// because the bytes matter more than tidiness.
+pub async fn told_by_keeper(stop_fd: i32) -> Result<()> {
+    // SAFETY: the keeper handed this descriptor to this process alone, for this use alone.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(stop_fd) };
+    rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)
+        .map_err(|errno| Error::from_io(&errno.into(), "taking over the keeper's pipe"))?;
+    let mut pipe = pipe::Receiver::from_owned_fd(descriptor)
+        .map_err(|error| Error::from_io(&error, "taking over the keeper's pipe"))?;
+    match pipe.read_u8().await {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            eprintln!("ramlace: the keeper is gone; this server goes on, but nobody will start it again");
+            std::future::pending().await
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Reaching a server within a deadline, and the client's part of the handshake.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{SocketAddrUnix, SocketFlags};
+
+use super::line::Line;
+use crate::handshake::ClientHandshake;
+use crate::socket::{prepare_tcp, unix_socket};
+use crate::{Address, Secret};
+
+/// A blocking socket that is connected to the address.
+pub(super) fn connect(address: &Address, deadline: Instant) -> Result<OwnedFd> {
+    match address {
+        Address::Tcp(place) => connect_tcp(place, deadline),
+        Address::Unix(path) => connect_unix(path, deadline),
+    }
+}
+
+fn time_left(deadline: Instant) -> Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(Error::new(ErrorKind::TimedOut, "no connection within the deadline"));
+    }
+    Ok(left)
+}
+
+fn connect_tcp(place: &str, deadline: Instant) -> Result<OwnedFd> {
+    let mut last = Error::new(ErrorKind::HostDown, "the name has no address");
+    for address in resolve(place, deadline)? {
+        match TcpStream::connect_timeout(&address, time_left(deadline)?) {
+            Ok(stream) => {
+                prepare_tcp(&stream)?;
+                return Ok(stream.into());
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                last = Error::new(ErrorKind::TimedOut, "no connection within the deadline");
+            }
+            Err(error) => last = unreachable(&error),
+        }
+    }
+    Err(last)
+}
+
+fn unreachable(error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::HostDown, format!("connecting: {error}; is the server running?"))
+}
+
+/// Turns `host:port` into addresses. Asking for a name has no time limit of its own, so a thread
+/// does it, and is left alone when the deadline passes.
+fn resolve(place: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
+    if let Ok(address) = place.parse() {
+        return Ok(vec![address]);
+    }
+    let (sender, receiver) = mpsc::channel();
+    let name = place.to_owned();
+    std::thread::Builder::new()
+        .name("ramlace-resolve".into())
+        .spawn(move || {
+            let found = name.to_socket_addrs().map(Iterator::collect);
+            // Nobody waits any more when the deadline has passed.
+            let _ = sender.send(found);
+        })
+        .map_err(|error| Error::from_io(&error, "starting a thread that asks for an address"))?;
+    let found: std::io::Result<Vec<SocketAddr>> = receiver.recv_timeout(time_left(deadline)?).map_err(|_| {
+        Error::new(ErrorKind::TimedOut, "the name was not resolved within the deadline")
+    })?;
+    found.map_err(|error| Error::new(ErrorKind::HostDown, format!("the name cannot be resolved: {error}")))
+}
+
+fn connect_unix(path: &Path, deadline: Instant) -> Result<OwnedFd> {
+    let socket = unix_socket(SocketFlags::empty())?;
+    let place = SocketAddrUnix::new(path).map_err(|errno| unreachable(&errno.into()))?;
+    loop {
+        // A full backlog makes connect wait; the time limit for sending bounds that.
+        set_socket_timeout(&socket, Timeout::Send, Some(time_left(deadline)?))
+            .map_err(|errno| Error::from_io(&errno.into(), "setting a socket's time limit"))?;
+        match rustix::net::connect(&socket, &place) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(errno) => return Err(unreachable(&errno.into())),
+        }
+    }
+}
+
+/// The client's part of the handshake.
+pub(super) fn shake_hands(line: &Line, secret: &Secret, deadline: Instant) -> Result<()> {
+    let (handshake, hello) = ClientHandshake::begin(secret);
+    // A server that refuses at once may have closed already; its line is worth more than that.
+    let sent = line.send_all(&hello, &[], deadline);
+    let mut preamble = [0; PREAMBLE_BYTES];
+    if let Err(error) = receive_exactly(line, &mut preamble, deadline) {
+        return Err(sent.err().unwrap_or(error).context("the handshake got no answer"));
+    }
+    let preamble = Preamble::decode(&preamble)?;
+    let mut payload = vec![0; preamble.payload_bytes as usize];
+    receive_exactly(line, &mut payload, deadline)?;
+    let confirmation = handshake.finish(&preamble, &payload)?;
+    line.send_all(&confirmation, &[], deadline)
+}
+
+fn receive_exactly(line: &Line, into: &mut [u8], deadline: Instant) -> Result<()> {
+    let mut filled = 0;
+    while filled < into.len() {
+        // Descriptors that come here were not announced: they are closed with the list.
+        filled += line.receive_some(&mut into[filled..], &mut VecDeque::new(), deadline)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! What both sides do with frames: put a head together, take a reply apart.
+
+use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_wire::{ErrorBody, HEADER_BYTES, Header, Request, decode_body, flags};
+
+use crate::Failure;
+
+/// Appends the header, with its lengths filled in, and the body.
+///
+/// Panics when body or data are larger than a frame may carry: whoever builds a message keeps
+/// to its limits.
+pub(crate) fn append_head(into: &mut Vec<u8>, header: Header, body: &[u8], data_bytes: usize) {
+    assert!(body.len() <= limits::BODY_BYTES_MAX as usize, "a body of {} bytes was built", body.len());
+    assert!(data_bytes <= limits::DATA_BYTES_MAX as usize, "data of {data_bytes} bytes were built");
+    let header = Header { body_bytes: body.len() as u32, data_bytes: data_bytes as u32, ..header };
+    into.reserve(HEADER_BYTES + body.len());
+    into.extend_from_slice(&header.encode());
+    into.extend_from_slice(body);
+}
+
+/// Reads a header that may come from anywhere.
+pub(crate) fn decode_header(bytes: &[u8]) -> Result<Header> {
+    let bytes: &[u8; HEADER_BYTES] = bytes[..HEADER_BYTES].try_into().expect("the length was just cut");
+    Header::decode(bytes)
+}
+
+/// Checks that a frame is the reply to this call. What it brings may be an error all the same.
+///
+/// Errors: `Protocol`; the connection is out of step and of no further use.
+pub(crate) fn check_reply<R: Request>(header: &Header, call: u32) -> Result<()> {
+    let refuse = |text: String| Err(Error::new(ErrorKind::Protocol, text));
+    if !header.is_reply() {
+        return refuse(format!("a {:?} request came where its reply was due", header.kind));
+    }
+    if header.kind != R::KIND || header.call != call {
+        return refuse(format!(
+            "the reply to {:?}, call {}, came where the one to {:?}, call {call}, was due",
+            header.kind,
+            header.call,
+            R::KIND
+        ));
+    }
+    if header.is_error() && (header.data_bytes > 0 || header.flags & flags::DESCRIPTOR != 0) {
+        return refuse(format!("an error in reply to {:?} brings data or a descriptor", header.kind));
+    }
+    Ok(())
+}
+
+/// The reply's body, or the failure that it tells of.
+pub(crate) fn decode_reply<R: Request>(header: &Header, body: &[u8]) -> std::result::Result<R::Reply, Failure> {
+    if header.is_error() {
+        return Err(Failure::told(decode_body::<ErrorBody>(header.kind, body)?));
+    }
+    Ok(decode_body(header.kind, body)?)
+}

@@ -1,0 +1,86 @@
+//! Servers are clients of each other: they pass through the same handshake.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble};
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, SocketFlags};
+use tokio::net::TcpStream;
+
+use super::accept::{receive_exactly, send_all};
+use super::connection::Connection;
+use super::socket::Socket;
+use crate::handshake::ClientHandshake;
+use crate::socket::{prepare_tcp, unix_socket};
+use crate::{Address, Secret};
+
+/// Pause before a Unix socket with a full backlog is tried again.
+const BACKLOG_PAUSE: Duration = Duration::from_millis(5);
+
+impl Connection {
+    /// Connects, and proves the secret to each other, within [`limits::HANDSHAKE_MILLIS_MAX`].
+    ///
+    /// Errors: `HostDown` or `TimedOut` when nobody answers, `Denied` or `Protocol` with the
+    /// server's own line when it refuses. All of them name the address.
+    pub async fn connect(address: &Address, secret: &Secret) -> Result<Connection> {
+        let limit = Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
+        let connected = tokio::time::timeout(limit, connect(address, secret)).await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::TimedOut, format!("no connection within {} ms", limit.as_millis())))
+        });
+        let socket = connected.map_err(|error| error.context(address))?;
+        Ok(Connection::new(socket, address.to_string()))
+    }
+}
+
+async fn connect(address: &Address, secret: &Secret) -> Result<Rc<Socket>> {
+    let socket = match address {
+        Address::Tcp(place) => connect_tcp(place).await?,
+        Address::Unix(path) => connect_unix(path).await?,
+    };
+    let socket = Socket::new(socket)?;
+    shake_hands(&socket, secret).await?;
+    Ok(Rc::new(socket))
+}
+
+fn unreachable(error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::HostDown, format!("connecting: {error}; is the server running?"))
+}
+
+async fn connect_tcp(place: &str) -> Result<OwnedFd> {
+    let stream = TcpStream::connect(place).await.map_err(|error| unreachable(&error))?;
+    let stream = stream.into_std().map_err(|error| unreachable(&error))?;
+    prepare_tcp(&stream)?;
+    Ok(stream.into())
+}
+
+async fn connect_unix(path: &Path) -> Result<OwnedFd> {
+    let socket = unix_socket(SocketFlags::NONBLOCK)?;
+    let place = SocketAddrUnix::new(path).map_err(|errno| unreachable(&errno.into()))?;
+    loop {
+        match rustix::net::connect(&socket, &place) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::AGAIN) => tokio::time::sleep(BACKLOG_PAUSE).await,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(unreachable(&errno.into())),
+        }
+    }
+}
+
+async fn shake_hands(socket: &Socket, secret: &Secret) -> Result<()> {
+    let (handshake, hello) = ClientHandshake::begin(secret);
+    // A server that refuses at once may have closed already; its line is worth more than that.
+    let sent = send_all(socket, &hello).await;
+    let mut preamble = [0; PREAMBLE_BYTES];
+    if let Err(error) = receive_exactly(socket, &mut preamble).await {
+        return Err(sent.err().unwrap_or(error));
+    }
+    let preamble = Preamble::decode(&preamble)?;
+    let mut payload = vec![0; preamble.payload_bytes as usize];
+    receive_exactly(socket, &mut payload).await?;
+    let confirmation = handshake.finish(&preamble, &payload)?;
+    send_all(socket, &confirmation).await
+}

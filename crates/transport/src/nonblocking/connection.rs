@@ -1,0 +1,128 @@
+//! A connection that has proved the secret.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_wire::Header;
+
+use super::buffers;
+use super::socket::{Canceller, Patience, Socket};
+use crate::input::Input;
+
+/// Queued replies beyond this leave before the next request is taken.
+pub const OUTPUT_BYTES_MAX: usize = 256 << 10;
+/// An output buffer that has grown beyond this is not kept.
+pub(super) const OUTPUT_KEPT_BYTES_MAX: usize = 16 << 10;
+
+/// A connection whose two ends have proved the secret to each other, used by one task.
+///
+/// After an error it is of no further use, except where a method says otherwise: close it by
+/// dropping it.
+pub struct Connection {
+    pub(super) socket: Rc<Socket>,
+    /// What messages call the other side.
+    pub(super) peer: String,
+    pub(super) peer_uid: Option<u32>,
+    pub(super) input: Input,
+    /// A header whose long body is still arriving.
+    pub(super) partial: Option<(Header, Vec<u8>)>,
+    /// Data of the latest frame that nobody has taken yet.
+    pub(super) data_left: usize,
+    pub(super) output: Vec<u8>,
+    /// Bytes of `output` that have left.
+    pub(super) output_sent: usize,
+    /// A frame was begun that cannot be finished.
+    pub(super) broken: bool,
+    pub(super) stall: Duration,
+    pub(super) calls: u32,
+}
+
+impl Connection {
+    pub(super) fn new(socket: Rc<Socket>, peer: String) -> Connection {
+        Connection {
+            peer_uid: crate::socket::peer_uid(socket.as_fd()),
+            socket,
+            peer,
+            input: Input::new(),
+            partial: None,
+            data_left: 0,
+            output: Vec::new(),
+            output_sent: 0,
+            broken: false,
+            stall: Duration::from_millis(limits::SEND_STALL_MILLIS_MAX),
+            calls: 0,
+        }
+    }
+
+    /// The user on the other side, as the kernel vouches for it; `None` over TCP.
+    #[must_use]
+    pub fn peer_uid(&self) -> Option<u32> {
+        self.peer_uid
+    }
+
+    /// What messages call the other side.
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// What stops this connection from another task.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        Canceller::new(&self.socket)
+    }
+
+    /// Ends the connection: every call on it fails from now on.
+    pub fn shutdown(&self) {
+        self.socket.shut_down();
+    }
+
+    /// Whether frames are still in step, after an error.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        !self.broken && self.socket.check_cancelled().is_ok()
+    }
+
+    /// How long the peer may read nothing, or stop in the middle of a frame, before it loses the
+    /// connection; [`limits::SEND_STALL_MILLIS_MAX`] unless set.
+    pub fn set_stall_limit(&mut self, limit: Duration) {
+        self.stall = limit;
+    }
+
+    pub(super) fn patience(&self) -> Patience {
+        Patience::UpTo(self.stall)
+    }
+
+    pub(super) fn check_usable(&self) -> Result<()> {
+        if self.broken {
+            return Err(self.name(Error::new(ErrorKind::HostDown, "the connection is out of step")));
+        }
+        Ok(())
+    }
+
+    /// Ends the connection because of this error.
+    pub(super) fn fail(&mut self, error: Error) -> Error {
+        self.broken = true;
+        self.socket.shut_down();
+        self.name(error)
+    }
+
+    pub(super) fn name(&self, error: Error) -> Error {
+        error.context(&self.peer)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let rest = self.input.len();
+        self.input.consume(rest);
+        if let Some(buffer) = self.input.return_buffer() {
+            buffers::return_input(buffer);
+        }
+    }
+}
+
+pub(super) fn closed_inside_a_frame() -> Error {
+    Error::new(ErrorKind::HostDown, "closed the connection in the middle of a message")
+}

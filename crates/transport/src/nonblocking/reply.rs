@@ -1,0 +1,169 @@
+//! Replies go out.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_wire::{Header, Request, encode_body, flags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use super::connection::{Connection, OUTPUT_KEPT_BYTES_MAX, closed_inside_a_frame};
+use crate::frame::{append_head, check_reply, decode_reply};
+use crate::raw::{self, Cursor};
+use crate::{Failure, RawSegment};
+
+impl Connection {
+    /// Queues a reply, its lengths filled in, with a copy of its (small) data. It leaves with the
+    /// next flush, in-place send, or wait for the peer. Panics on what is too long for a frame.
+    pub fn queue_reply(&mut self, header: Header, body: &[u8], data: &[u8]) {
+        append_head(&mut self.output, header, body, data.len());
+        self.output.extend_from_slice(data);
+    }
+
+    /// Sends what is queued. May be dropped while it waits: the rest leaves next time.
+    ///
+    /// Errors: the peer is gone, or has read nothing for longer than the stall limit; the
+    /// connection is closed.
+    pub async fn flush(&mut self) -> Result<()> {
+        self.check_usable()?;
+        match self.send_output().await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    pub(super) async fn send_output(&mut self) -> Result<()> {
+        if self.output.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: there are no segments.
+        unsafe { self.send_gathered(&mut Cursor::new(&[])).await }
+    }
+
+    /// Sends the queue, the header with its lengths filled in, the body, and the segments from
+    /// where they are, gathered. Only system calls touch the segments.
+    ///
+    /// Errors: `Fault` when memory of the segments is gone: the frame was announced and cannot be
+    /// finished, so the connection is closed, as after every other error of this call. Dropping
+    /// it before it has returned leaves the connection closed as well.
+    ///
+    /// # Safety
+    /// The segments stay mapped (or become memory that faults, never other memory) until this
+    /// returns or is dropped, and nobody has a mutable reference to them.
+    pub async unsafe fn send_in_place(
+        &mut self,
+        header: Header,
+        body: &[u8],
+        segments: &[RawSegment],
+    ) -> Result<()> {
+        self.check_usable()?;
+        let mut cursor = Cursor::new(segments);
+        append_head(&mut self.output, header, body, cursor.left());
+        self.broken = true;
+        // SAFETY: the caller's promise is passed on.
+        match unsafe { self.send_gathered(&mut cursor).await } {
+            Ok(()) => {
+                self.broken = false;
+                Ok(())
+            }
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// # Safety
+    /// As for [`Connection::send_in_place`].
+    async unsafe fn send_gathered(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+        while self.output_sent < self.output.len() || cursor.left() > 0 {
+            let head = &self.output[self.output_sent..];
+            let wanted = head.len() + cursor.left();
+            // SAFETY: the caller's promise is passed on.
+            let send = |socket: BorrowedFd<'_>| unsafe { raw::send(socket, head, cursor) };
+            let sent = self.socket.send(self.patience(), wanted, send).await?;
+            self.output_sent = (self.output_sent + sent).min(self.output.len());
+        }
+        self.output_sent = 0;
+        if self.output.capacity() > OUTPUT_KEPT_BYTES_MAX {
+            self.output = Vec::new();
+        }
+        self.output.clear();
+        Ok(())
+    }
+
+    /// Sends the queue and a reply that a descriptor travels with: with its first byte.
+    ///
+    /// Errors: `Unsupported` over TCP (the connection goes on), else as for
+    /// [`Connection::flush`].
+    pub async fn send_descriptor(&mut self, header: Header, body: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
+        if self.peer_uid.is_none() {
+            return Err(self.name(Error::new(ErrorKind::Unsupported, "descriptors travel over Unix sockets only")));
+        }
+        self.flush().await?;
+        let header = Header { flags: header.flags | flags::DESCRIPTOR, ..header };
+        append_head(&mut self.output, header, body, 0);
+        self.broken = true;
+        match self.send_output_with(descriptor).await {
+            Ok(()) => {
+                self.broken = false;
+                Ok(())
+            }
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    async fn send_output_with(&mut self, descriptor: BorrowedFd<'_>) -> Result<()> {
+        let head = &self.output[..];
+        let send = |socket: BorrowedFd<'_>| {
+            let descriptors = [descriptor];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for one");
+            let send_flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            Ok(sendmsg(socket, &[IoSlice::new(head)], &mut control, send_flags)?)
+        };
+        self.output_sent = self.socket.send(self.patience(), head.len(), send).await?;
+        self.send_output().await
+    }
+
+    /// Calls the other side, as one server calls another: a request without data, and its reply
+    /// within `deadline`. The header's call number is chosen here.
+    ///
+    /// Errors: what the other side answers (not fatal), else what ended the connection (fatal).
+    pub async fn call<R: Request>(
+        &mut self,
+        header: Header,
+        body: &R,
+        deadline: Duration,
+    ) -> std::result::Result<R::Reply, Failure> {
+        self.calls = self.calls.wrapping_add(1);
+        let header = Header { kind: R::KIND, call: self.calls, ..header };
+        self.check_usable()?;
+        self.queue_reply(header, &encode_body(body), &[]);
+        // Whoever stops waiting leaves a reply behind that nobody would expect.
+        self.broken = true;
+        let outcome = tokio::time::timeout(deadline, self.await_reply::<R>(header.call)).await.unwrap_or_else(|_| {
+            let text = format!("no answer to {:?} within {} ms", R::KIND, deadline.as_millis());
+            Err(Failure::from(Error::new(ErrorKind::TimedOut, text)))
+        });
+        match outcome {
+            Err(failure) if failure.fatal => Err(Failure::from(self.fail(failure.error))),
+            answered => {
+                self.broken = false;
+                answered
+            }
+        }
+    }
+
+    async fn await_reply<R: Request>(&mut self, call: u32) -> std::result::Result<R::Reply, Failure> {
+        self.send_output().await?;
+        let Some((header, body)) = self.read_frame().await? else {
+            return Err(closed_inside_a_frame().into());
+        };
+        check_reply::<R>(&header, call)?;
+        if header.data_bytes > 0 {
+            return Err(Error::new(ErrorKind::Protocol, "a reply brought data that nobody asked for").into());
+        }
+        decode_reply::<R>(&header, &body)
+    }
+}

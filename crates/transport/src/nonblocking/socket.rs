@@ -1,0 +1,170 @@
+//! A socket in the event loop, and what stops it from another task.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use ramlace_base::{Error, ErrorKind, Result};
+use tokio::io::Interest;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+
+/// Bytes that one connection may move before it lets the others have a turn.
+const TURN_BYTES_MAX: usize = 1 << 20;
+/// What one step costs beside its bytes, in the time of moving bytes: some 5 µs.
+const STEP_BYTES: usize = 16 << 10;
+
+/// How a wait goes for a peer that does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// It is its right.
+    Endless,
+    /// It loses its connection.
+    UpTo(Duration),
+}
+
+pub(super) struct Socket {
+    inner: AsyncFd<OwnedFd>,
+    cancelled: Cell<bool>,
+    /// What was moved in this turn.
+    turn: Cell<usize>,
+}
+
+impl Socket {
+    /// Takes a socket into the event loop of this thread; it must not block.
+    pub(super) fn new(socket: OwnedFd) -> Result<Socket> {
+        let inner = crate::raw::watch(socket, Interest::READABLE | Interest::WRITABLE)
+            .map_err(|error| Error::from_io(&error, "adding a connection to the event loop"))?;
+        Ok(Socket { inner, cancelled: Cell::new(false), turn: Cell::new(0) })
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.get_ref().as_fd()
+    }
+
+    /// Ends the connection: every call on it, waiting or to come, fails.
+    pub(super) fn shut_down(&self) {
+        self.cancelled.set(true);
+        crate::socket::shut_down(self.as_fd());
+    }
+
+    /// Receives once. `wanted`: bytes that `receive` asks for; fewer mean that no more are there.
+    /// 0 at the end of the stream.
+    ///
+    /// `receive` is not called any more once the connection is cancelled.
+    pub(super) async fn receive(
+        &self,
+        patience: Patience,
+        wanted: usize,
+        mut receive: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Result<usize> {
+        loop {
+            let mut guard = wait(patience, self.inner.readable(), "sends nothing").await?;
+            self.check_cancelled()?;
+            if let Some(count) = settle(&mut guard, wanted, receive(self.as_fd()), "receiving")? {
+                drop(guard);
+                self.take_turn(count).await;
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Sends once; otherwise as [`Socket::receive`].
+    pub(super) async fn send(
+        &self,
+        patience: Patience,
+        wanted: usize,
+        mut send: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Result<usize> {
+        loop {
+            let mut guard = wait(patience, self.inner.writable(), "reads nothing").await?;
+            self.check_cancelled()?;
+            if let Some(count) = settle(&mut guard, wanted, send(self.as_fd()), "sending")? {
+                drop(guard);
+                self.take_turn(count).await;
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Counts work; after enough of it the other tasks have their turn.
+    pub(super) async fn take_turn(&self, bytes: usize) {
+        let turn = self.turn.get() + bytes + STEP_BYTES;
+        self.turn.set(turn);
+        if turn >= TURN_BYTES_MAX {
+            self.turn.set(0);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    pub(super) fn check_cancelled(&self) -> Result<()> {
+        if self.cancelled.get() {
+            return Err(Error::new(ErrorKind::HostDown, "the connection was closed from this side"));
+        }
+        Ok(())
+    }
+}
+
+async fn wait<'a>(
+    patience: Patience,
+    ready: impl Future<Output = io::Result<AsyncFdReadyGuard<'a, OwnedFd>>>,
+    fault: &str,
+) -> Result<AsyncFdReadyGuard<'a, OwnedFd>> {
+    let guard = match patience {
+        Patience::Endless => ready.await,
+        Patience::UpTo(limit) => match tokio::time::timeout(limit, ready).await {
+            Ok(guard) => guard,
+            Err(_) => {
+                return Err(Error::new(
+                    ErrorKind::TimedOut,
+                    format!("the peer {fault} for {} ms; its connection is closed", limit.as_millis()),
+                ));
+            }
+        },
+    };
+    guard.map_err(|error| Error::from_io(&error, "waiting for a connection"))
+}
+
+/// What a system call means for the readiness that was waited for; `None`: wait again.
+fn settle(
+    guard: &mut AsyncFdReadyGuard<'_, OwnedFd>,
+    wanted: usize,
+    outcome: io::Result<usize>,
+    doing: &str,
+) -> Result<Option<usize>> {
+    match outcome {
+        Ok(count) => {
+            // The socket is drained or full: the next call would only be told to wait. With
+            // edge-triggered events nothing is missed by not trying.
+            if count > 0 && count < wanted {
+                guard.clear_ready();
+            }
+            Ok(Some(count))
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            guard.clear_ready();
+            Ok(None)
+        }
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(Error::from_io(&error, doing)),
+    }
+}
+
+/// Ends a connection from another task of the same thread. Cheap to clone; it keeps nothing open.
+#[derive(Clone)]
+pub struct Canceller(pub(super) Weak<Socket>);
+
+impl Canceller {
+    pub(super) fn new(socket: &Rc<Socket>) -> Canceller {
+        Canceller(Rc::downgrade(socket))
+    }
+
+    /// Ends the connection, if it still exists: no byte is received into anybody's memory after
+    /// this has returned, and the task that uses the connection wakes up with an error.
+    pub fn cancel(&self) {
+        if let Some(socket) = self.0.upgrade() {
+            socket.shut_down();
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Options of sockets, and what the kernel says about their other end.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use ramlace_base::{Error, Result};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+
+/// An idle TCP connection is probed after so long, so that one to a machine that is gone ends.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// Small frames leave at once, and a peer that vanished is noticed.
+pub(crate) fn prepare_tcp(socket: impl AsFd) -> Result<()> {
+    let prepare = || {
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
+        sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
+        sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)
+    };
+    prepare().map_err(|errno: Errno| Error::from_io(&errno.into(), "setting up a TCP connection"))
+}
+
+/// The user at the other end of a Unix socket; `None` for TCP.
+pub(crate) fn peer_uid(socket: impl AsFd) -> Option<u32> {
+    if sockopt::socket_domain(&socket) != Ok(rustix::net::AddressFamily::UNIX) {
+        return None;
+    }
+    sockopt::socket_peercred(&socket).ok().map(|credentials| credentials.uid.as_raw())
+}
+
+/// Ends a connection in both directions; its descriptor stays. Waiting threads and tasks wake.
+pub(crate) fn shut_down(socket: impl AsFd) {
+    // It may be down already.
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+}
+
+/// A new Unix socket, closed on exec.
+pub(crate) fn unix_socket(flags: rustix::net::SocketFlags) -> Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags | SocketFlags::CLOEXEC, None)
+        .map_err(|errno| Error::from_io(&errno.into(), "making a Unix socket"))
+}

@@ -1,0 +1,62 @@
+//! Memory that vanishes under a transfer is an error, never a signal.
+
+use ramlace_base::ErrorKind;
+
+use crate::memory::pattern;
+use crate::server::{MEMORY_BYTES, TestServer, Ways, read, write};
+
+#[test]
+fn writing_into_memory_that_is_gone_is_an_error_and_the_connection_goes_on() {
+    for server in TestServer::both() {
+        let mut connection = server.connect();
+        // The cut lies among what came with the request, among what comes later, and before all.
+        for (call, kept) in [1000, 500_000, 0].into_iter().enumerate() {
+            let call = call as u32 * 3;
+            server.memory().truncate(kept);
+            let bytes = pattern(1 << 20, 1);
+            let failure = write(&mut connection, call, 0, &bytes).unwrap_err();
+            assert_eq!((failure.error.kind(), failure.fatal), (ErrorKind::Fault, false), "{failure}");
+            server.memory().truncate(MEMORY_BYTES);
+            write(&mut connection, call + 1, 7, &bytes).unwrap();
+            assert_eq!(read(&mut connection, call + 2, 7, 1 << 20).unwrap(), bytes);
+        }
+    }
+}
+
+#[test]
+fn reading_from_memory_that_is_gone_ends_the_connection_and_no_other() {
+    for server in TestServer::both() {
+        for kept in [0, 300_000] {
+            let mut other = server.connect();
+            let mut connection = server.connect();
+            server.memory().truncate(kept);
+            let failure = read(&mut connection, 1, 0, 1 << 20).unwrap_err();
+            assert!(failure.fatal);
+            let error = server.wait_for_error();
+            assert_eq!(error.kind(), ErrorKind::Fault, "{error}");
+            server.memory().truncate(MEMORY_BYTES);
+            assert_eq!(read(&mut other, 1, 0, 10).unwrap(), [0; 10]);
+            drop(other);
+            server.wait_for_ends(1);
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_write_stores_nothing_more() {
+    for server in [
+        TestServer::tcp_with(Ways { cancels_writes: true, ..Ways::default() }),
+        TestServer::unix_with(Ways { cancels_writes: true, ..Ways::default() }),
+    ] {
+        let mut connection = server.connect();
+        let raw = connection.descriptor().unwrap().try_clone_to_owned().unwrap();
+        // A frame that announces a megabyte and brings a tenth of it.
+        let bytes = vec![1; 100_000];
+        crate::hostile::send_write_head(&raw, 0, 1 << 20);
+        crate::hostile::send_all(&raw, &bytes);
+        let error = server.wait_for_error();
+        assert_eq!(error.kind(), ErrorKind::HostDown, "{error}");
+        assert!(write(&mut connection, 1, 0, b"more").unwrap_err().fatal);
+        assert_eq!(server.memory().read(100_000, 1 << 20), vec![0; 1 << 20]);
+    }
+}

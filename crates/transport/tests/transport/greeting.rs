@@ -1,0 +1,200 @@
+//! Strangers, old versions, wrong secrets: each is told why, and nobody else notices.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+
+use ramlace_base::ErrorKind;
+use ramlace_transport::blocking::Connection;
+use ramlace_transport::{Secret, nonblocking};
+use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble, Status};
+
+use crate::memory::{Random, pattern};
+use crate::proxy::{GREETING_DOWN, GREETING_UP, Mischief, Proxy, Stream};
+use crate::server::{TestServer, read, secret, soon};
+
+/// What a server says to these bytes, until it closes the connection.
+fn answer(server: &TestServer, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = Stream::connect(&server.address);
+    stream.write_all(bytes).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    answer
+}
+
+fn line_of(answer: &[u8]) -> String {
+    let preamble = Preamble::decode(answer[..PREAMBLE_BYTES].try_into().unwrap()).unwrap();
+    assert_eq!(preamble.status, Status::Refused);
+    assert_eq!(preamble.payload_bytes as usize, answer.len() - PREAMBLE_BYTES);
+    let line = String::from_utf8(answer[PREAMBLE_BYTES..].to_vec()).unwrap();
+    assert!(line.ends_with('\n') && line.lines().count() == 1, "{line:?}");
+    line
+}
+
+fn hello(change: impl FnOnce(&mut [u8; PREAMBLE_BYTES])) -> Vec<u8> {
+    let mut bytes = Preamble::new(Status::Welcome, 48).encode();
+    change(&mut bytes);
+    [&bytes[..], &pattern(48, 1)].concat()
+}
+
+#[test]
+fn strangers_hear_one_line_that_says_why() {
+    for server in TestServer::both() {
+        for (bytes, expected) in [
+            (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), "not its protocol"),
+            (b"x".to_vec(), "not its protocol"),
+            (pattern(60_000, 2), "not its protocol"),
+            (hello(|bytes| bytes[8] = 77), "version 77"),
+            (hello(|bytes| bytes[12] = 0), "has a secret and the client brought none"),
+            (hello(|bytes| bytes[12] = 47), "makes no sense"),
+            (hello(|bytes| bytes[15] = 0xff), "makes no sense"),
+            (hello(|bytes| bytes[10] = 1), "makes no sense"),
+            (hello(|bytes| bytes[10] = 9), "unknown status"),
+            (hello(|bytes| bytes[11] = 9), "makes no sense"),
+            (hello(|_| {}), "secret is not this pool's"),
+        ] {
+            let line = line_of(&answer(&server, &bytes));
+            assert!(line.contains(expected), "{line:?} instead of {expected:?}");
+            assert!(server.wait_for_error().message().contains(expected));
+        }
+        server.assert_alive();
+    }
+}
+
+#[test]
+fn a_stranger_that_says_nothing_is_told_so_in_the_end() {
+    let server = TestServer::tcp();
+    let mut streams: Vec<Stream> = [&b""[..], b"ramlace\n", &hello(|_| {})[..40]]
+        .into_iter()
+        .map(|bytes| {
+            let mut stream = Stream::connect(&server.address);
+            stream.write_all(bytes).unwrap();
+            stream
+        })
+        .collect();
+    server.assert_alive();
+    for stream in &mut streams {
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert!(line_of(&answer).contains("not finished within"));
+    }
+}
+
+#[test]
+fn a_stranger_that_leaves_again_does_no_harm() {
+    let server = TestServer::tcp();
+    for length in 0..64 {
+        let mut stream = Stream::connect(&server.address);
+        stream.write_all(&hello(|_| {})[..length]).unwrap();
+        stream.shutdown(Shutdown::Both);
+        assert_eq!(server.wait_for_error().kind(), ErrorKind::HostDown);
+    }
+    server.assert_alive();
+}
+
+#[test]
+fn a_wrong_secret_is_refused_on_every_path() {
+    for server in TestServer::both() {
+        let wrong = Secret::from_bytes([8; 32]);
+        let error = Connection::connect(&server.address, &wrong, soon()).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert!(error.message().contains("secret is not this pool's"), "{error}");
+        assert!(error.message().contains(&server.address.to_string()), "{error}");
+        assert_eq!(server.wait_for_error().kind(), ErrorKind::Denied);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let error = runtime.block_on(nonblocking::Connection::connect(&server.address, &wrong)).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert_eq!(server.wait_for_error().kind(), ErrorKind::Denied);
+    }
+}
+
+#[test]
+fn a_server_that_speaks_something_else_is_not_believed() {
+    for (bytes, kind) in [
+        (b"220 mail.example ESMTP ready\r\n".to_vec(), ErrorKind::Protocol),
+        (hello(|bytes| bytes[8] = 3), ErrorKind::Protocol),
+        (hello(|_| {}), ErrorKind::Denied),
+        (hello(|bytes| bytes[10] = 1), ErrorKind::Denied),
+        (hello(|bytes| { bytes[8] = 3; bytes[10] = 1; }), ErrorKind::Protocol),
+        (hello(|bytes| bytes[12] = 47), ErrorKind::Denied),
+        (hello(|bytes| bytes[14] = 1), ErrorKind::Protocol),
+        (hello(|_| {})[..30].to_vec(), ErrorKind::HostDown),
+    ] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = ramlace_transport::Address::Tcp(listener.local_addr().unwrap().to_string());
+        let rogue = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut hello = [0; 64];
+            stream.read_exact(&mut hello).unwrap();
+            stream.write_all(&bytes).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            // Until the client has gone.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let error = Connection::connect(&address, &secret(), soon()).err().unwrap();
+        assert_eq!(error.kind(), kind, "{error}");
+        rogue.join().unwrap();
+    }
+}
+
+#[test]
+fn a_greeting_with_any_damage_lets_nobody_in() {
+    let server = TestServer::unix();
+    let mut random = Random(21);
+    for round in 0..150 {
+        let up = round % 2 == 0;
+        let length = if up { GREETING_UP } else { GREETING_DOWN };
+        let flip = Mischief::Flip(random.below(length), random.below(8) as u8);
+        let (up, down) = if up { (flip, Mischief::None) } else { (Mischief::None, flip) };
+        // A greeting that grows by its damage is waited for: not for long.
+        let patience = std::time::Instant::now() + std::time::Duration::from_millis(200);
+        let proxy = Proxy::new(&server.address, up.clone(), down.clone());
+        if let Ok(mut connection) = Connection::connect(&proxy.address, &secret(), patience) {
+            // A damaged confirmation is seen by the server alone.
+            assert!(read(&mut connection, 1, 0, 1).is_err(), "{up:?} {down:?} passed");
+        }
+        drop(proxy);
+        assert!(server.wait_for_ends(1)[0].is_some(), "{up:?} {down:?}");
+    }
+    assert_eq!(server.served(), 0);
+    server.assert_alive();
+}
+
+#[test]
+fn a_recorded_greeting_lets_nobody_in() {
+    let server = TestServer::tcp();
+    // Records what an honest client says, by standing in for the server.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = ramlace_transport::Address::Tcp(listener.local_addr().unwrap().to_string());
+    let place = server.address.clone();
+    let recorder = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut real = Stream::connect(&place);
+        let mut said = [0; GREETING_UP];
+        client.read_exact(&mut said[..64]).unwrap();
+        real.write_all(&said[..64]).unwrap();
+        let mut answer = [0; GREETING_DOWN];
+        real.read_exact(&mut answer).unwrap();
+        client.write_all(&answer).unwrap();
+        client.read_exact(&mut said[64..]).unwrap();
+        said
+    });
+    let honest = Connection::connect(&address, &secret(), soon()).unwrap();
+    let said = recorder.join().unwrap();
+    drop(honest);
+    server.wait_for_ends(1);
+    let mut rogue = Stream::connect(&server.address);
+    rogue.write_all(&said).unwrap();
+    let error = server.wait_for_error();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(error.message().contains("repeated a greeting"), "{error}");
+    assert_eq!(server.served(), 0);
+}
+
+#[test]
+fn a_crowd_of_silent_strangers_keeps_nobody_out() {
+    for server in TestServer::both() {
+        let crowd: Vec<Stream> = (0..200).map(|_| Stream::connect(&server.address)).collect();
+        server.assert_alive();
+        drop(crowd);
+    }
+}

@@ -1,0 +1,90 @@
+//! Peers that stop reading or writing: bounded, and nobody else is delayed.
+
+use std::time::Duration;
+
+use ramlace_base::ErrorKind;
+use ramlace_wire::Kind;
+use ramlace_wire::chunk::ReadChunk;
+
+use crate::hostile::{send_all, send_write_head};
+use crate::memory::pattern;
+use crate::server::{TestServer, Ways, header, read, soon, target};
+
+/// Anonymous memory of this process.
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn a_client_that_never_reads_costs_little_and_delays_nobody() {
+    for server in TestServer::both() {
+        for length in [60_000, 1 << 20] {
+            let mut greedy = server.connect();
+            let before = resident_bytes();
+            // Asks for hundreds of megabytes, as long as the server takes requests.
+            let request = ReadChunk { target: target(), offset: 0, length };
+            let deadline = std::time::Instant::now() + Duration::from_millis(300);
+            let mut asked = 0;
+            while asked < 10_000 && greedy.send(header(Kind::ReadChunk, asked), &request, &[], deadline).is_ok() {
+                asked += 1;
+            }
+            assert!(asked as usize * length as usize > 100 << 20);
+            let mut other = server.connect();
+            let bytes = pattern(200_000, 1);
+            server.memory().write(0, &bytes);
+            for call in 0..100 {
+                assert_eq!(read(&mut other, call, 0, 200_000).unwrap(), bytes);
+            }
+            // Other tests run beside this one; unbounded queues would be hundreds of megabytes.
+            let grown = resident_bytes().saturating_sub(before);
+            assert!(grown < 100 << 20, "{grown} bytes more");
+            drop((greedy, other));
+            server.wait_for_ends(2);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_loses_its_connection() {
+    let ways = Ways { stall: Some(Duration::from_millis(100)), ..Ways::default() };
+    for server in [TestServer::tcp_with(ways), TestServer::unix_with(ways)] {
+        for length in [60_000, 1 << 20] {
+            let mut greedy = server.connect();
+            let request = ReadChunk { target: target(), offset: 0, length };
+            for call in 0..600 {
+                if greedy.send(header(Kind::ReadChunk, call), &request, &[], soon()).is_err() {
+                    break;
+                }
+            }
+            let error = server.wait_for_error();
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+            assert!(error.message().contains("reads nothing"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_stops_inside_a_frame_loses_its_connection_and_an_idle_one_does_not() {
+    let ways = Ways { stall: Some(Duration::from_millis(50)), ..Ways::default() };
+    for server in [TestServer::tcp_with(ways), TestServer::unix_with(ways)] {
+        let mut idle = server.connect();
+        for data_bytes in [1000, 1 << 20] {
+            for sent in [0, 500] {
+                let connection = server.connect();
+                let raw = connection.descriptor().unwrap().try_clone_to_owned().unwrap();
+                send_write_head(&raw, 0, data_bytes);
+                send_all(&raw, &vec![1; sent]);
+                let error = server.wait_for_error();
+                assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+                assert!(error.message().contains("sends nothing"), "{error}");
+            }
+        }
+        let connection = server.connect();
+        let raw = connection.descriptor().unwrap().try_clone_to_owned().unwrap();
+        send_all(&raw, &[b'R']);
+        assert_eq!(server.wait_for_error().kind(), ErrorKind::TimedOut);
+        assert_eq!(read(&mut idle, 1, 0, 1).unwrap().len(), 1);
+    }
+}

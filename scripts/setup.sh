@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Checks what the build (and with `test` the tests) need, and installs what is missing.
+#
+# As root on a system with apt-get the packages are installed; else the one line to run is
+# printed and the script fails. Does nothing, quickly, when everything is there.
+#
+# usage: scripts/setup.sh build|test
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/tools.sh
+
+purpose=${1:-build}
+missing=()
+
+need_command() { # need_command COMMAND PACKAGE
+    command -v "$1" >/dev/null 2>&1 || missing+=("$2")
+}
+
+need_python() {
+    local python
+    if ! python=$(find_python); then
+        missing+=(python3 python3-venv)
+    elif [[ ! -x .venv/bin/python ]] && ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        # Debian keeps ensurepip apart, one package for each version.
+        missing+=("$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')")
+    fi
+}
+
+collect_missing() {
+    missing=()
+    need_python
+    need_command cc gcc
+    need_command git git
+    if [[ $purpose == test ]]; then
+        need_command ip iproute2
+        need_command setpriv util-linux
+        need_command unshare util-linux
+        need_command cmp diffutils
+    fi
+}
+
+install_missing() {
+    local line="apt-get install -y --no-install-recommends ${missing[*]}"
+    if ! command -v apt-get >/dev/null; then
+        say "Missing: ${missing[*]} (the names that Debian gives them). Install them, then try again."
+        exit 1
+    fi
+    if [[ $(id -u) != 0 ]]; then
+        say "Some system packages are missing. Run this, then try again:"
+        say "    sudo $line"
+        exit 1
+    fi
+    say "installing ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    # A fresh system has no list of packages yet: try what is there first, then ask for the list.
+    $line >/dev/null 2>&1 || { apt-get update >/dev/null && $line >/dev/null; } || {
+        say "That did not work. Install them by hand, then try again: ${missing[*]}"
+        exit 1
+    }
+}
+
+find_rust
+collect_missing
+if ((${#missing[@]})); then
+    install_missing
+    collect_missing
+    if ((${#missing[@]})); then
+        say "Still missing after the installation: ${missing[*]}"
+        exit 1
+    fi
+fi

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Runs a stage of the build or of the tests and prints how long it took.
+#
+# usage: scripts/stage.sh NAME COMMAND [ARGUMENT...]
+# RAMLACE_STAGES, where it is set, is a file to which "seconds<TAB>result<TAB>name" is added.
+set -uo pipefail
+
+name=$1
+shift
+started=$EPOCHREALTIME
+printf '== %s\n' "$name" >&2
+"$@"
+code=$?
+seconds=$(awk -v from="$started" -v to="$EPOCHREALTIME" 'BEGIN { printf "%.1f", to - from }')
+result=ok
+((code == 0)) || result="failed ($code)"
+printf '== %s: %s in %s s\n' "$name" "$result" "$seconds" >&2
+[[ -z "${RAMLACE_STAGES:-}" ]] || printf '%s\t%s\t%s\n' "$seconds" "$result" "$name" >>"$RAMLACE_STAGES"
+exit "$code"

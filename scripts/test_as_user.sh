@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Runs the system tests once more as an ordinary user, where the first round ran as root.
+#
+# Everything the user needs is put where it can be read (linked, else copied): the checkout and
+# the interpreter may lie under a home that is closed to others. The user has a home, a
+# temporary directory and a runtime directory of its own, all removed at the end.
+#
+# usage: scripts/test_as_user.sh [PYTEST OPTION...]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly uid=65534
+if [[ $(id -u) != 0 ]]; then
+    echo "skipped: the tests above ran as an ordinary user already (uid $(id -u))"
+    exit 0
+fi
+if ! setpriv --reuid=$uid --regid=$uid --clear-groups true 2>/dev/null; then
+    echo "skipped: this machine does not let root become uid $uid (setpriv failed)"
+    exit 0
+fi
+
+place=$(mktemp -d "${TMPDIR:-/tmp}/ramlace-user.XXXXXX")
+trap 'rm -rf "$place"' EXIT
+chmod 755 "$place"
+mkdir -m 700 "$place"/{home,tmp,run}
+chown -R $uid:$uid "$place"/{home,tmp,run}
+
+# as_user NAME=VALUE... COMMAND...: as the user, with nothing of this environment.
+as_user() {
+    env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+        HOME="$place/home" TMPDIR="$place/tmp" XDG_RUNTIME_DIR="$place/run" \
+        ${RAMLACE_TEST_LONG:+RAMLACE_TEST_LONG="$RAMLACE_TEST_LONG"} \
+        setpriv --reuid=$uid --regid=$uid --clear-groups -- env "$@"
+}
+# Hard links cost nothing; another file system needs the copy.
+bring() { cp -a --link "$1" "$2" 2>/dev/null || { rm -rf "$2" && cp -a "$1" "$2"; }; }
+
+base=$(.venv/bin/python -c 'import sys; print(sys.base_prefix)')
+name=$(.venv/bin/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+interpreter=$base/bin/$name
+if ! as_user "$interpreter" -c '' 2>/dev/null; then
+    mkdir -p "$place/python/bin" "$place/python/lib"
+    bring "$base/bin/$name" "$place/python/bin/$name"
+    bring "$base/lib/$name" "$place/python/lib/$name"
+    find "$base/lib" -maxdepth 1 -name 'libpython*' -exec cp -a {} "$place/python/lib/" \;
+    interpreter=$place/python/bin/$name
+    if ! as_user LD_LIBRARY_PATH="$place/python/lib" "$interpreter" -c ''; then
+        echo "the interpreter of .venv ($base/bin/$name) cannot be run by uid $uid, nor can its copy" >&2
+        exit 1
+    fi
+fi
+
+mkdir -p "$place/checkout/bindings/python"
+bring ".venv/lib/$name/site-packages" "$place/site-packages"
+cp -L "${RAMLACE_BIN:-target/release/ramlace}" "$place/ramlace"
+cp -a bindings/python/python bindings/python/pyproject.toml "$place/checkout/bindings/python/"
+cp -a tests "$place/checkout/"
+chmod -R a+rX "$place/checkout" "$place/ramlace"
+
+cd "$place/checkout"
+as_user RAMLACE_BIN="$place/ramlace" PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH="$place/python/lib" \
+    PYTHONPATH="$place/checkout/bindings/python/python:$place/site-packages" \
+    "$interpreter" -m pytest "$@" tests/system

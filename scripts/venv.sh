@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Makes the virtual environment and installs what bindings/python/pyproject.toml asks for.
+#
+# usage: scripts/venv.sh DIRECTORY
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/tools.sh
+
+venv=$1
+# A virtual environment does not survive that its checkout is moved: its scripts name the old place.
+if [[ -x $venv/bin/python ]] && ! grep -qsF "$PWD/$venv" "$venv/bin/activate"; then
+    say "the virtual environment was made elsewhere: making it anew"
+    rm -rf "$venv"
+fi
+if ! "$venv/bin/python" -c '' 2>/dev/null; then
+    rm -rf "$venv"
+    "$(find_python)" -m venv "$venv"
+fi
+mapfile -t requirements < <("$venv/bin/python" scripts/requirements.py bindings/python/pyproject.toml demo dev)
+((${#requirements[@]})) # An error of requirements.py is not seen by mapfile.
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${requirements[@]}"
