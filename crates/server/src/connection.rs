@@ -2,6 +2,7 @@
 //! another. Connections share nothing but the server; one that never reads delays nobody.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
 use ramlace_transport::nonblocking::{Connection, Incoming};
@@ -9,6 +10,7 @@ use ramlace_wire::chunk::{AllocateLane, GrantLane, PunchChunk, ReadChunk, WriteC
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
 use ramlace_wire::{Credentials, Header, Kind, decode_body, encode_body};
+use tokio::time::timeout;
 
 use crate::clock;
 use crate::record::Record;
@@ -103,8 +105,9 @@ async fn serve_request(
             server.grant_lane(connection, header, request).await?;
         }
         _ => {
-            let outcome = serve_small(server, *bound, header, body, who).await;
-            answer(server, connection, header, outcome);
+            let limit = Duration::from_millis(u64::from(header.deadline_millis));
+            let served = timeout(limit, serve_small(server, *bound, header, body, who)).await;
+            answer(server, connection, header, served.unwrap_or_else(|_| Err(too_late(header))));
         }
     }
     Ok(())
@@ -115,6 +118,12 @@ fn answer(server: &Server, connection: &mut Connection, header: &Header, outcome
         Ok(body) => connection.queue_reply(header.reply(server.membership.epoch()), &body, &[]),
         Err(refusal) => server.refuse(connection, header, &refusal),
     }
+}
+
+/// What was begun goes on; a retry of it finds its answer.
+fn too_late(header: &Header) -> Refusal {
+    let text = format!("{:?} was not done within its {} ms", header.kind, header.deadline_millis);
+    Error::new(ErrorKind::TimedOut, text).into()
 }
 
 /// As whom the request is made. Identity belongs to the session that this connection has proved,

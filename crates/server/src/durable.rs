@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use ramlace_base::{Error, Result, SessionId, Slot, Timestamp};
+use ramlace_base::{Error, ErrorKind, Result, SessionId, Slot, Timestamp};
 use ramlace_namespace::{Command, Effect, Op, Origin, SlotState};
 use ramlace_store::{MetaFile, Store};
 
@@ -19,6 +19,8 @@ use crate::writes::WritesDone;
 
 /// A log shorter than this is not worth a snapshot.
 const LOG_BYTES_MIN: u64 = 4 << 20;
+/// A log longer than this is replaced when the store is full.
+const LOG_BYTES_WORTH: u64 = 64 << 10;
 /// A snapshot is written through a buffer of this size.
 const SNAPSHOT_BUFFER_BYTES: usize = 1 << 20;
 
@@ -71,24 +73,42 @@ impl Durable {
     /// Writes a record and applies it. What the slots want done comes back.
     ///
     /// Errors: `NoSpace` when the store is full; then nothing has changed.
-    pub fn commit(&mut self, record: Record<'_>, now: Instant) -> Result<Vec<(Slot, Effect)>> {
+    pub fn commit(
+        &mut self,
+        store: &mut Store,
+        record: Record<'_>,
+        now: Instant,
+    ) -> Result<Vec<(Slot, Effect)>> {
         let mut bytes = std::mem::take(&mut self.buffer);
         bytes.clear();
         record::encode(&record, &mut bytes);
-        let appended =
-            if frees_memory(&record) { self.log.append_urgent(&bytes) } else { self.log.append(&bytes) };
+        let urgent = frees_memory(&record);
+        let mut appended = self.append(&bytes, urgent);
+        if matches!(&appended, Err(error) if error.kind() == ErrorKind::NoSpace)
+            && self.log.length() > LOG_BYTES_WORTH
+        {
+            // In a full store the log itself is what can give memory back.
+            self.compact(store)?;
+            appended = self.append(&bytes, urgent);
+        }
         self.buffer = bytes;
         appended?;
         let mut effects = Vec::new();
         self.apply(record, now, &mut effects);
+        if self.log.length() >= self.compact_at_bytes
+            && let Err(error) = self.compact(store)
+        {
+            fatal(&error);
+        }
         Ok(effects)
     }
 
-    /// Replaces a long log by a snapshot. A full store keeps its log and tries later.
-    pub fn compact_if_due(&mut self, store: &mut Store) -> Result<()> {
-        if self.log.length() < self.compact_at_bytes {
-            return Ok(());
-        }
+    fn append(&mut self, bytes: &[u8], urgent: bool) -> Result<()> {
+        if urgent { self.log.append_urgent(bytes) } else { self.log.append(bytes) }
+    }
+
+    /// Replaces the log by a snapshot. A full store keeps its log and tries later.
+    fn compact(&mut self, store: &mut Store) -> Result<()> {
         let temporary = "snapshot-next";
         match self.write_snapshot(store, temporary) {
             Ok(length) => {
@@ -96,7 +116,7 @@ impl Durable {
                 self.switch_to(store, temporary)
             }
             Err(error) => {
-                self.compact_at_bytes *= 2;
+                self.compact_at_bytes = 2 * self.log.length();
                 eprintln!("ramlace: no room for a snapshot of the namespace; the log grows on: {error}");
                 store.meta_remove(temporary)
             }

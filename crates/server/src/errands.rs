@@ -109,6 +109,9 @@ impl Server {
                     self.put_back(target, next);
                     self.tell_unreachable(target);
                     tokio::time::sleep(UNREACHABLE_PAUSE).await;
+                    // The server may have been forgotten: then its slots have a new primary. Where
+                    // the coordinator does not answer either, the errand waits on.
+                    let _ = self.refresh_map().await;
                 }
             }
         }

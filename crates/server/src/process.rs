@@ -25,6 +25,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// `config`: the JSON that the keeper gave it.
 #[must_use]
 pub fn run(config: &str) -> i32 {
+    ignore_broken_pipes();
     let config: ChildConfig = match serde_json::from_str(config) {
         Ok(config) => config,
         Err(error) => {
@@ -80,6 +81,12 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> Result<()> {
         tokio::time::sleep(DRAIN).await;
         Ok(())
     })
+}
+
+/// Whoever reads what a server says may have gone; that must not end the server.
+fn ignore_broken_pipes() {
+    // SAFETY: ignoring a signal installs no handler; the process has one thread at this point.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
 /// A listening descriptor from the keeper, not yet known to the event loop.

@@ -22,7 +22,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::clock;
 use crate::config::ChildConfig;
-use crate::durable::{Durable, fatal};
+use crate::durable::Durable;
 use crate::errands::{Errands, owe_errands};
 use crate::membership::Membership;
 use crate::peers::Peers;
@@ -168,12 +168,8 @@ impl Server {
     /// Logs a record, applies it, and sets going what follows from it.
     pub fn commit(self: &Rc<Self>, record: Record<'_>) -> Result<Vec<Effect>> {
         let effects = {
-            let mut durable = self.durable.borrow_mut();
-            let effects = durable.commit(record, clock::instant())?;
-            if let Err(error) = durable.compact_if_due(&mut self.store.borrow_mut()) {
-                fatal(&error);
-            }
-            effects
+            let mut store = self.store.borrow_mut();
+            self.durable.borrow_mut().commit(&mut store, record, clock::instant())?
         };
         let mut others = owe_errands(self, effects);
         others.retain(|effect| !self.answer_waiting(effect));
