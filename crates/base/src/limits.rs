@@ -77,8 +77,12 @@ pub const HANDSHAKE_MILLIS_MAX: u64 = 2_000;
 pub const DEADLINE_MILLIS_DEFAULT: u32 = 4_000;
 /// Longest deadline a request may carry.
 pub const DEADLINE_MILLIS_MAX: u32 = 600_000;
-/// A connection whose peer reads nothing for so long is closed.
+/// A connection whose peer reads nothing, or stops inside a frame, for so long is closed.
 pub const SEND_STALL_MILLIS_MAX: u64 = 10_000;
+/// What one receive may bring of small frames, and a working connection's input buffer.
+pub const CONNECTION_INPUT_BYTES: usize = 16 << 10;
+/// Queued replies of a connection beyond this leave before its next request is taken.
+pub const CONNECTION_OUTPUT_BYTES_MAX: usize = 256 << 10;
 /// Time between two heartbeats of a session.
 pub const HEARTBEAT_MILLIS: u64 = 2_500;
 /// A session that has not been heard for so long has ended.

@@ -78,7 +78,9 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused() {
-        for text in ["", "unix:", "tcp:", "host", "host:", ":1", "host:65536", "::1:80", "a b:1", "tcp:host:x"] {
+        for text in
+            ["", "unix:", "tcp:", "host", "host:", ":1", "host:65536", "::1:80", "a b:1", "tcp:host:x"]
+        {
             assert_eq!(Address::parse(text).unwrap_err().kind(), ErrorKind::Invalid, "{text}");
         }
     }

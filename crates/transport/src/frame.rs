@@ -47,7 +47,10 @@ pub(crate) fn check_reply<R: Request>(header: &Header, call: u32) -> Result<()> 
 }
 
 /// The reply's body, or the failure that it tells of.
-pub(crate) fn decode_reply<R: Request>(header: &Header, body: &[u8]) -> std::result::Result<R::Reply, Failure> {
+pub(crate) fn decode_reply<R: Request>(
+    header: &Header,
+    body: &[u8],
+) -> std::result::Result<R::Reply, Failure> {
     if header.is_error() {
         return Err(Failure::told(decode_body::<ErrorBody>(header.kind, body)?));
     }

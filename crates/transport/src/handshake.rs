@@ -10,9 +10,7 @@
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_wire::PROTOCOL_VERSION;
-use ramlace_wire::preamble::{
-    PREAMBLE_BYTES, PREAMBLE_MAGIC, PREAMBLE_PAYLOAD_BYTES_MAX, Preamble, Status,
-};
+use ramlace_wire::preamble::{PREAMBLE_BYTES, PREAMBLE_MAGIC, PREAMBLE_PAYLOAD_BYTES_MAX, Preamble, Status};
 use snow::{Builder, HandshakeState, TransportState};
 
 use crate::Secret;
@@ -66,7 +64,10 @@ impl ClientHandshake {
             return Err(protocol(versions_differ("server", preamble.version)));
         }
         self.0.read_message(payload, &mut []).map_err(|_| {
-            Error::new(ErrorKind::Denied, "the server does not know the pool's secret; it belongs to another pool")
+            Error::new(
+                ErrorKind::Denied,
+                "the server does not know the pool's secret; it belongs to another pool",
+            )
         })?;
         let mut session = self.0.into_transport_mode().expect("both messages have passed");
         let mut confirmation = [0; CONFIRMATION_BYTES];
@@ -129,7 +130,10 @@ impl ServerHandshake {
         let (preamble, message) = hello.split_at(PREAMBLE_BYTES);
         let mut noise = builder(preamble.try_into().expect("it was cut there"), secret, false);
         noise.read_message(message, &mut []).map_err(|_| {
-            Error::new(ErrorKind::Denied, "the client's secret is not this pool's; check which pool it was given")
+            Error::new(
+                ErrorKind::Denied,
+                "the client's secret is not this pool's; check which pool it was given",
+            )
         })?;
         let mut answer = Preamble::new(Status::Welcome, MESSAGE_BYTES).encode().to_vec();
         answer.resize(HELLO_BYTES, 0);
@@ -140,16 +144,18 @@ impl ServerHandshake {
 
     /// Checks the confirmation. Errors: `Denied`.
     pub(crate) fn confirm(mut self, confirmation: &[u8; CONFIRMATION_BYTES]) -> Result<()> {
-        self.0.read_message(confirmation, &mut []).map(drop).map_err(|_| {
-            Error::new(ErrorKind::Denied, "the client repeated a greeting that was not its own")
-        })
+        self.0
+            .read_message(confirmation, &mut [])
+            .map(drop)
+            .map_err(|_| Error::new(ErrorKind::Denied, "the client repeated a greeting that was not its own"))
     }
 }
 
 /// What a refused client is told: a preamble and one line.
 pub(crate) fn refusal(error: &Error) -> Vec<u8> {
     let line = error.message();
-    let cut = (0..=line.len().min(PREAMBLE_PAYLOAD_BYTES_MAX - 1)).rev().find(|at| line.is_char_boundary(*at));
+    let cut =
+        (0..=line.len().min(PREAMBLE_PAYLOAD_BYTES_MAX - 1)).rev().find(|at| line.is_char_boundary(*at));
     let line = &line[..cut.unwrap_or(0)];
     let mut bytes = Preamble::new(Status::Refused, line.len() + 1).encode().to_vec();
     bytes.extend_from_slice(line.as_bytes());

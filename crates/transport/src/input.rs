@@ -7,7 +7,7 @@ use ramlace_base::limits;
 use ramlace_wire::{HEADER_BYTES, Header};
 
 /// Size of the buffer: some 150 small requests.
-pub(crate) const INPUT_BYTES: usize = 16 << 10;
+pub(crate) const INPUT_BYTES: usize = limits::CONNECTION_INPUT_BYTES;
 
 /// Received bytes that nobody has taken yet.
 pub(crate) struct Input {

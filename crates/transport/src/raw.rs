@@ -206,7 +206,8 @@ mod tests {
     use super::*;
 
     fn segments(buffers: &mut [Vec<u8>]) -> Vec<RawSegment> {
-        let segment = |buffer: &mut Vec<u8>| RawSegment { pointer: buffer.as_mut_ptr(), length: buffer.len() };
+        let segment =
+            |buffer: &mut Vec<u8>| RawSegment { pointer: buffer.as_mut_ptr(), length: buffer.len() };
         buffers.iter_mut().map(segment).collect()
     }
 

@@ -70,7 +70,12 @@ mod tests {
     #[test]
     fn hex_comes_back_and_nothing_else_shows_it() {
         let mut next = 0;
-        let secret = Secret::generate(&mut |bytes| bytes.fill_with(|| { next += 1; next }));
+        let secret = Secret::generate(&mut |bytes| {
+            bytes.fill_with(|| {
+                next += 1;
+                next
+            })
+        });
         let hex = secret.to_hex();
         assert!(hex.starts_with("010203") && hex.len() == 64);
         assert_eq!(Secret::from_hex(&format!("{hex}\n")).unwrap(), secret);

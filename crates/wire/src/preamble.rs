@@ -2,7 +2,9 @@
 //! version and a wrong port are told apart before any cryptography runs.
 //!
 //! client → server: preamble, then Noise message 1. Server → client: preamble, then Noise
-//! message 2 when `status` is [`Status::Welcome`], else a UTF-8 line that says why not.
+//! message 2 when `status` is [`Status::Welcome`], else a UTF-8 line that says why not. Client →
+//! server: the confirmation, an empty message under the session's key (16 bytes), without which a
+//! recorded message 1 would let anybody in. Frames follow at once.
 
 use ramlace_base::{Error, ErrorKind, Result};
 use zerocopy::byteorder::little_endian::{U16, U32};

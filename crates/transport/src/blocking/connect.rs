@@ -71,9 +71,9 @@ fn resolve(place: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
             let _ = sender.send(found);
         })
         .map_err(|error| Error::from_io(&error, "starting a thread that asks for an address"))?;
-    let found: std::io::Result<Vec<SocketAddr>> = receiver.recv_timeout(time_left(deadline)?).map_err(|_| {
-        Error::new(ErrorKind::TimedOut, "the name was not resolved within the deadline")
-    })?;
+    let found: std::io::Result<Vec<SocketAddr>> = receiver
+        .recv_timeout(time_left(deadline)?)
+        .map_err(|_| Error::new(ErrorKind::TimedOut, "the name was not resolved within the deadline"))?;
     found.map_err(|error| Error::new(ErrorKind::HostDown, format!("the name cannot be resolved: {error}")))
 }
 

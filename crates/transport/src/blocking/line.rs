@@ -15,7 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg,
+    sendmsg,
 };
 
 /// Longest wait inside one system call.
@@ -93,7 +94,8 @@ impl Line {
         // Without room for them, descriptors that come here are closed by the kernel.
         let mut no_control = RecvAncillaryBuffer::default();
         self.receive(deadline, |flags| {
-            recvmsg(&self.socket, pieces, &mut no_control, flags | RecvFlags::WAITALL).map(|received| received.bytes)
+            recvmsg(&self.socket, pieces, &mut no_control, flags | RecvFlags::WAITALL)
+                .map(|received| received.bytes)
         })
     }
 
@@ -105,7 +107,8 @@ impl Line {
         deadline: Instant,
     ) -> Result<usize> {
         if !self.is_unix {
-            return self.receive(deadline, |flags| recv(&self.socket, &mut *into, flags).map(|(count, _)| count));
+            return self
+                .receive(deadline, |flags| recv(&self.socket, &mut *into, flags).map(|(count, _)| count));
         }
         self.receive(deadline, |flags| {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];

@@ -108,11 +108,7 @@ impl Connection {
     /// that nobody took is skipped.
     ///
     /// Errors: what the server answers (not fatal), else what ended the connection (fatal).
-    pub fn receive<R: Request>(
-        &mut self,
-        call: u32,
-        deadline: Instant,
-    ) -> Outcome<Received<R::Reply>> {
+    pub fn receive<R: Request>(&mut self, call: u32, deadline: Instant) -> Outcome<Received<R::Reply>> {
         let outcome = self.receive_reply::<R>(call, deadline);
         outcome.map_err(|failure| match failure.fatal {
             true => self.fail(failure.error, "waiting for a reply"),
@@ -184,11 +180,7 @@ impl Connection {
         Failure::from(error.context(format_args!("{}: {doing}", self.address)))
     }
 
-    fn receive_reply<R: Request>(
-        &mut self,
-        call: u32,
-        deadline: Instant,
-    ) -> Outcome<Received<R::Reply>> {
+    fn receive_reply<R: Request>(&mut self, call: u32, deadline: Instant) -> Outcome<Received<R::Reply>> {
         self.skip(deadline)?;
         self.fill(HEADER_BYTES, deadline)?;
         let header = decode_header(self.input.bytes())?;
@@ -256,9 +248,6 @@ impl Connection {
             let count = self.input.take(&mut pieces[0]);
             self.data_left -= count;
             IoSliceMut::advance_slices(&mut pieces, count);
-            while pieces.first().is_some_and(|piece| piece.is_empty()) {
-                pieces = &mut pieces[1..];
-            }
         }
         self.line()?.receive_all(pieces, deadline)?;
         self.data_left = 0;
@@ -266,6 +255,9 @@ impl Connection {
     }
 
     fn skip(&mut self, deadline: Instant) -> Result<()> {
+        if self.data_left == 0 {
+            return Ok(());
+        }
         let mut nowhere = [0; INPUT_BYTES];
         while self.data_left > 0 {
             let count = self.data_left.min(INPUT_BYTES);

@@ -105,7 +105,8 @@ pub(super) async fn send_all(socket: &Socket, bytes: &[u8]) -> Result<()> {
     let mut sent = 0;
     while sent < bytes.len() {
         let rest = &bytes[sent..];
-        let send = |socket: BorrowedFd<'_>| Ok(send(socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?);
+        let send =
+            |socket: BorrowedFd<'_>| Ok(send(socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?);
         sent += socket.send(Patience::Endless, rest.len(), send).await?;
     }
     Ok(())

@@ -10,8 +10,6 @@ use super::buffers;
 use super::socket::{Canceller, Patience, Socket};
 use crate::input::Input;
 
-/// Queued replies beyond this leave before the next request is taken.
-pub const OUTPUT_BYTES_MAX: usize = 256 << 10;
 /// An output buffer that has grown beyond this is not kept.
 pub(super) const OUTPUT_KEPT_BYTES_MAX: usize = 16 << 10;
 

@@ -8,7 +8,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use ramlace_base::{Error, ErrorKind, Result};
-use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, accept_with, getpeername, getsockname};
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, accept_with, getpeername, getsockname,
+};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -32,7 +34,9 @@ impl Listener {
             rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)?;
             crate::raw::watch(descriptor, Interest::READABLE)
         };
-        take_over(descriptor).map(Listener).map_err(|error| Error::from_io(&error, "taking over a listening socket"))
+        take_over(descriptor)
+            .map(Listener)
+            .map_err(|error| Error::from_io(&error, "taking over a listening socket"))
     }
 
     /// Listens on an address; port 0 lets the system choose. A socket file that nobody listens on
@@ -45,7 +49,9 @@ impl Listener {
             Address::Tcp(place) => bind_tcp(place),
             Address::Unix(path) => bind_unix(path),
         };
-        Listener::from_owned_fd(descriptor.map_err(|error| error.context(format_args!("cannot listen on {address}")))?)
+        Listener::from_owned_fd(
+            descriptor.map_err(|error| error.context(format_args!("cannot listen on {address}")))?,
+        )
     }
 
     /// Where it listens, with the port that the system chose.
@@ -59,11 +65,13 @@ impl Listener {
     ///
     /// Errors: what the system says, such as too many open files; waiting a little helps.
     pub async fn accept(&mut self) -> Result<Incoming> {
-        let accepting = self.0.async_io(Interest::READABLE, |listener| loop {
-            match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                // That one has gone again.
-                Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
-                other => return other.map_err(io::Error::from),
+        let accepting = self.0.async_io(Interest::READABLE, |listener| {
+            loop {
+                match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                    // That one has gone again.
+                    Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
+                    other => return other.map_err(io::Error::from),
+                }
             }
         });
         let socket = accepting.await.map_err(|error| Error::from_io(&error, "accepting a connection"))?;
@@ -96,9 +104,10 @@ fn peer_name(socket: impl AsFd) -> String {
 
 fn bind_tcp(place: &str) -> Result<OwnedFd> {
     TcpListener::bind(place).map(OwnedFd::from).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            Error::new(ErrorKind::Busy, "another program has the port; choose another one or stop that program")
-        }
+        io::ErrorKind::AddrInUse => Error::new(
+            ErrorKind::Busy,
+            "another program has the port; choose another one or stop that program",
+        ),
         _ => Error::new(Error::from_io(&error, "").kind(), error.to_string()),
     })
 }
@@ -120,7 +129,12 @@ fn remove_stale(path: &Path) -> Result<()> {
         return Err(Error::new(ErrorKind::Exists, "a file that is no socket has this path; move it away"));
     }
     match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(tell),
-        _ => Err(Error::new(ErrorKind::Busy, "another server listens there; stop it first or choose another path")),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(tell)
+        }
+        _ => Err(Error::new(
+            ErrorKind::Busy,
+            "another server listens there; stop it first or choose another path",
+        )),
     }
 }

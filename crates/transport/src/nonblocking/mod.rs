@@ -4,9 +4,13 @@
 //! Bulk bytes go between the socket and their place in the store, touched by system calls only.
 //!
 //! What a connection costs: nothing but its socket while it is idle; while it works, an input
-//! buffer of 16 KiB, a body of at most `BODY_BYTES_MAX`, and queued replies of at most
-//! [`OUTPUT_BYTES_MAX`] and one reply more. A peer that stops reading or stops in the middle of a
+//! buffer of [`CONNECTION_INPUT_BYTES`], a body of at most [`BODY_BYTES_MAX`], and queued replies of
+//! at most [`CONNECTION_OUTPUT_BYTES_MAX`] and one reply more. A peer that stops reading or stops in the middle of a
 //! frame for too long loses its connection; meanwhile it delays nobody.
+//!
+//! [`CONNECTION_INPUT_BYTES`]: ramlace_base::limits::CONNECTION_INPUT_BYTES
+//! [`BODY_BYTES_MAX`]: ramlace_base::limits::BODY_BYTES_MAX
+//! [`CONNECTION_OUTPUT_BYTES_MAX`]: ramlace_base::limits::CONNECTION_OUTPUT_BYTES_MAX
 
 mod accept;
 mod buffers;
@@ -17,6 +21,6 @@ mod receive;
 mod reply;
 mod socket;
 
-pub use connection::{Connection, OUTPUT_BYTES_MAX};
+pub use connection::Connection;
 pub use listener::{Incoming, Listener};
 pub use socket::Canceller;

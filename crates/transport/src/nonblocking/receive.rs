@@ -1,11 +1,13 @@
 //! Requests and their data come in.
 
-use ramlace_base::{Error, ErrorKind, Result};
+use std::os::fd::BorrowedFd;
+
+use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_wire::{HEADER_BYTES, Header};
 
 use super::buffers;
-use super::connection::{Connection, OUTPUT_BYTES_MAX, closed_inside_a_frame};
-use super::socket::Patience;
+use super::connection::{Connection, closed_inside_a_frame};
+use super::socket::{Patience, UNTIL_TOLD_TO_WAIT};
 use crate::RawSegment;
 use crate::frame::decode_header;
 use crate::input::INPUT_BYTES;
@@ -33,7 +35,7 @@ impl Connection {
 
     pub(super) async fn read_frame(&mut self) -> Result<Option<(Header, Vec<u8>)>> {
         self.socket.take_turn(0).await;
-        if self.output.len() - self.output_sent > OUTPUT_BYTES_MAX {
+        if self.output.len() - self.output_sent > limits::CONNECTION_OUTPUT_BYTES_MAX {
             self.send_output().await?;
         }
         self.skip_left().await?;
@@ -64,7 +66,8 @@ impl Connection {
         let Some(bytes) = self.input.bytes().get(self.data_left..) else { return false };
         // A damaged header is an answer too: the next read reports it.
         bytes.len() >= HEADER_BYTES
-            && decode_header(bytes).map_or(true, |header| bytes.len() >= HEADER_BYTES + header.body_bytes as usize)
+            && decode_header(bytes)
+                .map_or(true, |header| bytes.len() >= HEADER_BYTES + header.body_bytes as usize)
     }
 
     fn next_frame(&self) -> Result<Next> {
@@ -173,7 +176,7 @@ impl Connection {
         while filled < buffer.len() {
             let room = &mut buffer[filled..];
             let wanted = room.len();
-            let receive = |socket: std::os::fd::BorrowedFd<'_>| Ok(rustix::io::read(socket, &mut *room)?);
+            let receive = |socket: BorrowedFd<'_>| Ok(rustix::io::read(socket, &mut *room)?);
             let received = self.socket.receive(self.patience(), wanted, receive).await?;
             if received == 0 {
                 return Err(closed_inside_a_frame());
@@ -198,7 +201,12 @@ impl Connection {
     pub async unsafe fn read_data_in_place(&mut self, segments: &[RawSegment]) -> Result<()> {
         self.check_usable()?;
         let mut cursor = Cursor::new(segments);
-        assert!(cursor.left() <= self.data_left, "{} bytes are asked for, {} are left", cursor.left(), self.data_left);
+        assert!(
+            cursor.left() <= self.data_left,
+            "{} bytes are asked for, {} are left",
+            cursor.left(),
+            self.data_left
+        );
         let data_after = self.data_left - cursor.left();
         // SAFETY: the caller's promise is passed on.
         let placed = unsafe { self.place(&mut cursor).await };
@@ -227,10 +235,9 @@ impl Connection {
         }
         self.flush_before_waiting(cursor.left() > 0).await?;
         while cursor.left() > 0 {
-            let wanted = cursor.left();
             // SAFETY: the caller's promise is passed on.
-            let receive = |socket: std::os::fd::BorrowedFd<'_>| unsafe { raw::receive(socket, cursor) };
-            let received = self.socket.receive(self.patience(), wanted, receive).await?;
+            let receive = |socket: BorrowedFd<'_>| unsafe { raw::receive(socket, cursor) };
+            let received = self.socket.receive(self.patience(), UNTIL_TOLD_TO_WAIT, receive).await?;
             if received == 0 {
                 return Err(closed_inside_a_frame());
             }

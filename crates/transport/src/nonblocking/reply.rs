@@ -10,6 +10,7 @@ use ramlace_wire::{Header, Request, encode_body, flags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::connection::{Connection, OUTPUT_KEPT_BYTES_MAX, closed_inside_a_frame};
+use super::socket::UNTIL_TOLD_TO_WAIT;
 use crate::frame::{append_head, check_reply, decode_reply};
 use crate::raw::{self, Cursor};
 use crate::{Failure, RawSegment};
@@ -77,7 +78,7 @@ impl Connection {
     async unsafe fn send_gathered(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         while self.output_sent < self.output.len() || cursor.left() > 0 {
             let head = &self.output[self.output_sent..];
-            let wanted = head.len() + cursor.left();
+            let wanted = if cursor.left() > 0 { UNTIL_TOLD_TO_WAIT } else { head.len() };
             // SAFETY: the caller's promise is passed on.
             let send = |socket: BorrowedFd<'_>| unsafe { raw::send(socket, head, cursor) };
             let sent = self.socket.send(self.patience(), wanted, send).await?;
@@ -95,9 +96,16 @@ impl Connection {
     ///
     /// Errors: `Unsupported` over TCP (the connection goes on), else as for
     /// [`Connection::flush`].
-    pub async fn send_descriptor(&mut self, header: Header, body: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
+    pub async fn send_descriptor(
+        &mut self,
+        header: Header,
+        body: &[u8],
+        descriptor: BorrowedFd<'_>,
+    ) -> Result<()> {
         if self.peer_uid.is_none() {
-            return Err(self.name(Error::new(ErrorKind::Unsupported, "descriptors travel over Unix sockets only")));
+            return Err(
+                self.name(Error::new(ErrorKind::Unsupported, "descriptors travel over Unix sockets only"))
+            );
         }
         self.flush().await?;
         let header = Header { flags: header.flags | flags::DESCRIPTOR, ..header };
@@ -142,10 +150,11 @@ impl Connection {
         self.queue_reply(header, &encode_body(body), &[]);
         // Whoever stops waiting leaves a reply behind that nobody would expect.
         self.broken = true;
-        let outcome = tokio::time::timeout(deadline, self.await_reply::<R>(header.call)).await.unwrap_or_else(|_| {
-            let text = format!("no answer to {:?} within {} ms", R::KIND, deadline.as_millis());
-            Err(Failure::from(Error::new(ErrorKind::TimedOut, text)))
-        });
+        let outcome =
+            tokio::time::timeout(deadline, self.await_reply::<R>(header.call)).await.unwrap_or_else(|_| {
+                let text = format!("no answer to {:?} within {} ms", R::KIND, deadline.as_millis());
+                Err(Failure::from(Error::new(ErrorKind::TimedOut, text)))
+            });
         match outcome {
             Err(failure) if failure.fatal => Err(Failure::from(self.fail(failure.error))),
             answered => {

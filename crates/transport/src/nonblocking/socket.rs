@@ -15,6 +15,10 @@ const TURN_BYTES_MAX: usize = 1 << 20;
 /// What one step costs beside its bytes, in the time of moving bytes: some 5 µs.
 const STEP_BYTES: usize = 16 << 10;
 
+/// For calls whose memory may be missing: they may move less than they could, so that fewer bytes
+/// do not mean that the socket is drained or full.
+pub(super) const UNTIL_TOLD_TO_WAIT: usize = 0;
+
 /// How a wait goes for a peer that does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {

@@ -31,13 +31,32 @@ impl Request for Long {
 fn data_of_every_size_goes_both_ways() {
     for server in TestServer::both() {
         let mut connection = server.connect();
-        let sizes = [0, 1, 63, 64, 4096, 16_383, 16_384, 65_535, 65_536, 65_537, 262_144, 1 << 20, (8 << 20) - 1, 8 << 20];
+        let sizes = [
+            0,
+            1,
+            63,
+            64,
+            4096,
+            16_383,
+            16_384,
+            65_535,
+            65_536,
+            65_537,
+            262_144,
+            1 << 20,
+            (8 << 20) - 1,
+            8 << 20,
+        ];
         for (index, size) in sizes.into_iter().enumerate() {
             let call = index as u32 * 2;
             let bytes = pattern(size, index as u64);
             write(&mut connection, call, 100 + index as u64, &bytes).unwrap();
             assert_eq!(server.memory().read(100 + index, size), bytes, "{size} bytes written");
-            assert_eq!(read(&mut connection, call + 1, 100 + index as u64, size).unwrap(), bytes, "{size} bytes read");
+            assert_eq!(
+                read(&mut connection, call + 1, 100 + index as u64, size).unwrap(),
+                bytes,
+                "{size} bytes read"
+            );
         }
         drop(connection);
         assert_eq!(server.wait_for_ends(1), [None]);
@@ -112,7 +131,9 @@ fn a_pipeline_of_small_frames_is_answered_in_order() {
 fn bodies_may_be_longer_than_any_buffer() {
     for server in TestServer::both() {
         let mut connection = server.connect();
-        for (call, length) in [0, 16_000, 16_383, 16_384, 100_000, limits::BODY_BYTES_MAX as usize - 3].into_iter().enumerate() {
+        for (call, length) in
+            [0, 16_000, 16_383, 16_384, 100_000, limits::BODY_BYTES_MAX as usize - 3].into_iter().enumerate()
+        {
             let request = Long { bytes: pattern(length, 3) };
             connection.send(header(Kind::ReadLink, call as u32), &request, &[], soon()).unwrap();
             let received = connection.receive::<Long>(call as u32, soon()).unwrap();
@@ -232,7 +253,8 @@ fn servers_call_each_other() {
                 let reply = connection.call(Header::request(Kind::ReadLink), &request, limit).await.unwrap();
                 assert_eq!(reply.bytes, request.bytes);
             }
-            let failure = connection.call(Header::request(Kind::GetMap), &GetMap {}, limit).await.unwrap_err();
+            let failure =
+                connection.call(Header::request(Kind::GetMap), &GetMap {}, limit).await.unwrap_err();
             assert_eq!((failure.error.kind(), failure.fatal), (ErrorKind::Moved, false));
             assert_eq!(failure.map.as_deref(), Some(&map()));
             connection.call(Header::request(Kind::Heartbeat), &Heartbeat {}, limit).await.unwrap();
@@ -247,10 +269,12 @@ fn a_server_that_does_not_answer_another_in_time_loses_the_connection() {
     run(async {
         let mut connection = nonblocking::Connection::connect(&proxy.address, &secret()).await.unwrap();
         let limit = Duration::from_millis(50);
-        let failure = connection.call(Header::request(Kind::Heartbeat), &Heartbeat {}, limit).await.unwrap_err();
+        let failure =
+            connection.call(Header::request(Kind::Heartbeat), &Heartbeat {}, limit).await.unwrap_err();
         assert_eq!((failure.error.kind(), failure.fatal), (ErrorKind::TimedOut, true));
         assert!(failure.error.message().contains(&proxy.address.to_string()), "{failure}");
-        let failure = connection.call(Header::request(Kind::Heartbeat), &Heartbeat {}, limit).await.unwrap_err();
+        let failure =
+            connection.call(Header::request(Kind::Heartbeat), &Heartbeat {}, limit).await.unwrap_err();
         assert!(failure.fatal);
     });
 }

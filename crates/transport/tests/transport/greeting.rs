@@ -101,7 +101,8 @@ fn a_wrong_secret_is_refused_on_every_path() {
         assert!(error.message().contains(&server.address.to_string()), "{error}");
         assert_eq!(server.wait_for_error().kind(), ErrorKind::Denied);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let error = runtime.block_on(nonblocking::Connection::connect(&server.address, &wrong)).err().unwrap();
+        let error =
+            runtime.block_on(nonblocking::Connection::connect(&server.address, &wrong)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Denied);
         assert_eq!(server.wait_for_error().kind(), ErrorKind::Denied);
     }
@@ -114,7 +115,13 @@ fn a_server_that_speaks_something_else_is_not_believed() {
         (hello(|bytes| bytes[8] = 3), ErrorKind::Protocol),
         (hello(|_| {}), ErrorKind::Denied),
         (hello(|bytes| bytes[10] = 1), ErrorKind::Denied),
-        (hello(|bytes| { bytes[8] = 3; bytes[10] = 1; }), ErrorKind::Protocol),
+        (
+            hello(|bytes| {
+                bytes[8] = 3;
+                bytes[10] = 1;
+            }),
+            ErrorKind::Protocol,
+        ),
         (hello(|bytes| bytes[12] = 47), ErrorKind::Denied),
         (hello(|bytes| bytes[14] = 1), ErrorKind::Protocol),
         (hello(|_| {})[..30].to_vec(), ErrorKind::HostDown),

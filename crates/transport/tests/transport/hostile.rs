@@ -138,7 +138,11 @@ fn requests_that_make_no_sense_are_refused() {
         ("an unknown message", with_checksum(good, |bytes| bytes[7] = 99)),
         ("unknown flags", with_checksum(good, |bytes| bytes[9] = 0x80)),
         ("another magic", with_checksum(good, |bytes| bytes[0] = 0)),
-        ("a wrong checksum", { let mut bytes = good; bytes[60] ^= 1; bytes.to_vec() }),
+        ("a wrong checksum", {
+            let mut bytes = good;
+            bytes[60] ^= 1;
+            bytes.to_vec()
+        }),
         ("garbage", pattern(100_000, 3)),
     ];
     for (what, bytes) in nonsense {
@@ -166,10 +170,24 @@ fn replies_that_make_no_sense_end_the_connection() {
         ("another call", reply(Kind::Heartbeat, 2, |_| {}, &unit)),
         ("another message", reply(Kind::Unlink, 1, |_| {}, &unit)),
         ("no reply", reply(Kind::Heartbeat, 1, |header| header.flags = 0, &unit)),
-        ("an error with data", reply(Kind::Heartbeat, 1, |header| { header.flags |= flags::ERROR; header.data_bytes = 1; }, &[])),
+        (
+            "an error with data",
+            reply(
+                Kind::Heartbeat,
+                1,
+                |header| {
+                    header.flags |= flags::ERROR;
+                    header.data_bytes = 1;
+                },
+                &[],
+            ),
+        ),
         ("an error that says nothing", reply(Kind::Heartbeat, 1, |header| header.flags |= flags::ERROR, &[])),
         ("a body too long", reply(Kind::Heartbeat, 1, |_| {}, &[1, 2, 3])),
-        ("a descriptor that is not there", reply(Kind::Heartbeat, 1, |header| header.flags |= flags::DESCRIPTOR, &unit)),
+        (
+            "a descriptor that is not there",
+            reply(Kind::Heartbeat, 1, |header| header.flags |= flags::DESCRIPTOR, &unit),
+        ),
         ("garbage", pattern(500, 4)),
     ];
     for (what, bytes) in nonsense {
@@ -239,7 +257,8 @@ fn descriptors_that_a_server_did_not_announce_are_closed() {
         pipes.push(send_with_pipe(&client, &reply(Kind::Heartbeat, 3, |_| {}, &unit)));
         (client, pipes)
     });
-    let mut connection = Connection::connect(&ramlace_transport::Address::Unix(path), &secret(), soon()).unwrap();
+    let mut connection =
+        Connection::connect(&ramlace_transport::Address::Unix(path), &secret(), soon()).unwrap();
     connection.send(header(Kind::Heartbeat, 1), &Heartbeat {}, &[], soon()).unwrap();
     assert!(connection.receive::<Heartbeat>(1, soon()).unwrap().descriptor.is_none());
     assert!(connection.receive::<ReadChunk>(2, soon()).unwrap().descriptor.is_none());

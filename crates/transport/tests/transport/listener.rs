@@ -50,7 +50,9 @@ fn a_port_in_use_is_told_with_advice() {
 
 #[test]
 fn an_inherited_socket_keeps_its_address() {
-    let listener = std::net::TcpListener::bind("[::1]:0").or_else(|_| std::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let listener = std::net::TcpListener::bind("[::1]:0")
+        .or_else(|_| std::net::TcpListener::bind("127.0.0.1:0"))
+        .unwrap();
     let address = Address::Tcp(listener.local_addr().unwrap().to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let told = runtime.block_on(async { Listener::from_owned_fd(OwnedFd::from(listener))?.local_address() });

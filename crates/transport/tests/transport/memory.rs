@@ -24,7 +24,8 @@ impl Memory {
         ftruncate(&file, length as u64).unwrap();
         // SAFETY: a new mapping at an address that the kernel chooses.
         let pointer = unsafe {
-            mmap(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0).unwrap()
+            mmap(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
+                .unwrap()
         };
         Memory { file, pointer: pointer.cast(), length }
     }

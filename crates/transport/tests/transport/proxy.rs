@@ -140,8 +140,11 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        // Wakes it up if nobody has come.
-        drop(Stream::connect(&self.address));
+        // Wakes it up if nobody has come; otherwise nobody listens any more.
+        match &self.address {
+            Address::Tcp(place) => drop(TcpStream::connect(place)),
+            Address::Unix(path) => drop(UnixStream::connect(path)),
+        }
         let joined = self.thread.take().unwrap().join();
         if let Some(directory) = &self.directory {
             std::fs::remove_dir_all(directory).unwrap();

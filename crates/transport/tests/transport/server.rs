@@ -243,7 +243,12 @@ async fn serve_request(
     }
 }
 
-async fn take_data(shared: &Arc<Shared>, connection: &mut Connection, offset: usize, length: usize) -> Result<()> {
+async fn take_data(
+    shared: &Arc<Shared>,
+    connection: &mut Connection,
+    offset: usize,
+    length: usize,
+) -> Result<()> {
     if offset == usize::MAX {
         // Left where they are: the next read skips them.
         return Ok(());
@@ -301,7 +306,12 @@ pub fn write(connection: &mut blocking::Connection, call: u32, offset: u64, data
 }
 
 /// Reads in one call, into two buffers.
-pub fn read(connection: &mut blocking::Connection, call: u32, offset: u64, length: usize) -> Outcome<Vec<u8>> {
+pub fn read(
+    connection: &mut blocking::Connection,
+    call: u32,
+    offset: u64,
+    length: usize,
+) -> Outcome<Vec<u8>> {
     let request = ReadChunk { target: target(), offset, length: length as u32 };
     connection.send(header(Kind::ReadChunk, call), &request, &[], soon())?;
     let received = connection.receive::<ReadChunk>(call, soon())?;

@@ -1,0 +1,71 @@
+//! The command line: `DRIVER [--quick] [--pids 1,2] [--scratch DIR] [--bytes N] [--only TEXT]`.
+
+use std::path::PathBuf;
+
+use ramlace_base::{Error, ErrorKind, Result};
+
+/// What a driver is told.
+pub struct Args {
+    /// Which driver.
+    pub driver: String,
+    /// Seconds instead of minutes: the numbers mean nothing.
+    pub quick: bool,
+    /// Processes of the pool's servers, whose CPU time is counted.
+    pub pids: Vec<i32>,
+    /// A directory for sockets.
+    pub scratch: PathBuf,
+    /// Size of the region of a raw server, or of a held file.
+    pub bytes: usize,
+    /// Only figures whose name contains this.
+    pub only: String,
+    /// For `hold-file`: 4 KiB pages instead of huge ones.
+    pub small_pages: bool,
+}
+
+impl Args {
+    /// Reads the words after the program's name.
+    pub fn parse(mut words: impl Iterator<Item = String>) -> Result<Args> {
+        let driver = words.next().ok_or_else(|| invalid("name a driver".into()))?;
+        let mut args = Args {
+            driver,
+            quick: false,
+            pids: Vec::new(),
+            scratch: std::env::temp_dir(),
+            bytes: 0,
+            only: String::new(),
+            small_pages: false,
+        };
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--quick" => args.quick = true,
+                "--small-pages" => args.small_pages = true,
+                "--pids" => {
+                    let value = value(&word, &mut words)?;
+                    args.pids = value.split(',').map(|pid| number(&word, pid)).collect::<Result<_>>()?;
+                }
+                "--scratch" => args.scratch = value(&word, &mut words)?.into(),
+                "--bytes" => args.bytes = number(&word, &value(&word, &mut words)?)?,
+                "--only" => args.only = value(&word, &mut words)?,
+                _ => return Err(invalid(format!("there is no option '{word}'"))),
+            }
+        }
+        Ok(args)
+    }
+
+    /// Whether a figure is wanted.
+    pub fn wants(&self, name: &str) -> bool {
+        name.contains(&self.only)
+    }
+}
+
+fn value(word: &str, words: &mut impl Iterator<Item = String>) -> Result<String> {
+    words.next().ok_or_else(|| invalid(format!("{word} needs a value")))
+}
+
+fn number<T: std::str::FromStr>(word: &str, text: &str) -> Result<T> {
+    text.parse().map_err(|_| invalid(format!("{word} needs a number, not '{text}'")))
+}
+
+fn invalid(text: String) -> Error {
+    Error::new(ErrorKind::Invalid, text)
+}

@@ -1,0 +1,82 @@
+//! Creating, looking up and removing files, one call after the other, beside the raw loop's
+//! exchange of two heads: a request cannot cost less than that.
+
+use std::time::Instant;
+
+use ramlace_base::Result;
+use ramlace_client::{OpenOptions, Pool};
+use serde_json::Value;
+
+use crate::args::Args;
+use crate::clock::Processes;
+use crate::connection::Wish;
+use crate::pool::connect;
+use crate::raw_client;
+use crate::raw_server::RawServer;
+use crate::rounds::{Extra, Side, measure};
+
+const NAMES: usize = 3_000;
+const NAMES_QUICK: usize = 100;
+const REGION_BYTES: usize = 2 << 20;
+const DIRECTORY: &str = "/bench-names";
+
+/// Measures the three operations over TCP.
+pub fn run(args: &Args) -> Result<Vec<Value>> {
+    let pool = connect(false)?;
+    pool.mkdir(DIRECTORY, 0o700)?;
+    let raw = RawServer::start(args, REGION_BYTES)?;
+    let connection = raw.connect(false)?;
+    let (ours, theirs) = (Processes::with(&args.pids)?, Processes::with(&[raw.pid()])?);
+    let names = if args.quick { NAMES_QUICK } else { NAMES };
+    let echo = || {
+        (0..names).try_for_each(|_| raw_client::call(&connection, Wish::Echo, 0, &mut []))?;
+        Ok(Vec::new())
+    };
+    let mut figures = Vec::new();
+    for (what, operation) in [("create and close", create as Operation), ("stat", stat), ("unlink", unlink)] {
+        let name = format!("{what}, tcp");
+        if args.wants(&name) {
+            let work = || timed(&pool, &ours, names, operation);
+            let mut sides = [
+                Side { name: "raw exchange of 64 bytes", processes: &theirs, work: Box::new(echo) },
+                Side { name: "figure", processes: &ours, work: Box::new(work) },
+            ];
+            figures.push(measure(args.quick, &name, "operations", names as f64, &mut sides)?);
+        }
+    }
+    pool.rmdir(DIRECTORY)?;
+    Ok(figures)
+}
+
+type Operation = fn(&Pool, &str) -> Result<()>;
+
+fn create(pool: &Pool, path: &str) -> Result<()> {
+    pool.open(path, &OpenOptions { exclusive: true, ..OpenOptions::creating() })?.close()
+}
+
+fn stat(pool: &Pool, path: &str) -> Result<()> {
+    pool.stat(path).map(drop)
+}
+
+fn unlink(pool: &Pool, path: &str) -> Result<()> {
+    pool.unlink(path)
+}
+
+/// Times one operation on all names; what it needs before and leaves behind is not timed.
+fn timed(pool: &Pool, processes: &Processes, names: usize, operation: Operation) -> Result<Extra> {
+    let paths: Vec<String> = (0..names).map(|index| format!("{DIRECTORY}/file-{index}")).collect();
+    let all = |operation: Operation| paths.iter().try_for_each(|path| operation(pool, path));
+    let is = |other: Operation| std::ptr::fn_addr_eq(operation, other);
+    if !is(create) {
+        all(create)?;
+    }
+    let cpu = processes.cpu_seconds()?;
+    let begun = Instant::now();
+    all(operation)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let cpu = processes.cpu_seconds()? - cpu;
+    if !is(unlink) {
+        all(unlink)?;
+    }
+    Ok(vec![("seconds", seconds), ("cpu_seconds", cpu)])
+}

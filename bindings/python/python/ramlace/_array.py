@@ -1,0 +1,330 @@
+"""Shared arrays: files of a pool whose bytes are an array's, nothing else."""
+
+import errno
+import math
+import operator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ramlace import _errors, _native, _paths
+from ramlace._described import Described, Order, Shape, checked_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import DTypeLike, NDArray
+
+    from ramlace._paths import PathLike
+    from ramlace._pool import Pool
+
+# Bytes of one read or write when content is copied.
+COPY_BYTES = 64 << 20
+
+
+class Array:
+    """A shared array; made by ``Pool.array`` and ``Pool.from_numpy``.
+
+    Its bytes lie in the pool. ``view()`` is a numpy array over them: where they are in this machine's
+    memory it *is* them, and every process of the machine sees a store at once. Elsewhere it is
+    a copy that ``publish()`` and ``refresh()`` keep in step. Pickling an Array sends its name; the other
+    process opens it there.
+    """
+
+    def __init__(self, pool: "Pool", path: bytes, native: _native.File, described: Described) -> None:
+        self._pool = pool
+        self._path = path
+        self._native = native
+        self._described = described
+        self._mapping: _native.Mapping | None = None
+        self._mapped = False
+        self._copy: _native.Copy | None = None
+        self._closed = False
+
+    # How one comes to be
+
+    @classmethod
+    def _open(
+        cls,
+        pool: "Pool",
+        path: "PathLike",
+        shape: Shape | None,
+        dtype: "DTypeLike | None",
+        order: Order | None,
+        stripe_unit: int | None,
+        width: int | None,
+    ) -> "Array":
+        encoded, name = _paths.encode(path), _paths.decode(_paths.encode(path))
+        wanted = None if shape is None else Described.of(shape, dtype, order or "C")
+        try:
+            found = pool._client.open_array(encoded)
+        except FileNotFoundError:
+            if wanted is None:
+                raise
+            try:
+                return cls._create(pool, encoded, wanted, stripe_unit, width)
+            except FileExistsError:
+                # Another process was faster: several workers may open the same array at once.
+                found = pool._client.open_array(encoded)
+        try:
+            described = Described.read(found, name)
+            described.check(name, None if shape is None else checked_shape(shape), dtype, order)
+            _await_full(found, described, name)
+        except BaseException:
+            found.close()
+            raise
+        return cls(pool, encoded, found, described)
+
+    @classmethod
+    def _create(
+        cls, pool: "Pool", path: bytes, described: Described, stripe_unit: int | None, width: int | None
+    ) -> "Array":
+        native = pool._client.create_array(
+            path, described.shape, described.dtype_str, described.order == "F", stripe_unit, width, 0o644
+        )
+        return cls(pool, path, native, described)
+
+    @classmethod
+    def _from_numpy(
+        cls, pool: "Pool", path: "PathLike", values: Any, stripe_unit: int | None, width: int | None
+    ) -> "Array":
+        import numpy as np
+
+        source = np.asanyarray(values)
+        if isinstance(source, np.ma.MaskedArray):
+            raise TypeError("a masked array has no place for its mask in a pool; pass values.filled(...)")
+        fortran = source.flags.f_contiguous and not source.flags.c_contiguous
+        order: Order = "F" if fortran else "C"
+        array = cls._create(
+            pool, _paths.encode(path), Described.of(source.shape, source.dtype, order), stripe_unit, width
+        )
+        try:
+            array.write(source)
+        except BaseException:
+            array.close()
+            pool._client.unlink(array._path)
+            raise
+        return array
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        """The path it was opened by."""
+        return _paths.decode(self._path)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return self._described.shape
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        """The type of its elements."""
+        return self._described.dtype
+
+    @property
+    def order(self) -> Order:
+        """C: the last index runs fastest; F: the first."""
+        return self._described.order
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._described.nbytes
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether ``view()`` is the pool's own memory (True) or a fetched copy (False)."""
+        return self.nbytes == 0 or self._map() is not None
+
+    @property
+    def layout(self) -> _native.Layout:
+        """Where its bytes lie."""
+        return self._open_file.layout()
+
+    def describe(self) -> str:
+        """Return in words how it is reached, such as "shared memory, 2 MiB chunks on 3 lanes"."""
+        layout = self.layout
+        how = "shared memory" if self.is_shared else "a fetched copy"
+        return f"{how}, {(layout.stripe_unit or 0) / (1 << 20):g} MiB chunks on {layout.width} lanes"
+
+    def __repr__(self) -> str:
+        return f"<ramlace.Array {self.name!r} shape={self.shape} dtype={self.dtype} order={self.order}>"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of unsized object")
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> "NDArray[Any]":
+        import numpy as np
+
+        view = self.view()
+        if dtype is not None and np.dtype(dtype) != view.dtype:
+            if copy is False:
+                raise ValueError(f"an array of {dtype} cannot be made of {view.dtype} without a copy")
+            return view.astype(dtype)
+        return view.copy(order="K") if copy else view
+
+    # Its content
+
+    def view(self) -> "NDArray[Any]":
+        """Return a writable numpy array of ``shape``, ``dtype`` and ``order`` with the content.
+
+        Over shared memory (``is_shared``) stores are seen at once by every process of this machine. Otherwise it
+        is a fetched copy, the same one at each call: stores are sent by ``publish()``.
+        """
+        import numpy as np
+
+        if self.nbytes == 0:
+            return np.empty(self.shape, self.dtype, order=self.order)
+        mapping = self._map()
+        if mapping is not None:
+            return np.ndarray(self.shape, self.dtype, buffer=memoryview(mapping), order=self.order)
+        if self._copy is None:
+            # Merged element by element: half an element of one machine and half of another make none.
+            self._copy = self._open_file.copy(self.nbytes, self.dtype.itemsize)
+        return np.ndarray(self.shape, self.dtype, buffer=memoryview(self._copy), order=self.order)
+
+    def publish(self) -> None:
+        """Make your stores visible to others. A fetched copy sends the elements that you changed, no others."""
+        self._check()
+        if self._copy is not None:
+            self._copy.publish()
+        elif self._mapping is not None:
+            self._open_file.sync()
+
+    def refresh(self) -> None:
+        """Make others' published stores visible to you; what you stored and did not publish stays."""
+        self._check()
+        if self._copy is not None:
+            self._copy.refresh()
+
+    def read(self, out: "NDArray[Any] | None" = None) -> "NDArray[Any]":
+        """Read the published content by library calls into ``out``, or a new array; return it.
+
+        ``out`` must have the array's shape and dtype, and be contiguous in its order;
+        ValueError otherwise.
+        """
+        import numpy as np
+
+        if out is None:
+            out = np.empty(self.shape, self.dtype, order=self.order)
+        contiguous = out.flags.f_contiguous if self.order == "F" else out.flags.c_contiguous
+        if out.shape != self.shape or out.dtype != self.dtype or not contiguous or not out.flags.writeable:
+            raise ValueError(
+                f"{self.name}: out must be writable, contiguous in order {self.order}, of shape {self.shape} and "
+                f"{self.dtype}; it has shape {out.shape} and {out.dtype}"
+            )
+        _each_part(out, self.order, self._read_part)
+        return out
+
+    def write(self, values: "NDArray[Any]") -> None:
+        """Write all content by library calls: ``values`` has the array's shape, or is broadcast to it."""
+        import numpy as np
+
+        self._check()
+        source = np.broadcast_to(np.asanyarray(values, dtype=self.dtype), self.shape)
+        if self.nbytes == 0:
+            return
+        mapping = self._map()
+        if mapping is not None:
+            np.copyto(np.ndarray(self.shape, self.dtype, buffer=memoryview(mapping), order=self.order), source)
+            self._open_file.sync()
+            return
+        _each_part(np.asarray(source, order=self.order), self.order, self._write_part)
+        if self._copy is not None:
+            self._copy.fetch()
+
+    def _read_part(self, part: memoryview, offset: int) -> None:
+        count = self._open_file.read_into(part, offset)
+        if count != len(part):
+            raise _errors.make(
+                errno.EIO, "Corrupt", f"{self.name}: {count} bytes at offset {offset} where {len(part)} belong"
+            )
+
+    def _write_part(self, part: memoryview, offset: int) -> None:
+        done = 0
+        while done < len(part):
+            done += self._open_file.write_at(part[done:], offset + done)
+
+    # Its life
+
+    def close(self) -> None:
+        """Give the array back. Views over shared memory stay valid; a fetched copy is published no more."""
+        if not self._closed:
+            self._closed = True
+            self._mapping = None
+            self._copy = None
+            self._native.close()
+
+    def __enter__(self) -> "Array":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> "tuple[Callable[..., Array], tuple[Any, ...]]":
+        return _reopen, (self._pool, self.name, self._described)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ValueError(f"{self.name}: this array is closed")
+
+    @property
+    def _open_file(self) -> _native.File:
+        self._check()
+        return self._native
+
+    def _map(self) -> _native.Mapping | None:
+        """Map the bytes once, where they can be mapped."""
+        self._check()
+        if not self._mapped and self.nbytes:
+            self._mapping = self._native.map()
+            self._mapped = True
+        return self._mapping
+
+
+def _reopen(pool: "Pool", name: str, described: Described) -> Array:
+    array = pool.array(name)
+    if array._described != described:
+        array.close()
+        raise ValueError(f"{name}: it was {described} when it was pickled, and is {array._described} now")
+    return array
+
+
+def _await_full(native: _native.File, described: Described, name: str) -> None:
+    """Check that the file has all its bytes; its creator may be about to take them."""
+    import time
+
+    until = time.monotonic() + 4.0
+    while native.size() < described.nbytes:
+        if time.monotonic() > until:
+            raise ValueError(
+                f"{name}: the file has {native.size()} bytes, and {described} needs {described.nbytes}: "
+                "its creator died, or it was truncated; remove it and create it again"
+            )
+        time.sleep(0.002)
+
+
+def _each_part(values: "NDArray[Any]", order: Order, work: "Callable[[memoryview, int], None]") -> None:
+    """Call ``work(bytes, offset)`` for pieces of a contiguous array's memory."""
+    if values.nbytes == 0:
+        return
+    flat = values.reshape(-1, order=order)
+    whole = flat.view("u1").data
+    for start in range(0, operator.index(values.nbytes), COPY_BYTES):
+        work(whole[start : start + COPY_BYTES], start)

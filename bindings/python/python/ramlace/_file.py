@@ -1,0 +1,250 @@
+"""Files of a pool as Python's own file objects."""
+
+import io
+import os
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ramlace import _native
+
+# Bytes that a buffered file reads ahead and gathers: a call to a server costs tens of
+# microseconds, so that larger buffers than a local file's pay.
+BUFFER_BYTES_DEFAULT = 1 << 20
+
+
+class Open(TypedDict):
+    """How the native module opens a file; the last four are for a new one."""
+
+    read: bool
+    write: bool
+    append: bool
+    create: bool
+    exclusive: bool
+    truncate: bool
+    permissions: int
+    stripe_unit: int | None
+    width: int | None
+    copies: int | None
+
+
+class Mode(NamedTuple):
+    """What the letters of ``open``'s mode mean."""
+
+    read: bool
+    write: bool
+    append: bool
+    create: bool
+    exclusive: bool
+    truncate: bool
+    text: bool
+
+    @staticmethod
+    def parse(mode: str) -> "Mode":
+        """Read a mode such as ``rb`` or ``r+``; ValueError as the built-in open raises it."""
+        letters = set(mode)
+        if not letters <= set("rwaxbt+") or len(letters) != len(mode):
+            raise ValueError(f"invalid mode: {mode!r}")
+        if len(letters & set("rwax")) != 1:
+            raise ValueError("must have exactly one of create/read/write/append mode")
+        if {"t", "b"} <= letters:
+            raise ValueError("can't have text and binary mode at once")
+        update = "+" in letters
+        return Mode(
+            read="r" in letters or update,
+            write="r" not in letters or update,
+            append="a" in letters,
+            create="r" not in letters,
+            exclusive="x" in letters,
+            truncate="w" in letters,
+            text="b" not in letters,
+        )
+
+
+class RawFile(io.RawIOBase):
+    """A file of a pool without a buffer: each call goes to the servers.
+
+    Positions and sizes are bytes. Beside the usual methods there are ``pread_into`` and
+    ``pwrite``, which leave the position alone and may be called by several threads at once.
+    Errors are ramlace.Error with errno set. There is no file descriptor: ``fileno`` raises
+    io.UnsupportedOperation.
+    """
+
+    def __init__(self, native: "_native.File", name: str, mode: Mode) -> None:
+        super().__init__()
+        self._native = native
+        self._mode = mode
+        self._position = 0
+        self.name = name
+
+    @property
+    def mode(self) -> str:
+        """The mode as io.FileIO tells it."""
+        if self._mode.exclusive:
+            return "xb+" if self._mode.read else "xb"
+        if self._mode.append:
+            return "ab+" if self._mode.read else "ab"
+        if self._mode.write:
+            return "rb+" if self._mode.read else "wb"
+        return "rb"
+
+    def _check(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+
+    def readable(self) -> bool:
+        """Whether it was opened for reading."""
+        self._check()
+        return self._mode.read
+
+    def writable(self) -> bool:
+        """Whether it was opened for writing."""
+        self._check()
+        return self._mode.write
+
+    def seekable(self) -> bool:
+        """Return True."""
+        self._check()
+        return True
+
+    def readinto(self, buffer: "Buffer", /) -> int:
+        """Read into ``buffer`` from the position on; return the bytes read, 0 at the end."""
+        count = self.pread_into(buffer, self._position)
+        self._position += count
+        return count
+
+    def readall(self) -> bytes:
+        """Read everything from the position to the end."""
+        rest = max(self.size() - self._position, 0)
+        pieces = bytearray(rest)
+        done = 0
+        while True:
+            while done < len(pieces):
+                with memoryview(pieces) as view, view[done:] as tail:
+                    count = self.readinto(tail)
+                if count == 0:
+                    del pieces[done:]
+                    return bytes(pieces)
+                done += count
+            # The file may have grown while it was read.
+            more = self.size() - self._position
+            if more <= 0:
+                return bytes(pieces)
+            pieces.extend(bytes(more))
+
+    def write(self, data: "Buffer", /) -> int:
+        """Write all of ``data`` at the position (in append mode at the end); return its bytes."""
+        self._check()
+        if not self._mode.write:
+            raise io.UnsupportedOperation("not open for writing")
+        if self._mode.append:
+            offset, count = self._native.append(data)
+            self._position = offset + count
+            return count
+        count = self._native.write_at(data, self._position)
+        self._position += count
+        return count
+
+    def pread_into(self, buffer: "Buffer", offset: int) -> int:
+        """Read into ``buffer`` from byte ``offset`` on; return the bytes read: fewer only at the end."""
+        self._check()
+        if not self._mode.read:
+            raise io.UnsupportedOperation("not open for reading")
+        return self._native.read_into(buffer, _offset(offset))
+
+    def pwrite(self, data: "Buffer", offset: int) -> int:
+        """Write all of ``data`` at byte ``offset``; return its bytes."""
+        self._check()
+        if not self._mode.write:
+            raise io.UnsupportedOperation("not open for writing")
+        return self._native.write_at(data, _offset(offset))
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Move the position; return it. A position beyond the end is allowed, one below 0 a ValueError."""
+        self._check()
+        starts = {os.SEEK_SET: lambda: 0, os.SEEK_CUR: lambda: self._position, os.SEEK_END: self.size}
+        if whence not in starts:
+            raise ValueError(f"invalid whence ({whence}, should be 0, 1 or 2)")
+        self._position = _offset(starts[whence]() + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        self._check()
+        return self._position
+
+    def size(self) -> int:
+        """Return the file's size now."""
+        self._check()
+        return self._native.size()
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Set the size, to the position unless told otherwise; return it. The position stays."""
+        self._check()
+        if not self._mode.write:
+            raise io.UnsupportedOperation("File not open for writing")
+        wanted = self._position if size is None else _offset(size)
+        self._native.truncate(wanted)
+        return wanted
+
+    def sync(self) -> None:
+        """Wait until size and times are settled at the servers (``os.fsync`` for a pool's file)."""
+        self._check()
+        self._native.sync()
+
+    def isatty(self) -> bool:
+        """Return False."""
+        self._check()
+        return False
+
+    def close(self) -> None:
+        """Give the file back to its servers; nothing happens the second time."""
+        if not self.closed:
+            try:
+                super().close()
+            finally:
+                self._native.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"mode={self.mode!r}"
+        return f"<ramlace.RawFile name={self.name!r} {state}>"
+
+
+def _offset(value: int) -> int:
+    if value < 0:
+        raise ValueError(f"negative offset or size: {value}")
+    return value
+
+
+def wrap(
+    raw: RawFile, mode: Mode, buffering: int, encoding: str | None, errors: str | None, newline: str | None
+) -> RawFile | io.BufferedIOBase | io.TextIOWrapper:
+    """Put the buffer and the decoder on a raw file that the built-in open would put there."""
+    if buffering == 0:
+        return raw
+    size = BUFFER_BYTES_DEFAULT if buffering < 2 else buffering
+    buffered: io.BufferedRandom | io.BufferedWriter | io.BufferedReader
+    if mode.read and mode.write:
+        buffered = io.BufferedRandom(raw, size)
+    elif mode.write:
+        buffered = io.BufferedWriter(raw, size)
+    else:
+        buffered = io.BufferedReader(raw, size)
+    if not mode.text:
+        return buffered
+    return io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+
+
+def check_arguments(
+    mode: Mode, buffering: int, encoding: str | None, errors: str | None, newline: str | None
+) -> None:
+    """Refuse what the built-in open refuses, before anything is created; ValueError."""
+    if mode.text and buffering == 0:
+        raise ValueError("can't have unbuffered text I/O")
+    if not mode.text:
+        for name, value in (("encoding", encoding), ("errors", errors), ("newline", newline)):
+            if value is not None:
+                raise ValueError(f"binary mode doesn't take {name!r}")
+    if newline not in (None, "", "\n", "\r", "\r\n"):
+        raise ValueError(f"illegal newline value: {newline!r}")

@@ -1,0 +1,339 @@
+"""A connected pool, and how to get one."""
+
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
+
+from ramlace import _command, _file, _native, _paths
+from ramlace._array import Array
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import DTypeLike, NDArray
+
+    from ramlace._paths import PathLike
+
+# The pool that is meant when none is named.
+POOL_DEFAULT = "default"
+POOL_VARIABLE = "RAMLACE_POOL"
+
+
+class Entry(NamedTuple):
+    """An entry of a directory: its name, its kind ("file", "directory" or "symlink") and its inode."""
+
+    name: str
+    kind: str
+    inode: int
+
+
+def up(name: str = POOL_DEFAULT, servers: int = 1, memory: int | str = "1GiB", *arguments: str) -> "Pool":
+    """Start a pool on this machine and connect to it: ``ramlace up --pool NAME``.
+
+    ``memory`` is what the ``servers`` lend together, in bytes or as text such as "512MiB". Further
+    ``arguments`` go to the command as they are. The pool outlives this process: stop it by
+    ``Pool.down()``.
+
+    Raises ramlace.Error with the command's own words when it does not start, for instance
+    because a pool of that name runs already or memory is missing.
+    """
+    wanted = ("--pool", name, "--servers", str(servers), "--memory", str(memory))
+    _command.run("up", *wanted, *arguments)
+    return connect(name)
+
+
+def connect(pool: str | None = None, *, local: bool = True, deadline_seconds: float | None = None) -> "Pool":
+    """Connect to a running pool.
+
+    ``pool`` is its name, or a locator such as ``ramlace://host:port/``; None means
+    ``RAMLACE_POOL``, else this user's default pool. With ``local=False`` all bytes go over TCP, also
+    between processes of one machine. No call takes longer than ``deadline_seconds``
+    (default: 4; at most 600) before it fails with TimeoutError.
+
+    Raises ramlace.Error: FileNotFoundError when there is no such pool, PermissionError for a
+    wrong secret, others when no server answers.
+    """
+    return Pool(pool, local=local, deadline_seconds=deadline_seconds)
+
+
+class Pool:
+    """A connected pool; made by ``up`` and ``connect``.
+
+    Paths begin at the pool's root, with or without a slash, as text, bytes or path objects.
+    Every method raises ramlace.Error, which is the built-in OSError of its errno too:
+    FileNotFoundError, FileExistsError, PermissionError and so on. A pool that is pickled, or
+    used after a fork, connects anew in the other process. Leaving the context ends this
+    connection; the pool itself runs on.
+    """
+
+    def __init__(self, pool: str | None, *, local: bool, deadline_seconds: float | None) -> None:
+        named = pool or os.environ.get(POOL_VARIABLE) or POOL_DEFAULT
+        self._arguments = (named, local, deadline_seconds)
+        millis = None if deadline_seconds is None else _millis(deadline_seconds)
+        self._connected: _native.Pool | None = _native.Pool.connect(named, local, millis)
+
+    @property
+    def _client(self) -> _native.Pool:
+        if self._connected is None:
+            raise ValueError("the connection to this pool is closed")
+        return self._connected
+
+    @property
+    def name(self) -> str | None:
+        """The pool's name on this machine, or None when it was reached by an address."""
+        named = self._arguments[0]
+        if not named.startswith("ramlace:"):
+            return named
+        authority = named.removeprefix("ramlace:").removeprefix("//").split("/")[0]
+        if ":" in authority:
+            return None
+        return authority or os.environ.get(POOL_VARIABLE) or POOL_DEFAULT
+
+    @property
+    def locator(self) -> str:
+        """What ``connect`` and the command take to reach the pool: ``ramlace://name/`` or with host and port."""
+        return f"ramlace://{self.name or self._client.address()}/"
+
+    @property
+    def local(self) -> bool:
+        """Whether shared memory and Unix sockets may be used with servers on this machine."""
+        return self._arguments[1]
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End this connection; files and arrays opened through it stay usable. The pool runs on."""
+        self._connected = None
+
+    def down(self) -> None:
+        """Stop the pool: every byte in it is gone. Only for pools of this user on this machine."""
+        if self.name is None:
+            raise ValueError(
+                f"{self.locator} was reached by an address; stop it where it was started: ramlace down"
+            )
+        self.close()
+        _command.run("down", "--pool", self.name)
+
+    def __repr__(self) -> str:
+        state = " closed" if self._connected is None else ""
+        return f"<ramlace.Pool {self._arguments[0]!r}{'' if self.local else ' local=False'}{state}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reconnect, self._arguments
+
+    # Files
+
+    @overload
+    def open(
+        self,
+        path: "PathLike",
+        mode: str = "rb",
+        *,
+        buffering: Literal[0],
+        stripe_unit: int | None = None,
+        width: int | None = None,
+        permissions: int = 0o666,
+    ) -> _file.RawFile: ...
+    @overload
+    def open(
+        self,
+        path: "PathLike",
+        mode: str = "rb",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        *,
+        stripe_unit: int | None = None,
+        width: int | None = None,
+        permissions: int = 0o666,
+    ) -> Any: ...
+    def open(
+        self,
+        path: "PathLike",
+        mode: str = "rb",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        *,
+        stripe_unit: int | None = None,
+        width: int | None = None,
+        permissions: int = 0o666,
+    ) -> Any:
+        """Open a file as the built-in ``open`` does; the mode is ``rb`` unless told otherwise.
+
+        ``mode`` is one of r, w, x, a, with + where wanted, and b for bytes; text without b.
+        ``buffering=0`` gives the RawFile itself, other values the size of its buffer in bytes
+        (default: 1 MiB; 1 in text mode: flush each line). A new file gets ``permissions`` less
+        the process's umask, and chunks of ``stripe_unit`` bytes (a power of two, 64 KiB or more)
+        that go round ``width`` servers; by default as its directory says.
+
+        Raises ValueError for a wrong mode, ramlace.Error for the rest.
+        """
+        wanted = _file.Mode.parse(mode)
+        _file.check_arguments(wanted, buffering, encoding, errors, newline)
+        how: _file.Open = {
+            "read": wanted.read,
+            "write": wanted.write,
+            "append": wanted.append,
+            "create": wanted.create,
+            "exclusive": wanted.exclusive,
+            "truncate": wanted.truncate,
+            "permissions": permissions & ~_umask() & 0o7777,
+            "stripe_unit": stripe_unit,
+            "width": width,
+            "copies": None,
+        }
+        encoded = _paths.encode(path)
+        raw = _file.RawFile(self._client.open(encoded, how), _paths.decode(encoded), wanted)
+        try:
+            return _file.wrap(raw, wanted, buffering, encoding, errors, newline)
+        except BaseException:
+            raw.close()
+            raise
+
+    def ls(self, path: "PathLike" = "/") -> list[Entry]:
+        """Return the entries of a directory, sorted by name."""
+        return sorted(self.scandir(path))
+
+    def scandir(self, path: "PathLike" = "/") -> Iterator[Entry]:
+        """Yield the entries of a directory in the servers' order."""
+        for entry in self._client.read_directory(_paths.encode(path)):
+            yield Entry(_paths.decode(entry.name), entry.kind, entry.inode)
+
+    def listdir(self, path: "PathLike" = "/") -> list[str]:
+        """Return the names in a directory, in no certain order."""
+        return [entry.name for entry in self.scandir(path)]
+
+    def stat(self, path: "PathLike", *, follow_symlinks: bool = True) -> _native.Stat:
+        """Return the attributes of what the path leads to, under the names of os.stat_result."""
+        return self._client.stat(_paths.encode(path), follow_symlinks)
+
+    def exists(self, path: "PathLike") -> bool:
+        """Return whether the path leads to something."""
+        return self._client.exists(_paths.encode(path))
+
+    def mkdir(self, path: "PathLike", permissions: int = 0o777) -> None:
+        """Make a directory, with ``permissions`` less the process's umask."""
+        self._client.mkdir(_paths.encode(path), permissions & ~_umask() & 0o7777)
+
+    def makedirs(self, path: "PathLike", permissions: int = 0o777, *, exist_ok: bool = False) -> None:
+        """Make a directory and those above it that are missing; FileExistsError unless ``exist_ok``."""
+        encoded = _paths.encode(path)
+        permissions &= ~_umask() & 0o7777
+        parent, _, name = encoded.rstrip(b"/").rpartition(b"/")
+        if exist_ok or not name:
+            self._client.mkdir_all(encoded, permissions)
+            return
+        if parent:
+            self._client.mkdir_all(parent, permissions)
+        self._client.mkdir(encoded, permissions)
+
+    def remove(self, path: "PathLike") -> None:
+        """Remove a file or a link; an open file lives until its last close."""
+        self._client.unlink(_paths.encode(path))
+
+    def rmdir(self, path: "PathLike") -> None:
+        """Remove an empty directory."""
+        self._client.rmdir(_paths.encode(path))
+
+    def rmtree(self, path: "PathLike") -> None:
+        """Remove a file, a link, or a directory with all that is in it; links are not followed."""
+        self._client.remove_tree(_paths.encode(path))
+
+    def symlink(self, target: "PathLike", path: "PathLike") -> None:
+        """Make a symbolic link at ``path`` that points to ``target``."""
+        self._client.symlink(_paths.encode(target), _paths.encode(path))
+
+    def readlink(self, path: "PathLike") -> str:
+        """Return the target of a symbolic link."""
+        return _paths.decode(self._client.read_link(_paths.encode(path)))
+
+    def truncate(self, path: "PathLike", size: int) -> None:
+        """Set the size of a file, in bytes; what is new reads as zeros."""
+        if size < 0:
+            raise ValueError(f"negative size: {size}")
+        self._client.truncate(_paths.encode(path), size)
+
+    def layout(self, path: "PathLike") -> _native.Layout:
+        """Return where a file's bytes lie, or what a directory hands down to new files."""
+        return self._client.layout(_paths.encode(path))
+
+    def set_layout(self, path: "PathLike", *, stripe_unit: int | None = None, width: int | None = None) -> None:
+        """Set what files that are made in a directory get: chunks of ``stripe_unit`` bytes on ``width`` servers.
+
+        None leaves it to the directory above, or the pool. NotADirectoryError for a file: its
+        layout was fixed when it was created.
+        """
+        self._client.set_layout(_paths.encode(path), stripe_unit, width, None)
+
+    def statfs(self) -> _native.Capacity:
+        """Return what the pool lends and holds, in bytes, over the servers that answered."""
+        return self._client.statfs()
+
+    def servers(self) -> list[_native.ServerReport]:
+        """Return what each server says of itself; ``problem`` is set for one that does not answer."""
+        return self._client.servers()
+
+    # Arrays
+
+    def array(
+        self,
+        path: "PathLike",
+        shape: SupportsIndex | tuple[SupportsIndex, ...] | None = None,
+        dtype: "DTypeLike | None" = None,
+        order: Literal["C", "F"] | None = None,
+        *,
+        stripe_unit: int | None = None,
+        width: int | None = None,
+    ) -> Array:
+        """Open the shared array at ``path``; create it, filled with zeros, when it is not there.
+
+        To create, ``shape`` is needed; ``dtype`` is float64 and ``order`` C (the last index runs
+        fastest) unless told otherwise. What is given when the array is there already must
+        agree with it: ValueError names both. TypeError for a dtype that holds Python objects,
+        FileNotFoundError when there is no array and no shape, OSError with ENOSPC when the
+        pool has no room for all of it.
+        """
+        return Array._open(self, path, shape, dtype, order, stripe_unit, width)
+
+    def from_numpy(
+        self,
+        path: "PathLike",
+        values: "NDArray[Any] | numpy.generic",
+        *,
+        stripe_unit: int | None = None,
+        width: int | None = None,
+    ) -> Array:
+        """Create a shared array with a numpy array's shape, dtype, order and content, and publish it.
+
+        FileExistsError when the name is taken. An array that is contiguous in Fortran's order
+        alone keeps that order; any other is stored in C order, whatever its strides.
+        """
+        return Array._from_numpy(self, path, values, stripe_unit, width)
+
+
+def _reconnect(pool: str, local: bool, deadline_seconds: float | None) -> Pool:
+    return Pool(pool, local=local, deadline_seconds=deadline_seconds)
+
+
+def _millis(seconds: float) -> int:
+    if not 0.001 <= seconds <= 600:
+        raise ValueError(f"a deadline lies between 0.001 and 600 seconds, not {seconds}")
+    return int(seconds * 1000)
+
+
+def _umask() -> int:
+    """Return this process's umask without touching it: setting it to look would race with other threads."""
+    with open("/proc/self/status", "rb") as file:  # noqa: PTH123
+        for line in file:
+            if line.startswith(b"Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022

@@ -1,0 +1,124 @@
+"""Measures the cases, and compares what they computed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramlace.demo.doors import Door
+from ramlace.demo.jobs import BootstrapJob, SumJob, share
+from ramlace.demo.problem import DemoError
+from ramlace.demo.team import Job, Team
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the bytes live: a row of the table.
+
+    ``make_cold`` empties the caches before each run and says how far that was verified; it is
+    None for what lives in memory. ``limit`` marks what is measured for comparison only.
+    """
+
+    key: str
+    title: str
+    servers: int
+    door: Door
+    make_cold: Callable[[], str] | None = None
+    limit: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One figure: the runs in seconds, and the bytes that all workers together looked at in one run."""
+
+    workers: int
+    runs: list[float]
+    nbytes: int
+
+    @property
+    def seconds(self) -> float:
+        """The median of the runs."""
+        return median(self.runs)
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        """10^9 bytes looked at in a second."""
+        return self.nbytes / self.seconds / 1e9
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a place, sequentially and by several workers."""
+
+    place: Place
+    sequential: Measured
+    parallel: Measured
+    cache: str | None
+    result: Floats
+
+
+def measure_sums(team: Team, workers: int, place: Place, repeat: int) -> Row:
+    """Sum all columns, in one process and split by columns; the result has shape (cols,)."""
+    door = place.door
+
+    def jobs(count: int) -> list[Job[Floats]]:
+        return [SumJob(door, share(door.cols, count, number)) for number in range(count)]
+
+    nbytes = door.rows * door.cols * 8
+    return _measure(team, workers, place, repeat, jobs, np.concatenate, {1: nbytes, workers: nbytes})
+
+
+def measure_bootstrap(team: Team, workers: int, place: Place, repeat: int, replicates: int, seed: int) -> Row:
+    """Bootstrap the means, in one process and split by replicates; the result has shape (replicates, cols)."""
+    door = place.door
+
+    def jobs(count: int) -> list[Job[Floats]]:
+        return [BootstrapJob(door, share(replicates, count, number), seed) for number in range(count)]
+
+    nbytes = door.rows * door.cols * 8
+    # Every worker needs every column: what one of them has looked at is of no use to the others.
+    return _measure(team, workers, place, repeat, jobs, np.concatenate, {1: nbytes, workers: nbytes * workers})
+
+
+def _measure(
+    team: Team,
+    workers: int,
+    place: Place,
+    repeat: int,
+    jobs: Callable[[int], list[Job[Floats]]],
+    join: Callable[[Sequence[Floats]], Floats],
+    nbytes: dict[int, int],
+) -> Row:
+    measured: list[Measured] = []
+    results: list[Floats] = []
+    cache: str | None = None
+    for count in (1, workers):
+        runs: list[float] = []
+        # A disk is slow and its runs differ little: one run, or the demo would take minutes.
+        for _ in range(1 if place.make_cold else repeat):
+            if place.make_cold:
+                cache = place.make_cold()
+            timed = team.run(jobs(count))
+            runs.append(timed.seconds)
+            results.append(join(timed.results))
+        measured.append(Measured(count, runs, nbytes[count]))
+    agree(place.title, results[0], *results[1:])
+    return Row(place, measured[0], measured[1], cache, results[0])
+
+
+def agree(title: str, expected: Floats, *others: Floats) -> None:
+    """Raise DemoError unless all results are exactly equal, NaN to NaN: the additions are the same."""
+    for other in others:
+        if expected.shape != other.shape:
+            raise DemoError(f"{title}: {other.shape} results where {expected.shape} were expected")
+        different = np.flatnonzero((expected != other) & ~(np.isnan(expected) & np.isnan(other)))
+        if len(different):
+            where = int(different[0])
+            raise DemoError(
+                f"{title}: the results DISAGREE in {len(different)} of {expected.size} values; number {where} "
+                f"is {other.flat[where]!r} instead of {expected.flat[where]!r}. This is a bug: please report it"
+            )

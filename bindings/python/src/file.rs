@@ -1,0 +1,153 @@
+//! An open file: positional reads and writes.
+
+use std::sync::{Arc, Mutex};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use ramlace_base::ErrorKind;
+use ramlace_client::{Array as ClientArray, ArrayType, File as ClientFile, Rights};
+
+use crate::buffer::Bytes;
+use crate::error::detached;
+use crate::info::{Layout, Stat};
+use crate::mapping::{Copy, Mapping};
+
+/// What the client calls it; an array is a file whose attributes say more.
+pub(crate) enum Opened {
+    File(ClientFile),
+    Array(ClientArray),
+}
+
+impl Opened {
+    fn file(&self) -> &ClientFile {
+        match self {
+            Opened::File(file) => file,
+            Opened::Array(array) => array.file(),
+        }
+    }
+}
+
+/// An open file of a pool. Offsets and sizes are bytes.
+#[pyclass(frozen, module = "ramlace._native")]
+pub(crate) struct File {
+    /// `None` once it is closed. Calls under way keep the file for themselves until they return.
+    file: Mutex<Option<Arc<Opened>>>,
+}
+
+impl File {
+    pub(crate) fn new(file: Opened) -> File {
+        File { file: Mutex::new(Some(Arc::new(file))) }
+    }
+
+    fn get(&self) -> PyResult<Arc<Opened>> {
+        let file = self.file.lock().expect("nothing panics with this lock");
+        file.clone().ok_or_else(|| PyValueError::new_err("I/O operation on closed file."))
+    }
+}
+
+#[pymethods]
+impl File {
+    /// Reads at `offset` until the buffer is full or the file ends; returns the bytes read.
+    fn read_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+        let file = self.get()?;
+        let mut bytes = Bytes::writable(buffer)?;
+        let slice = bytes.as_mut_slice();
+        detached(py, || file.file().read_at(slice, offset))
+    }
+
+    /// Writes at `offset`; returns the bytes written: fewer than given only in a full pool.
+    fn write_at(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+        let file = self.get()?;
+        let bytes = Bytes::readable(data)?;
+        let slice = bytes.as_slice();
+        detached(py, || file.file().write_at(slice, offset))
+    }
+
+    /// Writes all at the file's end; returns (where that was, the bytes written).
+    fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<(u64, usize)> {
+        let file = self.get()?;
+        let bytes = Bytes::readable(data)?;
+        let slice = bytes.as_slice();
+        Ok((detached(py, || file.file().append(slice))?, slice.len()))
+    }
+
+    /// The published size.
+    fn size(&self, py: Python<'_>) -> PyResult<u64> {
+        let file = self.get()?;
+        detached(py, || file.file().size())
+    }
+
+    /// Sets the size.
+    fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<()> {
+        let file = self.get()?;
+        detached(py, || file.file().truncate(size))
+    }
+
+    /// Takes the memory of the first `length` bytes and makes the file at least so long.
+    fn allocate(&self, py: Python<'_>, length: u64) -> PyResult<()> {
+        let file = self.get()?;
+        detached(py, || file.file().allocate(length))
+    }
+
+    /// Makes times exact at the home.
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        let file = self.get()?;
+        detached(py, || file.file().sync())
+    }
+
+    /// Attributes as the home has them now.
+    fn stat(&self, py: Python<'_>) -> PyResult<Stat> {
+        let file = self.get()?;
+        Ok(Stat::new(&detached(py, || file.file().info())?))
+    }
+
+    /// Where the bytes lie.
+    fn layout(&self) -> PyResult<Layout> {
+        Ok(Layout::of_file(self.get()?.file().layout()))
+    }
+
+    /// An array's shape, numpy's string for its type, and its order; None for a plain file.
+    fn array_type(&self) -> PyResult<Option<(Vec<u64>, String, String)>> {
+        let file = self.get()?;
+        let Opened::Array(array) = &*file else { return Ok(None) };
+        let kind: &ArrayType = array.kind();
+        Ok(Some((kind.shape().to_vec(), kind.dtype().to_owned(), kind.order().to_string())))
+    }
+
+    /// Maps the whole file for loads and stores; None where its bytes are not in this machine's
+    /// memory, or local shortcuts are off.
+    fn map(&self, py: Python<'_>) -> PyResult<Option<Mapping>> {
+        let file = self.get()?;
+        detached(py, || match file.file().map(true) {
+            Ok(mapping) => Ok(Some(Mapping::new(mapping))),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Fetches a copy of the first `length` bytes, merged in grains of `grain` bytes.
+    fn copy(&self, py: Python<'_>, length: usize, grain: usize) -> PyResult<Copy> {
+        let file = self.get()?;
+        detached(py, || {
+            // The copy owns a file of its own: it may outlive this one.
+            let rights = Rights { read: true, write: true };
+            let (own, _) = file.file().pool().raw().open(file.file().inode(), rights)?;
+            own.copy(length, grain).map(Copy::new)
+        })
+    }
+
+    /// Gives the file back; nothing happens the second time.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let file = self.file.lock().expect("nothing panics with this lock").take();
+        match file.map(Arc::try_unwrap) {
+            Some(Ok(Opened::File(file))) => detached(py, || file.close()),
+            // An array closes its file when it is dropped; that may ask a server.
+            Some(Ok(array)) => detached(py, || {
+                drop(array);
+                Ok(())
+            }),
+            // A call in another thread still uses it, and closes it by dropping it.
+            Some(Err(_)) | None => Ok(()),
+        }
+    }
+}

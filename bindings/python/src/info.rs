@@ -1,0 +1,244 @@
+//! What pools and files tell about themselves, as plain Python objects.
+
+use pyo3::prelude::*;
+use ramlace_wire::namespace::{DirectoryEntry, InodeInfo};
+use ramlace_wire::{FileKind, LayoutHints};
+
+/// Bits of `st_mode` that tell what an inode is: S_IFREG, S_IFDIR, S_IFLNK.
+fn type_bits(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::File => 0o100_000,
+        FileKind::Directory => 0o040_000,
+        FileKind::Symlink => 0o120_000,
+    }
+}
+
+fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::File => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+    }
+}
+
+/// An inode's attributes, under the names of os.stat_result.
+#[pyclass(frozen, get_all, module = "ramlace._native")]
+pub(crate) struct Stat {
+    st_mode: u32,
+    st_ino: u64,
+    st_nlink: u32,
+    st_uid: u32,
+    st_gid: u32,
+    st_size: u64,
+    st_atime_ns: i64,
+    st_mtime_ns: i64,
+    st_ctime_ns: i64,
+    st_birthtime_ns: i64,
+    kind: &'static str,
+    generation: u64,
+}
+
+impl Stat {
+    pub(crate) fn new(info: &InodeInfo) -> Stat {
+        let attributes = &info.attributes;
+        Stat {
+            st_mode: type_bits(attributes.kind) | u32::from(attributes.mode),
+            st_ino: attributes.inode.0,
+            st_nlink: attributes.links,
+            st_uid: attributes.uid,
+            st_gid: attributes.gid,
+            st_size: attributes.size,
+            st_atime_ns: attributes.accessed.nanos,
+            st_mtime_ns: attributes.modified.nanos,
+            st_ctime_ns: attributes.changed.nanos,
+            st_birthtime_ns: attributes.created.nanos,
+            kind: kind_name(attributes.kind),
+            generation: attributes.generation.0,
+        }
+    }
+}
+
+fn seconds(nanos: i64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+#[pymethods]
+impl Stat {
+    #[getter]
+    fn st_atime(&self) -> f64 {
+        seconds(self.st_atime_ns)
+    }
+
+    #[getter]
+    fn st_mtime(&self) -> f64 {
+        seconds(self.st_mtime_ns)
+    }
+
+    #[getter]
+    fn st_ctime(&self) -> f64 {
+        seconds(self.st_ctime_ns)
+    }
+
+    #[getter]
+    fn st_birthtime(&self) -> f64 {
+        seconds(self.st_birthtime_ns)
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<ramlace.Stat {} st_size={} st_mode=0o{:o} st_ino={:016x}>",
+            self.kind, self.st_size, self.st_mode, self.st_ino
+        )
+    }
+}
+
+/// Where a file's bytes lie, or what a directory hands down (`None` where it is silent).
+#[pyclass(frozen, get_all, eq, module = "ramlace._native")]
+#[derive(PartialEq, Eq)]
+pub(crate) struct Layout {
+    stripe_unit: Option<u64>,
+    width: Option<u16>,
+    copies: Option<u8>,
+    base_slot: Option<u16>,
+    stride: Option<u16>,
+    created_epoch: Option<u32>,
+}
+
+impl Layout {
+    pub(crate) fn of_file(layout: &ramlace_wire::Layout) -> Layout {
+        Layout {
+            stripe_unit: Some(layout.stripe_unit),
+            width: Some(layout.width),
+            copies: Some(layout.copies),
+            base_slot: Some(layout.base_slot.0),
+            stride: Some(layout.stride),
+            created_epoch: Some(layout.created.0),
+        }
+    }
+
+    pub(crate) fn of_directory(hints: &LayoutHints) -> Layout {
+        Layout {
+            stripe_unit: hints.stripe_unit,
+            width: hints.width,
+            copies: hints.copies,
+            base_slot: None,
+            stride: None,
+            created_epoch: None,
+        }
+    }
+}
+
+#[pymethods]
+impl Layout {
+    fn __repr__(&self) -> String {
+        let show = |value: Option<u64>| value.map_or("None".to_owned(), |number| number.to_string());
+        format!(
+            "<ramlace.Layout stripe_unit={} width={} copies={}>",
+            show(self.stripe_unit),
+            show(self.width.map(u64::from)),
+            show(self.copies.map(u64::from))
+        )
+    }
+}
+
+/// An entry of a directory.
+#[pyclass(frozen, get_all, module = "ramlace._native")]
+pub(crate) struct DirEntry {
+    name: Vec<u8>,
+    inode: u64,
+    kind: &'static str,
+}
+
+impl DirEntry {
+    pub(crate) fn new(entry: &DirectoryEntry) -> DirEntry {
+        DirEntry { name: entry.name.as_bytes().to_vec(), inode: entry.inode.0, kind: kind_name(entry.kind) }
+    }
+}
+
+/// What the pool holds, over the servers that answered. Bytes.
+#[pyclass(frozen, get_all, module = "ramlace._native")]
+pub(crate) struct Capacity {
+    total_bytes: u64,
+    used_bytes: u64,
+    free_bytes: u64,
+    inodes: u64,
+    silent_servers: u32,
+}
+
+impl Capacity {
+    pub(crate) fn new(capacity: &ramlace_client::Capacity) -> Capacity {
+        Capacity {
+            total_bytes: capacity.total_bytes,
+            used_bytes: capacity.used_bytes,
+            free_bytes: capacity.free_bytes,
+            inodes: capacity.inodes,
+            silent_servers: capacity.silent_servers,
+        }
+    }
+}
+
+#[pymethods]
+impl Capacity {
+    fn __repr__(&self) -> String {
+        format!(
+            "<ramlace.Capacity total_bytes={} used_bytes={} free_bytes={} inodes={} silent_servers={}>",
+            self.total_bytes, self.used_bytes, self.free_bytes, self.inodes, self.silent_servers
+        )
+    }
+}
+
+/// What one server says of itself; `problem` says why the numbers are missing.
+#[pyclass(frozen, get_all, module = "ramlace._native")]
+pub(crate) struct ServerReport {
+    server: u16,
+    tcp: String,
+    unix: String,
+    problem: Option<String>,
+    pid: Option<u32>,
+    keeper_pid: Option<u32>,
+    restarts: Option<u32>,
+    uptime_millis: Option<u64>,
+    store_bytes: u64,
+    used_bytes: Option<u64>,
+    read_bytes: Option<u64>,
+    written_bytes: Option<u64>,
+    requests: Option<u64>,
+    notes: Vec<String>,
+}
+
+impl ServerReport {
+    pub(crate) fn new(report: &ramlace_client::ServerReport) -> ServerReport {
+        let status = report.status.as_ref().ok();
+        ServerReport {
+            server: report.entry.server.0,
+            tcp: report.entry.tcp.clone(),
+            unix: report.entry.unix.clone(),
+            problem: report.status.as_ref().err().map(ToString::to_string),
+            pid: status.map(|status| status.pid),
+            keeper_pid: status.map(|status| status.keeper_pid),
+            restarts: status.map(|status| status.restarts),
+            uptime_millis: status.map(|status| status.uptime_millis),
+            store_bytes: report.entry.store_bytes,
+            used_bytes: status.map(|status| status.used_bytes),
+            read_bytes: status.map(|status| status.read_bytes),
+            written_bytes: status.map(|status| status.written_bytes),
+            requests: status.map(|status| status.requests),
+            notes: status.map(|status| status.notes.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+#[pymethods]
+impl ServerReport {
+    fn __repr__(&self) -> String {
+        match &self.problem {
+            None => format!(
+                "<ramlace.ServerReport {} at {} pid={}>",
+                self.server,
+                self.tcp,
+                self.pid.unwrap_or(0)
+            ),
+            Some(problem) => format!("<ramlace.ServerReport {} at {}: {problem}>", self.server, self.tcp),
+        }
+    }
+}

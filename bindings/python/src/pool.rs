@@ -1,0 +1,184 @@
+//! A connected pool.
+
+use pyo3::prelude::*;
+use ramlace_base::{Error, ErrorKind, limits};
+use ramlace_client::{ArrayType, ConnectOptions, Locator, OpenOptions, Order, Pool as ClientPool};
+use ramlace_wire::LayoutHints;
+
+use crate::error::{detached, raised};
+use crate::file::{File, Opened};
+use crate::info::{Capacity, DirEntry, Layout, ServerReport, Stat};
+
+/// A connected pool. Paths are bytes; links at the end of a path are followed by `stat` alone.
+#[pyclass(frozen, module = "ramlace._native")]
+pub(crate) struct Pool {
+    pool: ClientPool,
+}
+
+/// How Python opens a file: the letters of its mode, and hints for a new file.
+#[derive(FromPyObject)]
+struct Open {
+    #[pyo3(item)]
+    read: bool,
+    #[pyo3(item)]
+    write: bool,
+    #[pyo3(item)]
+    append: bool,
+    #[pyo3(item)]
+    create: bool,
+    #[pyo3(item)]
+    exclusive: bool,
+    #[pyo3(item)]
+    truncate: bool,
+    #[pyo3(item)]
+    permissions: u16,
+    #[pyo3(item)]
+    stripe_unit: Option<u64>,
+    #[pyo3(item)]
+    width: Option<u16>,
+    #[pyo3(item)]
+    copies: Option<u8>,
+}
+
+#[pymethods]
+impl Pool {
+    /// Connects to the pool that a locator or a name means; None is the user's default pool.
+    #[staticmethod]
+    #[pyo3(signature = (pool, local, deadline_millis))]
+    fn connect(
+        py: Python<'_>,
+        pool: Option<&str>,
+        local: bool,
+        deadline_millis: Option<u32>,
+    ) -> PyResult<Pool> {
+        let mut options = match pool {
+            Some(text) if Locator::looks_like(text) => {
+                ConnectOptions::for_locator(&raised(py, Locator::parse(text))?, None)
+            }
+            _ => ConnectOptions { pool: pool.map(str::to_owned), ..ConnectOptions::default() },
+        };
+        options.local &= local;
+        options.deadline_millis = deadline_millis.unwrap_or(limits::DEADLINE_MILLIS_DEFAULT);
+        Ok(Pool { pool: detached(py, || ClientPool::connect(&options))? })
+    }
+
+    fn open(&self, py: Python<'_>, path: &[u8], how: Open) -> PyResult<File> {
+        let options = OpenOptions {
+            read: how.read,
+            write: how.write,
+            append: how.append,
+            create: how.create,
+            exclusive: how.exclusive,
+            truncate: how.truncate,
+            mode: how.permissions,
+            hints: LayoutHints { stripe_unit: how.stripe_unit, width: how.width, copies: how.copies },
+            ..OpenOptions::default()
+        };
+        Ok(File::new(Opened::File(detached(py, || self.pool.open(path, &options))?)))
+    }
+
+    /// Creates an array of zeros; `dtype` is numpy's string, `fortran` its order.
+    #[expect(clippy::too_many_arguments, reason = "called from Python by name")]
+    fn create_array(
+        &self,
+        py: Python<'_>,
+        path: &[u8],
+        shape: Vec<u64>,
+        dtype: &str,
+        fortran: bool,
+        stripe_unit: Option<u64>,
+        width: Option<u16>,
+        permissions: u16,
+    ) -> PyResult<File> {
+        let order = if fortran { Order::F } else { Order::C };
+        let kind = raised(py, ArrayType::new(&shape, dtype, order))?;
+        let hints = LayoutHints { stripe_unit, width, copies: None };
+        let array = detached(py, || self.pool.create_array(path, &kind, hints, permissions))?;
+        Ok(File::new(Opened::Array(array)))
+    }
+
+    /// Opens an array for reading and writing.
+    fn open_array(&self, py: Python<'_>, path: &[u8]) -> PyResult<File> {
+        Ok(File::new(Opened::Array(detached(py, || self.pool.open_array(path, true, None))?)))
+    }
+
+    fn stat(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<Stat> {
+        let info = detached(py, || if follow { self.pool.stat(path) } else { self.pool.lstat(path) })?;
+        Ok(Stat::new(&info))
+    }
+
+    fn exists(&self, py: Python<'_>, path: &[u8]) -> PyResult<bool> {
+        detached(py, || self.pool.exists(path))
+    }
+
+    fn read_directory(&self, py: Python<'_>, path: &[u8]) -> PyResult<Vec<DirEntry>> {
+        detached(py, || self.pool.read_dir(path)?.map(|entry| Ok(DirEntry::new(&entry?))).collect())
+    }
+
+    fn mkdir(&self, py: Python<'_>, path: &[u8], permissions: u16) -> PyResult<()> {
+        detached(py, || self.pool.mkdir(path, permissions).map(drop))
+    }
+
+    fn mkdir_all(&self, py: Python<'_>, path: &[u8], permissions: u16) -> PyResult<()> {
+        detached(py, || self.pool.mkdir_all(path, permissions))
+    }
+
+    fn rmdir(&self, py: Python<'_>, path: &[u8]) -> PyResult<()> {
+        detached(py, || self.pool.rmdir(path))
+    }
+
+    fn unlink(&self, py: Python<'_>, path: &[u8]) -> PyResult<()> {
+        detached(py, || self.pool.unlink(path))
+    }
+
+    fn remove_tree(&self, py: Python<'_>, path: &[u8]) -> PyResult<()> {
+        detached(py, || self.pool.remove_tree(path))
+    }
+
+    fn symlink(&self, py: Python<'_>, target: &[u8], path: &[u8]) -> PyResult<()> {
+        detached(py, || self.pool.symlink(target, path).map(drop))
+    }
+
+    fn read_link(&self, py: Python<'_>, path: &[u8]) -> PyResult<Vec<u8>> {
+        detached(py, || self.pool.read_link(path))
+    }
+
+    fn truncate(&self, py: Python<'_>, path: &[u8], size: u64) -> PyResult<()> {
+        detached(py, || self.pool.truncate(path, size).map(drop))
+    }
+
+    fn layout(&self, py: Python<'_>, path: &[u8]) -> PyResult<Layout> {
+        let info = detached(py, || self.pool.get_layout(path))?;
+        Ok(info.layout.as_ref().map_or_else(|| Layout::of_directory(&info.hints), Layout::of_file))
+    }
+
+    fn set_layout(
+        &self,
+        py: Python<'_>,
+        path: &[u8],
+        stripe_unit: Option<u64>,
+        width: Option<u16>,
+        copies: Option<u8>,
+    ) -> PyResult<()> {
+        detached(py, || self.pool.set_layout(path, LayoutHints { stripe_unit, width, copies }))
+    }
+
+    fn statfs(&self, py: Python<'_>) -> PyResult<Capacity> {
+        Ok(Capacity::new(&detached(py, || self.pool.statfs())?))
+    }
+
+    fn servers(&self, py: Python<'_>) -> PyResult<Vec<ServerReport>> {
+        Ok(detached(py, || self.pool.status())?.iter().map(ServerReport::new).collect())
+    }
+
+    /// `host:port` of a server that is not forgotten.
+    fn address(&self, py: Python<'_>) -> PyResult<String> {
+        detached(py, || {
+            let map = self.pool.map()?;
+            let live = map.servers.iter().find(|entry| !entry.forgotten);
+            live.map(|entry| entry.tcp.clone()).ok_or_else(|| {
+                Error::new(ErrorKind::HostDown, "the pool has no server left that is not forgotten")
+            })
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! The command line: what is common to all commands, and the list of them.
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{cat, completions, cp, df, doctor, down, layout, ln, ls, mkdir, rm, serve, stat, status, up};
+
+/// One pool of memory, laced from many machines.
+#[derive(Parser, Debug)]
+#[command(
+    name = "ramlace",
+    version,
+    about = "Lace the memory of many machines into one pool",
+    long_about = "ramlace laces the memory of many machines into one pool of files and arrays.\n\n\
+                  A pool is a set of servers that lend memory. Paths in a pool are written ramlace:/path, \
+                  or ramlace://host:port/path for a pool that lives elsewhere.",
+    after_help = "Examples:\n  \
+                  ramlace up --servers 4 --memory 4GiB      start a pool on this machine\n  \
+                  ramlace cp big.npy ramlace:/big.npy       copy a file into it, striped over the servers\n  \
+                  ramlace ls -l /                           look at it\n  \
+                  ramlace cp ramlace:/big.npy - | sha256sum copy it out\n  \
+                  ramlace down                              stop the pool; what it holds is gone\n\n\
+                  Exit codes: 0 done, 1 failed, 2 wrong usage.",
+    disable_help_subcommand = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    /// The pool: the name of one on this machine, or host:port of one elsewhere
+    /// [default: RAMLACE_POOL, else 'default']
+    #[arg(long, global = true, value_name = "NAME")]
+    pub pool: Option<String>,
+
+    /// Print results as JSON on standard output, and a failure as {"error": {"kind", "errno", "message"}}
+    /// on standard error
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Every command.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Start a pool on this machine
+    Up(up::Args),
+    /// Stop a pool; what it holds is gone
+    Down(down::Args),
+    /// What is running: servers, their fill and how they are
+    Status(status::Args),
+    /// What this machine offers to ramlace
+    Doctor(doctor::Args),
+    /// List a directory of the pool
+    Ls(ls::Args),
+    /// Everything about files and directories of the pool
+    Stat(stat::Args),
+    /// Copy files into the pool, out of it and within it
+    Cp(cp::Args),
+    /// Print files of the pool
+    Cat(cat::Args),
+    /// Remove files and directories of the pool
+    Rm(rm::Args),
+    /// Make directories in the pool
+    Mkdir(mkdir::Args),
+    /// Make a symbolic link in the pool
+    Ln(ln::Args),
+    /// How much room the pool has
+    Df(df::Args),
+    /// Look at, or set, how files are striped over the servers
+    Layout(layout::Args),
+    /// Run one server in the foreground
+    Serve(serve::Args),
+    /// The process that a server's keeper starts.
+    #[command(name = "serve-child", hide = true)]
+    ServeChild(serve::ChildArgs),
+    /// Print the completion script for a shell
+    Completions(completions::Args),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_explains_itself() {
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            assert!(command.get_about().is_some(), "{} has no description", command.get_name());
+            assert!(command.get_after_help().is_some(), "{} has no example", command.get_name());
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! `cp`: copies files into the pool, out of it and within it.
+
+use std::ffi::OsString;
+
+use ramlace_base::units::{format_bytes, parse_bytes};
+use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_wire::LayoutHints;
+use serde_json::json;
+
+use super::cp_stream;
+use super::mkdir::umask;
+use crate::copy::{CopyOptions, Kind, Root, Side, Summary, copy};
+use crate::failure::{Done, Failure};
+use crate::output::Output;
+use crate::place::{Place, Pools, base_name};
+
+const EXAMPLES: &str = "\
+Examples:
+  ramlace cp big.npy ramlace:/data/                     in
+  ramlace cp -r results ramlace:/results                a directory
+  ramlace cp ramlace:/data/big.npy .                    out
+  ramlace cp --width 1 --stripe-unit 8MiB a ramlace:/b  striped otherwise than usual
+  tar c dir | ramlace cp - ramlace:/dir.tar             from standard input
+  ramlace cp ramlace:/x - | sha256sum                   to standard output
+
+Paths without ramlace: are local. Mode and time of change are kept, holes stay holes, links are copied as links
+with -r and followed without. A copy that fails is removed, or named where it overwrote something.";
+
+/// Threads that copy unless told otherwise: enough to keep several servers busy.
+const JOBS_DEFAULT: u8 = 4;
+
+/// Arguments of `cp`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// What to copy, and where to: into a directory that is there, else under that name; '-' is standard
+    /// input or output
+    #[arg(required = true, num_args = 2.., value_names = ["SRC", "DST"])]
+    pub paths: Vec<OsString>,
+
+    /// Directories too, with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub recursive: bool,
+
+    /// Copy by N threads at once, parts of big files included
+    #[arg(short, long, default_value_t = JOBS_DEFAULT, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub jobs: u8,
+
+    /// Bytes of a chunk of new files in the pool: a power of two from 64KiB to 1GiB
+    /// [default: what their directory hands down, else 2MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub stripe_unit: Option<u64>,
+
+    /// Over how many servers new files in the pool are spread
+    /// [default: what their directory hands down, else all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub width: Option<u16>,
+}
+
+/// Copies; says what failed.
+pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
+    let options = CopyOptions {
+        recursive: args.recursive,
+        jobs: args.jobs.into(),
+        hints: LayoutHints { stripe_unit: args.stripe_unit, width: args.width, copies: None },
+        umask: umask(),
+    };
+    let places = args.paths.iter().map(|path| Place::parse(path)).collect::<Result<Vec<Place>>>()?;
+    let Some((destination, sources)) = places.split_last() else {
+        unreachable!("the command line asks for two paths at least");
+    };
+    if let Some(done) = stream(sources, destination, &options, pools, output) {
+        return done;
+    }
+    let roots = plan(sources, destination, pools)?;
+    report(copy(roots, &options, output.json), output)
+}
+
+/// Copies that go through a pipe or a device; `None` when this is none.
+fn stream(
+    sources: &[Place],
+    destination: &Place,
+    options: &CopyOptions,
+    pools: &mut Pools,
+    output: &mut Output,
+) -> Option<Done> {
+    let is_stream = |place: &Place| match place {
+        Place::Stream => true,
+        // A pipe such as <(command), or a device.
+        Place::Local(path) => Side::Local(path.clone()).look(true).is_ok_and(|found| {
+            found.is_some_and(|found| found.kind == Kind::Stream)
+        }),
+        Place::Pool(_) => false,
+    };
+    if !is_stream(destination) && !(sources.len() == 1 && is_stream(&sources[0])) {
+        return sources.contains(&Place::Stream).then(|| {
+            Err(invalid("'-' is copied alone; write one source and one destination").into())
+        });
+    }
+    Some(match (sources, destination) {
+        ([Place::Pool(locator)], to @ (Place::Stream | Place::Local(_))) => {
+            pools.of(locator).map_err(Failure::from).and_then(|pool| cp_stream::out(&pool, &locator.path, to, output))
+        }
+        ([from @ (Place::Stream | Place::Local(_))], Place::Pool(locator)) => pools
+            .of(locator)
+            .map_err(Failure::from)
+            .and_then(|pool| cp_stream::into(from, &pool, &locator.path, options, output)),
+        ([_], _) => Err(no_pool().into()),
+        _ => Err(invalid("a pipe or a device takes one file; write one source and one destination").into()),
+    })
+}
+
+/// The full path of each copy.
+fn plan(sources: &[Place], destination: &Place, pools: &mut Pools) -> Result<Vec<Root>> {
+    if !matches!(destination, Place::Pool(_)) && !sources.iter().any(|place| matches!(place, Place::Pool(_))) {
+        return Err(no_pool());
+    }
+    let to = side(destination, pools)?;
+    let found = to.look(true)?;
+    let is_directory = found.is_some_and(|found| found.kind == Kind::Directory);
+    let must_be_directory = sources.len() > 1 || (to.path().ends_with(b"/") && found.is_some());
+    if must_be_directory && !is_directory {
+        return Err(Error::new(
+            ErrorKind::NotDirectory,
+            format!("{} is no directory, so several files cannot be copied into it", to.shown()),
+        ));
+    }
+    let root = |place: &Place| {
+        let from = side(place, pools)?;
+        if !is_directory {
+            return Ok(Root { from, to: to.clone() });
+        }
+        let name = match base_name(from.path()) {
+            // The content of '.', '..' or a root goes into the directory itself.
+            b"" => return Ok(Root { from, to: to.clone() }),
+            name => name.to_vec(),
+        };
+        Ok(Root { to: to.entry(&name), from })
+    };
+    sources.iter().map(root).collect()
+}
+
+fn side(place: &Place, pools: &mut Pools) -> Result<Side> {
+    match place {
+        Place::Local(path) => Ok(Side::Local(path.clone())),
+        Place::Pool(locator) => Ok(Side::Pool(pools.of(locator)?, locator.path.clone())),
+        Place::Stream => unreachable!("streams were dealt with before"),
+    }
+}
+
+fn report(summary: Summary, output: &mut Output) -> Done {
+    let Summary { files, bytes, errors, given_up, took } = summary;
+    if output.json {
+        output.json(&json!({
+            "files": files, "bytes": bytes, "errors": errors, "given_up": given_up, "seconds": took.as_secs_f64(),
+        }))?;
+        output.flush()?;
+    }
+    if errors == 0 {
+        return Ok(());
+    }
+    if files > 0 || errors > 1 {
+        let rest = if given_up { "; the rest was not begun, as there is no room" } else { "" };
+        output.note(format_args!("{files} copied ({}), {errors} failed{rest}", format_bytes(bytes)));
+    }
+    Err(Failure::Told)
+}
+
+fn no_pool() -> Error {
+    invalid("neither side is in a pool; write ramlace:/path for what is, or use cp(1)")
+}
+
+fn invalid(text: &str) -> Error {
+    Error::new(ErrorKind::Invalid, text)
+}

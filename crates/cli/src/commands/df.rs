@@ -1,0 +1,51 @@
+//! `df`: how much room the pool has.
+
+use ramlace_base::units::format_bytes;
+use serde_json::json;
+
+use crate::failure::Done;
+use crate::output::Output;
+use crate::place::Pools;
+use crate::show::{percent, table};
+
+const EXAMPLES: &str = "\
+Examples:
+  ramlace df
+  ramlace df --json | jq .free_bytes
+
+Bytes of servers that do not answer are not counted; `ramlace status` shows each server.";
+
+/// Arguments of `df`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {}
+
+/// Prints the sums over all servers that answer.
+pub fn run(_: &Args, pools: &mut Pools, output: &mut Output) -> Done {
+    let capacity = pools.usual()?.statfs()?;
+    if output.json {
+        return output.json(&json!({
+            "total_bytes": capacity.total_bytes, "used_bytes": capacity.used_bytes,
+            "free_bytes": capacity.free_bytes, "inodes": capacity.inodes,
+            "silent_servers": capacity.silent_servers,
+        }));
+    }
+    let rows = [
+        ["SIZE", "USED", "FREE", "FILL", "INODES"].map(str::to_owned).to_vec(),
+        vec![
+            format_bytes(capacity.total_bytes),
+            format_bytes(capacity.used_bytes),
+            format_bytes(capacity.free_bytes),
+            format!("{:.1}%", percent(capacity.used_bytes, capacity.total_bytes)),
+            capacity.inodes.to_string(),
+        ],
+    ];
+    table(&rows, &[0, 1, 2, 3, 4]).into_iter().try_for_each(|line| output.line(line))?;
+    if capacity.silent_servers > 0 {
+        output.note(format_args!(
+            "{} servers do not answer and are not counted; see 'ramlace status'",
+            capacity.silent_servers
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! `doctor`: what this machine offers to ramlace.
+
+use serde_json::json;
+
+use super::doctor_checks::{Finding, State, checks};
+use crate::failure::{Done, Failure};
+use crate::output::Output;
+use crate::show::table;
+
+const EXAMPLES: &str = "\
+Examples:
+  ramlace doctor
+  ramlace doctor --json | jq '.checks[] | select(.state != \"ok\")'
+
+ok: found and used. absent: ramlace works without it, as it says. broken: ramlace cannot work here; exit code 1.";
+
+/// Arguments of `doctor`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {}
+
+/// Prints one line for each thing that was looked at.
+pub fn run(_: &Args, output: &mut Output) -> Done {
+    let findings = checks();
+    let healthy = findings.iter().all(|finding| finding.state != State::Broken);
+    if output.json {
+        let checks = findings.iter().map(|finding| {
+            json!({"name": finding.name, "state": finding.state.word(), "found": finding.found})
+        });
+        output.json(&json!({"healthy": healthy, "checks": checks.collect::<Vec<_>>()}))?;
+    } else {
+        let row = |finding: &Finding| {
+            vec![finding.state.word().to_owned(), finding.name.to_owned(), finding.found.clone()]
+        };
+        let rows: Vec<Vec<String>> = findings.iter().map(row).collect();
+        table(&rows, &[]).into_iter().try_for_each(|line| output.line(line))?;
+    }
+    output.flush()?;
+    if healthy { Ok(()) } else { Err(Failure::Told) }
+}

@@ -1,0 +1,48 @@
+//! One file for each command: its arguments and what it does.
+
+pub mod cat;
+pub mod completions;
+pub mod cp;
+mod cp_stream;
+pub mod df;
+pub mod doctor;
+mod doctor_checks;
+pub mod down;
+pub mod layout;
+pub mod ln;
+pub mod ls;
+pub mod mkdir;
+pub mod rm;
+pub mod serve;
+pub mod stat;
+pub mod status;
+pub mod up;
+mod up_plan;
+
+use crate::args::{Cli, Command};
+use crate::failure::Done;
+use crate::output::Output;
+use crate::place::Pools;
+
+/// Runs the command that was asked for.
+pub fn run(cli: &Cli, output: &mut Output) -> Done {
+    let mut pools = Pools::new(cli.pool.as_deref());
+    match &cli.command {
+        Command::Up(args) => up::run(args, cli.pool.as_deref(), output),
+        Command::Down(args) => down::run(args, cli.pool.as_deref(), output),
+        Command::Status(args) => status::run(args, cli.pool.as_deref(), output),
+        Command::Doctor(args) => doctor::run(args, output),
+        Command::Ls(args) => ls::run(args, &mut pools, output),
+        Command::Stat(args) => stat::run(args, &mut pools, output),
+        Command::Cp(args) => cp::run(args, &mut pools, output),
+        Command::Cat(args) => cat::run(args, &mut pools, cli.json),
+        Command::Rm(args) => rm::run(args, &mut pools, output),
+        Command::Mkdir(args) => mkdir::run(args, &mut pools, output),
+        Command::Ln(args) => ln::run(args, &mut pools, output),
+        Command::Df(args) => df::run(args, &mut pools, output),
+        Command::Layout(args) => layout::run(args, &mut pools, output),
+        Command::Serve(args) => serve::run(args, cli.pool.as_deref()),
+        Command::ServeChild(args) => serve::run_child(args),
+        Command::Completions(args) => completions::run(args, output),
+    }
+}

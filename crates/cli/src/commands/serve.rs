@@ -1,0 +1,232 @@
+//! `serve`: one server in the foreground; and the hidden process that its keeper starts.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use ramlace_base::{Error, ErrorKind, Result, limits, units};
+use ramlace_client::{PoolDirectory, pool_name, read_secret_file};
+use ramlace_server::ServeOptions;
+
+use crate::failure::{Done, Failure};
+use crate::show::hex;
+
+const EXAMPLES: &str = "\
+Examples:
+  ramlace serve --pool-id 0123456789abcdef0123456789abcdef --memory 8GiB \\
+      --server 0 --servers 2 --listen 0.0.0.0:7000 --advertise node0:7000 --secret-file secret --unix /tmp/r0
+  ramlace serve --pool-id 0123456789abcdef0123456789abcdef --memory 8GiB \\
+      --server 1 --servers 2 --listen 0.0.0.0:7000 --advertise node1:7000 --secret-file secret --unix /tmp/r1 \\
+      --coordinator node0:7000
+
+All servers of a pool are told the same --pool-id, --servers, --slots and secret (64 hexadecimal digits in a
+file that nobody else can read, such as `ramlace up` makes). On one machine `ramlace up` does all this.
+SIGTERM or Ctrl-C stops the server; what it holds is gone.";
+
+/// Arguments of `serve`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Memory to lend, such as 4GiB
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub memory: u64,
+
+    /// This server's number, from 0
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub server: u16,
+
+    /// How many servers the pool begins with
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub servers: u16,
+
+    /// Slots of the pool [default: 4096, more for more than 256 servers]
+    #[arg(long, value_name = "N")]
+    pub slots: Option<u32>,
+
+    /// HOST:PORT of server 0; every other server needs it
+    #[arg(long, value_name = "HOST:PORT")]
+    pub coordinator: Option<String>,
+
+    /// Address to listen on; port 0 lets the system choose
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS:PORT")]
+    pub listen: String,
+
+    /// HOST:PORT by which others reach this server [default: the address it listens on]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+
+    /// Path of the Unix socket for clients on this machine [default: in the pool's directory]
+    #[arg(long, value_name = "PATH")]
+    pub unix: Option<PathBuf>,
+
+    /// File with the pool's secret [default: in the pool's directory]
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+
+    /// The pool's id, 32 hexadecimal digits, the same for all its servers [default for a pool of one: random]
+    #[arg(long, value_name = "HEX")]
+    pub pool_id: Option<String>,
+
+    /// Where the memory comes from
+    #[arg(long, default_value = "auto", value_name = "KIND", value_parser = ["auto", "private-tmpfs", "shared-memory"])]
+    pub backing: String,
+
+    /// Do not take the whole memory from the machine at once, but as files need it
+    #[arg(long)]
+    pub no_reserve: bool,
+
+    /// Descriptor to which `listening ADDRESS` and `ready`, or `error TEXT`, are written.
+    #[arg(long, hide = true, value_name = "N")]
+    pub ready_fd: Option<i32>,
+
+    /// Leave the terminal and its session first.
+    #[arg(long, hide = true)]
+    pub detach: bool,
+}
+
+/// Arguments of the hidden `serve-child`.
+#[derive(clap::Args, Debug)]
+pub struct ChildArgs {
+    /// Configuration from the keeper, as JSON.
+    pub config: String,
+}
+
+/// Runs the keeper until the server is told to stop.
+pub fn run(args: &Args, named: Option<&str>) -> Done {
+    if args.detach {
+        // Fails only for the leader of a process group, which `up` never makes of a server.
+        rustix::process::setsid().map_err(|errno| Error::from_io(&errno.into(), "leaving the terminal"))?;
+    }
+    let ready = args.ready_fd.map(adopt).transpose()?;
+    let outcome = options(args, named).and_then(|mut options| {
+        // The name becomes part of the store's, which takes no dots.
+        options.pool_name = options.pool_name.replace('.', "_");
+        Ok(options)
+    });
+    let options = match outcome {
+        Ok(options) => options,
+        Err(error) => {
+            if let Some(ready) = ready {
+                // Whoever started the server may have gone; the error is returned all the same.
+                let _ = rustix::io::write(&ready, format!("error {error}\n").as_bytes());
+            }
+            return Err(error.into());
+        }
+    };
+    ramlace_server::keep(&options, ready)?;
+    Ok(())
+}
+
+/// Runs the child until the server stops.
+pub fn run_child(args: &ChildArgs) -> Done {
+    match ramlace_server::run_child(&args.config) {
+        0 => Ok(()),
+        code => Err(Failure::Code(u8::try_from(code).unwrap_or(1))),
+    }
+}
+
+/// Fills in what was not said from the pool's directory, which must be there then.
+fn options(args: &Args, named: Option<&str>) -> Result<ServeOptions> {
+    let name = pool_name(named);
+    let directory = PoolDirectory::locate(&name)?;
+    if args.unix.is_none() || args.secret_file.is_none() {
+        directory.create()?;
+    }
+    let secret_file = args.secret_file.clone().unwrap_or_else(|| directory.secret_path());
+    // A secret that others can read is refused before the server takes anything.
+    read_secret_file(&secret_file)?;
+    let socket = || directory.socket_path(ramlace_base::ServerId(args.server));
+    Ok(args.options_of(name, pool_id(args)?, args.unix.clone().unwrap_or_else(socket), secret_file))
+}
+
+impl Args {
+    /// What the server is told, with what the arguments may leave open.
+    pub fn options_of(&self, name: String, pool_id: String, unix: PathBuf, secret_file: PathBuf) -> ServeOptions {
+        ServeOptions {
+            pool_name: name,
+            pool_id,
+            server: self.server,
+            servers: self.servers,
+            slots: self.slots.unwrap_or_else(|| default_slots(self.servers)),
+            coordinator: self.coordinator.clone(),
+            listen: self.listen.clone(),
+            advertise: self.advertise.clone(),
+            unix,
+            secret_file,
+            store_bytes: self.memory,
+            backing: self.backing.clone(),
+            reserve: !self.no_reserve,
+        }
+    }
+}
+
+/// As many slots as usual, or as many as so many servers need.
+pub fn default_slots(servers: u16) -> u32 {
+    limits::SLOTS_DEFAULT.max(u32::from(servers) * limits::SLOTS_PER_SERVER_MIN)
+}
+
+fn pool_id(args: &Args) -> Result<String> {
+    match &args.pool_id {
+        Some(id) if id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) => Ok(id.to_ascii_lowercase()),
+        Some(id) => Err(Error::new(
+            ErrorKind::Invalid,
+            format!("'{}' is no id of a pool, which has 32 hexadecimal digits", id.escape_debug()),
+        )),
+        None if args.servers == 1 => random_pool_id(),
+        None => Err(Error::new(
+            ErrorKind::Invalid,
+            "the servers of a pool share its id; give all of them the same --pool-id of 32 hexadecimal digits",
+        )),
+    }
+}
+
+/// A new pool's id: 128 random bits as 32 hexadecimal digits.
+pub fn random_pool_id() -> Result<String> {
+    let mut id = [0u8; 16];
+    let filled = rustix::rand::getrandom(&mut id[..], rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::from_io(&errno.into(), "asking for random bytes"))?;
+    assert_eq!(filled, id.len(), "the kernel gives up to 256 random bytes at once");
+    Ok(hex(&id))
+}
+
+/// Takes over the descriptor that `up` left open for this process.
+#[allow(unsafe_code)]
+fn adopt(number: i32) -> Result<OwnedFd> {
+    let refuse = |why: &str| Error::new(ErrorKind::BadHandle, format!("--ready-fd {number}: {why}"));
+    if number <= 2 {
+        return Err(refuse("standard input, output and error are taken"));
+    }
+    if std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_err() {
+        return Err(refuse("no such descriptor is open"));
+    }
+    // SAFETY: the number is open; it was given to this process for this use alone, at its start,
+    // before anything else in it could have opened a descriptor of that number.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)
+        .map_err(|errno| Error::from_io(&errno.into(), "taking over --ready-fd"))?;
+    Ok(descriptor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_servers_get_enough_slots() {
+        assert_eq!(default_slots(1), 4096);
+        assert_eq!(default_slots(4096), 65_536);
+    }
+
+    #[test]
+    fn pool_ids_are_random_and_checked() {
+        let id = random_pool_id().unwrap();
+        assert_eq!(id.len(), 32);
+        assert_ne!(id, random_pool_id().unwrap());
+    }
+
+    #[test]
+    fn a_descriptor_that_is_not_open_is_refused() {
+        for number in [-1, 0, 2, 1_000_000] {
+            assert_eq!(adopt(number).unwrap_err().kind(), ErrorKind::BadHandle, "{number}");
+        }
+    }
+}

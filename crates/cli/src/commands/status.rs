@@ -1,0 +1,173 @@
+//! `status`: what is running.
+
+use ramlace_base::units::format_bytes;
+use ramlace_base::{Error, Result};
+use ramlace_client::{Pool, PoolDirectory, PoolFile, ServerReport, pool_name};
+use ramlace_wire::session::ServerStatus;
+use serde_json::{Value, json};
+
+use crate::failure::{Done, Failure};
+use crate::output::Output;
+use crate::place::connect_options;
+use crate::show::{duration_text, percent, table};
+
+const EXAMPLES: &str = "\
+Examples:
+  ramlace status                     the default pool
+  ramlace status --pool lab          the pool 'lab' of this machine
+  ramlace status --pool node0:7000   the pool of that server
+  ramlace status --json | jq '.servers[].used_bytes'
+
+The exit code is 1 when a server does not answer.";
+
+/// Arguments of `status`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {}
+
+/// One server, as far as it is known.
+struct Row {
+    server: u16,
+    address: String,
+    status: Result<ServerStatus>,
+}
+
+impl From<ServerReport> for Row {
+    fn from(report: ServerReport) -> Row {
+        Row { server: report.entry.server.0, address: report.entry.tcp, status: report.status }
+    }
+}
+
+/// Prints one line for each server and the pool's sums.
+pub fn run(_: &Args, named: Option<&str>, output: &mut Output) -> Done {
+    let (pool, rows) = ask(named)?;
+    if output.json {
+        output.json(&as_json(&pool, &rows))?;
+    } else {
+        print(&pool, &rows, output)?;
+    }
+    output.flush()?;
+    if rows.iter().all(|row| row.status.is_ok()) { Ok(()) } else { Err(Failure::Told) }
+}
+
+/// Asks every server. When none answers, the pool's file says which there should be.
+fn ask(named: Option<&str>) -> Result<(String, Vec<Row>)> {
+    let is_address = named.is_some_and(|name| name.contains(':'));
+    let name = if is_address { named.unwrap_or_default().to_owned() } else { pool_name(named) };
+    match Pool::connect(&connect_options(named)).and_then(|pool| pool.status()) {
+        Ok(reports) => Ok((name, reports.into_iter().map(Row::from).collect())),
+        Err(error) if is_address => Err(error),
+        Err(error) => {
+            let file = PoolDirectory::locate(&name)?.read_pool_file()?;
+            Ok((name, silent_rows(&file, &error)))
+        }
+    }
+}
+
+fn silent_rows(file: &PoolFile, error: &Error) -> Vec<Row> {
+    let row = |server: &ramlace_client::PoolFileServer| Row {
+        server: server.server,
+        address: server.tcp.clone(),
+        status: Err(error.clone()),
+    };
+    file.servers.iter().map(row).collect()
+}
+
+fn print(pool: &str, rows: &[Row], output: &mut Output) -> Done {
+    let head = ["SERVER", "ADDRESS", "PID", "UP", "USED", "OF", "FILL", "SESSIONS", "RESTARTS", "STATE"];
+    let mut lines: Vec<Vec<String>> = vec![head.map(str::to_owned).to_vec()];
+    lines.extend(rows.iter().map(cells));
+    for line in table(&lines, &[0, 2, 3, 4, 5, 6, 7, 8]) {
+        output.line(line)?;
+    }
+    let (used, total) = sums(rows);
+    let answering = rows.iter().filter(|row| row.status.is_ok()).count();
+    output.line(format_args!(
+        "\nPool '{pool}': {answering} of {} servers answer; {} of {} used ({:.1} %).",
+        rows.len(),
+        format_bytes(used),
+        format_bytes(total),
+        percent(used, total)
+    ))?;
+    for row in rows {
+        if let Err(error) = &row.status {
+            output.note(format_args!("server {} does not answer: {error}", row.server));
+        }
+    }
+    Ok(())
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let (server, address) = (row.server.to_string(), row.address.clone());
+    match &row.status {
+        Ok(status) => vec![
+            server,
+            address,
+            status.pid.to_string(),
+            duration_text(status.uptime_millis),
+            format_bytes(status.used_bytes),
+            format_bytes(status.store_bytes),
+            format!("{:.1}%", percent(status.used_bytes, status.store_bytes)),
+            status.sessions.to_string(),
+            status.restarts.to_string(),
+            "up".into(),
+        ],
+        Err(_) => {
+            let mut cells = vec![server, address];
+            cells.extend(std::iter::repeat_n("-".to_owned(), 7));
+            cells.push("not answering".into());
+            cells
+        }
+    }
+}
+
+/// Used and lent bytes of the servers that answer.
+fn sums(rows: &[Row]) -> (u64, u64) {
+    let answers = rows.iter().filter_map(|row| row.status.as_ref().ok());
+    answers.fold((0, 0), |(used, total), status| (used + status.used_bytes, total + status.store_bytes))
+}
+
+fn as_json(pool: &str, rows: &[Row]) -> Value {
+    let (used, total) = sums(rows);
+    json!({
+        "pool": pool,
+        "healthy": rows.iter().all(|row| row.status.is_ok()),
+        "used_bytes": used,
+        "total_bytes": total,
+        "free_bytes": total.saturating_sub(used),
+        "servers": rows.iter().map(row_json).collect::<Vec<_>>(),
+    })
+}
+
+fn row_json(row: &Row) -> Value {
+    match &row.status {
+        Ok(status) => json!({
+            "server": row.server, "address": row.address, "state": "up",
+            "pid": status.pid, "keeper_pid": status.keeper_pid, "restarts": status.restarts,
+            "uptime_seconds": status.uptime_millis as f64 / 1000.0, "epoch": status.epoch.0,
+            "store_bytes": status.store_bytes, "used_bytes": status.used_bytes, "meta_bytes": status.meta_bytes,
+            "reserved_bytes": status.reserved_bytes, "inodes": status.inodes, "lanes": status.lanes,
+            "sessions": status.sessions, "connections": status.connections, "requests": status.requests,
+            "read_bytes": status.read_bytes, "written_bytes": status.written_bytes, "notes": status.notes,
+        }),
+        Err(error) => json!({
+            "server": row.server, "address": row.address, "state": "not answering", "error": error.message(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ramlace_base::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_silent_server_has_as_many_cells_as_others() {
+        let error = Error::new(ErrorKind::HostDown, "gone");
+        let row = Row { server: 1, address: "a:1".into(), status: Err(error) };
+        assert_eq!(cells(&row).len(), 10);
+        let value = as_json("lab", &[row]);
+        assert_eq!((&value["healthy"], &value["servers"][0]["state"]), (&json!(false), &json!("not answering")));
+    }
+}

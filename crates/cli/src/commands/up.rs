@@ -1,0 +1,219 @@
+//! `up`: starts a pool on this machine.
+
+use std::time::{Duration, Instant};
+
+use ramlace_base::units::{format_bytes, parse_bytes};
+use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
+use ramlace_client::{POOL_DEFAULT, PoolDirectory, PoolFile, PoolFileServer, pool_name};
+use ramlace_server::ServeOptions;
+use serde_json::json;
+
+use super::serve::{default_slots, random_pool_id};
+use super::up_plan::{Addresses, share_memory};
+use crate::daemon::{Daemon, wait_until};
+use crate::failure::Done;
+use crate::lock::DirectoryLock;
+use crate::output::Output;
+use crate::stop::{count_servers, remove_stale_stores, stop_servers};
+use crate::pool_processes;
+
+const EXAMPLES: &str = "\
+Examples:
+  ramlace up                                     one server with half of the free memory
+  ramlace up --servers 4 --memory 4GiB           four servers that share 4 GiB
+  ramlace up --pool lab --listen 10.0.0.5:7000   reachable from other machines; server n listens on port 7000 + n
+
+The servers run until `ramlace down`. What a pool holds is gone with it.";
+
+/// How long all servers together may take to become ready.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Arguments of `up`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// How many servers
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(limits::SERVERS_MAX)))]
+    pub servers: u16,
+
+    /// Memory of all servers together, such as 4GiB [default: half of what the machine has available]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory: Option<u64>,
+
+    /// Slots of the pool: the partitions in which bytes and names are kept [default: 4096]
+    #[arg(long, value_name = "N")]
+    pub slots: Option<u32>,
+
+    /// Address to listen on; with a port other than 0, server n takes that port + n
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS:PORT")]
+    pub listen: String,
+
+    /// Host name or address by which others reach the servers [default: the address of --listen]
+    #[arg(long, value_name = "HOST")]
+    pub advertise: Option<String>,
+
+    /// Do not take the whole memory from the machine at once, but as files need it
+    #[arg(long)]
+    pub no_reserve: bool,
+
+    /// Where the memory comes from
+    #[arg(long, default_value = "auto", value_name = "KIND", value_parser = ["auto", "private-tmpfs", "shared-memory"])]
+    pub backing: String,
+}
+
+/// Starts the pool and says how to use it.
+pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
+    let began = Instant::now();
+    let addresses = Addresses::parse(&args.listen, args.advertise.as_deref(), args.servers)?;
+    let store_bytes = share_memory(args.memory, args.servers, &ramlace_store::machine_memory()?)?;
+    let directory = PoolDirectory::locate(&pool_name(named))?;
+    directory.create()?;
+    let _lock = DirectoryLock::take(&directory)?;
+    let notes = clear_stale(&directory)?;
+    for note in &notes {
+        output.note(note);
+    }
+    let file = start(args, &directory, &addresses, store_bytes).inspect_err(|_| {
+        // The failure is what people must hear of; a directory that stays is found by the next `up`.
+        let _ = stop_servers(&directory.secret_path());
+        let _ = remove_stale_stores(&directory);
+        let _ = directory.remove();
+    })?;
+    let memory = store_bytes * u64::from(args.servers);
+    tell(&file, &directory, &addresses, memory, &notes, began.elapsed(), output)
+}
+
+/// Refuses a pool that runs; clears away what a dead one left.
+fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
+    let running = pool_processes::find(&directory.secret_path())?;
+    if !running.is_empty() {
+        let named = option_for(directory.name());
+        return Err(Error::new(
+            ErrorKind::Exists,
+            format!(
+                "pool '{}' is running already ({} server{}); use it, stop it with 'ramlace down{named}', \
+                 or start another with --pool NAME",
+                directory.name(),
+                count_servers(&running),
+                if count_servers(&running) == 1 { "" } else { "s" }
+            ),
+        ));
+    }
+    let mut notes = Vec::new();
+    let doing = |error| Error::from_io(&error, format!("clearing {}", directory.path().display()));
+    let entries = std::fs::read_dir(directory.path()).map_err(doing)?;
+    let names: Vec<_> = entries.collect::<std::io::Result<Vec<_>>>().map_err(doing)?;
+    // A directory with nothing but a secret is what this very `up` has made.
+    if names.iter().any(|entry| entry.file_name() != "secret") {
+        for entry in &names {
+            std::fs::remove_file(entry.path()).map_err(doing)?;
+        }
+        notes.push(format!("removed what a pool that is no longer running left in {}", directory.path().display()));
+        directory.create()?;
+    }
+    let freed = remove_stale_stores(directory)?;
+    if freed > 0 {
+        notes.push(format!("gave back {} of shared memory that its servers had left", format_bytes(freed)));
+    }
+    Ok(notes)
+}
+
+/// Server 0 first, for it has the coordinator; the others at once when it listens.
+fn start(args: &Args, directory: &PoolDirectory, addresses: &Addresses, store_bytes: u64) -> Result<PoolFile> {
+    let pool_id = random_pool_id()?;
+    let options = |server: u16, coordinator: Option<String>| ServeOptions {
+        pool_name: directory.name().to_owned(),
+        pool_id: pool_id.clone(),
+        server,
+        servers: args.servers,
+        slots: args.slots.unwrap_or_else(|| default_slots(args.servers)),
+        coordinator,
+        listen: addresses.listen(server),
+        advertise: addresses.advertise(server),
+        unix: directory.socket_path(ServerId(server)),
+        secret_file: directory.secret_path(),
+        store_bytes,
+        backing: args.backing.clone(),
+        reserve: !args.no_reserve,
+    };
+    let log = |server| directory.log_path(ServerId(server));
+    let first = options(0, None);
+    first.check()?;
+    let end = Instant::now() + PATIENCE;
+    let mut daemons = vec![Daemon::start(&first, &log(0))?];
+    wait_until(&mut daemons, end, |daemon| daemon.address.is_some())?;
+    let coordinator = addresses.advertise(0).or_else(|| daemons[0].address.clone());
+    for server in 1..args.servers {
+        daemons.push(Daemon::start(&options(server, coordinator.clone()), &log(server))?);
+    }
+    wait_until(&mut daemons, end, |daemon| daemon.ready)?;
+    let servers = daemons.iter().map(|daemon| PoolFileServer {
+        server: daemon.server,
+        tcp: addresses.advertise(daemon.server).or_else(|| daemon.address.clone()).unwrap_or_default(),
+        unix: directory.socket_path(ServerId(daemon.server)),
+        keeper_pid: daemon.keeper.id(),
+    });
+    let file = PoolFile {
+        name: directory.name().to_owned(),
+        pool: pool_id.clone(),
+        coordinator: 0,
+        servers: servers.collect(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    directory.write_pool_file(&file)?;
+    Ok(file)
+}
+
+/// ` --pool NAME`, where it must be said.
+pub fn option_for(name: &str) -> String {
+    if name == POOL_DEFAULT { String::new() } else { format!(" --pool {name}") }
+}
+
+/// What runs now, and the next commands.
+fn tell(
+    file: &PoolFile,
+    directory: &PoolDirectory,
+    addresses: &Addresses,
+    memory: u64,
+    notes: &[String],
+    took: Duration,
+    output: &mut Output,
+) -> Done {
+    let first = file.servers.first().map_or("", |server| &server.tcp);
+    if output.json {
+        return output.json(&json!({
+            "pool": file.name, "id": file.pool, "directory": directory.path(), "memory_bytes": memory,
+            "address": first, "seconds": took.as_secs_f64(), "notes": notes,
+            "servers": file.servers.iter().map(|server| json!({
+                "server": server.server, "tcp": server.tcp, "unix": server.unix, "keeper_pid": server.keeper_pid,
+                "log": directory.log_path(server.id()),
+            })).collect::<Vec<_>>(),
+        }));
+    }
+    let count = file.servers.len();
+    output.line(format_args!(
+        "Pool '{}' is up: {count} server{}, {}, in {:.2} s. Try:\n",
+        file.name,
+        if count == 1 { "" } else { "s" },
+        format_bytes(memory),
+        took.as_secs_f64()
+    ))?;
+    let option = option_for(&file.name);
+    for (command, meaning) in [
+        (format!("ramlace cp{option} FILE ramlace:/"), "copy a file in"),
+        (format!("ramlace ls{option} -l /"), "look at what is there"),
+        (format!("ramlace cp{option} ramlace:/FILE -"), "copy it out, here to standard output"),
+        (format!("ramlace status{option}"), "see how the servers are"),
+        (format!("ramlace down{option}"), "stop the pool; what it holds is gone"),
+    ] {
+        output.line(format_args!("  {command:<38} # {meaning}"))?;
+    }
+    if addresses.is_reachable_from_elsewhere() {
+        output.line(format_args!(
+            "\nFrom other machines: copy {} there (readable by you alone), then\n\n  \
+             RAMLACE_SECRET_FILE=secret ramlace ls ramlace://{first}/",
+            directory.secret_path().display()
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! What `up` decides before it starts anything: addresses and shares of memory.
+
+use std::net::IpAddr;
+
+use ramlace_base::units::format_bytes;
+use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_store::MachineMemory;
+
+/// Where the servers listen, and as what others know them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    host: String,
+    port: u16,
+    advertise: Option<String>,
+}
+
+impl Addresses {
+    /// Checks `--listen` and `--advertise` for so many servers.
+    pub fn parse(listen: &str, advertise: Option<&str>, servers: u16) -> Result<Addresses> {
+        let refuse = |text: String| Err(Error::new(ErrorKind::Invalid, text));
+        let parts = listen.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+        let Some((host, Ok(port))) = parts.filter(|(host, _)| !host.is_empty()) else {
+            return refuse(format!("'{listen}' is no address to listen on; write ADDRESS:PORT, such as 127.0.0.1:0"));
+        };
+        if port != 0 && port.checked_add(servers - 1).is_none() {
+            return refuse(format!("{servers} servers need the ports from {port} on, but ports end at 65535"));
+        }
+        if advertise.is_some() && port == 0 {
+            return refuse(format!("--advertise needs a port that is known: write --listen {host}:PORT as well"));
+        }
+        let addresses =
+            Addresses { host: host.to_owned(), port, advertise: advertise.map(str::to_owned) };
+        if advertise.is_none() && addresses.ip().is_some_and(|ip| ip.is_unspecified()) {
+            return refuse(format!(
+                "nobody can connect to {host}; add --advertise HOST, the name by which others know this machine"
+            ));
+        }
+        Ok(addresses)
+    }
+
+    /// What server `server` listens on.
+    pub fn listen(&self, server: u16) -> String {
+        format!("{}:{}", self.host, self.port_of(server))
+    }
+
+    /// As what others know it, where that was said.
+    pub fn advertise(&self, server: u16) -> Option<String> {
+        self.advertise.as_ref().map(|host| format!("{host}:{}", self.port_of(server)))
+    }
+
+    /// Whether other machines may reach the servers.
+    pub fn is_reachable_from_elsewhere(&self) -> bool {
+        match self.ip() {
+            Some(ip) => !ip.is_loopback(),
+            None => self.host != "localhost",
+        }
+    }
+
+    fn port_of(&self, server: u16) -> u16 {
+        if self.port == 0 { 0 } else { self.port + server }
+    }
+
+    fn ip(&self) -> Option<IpAddr> {
+        self.host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+    }
+}
+
+/// Bytes for each server, of `memory` in all, or of half of what the machine has: whole huge pages.
+pub fn share_memory(memory: Option<u64>, servers: u16, machine: &MachineMemory) -> Result<u64> {
+    let servers = u64::from(servers);
+    let total = memory.unwrap_or(machine.available_bytes / 2);
+    let each = total / servers / limits::HUGE_PAGE_BYTES * limits::HUGE_PAGE_BYTES;
+    if each < limits::STORE_BYTES_MIN {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "{} is too little for {servers} servers; each lends at least {}, so write --memory {} or more",
+                format_bytes(total),
+                format_bytes(limits::STORE_BYTES_MIN),
+                format_bytes(limits::STORE_BYTES_MIN * servers).replace(' ', "")
+            ),
+        ));
+    }
+    // Each server's store checks its own size; only here is it known how many there are.
+    let margin = limits::STORE_MARGIN_BYTES * servers;
+    if total.saturating_add(margin) > machine.available_bytes {
+        return Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "{} do not fit this machine, which has {} available ({}) and keeps {} for everything else; \
+                 ask for less with --memory",
+                format_bytes(total),
+                format_bytes(machine.available_bytes),
+                machine.limited_by,
+                format_bytes(margin)
+            ),
+        ));
+    }
+    Ok(each)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_count_up_from_the_one_given() {
+        let addresses = Addresses::parse("10.0.0.5:7000", None, 3).unwrap();
+        assert_eq!((addresses.listen(2), addresses.advertise(2)), ("10.0.0.5:7002".into(), None));
+        assert!(addresses.is_reachable_from_elsewhere());
+        let addresses = Addresses::parse("127.0.0.1:0", None, 3).unwrap();
+        assert_eq!(addresses.listen(2), "127.0.0.1:0");
+        assert!(!addresses.is_reachable_from_elsewhere());
+        let addresses = Addresses::parse("[::]:7000", Some("node"), 2).unwrap();
+        assert_eq!((addresses.listen(1), addresses.advertise(1)), ("[::]:7001".into(), Some("node:7001".into())));
+    }
+
+    #[test]
+    fn addresses_that_cannot_work_are_refused() {
+        for (listen, advertise, servers) in [
+            ("127.0.0.1", None, 1),
+            (":7000", None, 1),
+            ("127.0.0.1:x", None, 1),
+            ("127.0.0.1:65535", None, 2),
+            ("0.0.0.0:7000", None, 1),
+            ("0.0.0.0:0", Some("node"), 1),
+        ] {
+            let error = Addresses::parse(listen, advertise, servers).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{listen}");
+        }
+    }
+
+    #[test]
+    fn memory_is_shared_in_whole_huge_pages() {
+        let machine = MachineMemory { available_bytes: 8 << 30, limited_by: "MemAvailable".into() };
+        assert_eq!(share_memory(None, 1, &machine).unwrap(), 4 << 30);
+        assert_eq!(share_memory(Some(100 << 20), 3, &machine).unwrap(), 32 << 20);
+        let error = share_memory(Some(63 << 20), 4, &machine).unwrap_err();
+        assert!(error.message().contains("--memory 64MiB"), "{error}");
+        let error = share_memory(Some(8 << 30), 4, &machine).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(error.message().contains("MemAvailable"), "{error}");
+    }
+}

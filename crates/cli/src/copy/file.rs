@@ -1,0 +1,217 @@
+//! An open file of either side.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::{Duration, SystemTime};
+
+use ramlace_base::{Error, ErrorKind, Result, Timestamp};
+use ramlace_client::OpenOptions;
+use ramlace_wire::namespace::SetAttributes;
+use rustix::fs::SeekFrom;
+
+use super::side::{Kind, Side};
+use super::{CopyOptions, side::Found};
+
+/// An open file of either side.
+pub enum OpenFile {
+    /// On this machine.
+    Local(fs::File),
+    /// In a pool.
+    Pool(ramlace_client::File),
+}
+
+/// A destination that was opened.
+pub struct Created {
+    /// The file, empty.
+    pub file: OpenFile,
+    /// It was not there before.
+    pub fresh: bool,
+}
+
+impl OpenFile {
+    /// Opens for reading.
+    pub fn reading(side: &Side) -> Result<OpenFile> {
+        match side {
+            Side::Local(path) => fs::File::open(path).map(OpenFile::Local).map_err(|error| side.tell(&error)),
+            Side::Pool(pool, path) => pool.open(path, &OpenOptions::reading()).map(OpenFile::Pool),
+        }
+    }
+
+    /// Creates a file like `source`, or empties the one that is there.
+    pub fn writing(side: &Side, source: &Found, options: &CopyOptions) -> Result<Created> {
+        let mode = source.mode & 0o777;
+        match create(side, mode, options) {
+            Err(error) if error.kind() == ErrorKind::Exists => {}
+            created => return created.map(|file| Created { file, fresh: true }),
+        }
+        match side.look(true)? {
+            Some(found) if found.identity == source.identity => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("{} is the same file as the source", side.shown()),
+            )),
+            Some(found) if found.kind == Kind::Directory => Err(Error::new(
+                ErrorKind::IsDirectory,
+                format!("{} is a directory, which no file overwrites", side.shown()),
+            )),
+            Some(_) if options.hints != Default::default() && matches!(side, Side::Pool(..)) => Err(Error::new(
+                ErrorKind::Exists,
+                format!("{} is there, and its layout is fixed; remove it first, or copy to a new name", side.shown()),
+            )),
+            Some(_) => empty(side).map(|file| Created { file, fresh: false }),
+            // A link that leads nowhere: the file is made where it points.
+            None => through_link(side, mode, options).map(|file| Created { file, fresh: false }),
+        }
+    }
+
+    /// Reads until the buffer is full or the file ends.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        match self {
+            OpenFile::Local(file) => {
+                let mut done = 0;
+                while done < buffer.len() {
+                    match file.read_at(&mut buffer[done..], offset + done as u64) {
+                        Ok(0) => break,
+                        Ok(count) => done += count,
+                        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                        Err(error) => return Err(Error::from_io(&error, "reading")),
+                    }
+                }
+                Ok(done)
+            }
+            OpenFile::Pool(file) => file.read_at(buffer, offset),
+        }
+    }
+
+    /// Writes all bytes; tells `written` of what has arrived, also when it fails.
+    pub fn write_at(&self, bytes: &[u8], offset: u64, mut written: impl FnMut(u64)) -> Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let count = match self {
+                OpenFile::Local(file) => match file.write_at(&bytes[done..], at) {
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                    result => result.map_err(|error| Error::from_io(&error, "writing"))?,
+                },
+                OpenFile::Pool(file) => file.write_at(&bytes[done..], at)?,
+            };
+            if count == 0 {
+                return Err(Error::new(ErrorKind::NoSpace, "nothing more can be written"));
+            }
+            done += count;
+            written(count as u64);
+        }
+        Ok(())
+    }
+
+    /// Where data begins at or after `offset`; `None` when only a hole follows. A side that does
+    /// not know has data everywhere.
+    pub fn next_data(&self, offset: u64) -> Option<u64> {
+        match self {
+            OpenFile::Local(file) => match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+                Ok(data) => Some(data),
+                Err(rustix::io::Errno::NXIO) => None,
+                Err(_) => Some(offset),
+            },
+            OpenFile::Pool(_) => Some(offset),
+        }
+    }
+
+    /// Sets the size.
+    pub fn set_size(&self, size: u64) -> Result<()> {
+        match self {
+            OpenFile::Local(file) => file.set_len(size).map_err(|error| Error::from_io(&error, "setting the size")),
+            OpenFile::Pool(file) => file.truncate(size),
+        }
+    }
+
+    /// Closes a finished copy and gives it the source's time.
+    pub fn finish(self, modified: Timestamp) -> Result<()> {
+        match self {
+            OpenFile::Local(file) => file
+                .set_modified(system_time(modified))
+                .map_err(|error| Error::from_io(&error, "setting the time of change")),
+            OpenFile::Pool(file) => {
+                // Before the close, so that the close has no time of writing left to tell.
+                let request = SetAttributes {
+                    inode: file.inode(),
+                    mode: None,
+                    uid: None,
+                    gid: None,
+                    accessed: None,
+                    modified: Some(modified),
+                };
+                file.pool().raw().set_attributes(&request)?;
+                file.close()
+            }
+        }
+    }
+}
+
+/// A new file; `Exists` when the name is taken.
+fn create(side: &Side, mode: u16, options: &CopyOptions) -> Result<OpenFile> {
+    match side {
+        Side::Local(path) => fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode.into())
+            .open(path)
+            .map(OpenFile::Local)
+            .map_err(|error| side.tell(&error)),
+        Side::Pool(pool, path) => {
+            let wanted = OpenOptions {
+                write: true,
+                create: true,
+                exclusive: true,
+                mode: mode & !options.umask,
+                hints: options.hints,
+                ..OpenOptions::default()
+            };
+            pool.open(path, &wanted).map(OpenFile::Pool)
+        }
+    }
+}
+
+/// The file that is there, cut to nothing.
+fn empty(side: &Side) -> Result<OpenFile> {
+    match side {
+        Side::Local(path) => fs::OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(path)
+            .map(OpenFile::Local)
+            .map_err(|error| side.tell(&error)),
+        Side::Pool(pool, path) => {
+            let wanted = OpenOptions { write: true, truncate: true, ..OpenOptions::default() };
+            pool.open(path, &wanted).map(OpenFile::Pool)
+        }
+    }
+}
+
+fn through_link(side: &Side, mode: u16, options: &CopyOptions) -> Result<OpenFile> {
+    match side {
+        Side::Local(path) => fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(mode.into())
+            .open(path)
+            .map(OpenFile::Local)
+            .map_err(|error| side.tell(&error)),
+        Side::Pool(pool, path) => {
+            let wanted = OpenOptions {
+                write: true,
+                create: true,
+                truncate: true,
+                mode: mode & !options.umask,
+                hints: options.hints,
+                ..OpenOptions::default()
+            };
+            pool.open(path, &wanted).map(OpenFile::Pool)
+        }
+    }
+}
+
+fn system_time(time: Timestamp) -> SystemTime {
+    let part = Duration::from_nanos(time.nanos.unsigned_abs());
+    if time.nanos >= 0 { SystemTime::UNIX_EPOCH + part } else { SystemTime::UNIX_EPOCH - part }
+}

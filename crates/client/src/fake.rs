@@ -1,0 +1,570 @@
+//! A pool in one process for tests: real sockets and the real protocol in front of plain
+//! collections, with faults on demand. What it stores it stores in the simplest way there is.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use ramlace_base::{
+    Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Name, Sequence, ServerId, SessionId, Slot, Timestamp,
+};
+use ramlace_transport::nonblocking::{Connection, Listener};
+use ramlace_transport::{Address, Secret};
+use ramlace_wire::chunk::{AllocateLane, ChunkRead, LaneTarget, PunchChunk, ReadChunk, WriteChunk};
+use ramlace_wire::namespace::{
+    AppendReserved, Close, Create, DirectoryEntry, DirectoryPage, Extend, FinishAppend, Found, GetAttributes,
+    InodeInfo, Lookup, MakeDirectory, Open, Opened, ReadDirectory, ReadLink, RemoveDirectory, ReserveAppend,
+    SetAttributes, SizeInfo, Symlink, Truncate, Unlink,
+};
+use ramlace_wire::session::{OpenSession, SessionOpened};
+use ramlace_wire::{
+    Attributes, Chain, ClusterMap, Credentials, ErrorBody, FileKind, Header, HostId, Kind, LayoutHints, PoolId,
+    ServerEntry, decode_body, encode_body, flags,
+};
+
+use crate::scratch::Scratch;
+use crate::{ConnectOptions, Pool};
+
+/// What is done to the next request of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Answered with Retry.
+    Retry,
+    /// The connection ends before it is looked at.
+    LoseRequest,
+    /// It is done, and the connection ends.
+    LoseReply,
+    /// Answered with Moved, without a map.
+    Moved,
+}
+
+struct Inode {
+    info: InodeInfo,
+    target: Vec<u8>,
+    reserved_to: u64,
+    reservations: BTreeSet<u64>,
+}
+
+/// Everything the pool knows.
+pub(crate) struct State {
+    pub(crate) map: ClusterMap,
+    lanes: HashMap<LaneId, Vec<u8>>,
+    inodes: HashMap<InodeId, Inode>,
+    entries: BTreeMap<(InodeId, Vec<u8>), InodeId>,
+    counter: u64,
+    replies: HashMap<(SessionId, Sequence), Vec<u8>>,
+    sessions: HashSet<(ServerId, SessionId)>,
+    pub(crate) faults: Vec<(Kind, Fault)>,
+    /// Requests that were carried out, by kind.
+    pub(crate) done: HashMap<Kind, usize>,
+    /// Requests that came in, by kind.
+    pub(crate) seen: HashMap<Kind, usize>,
+    /// Bytes that all lanes of a server may have together.
+    pub(crate) lane_bytes_max: usize,
+    /// Open references: one for each session and inode.
+    pub(crate) open: BTreeSet<(SessionId, InodeId)>,
+    pub(crate) silent: HashSet<ServerId>,
+}
+
+enum Answer {
+    Reply(Vec<u8>, Vec<u8>),
+    Refused(Error, Option<ClusterMap>),
+    Gone,
+}
+
+/// A running pool; stops when it is dropped.
+pub(crate) struct FakePool {
+    pub(crate) state: Arc<Mutex<State>>,
+    scratch: Scratch,
+    stop: tokio::sync::watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+const SLOTS: u16 = 64;
+
+impl FakePool {
+    pub(crate) fn start(servers: u16) -> FakePool {
+        let scratch = Scratch::new();
+        let directory = crate::PoolDirectory::within(scratch.path(), "fake").unwrap();
+        directory.create().unwrap();
+        let (secret, stop) = (directory.read_secret().unwrap(), tokio::sync::watch::Sender::new(false));
+        let state = Arc::new(Mutex::new(State::new(servers)));
+        let threads = (0..servers).map(|id| serve(ServerId(id), &state, &secret, stop.subscribe())).collect();
+        FakePool { state, scratch, stop, threads }
+    }
+
+    pub(crate) fn options(&self) -> ConnectOptions {
+        let addresses = self.state().map.servers.iter().map(|entry| entry.tcp.clone()).collect();
+        ConnectOptions {
+            addresses,
+            secret_file: Some(self.scratch.path().join("fake/secret")),
+            local: false,
+            label: "test".into(),
+            ..ConnectOptions::default()
+        }
+    }
+
+    pub(crate) fn connect(&self) -> Pool {
+        Pool::connect(&self.options()).unwrap()
+    }
+
+    pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn fault(&self, kind: Kind, fault: Fault) {
+        self.state().faults.push((kind, fault));
+    }
+
+    pub(crate) fn done(&self, kind: Kind) -> usize {
+        self.state().done.get(&kind).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn seen(&self, kind: Kind) -> usize {
+        self.state().seen.get(&kind).copied().unwrap_or(0)
+    }
+}
+
+impl Drop for FakePool {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+    }
+}
+
+fn serve(
+    id: ServerId,
+    state: &Arc<Mutex<State>>,
+    secret: &Secret,
+    mut stop: tokio::sync::watch::Receiver<bool>,
+) -> JoinHandle<()> {
+    let (state, secret) = (state.clone(), secret.clone());
+    let (ready, wait) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async move {
+            let mut listener = Listener::bind(&Address::Tcp("127.0.0.1:0".into())).unwrap();
+            let Address::Tcp(address) = listener.local_address().unwrap() else { unreachable!() };
+            state.lock().unwrap().map.servers[usize::from(id.0)].tcp = address;
+            ready.send(()).unwrap();
+            loop {
+                tokio::select! {
+                    incoming = listener.accept() => {
+                        let (incoming, state, secret) = (incoming.unwrap(), state.clone(), secret.clone());
+                        tokio::task::spawn_local(async move {
+                            if let Ok(connection) = Connection::accept(incoming, &secret).await {
+                                talk(id, connection, &state).await;
+                            }
+                        });
+                    }
+                    _ = stop.changed() => return,
+                }
+            }
+        });
+    });
+    wait.recv().unwrap();
+    thread
+}
+
+async fn talk(id: ServerId, mut connection: Connection, state: &Mutex<State>) {
+    while let Ok(Some((header, body))) = connection.read_request().await {
+        let mut data = Vec::new();
+        if connection.read_data_staged(header.data_bytes as usize, &mut data).await.is_err() {
+            return;
+        }
+        if state.lock().unwrap().silent.contains(&id) {
+            std::future::pending::<()>().await;
+        }
+        let answer = state.lock().unwrap().answer(id, &header, &body, &data);
+        let reply = header.reply(Epoch(1));
+        match answer {
+            Answer::Reply(body, data) => connection.queue_reply(reply, &body, &data),
+            Answer::Refused(error, map) => {
+                let body = ErrorBody { map, ..ErrorBody::new(&error) };
+                let reply = Header { flags: flags::REPLY | flags::ERROR, ..reply };
+                connection.queue_reply(reply, &encode_body(&body), &[]);
+            }
+            Answer::Gone => return,
+        }
+        if connection.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+type Done = Result<(Vec<u8>, Vec<u8>), Error>;
+
+fn body<T: serde::Serialize>(reply: &T) -> Done {
+    Ok((encode_body(reply), Vec::new()))
+}
+
+fn error<T>(kind: ErrorKind, text: &str) -> Result<T, Error> {
+    Err(Error::new(kind, text))
+}
+
+impl State {
+    fn new(servers: u16) -> State {
+        let pool = PoolId([7; 16]);
+        let entry = |id| ServerEntry {
+            server: ServerId(id),
+            host: HostId([1; 16]),
+            tcp: String::new(),
+            unix: String::new(),
+            store_bytes: 1 << 30,
+            forgotten: false,
+        };
+        let chain = |slot: u16| Chain { servers: vec![ServerId(slot % servers)], complete_since: Epoch(1) };
+        let map = ClusterMap {
+            pool,
+            epoch: Epoch(1),
+            hash_seed: 1,
+            coordinator: ServerId(0),
+            servers: (0..servers).map(entry).collect(),
+            chains: (0..SLOTS).map(chain).collect(),
+        };
+        let mut state = State {
+            map,
+            lanes: HashMap::new(),
+            inodes: HashMap::new(),
+            entries: BTreeMap::new(),
+            counter: 1,
+            replies: HashMap::new(),
+            sessions: HashSet::new(),
+            faults: Vec::new(),
+            done: HashMap::new(),
+            seen: HashMap::new(),
+            lane_bytes_max: usize::MAX,
+            open: BTreeSet::new(),
+            silent: HashSet::new(),
+        };
+        state.inodes.insert(InodeId::ROOT, new_inode(InodeId::ROOT, FileKind::Directory));
+        state
+    }
+
+    pub(crate) fn forget_sessions(&mut self) {
+        self.sessions.clear();
+    }
+
+    /// The file's bytes, put together from its lanes.
+    pub(crate) fn content(&self, inode: InodeId) -> Vec<u8> {
+        let info = &self.inodes[&inode].info;
+        let layout = info.layout.unwrap();
+        let range = ramlace_base::ByteRange { start: 0, end: info.attributes.size };
+        let mut bytes = vec![0; info.attributes.size as usize];
+        for piece in ramlace_layout::pieces(&layout, range) {
+            let Some(lane) = self.lanes.get(&LaneId { inode, lane: piece.lane }) else { continue };
+            let start = (piece.lane_offset as usize).min(lane.len());
+            let end = ((piece.lane_offset + piece.length) as usize).min(lane.len());
+            bytes[piece.file_offset as usize..][..end - start].copy_from_slice(&lane[start..end]);
+        }
+        bytes
+    }
+
+    fn answer(&mut self, id: ServerId, header: &Header, body: &[u8], data: &[u8]) -> Answer {
+        *self.seen.entry(header.kind).or_default() += 1;
+        let at = self.faults.iter().position(|(kind, _)| *kind == header.kind);
+        let fault = at.map(|at| self.faults.remove(at).1);
+        match fault {
+            Some(Fault::Retry) => return Answer::Refused(Error::new(ErrorKind::Retry, "again"), None),
+            Some(Fault::Moved) => return Answer::Refused(Error::new(ErrorKind::Moved, "elsewhere"), None),
+            Some(Fault::LoseRequest) => return Answer::Gone,
+            _ => {}
+        }
+        let key = (header.session, header.sequence);
+        if header.sequence != Sequence(0)
+            && let Some(reply) = self.replies.get(&key)
+        {
+            return Answer::Reply(reply.clone(), Vec::new());
+        }
+        if header.kind != Kind::OpenSession && !self.sessions.contains(&(id, header.session)) {
+            return Answer::Refused(Error::new(ErrorKind::Stale, "no such session"), None);
+        }
+        let done = self.run(id, header, body, data);
+        if let Err(error) = &done
+            && error.kind() == ErrorKind::Moved
+        {
+            return Answer::Refused(error.clone(), Some(self.map.clone()));
+        }
+        match done {
+            Ok((reply, data)) => {
+                *self.done.entry(header.kind).or_default() += 1;
+                if header.sequence != Sequence(0) {
+                    self.replies.insert(key, reply.clone());
+                }
+                if fault == Some(Fault::LoseReply) { Answer::Gone } else { Answer::Reply(reply, data) }
+            }
+            Err(error) => Answer::Refused(error, None),
+        }
+    }
+
+    fn home(&mut self, id: ServerId, slot: Slot) -> Result<(), Error> {
+        if self.map.primary(slot) == Some(id) { Ok(()) } else { error(ErrorKind::Moved, "not here") }
+    }
+
+    fn inode(&mut self, id: ServerId, inode: InodeId) -> Result<&mut Inode, Error> {
+        self.home(id, inode.slot())?;
+        self.inodes.get_mut(&inode).ok_or_else(|| Error::new(ErrorKind::Stale, "no such inode"))
+    }
+
+    fn add(&mut self, id: ServerId, parent: InodeId, name: &Name, kind: FileKind) -> Result<&mut Inode, Error> {
+        self.inode(id, parent)?;
+        let key = (parent, name.as_bytes().to_vec());
+        if self.entries.contains_key(&key) {
+            return error(ErrorKind::Exists, "taken");
+        }
+        self.counter += 1;
+        // Directories go to other slots, as they do in a pool.
+        let slot = if kind == FileKind::Directory { Slot((self.counter % u64::from(SLOTS)) as u16) } else { parent.slot() };
+        let inode = InodeId::new(slot, self.counter);
+        self.entries.insert(key, inode);
+        Ok(self.inodes.entry(inode).or_insert_with(|| new_inode(inode, kind)))
+    }
+
+    fn remove(&mut self, id: ServerId, parent: InodeId, name: &Name, directory: bool) -> Done {
+        self.inode(id, parent)?;
+        let key = (parent, name.as_bytes().to_vec());
+        let Some(inode) = self.entries.get(&key).copied() else { return error(ErrorKind::NotFound, "none") };
+        let kind = self.inodes[&inode].info.attributes.kind;
+        match (kind == FileKind::Directory, directory) {
+            (true, false) => return error(ErrorKind::IsDirectory, "a directory"),
+            (false, true) => return error(ErrorKind::NotDirectory, "no directory"),
+            _ => {}
+        }
+        if self.entries.keys().any(|(parent, _)| *parent == inode) {
+            return error(ErrorKind::NotEmpty, "not empty");
+        }
+        self.entries.remove(&key);
+        body(&())
+    }
+
+    fn lane(&mut self, id: ServerId, target: &LaneTarget) -> Result<&mut Vec<u8>, Error> {
+        self.home(id, target.slot)?;
+        let known = self.inodes.get(&target.lane.inode).map(|inode| inode.info.attributes.generation);
+        if known.is_none_or(|known| target.generation < known) {
+            return error(ErrorKind::Retry, "an older generation");
+        }
+        Ok(self.lanes.entry(target.lane).or_default())
+    }
+
+    fn run(&mut self, id: ServerId, header: &Header, bytes: &[u8], data: &[u8]) -> Done {
+        let kind = header.kind;
+        macro_rules! decode {
+            ($type:ty) => {
+                decode_body::<$type>(kind, bytes)?
+            };
+        }
+        match kind {
+            Kind::OpenSession => {
+                let known = !self.sessions.insert((id, header.session));
+                if decode!(OpenSession).resume && !known {
+                    self.forget_sessions();
+                    return error(ErrorKind::Stale, "no such session");
+                }
+                body(&SessionOpened {
+                    pool: self.map.pool,
+                    server: id,
+                    host: HostId([1; 16]),
+                    epoch: self.map.epoch,
+                    credentials: Credentials { uid: 0, gid: 0 },
+                    expiry_millis: 10_000,
+                })
+            }
+            Kind::Heartbeat => body(&()),
+            Kind::CloseSession => {
+                self.sessions.remove(&(id, header.session));
+                self.open.retain(|(session, _)| *session != header.session);
+                body(&())
+            }
+            Kind::GetMap => body(&self.map),
+            Kind::Lookup => {
+                let Lookup { parent, name } = decode!(Lookup);
+                self.inode(id, parent)?;
+                let found = self.entries.get(&(parent, name.as_bytes().to_vec())).copied();
+                let Some(inode) = found else { return error(ErrorKind::NotFound, "none") };
+                let attributes = self.inodes[&inode].info.attributes.clone();
+                body(&Found { inode, kind: attributes.kind, attributes: Some(attributes) })
+            }
+            Kind::GetAttributes => body(&self.inode(id, decode!(GetAttributes).inode)?.info),
+            Kind::SetAttributes => {
+                let change = decode!(SetAttributes);
+                let inode = self.inode(id, change.inode)?;
+                if let Some(modified) = change.modified {
+                    inode.info.attributes.modified = modified;
+                }
+                if let Some(mode) = change.mode {
+                    inode.info.attributes.mode = mode;
+                }
+                body(&inode.info.attributes)
+            }
+            Kind::Truncate => {
+                let Truncate { inode, size } = decode!(Truncate);
+                let found = self.inode(id, inode)?;
+                found.reserved_to = 0;
+                let info = &mut found.info;
+                info.attributes.size = size;
+                info.attributes.generation = info.attributes.generation.next();
+                let (attributes, layout) = (info.attributes.clone(), info.layout.unwrap());
+                for (lane, bytes) in self.lanes.iter_mut().filter(|(lane, _)| lane.inode == inode) {
+                    bytes.truncate(ramlace_layout::lane_length(&layout, lane.lane, size) as usize);
+                }
+                body(&attributes)
+            }
+            Kind::Create => {
+                let request = decode!(Create);
+                let key = (request.parent, request.name.as_bytes().to_vec());
+                let old = self.entries.get(&key).copied().filter(|_| !request.exclusive);
+                let info = match old {
+                    Some(inode) => self.inode(id, inode)?.info.clone(),
+                    None => {
+                        let inode = self.add(id, request.parent, &request.name, FileKind::File)?;
+                        inode.info.layout = Some(request.layout);
+                        inode.info.named = request.named;
+                        inode.info.clone()
+                    }
+                };
+                self.open.insert((header.session, info.attributes.inode));
+                body(&Opened { info, created: old.is_none() })
+            }
+            Kind::Open => {
+                let Open { inode, .. } = decode!(Open);
+                let info = self.inode(id, inode)?.info.clone();
+                self.open.insert((header.session, inode));
+                body(&Opened { info, created: false })
+            }
+            Kind::Close => {
+                let Close { inode, modified } = decode!(Close);
+                if let Some(modified) = modified {
+                    self.inode(id, inode)?.info.attributes.modified = modified;
+                }
+                assert!(self.open.remove(&(header.session, inode)), "closed twice");
+                body(&())
+            }
+            Kind::Symlink => {
+                let Symlink { parent, name, target } = decode!(Symlink);
+                let inode = self.add(id, parent, &name, FileKind::Symlink)?;
+                inode.target = target;
+                body(&inode.info.attributes)
+            }
+            Kind::ReadLink => body(&self.inode(id, decode!(ReadLink).inode)?.target),
+            Kind::MakeDirectory => {
+                let MakeDirectory { parent, name, .. } = decode!(MakeDirectory);
+                body(&self.add(id, parent, &name, FileKind::Directory)?.info.attributes)
+            }
+            Kind::RemoveDirectory => {
+                let RemoveDirectory { parent, name } = decode!(RemoveDirectory);
+                self.remove(id, parent, &name, true)
+            }
+            Kind::Unlink => {
+                let Unlink { parent, name } = decode!(Unlink);
+                self.remove(id, parent, &name, false)
+            }
+            Kind::ReadDirectory => {
+                let ReadDirectory { inode, after, .. } = decode!(ReadDirectory);
+                self.inode(id, inode)?;
+                let all = self.entries.iter().filter(|((parent, _), _)| *parent == inode);
+                let entry = |((key, inode), cookie): ((&(InodeId, Vec<u8>), &InodeId), u64)| DirectoryEntry {
+                    cookie,
+                    name: Name::new(key.1.clone()).unwrap(),
+                    inode: *inode,
+                    kind: self.inodes[inode].info.attributes.kind,
+                    attributes: None,
+                };
+                // The place in the directory is good enough as a cookie while nothing changes.
+                let entries: Vec<_> = all.zip(1..).map(entry).filter(|entry| entry.cookie > after).take(3).collect();
+                let end = entries.len() < 3;
+                body(&DirectoryPage { entries, end })
+            }
+            Kind::Extend => {
+                let Extend { inode, generation, size } = decode!(Extend);
+                let attributes = &mut self.inode(id, inode)?.info.attributes;
+                if generation < attributes.generation {
+                    return error(ErrorKind::Retry, "truncated");
+                }
+                attributes.size = attributes.size.max(size);
+                body(&SizeInfo { size: attributes.size, generation: attributes.generation })
+            }
+            Kind::ReserveAppend => {
+                let ReserveAppend { inode, length } = decode!(ReserveAppend);
+                let inode = self.inode(id, inode)?;
+                let offset = inode.info.attributes.size.max(inode.reserved_to);
+                inode.reserved_to = offset + length;
+                inode.reservations.insert(offset);
+                body(&AppendReserved { offset, generation: inode.info.attributes.generation })
+            }
+            Kind::FinishAppend => {
+                let FinishAppend { inode, offset } = decode!(FinishAppend);
+                let inode = self.inode(id, inode)?;
+                inode.reservations.remove(&offset);
+                let published = inode.reservations.first().copied().unwrap_or(inode.reserved_to);
+                let attributes = &mut inode.info.attributes;
+                attributes.size = attributes.size.max(published);
+                body(&SizeInfo { size: attributes.size, generation: attributes.generation })
+            }
+            Kind::ReadChunk => {
+                let ReadChunk { target, offset, length } = decode!(ReadChunk);
+                let lane = self.lane(id, &target)?;
+                let start = (offset as usize).min(lane.len());
+                let end = (offset as usize + length as usize).min(lane.len());
+                let mut found = lane[start..end].to_vec();
+                if found.iter().all(|byte| *byte == 0) {
+                    return body(&ChunkRead { hole: true });
+                }
+                found.resize(length as usize, 0);
+                Ok((encode_body(&ChunkRead { hole: false }), found))
+            }
+            Kind::WriteChunk => {
+                let WriteChunk { target, offset } = decode!(WriteChunk);
+                let end = offset as usize + data.len();
+                if end > self.lane_bytes_max {
+                    return error(ErrorKind::NoSpace, "full");
+                }
+                let lane = self.lane(id, &target)?;
+                lane.resize(lane.len().max(end), 0);
+                lane[offset as usize..end].copy_from_slice(data);
+                body(&())
+            }
+            Kind::PunchChunk => {
+                let PunchChunk { target, offset, length } = decode!(PunchChunk);
+                let lane = self.lane(id, &target)?;
+                let end = ((offset + length) as usize).min(lane.len());
+                lane[(offset as usize).min(end)..end].fill(0);
+                body(&())
+            }
+            Kind::AllocateLane => {
+                let AllocateLane { target, length } = decode!(AllocateLane);
+                if length as usize > self.lane_bytes_max {
+                    return error(ErrorKind::NoSpace, "full");
+                }
+                let lane = self.lane(id, &target)?;
+                lane.resize(lane.len().max(length as usize), 0);
+                body(&())
+            }
+            _ => error(ErrorKind::Unsupported, "not in a fake"),
+        }
+    }
+}
+
+fn new_inode(inode: InodeId, kind: FileKind) -> Inode {
+    let now = Timestamp { nanos: 1 };
+    let attributes = Attributes {
+        inode,
+        kind,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        links: 1,
+        size: 0,
+        generation: Generation::FIRST,
+        accessed: now,
+        modified: now,
+        changed: now,
+        created: now,
+    };
+    Inode {
+        info: InodeInfo { attributes, layout: None, hints: LayoutHints::default(), named: Vec::new() },
+        target: Vec::new(),
+        reserved_to: 0,
+        reservations: BTreeSet::new(),
+    }
+}

@@ -1,0 +1,98 @@
+//! One thread for each session that says "still alive" and tells homes when files were written.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Error, Result, limits};
+
+use crate::session::Session;
+
+/// Times of written files reach their homes after so long at the latest (decision 6).
+const PUSH_MILLIS: u64 = 1_000;
+/// How long one beat may take for all servers together: several fit into a session's expiry.
+const BEAT_MILLIS_MAX: u64 = 3_000;
+
+/// What the thread waits for.
+#[derive(Default)]
+pub(crate) struct Heart {
+    stopped: Mutex<bool>,
+    wake: Condvar,
+    times_changed: AtomicBool,
+}
+
+impl Heart {
+    /// Some open file was written without its home.
+    pub(crate) fn times_changed(&self) {
+        if !self.times_changed.swap(true, Ordering::AcqRel) {
+            // Under the lock, so that the thread cannot miss it between looking and waiting.
+            drop(self.stopped.lock().unwrap_or_else(PoisonError::into_inner));
+            self.wake.notify_one();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.wake.notify_one();
+    }
+
+    /// Sleeps until `until`, or until times change for the first time; false when it is over.
+    fn sleep(&self, until: Instant, watch_times: bool) -> bool {
+        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*stopped {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || (watch_times && self.times_changed.load(Ordering::Acquire)) {
+                return true;
+            }
+            stopped = self.wake.wait_timeout(stopped, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        false
+    }
+
+    /// Starts the thread; it holds the session only while it works.
+    pub(crate) fn start(session: &Arc<Session>) -> Result<()> {
+        let (heart, session) = (session.heart.clone(), Arc::downgrade(session));
+        let started = std::thread::Builder::new().name("ramlace-heart".into()).spawn(move || {
+            block_signals();
+            heart.run(&session);
+        });
+        started.map(drop).map_err(|error| Error::from_io(&error, "starting the thread that keeps the session alive"))
+    }
+
+    fn run(&self, session: &Weak<Session>) {
+        let mut beat_at = Instant::now() + Duration::from_millis(limits::HEARTBEAT_MILLIS);
+        let mut push_at: Option<Instant> = None;
+        loop {
+            let wake_at = push_at.map_or(beat_at, |push_at| push_at.min(beat_at));
+            if !self.sleep(wake_at, push_at.is_none()) {
+                return;
+            }
+            let Some(session) = session.upgrade() else { return };
+            let now = Instant::now();
+            if now >= beat_at {
+                session.beat(now + Duration::from_millis(BEAT_MILLIS_MAX));
+                beat_at = now + Duration::from_millis(limits::HEARTBEAT_MILLIS);
+            }
+            if push_at.is_some_and(|push_at| now >= push_at) {
+                push_at = None;
+                self.times_changed.store(false, Ordering::Release);
+                if !session.push_all_times(now + Duration::from_millis(PUSH_MILLIS)) {
+                    self.times_changed.store(true, Ordering::Release);
+                }
+            }
+            if push_at.is_none() && self.times_changed.load(Ordering::Acquire) {
+                push_at = Some(now + Duration::from_millis(PUSH_MILLIS));
+            }
+        }
+    }
+}
+
+/// Signals are the program's business: none is delivered to this thread.
+fn block_signals() {
+    // SAFETY: the set is a local that `sigfillset` initialises; only this thread's mask changes.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}

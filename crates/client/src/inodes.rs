@@ -1,0 +1,322 @@
+//! The inodes that this process holds open, and what it knows of their sizes and times.
+//!
+//! A session has one reference to an inode at its home, however many files are open here. So
+//! opening and closing the same inode must not overtake each other: each inode has a gate,
+//! held while its `Open` or `Close` is under way.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp, limits};
+use ramlace_wire::FileKind;
+use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes};
+
+use crate::file::Rights;
+use crate::session::Session;
+
+/// A size that is a lower bound as long as the generation holds (decision 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) generation: Generation,
+    pub(crate) size: u64,
+}
+
+/// An inode that this process holds open.
+pub(crate) struct OpenInode {
+    pub(crate) inode: InodeId,
+    size: Mutex<Size>,
+    /// When it was last written without the home hearing of it, in nanoseconds; 0: never.
+    written: AtomicI64,
+}
+
+impl OpenInode {
+    fn new(info: &InodeInfo) -> OpenInode {
+        let attributes = &info.attributes;
+        OpenInode {
+            inode: attributes.inode,
+            size: Mutex::new(Size { generation: attributes.generation, size: attributes.size }),
+            written: AtomicI64::new(0),
+        }
+    }
+
+    pub(crate) fn size(&self) -> Size {
+        *lock(&self.size)
+    }
+
+    /// Takes in what the home said. Answers overtake each other: the newest generation wins,
+    /// and within one a size only grows.
+    pub(crate) fn learn(&self, told: Size) {
+        let mut known = lock(&self.size);
+        if told.generation > known.generation {
+            *known = told;
+        } else if told.generation == known.generation {
+            known.size = known.size.max(told.size);
+        }
+    }
+
+    /// The home knows of every write up to now, or need not know.
+    pub(crate) fn clean(&self) {
+        self.written.store(0, Ordering::Release);
+    }
+
+    /// When it was written, if the home has not heard; whoever takes it tells the home.
+    pub(crate) fn take_written(&self) -> Option<Timestamp> {
+        match self.written.swap(0, Ordering::AcqRel) {
+            0 => None,
+            nanos => Some(Timestamp { nanos }),
+        }
+    }
+
+    /// The home did not hear: puts the time back unless there is a later one.
+    fn put_back(&self, written: Timestamp) {
+        self.written.fetch_max(written.nanos, Ordering::AcqRel);
+    }
+
+    pub(crate) fn written(&self) -> i64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// The home heard of a write that began after `before` was read.
+    pub(crate) fn clean_if(&self, before: i64) {
+        let _ = self.written.compare_exchange(before, 0, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+/// One inode's gate: how many files hold it open here.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+}
+
+#[derive(Default)]
+struct GateState {
+    open: Option<Arc<OpenInode>>,
+    files: usize,
+    /// The gate has left the table; look there again.
+    removed: bool,
+}
+
+/// All open inodes of one session.
+#[derive(Default)]
+pub(crate) struct Inodes {
+    gates: Mutex<HashMap<InodeId, Arc<Gate>>>,
+}
+
+/// One open file's share of its inode; gives it back when it is dropped.
+pub(crate) struct Handle {
+    pub(crate) session: Arc<Session>,
+    pub(crate) open: Arc<OpenInode>,
+    closed: Mutex<bool>,
+}
+
+impl Handle {
+    /// Gives the share back; the last one sends `Close`.
+    pub(crate) fn close(&self) -> Result<()> {
+        let mut closed = lock(&self.closed);
+        if std::mem::replace(&mut *closed, true) { Ok(()) } else { self.session.release(&self.open) }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // There is nobody to tell: the session's end closes what this could not.
+        let _ = self.close();
+    }
+}
+
+impl Inodes {
+    /// Runs `work` with the inode's gate held; drops the gate afterwards when nobody has it open.
+    fn with_gate<T>(&self, inode: InodeId, work: impl FnOnce(&mut GateState) -> Result<T>) -> Result<T> {
+        loop {
+            let gate = {
+                let mut gates = lock(&self.gates);
+                if gates.len() >= limits::OPEN_INODES_PER_SESSION_MAX && !gates.contains_key(&inode) {
+                    return Err(Error::new(
+                        ErrorKind::TooMany,
+                        format!("this process holds {} files open already", gates.len()),
+                    ));
+                }
+                gates.entry(inode).or_default().clone()
+            };
+            let mut state = lock(&gate.state);
+            if state.removed {
+                continue;
+            }
+            let result = work(&mut state);
+            if state.files == 0 {
+                state.removed = true;
+                lock(&self.gates).remove(&inode);
+            }
+            return result;
+        }
+    }
+
+    fn opened(&self) -> Vec<Arc<OpenInode>> {
+        let gates: Vec<Arc<Gate>> = lock(&self.gates).values().cloned().collect();
+        // A gate that is held is being opened or closed: closing tells the time itself.
+        gates.iter().filter_map(|gate| gate.state.try_lock().ok()?.open.clone()).collect()
+    }
+
+    fn find(&self, inode: InodeId) -> Option<Arc<OpenInode>> {
+        let gate = lock(&self.gates).get(&inode).cloned()?;
+        let state = lock(&gate.state);
+        state.open.clone()
+    }
+}
+
+impl Session {
+    /// Opens an inode at its home.
+    pub(crate) fn open_inode(self: &Arc<Session>, request: &Open) -> Result<(Handle, Opened)> {
+        let (open, opened) = self.inodes.with_gate(request.inode, |gate| {
+            let opened = self.change(request.inode.slot(), request, self.deadline())?;
+            check_file(&opened.info)?;
+            Ok((enter(gate, &opened.info), opened))
+        })?;
+        Ok((self.handle(open), opened))
+    }
+
+    /// Takes in an inode that `Create` opened at its home.
+    pub(crate) fn adopt(self: &Arc<Session>, opened: &Opened, rights: Rights) -> Result<Handle> {
+        check_file(&opened.info)?;
+        let inode = opened.info.attributes.inode;
+        let open = self.inodes.with_gate(inode, |gate| {
+            if !opened.created && gate.files == 0 {
+                // It was there before, and this process may have closed it after the answer.
+                let request = Open { inode, read: rights.read, write: rights.write };
+                let again = self.change(inode.slot(), &request, self.deadline())?;
+                return Ok(enter(gate, &again.info));
+            }
+            Ok(enter(gate, &opened.info))
+        })?;
+        Ok(self.handle(open))
+    }
+
+    fn handle(self: &Arc<Session>, open: Arc<OpenInode>) -> Handle {
+        Handle { session: self.clone(), open, closed: Mutex::new(false) }
+    }
+
+    fn release(self: &Arc<Session>, open: &OpenInode) -> Result<()> {
+        self.inodes.with_gate(open.inode, |gate| {
+            gate.files -= 1;
+            if gate.files > 0 {
+                return Ok(());
+            }
+            gate.open = None;
+            let request = Close { inode: open.inode, modified: open.take_written() };
+            self.change(open.inode.slot(), &request, self.deadline())
+        })
+    }
+
+    /// Takes in a size that was learned for an inode that may be open here.
+    pub(crate) fn learn_size(&self, inode: InodeId, generation: Generation, size: u64) {
+        if let Some(open) = self.inodes.find(inode) {
+            open.learn(Size { generation, size });
+        }
+    }
+
+    /// The inode was written without its home: the heart tells it within a second.
+    pub(crate) fn touch(&self, open: &OpenInode) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let nanos = now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec);
+        open.written.fetch_max(nanos.max(1), Ordering::AcqRel);
+        self.heart.times_changed();
+    }
+
+    /// Forgets when this process wrote to an inode: its times are being set by hand.
+    pub(crate) fn forget_times(&self, inode: InodeId) {
+        if let Some(open) = self.inodes.find(inode) {
+            open.clean();
+        }
+    }
+
+    /// Tells the home when this process last wrote to an inode, if it has not heard yet.
+    pub(crate) fn push_times(self: &Arc<Session>, inode: InodeId) -> Result<()> {
+        match self.inodes.find(inode) {
+            Some(open) => self.push_times_of(&open, self.deadline()),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for every open inode; what fails is tried again a second later.
+    pub(crate) fn push_all_times(self: &Arc<Session>, deadline: std::time::Instant) -> bool {
+        let results = self.inodes.opened();
+        results.iter().filter(|open| open.written() != 0).all(|open| self.push_times_of(open, deadline).is_ok())
+    }
+
+    fn push_times_of(self: &Arc<Session>, open: &OpenInode, deadline: std::time::Instant) -> Result<()> {
+        let Some(written) = open.take_written() else { return Ok(()) };
+        let request = SetAttributes {
+            inode: open.inode,
+            mode: None,
+            uid: None,
+            gid: None,
+            accessed: None,
+            modified: Some(written),
+        };
+        match self.change(open.inode.slot(), &request, deadline) {
+            Err(error) => {
+                open.put_back(written);
+                Err(error)
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+}
+
+fn enter(gate: &mut GateState, info: &InodeInfo) -> Arc<OpenInode> {
+    gate.files += 1;
+    let attributes = &info.attributes;
+    match &gate.open {
+        Some(open) => {
+            open.learn(Size { generation: attributes.generation, size: attributes.size });
+            open.clone()
+        }
+        None => gate.open.insert(Arc::new(OpenInode::new(info))).clone(),
+    }
+}
+
+fn check_file(info: &InodeInfo) -> Result<()> {
+    match info.attributes.kind {
+        FileKind::File => Ok(()),
+        FileKind::Directory => Err(Error::new(ErrorKind::IsDirectory, "it is a directory")),
+        FileKind::Symlink => Err(Error::new(ErrorKind::Loop, "it is a symbolic link")),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_grow_within_a_generation_and_follow_a_newer_one() {
+        let size = |generation, size| Size { generation: Generation(generation), size };
+        let open =
+            OpenInode { inode: InodeId::ROOT, size: Mutex::new(size(2, 100)), written: AtomicI64::new(0) };
+        open.learn(size(2, 50));
+        assert_eq!(open.size(), size(2, 100));
+        open.learn(size(2, 150));
+        open.learn(size(1, 900));
+        assert_eq!(open.size(), size(2, 150));
+        open.learn(size(3, 10));
+        assert_eq!(open.size(), size(3, 10));
+    }
+
+    #[test]
+    fn a_time_that_could_not_be_told_is_kept_unless_a_later_one_came() {
+        let open = OpenInode {
+            inode: InodeId::ROOT,
+            size: Mutex::new(Size { generation: Generation(1), size: 0 }),
+            written: AtomicI64::new(5),
+        };
+        let taken = open.take_written().unwrap();
+        assert_eq!(open.take_written(), None);
+        open.written.store(9, Ordering::Release);
+        open.put_back(taken);
+        assert_eq!(open.take_written(), Some(Timestamp { nanos: 9 }));
+    }
+}

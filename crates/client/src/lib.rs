@@ -1,0 +1,53 @@
+//! The client library of ramlace: sessions, striping, retry, the namespace and arrays.
+//!
+//! [`Pool::connect`] finds a pool and begins a session. Paths are bytes and begin at the pool's
+//! root. Every call is synchronous, may be made from many threads at once, and ends by its
+//! deadline: with its result or with an error that names the file, the server and the next step.
+//!
+//! Invariant: data moves between the caller's memory and the servers that hold it and passes
+//! nobody else; a change is made once, however often the network makes the client repeat it.
+
+mod array;
+mod copy;
+mod descriptors;
+mod directory;
+mod entropy;
+#[cfg(test)]
+mod fake;
+#[doc(hidden)]
+pub mod fault;
+mod file;
+mod fork;
+mod heart;
+mod inodes;
+mod lines;
+mod locator;
+mod mapping;
+mod memory;
+mod namespace;
+mod options;
+mod path;
+mod pool;
+mod raw;
+#[cfg(test)]
+mod scratch;
+mod sequences;
+mod session;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+pub use array::{Array, ArrayType, Order};
+pub use copy::Copy;
+pub use directory::{
+    POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileServer, SECRET_FILE_VARIABLE,
+    pool_name, read_secret_file,
+};
+pub use file::{File, OpenOptions, Rights};
+pub use locator::{Locator, PoolName};
+pub use mapping::Mapping;
+pub use namespace::{AttributeChanges, ReadDir};
+pub use options::{ConnectOptions, LOCAL_VARIABLE};
+pub use pool::{Capacity, Pool, ServerReport};
+pub use ramlace_transport::Secret;
+pub use raw::Raw;

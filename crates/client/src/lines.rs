@@ -1,0 +1,300 @@
+//! Connections to one server: at most [`limits::CONNECTIONS_PER_SERVER_MAX`], each used by one
+//! thread at a time, and closed when a call on it did not end cleanly.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
+use ramlace_transport::Failure;
+use ramlace_transport::blocking::{Connection, Received};
+use ramlace_wire::{ClusterMap, Header, Request, ServerEntry};
+
+use crate::descriptors::{Descriptors, Noted};
+
+/// A connection whose descriptor a forked child knows of. The note goes first.
+pub(crate) struct Link {
+    _noted: Noted,
+    connection: Connection,
+}
+
+impl Link {
+    pub(crate) fn new(connection: Connection, descriptors: &Arc<Descriptors>) -> Link {
+        Link { _noted: descriptors.note(connection.descriptor().map_or(-1, |descriptor| descriptor.as_raw_fd())), connection }
+    }
+}
+
+/// One server of the pool, as this client talks to it.
+pub(crate) struct Server {
+    pub(crate) id: ServerId,
+    entry: RwLock<Arc<ServerEntry>>,
+    lines: Mutex<Lines>,
+    freed: Condvar,
+    /// The session was opened here: from now on it must exist already.
+    pub(crate) opened: AtomicBool,
+    /// Its last call failed for want of an answer.
+    failing: AtomicBool,
+    /// The connection of the heart.
+    pub(crate) control: Mutex<Option<Link>>,
+}
+
+#[derive(Default)]
+struct Lines {
+    idle: Vec<Link>,
+    open: usize,
+}
+
+impl Server {
+    pub(crate) fn new(entry: &ServerEntry) -> Server {
+        Server {
+            id: entry.server,
+            entry: RwLock::new(Arc::new(entry.clone())),
+            lines: Mutex::default(),
+            freed: Condvar::new(),
+            opened: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+            control: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn entry(&self) -> Arc<ServerEntry> {
+        self.entry.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes the addresses of a newer map.
+    pub(crate) fn update(&self, entry: &ServerEntry) {
+        let mut known = self.entry.write().unwrap_or_else(PoisonError::into_inner);
+        if **known != *entry {
+            *known = Arc::new(entry.clone());
+        }
+    }
+
+    /// Whether its last call failed for want of an answer.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_answer(&self, answered: bool) {
+        let failing = self.is_failing();
+        if failing == answered {
+            self.failing.store(!answered, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection for the calling thread; waits for one when all are in use. `connect` makes
+    /// a new one.
+    pub(crate) fn line(
+        self: &Arc<Server>,
+        deadline: Instant,
+        connect: impl FnOnce() -> Result<Link>,
+    ) -> Result<Line> {
+        let mut lines = self.lock();
+        loop {
+            if let Some(link) = lines.idle.pop() {
+                return Ok(Line::new(self.clone(), Some(link)));
+            }
+            if lines.open < limits::CONNECTIONS_PER_SERVER_MAX {
+                lines.open += 1;
+                drop(lines);
+                // Its drop gives the place back when connecting fails.
+                let mut line = Line::new(self.clone(), None);
+                line.link = Some(connect()?);
+                return Ok(line);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::new(
+                    ErrorKind::TimedOut,
+                    format!("all {} connections stayed in use", limits::CONNECTIONS_PER_SERVER_MAX),
+                ));
+            }
+            lines = self.freed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Gives a connection that was made before the server was known to its pool.
+    pub(crate) fn adopt(&self, link: Link) {
+        let mut lines = self.lock();
+        if lines.open < limits::CONNECTIONS_PER_SERVER_MAX {
+            lines.open += 1;
+            lines.idle.push(link);
+        }
+    }
+
+    /// A connection that is idle at this moment.
+    pub(crate) fn idle_line(self: &Arc<Server>) -> Option<Line> {
+        let link = self.lock().idle.pop()?;
+        Some(Line::new(self.clone(), Some(link)))
+    }
+
+    /// Closes the idle connections: they are of the server's last life, or soon will be.
+    pub(crate) fn drop_idle(&self) {
+        let dropped = {
+            let mut lines = self.lock();
+            lines.open -= lines.idle.len();
+            std::mem::take(&mut lines.idle)
+        };
+        drop(dropped);
+        self.freed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection while one thread uses it. Dropped in the middle of a call, it is closed, so
+/// that no late answer meets another call.
+pub(crate) struct Line {
+    server: Arc<Server>,
+    link: Option<Link>,
+    calls_under_way: usize,
+}
+
+/// Why a call on a line has no reply.
+pub(crate) struct Unanswered {
+    pub(crate) error: Error,
+    pub(crate) map: Option<Box<ClusterMap>>,
+    /// The server said so itself, and the connection goes on.
+    pub(crate) told: bool,
+}
+
+impl Unanswered {
+    /// The answer, or the connection, was lost.
+    pub(crate) fn lost(error: Error) -> Unanswered {
+        Unanswered { error, map: None, told: false }
+    }
+
+    /// An answer that says no.
+    pub(crate) fn told(error: Error) -> Unanswered {
+        Unanswered { error, map: None, told: true }
+    }
+}
+
+impl Line {
+    fn new(server: Arc<Server>, link: Option<Link>) -> Line {
+        Line { server, link, calls_under_way: 0 }
+    }
+
+    fn connection(&mut self) -> Result<&mut Connection> {
+        match &mut self.link {
+            Some(link) => Ok(&mut link.connection),
+            None => Err(Error::new(ErrorKind::HostDown, "the connection was lost")),
+        }
+    }
+
+    /// Whether the other side is on this machine and of this user, by the kernel's word.
+    pub(crate) fn is_local(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.connection.is_local())
+    }
+
+    pub(crate) fn send<R: Request>(
+        &mut self,
+        header: Header,
+        request: &R,
+        data: &[IoSlice<'_>],
+        deadline: Instant,
+    ) -> Result<()> {
+        let sent = self.connection()?.send(header, request, data, deadline);
+        self.calls_under_way += 1;
+        sent.map_err(|failure| {
+            self.link = None;
+            failure.error
+        })
+    }
+
+    /// The reply to a change; a test may have it lost.
+    pub(crate) fn receive_change<R: Request>(
+        &mut self,
+        call: u32,
+        deadline: Instant,
+    ) -> std::result::Result<Received<R::Reply>, Unanswered> {
+        let received = self.receive::<R>(call, deadline)?;
+        if crate::fault::drops_reply() {
+            self.close();
+            return Err(Unanswered::lost(Error::new(ErrorKind::HostDown, "a test lost this reply")));
+        }
+        Ok(received)
+    }
+
+    /// The reply to a call. When it brings data, [`Line::receive_data`] must follow.
+    pub(crate) fn receive<R: Request>(
+        &mut self,
+        call: u32,
+        deadline: Instant,
+    ) -> std::result::Result<Received<R::Reply>, Unanswered> {
+        match self.connection().map_err(Unanswered::lost)?.receive::<R>(call, deadline) {
+            Ok(received) => {
+                if received.data_bytes == 0 {
+                    self.calls_under_way -= 1;
+                }
+                Ok(received)
+            }
+            Err(Failure { error, map, fatal: false }) => {
+                self.calls_under_way -= 1;
+                Err(Unanswered { error, map, told: true })
+            }
+            Err(Failure { error, map, fatal: true }) => {
+                self.link = None;
+                Err(Unanswered { error, map, told: false })
+            }
+        }
+    }
+
+    pub(crate) fn receive_data(&mut self, data: &mut [IoSliceMut<'_>], deadline: Instant) -> Result<()> {
+        let received = self.connection()?.receive_data(data, deadline);
+        match received {
+            Ok(()) => {
+                self.calls_under_way -= 1;
+                Ok(())
+            }
+            Err(failure) => {
+                self.link = None;
+                Err(failure.error)
+            }
+        }
+    }
+
+    /// Closes the connection instead of keeping it.
+    pub(crate) fn close(&mut self) {
+        self.link = None;
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let link = self.link.take().filter(|_| self.calls_under_way == 0);
+        let mut lines = self.server.lock();
+        match link {
+            Some(link) => lines.idle.push(link),
+            None => lines.open -= 1,
+        }
+        drop(lines);
+        self.server.freed.notify_one();
+    }
+}
+
+/// One request and its reply on a connection that nobody else uses.
+pub(crate) fn roundtrip<R: Request>(
+    link: &mut Link,
+    header: Header,
+    request: &R,
+    deadline: Instant,
+) -> Result<R::Reply> {
+    link.connection.send(header, request, &[], deadline).map_err(|failure| failure.error)?;
+    let received = link.connection.receive::<R>(header.call, deadline).map_err(|failure| failure.error)?;
+    if received.data_bytes > 0 {
+        return Err(Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for"));
+    }
+    Ok(received.reply)
+}
+
+/// The descriptor that a reply brought.
+pub(crate) fn descriptor_of<T>(received: Received<T>) -> Result<(T, OwnedFd)> {
+    match received.descriptor {
+        Some(descriptor) => Ok((received.reply, descriptor)),
+        None => Err(Error::new(ErrorKind::Protocol, "the server granted a lane without its descriptor")),
+    }
+}

@@ -1,0 +1,292 @@
+//! The namespace by path. Paths are bytes; they begin at the pool's root with or without a slash.
+
+use std::collections::VecDeque;
+
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, limits};
+use ramlace_wire::namespace::{DirectoryEntry, Found, InodeInfo, SetAttributes};
+use ramlace_wire::{Attributes, FileKind, LayoutHints};
+
+use crate::locator::ShownPath;
+use crate::path::{LastLink, Place, resolve};
+use crate::{File, OpenOptions, Pool};
+
+/// Which attributes [`Pool::set_attributes`] changes: what is `Some`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttributeChanges {
+    /// Permission bits, 0o7777 at most.
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Last read.
+    pub accessed: Option<ramlace_base::Timestamp>,
+    /// Last change of content.
+    pub modified: Option<ramlace_base::Timestamp>,
+}
+
+impl Pool {
+    /// Everything about what the path leads to; a link at its end is followed.
+    pub fn stat(&self, path: impl AsRef<[u8]>) -> Result<InodeInfo> {
+        self.info_at(path.as_ref(), LastLink::Follow)
+    }
+
+    /// Everything about what the path names; a link at its end is not followed.
+    pub fn lstat(&self, path: impl AsRef<[u8]>) -> Result<InodeInfo> {
+        self.info_at(path.as_ref(), LastLink::Keep)
+    }
+
+    /// Whether the path leads to something.
+    pub fn exists(&self, path: impl AsRef<[u8]>) -> Result<bool> {
+        match self.stat(path) {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates a directory; `mode` counts as it is, without a umask.
+    pub fn mkdir(&self, path: impl AsRef<[u8]>, mode: u16) -> Result<Attributes> {
+        let path = path.as_ref();
+        let (parent, name) = self.new_entry(path)?;
+        self.raw().make_directory(parent, &name, mode).map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// Creates a directory and those above it that are missing; one that is there is fine.
+    pub fn mkdir_all(&self, path: impl AsRef<[u8]>, mode: u16) -> Result<()> {
+        let path = path.as_ref();
+        let mut ends: Vec<usize> =
+            path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at).collect();
+        ends.push(path.len());
+        // From the deepest upwards: usually nearly all of it is there.
+        let is_directory = |part: &[u8]| match self.stat(part) {
+            Ok(info) if info.attributes.kind == FileKind::Directory => Ok(true),
+            Ok(_) => Err(Error::new(ErrorKind::NotDirectory, format!("{} is no directory", ShownPath(part)))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        };
+        let mut missing = ends.len();
+        while missing > 0 && !is_directory(&path[..ends[missing - 1]])? {
+            missing -= 1;
+        }
+        for end in &ends[missing..] {
+            match self.mkdir(&path[..*end], mode) {
+                // Another client may make the same tree at this moment.
+                Err(error) if error.kind() == ErrorKind::Exists && is_directory(&path[..*end])? => {}
+                other => drop(other?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
+        let (parent, name, _) = self.old_entry(path)?;
+        self.raw().remove_directory(parent, &name).map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// Removes an entry that is no directory.
+    pub fn unlink(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
+        let (parent, name, found) = self.old_entry(path)?;
+        if path.ends_with(b"/") && found.kind != FileKind::Directory {
+            return Err(Error::new(ErrorKind::NotDirectory, format!("{} is no directory", ShownPath(path))));
+        }
+        self.raw().unlink(parent, &name).map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// Removes a file, a link, or a directory with all that is in it. Links are not followed.
+    pub fn remove_tree(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
+        let (parent, name, found) = self.old_entry(path)?;
+        self.remove_entry(parent, &name, found.inode, found.kind).map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// One directory after the other on a stack of its own: trees may be deeper than stacks.
+    fn remove_entry(&self, parent: InodeId, name: &Name, inode: InodeId, kind: FileKind) -> Result<()> {
+        let mut stack = vec![(parent, name.clone(), inode, kind)];
+        while let Some((parent, name, inode, kind)) = stack.last().cloned() {
+            if kind != FileKind::Directory {
+                forgive_missing(self.raw().unlink(parent, &name))?;
+                stack.pop();
+                continue;
+            }
+            let page = match self.raw().read_directory(inode, 0, limits::READDIR_ENTRIES_MAX) {
+                // Someone else removed it meanwhile.
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
+                    stack.pop();
+                    continue;
+                }
+                page => page?,
+            };
+            if page.entries.is_empty() {
+                match forgive_missing(self.raw().remove_directory(parent, &name)) {
+                    // An entry was made between the two requests: look again.
+                    Err(error) if error.kind() == ErrorKind::NotEmpty => continue,
+                    other => other?,
+                }
+                stack.pop();
+            } else {
+                stack.extend(page.entries.into_iter().map(|entry| (inode, entry.name, entry.inode, entry.kind)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates a symbolic link at `path` that points to `target`.
+    pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<Attributes> {
+        let path = path.as_ref();
+        let (parent, name) = self.new_entry(path)?;
+        self.raw().symlink(parent, &name, target.as_ref()).map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        let found = self.find(path, LastLink::Keep)?;
+        if found.1 != FileKind::Symlink {
+            return Err(Error::new(ErrorKind::Invalid, format!("{} is no symbolic link", ShownPath(path))));
+        }
+        self.raw().read_link(found.0).map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// The entries of a directory, in the order of their cookies.
+    pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<ReadDir> {
+        let path = path.as_ref();
+        let (inode, kind) = self.find(path, LastLink::Follow)?;
+        if kind != FileKind::Directory {
+            return Err(Error::new(ErrorKind::NotDirectory, format!("{} is no directory", ShownPath(path))));
+        }
+        Ok(ReadDir { pool: self.clone(), inode, page: VecDeque::new(), after: 0, end: false })
+    }
+
+    /// Changes attributes; a link at the end of the path is followed.
+    pub fn set_attributes(&self, path: impl AsRef<[u8]>, changes: &AttributeChanges) -> Result<Attributes> {
+        let path = path.as_ref();
+        let (inode, _) = self.find(path, LastLink::Follow)?;
+        let AttributeChanges { mode, uid, gid, accessed, modified } = *changes;
+        let request = SetAttributes { inode, mode, uid, gid, accessed, modified };
+        self.raw().set_attributes(&request).map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// Sets a file's size by path.
+    pub fn truncate(&self, path: impl AsRef<[u8]>, size: u64) -> Result<Attributes> {
+        let path = path.as_ref();
+        let (inode, _) = self.find(path, LastLink::Follow)?;
+        self.raw().truncate(inode, size).map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// A file's layout, or what a directory hands down: the `layout` and `hints` of [`Pool::stat`].
+    pub fn get_layout(&self, path: impl AsRef<[u8]>) -> Result<InodeInfo> {
+        self.stat(path)
+    }
+
+    /// Sets what files made in a directory inherit.
+    pub fn set_layout(&self, path: impl AsRef<[u8]>, hints: LayoutHints) -> Result<()> {
+        let path = path.as_ref();
+        let (inode, kind) = self.find(path, LastLink::Follow)?;
+        if kind != FileKind::Directory {
+            return Err(Error::new(
+                ErrorKind::NotDirectory,
+                format!(
+                    "the layout of {} was fixed when it was created; set it on a directory, or copy the file",
+                    ShownPath(path)
+                ),
+            ));
+        }
+        self.raw().set_layout(inode, hints).map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// Opens, or creates, a file.
+    pub fn open(&self, path: impl AsRef<[u8]>, options: &OpenOptions) -> Result<File> {
+        File::open(self, path.as_ref(), options, 0)
+    }
+
+    fn info_at(&self, path: &[u8], last: LastLink) -> Result<InodeInfo> {
+        let (inode, _) = self.find(path, last)?;
+        self.raw().info(inode).map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// The inode that a path leads to, which must be there.
+    pub(crate) fn find(&self, path: &[u8], last: LastLink) -> Result<(InodeId, FileKind)> {
+        match resolve(&self.raw(), path, last)? {
+            Place::Directory(inode) => Ok((inode, FileKind::Directory)),
+            Place::Entry { found: Some(found), .. } => Ok((found.inode, found.kind)),
+            Place::Entry { found: None, .. } => Err(not_found(path)),
+        }
+    }
+
+    /// Where an entry can be made: its directory and its name.
+    fn new_entry(&self, path: &[u8]) -> Result<(InodeId, Name)> {
+        match resolve(&self.raw(), path, LastLink::Keep)? {
+            Place::Entry { parent, name, .. } => Ok((parent, name)),
+            Place::Directory(_) => {
+                Err(Error::new(ErrorKind::Exists, format!("{} is there already", ShownPath(path))))
+            }
+        }
+    }
+
+    /// An entry that is there; a link is kept even with a slash behind it.
+    fn old_entry(&self, path: &[u8]) -> Result<(InodeId, Name, Found)> {
+        let trimmed = path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count();
+        let path = if trimmed == 0 { path } else { &path[..trimmed] };
+        match resolve(&self.raw(), path, LastLink::Keep)? {
+            Place::Entry { parent, name, found: Some(found), .. } => Ok((parent, name, found)),
+            Place::Entry { found: None, .. } => Err(not_found(path)),
+            Place::Directory(_) => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("{} ends in no name that could be removed", ShownPath(path)),
+            )),
+        }
+    }
+}
+
+fn not_found(path: &[u8]) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{} does not exist", ShownPath(path)))
+}
+
+fn forgive_missing(result: Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// The entries of a directory, fetched page by page.
+pub struct ReadDir {
+    pool: Pool,
+    inode: InodeId,
+    page: VecDeque<DirectoryEntry>,
+    after: u64,
+    end: bool,
+}
+
+impl ReadDir {
+    fn fetch(&mut self) -> Result<()> {
+        let page = self.pool.raw().read_directory(self.inode, self.after, limits::READDIR_ENTRIES_MAX)?;
+        self.end = page.end;
+        if let Some(last) = page.entries.last() {
+            if last.cookie <= self.after {
+                return Err(Error::new(ErrorKind::Corrupt, "a directory's cookies do not grow"));
+            }
+            self.after = last.cookie;
+        }
+        self.page = page.entries.into();
+        Ok(())
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirectoryEntry>;
+
+    fn next(&mut self) -> Option<Result<DirectoryEntry>> {
+        while self.page.is_empty() && !self.end {
+            if let Err(error) = self.fetch() {
+                self.end = true;
+                return Some(Err(error));
+            }
+        }
+        self.page.pop_front().map(Ok)
+    }
+}

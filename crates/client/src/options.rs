@@ -1,0 +1,142 @@
+//! How to reach a pool, and what a session may use.
+
+use std::path::PathBuf;
+
+use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_transport::Secret;
+
+use crate::directory::{self, PoolDirectory, SECRET_FILE_VARIABLE};
+use crate::locator::{self, Locator, PoolName};
+
+/// Environment variable that switches the local shortcuts off when it is `off`.
+pub const LOCAL_VARIABLE: &str = "RAMLACE_LOCAL";
+
+/// How to reach a pool. `ConnectOptions::default()` means this user's default pool.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// A pool of this user on this machine; `None`: `RAMLACE_POOL`, else "default".
+    pub pool: Option<String>,
+    /// `host:port` of some servers, for a pool that lives elsewhere; then `pool` is not used.
+    pub addresses: Vec<String>,
+    /// Where the secret lies; `None`: `RAMLACE_SECRET_FILE`, else the pool's directory.
+    pub secret_file: Option<PathBuf>,
+    /// Whether Unix sockets and mappings may be used with servers on this machine.
+    pub local: bool,
+    /// How long one operation may take before it fails, in milliseconds.
+    pub deadline_millis: u32,
+    /// Who this is, for people: shown by `ramlace status`.
+    pub label: String,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> ConnectOptions {
+        let program = std::env::args_os().next().map(PathBuf::from);
+        let program = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
+        ConnectOptions {
+            pool: None,
+            addresses: Vec::new(),
+            secret_file: None,
+            local: std::env::var_os(LOCAL_VARIABLE).is_none_or(|value| value != "off"),
+            deadline_millis: limits::DEADLINE_MILLIS_DEFAULT,
+            label: program.to_string_lossy().into_owned(),
+        }
+    }
+}
+
+impl ConnectOptions {
+    /// The pool that a locator means; `named` (from `--pool`) decides for `ramlace:/path`.
+    #[must_use]
+    pub fn for_locator(locator: &Locator, named: Option<&str>) -> ConnectOptions {
+        let options = ConnectOptions::default();
+        match &locator.pool {
+            PoolName::Default => ConnectOptions { pool: named.map(str::to_owned), ..options },
+            PoolName::Named(name) => ConnectOptions { pool: Some(name.clone()), ..options },
+            PoolName::At(address) => ConnectOptions { addresses: vec![address.clone()], ..options },
+        }
+    }
+
+    /// Finds addresses and secret, and checks the rest.
+    pub(crate) fn settle(&self) -> Result<Settings> {
+        if self.deadline_millis == 0 || self.deadline_millis > limits::DEADLINE_MILLIS_MAX {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("a deadline lies between 1 and {} milliseconds", limits::DEADLINE_MILLIS_MAX),
+            ));
+        }
+        let (seeds, pool, secret) =
+            if self.addresses.is_empty() { self.settle_here()? } else { self.settle_elsewhere()? };
+        Ok(Settings {
+            seeds,
+            pool,
+            secret,
+            local: self.local,
+            deadline_millis: self.deadline_millis,
+            label: self.label.clone(),
+        })
+    }
+
+    fn settle_here(&self) -> Result<(Vec<Seed>, Option<String>, Secret)> {
+        let directory = PoolDirectory::locate(&directory::pool_name(self.pool.as_deref()))?;
+        let file = directory.read_pool_file()?;
+        let secret = match self.secret_path() {
+            Some(path) => directory::read_secret_file(&path)?,
+            None => directory.read_secret()?,
+        };
+        let seeds = file.servers.into_iter().map(|server| Seed { tcp: server.tcp, unix: Some(server.unix) });
+        Ok((seeds.collect(), Some(file.pool), secret))
+    }
+
+    fn settle_elsewhere(&self) -> Result<(Vec<Seed>, Option<String>, Secret)> {
+        if let Some(wrong) = self.addresses.iter().find(|address| !locator::is_address(address)) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("'{}' is no address of a server; write host:port", wrong.escape_debug()),
+            ));
+        }
+        let secret = match self.secret_path() {
+            Some(path) => directory::read_secret_file(&path)?,
+            None => self.secret_of_known_pool()?,
+        };
+        Ok((self.addresses.iter().map(|tcp| Seed { tcp: tcp.clone(), unix: None }).collect(), None, secret))
+    }
+
+    /// An address may belong to a pool of this user on this machine: then its secret is known.
+    fn secret_of_known_pool(&self) -> Result<Secret> {
+        for directory in PoolDirectory::list()? {
+            let Ok(file) = directory.read_pool_file() else { continue };
+            if file.servers.iter().any(|server| self.addresses.contains(&server.tcp)) {
+                return directory.read_secret();
+            }
+        }
+        Err(Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "the secret of the pool at {} is not known here; copy its secret file and name it in {SECRET_FILE_VARIABLE}",
+                self.addresses.join(", ")
+            ),
+        ))
+    }
+
+    fn secret_path(&self) -> Option<PathBuf> {
+        let variable = || std::env::var_os(SECRET_FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        self.secret_file.clone().or_else(variable)
+    }
+}
+
+/// Where one server of the pool may be found before the map is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Seed {
+    pub(crate) tcp: String,
+    pub(crate) unix: Option<PathBuf>,
+}
+
+/// What does not change while a pool is connected; a forked child reads it without a lock.
+pub(crate) struct Settings {
+    pub(crate) seeds: Vec<Seed>,
+    /// The pool's id as `pool.json` has it.
+    pub(crate) pool: Option<String>,
+    pub(crate) secret: Secret,
+    pub(crate) local: bool,
+    pub(crate) deadline_millis: u32,
+    pub(crate) label: String,
+}

@@ -1,0 +1,249 @@
+//! From a path to an inode: one lookup for each component, links followed, `..` on the way.
+
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, limits};
+use ramlace_wire::FileKind;
+use ramlace_wire::namespace::Found;
+
+use crate::locator::ShownPath;
+
+/// What resolution asks of a pool.
+pub(crate) trait Tree {
+    /// The entry `name` of `parent`.
+    fn lookup(&self, parent: InodeId, name: &Name) -> Result<Found>;
+    /// The target of a symbolic link.
+    fn read_link(&self, inode: InodeId) -> Result<Vec<u8>>;
+}
+
+/// Where a path ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A directory that the path names without a last name: `/`, `a/..`, `.`.
+    Directory(InodeId),
+    /// An entry, or the place where one could be made.
+    Entry {
+        parent: InodeId,
+        name: Name,
+        found: Option<Found>,
+        /// The path ended with a slash: only a directory will do.
+        slash: bool,
+    },
+}
+
+/// Whether a symbolic link at the end of the path is followed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LastLink {
+    Follow,
+    Keep,
+}
+
+/// Walks `path` from the root; a path without a leading slash means the same.
+pub(crate) fn resolve(tree: &impl Tree, path: &[u8], last: LastLink) -> Result<Place> {
+    check_path(path)?;
+    let mut walk = Walk { tree, above: vec![InodeId::ROOT], rest: Vec::new(), links: 0, slash: path.ends_with(b"/") };
+    walk.push(path);
+    walk.run(last).map_err(|error| error.context(ShownPath(path)))
+}
+
+fn check_path(path: &[u8]) -> Result<()> {
+    if path.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, "the path is empty"));
+    }
+    if path.len() > limits::PATH_BYTES_MAX {
+        return Err(Error::new(
+            ErrorKind::NameTooLong,
+            format!("a path has at most {} bytes, this one {}", limits::PATH_BYTES_MAX, path.len()),
+        ));
+    }
+    Ok(())
+}
+
+struct Walk<'a, T: Tree> {
+    tree: &'a T,
+    /// The directories passed, the root first: what `..` goes back to.
+    above: Vec<InodeId>,
+    /// Components still to go, the next one last.
+    rest: Vec<Vec<u8>>,
+    links: usize,
+    slash: bool,
+}
+
+impl<T: Tree> Walk<'_, T> {
+    fn push(&mut self, path: &[u8]) {
+        let components = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+        self.rest.extend(components.map(<[u8]>::to_vec).rev());
+    }
+
+    fn here(&self) -> InodeId {
+        *self.above.last().expect("the root is never left")
+    }
+
+    fn run(&mut self, last: LastLink) -> Result<Place> {
+        while let Some(component) = self.rest.pop() {
+            if component == b".." {
+                if self.above.len() > 1 {
+                    self.above.pop();
+                }
+                continue;
+            }
+            let name = Name::new(component)?;
+            let is_last = self.rest.is_empty();
+            let found = match self.tree.lookup(self.here(), &name) {
+                Err(error) if is_last && error.kind() == ErrorKind::NotFound => None,
+                other => Some(other?),
+            };
+            let kind = found.as_ref().map(|found| found.kind);
+            match kind {
+                Some(FileKind::Symlink) if !is_last || last == LastLink::Follow || self.slash => {
+                    self.follow(found.expect("it has a kind").inode)?;
+                }
+                _ if is_last => {
+                    if self.slash && kind == Some(FileKind::File) {
+                        return Err(not_directory(&name));
+                    }
+                    return Ok(Place::Entry { parent: self.here(), name, found, slash: self.slash });
+                }
+                Some(FileKind::Directory) => self.above.push(found.expect("it has a kind").inode),
+                _ => return Err(not_directory(&name)),
+            }
+        }
+        Ok(Place::Directory(self.here()))
+    }
+
+    fn follow(&mut self, link: InodeId) -> Result<()> {
+        self.links += 1;
+        if self.links > limits::SYMLINK_DEPTH_MAX {
+            return Err(Error::new(
+                ErrorKind::Loop,
+                format!("more than {} symbolic links lie on the way", limits::SYMLINK_DEPTH_MAX),
+            ));
+        }
+        let target = self.tree.read_link(link)?;
+        check_path(&target)?;
+        if target.starts_with(b"/") {
+            self.above.truncate(1);
+        }
+        // A link at the end of the path hands its own trailing slash on.
+        self.slash |= self.rest.is_empty() && target.ends_with(b"/");
+        self.push(&target);
+        Ok(())
+    }
+}
+
+fn not_directory(name: &Name) -> Error {
+    Error::new(ErrorKind::NotDirectory, format!("'{name}' is no directory"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// root(1): dir(2): file(3), up -> ..(4), self -> dir?; links by target.
+    #[derive(Default)]
+    struct Model {
+        entries: HashMap<(u64, &'static str), (u64, FileKind)>,
+        targets: HashMap<u64, &'static str>,
+        lookups: Cell<usize>,
+    }
+
+    impl Tree for Model {
+        fn lookup(&self, parent: InodeId, name: &Name) -> Result<Found> {
+            self.lookups.set(self.lookups.get() + 1);
+            let key = (parent.0, std::str::from_utf8(name.as_bytes()).unwrap());
+            let (inode, kind) = *self
+                .entries
+                .iter()
+                .find(|(entry, _)| **entry == key)
+                .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no '{name}'")))?
+                .1;
+            Ok(Found { inode: InodeId(inode), kind, attributes: None })
+        }
+
+        fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {
+            Ok(self.targets[&inode.0].as_bytes().to_vec())
+        }
+    }
+
+    fn model() -> Model {
+        let mut model = Model::default();
+        for (parent, name, inode, kind) in [
+            (1, "dir", 2, FileKind::Directory),
+            (2, "file", 3, FileKind::File),
+            (2, "sub", 5, FileKind::Directory),
+            (1, "abs", 10, FileKind::Symlink),
+            (2, "up", 11, FileKind::Symlink),
+            (1, "loop", 12, FileKind::Symlink),
+            (1, "gone", 13, FileKind::Symlink),
+            (1, "filelink", 14, FileKind::Symlink),
+        ] {
+            model.entries.insert((parent, name), (inode, kind));
+        }
+        model.targets = HashMap::from([
+            (10, "/dir/sub"),
+            (11, "../dir/sub/"),
+            (12, "loop"),
+            (13, "dir/nothing"),
+            (14, "dir/file"),
+        ]);
+        model
+    }
+
+    fn inode_at(path: &str, last: LastLink) -> Result<Option<u64>> {
+        Ok(match resolve(&model(), path.as_bytes(), last)? {
+            Place::Directory(inode) => Some(inode.0),
+            Place::Entry { found, .. } => found.map(|found| found.inode.0),
+        })
+    }
+
+    #[test]
+    fn paths_lead_where_they_say() {
+        for (path, inode) in [
+            ("/", 1), ("//", 1), (".", 1), ("/..", 1), ("/../dir", 2), ("dir", 2), ("/dir/", 2), ("/dir/./file", 3),
+            ("/dir/sub/..", 2), ("/dir/sub/../file", 3), ("/abs", 5), ("/abs/", 5), ("/abs/../file", 3),
+            ("/dir/up", 5), ("/dir/up/../up", 5), ("/filelink", 3),
+        ] {
+            assert_eq!(inode_at(path, LastLink::Follow).unwrap(), Some(inode), "{path}");
+        }
+        assert_eq!(inode_at("/abs", LastLink::Keep).unwrap(), Some(10));
+        assert_eq!(inode_at("/abs/", LastLink::Keep).unwrap(), Some(5));
+        assert_eq!(inode_at("/new", LastLink::Keep).unwrap(), None);
+    }
+
+    #[test]
+    fn a_dangling_link_leads_to_the_place_of_its_target() {
+        let place = resolve(&model(), b"/gone", LastLink::Follow).unwrap();
+        let Place::Entry { parent, name, found, .. } = place else { panic!("{place:?}") };
+        assert_eq!((parent.0, name.to_string(), found), (2, "nothing".into(), None));
+    }
+
+    #[test]
+    fn wrong_paths_get_their_errno() {
+        let long = format!("/{}", "x".repeat(256));
+        let very_long = "/x".repeat(2049);
+        for (path, kind) in [
+            ("", ErrorKind::NotFound),
+            ("/no/file", ErrorKind::NotFound),
+            ("/dir/file/x", ErrorKind::NotDirectory),
+            ("/dir/file/", ErrorKind::NotDirectory),
+            ("/filelink/", ErrorKind::NotDirectory),
+            ("/loop", ErrorKind::Loop),
+            ("/loop/x", ErrorKind::Loop),
+            ("/a\0b", ErrorKind::Invalid),
+            (&long, ErrorKind::NameTooLong),
+            (&very_long, ErrorKind::NameTooLong),
+        ] {
+            let error = inode_at(path, LastLink::Follow).unwrap_err();
+            assert_eq!(error.kind(), kind, "{path}: {error}");
+        }
+        assert!(inode_at("/no/file", LastLink::Keep).unwrap_err().message().starts_with("/no/file: "));
+    }
+
+    #[test]
+    fn each_component_costs_one_lookup() {
+        let model = model();
+        resolve(&model, b"/dir/sub/../file", LastLink::Keep).unwrap();
+        assert_eq!(model.lookups.get(), 3);
+    }
+}

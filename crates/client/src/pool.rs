@@ -1,0 +1,141 @@
+//! A connected pool: what every other call starts from.
+
+use std::sync::Arc;
+
+use ramlace_base::{Epoch, Result, ServerId};
+use ramlace_wire::ClusterMap;
+use ramlace_wire::cluster::ForgetServer;
+use ramlace_wire::session::{GetServerStatus, ServerStatus, StopServer};
+
+use crate::fork::{self, PerFork};
+use crate::options::{ConnectOptions, Settings};
+use crate::raw::Raw;
+use crate::session::Session;
+
+/// A connected pool. Clones share one session; the session ends with the last of them and of
+/// the files opened through them. After a fork the child speaks in a session of its own.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: Arc<Settings>,
+    sessions: PerFork<Arc<Session>>,
+}
+
+/// What one server says of itself, or why it does not.
+#[derive(Debug)]
+pub struct ServerReport {
+    /// The server as the map knows it.
+    pub entry: ramlace_wire::ServerEntry,
+    /// What it answered.
+    pub status: Result<ServerStatus>,
+}
+
+/// What a pool holds, over all servers that answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Bytes lent.
+    pub total_bytes: u64,
+    /// Bytes taken by files and by the namespace.
+    pub used_bytes: u64,
+    /// Bytes not taken.
+    pub free_bytes: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Servers that did not answer; their bytes are not in these sums.
+    pub silent_servers: u32,
+}
+
+impl Pool {
+    /// Finds the pool, proves the secret, opens a session with one server and gets the map.
+    pub fn connect(options: &ConnectOptions) -> Result<Pool> {
+        fork::watch();
+        let settings = Arc::new(options.settle()?);
+        let session = Session::new(settings.clone())?;
+        session.map()?;
+        Ok(Pool { shared: Arc::new(Shared { settings, sessions: PerFork::with(session) }) })
+    }
+
+    /// This process's session; a forked child opens its own, and closes what it inherited.
+    pub(crate) fn session(&self) -> Result<&Arc<Session>> {
+        if let Some(session) = self.shared.sessions.get() {
+            return Ok(session);
+        }
+        let session = self.shared.sessions.get_or_make(|| Session::new(self.shared.settings.clone()))?;
+        self.shared.sessions.inherited().for_each(|session| session.close_inherited_sockets());
+        Ok(session)
+    }
+
+    /// Operations by inode, for callers that keep their own paths (the mount).
+    #[must_use]
+    pub fn raw(&self) -> Raw<'_> {
+        Raw { pool: self }
+    }
+
+    /// The cluster map as this client knows it.
+    pub fn map(&self) -> Result<Arc<ClusterMap>> {
+        self.session()?.map()
+    }
+
+    /// Asks the servers for the newest cluster map.
+    pub fn refresh_map(&self) -> Result<Arc<ClusterMap>> {
+        let session = self.session()?;
+        session.refresh_map(session.deadline())
+    }
+
+    /// What one server holds and does.
+    pub fn server_status(&self, server: ServerId) -> Result<ServerStatus> {
+        let session = self.session()?;
+        session.ask_server(server, &GetServerStatus {}, session.deadline())
+    }
+
+    /// What every server that is not forgotten holds and does; the order is by number.
+    pub fn status(&self) -> Result<Vec<ServerReport>> {
+        let map = self.refresh_map()?;
+        let entries = map.servers.iter().filter(|entry| !entry.forgotten);
+        // One thread for each: a dead server costs its deadline once, not once for each.
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = entries
+                .map(|entry| (entry.clone(), scope.spawn(|| self.server_status(entry.server))))
+                .collect();
+            Ok(asked
+                .into_iter()
+                .map(|(entry, asked)| ServerReport { entry, status: asked.join().expect("asking does not panic") })
+                .collect())
+        })
+    }
+
+    /// What the pool holds: asks every server.
+    pub fn statfs(&self) -> Result<Capacity> {
+        let mut sum = Capacity::default();
+        for report in self.status()? {
+            match report.status {
+                Ok(status) => {
+                    sum.total_bytes += status.store_bytes;
+                    sum.used_bytes += status.used_bytes;
+                    sum.free_bytes += status.store_bytes.saturating_sub(status.used_bytes);
+                    sum.inodes += status.inodes;
+                }
+                Err(_) => sum.silent_servers += 1,
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Stops a server gracefully; what it holds goes.
+    pub fn stop_server(&self, server: ServerId) -> Result<()> {
+        let session = self.session()?;
+        session.ask_server(server, &StopServer {}, session.deadline())
+    }
+
+    /// Gives a dead server's slots to the others, empty; returns the map's new epoch.
+    pub fn forget_server(&self, server: ServerId) -> Result<Epoch> {
+        let session = self.session()?;
+        let coordinator = session.map()?.coordinator;
+        let forgotten = session.ask_server(coordinator, &ForgetServer { server }, session.deadline())?;
+        session.refresh_map(session.deadline())?;
+        Ok(forgotten.epoch)
+    }
+}

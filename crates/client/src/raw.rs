@@ -1,0 +1,136 @@
+//! Operations by inode: one method for each message of the namespace family.
+
+use ramlace_base::{InodeId, Name, Result};
+use ramlace_wire::namespace::{
+    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Lookup, MakeDirectory, Opened, ReadDirectory, ReadLink,
+    RemoveDirectory, SetAttributes, SetLayout, Symlink, Truncate, Unlink,
+};
+use ramlace_wire::{Attributes, FileAttributes, Layout, LayoutHints};
+
+use crate::Pool;
+use crate::file::{File, Rights};
+use crate::path::Tree;
+
+/// Operations by inode; from [`Pool::raw`]. Changes have one effect, however often the network
+/// makes the client repeat them.
+#[derive(Clone, Copy)]
+pub struct Raw<'a> {
+    pub(crate) pool: &'a Pool,
+}
+
+impl Raw<'_> {
+    /// The entry `name` of a directory.
+    pub fn lookup(self, parent: InodeId, name: &Name) -> Result<Found> {
+        let session = self.pool.session()?;
+        session.ask(parent.slot(), &Lookup { parent, name: name.clone() }, session.deadline())
+    }
+
+    /// Attributes, layout and named bytes of an inode, with this process's latest writes.
+    pub fn info(self, inode: InodeId) -> Result<InodeInfo> {
+        let session = self.pool.session()?;
+        session.push_times(inode)?;
+        session.ask(inode.slot(), &GetAttributes { inode }, session.deadline())
+    }
+
+    /// Changes what is `Some`.
+    pub fn set_attributes(self, change: &SetAttributes) -> Result<Attributes> {
+        let session = self.pool.session()?;
+        match change.modified {
+            Some(_) => session.forget_times(change.inode),
+            None => session.push_times(change.inode)?,
+        }
+        session.change(change.inode.slot(), change, session.deadline())
+    }
+
+    /// Sets a file's size.
+    pub fn truncate(self, inode: InodeId, size: u64) -> Result<Attributes> {
+        let session = self.pool.session()?;
+        let attributes = session.change(inode.slot(), &Truncate { inode, size }, session.deadline())?;
+        session.learn_size(inode, attributes.generation, attributes.size);
+        Ok(attributes)
+    }
+
+    /// The layout that a new file in `parent` gets: `hints`, with what the directory hands
+    /// down and the pool's usual values where they are silent.
+    pub fn choose_layout(self, parent: InodeId, name: &Name, hints: LayoutHints) -> Result<Layout> {
+        let complete = hints.stripe_unit.is_some() && hints.width.is_some() && hints.copies.is_some();
+        let hints = if complete { hints } else { hints.or(self.info(parent)?.hints) };
+        self.pool.session()?.choose_layout(parent, name, hints)
+    }
+
+    /// Creates a file and opens it; opens the one that is there unless `exclusive`.
+    pub fn create(
+        self,
+        parent: InodeId,
+        name: &Name,
+        mode: u16,
+        exclusive: bool,
+        layout: Layout,
+        named: &FileAttributes,
+        rights: Rights,
+    ) -> Result<(File, Opened)> {
+        let request = Create { parent, name: name.clone(), mode, exclusive, layout, named: named.clone() };
+        File::create(self.pool, &request, rights)
+    }
+
+    /// Opens an inode.
+    pub fn open(self, inode: InodeId, rights: Rights) -> Result<(File, Opened)> {
+        File::open_inode(self.pool, inode, rights)
+    }
+
+    /// Creates a symbolic link.
+    pub fn symlink(self, parent: InodeId, name: &Name, target: &[u8]) -> Result<Attributes> {
+        let session = self.pool.session()?;
+        let request = Symlink { parent, name: name.clone(), target: target.to_vec() };
+        session.change(parent.slot(), &request, session.deadline())
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(self, inode: InodeId) -> Result<Vec<u8>> {
+        let session = self.pool.session()?;
+        session.ask(inode.slot(), &ReadLink { inode }, session.deadline())
+    }
+
+    /// Creates a directory.
+    pub fn make_directory(self, parent: InodeId, name: &Name, mode: u16) -> Result<Attributes> {
+        let session = self.pool.session()?;
+        let request = MakeDirectory { parent, name: name.clone(), mode };
+        session.change(parent.slot(), &request, session.deadline())
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_directory(self, parent: InodeId, name: &Name) -> Result<()> {
+        let session = self.pool.session()?;
+        let request = RemoveDirectory { parent, name: name.clone() };
+        session.change(parent.slot(), &request, session.deadline())
+    }
+
+    /// Removes an entry that is no directory.
+    pub fn unlink(self, parent: InodeId, name: &Name) -> Result<()> {
+        let session = self.pool.session()?;
+        let request = Unlink { parent, name: name.clone() };
+        session.change(parent.slot(), &request, session.deadline())
+    }
+
+    /// Entries of a directory behind the cookie `after`, at most `entries_max`.
+    pub fn read_directory(self, inode: InodeId, after: u64, entries_max: u32) -> Result<DirectoryPage> {
+        let session = self.pool.session()?;
+        session.ask(inode.slot(), &ReadDirectory { inode, after, entries_max }, session.deadline())
+    }
+
+    /// Sets what files made in a directory inherit.
+    pub fn set_layout(self, inode: InodeId, hints: LayoutHints) -> Result<()> {
+        let session = self.pool.session()?;
+        session.change(inode.slot(), &SetLayout { inode, hints }, session.deadline())
+    }
+}
+
+impl Tree for Raw<'_> {
+    fn lookup(&self, parent: InodeId, name: &Name) -> Result<Found> {
+        Raw::lookup(*self, parent, name)
+    }
+
+    fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {
+        Raw::read_link(*self, inode)
+    }
+}

@@ -1,0 +1,145 @@
+//! The numbers of a session's mutations, and which of them still wait for their answer.
+//!
+//! A slot keeps its answers until it hears that the client has them: every header tells the
+//! oldest mutation of this session that still waits *in that slot*. Counting for each slot
+//! keeps a server that does not answer from holding up mutations elsewhere.
+
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot, limits};
+
+#[derive(Default)]
+struct Waiting {
+    last: u64,
+    /// Ascending; a slot that has been used keeps its empty list.
+    slots: HashMap<Slot, Vec<u64>>,
+}
+
+impl Waiting {
+    fn try_take(&mut self, slot: Slot) -> Option<u64> {
+        let next = self.last + 1;
+        let waiting = self.slots.entry(slot).or_default();
+        if waiting.first().is_some_and(|oldest| next - oldest >= limits::REPLIES_PER_SESSION_MAX as u64) {
+            return None;
+        }
+        waiting.push(next);
+        self.last = next;
+        Some(next)
+    }
+}
+
+/// All mutations of one session.
+#[derive(Default)]
+pub(crate) struct Sequences {
+    waiting: Mutex<Waiting>,
+    answered: Condvar,
+}
+
+/// The number of one mutation, until it is answered or given up.
+pub(crate) struct Ticket<'a> {
+    sequences: &'a Sequences,
+    slot: Slot,
+    sequence: u64,
+}
+
+impl Sequences {
+    /// A number for a mutation in `slot`, when the slot's window has room.
+    pub(crate) fn try_take(&self, slot: Slot) -> Option<Ticket<'_>> {
+        let sequence = self.lock().try_take(slot)?;
+        Some(Ticket { sequences: self, slot, sequence })
+    }
+
+    /// A number for a mutation in `slot`; waits until older ones are answered.
+    pub(crate) fn take(&self, slot: Slot, deadline: Instant) -> Result<Ticket<'_>> {
+        let mut waiting = self.lock();
+        loop {
+            if let Some(sequence) = waiting.try_take(slot) {
+                return Ok(Ticket { sequences: self, slot, sequence });
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::new(
+                    ErrorKind::TimedOut,
+                    format!(
+                        "{} changes wait for {slot} already, and none was answered in time",
+                        limits::REPLIES_PER_SESSION_MAX
+                    ),
+                ));
+            }
+            waiting = self.answered.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ticket<'_> {
+    pub(crate) fn sequence(&self) -> Sequence {
+        Sequence(self.sequence)
+    }
+
+    /// How far behind this mutation the oldest one lies that still waits in the same slot.
+    pub(crate) fn outstanding(&self) -> u32 {
+        let waiting = self.sequences.lock();
+        let oldest = waiting.slots.get(&self.slot).and_then(|waiting| waiting.first());
+        // A later mutation may be asked after an older one of its slot was answered.
+        self.sequence.saturating_sub(oldest.copied().unwrap_or(self.sequence)) as u32
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.sequences.lock();
+        if let Some(list) = waiting.slots.get_mut(&self.slot)
+            && let Ok(at) = list.binary_search(&self.sequence)
+        {
+            list.remove(at);
+            if at == 0 {
+                self.sequences.answered.notify_all();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn outstanding_tells_the_oldest_of_the_slot() {
+        let sequences = Sequences::default();
+        let first = sequences.try_take(Slot(1)).unwrap();
+        let elsewhere = sequences.try_take(Slot(2)).unwrap();
+        let second = sequences.try_take(Slot(1)).unwrap();
+        assert_eq!((first.sequence(), elsewhere.sequence(), second.sequence()), (Sequence(1), Sequence(2), Sequence(3)));
+        assert_eq!((first.outstanding(), elsewhere.outstanding(), second.outstanding()), (0, 0, 2));
+        drop(first);
+        assert_eq!(second.outstanding(), 0);
+    }
+
+    #[test]
+    fn a_full_window_waits_and_others_go_on() {
+        let sequences = Sequences::default();
+        let oldest = sequences.try_take(Slot(1)).unwrap();
+        for _ in 0..2 * limits::REPLIES_PER_SESSION_MAX {
+            drop(sequences.try_take(Slot(2)).unwrap());
+        }
+        assert!(sequences.try_take(Slot(1)).is_none());
+        let error = sequences.take(Slot(1), Instant::now()).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let ticket = sequences.take(Slot(1), Instant::now() + Duration::from_secs(60)).unwrap();
+                ticket.outstanding()
+            });
+            drop(oldest);
+            assert_eq!(waiter.join().unwrap(), 0);
+        });
+    }
+}

@@ -1,0 +1,116 @@
+//! Changes of attributes: mode, owner, times, and what a directory hands down.
+
+use ramlace_base::{Epoch, Result, Slot, Timestamp, limits};
+use ramlace_base::{Error, ErrorKind};
+use ramlace_wire::namespace::{SetAttributes, SetLayout};
+use ramlace_wire::{Credentials, Layout, LayoutHints};
+
+use crate::command::Reply;
+use crate::entries::{check_copies, check_mode};
+use crate::inode::{Body, Inode, SET_GID, SET_UID, right};
+use crate::state::{Caller, SlotState, Step};
+
+impl SlotState {
+    pub(crate) fn set_attributes(&mut self, caller: Caller, request: SetAttributes) -> Step {
+        request.mode.map_or(Ok(()), check_mode)?;
+        let inode = self.inode(request.inode)?;
+        check_may_set(inode, caller.who, &request)?;
+        if let Body::Directory(directory) = &inode.body {
+            directory.check_settled(request.inode)?;
+        }
+        let inode = self.inode_mut(request.inode)?;
+        set_owner(inode, caller.who, &request);
+        set_mode(inode, caller.who, &request);
+        set_times(inode, caller, &request);
+        if (request.mode, request.uid, request.gid, request.accessed, request.modified)
+            != (None, None, None, None, None)
+        {
+            inode.changed = caller.now;
+        }
+        Ok(Some(Reply::Attributes(Box::new(inode.attributes(request.inode)))))
+    }
+
+    pub(crate) fn set_layout(&mut self, caller: Caller, request: SetLayout) -> Step {
+        check_hints(request.hints)?;
+        let inode = self.inode(request.inode)?;
+        inode.directory(request.inode)?.check_settled(request.inode)?;
+        inode.check_owner(caller.who, request.inode)?;
+        let inode = self.inode_mut(request.inode)?;
+        if let Body::Directory(directory) = &mut inode.body {
+            directory.hints = request.hints;
+        }
+        inode.changed = caller.now;
+        Ok(Some(Reply::Done))
+    }
+}
+
+/// As POSIX has it: the mode is the owner's; the uid is nobody's to give away but the
+/// super-user's; the owner may choose the group among his own; times are the owner's, and a
+/// writer may tell when he wrote.
+fn check_may_set(inode: &Inode, who: Credentials, request: &SetAttributes) -> Result<()> {
+    if request.mode.is_some() || request.uid.is_some() || request.gid.is_some() {
+        inode.check_owner(who, request.inode)?;
+    }
+    let foreign_uid = request.uid.is_some_and(|uid| uid != inode.uid);
+    let foreign_gid = request.gid.is_some_and(|gid| gid != inode.gid && gid != who.gid);
+    if who.uid != 0 && (foreign_uid || foreign_gid) {
+        return Err(Error::new(
+            ErrorKind::NotPermitted,
+            format!("user {} may not give inode {} to another owner", who.uid, request.inode),
+        ));
+    }
+    let times = request.accessed.is_some() || request.modified.is_some();
+    if times && !is_owner(inode, who) {
+        inode.check_allows(who, right::WRITE, request.inode)?;
+    }
+    Ok(())
+}
+
+fn is_owner(inode: &Inode, who: Credentials) -> bool {
+    who.uid == 0 || who.uid == inode.uid
+}
+
+fn set_owner(inode: &mut Inode, who: Credentials, request: &SetAttributes) {
+    if request.uid.is_none() && request.gid.is_none() {
+        return;
+    }
+    inode.uid = request.uid.unwrap_or(inode.uid);
+    inode.gid = request.gid.unwrap_or(inode.gid);
+    if who.uid != 0 && matches!(inode.body, Body::File(_)) {
+        inode.mode &= !(SET_UID | SET_GID);
+    }
+}
+
+fn set_mode(inode: &mut Inode, who: Credentials, request: &SetAttributes) {
+    let Some(mode) = request.mode else { return };
+    // Nobody gets a program that runs with the rights of a group that is not his.
+    let foreign_group = who.uid != 0 && who.gid != inode.gid;
+    inode.mode = if foreign_group { mode & !SET_GID } else { mode };
+}
+
+/// The owner sets any time. Another writer tells when he wrote: forward only, and not beyond now.
+fn set_times(inode: &mut Inode, caller: Caller, request: &SetAttributes) {
+    let owner = is_owner(inode, caller.who);
+    let set = |at: &mut Timestamp, wanted: Option<Timestamp>| {
+        if let Some(wanted) = wanted {
+            *at = if owner { wanted } else { wanted.min(caller.now).max(*at) };
+        }
+    };
+    set(&mut inode.accessed, request.accessed);
+    set(&mut inode.modified, request.modified);
+}
+
+/// Hints are checked as the layout that they would give with defaults elsewhere.
+fn check_hints(hints: LayoutHints) -> Result<()> {
+    let copies = hints.copies.unwrap_or(1);
+    let layout = Layout {
+        stripe_unit: hints.stripe_unit.unwrap_or(limits::STRIPE_UNIT_BYTES_DEFAULT),
+        width: hints.width.unwrap_or(1),
+        base_slot: Slot(0),
+        stride: 1,
+        copies,
+        created: Epoch(0),
+    };
+    ramlace_layout::validate(&layout, limits::SLOTS_MAX)?;
+    check_copies(copies)
+}

@@ -1,0 +1,264 @@
+//! What goes into a slot and what comes out of it.
+//!
+//! Everything here that derives `Serialize` is written to a slot's operation log or snapshot with
+//! postcard, which numbers variants by their order. That format is versioned by its owner, the
+//! server: it refuses a log or snapshot of another version; nothing here travels between versions.
+
+use ramlace_base::{Error, Sequence, SessionId, Slot, Timestamp};
+use ramlace_wire::namespace as wire;
+use ramlace_wire::peer;
+use ramlace_wire::{Attributes, Credentials, ErrorBody, encode_body};
+use serde::{Deserialize, Serialize};
+
+/// One step of a slot: what happened, when, and on whose behalf.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Command {
+    /// The server's clock, read once before the command is logged.
+    pub now: Timestamp,
+    /// Who wants it.
+    pub origin: Origin,
+    /// What is wanted.
+    pub op: Op,
+}
+
+/// Who wants something.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Origin {
+    /// A client's mutation.
+    Client {
+        /// Its session.
+        session: SessionId,
+        /// The mutation's number in the session, from 1.
+        sequence: Sequence,
+        /// Every mutation of the session below this number has been answered, and the client has
+        /// seen the answer.
+        acknowledged_below: Sequence,
+        /// As whom the session acts.
+        who: Credentials,
+    },
+    /// Another slot.
+    Peer,
+    /// The server itself: what became of an errand, the end of a session.
+    Server,
+}
+
+/// What is wanted. Each request is the wire's own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Op {
+    /// By a client, at the parent's slot.
+    Create(wire::Create),
+    /// By a client.
+    Open(wire::Open),
+    /// By a client.
+    Close(wire::Close),
+    /// By a client.
+    SetAttributes(wire::SetAttributes),
+    /// By a client.
+    Truncate(wire::Truncate),
+    /// By a client, at the parent's slot.
+    Symlink(wire::Symlink),
+    /// By a client, at the parent's slot.
+    MakeDirectory {
+        /// What the client asked.
+        request: wire::MakeDirectory,
+        /// Where the inode shall live: a slot of a live server, chosen by the shell. A retry may
+        /// name another one; the first attempt's stands.
+        home: Slot,
+    },
+    /// By a client, at the parent's slot.
+    RemoveDirectory(wire::RemoveDirectory),
+    /// By a client, at the parent's slot.
+    Unlink(wire::Unlink),
+    /// By a client.
+    Extend(wire::Extend),
+    /// By a client.
+    ReserveAppend(wire::ReserveAppend),
+    /// By a client.
+    FinishAppend(wire::FinishAppend),
+    /// By a client.
+    SetLayout(wire::SetLayout),
+    /// By a peer, at the future directory's home.
+    PrepareDirectory(peer::PrepareDirectory),
+    /// By a peer, at the directory's home.
+    SettleDirectory(peer::SettleDirectory),
+    /// By a peer, at the directory's home.
+    SealDirectory(peer::SealDirectory),
+    /// By a peer, at the directory's home.
+    SettleSeal(peer::SettleSeal),
+    /// By the server: an errand has been delivered and answered.
+    ///
+    /// `Retry`, `Moved` and other transient errors leave the errand open; the shell delivers it
+    /// again after a pause, and need not log them.
+    ErrandDone {
+        /// The errand.
+        errand: ErrandId,
+        /// Its answer.
+        result: Result<ErrandAnswer, ErrorBody>,
+    },
+    /// By the server: the errand's server cannot be reached now. Whoever waits for it goes on; the
+    /// errand stays open where its effect is still owed.
+    ErrandUnreachable {
+        /// The errand.
+        errand: ErrandId,
+    },
+    /// By the server: the session has ended; everything it says from now on is refused before it
+    /// comes here.
+    EndSession {
+        /// The session.
+        session: SessionId,
+    },
+}
+
+/// What a step wants done. Whoever replays a log throws the effects away and then delivers
+/// [`crate::SlotState::open_errands`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Answer a client's mutation: everybody who waits for this token, or nobody.
+    Reply {
+        /// The mutation.
+        token: peer::Token,
+        /// Its answer, the same for each retry.
+        outcome: Result<Reply, Error>,
+    },
+    /// Deliver a message to another slot, at least once, and report what became of it.
+    Send {
+        /// Names the errand in the report.
+        errand: ErrandId,
+        /// The message.
+        message: Errand,
+    },
+    /// Answer the peer whose command this was.
+    PeerReply(Result<ErrandAnswer, Error>),
+}
+
+/// Names an errand within its slot, for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ErrandId(pub u64);
+
+/// A message that one slot owes another (or itself).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Errand {
+    /// First half of mkdir.
+    PrepareDirectory(peer::PrepareDirectory),
+    /// Second half of mkdir.
+    SettleDirectory(peer::SettleDirectory),
+    /// First half of rmdir.
+    SealDirectory(peer::SealDirectory),
+    /// Second half of rmdir.
+    SettleSeal(peer::SettleSeal),
+    /// A truncation.
+    CutLane(peer::CutLane),
+    /// A file is gone.
+    DropLane(peer::DropLane),
+    /// A file was closed after it grew.
+    TrimLane(peer::TrimLane),
+}
+
+impl Errand {
+    /// The slot whose primary the message goes to.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        match self {
+            Errand::PrepareDirectory(message) => message.slot,
+            Errand::SettleDirectory(message) => message.slot,
+            Errand::SealDirectory(message) => message.inode.slot(),
+            Errand::SettleSeal(message) => message.inode.slot(),
+            Errand::CutLane(message) => message.slot,
+            Errand::DropLane(message) => message.slot,
+            Errand::TrimLane(message) => message.slot,
+        }
+    }
+}
+
+/// What answers an errand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ErrandAnswer {
+    /// To `PrepareDirectory`.
+    Prepared(peer::DirectoryPrepared),
+    /// To everything else.
+    Done,
+}
+
+impl ErrandAnswer {
+    /// The body of the reply on the wire.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            ErrandAnswer::Prepared(body) => encode_body(body),
+            ErrandAnswer::Done => encode_body(&()),
+        }
+    }
+}
+
+/// What answers a mutation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// To `Create` and `Open`.
+    Opened(Box<wire::Opened>),
+    /// To `SetAttributes`, `Truncate`, `Symlink` and `MakeDirectory`.
+    Attributes(Box<Attributes>),
+    /// To `Extend` and `FinishAppend`.
+    Size(wire::SizeInfo),
+    /// To `ReserveAppend`.
+    Reserved(wire::AppendReserved),
+    /// To `Close`, `RemoveDirectory`, `Unlink` and `SetLayout`.
+    Done,
+}
+
+impl Reply {
+    /// The body of the reply on the wire.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Reply::Opened(body) => encode_body(body),
+            Reply::Attributes(body) => encode_body(body),
+            Reply::Size(body) => encode_body(body),
+            Reply::Reserved(body) => encode_body(body),
+            Reply::Done => encode_body(&()),
+        }
+    }
+}
+
+/// A question that changes nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Query {
+    /// By a client, at the parent's slot.
+    Lookup(wire::Lookup),
+    /// By a client.
+    GetAttributes(wire::GetAttributes),
+    /// By a client.
+    ReadLink(wire::ReadLink),
+    /// By a client.
+    ReadDirectory(wire::ReadDirectory),
+    /// By a lane; whoever asks may know.
+    QueryInode(peer::QueryInode),
+}
+
+/// What answers a question.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// To `Lookup`.
+    Found(wire::Found),
+    /// To `GetAttributes`.
+    Info(Box<wire::InodeInfo>),
+    /// To `ReadLink`.
+    Target(Vec<u8>),
+    /// To `ReadDirectory`.
+    Page(wire::DirectoryPage),
+    /// To `QueryInode`.
+    Inode(peer::InodeAnswer),
+}
+
+impl Answer {
+    /// The body of the reply on the wire.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Answer::Found(body) => encode_body(body),
+            Answer::Info(body) => encode_body(body),
+            Answer::Target(body) => encode_body(body),
+            Answer::Page(body) => encode_body(body),
+            Answer::Inode(body) => encode_body(body),
+        }
+    }
+}

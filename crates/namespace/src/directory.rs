@@ -1,0 +1,137 @@
+//! A directory's entries, in the order of their cookies.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
+use ramlace_wire::{FileKind, LayoutHints};
+use serde::{Deserialize, Serialize};
+
+use crate::hash::COLLISION_BITS;
+
+/// What only directories have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Directory {
+    /// The directory above when this one was made.
+    pub parent: InodeId,
+    /// What files made here inherit.
+    pub hints: LayoutHints,
+    /// Where it stands between mkdir and rmdir.
+    pub phase: Phase,
+    /// What is in it.
+    pub entries: Entries,
+    /// Names that an operation across two slots holds, and its number.
+    pub busy: BTreeMap<Name, u64>,
+}
+
+/// Where a directory stands between mkdir and rmdir.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Phase {
+    /// Made, but not known to have an entry: answers questions, and Retry to every change.
+    Prepared,
+    /// As usual.
+    Live,
+    /// Empty, and answers Retry to every change until the rmdir is decided.
+    Sealed,
+    /// Without an entry; lives until nobody has it open any more.
+    Removed,
+}
+
+impl Directory {
+    pub(crate) fn new(parent: InodeId, hints: LayoutHints, phase: Phase) -> Directory {
+        Directory { parent, hints, phase, entries: Entries::default(), busy: BTreeMap::new() }
+    }
+
+    /// Whether no mkdir or rmdir of the directory itself is under way.
+    pub(crate) fn check_settled(&self, inode: InodeId) -> Result<()> {
+        let doing = match self.phase {
+            Phase::Prepared => "made",
+            Phase::Sealed => "removed",
+            Phase::Live | Phase::Removed => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::Retry, format!("directory {inode} is just being {doing}")))
+    }
+
+    /// Whether entries may be added and removed now.
+    pub(crate) fn check_live(&self, inode: InodeId) -> Result<()> {
+        self.check_settled(inode)?;
+        if self.phase == Phase::Removed {
+            return Err(Error::new(ErrorKind::NotFound, format!("directory {inode} has been removed")));
+        }
+        Ok(())
+    }
+
+    /// Whether no operation across two slots holds the name.
+    pub(crate) fn check_not_busy(&self, name: &Name) -> Result<()> {
+        if self.busy.contains_key(name) {
+            return Err(Error::new(ErrorKind::Retry, format!("'{name}' is just being made or removed")));
+        }
+        Ok(())
+    }
+}
+
+/// Where a name leads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub name: Name,
+    pub inode: InodeId,
+    pub kind: FileKind,
+}
+
+/// Entries by cookie: 60 bits of hash and 3 bits that tell equal hashes apart. A cookie stays
+/// as long as its entry, whatever happens to its neighbours.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Entries {
+    by_cookie: BTreeMap<u64, Entry>,
+}
+
+impl Entries {
+    pub(crate) fn len(&self) -> u64 {
+        self.by_cookie.len() as u64
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_cookie.is_empty()
+    }
+
+    /// The entry with this name, whose hash is `hash`, and its cookie.
+    pub(crate) fn find(&self, hash: u64, name: &Name) -> Option<(u64, &Entry)> {
+        self.by_cookie
+            .range(cookies(hash))
+            .find(|(_, entry)| entry.name == *name)
+            .map(|(cookie, entry)| (*cookie, entry))
+    }
+
+    /// A cookie for a new entry. Fails with `NoSpace` when eight names share the hash.
+    pub(crate) fn free_cookie(&self, hash: u64, name: &Name) -> Result<u64> {
+        cookies(hash).find(|cookie| !self.by_cookie.contains_key(cookie)).ok_or_else(|| {
+            Error::new(
+                ErrorKind::NoSpace,
+                format!("8 names of this directory have the same hash as '{name}'; choose another name"),
+            )
+        })
+    }
+
+    /// Adds an entry at a cookie from [`Entries::free_cookie`].
+    pub(crate) fn insert(&mut self, cookie: u64, entry: Entry) {
+        let before = self.by_cookie.insert(cookie, entry);
+        assert!(before.is_none(), "cookie {cookie} was taken");
+    }
+
+    pub(crate) fn remove(&mut self, cookie: u64) {
+        let before = self.by_cookie.remove(&cookie);
+        assert!(before.is_some(), "cookie {cookie} had no entry");
+    }
+
+    /// The entries with larger cookies, in their order.
+    pub(crate) fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &Entry)> {
+        self.by_cookie
+            .range((Bound::Excluded(cookie), Bound::Unbounded))
+            .map(|(cookie, entry)| (*cookie, entry))
+    }
+}
+
+fn cookies(hash: u64) -> std::ops::RangeInclusive<u64> {
+    let first = hash << COLLISION_BITS;
+    first..=first | ((1 << COLLISION_BITS) - 1)
+}

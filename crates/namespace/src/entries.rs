@@ -1,0 +1,236 @@
+//! Operations on entries whose inodes live beside them: create, symlink, unlink.
+
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Timestamp, limits};
+use ramlace_wire::namespace::{Create, Opened, Symlink, Unlink};
+use ramlace_wire::{Credentials, FileAttributes, FileKind, Layout};
+
+use crate::command::{Effect, Reply};
+use crate::directory::{Directory, Entry};
+use crate::file::File;
+use crate::inode::{Body, Inode, MODE_MAX, SET_GID, right};
+use crate::state::{Caller, SlotState, Step};
+
+impl SlotState {
+    pub(crate) fn create(&mut self, caller: Caller, request: &Create) -> Step {
+        check_mode(request.mode)?;
+        let directory = self.directory_to_change(request.parent, caller.who)?;
+        directory.check_not_busy(&request.name)?;
+        let hash = self.hash.of(&request.name);
+        if let Some((_, entry)) = directory.entries.find(hash, &request.name) {
+            let (inode, kind) = (entry.inode, entry.kind);
+            if request.exclusive {
+                return Err(taken(&request.name));
+            }
+            return self.open_existing(caller, &request.name, inode, kind);
+        }
+        self.session_mut(caller).check_may_open(InodeId(0))?;
+        self.check_layout(&request.layout)?;
+        check_named(&request.named)?;
+        let body = Body::File(File::new(request.layout, request.named.clone()));
+        let inode = self.add_entry(caller, request.parent, &request.name, request.mode, body)?;
+        self.reference(caller, inode, true)?;
+        Ok(Some(self.opened(inode, true)?))
+    }
+
+    /// A non-exclusive create of a name that is there. It says nothing of reading or writing;
+    /// who creates wants to write, and `Open` checks more exactly.
+    fn open_existing(&mut self, caller: Caller, name: &Name, inode: InodeId, kind: FileKind) -> Step {
+        match kind {
+            FileKind::Directory => {
+                Err(Error::new(ErrorKind::IsDirectory, format!("'{name}' is a directory")))
+            }
+            FileKind::Symlink => Err(Error::new(
+                ErrorKind::Loop,
+                format!("'{name}' is a symbolic link; create the file that it points to"),
+            )),
+            FileKind::File => {
+                self.inode(inode)?.check_allows(caller.who, right::WRITE, inode)?;
+                self.reference(caller, inode, true)?;
+                Ok(Some(self.opened(inode, false)?))
+            }
+        }
+    }
+
+    pub(crate) fn symlink(&mut self, caller: Caller, request: &Symlink) -> Step {
+        check_target(&request.target)?;
+        let directory = self.directory_to_change(request.parent, caller.who)?;
+        directory.check_not_busy(&request.name)?;
+        if directory.entries.find(self.hash.of(&request.name), &request.name).is_some() {
+            return Err(taken(&request.name));
+        }
+        let body = Body::Symlink(request.target.clone().into_boxed_slice());
+        let inode = self.add_entry(caller, request.parent, &request.name, 0o777, body)?;
+        Ok(Some(Reply::Attributes(Box::new(self.inode(inode)?.attributes(inode)))))
+    }
+
+    pub(crate) fn unlink(&mut self, caller: Caller, request: &Unlink, effects: &mut Vec<Effect>) -> Step {
+        let directory = self.directory_to_change(request.parent, caller.who)?;
+        directory.check_not_busy(&request.name)?;
+        let (cookie, entry) = directory
+            .entries
+            .find(self.hash.of(&request.name), &request.name)
+            .ok_or_else(|| not_found(&request.name))?;
+        let target = entry.inode;
+        if entry.kind == FileKind::Directory {
+            return Err(Error::new(
+                ErrorKind::IsDirectory,
+                format!("'{}' is a directory; remove it with rmdir", request.name),
+            ));
+        }
+        self.inode(request.parent)?.check_allows(caller.who, right::WRITE, request.parent)?;
+        if let Body::File(file) = &self.inode(target)?.body {
+            self.outbox.check_room(file.layout.width)?;
+        }
+        let (mut parent, directory) = self.directory_mut(request.parent);
+        directory.entries.remove(cookie);
+        parent.touch(caller.now);
+        let inode = self.inode_mut(target)?;
+        inode.links -= 1;
+        inode.changed = caller.now;
+        self.retire_if_unused(target, effects);
+        Ok(Some(Reply::Done))
+    }
+
+    /// A directory whose entries the caller may reach, and which may change now.
+    pub(crate) fn directory_to_change(&self, inode: InodeId, who: Credentials) -> Result<&Directory> {
+        let parent = self.inode(inode)?;
+        let directory = parent.directory(inode)?;
+        parent.check_allows(who, right::SEARCH, inode)?;
+        directory.check_live(inode)?;
+        Ok(directory)
+    }
+
+    /// A directory that is known to be one and to be here, split so that both parts can change.
+    pub(crate) fn directory_mut(&mut self, inode: InodeId) -> (Touch<'_>, &mut Directory) {
+        let parent = &mut **self.inodes.get_mut(&inode).expect("the directory was looked up before");
+        match &mut parent.body {
+            Body::Directory(directory) => (
+                Touch {
+                    links: &mut parent.links,
+                    modified: &mut parent.modified,
+                    changed: &mut parent.changed,
+                },
+                directory,
+            ),
+            _ => panic!("inode {inode} is no directory"),
+        }
+    }
+
+    fn add_entry(
+        &mut self,
+        caller: Caller,
+        parent: InodeId,
+        name: &Name,
+        mode: u16,
+        body: Body,
+    ) -> Result<InodeId> {
+        let above = self.inode(parent)?;
+        above.check_allows(caller.who, right::WRITE, parent)?;
+        let cookie = above.directory(parent)?.entries.free_cookie(self.hash.of(name), name)?;
+        let owner = inherited_owner(above, caller.who);
+        let inode = self.allocate()?;
+        let new = Inode::new(mode, owner, caller.now, body);
+        let entry = Entry { name: name.clone(), inode, kind: new.kind() };
+        self.inodes.insert(inode, Box::new(new));
+        let (mut above, directory) = self.directory_mut(parent);
+        directory.entries.insert(cookie, entry);
+        above.touch(caller.now);
+        Ok(inode)
+    }
+
+    pub(crate) fn opened(&self, inode: InodeId, created: bool) -> Result<Reply> {
+        Ok(Reply::Opened(Box::new(Opened { info: self.inode(inode)?.info(inode), created })))
+    }
+
+    fn check_layout(&self, layout: &Layout) -> Result<()> {
+        ramlace_layout::validate(layout, self.slots)?;
+        check_copies(layout.copies)
+    }
+}
+
+/// The part of a directory's inode that changes with its entries.
+pub(crate) struct Touch<'inode> {
+    pub links: &'inode mut u32,
+    modified: &'inode mut Timestamp,
+    changed: &'inode mut Timestamp,
+}
+
+impl Touch<'_> {
+    pub(crate) fn touch(&mut self, now: Timestamp) {
+        *self.modified = now;
+        *self.changed = now;
+    }
+}
+
+/// The owner of what is made in a directory: a set-group-id directory hands its group down.
+pub(crate) fn inherited_owner(above: &Inode, who: Credentials) -> Credentials {
+    if above.mode & SET_GID != 0 { Credentials { gid: above.gid, ..who } } else { who }
+}
+
+pub(crate) fn check_mode(mode: u16) -> Result<()> {
+    if mode > MODE_MAX {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("a mode of {mode:o} is not possible; it has at most the bits 7777"),
+        ));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_copies(copies: u8) -> Result<()> {
+    if copies != 1 {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{copies} copies are not possible yet; ask for 1"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_target(target: &[u8]) -> Result<()> {
+    match target.len() {
+        0 => Err(Error::new(ErrorKind::NotFound, "a symbolic link to nothing is not possible")),
+        length if length > limits::SYMLINK_BYTES_MAX => Err(Error::new(
+            ErrorKind::NameTooLong,
+            format!(
+                "the target of a symbolic link has at most {} bytes, this one {length}",
+                limits::SYMLINK_BYTES_MAX
+            ),
+        )),
+        _ if target.contains(&0) => {
+            Err(Error::new(ErrorKind::Invalid, "the target of a symbolic link contains a NUL"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_named(named: &FileAttributes) -> Result<()> {
+    let bytes: usize = named.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > limits::ATTRIBUTES_BYTES_MAX {
+        return Err(Error::new(
+            ErrorKind::TooLarge,
+            format!(
+                "the named attributes have {bytes} bytes together; at most {} are possible",
+                limits::ATTRIBUTES_BYTES_MAX
+            ),
+        ));
+    }
+    if named.iter().any(|(name, _)| name.is_empty()) {
+        return Err(Error::new(ErrorKind::Invalid, "a named attribute needs a name"));
+    }
+    if let Some(pair) = named.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("the named attributes '{}' and '{}' are out of order", pair[0].0, pair[1].0),
+        ));
+    }
+    Ok(())
+}
+
+pub(crate) fn taken(name: &Name) -> Error {
+    Error::new(ErrorKind::Exists, format!("'{name}' exists already"))
+}
+
+pub(crate) fn not_found(name: &Name) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no '{name}'"))
+}

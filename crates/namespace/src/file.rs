@@ -1,0 +1,281 @@
+//! A file's size, generation, truncations and appends: decision 6 of the design.
+//!
+//! Three sizes matter. The *published* size is what everybody sees. The *extent* is the end of
+//! the last byte known to be written, or to stay a hole. The *tail* is the end of the last append
+//! reservation. Published ≤ extent, and the published size stops before the first unfinished
+//! reservation; unless appends or truncations are under way all three are equal, and a file
+//! needs no [`FileWork`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, SessionId, limits};
+use ramlace_wire::peer::Token;
+use ramlace_wire::{Attributes, FileAttributes, Layout};
+use serde::{Deserialize, Serialize};
+
+use crate::command::ErrandId;
+
+/// What only files have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct File {
+    /// The published size.
+    pub size: u64,
+    /// Raised by every truncation that takes bytes away.
+    pub generation: Generation,
+    /// Where the bytes lie.
+    pub layout: Layout,
+    /// Grew since its lanes were last told to give back their unused tails.
+    pub grown: bool,
+    /// Named bytes; most files have none.
+    pub named: Option<Box<FileAttributes>>,
+    /// Appends and truncations under way.
+    pub work: Option<Box<FileWork>>,
+}
+
+/// Appends and truncations under way.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FileWork {
+    /// The extent where it is beyond the published size; else anything up to it.
+    extent: u64,
+    /// Unfinished, in the order of their offsets.
+    reservations: Vec<Reservation>,
+    /// Truncations that some lane may not know: generations and sizes both rise.
+    history: Vec<Truncated>,
+    /// Lanes that have not confirmed the file's generation.
+    cuts: BTreeMap<u16, OpenCut>,
+    /// Truncations that have not been answered.
+    answers: Vec<TruncateAnswer>,
+}
+
+/// Bytes promised to one writer at the end of a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Reservation {
+    offset: u64,
+    length: u64,
+    session: SessionId,
+}
+
+/// The size that a generation began with.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Truncated {
+    generation: Generation,
+    size: u64,
+}
+
+/// A `CutLane` on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct OpenCut {
+    errand: ErrandId,
+    /// The newest generation the lane has confirmed.
+    known: Generation,
+}
+
+/// A truncation that waits for its lanes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TruncateAnswer {
+    pub token: Token,
+    lanes: BTreeSet<u16>,
+    pub attributes: Attributes,
+}
+
+impl File {
+    pub(crate) fn new(layout: Layout, named: FileAttributes) -> File {
+        File {
+            size: 0,
+            generation: Generation::FIRST,
+            layout,
+            grown: false,
+            named: (!named.is_empty()).then(|| Box::new(named)),
+            work: None,
+        }
+    }
+
+    fn extent(&self) -> u64 {
+        self.work.as_ref().map_or(self.size, |work| work.extent.max(self.size))
+    }
+
+    fn work(&mut self) -> &mut FileWork {
+        self.work.get_or_insert_default()
+    }
+
+    /// The file has bytes up to `end`: raises the extent and publishes what can be published.
+    /// Returns whether the published size grew.
+    pub(crate) fn extend(&mut self, end: u64) -> bool {
+        let extent = self.extent().max(end);
+        let limit = self.work.as_ref().and_then(|work| work.reservations.first()).map(|first| first.offset);
+        let before = self.size;
+        self.size = before.max(limit.map_or(extent, |limit| extent.min(limit)));
+        self.grown |= self.size > before;
+        if extent > self.size {
+            self.work().extent = extent;
+        }
+        self.forget_finished_work();
+        self.size > before
+    }
+
+    /// Reserves the next `length` bytes for the session; returns their offset.
+    pub(crate) fn reserve(&mut self, session: SessionId, length: u64, inode: InodeId) -> Result<u64> {
+        let tail = self.work.as_ref().and_then(|work| work.reservations.last()).map(Reservation::end);
+        let offset = self.extent().max(tail.unwrap_or(0));
+        if length > limits::FILE_BYTES_MAX - offset.min(limits::FILE_BYTES_MAX) {
+            return Err(Error::new(
+                ErrorKind::TooBig,
+                format!(
+                    "an append of {length} bytes to file {inode} would end beyond {} bytes",
+                    limits::FILE_BYTES_MAX
+                ),
+            ));
+        }
+        let waiting = self.work.as_ref().map_or(0, |work| work.reservations.len());
+        if waiting >= limits::APPEND_RESERVATIONS_MAX {
+            return Err(Error::new(
+                ErrorKind::Retry,
+                format!("{waiting} appends to file {inode} are not finished yet"),
+            ));
+        }
+        self.work().reservations.push(Reservation { offset, length, session });
+        Ok(offset)
+    }
+
+    /// The reserved bytes are written, or stay a hole. Returns whether the published size grew.
+    pub(crate) fn finish(&mut self, session: SessionId, offset: u64, inode: InodeId) -> Result<bool> {
+        let missing = || {
+            Error::new(
+                ErrorKind::Retry,
+                format!(
+                    "file {inode} was truncated after its bytes from {offset} were reserved; reserve and write them again"
+                ),
+            )
+        };
+        let reservations = &mut self.work.as_mut().ok_or_else(missing)?.reservations;
+        let at = reservations
+            .iter()
+            .position(|reservation| reservation.offset == offset && reservation.session == session)
+            .ok_or_else(missing)?;
+        let end = reservations.remove(at).end();
+        Ok(self.extend(end))
+    }
+
+    /// The session is gone: what it reserved stays a hole. Returns whether the published size grew.
+    pub(crate) fn abandon(&mut self, session: SessionId) -> bool {
+        let Some(work) = &mut self.work else { return false };
+        let mut end = 0;
+        work.reservations.retain(|reservation| {
+            let stays = reservation.session != session;
+            if !stays {
+                end = end.max(reservation.end());
+            }
+            stays
+        });
+        self.extend(end)
+    }
+
+    /// Sets the size. Returns the length to which the file's bytes must be cut in every lane,
+    /// or `None` when no byte has to go.
+    ///
+    /// Growing takes no bytes away and tells nobody: lanes hold bytes beyond the file's end only
+    /// from writes that never completed. Unless there are appends under way, or bytes written
+    /// behind them: those go first, and their writers meet a newer generation.
+    pub(crate) fn truncate(&mut self, size: u64, inode: InodeId) -> Result<Option<u64>> {
+        let kept = size.min(self.size);
+        let appends = self.work.as_ref().is_some_and(|work| !work.reservations.is_empty());
+        if kept == self.extent() && !appends {
+            self.size = size;
+            return Ok(None);
+        }
+        let history = &mut self.work().history;
+        // An older truncation to a larger size tells a lane nothing that this one does not.
+        let still_telling = history.partition_point(|older| older.size < kept);
+        if still_telling >= limits::TRUNCATIONS_UNTOLD_MAX {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("{still_telling} truncations of file {inode} have not reached a server that is down"),
+            ));
+        }
+        history.truncate(still_telling);
+        self.generation = self.generation.next();
+        let generation = self.generation;
+        let work = self.work();
+        work.history.push(Truncated { generation, size: kept });
+        work.reservations.clear();
+        work.extent = 0;
+        self.size = size;
+        Ok(Some(kept))
+    }
+
+    /// The smallest size of any generation after `since`; `None` when there is none, or every
+    /// lane knows of them.
+    pub(crate) fn smallest_size(&self, since: Generation) -> Option<u64> {
+        let history = &self.work.as_ref()?.history;
+        history.iter().find(|truncated| truncated.generation > since).map(|truncated| truncated.size)
+    }
+
+    /// A `CutLane` with the file's generation is on its way; returns an older one that it replaces.
+    pub(crate) fn cut_sent(&mut self, lane: u16, errand: ErrandId) -> Option<ErrandId> {
+        let before = Generation(self.generation.0 - 1);
+        let cuts = &mut self.work().cuts;
+        let older = cuts.get(&lane).copied();
+        cuts.insert(lane, OpenCut { errand, known: older.map_or(before, |cut| cut.known) });
+        older.map(|cut| cut.errand)
+    }
+
+    /// Somebody waits until every lane has heard of the truncation, or cannot.
+    pub(crate) fn answer_later(&mut self, token: Token, attributes: Attributes) {
+        let lanes = (0..self.layout.width).collect();
+        self.work().answers.push(TruncateAnswer { token, lanes, attributes });
+    }
+
+    /// The lane has confirmed the file's generation.
+    pub(crate) fn cut_done(&mut self, lane: u16) -> Vec<TruncateAnswer> {
+        let work = self.work();
+        work.cuts.remove(&lane);
+        match work.cuts.values().map(|cut| cut.known).min() {
+            None => work.history.clear(),
+            Some(known) => work.history.retain(|truncated| truncated.generation > known),
+        }
+        let answers = self.lane_need_not_be_awaited(lane);
+        self.forget_finished_work();
+        answers
+    }
+
+    /// Nobody waits for the lane any longer; returns the truncations that are answered thereby.
+    pub(crate) fn lane_need_not_be_awaited(&mut self, lane: u16) -> Vec<TruncateAnswer> {
+        let Some(work) = &mut self.work else { return Vec::new() };
+        let mut ready = Vec::new();
+        for mut answer in std::mem::take(&mut work.answers) {
+            answer.lanes.remove(&lane);
+            if answer.lanes.is_empty() { ready.push(answer) } else { work.answers.push(answer) }
+        }
+        ready
+    }
+
+    /// Whether a truncation waits for the lane.
+    pub(crate) fn lane_is_awaited(&self, lane: u16) -> bool {
+        self.work.as_ref().is_some_and(|work| work.answers.iter().any(|answer| answer.lanes.contains(&lane)))
+    }
+
+    /// What is still under way when the file goes for good.
+    pub(crate) fn into_unfinished(self) -> (Vec<ErrandId>, Vec<TruncateAnswer>) {
+        let work = self.work.map(|work| *work).unwrap_or_default();
+        (work.cuts.values().map(|cut| cut.errand).collect(), work.answers)
+    }
+
+    fn forget_finished_work(&mut self) {
+        let idle = |work: &FileWork| {
+            work.extent <= self.size
+                && work.reservations.is_empty()
+                && work.history.is_empty()
+                && work.cuts.is_empty()
+                && work.answers.is_empty()
+        };
+        if self.work.as_deref().is_some_and(idle) {
+            self.work = None;
+        }
+    }
+}
+
+impl Reservation {
+    fn end(&self) -> u64 {
+        self.offset + self.length
+    }
+}

@@ -1,0 +1,140 @@
+//! References to inodes: open, close, the end of a session, and the end of an inode.
+
+use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, SessionId, Timestamp, limits};
+use ramlace_wire::Layout;
+use ramlace_wire::namespace::{Close, Open};
+use ramlace_wire::peer::{DropLane, TrimLane};
+
+use crate::command::{Effect, Errand, Reply};
+use crate::inode::{Body, right};
+use crate::state::{Caller, SlotState, Step};
+
+impl SlotState {
+    pub(crate) fn open(&mut self, caller: Caller, request: Open) -> Step {
+        let inode = self.inode(request.inode)?;
+        match &inode.body {
+            Body::File(_) => {}
+            Body::Directory(directory) => {
+                if request.write {
+                    return Err(Error::new(
+                        ErrorKind::IsDirectory,
+                        format!("directory {} cannot be opened for writing", request.inode),
+                    ));
+                }
+                directory.check_settled(request.inode)?;
+            }
+            Body::Symlink(_) => {
+                return Err(Error::new(
+                    ErrorKind::Loop,
+                    format!("inode {} is a symbolic link; open what it points to", request.inode),
+                ));
+            }
+        }
+        let rights =
+            if request.read { right::READ } else { 0 } | if request.write { right::WRITE } else { 0 };
+        inode.check_allows(caller.who, rights, request.inode)?;
+        self.reference(caller, request.inode, request.write)?;
+        Ok(Some(self.opened(request.inode, false)?))
+    }
+
+    /// Gives the session its one reference to the inode, or widens the one it has.
+    pub(crate) fn reference(&mut self, caller: Caller, inode: InodeId, write: bool) -> Result<()> {
+        let session = self.session_mut(caller);
+        session.check_may_open(inode)?;
+        let before = session.open.insert(inode, write);
+        match before {
+            Some(before) => *session.open.get_mut(&inode).expect("just inserted") = before | write,
+            None => self.inode_mut(inode)?.opens += 1,
+        }
+        Ok(())
+    }
+
+    pub(crate) fn close(&mut self, caller: Caller, request: Close, effects: &mut Vec<Effect>) -> Step {
+        self.assert_mine(request.inode);
+        let Some(write) = self.session_mut(caller).open.remove(&request.inode) else {
+            return Err(Error::new(
+                ErrorKind::BadHandle,
+                format!("the session does not have inode {} open", request.inode),
+            ));
+        };
+        let inode = self.inode_mut(request.inode)?;
+        if let Some(modified) = request.modified.filter(|_| write) {
+            inode.modified = inode.modified.max(modified);
+            inode.changed = caller.now;
+        }
+        self.release(request.inode, effects);
+        Ok(Some(Reply::Done))
+    }
+
+    /// One session less has the inode open.
+    fn release(&mut self, id: InodeId, effects: &mut Vec<Effect>) {
+        let inode = self.inodes.get_mut(&id).expect("an open inode lives");
+        inode.opens -= 1;
+        if inode.opens == 0 && inode.links > 0 {
+            self.trim(id, effects);
+        }
+        self.retire_if_unused(id, effects);
+    }
+
+    /// Tells the lanes of a file that has grown to give back what they took beyond its end.
+    fn trim(&mut self, id: InodeId, effects: &mut Vec<Effect>) {
+        let Some(Body::File(file)) = self.inodes.get_mut(&id).map(|inode| &mut inode.body) else { return };
+        if !std::mem::take(&mut file.grown) {
+            return;
+        }
+        let (layout, size) = (file.layout, file.size);
+        for lane in (0..layout.width).filter(|lane| has_tail(&layout, *lane, size)) {
+            let slot = ramlace_layout::lane_slot(&layout, lane, self.slots);
+            let message = TrimLane { lane: LaneId { inode: id, lane }, slot };
+            self.outbox.send(Errand::TrimLane(message), effects);
+        }
+    }
+
+    /// Drops an inode that neither an entry nor a session holds; its lanes hear of it.
+    pub(crate) fn retire_if_unused(&mut self, id: InodeId, effects: &mut Vec<Effect>) {
+        let unused = self.inodes.get(&id).is_some_and(|inode| inode.links == 0 && inode.opens == 0);
+        if !unused {
+            return;
+        }
+        let inode = self.inodes.remove(&id).expect("just seen");
+        let Body::File(file) = inode.body else { return };
+        let layout = file.layout;
+        let (cuts, answers) = file.into_unfinished();
+        for cut in cuts {
+            self.outbox.remove(cut);
+        }
+        for answer in answers {
+            let reply = Reply::Attributes(Box::new(answer.attributes));
+            self.conclude(answer.token, Ok(Some(reply)), effects);
+        }
+        for lane in 0..layout.width {
+            let slot = ramlace_layout::lane_slot(&layout, lane, self.slots);
+            let message = DropLane { lane: LaneId { inode: id, lane }, slot };
+            self.outbox.send(Errand::DropLane(message), effects);
+        }
+    }
+
+    /// Forgets a session: its replies go, what it had open is closed, what it reserved stays a
+    /// hole. Operations that it began run to their end; nobody hears of it.
+    pub(crate) fn end_session(&mut self, id: SessionId, now: Timestamp, effects: &mut Vec<Effect>) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        for inode in session.appending {
+            if let Some(inode) = self.inodes.get_mut(&inode)
+                && let Body::File(file) = &mut inode.body
+                && file.abandon(id)
+            {
+                inode.touch(now);
+            }
+        }
+        for inode in session.open.into_keys() {
+            self.release(inode, effects);
+        }
+    }
+}
+
+/// Whether a lane may have taken memory beyond its end: it takes exact pages while it is small,
+/// and whole huge pages afterwards.
+fn has_tail(layout: &Layout, lane: u16, size: u64) -> bool {
+    let length = ramlace_layout::lane_length(layout, lane, size);
+    length > limits::EXACT_PAGES_BYTES_MAX && !length.is_multiple_of(limits::HUGE_PAGE_BYTES)
+}

@@ -1,0 +1,178 @@
+//! What lives in a slot under a number.
+
+use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp};
+use ramlace_wire::namespace::InodeInfo;
+use ramlace_wire::{Attributes, Credentials, FileKind, LayoutHints};
+use serde::{Deserialize, Serialize};
+
+use crate::directory::Directory;
+use crate::file::File;
+
+/// A file, a directory or a symbolic link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Inode {
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub links: u32,
+    /// Sessions that have it open.
+    pub opens: u32,
+    pub accessed: Timestamp,
+    pub modified: Timestamp,
+    pub changed: Timestamp,
+    pub created: Timestamp,
+    pub body: Body,
+}
+
+/// What the kinds do not share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Body {
+    File(File),
+    Directory(Box<Directory>),
+    Symlink(Box<[u8]>),
+}
+
+/// What an access is for: bits of a mode.
+pub(crate) mod right {
+    pub const READ: u16 = 4;
+    pub const WRITE: u16 = 2;
+    pub const SEARCH: u16 = 1;
+}
+
+/// Permission bits, set-id bits and the sticky bit.
+pub(crate) const MODE_MAX: u16 = 0o7777;
+pub(crate) const SET_UID: u16 = 0o4000;
+pub(crate) const SET_GID: u16 = 0o2000;
+
+impl Inode {
+    pub(crate) fn new(mode: u16, owner: Credentials, now: Timestamp, body: Body) -> Inode {
+        Inode {
+            mode,
+            uid: owner.uid,
+            gid: owner.gid,
+            links: if matches!(body, Body::Directory(_)) { 2 } else { 1 },
+            opens: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            created: now,
+            body,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> FileKind {
+        match self.body {
+            Body::File(_) => FileKind::File,
+            Body::Directory(_) => FileKind::Directory,
+            Body::Symlink(_) => FileKind::Symlink,
+        }
+    }
+
+    pub(crate) fn attributes(&self, inode: InodeId) -> Attributes {
+        let (size, generation) = match &self.body {
+            Body::File(file) => (file.size, file.generation),
+            Body::Directory(directory) => (directory.entries.len(), Generation::FIRST),
+            Body::Symlink(target) => (target.len() as u64, Generation::FIRST),
+        };
+        Attributes {
+            inode,
+            kind: self.kind(),
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            links: self.links,
+            size,
+            generation,
+            accessed: self.accessed,
+            modified: self.modified,
+            changed: self.changed,
+            created: self.created,
+        }
+    }
+
+    pub(crate) fn info(&self, inode: InodeId) -> InodeInfo {
+        let mut info = InodeInfo {
+            attributes: self.attributes(inode),
+            layout: None,
+            hints: LayoutHints::default(),
+            named: Vec::new(),
+        };
+        match &self.body {
+            Body::File(file) => {
+                info.layout = Some(file.layout);
+                info.named = file.named.as_deref().cloned().unwrap_or_default();
+            }
+            Body::Directory(directory) => info.hints = directory.hints,
+            Body::Symlink(_) => {}
+        }
+        info
+    }
+
+    pub(crate) fn directory(&self, inode: InodeId) -> Result<&Directory> {
+        match &self.body {
+            Body::Directory(directory) => Ok(directory),
+            _ => Err(Error::new(ErrorKind::NotDirectory, format!("inode {inode} is no directory"))),
+        }
+    }
+
+    pub(crate) fn file(&self, inode: InodeId) -> Result<&File> {
+        match &self.body {
+            Body::File(file) => Ok(file),
+            Body::Directory(_) => {
+                Err(Error::new(ErrorKind::IsDirectory, format!("inode {inode} is a directory, not a file")))
+            }
+            Body::Symlink(_) => {
+                Err(Error::new(ErrorKind::Invalid, format!("inode {inode} is a symbolic link, not a file")))
+            }
+        }
+    }
+
+    /// Whether the mode gives all of these rights; the super-user has them always.
+    pub(crate) fn allows(&self, who: Credentials, rights: u16) -> bool {
+        let shift = match () {
+            () if who.uid == self.uid => 6,
+            () if who.gid == self.gid => 3,
+            () => 0,
+        };
+        who.uid == 0 || (self.mode >> shift) & rights == rights
+    }
+
+    pub(crate) fn check_allows(&self, who: Credentials, rights: u16, inode: InodeId) -> Result<()> {
+        if self.allows(who, rights) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Denied,
+            format!(
+                "user {} may not {} inode {inode}, which belongs to user {} with mode {:04o}",
+                who.uid,
+                shown(rights),
+                self.uid,
+                self.mode
+            ),
+        ))
+    }
+
+    /// Changing mode, owner and layout is the owner's business, whatever the mode says.
+    pub(crate) fn check_owner(&self, who: Credentials, inode: InodeId) -> Result<()> {
+        if who.uid == 0 || who.uid == self.uid {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::NotPermitted,
+            format!("inode {inode} belongs to user {}, not to user {}", self.uid, who.uid),
+        ))
+    }
+
+    /// The content has changed.
+    pub(crate) fn touch(&mut self, now: Timestamp) {
+        self.modified = now;
+        self.changed = now;
+    }
+}
+
+fn shown(rights: u16) -> String {
+    let words = [(right::READ, "read"), (right::WRITE, "write"), (right::SEARCH, "search")];
+    let named: Vec<&str> = words.iter().filter(|(bit, _)| rights & bit != 0).map(|(_, word)| *word).collect();
+    named.join(" and ")
+}

@@ -1,0 +1,33 @@
+//! The namespace of one slot as a state machine: directories, files and links; sizes, generations
+//! and appends; the two halves of operations that touch two slots; exactly-once replies.
+//!
+//! [`SlotState`] takes a [`Command`] and answers with [`Effect`]s; the same commands give the same
+//! state and the same effects, so the very same call serves requests, replays a log and will feed
+//! replicas. Slots talk to each other by *errands* alone: messages that stay in the state until
+//! they are answered, are delivered at least once and mean the same each time.
+//!
+//! Permissions are those of POSIX mode bits, owner and group. The sticky bit is kept but not yet
+//! obeyed: it comes with sessions that act for several users.
+//!
+//! Invariant: `namespace` does no I/O, reads no clock, draws no random number and starts no thread.
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod command;
+mod directory;
+mod entries;
+mod file;
+mod handles;
+mod hash;
+mod inode;
+mod intent;
+mod outbox;
+mod peers;
+mod query;
+mod reports;
+mod session;
+mod sizes;
+mod state;
+
+pub use command::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply};
+pub use state::SlotState;

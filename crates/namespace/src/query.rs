@@ -1,0 +1,90 @@
+//! Questions: they change nothing.
+
+use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_wire::namespace::{DirectoryEntry, DirectoryPage, Found, Lookup, ReadDirectory, ReadLink};
+use ramlace_wire::peer::{InodeAnswer, QueryInode};
+use ramlace_wire::{Attributes, Credentials};
+
+use crate::command::{Answer, Query};
+use crate::directory::Entry;
+use crate::entries::not_found;
+use crate::inode::{Body, right};
+use crate::state::SlotState;
+
+/// No entry of a page takes more bytes on the wire: a name of 255, twelve numbers of at most ten.
+const ENTRY_BYTES_MAX: u32 = 400;
+const _: () = assert!(limits::READDIR_ENTRIES_MAX * ENTRY_BYTES_MAX <= limits::BODY_BYTES_MAX / 2);
+
+impl SlotState {
+    /// Answers a question; changes nothing.
+    ///
+    /// Panics when the question belongs to another slot: that is a bug of the caller.
+    pub fn query(&self, who: Credentials, query: &Query) -> Result<Answer> {
+        match query {
+            Query::Lookup(request) => self.lookup(who, request).map(Answer::Found),
+            Query::GetAttributes(request) => {
+                Ok(Answer::Info(Box::new(self.inode(request.inode)?.info(request.inode))))
+            }
+            Query::ReadLink(request) => self.read_link(*request).map(Answer::Target),
+            Query::ReadDirectory(request) => self.read_directory(who, *request).map(Answer::Page),
+            Query::QueryInode(request) => self.query_inode(*request).map(Answer::Inode),
+        }
+    }
+
+    fn lookup(&self, who: Credentials, request: &Lookup) -> Result<Found> {
+        let parent = self.inode(request.parent)?;
+        let directory = parent.directory(request.parent)?;
+        parent.check_allows(who, right::SEARCH, request.parent)?;
+        let (_, entry) = directory
+            .entries
+            .find(self.hash.of(&request.name), &request.name)
+            .ok_or_else(|| not_found(&request.name))?;
+        Ok(Found { inode: entry.inode, kind: entry.kind, attributes: self.attributes_here(entry) })
+    }
+
+    /// The attributes of what an entry leads to, when it lives here.
+    fn attributes_here(&self, entry: &Entry) -> Option<Attributes> {
+        self.inodes.get(&entry.inode).map(|inode| inode.attributes(entry.inode))
+    }
+
+    fn read_link(&self, request: ReadLink) -> Result<Vec<u8>> {
+        match &self.inode(request.inode)?.body {
+            Body::Symlink(target) => Ok(target.to_vec()),
+            _ => Err(Error::new(ErrorKind::Invalid, format!("inode {} is no symbolic link", request.inode))),
+        }
+    }
+
+    fn read_directory(&self, who: Credentials, request: ReadDirectory) -> Result<DirectoryPage> {
+        if request.entries_max == 0 {
+            return Err(Error::new(ErrorKind::Invalid, "a page of a directory has at least one entry"));
+        }
+        let inode = self.inode(request.inode)?;
+        let directory = inode.directory(request.inode)?;
+        inode.check_allows(who, right::READ, request.inode)?;
+        let mut rest = directory.entries.after(request.after);
+        let entries_max = request.entries_max.min(limits::READDIR_ENTRIES_MAX) as usize;
+        let entries = rest
+            .by_ref()
+            .take(entries_max)
+            .map(|(cookie, entry)| DirectoryEntry {
+                cookie,
+                name: entry.name.clone(),
+                inode: entry.inode,
+                kind: entry.kind,
+                attributes: self.attributes_here(entry),
+            })
+            .collect();
+        let end = rest.next().is_none();
+        Ok(DirectoryPage { entries, end })
+    }
+
+    fn query_inode(&self, request: QueryInode) -> Result<InodeAnswer> {
+        let file = self.inode(request.inode)?.file(request.inode)?;
+        Ok(InodeAnswer {
+            generation: file.generation,
+            size: file.size,
+            smallest_size: file.smallest_size(request.since),
+            layout: file.layout,
+        })
+    }
+}

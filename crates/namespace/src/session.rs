@@ -1,0 +1,81 @@
+//! What a slot keeps for each session: replies, open inodes, appends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result, Sequence, SessionId, limits};
+use ramlace_wire::ErrorBody;
+use serde::{Deserialize, Serialize};
+
+use crate::command::Reply;
+
+/// One session's part of a slot.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Session {
+    /// Everything below has been answered and seen.
+    acknowledged_below: Sequence,
+    replies: BTreeMap<Sequence, Cached>,
+    /// Open inodes, and whether they may be written.
+    pub open: BTreeMap<InodeId, bool>,
+    /// Files in which the session may have reservations.
+    pub appending: BTreeSet<InodeId>,
+}
+
+/// What has become of a mutation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Cached {
+    /// It waits for errands.
+    Waiting,
+    /// It has been answered.
+    Answered(std::result::Result<Reply, ErrorBody>),
+}
+
+impl Session {
+    /// Looks a mutation up before it is done: `Ok(None)` when it is new and may be done.
+    ///
+    /// A refusal is not cached: nothing has happened.
+    pub(crate) fn admit(
+        &mut self,
+        session: SessionId,
+        sequence: Sequence,
+        acknowledged_below: Sequence,
+    ) -> Result<Option<&Cached>> {
+        if acknowledged_below > self.acknowledged_below {
+            self.acknowledged_below = acknowledged_below;
+            self.replies = self.replies.split_off(&acknowledged_below);
+        }
+        if sequence < self.acknowledged_below {
+            return Err(Error::new(
+                ErrorKind::Stale,
+                format!("session {session} has already seen the answer of its mutation {}", sequence.0),
+            ));
+        }
+        if self.replies.len() >= limits::REPLIES_PER_SESSION_MAX && !self.replies.contains_key(&sequence) {
+            return Err(Error::new(
+                ErrorKind::TooMany,
+                format!(
+                    "session {session} has {} mutations whose answers it has not acknowledged",
+                    self.replies.len()
+                ),
+            ));
+        }
+        Ok(self.replies.get(&sequence))
+    }
+
+    /// Remembers what has become of a mutation, unless its answer has been seen already.
+    pub(crate) fn remember(&mut self, sequence: Sequence, cached: Cached) {
+        if sequence >= self.acknowledged_below {
+            self.replies.insert(sequence, cached);
+        }
+    }
+
+    /// Whether one more inode may be opened.
+    pub(crate) fn check_may_open(&self, inode: InodeId) -> Result<()> {
+        if self.open.len() >= limits::OPEN_INODES_PER_SESSION_MAX && !self.open.contains_key(&inode) {
+            return Err(Error::new(
+                ErrorKind::TooMany,
+                format!("the session has {} files open", self.open.len()),
+            ));
+        }
+        Ok(())
+    }
+}

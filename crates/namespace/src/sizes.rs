@@ -1,0 +1,142 @@
+//! Operations on sizes: truncate, extend, append.
+
+use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, limits};
+use ramlace_wire::namespace::{AppendReserved, Extend, FinishAppend, ReserveAppend, SizeInfo, Truncate};
+use ramlace_wire::peer::CutLane;
+
+use crate::command::{Effect, Errand, Reply};
+use crate::file::{File, TruncateAnswer};
+use crate::inode::{Body, right};
+use crate::state::{Caller, SlotState, Step};
+
+impl SlotState {
+    pub(crate) fn truncate(&mut self, caller: Caller, request: Truncate, effects: &mut Vec<Effect>) -> Step {
+        let id = request.inode;
+        let width = self.file_to_write(caller, id)?.layout.width;
+        check_size(request.size, id)?;
+        self.outbox.check_room(width)?;
+        let cut = self.file_mut(id).truncate(request.size, id)?;
+        let inode = self.inode_mut(id)?;
+        inode.touch(caller.now);
+        let attributes = inode.attributes(id);
+        let Some(kept) = cut else {
+            return Ok(Some(Reply::Attributes(Box::new(attributes))));
+        };
+        self.file_mut(id).answer_later(caller.token, attributes);
+        for lane in 0..width {
+            self.cut_lane(LaneId { inode: id, lane }, kept, effects);
+        }
+        Ok(None)
+    }
+
+    /// Tells a lane of a truncation; a message about an older one is no longer owed.
+    fn cut_lane(&mut self, lane: LaneId, kept: u64, effects: &mut Vec<Effect>) {
+        let slots = self.slots;
+        let file = self.file_mut(lane.inode);
+        let message = CutLane {
+            lane,
+            slot: ramlace_layout::lane_slot(&file.layout, lane.lane, slots),
+            generation: file.generation,
+            length: ramlace_layout::lane_length(&file.layout, lane.lane, kept),
+        };
+        let errand = self.outbox.send(Errand::CutLane(message), effects);
+        if let Some(older) = self.file_mut(lane.inode).cut_sent(lane.lane, errand) {
+            self.outbox.remove(older);
+        }
+    }
+
+    /// The lane has confirmed its file's generation (`heard`), or cannot be reached now.
+    pub(crate) fn cut_reported(&mut self, lane: LaneId, heard: bool, effects: &mut Vec<Effect>) {
+        let Some(Body::File(file)) = self.inodes.get_mut(&lane.inode).map(|inode| &mut inode.body) else {
+            return;
+        };
+        let answers = if heard { file.cut_done(lane.lane) } else { file.lane_need_not_be_awaited(lane.lane) };
+        for TruncateAnswer { token, attributes, .. } in answers {
+            self.conclude(token, Ok(Some(Reply::Attributes(Box::new(attributes)))), effects);
+        }
+    }
+
+    /// Whether a truncation waits for the lane.
+    pub(crate) fn cut_is_awaited(&self, lane: LaneId) -> bool {
+        match self.inodes.get(&lane.inode).map(|inode| &inode.body) {
+            Some(Body::File(file)) => file.lane_is_awaited(lane.lane),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn extend(&mut self, caller: Caller, request: Extend) -> Step {
+        let id = request.inode;
+        let file = self.file_to_write(caller, id)?;
+        check_size(request.size, id)?;
+        if request.generation < file.generation {
+            return Err(Error::new(
+                ErrorKind::Retry,
+                format!("file {id} was truncated meanwhile; write the bytes again with {}", file.generation),
+            ));
+        }
+        if request.generation > file.generation {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("file {id} has {}; {} is yet to come", file.generation, request.generation),
+            ));
+        }
+        let grew = self.file_mut(id).extend(request.size);
+        self.size_info(caller, id, grew)
+    }
+
+    pub(crate) fn reserve_append(&mut self, caller: Caller, request: ReserveAppend) -> Step {
+        let id = request.inode;
+        let generation = self.file_to_write(caller, id)?.generation;
+        if request.length == 0 {
+            return Err(Error::new(ErrorKind::Invalid, "an append has at least one byte"));
+        }
+        let offset = self.file_mut(id).reserve(caller.token.session, request.length, id)?;
+        self.session_mut(caller).appending.insert(id);
+        Ok(Some(Reply::Reserved(AppendReserved { offset, generation })))
+    }
+
+    pub(crate) fn finish_append(&mut self, caller: Caller, request: FinishAppend) -> Step {
+        let id = request.inode;
+        self.inode(id)?.file(id)?;
+        let grew = self.file_mut(id).finish(caller.token.session, request.offset, id)?;
+        self.size_info(caller, id, grew)
+    }
+
+    fn size_info(&mut self, caller: Caller, id: InodeId, grew: bool) -> Step {
+        if grew {
+            self.inode_mut(id)?.touch(caller.now);
+        }
+        let file = self.inode(id)?.file(id)?;
+        Ok(Some(Reply::Size(SizeInfo { size: file.size, generation: file.generation })))
+    }
+
+    /// A file that the caller has open for writing, or whose mode lets him write.
+    fn file_to_write(&self, caller: Caller, id: InodeId) -> Result<&File> {
+        let inode = self.inode(id)?;
+        let file = inode.file(id)?;
+        let open_for_writing =
+            self.sessions.get(&caller.token.session).and_then(|session| session.open.get(&id).copied());
+        if open_for_writing != Some(true) {
+            inode.check_allows(caller.who, right::WRITE, id)?;
+        }
+        Ok(file)
+    }
+
+    /// A file that is known to be one and to be here.
+    fn file_mut(&mut self, id: InodeId) -> &mut File {
+        match self.inodes.get_mut(&id).map(|inode| &mut inode.body) {
+            Some(Body::File(file)) => file,
+            _ => panic!("file {id} was looked up before"),
+        }
+    }
+}
+
+fn check_size(size: u64, id: InodeId) -> Result<()> {
+    if size > limits::FILE_BYTES_MAX {
+        return Err(Error::new(
+            ErrorKind::TooBig,
+            format!("file {id} cannot have {size} bytes; at most {} are possible", limits::FILE_BYTES_MAX),
+        ));
+    }
+    Ok(())
+}

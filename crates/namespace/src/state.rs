@@ -1,0 +1,266 @@
+//! One slot: what it holds, and the one door through which it changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, SessionId, Slot, Timestamp};
+use ramlace_wire::peer::Token;
+use ramlace_wire::{Credentials, ErrorBody, LayoutHints};
+use serde::{Deserialize, Serialize};
+
+use crate::command::{Command, Effect, Errand, ErrandId, Op, Origin, Reply};
+use crate::directory::{Directory, Phase};
+use crate::hash::NameHash;
+use crate::inode::{Body, Inode};
+use crate::intent::Intent;
+use crate::outbox::Outbox;
+use crate::peers::Coordinator;
+use crate::session::{Cached, Session};
+
+/// A slot that starts empty counts inodes and operations from its first epoch times this, so
+/// that it does not repeat the numbers of a predecessor that was lost.
+const NUMBERS_PER_EPOCH: u64 = 1 << 24;
+
+/// Permission bits of the root directory.
+const ROOT_MODE: u16 = 0o755;
+
+/// Everything a slot knows; serialized, it is the slot's snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlotState {
+    pub(crate) slot: Slot,
+    /// Slots of the pool: places lanes.
+    pub(crate) slots: u32,
+    pub(crate) hash: NameHash,
+    /// The counter of the next inode.
+    pub(crate) next_counter: u64,
+    /// The number of the next operation across two slots that begins here.
+    pub(crate) next_intent: u64,
+    pub(crate) inodes: BTreeMap<InodeId, Box<Inode>>,
+    pub(crate) sessions: BTreeMap<SessionId, Session>,
+    /// Operations across two slots that begin here and are not decided, by number.
+    pub(crate) intents: BTreeMap<u64, Intent>,
+    /// Those that are not settled yet, decided or not: the other slot and the number.
+    pub(crate) unsettled: BTreeSet<(Slot, u64)>,
+    /// Slots that coordinated operations whose other half was here.
+    pub(crate) coordinators: BTreeMap<Slot, Coordinator>,
+    pub(crate) outbox: Outbox,
+}
+
+/// Who asks for a change, and when.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    pub token: Token,
+    pub who: Credentials,
+    pub now: Timestamp,
+}
+
+/// What a client's mutation comes to: its answer, or `None` when it has to wait for errands.
+pub(crate) type Step = Result<Option<Reply>>;
+
+impl SlotState {
+    /// An empty slot of a pool with `slots` slots. `began` is the map's epoch from which it counts,
+    /// `hash_seed` the map's key for the order of entries.
+    #[must_use]
+    pub fn new(slot: Slot, slots: u32, began: Epoch, hash_seed: u64) -> SlotState {
+        assert!(u32::from(slot.0) < slots, "{slot} is not among the {slots} slots of the pool");
+        let first = u64::from(began.0) * NUMBERS_PER_EPOCH;
+        SlotState {
+            slot,
+            slots,
+            hash: NameHash::new(hash_seed),
+            // Counters 0 and 1 stay free: no inode is 0, and 1 is the root.
+            next_counter: first.max(InodeId::ROOT.counter() + 1),
+            next_intent: first,
+            inodes: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            intents: BTreeMap::new(),
+            unsettled: BTreeSet::new(),
+            coordinators: BTreeMap::new(),
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// Keeps only `bits` (1 to 60) bits of the hash of names. For tests, which want collisions.
+    #[must_use]
+    pub fn with_hash_bits(mut self, bits: u32) -> SlotState {
+        self.hash = self.hash.narrowed(bits);
+        self
+    }
+
+    /// Puts the root directory (mode 0o755) into slot 0: part of making a pool, before the first
+    /// command. Panics elsewhere, or when there is one.
+    pub fn install_root(&mut self, owner: Credentials, now: Timestamp) {
+        self.assert_mine(InodeId::ROOT);
+        let directory = Directory::new(InodeId::ROOT, LayoutHints::default(), Phase::Live);
+        let inode = Inode::new(ROOT_MODE, owner, now, Body::Directory(Box::new(directory)));
+        let before = self.inodes.insert(InodeId::ROOT, Box::new(inode));
+        assert!(before.is_none(), "the pool has a root directory already");
+    }
+
+    /// Takes one step: the only way this state changes.
+    ///
+    /// Panics when the command belongs to another slot, or its origin does not fit its operation:
+    /// those are bugs of the caller.
+    pub fn apply(&mut self, command: &Command) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let now = command.now;
+        match (&command.origin, &command.op) {
+            (&Origin::Client { session, sequence, acknowledged_below, who }, op) => {
+                let caller = Caller { token: Token { session, sequence }, who, now };
+                let session_state = self.sessions.entry(session).or_default();
+                match session_state.admit(session, sequence, acknowledged_below) {
+                    Ok(None) => {
+                        let step = self.client_step(caller, op, &mut effects);
+                        self.conclude(caller.token, step, &mut effects);
+                    }
+                    Ok(Some(Cached::Waiting)) => {}
+                    Ok(Some(Cached::Answered(outcome))) => {
+                        effects.push(Effect::Reply { token: caller.token, outcome: shown(outcome.clone()) });
+                    }
+                    Err(refusal) => {
+                        effects.push(Effect::Reply { token: caller.token, outcome: Err(refusal) });
+                    }
+                }
+            }
+            (Origin::Peer, op) => {
+                let answer = self.peer_step(op, &mut effects);
+                effects.push(Effect::PeerReply(answer));
+            }
+            (Origin::Server, Op::ErrandDone { errand, result }) => {
+                self.errand_done(*errand, result, now, &mut effects);
+            }
+            (Origin::Server, Op::ErrandUnreachable { errand }) => {
+                self.errand_unreachable(*errand, now, &mut effects);
+            }
+            (Origin::Server, Op::EndSession { session }) => self.end_session(*session, now, &mut effects),
+            (Origin::Server, op) => panic!("{op:?} does not come from the server"),
+        }
+        effects
+    }
+
+    fn client_step(&mut self, caller: Caller, op: &Op, effects: &mut Vec<Effect>) -> Step {
+        match op {
+            Op::Create(request) => self.create(caller, request),
+            Op::Open(request) => self.open(caller, *request),
+            Op::Close(request) => self.close(caller, *request, effects),
+            Op::SetAttributes(request) => self.set_attributes(caller, *request),
+            Op::Truncate(request) => self.truncate(caller, *request, effects),
+            Op::Symlink(request) => self.symlink(caller, request),
+            Op::MakeDirectory { request, home } => self.make_directory(caller, request, *home, effects),
+            Op::RemoveDirectory(request) => self.remove_directory(caller, request, effects),
+            Op::Unlink(request) => self.unlink(caller, request, effects),
+            Op::Extend(request) => self.extend(caller, *request),
+            Op::ReserveAppend(request) => self.reserve_append(caller, *request),
+            Op::FinishAppend(request) => self.finish_append(caller, *request),
+            Op::SetLayout(request) => self.set_layout(caller, *request),
+            other => panic!("{other:?} does not come from a client"),
+        }
+    }
+
+    /// Answers a mutation and remembers its answer, or that it waits. `Retry` is no answer:
+    /// nothing has happened, and the same request may come again.
+    pub(crate) fn conclude(&mut self, token: Token, step: Step, effects: &mut Vec<Effect>) {
+        let Some(session) = self.sessions.get_mut(&token.session) else {
+            return; // It ended meanwhile; nobody waits.
+        };
+        let outcome = match step {
+            Ok(None) => return session.remember(token.sequence, Cached::Waiting),
+            Ok(Some(reply)) => Ok(reply),
+            Err(error) => Err(ErrorBody::new(&error)),
+        };
+        let again = matches!(&outcome, Err(body) if body.kind == ErrorKind::Retry.number());
+        if !again {
+            session.remember(token.sequence, Cached::Answered(outcome.clone()));
+        }
+        effects.push(Effect::Reply { token, outcome: shown(outcome) });
+    }
+
+    /// The errands that are not answered yet, oldest first: what must be delivered after a restart.
+    pub fn open_errands(&self) -> impl Iterator<Item = (ErrandId, &Errand)> {
+        self.outbox.iter()
+    }
+
+    /// The message of an errand that is still owed. The shell asks before it delivers an errand
+    /// again: some are replaced by newer ones, or given up, before they are answered.
+    #[must_use]
+    pub fn open_errand(&self, errand: ErrandId) -> Option<&Errand> {
+        self.outbox.get(errand)
+    }
+
+    /// Whether somebody waits for the errand, or it is given up when it cannot be delivered: only
+    /// then does an `ErrandUnreachable` change anything.
+    #[must_use]
+    pub fn is_awaited(&self, errand: ErrandId) -> bool {
+        match self.outbox.get(errand) {
+            Some(Errand::PrepareDirectory(_) | Errand::SealDirectory(_) | Errand::TrimLane(_)) => true,
+            Some(Errand::CutLane(message)) => self.cut_is_awaited(message.lane),
+            Some(Errand::SettleDirectory(_) | Errand::SettleSeal(_) | Errand::DropLane(_)) | None => false,
+        }
+    }
+
+    /// Sessions that have left something here: those that need an `EndSession` when they end.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.sessions.keys().copied()
+    }
+
+    /// Whether the session has left something here.
+    #[must_use]
+    pub fn has_session(&self, session: SessionId) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
+    /// Inodes that live here.
+    #[must_use]
+    pub fn inode_count(&self) -> u64 {
+        self.inodes.len() as u64
+    }
+
+    /// The inodes that live here, in the order of their numbers.
+    pub fn inodes(&self) -> impl Iterator<Item = InodeId> + '_ {
+        self.inodes.keys().copied()
+    }
+
+    /// Which slot this is.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    pub(crate) fn assert_mine(&self, inode: InodeId) {
+        assert!(inode.slot() == self.slot, "inode {inode} was looked for in {}", self.slot);
+    }
+
+    pub(crate) fn inode(&self, inode: InodeId) -> Result<&Inode> {
+        self.assert_mine(inode);
+        self.inodes.get(&inode).map(|inode| &**inode).ok_or_else(|| gone(inode))
+    }
+
+    pub(crate) fn inode_mut(&mut self, inode: InodeId) -> Result<&mut Inode> {
+        self.assert_mine(inode);
+        self.inodes.get_mut(&inode).map(|inode| &mut **inode).ok_or_else(|| gone(inode))
+    }
+
+    /// A number for a new inode.
+    pub(crate) fn allocate(&mut self) -> Result<InodeId> {
+        if self.next_counter > InodeId::COUNTER_MAX {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!("{} has given out all its inode numbers; use another directory", self.slot),
+            ));
+        }
+        let inode = InodeId::new(self.slot, self.next_counter);
+        self.next_counter += 1;
+        Ok(inode)
+    }
+
+    pub(crate) fn session_mut(&mut self, caller: Caller) -> &mut Session {
+        self.sessions.get_mut(&caller.token.session).expect("the session was admitted")
+    }
+}
+
+fn gone(inode: InodeId) -> Error {
+    Error::new(ErrorKind::Stale, format!("inode {inode} is gone"))
+}
+
+fn shown(outcome: std::result::Result<Reply, ErrorBody>) -> Result<Reply> {
+    outcome.map_err(ErrorBody::into_error)
+}

@@ -1,0 +1,62 @@
+//! A pool of slots without servers: errands are delivered in any order, twice, late or never;
+//! servers are out of reach; slots begin again from snapshot and log; clients send again what they
+//! have sent before. After every step the tree is the model's, and in the end nothing is left over.
+
+mod host;
+mod pool;
+mod wish;
+
+use pool::{Action, Pool};
+use proptest::prelude::*;
+
+/// Steps of one run.
+const STEPS_MAX: usize = 160;
+
+fn action() -> impl Strategy<Value = Action> {
+    let wish = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>());
+    prop_oneof![
+        8 => wish.prop_map(|(client, what, node, name, extra)| Action::Wish { client, what, node, name, extra }),
+        8 => (any::<u8>(), any::<bool>()).prop_map(|(which, again)| Action::Deliver { which, again }),
+        2 => any::<u8>().prop_map(|which| Action::Lose { which }),
+        2 => any::<u8>().prop_map(|slot| Action::SendOpen { slot }),
+        1 => (any::<u8>(), any::<u8>()).prop_map(|(slot, which)| Action::Unreachable { slot, which }),
+        2 => (any::<u8>(), any::<u8>()).prop_map(|(client, which)| Action::Retry { client, which }),
+        1 => any::<u8>().prop_map(|client| Action::Acknowledge { client }),
+        1 => (any::<u8>(), any::<bool>()).prop_map(|(slot, snapshot)| Action::Crash { slot, snapshot }),
+        1 => any::<u8>().prop_map(|client| Action::EndSession { client }),
+        1 => Just(Action::Settle),
+    ]
+}
+
+fn run(slots: u16, hash_bits: u32, actions: &[Action]) {
+    let mut pool = Pool::new(slots, hash_bits);
+    for action in actions {
+        pool.act(action);
+    }
+    pool.settle();
+    pool.end();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn one_slot_behaves_as_the_model(actions in prop::collection::vec(action(), 1..STEPS_MAX)) {
+        run(1, 60, &actions);
+    }
+
+    #[test]
+    fn two_slots_behave_as_the_model(actions in prop::collection::vec(action(), 1..STEPS_MAX)) {
+        run(2, 60, &actions);
+    }
+
+    #[test]
+    fn three_slots_with_colliding_names_behave_as_the_model(actions in prop::collection::vec(action(), 1..STEPS_MAX)) {
+        run(3, 1, &actions);
+    }
+
+    #[test]
+    fn many_slots_behave_as_the_model(actions in prop::collection::vec(action(), 1..STEPS_MAX)) {
+        run(16, 2, &actions);
+    }
+}

@@ -1,0 +1,106 @@
+//! What a client wants, said once for the pool and once for the model.
+
+use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Name, Result, Slot};
+use ramlace_model::{Model, Node};
+use ramlace_namespace::Op;
+use ramlace_wire::Layout;
+use ramlace_wire::namespace as wire;
+
+/// One mutation, on nodes of the model.
+#[derive(Clone, Debug)]
+pub enum Wish {
+    Create { parent: Node, name: Name, exclusive: bool, base: u16 },
+    Symlink { parent: Node, name: Name },
+    Unlink { parent: Node, name: Name },
+    MakeDirectory { parent: Node, name: Name, home: Slot },
+    RemoveDirectory { parent: Node, name: Name },
+    Open { node: Node },
+    Close { node: Node },
+    Extend { node: Node, size: u64 },
+    Truncate { node: Node, size: u64 },
+    SetMode { node: Node, mode: u16 },
+}
+
+impl Wish {
+    /// The node whose slot the request goes to.
+    pub fn target(&self) -> Node {
+        match self {
+            Wish::Create { parent, .. }
+            | Wish::Symlink { parent, .. }
+            | Wish::Unlink { parent, .. }
+            | Wish::MakeDirectory { parent, .. }
+            | Wish::RemoveDirectory { parent, .. } => *parent,
+            Wish::Open { node }
+            | Wish::Close { node }
+            | Wish::Extend { node, .. }
+            | Wish::Truncate { node, .. }
+            | Wish::SetMode { node, .. } => *node,
+        }
+    }
+
+    /// Whether another slot has a say in it.
+    pub fn has_two_slots(&self) -> bool {
+        matches!(self, Wish::MakeDirectory { .. } | Wish::RemoveDirectory { .. })
+    }
+
+    /// The request, for the target's inode; `slots` is the pool's number of slots.
+    pub fn op(&self, inode: InodeId, generation: Generation, slots: u16) -> Op {
+        match self.clone() {
+            Wish::Create { name, exclusive, base, .. } => {
+                let layout = Layout {
+                    stripe_unit: 64 << 10,
+                    width: slots.min(2),
+                    base_slot: Slot(base % slots),
+                    stride: 1,
+                    copies: 1,
+                    created: Epoch(1),
+                };
+                let named = vec![("dtype".to_owned(), b"<f8".to_vec())];
+                Op::Create(wire::Create { parent: inode, name, mode: 0o644, exclusive, layout, named })
+            }
+            Wish::Symlink { name, .. } => {
+                Op::Symlink(wire::Symlink { parent: inode, name, target: b"a/b".to_vec() })
+            }
+            Wish::Unlink { name, .. } => Op::Unlink(wire::Unlink { parent: inode, name }),
+            Wish::MakeDirectory { name, home, .. } => {
+                Op::MakeDirectory { request: wire::MakeDirectory { parent: inode, name, mode: 0o750 }, home }
+            }
+            Wish::RemoveDirectory { name, .. } => {
+                Op::RemoveDirectory(wire::RemoveDirectory { parent: inode, name })
+            }
+            Wish::Open { .. } => Op::Open(wire::Open { inode, read: true, write: false }),
+            Wish::Close { .. } => Op::Close(wire::Close { inode, modified: None }),
+            Wish::Extend { size, .. } => Op::Extend(wire::Extend { inode, generation, size }),
+            Wish::Truncate { size, .. } => Op::Truncate(wire::Truncate { inode, size }),
+            Wish::SetMode { mode, .. } => Op::SetAttributes(wire::SetAttributes {
+                inode,
+                mode: Some(mode),
+                uid: None,
+                gid: None,
+                accessed: None,
+                modified: None,
+            }),
+        }
+    }
+
+    /// The same on the model: the node that it made or opened.
+    pub fn on_model(&self, model: &mut Model) -> Result<Option<Node>> {
+        match self {
+            Wish::Create { parent, name, exclusive, .. } => {
+                model.create(*parent, name, 0o644, *exclusive).map(|(node, _)| Some(node))
+            }
+            Wish::Symlink { parent, name } => model.symlink(*parent, name, b"a/b").map(Some),
+            Wish::Unlink { parent, name } => model.unlink(*parent, name).map(|()| None),
+            Wish::MakeDirectory { parent, name, .. } => model.mkdir(*parent, name, 0o750).map(Some),
+            Wish::RemoveDirectory { parent, name } => model.rmdir(*parent, name).map(|()| None),
+            Wish::Open { node } => match model.read_link(*node) {
+                Ok(_) => Err(Error::new(ErrorKind::Loop, "a link is not opened")),
+                Err(_) => model.open(*node).map(|()| Some(*node)),
+            },
+            Wish::Close { node } => model.close(*node).map(|()| None),
+            Wish::Extend { node, size } => model.extend(*node, *size).map(|()| None),
+            Wish::Truncate { node, size } => model.truncate(*node, *size).map(|()| None),
+            Wish::SetMode { node, mode } => model.set_mode(*node, *mode).map(|()| None),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! A repeated mutation has one effect and its first answer.
+
+use ramlace_base::{ErrorKind, InodeId, Slot, limits};
+use ramlace_namespace::Op;
+use ramlace_wire::namespace as wire;
+
+use crate::story::*;
+
+#[test]
+fn a_repeated_mutation_has_one_effect_and_its_first_answer() {
+    let mut story = Story::new();
+    let op = Op::Create(wire::Create { exclusive: true, ..create(InodeId::ROOT, "f", 1) });
+    let first = story.numbered(5, 1, op.clone());
+    assert_eq!(story.numbered(5, 1, op.clone()), first);
+    assert_eq!(story.state.inode_count(), 2);
+    // A failure is an answer too, and stays one when the reason has gone.
+    let failed = story.numbered(6, 1, op.clone());
+    assert_eq!(reply(&failed).unwrap().unwrap_err().kind(), ErrorKind::Exists);
+    story.numbered(7, 1, unlink(InodeId::ROOT, "f"));
+    assert_eq!(story.numbered(6, 1, op.clone()), failed);
+    // What the client has seen is forgotten, and is never done again.
+    story.numbered(8, 7, close(InodeId::ROOT));
+    assert_eq!(reply(&story.numbered(6, 1, op)).unwrap().unwrap_err().kind(), ErrorKind::Stale);
+}
+
+#[test]
+fn a_retry_answer_is_not_kept() {
+    let mut story = Story::new();
+    story.send(mkdir(InodeId::ROOT, "d", Slot(0)));
+    let busy = Op::Create(create(InodeId::ROOT, "d", 1));
+    assert_eq!(reply(&story.numbered(9, 1, busy.clone())).unwrap().unwrap_err().kind(), ErrorKind::Retry);
+    story.deliver();
+    assert_eq!(reply(&story.numbered(9, 1, busy)).unwrap().unwrap_err().kind(), ErrorKind::IsDirectory);
+}
+
+#[test]
+fn a_session_that_acknowledges_nothing_is_stopped() {
+    let mut story = Story::new();
+    let most = limits::REPLIES_PER_SESSION_MAX as u64;
+    for sequence in 1..=most {
+        story.numbered(sequence, 1, close(InodeId::ROOT));
+    }
+    let refused = story.numbered(most + 1, 1, unlink(InodeId::ROOT, "f"));
+    assert_eq!(reply(&refused).unwrap().unwrap_err().kind(), ErrorKind::TooMany);
+    let again = story.numbered(most + 1, 2, unlink(InodeId::ROOT, "f"));
+    assert_eq!(reply(&again).unwrap().unwrap_err().kind(), ErrorKind::NotFound);
+}

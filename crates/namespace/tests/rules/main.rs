@@ -1,0 +1,8 @@
+//! One test for each rule of a slot, told as a short story.
+
+mod entries;
+mod exactly_once;
+mod rights;
+mod sizes;
+mod story;
+mod two_slots;

@@ -1,0 +1,221 @@
+//! Bad input, and who may do what.
+
+use ramlace_base::{ErrorKind, Generation, InodeId, Slot, Timestamp};
+use ramlace_namespace::{Answer, Op, Query};
+use ramlace_wire::LayoutHints;
+use ramlace_wire::namespace as wire;
+
+use crate::story::*;
+
+#[test]
+fn bad_arguments_are_refused() {
+    let mut story = Story::new();
+    let good = create(InodeId::ROOT, "f", 4);
+    let bad = |change: &dyn Fn(&mut wire::Create)| {
+        let mut request = good.clone();
+        change(&mut request);
+        Op::Create(request)
+    };
+    for (op, kind) in [
+        (bad(&|request| request.layout.stripe_unit = 3 << 16), ErrorKind::Invalid),
+        (bad(&|request| request.layout.stripe_unit = 1 << 12), ErrorKind::Invalid),
+        (bad(&|request| request.layout.width = 0), ErrorKind::Invalid),
+        (bad(&|request| request.layout.width = 65), ErrorKind::Invalid),
+        (bad(&|request| request.layout.base_slot = Slot(64)), ErrorKind::Invalid),
+        (bad(&|request| request.layout.copies = 2), ErrorKind::Unsupported),
+        (bad(&|request| request.layout.copies = 0), ErrorKind::Invalid),
+        (bad(&|request| request.mode = 0o10000), ErrorKind::Invalid),
+        (
+            bad(&|request| request.named = vec![("b".into(), vec![]), ("a".into(), vec![])]),
+            ErrorKind::Invalid,
+        ),
+        (
+            bad(&|request| request.named = vec![("a".into(), vec![]), ("a".into(), vec![])]),
+            ErrorKind::Invalid,
+        ),
+        (bad(&|request| request.named = vec![(String::new(), vec![])]), ErrorKind::Invalid),
+        (bad(&|request| request.named = vec![("a".into(), vec![0; 4096])]), ErrorKind::TooLarge),
+        (bad(&|request| request.parent = InodeId(999)), ErrorKind::Stale),
+    ] {
+        assert_eq!(story.refused(op.clone()), kind, "{op:?}");
+    }
+    let link =
+        |target: Vec<u8>| Op::Symlink(wire::Symlink { parent: InodeId::ROOT, name: name("l"), target });
+    assert_eq!(story.refused(link(vec![])), ErrorKind::NotFound);
+    assert_eq!(story.refused(link(vec![b'x'; 4096])), ErrorKind::NameTooLong);
+    assert_eq!(story.refused(link(b"a\0b".to_vec())), ErrorKind::Invalid);
+    let hints = |hints| Op::SetLayout(wire::SetLayout { inode: InodeId::ROOT, hints });
+    let usual = LayoutHints::default();
+    assert_eq!(story.refused(hints(LayoutHints { stripe_unit: Some(5), ..usual })), ErrorKind::Invalid);
+    assert_eq!(story.refused(hints(LayoutHints { width: Some(0), ..usual })), ErrorKind::Invalid);
+    assert_eq!(story.refused(hints(LayoutHints { copies: Some(2), ..usual })), ErrorKind::Unsupported);
+    assert_eq!(story.state.inode_count(), 1, "nothing was made");
+}
+
+#[test]
+fn names_of_the_wrong_kind_are_refused() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    let directory = story.mkdir(InodeId::ROOT, "d");
+    let target = b"f".to_vec();
+    let link =
+        attributes(story.ask(Op::Symlink(wire::Symlink { parent: InodeId::ROOT, name: name("l"), target })))
+            .inode;
+    let exclusive = Op::Create(wire::Create { exclusive: true, ..create(InodeId::ROOT, "f", 1) });
+    let open = |inode, write| Op::Open(wire::Open { inode, read: true, write });
+    for (op, kind) in [
+        (exclusive, ErrorKind::Exists),
+        (Op::Create(create(InodeId::ROOT, "d", 1)), ErrorKind::IsDirectory),
+        (Op::Create(create(InodeId::ROOT, "l", 1)), ErrorKind::Loop),
+        (Op::Create(create(file, "x", 1)), ErrorKind::NotDirectory),
+        (mkdir(InodeId::ROOT, "f", Slot(0)), ErrorKind::Exists),
+        (rmdir(InodeId::ROOT, "f"), ErrorKind::NotDirectory),
+        (rmdir(InodeId::ROOT, "x"), ErrorKind::NotFound),
+        (unlink(InodeId::ROOT, "d"), ErrorKind::IsDirectory),
+        (unlink(InodeId::ROOT, "x"), ErrorKind::NotFound),
+        (open(link, false), ErrorKind::Loop),
+        (open(directory, true), ErrorKind::IsDirectory),
+        (truncate(directory, 0), ErrorKind::IsDirectory),
+        (truncate(link, 0), ErrorKind::Invalid),
+        (
+            Op::SetLayout(wire::SetLayout { inode: file, hints: LayoutHints::default() }),
+            ErrorKind::NotDirectory,
+        ),
+    ] {
+        assert_eq!(story.refused(op.clone()), kind, "{op:?}");
+    }
+    let read_link = |inode| story.state.query(ALICE, &Query::ReadLink(wire::ReadLink { inode }));
+    assert_eq!(read_link(link), Ok(Answer::Target(b"f".to_vec())));
+    assert_eq!(read_link(file).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn modes_decide_who_may_do_what() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    let open = |write: bool| Op::Open(wire::Open { inode: file, read: !write, write });
+    story.session = session(2);
+    story.who = BOB;
+    story.ask(open(false)).unwrap();
+    for (op, kind) in [
+        (open(true), ErrorKind::Denied),
+        (truncate(file, 0), ErrorKind::Denied),
+        (Op::Extend(wire::Extend { inode: file, generation: Generation(1), size: 1 }), ErrorKind::Denied),
+        (Op::ReserveAppend(wire::ReserveAppend { inode: file, length: 1 }), ErrorKind::Denied),
+        (Op::Create(create(InodeId::ROOT, "f", 1)), ErrorKind::Denied),
+        (Op::Create(create(InodeId::ROOT, "g", 1)), ErrorKind::Denied),
+        (unlink(InodeId::ROOT, "f"), ErrorKind::Denied),
+        (mkdir(InodeId::ROOT, "d", Slot(0)), ErrorKind::Denied),
+        (Op::SetAttributes(wire::SetAttributes { mode: Some(0o777), ..set(file) }), ErrorKind::NotPermitted),
+        (
+            Op::SetAttributes(wire::SetAttributes { modified: Some(Timestamp { nanos: 9 }), ..set(file) }),
+            ErrorKind::Denied,
+        ),
+        (
+            Op::SetLayout(wire::SetLayout { inode: InodeId::ROOT, hints: LayoutHints::default() }),
+            ErrorKind::NotPermitted,
+        ),
+    ] {
+        assert_eq!(story.refused(op.clone()), kind, "{op:?}");
+    }
+    // Without search permission nobody learns what is inside.
+    story.who = ALICE;
+    story.ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..set(InodeId::ROOT) })).unwrap();
+    let look = Query::Lookup(wire::Lookup { parent: InodeId::ROOT, name: name("f") });
+    let list = Query::ReadDirectory(wire::ReadDirectory { inode: InodeId::ROOT, after: 0, entries_max: 1 });
+    for who in [ALICE, BOB, MALLORY] {
+        assert_eq!(story.state.query(who, &look).unwrap_err().kind(), ErrorKind::Denied);
+        assert_eq!(story.state.query(who, &list).is_ok(), who == ALICE);
+    }
+    assert!(story.state.query(ROOT_USER, &look).is_ok());
+}
+
+#[test]
+fn a_file_open_for_writing_stays_writable() {
+    let mut story = Story::new();
+    let request = wire::Create { mode: 0o444, ..create(InodeId::ROOT, "f", 1) };
+    let file = opened(story.ask(Op::Create(request))).info.attributes.inode;
+    assert_eq!(size_of_reply(story.extend(file, 1, 10)), 10);
+    story.ask(close(file)).unwrap();
+    assert_eq!(story.extend(file, 1, 20).unwrap_err().kind(), ErrorKind::Denied);
+}
+
+#[test]
+fn owners_and_modes_change_as_posix_has_it() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    let change = |request| Op::SetAttributes(request);
+    assert_eq!(
+        story.refused(change(wire::SetAttributes { uid: Some(0), ..set(file) })),
+        ErrorKind::NotPermitted
+    );
+    assert_eq!(
+        story.refused(change(wire::SetAttributes { gid: Some(5), ..set(file) })),
+        ErrorKind::NotPermitted
+    );
+    assert_eq!(
+        story.refused(change(wire::SetAttributes { mode: Some(0o10000), ..set(file) })),
+        ErrorKind::Invalid
+    );
+    story.ask(change(wire::SetAttributes { uid: Some(1000), gid: Some(100), ..set(file) })).unwrap();
+    story.ask(change(wire::SetAttributes { mode: Some(0o6755), ..set(file) })).unwrap();
+    let owned = attributes(story.ask(change(wire::SetAttributes { gid: Some(100), ..set(file) })));
+    assert_eq!(owned.mode, 0o755, "a change of owner takes the set-id bits");
+    story.who = ROOT_USER;
+    let given =
+        attributes(story.ask(change(wire::SetAttributes { uid: Some(7), gid: Some(8), ..set(file) })));
+    assert_eq!((given.uid, given.gid), (7, 8));
+    let before = story.info(file).unwrap().attributes;
+    assert_eq!(attributes(story.ask(change(set(file)))), before, "nothing asked, nothing changed");
+    let past = Timestamp { nanos: -5 };
+    let times = wire::SetAttributes { accessed: Some(past), modified: Some(past), ..set(file) };
+    let touched = attributes(story.ask(change(times)));
+    assert_eq!((touched.accessed, touched.modified), (past, past));
+    assert!(touched.changed > before.changed);
+}
+
+#[test]
+fn a_set_group_id_directory_hands_its_group_down() {
+    let mut story = Story::new();
+    story.who = ROOT_USER;
+    let request = wire::SetAttributes { mode: Some(0o2777), gid: Some(55), ..set(InodeId::ROOT) };
+    story.ask(Op::SetAttributes(request)).unwrap();
+    story.who = BOB;
+    let file = story.create(InodeId::ROOT, "f");
+    let directory = story.mkdir(InodeId::ROOT, "d");
+    assert_eq!(story.info(file).unwrap().attributes.gid, 55);
+    let made = story.info(directory).unwrap().attributes;
+    assert_eq!((made.gid, made.mode), (55, 0o2755));
+}
+
+#[test]
+fn directories_hand_their_hints_down() {
+    let mut story = Story::new();
+    let hints = LayoutHints { stripe_unit: Some(1 << 20), width: Some(2), copies: None };
+    story.ask(Op::SetLayout(wire::SetLayout { inode: InodeId::ROOT, hints })).unwrap();
+    let directory = story.mkdir(InodeId::ROOT, "d");
+    assert_eq!(story.info(directory).unwrap().hints, hints);
+}
+
+#[test]
+fn times_move_with_what_happens() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    let made = story.info(file).unwrap().attributes;
+    assert_eq!(story.info(InodeId::ROOT).unwrap().attributes.modified, made.created);
+    story.extend(file, 1, 10).unwrap();
+    let extended = story.info(file).unwrap().attributes;
+    assert!(extended.modified > made.modified && extended.changed > made.changed);
+    let wrote = Timestamp { nanos: 1 << 40 };
+    story.ask(Op::Close(wire::Close { inode: file, modified: Some(wrote) })).unwrap();
+    assert_eq!(story.info(file).unwrap().attributes.modified, wrote);
+    story.ask(unlink(InodeId::ROOT, "f")).unwrap();
+    assert!(story.info(InodeId::ROOT).unwrap().attributes.modified > made.created);
+}
+
+#[test]
+#[should_panic(expected = "was looked for in")]
+fn a_request_for_another_slot_is_a_bug() {
+    let mut story = Story::new();
+    let _ = story.send(truncate(InodeId::new(Slot(1), 1), 0));
+}

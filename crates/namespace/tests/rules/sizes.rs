@@ -1,0 +1,183 @@
+//! Sizes, appends and truncations.
+
+use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Slot, limits};
+use ramlace_namespace::{Errand, ErrandAnswer, Op};
+use ramlace_wire::namespace as wire;
+use ramlace_wire::peer::{self};
+
+use crate::story::*;
+
+#[test]
+fn the_published_size_stops_before_the_first_unfinished_append() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    story.extend(file, 1, 100).unwrap();
+    let (first, second) = (story.reserve(file, 10), story.reserve(file, 20));
+    assert_eq!((first, second), (100, 110));
+    assert_eq!(size_of_reply(story.finish(file, second)), 100);
+    // A write behind the reservations is not lost, and not seen yet.
+    assert_eq!(size_of_reply(story.extend(file, 1, 500)), 100);
+    assert_eq!(story.reserve(file, 1), 500);
+    assert_eq!(size_of_reply(story.finish(file, first)), 500);
+    assert_eq!(size_of_reply(story.finish(file, 500)), 501);
+    assert_eq!(story.finish(file, 500).unwrap_err().kind(), ErrorKind::Retry);
+}
+
+#[test]
+fn a_dead_writer_leaves_a_hole() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    story.session = session(2);
+    story.reserve(file, 1000);
+    story.session = session(1);
+    let mine = story.reserve(file, 10);
+    assert_eq!(size_of_reply(story.finish(file, mine)), 0);
+    story.server(Op::EndSession { session: session(2) });
+    assert_eq!(story.size(file), 1010);
+    assert!(!story.state.has_session(session(2)));
+}
+
+#[test]
+fn an_append_belongs_to_its_session_and_has_limits() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    let offset = story.reserve(file, 10);
+    story.session = session(2);
+    assert_eq!(story.finish(file, offset).unwrap_err().kind(), ErrorKind::Retry);
+    let reserve = |length| Op::ReserveAppend(wire::ReserveAppend { inode: file, length });
+    assert_eq!(story.refused(reserve(0)), ErrorKind::Invalid);
+    assert_eq!(story.refused(reserve(limits::FILE_BYTES_MAX - 9)), ErrorKind::TooBig);
+    assert_eq!(story.refused(reserve(u64::MAX)), ErrorKind::TooBig);
+    for _ in 1..limits::APPEND_RESERVATIONS_MAX {
+        story.reserve(file, 1);
+    }
+    assert_eq!(story.refused(reserve(1)), ErrorKind::Retry);
+    assert_eq!(story.extend(file, 1, limits::FILE_BYTES_MAX + 1).unwrap_err().kind(), ErrorKind::TooBig);
+    assert_eq!(story.refused(truncate(file, u64::MAX)), ErrorKind::TooBig);
+}
+
+#[test]
+fn a_writer_of_an_older_generation_writes_again() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    story.extend(file, 1, 100).unwrap();
+    assert_eq!(story.send(truncate(file, 10)), None);
+    assert_eq!(story.extend(file, 1, 200).unwrap_err().kind(), ErrorKind::Retry);
+    assert_eq!(story.extend(file, 3, 200).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(size_of_reply(story.extend(file, 2, 200)), 200);
+}
+
+#[test]
+fn a_truncation_takes_unfinished_appends_with_it() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    story.extend(file, 1, 100).unwrap();
+    let offset = story.reserve(file, 50);
+    // Growing beyond a reservation: its bytes must not show up later in the middle of zeros.
+    assert_eq!(story.send(truncate(file, 400)), None);
+    let cuts = story.cuts();
+    assert_eq!((cuts[0].1.generation, cuts[0].1.length), (Generation(2), 100));
+    assert_eq!(story.size(file), 400);
+    assert_eq!(story.finish(file, offset).unwrap_err().kind(), ErrorKind::Retry);
+    assert_eq!(story.reserve(file, 1), 400);
+}
+
+#[test]
+fn growing_a_file_tells_nobody() {
+    let mut story = Story::new();
+    let file = story.create_wide(InodeId::ROOT, "f", 4);
+    assert_eq!(attributes(story.ask(truncate(file, 1 << 30))).size, 1 << 30);
+    assert_eq!(attributes(story.ask(truncate(file, 1 << 30))).generation, Generation(1));
+    assert_eq!(story.sent, []);
+}
+
+#[test]
+fn a_truncation_is_answered_when_each_lane_has_heard_or_cannot() {
+    let mut story = Story::new();
+    let file = story.create_wide(InodeId::ROOT, "f", 3);
+    story.extend(file, 1, 1 << 20).unwrap();
+    assert_eq!(story.send(truncate(file, (1 << 16) + 5)), None);
+    let cuts = story.cuts();
+    let lanes: Vec<(Slot, u64)> = cuts.iter().map(|(_, cut)| (cut.slot, cut.length)).collect();
+    assert_eq!(lanes, [(Slot(9), 1 << 16), (Slot(12), 5), (Slot(15), 0)]);
+    assert_eq!(story.done(cuts[0].0), None);
+    assert_eq!(reply(&story.server(Op::ErrandUnreachable { errand: cuts[1].0 })), None);
+    assert!(!story.state.is_awaited(cuts[1].0) && story.state.is_awaited(cuts[2].0));
+    let answered = attributes(story.done(cuts[2].0).unwrap());
+    assert_eq!((answered.size, answered.generation), ((1 << 16) + 5, Generation(2)));
+    // The lane that is down is still owed the message, and may ask.
+    assert_eq!(story.state.open_errands().count(), 1);
+    assert_eq!(story.smallest_size(file, 1), Some((1 << 16) + 5));
+    assert_eq!(story.done(cuts[1].0), None);
+    assert_eq!(story.smallest_size(file, 1), None);
+}
+
+#[test]
+fn a_lane_learns_the_smallest_size_since_its_generation() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    for (generation, grown, cut) in [(1, 1000, 500), (2, 2000, 300), (3, 3000, 700), (4, 4000, 800)] {
+        story.extend(file, generation, grown).unwrap();
+        story.send(truncate(file, cut));
+    }
+    assert_eq!(story.cuts().len(), 1, "a newer message replaces an older one");
+    assert_eq!(story.smallest_size(file, 1), Some(300));
+    assert_eq!(story.smallest_size(file, 3), Some(700));
+    assert_eq!(story.smallest_size(file, 4), Some(800));
+    assert_eq!(story.smallest_size(file, 5), None);
+    // All four truncations are answered by the one message that tells of the last.
+    let (errand, cut) = story.cuts()[0];
+    assert_eq!((cut.generation, cut.length), (Generation(5), 800));
+    let effects = story.server(Op::ErrandDone { errand, result: Ok(ErrandAnswer::Done) });
+    assert_eq!(effects.len(), 4);
+    assert_eq!(story.smallest_size(file, 0), None);
+}
+
+#[test]
+fn truncations_that_a_dead_lane_does_not_hear_of_are_bounded() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    let most = limits::TRUNCATIONS_UNTOLD_MAX as u64;
+    for generation in 1..=most {
+        story.extend(file, generation, 1 << 20).unwrap();
+        assert_eq!(story.send(truncate(file, generation)), None);
+    }
+    story.extend(file, most + 1, 1 << 20).unwrap();
+    assert_eq!(story.refused(truncate(file, most + 1)), ErrorKind::Busy);
+    // A shorter one makes most of the history needless.
+    assert_eq!(story.send(truncate(file, 5)), None);
+    assert_eq!(story.smallest_size(file, 1), Some(1));
+    assert_eq!(story.smallest_size(file, 20), Some(5));
+}
+
+#[test]
+fn a_closed_file_gives_back_its_tails_once() {
+    let mut story = Story::new();
+    let file = story.create_wide(InodeId::ROOT, "f", 2);
+    story.extend(file, 1, 10 << 20).unwrap();
+    story.ask(close(file)).unwrap();
+    assert_eq!(story.sent.len(), 2);
+    let lane = LaneId { inode: file, lane: 0 };
+    assert_eq!(story.sent[0].1, Errand::TrimLane(peer::TrimLane { lane, slot: Slot(9) }));
+    let (kept, given_up) = (story.sent[0].0, story.sent[1].0);
+    story.done(kept);
+    let open = Op::Open(wire::Open { inode: file, read: true, write: true });
+    story.ask(open.clone()).unwrap();
+    story.ask(close(file)).unwrap();
+    assert_eq!(story.sent.len(), 2, "it has not grown");
+    // Advice that could not be given is given after the next use.
+    story.server(Op::ErrandUnreachable { errand: given_up });
+    assert_eq!(story.state.open_errands().count(), 0);
+    story.ask(open).unwrap();
+    story.ask(close(file)).unwrap();
+    assert_eq!(story.sent.len(), 4);
+}
+
+#[test]
+fn small_files_have_no_tails() {
+    let mut story = Story::new();
+    let file = story.create_wide(InodeId::ROOT, "f", 2);
+    story.extend(file, 1, 1 << 20).unwrap();
+    story.ask(close(file)).unwrap();
+    assert_eq!(story.sent, []);
+}

@@ -1,0 +1,246 @@
+//! A slot, a client, and short words for what they say to each other.
+
+use ramlace_base::{
+    Epoch, ErrorKind, Generation, InodeId, Name, Result, Sequence, SessionId, Slot, Timestamp,
+};
+use ramlace_namespace::{
+    Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
+};
+use ramlace_wire::namespace as wire;
+use ramlace_wire::peer;
+use ramlace_wire::{Attributes, Credentials, ErrorBody, Layout};
+
+pub const SLOTS: u32 = 64;
+pub const ALICE: Credentials = Credentials { uid: 1000, gid: 100 };
+pub const BOB: Credentials = Credentials { uid: 1001, gid: 100 };
+pub const MALLORY: Credentials = Credentials { uid: 6666, gid: 6666 };
+pub const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0 };
+
+/// A slot, and a client that numbers its mutations.
+pub struct Story {
+    pub state: SlotState,
+    pub now: i64,
+    pub sequence: u64,
+    pub session: SessionId,
+    pub who: Credentials,
+    pub sent: Vec<(ErrandId, Errand)>,
+}
+
+impl Story {
+    pub fn new() -> Story {
+        Story::with_hash_bits(60)
+    }
+
+    pub fn with_hash_bits(bits: u32) -> Story {
+        let mut state = SlotState::new(Slot(0), SLOTS, Epoch(1), 7).with_hash_bits(bits);
+        state.install_root(ALICE, Timestamp { nanos: 1 });
+        Story { state, now: 100, sequence: 0, session: session(1), who: ALICE, sent: Vec::new() }
+    }
+
+    pub fn command(&mut self, origin: Origin, op: Op) -> Vec<Effect> {
+        self.now += 1;
+        let effects = self.state.apply(&Command { now: Timestamp { nanos: self.now }, origin, op });
+        self.sent.extend(effects.iter().filter_map(|effect| match effect {
+            Effect::Send { errand, message } => Some((*errand, message.clone())),
+            _ => None,
+        }));
+        effects
+    }
+
+    pub fn numbered(&mut self, sequence: u64, acknowledged_below: u64, op: Op) -> Vec<Effect> {
+        let origin = Origin::Client {
+            session: self.session,
+            sequence: Sequence(sequence),
+            acknowledged_below: Sequence(acknowledged_below),
+            who: self.who,
+        };
+        self.command(origin, op)
+    }
+
+    /// Sends a mutation; `None` while it waits.
+    pub fn send(&mut self, op: Op) -> Option<Result<Reply>> {
+        self.sequence += 1;
+        let effects = self.numbered(self.sequence, self.sequence, op);
+        reply(&effects)
+    }
+
+    pub fn ask(&mut self, op: Op) -> Result<Reply> {
+        self.send(op).expect("answered at once")
+    }
+
+    pub fn refused(&mut self, op: Op) -> ErrorKind {
+        self.ask(op).unwrap_err().kind()
+    }
+
+    pub fn server(&mut self, op: Op) -> Vec<Effect> {
+        self.command(Origin::Server, op)
+    }
+
+    pub fn done(&mut self, errand: ErrandId) -> Option<Result<Reply>> {
+        let effects = self.server(Op::ErrandDone { errand, result: Ok(ErrandAnswer::Done) });
+        reply(&effects)
+    }
+
+    pub fn peer(&mut self, op: Op) -> Result<ErrandAnswer> {
+        match &self.command(Origin::Peer, op)[..] {
+            [Effect::PeerReply(answer)] => answer.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Takes every errand of this slot to itself or to lanes that agree, until nothing is owed.
+    pub fn deliver(&mut self) -> Vec<Result<Reply>> {
+        let mut replies = Vec::new();
+        loop {
+            let next = self.state.open_errands().next().map(|(errand, message)| (errand, message.clone()));
+            let Some((errand, message)) = next else { return replies };
+            let result = match message {
+                Errand::PrepareDirectory(message) => self.peer(Op::PrepareDirectory(message)),
+                Errand::SettleDirectory(message) => self.peer(Op::SettleDirectory(message)),
+                Errand::SealDirectory(message) => self.peer(Op::SealDirectory(message)),
+                Errand::SettleSeal(message) => self.peer(Op::SettleSeal(message)),
+                Errand::CutLane(_) | Errand::DropLane(_) | Errand::TrimLane(_) => Ok(ErrandAnswer::Done),
+            };
+            let result = result.map_err(|error| ErrorBody::new(&error));
+            replies.extend(reply(&self.server(Op::ErrandDone { errand, result })));
+        }
+    }
+
+    pub fn create(&mut self, parent: InodeId, text: &str) -> InodeId {
+        self.create_wide(parent, text, 1)
+    }
+
+    pub fn create_wide(&mut self, parent: InodeId, text: &str, width: u16) -> InodeId {
+        opened(self.ask(Op::Create(create(parent, text, width)))).info.attributes.inode
+    }
+
+    pub fn mkdir(&mut self, parent: InodeId, text: &str) -> InodeId {
+        assert_eq!(self.send(mkdir(parent, text, Slot(0))), None);
+        match &self.deliver()[..] {
+            [reply] => attributes(reply.clone()).inode,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn info(&self, inode: InodeId) -> Result<wire::InodeInfo> {
+        match self.state.query(ROOT_USER, &Query::GetAttributes(wire::GetAttributes { inode }))? {
+            Answer::Info(info) => Ok(*info),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn size(&self, inode: InodeId) -> u64 {
+        self.info(inode).unwrap().attributes.size
+    }
+
+    pub fn smallest_size(&self, inode: InodeId, since: u64) -> Option<u64> {
+        let query = Query::QueryInode(peer::QueryInode { inode, since: Generation(since) });
+        match self.state.query(ROOT_USER, &query).unwrap() {
+            Answer::Inode(answer) => answer.smallest_size,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn page(&self, inode: InodeId, after: u64, entries_max: u32) -> wire::DirectoryPage {
+        let query = Query::ReadDirectory(wire::ReadDirectory { inode, after, entries_max });
+        match self.state.query(ROOT_USER, &query).unwrap() {
+            Answer::Page(page) => page,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn reserve(&mut self, inode: InodeId, length: u64) -> u64 {
+        match self.ask(Op::ReserveAppend(wire::ReserveAppend { inode, length })).unwrap() {
+            Reply::Reserved(reserved) => reserved.offset,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn finish(&mut self, inode: InodeId, offset: u64) -> Result<Reply> {
+        self.ask(Op::FinishAppend(wire::FinishAppend { inode, offset }))
+    }
+
+    pub fn extend(&mut self, inode: InodeId, generation: u64, size: u64) -> Result<Reply> {
+        self.ask(Op::Extend(wire::Extend { inode, generation: Generation(generation), size }))
+    }
+
+    /// The errands of the last truncation, one for each lane.
+    pub fn cuts(&self) -> Vec<(ErrandId, peer::CutLane)> {
+        self.state
+            .open_errands()
+            .filter_map(|(errand, message)| match message {
+                Errand::CutLane(message) => Some((errand, *message)),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+pub fn session(number: u8) -> SessionId {
+    SessionId([number; 16])
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+pub fn layout(width: u16) -> Layout {
+    Layout { stripe_unit: 1 << 16, width, base_slot: Slot(9), stride: 3, copies: 1, created: Epoch(1) }
+}
+
+pub fn create(parent: InodeId, text: &str, width: u16) -> wire::Create {
+    let layout = layout(width);
+    wire::Create { parent, name: name(text), mode: 0o644, exclusive: false, layout, named: Vec::new() }
+}
+
+pub fn mkdir(parent: InodeId, text: &str, home: Slot) -> Op {
+    Op::MakeDirectory { request: wire::MakeDirectory { parent, name: name(text), mode: 0o755 }, home }
+}
+
+pub fn rmdir(parent: InodeId, text: &str) -> Op {
+    Op::RemoveDirectory(wire::RemoveDirectory { parent, name: name(text) })
+}
+
+pub fn unlink(parent: InodeId, text: &str) -> Op {
+    Op::Unlink(wire::Unlink { parent, name: name(text) })
+}
+
+pub fn truncate(inode: InodeId, size: u64) -> Op {
+    Op::Truncate(wire::Truncate { inode, size })
+}
+
+pub fn close(inode: InodeId) -> Op {
+    Op::Close(wire::Close { inode, modified: None })
+}
+
+pub fn set(inode: InodeId) -> wire::SetAttributes {
+    wire::SetAttributes { inode, mode: None, uid: None, gid: None, accessed: None, modified: None }
+}
+
+pub fn reply(effects: &[Effect]) -> Option<Result<Reply>> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Reply { outcome, .. } => Some(outcome.clone()),
+        _ => None,
+    })
+}
+
+pub fn opened(reply: Result<Reply>) -> wire::Opened {
+    match reply.unwrap() {
+        Reply::Opened(opened) => *opened,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn attributes(reply: Result<Reply>) -> Attributes {
+    match reply.unwrap() {
+        Reply::Attributes(attributes) => *attributes,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn size_of_reply(reply: Result<Reply>) -> u64 {
+    match reply.unwrap() {
+        Reply::Size(info) => info.size,
+        other => panic!("{other:?}"),
+    }
+}

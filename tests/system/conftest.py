@@ -1,0 +1,77 @@
+"""What the system tests share: pools that are always taken down, and a private runtime directory."""
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pool import MIB, Pool
+
+_numbers = itertools.count()
+
+NewPool = Callable[..., Pool]
+
+
+@pytest.fixture(scope="session")
+def runtime() -> Iterator[Path]:
+    """The runtime directory of every pool here, with a short name: paths of sockets are short."""
+    directory = Path(tempfile.mkdtemp(prefix="rl-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(directory))
+        for name in ("RAMLACE_POOL", "RAMLACE_SECRET_FILE", "RAMLACE_LOCAL"):
+            patch.delenv(name, raising=False)
+        yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def planned(runtime: Path) -> Iterator[NewPool]:
+    """Make pools that are not running yet; all of them are taken down at the end."""
+    made: list[Pool] = []
+
+    def plan(servers: int = 3, mib: int = 32) -> Pool:
+        """Plan a pool of so many servers that lend `mib` MiB each."""
+        pool = Pool(f"t{os.getpid()}-{next(_numbers)}", runtime, servers * mib * MIB, servers)
+        made.append(pool)
+        return pool
+
+    yield plan
+    for pool in made:
+        pool.close()
+
+
+@pytest.fixture
+def new_pool(planned: NewPool) -> NewPool:
+    """Start pools; all of them are taken down at the end."""
+
+    def start(servers: int = 3, mib: int = 32, *words: str) -> Pool:
+        pool = planned(servers, mib)
+        pool.up(*words)
+        return pool
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def shared_pool(runtime: Path) -> Iterator[Pool]:
+    """One pool of 3 servers with 96 MiB each for tests that break nothing."""
+    pool = Pool(f"m{os.getpid()}-{next(_numbers)}", runtime, 288 * MIB, 3)
+    try:
+        pool.up()
+        yield pool
+    finally:
+        pool.close()
+
+
+@pytest.fixture
+def place(shared_pool: Pool, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A directory in the shared pool for one test."""
+    name = "/" + "".join(letter if letter.isalnum() else "_" for letter in request.node.name)[:100]
+    with shared_pool.connect() as connected:
+        connected.mkdir(name)
+    yield name
+    with shared_pool.connect() as connected:
+        connected.rmtree(name)

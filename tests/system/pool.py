@@ -1,0 +1,255 @@
+"""A pool of real processes for a test, and what tests ask of it.
+
+Every pool has a name of its own below one private XDG_RUNTIME_DIR; its processes are known by
+the path of its secret, which is in their command lines, and are only ever signalled by handles
+that cannot mean another process.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ramlace
+
+MIB = 1 << 20
+KIB = 1 << 10
+UNIT_MIN = 64 * KIB
+# What a command may take on a machine that does other things as well.
+PATIENCE_SECONDS = 60.0
+# A failed operation says so before 5 seconds; the rest is for a busy machine.
+FAILING_SECONDS_MAX = 8.0
+
+
+def binary() -> str:
+    """Return the command under test."""
+    return os.environ.get("RAMLACE_BIN") or str(Path(__file__).parents[2] / "target/release/ramlace")
+
+
+def pattern(seed: int, length: int) -> bytes:
+    """Return `length` bytes without zeros that depend on the seed and repeat at no power of two."""
+    period = 65_521
+    block = bytes((seed * 131 + index * 7 + (index >> 8) * 13) % 255 + 1 for index in range(period))
+    return (block * (length // period + 1))[:length]
+
+
+def eventually[T](condition: Callable[[], T], seconds: float = 20.0) -> T:
+    """Ask again until the answer is true; return it, or the last one when time is over."""
+    end = time.monotonic() + seconds
+    while True:
+        answer = condition()
+        if answer or time.monotonic() >= end:
+            return answer
+        time.sleep(0.02)
+
+
+@dataclass
+class Process:
+    """A process of a pool, by a handle that never means another one."""
+
+    pid: int
+    role: str
+    server: int
+    handle: int = field(repr=False)
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it; one that has ended needs no signal."""
+        try:
+            signal.pidfd_send_signal(self.handle, number)
+        except ProcessLookupError:
+            pass
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time used so far, of all threads, to the nanosecond."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+    def private_bytes(self) -> int:
+        """Return its private memory beside the store: what smaps calls private, without shared files."""
+        total, counts = 0, True
+        for line in Path(f"/proc/{self.pid}/smaps").read_text().splitlines():
+            words = line.split()
+            if "-" in words[0] and not words[0].endswith(":"):
+                # The permissions end with s for memory that is shared: windows into lanes.
+                counts = words[1][3] == "p"
+            elif counts and words[0] in ("Private_Clean:", "Private_Dirty:", "Private_Hugetlb:"):
+                total += int(words[1]) * KIB
+        return total
+
+
+class Pool:
+    """A running pool; `close` takes it down and checks that nothing is left of it."""
+
+    def __init__(self, name: str, runtime: Path, memory_bytes: int, servers: int) -> None:
+        self.name = name
+        self.runtime = runtime
+        self.servers = servers
+        self.memory_bytes = memory_bytes
+        self.directory = runtime / "ramlace" / name
+        self.addresses: list[str] = []
+
+    # Commands
+
+    def run(
+        self,
+        *words: str | bytes,
+        check: bool = True,
+        stdin: bytes = b"",
+        variables: dict[str, str] | None = None,
+        program: str | None = None,
+    ) -> "subprocess.CompletedProcess[bytes]":
+        """Run `ramlace WORDS --pool NAME` to its end."""
+        environment = {**os.environ, "XDG_RUNTIME_DIR": str(self.runtime), **(variables or {})}
+        done = subprocess.run(
+            [program or binary(), "--pool", self.name, *words],
+            input=stdin,
+            capture_output=True,
+            env=environment,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"ramlace {words} failed ({done.returncode}): {done.stderr.decode()}")
+        return done
+
+    def json(self, *words: str) -> Any:
+        """Run a command and return what it reports."""
+        return json.loads(self.run(*words, "--json").stdout)
+
+    def refused(self, *words: str | bytes, variables: dict[str, str] | None = None) -> str:
+        """Run a command that must fail, and return what it says."""
+        done = self.run(*words, check=False, variables=variables)
+        said = done.stderr.decode()
+        assert done.returncode in (1, 2), f"ramlace {words} ended with {done.returncode}: {said}"
+        assert "panicked" not in said
+        assert "\n  at " not in said
+        return said
+
+    def up(self, *words: str, program: str | None = None) -> Any:
+        """Start it; return what `up` reports."""
+        sizes = ("--servers", str(self.servers), "--memory", str(self.memory_bytes))
+        done = self.run("up", *sizes, "--no-reserve", "--json", *words, program=program)
+        report = json.loads(done.stdout)
+        self.addresses = [server["tcp"] for server in report["servers"]]
+        return report
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return what each server says of itself, also when some say nothing."""
+        done = self.run("status", "--json", check=False)
+        servers = json.loads(done.stdout)["servers"]
+        assert isinstance(servers, list)
+        return servers
+
+    def connect(self, *, local: bool = True, deadline_seconds: float | None = None) -> ramlace.Pool:
+        """Connect from this process."""
+        return ramlace.connect(self.name, local=local, deadline_seconds=deadline_seconds)
+
+    @property
+    def secret(self) -> bytes:
+        """The pool's secret."""
+        return bytes.fromhex((self.directory / "secret").read_text().strip())
+
+    def lane_servers(self, path: str) -> list[int]:
+        """Return the server of each lane of a file."""
+        layout = self.json("layout", "get", path)[0]
+        return [int(server) for server in layout["servers"]]
+
+    # Processes
+
+    def processes(self) -> list[Process]:
+        """Return the pool's processes that have not ended; keepers first."""
+        found = [process for pid in _pids() if (process := self._look_at(pid))]
+        return sorted(found, key=lambda process: (process.role, process.server), reverse=True)
+
+    def _look_at(self, pid: int) -> Process | None:
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:
+            return None
+        secret = str(self.directory / "secret").encode()
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            role = words[1].decode() if len(words) > 1 else ""
+            if role == "serve" and secret in words:
+                return Process(pid, "keeper", int(words[words.index(b"--server") + 1]), handle)
+            if role == "serve-child":
+                options = json.loads(words[2])["options"]
+                if options["secret_file"].encode() == secret:
+                    return Process(pid, "child", options["server"], handle)
+        except (OSError, ValueError, KeyError):
+            pass
+        os.close(handle)
+        return None
+
+    def process(self, role: str, server: int) -> Process:
+        """Return the keeper, or the child, of a server."""
+        found = [one for one in self.processes() if (one.role, one.server) == (role, server)]
+        assert len(found) == 1, f"server {server} has {len(found)} processes that are its {role}"
+        return found[0]
+
+    def kill_child(self, server: int) -> None:
+        """Kill the process that serves; its keeper starts it again."""
+        self.process("child", server).send(signal.SIGKILL)
+
+    def kill_server(self, server: int) -> None:
+        """Kill a server for good: the keeper, then the child."""
+        for role in ("keeper", "child"):
+            process = self.process(role, server)
+            process.send(signal.SIGKILL)
+            eventually(lambda pid=process.pid: _ended(pid))
+
+    def await_restart(self, server: int, restarts: int) -> None:
+        """Wait until a server has been started again so many times, and answers."""
+
+        def is_back() -> bool:
+            one = self.status()[server]
+            return one["state"] == "up" and one["restarts"] >= restarts
+
+        assert eventually(is_back), f"server {server} was not started again: {self.log(server)}"
+
+    def log(self, server: int) -> str:
+        """Return what a server has said."""
+        return (self.directory / f"server-{server}.log").read_text()
+
+    def close(self) -> None:
+        """Take the pool down, and check that neither processes nor files are left."""
+        for process in self.processes():
+            process.send(signal.SIGCONT)
+        said = ""
+        if self.directory.exists():
+            done = self.run("down", check=False)
+            said = done.stderr.decode()
+        left = self.processes()
+        for process in left:
+            process.send(signal.SIGKILL)
+        assert not left, f"`ramlace down` left {left}: {said}"
+        assert not self.directory.exists(), f"`ramlace down` left {self.directory}: {said}"
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def _ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@contextmanager
+def frozen(*processes: Process) -> Iterator[None]:
+    """Stop processes, and let them go on afterwards."""
+    for process in processes:
+        process.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.send(signal.SIGCONT)
