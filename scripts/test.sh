@@ -13,6 +13,8 @@ python=$PWD/.venv/bin/python
 pytest_options=(-q -p no:cacheprovider --strict-markers -c bindings/python/pyproject.toml --rootdir .)
 if [[ -n "${RAMLACE_TEST_LONG:-}" ]]; then
     export PROPTEST_CASES=${PROPTEST_CASES:-20000}
+    export RAMLACE_FUZZ_ITERATIONS=${RAMLACE_FUZZ_ITERATIONS:-300000}
+    export RAMLACE_STORM_CASES=${RAMLACE_STORM_CASES:-400}
     ignored=(--include-ignored)
 else
     pytest_options+=(-m "not long")
@@ -22,7 +24,7 @@ export RAMLACE_BIN=$PWD/target/release/ramlace
 before=$(git status --porcelain 2>/dev/null)
 
 run "cargo test" scripts/run.sh \
-    cargo test --release ${LOCKED---locked} --workspace --exclude ramlace-python --quiet -- "${ignored[@]}"
+    cargo test --release ${LOCKED---locked} --workspace --exclude ramlace-python --quiet --no-fail-fast -- "${ignored[@]}"
 run "pytest bindings/python" "$python" -m pytest "${pytest_options[@]}" bindings/python/tests
 run "pytest tests/system" "$python" -m pytest "${pytest_options[@]}" tests/system
 run "as an ordinary user" scripts/test_as_user.sh "${pytest_options[@]}"

@@ -1,4 +1,4 @@
-//! The command line: `DRIVER [--quick] [--pids 1,2] [--scratch DIR] [--bytes N] [--only TEXT]`.
+//! The command line: a driver and its options.
 
 use std::path::PathBuf;
 
@@ -18,6 +18,8 @@ pub struct Args {
     pub bytes: usize,
     /// Only figures whose name contains this.
     pub only: String,
+    /// Only the side with this name, for profilers; all of them when it is empty.
+    pub side: String,
     /// For `hold-file`: 4 KiB pages instead of huge ones.
     pub small_pages: bool,
 }
@@ -33,6 +35,7 @@ impl Args {
             scratch: std::env::temp_dir(),
             bytes: 0,
             only: String::new(),
+            side: String::new(),
             small_pages: false,
         };
         while let Some(word) = words.next() {
@@ -46,6 +49,7 @@ impl Args {
                 "--scratch" => args.scratch = value(&word, &mut words)?.into(),
                 "--bytes" => args.bytes = number(&word, &value(&word, &mut words)?)?,
                 "--only" => args.only = value(&word, &mut words)?,
+                "--side" => args.side = value(&word, &mut words)?,
                 _ => return Err(invalid(format!("there is no option '{word}'"))),
             }
         }

@@ -58,12 +58,12 @@ fn first_scan(args: &Args, rows: usize, array: &Array, huge: &File, small: &File
         let region = Region::of_file(file, bytes)?;
         check_sums(rows, numbers(region.bytes()))
     };
-    let mut sides = [
+    let sides = vec![
         side("tmpfs, huge pages", &here, || of_file(huge)),
         side("tmpfs, 4 KiB pages", &here, || of_file(small)),
         side("figure", &here, || check_sums(rows, numbers(bytes_of(&mut array.map(false)?)))),
     ];
-    measure(args.quick, name, "bytes", bytes as f64, &mut sides).map(Some)
+    measure(args, name, "bytes", bytes as f64, sides).map(Some)
 }
 
 fn warm_scan(args: &Args, rows: usize, mapping: &mut Mapping, huge: &File, small: &File) -> Result<Option<Value>> {
@@ -74,12 +74,12 @@ fn warm_scan(args: &Args, rows: usize, mapping: &mut Mapping, huge: &File, small
     let bytes = rows * COLUMNS * 8;
     let here = Processes::with(&[])?;
     let (huge, small) = (Region::of_file(huge, bytes)?, Region::of_file(small, bytes)?);
-    let mut sides = [
+    let sides = vec![
         side("tmpfs, huge pages", &here, || check_sums(rows, numbers(huge.bytes()))),
         side("tmpfs, 4 KiB pages", &here, || check_sums(rows, numbers(small.bytes()))),
         side("figure", &here, || check_sums(rows, numbers(bytes_of(mapping)))),
     ];
-    measure(args.quick, name, "bytes", bytes as f64, &mut sides).map(Some)
+    measure(args, name, "bytes", bytes as f64, sides).map(Some)
 }
 
 fn side<'a>(name: &'a str, processes: &'a Processes, mut work: impl FnMut() -> Result<()> + 'a) -> Side<'a> {

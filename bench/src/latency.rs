@@ -41,11 +41,11 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
             }
             let raw_loop = || each(calls, |offset, page| raw_call(&connection, wish, offset, page));
             let library = || each(calls, |offset, page| call(&file, wish, offset, page));
-            let mut sides = [
+            let sides = vec![
                 Side { name: "raw blocking loop", processes: &theirs, work: Box::new(raw_loop) },
                 Side { name: "figure", processes: &ours, work: Box::new(library) },
             ];
-            figures.push(measure(args.quick, &name, "calls", calls as f64, &mut sides)?);
+            figures.push(measure(args, &name, "calls", calls as f64, sides)?);
         }
         file.close()?;
         pool.unlink("/bench-latency")?;

@@ -37,11 +37,11 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
         let name = format!("{what}, tcp");
         if args.wants(&name) {
             let work = || timed(&pool, &ours, names, operation);
-            let mut sides = [
+            let sides = vec![
                 Side { name: "raw exchange of 64 bytes", processes: &theirs, work: Box::new(echo) },
                 Side { name: "figure", processes: &ours, work: Box::new(work) },
             ];
-            figures.push(measure(args.quick, &name, "operations", names as f64, &mut sides)?);
+            figures.push(measure(args, &name, "operations", names as f64, sides)?);
         }
     }
     pool.rmdir(DIRECTORY)?;

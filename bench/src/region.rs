@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use ramlace_base::{Error, Result};
 use ramlace_store::{Backing, StoreOptions, StoreRoot};
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, openat};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -36,10 +36,21 @@ impl Region {
     pub fn of_file(file: &File, length: usize) -> Result<Region> {
         let region = Region::place(length, ProtFlags::empty())?;
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        let start = region.start.as_ptr().cast();
         // SAFETY: the range was reserved by `place` and nobody uses it yet.
-        unsafe { mmap(region.start.as_ptr().cast(), length, rights, flags, file.as_fd(), 0) }
+        unsafe { mmap(start, length, rights, flags, file.as_fd(), 0) }
             .map_err(|errno| Error::from_io(&errno.into(), "mapping a file"))?;
+        // SAFETY: advice about memory of this region's own, which changes no content; under
+        // huge=advise nothing else brings huge pages.
+        let _ = unsafe { madvise(start, length, Advice::LinuxHugepage) };
         Ok(region)
+    }
+
+    /// Takes the memory of all pages, as a server does for its chunks.
+    fn populate(&self) -> Result<()> {
+        // SAFETY: advice about memory of this region's own, which changes no content.
+        unsafe { madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxPopulateWrite) }
+            .map_err(|errno| Error::from_io(&errno.into(), format!("taking {} bytes of memory", self.length)))
     }
 
     fn place(length: usize, rights: ProtFlags) -> Result<Region> {
@@ -91,7 +102,7 @@ pub fn huge_file(length: usize) -> Result<(StoreRoot, File)> {
 }
 
 /// A file without a name in the machine's shared memory: 4 KiB pages, unless this machine's
-/// `/dev/shm` was mounted with huge ones.
+/// settings give shared memory huge ones.
 pub fn small_page_file(length: usize) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let file = rustix::fs::open("/dev/shm", flags, Mode::from_raw_mode(0o600))
@@ -100,7 +111,7 @@ pub fn small_page_file(length: usize) -> Result<File> {
 }
 
 fn fill(file: File, length: usize) -> Result<File> {
-    fallocate(&file, FallocateFlags::empty(), 0, length as u64)
-        .map_err(|errno| Error::from_io(&errno.into(), format!("taking {length} bytes of memory")))?;
+    file.set_len(length as u64).map_err(|error| Error::from_io(&error, "making a file long"))?;
+    Region::of_file(&file, length)?.populate()?;
     Ok(file)
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use ramlace_base::Result;
 use serde_json::{Value, json};
 
+use crate::args::Args;
 use crate::clock::Processes;
 
 /// Rounds that count; one more comes first and is dropped, because a virtual machine's memory is
@@ -24,10 +25,12 @@ pub struct Side<'a> {
 /// Values that a piece of work measured itself, by name.
 pub type Extra = Vec<(&'static str, f64)>;
 
-/// Runs all sides in turns and returns `{name, work, sides: {side: {seconds: [], cpu_seconds: []}}}`.
-/// `units` is how much work one run does, and `unit` what of: bytes, calls.
-pub fn measure(quick: bool, name: &str, unit: &str, units: f64, sides: &mut [Side<'_>]) -> Result<Value> {
-    let rounds = if quick { 1 } else { ROUNDS };
+/// Runs all sides in turns and returns
+/// `{name, unit, units, sides: [{side, seconds: [], cpu_seconds: []}]}`: `units` is how much work
+/// one run does, and `unit` what of. The first limit is the one that the figure is judged by.
+pub fn measure(args: &Args, name: &str, unit: &str, units: f64, mut sides: Vec<Side<'_>>) -> Result<Value> {
+    let rounds = if args.quick { 1 } else { ROUNDS };
+    sides.retain(|side| args.side.is_empty() || args.side == side.name);
     let mut samples: Vec<Vec<Extra>> = sides.iter().map(|_| Vec::new()).collect();
     for round in 0..=rounds {
         for (side, samples) in sides.iter_mut().zip(&mut samples) {
@@ -37,8 +40,12 @@ pub fn measure(quick: bool, name: &str, unit: &str, units: f64, sides: &mut [Sid
             }
         }
     }
-    let sides: serde_json::Map<String, Value> =
-        sides.iter().zip(samples).map(|(side, samples)| (side.name.to_owned(), by_name(&samples))).collect();
+    let named = |(side, samples): (&Side<'_>, Vec<Extra>)| {
+        let mut columns = by_name(&samples);
+        columns.insert("side".into(), side.name.into());
+        Value::from(columns)
+    };
+    let sides: Vec<Value> = sides.iter().zip(samples).map(named).collect();
     Ok(json!({ "name": name, "unit": unit, "units": units, "sides": sides }))
 }
 
@@ -56,10 +63,10 @@ fn run(side: &mut Side<'_>) -> Result<Extra> {
     Ok(sample)
 }
 
-fn by_name(samples: &[Extra]) -> Value {
+fn by_name(samples: &[Extra]) -> serde_json::Map<String, Value> {
     let names = samples.first().into_iter().flatten().map(|(name, _)| *name);
     let column = |name| -> Vec<f64> {
         samples.iter().flatten().filter(|(other, _)| *other == name).map(|(_, value)| *value).collect()
     };
-    names.map(|name| (name.to_owned(), json!(column(name)))).collect::<serde_json::Map<_, _>>().into()
+    names.map(|name| (name.to_owned(), json!(column(name)))).collect()
 }

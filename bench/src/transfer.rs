@@ -12,7 +12,7 @@ use crate::args::Args;
 use crate::clock::Processes;
 use crate::connection::{Connection, Wish};
 use crate::pool::{connect, filled_file};
-use crate::raw_client::stream;
+use crate::raw_client::Transfer;
 use crate::raw_server::RawServer;
 use crate::region::Region;
 use crate::rounds::{Side, measure};
@@ -77,34 +77,25 @@ fn measure_case(args: &Args, case: &Case, file: &File, bytes: usize, buffer: &mu
     let connections: Vec<Connection> = raw.iter().map(|server| server.connect(case.unix)).collect::<Result<_>>()?;
     let raw_pids: Vec<i32> = raw.iter().map(RawServer::pid).collect();
     let (ours, theirs) = (Processes::with(&args.pids)?, Processes::with(&raw_pids)?);
-    let (depth, call) = if case.streamed { (STREAM_DEPTH, CALL_BYTES) } else { (1, REQUEST_BYTES) };
-    let connections = &connections[..];
+    let call = if case.streamed { CALL_BYTES } else { REQUEST_BYTES };
     // The two sides take turns with one buffer.
     let shared = std::cell::RefCell::new(buffer);
+    let transfer = Transfer { connections: &connections, wish: case.wish, bytes, request_bytes: REQUEST_BYTES };
     let raw_loop = || {
-        // Calls go to one server after the other: only a stream has several at work at once.
-        let parts: Vec<&[Connection]> = match case.streamed {
-            true => vec![connections],
-            false => connections.chunks(1).collect(),
-        };
         let mut buffer = shared.borrow_mut();
-        for part in &parts {
-            let length = if case.streamed { CALL_BYTES } else { REQUEST_BYTES };
-            let buffer = &mut buffer.bytes_mut()[..length];
-            stream(part, case.wish, bytes / parts.len(), REQUEST_BYTES, depth, buffer)?;
-        }
+        let buffer = &mut buffer.bytes_mut()[..call];
+        if case.streamed { transfer.stream(STREAM_DEPTH, buffer)? } else { transfer.calls(buffer)? }
         Ok(Vec::new())
     };
     let library = || {
         move_file(file, case.wish, bytes, &mut shared.borrow_mut().bytes_mut()[..call])?;
         Ok(Vec::new())
     };
-    let mut sides = [
+    let sides = vec![
         Side { name: "raw blocking loop", processes: &theirs, work: Box::new(raw_loop) },
         Side { name: "figure", processes: &ours, work: Box::new(library) },
     ];
-    let measured = measure(args.quick, &case.name(), "bytes", bytes as f64, &mut sides)?;
-    drop(sides);
+    let measured = measure(args, &case.name(), "bytes", bytes as f64, sides)?;
     settle(file, case.wish, bytes, shared.into_inner().bytes_mut())?;
     Ok(measured)
 }

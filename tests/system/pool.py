@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ramlace
+
+T = TypeVar("T")
 
 MIB = 1 << 20
 KIB = 1 << 10
@@ -32,14 +34,19 @@ def binary() -> str:
     return os.environ.get("RAMLACE_BIN") or str(Path(__file__).parents[2] / "target/release/ramlace")
 
 
+# A prime, so that the pattern repeats at no border of anything.
+_PERIOD = 65_521
+_CYCLE = bytes((index * 7 + (index >> 8) * 13) % 255 + 1 for index in range(_PERIOD)) * 2
+
+
 def pattern(seed: int, length: int) -> bytes:
     """Return `length` bytes without zeros that depend on the seed and repeat at no power of two."""
-    period = 65_521
-    block = bytes((seed * 131 + index * 7 + (index >> 8) * 13) % 255 + 1 for index in range(period))
-    return (block * (length // period + 1))[:length]
+    start = seed * 7919 % _PERIOD
+    cycle = _CYCLE[start : start + _PERIOD]
+    return (cycle * (length // _PERIOD + 1))[:length]
 
 
-def eventually[T](condition: Callable[[], T], seconds: float = 20.0) -> T:
+def eventually(condition: Callable[[], T], seconds: float = 20.0) -> T:
     """Ask again until the answer is true; return it, or the last one when time is over."""
     end = time.monotonic() + seconds
     while True:
@@ -57,6 +64,9 @@ class Process:
     role: str
     server: int
     handle: int = field(repr=False)
+
+    def __del__(self) -> None:
+        os.close(self.handle)
 
     def send(self, number: signal.Signals) -> None:
         """Signal it; one that has ended needs no signal."""

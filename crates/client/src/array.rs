@@ -51,13 +51,19 @@ impl ArrayType {
     pub fn new(shape: &[u64], dtype: &str, order: Order) -> Result<ArrayType> {
         let item_bytes = item_bytes(dtype)?;
         if shape.len() > DIMENSIONS_MAX {
-            return Err(invalid(format!("an array has at most {DIMENSIONS_MAX} dimensions, not {}", shape.len())));
+            return Err(invalid(format!(
+                "an array has at most {DIMENSIONS_MAX} dimensions, not {}",
+                shape.len()
+            )));
         }
         let bytes = shape.iter().try_fold(item_bytes, |bytes, extent| bytes.checked_mul(*extent));
         if bytes.is_none_or(|bytes| bytes > limits::FILE_BYTES_MAX) {
             return Err(Error::new(
                 ErrorKind::TooBig,
-                format!("an array of shape {} and type {dtype} is larger than the largest file", Shape(shape)),
+                format!(
+                    "an array of shape {} and type {dtype} is larger than the largest file",
+                    Shape(shape)
+                ),
             ));
         }
         Ok(ArrayType { shape: shape.to_vec(), dtype: dtype.to_owned(), item_bytes, order })
@@ -120,8 +126,11 @@ impl ArrayType {
             "F" => Order::F,
             _ => return Err(wrong("order")),
         };
-        let extents: Option<Vec<u64>> =
-            if shape.is_empty() { Some(Vec::new()) } else { shape.split(',').map(|part| part.parse().ok()).collect() };
+        let extents: Option<Vec<u64>> = if shape.is_empty() {
+            Some(Vec::new())
+        } else {
+            shape.split(',').map(|part| part.parse().ok()).collect()
+        };
         ArrayType::new(&extents.ok_or_else(|| wrong("shape"))?, dtype, order).map(Some)
     }
 }
@@ -149,7 +158,9 @@ fn item_bytes(dtype: &str) -> Result<u64> {
         ))
     };
     let bytes = dtype.as_bytes();
-    let ([order, kind, digits @ ..], true) = (bytes, dtype.len() <= DTYPE_BYTES_MAX) else { return Err(refuse()) };
+    let ([order, kind, digits @ ..], true) = (bytes, dtype.len() <= DTYPE_BYTES_MAX) else {
+        return Err(refuse());
+    };
     if !b"<>|=".contains(order) || !b"biufcSV".contains(kind) || !digits.iter().all(u8::is_ascii_digit) {
         return Err(refuse());
     }
@@ -190,8 +201,9 @@ impl Array {
 
     /// A fetched copy of the elements, merged element by element.
     pub fn into_copy(self) -> Result<Copy> {
-        let bytes = usize::try_from(self.kind.bytes())
-            .map_err(|_| Error::new(ErrorKind::TooBig, "the array is larger than this machine's addresses"))?;
+        let bytes = usize::try_from(self.kind.bytes()).map_err(|_| {
+            Error::new(ErrorKind::TooBig, "the array is larger than this machine's addresses")
+        })?;
         self.file.copy(bytes, self.kind.item_bytes as usize)
     }
 }
@@ -207,13 +219,8 @@ impl Pool {
         mode: u16,
     ) -> Result<Array> {
         let path = path.as_ref();
-        let options = OpenOptions {
-            exclusive: true,
-            mode,
-            hints,
-            named: kind.to_named(),
-            ..OpenOptions::creating()
-        };
+        let options =
+            OpenOptions { exclusive: true, mode, hints, named: kind.to_named(), ..OpenOptions::creating() };
         let file = File::open(self, path, &options, unit_for(kind.bytes()))?;
         if let Err(error) = file.allocate(kind.bytes()) {
             // What was taken so far must not stay taken for an array that does not exist.
@@ -274,8 +281,14 @@ mod tests {
 
     #[test]
     fn types_that_make_no_sense_are_refused() {
-        for dtype in ["", "f8", "<f", "<f0", "<f-8", "|O8", "<U4", "<M8[ns]", "<f8x", "é8", "<f99999999999999999999"] {
-            assert_eq!(ArrayType::new(&[1], dtype, Order::C).unwrap_err().kind(), ErrorKind::Invalid, "{dtype}");
+        for dtype in
+            ["", "f8", "<f", "<f0", "<f-8", "|O8", "<U4", "<M8[ns]", "<f8x", "é8", "<f99999999999999999999"]
+        {
+            assert_eq!(
+                ArrayType::new(&[1], dtype, Order::C).unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{dtype}"
+            );
         }
         let error = ArrayType::new(&[1 << 40, 1 << 40], "<f8", Order::C).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooBig);

@@ -68,7 +68,11 @@ impl Descriptors {
     }
 
     fn new_node(&self) -> *const Node {
-        let node = Box::into_raw(Box::new(Node { descriptor: AtomicI32::new(TAKEN), socket: AtomicU64::new(0), next: ptr::null_mut() }));
+        let node = Box::into_raw(Box::new(Node {
+            descriptor: AtomicI32::new(TAKEN),
+            socket: AtomicU64::new(0),
+            next: ptr::null_mut(),
+        }));
         loop {
             let head = self.head.load(Ordering::Acquire);
             // SAFETY: until the exchange succeeds, this thread alone has the node.

@@ -213,8 +213,8 @@ impl PoolDirectory {
             return Ok(Vec::new());
         }
         check_private(&base)?;
-        let entries =
-            fs::read_dir(&base).map_err(|error| Error::from_io(&error, format!("listing {}", base.display())))?;
+        let entries = fs::read_dir(&base)
+            .map_err(|error| Error::from_io(&error, format!("listing {}", base.display())))?;
         let mut names: Vec<String> = entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| check_name(name).is_ok())
@@ -234,15 +234,18 @@ pub fn read_secret_file(path: &Path) -> Result<Secret> {
     }
     let bytes = read_private(path, SECRET_FILE_BYTES_MAX)?;
     let text = std::str::from_utf8(&bytes).unwrap_or_default();
-    Secret::from_hex(text).map_err(|error| {
-        Error::new(ErrorKind::Corrupt, format!("{}: {}", path.display(), error.message()))
-    })
+    Secret::from_hex(text)
+        .map_err(|error| Error::new(ErrorKind::Corrupt, format!("{}: {}", path.display(), error.message())))
 }
 
 /// A pool's name is a file name that needs no quoting.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > POOL_NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(plain) {
+    if name.is_empty()
+        || name.len() > POOL_NAME_BYTES_MAX
+        || name.starts_with('.')
+        || !name.chars().all(plain)
+    {
         return Err(Error::new(
             ErrorKind::Invalid,
             format!(

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use ramlace_base::{
-    Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Name, Sequence, ServerId, SessionId, Slot, Timestamp,
+    Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Name, Sequence, ServerId, SessionId, Slot,
+    Timestamp,
 };
 use ramlace_transport::nonblocking::{Connection, Listener};
 use ramlace_transport::{Address, Secret};
@@ -18,8 +19,8 @@ use ramlace_wire::namespace::{
 };
 use ramlace_wire::session::{OpenSession, SessionOpened};
 use ramlace_wire::{
-    Attributes, Chain, ClusterMap, Credentials, ErrorBody, FileKind, Header, HostId, Kind, LayoutHints, PoolId,
-    ServerEntry, decode_body, encode_body, flags,
+    Attributes, Chain, ClusterMap, Credentials, ErrorBody, FileKind, Header, HostId, Kind, LayoutHints,
+    PoolId, ServerEntry, decode_body, encode_body, flags,
 };
 
 use crate::scratch::Scratch;
@@ -307,7 +308,13 @@ impl State {
         self.inodes.get_mut(&inode).ok_or_else(|| Error::new(ErrorKind::Stale, "no such inode"))
     }
 
-    fn add(&mut self, id: ServerId, parent: InodeId, name: &Name, kind: FileKind) -> Result<&mut Inode, Error> {
+    fn add(
+        &mut self,
+        id: ServerId,
+        parent: InodeId,
+        name: &Name,
+        kind: FileKind,
+    ) -> Result<&mut Inode, Error> {
         self.inode(id, parent)?;
         let key = (parent, name.as_bytes().to_vec());
         if self.entries.contains_key(&key) {
@@ -315,7 +322,11 @@ impl State {
         }
         self.counter += 1;
         // Directories go to other slots, as they do in a pool.
-        let slot = if kind == FileKind::Directory { Slot((self.counter % u64::from(SLOTS)) as u16) } else { parent.slot() };
+        let slot = if kind == FileKind::Directory {
+            Slot((self.counter % u64::from(SLOTS)) as u16)
+        } else {
+            parent.slot()
+        };
         let inode = InodeId::new(slot, self.counter);
         self.entries.insert(key, inode);
         Ok(self.inodes.entry(inode).or_insert_with(|| new_inode(inode, kind)))
@@ -471,7 +482,8 @@ impl State {
                     attributes: None,
                 };
                 // The place in the directory is good enough as a cookie while nothing changes.
-                let entries: Vec<_> = all.zip(1..).map(entry).filter(|entry| entry.cookie > after).take(3).collect();
+                let entries: Vec<_> =
+                    all.zip(1..).map(entry).filter(|entry| entry.cookie > after).take(3).collect();
                 let end = entries.len() < 3;
                 body(&DirectoryPage { entries, end })
             }

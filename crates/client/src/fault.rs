@@ -20,5 +20,7 @@ pub fn replies_to_drop() -> u32 {
 pub(crate) fn drops_reply() -> bool {
     // One plain load when no test is under way.
     REPLIES_TO_DROP.load(Ordering::Relaxed) != 0
-        && REPLIES_TO_DROP.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+        && REPLIES_TO_DROP
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+            .is_ok()
 }

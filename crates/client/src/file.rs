@@ -86,7 +86,10 @@ impl OpenOptions {
             return Err(Error::new(ErrorKind::Invalid, "a file is opened for reading, for writing, or both"));
         }
         if !rights.write && (self.create || self.truncate) {
-            return Err(Error::new(ErrorKind::Invalid, "creating and truncating need a file open for writing"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "creating and truncating need a file open for writing",
+            ));
         }
         Ok(rights)
     }
@@ -157,7 +160,15 @@ impl File {
             Place::Entry { parent, name, found: None, .. } if options.create => {
                 let mut layout = raw.choose_layout(parent, &name, options.hints)?;
                 layout.stripe_unit = layout.stripe_unit.max(unit_min);
-                raw.create(parent, &name, options.mode, options.exclusive, layout, &options.named, rights)
+                let request = Create {
+                    parent,
+                    name,
+                    mode: options.mode,
+                    exclusive: options.exclusive,
+                    layout,
+                    named: options.named.clone(),
+                };
+                raw.create(&request, rights)
             }
             Place::Entry { found: None, .. } => Err(Error::new(ErrorKind::NotFound, "it does not exist")),
         }
@@ -389,7 +400,11 @@ impl File {
     }
 
     pub(crate) fn tell(&self, error: Error) -> Error {
-        if self.path.is_empty() { error.context(format!("inode {}", self.inode)) } else { error.context(ShownPath(&self.path)) }
+        if self.path.is_empty() {
+            error.context(format!("inode {}", self.inode))
+        } else {
+            error.context(ShownPath(&self.path))
+        }
     }
 
     fn needs(&self, right: bool, what: &str) -> Result<()> {
@@ -403,7 +418,8 @@ impl File {
     fn refresh(&self, handle: &Handle) -> Result<InodeInfo> {
         let session = &handle.session;
         session.push_times(self.inode)?;
-        let info = session.ask(self.inode.slot(), &GetAttributes { inode: self.inode }, session.deadline())?;
+        let info =
+            session.ask(self.inode.slot(), &GetAttributes { inode: self.inode }, session.deadline())?;
         handle.open.learn(Size { generation: info.attributes.generation, size: info.attributes.size });
         Ok(info)
     }
@@ -430,7 +446,14 @@ impl File {
         direction: Direction,
         memory: &'a Memory<'a>,
     ) -> Transfer<'a> {
-        Transfer { session, inode: self.inode, layout: &self.layout, generation: size.generation, direction, memory }
+        Transfer {
+            session,
+            inode: self.inode,
+            layout: &self.layout,
+            generation: size.generation,
+            direction,
+            memory,
+        }
     }
 
     /// Reads the file's bytes into the memory that stands for them, from `offset` on.
@@ -486,7 +509,9 @@ impl File {
             let outcome = unsafe { self.transfer(&handle.session, size, Direction::Write, memory).run() };
             let written = match outcome {
                 Outcome::Done => Ok(length),
-                Outcome::Failed { done_to, error } if error.kind() == ErrorKind::NoSpace && done_to > offset => {
+                Outcome::Failed { done_to, error }
+                    if error.kind() == ErrorKind::NoSpace && done_to > offset =>
+                {
                     Ok(done_to - offset)
                 }
                 Outcome::Failed { error, .. } => return Err(self.tell(error)),
@@ -499,7 +524,10 @@ impl File {
             match extended {
                 Err(error) if error.kind() == ErrorKind::Retry => {
                     let deadline = || Backoff::new(handle.session.deadline());
-                    backoff.get_or_insert_with(deadline).pause_after(error).map_err(|error| self.tell(error))?;
+                    backoff
+                        .get_or_insert_with(deadline)
+                        .pause_after(error)
+                        .map_err(|error| self.tell(error))?;
                     self.refresh(handle).map_err(|error| self.tell(error))?;
                 }
                 other => return other.map_err(|error| self.tell(error)),
@@ -534,7 +562,10 @@ fn check_range(offset: u64, length: u64) -> Result<()> {
         Some(end) if end <= limits::FILE_BYTES_MAX => Ok(()),
         _ => Err(Error::new(
             ErrorKind::TooBig,
-            format!("{length} bytes at offset {offset} reach beyond the largest file, {} bytes", limits::FILE_BYTES_MAX),
+            format!(
+                "{length} bytes at offset {offset} reach beyond the largest file, {} bytes",
+                limits::FILE_BYTES_MAX
+            ),
         )),
     }
 }

@@ -56,7 +56,9 @@ impl Heart {
             block_signals();
             heart.run(&session);
         });
-        started.map(drop).map_err(|error| Error::from_io(&error, "starting the thread that keeps the session alive"))
+        started
+            .map(drop)
+            .map_err(|error| Error::from_io(&error, "starting the thread that keeps the session alive"))
     }
 
     fn run(&self, session: &Weak<Session>) {

@@ -241,7 +241,10 @@ impl Session {
     /// The same for every open inode; what fails is tried again a second later.
     pub(crate) fn push_all_times(self: &Arc<Session>, deadline: std::time::Instant) -> bool {
         let results = self.inodes.opened();
-        results.iter().filter(|open| open.written() != 0).all(|open| self.push_times_of(open, deadline).is_ok())
+        results
+            .iter()
+            .filter(|open| open.written() != 0)
+            .all(|open| self.push_times_of(open, deadline).is_ok())
     }
 
     fn push_times_of(self: &Arc<Session>, open: &OpenInode, deadline: std::time::Instant) -> Result<()> {

@@ -40,8 +40,8 @@ mod transfer;
 pub use array::{Array, ArrayType, Order};
 pub use copy::Copy;
 pub use directory::{
-    POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileServer, SECRET_FILE_VARIABLE,
-    pool_name, read_secret_file,
+    POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileServer, SECRET_FILE_VARIABLE, pool_name,
+    read_secret_file,
 };
 pub use file::{File, OpenOptions, Rights};
 pub use locator::{Locator, PoolName};

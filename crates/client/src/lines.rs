@@ -22,7 +22,17 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(connection: Connection, descriptors: &Arc<Descriptors>) -> Link {
-        Link { _noted: descriptors.note(connection.descriptor().map_or(-1, |descriptor| descriptor.as_raw_fd())), connection }
+        Link {
+            _noted: descriptors.note(connection.descriptor().map_or(-1, |descriptor| descriptor.as_raw_fd())),
+            connection,
+        }
+    }
+}
+
+impl Link {
+    /// Whether the other side is on this machine and of this user, by the kernel's word.
+    pub(crate) fn is_local(&self) -> bool {
+        self.connection.is_local()
     }
 }
 
@@ -187,7 +197,7 @@ impl Line {
 
     /// Whether the other side is on this machine and of this user, by the kernel's word.
     pub(crate) fn is_local(&self) -> bool {
-        self.link.as_ref().is_some_and(|link| link.connection.is_local())
+        self.link.as_ref().is_some_and(Link::is_local)
     }
 
     pub(crate) fn send<R: Request>(

@@ -44,10 +44,7 @@ impl Locator {
         let refuse = |why: &str| {
             Err(Error::new(
                 ErrorKind::Invalid,
-                format!(
-                    "'{}' {why}; write ramlace:/path or ramlace://host:port/path",
-                    bytes.escape_ascii()
-                ),
+                format!("'{}' {why}; write ramlace:/path or ramlace://host:port/path", bytes.escape_ascii()),
             ))
         };
         let Some(rest) = bytes.strip_prefix(SCHEME) else { return refuse("is no locator") };
@@ -151,8 +148,17 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_with_the_form() {
         for text in [
-            "/a", "ramlace", "ramlace:a", "ramlace:///a", "ramlace://host:/a", "ramlace://host:0/a",
-            "ramlace://host:70000/a", "ramlace://a:b:1/a", "ramlace://../a", "ramlace:/a\0b", "",
+            "/a",
+            "ramlace",
+            "ramlace:a",
+            "ramlace:///a",
+            "ramlace://host:/a",
+            "ramlace://host:0/a",
+            "ramlace://host:70000/a",
+            "ramlace://a:b:1/a",
+            "ramlace://../a",
+            "ramlace:/a\0b",
+            "",
         ] {
             let error = Locator::parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");

@@ -34,7 +34,8 @@ impl AddressRange {
     /// Addresses for `bytes` bytes with these rights, private and without a file.
     pub(crate) fn reserve(bytes: usize, rights: ProtFlags) -> Result<AddressRange> {
         let align = limits::HUGE_PAGE_BYTES as usize;
-        let too_big = || Error::new(ErrorKind::TooBig, format!("{bytes} bytes do not fit this machine's addresses"));
+        let too_big =
+            || Error::new(ErrorKind::TooBig, format!("{bytes} bytes do not fit this machine's addresses"));
         let whole_bytes = bytes.checked_add(align).ok_or_else(too_big)?;
         // SAFETY: a new private mapping at an address of the kernel's choice touches no other.
         let whole = unsafe {
@@ -131,8 +132,10 @@ impl File {
             ));
         }
         let handle = self.handle()?;
-        let bytes = usize::try_from(length).map_err(|_| Error::new(ErrorKind::TooBig, "it is larger than memory"))?;
-        let mapping = Mapping { range: AddressRange::reserve(bytes, ProtFlags::empty())?, length: bytes, writable };
+        let bytes =
+            usize::try_from(length).map_err(|_| Error::new(ErrorKind::TooBig, "it is larger than memory"))?;
+        let mapping =
+            Mapping { range: AddressRange::reserve(bytes, ProtFlags::empty())?, length: bytes, writable };
         for lane in 0..self.layout().width {
             if ramlace_layout::lane_length(self.layout(), lane, length) > 0 {
                 let descriptor = self.grant(handle, lane, length, writable)?;
@@ -151,24 +154,27 @@ impl File {
                 "local shortcuts are switched off, so it cannot be mapped; fetch a copy of it instead",
             ));
         }
-        let (descriptor, length) = self.with_size(handle, |size| {
-            let transfer = self.transfer(session, size, Direction::Read, &Memory::NONE);
-            let target = transfer.target(lane)?;
-            let request = GrantLane { target, writable };
-            let call = Call {
-                slot: target.slot,
-                request: &request,
-                ticket: None,
-                data: &[],
-                on_retry: OnRetry::Tell,
-                local_only: true,
-                deadline: session.deadline(),
-            };
-            session.call(&call, |_, received| {
-                descriptor_of(received).map(|(reply, descriptor)| (descriptor, reply.length)).map_err(Unanswered::lost)
+        let (descriptor, length) = self
+            .with_size(handle, |size| {
+                let transfer = self.transfer(session, size, Direction::Read, &Memory::NONE);
+                let target = transfer.target(lane)?;
+                let request = GrantLane { target, writable };
+                let call = Call {
+                    slot: target.slot,
+                    request: &request,
+                    ticket: None,
+                    data: &[],
+                    on_retry: OnRetry::Tell,
+                    local_only: true,
+                    deadline: session.deadline(),
+                };
+                session.call(&call, |_, received| {
+                    descriptor_of(received)
+                        .map(|(reply, descriptor)| (descriptor, reply.length))
+                        .map_err(Unanswered::lost)
+                })
             })
-        })
-        .map_err(suggest_copy)?;
+            .map_err(suggest_copy)?;
         let needed = ramlace_layout::lane_length(self.layout(), lane, file_bytes);
         if length < needed {
             return Err(Error::new(

@@ -108,7 +108,9 @@ impl<'a> Memory<'a> {
         std::iter::from_fn(move || {
             let (first, mut others) = rest.split_first()?;
             let mut range = ByteRange { start: first.file_offset, end: first.end() };
-            while let Some((next, after)) = others.split_first().filter(|(next, _)| next.file_offset == range.end) {
+            while let Some((next, after)) =
+                others.split_first().filter(|(next, _)| next.file_offset == range.end)
+            {
                 range.end = next.end();
                 others = after;
             }
@@ -128,7 +130,10 @@ impl<'a> Memory<'a> {
             let start = range.start.max(segment.file_offset);
             let end = range.end.min(segment.end());
             // SAFETY: the offset lies within the segment.
-            each(unsafe { segment.start.add((start - segment.file_offset) as usize) }, (end - start) as usize);
+            each(
+                unsafe { segment.start.add((start - segment.file_offset) as usize) },
+                (end - start) as usize,
+            );
         }
     }
 
@@ -159,14 +164,12 @@ impl<'a> Memory<'a> {
         let segments = self.segments();
         let first = segments.partition_point(|segment| segment.end() <= range.start);
         let segment = segments.get(first)?;
-        let inside = segment.file_offset <= range.start && range.end <= segment.end();
+        if range.start < segment.file_offset || segment.end() < range.end {
+            return None;
+        }
         // SAFETY: the offset lies within the segment.
-        inside.then(|| {
-            (
-                unsafe { segment.start.add((range.start - segment.file_offset) as usize) },
-                range.length() as usize,
-            )
-        })
+        let start = unsafe { segment.start.add((range.start - segment.file_offset) as usize) };
+        Some((start, range.length() as usize))
     }
 }
 

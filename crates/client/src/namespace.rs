@@ -55,8 +55,12 @@ impl Pool {
     /// Creates a directory and those above it that are missing; one that is there is fine.
     pub fn mkdir_all(&self, path: impl AsRef<[u8]>, mode: u16) -> Result<()> {
         let path = path.as_ref();
-        let mut ends: Vec<usize> =
-            path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at).collect();
+        let mut ends: Vec<usize> = path
+            .iter()
+            .enumerate()
+            .filter(|(at, byte)| **byte == b'/' && *at > 0)
+            .map(|(at, _)| at)
+            .collect();
         ends.push(path.len());
         // From the deepest upwards: usually nearly all of it is there.
         let is_directory = |part: &[u8]| match self.stat(part) {
@@ -73,7 +77,9 @@ impl Pool {
             match self.mkdir(&path[..*end], mode) {
                 // Another client may make the same tree at this moment.
                 Err(error) if error.kind() == ErrorKind::Exists && is_directory(&path[..*end])? => {}
-                other => drop(other?),
+                other => {
+                    other?;
+                }
             }
         }
         Ok(())
@@ -100,7 +106,8 @@ impl Pool {
     pub fn remove_tree(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
         let (parent, name, found) = self.old_entry(path)?;
-        self.remove_entry(parent, &name, found.inode, found.kind).map_err(|error| error.context(ShownPath(path)))
+        self.remove_entry(parent, &name, found.inode, found.kind)
+            .map_err(|error| error.context(ShownPath(path)))
     }
 
     /// One directory after the other on a stack of its own: trees may be deeper than stacks.
@@ -128,7 +135,9 @@ impl Pool {
                 }
                 stack.pop();
             } else {
-                stack.extend(page.entries.into_iter().map(|entry| (inode, entry.name, entry.inode, entry.kind)));
+                stack.extend(
+                    page.entries.into_iter().map(|entry| (inode, entry.name, entry.inode, entry.kind)),
+                );
             }
         }
         Ok(())

@@ -118,7 +118,8 @@ impl ConnectOptions {
     }
 
     fn secret_path(&self) -> Option<PathBuf> {
-        let variable = || std::env::var_os(SECRET_FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let variable =
+            || std::env::var_os(SECRET_FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         self.secret_file.clone().or_else(variable)
     }
 }

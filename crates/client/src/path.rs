@@ -39,7 +39,8 @@ pub(crate) enum LastLink {
 /// Walks `path` from the root; a path without a leading slash means the same.
 pub(crate) fn resolve(tree: &impl Tree, path: &[u8], last: LastLink) -> Result<Place> {
     check_path(path)?;
-    let mut walk = Walk { tree, above: vec![InodeId::ROOT], rest: Vec::new(), links: 0, slash: path.ends_with(b"/") };
+    let mut walk =
+        Walk { tree, above: vec![InodeId::ROOT], rest: Vec::new(), links: 0, slash: path.ends_with(b"/") };
     walk.push(path);
     walk.run(last).map_err(|error| error.context(ShownPath(path)))
 }
@@ -200,9 +201,22 @@ mod tests {
     #[test]
     fn paths_lead_where_they_say() {
         for (path, inode) in [
-            ("/", 1), ("//", 1), (".", 1), ("/..", 1), ("/../dir", 2), ("dir", 2), ("/dir/", 2), ("/dir/./file", 3),
-            ("/dir/sub/..", 2), ("/dir/sub/../file", 3), ("/abs", 5), ("/abs/", 5), ("/abs/../file", 3),
-            ("/dir/up", 5), ("/dir/up/../up", 5), ("/filelink", 3),
+            ("/", 1),
+            ("//", 1),
+            (".", 1),
+            ("/..", 1),
+            ("/../dir", 2),
+            ("dir", 2),
+            ("/dir/", 2),
+            ("/dir/./file", 3),
+            ("/dir/sub/..", 2),
+            ("/dir/sub/../file", 3),
+            ("/abs", 5),
+            ("/abs/", 5),
+            ("/abs/../file", 3),
+            ("/dir/up", 5),
+            ("/dir/up/../up", 5),
+            ("/filelink", 3),
         ] {
             assert_eq!(inode_at(path, LastLink::Follow).unwrap(), Some(inode), "{path}");
         }

@@ -102,7 +102,10 @@ impl Pool {
                 .collect();
             Ok(asked
                 .into_iter()
-                .map(|(entry, asked)| ServerReport { entry, status: asked.join().expect("asking does not panic") })
+                .map(|(entry, asked)| ServerReport {
+                    entry,
+                    status: asked.join().expect("asking does not panic"),
+                })
                 .collect())
         })
     }

@@ -2,10 +2,10 @@
 
 use ramlace_base::{InodeId, Name, Result};
 use ramlace_wire::namespace::{
-    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Lookup, MakeDirectory, Opened, ReadDirectory, ReadLink,
-    RemoveDirectory, SetAttributes, SetLayout, Symlink, Truncate, Unlink,
+    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Lookup, MakeDirectory, Opened, ReadDirectory,
+    ReadLink, RemoveDirectory, SetAttributes, SetLayout, Symlink, Truncate, Unlink,
 };
-use ramlace_wire::{Attributes, FileAttributes, Layout, LayoutHints};
+use ramlace_wire::{Attributes, Layout, LayoutHints};
 
 use crate::Pool;
 use crate::file::{File, Rights};
@@ -58,19 +58,9 @@ impl Raw<'_> {
         self.pool.session()?.choose_layout(parent, name, hints)
     }
 
-    /// Creates a file and opens it; opens the one that is there unless `exclusive`.
-    pub fn create(
-        self,
-        parent: InodeId,
-        name: &Name,
-        mode: u16,
-        exclusive: bool,
-        layout: Layout,
-        named: &FileAttributes,
-        rights: Rights,
-    ) -> Result<(File, Opened)> {
-        let request = Create { parent, name: name.clone(), mode, exclusive, layout, named: named.clone() };
-        File::create(self.pool, &request, rights)
+    /// Creates a file and opens it; opens the one that is there unless the request is exclusive.
+    pub fn create(self, request: &Create, rights: Rights) -> Result<(File, Opened)> {
+        File::create(self.pool, request, rights)
     }
 
     /// Opens an inode.

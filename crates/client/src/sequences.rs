@@ -117,7 +117,10 @@ mod tests {
         let first = sequences.try_take(Slot(1)).unwrap();
         let elsewhere = sequences.try_take(Slot(2)).unwrap();
         let second = sequences.try_take(Slot(1)).unwrap();
-        assert_eq!((first.sequence(), elsewhere.sequence(), second.sequence()), (Sequence(1), Sequence(2), Sequence(3)));
+        assert_eq!(
+            (first.sequence(), elsewhere.sequence(), second.sequence()),
+            (Sequence(1), Sequence(2), Sequence(3))
+        );
         assert_eq!((first.outstanding(), elsewhere.outstanding(), second.outstanding()), (0, 0, 2));
         drop(first);
         assert_eq!(second.outstanding(), 0);

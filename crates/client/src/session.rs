@@ -2,16 +2,17 @@
 //! connection with one effect.
 
 use std::io::IoSlice;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, ServerId, SessionId, Slot, limits};
-use ramlace_wire::cluster::GetMap;
-use ramlace_wire::session::{CloseSession, Heartbeat, OpenSession, SessionKind, SessionOpened};
 use ramlace_transport::Address;
 use ramlace_transport::blocking::{Connection, Received};
-use ramlace_wire::{ClusterMap, Header, HostId, Layout, LayoutHints, Request};
+use ramlace_wire::cluster::GetMap;
+use ramlace_wire::session::{CloseSession, Heartbeat, OpenSession, SessionKind, SessionOpened};
+use ramlace_wire::{ClusterMap, Header, HostId, Layout, LayoutHints, Request, ServerEntry};
 
 use crate::descriptors::Descriptors;
 use crate::file::deadline_in;
@@ -168,7 +169,10 @@ impl Session {
         let map = self.adopt_map(map)?;
         if let Ok(server) = self.server(opened.server) {
             server.opened.store(true, Ordering::Release);
-            server.adopt(link);
+            // An address given by hand is TCP; where a shorter way exists, the next call takes it.
+            if link.is_local() || self.socket_path(&server.entry()).is_none() {
+                server.adopt(link);
+            }
         }
         Heart::start(self)?;
         Ok(map)
@@ -196,9 +200,15 @@ impl Session {
         }
     }
 
-    fn reach(&self, address: &Address, name: &str, deadline: Instant) -> Result<(Link, SessionOpened, ClusterMap)> {
+    fn reach(
+        &self,
+        address: &Address,
+        name: &str,
+        deadline: Instant,
+    ) -> Result<(Link, SessionOpened, ClusterMap)> {
         let tell = |error: Error| error.context(format!("the server at {name}"));
-        let connection = Connection::connect(address, &self.settings.secret, handshake_deadline(deadline)).map_err(tell)?;
+        let connection = Connection::connect(address, &self.settings.secret, handshake_deadline(deadline))
+            .map_err(tell)?;
         let mut link = Link::new(connection, &self.descriptors);
         let opened = self.open_session(&mut link, false, deadline).map_err(tell)?;
         let header = self.header(GetMap::KIND, None, deadline, ramlace_base::Epoch(0));
@@ -260,10 +270,12 @@ impl Session {
     /// Asks for the newest map: the coordinator first, then whoever answers.
     pub(crate) fn refresh_map(self: &Arc<Session>, deadline: Instant) -> Result<Arc<ClusterMap>> {
         let known = self.map()?;
-        let others = known.servers.iter().map(|entry| entry.server).filter(|server| *server != known.coordinator);
+        let others =
+            known.servers.iter().map(|entry| entry.server).filter(|server| *server != known.coordinator);
         for id in std::iter::once(known.coordinator).chain(others) {
             let Ok(server) = self.server(id) else { continue };
-            if known.server(id).is_none_or(|entry| entry.forgotten) || (server.is_failing() && id != known.coordinator)
+            if known.server(id).is_none_or(|entry| entry.forgotten)
+                || (server.is_failing() && id != known.coordinator)
             {
                 continue;
             }
@@ -282,7 +294,10 @@ impl Session {
     pub(crate) fn server(&self, id: ServerId) -> Result<Arc<Server>> {
         let servers = self.servers.read().unwrap_or_else(PoisonError::into_inner);
         servers.get(usize::from(id.0)).cloned().ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("the pool has no {id}; 'ramlace status' shows its servers"))
+            Error::new(
+                ErrorKind::NotFound,
+                format!("the pool has no {id}; 'ramlace status' shows its servers"),
+            )
         })
     }
 
@@ -296,11 +311,16 @@ impl Session {
         server.line(deadline, || self.connect(server, deadline))
     }
 
+    /// The Unix socket of a server on this machine, when it may be used.
+    fn socket_path(&self, entry: &ServerEntry) -> Option<PathBuf> {
+        let here = self.settings.local && self.host == Some(entry.host);
+        Some(PathBuf::from(&entry.unix)).filter(|path| here && path.exists())
+    }
+
     fn connect(&self, server: &Arc<Server>, deadline: Instant) -> Result<Link> {
         let entry = server.entry();
         let shaking = handshake_deadline(deadline);
-        let here = self.settings.local && self.host == Some(entry.host) && std::path::Path::new(&entry.unix).exists();
-        let unix = here.then(|| Address::Unix(entry.unix.clone().into()));
+        let unix = self.socket_path(&entry).map(Address::Unix);
         let mut connected = Err(Error::new(ErrorKind::HostDown, "it has no address"));
         for address in unix.into_iter().chain([Address::Tcp(entry.tcp.clone())]) {
             connected = Connection::connect(&address, &self.settings.secret, shaking);
@@ -314,7 +334,8 @@ impl Session {
             _ => error,
         };
         let mut link = Link::new(connected.map_err(silent)?, &self.descriptors);
-        let opened = self.open_session(&mut link, server.opened.load(Ordering::Acquire), shaking).map_err(silent)?;
+        let opened =
+            self.open_session(&mut link, server.opened.load(Ordering::Acquire), shaking).map_err(silent)?;
         let wrong_pool = self.known_map().is_some_and(|map| map.pool != opened.pool);
         if wrong_pool || opened.server != server.id {
             return Err(Error::new(
@@ -348,7 +369,12 @@ impl Session {
     }
 
     /// Asks the server of a slot; nothing is changed.
-    pub(crate) fn ask<R: Request>(self: &Arc<Session>, slot: Slot, request: &R, deadline: Instant) -> Result<R::Reply> {
+    pub(crate) fn ask<R: Request>(
+        self: &Arc<Session>,
+        slot: Slot,
+        request: &R,
+        deadline: Instant,
+    ) -> Result<R::Reply> {
         self.plain_call(slot, request, None, OnRetry::Repeat, deadline)
     }
 
@@ -456,7 +482,7 @@ impl Session {
                 self.refresh_map(deadline)?;
             }
         }
-        let named = if told { error } else { name_server(server, error) };
+        let named = if told { error } else { name_server(server, &error) };
         match named.kind() {
             ErrorKind::HostDown | ErrorKind::Retry | ErrorKind::Moved => Ok(named),
             _ => Err(named),
@@ -479,7 +505,9 @@ impl Session {
                 Err(error) if error.kind() == ErrorKind::Retry => backoff.pause_after(error)?,
                 // The idle connections may all be of its last life: the second try is new.
                 Err(error) if error.kind() == ErrorKind::HostDown && silences == 0 => silences += 1,
-                Err(error) if error.kind() == ErrorKind::HostDown => return Err(name_server(&server, error)),
+                Err(error) if error.kind() == ErrorKind::HostDown => {
+                    return Err(name_server(&server, &error));
+                }
                 other => return other,
             }
         }
@@ -588,13 +616,16 @@ fn reply_without_data<T>(received: Received<T>) -> std::result::Result<T, Unansw
 }
 
 /// Tells a failure with the server's number and address, and what to do next.
-pub(crate) fn name_server(server: &Server, error: Error) -> Error {
+pub(crate) fn name_server(server: &Server, error: &Error) -> Error {
     let entry = server.entry();
     let next = match error.kind() {
         ErrorKind::HostDown | ErrorKind::TimedOut => "; 'ramlace status' shows which servers answer",
         _ => "",
     };
-    Error::new(error.kind(), format!("{} at {} does not answer: {}{next}", server.id, entry.tcp, error.message()))
+    Error::new(
+        error.kind(),
+        format!("{} at {} does not answer: {}{next}", server.id, entry.tcp, error.message()),
+    )
 }
 
 fn handshake_deadline(deadline: Instant) -> Instant {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use ramlace_base::{ByteRange, ErrorKind, ServerId};
 use ramlace_wire::{FileKind, Kind, LayoutHints};
 
-use crate::fake::{Fault, FakePool};
+use crate::fake::{FakePool, Fault};
 use crate::{ArrayType, ConnectOptions, File, OpenOptions, Order, Pool};
 
 const UNIT: u64 = 64 << 10;
@@ -144,7 +144,10 @@ fn a_silent_server_is_named_in_time_and_the_others_work() {
             Err(error) => {
                 assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::HostDown), "{error}");
                 let address = pool.state().map.servers[1].tcp.clone();
-                assert!(error.message().contains("server 1") && error.message().contains(&address), "{error}");
+                assert!(
+                    error.message().contains("server 1") && error.message().contains(&address),
+                    "{error}"
+                );
                 assert!(error.message().contains("ramlace status"), "{error}");
                 failed += 1;
             }
@@ -299,9 +302,8 @@ fn holes_punches_and_vectors() {
     let all = parts.concat();
     assert_eq!(file.write_vectored_at(&slices, start).unwrap(), all.len());
     let (mut first, mut second) = (vec![9; start as usize + 10], vec![9; all.len()]);
-    let read = file
-        .read_vectored_at(&mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)], 0)
-        .unwrap();
+    let read =
+        file.read_vectored_at(&mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)], 0).unwrap();
     assert_eq!(read, start as usize + all.len());
     assert!(first[..start as usize].iter().all(|byte| *byte == 0) && first[start as usize..] == all[..10]);
     assert!(second[..all.len() - 10] == all[10..]);
@@ -339,7 +341,10 @@ fn copies_publish_what_differs_and_keep_it_on_refresh() {
     set(&theirs, 9, 3.5);
     theirs.refresh().unwrap();
     mine.refresh().unwrap();
-    assert_eq!((get(&theirs, 7), get(&theirs, 8), get(&theirs, 9), get(&theirs, 49_950)), (1.5, 2.5, 3.5, 1000.0));
+    assert_eq!(
+        (get(&theirs, 7), get(&theirs, 8), get(&theirs, 9), get(&theirs, 49_950)),
+        (1.5, 2.5, 3.5, 1000.0)
+    );
     assert_eq!((get(&mine, 7), get(&mine, 8), get(&mine, 9)), (1.5, 2.5, 0.0));
     assert_eq!(theirs.publish().unwrap(), 8);
 
@@ -440,7 +445,10 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let near = prop_oneof![0..2_000_000u64, (0..30u64, 0..3u64).prop_map(|(chunk, by)| (chunk * UNIT + by).saturating_sub(1))];
+    let near = prop_oneof![
+        0..2_000_000u64,
+        (0..30u64, 0..3u64).prop_map(|(chunk, by)| (chunk * UNIT + by).saturating_sub(1))
+    ];
     let length = prop_oneof![0..10usize, 0..200_000usize, Just(UNIT as usize), Just(2 << 20)];
     prop_oneof![
         4 => (near.clone(), length.clone(), any::<u8>())

@@ -222,8 +222,15 @@ impl<'a> Transfer<'a> {
                     unsafe { self.memory.push_slices(range, &mut slices) };
                 }
                 let data = one.as_ref().map_or(&slices[..], |one| &one[..]);
-                let call =
-                    Call { slot, request: &request, ticket: Some(&ticket), data, on_retry, local_only, deadline };
+                let call = Call {
+                    slot,
+                    request: &request,
+                    ticket: Some(&ticket),
+                    data,
+                    on_retry,
+                    local_only,
+                    deadline,
+                };
                 self.session.call(&call, |_, _| Ok(()))
             }
         }
@@ -251,7 +258,8 @@ impl<'a> Transfer<'a> {
             if let Some(error) = kinds().find(|error| error.kind() == ErrorKind::Retry) {
                 return Outcome::Outdated(error.clone());
             }
-            let Some(error) = kinds().find(|error| !may_pass(error)).or_else(|| kinds().next()).cloned() else {
+            let Some(error) = kinds().find(|error| !may_pass(error)).or_else(|| kinds().next()).cloned()
+            else {
                 unreachable!("a piece that is not done has failed after a round")
             };
             if batch.iter().filter(|piece| piece.is_done()).count() > before {
@@ -478,7 +486,8 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         let piece = &self.batch[index];
         self.targets.clear();
         // SAFETY: the caller's promise; the slices are not used after this call.
-        transfer.each_range(piece, |range| unsafe { transfer.memory.push_slices_mut(range, &mut self.targets) });
+        transfer
+            .each_range(piece, |range| unsafe { transfer.memory.push_slices_mut(range, &mut self.targets) });
         deliver(line, &received, &mut self.targets, self.deadline)
     }
 
@@ -500,7 +509,8 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
     fn lose(&mut self, share: &mut Share, error: Error) {
         share.line = None;
         share.bytes_under_way = 0;
-        let settled = self.transfer.session.settle_failure(&share.server, Unanswered::lost(error), self.deadline);
+        let settled =
+            self.transfer.session.settle_failure(&share.server, Unanswered::lost(error), self.deadline);
         let told = settled.unwrap_or_else(|error| self.over.insert(error).clone());
         let lost = share.under_way.drain(..).map(|(index, _)| index).chain(share.waiting.drain(..));
         for index in lost {

@@ -6,6 +6,17 @@
 //! replicas. Slots talk to each other by *errands* alone: messages that stay in the state until
 //! they are answered, are delivered at least once and mean the same each time.
 //!
+//! What the shell owes this crate:
+//! - a command is logged before it is applied, and its effects follow the log;
+//! - an errand is delivered until its answer is reported, also after a restart; before each further
+//!   attempt, and after a reported failure, [`SlotState::open_errand`] tells whether it is still owed;
+//! - a lane that hears of a generation more than one above its own, by a `CutLane` or by a request,
+//!   asks the file's home (`QueryInode`, since its own) and cuts to that size first: a newer
+//!   `CutLane` replaces those that it has missed;
+//! - a session that has ended is not let in again, and its end is told to every slot that knows it.
+//!
+//! A `Retry` is no answer: nothing has happened, it is not kept, and the same sequence may come again.
+//!
 //! Permissions are those of POSIX mode bits, owner and group. The sticky bit is kept but not yet
 //! obeyed: it comes with sessions that act for several users.
 //!

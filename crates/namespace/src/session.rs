@@ -39,6 +39,9 @@ impl Session {
         sequence: Sequence,
         acknowledged_below: Sequence,
     ) -> Result<Option<&Cached>> {
+        if sequence == Sequence(0) {
+            return Err(Error::new(ErrorKind::Invalid, "a mutation needs a number in its session, from 1"));
+        }
         if acknowledged_below > self.acknowledged_below {
             self.acknowledged_below = acknowledged_below;
             self.replies = self.replies.split_off(&acknowledged_below);

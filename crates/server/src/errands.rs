@@ -81,7 +81,7 @@ impl Server {
             let server = self.clone();
             tokio::task::spawn_local(async move { server.deliver_all(target).await });
         } else if unreachable {
-            self.settle(from, Op::ErrandUnreachable { errand: id });
+            self.tell_waiting(from, id);
         }
     }
 
@@ -98,6 +98,10 @@ impl Server {
                     }
                 }
             };
+            if !self.is_owed(&next) {
+                // A later errand took its place, or what it was for was given up.
+                continue;
+            }
             match self.deliver(&next).await {
                 Delivery::Answered => self.mark_reached(target),
                 Delivery::Again => {
@@ -132,7 +136,21 @@ impl Server {
             },
         };
         self.settle(owed.from, Op::ErrandDone { errand: owed.id, result });
-        Delivery::Answered
+        // What was refused may be owed all the same: memory must be freed, halves be settled.
+        if self.is_owed(owed) { Delivery::Again } else { Delivery::Answered }
+    }
+
+    fn is_owed(&self, owed: &Owed) -> bool {
+        let durable = self.durable.borrow();
+        durable.slots.get(&owed.from).is_some_and(|state| state.open_errand(owed.id).is_some())
+    }
+
+    /// Tells whoever waits for an errand that its server cannot be reached now.
+    fn tell_waiting(self: &Rc<Self>, slot: Slot, errand: ErrandId) {
+        let awaited = self.durable.borrow().slots.get(&slot).is_some_and(|state| state.is_awaited(errand));
+        if awaited {
+            self.settle(slot, Op::ErrandUnreachable { errand });
+        }
     }
 
     /// Takes an errand to its slot, here or elsewhere.
@@ -223,7 +241,7 @@ impl Server {
             queue.owed.iter().map(|owed| (owed.from, owed.id)).collect()
         };
         for (slot, errand) in waiting {
-            self.settle(slot, Op::ErrandUnreachable { errand });
+            self.tell_waiting(slot, errand);
         }
     }
 

@@ -77,12 +77,18 @@ impl Server {
     /// Brings the requester's generation and the lane's together. For a write the lane is known
     /// afterwards; for a read, whether it is.
     pub async fn admit_lane(self: &Rc<Self>, target: &LaneTarget, purpose: Purpose) -> Outcome<bool> {
+        let standing = || self.durable.borrow().lanes.standing(target.lane, target.generation);
         loop {
-            let standing = self.durable.borrow().lanes.standing(target.lane, target.generation)?;
+            let standing = if self.durable.borrow().lanes.is_changing(target.lane) {
+                // Looked at with the lock in hand: requests that only waited for one another's locks
+                // would keep the lane changing for ever.
+                self.changing_lane(target.lane, async { Ok(standing()?) }).await?
+            } else {
+                standing()?
+            };
             match standing {
                 Standing::Current => return Ok(true),
                 Standing::Unknown if purpose == Purpose::Read => return Ok(false),
-                Standing::Changing => self.changing_lane(target.lane, async { Ok(()) }).await?,
                 Standing::Unknown | Standing::Behind => self.bring_up(target).await?,
             }
         }

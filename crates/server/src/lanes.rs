@@ -102,8 +102,6 @@ pub enum Standing {
     Current,
     /// The requester knows of a truncation that the lane has not heard of.
     Behind,
-    /// Somebody is beginning, cutting or dropping the lane right now.
-    Changing,
 }
 
 impl Lanes {
@@ -130,11 +128,14 @@ impl Lanes {
         self.known.len()
     }
 
+    /// Whether somebody is beginning, cutting or dropping the lane right now: its standing counts
+    /// only with the lock of [`Lanes::changing`] in hand.
+    pub fn is_changing(&self, lane: LaneId) -> bool {
+        self.changing.contains_key(&lane)
+    }
+
     /// Compares the requester's generation with the lane's. Retry when the requester is behind.
     pub fn standing(&self, lane: LaneId, generation: Generation) -> Result<Standing> {
-        if self.changing.contains_key(&lane) {
-            return Ok(Standing::Changing);
-        }
         let Some(record) = self.known.get(&lane) else { return Ok(Standing::Unknown) };
         match generation.cmp(&record.generation) {
             std::cmp::Ordering::Equal => Ok(Standing::Current),

@@ -38,15 +38,13 @@ fn write_around_borders(client: &Pool, name: &str, options: &OpenOptions) {
             write_all(&file, &bytes, start);
             model.resize(model.len().max(start as usize + length), 0);
             model[start as usize..][..length].copy_from_slice(&bytes);
-            assert!(read(&file, start.saturating_sub(1), length + 2) == model[start as usize - 1..][..read_length(&model, start, length)]);
+            let from = start.saturating_sub(1) as usize;
+            let expected = &model[from..][..(length + 2).min(model.len() - from)];
+            assert!(read(&file, from as u64, length + 2) == expected, "{name} at {start}");
         }
     }
     assert!(read(&file, 0, model.len() + 10) == model, "{name}");
     assert_eq!(file.size().unwrap(), model.len() as u64);
-}
-
-fn read_length(model: &[u8], start: u64, length: usize) -> usize {
-    (length + 2).min(model.len() - (start as usize - 1))
 }
 
 #[test]
@@ -221,7 +219,9 @@ fn arrays_are_mapped_here_and_copied_elsewhere() {
     let pool = TestPool::start(3, "384MiB");
     let (here, elsewhere) = (pool.connect(true), pool.connect(false));
     let kind = ArrayType::new(&[1 << 20, 3], "<f8", Order::F).unwrap();
-    for hints in [LayoutHints::default(), LayoutHints { width: Some(1), ..LayoutHints::default() }, striped(3).hints] {
+    for hints in
+        [LayoutHints::default(), LayoutHints { width: Some(1), ..LayoutHints::default() }, striped(3).hints]
+    {
         let array = here.create_array("/a", &kind, hints, 0o644).unwrap();
         let mapping = array.map(true).unwrap();
         assert_eq!(mapping.len() as u64, kind.bytes());
@@ -326,8 +326,10 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let near =
-        prop_oneof![0..2_000_000u64, (0..30u64, 0..3u64).prop_map(|(chunk, by)| (chunk * UNIT + by).saturating_sub(1))];
+    let near = prop_oneof![
+        0..2_000_000u64,
+        (0..30u64, 0..3u64).prop_map(|(chunk, by)| (chunk * UNIT + by).saturating_sub(1))
+    ];
     let length = prop_oneof![0..10usize, 0..200_000usize, Just(UNIT as usize), Just(2 << 20)];
     prop_oneof![
         4 => (near.clone(), length.clone(), any::<u8>())

@@ -105,5 +105,9 @@ fn get(paths: &[OsString], pools: &mut Pools, output: &mut Output) -> Done {
             output.line(format_args!("{}: {text}", escaped(&locator.path)))?;
         }
     }
-    if output.json { output.json(&Value::Array(values)) } else { Ok(()) }
+    match (output.json, values.len()) {
+        (false, _) => Ok(()),
+        (true, 1) => output.json(&values[0]),
+        (true, _) => output.json(&Value::Array(values)),
+    }
 }

@@ -2,6 +2,7 @@
 //! servers are out of reach; slots begin again from snapshot and log; clients send again what they
 //! have sent before. After every step the tree is the model's, and in the end nothing is left over.
 
+mod checks;
 mod host;
 mod pool;
 mod wish;

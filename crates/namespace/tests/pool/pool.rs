@@ -6,21 +6,16 @@ use ramlace_base::{
     Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Result, Sequence, SessionId, Slot, Timestamp,
 };
 use ramlace_model::{Model, Node};
-use ramlace_namespace::{
-    Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
-};
-use ramlace_wire::namespace::{GetAttributes, InodeInfo, ReadDirectory};
+use ramlace_namespace::{Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Reply, SlotState};
 use ramlace_wire::peer::Token;
 use ramlace_wire::{Credentials, ErrorBody};
 
 use crate::host::Host;
 use crate::wish::Wish;
 
-const CLIENTS: u8 = 3;
-const NAMES: [&str; 4] = ["a", "b", "c", "d"];
-const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0 };
-/// Rounds of delivery after which everything must be settled.
-const ROUNDS_MAX: usize = 50;
+pub const CLIENTS: u8 = 3;
+pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+pub const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0 };
 
 /// One step of a run; numbers choose among what there is.
 #[derive(Clone, Debug)]
@@ -39,48 +34,48 @@ pub enum Action {
 
 /// What is on its way.
 #[derive(Clone, Debug)]
-enum Flight {
+pub enum Flight {
     Message { from: Slot, errand: ErrandId, message: Errand },
     Report { from: Slot, errand: ErrandId, result: std::result::Result<ErrandAnswer, ErrorBody> },
 }
 
-struct Client {
-    session: SessionId,
-    sequence: u64,
-    sent: BTreeMap<Sequence, Sent>,
-    open: BTreeSet<Node>,
+pub struct Client {
+    pub session: SessionId,
+    pub sequence: u64,
+    pub sent: BTreeMap<Sequence, Sent>,
+    pub open: BTreeSet<Node>,
 }
 
 /// A mutation whose answer the client has not acknowledged.
 #[derive(Clone)]
-struct Sent {
-    slot: Slot,
-    op: Op,
-    wish: Wish,
-    outcome: Option<Result<Reply>>,
+pub struct Sent {
+    pub slot: Slot,
+    pub op: Op,
+    pub wish: Wish,
+    pub outcome: Option<Result<Reply>>,
     /// Something else was done since: an answer may tell of a moment before.
-    disturbed: bool,
+    pub disturbed: bool,
 }
 
 pub struct Pool {
-    hosts: Vec<Host>,
-    clients: Vec<Client>,
-    flying: Vec<Flight>,
-    now: i64,
-    sessions: u64,
-    model: Model,
-    inode_of: BTreeMap<Node, InodeId>,
-    node_of: BTreeMap<InodeId, Node>,
+    pub hosts: Vec<Host>,
+    pub clients: Vec<Client>,
+    pub flying: Vec<Flight>,
+    pub now: i64,
+    pub sessions: u64,
+    pub model: Model,
+    pub inode_of: BTreeMap<Node, InodeId>,
+    pub node_of: BTreeMap<InodeId, Node>,
     /// mkdir and rmdir that are not decided.
-    undecided: BTreeMap<Token, Wish>,
-    committed: BTreeSet<Token>,
-    unreachable: BTreeSet<Token>,
-    prepared: BTreeMap<Token, InodeId>,
-    cut: BTreeMap<LaneId, Generation>,
-    dropped: BTreeSet<LaneId>,
-    files: BTreeSet<InodeId>,
+    pub undecided: BTreeMap<Token, Wish>,
+    pub committed: BTreeSet<Token>,
+    pub unreachable: BTreeSet<Token>,
+    pub prepared: BTreeMap<Token, InodeId>,
+    pub cut: BTreeMap<LaneId, Generation>,
+    pub dropped: BTreeSet<LaneId>,
+    pub files: BTreeSet<InodeId>,
     /// Everything is settled: nobody may be told to wait.
-    quiet: bool,
+    pub quiet: bool,
 }
 
 impl Pool {
@@ -170,7 +165,9 @@ impl Pool {
         let name = Name::new(NAMES[usize::from(name) % NAMES.len()]).unwrap();
         let size = u64::from(extra) * 1000;
         let wish = match what % 16 {
-            0..=2 => Wish::Create { parent, name, exclusive: extra % 2 == 0, base: u16::from(extra) },
+            0..=2 => {
+                Wish::Create { parent, name, exclusive: extra.is_multiple_of(2), base: u16::from(extra) }
+            }
             3 => Wish::Symlink { parent, name },
             4 | 5 => Wish::Unlink { parent, name },
             6..=8 => Wish::MakeDirectory { parent, name, home: Slot(u16::from(extra) % self.slots()) },
@@ -181,10 +178,10 @@ impl Pool {
             14 => Wish::Truncate { node, size },
             _ => Wish::SetMode { node, mode: u16::from(extra) },
         };
-        self.send_wish(usize::from(client % CLIENTS), wish);
+        self.send_wish(usize::from(client % CLIENTS), &wish);
     }
 
-    fn send_wish(&mut self, client: usize, wish: Wish) {
+    pub fn send_wish(&mut self, client: usize, wish: &Wish) {
         let inode = self.inode_of[&wish.target()];
         let generation = self.info(inode).map_or(Generation::FIRST, |info| info.attributes.generation);
         let op = wish.op(inode, generation, self.slots());
@@ -199,7 +196,7 @@ impl Pool {
         }
         let effects = self.transmit(client, sequence);
         if let Wish::Truncate { .. } = wish {
-            self.truncate_on_model(&wish, &effects);
+            self.truncate_on_model(wish, &effects);
         }
         let answered = effects.iter().any(|effect| matches!(effect, Effect::Reply { .. }));
         if wish.has_two_slots() && answered {
@@ -270,7 +267,7 @@ impl Pool {
         };
     }
 
-    fn end_session(&mut self, client: u8) {
+    pub fn end_session(&mut self, client: u8) {
         let fresh = self.new_client();
         let gone = std::mem::replace(&mut self.clients[usize::from(client % CLIENTS)], fresh);
         for slot in 0..self.slots() {
@@ -290,7 +287,7 @@ impl Pool {
         self.land(flight);
     }
 
-    fn land(&mut self, flight: Flight) {
+    pub fn land(&mut self, flight: Flight) {
         match flight {
             Flight::Message { from, errand, message } => {
                 let result = self.receive(&message).map_err(|error| ErrorBody::new(&error));
@@ -335,7 +332,7 @@ impl Pool {
         }
     }
 
-    fn send_open(&mut self, slot: Slot) {
+    pub fn send_open(&mut self, slot: Slot) {
         let open = self.hosts[usize::from(slot.0)].state.open_errands();
         self.flying.extend(open.map(|(errand, message)| Flight::Message {
             from: slot,
@@ -493,129 +490,6 @@ impl Pool {
     fn bind(&mut self, node: Node, inode: InodeId) {
         assert_eq!(*self.inode_of.entry(node).or_insert(inode), inode);
         assert_eq!(*self.node_of.entry(inode).or_insert(node), node, "an inode number is used again");
-    }
-
-    // ---- what must hold ----
-
-    fn slots(&self) -> u16 {
-        self.hosts.len() as u16
-    }
-
-    fn node_lives(&self, inode: InodeId) -> bool {
-        self.node_of.get(&inode).is_some_and(|node| self.model.stat(*node).is_ok())
-    }
-
-    fn query(&self, inode: InodeId, query: &Query) -> Result<Answer> {
-        self.hosts[usize::from(inode.slot().0)].state.query(ROOT_USER, query)
-    }
-
-    fn info(&self, inode: InodeId) -> Result<InodeInfo> {
-        match self.query(inode, &Query::GetAttributes(GetAttributes { inode }))? {
-            Answer::Info(info) => Ok(*info),
-            other => panic!("attributes were asked for, not {other:?}"),
-        }
-    }
-
-    /// Every node of the model is in its slot, as the model has it.
-    pub fn check_tree(&self) {
-        for (node, _) in self.model.nodes() {
-            let inode = self.inode_of[&node];
-            let attributes = self.info(inode).unwrap_or_else(|error| panic!("{node:?}: {error}")).attributes;
-            let stat = self.model.stat(node).unwrap();
-            assert_eq!(
-                (attributes.kind, attributes.mode, attributes.size),
-                (stat.kind, stat.mode, stat.size)
-            );
-            // Between the decision of an rmdir and its arrival the directory itself does not know.
-            if stat.links > 0 {
-                assert_eq!(attributes.links, stat.links, "links of {node:?}");
-            }
-            if let Ok(expected) = self.model.read_directory(node) {
-                let mut found = self.list(inode);
-                found.sort();
-                let expected: Vec<(Name, InodeId)> =
-                    expected.into_iter().map(|(name, node, _)| (name, self.inode_of[&node])).collect();
-                assert_eq!(found, expected, "entries of {node:?}");
-            }
-        }
-    }
-
-    fn list(&self, inode: InodeId) -> Vec<(Name, InodeId)> {
-        let (mut after, mut found) = (0, Vec::new());
-        loop {
-            let query = Query::ReadDirectory(ReadDirectory { inode, after, entries_max: 2 });
-            let Answer::Page(page) = self.query(inode, &query).unwrap() else { panic!("no page") };
-            for entry in page.entries {
-                assert!(entry.cookie > after, "cookies rise");
-                after = entry.cookie;
-                found.push((entry.name, entry.inode));
-            }
-            if page.end {
-                return found;
-            }
-        }
-    }
-
-    /// Everything is delivered; then nothing is owed, nobody waits, and there is no inode that
-    /// the model does not know.
-    pub fn settle(&mut self) {
-        for _ in 0..ROUNDS_MAX {
-            while let Some(flight) = self.flying.pop() {
-                self.land(flight);
-            }
-            (0..self.slots()).for_each(|slot| self.send_open(Slot(slot)));
-            if self.flying.is_empty() {
-                break;
-            }
-        }
-        assert!(self.flying.is_empty(), "still owed: {:?}", self.flying);
-        assert!(self.undecided.is_empty(), "undecided: {:?}", self.undecided);
-        for client in &self.clients {
-            assert!(client.sent.values().all(|sent| sent.outcome.is_some()), "somebody waits for an answer");
-        }
-        self.check_tree();
-        let inodes: Vec<InodeId> = self.hosts.iter().flat_map(|host| host.state.inodes()).collect();
-        let known: BTreeSet<InodeId> = self.model.nodes().map(|(node, _)| self.inode_of[&node]).collect();
-        assert_eq!(BTreeSet::from_iter(inodes), known, "inodes that nothing leads to, or that are missing");
-        self.check_lanes();
-    }
-
-    fn check_lanes(&self) {
-        for file in &self.files {
-            let width = self.slots().min(2);
-            let lanes = (0..width).map(|lane| LaneId { inode: *file, lane });
-            match self.info(*file) {
-                Ok(info) if info.attributes.generation > Generation::FIRST => lanes.for_each(|lane| {
-                    assert_eq!(self.cut.get(&lane), Some(&info.attributes.generation), "{lane} was not told");
-                }),
-                Ok(_) => {}
-                Err(_) => lanes.for_each(|lane| assert!(self.dropped.contains(&lane), "{lane} stays")),
-            }
-        }
-    }
-
-    /// Every name of every directory can be used.
-    fn use_every_name(&mut self) {
-        self.quiet = true;
-        let nodes: Vec<Node> = self.model.nodes().map(|(node, _)| node).collect();
-        for parent in nodes {
-            for name in NAMES.map(|name| Name::new(name).unwrap()) {
-                self.send_wish(0, Wish::Create { parent, name: name.clone(), exclusive: true, base: 0 });
-                self.send_wish(0, Wish::Unlink { parent, name });
-            }
-        }
-        self.quiet = false;
-    }
-
-    /// All sessions end: only the tree is left.
-    pub fn end(&mut self) {
-        self.use_every_name();
-        (0..CLIENTS).for_each(|client| self.end_session(client));
-        self.settle();
-        assert!(self.model.nodes().all(|(_, linked)| linked));
-        for host in &self.hosts {
-            assert_eq!(host.state.sessions().count(), 0);
-        }
     }
 }
 

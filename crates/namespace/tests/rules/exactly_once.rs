@@ -45,3 +45,11 @@ fn a_session_that_acknowledges_nothing_is_stopped() {
     let again = story.numbered(most + 1, 2, unlink(InodeId::ROOT, "f"));
     assert_eq!(reply(&again).unwrap().unwrap_err().kind(), ErrorKind::NotFound);
 }
+
+#[test]
+fn a_mutation_without_a_number_is_refused() {
+    let mut story = Story::new();
+    let refused = story.numbered(0, 0, Op::Create(create(InodeId::ROOT, "f", 1)));
+    assert_eq!(reply(&refused).unwrap().unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(story.state.inode_count(), 1);
+}

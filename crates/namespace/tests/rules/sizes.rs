@@ -80,6 +80,10 @@ fn a_truncation_takes_unfinished_appends_with_it() {
     assert_eq!(story.size(file), 400);
     assert_eq!(story.finish(file, offset).unwrap_err().kind(), ErrorKind::Retry);
     assert_eq!(story.reserve(file, 1), 400);
+    // Bytes written behind a reservation go as well.
+    story.extend(file, 2, 900).unwrap();
+    assert_eq!(story.send(truncate(file, 400)), None);
+    assert_eq!(story.reserve(file, 1), 400);
 }
 
 #[test]

@@ -27,9 +27,10 @@ const DESCRIPTORS_MAX: usize = 16;
 
 /// A connection to a server, used by one thread at a time.
 ///
-/// Several calls may be under way at once; replies come in the order of the requests. Who sends
-/// bulk data while bulk replies are due on the same connection may wait for a server that waits
-/// for them: collect such replies first.
+/// Several calls may be under way at once; replies come in the order of the requests. A server
+/// does not read on while its replies are not read, so whoever sends while much is due on the same
+/// connection may wait for a server that waits for them: collect bulk replies before sending bulk
+/// data, and have at most some 100 small calls under way (a Unix socket holds some 200 frames).
 pub struct Connection {
     /// Gone when a call did not end cleanly.
     line: Option<Line>,

@@ -132,7 +132,7 @@ impl Proxy {
         let server = server.clone();
         let stop = Arc::new(AtomicBool::new(false));
         let of_thread = stop.clone();
-        let thread = std::thread::spawn(move || pass(&entrance, &server, up, down, &of_thread));
+        let thread = std::thread::spawn(move || pass(&entrance, &server, up, &down, &of_thread));
         Proxy { address, stop, thread: Some(thread), directory }
     }
 }
@@ -155,7 +155,7 @@ impl Drop for Proxy {
     }
 }
 
-fn pass(entrance: &Entrance, server: &Address, up: Mischief, down: Mischief, stop: &Arc<AtomicBool>) {
+fn pass(entrance: &Entrance, server: &Address, up: Mischief, down: &Mischief, stop: &Arc<AtomicBool>) {
     let client = match entrance {
         Entrance::Tcp(listener) => {
             let (stream, _) = listener.accept().unwrap();
@@ -174,7 +174,7 @@ fn pass(entrance: &Entrance, server: &Address, up: Mischief, down: Mischief, sto
     let (client_too, server_too) = (client.try_clone(), server.try_clone());
     let stop_too = stop.clone();
     let upwards = std::thread::spawn(move || carry(client_too, server_too, &up, &stop_too));
-    carry(server, client, &down, stop);
+    carry(server, client, down, stop);
     upwards.join().unwrap();
 }
 

@@ -20,7 +20,7 @@ fn resident_bytes() -> usize {
 #[test]
 fn a_client_that_never_reads_costs_little_and_delays_nobody() {
     // A Unix socket holds some hundreds of small requests at most.
-    for (server, requests) in [(TestServer::tcp(), 3000), (TestServer::unix(), 150)] {
+    for (server, requests) in [(TestServer::tcp(), 8000), (TestServer::unix(), 150)] {
         for length in [60_000, 1 << 20] {
             let mut greedy = server.connect();
             let before = resident_bytes();
@@ -34,9 +34,9 @@ fn a_client_that_never_reads_costs_little_and_delays_nobody() {
             for call in 0..100 {
                 assert_eq!(read(&mut other, call, 0, 200_000).unwrap(), bytes);
             }
-            // Other tests run beside this one; unbounded queues would be 180 MB and more over TCP.
+            // Other tests run beside this one; unbounded queues would be 480 MB and more over TCP.
             let grown = resident_bytes().saturating_sub(before);
-            assert!(grown < 100 << 20, "{grown} bytes more");
+            assert!(grown < 300 << 20, "{grown} bytes more");
             drop((greedy, other));
             server.wait_for_ends(2);
         }
@@ -80,7 +80,7 @@ fn a_client_that_stops_inside_a_frame_loses_its_connection_and_an_idle_one_does_
         }
         let connection = server.connect();
         let raw = connection.descriptor().unwrap().try_clone_to_owned().unwrap();
-        send_all(&raw, &[b'R']);
+        send_all(&raw, b"R");
         assert_eq!(server.wait_for_error().kind(), ErrorKind::TimedOut);
         assert_eq!(read(&mut idle, 1, 0, 1).unwrap().len(), 1);
     }

@@ -1,0 +1,98 @@
+"""What servers cost that do nothing: their private memory, and their CPU time."""
+
+import subprocess
+import time
+from pathlib import Path
+
+import report
+from pool import BenchError, Pool, bench_binary
+
+IDLE_SECONDS = 30
+IDLE_SECONDS_QUICK = 0.5
+# A server reserves its memory in the background after it has started: until then it is not idle.
+RESERVE_SECONDS_MAX = 60
+RESERVE_STEP_BYTES = 8 << 20
+
+
+def rows(pool: Pool, quick: bool, only: str) -> list[dict]:
+    """Measure memory after the load that came before, then idle servers without and with a client."""
+    made = []
+    name = "private memory of a server (keeper and child)"
+    if only in name:
+        each = [sum(private_bytes(pid) for pid in pids) / 2**20 for pids in pool_pids(pool)]
+        made.append(report.plain(name, "MiB", each))
+    name = "CPU of an idle server, no client"
+    if only in name:
+        wait_for_reservation(pool, quick)
+        made.append(report.plain(name, "ms/min", idle(pool, quick)))
+    name = "CPU of an idle server, a connected client"
+    if only in name:
+        made.append(report.plain(name, "ms/min", beside_client(pool, quick)))
+    return made
+
+
+def pool_pids(pool: Pool) -> list[tuple[int, int]]:
+    """Return each server's two processes."""
+    return [(server["keeper_pid"], server["pid"]) for server in pool.status()]
+
+
+def private_bytes(pid: int) -> int:
+    """Return a process's own memory: the private pages of all mappings that are not shared ones.
+
+    Shared mappings are windows of the store; a page that only this process maps counts as private
+    there as well, and is the store's.
+    """
+    total = 0
+    shared = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        key, _, rest = line.partition(" ")
+        if not key.endswith(":"):
+            shared = rest.split()[0].endswith("s")
+        elif key.startswith("Private_") and not shared:
+            total += int(rest.split()[0]) << 10
+    return total
+
+
+def wait_for_reservation(pool: Pool, quick: bool) -> None:
+    """Wait until the servers have taken all the memory that they were promised."""
+    end = time.monotonic() + (0 if quick else RESERVE_SECONDS_MAX)
+    while time.monotonic() < end:
+        if all(missing_bytes(server) <= RESERVE_STEP_BYTES for server in pool.status()):
+            return
+        time.sleep(0.5)
+
+
+def missing_bytes(server: dict) -> int:
+    """Return what a server has not taken from the machine yet, nor left free as headroom."""
+    headroom = server["store_bytes"] // 64
+    return server["store_bytes"] - headroom - server["used_bytes"] - server["reserved_bytes"]
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return a process's CPU time. The kernel's clock counts nanoseconds, /proc/PID/stat 10 ms."""
+    # The number of another process's clock, as clock_getcpuclockid(3) makes it.
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+def idle(pool: Pool, quick: bool) -> list[float]:
+    """Return milliseconds of CPU time in a minute, for each server."""
+    pids = pool_pids(pool)
+    seconds = IDLE_SECONDS_QUICK if quick else IDLE_SECONDS
+    # What `status` itself cost the servers is over after a moment.
+    time.sleep(0.1)
+    before = [sum(map(cpu_seconds, each)) for each in pids]
+    begun = time.monotonic()
+    time.sleep(seconds)
+    after = [sum(map(cpu_seconds, each)) for each in pids]
+    scale = 60_000 / (time.monotonic() - begun)
+    return [(now - then) * scale for now, then in zip(after, before, strict=True)]
+
+
+def beside_client(pool: Pool, quick: bool) -> list[float]:
+    """Do the same while a client is connected that asks nothing."""
+    command = [bench_binary(), "idle-client"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=pool.environment(), stdin=pipe, stdout=pipe, text=True) as client:
+        if client.stdout is None or not client.stdout.readline():
+            raise BenchError("the idle client did not connect")
+        return idle(pool, quick)

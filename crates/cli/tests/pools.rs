@@ -1,0 +1,194 @@
+//! Pools come and go: `up`, `status`, `down`, and what goes wrong with them.
+
+mod common;
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use common::{Home, kill, runs, there};
+
+#[test]
+fn a_pool_comes_up_is_seen_and_goes_down() {
+    let home = Home::new();
+    let up = home.run(["up", "--servers", "4", "--memory", "128MiB", "--no-reserve"]).good();
+    for words in ["4 servers, 128 MiB", "ramlace cp", "ramlace status", "ramlace down"] {
+        assert!(up.text().contains(words), "{}", up.text());
+    }
+    let mode = |path: &str| home.pool("default").join(path).metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(""), mode("secret"), mode("server-0.log")), (0o700, 0o600, 0o600));
+    let status = home.run(["status"]).good().text();
+    assert!(status.contains("4 of 4 servers answer") && status.contains("of 128 MiB used"), "{status}");
+    let status = home.status();
+    assert_eq!(status["healthy"], true);
+    let servers = status["servers"].as_array().unwrap();
+    assert_eq!(servers.len(), 4);
+    let pids: Vec<u64> =
+        servers.iter().flat_map(|server| ["pid", "keeper_pid"].map(|key| server[key].as_u64().unwrap())).collect();
+    assert!(pids.iter().all(|pid| runs(*pid)));
+    home.run(["down"]).good();
+    assert!(!pids.iter().any(|pid| runs(*pid)), "a server outlived 'down'");
+    assert!(!there(&home.pool("default")));
+    home.run(["status"]).bad(&["no pool 'default'", "ramlace up"]);
+}
+
+#[test]
+fn up_twice_is_refused_and_harms_nothing() {
+    let home = Home::with_pool(1, "64MiB");
+    let before = home.status()["servers"][0]["pid"].clone();
+    home.run(["up"]).bad(&["running already", "ramlace down", "--pool"]);
+    assert_eq!(home.status()["servers"][0]["pid"], before);
+    home.run(["up", "--pool", "other", "--memory", "64MiB", "--no-reserve"]).good();
+    home.run(["ls", "--pool", "other", "/"]).good();
+    home.run(["down", "--pool", "other"]).good();
+    home.run(["ls"]).good();
+}
+
+#[test]
+fn json_tells_programs_what_they_need() {
+    let home = Home::new();
+    let up = home.run(["up", "--servers", "2", "--memory", "64MiB", "--no-reserve", "--json"]).good().json();
+    assert_eq!((up["pool"].as_str(), up["servers"].as_array().map(Vec::len)), (Some("default"), Some(2)));
+    let failed = home.run(["up", "--json"]);
+    let error: serde_json::Value = serde_json::from_str(&failed.stderr).unwrap();
+    assert_eq!((failed.code, &error["error"]["errno_name"]), (Some(1), &"EEXIST".into()));
+    let address = up["address"].as_str().unwrap();
+    home.run(["status", "--pool", address]).good();
+    home.run(["ls", &format!("ramlace://{address}/")]).good();
+    assert_eq!(home.run(["down", "--json"]).good().json()["servers"], 2);
+}
+
+#[test]
+fn down_of_nothing_says_so() {
+    let home = Home::new();
+    home.run(["down"]).bad(&["no pool 'default' to stop", "ramlace up"]);
+    home.run(["down", "--pool", "../x"]).bad(&["no name of a pool"]);
+    home.run(["ls", "--pool", "nowhere"]).bad(&["no pool 'nowhere'"]);
+}
+
+#[test]
+fn what_cannot_start_leaves_nothing_behind() {
+    let home = Home::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    // Server 1 of this pool wants the port that is taken.
+    let listen = format!("127.0.0.1:{}", port - 1);
+    let small = ["--memory", "64MiB", "--no-reserve"];
+    let ports = home.run(["up", "--servers", "2", "--listen", &listen].iter().chain(&small));
+    ports.bad(&["server 1", &port.to_string(), "in use"]);
+    home.run(["up", "--memory", "1000TiB"]).bad(&["do not fit", "--memory"]);
+    home.run(["up", "--memory", "1MiB"]).bad(&["at least 16 MiB"]);
+    home.run(["up", "--servers", "4096", "--memory", "1GiB"]).bad(&["too little for 4096 servers"]);
+    home.run(["up", "--slots", "3"].iter().chain(&small)).bad(&["3 slots"]);
+    home.run(["up", "--listen", "0.0.0.0:7000"].iter().chain(&small)).bad(&["--advertise"]);
+    home.run(["up", "--listen", "host"].iter().chain(&small)).bad(&["ADDRESS:PORT"]);
+    home.run(["up", "--listen", "192.0.2.1:0"].iter().chain(&small)).bad(&["cannot listen on 192.0.2.1:0"]);
+    assert!(!there(&home.pool("default")));
+    assert_eq!(home.run(["up", "--memory", "lots"]).code, Some(2));
+    assert_eq!(home.run(["up", "--servers", "0"]).code, Some(2));
+}
+
+#[test]
+fn a_dead_pool_is_seen_and_cleared_away() {
+    let home = Home::with_pool(2, "64MiB");
+    for server in home.status()["servers"].as_array().unwrap() {
+        kill(server["keeper_pid"].as_u64().unwrap());
+        kill(server["pid"].as_u64().unwrap());
+    }
+    let status = home.run(["status"]);
+    assert_eq!(status.code, Some(1));
+    assert!(status.text().contains("0 of 2 servers answer"), "{status:?}");
+    assert_eq!(home.status()["servers"][1]["state"], "not answering");
+    let up = home.run(["up", "--memory", "64MiB", "--no-reserve"]);
+    assert_eq!(up.code, Some(0), "{up:?}");
+    assert!(up.stderr.contains("no longer running"), "{up:?}");
+    assert_eq!(home.status()["servers"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_server_without_its_keeper_is_stopped_too() {
+    let home = Home::with_pool(1, "64MiB");
+    let status = home.status();
+    let pid = status["servers"][0]["pid"].as_u64().unwrap();
+    kill(status["servers"][0]["keeper_pid"].as_u64().unwrap());
+    home.run(["up"]).bad(&["running already"]);
+    let down = home.run(["down"]);
+    assert_eq!(down.code, Some(0));
+    assert!(down.stderr.contains("lost its keeper"), "{down:?}");
+    assert!(!runs(pid));
+}
+
+#[test]
+fn a_killed_server_comes_back_by_itself() {
+    let home = Home::with_pool(2, "64MiB");
+    let pid = home.status()["servers"][1]["pid"].as_u64().unwrap();
+    kill(pid);
+    let end = Instant::now() + Duration::from_secs(20);
+    while home.status()["servers"][1]["restarts"] != 1 {
+        assert!(Instant::now() < end, "server 1 did not come back: {}", home.status());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_ne!(home.status()["servers"][1]["pid"].as_u64().unwrap(), pid);
+}
+
+#[test]
+fn shared_memory_is_given_back() {
+    let home = Home::new();
+    let name = format!("shm{}", std::process::id());
+    let up = ["up", "--memory", "64MiB", "--no-reserve", "--backing", "shared-memory", "--pool", &name];
+    let stores = || {
+        let named = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().contains(&format!("-{name}-"));
+        std::fs::read_dir("/dev/shm").unwrap().flatten().filter(named).count()
+    };
+    let pids = |up: &common::Done| -> Vec<u64> {
+        let keeper = up.json()["servers"][0]["keeper_pid"].as_u64().unwrap();
+        let status = home.run(["status", "--json", "--pool", &name]).json();
+        vec![keeper, status["servers"][0]["pid"].as_u64().unwrap()]
+    };
+    home.run(up).good();
+    assert_eq!(stores(), 1);
+    home.run(["down", "--pool", &name]).good();
+    assert_eq!(stores(), 0);
+    let killed = home.run(up.iter().chain(&["--json"])).good();
+    pids(&killed).into_iter().for_each(kill);
+    assert_eq!(stores(), 1);
+    let down = home.run(["down", "--pool", &name]);
+    assert_eq!((down.code, stores()), (Some(0), 0), "{down:?}");
+}
+
+#[test]
+fn the_wrong_secret_opens_nothing() {
+    let home = Home::with_pool(1, "64MiB");
+    let address = home.status()["servers"][0]["address"].as_str().unwrap().to_owned();
+    let wrong = home.write("wrong", format!("{}\n", "ab".repeat(32)).as_bytes());
+    std::fs::set_permissions(&wrong, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let locator = format!("ramlace://{address}/");
+    let done = home.command().args(["ls", &locator]).env("RAMLACE_SECRET_FILE", &wrong).output().unwrap();
+    common::Done::from(done).bad(&["secret"]);
+    // Somebody who has no secret of that pool is told what is missing.
+    let stranger = Home::new();
+    stranger.run(["ls", &locator]).bad(&["secret", "RAMLACE_SECRET_FILE"]);
+}
+
+#[test]
+fn doctor_tries_the_machine() {
+    let home = Home::new();
+    let report = home.run(["doctor", "--json"]).json();
+    let checks = report["checks"].as_array().unwrap();
+    assert!(checks.iter().any(|check| check["name"] == "private store"));
+    assert!(checks.iter().all(|check| ["ok", "absent", "broken"].contains(&check["state"].as_str().unwrap())));
+    assert!(home.run(["doctor"]).text().contains("kernel"));
+}
+
+#[test]
+fn usage_is_explained() {
+    let home = Home::new();
+    for arguments in [&["nonsense"][..], &["cp", "a"], &["ls", "--nonsense"], &["rm"], &["layout"]] {
+        assert_eq!(home.run(arguments).code, Some(2), "{arguments:?}");
+    }
+    assert!(home.run(["cp", "--help"]).good().text().contains("Examples:"));
+    assert!(home.run(["--version"]).good().text().starts_with("ramlace "));
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(home.run(["completions", shell]).good().text().contains("stripe-unit"), "{shell}");
+    }
+}

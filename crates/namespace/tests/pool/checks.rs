@@ -1,0 +1,137 @@
+//! What must hold after every step, when everything is settled, and in the end.
+
+use std::collections::BTreeSet;
+
+use ramlace_base::{Generation, InodeId, LaneId, Name, Result, Slot};
+use ramlace_model::Node;
+use ramlace_namespace::{Answer, Query};
+use ramlace_wire::namespace::{GetAttributes, InodeInfo, ReadDirectory};
+
+use crate::pool::{CLIENTS, NAMES, Pool, ROOT_USER};
+use crate::wish::Wish;
+
+/// Rounds of delivery after which everything must be settled.
+const ROUNDS_MAX: usize = 50;
+
+impl Pool {
+    pub fn slots(&self) -> u16 {
+        self.hosts.len() as u16
+    }
+
+    pub fn node_lives(&self, inode: InodeId) -> bool {
+        self.node_of.get(&inode).is_some_and(|node| self.model.stat(*node).is_ok())
+    }
+
+    pub fn query(&self, inode: InodeId, query: &Query) -> Result<Answer> {
+        self.hosts[usize::from(inode.slot().0)].state.query(ROOT_USER, query)
+    }
+
+    pub fn info(&self, inode: InodeId) -> Result<InodeInfo> {
+        match self.query(inode, &Query::GetAttributes(GetAttributes { inode }))? {
+            Answer::Info(info) => Ok(*info),
+            other => panic!("attributes were asked for, not {other:?}"),
+        }
+    }
+
+    /// Every node of the model is in its slot, as the model has it.
+    pub fn check_tree(&self) {
+        for (node, _) in self.model.nodes() {
+            let inode = self.inode_of[&node];
+            let attributes = self.info(inode).unwrap_or_else(|error| panic!("{node:?}: {error}")).attributes;
+            let stat = self.model.stat(node).unwrap();
+            assert_eq!(
+                (attributes.kind, attributes.mode, attributes.size),
+                (stat.kind, stat.mode, stat.size)
+            );
+            // Between the decision of an rmdir and its arrival the directory itself does not know.
+            if stat.links > 0 {
+                assert_eq!(attributes.links, stat.links, "links of {node:?}");
+            }
+            if let Ok(expected) = self.model.read_directory(node) {
+                let mut found = self.list(inode);
+                found.sort();
+                let expected: Vec<(Name, InodeId)> =
+                    expected.into_iter().map(|(name, node, _)| (name, self.inode_of[&node])).collect();
+                assert_eq!(found, expected, "entries of {node:?}");
+            }
+        }
+    }
+
+    pub fn list(&self, inode: InodeId) -> Vec<(Name, InodeId)> {
+        let (mut after, mut found) = (0, Vec::new());
+        loop {
+            let query = Query::ReadDirectory(ReadDirectory { inode, after, entries_max: 2 });
+            let Answer::Page(page) = self.query(inode, &query).unwrap() else { panic!("no page") };
+            for entry in page.entries {
+                assert!(entry.cookie > after, "cookies rise");
+                after = entry.cookie;
+                found.push((entry.name, entry.inode));
+            }
+            if page.end {
+                return found;
+            }
+        }
+    }
+
+    /// Everything is delivered; then nothing is owed, nobody waits, and there is no inode that
+    /// the model does not know.
+    pub fn settle(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            while let Some(flight) = self.flying.pop() {
+                self.land(flight);
+            }
+            (0..self.slots()).for_each(|slot| self.send_open(Slot(slot)));
+            if self.flying.is_empty() {
+                break;
+            }
+        }
+        assert!(self.flying.is_empty(), "still owed: {:?}", self.flying);
+        assert!(self.undecided.is_empty(), "undecided: {:?}", self.undecided);
+        for client in &self.clients {
+            assert!(client.sent.values().all(|sent| sent.outcome.is_some()), "somebody waits for an answer");
+        }
+        self.check_tree();
+        let inodes: Vec<InodeId> = self.hosts.iter().flat_map(|host| host.state.inodes()).collect();
+        let known: BTreeSet<InodeId> = self.model.nodes().map(|(node, _)| self.inode_of[&node]).collect();
+        assert_eq!(BTreeSet::from_iter(inodes), known, "inodes that nothing leads to, or that are missing");
+        self.check_lanes();
+    }
+
+    pub fn check_lanes(&self) {
+        for file in &self.files {
+            let width = self.slots().min(2);
+            let lanes = (0..width).map(|lane| LaneId { inode: *file, lane });
+            match self.info(*file) {
+                Ok(info) if info.attributes.generation > Generation::FIRST => lanes.for_each(|lane| {
+                    assert_eq!(self.cut.get(&lane), Some(&info.attributes.generation), "{lane} was not told");
+                }),
+                Ok(_) => {}
+                Err(_) => lanes.for_each(|lane| assert!(self.dropped.contains(&lane), "{lane} stays")),
+            }
+        }
+    }
+
+    /// Every name of every directory can be used.
+    pub fn use_every_name(&mut self) {
+        self.quiet = true;
+        let nodes: Vec<Node> = self.model.nodes().map(|(node, _)| node).collect();
+        for parent in nodes {
+            for name in NAMES.map(|name| Name::new(name).unwrap()) {
+                self.send_wish(0, &Wish::Create { parent, name: name.clone(), exclusive: true, base: 0 });
+                self.send_wish(0, &Wish::Unlink { parent, name });
+            }
+        }
+        self.quiet = false;
+    }
+
+    /// All sessions end: only the tree is left.
+    pub fn end(&mut self) {
+        self.use_every_name();
+        (0..CLIENTS).for_each(|client| self.end_session(client));
+        self.settle();
+        assert!(self.model.nodes().all(|(_, linked)| linked));
+        for host in &self.hosts {
+            assert_eq!(host.state.sessions().count(), 0);
+        }
+    }
+}

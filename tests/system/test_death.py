@@ -1,0 +1,285 @@
+"""Servers and clients die; what was acknowledged stays, what is out of reach says so, the rest goes on."""
+
+import errno
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import clients
+import pytest
+import ramlace
+import wire
+from conftest import NewPool
+from pool import FAILING_SECONDS_MAX, KIB, MIB, Pool, binary, eventually, frozen, pattern
+
+UNIT = 64 * KIB
+
+
+def assert_fails_naming(server: int, operation: Callable[[], object]) -> ramlace.Error:
+    """Check that an operation fails in time, with an error that names the server."""
+    begun = time.monotonic()
+    with pytest.raises(ramlace.Error) as failed:
+        operation()
+    took = time.monotonic() - begun
+    print(f"failed after {took:.2f} s: {failed.value}")
+    assert f"server {server} " in str(failed.value), failed.value
+    assert failed.value.errno in (errno.EHOSTDOWN, errno.ETIMEDOUT), failed.value
+    assert took < FAILING_SECONDS_MAX, f"the error came after {took:.1f} s"
+    return failed.value
+
+
+def make_files(pool: ramlace.Pool, running: Pool, count: int) -> dict[str, list[int]]:
+    """Make files of width 1; return their servers."""
+    made = {}
+    for number in range(count):
+        name = f"/file-{number}"
+        with pool.open(name, "wb", buffering=0, width=1) as file:
+            file.write(pattern(number, 200_000))
+        made[name] = running.lane_servers(name)
+    return made
+
+
+def test_killed_servers_come_back_with_every_acknowledged_byte_and_no_client_notices(new_pool: NewPool) -> None:
+    running = new_pool(3, 64)
+    with running.connect() as pool:
+        with pool.open("/steady", "wb", buffering=0, stripe_unit=UNIT) as file:
+            file.write(pattern(5, 2 * MIB))
+        works = [
+            (clients.keep_writing, running.name, True, "/near", 100_000),
+            (clients.keep_writing, running.name, False, "/far", 100_000),
+            (clients.keep_reading, running.name, False, "/steady", 5, 2 * MIB),
+        ]
+        with clients.running(*works) as started:
+            for round_number in (1, 2):
+                for server in range(3):
+                    time.sleep(0.05)
+                    running.kill_child(server)
+                    running.await_restart(server, round_number)
+            for client in started:
+                client.stop()
+            near, far, reads = [client.result() for client in started]
+        assert len(near) > 5
+        assert len(far) > 5
+        assert reads > 1
+        for local in (True, False):
+            with running.connect(local=local) as fresh:
+                for paths in (near, far):
+                    for number, path in enumerate(paths):
+                        clients.check_file(fresh, path, number, 100_000)
+        for directory, paths in (("/near", near), ("/far", far)):
+            # One effect for each: no record of the journal is missing or doubled.
+            journal = pool.open(f"{directory}/journal").read()
+            expected = b"".join(number.to_bytes(8, "little") for number in range(len(paths)))
+            assert journal == expected, directory
+            names = {entry.name for entry in pool.ls(directory)}
+            assert names == {"journal", *(str(number) for number in range(len(paths)))}
+
+
+def test_all_servers_killed_at_once_come_back_with_everything(new_pool: NewPool) -> None:
+    running = new_pool(3, 32)
+    with running.connect() as pool:
+        for number in range(20):
+            pool.makedirs(f"/a/{number}/b")
+            with pool.open(f"/a/{number}/b/file", "wb", buffering=0, stripe_unit=UNIT) as file:
+                file.write(pattern(number, 3 * UNIT + number))
+        children = [running.process("child", server) for server in range(3)]
+        for child in children:
+            child.send(signal.SIGKILL)
+        for server in range(3):
+            running.await_restart(server, 1)
+        for number in range(20):
+            assert pool.open(f"/a/{number}/b/file").read() == pattern(number, 3 * UNIT + number)
+        values = pool.array("/after", (1000,), "float64")
+        assert not values.view().any()
+
+
+def test_an_array_is_still_mapped_when_its_server_comes_back(new_pool: NewPool) -> None:
+    running = new_pool(2, 32)
+    with running.connect() as pool, running.connect(local=False) as far:
+        array = pool.array("/array", (UNIT * 4,), "uint8", stripe_unit=UNIT)
+        view = array.view()
+        view[:] = 7
+        for server in range(2):
+            running.kill_child(server)
+        for server in range(2):
+            running.await_restart(server, 1)
+        view[5] = 8
+        array.publish()
+        content = far.open("/array").read()
+        assert content[5] == 8
+        assert set(content[:5] + content[6:]) == {7}
+
+
+def test_a_server_that_died_for_good_is_named_and_the_rest_works(new_pool: NewPool) -> None:
+    running = new_pool(3, 32)
+    with running.connect() as pool:
+        made = make_files(pool, running, 12)
+        assert [1] in made.values()
+        gone = next(name for name, servers in made.items() if servers == [1])
+        opened = pool.open(gone, "r+b", buffering=0)
+        running.kill_server(1)
+        assert_fails_naming(1, lambda: opened.pread_into(bytearray(100), 0))
+        assert_fails_naming(1, lambda: opened.pwrite(b"x" * 100, 0))
+        assert_fails_naming(1, lambda: opened.pwrite(b"x" * 100_000, 0))
+        for name, servers in made.items():
+            if servers != [1]:
+                assert pool.open(name).read() == pattern(int(name.split("-")[1]), 200_000)
+        # New files find lanes on the servers that are left.
+        for number in range(8):
+            with pool.open(f"/new-{number}", "wb", buffering=0, stripe_unit=UNIT) as file:
+                file.write(pattern(number, 5 * UNIT))
+            assert 1 not in running.lane_servers(f"/new-{number}")
+            assert pool.open(f"/new-{number}").read() == pattern(number, 5 * UNIT)
+    with running.connect() as fresh:
+        assert_fails_naming(1, lambda: fresh.open(gone).read())
+    said = running.refused("cat", gone)
+    assert "server 1 " in said, said
+    states = [server["state"] for server in running.status()]
+    assert states == ["up", "not answering", "up"]
+    assert running.json("df")["silent_servers"] == 1
+
+
+def test_a_frozen_server_is_named_and_goes_on_when_it_wakes(new_pool: NewPool) -> None:
+    running = new_pool(3, 32)
+    with running.connect() as pool:
+        made = make_files(pool, running, 12)
+        asleep = [name for name, servers in made.items() if servers == [2]]
+        opened = pool.open(asleep[0], "r+b", buffering=0)
+        with frozen(running.process("child", 2)):
+            assert_fails_naming(2, lambda: opened.pread_into(bytearray(200_000), 0))
+            for name, servers in made.items():
+                if servers != [2]:
+                    assert pool.open(name).read() == pattern(int(name.split("-")[1]), 200_000)
+        for name in made:
+            assert pool.open(name).read() == pattern(int(name.split("-")[1]), 200_000)
+
+
+def test_the_death_of_the_coordinator_stops_only_its_own_bytes(new_pool: NewPool) -> None:
+    running = new_pool(3, 32)
+    with running.connect() as pool:
+        opened = {}
+        for number in range(24):
+            name = f"/directory-{number}/file"
+            pool.mkdir(f"/directory-{number}")
+            file = pool.open(name, "w+b", buffering=0, width=1)
+            file.write(pattern(number, 100_000))
+            home = (pool.stat(name).st_ino >> 48) % 3
+            opened[number] = (file, {home, *running.lane_servers(name)})
+        running.kill_server(0)
+        independent = [number for number, (_, servers) in opened.items() if 0 not in servers]
+        assert independent, "no file has both its home and its bytes beside server 0"
+        for number in independent:
+            file, _ = opened[number]
+            buffer = bytearray(100_000)
+            assert file.pread_into(buffer, 0) == 100_000
+            assert buffer == pattern(number, 100_000)
+            # Beyond the end: the file's home grows it.
+            assert file.pwrite(pattern(number, 1000), 100_000) == 1000
+            assert file.size() == 101_000
+        with pytest.raises(ramlace.Error) as lost:
+            pool.stat("/")
+        assert "server 0 " in str(lost.value)
+        # Closed before the pool is: the closes of files of server 0 fail in their time.
+        for file, servers in opened.values():
+            if 0 not in servers:
+                file.close()
+
+
+def test_a_client_killed_in_mid_write_disturbs_nobody(new_pool: NewPool) -> None:
+    running = new_pool(2, 32)
+    with running.connect() as pool:
+        pool.open("/shared", "wb", buffering=0, stripe_unit=UNIT).close()
+        for number in range(6):
+            work = (clients.write_for_ever, running.name, number % 2 == 0, "/shared", 4 * MIB + 17)
+            with clients.running(work) as (victim,):
+                time.sleep(0.02 * number)
+                victim.process.kill()
+            # Another writes the same bytes at once: late ones of the dead must not land on them.
+            with pool.open("/shared", "r+b", buffering=0) as file:
+                file.pwrite(pattern(number + 50, 4 * MIB), 0)
+                buffer = bytearray(4 * MIB)
+                assert file.pread_into(buffer, 0) == 4 * MIB
+            assert buffer == pattern(number + 50, 4 * MIB)
+        assert [server["restarts"] for server in running.status()] == [0, 0]
+
+
+def test_what_a_forgotten_server_held_is_an_error_that_says_so_and_never_zeros(new_pool: NewPool) -> None:
+    running = new_pool(3, 32)
+    with running.connect() as pool, running.connect(local=False) as far:
+        with pool.open("/stripe", "wb", buffering=0, stripe_unit=UNIT, width=3) as file:
+            file.write(pattern(1, 6 * UNIT))
+        lane = running.lane_servers("/stripe").index(1)
+        running.kill_server(1)
+        with wire.Wire(running.addresses[0]) as line:
+            line.greet(running.secret)
+            assert line.open_session().error == ""
+            assert line.call(wire.FORGET_SERVER, wire.numbers(1)).error == ""
+        for client in (pool, far):
+            with client.open("/stripe", "r+b", buffering=0) as file:
+                for chunk in range(6):
+                    buffer = bytearray(b"\xee" * UNIT)
+                    if chunk % 3 != lane:
+                        assert file.pread_into(buffer, chunk * UNIT) == UNIT
+                        assert buffer == pattern(1, 6 * UNIT)[chunk * UNIT : (chunk + 1) * UNIT]
+                        continue
+                    for length in (1, UNIT):
+                        with pytest.raises(ramlace.Error) as lost:
+                            file.pread_into(bytearray(length), chunk * UNIT)
+                        assert lost.value.errno == errno.EIO
+                        assert lost.value.kind == "Lost"
+                        assert "lost" in str(lost.value), lost.value
+                    # Part of a lost chunk cannot be written: the rest of it would be zeros.
+                    with pytest.raises(ramlace.Error) as refused:
+                        file.pwrite(b"x" * 100, chunk * UNIT + 5)
+                    assert refused.value.errno == errno.EIO
+        assert "lost" in running.refused("cat", "/stripe")
+        with pool.open("/stripe", "r+b", buffering=0) as file:
+            for chunk in (lane, lane + 3):
+                assert file.pwrite(pattern(40 + chunk, UNIT), chunk * UNIT) == UNIT
+                assert file.pwrite(b"part", chunk * UNIT + 9) == 4
+        whole = bytearray(pattern(1, 6 * UNIT))
+        for chunk in (lane, lane + 3):
+            whole[chunk * UNIT : (chunk + 1) * UNIT] = pattern(40 + chunk, UNIT)
+            whole[chunk * UNIT + 9 : chunk * UNIT + 13] = b"part"
+        assert far.open("/stripe").read() == whole
+        # New files, names and arrays work, on the servers that are left.
+        for number in range(12):
+            with pool.open(f"/new-{number}", "wb", buffering=0, stripe_unit=UNIT) as file:
+                file.write(pattern(number, 4 * UNIT))
+            assert far.open(f"/new-{number}").read() == pattern(number, 4 * UNIT)
+            assert 1 not in running.lane_servers(f"/new-{number}")
+        assert not pool.array("/array", (UNIT * 4,), "uint8", stripe_unit=UNIT).view().any()
+        pool.remove("/stripe")
+        assert [server["state"] for server in running.status()] == ["up", "up"]
+
+
+def test_a_keeper_whose_program_was_replaced_still_restarts_its_child(
+    planned: NewPool, runtime: Path
+) -> None:
+    """An upgrade replaces the file of the program that runs."""
+    program = runtime / "ramlace-old"
+    shutil.copy(binary(), program)
+    running = planned(1, 32)
+    running.up(program=str(program))
+    with running.connect() as pool:
+        with pool.open("/x", "wb", buffering=0) as file:
+            file.write(pattern(1, 100_000))
+        program.unlink()
+        running.kill_child(0)
+        running.await_restart(0, 1)
+        assert pool.open("/x").read() == pattern(1, 100_000)
+
+
+def test_a_server_without_its_keeper_serves_on(new_pool: NewPool) -> None:
+    running = new_pool(2, 32)
+    with running.connect() as pool:
+        with pool.open("/x", "wb", buffering=0, stripe_unit=UNIT) as file:
+            file.write(pattern(1, MIB))
+        running.process("keeper", 1).send(signal.SIGKILL)
+        assert eventually(lambda: "keeper is gone" in running.log(1))
+        assert pool.open("/x").read() == pattern(1, MIB)
+        with pool.open("/y", "wb", buffering=0, stripe_unit=UNIT) as file:
+            file.write(pattern(2, MIB))
+        assert pool.open("/y").read() == pattern(2, MIB)

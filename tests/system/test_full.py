@@ -1,0 +1,203 @@
+"""A full pool says so, and how far it came; everything else goes on, and deleting frees."""
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import clients
+import pytest
+import ramlace
+from conftest import NewPool
+from pool import KIB, MIB, Pool, eventually, pattern
+
+UNIT = 64 * KIB
+
+
+def fill(pool: ramlace.Pool, path: str, **layout: int) -> int:
+    """Write a file until nothing more fits; return its acknowledged bytes."""
+    done = 0
+    with pool.open(path, "wb", buffering=0, stripe_unit=UNIT, **layout) as file:
+        while True:
+            try:
+                done += file.pwrite(pattern(done // MIB, MIB), done)
+            except ramlace.Error as error:
+                assert error.errno == errno.ENOSPC, error
+                return done
+
+
+def kernel_usage(pool: Pool, server: int) -> int:
+    """Return what the kernel says is taken of a server's store."""
+    child = pool.process("child", server)
+    config = json.loads(Path(f"/proc/{child.pid}/cmdline").read_bytes().split(b"\0")[2])
+    found = os.statvfs(f"/proc/{child.pid}/fd/{config['store_fd']}")
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def used(pool: Pool) -> list[int]:
+    return [server["used_bytes"] for server in pool.status()]
+
+
+def test_a_copy_that_does_not_fit_says_how_much_was_written_and_is_removed(
+    new_pool: NewPool, tmp_path: Path
+) -> None:
+    pool = new_pool(3, 16)
+    big = tmp_path / "big"
+    big.write_bytes(pattern(1, 64 * MIB))
+    small = tmp_path / "small"
+    small.write_bytes(pattern(2, 3 * MIB))
+    pool.run("cp", "--stripe-unit", "64KiB", str(small), "ramlace:/small")
+    before = sum(used(pool))
+    said = pool.refused("cp", "--stripe-unit", "64KiB", str(big), "ramlace:/big")
+    for words in ("full", "ramlace:/big", "had been written", "the partial copy was removed"):
+        assert words in said.replace("No space left on device", "full"), said
+    written = int(said.split("(")[-1].split(" bytes")[0])
+    assert 10 * MIB < written < 48 * MIB, said
+    assert "big" not in pool.run("ls", "/").stdout.decode().split()
+    assert eventually(lambda: sum(used(pool)) <= before + MIB), "the partial copy's memory was not freed"
+    report = json.loads(pool.refused("cp", "--json", str(big), "ramlace:/big").splitlines()[0])["error"]
+    assert (report["errno"], report["errno_name"]) == (errno.ENOSPC, "ENOSPC"), report
+    # Everything else goes on.
+    assert pool.run("cat", "/small").stdout == pattern(2, 3 * MIB)
+    pool.run("cp", "--stripe-unit", "64KiB", str(small), "ramlace:/again")
+    assert pool.run("cat", "/again").stdout == pattern(2, 3 * MIB)
+
+
+def test_a_stream_that_does_not_fit_says_how_much_was_written(new_pool: NewPool) -> None:
+    pool = new_pool(1, 16)
+    done = pool.run("cp", "-", "ramlace:/stream", check=False, stdin=pattern(1, 24 * MIB))
+    said = done.stderr.decode()
+    assert done.returncode == 1
+    assert "had been written" in said, said
+
+
+@pytest.mark.parametrize("local", [True, False], ids=["local", "tcp"])
+def test_a_full_pool_keeps_what_it_acknowledged_and_frees_what_is_deleted(
+    new_pool: NewPool, local: bool
+) -> None:
+    running = new_pool(3, 16)
+    with running.connect(local=local) as pool:
+        pool.open("/kept", "wb", buffering=0, stripe_unit=UNIT).write(pattern(9, MIB))
+        empty = sum(used(running))
+        first = fill(pool, "/full")
+        # Whole chunks of a stripe may be missing, but nothing that was acknowledged.
+        expected = b"".join(pattern(number, MIB) for number in range(first // MIB + 1))[:first]
+        assert first > 36 * MIB
+        assert pool.open("/full", buffering=0).read(first) == expected
+        # What has its memory can be written again; what is there can be read; names can be made.
+        with pool.open("/full", "r+b", buffering=0) as file:
+            assert file.pwrite(pattern(77, 3 * UNIT), 0) == 3 * UNIT
+            assert file.readall()[: 3 * UNIT] == pattern(77, 3 * UNIT)
+        assert pool.open("/kept").read() == pattern(9, MIB)
+        pool.mkdir("/directory")
+        pool.open("/directory/empty", "xb", buffering=0).close()
+        with pytest.raises(ramlace.Error) as full:
+            pool.array("/array", (8 * MIB,), "uint8")
+        assert full.value.errno == errno.ENOSPC
+        for round_number in range(3):
+            pool.remove("/full")
+            assert eventually(lambda: sum(used(running)) <= empty + MIB), "deleting did not free"
+            again = fill(pool, "/full")
+            assert again >= first - MIB, f"round {round_number}: {again} bytes fit where {first} did"
+
+
+def test_a_write_that_meets_a_full_server_reports_what_it_wrote(new_pool: NewPool) -> None:
+    """One of three servers is full: a stripe over all three stops in its middle."""
+    running = new_pool(3, 16)
+    with running.connect() as pool:
+        number = 0
+        while True:
+            name = f"/one-{number}"
+            pool.open(name, "wb", buffering=0, width=1).close()
+            if running.lane_servers(name) == [1]:
+                break
+            number += 1
+        fill(pool, name, width=1)
+        with pool.open("/stripe", "w+b", buffering=0, stripe_unit=UNIT, width=3) as file:
+            lanes = running.lane_servers("/stripe")
+            chunks_before = lanes.index(1)
+            data = pattern(3, 9 * UNIT)
+            try:
+                count = file.pwrite(data, 0)
+            except ramlace.Error as error:
+                assert error.errno == errno.ENOSPC
+                count = 0
+            assert count == chunks_before * UNIT, f"{count} bytes reported, lanes on {lanes}"
+            with pytest.raises(ramlace.Error) as full:
+                file.pwrite(data[count:], count)
+            assert full.value.errno == errno.ENOSPC
+            assert "server 1" in str(full.value), full.value
+            assert file.size() >= count
+            file.seek(0)
+            assert file.read(count) == data[:count]
+        # The other servers take what does not need the full one.
+        free = next(
+            name
+            for number in range(100)
+            if _made(pool, name := f"/free-{number}") and running.lane_servers(name) != [1]
+        )
+        with pool.open(free, "r+b", buffering=0) as file:
+            assert file.pwrite(data, 0) == len(data)
+        pool.remove(name)
+        with pool.open("/stripe", "r+b", buffering=0) as file:
+            assert file.pwrite(data, 0) == len(data)
+            assert file.readall() == data
+
+
+def _made(pool: ramlace.Pool, name: str) -> bool:
+    pool.open(name, "wb", buffering=0, width=1).close()
+    return True
+
+
+def test_status_and_df_agree_with_the_kernel(new_pool: NewPool) -> None:
+    running = new_pool(2, 32)
+
+    def compare(when: str) -> None:
+        def differs() -> Any:
+            servers = running.status()
+            kernel = [kernel_usage(running, number) for number in range(2)]
+            mine = [server["used_bytes"] + server["reserved_bytes"] for server in servers]
+            return None if mine == kernel else (mine, kernel)
+
+        # A close is trimmed by an errand, a moment later.
+        assert eventually(lambda: differs() is None), f"{when}: {differs()}"
+        total = running.json("df")
+        assert total["total_bytes"] == 64 * MIB
+        assert total["used_bytes"] == sum(used(running)), when
+        assert total["free_bytes"] == total["total_bytes"] - total["used_bytes"]
+
+    with running.connect() as pool:
+        compare("empty")
+        for size in (1, 5000, UNIT + 1, 3 * MIB + 7):
+            with pool.open(f"/{size}", "wb", buffering=0, stripe_unit=UNIT) as file:
+                file.write(pattern(1, size))
+            compare(f"{size} bytes written")
+        pool.truncate(f"/{3 * MIB + 7}", UNIT + 1)
+        compare("truncated")
+        fill(pool, "/full")
+        compare("full")
+        pool.remove("/full")
+        compare("deleted")
+        pool.array("/array", (5_000_001,), "uint8").view()[:] = 1
+        compare("an array")
+        for entry in pool.ls():
+            pool.remove(entry.name)
+        compare("all deleted")
+
+
+def test_several_clients_fill_a_pool_and_none_loses_an_acknowledged_byte(new_pool: NewPool) -> None:
+    running = new_pool(3, 16)
+    piece = 100_000
+    results = clients.run_all(
+        *((clients.fill_until_full, running.name, number % 2 == 0, f"/{number}", piece) for number in range(3))
+    )
+    assert sum(done for done, _ in results) > 36 * MIB
+    with running.connect() as pool:
+        for number, (done, code) in enumerate(results):
+            assert code == errno.ENOSPC, f"client {number} ended with errno {code}"
+            expected = b"".join(pattern(index, piece) for index in range(done // piece + 1))[:done]
+            with pool.open(f"/{number}", buffering=0) as file:
+                content = bytearray(done)
+                assert file.pread_into(content, 0) == done
+            assert content == expected, f"client {number}"
