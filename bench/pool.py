@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS_MAX = 60
+RESERVE_SECONDS_MAX = 60
 
 
 class BenchError(Exception):
@@ -81,6 +83,16 @@ class Pool:
     def status(self) -> list[dict]:
         """Return what each server says of itself."""
         return self.command("status")["servers"]
+
+    def wait_for_reservation(self) -> None:
+        """Wait until the servers have taken all memory that they lend; meanwhile they are busy."""
+        before, end = -1, time.monotonic() + RESERVE_SECONDS_MAX
+        while time.monotonic() < end:
+            reserved = sum(server["reserved_bytes"] for server in self.status())
+            if reserved == before:
+                return
+            before = reserved
+            time.sleep(0.5)
 
     def pids(self) -> list[int]:
         """Return the processes of all servers: each one's keeper and its child."""

@@ -9,9 +9,6 @@ from pool import BenchError, Pool, bench_binary
 
 IDLE_SECONDS = 30
 IDLE_SECONDS_QUICK = 0.5
-# A server reserves its memory in the background after it has started: until then it is not idle.
-RESERVE_SECONDS_MAX = 60
-RESERVE_STEP_BYTES = 8 << 20
 
 
 def rows(pool: Pool, quick: bool, only: str) -> list[dict]:
@@ -23,7 +20,6 @@ def rows(pool: Pool, quick: bool, only: str) -> list[dict]:
         made.append(report.plain(name, "MiB", each))
     name = "CPU of an idle server, no client"
     if only in name:
-        wait_for_reservation(pool, quick)
         made.append(report.plain(name, "ms/min", idle(pool, quick)))
     name = "CPU of an idle server, a connected client"
     if only in name:
@@ -51,21 +47,6 @@ def private_bytes(pid: int) -> int:
         elif key.startswith("Private_") and not shared:
             total += int(rest.split()[0]) << 10
     return total
-
-
-def wait_for_reservation(pool: Pool, quick: bool) -> None:
-    """Wait until the servers have taken all the memory that they were promised."""
-    end = time.monotonic() + (0 if quick else RESERVE_SECONDS_MAX)
-    while time.monotonic() < end:
-        if all(missing_bytes(server) <= RESERVE_STEP_BYTES for server in pool.status()):
-            return
-        time.sleep(0.5)
-
-
-def missing_bytes(server: dict) -> int:
-    """Return what a server has not taken from the machine yet, nor left free as headroom."""
-    headroom = server["store_bytes"] // 64
-    return server["store_bytes"] - headroom - server["used_bytes"] - server["reserved_bytes"]
 
 
 def cpu_seconds(pid: int) -> float:

@@ -54,6 +54,8 @@ def measure(args: argparse.Namespace) -> list[dict]:
     """Run everything that is wanted; return one row for each figure."""
     rows: list[dict] = []
     with Pool(SERVERS, MEMORY_QUICK if args.quick else MEMORY) as pool:
+        if not args.quick:
+            pool.wait_for_reservation()
         for driver in DRIVERS:
             progress(driver)
             rows += [row for figure in run_driver(pool, driver, args) for row in report.rows(figure)]

@@ -167,8 +167,7 @@ class Pool:
 
     def lane_servers(self, path: str) -> list[int]:
         """Return the server of each lane of a file."""
-        layout = self.json("layout", "get", path)[0]
-        return [int(server) for server in layout["servers"]]
+        return [int(server) for server in self.json("layout", "get", path)["servers"]]
 
     # Processes
 

@@ -21,9 +21,7 @@ def test_the_flights_table_has_its_14_numeric_columns_and_its_gaps():
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_text_columns_are_left_out_with_a_note(tmp_path, suffix):
-    frame = pd.DataFrame(
-        {"a": [1, 2, 3], "name": ["x", "y", "z"], "b": [0.5, None, 2.5], "flag": [True, False, True]}
-    )
+    frame = pd.DataFrame({"a": [1, 2, 3], "name": ["x", "y", "z"], "b": [0.5, None, 2.5], "flag": [True, False, True]})
     path = tmp_path / f"table{suffix}"
     frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
     table = data.load(path)

@@ -39,9 +39,7 @@ def test_the_demo_agrees_with_numpy_and_tells_the_same_everywhere(environment, t
     values = np.random.default_rng(5).normal(size=(5000, 13))
     values[values > 2] = np.nan
     np.save(tmp_path / "m.npy", values)
-    demo = start(
-        environment, tmp_path, "--input", "m.npy", "--servers", servers, "--out", "out", "--json", "d.json"
-    )
+    demo = start(environment, tmp_path, "--input", "m.npy", "--servers", servers, "--out", "out", "--json", "d.json")
     out, err = demo.communicate(timeout=120)
     assert demo.returncode == 0, err
     content = json.loads((tmp_path / "d.json").read_text())

@@ -62,7 +62,5 @@ def test_another_shape_dtype_or_order_is_named_beside_the_one_that_is_there():
     described = Described.of((2, 3), "f8", "F")
     described.check("/x", (2, 3), "float64", "F")
     described.check("/x", None, None, None)
-    with pytest.raises(
-        ValueError, match=r"/x is there already.*\(2, 3\), not \(3, 2\).*float64, not int32.*F, not C"
-    ):
+    with pytest.raises(ValueError, match=r"/x is there already.*\(2, 3\), not \(3, 2\).*float64, not int32.*F, not C"):
         described.check("/x", (3, 2), "i4", "C")

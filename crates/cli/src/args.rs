@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{cat, completions, cp, df, doctor, down, layout, ln, ls, mkdir, rm, serve, stat, status, up};
+use crate::commands::{
+    cat, completions, cp, df, doctor, down, layout, ln, ls, mkdir, rm, serve, stat, status, up,
+};
 
 /// One pool of memory, laced from many machines.
 #[derive(Parser, Debug)]

@@ -2,8 +2,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{PipeReader, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -35,7 +35,8 @@ pub struct Daemon {
 impl Daemon {
     /// Starts a server whose output goes to `log`.
     pub fn start(options: &ServeOptions, log: &Path) -> Result<Daemon> {
-        let doing = |error: std::io::Error| Error::from_io(&error, format!("starting server {}", options.server));
+        let doing =
+            |error: std::io::Error| Error::from_io(&error, format!("starting server {}", options.server));
         let (pipe, told) = std::io::pipe().map_err(doing)?;
         // The one descriptor that the server inherits; this process starts one server at a time.
         rustix::io::fcntl_setfd(&told, rustix::io::FdFlags::empty()).map_err(|errno| doing(errno.into()))?;
@@ -50,13 +51,22 @@ impl Daemon {
             .spawn()
             .map_err(doing)?;
         let log = log.to_owned();
-        Ok(Daemon { server: options.server, keeper, address: None, ready: false, log, pipe, heard: Vec::new() })
+        Ok(Daemon {
+            server: options.server,
+            keeper,
+            address: None,
+            ready: false,
+            log,
+            pipe,
+            heard: Vec::new(),
+        })
     }
 
     /// Takes what the server has said; the pipe has something, or has ended.
     fn listen(&mut self) -> Result<()> {
         let mut bytes = [0; 4096];
-        let count = self.pipe.read(&mut bytes).map_err(|error| Error::from_io(&error, "listening to a server"))?;
+        let count =
+            self.pipe.read(&mut bytes).map_err(|error| Error::from_io(&error, "listening to a server"))?;
         if count == 0 {
             return Err(self.failed("it ended without a word"));
         }
@@ -193,6 +203,9 @@ mod tests {
         assert_eq!(format!("{arrived:?}"), format!("{options:?}"));
         assert_eq!(cli.pool.as_deref(), Some("lab"));
         assert_eq!(args.pool_id.as_deref(), Some(&options.pool_id[..]));
-        assert_eq!((args.unix.as_deref(), args.secret_file.as_deref()), (Some("/x/u".as_ref()), Some("/x/s".as_ref())));
+        assert_eq!(
+            (args.unix.as_deref(), args.secret_file.as_deref()),
+            (Some("/x/u".as_ref()), Some("/x/s".as_ref()))
+        );
     }
 }

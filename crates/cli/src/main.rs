@@ -15,6 +15,7 @@ mod lock;
 mod output;
 mod place;
 mod pool_processes;
+mod ready;
 mod show;
 mod stop;
 mod streams;

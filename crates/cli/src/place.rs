@@ -29,7 +29,10 @@ impl Place {
             return Locator::parse(text.as_bytes()).map(Place::Pool);
         }
         if text.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "an empty path names nothing; '.' is the current directory"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "an empty path names nothing; '.' is the current directory",
+            ));
         }
         Ok(Place::Local(text.into()))
     }
@@ -151,9 +154,16 @@ mod tests {
 
     #[test]
     fn names_and_paths_come_apart_and_together() {
-        for (path, name) in
-            [("/a/b", "b"), ("/a/b//", "b"), ("b", "b"), ("/", ""), ("//", ""), ("a/..", ""), (".", ""), ("", "")]
-        {
+        for (path, name) in [
+            ("/a/b", "b"),
+            ("/a/b//", "b"),
+            ("b", "b"),
+            ("/", ""),
+            ("//", ""),
+            ("a/..", ""),
+            (".", ""),
+            ("", ""),
+        ] {
             assert_eq!(base_name(path.as_bytes()), name.as_bytes(), "{path}");
         }
         assert_eq!(join(b"/", b"x"), b"/x");

@@ -116,7 +116,8 @@ fn role_of(command_line: &[u8], secret_file: &Path) -> Option<(Role, u16)> {
     match words.next()? {
         b"serve" => {
             let words: Vec<&[u8]> = words.collect();
-            let value = |name: &[u8]| words.iter().position(|word| *word == name).and_then(|at| words.get(at + 1));
+            let value =
+                |name: &[u8]| words.iter().position(|word| *word == name).and_then(|at| words.get(at + 1));
             (*value(b"--secret-file")? == secret_file.as_os_str().as_bytes()).then_some(())?;
             Some((Role::Keeper, std::str::from_utf8(value(b"--server")?).ok()?.parse().ok()?))
         }

@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn durations_name_their_two_largest_units() {
-        for (seconds, text) in [(0, "0s"), (59, "59s"), (309, "5m 9s"), (7_260, "2h 1m"), (273_600, "3d 4h")] {
+        for (seconds, text) in [(0, "0s"), (59, "59s"), (309, "5m 9s"), (7_260, "2h 1m"), (273_600, "3d 4h")]
+        {
             assert_eq!(duration_text(seconds * 1000), text);
         }
     }

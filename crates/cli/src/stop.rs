@@ -42,8 +42,11 @@ pub fn stop_servers(secret_file: &Path) -> Result<(usize, Vec<String>)> {
 
 /// Asks the keepers, and kills what does not answer: keepers first, for they start children again.
 fn stop_round(processes: &[PoolProcess], notes: &mut Vec<String>) -> Result<()> {
-    let keepers: Vec<u16> =
-        processes.iter().filter(|process| process.role == Role::Keeper).map(|process| process.server).collect();
+    let keepers: Vec<u16> = processes
+        .iter()
+        .filter(|process| process.role == Role::Keeper)
+        .map(|process| process.server)
+        .collect();
     for process in processes {
         match process.role {
             Role::Keeper => process.terminate()?,
@@ -96,7 +99,8 @@ pub fn remove_stale_stores(directory: &PoolDirectory) -> Result<u64> {
 fn is_store_of(path: &str, pool: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     let rest = name.strip_prefix("ramlace-").and_then(|rest| rest.split_once('-')).map(|(_uid, rest)| rest);
-    let server = rest.and_then(|rest| rest.rsplit_once('-')).and_then(|(rest, _random)| rest.rsplit_once('-'));
+    let server =
+        rest.and_then(|rest| rest.rsplit_once('-')).and_then(|(rest, _random)| rest.rsplit_once('-'));
     // The store's name has no dots.
     server.is_some_and(|(named, number)| named == pool.replace('.', "_") && number.parse::<u16>().is_ok())
 }
@@ -110,7 +114,9 @@ mod tests {
         assert!(is_store_of("/dev/shm/ramlace-0-lab-3-0123456789abcdef", "lab"));
         assert!(is_store_of("/dev/shm/ramlace-1000-a-0-1-0123456789abcdef", "a-0"));
         assert!(is_store_of("/dev/shm/ramlace-1000-a_b-1-0123456789abcdef", "a.b"));
-        for path in ["/dev/shm/ramlace-1000-a-0-1-0123456789abcdef", "/dev/shm/ramlace-1000-a-x-01", "/dev/shm/other"] {
+        for path in
+            ["/dev/shm/ramlace-1000-a-0-1-0123456789abcdef", "/dev/shm/ramlace-1000-a-x-01", "/dev/shm/other"]
+        {
             assert!(!is_store_of(path, "a"), "{path}");
         }
     }

@@ -92,8 +92,17 @@ fn describe(root: &Path) -> Vec<String> {
             stack.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
             format!("dir {:o}", metadata.mode())
         } else {
-            let sum = fs::read(&path).unwrap().iter().fold(0u64, |sum, byte| sum.wrapping_mul(31) + u64::from(*byte));
-            format!("file {:o} {} {sum:x} {}.{}", metadata.mode(), metadata.len(), metadata.mtime(), metadata.mtime_nsec())
+            let sum = fs::read(&path)
+                .unwrap()
+                .iter()
+                .fold(0u64, |sum, byte| sum.wrapping_mul(31) + u64::from(*byte));
+            format!(
+                "file {:o} {} {sum:x} {}.{}",
+                metadata.mode(),
+                metadata.len(),
+                metadata.mtime(),
+                metadata.mtime_nsec()
+            )
         };
         lines.push(format!("{name}: {what}"));
     }

@@ -23,8 +23,10 @@ fn a_pool_comes_up_is_seen_and_goes_down() {
     assert_eq!(status["healthy"], true);
     let servers = status["servers"].as_array().unwrap();
     assert_eq!(servers.len(), 4);
-    let pids: Vec<u64> =
-        servers.iter().flat_map(|server| ["pid", "keeper_pid"].map(|key| server[key].as_u64().unwrap())).collect();
+    let pids: Vec<u64> = servers
+        .iter()
+        .flat_map(|server| ["pid", "keeper_pid"].map(|key| server[key].as_u64().unwrap()))
+        .collect();
     assert!(pids.iter().all(|pid| runs(*pid)));
     home.run(["down"]).good();
     assert!(!pids.iter().any(|pid| runs(*pid)), "a server outlived 'down'");
@@ -39,7 +41,8 @@ fn up_twice_is_refused_and_harms_nothing() {
     home.run(["up"]).bad(&["running already", "ramlace down", "--pool"]);
     assert_eq!(home.status()["servers"][0]["pid"], before);
     home.run(["up", "--pool", "other", "--memory", "64MiB", "--no-reserve"]).good();
-    home.run(["ls", "--pool", "other", "/"]).good();
+    let named = home.command().args(["ls", "/"]).env("RAMLACE_POOL", "other").output().unwrap();
+    common::Done::from(named).good();
     home.run(["down", "--pool", "other"]).good();
     home.run(["ls"]).good();
 }
@@ -137,7 +140,8 @@ fn shared_memory_is_given_back() {
     let name = format!("shm{}", std::process::id());
     let up = ["up", "--memory", "64MiB", "--no-reserve", "--backing", "shared-memory", "--pool", &name];
     let stores = || {
-        let named = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().contains(&format!("-{name}-"));
+        let named =
+            |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().contains(&format!("-{name}-"));
         std::fs::read_dir("/dev/shm").unwrap().flatten().filter(named).count()
     };
     let pids = |up: &common::Done| -> Vec<u64> {
@@ -171,12 +175,39 @@ fn the_wrong_secret_opens_nothing() {
 }
 
 #[test]
+fn a_server_alone_serves_in_the_foreground() {
+    let home = Home::new();
+    let mut child = home
+        .command()
+        .args(["serve", "--memory", "32MiB", "--no-reserve", "--pool", "alone"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let listening = lines.next().unwrap().unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let address = listening.strip_prefix("listening ").unwrap();
+    let list = home
+        .command()
+        .args(["status", "--pool", address])
+        .env("RAMLACE_SECRET_FILE", home.pool("alone").join("secret"))
+        .output();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let status = common::Done::from(list.unwrap()).good().text();
+    assert!(status.contains("1 of 1 servers answer"), "{status}");
+}
+
+#[test]
 fn doctor_tries_the_machine() {
     let home = Home::new();
     let report = home.run(["doctor", "--json"]).json();
     let checks = report["checks"].as_array().unwrap();
     assert!(checks.iter().any(|check| check["name"] == "private store"));
-    assert!(checks.iter().all(|check| ["ok", "absent", "broken"].contains(&check["state"].as_str().unwrap())));
+    assert!(
+        checks.iter().all(|check| ["ok", "absent", "broken"].contains(&check["state"].as_str().unwrap()))
+    );
     assert!(home.run(["doctor"]).text().contains("kernel"));
 }
 

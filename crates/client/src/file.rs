@@ -1,5 +1,6 @@
 //! An open file: positional reads and writes, append, size.
 
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::Instant;
@@ -453,6 +454,7 @@ impl File {
             generation: size.generation,
             direction,
             memory,
+            saw_hole: Cell::new(false),
         }
     }
 
@@ -477,8 +479,10 @@ impl File {
                 return Ok(0);
             }
             let clamped = memory.clamped(there as usize);
+            let transfer = self.transfer(&handle.session, size, Direction::Read, &clamped);
             // SAFETY: the caller's promise.
-            match unsafe { self.transfer(&handle.session, size, Direction::Read, &clamped).run() } {
+            match unsafe { transfer.run() } {
+                Outcome::Done if transfer.saw_hole.get() && !self.is_current(handle, size)? => {}
                 Outcome::Done => return Ok(there as usize),
                 Outcome::Failed { error, .. } => return Err(self.tell(error)),
                 Outcome::Outdated(error) => {
@@ -488,6 +492,12 @@ impl File {
                 }
             }
         }
+    }
+
+    /// Whether the file still has this generation, by its home.
+    fn is_current(&self, handle: &Handle, size: Size) -> Result<bool> {
+        let info = self.refresh(handle).map_err(|error| self.tell(error))?;
+        Ok(info.attributes.generation == size.generation)
     }
 
     /// Writes the file's bytes from the memory that stands for them.

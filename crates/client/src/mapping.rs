@@ -6,9 +6,11 @@ use std::ptr::NonNull;
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_wire::chunk::GrantLane;
+use ramlace_wire::namespace::Open;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::File;
+use crate::fork::PerFork;
 use crate::inodes::Handle;
 use crate::lines::{Unanswered, descriptor_of};
 use crate::memory::Memory;
@@ -63,13 +65,17 @@ impl Drop for AddressRange {
 }
 
 /// A file's bytes in this process's addresses, shared with every other process that maps them on
-/// this machine, and with the servers. Unmapped when it is dropped; it outlives its [`File`].
+/// this machine, and with the servers. Unmapped when it is dropped. It holds the file
+/// open: it outlives its [`File`] and the file's name, but not the session or its server.
 ///
 /// Loads and stores go past the servers: they know neither truncations nor sizes (decision 15).
 pub struct Mapping {
     range: AddressRange,
     length: usize,
     writable: bool,
+    /// Without a reference of its own, the last close of an unlinked file would free the memory
+    /// under the mapping. A forked child has the mapping, and leaves the reference to its parent.
+    _open: PerFork<Handle>,
 }
 
 impl Mapping {
@@ -134,8 +140,10 @@ impl File {
         let handle = self.handle()?;
         let bytes =
             usize::try_from(length).map_err(|_| Error::new(ErrorKind::TooBig, "it is larger than memory"))?;
-        let mapping =
-            Mapping { range: AddressRange::reserve(bytes, ProtFlags::empty())?, length: bytes, writable };
+        let again = Open { inode: self.inode(), read: true, write: writable };
+        let (own, _) = handle.session.open_inode(&again)?;
+        let range = AddressRange::reserve(bytes, ProtFlags::empty())?;
+        let mapping = Mapping { range, length: bytes, writable, _open: PerFork::with(own) };
         for lane in 0..self.layout().width {
             if ramlace_layout::lane_length(self.layout(), lane, length) > 0 {
                 let descriptor = self.grant(handle, lane, length, writable)?;

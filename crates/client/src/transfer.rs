@@ -2,6 +2,7 @@
 //! several in flight on each connection (decision 2). Data moves between the sockets and the
 //! caller's memory and nowhere else.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -54,6 +55,9 @@ pub(crate) struct Transfer<'a> {
     pub(crate) generation: Generation,
     pub(crate) direction: Direction,
     pub(crate) memory: &'a Memory<'a>,
+    /// Some bytes were answered as a hole. A lane that has never been written knows no
+    /// generation: only the home can say that the file still reaches so far.
+    pub(crate) saw_hole: Cell<bool>,
 }
 
 /// The bytes of one request: one run of a lane, which may be several chunks of the file.
@@ -201,12 +205,12 @@ impl<'a> Transfer<'a> {
                     if let Some((start, length)) = self.memory.one_piece(range) {
                         // SAFETY: the caller's promise.
                         let buffer = unsafe { std::slice::from_raw_parts_mut(start, length) };
-                        return deliver(line, &received, &mut [IoSliceMut::new(buffer)], deadline);
+                        return self.deliver(line, &received, &mut [IoSliceMut::new(buffer)], deadline);
                     }
                     let mut slices = Vec::new();
                     // SAFETY: the caller's promise.
                     unsafe { self.memory.push_slices_mut(range, &mut slices) };
-                    deliver(line, &received, &mut slices, deadline)
+                    self.deliver(line, &received, &mut slices, deadline)
                 })
             }
             Direction::Write => {
@@ -270,6 +274,28 @@ impl<'a> Transfer<'a> {
                 return Outcome::Failed { done_to, error };
             }
         }
+    }
+
+    /// Takes the data of a read into its place.
+    fn deliver(
+        &self,
+        line: &mut Line,
+        received: &Received<ChunkRead>,
+        targets: &mut [IoSliceMut<'_>],
+        deadline: Instant,
+    ) -> std::result::Result<(), Unanswered> {
+        if received.data_bytes == 0 && received.reply.hole {
+            self.saw_hole.set(true);
+            targets.iter_mut().for_each(|target| target.fill(0));
+            return Ok(());
+        }
+        let expected: usize = targets.iter().map(|target| target.len()).sum();
+        if received.data_bytes as usize != expected {
+            let text = format!("{expected} bytes were asked for, and {} came", received.data_bytes);
+            line.close();
+            return Err(Unanswered::lost(Error::new(ErrorKind::Protocol, text)));
+        }
+        line.receive_data(targets, deadline).map_err(Unanswered::lost)
     }
 }
 
@@ -488,7 +514,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         // SAFETY: the caller's promise; the slices are not used after this call.
         transfer
             .each_range(piece, |range| unsafe { transfer.memory.push_slices_mut(range, &mut self.targets) });
-        deliver(line, &received, &mut self.targets, self.deadline)
+        transfer.deliver(line, &received, &mut self.targets, self.deadline)
     }
 
     /// The server said no to one piece; the others go on.
@@ -523,24 +549,4 @@ impl Share {
     fn new(server: Arc<Server>) -> Share {
         Share { server, line: None, waiting: VecDeque::new(), under_way: VecDeque::new(), bytes_under_way: 0 }
     }
-}
-
-/// Takes the data of a read into its place.
-fn deliver(
-    line: &mut Line,
-    received: &Received<ChunkRead>,
-    targets: &mut [IoSliceMut<'_>],
-    deadline: Instant,
-) -> std::result::Result<(), Unanswered> {
-    if received.data_bytes == 0 && received.reply.hole {
-        targets.iter_mut().for_each(|target| target.fill(0));
-        return Ok(());
-    }
-    let expected: usize = targets.iter().map(|target| target.len()).sum();
-    if received.data_bytes as usize != expected {
-        let text = format!("{expected} bytes were asked for, and {} came", received.data_bytes);
-        line.close();
-        return Err(Unanswered::lost(Error::new(ErrorKind::Protocol, text)));
-    }
-    line.receive_data(targets, deadline).map_err(Unanswered::lost)
 }

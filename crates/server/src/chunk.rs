@@ -185,13 +185,12 @@ impl Server {
         let (lane, slot) = (request.target.lane, request.target.slot);
         self.admit_slot(header.epoch, slot).await?;
         loop {
-            self.cancel_first_attempt(lane, writer).await;
             self.admit_lane(&request.target, Purpose::Write).await?;
-            if self.is_done(header, slot) {
+            if self.is_done(header, slot)? {
                 return Ok(false);
             }
-            // Another attempt may have begun while this one waited for the lane.
-            if self.durable.borrow().lanes.write_under_way(lane, writer).is_none() {
+            // An attempt that began while this one waited for the lane is stopped as well.
+            if !self.stop_replaced(lane, writer, acknowledged_below(header)).await {
                 break;
             }
         }
@@ -208,22 +207,29 @@ impl Server {
     ) -> Outcome<()> {
         {
             let mut store = self.store.borrow_mut();
-            ensure_lane(&mut store, target.lane)?;
-            store.prepare_write(target.lane, range.start, range.length())?;
-            store.write_staged(target.lane, range.start, bytes)?;
+            let mut write = || {
+                ensure_lane(&mut store, target.lane)?;
+                store.prepare_write(target.lane, range.start, range.length())?;
+                store.write_staged(target.lane, range.start, bytes)
+            };
+            write().map_err(|error| error.context(self.me))?;
         }
         self.finish_write(target, range, writer)
     }
 
     fn promise_memory(&self, lane: LaneId, range: ByteRange) -> Result<Window> {
         let mut store = self.store.borrow_mut();
-        ensure_lane(&mut store, lane)?;
-        store.prepare_write(lane, range.start, range.length())?;
-        store.window(lane, range.start, range.length())
+        let mut promise = || {
+            ensure_lane(&mut store, lane)?;
+            store.prepare_write(lane, range.start, range.length())?;
+            store.window(lane, range.start, range.length())
+        };
+        promise().map_err(|error| error.context(self.me))
     }
 
     /// Logs a write whose bytes are in their place, unless the lane was cut or dropped meanwhile.
     fn finish_write(self: &Rc<Self>, target: &LaneTarget, range: ByteRange, writer: Writer) -> Outcome<()> {
+        self.check_session(writer.0)?;
         let record = self.durable.borrow().lanes.get(target.lane).cloned();
         let Some(mut record) = record else { return Err(gone(target.lane).into()) };
         if record.generation != target.generation {
@@ -244,10 +250,16 @@ impl Server {
         require_sequence(header)?;
         let (lane, slot) = (request.target.lane, request.target.slot);
         let map = self.admit_slot(header.epoch, slot).await?;
-        let begun = self.admit_lane(&request.target, Purpose::Read).await?;
-        if self.is_done(header, slot) {
-            return Ok(());
-        }
+        let begun = loop {
+            let begun = self.admit_lane(&request.target, Purpose::Read).await?;
+            if self.is_done(header, slot)? {
+                return Ok(());
+            }
+            let writer = (header.session, header.sequence);
+            if !self.stop_replaced(lane, writer, acknowledged_below(header)).await {
+                break begun;
+            }
+        };
         if !begun {
             return match is_hole_or_lost(&map, slot, request.target.created) {
                 Absent::Hole => Ok(()),
@@ -266,11 +278,10 @@ impl Server {
     }
 
     /// Whether this change of a chunk was made already. Forgets what the session knows is answered.
-    fn is_done(&self, header: &Header, slot: Slot) -> bool {
-        let mut durable = self.durable.borrow_mut();
-        let below = Sequence(header.sequence.0 - u64::from(header.outstanding));
-        durable.writes.acknowledge(slot, header.session, below);
-        durable.writes.contains(slot, header.session, header.sequence)
+    fn is_done(&self, header: &Header, slot: Slot) -> Result<bool> {
+        self.check_session(header.session)?;
+        let (session, sequence) = (header.session, header.sequence);
+        self.durable.borrow_mut().writes.admit(slot, session, sequence, acknowledged_below(header))
     }
 
     /// Takes the memory of a lane's first bytes, all or nothing.
@@ -279,10 +290,11 @@ impl Server {
         self.admit_slot(header.epoch, request.target.slot).await?;
         let lane = request.target.lane;
         self.admit_lane(&request.target, Purpose::Write).await?;
-        self.check_loss(lane, |_| false)?;
+        self.check_loss(lane, Loss::is_over)?;
         let mut store = self.store.borrow_mut();
-        ensure_lane(&mut store, lane)?;
-        store.allocate(lane, request.length)?;
+        ensure_lane(&mut store, lane)
+            .and_then(|()| store.allocate(lane, request.length))
+            .map_err(|error| error.context(self.me))?;
         Ok(())
     }
 
@@ -321,7 +333,7 @@ impl Server {
         self.admit_slot(header.epoch, request.target.slot).await?;
         let lane = request.target.lane;
         self.admit_lane(&request.target, Purpose::Write).await?;
-        self.check_loss(lane, |_| false)?;
+        self.check_loss(lane, Loss::is_over)?;
         let mut store = self.store.borrow_mut();
         ensure_lane(&mut store, lane)?;
         let length = store.lane_length(lane)?;
@@ -353,6 +365,11 @@ enum Readable {
     Hole,
     Staged(Vec<u8>),
     InPlace { window: Window, segments: Vec<RawSegment> },
+}
+
+/// Below it, the session's changes in the slot are answered or given up.
+fn acknowledged_below(header: &Header) -> Sequence {
+    Sequence(header.sequence.0 - u64::from(header.outstanding))
 }
 
 fn require_sequence(header: &Header) -> Result<()> {

@@ -17,6 +17,7 @@ use crate::record::Record;
 use crate::requests;
 use crate::server::{Outcome, Refusal, Server};
 use crate::sessions::SessionRecord;
+use crate::stop::BugEndsProcess;
 
 /// Whose connection it is.
 #[derive(Clone, Copy)]
@@ -31,6 +32,7 @@ enum Bound {
 
 /// Serves a connection until it ends.
 pub async fn serve(server: Rc<Server>, incoming: Incoming) {
+    let _bug = BugEndsProcess;
     let counted = Counted::new(&server);
     // Why a stranger was refused, the stranger was told; there is nothing to do here.
     if let Ok(mut connection) = Connection::accept(incoming, &server.secret).await {
@@ -248,6 +250,7 @@ fn begin_or_resume(server: &Rc<Server>, session: SessionId, request: &OpenSessio
 pub fn end_session(server: &Rc<Server>, session: SessionId) -> Result<()> {
     if server.durable.borrow().sessions.contains(session) {
         server.commit(Record::SessionEnded { session, now: clock::now() })?;
+        server.session_ended(session);
     }
     Ok(())
 }

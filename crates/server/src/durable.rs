@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, Slot, Timestamp};
@@ -23,6 +24,8 @@ const LOG_BYTES_MIN: u64 = 4 << 20;
 const LOG_BYTES_WORTH: u64 = 64 << 10;
 /// A snapshot is written through a buffer of this size.
 const SNAPSHOT_BUFFER_BYTES: usize = 1 << 20;
+/// A snapshot's name while it is written.
+const SNAPSHOT_NEXT: &str = "snapshot-next";
 
 /// The state of a server that outlives its process.
 pub struct Durable {
@@ -37,6 +40,7 @@ pub struct Durable {
     log: MetaFile,
     number: u64,
     compact_at_bytes: u64,
+    snapshot_bytes: u64,
     buffer: Vec<u8>,
 }
 
@@ -53,18 +57,27 @@ impl Durable {
             log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
             number: number.unwrap_or(0),
             compact_at_bytes: LOG_BYTES_MIN,
+            snapshot_bytes: 0,
             buffer: Vec::new(),
         };
         if let Some(number) = number {
             let snapshot = store.meta_append_file(&format!("snapshot-{number}"))?;
-            durable.replay(&snapshot.read_all()?, now)?;
+            let bytes = snapshot.read_all()?;
+            // It got its number when it was whole: what cannot be read now is damage, not a torn tail.
+            if durable.replay(&bytes, now)? != bytes.len() || bytes.is_empty() {
+                let text = format!("the store's file 'snapshot-{number}' is damaged");
+                return Err(Error::new(ErrorKind::Corrupt, text));
+            }
+            durable.snapshot_bytes = snapshot.length();
             durable.compact_at_bytes = LOG_BYTES_MIN.max(2 * snapshot.length());
         }
         let bytes = durable.log.read_all()?;
         let whole = durable.replay(&bytes, now)?;
-        durable.log.cut(whole as u64)?;
-        if whole == 0 {
+        if whole < LOG_MAGIC.len() {
+            durable.log.cut(0)?;
             durable.log.append_urgent(&LOG_MAGIC)?;
+        } else {
+            durable.log.cut(whole as u64)?;
         }
         durable.remove_other_files(store, &names)?;
         Ok(durable)
@@ -82,25 +95,54 @@ impl Durable {
         let mut bytes = std::mem::take(&mut self.buffer);
         bytes.clear();
         record::encode(&record, &mut bytes);
-        let urgent = frees_memory(&record);
+        let urgent = self.frees_memory(&record);
         let mut appended = self.append(&bytes, urgent);
         if matches!(&appended, Err(error) if error.kind() == ErrorKind::NoSpace)
             && self.log.length() > LOG_BYTES_WORTH
+            // As large as the last snapshot was, or half of that: less is not worth the work.
+            && store.usage().free_bytes >= self.snapshot_bytes / 2
         {
             // In a full store the log itself is what can give memory back.
             self.compact(store)?;
             appended = self.append(&bytes, urgent);
         }
+        let length = bytes.len() as u64;
         self.buffer = bytes;
         appended?;
         let mut effects = Vec::new();
-        self.apply(record, now, &mut effects);
-        if self.log.length() >= self.compact_at_bytes
-            && let Err(error) = self.compact(store)
-        {
-            fatal(&error);
+        let applied = catch_unwind(AssertUnwindSafe(|| self.apply(record, now, &mut effects)));
+        if let Err(bug) = applied {
+            // Nobody has heard of the record, and it would end each further life as it ends this.
+            let _ = self.log.cut(self.log.length() - length);
+            resume_unwind(bug);
+        }
+        if self.log.length() >= self.compact_at_bytes {
+            self.compact(store)?;
         }
         Ok(effects)
+    }
+
+    /// Whether the record may use the last of the store, because it frees memory or ends something.
+    fn frees_memory(&self, record: &Record<'_>) -> bool {
+        match record {
+            Record::SessionEnded { .. } | Record::Lane { record: None, .. } => true,
+            // A lane that is known already is cut, or has a lost chunk again.
+            Record::Lane { lane, record: Some(_) } => self.lanes.get(*lane).is_some(),
+            Record::Command { command, .. } => matches!(
+                &command.op,
+                Op::Unlink(_)
+                    | Op::RemoveDirectory(_)
+                    | Op::Close(_)
+                    | Op::Truncate(_)
+                    | Op::SealDirectory(_)
+                    | Op::SettleSeal(_)
+                    | Op::SettleDirectory(_)
+                    | Op::ErrandDone { .. }
+                    | Op::ErrandUnreachable { .. }
+                    | Op::EndSession { .. }
+            ),
+            _ => false,
+        }
     }
 
     fn append(&mut self, bytes: &[u8], urgent: bool) -> Result<()> {
@@ -109,28 +151,27 @@ impl Durable {
 
     /// Replaces the log by a snapshot. A full store keeps its log and tries later.
     fn compact(&mut self, store: &mut Store) -> Result<()> {
-        let temporary = "snapshot-next";
-        match self.write_snapshot(store, temporary) {
-            Ok(length) => {
+        match self.write_snapshot(store).and_then(|length| Ok((length, self.next_log(store)?))) {
+            Ok((length, log)) => {
+                self.snapshot_bytes = length;
                 self.compact_at_bytes = LOG_BYTES_MIN.max(2 * length);
-                self.switch_to(store, temporary)
+                self.switch_to(store, log);
             }
             Err(error) => {
                 self.compact_at_bytes = 2 * self.log.length();
-                eprintln!("ramlace: no room for a snapshot of the namespace; the log grows on: {error}");
-                store.meta_remove(temporary)
+                eprintln!("ramlace: no snapshot of the namespace can be written; the log grows on: {error}");
+                self.remove_other_files(store, &store.meta_names()?)?;
             }
         }
+        Ok(())
     }
 
-    fn write_snapshot(&self, store: &mut Store, name: &str) -> Result<u64> {
-        if store.meta_names()?.iter().any(|other| other == name) {
-            store.meta_remove(name)?;
-        }
-        let mut file = store.meta_append_file(name)?;
+    fn write_snapshot(&self, store: &mut Store) -> Result<u64> {
+        let mut file = store.meta_append_file(SNAPSHOT_NEXT)?;
+        file.cut(0)?;
         let mut buffer = LOG_MAGIC.to_vec();
         let mut put = |record: Record| -> Result<()> {
-            record::encode(&record, &mut buffer);
+            record::encode_checked(&record, &mut buffer)?;
             if buffer.len() >= SNAPSHOT_BUFFER_BYTES {
                 file.append_urgent(&buffer)?;
                 buffer.clear();
@@ -153,22 +194,34 @@ impl Durable {
         Ok(file.length())
     }
 
-    /// The snapshot gets its number first: a process killed at any moment finds either the old
-    /// snapshot and its log, or the new one and an empty log.
-    fn switch_to(&mut self, store: &mut Store, temporary: &str) -> Result<()> {
+    /// The log that follows the next snapshot, empty but for its magic.
+    fn next_log(&self, store: &mut Store) -> Result<MetaFile> {
+        let mut log = store.meta_append_file(&format!("log-{}", self.number + 1))?;
+        log.cut(0)?;
+        log.append_urgent(&LOG_MAGIC)?;
+        Ok(log)
+    }
+
+    /// The snapshot gets its number: before, a process that is killed leaves the old snapshot and
+    /// its log, afterwards the new one and an empty log. There is no way back from here.
+    fn switch_to(&mut self, store: &mut Store, log: MetaFile) {
         let number = self.number + 1;
-        store.meta_rename_over(temporary, &format!("snapshot-{number}"))?;
-        self.log = store.meta_append_file(&format!("log-{number}"))?;
-        self.log.append_urgent(&LOG_MAGIC)?;
+        if let Err(error) = store.meta_rename_over(SNAPSHOT_NEXT, &format!("snapshot-{number}")) {
+            fatal(&error);
+        }
+        self.log = log;
         self.number = number;
-        let names = store.meta_names()?;
-        self.remove_other_files(store, &names)
+        // What is left of the old files goes with the next life at the latest.
+        let removed = store.meta_names().and_then(|names| self.remove_other_files(store, &names));
+        if let Err(error) = removed {
+            eprintln!("ramlace: an old log stays for now: {error}");
+        }
     }
 
     fn remove_other_files(&self, store: &mut Store, names: &[String]) -> Result<()> {
         for name in names {
             let stale = |prefix| numbered(name, prefix).is_some_and(|number| number != self.number);
-            if stale("log-") || stale("snapshot-") || name == "snapshot-next" {
+            if stale("log-") || stale("snapshot-") || name == SNAPSHOT_NEXT {
                 store.meta_remove(name)?;
             }
         }
@@ -217,27 +270,6 @@ impl Durable {
         for (slot, state) in &mut self.slots {
             effects.extend(state.apply(&command).into_iter().map(|effect| (*slot, effect)));
         }
-    }
-}
-
-/// Whether the record may use the last of the store, because it frees memory or ends something.
-fn frees_memory(record: &Record<'_>) -> bool {
-    match record {
-        Record::SessionEnded { .. } | Record::Lane { record: None, .. } => true,
-        Record::Command { command, .. } => matches!(
-            &command.op,
-            Op::Unlink(_)
-                | Op::RemoveDirectory(_)
-                | Op::Close(_)
-                | Op::Truncate(_)
-                | Op::SealDirectory(_)
-                | Op::SettleSeal(_)
-                | Op::SettleDirectory(_)
-                | Op::ErrandDone { .. }
-                | Op::ErrandUnreachable { .. }
-                | Op::EndSession { .. }
-        ),
-        _ => false,
     }
 }
 

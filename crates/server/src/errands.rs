@@ -16,9 +16,12 @@ use ramlace_wire::{ErrorBody, Request};
 
 use crate::clock;
 use crate::server::{Outcome, Refusal, Server};
+use crate::stop::BugEndsProcess;
 
 /// Pauses between two attempts, when the other side asks for patience.
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
+/// Pause after an errand that was refused though it is owed, such as by a full store.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Pauses between two attempts, while a server cannot be reached.
 const UNREACHABLE_PAUSE: Duration = Duration::from_millis(500);
 
@@ -43,6 +46,7 @@ pub struct Errands {
 enum Delivery {
     Answered,
     Again,
+    Refused,
     Unreachable,
 }
 
@@ -86,6 +90,7 @@ impl Server {
     }
 
     async fn deliver_all(self: Rc<Self>, target: ServerId) {
+        let _bug = BugEndsProcess;
         loop {
             let next = {
                 let mut queues = self.errands.queues.borrow_mut();
@@ -102,17 +107,29 @@ impl Server {
                 // A later errand took its place, or what it was for was given up.
                 continue;
             }
+            if self.primary(next.errand.slot()).is_ok_and(|primary| primary != target) {
+                // The slot has changed hands since.
+                self.owe(next.from, next.id, next.errand);
+                continue;
+            }
             match self.deliver(&next).await {
                 Delivery::Answered => self.mark_reached(target),
                 Delivery::Again => {
                     self.mark_reached(target);
                     tokio::time::sleep(RETRY_PAUSE).await;
-                    self.put_back(target, next);
+                    self.with_queue(target, |queue| queue.owed.push_front(next));
+                }
+                Delivery::Refused => {
+                    self.mark_reached(target);
+                    self.with_queue(target, |queue| queue.owed.push_back(next));
+                    tokio::time::sleep(REFUSED_PAUSE).await;
                 }
                 Delivery::Unreachable => {
-                    self.put_back(target, next);
+                    self.with_queue(target, |queue| queue.owed.push_front(next));
                     self.tell_unreachable(target);
                     tokio::time::sleep(UNREACHABLE_PAUSE).await;
+                    // Otherwise the same file truncated again and again would fill the queue.
+                    self.with_queue(target, |queue| queue.owed.retain(|owed| self.is_owed(owed)));
                     // The server may have been forgotten: then its slots have a new primary. Where
                     // the coordinator does not answer either, the errand waits on.
                     let _ = self.refresh_map().await;
@@ -135,9 +152,16 @@ impl Server {
                 _ => Err(ErrorBody::new(&refusal.error)),
             },
         };
-        self.settle(owed.from, Op::ErrandDone { errand: owed.id, result });
+        // A refusal that nobody waits for changes nothing.
+        let matters = match &result {
+            Ok(_) => true,
+            Err(body) => body.kind == ErrorKind::Stale.number() || self.is_awaited(owed.from, owed.id),
+        };
+        if matters {
+            self.settle(owed.from, Op::ErrandDone { errand: owed.id, result });
+        }
         // What was refused may be owed all the same: memory must be freed, halves be settled.
-        if self.is_owed(owed) { Delivery::Again } else { Delivery::Answered }
+        if self.is_owed(owed) { Delivery::Refused } else { Delivery::Answered }
     }
 
     fn is_owed(&self, owed: &Owed) -> bool {
@@ -147,10 +171,13 @@ impl Server {
 
     /// Tells whoever waits for an errand that its server cannot be reached now.
     fn tell_waiting(self: &Rc<Self>, slot: Slot, errand: ErrandId) {
-        let awaited = self.durable.borrow().slots.get(&slot).is_some_and(|state| state.is_awaited(errand));
-        if awaited {
+        if self.is_awaited(slot, errand) {
             self.settle(slot, Op::ErrandUnreachable { errand });
         }
+    }
+
+    fn is_awaited(&self, slot: Slot, errand: ErrandId) -> bool {
+        self.durable.borrow().slots.get(&slot).is_some_and(|state| state.is_awaited(errand))
     }
 
     /// Takes an errand to its slot, here or elsewhere.
@@ -211,17 +238,24 @@ impl Server {
         self.peers.call(&map, target, request).await.map_err(Refusal::from)
     }
 
+    /// Tells a slot what became of its errand. Where even that finds no room, the errand stays
+    /// open and is delivered again.
     fn settle(self: &Rc<Self>, slot: Slot, op: Op) {
         let command = Command { now: clock::now(), origin: Origin::Server, op };
-        if let Err(error) = self.submit(slot, command) {
-            crate::durable::fatal(&error);
+        match self.submit(slot, command) {
+            Err(error) if error.kind() != ErrorKind::NoSpace => crate::durable::fatal(&error),
+            _ => {}
         }
     }
 
-    fn put_back(&self, target: ServerId, owed: Owed) {
-        // The slot may have a new primary by now.
-        let target = self.primary(owed.errand.slot()).unwrap_or(target);
-        self.errands.queues.borrow_mut().entry(target).or_default().owed.push_front(owed);
+    /// Does something with the queue of a server to which its task is delivering.
+    fn with_queue(&self, target: ServerId, change: impl FnOnce(&mut Queue)) {
+        change(self.errands.queues.borrow_mut().entry(target).or_default());
+    }
+
+    /// Whether errands wait for this server because it does not answer.
+    pub fn is_unreachable(&self, server: ServerId) -> bool {
+        self.errands.queues.borrow().get(&server).is_some_and(|queue| queue.unreachable)
     }
 
     fn mark_reached(&self, target: ServerId) {

@@ -6,7 +6,9 @@
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -19,6 +21,8 @@ use crate::config::{ChildConfig, ServeOptions};
 
 /// The child's exit code when starting it again would not help.
 pub const EXIT_HOPELESS: i32 = 78;
+/// The child's exit code when the pool has given this server and its bytes up.
+pub const EXIT_REFUSED: i32 = 77;
 /// A life shorter than this counts as a failed start.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// Longest pause before the child is started again.
@@ -45,6 +49,7 @@ struct Keeper {
     _unix: UnixListener,
     stop_read: OwnedFd,
     stop_write: OwnedFd,
+    stop_asked: bool,
 }
 
 impl Keeper {
@@ -79,7 +84,7 @@ impl Keeper {
             restarts: 0,
             keeper_pid: std::process::id(),
         };
-        Ok(Keeper { config, root, _tcp: tcp, _unix: unix, stop_read, stop_write })
+        Ok(Keeper { config, root, _tcp: tcp, _unix: unix, stop_read, stop_write, stop_asked: false })
     }
 
     fn run(mut self, ready: Option<&std::fs::File>) -> Result<()> {
@@ -88,10 +93,30 @@ impl Keeper {
         self.config.ready_fd = ready.map(AsRawFd::as_raw_fd);
         let outcome = loop {
             let born = clock::instant();
-            let child = self.spawn()?;
+            let child = match self.spawn() {
+                Ok(child) => child,
+                // The bytes are still here: want of memory or of processes passes.
+                Err(error) if self.config.restarts > 0 => {
+                    eprintln!("ramlace keeper: {error}; trying again");
+                    match signals.next_within(RESTART_PAUSE_MAX)? {
+                        Some(signal) if signal != libc::SIGCHLD => break Ok(()),
+                        _ => continue,
+                    }
+                }
+                Err(error) => break Err(error),
+            };
             let exit = self.wait(child, &signals)?;
             match exit {
                 Exit::Done => break Ok(()),
+                _ if self.stop_asked => break Ok(()),
+                // It has served before: what hinders it now may pass, and its bytes are here.
+                Exit::Hopeless if self.config.restarts > 0 => {
+                    pause = RESTART_PAUSE_MAX;
+                    eprintln!("ramlace keeper: the server cannot start now; trying again");
+                }
+                Exit::Refused => {
+                    break Err(Error::new(ErrorKind::NotPermitted, "the pool goes on without this server"));
+                }
                 Exit::Hopeless => {
                     break Err(Error::new(ErrorKind::Fatal, "the server could not start; see its log"));
                 }
@@ -114,14 +139,17 @@ impl Keeper {
     /// Starts the child: the same program with the hidden command `serve-child`.
     fn spawn(&self) -> Result<Child> {
         let doing = "starting the server's process";
-        let program = std::env::current_exe().map_err(|error| Error::from_io(&error, doing))?;
+        // For people who list processes; the file may have been replaced by an upgrade since.
+        let name = std::env::current_exe().map_err(|error| Error::from_io(&error, doing))?;
         let config = serde_json::to_string(&self.config).expect("a child's configuration can be written");
         let inherited =
             [self.config.tcp_fd, self.config.unix_fd, self.config.store_fd, self.stop_read.as_raw_fd()];
         for fd in inherited.into_iter().chain(self.config.ready_fd) {
             keep_across_exec(fd)?;
         }
-        Command::new(program)
+        // What runs now is started again, whatever has become of its file.
+        Command::new("/proc/self/exe")
+            .arg0(name)
             .arg("serve-child")
             .arg(config)
             .stdin(Stdio::null())
@@ -130,16 +158,18 @@ impl Keeper {
     }
 
     /// Waits for the child's end; a signal to stop is passed on to it as a byte in its pipe.
-    fn wait(&self, mut child: Child, signals: &Signals) -> Result<Exit> {
+    fn wait(&mut self, mut child: Child, signals: &Signals) -> Result<Exit> {
         loop {
             if let Some(status) = child.try_wait().map_err(|error| Error::from_io(&error, "waiting"))? {
                 return Ok(match status.code() {
                     Some(0) => Exit::Done,
                     Some(EXIT_HOPELESS) => Exit::Hopeless,
+                    Some(EXIT_REFUSED) => Exit::Refused,
                     _ => Exit::Died(format!("ended with {status}; starting it again")),
                 });
             }
             if signals.next()? != libc::SIGCHLD {
+                self.stop_asked = true;
                 let _ = rustix::io::write(&self.stop_write, b"s");
             }
         }
@@ -149,6 +179,7 @@ impl Keeper {
 enum Exit {
     Done,
     Hopeless,
+    Refused,
     Died(String),
 }
 
@@ -175,6 +206,12 @@ fn bind_unix(options: &ServeOptions) -> Result<UnixListener> {
             ));
         }
         Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => {
+            // A file that is no socket refuses connections as well.
+            let is_socket = path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket());
+            if !is_socket {
+                let text = format!("{shown} is a file and no socket; move it away");
+                return Err(Error::new(ErrorKind::Exists, text));
+            }
             std::fs::remove_file(path).map_err(|e| Error::from_io(&e, format!("removing stale {shown}")))?;
         }
         Err(_) => {}
@@ -197,6 +234,8 @@ impl Signals {
         // SAFETY: a zeroed set is valid memory for sigemptyset, which initialises it; all
         // pointers are to this live local.
         unsafe {
+            // Whoever started this process may have ignored it; then no child could be waited for.
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);
             for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
@@ -206,6 +245,25 @@ impl Signals {
                 return Err(Error::from_io(&std::io::Error::last_os_error(), "blocking signals"));
             }
             Ok(Signals(set))
+        }
+    }
+
+    /// Waits for the next signal, but not longer than `patience`.
+    fn next_within(&self, patience: Duration) -> Result<Option<i32>> {
+        let timeout = libc::timespec {
+            tv_sec: patience.as_secs() as libc::time_t,
+            tv_nsec: patience.subsec_nanos().into(),
+        };
+        // SAFETY: the set and the timeout are initialised locals, and no information about the
+        // signal is asked for.
+        let signal = unsafe { libc::sigtimedwait(&self.0, std::ptr::null_mut(), &timeout) };
+        if signal > 0 {
+            return Ok(Some(signal));
+        }
+        let error = std::io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+            _ => Err(Error::from_io(&error, "waiting for a signal")),
         }
     }
 

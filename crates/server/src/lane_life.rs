@@ -6,9 +6,9 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Generation, LaneId};
+use ramlace_base::{Error, ErrorKind, Generation, LaneId, Sequence};
 use ramlace_cluster::{Absent, is_hole_or_lost};
-use ramlace_layout::lane_length;
+use ramlace_layout::{lane_length, lane_slot};
 use ramlace_transport::nonblocking::Connection;
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::peer::{CutLane, DropLane, InodeAnswer, QueryInode, TrimLane};
@@ -103,12 +103,30 @@ impl Server {
             }
             let since = known.unwrap_or_default();
             let answer = self.query_home(QueryInode { inode: target.lane.inode, since }).await?;
+            self.check_target(target, &answer)?;
             match known {
                 Some(_) => self.cut_as_answered(target.lane, &answer).await,
                 None => self.begin_lane(target, &answer),
             }
         })
         .await
+    }
+
+    /// A lane that is not the file's would never be dropped; a generation that is yet to come would
+    /// never be met.
+    fn check_target(&self, target: &LaneTarget, answer: &InodeAnswer) -> Outcome<()> {
+        let slots = self.membership.map()?.slots();
+        let LaneId { inode, lane } = target.lane;
+        let text = if lane >= answer.layout.width {
+            format!("file {inode} has {} lanes, there is no lane {lane}", answer.layout.width)
+        } else if lane_slot(&answer.layout, lane, slots) != target.slot {
+            format!("lane {lane} of file {inode} does not lie in {}", target.slot)
+        } else if target.generation > answer.generation {
+            format!("file {inode} has {}; {} is yet to come", answer.generation, target.generation)
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Invalid, text).into())
     }
 
     fn begin_lane(self: &Rc<Self>, target: &LaneTarget, answer: &InodeAnswer) -> Outcome<()> {
@@ -169,23 +187,45 @@ impl Server {
         lane: LaneId,
         change: impl Future<Output = Outcome<T>>,
     ) -> Outcome<T> {
-        let lock = self.durable.borrow_mut().lanes.changing(lane);
-        let held = lock.lock().await;
+        let changing = Changing::begin(self, lane);
+        let held = changing.lock.lock().await;
         let outcome = change.await;
         drop(held);
-        self.durable.borrow_mut().lanes.changed(lane, &lock);
         outcome
     }
 
-    /// A retry stops the attempt it repeats, so that late bytes cannot overwrite newer ones.
-    pub async fn cancel_first_attempt(&self, lane: LaneId, writer: Writer) {
+    /// A retry stops the attempt it repeats, and those that its session has given up, so that late
+    /// bytes cannot overwrite newer ones. Whether there were any: then others had their turn.
+    pub async fn stop_replaced(&self, lane: LaneId, writer: Writer, below: Sequence) -> bool {
+        let mut stopped = false;
         loop {
-            let first = self.durable.borrow().lanes.write_under_way(lane, writer);
-            let Some(first) = first else { return };
-            let ended = first.ended.notified();
-            first.canceller.cancel();
+            let replaced = self.durable.borrow().lanes.replaced_by(lane, writer, below);
+            let Some(write) = replaced else { return stopped };
+            let ended = write.ended.notified();
+            write.canceller.cancel();
             ended.await;
+            stopped = true;
         }
+    }
+}
+
+/// A lane's lock, held or waited for. It leaves the table with the last of those, however they end.
+struct Changing {
+    server: Rc<Server>,
+    lane: LaneId,
+    lock: Rc<tokio::sync::Mutex<()>>,
+}
+
+impl Changing {
+    fn begin(server: &Rc<Server>, lane: LaneId) -> Changing {
+        let lock = server.durable.borrow_mut().lanes.changing(lane);
+        Changing { server: server.clone(), lane, lock }
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.server.durable.borrow_mut().lanes.changed(self.lane, &self.lock);
     }
 }
 

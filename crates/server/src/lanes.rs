@@ -28,7 +28,7 @@ pub struct LaneRecord {
 pub struct Loss {
     /// Bytes of a chunk.
     pub stripe_unit: u64,
-    /// Bytes of the lane from its beginning; a whole number of chunks.
+    /// Bytes that the lane had when they were lost.
     pub below: u64,
     /// Chunks of the lane that were written whole since.
     pub recovered: BTreeSet<u64>,
@@ -37,7 +37,7 @@ pub struct Loss {
 impl Loss {
     /// The lane had bytes up to `length` when they were lost.
     pub fn new(stripe_unit: u64, length: u64) -> Loss {
-        Loss { stripe_unit, below: length.next_multiple_of(stripe_unit), recovered: BTreeSet::new() }
+        Loss { stripe_unit, below: length, recovered: BTreeSet::new() }
     }
 
     /// Whether some byte of the range is lost.
@@ -46,10 +46,17 @@ impl Loss {
         !lost.is_empty() && self.chunks(lost).any(|chunk| !self.recovered.contains(&chunk))
     }
 
-    /// Whether a write to the range leaves no byte half lost: lost chunks are written whole.
+    /// Whether nothing is lost any more.
+    pub fn is_over(&self) -> bool {
+        !self.touches(ByteRange { start: 0, end: self.below })
+    }
+
+    /// Whether a write to the range leaves no byte half lost: lost chunks are written whole, as far
+    /// as the lane had them.
     pub fn accepts_write(&self, range: ByteRange) -> bool {
         let whole = |chunk: u64| {
-            range.start <= chunk * self.stripe_unit && range.end >= (chunk + 1) * self.stripe_unit
+            range.start <= chunk * self.stripe_unit
+                && range.end >= ((chunk + 1) * self.stripe_unit).min(self.below)
         };
         let lost = range.intersection(ByteRange { start: 0, end: self.below });
         lost.is_empty() || self.chunks(lost).all(|chunk| self.recovered.contains(&chunk) || whole(chunk))
@@ -68,8 +75,8 @@ impl Loss {
 
     /// Notes that the lane was cut to `length` bytes: what lay beyond is no loss any more.
     pub fn cut(&mut self, length: u64) {
-        self.below = self.below.min(length.next_multiple_of(self.stripe_unit));
-        let chunks = self.below / self.stripe_unit;
+        self.below = self.below.min(length);
+        let chunks = self.below.div_ceil(self.stripe_unit);
         self.recovered.retain(|chunk| *chunk < chunks);
     }
 
@@ -176,9 +183,11 @@ impl Lanes {
         }
     }
 
-    /// The write under way with this number, if there is one: the first attempt of a retry.
-    pub fn write_under_way(&self, lane: LaneId, writer: Writer) -> Option<Rc<WriteUnderWay>> {
-        self.under_way.get(&lane)?.get(&writer).cloned()
+    /// A write under way that this one takes the place of: its own first attempt, or one of the
+    /// session's numbers below `below`, which were given up.
+    pub fn replaced_by(&self, lane: LaneId, writer: Writer, below: Sequence) -> Option<Rc<WriteUnderWay>> {
+        let replaced = |other: &Writer| *other == writer || (other.0 == writer.0 && other.1 < below);
+        self.under_way.get(&lane)?.iter().find(|(other, _)| replaced(other)).map(|(_, write)| write.clone())
     }
 
     /// Every write under way in a lane.

@@ -21,6 +21,8 @@ const MAP_FILE: &str = "map";
 const COORDINATOR_FILE: &str = "coordinator";
 /// Pause between two attempts to join.
 const JOIN_PAUSE: Duration = Duration::from_millis(10);
+/// Slots that are looked at for a new directory's home, when servers do not answer.
+const HOME_ATTEMPTS_MAX: usize = 64;
 
 /// The map and, on one server of the pool, the coordinator.
 pub struct Membership {
@@ -142,11 +144,10 @@ impl Server {
             };
             match outcome {
                 Ok(map) => return self.membership.adopt(&mut self.store.borrow_mut(), map),
+                Err(error) if is_final(error.kind()) => return Err(error.context("joining the pool")),
                 // A server that comes back needs nobody's leave for the slots it holds.
-                Err(error) if error.kind() == ErrorKind::HostDown && self.stands_in_map() => return Ok(()),
-                Err(error) if matches!(error.kind(), ErrorKind::Retry | ErrorKind::HostDown) => {
-                    tokio::time::sleep(JOIN_PAUSE).await;
-                }
+                Err(error) if error.kind() != ErrorKind::Retry && self.stands_in_map() => return Ok(()),
+                Err(error) if may_pass(error.kind()) => tokio::time::sleep(JOIN_PAUSE).await,
                 Err(error) => return Err(error.context("joining the pool")),
             }
         }
@@ -180,6 +181,18 @@ impl Server {
         self.membership.adopt(&mut self.store.borrow_mut(), map)
     }
 
+    /// A slot for a new directory, on a server that answers as far as this one knows.
+    pub fn choose_home(&self, map: &ClusterMap) -> Slot {
+        let mut home = self.membership.next_home(map.slots());
+        for _ in 0..HOME_ATTEMPTS_MAX {
+            if map.primary(home).is_some_and(|primary| !self.is_unreachable(primary)) {
+                break;
+            }
+            home = self.membership.next_home(map.slots());
+        }
+        home
+    }
+
     /// Checks that this server is the slot's primary. A requester that knows a newer map makes
     /// it fetch that map first; one that knows an older map is told the newer.
     pub async fn admit_slot(&self, epoch: Epoch, slot: Slot) -> Outcome<Rc<ClusterMap>> {
@@ -187,8 +200,17 @@ impl Server {
         // store is in use before it holds anything.
         let mut map = self.membership.map()?;
         if epoch > map.epoch {
-            self.refresh_map().await?;
+            let refreshed = self.refresh_map().await;
             map = self.membership.map()?;
+            // The requester's newer map leads it here, and so does the one this server has: while
+            // nobody can be asked, that is enough. The coordinator's loss freezes the map alone.
+            let silent = |kind| matches!(kind, ErrorKind::HostDown | ErrorKind::TimedOut);
+            match refreshed {
+                Err(error) if !(silent(error.kind()) && map.primary(slot) == Some(self.me)) => {
+                    return Err(error.into());
+                }
+                _ => {}
+            }
         }
         match map.primary(slot) {
             Some(primary) if primary == self.me => Ok(map),
@@ -205,6 +227,17 @@ impl Server {
         let map = self.membership.map()?;
         map.primary(slot).ok_or_else(|| Error::new(ErrorKind::Invalid, format!("this pool has no {slot}")))
     }
+}
+
+/// Whether the coordinator has decided against this server and its bytes: it was forgotten, or the
+/// pool that they belong to is gone.
+fn is_final(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotPermitted | ErrorKind::Stale | ErrorKind::Invalid)
+}
+
+/// Whether asking the coordinator once more may help.
+fn may_pass(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Retry | ErrorKind::HostDown | ErrorKind::TimedOut)
 }
 
 fn load_file<T: DeserializeOwned>(store: &mut Store, name: &str) -> Result<Option<T>> {

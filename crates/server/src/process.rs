@@ -4,19 +4,22 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Error, Result, limits};
+use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_store::{Store, StoreRoot};
 use ramlace_transport::nonblocking::Listener;
 
 use crate::clock;
 use crate::config::ChildConfig;
 use crate::connection;
-use crate::keeper::EXIT_HOPELESS;
+use crate::keeper::{EXIT_HOPELESS, EXIT_REFUSED};
+use crate::membership;
 use crate::server::Server;
-use crate::stop::told_by_keeper;
+use crate::stop::{BugEndsProcess, told_by_keeper};
 
 /// Time for answers under way when the server stops.
 const DRAIN: Duration = Duration::from_millis(50);
+/// A timer that fires so late was held up with the whole process.
+const LATE: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, such as for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -25,6 +28,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// `config`: the JSON that the keeper gave it.
 #[must_use]
 pub fn run(config: &str) -> i32 {
+    // The keeper runs `/proc/self/exe`, after which people would see a process named "exe".
+    // SAFETY: the name is a static string that ends with NUL and has fewer than 16 bytes.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"ramlace".as_ptr()) };
     ignore_broken_pipes();
     let config: ChildConfig = match serde_json::from_str(config) {
         Ok(config) => config,
@@ -39,7 +45,7 @@ pub fn run(config: &str) -> i32 {
         Err(error) => {
             eprintln!("ramlace: {error}");
             ready.tell(&format!("error {error}"));
-            EXIT_HOPELESS
+            if membership::is_final(error.kind()) { EXIT_REFUSED } else { EXIT_HOPELESS }
         }
     }
 }
@@ -60,6 +66,8 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> Result<()> {
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async move {
         let server = Rc::new(Server::load(config, store)?);
+        // Before anybody can begin new ones: what one server hears comes in the order of its making.
+        server.resume_errands();
         for listener in listeners {
             // Strangers are answered from the first moment; what needs the map gets Retry.
             let listener = listener.into_listener()?;
@@ -70,8 +78,8 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> Result<()> {
         tokio::select! {
             joined = server.join_pool() => joined?,
             told = &mut stopped => return told,
+            () = server.stopping.notified() => return Ok(()),
         }
-        server.resume_errands();
         tokio::task::spawn_local(end_silent_sessions(server.clone()));
         ready.tell("ready");
         tokio::select! {
@@ -107,6 +115,7 @@ fn inherit_listener(fd: i32) -> Result<Inherited> {
 }
 
 async fn accept_all(server: Rc<Server>, mut listener: Listener) {
+    let _bug = BugEndsProcess;
     loop {
         match listener.accept().await {
             Ok(incoming) if (server.counters.connections.get() as usize) < limits::CONNECTIONS_MAX => {
@@ -124,16 +133,26 @@ async fn accept_all(server: Rc<Server>, mut listener: Listener) {
 
 /// Ends sessions that were not heard for too long. Sleeps while there is none.
 async fn end_silent_sessions(server: Rc<Server>) {
+    let _bug = BugEndsProcess;
     loop {
         let next = server.durable.borrow().sessions.next_expiry();
-        match next {
-            None => server.session_began.notified().await,
-            Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        let Some(moment) = next else {
+            server.session_began.notified().await;
+            continue;
+        };
+        tokio::time::sleep_until(moment.into()).await;
+        let now = clock::instant();
+        if now.duration_since(moment) >= LATE {
+            // This process was the silent one: what sessions said meanwhile has yet to be read.
+            server.durable.borrow_mut().sessions.heard_all(now);
         }
-        let expired = server.durable.borrow().sessions.expired(clock::instant());
+        let expired = server.durable.borrow().sessions.expired(now);
         for session in expired {
-            if let Err(error) = connection::end_session(&server, session) {
-                crate::durable::fatal(&error);
+            match connection::end_session(&server, session) {
+                // Room may come back: the session ends then.
+                Err(error) if error.kind() == ErrorKind::NoSpace => tokio::time::sleep(LATE / 2).await,
+                Err(error) => crate::durable::fatal(&error),
+                Ok(()) => {}
             }
         }
     }

@@ -77,6 +77,18 @@ pub enum Record<'state> {
     Slot(Cow<'state, SlotState>),
 }
 
+/// Appends a record's bytes, unless they are more than [`Records`] would read again.
+pub fn encode_checked(record: &Record<'_>, into: &mut Vec<u8>) -> Result<()> {
+    let start = into.len();
+    encode(record, into);
+    if into.len() - start > RECORD_BYTES_MAX {
+        let text = format!("a record of {} bytes is larger than {RECORD_BYTES_MAX}", into.len() - start);
+        into.truncate(start);
+        return Err(Error::new(ErrorKind::TooLarge, text));
+    }
+    Ok(())
+}
+
 /// Appends a record's bytes.
 pub fn encode(record: &Record<'_>, into: &mut Vec<u8>) {
     let start = into.len();

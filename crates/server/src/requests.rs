@@ -115,7 +115,7 @@ impl Server {
             }
             Request::Mutation(_, op) => op,
             Request::MakeDirectory(request) => {
-                Op::MakeDirectory { request, home: self.membership.next_home(map.slots()) }
+                Op::MakeDirectory { request, home: self.choose_home(&map) }
             }
         };
         if header.sequence == Sequence(0) {

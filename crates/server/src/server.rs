@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, Slot};
+use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, SessionId, Slot};
 use ramlace_cluster::CoordinatorConfig;
 use ramlace_namespace::{Command, Effect, ErrandAnswer, Query, Reply};
 use ramlace_store::Store;
@@ -128,7 +128,7 @@ impl Server {
         let pool = PoolId(parse_hex(&options.pool_id)?);
         let mut random = [0; 28];
         clock::entropy(&mut random)?;
-        let session = ramlace_base::SessionId(random[..16].try_into().expect("16 bytes"));
+        let session = SessionId(random[..16].try_into().expect("16 bytes"));
         let hash_seed = u64::from_le_bytes(random[16..24].try_into().expect("8 bytes"));
         let home_seed = u32::from_le_bytes(random[24..].try_into().expect("4 bytes"));
         let coordinator = options.coordinator.is_none().then_some(CoordinatorConfig {
@@ -189,6 +189,7 @@ impl Server {
 
     /// Gives a slot a client's command and waits for its answer, which may depend on other slots.
     pub async fn mutate(self: &Rc<Self>, slot: Slot, token: Token, command: Command) -> Result<Reply> {
+        self.check_session(token.session)?;
         let (sender, receiver) = oneshot::channel();
         // A retry takes the place of its first attempt, whose connection is gone.
         self.waiting.borrow_mut().insert(token, sender);
@@ -198,6 +199,27 @@ impl Server {
         }
         let superseded = || Error::new(ErrorKind::Retry, "a later attempt of the same request took over");
         receiver.await.unwrap_or_else(|_| Err(superseded()))
+    }
+
+    /// Refuses what a session asked for whose end came while the request waited: its traces are
+    /// gone from the slots, and nobody would remove new ones.
+    pub fn check_session(&self, session: SessionId) -> Result<()> {
+        if self.durable.borrow().sessions.contains(session) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Stale, "the session has ended while this request was under way"))
+    }
+
+    /// Tells every request of a session that waits for an answer that there will be none.
+    pub fn session_ended(&self, session: SessionId) {
+        self.waiting.borrow_mut().retain(|token, sender| {
+            let stays = token.session != session && !sender.is_closed();
+            if !stays {
+                let over = Error::new(ErrorKind::Stale, "the session has ended while this request was under way");
+                let _ = std::mem::replace(sender, oneshot::channel().0).send(Err(over));
+            }
+            stays
+        });
     }
 
     fn answer_waiting(&self, effect: &Effect) -> bool {

@@ -63,6 +63,11 @@ impl Sessions {
         }
     }
 
+    /// Gives every session a fresh time to be heard.
+    pub fn heard_all(&mut self, now: Instant) {
+        self.open.values_mut().for_each(|open| open.last_heard = now);
+    }
+
     /// Whether the session is open.
     pub fn contains(&self, session: SessionId) -> bool {
         self.open.contains_key(&session)

@@ -6,6 +6,19 @@ use ramlace_base::{Error, Result};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
+/// Held by a task: when the task panics, the process ends. A bug stops one server; its next life
+/// replays what was logged, while a task that is gone in silence would be missed for ever.
+pub struct BugEndsProcess;
+
+impl Drop for BugEndsProcess {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("ramlace: this is a bug; the server starts again");
+            std::process::exit(101);
+        }
+    }
+}
+
 /// Resolves when the keeper says stop. A keeper that has died says nothing: the server goes on,
 /// because the bytes matter more than tidiness.
 pub async fn told_by_keeper(stop_fd: i32) -> Result<()> {

@@ -5,35 +5,61 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use ramlace_base::{Sequence, SessionId, Slot, limits};
+use ramlace_base::{Error, ErrorKind, Result, Sequence, SessionId, Slot, limits};
 
 /// The chunk writes done, by slot and session.
 #[derive(Default)]
 pub struct WritesDone {
-    done: HashMap<(SessionId, Slot), BTreeSet<Sequence>>,
+    done: HashMap<(SessionId, Slot), Window>,
+}
+
+#[derive(Default)]
+struct Window {
+    /// Every write below has been answered or given up. Not logged: what a late attempt could still
+    /// do, it does in this life of the process.
+    below: Sequence,
+    done: BTreeSet<Sequence>,
 }
 
 impl WritesDone {
-    /// Whether this write is done already.
-    pub fn contains(&self, slot: Slot, session: SessionId, sequence: Sequence) -> bool {
-        self.done.get(&(session, slot)).is_some_and(|done| done.contains(&sequence))
+    /// Whether this write is done already. Forgets those below `below`: their writer knows the
+    /// answers, or has given up.
+    ///
+    /// Errors: `Stale` when the write itself is one of those, an attempt that was held up somewhere:
+    /// its bytes must not land on newer ones; `TooMany` when the session has too many under way.
+    pub fn admit(
+        &mut self,
+        slot: Slot,
+        session: SessionId,
+        sequence: Sequence,
+        below: Sequence,
+    ) -> Result<bool> {
+        let window = self.done.entry((session, slot)).or_default();
+        if below > window.below {
+            window.below = below;
+            window.done = window.done.split_off(&below);
+        }
+        if sequence < window.below {
+            return Err(Error::new(
+                ErrorKind::Stale,
+                format!("write {} of this session was answered or given up before", sequence.0),
+            ));
+        }
+        if sequence.0 - window.below.0 >= limits::REPLIES_PER_SESSION_MAX as u64 {
+            return Err(Error::new(
+                ErrorKind::TooMany,
+                format!("a session has at most {} writes under way in a slot", limits::REPLIES_PER_SESSION_MAX),
+            ));
+        }
+        Ok(window.done.contains(&sequence))
     }
 
     /// Notes a write. The oldest is forgotten beyond the limit: a session has no more under way.
     pub fn insert(&mut self, slot: Slot, session: SessionId, sequence: Sequence) {
-        let done = self.done.entry((session, slot)).or_default();
+        let done = &mut self.done.entry((session, slot)).or_default().done;
         done.insert(sequence);
         if done.len() > limits::REPLIES_PER_SESSION_MAX {
             done.pop_first();
-        }
-    }
-
-    /// Forgets writes below a number: their writer knows the answers.
-    pub fn acknowledge(&mut self, slot: Slot, session: SessionId, below: Sequence) {
-        if let Some(done) = self.done.get_mut(&(session, slot)) {
-            while done.first().is_some_and(|first| *first < below) {
-                done.pop_first();
-            }
         }
     }
 
@@ -46,7 +72,7 @@ impl WritesDone {
     pub fn iter(&self) -> impl Iterator<Item = (Slot, SessionId, Sequence)> {
         self.done
             .iter()
-            .flat_map(|((session, slot), done)| done.iter().map(|sequence| (*slot, *session, *sequence)))
+            .flat_map(|((session, slot), window)| window.done.iter().map(|sequence| (*slot, *session, *sequence)))
     }
 }
 
@@ -54,26 +80,49 @@ impl WritesDone {
 mod tests {
     use super::*;
 
+    const SLOT: Slot = Slot(3);
+    const SESSION: SessionId = SessionId([1; 16]);
+
+    fn admit(writes: &mut WritesDone, sequence: u64, below: u64) -> Result<bool> {
+        writes.admit(SLOT, SESSION, Sequence(sequence), Sequence(below))
+    }
+
     #[test]
     fn writes_are_remembered_until_acknowledged() {
-        let (slot, session) = (Slot(3), SessionId([1; 16]));
         let mut writes = WritesDone::default();
         for sequence in 1..=5 {
-            writes.insert(slot, session, Sequence(sequence));
+            writes.insert(SLOT, SESSION, Sequence(sequence));
         }
-        writes.acknowledge(slot, session, Sequence(4));
-        assert!(!writes.contains(slot, session, Sequence(3)));
-        assert!(writes.contains(slot, session, Sequence(4)));
-        assert!(!writes.contains(Slot(4), session, Sequence(4)));
-        writes.end_session(session);
+        assert!(admit(&mut writes, 1, 1).unwrap() && admit(&mut writes, 4, 4).unwrap());
+        assert!(!admit(&mut writes, 6, 4).unwrap());
+        assert!(!writes.admit(Slot(4), SESSION, Sequence(4), Sequence(4)).unwrap());
+        writes.end_session(SESSION);
         assert_eq!(writes.iter().count(), 0);
+    }
+
+    #[test]
+    fn an_attempt_that_was_given_up_is_refused_for_ever() {
+        let mut writes = WritesDone::default();
+        writes.insert(SLOT, SESSION, Sequence(5));
+        assert!(!admit(&mut writes, 6, 6).unwrap());
+        assert_eq!(admit(&mut writes, 5, 5).unwrap_err().kind(), ErrorKind::Stale);
+        assert_eq!(admit(&mut writes, 4, 1).unwrap_err().kind(), ErrorKind::Stale);
+    }
+
+    #[test]
+    fn a_session_has_only_so_many_writes_under_way() {
+        let limit = limits::REPLIES_PER_SESSION_MAX as u64;
+        let mut writes = WritesDone::default();
+        assert!(!admit(&mut writes, limit, 1).unwrap());
+        assert_eq!(admit(&mut writes, limit + 1, 1).unwrap_err().kind(), ErrorKind::TooMany);
+        assert!(!admit(&mut writes, limit + 1, 2).unwrap());
     }
 
     #[test]
     fn memory_is_bounded() {
         let mut writes = WritesDone::default();
         for sequence in 0..3000 {
-            writes.insert(Slot(0), SessionId::NONE, Sequence(sequence));
+            writes.insert(SLOT, SESSION, Sequence(sequence));
         }
         assert_eq!(writes.iter().count(), limits::REPLIES_PER_SESSION_MAX);
     }

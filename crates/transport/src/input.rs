@@ -54,13 +54,17 @@ impl Input {
     /// must be there, and `missing` fit behind what it holds.
     pub(crate) fn room(&mut self, missing: usize) -> &mut [u8] {
         debug_assert!(self.len() + missing <= INPUT_BYTES && self.has_buffer());
+        let count = self.room_bytes(missing);
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        let count = missing.max(self.wanted.saturating_sub(self.end));
-        let end = (self.end + count).min(self.buffer.len());
-        &mut self.buffer[self.end..end]
+        &mut self.buffer[self.end..self.end + count]
+    }
+
+    /// How long that room is, whether the buffer is there or not.
+    pub(crate) fn room_bytes(&self, missing: usize) -> usize {
+        missing.max(self.wanted.saturating_sub(self.len())).min(INPUT_BYTES - self.len())
     }
 
     /// Notes that a receive wrote `count` bytes into [`Input::room`].

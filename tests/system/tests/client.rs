@@ -156,6 +156,20 @@ fn truncation_races_leave_written_bytes_or_zeros() {
 }
 
 #[test]
+fn a_truncation_elsewhere_is_seen_behind_a_hole() {
+    let pool = TestPool::start(2, "128MiB");
+    let (here, there) = (pool.connect(true), pool.connect(false));
+    let file = here.open("/sparse", &striped(2)).unwrap();
+    file.truncate(300_000).unwrap();
+    assert_eq!(read(&file, 299_000, 2000), [0; 1000]);
+    there.truncate("/sparse", 10).unwrap();
+    // No lane was ever written, so none has heard of the truncation.
+    assert_eq!(read(&file, 0, 100), [0; 10]);
+    there.truncate("/sparse", 0).unwrap();
+    assert_eq!(read(&file, 0, 1), b"");
+}
+
+#[test]
 fn lost_replies_have_one_effect() {
     let pool = TestPool::start(2, "128MiB");
     let client = pool.connect(true);

@@ -44,9 +44,7 @@ def run(*arguments: str) -> Any:
 
     Raises ramlace.Error with the command's own sentence when it fails.
     """
-    done = subprocess.run(
-        [find(), *arguments, "--json"], capture_output=True, check=False, stdin=subprocess.DEVNULL
-    )
+    done = subprocess.run([find(), *arguments, "--json"], capture_output=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise _failure(arguments, done)
     text = done.stdout.decode().strip()

@@ -61,9 +61,7 @@ class Described:
         """Bytes of all elements."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def check(
-        self, name: str, shape: tuple[int, ...] | None, dtype: "DTypeLike | None", order: Order | None
-    ) -> None:
+    def check(self, name: str, shape: tuple[int, ...] | None, dtype: "DTypeLike | None", order: Order | None) -> None:
         """Raise ValueError, which names both, when the array is another than the caller expects."""
         import numpy as np
 

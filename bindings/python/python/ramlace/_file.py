@@ -236,9 +236,7 @@ def wrap(
     return io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
 
 
-def check_arguments(
-    mode: Mode, buffering: int, encoding: str | None, errors: str | None, newline: str | None
-) -> None:
+def check_arguments(mode: Mode, buffering: int, encoding: str | None, errors: str | None, newline: str | None) -> None:
     """Refuse what the built-in open refuses, before anything is created; ValueError."""
     if mode.text and buffering == 0:
         raise ValueError("can't have unbuffered text I/O")

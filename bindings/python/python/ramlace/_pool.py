@@ -114,9 +114,7 @@ class Pool:
     def down(self) -> None:
         """Stop the pool: every byte in it is gone. Only for pools of this user on this machine."""
         if self.name is None:
-            raise ValueError(
-                f"{self.locator} was reached by an address; stop it where it was started: ramlace down"
-            )
+            raise ValueError(f"{self.locator} was reached by an address; stop it where it was started: ramlace down")
         self.close()
         _command.run("down", "--pool", self.name)
 

@@ -87,20 +87,23 @@ fn stream(
     let is_stream = |place: &Place| match place {
         Place::Stream => true,
         // A pipe such as <(command), or a device.
-        Place::Local(path) => Side::Local(path.clone()).look(true).is_ok_and(|found| {
-            found.is_some_and(|found| found.kind == Kind::Stream)
-        }),
+        Place::Local(path) => Side::Local(path.clone())
+            .look(true)
+            .is_ok_and(|found| found.is_some_and(|found| found.kind == Kind::Stream)),
         Place::Pool(_) => false,
     };
-    if !is_stream(destination) && !(sources.len() == 1 && is_stream(&sources[0])) {
-        return sources.contains(&Place::Stream).then(|| {
-            Err(invalid("'-' is copied alone; write one source and one destination").into())
-        });
+    let [first, ..] = sources else { return None };
+    let streams = is_stream(destination) || (sources.len() == 1 && is_stream(first));
+    if !streams {
+        return sources
+            .contains(&Place::Stream)
+            .then(|| Err(invalid("'-' is copied alone; write one source and one destination").into()));
     }
     Some(match (sources, destination) {
-        ([Place::Pool(locator)], to @ (Place::Stream | Place::Local(_))) => {
-            pools.of(locator).map_err(Failure::from).and_then(|pool| cp_stream::out(&pool, &locator.path, to, output))
-        }
+        ([Place::Pool(locator)], to @ (Place::Stream | Place::Local(_))) => pools
+            .of(locator)
+            .map_err(Failure::from)
+            .and_then(|pool| cp_stream::out(&pool, &locator.path, to, output)),
         ([from @ (Place::Stream | Place::Local(_))], Place::Pool(locator)) => pools
             .of(locator)
             .map_err(Failure::from)
@@ -112,7 +115,8 @@ fn stream(
 
 /// The full path of each copy.
 fn plan(sources: &[Place], destination: &Place, pools: &mut Pools) -> Result<Vec<Root>> {
-    if !matches!(destination, Place::Pool(_)) && !sources.iter().any(|place| matches!(place, Place::Pool(_))) {
+    if !matches!(destination, Place::Pool(_)) && !sources.iter().any(|place| matches!(place, Place::Pool(_)))
+    {
         return Err(no_pool());
     }
     let to = side(destination, pools)?;

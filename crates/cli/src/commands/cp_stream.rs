@@ -55,7 +55,8 @@ pub fn into(from: &Place, pool: &Pool, path: &[u8], options: &CopyOptions, outpu
     let fresh = match to.look(true)? {
         None => true,
         Some(found) if found.kind == Kind::Directory => {
-            let text = format!("{} is a directory; name the file in it that {shown} shall become", to.shown());
+            let text =
+                format!("{} is a directory; name the file in it that {shown} shall become", to.shown());
             return Err(Error::new(ErrorKind::IsDirectory, text).into());
         }
         Some(_) => false,
@@ -95,7 +96,7 @@ pub fn into(from: &Place, pool: &Pool, path: &[u8], options: &CopyOptions, outpu
         }
         Err(Failure::Error(error)) => {
             drop(file);
-            Err(partial(error, &to, fresh, at, None).into())
+            Err(partial(&error, &to, fresh, at, None).into())
         }
         Err(other) => Err(other),
     }
@@ -105,7 +106,8 @@ fn open_source(from: &Place) -> Result<(File, String)> {
     match from {
         Place::Local(path) => {
             let shown = path.display().to_string();
-            let file = File::open(path).map_err(|error| Error::from_io(&error, format!("opening {shown}")))?;
+            let file =
+                File::open(path).map_err(|error| Error::from_io(&error, format!("opening {shown}")))?;
             Ok((file, shown))
         }
         _ => Ok((stdin()?, "standard input".to_owned())),
@@ -115,7 +117,8 @@ fn open_source(from: &Place) -> Result<(File, String)> {
 fn tell(bytes: u64, began: Instant, output: &mut Output) -> Done {
     if output.json {
         let seconds = began.elapsed().as_secs_f64();
-        return output.json(&json!({"files": 1, "bytes": bytes, "errors": 0, "given_up": false, "seconds": seconds}));
+        return output
+            .json(&json!({"files": 1, "bytes": bytes, "errors": 0, "given_up": false, "seconds": seconds}));
     }
     Ok(())
 }

@@ -24,9 +24,9 @@ pub fn run(_: &Args, output: &mut Output) -> Done {
     let findings = checks();
     let healthy = findings.iter().all(|finding| finding.state != State::Broken);
     if output.json {
-        let checks = findings.iter().map(|finding| {
-            json!({"name": finding.name, "state": finding.state.word(), "found": finding.found})
-        });
+        let checks = findings.iter().map(
+            |finding| json!({"name": finding.name, "state": finding.state.word(), "found": finding.found}),
+        );
         output.json(&json!({"healthy": healthy, "checks": checks.collect::<Vec<_>>()}))?;
     } else {
         let row = |finding: &Finding| {

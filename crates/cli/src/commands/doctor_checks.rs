@@ -69,7 +69,8 @@ fn setting(path: &str) -> Option<String> {
 
 fn kernel() -> Finding {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let number = |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
+    let number =
+        |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
     let mut parts = release.split('.').map(number);
     let version: (u32, u32) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if version < (5, 3) {
@@ -94,10 +95,13 @@ fn user_namespaces() -> Finding {
     let refusal = forbidden.iter().find(|(path, value)| setting(path).as_deref() == Some(value));
     match refusal {
         Some((path, value)) => {
-            let text = format!("{path} is {value}; ordinary users get stores in /dev/shm instead of private ones");
+            let text =
+                format!("{path} is {value}; ordinary users get stores in /dev/shm instead of private ones");
             finding("user namespaces", false, text)
         }
-        None => finding("user namespaces", true, "not forbidden; ordinary users may get private stores".into()),
+        None => {
+            finding("user namespaces", true, "not forbidden; ordinary users may get private stores".into())
+        }
     }
 }
 
@@ -111,7 +115,8 @@ fn private_store() -> Vec<Finding> {
     match StoreRoot::create(&options) {
         Ok(root) => {
             let huge = root.has_huge_pages();
-            let pages = if huge { "chunks get 2 MiB pages" } else { "chunks get 4 KiB pages, which is slower" };
+            let pages =
+                if huge { "chunks get 2 MiB pages" } else { "chunks get 4 KiB pages, which is slower" };
             vec![
                 finding("private store", true, format!("a trial worked: {}", root.notes().join(" "))),
                 finding("huge pages", huge, pages.to_owned()),
@@ -128,7 +133,8 @@ fn memory() -> Finding {
     match machine_memory() {
         Ok(memory) => {
             let enough = memory.available_bytes >= limits::STORE_BYTES_MIN + limits::STORE_MARGIN_BYTES;
-            let text = format!("{} available, by {}", format_bytes(memory.available_bytes), memory.limited_by);
+            let text =
+                format!("{} available, by {}", format_bytes(memory.available_bytes), memory.limited_by);
             Finding { name: "memory", state: if enough { State::Ok } else { State::Broken }, found: text }
         }
         Err(error) => broken("memory", &error),
@@ -138,7 +144,10 @@ fn memory() -> Finding {
 fn shared_memory() -> Finding {
     match rustix::fs::statvfs("/dev/shm") {
         Ok(stat) if stat.f_blocks > 0 => {
-            let text = format!("{} free, for stores where private ones are refused", format_bytes(stat.f_bavail * stat.f_frsize));
+            let text = format!(
+                "{} free, for stores where private ones are refused",
+                format_bytes(stat.f_bavail * stat.f_frsize)
+            );
             finding("/dev/shm", true, text)
         }
         Ok(_) => finding("/dev/shm", true, "without a limit of its own".into()),
@@ -155,7 +164,8 @@ fn chosen(path: &str) -> String {
 
 fn transparent_huge_pages() -> Finding {
     let directory = "/sys/kernel/mm/transparent_hugepage";
-    let (anonymous, shared) = (chosen(&format!("{directory}/enabled")), chosen(&format!("{directory}/shmem_enabled")));
+    let (anonymous, shared) =
+        (chosen(&format!("{directory}/enabled")), chosen(&format!("{directory}/shmem_enabled")));
     let text = format!(
         "enabled={anonymous}, shmem_enabled={shared}; private stores do not depend on the second, stores in /dev/shm do"
     );
@@ -164,10 +174,13 @@ fn transparent_huge_pages() -> Finding {
 
 fn fuse() -> Finding {
     let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    let helper = std::env::var_os("PATH")
-        .and_then(|path| std::env::split_paths(&path).map(|dir| dir.join("fusermount3")).find(|file| file.is_file()));
+    let helper = std::env::var_os("PATH").and_then(|path| {
+        std::env::split_paths(&path).map(|dir| dir.join("fusermount3")).find(|file| file.is_file())
+    });
     match (device, helper) {
-        (Err(error), _) => finding("FUSE", false, format!("/dev/fuse: {error}; the pool cannot be mounted here")),
+        (Err(error), _) => {
+            finding("FUSE", false, format!("/dev/fuse: {error}; the pool cannot be mounted here"))
+        }
         (Ok(_), None) if !rustix::process::geteuid().is_root() => {
             let text = "fusermount3 is not in PATH; only root can mount the pool (package fuse3)";
             finding("FUSE", false, text.into())
@@ -212,7 +225,9 @@ fn pools() -> Finding {
         Err(error) => return broken("pools", &error),
     };
     let state = |directory: &PoolDirectory| match pool_processes::find(&directory.secret_path()) {
-        Ok(running) if running.is_empty() => format!("{} (dead; 'ramlace up' or 'down' clears it)", directory.name()),
+        Ok(running) if running.is_empty() => {
+            format!("{} (dead; 'ramlace up' or 'down' clears it)", directory.name())
+        }
         Ok(running) => format!("{} ({} running)", directory.name(), count_servers(&running)),
         Err(error) => format!("{} ({error})", directory.name()),
     };

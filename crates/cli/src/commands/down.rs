@@ -5,7 +5,7 @@ use ramlace_base::{Error, ErrorKind};
 use ramlace_client::{PoolDirectory, pool_name};
 use serde_json::json;
 
-use super::up::option_for;
+use super::up_report::option_for;
 use crate::failure::Done;
 use crate::lock::DirectoryLock;
 use crate::output::Output;
@@ -38,7 +38,8 @@ pub fn run(_: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let (servers, mut notes) = stop_servers(&directory.secret_path())?;
     let freed = remove_stale_stores(&directory)?;
     if freed > 0 {
-        notes.push(format!("gave back {} of shared memory that killed servers had left", format_bytes(freed)));
+        notes
+            .push(format!("gave back {} of shared memory that killed servers had left", format_bytes(freed)));
     }
     directory.remove()?;
     drop(lock);

@@ -108,7 +108,13 @@ fn list(path: &OsString, in_full: bool, pools: &mut Pools) -> Result<Vec<Entry>>
         let entry = entry?;
         let name = entry.name.as_bytes().to_vec();
         let full = join(path, &name);
-        let entry = Entry { name, kind: entry.kind, inode: entry.inode.0, attributes: entry.attributes, target: None };
+        let entry = Entry {
+            name,
+            kind: entry.kind,
+            inode: entry.inode.0,
+            attributes: entry.attributes,
+            target: None,
+        };
         entries.extend(complete(&pool, &full, entry, in_full)?);
     }
     entries.sort_by(|a, b| a.name.cmp(&b.name));

@@ -18,6 +18,9 @@ pub mod stat;
 pub mod status;
 pub mod up;
 mod up_plan;
+mod up_report;
+
+use ramlace_client::POOL_VARIABLE;
 
 use crate::args::{Cli, Command};
 use crate::failure::Done;
@@ -26,11 +29,14 @@ use crate::place::Pools;
 
 /// Runs the command that was asked for.
 pub fn run(cli: &Cli, output: &mut Output) -> Done {
-    let mut pools = Pools::new(cli.pool.as_deref());
+    let variable = || std::env::var(POOL_VARIABLE).ok().filter(|name| !name.is_empty());
+    let named = cli.pool.clone().or_else(variable);
+    let named = named.as_deref();
+    let mut pools = Pools::new(named);
     match &cli.command {
-        Command::Up(args) => up::run(args, cli.pool.as_deref(), output),
-        Command::Down(args) => down::run(args, cli.pool.as_deref(), output),
-        Command::Status(args) => status::run(args, cli.pool.as_deref(), output),
+        Command::Up(args) => up::run(args, named, output),
+        Command::Down(args) => down::run(args, named, output),
+        Command::Status(args) => status::run(args, named, output),
         Command::Doctor(args) => doctor::run(args, output),
         Command::Ls(args) => ls::run(args, &mut pools, output),
         Command::Stat(args) => stat::run(args, &mut pools, output),
@@ -41,7 +47,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Done {
         Command::Ln(args) => ln::run(args, &mut pools, output),
         Command::Df(args) => df::run(args, &mut pools, output),
         Command::Layout(args) => layout::run(args, &mut pools, output),
-        Command::Serve(args) => serve::run(args, cli.pool.as_deref()),
+        Command::Serve(args) => serve::run(args, named),
         Command::ServeChild(args) => serve::run_child(args),
         Command::Completions(args) => completions::run(args, output),
     }

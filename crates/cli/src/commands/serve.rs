@@ -1,6 +1,6 @@
 //! `serve`: one server in the foreground; and the hidden process that its keeper starts.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use ramlace_base::{Error, ErrorKind, Result, limits, units};
@@ -8,6 +8,7 @@ use ramlace_client::{PoolDirectory, pool_name, read_secret_file};
 use ramlace_server::ServeOptions;
 
 use crate::failure::{Done, Failure};
+use crate::ready;
 use crate::show::hex;
 
 const EXAMPLES: &str = "\
@@ -96,13 +97,12 @@ pub fn run(args: &Args, named: Option<&str>) -> Done {
         // Fails only for the leader of a process group, which `up` never makes of a server.
         rustix::process::setsid().map_err(|errno| Error::from_io(&errno.into(), "leaving the terminal"))?;
     }
-    let ready = args.ready_fd.map(adopt).transpose()?;
-    let outcome = options(args, named).and_then(|mut options| {
-        // The name becomes part of the store's, which takes no dots.
-        options.pool_name = options.pool_name.replace('.', "_");
-        Ok(options)
-    });
-    let options = match outcome {
+    // In the foreground, people read where the server listens, and that it is ready.
+    let ready = match args.ready_fd {
+        Some(number) => Some(ready::adopt(number)?),
+        None => std::io::stdout().as_fd().try_clone_to_owned().ok(),
+    };
+    let options = match options(args, named) {
         Ok(options) => options,
         Err(error) => {
             if let Some(ready) = ready {
@@ -135,12 +135,20 @@ fn options(args: &Args, named: Option<&str>) -> Result<ServeOptions> {
     // A secret that others can read is refused before the server takes anything.
     read_secret_file(&secret_file)?;
     let socket = || directory.socket_path(ramlace_base::ServerId(args.server));
+    // The name becomes part of the store's, which takes no dots.
+    let name = name.replace('.', "_");
     Ok(args.options_of(name, pool_id(args)?, args.unix.clone().unwrap_or_else(socket), secret_file))
 }
 
 impl Args {
     /// What the server is told, with what the arguments may leave open.
-    pub fn options_of(&self, name: String, pool_id: String, unix: PathBuf, secret_file: PathBuf) -> ServeOptions {
+    pub fn options_of(
+        &self,
+        name: String,
+        pool_id: String,
+        unix: PathBuf,
+        secret_file: PathBuf,
+    ) -> ServeOptions {
         ServeOptions {
             pool_name: name,
             pool_id,
@@ -166,7 +174,9 @@ pub fn default_slots(servers: u16) -> u32 {
 
 fn pool_id(args: &Args) -> Result<String> {
     match &args.pool_id {
-        Some(id) if id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) => Ok(id.to_ascii_lowercase()),
+        Some(id) if id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            Ok(id.to_ascii_lowercase())
+        }
         Some(id) => Err(Error::new(
             ErrorKind::Invalid,
             format!("'{}' is no id of a pool, which has 32 hexadecimal digits", id.escape_debug()),
@@ -188,24 +198,6 @@ pub fn random_pool_id() -> Result<String> {
     Ok(hex(&id))
 }
 
-/// Takes over the descriptor that `up` left open for this process.
-#[allow(unsafe_code)]
-fn adopt(number: i32) -> Result<OwnedFd> {
-    let refuse = |why: &str| Error::new(ErrorKind::BadHandle, format!("--ready-fd {number}: {why}"));
-    if number <= 2 {
-        return Err(refuse("standard input, output and error are taken"));
-    }
-    if std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_err() {
-        return Err(refuse("no such descriptor is open"));
-    }
-    // SAFETY: the number is open; it was given to this process for this use alone, at its start,
-    // before anything else in it could have opened a descriptor of that number.
-    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
-    rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)
-        .map_err(|errno| Error::from_io(&errno.into(), "taking over --ready-fd"))?;
-    Ok(descriptor)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,12 +213,5 @@ mod tests {
         let id = random_pool_id().unwrap();
         assert_eq!(id.len(), 32);
         assert_ne!(id, random_pool_id().unwrap());
-    }
-
-    #[test]
-    fn a_descriptor_that_is_not_open_is_refused() {
-        for number in [-1, 0, 2, 1_000_000] {
-            assert_eq!(adopt(number).unwrap_err().kind(), ErrorKind::BadHandle, "{number}");
-        }
     }
 }

@@ -168,6 +168,9 @@ mod tests {
         let row = Row { server: 1, address: "a:1".into(), status: Err(error) };
         assert_eq!(cells(&row).len(), 10);
         let value = as_json("lab", &[row]);
-        assert_eq!((&value["healthy"], &value["servers"][0]["state"]), (&json!(false), &json!("not answering")));
+        assert_eq!(
+            (&value["healthy"], &value["servers"][0]["state"]),
+            (&json!(false), &json!("not answering"))
+        );
     }
 }

@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::units::{format_bytes, parse_bytes};
 use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
-use ramlace_client::{POOL_DEFAULT, PoolDirectory, PoolFile, PoolFileServer, pool_name};
+use ramlace_client::{PoolDirectory, PoolFile, PoolFileServer, pool_name};
 use ramlace_server::ServeOptions;
-use serde_json::json;
 
 use super::serve::{default_slots, random_pool_id};
 use super::up_plan::{Addresses, share_memory};
+use super::up_report::{Report, option_for};
 use crate::daemon::{Daemon, wait_until};
 use crate::failure::Done;
 use crate::lock::DirectoryLock;
 use crate::output::Output;
-use crate::stop::{count_servers, remove_stale_stores, stop_servers};
 use crate::pool_processes;
+use crate::stop::{count_servers, remove_stale_stores, stop_servers};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,7 +80,8 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         let _ = directory.remove();
     })?;
     let memory = store_bytes * u64::from(args.servers);
-    tell(&file, &directory, &addresses, memory, &notes, began.elapsed(), output)
+    let report = Report { file: &file, directory: &directory, addresses: &addresses, memory, notes: &notes };
+    report.tell(began.elapsed(), output)
 }
 
 /// Refuses a pool that runs; clears away what a dead one left.
@@ -108,7 +109,10 @@ fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
         for entry in &names {
             std::fs::remove_file(entry.path()).map_err(doing)?;
         }
-        notes.push(format!("removed what a pool that is no longer running left in {}", directory.path().display()));
+        notes.push(format!(
+            "removed what a pool that is no longer running left in {}",
+            directory.path().display()
+        ));
         directory.create()?;
     }
     let freed = remove_stale_stores(directory)?;
@@ -119,7 +123,12 @@ fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
 }
 
 /// Server 0 first, for it has the coordinator; the others at once when it listens.
-fn start(args: &Args, directory: &PoolDirectory, addresses: &Addresses, store_bytes: u64) -> Result<PoolFile> {
+fn start(
+    args: &Args,
+    directory: &PoolDirectory,
+    addresses: &Addresses,
+    store_bytes: u64,
+) -> Result<PoolFile> {
     let pool_id = random_pool_id()?;
     let options = |server: u16, coordinator: Option<String>| ServeOptions {
         pool_name: directory.name().to_owned(),
@@ -162,58 +171,4 @@ fn start(args: &Args, directory: &PoolDirectory, addresses: &Addresses, store_by
     };
     directory.write_pool_file(&file)?;
     Ok(file)
-}
-
-/// ` --pool NAME`, where it must be said.
-pub fn option_for(name: &str) -> String {
-    if name == POOL_DEFAULT { String::new() } else { format!(" --pool {name}") }
-}
-
-/// What runs now, and the next commands.
-fn tell(
-    file: &PoolFile,
-    directory: &PoolDirectory,
-    addresses: &Addresses,
-    memory: u64,
-    notes: &[String],
-    took: Duration,
-    output: &mut Output,
-) -> Done {
-    let first = file.servers.first().map_or("", |server| &server.tcp);
-    if output.json {
-        return output.json(&json!({
-            "pool": file.name, "id": file.pool, "directory": directory.path(), "memory_bytes": memory,
-            "address": first, "seconds": took.as_secs_f64(), "notes": notes,
-            "servers": file.servers.iter().map(|server| json!({
-                "server": server.server, "tcp": server.tcp, "unix": server.unix, "keeper_pid": server.keeper_pid,
-                "log": directory.log_path(server.id()),
-            })).collect::<Vec<_>>(),
-        }));
-    }
-    let count = file.servers.len();
-    output.line(format_args!(
-        "Pool '{}' is up: {count} server{}, {}, in {:.2} s. Try:\n",
-        file.name,
-        if count == 1 { "" } else { "s" },
-        format_bytes(memory),
-        took.as_secs_f64()
-    ))?;
-    let option = option_for(&file.name);
-    for (command, meaning) in [
-        (format!("ramlace cp{option} FILE ramlace:/"), "copy a file in"),
-        (format!("ramlace ls{option} -l /"), "look at what is there"),
-        (format!("ramlace cp{option} ramlace:/FILE -"), "copy it out, here to standard output"),
-        (format!("ramlace status{option}"), "see how the servers are"),
-        (format!("ramlace down{option}"), "stop the pool; what it holds is gone"),
-    ] {
-        output.line(format_args!("  {command:<38} # {meaning}"))?;
-    }
-    if addresses.is_reachable_from_elsewhere() {
-        output.line(format_args!(
-            "\nFrom other machines: copy {} there (readable by you alone), then\n\n  \
-             RAMLACE_SECRET_FILE=secret ramlace ls ramlace://{first}/",
-            directory.secret_path().display()
-        ))?;
-    }
-    Ok(())
 }

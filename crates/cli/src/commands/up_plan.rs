@@ -20,16 +20,21 @@ impl Addresses {
         let refuse = |text: String| Err(Error::new(ErrorKind::Invalid, text));
         let parts = listen.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
         let Some((host, Ok(port))) = parts.filter(|(host, _)| !host.is_empty()) else {
-            return refuse(format!("'{listen}' is no address to listen on; write ADDRESS:PORT, such as 127.0.0.1:0"));
+            return refuse(format!(
+                "'{listen}' is no address to listen on; write ADDRESS:PORT, such as 127.0.0.1:0"
+            ));
         };
         if port != 0 && port.checked_add(servers - 1).is_none() {
-            return refuse(format!("{servers} servers need the ports from {port} on, but ports end at 65535"));
+            return refuse(format!(
+                "{servers} servers need the ports from {port} on, but ports end at 65535"
+            ));
         }
         if advertise.is_some() && port == 0 {
-            return refuse(format!("--advertise needs a port that is known: write --listen {host}:PORT as well"));
+            return refuse(format!(
+                "--advertise needs a port that is known: write --listen {host}:PORT as well"
+            ));
         }
-        let addresses =
-            Addresses { host: host.to_owned(), port, advertise: advertise.map(str::to_owned) };
+        let addresses = Addresses { host: host.to_owned(), port, advertise: advertise.map(str::to_owned) };
         if advertise.is_none() && addresses.ip().is_some_and(|ip| ip.is_unspecified()) {
             return refuse(format!(
                 "nobody can connect to {host}; add --advertise HOST, the name by which others know this machine"
@@ -112,7 +117,10 @@ mod tests {
         assert_eq!(addresses.listen(2), "127.0.0.1:0");
         assert!(!addresses.is_reachable_from_elsewhere());
         let addresses = Addresses::parse("[::]:7000", Some("node"), 2).unwrap();
-        assert_eq!((addresses.listen(1), addresses.advertise(1)), ("[::]:7001".into(), Some("node:7001".into())));
+        assert_eq!(
+            (addresses.listen(1), addresses.advertise(1)),
+            ("[::]:7001".into(), Some("node:7001".into()))
+        );
     }
 
     #[test]

@@ -53,10 +53,15 @@ impl OpenFile {
                 ErrorKind::IsDirectory,
                 format!("{} is a directory, which no file overwrites", side.shown()),
             )),
-            Some(_) if options.hints != Default::default() && matches!(side, Side::Pool(..)) => Err(Error::new(
-                ErrorKind::Exists,
-                format!("{} is there, and its layout is fixed; remove it first, or copy to a new name", side.shown()),
-            )),
+            Some(_) if options.hints != Default::default() && matches!(side, Side::Pool(..)) => {
+                Err(Error::new(
+                    ErrorKind::Exists,
+                    format!(
+                        "{} is there, and its layout is fixed; remove it first, or copy to a new name",
+                        side.shown()
+                    ),
+                ))
+            }
             Some(_) => empty(side).map(|file| Created { file, fresh: false }),
             // A link that leads nowhere: the file is made where it points.
             None => through_link(side, mode, options).map(|file| Created { file, fresh: false }),
@@ -119,7 +124,9 @@ impl OpenFile {
     /// Sets the size.
     pub fn set_size(&self, size: u64) -> Result<()> {
         match self {
-            OpenFile::Local(file) => file.set_len(size).map_err(|error| Error::from_io(&error, "setting the size")),
+            OpenFile::Local(file) => {
+                file.set_len(size).map_err(|error| Error::from_io(&error, "setting the size"))
+            }
             OpenFile::Pool(file) => file.truncate(size),
         }
     }

@@ -63,6 +63,9 @@ pub struct Found {
     pub sparse: bool,
 }
 
+/// The entries of a directory: names, and what they are.
+pub type Entries<'a> = Box<dyn Iterator<Item = Result<(Vec<u8>, Found)>> + 'a>;
+
 impl Side {
     /// The path for people.
     pub fn shown(&self) -> String {
@@ -107,7 +110,7 @@ impl Side {
     }
 
     /// The entries of this directory with what they are; links are not followed.
-    pub fn list(&self) -> Result<Box<dyn Iterator<Item = Result<(Vec<u8>, Found)>> + '_>> {
+    pub fn list(&self) -> Result<Entries<'_>> {
         match self {
             Side::Local(path) => {
                 let entries = fs::read_dir(path).map_err(|error| self.tell(&error))?;
@@ -132,10 +135,9 @@ impl Side {
     /// Makes a directory.
     pub fn make_directory(&self, mode: u16) -> Result<()> {
         match self {
-            Side::Local(path) => fs::DirBuilder::new()
-                .mode(mode.into())
-                .create(path)
-                .map_err(|error| self.tell(&error)),
+            Side::Local(path) => {
+                fs::DirBuilder::new().mode(mode.into()).create(path).map_err(|error| self.tell(&error))
+            }
             Side::Pool(pool, path) => pool.mkdir(path, mode).map(drop),
         }
     }
@@ -145,9 +147,9 @@ impl Side {
         match self {
             Side::Local(path) => fs::set_permissions(path, fs::Permissions::from_mode(mode.into()))
                 .map_err(|error| self.tell(&error)),
-            Side::Pool(pool, path) => {
-                pool.set_attributes(path, &AttributeChanges { mode: Some(mode), ..Default::default() }).map(drop)
-            }
+            Side::Pool(pool, path) => pool
+                .set_attributes(path, &AttributeChanges { mode: Some(mode), ..Default::default() })
+                .map(drop),
         }
     }
 
@@ -165,8 +167,9 @@ impl Side {
     /// Makes a link.
     pub fn make_link(&self, target: &[u8]) -> Result<()> {
         match self {
-            Side::Local(path) => std::os::unix::fs::symlink(OsStr::from_bytes(target), path)
-                .map_err(|error| self.tell(&error)),
+            Side::Local(path) => {
+                std::os::unix::fs::symlink(OsStr::from_bytes(target), path).map_err(|error| self.tell(&error))
+            }
             Side::Pool(pool, path) => pool.symlink(target, path).map(drop),
         }
     }
@@ -201,7 +204,9 @@ fn local_found(metadata: &fs::Metadata) -> Found {
         },
         size: metadata.len(),
         mode: (metadata.mode() & 0o7777) as u16,
-        modified: Timestamp { nanos: metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec()) },
+        modified: Timestamp {
+            nanos: metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec()),
+        },
         identity: Identity::Local(metadata.dev(), metadata.ino()),
         sparse: metadata.blocks() * 512 < metadata.len(),
     }

@@ -130,10 +130,7 @@ impl Transfer {
         if sparse && self.source.next_data(start).is_none_or(|data| data >= end) {
             return self.hole_to(end);
         }
-        let count = self
-            .source
-            .read_at(buffer, start)
-            .map_err(|error| told_of(error, &self.task.from))?;
+        let count = self.source.read_at(buffer, start).map_err(|error| told_of(error, &self.task.from))?;
         if count < buffer.len() {
             return Err(Error::new(
                 ErrorKind::Stale,
@@ -173,18 +170,21 @@ impl Transfer {
         let failure = self.failure.into_inner().expect("nobody panicked with the lock");
         let (written, size) = (self.written.into_inner(), self.task.found.size);
         let outcome = match failure {
-            None => self.destination.finish(self.task.found.modified).map_err(|error| told_of(error, &self.task.to)),
+            None => self
+                .destination
+                .finish(self.task.found.modified)
+                .map_err(|error| told_of(error, &self.task.to)),
             Some(error) => {
                 drop(self.destination);
                 Err(error)
             }
         };
-        outcome.map_err(|error| partial(error, &self.task.to, self.fresh, written, Some(size)))
+        outcome.map_err(|error| partial(&error, &self.task.to, self.fresh, written, Some(size)))
     }
 }
 
 /// Adds to a failed copy's error what was written and what became of it.
-pub fn partial(error: Error, to: &Side, fresh: bool, written: u64, size: Option<u64>) -> Error {
+pub fn partial(error: &Error, to: &Side, fresh: bool, written: u64, size: Option<u64>) -> Error {
     let of = size.map_or(String::new(), |size| format!(" of {}", format_bytes(size)));
     let fate = match fresh.then(|| to.unlink()) {
         Some(Ok(())) => "the partial copy was removed".to_owned(),
@@ -192,7 +192,14 @@ pub fn partial(error: Error, to: &Side, fresh: bool, written: u64, size: Option<
         None => format!("{} was overwritten and is incomplete", to.shown()),
     };
     let kind = error.kind();
-    Error::new(kind, format!("{}; {}{of} ({written} bytes) had been written, {fate}", error.message(), format_bytes(written)))
+    Error::new(
+        kind,
+        format!(
+            "{}; {}{of} ({written} bytes) had been written, {fate}",
+            error.message(),
+            format_bytes(written)
+        ),
+    )
 }
 
 /// The client's errors name the file already; those of local files do not.

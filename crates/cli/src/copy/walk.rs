@@ -46,7 +46,8 @@ impl Walker<'_> {
             }
         };
         if found.kind == Kind::Directory && !self.options.recursive {
-            let text = format!("{} is a directory; cp -r copies it with all that is in it", root.from.shown());
+            let text =
+                format!("{} is a directory; cp -r copies it with all that is in it", root.from.shown());
             (self.complain)(Error::new(ErrorKind::IsDirectory, text));
             return later;
         }
@@ -90,7 +91,11 @@ impl Walker<'_> {
                 _ => {
                     return Err(Error::new(
                         ErrorKind::NotDirectory,
-                        format!("{} is there and no directory; it stays, {} is not copied", to.shown(), from.shown()),
+                        format!(
+                            "{} is there and no directory; it stays, {} is not copied",
+                            to.shown(),
+                            from.shown()
+                        ),
                     ));
                 }
             },

@@ -135,10 +135,12 @@ impl Connection {
     async fn fill(&mut self, missing: usize, patience: Patience) -> Result<usize> {
         self.send_output().await?;
         let input = &mut self.input;
+        // All of the room is asked for: less than that means drained, which saves the call that
+        // would only be told to wait.
+        let wanted = input.room_bytes(missing);
         let received = self
             .socket
-            // The room may be as small as what is missing: only less than that means drained.
-            .receive(patience, missing, |socket| {
+            .receive(patience, wanted, |socket| {
                 if !input.has_buffer() {
                     input.lend_buffer(buffers::borrow_input());
                 }

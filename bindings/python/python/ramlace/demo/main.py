@@ -40,9 +40,7 @@ class Demo:
         asked = self.asked
         say(f"measuring: {place.title}")
         sums = cases.measure_sums(self.team, asked.workers, place, asked.repeat)
-        means = cases.measure_bootstrap(
-            self.team, asked.workers, place, asked.repeat, asked.replicates, asked.seed
-        )
+        means = cases.measure_bootstrap(self.team, asked.workers, place, asked.repeat, asked.replicates, asked.seed)
         for rows, row in ((self.sums, sums), (self.bootstrap, means)):
             if rows:
                 cases.agree(f"{place.title} beside {rows[0].place.title}", rows[0].result, row.result)

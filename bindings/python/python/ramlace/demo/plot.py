@@ -25,9 +25,7 @@ def draw(sums: list[Row], bootstrap: list[Row], memcpy: float, title: str, targe
 
     figure, panels = pyplot.subplots(1, 2, figsize=(13, 5), sharex=False, layout="constrained")
     figure.suptitle(title)
-    for panel, rows, name in zip(
-        panels, (sums, bootstrap), ("column sums", "bootstrap of the means"), strict=True
-    ):
+    for panel, rows, name in zip(panels, (sums, bootstrap), ("column sums", "bootstrap of the means"), strict=True):
         _panel(panel, rows, memcpy, name)
     paths = [target.with_suffix(suffix) for suffix in (".png", ".svg")]
     for path in paths:
@@ -53,7 +51,5 @@ def _panel(panel, rows: list[Row], memcpy: float, name: str) -> None:  # type: i
     panel.set_xlabel("GB/s looked at by all workers together")
     panel.set_title(name)
     # Room for the numbers at the ends of the bars.
-    panel.set_xlim(
-        0, 1.35 * max(memcpy, *(m.gigabytes_per_second for r in rows for m in (r.sequential, r.parallel)))
-    )
+    panel.set_xlim(0, 1.35 * max(memcpy, *(m.gigabytes_per_second for r in rows for m in (r.sequential, r.parallel))))
     panel.legend(loc="lower right", fontsize=8)

@@ -117,9 +117,7 @@ class Team:
         code = process.exitcode
         if code is not None and code < 0:
             return DemoError(f"{process.name} (pid {process.pid}) was killed by {signal.Signals(-code).name}")
-        return DemoError(
-            f"{process.name} (pid {process.pid}) ended with exit code {code} in the middle of its work"
-        )
+        return DemoError(f"{process.name} (pid {process.pid}) ended with exit code {code} in the middle of its work")
 
 
 def _serve(connection: Connection) -> None:

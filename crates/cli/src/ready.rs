@@ -1,0 +1,35 @@
+//! The descriptor by which a server tells `up` how it is: the one room of this crate with `unsafe`.
+#![allow(unsafe_code)]
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use ramlace_base::{Error, ErrorKind, Result};
+
+/// Takes over the descriptor that `up` left open for this process.
+pub fn adopt(number: i32) -> Result<OwnedFd> {
+    let refuse = |why: &str| Error::new(ErrorKind::BadHandle, format!("--ready-fd {number}: {why}"));
+    if number <= 2 {
+        return Err(refuse("standard input, output and error are taken"));
+    }
+    if std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_err() {
+        return Err(refuse("no such descriptor is open"));
+    }
+    // SAFETY: the number is open; it was given to this process for this use alone, at its start,
+    // before anything else in it could have opened a descriptor of that number.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)
+        .map_err(|errno| Error::from_io(&errno.into(), "taking over --ready-fd"))?;
+    Ok(descriptor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_that_is_not_open_is_refused() {
+        for number in [-1, 0, 2, 1_000_000] {
+            assert_eq!(adopt(number).unwrap_err().kind(), ErrorKind::BadHandle, "{number}");
+        }
+    }
+}
