@@ -230,7 +230,10 @@ def keep_reading(line: Line, pool: str, local: bool, path: str, seed: int, lengt
 def write_for_ever(line: Line, pool: str, local: bool, path: str, length: int) -> None:
     """Write a file over and over, to be killed in the middle of it."""
     data = pattern(1, length)
-    with ramlace.connect(pool, local=local) as connected, connected.open(path, "wb", buffering=0) as file:
+    with (
+        ramlace.connect(pool, local=local) as connected,
+        connected.open(path, "wb", buffering=0, stripe_unit=64 * KIB) as file,
+    ):
         line.ready()
         while True:
             file.pwrite(data, 0)

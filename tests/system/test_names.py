@@ -166,7 +166,7 @@ def test_what_is_wrong_with_a_path_has_posix_errno(shared_pool: Pool, place: str
 
 def test_deep_trees_are_made_walked_and_removed(shared_pool: Pool, place: str) -> None:
     with shared_pool.connect() as pool:
-        path = place + "/d" * 1500
+        path = place + "/d" * 150
         pool.makedirs(path)
         with pool.open(f"{path}/x", "xb", buffering=0) as file:
             file.write(b"deep")
@@ -186,11 +186,8 @@ def test_offsets_beyond_the_largest_file_change_nothing(shared_pool: Pool, place
             file.write(b"content")
             for offset in HUGE:
                 fails(errno.EFBIG, lambda offset=offset: file.pwrite(b"x" * 10, offset))
-                buffer = bytearray(10)
-                try:
-                    assert file.pread_into(buffer, offset) == 0
-                except ramlace.Error as error:
-                    assert error.errno in (errno.EFBIG, errno.EINVAL), error
+                # As everywhere: there is nothing beyond the end.
+                assert file.pread_into(bytearray(10), offset) == 0
             for size in HUGE[1:]:
                 if size > 1 << 62:
                     fails(errno.EFBIG, lambda size=size: file.truncate(size))
@@ -236,7 +233,7 @@ def test_a_width_that_makes_no_sense_is_refused_and_a_wide_one_narrowed(shared_p
     with shared_pool.connect() as pool:
         fails(errno.EINVAL, lambda: pool.open(f"{place}/x", "wb", width=0))
         with pytest.raises((ramlace.Error, OverflowError)):
-            pool.open(f"{place}/x", "wb", width=1 << 16)
+            pool.array(f"{place}/x", (10,), "uint8", width=1 << 16)
         assert names(pool, place) == set()
         # More lanes than servers: as many as there are.
         pool.open(f"{place}/x", "wb", width=4000).close()

@@ -45,7 +45,7 @@ def silence(shared_pool: Pool) -> Iterator[Silence]:
         work = (clients.write_for_ever, shared_pool.name, False, "/file-of-the-dead", 4 * MIB)
         with clients.running(work) as (victim,):
             # It is one session more on this server too, once its bytes come here.
-            eventually(lambda: shared_pool.status()[server]["sessions"] > sessions)
+            assert eventually(lambda: shared_pool.status()[server]["sessions"] > sessions)
             victim.process.kill()
         readers = []
         try:

@@ -283,3 +283,7 @@ pub fn fatal(error: &Error) -> ! {
     eprintln!("ramlace: the operation log cannot be written; the server starts again: {error}");
     std::process::exit(1);
 }
+
+#[cfg(test)]
+#[path = "durable_tests.rs"]
+mod tests;

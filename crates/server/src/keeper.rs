@@ -127,7 +127,9 @@ impl Keeper {
             } else {
                 (pause * 2).clamp(Duration::from_millis(10), RESTART_PAUSE_MAX)
             };
-            std::thread::sleep(pause);
+            if signals.next_within(pause)?.is_some_and(|signal| signal != libc::SIGCHLD) {
+                break Ok(());
+            }
             self.config.restarts += 1;
         };
         // Another server may own the path by now only if this one's socket was removed first.

@@ -207,13 +207,16 @@ mod tests {
     #[test]
     fn a_lost_chunk_accepts_only_a_whole_write() {
         let mut loss = Loss::new(100, 250);
-        assert_eq!(loss.below, 300);
-        assert!(loss.touches(range(299, 301)) && !loss.touches(range(300, 400)));
+        assert!(loss.touches(range(249, 251)) && !loss.touches(range(250, 400)));
         assert!(!loss.accepts_write(range(100, 199)) && !loss.accepts_write(range(150, 250)));
         assert!(loss.accepts_write(range(100, 200)) && loss.accepts_write(range(300, 301)));
         assert!(loss.recover(range(100, 200)) && !loss.recover(range(120, 130)));
         assert!(!loss.touches(range(100, 200)) && loss.touches(range(100, 201)));
         assert!(loss.accepts_write(range(120, 130)));
+        // The last chunk is whole as far as the file had it.
+        assert!(!loss.accepts_write(range(200, 249)) && loss.accepts_write(range(200, 250)));
+        assert!(loss.recover(range(200, 250)) && !loss.is_over());
+        assert!(loss.recover(range(0, 100)) && loss.is_over());
     }
 
     #[test]
@@ -221,9 +224,11 @@ mod tests {
         let mut loss = Loss::new(100, 300);
         loss.recover(range(200, 300));
         loss.cut(150);
-        assert!(loss.touches(range(0, 1)) && loss.touches(range(150, 160)));
-        assert!(!loss.touches(range(200, 300)));
+        assert!(loss.touches(range(0, 1)) && loss.touches(range(149, 160)));
+        assert!(!loss.touches(range(150, 300)));
         assert!(loss.recovered.is_empty());
+        loss.cut(0);
+        assert!(loss.is_over());
     }
 
     #[test]

@@ -22,6 +22,8 @@ mod requests;
 mod server;
 mod sessions;
 mod stop;
+#[cfg(test)]
+mod testing;
 mod writes;
 
 pub use config::ServeOptions;

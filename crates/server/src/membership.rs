@@ -231,7 +231,7 @@ impl Server {
 
 /// Whether the coordinator has decided against this server and its bytes: it was forgotten, or the
 /// pool that they belong to is gone.
-fn is_final(kind: ErrorKind) -> bool {
+pub fn is_final(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotPermitted | ErrorKind::Stale | ErrorKind::Invalid)
 }
 

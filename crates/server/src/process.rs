@@ -42,15 +42,34 @@ pub fn run(config: &str) -> i32 {
     let mut ready = Ready(config.ready_fd);
     match serve(config, &mut ready) {
         Ok(()) => 0,
-        Err(error) => {
+        Err(Ending { error, code }) => {
             eprintln!("ramlace: {error}");
             ready.tell(&format!("error {error}"));
-            if membership::is_final(error.kind()) { EXIT_REFUSED } else { EXIT_HOPELESS }
+            code
         }
     }
 }
 
-fn serve(config: ChildConfig, ready: &mut Ready) -> Result<()> {
+/// Why the child ends, and the exit code that tells the keeper what to do about it.
+struct Ending {
+    error: Error,
+    code: i32,
+}
+
+impl From<Error> for Ending {
+    fn from(error: Error) -> Ending {
+        Ending { error, code: EXIT_HOPELESS }
+    }
+}
+
+impl Ending {
+    fn by_coordinator(error: Error) -> Ending {
+        let code = if membership::is_final(error.kind()) { EXIT_REFUSED } else { EXIT_HOPELESS };
+        Ending { error, code }
+    }
+}
+
+fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Ending> {
     let root = StoreRoot::from_inherited(config.store_fd, &config.store_arguments)?;
     let mut store = Store::open(root)?;
     if config.options.reserve {
@@ -76,8 +95,8 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> Result<()> {
         let stopped = told_by_keeper(stop_fd);
         tokio::pin!(stopped);
         tokio::select! {
-            joined = server.join_pool() => joined?,
-            told = &mut stopped => return told,
+            joined = server.join_pool() => joined.map_err(Ending::by_coordinator)?,
+            told = &mut stopped => return Ok(told?),
             () = server.stopping.notified() => return Ok(()),
         }
         tokio::task::spawn_local(end_silent_sessions(server.clone()));

@@ -4,6 +4,9 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ramlace_base::units::format_bytes;
+
+use crate::show::duration_text;
 
 /// Copies that are faster show nothing.
 const DELAY: Duration = Duration::from_secs(1);
@@ -26,10 +29,11 @@ impl Progress {
         if !self.wanted || self.began.elapsed() < DELAY {
             return;
         }
-        let bar = self.bar.get_or_insert_with(|| new_bar(total.is_some(), self.began.elapsed()));
+        let bar = self.bar.get_or_insert_with(|| new_bar(total.is_some()));
         if let Some(total) = total {
             bar.set_length(total);
         }
+        bar.set_message(pace(done, total, self.began.elapsed()));
         bar.set_position(done);
     }
 
@@ -50,14 +54,34 @@ impl Drop for Progress {
     }
 }
 
-fn new_bar(has_total: bool, elapsed: Duration) -> ProgressBar {
+/// Bytes a second since the beginning, and the time that the rest takes at that pace.
+fn pace(done: u64, total: Option<u64>, elapsed: Duration) -> String {
+    let rate = done as f64 / elapsed.as_secs_f64().max(1e-3);
+    let left = total.filter(|_| rate > 0.0).map(|total| total.saturating_sub(done) as f64 / rate);
+    let left =
+        left.map_or(String::new(), |seconds| format!("  {} left", duration_text((seconds * 1000.0) as u64)));
+    format!("{}/s{left}", format_bytes(rate as u64))
+}
+
+fn new_bar(has_total: bool) -> ProgressBar {
     let template = if has_total {
-        "{wide_bar} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta} left"
+        "{wide_bar} {binary_bytes}/{binary_total_bytes}  {msg}"
     } else {
-        "{spinner} {binary_bytes}  {binary_bytes_per_sec}"
+        "{spinner} {binary_bytes}  {msg}"
     };
     let style = ProgressStyle::with_template(template).expect("the template is constant");
-    ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10))
-        .with_style(style)
-        .with_elapsed(elapsed)
+    ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10)).with_style(style)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_is_that_of_the_whole_copy() {
+        let second = Duration::from_secs(2);
+        assert_eq!(pace(4 << 30, Some(12 << 30), second), "2 GiB/s  4s left");
+        assert_eq!(pace(4 << 30, None, second), "2 GiB/s");
+        assert_eq!(pace(0, Some(5), Duration::ZERO), "0 B/s");
+    }
 }

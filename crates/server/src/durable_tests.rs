@@ -1,0 +1,271 @@
+//! A process may be killed at any byte of its log and at any step of a compaction: its next life
+//! knows what was committed.
+
+use std::collections::BTreeSet;
+
+use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, Sequence};
+use ramlace_wire::namespace::{Create, Extend, MakeDirectory, Truncate, Unlink};
+use ramlace_wire::{Credentials, Layout};
+
+use super::*;
+use crate::lanes::{LaneRecord, Loss};
+use crate::record::SlotBirth;
+use crate::sessions::SessionRecord;
+use crate::testing::{Dice, TestStore};
+
+const WHO: Credentials = Credentials { uid: 1000, gid: 1000 };
+const SLOTS: u32 = 32;
+
+/// Everything that must come back, in an order of its own.
+#[derive(Clone, Debug, PartialEq)]
+struct State {
+    sessions: BTreeMap<SessionId, SessionRecord>,
+    slots: BTreeMap<Slot, SlotState>,
+    lanes: BTreeMap<LaneId, LaneRecord>,
+    writes: BTreeSet<(Slot, SessionId, Sequence)>,
+}
+
+fn state(durable: &Durable) -> State {
+    State {
+        sessions: durable.sessions.records().map(|record| (record.session, record.clone())).collect(),
+        slots: durable.slots.clone(),
+        lanes: durable.lanes.records().map(|(lane, record)| (lane, record.clone())).collect(),
+        writes: durable.writes.iter().collect(),
+    }
+}
+
+fn load(store: &mut Store) -> Durable {
+    Durable::load(store, crate::clock::instant()).unwrap()
+}
+
+/// A random thing that may happen to a server with the root's slot and some others.
+fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'static> {
+    let session = SessionId([1 + dice.roll(4) as u8; 16]);
+    let slot = Slot(dice.roll(4) as u16);
+    let lane = LaneId { inode: InodeId::new(slot, 1 + dice.roll(9)), lane: dice.roll(3) as u16 };
+    let now = Timestamp { nanos: number as i64 };
+    match dice.roll(12) {
+        0 => Record::SessionOpened(SessionRecord { session, who: WHO, label: format!("test {number}") }),
+        1 => Record::SessionEnded { session, now },
+        2 | 3 => {
+            let loss = (dice.roll(2) == 0).then(|| Loss::new(1 << 16, dice.roll(1 << 30)));
+            Record::Lane { lane, record: Some(LaneRecord { generation: Generation(1 + dice.roll(5)), loss }) }
+        }
+        4 => Record::Lane { lane, record: None },
+        5 | 6 => Record::ChunkWritten { slot, session, sequence: Sequence(number) },
+        _ if !durable.slots.contains_key(&slot) => Record::SlotBorn(SlotBirth {
+            slot,
+            slots: SLOTS,
+            began: Epoch(1),
+            hash_seed: 7,
+            owner: WHO,
+            now,
+        }),
+        _ => {
+            let origin = Origin::Client {
+                session,
+                sequence: Sequence(1 + number),
+                acknowledged_below: Sequence((1 + number).saturating_sub(dice.roll(20))),
+                who: WHO,
+            };
+            let command = Command { now, origin, op: random_op(dice, slot) };
+            Record::Command { slot, command: Box::new(command) }
+        }
+    }
+}
+
+fn random_op(dice: &mut Dice, slot: Slot) -> Op {
+    let name = Name::new(format!("n{}", dice.roll(12)).as_bytes()).unwrap();
+    let parent = InodeId::new(slot, 1);
+    let inode = InodeId::new(slot, (1 << 24) + dice.roll(20));
+    match dice.roll(8) {
+        0..4 => {
+            let layout = Layout {
+                stripe_unit: 1 << 16,
+                width: 2,
+                base_slot: slot,
+                stride: 1,
+                copies: 1,
+                created: Epoch(1),
+            };
+            Op::Create(Create { parent, name, mode: 0o644, exclusive: false, layout, named: Vec::new() })
+        }
+        4 => Op::Unlink(Unlink { parent, name }),
+        5 => Op::Truncate(Truncate { inode, size: dice.roll(1 << 20) }),
+        6 => Op::Extend(Extend { inode, generation: Generation(1), size: dice.roll(1 << 20) }),
+        _ => {
+            let request = MakeDirectory { parent, name, mode: 0o755 };
+            Op::MakeDirectory { request, home: Slot(dice.roll(u64::from(SLOTS)) as u16) }
+        }
+    }
+}
+
+/// Puts `bytes` in the place of the log, as if the process had been killed there.
+fn tear(store: &mut Store, log: &str, bytes: &[u8]) {
+    let mut file = store.meta_append_file(log).unwrap();
+    file.cut(0).unwrap();
+    file.append_urgent(bytes).unwrap();
+}
+
+#[test]
+fn a_log_torn_at_any_byte_gives_the_state_of_its_last_whole_record() {
+    for seed in 0..4 {
+        let mut dice = Dice(seed);
+        let mut store = TestStore::new();
+        let mut durable = load(&mut store);
+        let now = crate::clock::instant();
+        let mut lives = vec![(0, state(&durable))];
+        for number in 0..120 {
+            let record = random_record(&mut dice, &durable, number);
+            durable.commit(&mut store, record, now).unwrap();
+            if number == 40 && seed % 2 == 1 {
+                durable.compact(&mut store).unwrap();
+                lives = vec![(0, state(&durable))];
+            }
+            lives.push((durable.log.length() as usize, state(&durable)));
+        }
+        let (log, bytes) = (durable.log.name().to_owned(), durable.log.read_all().unwrap());
+        drop(durable);
+        let last = lives[lives.len() - 4].0;
+        let cuts = (0..12).chain(last..=bytes.len()).chain((0..60).map(|_| dice.roll(bytes.len() as u64) as usize));
+        for cut in cuts.collect::<Vec<_>>() {
+            tear(&mut store, &log, &bytes[..cut]);
+            let expected = &lives.iter().rev().find(|(end, _)| *end <= cut).unwrap().1;
+            let mut again = load(&mut store);
+            assert!(state(&again) == *expected, "seed {seed}, cut at {cut} of {}", bytes.len());
+            // What follows is found by the life after that.
+            let record = Record::ChunkWritten { slot: Slot(9), session: SessionId([9; 16]), sequence: Sequence(1) };
+            again.commit(&mut store, record, now).unwrap();
+            let told = state(&again);
+            drop(again);
+            assert!(state(&load(&mut store)) == told, "seed {seed}, cut at {cut}, one record later");
+        }
+    }
+}
+
+#[test]
+fn a_compaction_may_be_killed_at_any_step() {
+    let mut dice = Dice(11);
+    let mut store = TestStore::new();
+    let mut durable = load(&mut store);
+    let now = crate::clock::instant();
+    for number in 0..400 {
+        let record = random_record(&mut dice, &durable, number);
+        durable.commit(&mut store, record, now).unwrap();
+        let told = state(&durable);
+        match number % 8 {
+            0 => drop(durable.write_snapshot(&mut store).unwrap()),
+            1 => {
+                durable.write_snapshot(&mut store).unwrap();
+                // Half a snapshot.
+                let mut file = store.meta_append_file(SNAPSHOT_NEXT).unwrap();
+                file.cut(file.length() / 2).unwrap();
+            }
+            2 => drop(durable.next_log(&mut store).unwrap()),
+            3 => {
+                durable.write_snapshot(&mut store).unwrap();
+                durable.next_log(&mut store).unwrap();
+            }
+            4 => {
+                durable.write_snapshot(&mut store).unwrap();
+                durable.next_log(&mut store).unwrap();
+                let name = format!("snapshot-{}", durable.number + 1);
+                store.meta_rename_over(SNAPSHOT_NEXT, &name).unwrap();
+            }
+            5 => {
+                durable.write_snapshot(&mut store).unwrap();
+                let name = format!("snapshot-{}", durable.number + 1);
+                store.meta_rename_over(SNAPSHOT_NEXT, &name).unwrap();
+            }
+            6 => durable.compact(&mut store).unwrap(),
+            _ => {}
+        }
+        if dice.roll(2) == 0 {
+            drop(durable);
+            durable = load(&mut store);
+        } else if matches!(number % 8, 4 | 5) {
+            // There is no way back from a renamed snapshot.
+            drop(durable);
+            durable = load(&mut store);
+        }
+        assert!(state(&durable) == told, "after step {number}");
+        assert!(store.meta_names().unwrap().len() <= 4, "{:?}", store.meta_names());
+    }
+}
+
+#[test]
+fn a_store_that_is_full_to_any_page_loses_nothing() {
+    for pages in 0..24 {
+        let mut dice = Dice(pages);
+        let mut store = TestStore::new();
+        let mut durable = load(&mut store);
+        let now = crate::clock::instant();
+        // A log that is worth a compaction.
+        let mut number = 0;
+        while durable.log.length() < LOG_BYTES_WORTH + 4096 {
+            let record = random_record(&mut dice, &durable, number);
+            durable.commit(&mut store, record, now).unwrap();
+            number += 1;
+        }
+        let free = store.usage().free_bytes;
+        let mut filler = store.meta_append_file("filler").unwrap();
+        filler.append_urgent(&vec![1; (free - 4096 * pages) as usize]).unwrap();
+        let mut full = 0;
+        for _ in 0..3000 {
+            let record = random_record(&mut dice, &durable, number);
+            number += 1;
+            let told = state(&durable);
+            match durable.commit(&mut store, record, now) {
+                Ok(_) => {}
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace);
+                    assert!(state(&durable) == told, "a refused record changed something");
+                    full += 1;
+                }
+            }
+            if full > 40 {
+                break;
+            }
+        }
+        let told = state(&durable);
+        drop(durable);
+        assert!(state(&load(&mut store)) == told, "with {pages} pages left");
+        assert_eq!(store.usage().used_bytes + store.usage().reserved_bytes, store.kernel_usage().unwrap());
+    }
+}
+
+#[test]
+fn a_damaged_snapshot_is_refused() {
+    let mut dice = Dice(5);
+    let mut store = TestStore::new();
+    let mut durable = load(&mut store);
+    for number in 0..50 {
+        let record = random_record(&mut dice, &durable, number);
+        durable.commit(&mut store, record, crate::clock::instant()).unwrap();
+    }
+    durable.compact(&mut store).unwrap();
+    drop(durable);
+    let bytes = store.meta_append_file("snapshot-1").unwrap().read_all().unwrap();
+    tear(&mut store, "snapshot-1", &bytes[..bytes.len() - 1]);
+    let refused = Durable::load(&mut store, crate::clock::instant()).err().expect("a damaged snapshot");
+    assert_eq!(refused.kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_record_that_cannot_be_applied_is_not_kept() {
+    let mut store = TestStore::new();
+    let mut durable = load(&mut store);
+    let now = crate::clock::instant();
+    let before = state(&durable);
+    let command = Command {
+        now: Timestamp { nanos: 1 },
+        origin: Origin::Server,
+        op: Op::EndSession { session: SessionId([1; 16]) },
+    };
+    // The slot was never born: a bug.
+    let bug = Record::Command { slot: Slot(3), command: Box::new(command) };
+    let ended = catch_unwind(AssertUnwindSafe(|| durable.commit(&mut store, bug, now).map(drop)));
+    assert!(ended.is_err());
+    drop(durable);
+    assert!(state(&load(&mut store)) == before);
+}
