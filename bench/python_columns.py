@@ -17,7 +17,7 @@ from pool import bench_binary
 
 COLUMNS = 60
 ROWS = 1 << 20
-ROWS_QUICK = 1 << 17
+ROWS_QUICK = 1 << 14
 ROUNDS = 5
 
 

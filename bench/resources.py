@@ -8,7 +8,7 @@ import report
 from pool import BenchError, Pool, bench_binary
 
 IDLE_SECONDS = 30
-IDLE_SECONDS_QUICK = 0.5
+IDLE_SECONDS_QUICK = 0.2
 
 
 def rows(pool: Pool, quick: bool, only: str) -> list[dict]:

@@ -22,7 +22,7 @@ from pool import BenchError, Pool, bench_binary
 
 DRIVERS = ("transfer", "latency", "columns", "names")
 MEMORY = "3GiB"
-MEMORY_QUICK = "768MiB"
+MEMORY_QUICK = "384MiB"
 SERVERS = 3
 
 

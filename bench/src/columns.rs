@@ -18,7 +18,7 @@ use crate::rounds::{Side, measure};
 
 const COLUMNS: usize = 60;
 const ROWS: usize = 1 << 20;
-const ROWS_QUICK: usize = 1 << 17;
+const ROWS_QUICK: usize = 1 << 14;
 const SERVERS: u16 = 3;
 const PATH: &str = "/bench-columns";
 
@@ -37,10 +37,8 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
     for file in [&huge, &small] {
         fill(numbers_mut(Region::of_file(file, bytes)?.bytes_mut()));
     }
-    let figures = [
-        first_scan(args, rows, &array, &huge, &small),
-        warm_scan(args, rows, &mut mapping, &huge, &small),
-    ];
+    let figures =
+        [first_scan(args, rows, &array, &huge, &small), warm_scan(args, rows, &mut mapping, &huge, &small)];
     drop(mapping);
     drop(array);
     pool.unlink(PATH)?;
@@ -66,7 +64,13 @@ fn first_scan(args: &Args, rows: usize, array: &Array, huge: &File, small: &File
     measure(args, name, "bytes", bytes as f64, sides).map(Some)
 }
 
-fn warm_scan(args: &Args, rows: usize, mapping: &mut Mapping, huge: &File, small: &File) -> Result<Option<Value>> {
+fn warm_scan(
+    args: &Args,
+    rows: usize,
+    mapping: &mut Mapping,
+    huge: &File,
+    small: &File,
+) -> Result<Option<Value>> {
     let name = "column sums, native, warm";
     if !args.wants(name) {
         return Ok(None);
@@ -117,7 +121,9 @@ fn check_sums(rows: usize, matrix: &[f64]) -> Result<()> {
     let wrong = matrix.chunks(rows).map(sum).enumerate().find(|(index, sum)| *sum != (index * rows) as f64);
     match wrong {
         None => Ok(()),
-        Some((index, sum)) => Err(Error::new(ErrorKind::Corrupt, format!("the sum of column {index} is {sum}"))),
+        Some((index, sum)) => {
+            Err(Error::new(ErrorKind::Corrupt, format!("the sum of column {index} is {sum}")))
+        }
     }
 }
 

@@ -89,8 +89,9 @@ impl Connection {
         let mut pieces = &mut pieces[..];
         IoSlice::advance_slices(&mut pieces, 0);
         while !pieces.is_empty() {
-            let sent = sendmsg(&self.socket, pieces, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
-                .map_err(|errno| Error::from_io(&errno.into(), "sending"))?;
+            let sent =
+                sendmsg(&self.socket, pieces, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
+                    .map_err(|errno| Error::from_io(&errno.into(), "sending"))?;
             IoSlice::advance_slices(&mut pieces, sent);
         }
         Ok(())

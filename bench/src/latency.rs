@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::args::Args;
 use crate::clock::Processes;
 use crate::connection::{Connection, Wish};
+use crate::cores::{Cores, Servers};
 use crate::pattern;
 use crate::pool::{connect, filled_file};
 use crate::raw_client;
@@ -28,6 +29,7 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
     let mut buffer = Region::private(8 << 20)?;
     let raw = RawServer::start(args, FILE_BYTES)?;
     let (ours, theirs) = (Processes::with(&args.pids)?, Processes::with(&[raw.pid()])?);
+    let _cores = Cores::keep(Servers::Together, [&args.pids[..], &[raw.pid()][..]].concat())?;
     let calls = if args.quick { CALLS_QUICK } else { CALLS };
     let mut figures = Vec::new();
     for (unix, way) in [(false, "tcp"), (true, "unix")] {
@@ -80,7 +82,10 @@ fn call(file: &File, wish: Wish, offset: u64, page: &mut [u8]) -> Result<()> {
         _ => file.read_at(page, offset)?,
     };
     if moved < page.len() {
-        return Err(Error::new(ErrorKind::Corrupt, format!("only {moved} bytes were moved at offset {offset}")));
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("only {moved} bytes were moved at offset {offset}"),
+        ));
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ mod args;
 mod clock;
 mod columns;
 mod connection;
+mod cores;
 mod hold_file;
 mod idle_client;
 mod latency;
@@ -52,7 +53,9 @@ fn run(args: &Args) -> Result<()> {
         other => {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("there is no driver '{other}'; there are transfer, latency, columns, names, hold-file, idle-client"),
+                format!(
+                    "there is no driver '{other}'; there are transfer, latency, columns, names, hold-file, idle-client"
+                ),
             ));
         }
     };

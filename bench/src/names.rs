@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::args::Args;
 use crate::clock::Processes;
 use crate::connection::Wish;
+use crate::cores::{Cores, Servers};
 use crate::pool::connect;
 use crate::raw_client;
 use crate::raw_server::RawServer;
@@ -27,6 +28,7 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
     let raw = RawServer::start(args, REGION_BYTES)?;
     let connection = raw.connect(false)?;
     let (ours, theirs) = (Processes::with(&args.pids)?, Processes::with(&[raw.pid()])?);
+    let _cores = Cores::keep(Servers::Together, [&args.pids[..], &[raw.pid()][..]].concat())?;
     let names = if args.quick { NAMES_QUICK } else { NAMES };
     let echo = || {
         (0..names).try_for_each(|_| raw_client::call(&connection, Wish::Echo, 0, &mut []))?;

@@ -23,7 +23,10 @@ pub fn check(bytes: &[u8], offset: u64) -> Result<()> {
         None => Ok(()),
         Some((index, _)) => {
             let place = offset + (index * PAGE_BYTES) as u64;
-            Err(Error::new(ErrorKind::Corrupt, format!("other bytes than were written came from offset {place}")))
+            Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("other bytes than were written came from offset {place}"),
+            ))
         }
     }
 }

@@ -24,11 +24,11 @@ pub fn run(args: &Args) -> Result<()> {
     let tcp = TcpListener::bind("127.0.0.1:0").map_err(tell)?;
     let port = tcp.local_addr().map_err(tell)?.port();
     let unix = UnixListener::bind(socket_path(&args.scratch, std::process::id())).map_err(tell)?;
-    let (length, mapped) = (args.bytes, file.clone());
+    let length = args.bytes;
     let serve = move |connection: Result<Connection>| {
-        let mapped = mapped.clone();
+        let file = file.clone();
         std::thread::spawn(move || {
-            let served = Region::of_file(&mapped, length).and_then(|region| serve(&connection?, region));
+            let served = Region::of_file(&file, length).and_then(|region| serve(&connection?, region));
             if let Err(error) = served {
                 eprintln!("raw server: {error}");
             }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::args::Args;
 use crate::clock::Processes;
 use crate::connection::{Connection, Wish};
+use crate::cores::{Cores, Servers};
 use crate::pool::{connect, filled_file};
 use crate::raw_client::Transfer;
 use crate::raw_server::RawServer;
@@ -27,7 +28,8 @@ const STREAM_DEPTH: usize = 4;
 const PASSES: usize = 3;
 /// A file; a multiple of 3 stripe units and of a call.
 const FILE_BYTES: usize = 384 << 20;
-const FILE_BYTES_QUICK: usize = 96 << 20;
+const FILE_BYTES_QUICK: usize = 12 << 20;
+const CALL_BYTES_QUICK: usize = 6 << 20;
 
 struct Case {
     unix: bool,
@@ -49,7 +51,7 @@ impl Case {
 /// Measures all cases.
 pub fn run(args: &Args) -> Result<Vec<Value>> {
     let bytes = if args.quick { FILE_BYTES_QUICK } else { FILE_BYTES };
-    let mut buffer = Region::private(CALL_BYTES)?;
+    let mut buffer = Region::private(if args.quick { CALL_BYTES_QUICK } else { CALL_BYTES })?;
     let mut figures = Vec::new();
     for unix in [false, true] {
         let pool = connect(unix)?;
@@ -76,14 +78,18 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
 fn measure_case(args: &Args, case: &Case, file: &File, bytes: usize, buffer: &mut Region) -> Result<Value> {
     let passes = if args.quick { 1 } else { PASSES };
     let share = bytes / usize::from(case.servers);
-    let raw: Vec<RawServer> = (0..case.servers).map(|_| RawServer::start(args, share)).collect::<Result<_>>()?;
-    let connections: Vec<Connection> = raw.iter().map(|server| server.connect(case.unix)).collect::<Result<_>>()?;
+    let raw: Vec<RawServer> =
+        (0..case.servers).map(|_| RawServer::start(args, share)).collect::<Result<_>>()?;
+    let connections: Vec<Connection> =
+        raw.iter().map(|server| server.connect(case.unix)).collect::<Result<_>>()?;
     let raw_pids: Vec<i32> = raw.iter().map(RawServer::pid).collect();
     let (ours, theirs) = (Processes::with(&args.pids)?, Processes::with(&raw_pids)?);
-    let call = if case.streamed { CALL_BYTES } else { REQUEST_BYTES };
+    let _cores = Cores::keep(Servers::Apart, [&args.pids[..], &raw_pids[..]].concat())?;
+    let call = if case.streamed { buffer.bytes().len() } else { REQUEST_BYTES };
     // The two sides take turns with one buffer.
     let shared = std::cell::RefCell::new(buffer);
-    let transfer = Transfer { connections: &connections, wish: case.wish, bytes, request_bytes: REQUEST_BYTES };
+    let transfer =
+        Transfer { connections: &connections, wish: case.wish, bytes, request_bytes: REQUEST_BYTES };
     let raw_loop = || {
         let mut buffer = shared.borrow_mut();
         let buffer = &mut buffer.bytes_mut()[..call];

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from pool import MIB, Pool
 
 _numbers = itertools.count()

@@ -11,8 +11,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,10 +71,8 @@ class Process:
 
     def send(self, number: signal.Signals) -> None:
         """Signal it; one that has ended needs no signal."""
-        try:
+        with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.handle, number)
-        except ProcessLookupError:
-            pass
 
     def cpu_seconds(self) -> float:
         """Return the processor time used so far, of all threads, to the nanosecond."""
@@ -211,14 +210,14 @@ class Pool:
         for role in ("keeper", "child"):
             process = self.process(role, server)
             process.send(signal.SIGKILL)
-            eventually(lambda pid=process.pid: _ended(pid))
+            eventually(partial(_ended, process.pid))
 
     def await_restart(self, server: int, restarts: int) -> None:
         """Wait until a server has been started again so many times, and answers."""
 
         def is_back() -> bool:
             one = self.status()[server]
-            return one["state"] == "up" and one["restarts"] >= restarts
+            return bool(one["state"] == "up" and one["restarts"] >= restarts)
 
         assert eventually(is_back), f"server {server} was not started again: {self.log(server)}"
 
@@ -232,8 +231,12 @@ class Pool:
             process.send(signal.SIGCONT)
         said = ""
         if self.directory.exists():
+            logs = {path.name: path.read_text() for path in self.directory.glob("*.log")}
             done = self.run("down", check=False)
             said = done.stderr.decode()
+            print(f"ramlace down: {said or done.stdout.decode()}", {name: log for name, log in logs.items() if log})
+            # A server that was alive ends when it is asked to.
+            assert "did not stop" not in said, f"{said}\n{logs}"
         left = self.processes()
         for process in left:
             process.send(signal.SIGKILL)
@@ -242,7 +245,7 @@ class Pool:
 
 
 def _pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
 
 
 def _ended(pid: int) -> bool:

@@ -6,9 +6,10 @@ import random
 import shutil
 from pathlib import Path
 
-import clients
 import numpy as np
 import pytest
+
+import clients
 import ramlace
 from conftest import NewPool
 from pool import KIB, MIB, Pool, pattern
@@ -92,9 +93,7 @@ def test_sizes_around_every_border_survive_every_door(
     layout = ("--stripe-unit", "64KiB", "--width", str(width))
     for local, name in LOCALS.items():
         variables = {"RAMLACE_LOCAL": "on" if local else "off"}
-        shared_pool.run(
-            "cp", "-r", *layout, str(source), f"ramlace:{place}/command-{name}", variables=variables
-        )
+        shared_pool.run("cp", "-r", *layout, str(source), f"ramlace:{place}/command-{name}", variables=variables)
         with shared_pool.connect(local=local) as pool:
             pool.mkdir(f"{place}/python-{name}")
             for size in sizes:
@@ -184,9 +183,7 @@ def test_holes_read_as_zeros_and_take_no_memory(shared_pool: Pool, place: str, l
 
 
 @pytest.mark.parametrize("size", [1, 4097, 64 * KIB, 64 * KIB + 1, 300_000])
-def test_what_was_cut_off_reads_as_zeros_when_the_file_grows_again(
-    shared_pool: Pool, place: str, size: int
-) -> None:
+def test_what_was_cut_off_reads_as_zeros_when_the_file_grows_again(shared_pool: Pool, place: str, size: int) -> None:
     whole = 500_000
     with shared_pool.connect() as near, shared_pool.connect(local=False) as far:
         path = f"{place}/cut"

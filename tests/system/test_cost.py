@@ -2,8 +2,9 @@
 
 import time
 
-import clients
 import numpy as np
+
+import clients
 from conftest import NewPool
 from pool import KIB, MIB, eventually, pattern
 
@@ -28,7 +29,10 @@ def test_a_servers_memory_beside_its_store_stays_small_and_rest_costs_nothing(ne
         near.array("/array", (MIB,), "float64").view()[:] = 1
         assert far.array("/array").view().sum() == MIB
         clients.run_all(
-            *((clients.write_every_nth, running.name, nth % 2 == 0, "/far/big", nth, 6, 64 * KIB, 600) for nth in range(6))
+            *(
+                (clients.write_every_nth, running.name, nth % 2 == 0, "/far/big", nth, 6, 64 * KIB, 600)
+                for nth in range(6)
+            )
         )
         costs = {}
         for server in range(2):

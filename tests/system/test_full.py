@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-import clients
 import pytest
+
+import clients
 import ramlace
 from conftest import NewPool
 from pool import KIB, MIB, Pool, eventually, pattern
@@ -41,9 +42,7 @@ def used(pool: Pool) -> list[int]:
     return [server["used_bytes"] for server in pool.status()]
 
 
-def test_a_copy_that_does_not_fit_says_how_much_was_written_and_is_removed(
-    new_pool: NewPool, tmp_path: Path
-) -> None:
+def test_a_copy_that_does_not_fit_says_how_much_was_written_and_is_removed(new_pool: NewPool, tmp_path: Path) -> None:
     pool = new_pool(3, 16)
     big = tmp_path / "big"
     big.write_bytes(pattern(1, 64 * MIB))
@@ -75,9 +74,7 @@ def test_a_stream_that_does_not_fit_says_how_much_was_written(new_pool: NewPool)
 
 
 @pytest.mark.parametrize("local", [True, False], ids=["local", "tcp"])
-def test_a_full_pool_keeps_what_it_acknowledged_and_frees_what_is_deleted(
-    new_pool: NewPool, local: bool
-) -> None:
+def test_a_full_pool_keeps_what_it_acknowledged_and_frees_what_is_deleted(new_pool: NewPool, local: bool) -> None:
     running = new_pool(3, 16)
     with running.connect(local=local) as pool:
         pool.open("/kept", "wb", buffering=0, stripe_unit=UNIT).write(pattern(9, MIB))
@@ -108,14 +105,8 @@ def test_a_write_that_meets_a_full_server_reports_what_it_wrote(new_pool: NewPoo
     """One of three servers is full: a stripe over all three stops in its middle."""
     running = new_pool(3, 16)
     with running.connect() as pool:
-        number = 0
-        while True:
-            name = f"/one-{number}"
-            pool.open(name, "wb", buffering=0, width=1).close()
-            if running.lane_servers(name) == [1]:
-                break
-            number += 1
-        fill(pool, name, width=1)
+        filler = make_file_on(running, pool, "one", {1})
+        fill(pool, filler)
         with pool.open("/stripe", "w+b", buffering=0, stripe_unit=UNIT, width=3) as file:
             lanes = running.lane_servers("/stripe")
             chunks_before = lanes.index(1)
@@ -134,22 +125,23 @@ def test_a_write_that_meets_a_full_server_reports_what_it_wrote(new_pool: NewPoo
             file.seek(0)
             assert file.read(count) == data[:count]
         # The other servers take what does not need the full one.
-        free = next(
-            name
-            for number in range(100)
-            if _made(pool, name := f"/free-{number}") and running.lane_servers(name) != [1]
-        )
+        free = make_file_on(running, pool, "free", {0, 2})
         with pool.open(free, "r+b", buffering=0) as file:
             assert file.pwrite(data, 0) == len(data)
-        pool.remove(name)
+        pool.remove(filler)
         with pool.open("/stripe", "r+b", buffering=0) as file:
             assert file.pwrite(data, 0) == len(data)
             assert file.readall() == data
 
 
-def _made(pool: ramlace.Pool, name: str) -> bool:
-    pool.open(name, "wb", buffering=0, width=1).close()
-    return True
+def make_file_on(running: Pool, pool: ramlace.Pool, name: str, servers: set[int]) -> str:
+    """Make files of width 1 until one lies on one of the servers; return its path."""
+    for number in range(100):
+        path = f"/{name}-{number}"
+        pool.open(path, "wb", buffering=0, stripe_unit=UNIT, width=1).close()
+        if running.lane_servers(path)[0] in servers:
+            return path
+    raise AssertionError(f"none of 100 files lies on {servers}")
 
 
 def test_status_and_df_agree_with_the_kernel(new_pool: NewPool) -> None:

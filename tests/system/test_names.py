@@ -4,9 +4,11 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+
 import ramlace
 from pool import KIB, MIB, Pool, pattern
 
@@ -75,7 +77,7 @@ def test_strange_names_survive_a_copy_of_a_tree(shared_pool: Pool, place: str, t
         (Path(os.fsdecode(source)) / os.fsdecode(name)).write_bytes(pattern(number, number * 1000))
     shared_pool.run("cp", "-r", str(source), f"ramlace:{place}/tree")
     shared_pool.run("cp", "-r", f"ramlace:{place}/tree", str(tmp_path / "back"))
-    assert {os.fsencode(name) for name in os.listdir(tmp_path / "back")} == set(STRANGE)
+    assert {os.fsencode(entry.name) for entry in (tmp_path / "back").iterdir()} == set(STRANGE)
     for number, name in enumerate(STRANGE):
         assert (tmp_path / "back" / os.fsdecode(name)).read_bytes() == pattern(number, number * 1000)
 
@@ -92,11 +94,11 @@ def test_names_that_are_none_are_refused_by_everything_that_takes_one(shared_poo
             lambda path: pool.array(path, (10,), "uint8"),
         ]
         for make in makers:
-            fails(errno.ENAMETOOLONG, lambda make=make: make(place.encode() + b"/" + b"x" * 256))
-            fails(errno.ENAMETOOLONG, lambda make=make: make(place.encode() + b"/" + b"x" * 256 + b"/y"))
-            fails(errno.ENAMETOOLONG, lambda make=make: make(b"/x" * 3000))
-            fails(errno.ENOENT, lambda make=make: make(place.encode() + b"/nowhere/x"))
-            fails(errno.ENOTDIR, lambda make=make: make(place.encode() + b"/file/x"))
+            fails(errno.ENAMETOOLONG, partial(make, place.encode() + b"/" + b"x" * 256))
+            fails(errno.ENAMETOOLONG, partial(make, place.encode() + b"/" + b"x" * 256 + b"/y"))
+            fails(errno.ENAMETOOLONG, partial(make, b"/x" * 3000))
+            fails(errno.ENOENT, partial(make, place.encode() + b"/nowhere/x"))
+            fails(errno.ENOTDIR, partial(make, place.encode() + b"/file/x"))
             with pytest.raises((ramlace.Error, ValueError)):
                 make(place.encode() + b"/nul\0nul")
             with pytest.raises((ramlace.Error, ValueError)):
@@ -185,12 +187,12 @@ def test_offsets_beyond_the_largest_file_change_nothing(shared_pool: Pool, place
         with pool.open(f"{place}/x", "w+b", buffering=0) as file:
             file.write(b"content")
             for offset in HUGE:
-                fails(errno.EFBIG, lambda offset=offset: file.pwrite(b"x" * 10, offset))
+                fails(errno.EFBIG, partial(file.pwrite, b"x" * 10, offset))
                 # As everywhere: there is nothing beyond the end.
                 assert file.pread_into(bytearray(10), offset) == 0
             for size in HUGE[1:]:
                 if size > 1 << 62:
-                    fails(errno.EFBIG, lambda size=size: file.truncate(size))
+                    fails(errno.EFBIG, partial(file.truncate, size))
             for wrong in (-1, 1 << 64):
                 with pytest.raises((ValueError, OverflowError)):
                     file.pwrite(b"x", wrong)

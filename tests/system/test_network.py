@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from conftest import NewPool
 from pool import MIB, PATIENCE_SECONDS, Pool, binary, pattern
 
@@ -45,14 +46,19 @@ class Net:
         return int(done.stdout)
 
     def run(
-        self, namespace: str, *words: str, stdin: bytes = b"", check: bool = True, **variables: str
+        self,
+        namespace: str,
+        *words: str,
+        stdin: bytes = b"",
+        check: bool = True,
+        variables: dict[str, str] | None = None,
     ) -> "subprocess.CompletedProcess[bytes]":
         return subprocess.run(
             ["ip", "netns", "exec", namespace, *words],
             input=stdin,
             capture_output=True,
             check=check,
-            env={**os.environ, **variables},
+            env={**os.environ, **(variables or {})},
             timeout=PATIENCE_SECONDS,
         )
 
@@ -94,7 +100,7 @@ def test_a_pool_works_from_another_network_namespace(net: Net, far_pool: Pool, t
     root = f"ramlace://{SERVER_ADDRESS}:{PORT}"
 
     def run(*words: str, stdin: bytes = b"", check: bool = True) -> "subprocess.CompletedProcess[bytes]":
-        return net.run(net.clients, binary(), *words, stdin=stdin, check=check, **there)
+        return net.run(net.clients, binary(), *words, stdin=stdin, check=check, variables=there)
 
     before = net.received()
     content = pattern(3, 30 * MIB + 5)
@@ -130,7 +136,7 @@ def test_an_array_is_fetched_and_published_over_the_network(net: Net, far_pool: 
         sys.executable,
         str(script),
         f"ramlace://{SERVER_ADDRESS}:{PORT}/",
-        RAMLACE_SECRET_FILE=secret,
+        variables={"RAMLACE_SECRET_FILE": secret},
     )
     assert float(done.stdout) == sum(range(1_000_000)) - 8
     content = net.run(net.servers, binary(), "--pool", far_pool.name, "cat", "/a").stdout
@@ -142,10 +148,10 @@ def test_a_network_that_is_cut_is_an_error_that_names_the_server(net: Net, far_p
     """Not refused, as by a dead process, but silent, as a pulled cable is."""
     there = {"RAMLACE_LOCAL": "off"}
     words = (binary(), "--pool", far_pool.name)
-    net.run(net.clients, *words, "cp", "-", "ramlace:/x", stdin=b"x" * MIB, **there)
+    net.run(net.clients, *words, "cp", "-", "ramlace:/x", stdin=b"x" * MIB, variables=there)
     ip("-n", net.servers, "link", "set", "veth", "down")
-    done = net.run(net.clients, *words, "cat", "/x", check=False, **there)
+    done = net.run(net.clients, *words, "cat", "/x", check=False, variables=there)
     assert done.returncode == 1
     assert SERVER_ADDRESS.encode() in done.stderr, done.stderr
     ip("-n", net.servers, "link", "set", "veth", "up")
-    assert net.run(net.clients, *words, "cat", "/x", **there).stdout == b"x" * MIB
+    assert net.run(net.clients, *words, "cat", "/x", variables=there).stdout == b"x" * MIB

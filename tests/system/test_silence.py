@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import clients
 import pytest
+
+import clients
 import ramlace
 import wire
 from pool import KIB, MIB, Pool, eventually, pattern

@@ -1,6 +1,5 @@
 """Starting a pool where something is in the way: a clear error, or a fallback that says so."""
 
-import os
 import shutil
 import signal
 import socket
@@ -8,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from conftest import NewPool
 from pool import MIB, PATIENCE_SECONDS, Pool, binary, eventually, pattern
 
@@ -214,6 +214,12 @@ def test_a_pools_name_stays_in_its_directory(planned: NewPool, name: str) -> Non
 
 # Machines that offer less
 
+
+def shared_memory() -> set[Path]:
+    """Return what lies in the machine's shared memory."""
+    return set(Path("/dev/shm").iterdir())
+
+
 # Takes from this process, and from the servers that it starts, the means to make namespaces.
 WITHOUT_NAMESPACES = (
     "echo 0 > /proc/sys/user/max_user_namespaces && echo 0 > /proc/sys/user/max_mnt_namespaces && "
@@ -253,7 +259,7 @@ def test_a_machine_without_user_namespaces_gets_a_store_that_works_and_a_line_th
             timeout=PATIENCE_SECONDS,
         ).stdout
 
-    before = set(os.listdir("/dev/shm"))
+    before = shared_memory()
     run("up", "--servers", "2", "--memory", str(pool.memory_bytes), "--no-reserve")
     try:
         notes = " ".join(pool.status()[0]["notes"])
@@ -271,19 +277,19 @@ def test_a_machine_without_user_namespaces_gets_a_store_that_works_and_a_line_th
         assert run("cat", "/x") == content
     finally:
         pool.run("down")
-    assert set(os.listdir("/dev/shm")) <= before, "the store was left in shared memory"
+    assert shared_memory() <= before, "the store was left in shared memory"
 
 
 def test_shared_memory_that_killed_servers_left_is_given_back(planned: NewPool) -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = shared_memory()
     pool = planned(1, 32)
     pool.up("--backing", "shared-memory")
     pool.run("cp", "-", "ramlace:/x", stdin=pattern(1, 5 * MIB))
     for process in pool.processes():
         process.send(signal.SIGKILL)
     assert eventually(lambda: not pool.processes())
-    assert set(os.listdir("/dev/shm")) - before
+    assert shared_memory() - before
     report = pool.up("--backing", "shared-memory")
     assert any("shared memory" in note for note in report["notes"]), report
     pool.run("down")
-    assert set(os.listdir("/dev/shm")) <= before
+    assert shared_memory() <= before

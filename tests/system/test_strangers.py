@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 import ramlace
 import wire
 from conftest import NewPool
@@ -60,7 +61,7 @@ def test_a_stranger_is_told_why(one: Pool, stranger: str, door: str) -> None:
 
 @pytest.mark.parametrize("door", DOORS)
 def test_another_pools_secret_does_not_open_this_one(one: Pool, door: str) -> None:
-    with knock(one, door) as line, pytest.raises(wire.Refused, match="check which pool it was given"):
+    with knock(one, door) as line, pytest.raises(wire.RefusedError, match="check which pool it was given"):
         line.greet(os.urandom(32))
 
 

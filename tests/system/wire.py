@@ -205,7 +205,7 @@ def header(
     return words + crc32c(words).to_bytes(4, "little")
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """What the server said instead of letting somebody in."""
 
 
@@ -288,14 +288,14 @@ class Wire:
         return line.decode().strip()
 
     def greet(self, secret: bytes) -> None:
-        """Prove the secret; Refused with the server's line when it does not want us."""
+        """Prove the secret; RefusedError with the server's line when it does not want us."""
         first = preamble(48)
         noise = Noise(secret, first)
         self.send(first, noise.first())
         head = self.take(16)
         payload = self.take(int.from_bytes(head[12:16], "little"))
         if head[10] != WELCOME:
-            raise Refused(payload.decode())
+            raise RefusedError(payload.decode())
         self.send(noise.finish(payload))
 
     def call(self, kind: int, body: bytes, data: bytes = b"", *, sequence: int = 0, epoch: int = 0) -> Reply:

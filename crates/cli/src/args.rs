@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, completions, cp, df, doctor, down, layout, ln, ls, mkdir, rm, serve, stat, status, up,
+    cat, completions, cp, df, doctor, down, forget, layout, ln, ls, mkdir, rm, serve, stat, status, up,
 };
 
 /// One pool of memory, laced from many machines.
@@ -70,6 +70,8 @@ pub enum Command {
     Df(df::Args),
     /// Look at, or set, how files are striped over the servers
     Layout(layout::Args),
+    /// Give a dead server's slots to the others; what it held is lost
+    Forget(forget::Args),
     /// Run one server in the foreground
     Serve(serve::Args),
     /// The process that a server's keeper starts.

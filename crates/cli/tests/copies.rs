@@ -76,6 +76,7 @@ fn make_tree(home: &Home) {
     fs::set_permissions(tree.join("run"), fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::symlink("deep/part", tree.join("link")).unwrap();
     std::os::unix::fs::symlink("nowhere", tree.join("dangling")).unwrap();
+    fs::set_permissions(tree.join("deep/er"), fs::Permissions::from_mode(0o700)).unwrap();
     fs::set_permissions(tree.join("empty"), fs::Permissions::from_mode(0o555)).unwrap();
 }
 

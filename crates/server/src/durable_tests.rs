@@ -53,14 +53,9 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
         }
         4 => Record::Lane { lane, record: None },
         5 | 6 => Record::ChunkWritten { slot, session, sequence: Sequence(number) },
-        _ if !durable.slots.contains_key(&slot) => Record::SlotBorn(SlotBirth {
-            slot,
-            slots: SLOTS,
-            began: Epoch(1),
-            hash_seed: 7,
-            owner: WHO,
-            now,
-        }),
+        _ if !durable.slots.contains_key(&slot) => {
+            Record::SlotBorn(SlotBirth { slot, slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO, now })
+        }
         _ => {
             let origin = Origin::Client {
                 session,
@@ -127,14 +122,16 @@ fn a_log_torn_at_any_byte_gives_the_state_of_its_last_whole_record() {
         let (log, bytes) = (durable.log.name().to_owned(), durable.log.read_all().unwrap());
         drop(durable);
         let last = lives[lives.len() - 4].0;
-        let cuts = (0..12).chain(last..=bytes.len()).chain((0..60).map(|_| dice.roll(bytes.len() as u64) as usize));
+        let cuts =
+            (0..12).chain(last..=bytes.len()).chain((0..60).map(|_| dice.roll(bytes.len() as u64) as usize));
         for cut in cuts.collect::<Vec<_>>() {
             tear(&mut store, &log, &bytes[..cut]);
             let expected = &lives.iter().rev().find(|(end, _)| *end <= cut).unwrap().1;
             let mut again = load(&mut store);
             assert!(state(&again) == *expected, "seed {seed}, cut at {cut} of {}", bytes.len());
             // What follows is found by the life after that.
-            let record = Record::ChunkWritten { slot: Slot(9), session: SessionId([9; 16]), sequence: Sequence(1) };
+            let record =
+                Record::ChunkWritten { slot: Slot(9), session: SessionId([9; 16]), sequence: Sequence(1) };
             again.commit(&mut store, record, now).unwrap();
             let told = state(&again);
             drop(again);

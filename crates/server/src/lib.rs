@@ -10,6 +10,8 @@ mod clock;
 mod config;
 mod connection;
 mod durable;
+#[cfg(test)]
+mod errand_tests;
 mod errands;
 mod keeper;
 mod lane_life;
@@ -20,6 +22,8 @@ mod process;
 mod record;
 mod requests;
 mod server;
+#[cfg(test)]
+mod server_tests;
 mod sessions;
 mod stop;
 #[cfg(test)]

@@ -133,7 +133,8 @@ fn inherit_listener(fd: i32) -> Result<Inherited> {
     Ok(Inherited(fd))
 }
 
-async fn accept_all(server: Rc<Server>, mut listener: Listener) {
+/// Serves whoever connects.
+pub async fn accept_all(server: Rc<Server>, mut listener: Listener) {
     let _bug = BugEndsProcess;
     loop {
         match listener.accept().await {
@@ -151,7 +152,7 @@ async fn accept_all(server: Rc<Server>, mut listener: Listener) {
 }
 
 /// Ends sessions that were not heard for too long. Sleeps while there is none.
-async fn end_silent_sessions(server: Rc<Server>) {
+pub async fn end_silent_sessions(server: Rc<Server>) {
     let _bug = BugEndsProcess;
     loop {
         let next = server.durable.borrow().sessions.next_expiry();

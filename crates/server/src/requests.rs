@@ -114,9 +114,7 @@ impl Server {
                 Op::Create(request)
             }
             Request::Mutation(_, op) => op,
-            Request::MakeDirectory(request) => {
-                Op::MakeDirectory { request, home: self.choose_home(&map) }
-            }
+            Request::MakeDirectory(request) => Op::MakeDirectory { request, home: self.choose_home(&map) },
         };
         if header.sequence == Sequence(0) {
             let text = format!("a {:?} needs a sequence number", header.kind);

@@ -215,7 +215,8 @@ impl Server {
         self.waiting.borrow_mut().retain(|token, sender| {
             let stays = token.session != session && !sender.is_closed();
             if !stays {
-                let over = Error::new(ErrorKind::Stale, "the session has ended while this request was under way");
+                let over =
+                    Error::new(ErrorKind::Stale, "the session has ended while this request was under way");
                 let _ = std::mem::replace(sender, oneshot::channel().0).send(Err(over));
             }
             stays

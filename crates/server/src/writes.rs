@@ -48,7 +48,10 @@ impl WritesDone {
         if sequence.0 - window.below.0 >= limits::REPLIES_PER_SESSION_MAX as u64 {
             return Err(Error::new(
                 ErrorKind::TooMany,
-                format!("a session has at most {} writes under way in a slot", limits::REPLIES_PER_SESSION_MAX),
+                format!(
+                    "a session has at most {} writes under way in a slot",
+                    limits::REPLIES_PER_SESSION_MAX
+                ),
             ));
         }
         Ok(window.done.contains(&sequence))
@@ -70,9 +73,9 @@ impl WritesDone {
 
     /// Everything, for snapshots.
     pub fn iter(&self) -> impl Iterator<Item = (Slot, SessionId, Sequence)> {
-        self.done
-            .iter()
-            .flat_map(|((session, slot), window)| window.done.iter().map(|sequence| (*slot, *session, *sequence)))
+        self.done.iter().flat_map(|((session, slot), window)| {
+            window.done.iter().map(|sequence| (*slot, *session, *sequence))
+        })
     }
 }
 

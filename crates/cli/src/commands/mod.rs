@@ -8,6 +8,7 @@ pub mod df;
 pub mod doctor;
 mod doctor_checks;
 pub mod down;
+pub mod forget;
 pub mod layout;
 pub mod ln;
 pub mod ls;
@@ -46,6 +47,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Done {
         Command::Mkdir(args) => mkdir::run(args, &mut pools, output),
         Command::Ln(args) => ln::run(args, &mut pools, output),
         Command::Df(args) => df::run(args, &mut pools, output),
+        Command::Forget(args) => forget::run(args, named, output),
         Command::Layout(args) => layout::run(args, &mut pools, output),
         Command::Serve(args) => serve::run(args, named),
         Command::ServeChild(args) => serve::run_child(args),

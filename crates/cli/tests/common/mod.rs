@@ -186,8 +186,11 @@ pub fn there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-/// Kills a process that this test started through the command.
+/// Kills a process that this test started through the command, and waits until it has ended.
 pub fn kill(pid: u64) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let process = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    while runs(pid) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }

@@ -1,0 +1,285 @@
+//! Whole servers, driven through their sockets: what late, repeated and wrong requests come to.
+
+use ramlace_base::{Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Slot};
+use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk, WriteChunk};
+use ramlace_wire::namespace::{Create, Extend, Opened, Truncate};
+use ramlace_wire::session::{CloseSession, GetServerStatus};
+use ramlace_wire::{Kind, Layout};
+
+use crate::testing::{Client, Dice, Gate, SLOTS, TestServer, run};
+
+const UNIT: u64 = 64 << 10;
+
+fn layout(width: u16) -> Layout {
+    Layout { stripe_unit: UNIT, width, base_slot: Slot(3), stride: 1, copies: 1, created: Epoch(1) }
+}
+
+async fn create(client: &mut Client, sequence: u64, name: &str, layout: Layout) -> Opened {
+    let name = Name::new(name).unwrap();
+    let request =
+        Create { parent: InodeId::ROOT, name, mode: 0o644, exclusive: true, layout, named: Vec::new() };
+    client.change(sequence, 0, &request).await.unwrap()
+}
+
+/// Lane 0 of a file in its present generation.
+fn target(opened: &Opened) -> LaneTarget {
+    let attributes = &opened.info.attributes;
+    let layout = opened.info.layout.unwrap();
+    LaneTarget {
+        lane: LaneId { inode: attributes.inode, lane: 0 },
+        slot: layout.base_slot,
+        generation: attributes.generation,
+        created: layout.created,
+    }
+}
+
+#[test]
+fn a_generation_that_is_yet_to_come_is_refused() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let mut target = target(&create(&mut client, 1, "file", layout(1)).await);
+        let future = LaneTarget { generation: Generation(9), ..target };
+        assert_eq!(client.write(2, 0, future, 0, b"new").await.unwrap_err().kind(), ErrorKind::Invalid);
+        client.write(3, 0, target, 0, b"now").await.unwrap();
+        assert_eq!(client.write(4, 0, future, 0, b"new").await.unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(client.read(future, 0, 3).await.unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(client.read(target, 0, 3).await.unwrap(), b"now");
+        target.generation = Generation(0);
+        assert_eq!(client.read(target, 0, 3).await.unwrap_err().kind(), ErrorKind::Retry);
+    });
+}
+
+#[test]
+fn lanes_that_are_not_the_files_do_not_begin() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let right = target(&create(&mut client, 1, "file", layout(2)).await);
+        let lane = |lane| LaneId { lane, ..right.lane };
+        for (sequence, wrong) in [
+            (2, LaneTarget { lane: lane(2), slot: Slot(5), ..right }),
+            (3, LaneTarget { slot: Slot(4), ..right }),
+            (4, LaneTarget { lane: lane(1), ..right }),
+        ] {
+            let refused = client.write(sequence, 0, wrong, 0, b"x").await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+        }
+        let nowhere = LaneTarget { slot: Slot(SLOTS as u16), ..right };
+        assert_eq!(client.write(5, 0, nowhere, 0, b"x").await.unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(client.ask(&GetServerStatus {}).await.unwrap().lanes, 0);
+    });
+}
+
+#[test]
+fn huge_numbers_are_refused() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let target = target(&create(&mut client, 1, "file", layout(1)).await);
+        client.write(2, 0, target, 0, b"here").await.unwrap();
+        let mut sequence = 3;
+        for (offset, length) in [(u64::MAX, 1), (u64::MAX, u64::MAX), (1 << 62, 1), (0, u64::MAX)] {
+            let punch = PunchChunk { target, offset, length };
+            assert_eq!(client.change(sequence, 0, &punch).await.unwrap_err().kind(), ErrorKind::TooBig);
+            sequence += 1;
+        }
+        for (length, kind) in [(u64::MAX, ErrorKind::TooBig), (1 << 62, ErrorKind::NoSpace)] {
+            let allocate = AllocateLane { target, length };
+            assert_eq!(client.change(sequence, 0, &allocate).await.unwrap_err().kind(), kind);
+            sequence += 1;
+        }
+        let write = client.write(sequence, 0, target, u64::MAX, b"x").await;
+        assert_eq!(write.unwrap_err().kind(), ErrorKind::TooBig);
+        client
+            .change(sequence + 1, 0, &PunchChunk { target, offset: 1 << 40, length: 1 << 61 })
+            .await
+            .unwrap();
+        assert_eq!(client.read(target, (1 << 62) - 4, 4).await.unwrap(), [0; 4]);
+        assert_eq!(client.read(target, 0, 4).await.unwrap(), b"here");
+    });
+}
+
+#[test]
+fn a_late_attempt_does_not_overwrite_newer_bytes() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let target = target(&create(&mut client, 1, "file", layout(1)).await);
+        let length = 256 << 10;
+        for retried in [false, true] {
+            let gate = Gate::before(&server.address).await;
+            let mut slow = Client::user(&gate.address, 1).await;
+            let sequence = if retried { 20 } else { 10 };
+            let header = slow.header(Kind::WriteChunk, sequence, 0);
+            gate.let_pass(100 << 10);
+            slow.begin_write(header, &WriteChunk { target, offset: 0 }, &vec![1; length]).await;
+            gate.drained().await;
+            if retried {
+                client.write(sequence, 0, target, 0, &vec![1; length]).await.unwrap();
+            }
+            // The number before it waits no more: it was answered, or given up.
+            client.write(sequence + 1, 0, target, 0, &vec![2; length]).await.unwrap();
+            gate.let_pass(usize::MAX);
+            let late = slow.answer::<()>().await.unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::HostDown, "{late}");
+            assert!(client.read(target, 0, length as u32).await.unwrap() == vec![2; length]);
+            // And one that comes as late as this.
+            for length in [length, 100] {
+                let late = client.write(sequence, 0, target, 0, &vec![3; length]).await.unwrap_err();
+                assert_eq!(late.kind(), ErrorKind::Stale, "{late}");
+            }
+            assert!(client.read(target, 0, length as u32).await.unwrap() == vec![2; length]);
+        }
+    });
+}
+
+#[test]
+fn what_a_session_left_under_way_ends_with_it() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let opened = create(&mut client, 1, "file", layout(1)).await;
+        let target = target(&opened);
+        let gate = Gate::before(&server.address).await;
+        let mut slow = Client::user(&gate.address, 1).await;
+        let length = 256 << 10;
+        let header = slow.header(Kind::WriteChunk, 2, 0);
+        gate.let_pass(100 << 10);
+        slow.begin_write(header, &WriteChunk { target, offset: 0 }, &vec![1; length]).await;
+        gate.drained().await;
+        client.ask(&CloseSession {}).await.unwrap();
+        gate.let_pass(usize::MAX);
+        assert_eq!(slow.answer::<()>().await.unwrap_err().kind(), ErrorKind::Stale);
+        assert_eq!(client.ask(&GetServerStatus {}).await.unwrap_err().kind(), ErrorKind::Stale);
+    });
+}
+
+/// One file of one lane and what it must hold.
+struct Storm {
+    server: TestServer,
+    dice: Dice,
+    client: Option<Client>,
+    late: Vec<(Gate, Client)>,
+    sequence: u64,
+    target: LaneTarget,
+    model: Vec<u8>,
+}
+
+impl Storm {
+    async fn client(&mut self) -> &mut Client {
+        if self.client.is_none() {
+            self.client = Some(Client::user(&self.server.address, 1).await);
+        }
+        self.client.as_mut().unwrap()
+    }
+
+    fn take(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    async fn write(&mut self) {
+        let offset = self.dice.roll(600 << 10);
+        let most = [200, 64 << 10, 300 << 10][self.dice.roll(3) as usize];
+        let length = 1 + self.dice.roll(most) as usize;
+        let data: Vec<u8> = (0..length).map(|_| 1 + self.dice.roll(255) as u8).collect();
+        let (sequence, target) = (self.take(), self.target);
+        if self.dice.roll(3) == 0 {
+            self.begin_and_leave(sequence, offset, &data).await;
+        }
+        // Twice sometimes: the second is answered and not done again.
+        for _ in 0..1 + self.dice.roll(2) {
+            self.client().await.write(sequence, 0, target, offset, &data).await.unwrap();
+        }
+        let end = offset as usize + length;
+        if self.model.len() < end {
+            self.model.resize(end, 0);
+        }
+        self.model[offset as usize..end].copy_from_slice(&data);
+        let extend = Extend { inode: target.lane.inode, generation: target.generation, size: end as u64 };
+        let sequence = self.take();
+        self.client().await.change(sequence, 0, &extend).await.unwrap();
+    }
+
+    /// A first attempt that gets stuck on its way, or whose connection ends.
+    async fn begin_and_leave(&mut self, sequence: u64, offset: u64, data: &[u8]) {
+        let gate = Gate::before(&self.server.address).await;
+        let mut slow = Client::user(&gate.address, 1).await;
+        gate.let_pass(64 + self.dice.roll(data.len() as u64) as usize);
+        let header = slow.header(Kind::WriteChunk, sequence, 0);
+        slow.begin_write(header, &WriteChunk { target: self.target, offset }, data).await;
+        gate.drained().await;
+        if self.dice.roll(2) == 0 {
+            self.late.push((gate, slow));
+        }
+    }
+
+    async fn truncate(&mut self) {
+        let size = self.dice.roll(900 << 10);
+        let (sequence, inode) = (self.take(), self.target.lane.inode);
+        let attributes = self.client().await.change(sequence, 0, &Truncate { inode, size }).await.unwrap();
+        self.target.generation = attributes.generation;
+        self.model.resize(size as usize, 0);
+    }
+
+    async fn punch(&mut self) {
+        let (offset, length) = (self.dice.roll(600 << 10), self.dice.roll(200 << 10));
+        let (sequence, target) = (self.take(), self.target);
+        for _ in 0..1 + self.dice.roll(2) {
+            let punch = PunchChunk { target, offset, length };
+            self.client().await.change(sequence, 0, &punch).await.unwrap();
+        }
+        let end = self.model.len().min((offset + length) as usize);
+        if (offset as usize) < end {
+            self.model[offset as usize..end].fill(0);
+        }
+    }
+
+    async fn check(&mut self) {
+        let (target, length) = (self.target, self.model.len());
+        let bytes = self.client().await.read(target, 0, length as u32).await.unwrap();
+        let differs = bytes.iter().zip(&self.model).position(|(is, should)| is != should);
+        assert_eq!((differs, bytes.len()), (None, length), "after {} changes", self.sequence);
+    }
+
+    async fn step(&mut self) {
+        match self.dice.roll(12) {
+            0..5 => self.write().await,
+            5 => self.truncate().await,
+            6 => self.punch().await,
+            7 => {
+                self.client = None;
+                self.server.kill();
+                self.server.revive();
+            }
+            8 => self.late.iter().for_each(|(gate, _)| gate.let_pass(usize::MAX)),
+            9 => self.late.clear(),
+            _ => self.check().await,
+        }
+    }
+}
+
+#[test]
+fn a_storm_of_writes_cuts_punches_kills_and_late_attempts_keeps_to_the_model() {
+    for seed in 0..6 {
+        let server = TestServer::start(1);
+        run(async {
+            let mut client = Client::user(&server.address, 1).await;
+            let target = target(&create(&mut client, 1, "file", layout(1)).await);
+            let mut storm = Storm {
+                server,
+                dice: Dice(seed),
+                client: Some(client),
+                late: Vec::new(),
+                sequence: 1,
+                target,
+                model: Vec::new(),
+            };
+            for _ in 0..150 {
+                storm.step().await;
+            }
+            storm.check().await;
+        });
+    }
+}

@@ -1,0 +1,69 @@
+"""The bench runs: one short round of everything, whose numbers mean nothing but must be there."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = (
+    "read 1 MiB, calls, tcp, 1 server",
+    "write 1 MiB, stream, tcp, 3 servers",
+    "read 1 MiB, stream, unix, 1 server",
+    "read 4 KiB, tcp, p50",
+    "read 4 KiB, unix, p99",
+    "column sums, native, first scan",
+    "column sums, native, warm",
+    "create and close, tcp",
+    "private memory of a server (keeper and child)",
+    "CPU of an idle server, no client",
+    "CPU of an idle server, a connected client",
+    "up of 4 servers",
+)
+PYTHON_FIGURES = ("column sums, numpy, first scan", "column sums, numpy, warm")
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the bench."""
+    drivers = Path(os.environ.get("RAMLACE_BENCH_BIN", ROOT / "target/release/ramlace-bench"))
+    if not drivers.exists():
+        pytest.fail("the drivers are not built: cargo build --release -p ramlace-bench")
+    command = [sys.executable, str(ROOT / "bench" / "run.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def positive(value: object) -> bool:
+    """Whether it is a number that a measurement can have."""
+    return isinstance(value, float) and math.isfinite(value) and value > 0
+
+
+def test_a_quick_run_yields_every_figure_beside_its_limit(tmp_path: Path) -> None:
+    target = tmp_path / "bench.json"
+    done = run("--quick", "--json", str(target))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(target.read_text())
+    rows = {row["name"]: row for row in result["figures"]}
+    assert set(FIGURES) | set(PYTHON_FIGURES) <= set(rows)
+    assert result["quick"] is True
+    assert result["machine"]["cores"] >= 1
+    for name, row in rows.items():
+        assert name in done.stdout, "the table has a line for each figure"
+        if "limits" not in row:
+            assert all(value >= 0 and math.isfinite(value) for value in row["figure"]["samples"]), row
+            continue
+        sides = [row["figure"], *row["limits"].values()]
+        assert all(positive(side["value"]) and positive(side["cpu"]) for side in sides), row
+        assert row["ratio"] == sides[0]["value"] / sides[1]["value"], row
+        assert len(row["ratio_rounds"]) == 1, row
+
+
+def test_only_what_is_asked_for_is_measured(tmp_path: Path) -> None:
+    target = tmp_path / "bench.json"
+    done = run("--quick", "--only", "read 4 KiB, tcp", "--json", str(target))
+    assert done.returncode == 0, done.stderr
+    names = [row["name"] for row in json.loads(target.read_text())["figures"]]
+    assert names == ["read 4 KiB, tcp, p50", "read 4 KiB, tcp, p99"]
