@@ -12,6 +12,7 @@ from types import TracebackType
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS_MAX = 60
 RESERVE_SECONDS_MAX = 60
+LOG_BYTES_MAX = 2000
 
 
 class BenchError(Exception):
@@ -57,9 +58,16 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            if isinstance(error, BenchError):
+                error.add_note(self.logs())
             self.command("down")
         finally:
             shutil.rmtree(self.scratch)
+
+    def logs(self) -> str:
+        """Return the end of what each server has logged."""
+        found = sorted(self.scratch.glob("ramlace/*/server-*.log"))
+        return "\n".join(f"{log.name}:\n{log.read_text()[-LOG_BYTES_MAX:]}" for log in found)
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which programs find this pool and no other."""

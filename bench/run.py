@@ -41,7 +41,7 @@ def main() -> int:
     try:
         rows = measure(args)
     except BenchError as error:
-        print(f"bench: {error}", file=sys.stderr)
+        print(f"bench: {error}", *getattr(error, "__notes__", []), sep="\n", file=sys.stderr)
         return 1
     print(report.table(rows))
     if args.json:

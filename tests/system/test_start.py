@@ -98,6 +98,7 @@ def test_a_dead_pool_can_be_taken_down(planned: NewPool) -> None:
     assert "there is no pool" in pool.refused("down")
 
 
+@pytest.mark.long
 def test_down_ends_servers_that_do_not_listen(new_pool: NewPool) -> None:
     pool = new_pool(2, 16)
     pool.process("child", 1).send(signal.SIGSTOP)

@@ -25,6 +25,8 @@ use crate::server::{Outcome, Refusal, Server};
 /// Zeros that are sent where a lane has a hole: a load of the hole would allocate memory.
 static ZEROS: [u8; ZERO_BYTES] = [0; ZERO_BYTES];
 const ZERO_BYTES: usize = 64 << 10;
+/// Memory that is taken before others have a turn: it is zeroed at some 10 GiB/s.
+const ALLOCATED_AT_ONCE_BYTES: u64 = 64 << 20;
 
 impl Server {
     /// Answers a read. Errors of the connection are returned, those of the request answered.
@@ -288,14 +290,29 @@ impl Server {
     pub async fn allocate_lane(self: &Rc<Self>, header: &Header, request: AllocateLane) -> Outcome<()> {
         checked_range(0, request.length)?;
         self.admit_slot(header.epoch, request.target.slot).await?;
-        let lane = request.target.lane;
-        self.admit_lane(&request.target, Purpose::Write).await?;
-        self.check_loss(lane, Loss::is_over)?;
+        let (lane, length) = (request.target.lane, request.length);
+        let mut taken = 0;
+        loop {
+            // While others had their turn the lane may have been cut or dropped.
+            self.admit_lane(&request.target, Purpose::Write).await?;
+            self.check_loss(lane, Loss::is_over)?;
+            taken = self.allocate_more(lane, taken, length).map_err(|error| error.context(self.me))?;
+            if taken == length {
+                return Ok(());
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Takes the next step's memory. What does not seem to fit is tried in one step: all or nothing.
+    fn allocate_more(&self, lane: LaneId, taken: u64, length: u64) -> Result<u64> {
         let mut store = self.store.borrow_mut();
-        ensure_lane(&mut store, lane)
-            .and_then(|()| store.allocate(lane, request.length))
-            .map_err(|error| error.context(self.me))?;
-        Ok(())
+        ensure_lane(&mut store, lane)?;
+        let missing = length.saturating_sub(store.lane_allocated_bytes(lane)?);
+        let fits = missing <= store.usage().free_for_lanes_bytes;
+        let end = if fits { length.min(taken + ALLOCATED_AT_ONCE_BYTES) } else { length };
+        store.allocate(lane, end)?;
+        Ok(end)
     }
 
     /// Hands the lane's file, and that alone, to a client of the same user on this machine.

@@ -32,6 +32,7 @@ pub fn run(config: &str) -> i32 {
     // SAFETY: the name is a static string that ends with NUL and has fewer than 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"ramlace".as_ptr()) };
     ignore_broken_pipes();
+    raise_descriptor_limit();
     let config: ChildConfig = match serde_json::from_str(config) {
         Ok(config) => config,
         Err(error) => {
@@ -114,6 +115,14 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Endi
 fn ignore_broken_pipes() {
     // SAFETY: ignoring a signal installs no handler; the process has one thread at this point.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+/// Connections and lanes need more descriptors than most systems allow at first. As many as this
+/// user may have are enough; fewer show as errors of single requests.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// A listening descriptor from the keeper, not yet known to the event loop.

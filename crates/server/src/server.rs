@@ -207,7 +207,7 @@ impl Server {
         if self.durable.borrow().sessions.contains(session) {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Stale, "the session has ended while this request was under way"))
+        Err(session_over())
     }
 
     /// Tells every request of a session that waits for an answer that there will be none.
@@ -310,6 +310,10 @@ impl Server {
     fn epoch(&self) -> Epoch {
         self.membership.epoch()
     }
+}
+
+fn session_over() -> Error {
+    Error::new(ErrorKind::Stale, "the session has ended while this request was under way")
 }
 
 /// The kernel's boot id: the same for every process of this machine, until it restarts.

@@ -283,3 +283,20 @@ fn a_storm_of_writes_cuts_punches_kills_and_late_attempts_keeps_to_the_model() {
         });
     }
 }
+
+#[test]
+fn a_large_allocation_takes_turns_and_takes_nothing_when_it_does_not_fit() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let target = target(&create(&mut client, 1, "file", layout(1)).await);
+        let before = client.ask(&GetServerStatus {}).await.unwrap().used_bytes;
+        let refused = client.change(2, 0, &AllocateLane { target, length: 100 << 20 }).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        assert!(client.ask(&GetServerStatus {}).await.unwrap().used_bytes < before + (64 << 10));
+        client.change(3, 0, &AllocateLane { target, length: 80 << 20 }).await.unwrap();
+        assert!(client.ask(&GetServerStatus {}).await.unwrap().used_bytes >= 80 << 20);
+        client.write(4, 0, target, 79 << 20, &vec![1; 1 << 20]).await.unwrap();
+        assert_eq!(client.read(target, (79 << 20) - 1, 2).await.unwrap(), [0, 1]);
+    });
+}

@@ -70,6 +70,8 @@ impl Dice {
     }
 }
 
+/// Memory of a test's server; what it does not use it does not take.
+pub const STORE_BYTES: u64 = 96 << 20;
 /// Slots of a test's pool.
 pub const SLOTS: u32 = 32;
 /// Long enough for anything that happens at all.
@@ -108,11 +110,11 @@ impl TestServer {
             advertise: None,
             unix: directory.join("socket"),
             secret_file,
-            store_bytes: 64 << 20,
+            store_bytes: STORE_BYTES,
             backing: "auto".into(),
             reserve: false,
         };
-        let store = StoreOptions { size_bytes: 64 << 20, backing: Backing::Auto, name: "test".into() };
+        let store = StoreOptions { size_bytes: STORE_BYTES, backing: Backing::Auto, name: "test".into() };
         let config = ChildConfig {
             options,
             tcp_fd: -1,
