@@ -9,3 +9,4 @@ venv=$PWD/$1
 cd bindings/python
 "$venv/bin/mypy" --config-file pyproject.toml python/ramlace
 "$venv/bin/mypy" --config-file pyproject.toml ../../scripts/*.py
+"$venv/bin/mypy" --config-file pyproject.toml ../../tests/system/*.py

@@ -18,9 +18,10 @@ find_rust() {
         fi
         return 1
     fi
-    # rustup's homes are $HOME/.cargo and $HOME/.rustup unless told otherwise.
+    # rustup's homes are $HOME/.cargo and $HOME/.rustup unless told otherwise. An empty HOME has
+    # no toolchain, or an empty .rustup that rustup itself has just made there.
     beside="$(dirname "$(dirname "$(dirname "$found")")")/.rustup"
-    if [[ -z "${RUSTUP_HOME:-}" && ! -d "${HOME:-/nonexistent}/.rustup" && -d "$beside" ]]; then
+    if [[ -z "${RUSTUP_HOME:-}" && ! -d "${HOME:-/nonexistent}/.rustup/toolchains" && -d "$beside" ]]; then
         export RUSTUP_HOME="$beside"
     fi
     if ! cargo --version >/dev/null 2>&1; then

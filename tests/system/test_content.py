@@ -4,6 +4,7 @@ import errno
 import os
 import random
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import clients
 import ramlace
+import wire
 from conftest import NewPool
 from pool import KIB, MIB, Pool, pattern
 
@@ -58,6 +60,29 @@ def test_a_write_of_64_kib_within_a_chunk_is_never_seen_half(shared_pool: Pool, 
     assert min(writes) > 10
     for seen in (seen_local, seen_tcp):
         assert set(seen) == {ord("A"), ord("B")}, "the readers did not see both writers at work"
+
+
+def test_a_write_that_arrives_in_pieces_is_not_seen_before_it_is_whole(shared_pool: Pool, place: str) -> None:
+    path, chunk = f"{place}/pieces", 64 * KIB
+    with shared_pool.connect() as near, shared_pool.connect(local=False) as far:
+        with near.open(path, "wb", buffering=0, stripe_unit=chunk, width=1) as file:
+            file.pwrite(b"A" * chunk, 0)
+        found, layout = near.stat(path), near.layout(path)
+        with wire.Wire(shared_pool.addresses[shared_pool.lane_servers(path)[0]]) as line:
+            line.greet(shared_pool.secret)
+            assert line.open_session().error == ""
+            epoch = layout.created_epoch or 1
+            body = wire.numbers(found.st_ino, 0, layout.base_slot or 0, found.generation, epoch, 0)
+            line.send(wire.header(wire.WRITE_CHUNK, line.session, len(body), chunk, sequence=1, epoch=epoch), body)
+            for _ in range(4):
+                line.send(b"B" * (chunk // 8))
+                time.sleep(0.02)
+                for reader in (near, far):
+                    assert set(reader.open(path).read()) == {ord("A")}
+            line.send(b"B" * (chunk // 2))
+            assert line.reply().error == ""
+        for reader in (near, far):
+            assert reader.open(path).read() == b"B" * chunk
 
 
 def test_appends_of_several_clients_leave_no_hole_and_no_overlap(shared_pool: Pool, place: str) -> None:

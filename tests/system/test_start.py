@@ -216,9 +216,9 @@ def test_a_pools_name_stays_in_its_directory(planned: NewPool, name: str) -> Non
 # Machines that offer less
 
 
-def shared_memory() -> set[Path]:
-    """Return what lies in the machine's shared memory."""
-    return set(Path("/dev/shm").iterdir())
+def shared_memory(pool: Pool) -> set[Path]:
+    """Return what lies in the machine's shared memory for a pool."""
+    return set(Path("/dev/shm").glob(f"ramlace-*-{pool.name}-*"))
 
 
 # Takes from this process, and from the servers that it starts, the means to make namespaces.
@@ -260,9 +260,9 @@ def test_a_machine_without_user_namespaces_gets_a_store_that_works_and_a_line_th
             timeout=PATIENCE_SECONDS,
         ).stdout
 
-    before = shared_memory()
     run("up", "--servers", "2", "--memory", str(pool.memory_bytes), "--no-reserve")
     try:
+        assert shared_memory(pool)
         notes = " ".join(pool.status()[0]["notes"])
         assert "No private memory file system could be made" in notes, notes
         content = pattern(1, 20 * MIB)
@@ -278,19 +278,18 @@ def test_a_machine_without_user_namespaces_gets_a_store_that_works_and_a_line_th
         assert run("cat", "/x") == content
     finally:
         pool.run("down")
-    assert shared_memory() <= before, "the store was left in shared memory"
+    assert not shared_memory(pool), "the store was left in shared memory"
 
 
 def test_shared_memory_that_killed_servers_left_is_given_back(planned: NewPool) -> None:
-    before = shared_memory()
     pool = planned(1, 32)
     pool.up("--backing", "shared-memory")
     pool.run("cp", "-", "ramlace:/x", stdin=pattern(1, 5 * MIB))
     for process in pool.processes():
         process.send(signal.SIGKILL)
     assert eventually(lambda: not pool.processes())
-    assert shared_memory() - before
+    assert shared_memory(pool)
     report = pool.up("--backing", "shared-memory")
     assert any("shared memory" in note for note in report["notes"]), report
     pool.run("down")
-    assert shared_memory() <= before
+    assert not shared_memory(pool)

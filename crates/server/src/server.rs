@@ -215,9 +215,8 @@ impl Server {
         self.waiting.borrow_mut().retain(|token, sender| {
             let stays = token.session != session && !sender.is_closed();
             if !stays {
-                let over =
-                    Error::new(ErrorKind::Stale, "the session has ended while this request was under way");
-                let _ = std::mem::replace(sender, oneshot::channel().0).send(Err(over));
+                // Sending takes the sender itself; this place in the table goes with it.
+                let _ = std::mem::replace(sender, oneshot::channel().0).send(Err(session_over()));
             }
             stays
         });

@@ -37,7 +37,7 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     if output.json {
         output.json(&json!({"server": server.0, "epoch": epoch.0}))?;
     } else {
-        output.line(&format!(
+        output.line(format_args!(
             "{server} is forgotten: the others hold its slots since {epoch}, and what it held is lost."
         ))?;
     }
