@@ -54,10 +54,10 @@ mkdir -p "$place/checkout/bindings/python"
 bring ".venv/lib/$name/site-packages" "$place/site-packages"
 cp -L "${RAMLACE_BIN:-target/release/ramlace}" "$place/ramlace"
 cp -a bindings/python/python bindings/python/pyproject.toml "$place/checkout/bindings/python/"
-cp -a tests "$place/checkout/"
-chmod -R a+rX "$place/checkout" "$place/ramlace"
+cp -a tests bench "$place/checkout/"
+chmod -R a+rX "$place/checkout" "$place/ramlace" "$place/ramlace-bench"
 
 cd "$place/checkout"
-as_user RAMLACE_BIN="$place/ramlace" PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH="$place/python/lib" \
+as_user RAMLACE_BIN="$place/ramlace" RAMLACE_BENCH_BIN="$place/ramlace-bench" PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH="$place/python/lib" \
     PYTHONPATH="$place/checkout/bindings/python/python:$place/site-packages" \
     "$interpreter" -m pytest "$@" tests/system
