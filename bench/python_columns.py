@@ -32,6 +32,7 @@ def main() -> None:
     if wanted:
         try:
             import numpy
+
             import ramlace
         except ImportError as error:
             print(f"the sums in Python are left out: {error}", file=sys.stderr)

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import report
+
 from pool import BenchError, Pool, bench_binary
 
 IDLE_SECONDS = 30

@@ -18,6 +18,7 @@ import machine
 import report
 import resources
 import startup
+
 from pool import BenchError, Pool, bench_binary
 
 DRIVERS = ("transfer", "latency", "columns", "names")

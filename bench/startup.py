@@ -3,6 +3,7 @@
 import time
 
 import report
+
 from pool import Pool
 
 SERVERS = 4

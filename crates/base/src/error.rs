@@ -151,12 +151,10 @@ impl Error {
         let kind = match error.raw_os_error() {
             Some(28 | 12 | 122) => ErrorKind::NoSpace, // ENOSPC, ENOMEM, EDQUOT
             Some(111 | 113 | 104 | 32 | 103) => ErrorKind::HostDown, // refused, no route, reset, pipe, aborted
-            Some(11 | 110) => ErrorKind::TimedOut,     // EAGAIN of a socket with a time limit
-            Some(errno) => ErrorKind::ALL
-                .iter()
-                .copied()
-                .find(|kind| kind.errno() == errno)
-                .unwrap_or(ErrorKind::Fatal),
+            Some(11 | 110) => ErrorKind::TimedOut,                   // EAGAIN of a socket with a time limit
+            Some(errno) => {
+                ErrorKind::ALL.iter().copied().find(|kind| kind.errno() == errno).unwrap_or(ErrorKind::Fatal)
+            }
             None if error.kind() == std::io::ErrorKind::UnexpectedEof => ErrorKind::HostDown,
             None => ErrorKind::Fatal,
         };

@@ -105,9 +105,7 @@ impl fmt::Debug for InodeId {
 }
 
 /// Names one lane of one file: the chunks of `inode` that lie on lane `lane`, one dense file in a store.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LaneId {
     /// The file.
     pub inode: InodeId,
@@ -143,9 +141,7 @@ impl fmt::Debug for SessionId {
 }
 
 /// A moment: nanoseconds since 1970-01-01 UTC, good until the year 2262.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp {
     /// Nanoseconds since the Unix epoch; negative before it.
     pub nanos: i64,
