@@ -55,6 +55,7 @@ bring ".venv/lib/$name/site-packages" "$place/site-packages"
 cp -L "${RAMLACE_BIN:-target/release/ramlace}" "$place/ramlace"
 cp -a bindings/python/python bindings/python/pyproject.toml "$place/checkout/bindings/python/"
 cp -a tests bench "$place/checkout/"
+bring target/release/ramlace-bench "$place/ramlace-bench"
 chmod -R a+rX "$place/checkout" "$place/ramlace" "$place/ramlace-bench"
 
 cd "$place/checkout"
