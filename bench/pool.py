@@ -72,7 +72,8 @@ class Pool:
     def environment(self) -> dict[str, str]:
         """Return the environment in which programs find this pool and no other."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RAMLACE_")}
-        return {**kept, "XDG_RUNTIME_DIR": str(self.scratch), "RAMLACE_BIN": str(ramlace_binary())}
+        programs = {"RAMLACE_BIN": str(ramlace_binary()), "RAMLACE_BENCH_BIN": str(bench_binary())}
+        return {**kept, **programs, "XDG_RUNTIME_DIR": str(self.scratch)}
 
     def command(self, *words: str) -> dict:
         """Run the command and return what it reports."""
