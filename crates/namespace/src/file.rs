@@ -90,7 +90,8 @@ impl File {
         }
     }
 
-    fn extent(&self) -> u64 {
+    /// Bytes up to the end of the last that was written, published or not.
+    pub(crate) fn extent(&self) -> u64 {
         self.work.as_ref().map_or(self.size, |work| work.extent.max(self.size))
     }
 

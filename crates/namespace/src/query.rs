@@ -82,7 +82,8 @@ impl SlotState {
         let file = self.inode(request.inode)?.file(request.inode)?;
         Ok(InodeAnswer {
             generation: file.generation,
-            size: file.size,
+            // A lane whose bytes were lost must not take finished, unpublished appends for holes.
+            size: file.extent(),
             smallest_size: file.smallest_size(request.since),
             layout: file.layout,
         })

@@ -159,7 +159,8 @@ pub struct QueryInode {
 pub struct InodeAnswer {
     /// The file's generation.
     pub generation: Generation,
-    /// The file's published size.
+    /// Bytes up to the end of the last that was written: finished appends that are not published
+    /// yet are among them.
     pub size: u64,
     /// The smallest size the file has had in any generation after `since`; `None` when it
     /// was never truncated since.

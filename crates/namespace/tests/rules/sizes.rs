@@ -15,6 +15,8 @@ fn the_published_size_stops_before_the_first_unfinished_append() {
     let (first, second) = (story.reserve(file, 10), story.reserve(file, 20));
     assert_eq!((first, second), (100, 110));
     assert_eq!(size_of_reply(story.finish(file, second)), 100);
+    // A lane must not take the finished append for a hole when its bytes are lost.
+    assert_eq!(story.asked_by_a_lane(file, 0).size, 130);
     // A write behind the reservations is not lost, and not seen yet.
     assert_eq!(size_of_reply(story.extend(file, 1, 500)), 100);
     assert_eq!(story.reserve(file, 1), 500);

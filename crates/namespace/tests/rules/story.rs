@@ -134,9 +134,13 @@ impl Story {
     }
 
     pub fn smallest_size(&self, inode: InodeId, since: u64) -> Option<u64> {
+        self.asked_by_a_lane(inode, since).smallest_size
+    }
+
+    pub fn asked_by_a_lane(&self, inode: InodeId, since: u64) -> peer::InodeAnswer {
         let query = Query::QueryInode(peer::QueryInode { inode, since: Generation(since) });
         match self.state.query(ROOT_USER, &query).unwrap() {
-            Answer::Inode(answer) => answer.smallest_size,
+            Answer::Inode(answer) => answer,
             other => panic!("{other:?}"),
         }
     }
