@@ -59,6 +59,19 @@ $(VENV)/package.stamp: $(VENV)/venv.stamp $(PACKAGE_SOURCES) | target/release/ra
 $(VENV)/bin/ramlace: $(VENV)/venv.stamp
 	@ln -sfn ../../target/release/ramlace $@
 
+# What `cc ... $(PKG_CONFIG_PATH=target/release/pkgconfig pkg-config --cflags --libs ramlace)` needs.
+build: target/release/pkgconfig/ramlace.pc
+
+.PHONY: target/release/pkgconfig/ramlace.pc
+target/release/pkgconfig/ramlace.pc: target/release/ramlace
+	@scripts/c_library.sh here
+
+PREFIX ?= /usr/local
+
+.PHONY: install
+install: target/release/ramlace ## Install the command and the C library (PREFIX=/usr/local DESTDIR=)
+	@scripts/c_library.sh install $(PREFIX)
+
 .PHONY: demo
 demo: build ## The main job: column sums of a real matrix from disk, TCP and shared arrays (DEMO_ARGS=...)
 	@$(PYTHON) -m ramlace.demo $(DEMO_ARGS)

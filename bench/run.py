@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import machine
+import mounts
 import report
 import resources
 import startup
@@ -60,6 +61,8 @@ def measure(args: argparse.Namespace) -> list[dict]:
         for driver in DRIVERS:
             progress(driver)
             rows += [row for figure in run_driver(pool, driver, args) for row in report.rows(figure)]
+        progress("mount")
+        rows += [row for figure in mounts.figures(pool, args, run) for row in report.rows(figure)]
         progress("columns in Python")
         rows += [row for figure in python_columns(pool, args) for row in report.rows(figure)]
         progress("memory and idle servers")

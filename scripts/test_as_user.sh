@@ -25,13 +25,22 @@ chmod 755 "$place"
 mkdir -m 700 "$place"/{home,tmp,run}
 chown -R $uid:$uid "$place"/{home,tmp,run}
 
+# Words before every command of the user.
+within=()
 # as_user NAME=VALUE... COMMAND...: as the user, with nothing of this environment.
 as_user() {
-    env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+    "${within[@]}" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
         HOME="$place/home" TMPDIR="$place/tmp" XDG_RUNTIME_DIR="$place/run" \
         ${RAMLACE_TEST_LONG:+RAMLACE_TEST_LONG="$RAMLACE_TEST_LONG"} \
         setpriv --reuid=$uid --regid=$uid --clear-groups -- env "$@"
 }
+# Systems let everybody open /dev/fuse. Where this one does not, the user gets a device node of its own, which is seen
+# in a mount namespace of these tests alone.
+if [[ -c /dev/fuse ]] && ! as_user bash -c 'exec 3<>/dev/fuse' 2>/dev/null &&
+    mknod -m 666 "$place/fuse" c 10 229 2>/dev/null &&
+    unshare --mount mount --bind "$place/fuse" /dev/fuse 2>/dev/null; then
+    within=(unshare --mount bash -c 'mount --bind "$0" /dev/fuse && exec "$@"' "$place/fuse")
+fi
 # Hard links cost nothing; another file system needs the copy.
 bring() { cp -a --link "$1" "$2" 2>/dev/null || { rm -rf "$2" && cp -a "$1" "$2"; }; }
 
@@ -56,6 +65,12 @@ cp -L "${RAMLACE_BIN:-target/release/ramlace}" "$place/ramlace"
 cp -a bindings/python/python bindings/python/pyproject.toml "$place/checkout/bindings/python/"
 cp -a tests bench "$place/checkout/"
 bring target/release/ramlace-bench "$place/ramlace-bench"
+# What the C library's tests install and build: the library and where it comes from.
+mkdir -p "$place/checkout/target/release" "$place/checkout/crates"
+cp -a Cargo.toml README.md scripts examples "$place/checkout/"
+cp -a crates/capi "$place/checkout/crates/"
+cp -aL target/release/libramlace.so "$place/ramlace" "$place/checkout/target/release/"
+"$place/checkout/scripts/c_library.sh" here
 chmod -R a+rX "$place/checkout" "$place/ramlace" "$place/ramlace-bench"
 
 cd "$place/checkout"

@@ -20,6 +20,10 @@ pub struct Args {
     pub only: String,
     /// Only the side with this name, for profilers; all of them when it is empty.
     pub side: String,
+    /// Where the pool is mounted, or where `null-fuse` shall be.
+    pub mount: PathBuf,
+    /// Where `null-fuse` is mounted.
+    pub null: PathBuf,
     /// For `hold-file`: 4 KiB pages instead of huge ones.
     pub small_pages: bool,
 }
@@ -36,6 +40,8 @@ impl Args {
             bytes: 0,
             only: String::new(),
             side: String::new(),
+            mount: PathBuf::new(),
+            null: PathBuf::new(),
             small_pages: false,
         };
         while let Some(word) = words.next() {
@@ -47,6 +53,8 @@ impl Args {
                     args.pids = value.split(',').map(|pid| number(&word, pid)).collect::<Result<_>>()?;
                 }
                 "--scratch" => args.scratch = value(&word, &mut words)?.into(),
+                "--mount" => args.mount = value(&word, &mut words)?.into(),
+                "--null" => args.null = value(&word, &mut words)?.into(),
                 "--bytes" => args.bytes = number(&word, &value(&word, &mut words)?)?,
                 "--only" => args.only = value(&word, &mut words)?,
                 "--side" => args.side = value(&word, &mut words)?,

@@ -95,14 +95,16 @@ fn bytes_of(mapping: &mut Mapping) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) }
 }
 
-fn numbers(bytes: &[u8]) -> &[f64] {
+/// Bytes of a mapping as numbers.
+pub fn numbers(bytes: &[u8]) -> &[f64] {
     // SAFETY: every pattern of 8 bytes is a number.
     let (before, numbers, after) = unsafe { bytes.align_to() };
     assert!(before.is_empty() && after.is_empty(), "mappings begin at a page");
     numbers
 }
 
-fn numbers_mut(bytes: &mut [u8]) -> &mut [f64] {
+/// The same, to be changed.
+pub fn numbers_mut(bytes: &mut [u8]) -> &mut [f64] {
     // SAFETY: every pattern of 8 bytes is a number, and every number one of 8 bytes.
     let (before, numbers, after) = unsafe { bytes.align_to_mut() };
     assert!(before.is_empty() && after.is_empty(), "mappings begin at a page");
@@ -110,14 +112,15 @@ fn numbers_mut(bytes: &mut [u8]) -> &mut [f64] {
 }
 
 /// The sum of column j is j × rows.
-fn fill(matrix: &mut [f64]) {
+pub fn fill(matrix: &mut [f64]) {
     let rows = matrix.len() / COLUMNS;
     for (index, column) in matrix.chunks_mut(rows).enumerate() {
         column.fill(index as f64);
     }
 }
 
-fn check_sums(rows: usize, matrix: &[f64]) -> Result<()> {
+/// Adds up every column and looks whether the sums are those of [`fill`].
+pub fn check_sums(rows: usize, matrix: &[f64]) -> Result<()> {
     let wrong = matrix.chunks(rows).map(sum).enumerate().find(|(index, sum)| *sum != (index * rows) as f64);
     match wrong {
         None => Ok(()),

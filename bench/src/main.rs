@@ -14,7 +14,9 @@ mod cores;
 mod hold_file;
 mod idle_client;
 mod latency;
+mod mount;
 mod names;
+mod null_fuse;
 mod pattern;
 mod pool;
 mod raw_client;
@@ -45,16 +47,18 @@ fn run(args: &Args) -> Result<()> {
         "latency" => latency::run(args)?,
         "columns" => columns::run(args)?,
         "names" => names::run(args)?,
+        "mount" => mount::run(args)?,
         // What the drivers and bench/run.py start as helpers: they answer on standard output and
         // end with standard input.
         "raw-server" => return raw_server::run(args),
         "hold-file" => return hold_file::run(args),
+        "null-fuse" => return null_fuse::run(args),
         "idle-client" => return idle_client::run(args),
         other => {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "there is no driver '{other}'; there are transfer, latency, columns, names, hold-file, idle-client"
+                    "there is no driver '{other}'; there are transfer, latency, columns, names, mount, hold-file, null-fuse, idle-client"
                 ),
             ));
         }

@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from mount import first_mount, fuse, here, new_mount, second_mount, there
 from pool import MIB, Pool
 
 _numbers = itertools.count()
 
 NewPool = Callable[..., Pool]
+
+# Fixtures that live where mounts do.
+__all__ = ["first_mount", "fuse", "here", "new_mount", "second_mount", "there"]
 
 
 @pytest.fixture(scope="session")

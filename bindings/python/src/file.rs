@@ -95,6 +95,16 @@ impl File {
         detached(py, || file.file().sync())
     }
 
+    /// Stores into mappings are over: whoever has cached the bytes shall look again.
+    fn publish(&self, py: Python<'_>) -> PyResult<()> {
+        let file = self.get()?;
+        match file.file().rights().write {
+            true => detached(py, || file.file().publish()),
+            // Nothing can have been stored.
+            false => Ok(()),
+        }
+    }
+
     /// Attributes as the home has them now.
     fn stat(&self, py: Python<'_>) -> PyResult<Stat> {
         let file = self.get()?;

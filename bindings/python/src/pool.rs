@@ -2,7 +2,9 @@
 
 use pyo3::prelude::*;
 use ramlace_base::{Error, ErrorKind, limits};
-use ramlace_client::{ArrayType, ConnectOptions, Locator, OpenOptions, Order, Pool as ClientPool};
+use ramlace_client::{
+    ArrayType, ConnectOptions, Locator, OpenOptions, Order, Pool as ClientPool, RenameMode,
+};
 use ramlace_wire::LayoutHints;
 
 use crate::error::{detached, raised};
@@ -129,6 +131,20 @@ impl Pool {
 
     fn unlink(&self, py: Python<'_>, path: &[u8]) -> PyResult<()> {
         detached(py, || self.pool.unlink(path))
+    }
+
+    /// `mode`: 0 replaces what has the new name, 1 keeps it and fails, 2 exchanges the two.
+    fn rename(&self, py: Python<'_>, old: &[u8], new: &[u8], mode: u8) -> PyResult<()> {
+        let mode = match mode {
+            0 => RenameMode::Replace,
+            1 => RenameMode::Keep,
+            _ => RenameMode::Exchange,
+        };
+        detached(py, || self.pool.rename(old, new, mode))
+    }
+
+    fn link(&self, py: Python<'_>, old: &[u8], new: &[u8]) -> PyResult<()> {
+        detached(py, || self.pool.link(old, new).map(drop))
     }
 
     fn remove_tree(&self, py: Python<'_>, path: &[u8]) -> PyResult<()> {

@@ -2,6 +2,7 @@
 
 import json
 import re
+import types
 import xml.etree.ElementTree as ElementTree
 
 import matplotlib.image
@@ -24,7 +25,7 @@ ROWS = [row("disk", 2.0, 1.0), row("array", 0.5, 0.25), row("tmpfs", 0.4, 0.2, l
 
 
 def test_the_table_holds_every_figure_and_reads_as_markdown():
-    text = table.render(ROWS, ROWS, 6, 12.5, ["a note"])
+    text = table.render(ROWS, ROWS, 6, 12.5, ["a note"], [])
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "|" in line]
     assert {len(line) for line in lines} == {7}
     assert ["place disk", "3", "2.000", "0.50", "1.000", "1.00", "2.00"] in lines
@@ -32,6 +33,16 @@ def test_the_table_holds_every_figure_and_reads_as_markdown():
     assert ["place tmpfs, sums", "3", "0.400", "2.50", "0.200", "5.00", "2.00"] in lines
     assert ["memcpy, bytes copied", "", "", "12.50", "", "", ""] in lines
     assert text.endswith("- a note")
+
+
+def test_what_could_not_be_measured_has_its_line_in_both_parts():
+    text = table.render(ROWS, ROWS, 6, 12.5, ["no warm mount: why"], ["pool, mount, warm cache"])
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "|" in line]
+    wanted = ["pool, mount, warm cache: not measured, see below", *[""] * 6]
+    first, second = (index for index, line in enumerate(lines) if line == wanted)
+    heads = [next(i for i, line in enumerate(lines) if line[0].startswith(f"**{head}")) for head in ("column", "boot")]
+    assert heads[0] < first < heads[1] < second
+    assert text.endswith("- no warm mount: why")
 
 
 def test_the_plot_holds_the_data(tmp_path):
@@ -61,13 +72,14 @@ def test_the_bars_are_as_long_as_the_rates(tmp_path):
 
 
 def test_the_json_holds_all_numbers(tmp_path):
-    report.write_json(tmp_path / "deep" / "d.json", ROWS, ROWS, 12.5, {"rows": 10}, ["n"])
+    report.write_json(tmp_path / "deep" / "d.json", ROWS, ROWS, 12.5, {"rows": 10}, ["n"], ["mount"])
     content = json.loads((tmp_path / "deep" / "d.json").read_text())
     first = content["column_sums"][0]
     assert first["sequential"]["runs_seconds"] == [2.0, 4.0, 1.0]
     assert first["sequential"]["gigabytes_per_second"] == 0.5
     assert first["cache"] == "cold, verified"
     assert content["results"]["column_sums"] == [1.5, None]
+    assert content["not_measured"] == ["mount"]
     assert (content["rows"], content["memcpy_gigabytes_per_second"]) == (10, 12.5)
 
 
@@ -139,5 +151,46 @@ def test_a_cold_file_is_verified_to_be_cold(tmp_path):
     if machine.filesystem_of(tmp_path) in ("tmpfs", "overlay"):
         pytest.skip("this file system keeps its pages, or those of the one below it")
     assert words == "cold cache, verified by mincore"
-    path.read_bytes()
+    assert machine.make_warm(path) == "warm cache, verified by mincore"
     assert machine.resident_bytes(path) == 8 << 20
+
+
+def test_how_cold_and_warm_a_file_is_is_told_in_full(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    path.write_bytes(bytes(1000))
+    told = {}
+    for resident in (0, 7, 500, 993, 1000, 4096, None):
+        monkeypatch.setattr(machine, "resident_bytes", lambda _, answer=resident: answer)
+        told[resident] = (machine.say_cold(path), machine.make_warm(path))
+    assert told[0] == (
+        "cold cache, verified by mincore",
+        "NOT warm: 1000 bytes did not stay in the page cache, by mincore",
+    )
+    assert told[7][0] == "cold cache but for 7 bytes, by mincore"
+    assert told[500] == (
+        "NOT cold: 500 bytes stayed in the page cache, by mincore",
+        "NOT warm: 500 bytes did not stay in the page cache, by mincore",
+    )
+    assert told[993][1] == "warm cache but for 7 bytes, by mincore"
+    # The last page counts whole, though the file ends in it.
+    assert told[1000][1] == told[4096][1] == "warm cache, verified by mincore"
+    assert [words.split(",")[1] for words in told[None]] == [" but the kernel does not tell whether it is"] * 2
+
+
+def test_what_the_caches_were_before_each_run_is_kept():
+    said = iter(["cold", "cold but for 1 page", "cold", "cold"])
+    matrix = np.asfortranarray(np.arange(12.0).reshape(4, 3))
+
+    class Door(doors.Door):
+        def connect(self):
+            raise NotImplementedError
+
+    class Team:
+        def run(self, jobs):
+            return types.SimpleNamespace(seconds=1.0, results=[matrix[:, job.columns].sum(axis=0) for job in jobs])
+
+    place = cases.Place("p", "place", 0, Door(4, 3), lambda: next(said))
+    row = cases.measure_sums(Team(), 3, place, 2)
+    assert row.cache == "cold; cold but for 1 page"
+    assert len(row.sequential.runs) == len(row.parallel.runs) == 2
+    assert list(said) == []

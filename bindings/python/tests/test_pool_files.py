@@ -253,3 +253,26 @@ def test_waiting_calls_let_other_threads_run(pool, place):
     watcher.join()
     assert failures == []
     assert counted > 100
+
+
+def test_names_change_and_files_have_several(pool, place):
+    for name in ("a", "b"):
+        pool.mkdir(f"{place}/{name}")
+        with pool.open(f"{place}/{name}/f", "wb", buffering=0) as file:
+            file.write(name.encode())
+    with pytest.raises(FileExistsError):
+        pool.rename(f"{place}/a/f", f"{place}/b/f", overwrite=False)
+    pool.rename(f"{place}/a/f", f"{place}/b/f", exchange=True)
+    assert pool.open(f"{place}/a/f").read() == b"b"
+    pool.replace(f"{place}/a/f", f"{place}/b/f")
+    assert pool.open(f"{place}/b/f").read() == b"b"
+    pool.link(f"{place}/b/f", f"{place}/a/g")
+    assert pool.stat(f"{place}/a/g").st_nlink == 2
+    pool.remove(f"{place}/b/f")
+    assert pool.stat(f"{place}/a/g").st_nlink == 1
+    with pytest.raises(PermissionError):
+        pool.link(f"{place}/a", f"{place}/c")
+    with pytest.raises(OSError, match="into itself"):
+        pool.rename(f"{place}/a", f"{place}/a/inside")
+    with pytest.raises(ValueError, match="overwrite"):
+        pool.rename(f"{place}/a", f"{place}/b", overwrite=False, exchange=True)

@@ -103,6 +103,8 @@ error_kinds! {
     TooLarge = 26, 90, "EMSGSIZE";
     /// The handle was not opened for this.
     BadHandle = 27, 9, "EBADF";
+    /// As many entries lead to the inode as are possible.
+    TooManyLinks = 28, 31, "EMLINK";
 }
 
 /// An operation that failed: a kind for programs and a sentence for people.

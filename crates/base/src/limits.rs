@@ -64,6 +64,8 @@ pub const OPEN_INODES_PER_SESSION_MAX: usize = 65_536;
 pub const REPLIES_PER_SESSION_MAX: usize = 1024;
 /// Append reservations of one file that are not finished yet.
 pub const APPEND_RESERVATIONS_MAX: usize = 1024;
+/// Entries that lead to one file.
+pub const LINKS_PER_FILE_MAX: u32 = 65_000;
 /// Operations across two slots that one slot coordinates and that are not settled yet.
 pub const INTENTS_PER_SLOT_MAX: usize = 4096;
 /// Messages that one slot owes to others before it refuses operations that would owe more.

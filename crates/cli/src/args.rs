@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, completions, cp, df, doctor, down, forget, layout, ln, ls, mkdir, rm, serve, stat, status, up,
+    cat, chmod, chown, completions, cp, df, doctor, down, du, find, forget, layout, ln, ls, mkdir, mount, mv,
+    publish, rm, serve, stat, status, top, touch, unmount, up, warm,
 };
 
 /// One pool of memory, laced from many machines.
@@ -44,14 +45,26 @@ pub struct Cli {
 /// Every command.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Start a pool on this machine
+    /// Start a pool on this machine, or on several
     Up(up::Args),
     /// Stop a pool; what it holds is gone
     Down(down::Args),
     /// What is running: servers, their fill and how they are
     Status(status::Args),
+    /// Look on: fill, rates and sessions of every server, each second
+    Top(top::Args),
     /// What this machine offers to ramlace
     Doctor(doctor::Args),
+    /// Mount a pool on a directory: any program can use what is in it
+    Mount(mount::Args),
+    /// Take a pool's mount away
+    Unmount(unmount::Args),
+    /// Make what programs have stored into a file's mappings visible to other machines
+    Publish(publish::PublishArgs),
+    /// Make what others have published visible in live mappings
+    Refresh(publish::RefreshArgs),
+    /// Read files of a mount once, so that they are in this machine's memory
+    Warm(warm::Args),
     /// List a directory of the pool
     Ls(ls::Args),
     /// Everything about files and directories of the pool
@@ -64,8 +77,20 @@ pub enum Command {
     Rm(rm::Args),
     /// Make directories in the pool
     Mkdir(mkdir::Args),
-    /// Make a symbolic link in the pool
+    /// Make one more name for a file of the pool, or a symbolic link
     Ln(ln::Args),
+    /// Find names in the pool by what they are
+    Find(find::Args),
+    /// How big files and directories of the pool are
+    Du(du::Args),
+    /// Change permission bits in the pool
+    Chmod(chmod::Args),
+    /// Change owner and group in the pool
+    Chown(chown::Args),
+    /// Set times in the pool, or make empty files
+    Touch(touch::Args),
+    /// Rename files and directories of the pool
+    Mv(mv::Args),
     /// How much room the pool has
     Df(df::Args),
     /// Look at, or set, how files are striped over the servers
@@ -77,6 +102,9 @@ pub enum Command {
     /// The process that a server's keeper starts.
     #[command(name = "serve-child", hide = true)]
     ServeChild(serve::ChildArgs),
+    /// What `up --hosts` and `down` run on other machines.
+    #[command(name = crate::remote::AGENT_COMMAND, hide = true)]
+    HostAgent,
     /// Print the completion script for a shell
     Completions(completions::Args),
 }

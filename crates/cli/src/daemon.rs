@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{PipeReader, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -37,6 +37,7 @@ impl Daemon {
     pub fn start(options: &ServeOptions, log: &Path) -> Result<Daemon> {
         let doing =
             |error: std::io::Error| Error::from_io(&error, format!("starting server {}", options.server));
+        crate::ready::keep_descriptors_here();
         let (pipe, told) = std::io::pipe().map_err(doing)?;
         // The one descriptor that the server inherits; this process starts one server at a time.
         rustix::io::fcntl_setfd(&told, rustix::io::FdFlags::empty()).map_err(|errno| doing(errno.into()))?;
@@ -97,9 +98,14 @@ impl Daemon {
     }
 }
 
-/// Listens to all servers until `enough` holds of each. Fails with the first that fails, or when
-/// `end` has come.
-pub fn wait_until(daemons: &mut [Daemon], end: Instant, enough: impl Fn(&Daemon) -> bool) -> Result<()> {
+/// Listens to all servers until `enough` holds of each. Fails with the first that fails, when
+/// `end` has come, or when a descriptor of `watch` can be read: then they are not wanted any more.
+pub fn wait_until<F: AsFd>(
+    daemons: &mut [Daemon],
+    end: Instant,
+    watch: &[F],
+    enough: impl Fn(&Daemon) -> bool,
+) -> Result<()> {
     loop {
         let mut waiting: Vec<&mut Daemon> = daemons.iter_mut().filter(|daemon| !enough(daemon)).collect();
         if waiting.is_empty() {
@@ -107,16 +113,21 @@ pub fn wait_until(daemons: &mut [Daemon], end: Instant, enough: impl Fn(&Daemon)
         }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(waiting[0].failed("it was not ready in time"));
+            let error = waiting[0].failed("it was not ready in time");
+            return Err(Error::new(ErrorKind::TimedOut, error.message()));
         }
         let timeout = Timespec::try_from(left).expect("half a minute fits");
         let mut polled: Vec<PollFd<'_>> =
             waiting.iter().map(|daemon| PollFd::new(&daemon.pipe, PollFlags::IN)).collect();
+        polled.extend(watch.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
         match poll(&mut polled, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(Error::from_io(&errno.into(), "waiting for the servers")),
         }
         let spoke: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if spoke[waiting.len()..].contains(&true) {
+            return Err(Error::new(ErrorKind::Busy, "stopped before the servers were ready"));
+        }
         for (daemon, _) in waiting.iter_mut().zip(spoke).filter(|(_, spoke)| *spoke) {
             daemon.listen()?;
         }

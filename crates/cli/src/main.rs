@@ -6,19 +6,38 @@
 //! Invariant: `cli` decides nothing about bytes, names or placement; the client library does.
 #![deny(unsafe_code)]
 
+mod agent_protocol;
 mod args;
 mod commands;
 mod copy;
+mod crew;
 mod daemon;
+mod date;
 mod failure;
+mod glob;
+mod hosts;
+mod hosts_progress;
+mod hosts_stop;
+mod interrupt;
+mod json_list;
+mod local_time;
 mod lock;
+mod mode_words;
+mod mount_users;
+mod mounting;
 mod output;
+mod owner;
 mod place;
 mod pool_processes;
 mod ready;
+mod remote;
 mod show;
 mod stop;
 mod streams;
+mod tally;
+mod top;
+mod tree;
+mod words;
 
 use std::process::ExitCode;
 
@@ -28,7 +47,8 @@ use crate::args::Cli;
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let words = commands::find_words::with_double_dashes(std::env::args_os());
+    let cli = Cli::parse_from(words);
     let mut output = Output::new(cli.json);
     let done = commands::run(&cli, &mut output);
     let done = done.and_then(|()| output.flush());

@@ -9,11 +9,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// How long one process may keep this one from looking at it.
+const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a process is for its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,12 +90,34 @@ fn wait_one(process: &PoolProcess, end: Instant) -> bool {
 /// The running processes of the pool whose secret is this file; keepers first, by number.
 pub fn find(secret_file: &Path) -> Result<Vec<PoolProcess>> {
     let entries = fs::read_dir("/proc").map_err(|error| Error::from_io(&error, "listing /proc"))?;
-    let mut found: Vec<PoolProcess> = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| look_at(pid, secret_file))
-        .collect();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    let mut found = look_at_all(pids, secret_file);
     found.sort_by_key(|process| (process.role == Role::Child, process.server));
     Ok(found)
+}
+
+/// Those of the processes that belong to the pool. A process that is stuck, such as a program in a mount whose daemon
+/// is stopped, keeps whoever reads its command line: it is passed over, for servers use no mount.
+fn look_at_all(pids: Vec<u32>, secret_file: &Path) -> Vec<PoolProcess> {
+    let (pids, secret_file) = (Arc::new(pids), Arc::<Path>::from(secret_file));
+    let mut found = Vec::new();
+    let mut next = 0;
+    while next < pids.len() {
+        let (tell, told) = channel();
+        let (theirs, secret_file, first) = (pids.clone(), secret_file.clone(), next);
+        // Left behind when it is stuck; this command ends soon.
+        std::thread::spawn(move || {
+            theirs[first..].iter().all(|pid| tell.send(look_at(*pid, &secret_file)).is_ok())
+        });
+        while next < pids.len() {
+            let Ok(looked) = told.recv_timeout(LOOK_PATIENCE) else { break };
+            found.extend(looked);
+            next += 1;
+        }
+        // The one that kept the thread, if one did.
+        next += 1;
+    }
+    found
 }
 
 /// The process, when it belongs to the pool. The handle is opened first, so that what is read

@@ -1,4 +1,6 @@
-//! The descriptor by which a server tells `up` how it is: the one room of this crate with `unsafe`.
+//! The descriptor by which a server tells `up` how it is, and what a daemon does not inherit.
+//!
+//! One of the three rooms of this crate with `unsafe`; the others are `interrupt` and `local_time`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -20,6 +22,13 @@ pub fn adopt(number: i32) -> Result<OwnedFd> {
     rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)
         .map_err(|errno| Error::from_io(&errno.into(), "taking over --ready-fd"))?;
     Ok(descriptor)
+}
+
+/// Keeps every descriptor of this process, but the standard ones, from the programs that it starts from now on: a daemon must
+/// not hold its caller's locks and pipes for as long as it lives. Those that it shall have are opened to it afterwards.
+pub fn keep_descriptors_here() {
+    // SAFETY: this sets a flag on open descriptors and closes none. A kernel without it (before 5.11) changes nothing.
+    unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
 }
 
 #[cfg(test)]

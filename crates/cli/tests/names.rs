@@ -1,4 +1,4 @@
-//! The namespace by command: `ls`, `stat`, `mkdir`, `rm`, `ln`, `cat`, `df`, `layout`.
+//! The namespace by command: `ls`, `stat`, `mkdir`, `rm`, `mv`, `ln`, `cat`, `df`, `layout`.
 
 mod common;
 
@@ -68,6 +68,43 @@ fn files_are_described() {
     assert_eq!(home.run(["cat", "/link", "ramlace:/f"]).good().text(), "hellohello");
     home.run(["cat", "/"]).bad(&["directory"]);
     home.run(["cat", "/missing", "/f"]).bad(&["/missing"]);
+}
+
+#[test]
+fn files_and_directories_get_other_names() {
+    let home = Home::with_pool(3, "96MiB");
+    home.run(["mkdir", "/a", "/b", "/c"]).good();
+    for name in ["f", "g"] {
+        home.run_with(["cp", "-", &format!("ramlace:/a/{name}")], name.as_bytes()).good();
+    }
+    home.run(["mv", "/a/f", "ramlace:/b/h"]).good();
+    assert_eq!(home.run(["cat", "/b/h"]).good().text(), "f");
+    home.run(["mv", "-n", "/a/g", "/b/h"]).bad(&["/b/h", "exists"]);
+    home.run(["mv", "--exchange", "/a/g", "/b/h"]).good();
+    assert_eq!(home.run(["cat", "/a/g", "/b/h"]).good().text(), "fg");
+    home.run(["mv", "/a/g", "/b/h", "/c"]).good();
+    assert_eq!(home.run(["ls", "/c"]).good().text(), "g\nh\n");
+    home.run(["mv", "/c/g", "/c/h", "/nothing"]).bad(&["/nothing is no directory"]);
+    home.run(["mv", "-T", "/a", "/b"]).good();
+    home.run(["mv", "/c", "/b"]).good();
+    assert_eq!(home.run(["ls", "/b/c"]).good().text(), "g\nh\n");
+    home.run(["mv", "/b", "/b/c"]).bad(&["into itself"]);
+    home.run(["mv", "/missing", "/b"]).bad(&["/missing does not exist"]);
+    home.run(["mv", "/", "/b"]).bad(&["/"]);
+    assert_eq!(home.run(["mv", "--json", "/b/c/g", "/x"]).good().json()["moved"], 1);
+}
+
+#[test]
+fn a_file_has_several_names() {
+    let home = Home::with_pool(3, "96MiB");
+    home.run(["mkdir", "/a", "/b"]).good();
+    home.run_with(["cp", "-", "ramlace:/a/f"], b"once").good();
+    assert_eq!(home.run(["ln", "--json", "/a/f", "/b/g"]).good().json()["links"], 2);
+    home.run(["ln", "/a/f", "/b/g"]).bad(&["/b/g", "there already"]);
+    home.run(["ln", "/a", "/b/h"]).bad(&["directory"]);
+    home.run(["rm", "/a/f"]).good();
+    assert_eq!(home.run(["cat", "/b/g"]).good().text(), "once");
+    assert!(home.run(["stat", "--json", "/b/g"]).good().json()["size"] == 4);
 }
 
 #[test]

@@ -30,10 +30,14 @@ pub struct PoolFileServer {
     pub server: u16,
     /// `address:port` for TCP.
     pub tcp: String,
-    /// Path of its Unix socket.
-    pub unix: PathBuf,
-    /// The process that keeps its store (the parent that `down` must see end).
+    /// Path of its Unix socket; `None`: it runs on another machine than the one this file lies on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix: Option<PathBuf>,
+    /// The process that keeps its store (the parent that `down` must see end), on its machine.
     pub keeper_pid: u32,
+    /// The host that it runs on, as the hosts file names it; `None` in a pool of one machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 impl PoolFileServer {
@@ -42,6 +46,22 @@ impl PoolFileServer {
     pub fn id(&self) -> ServerId {
         ServerId(self.server)
     }
+}
+
+/// What `pool.json` says of a pool that `ramlace up --hosts` has started on several machines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolFileHosts {
+    /// The machine on which `up` ran, by its own name: there `down` stops all hosts.
+    pub started_from: String,
+    /// The host on which this file lies, as `hosts` names it; `None` where `up` ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub here: Option<String>,
+    /// Every host, as the transport command is told.
+    pub hosts: Vec<String>,
+    /// The words of the transport command, such as `ssh`.
+    pub transport: Vec<String>,
+    /// The words of the command that was run on every host, such as `ramlace`.
+    pub remote_command: Vec<String>,
 }
 
 /// What `pool.json` says; written by `ramlace up`.
@@ -57,6 +77,9 @@ pub struct PoolFile {
     pub servers: Vec<PoolFileServer>,
     /// Version of ramlace that wrote this file.
     pub version: String,
+    /// The machines of a pool of several; `None`: all servers run on this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<PoolFileHosts>,
 }
 
 /// The directory of one pool: its owner's alone (0700), or it is refused.
@@ -114,19 +137,33 @@ impl PoolDirectory {
 
     /// Creates the directory (0700) with a new `secret` (0600), or checks and keeps both.
     pub fn create(&self) -> Result<()> {
-        let base = self.path.parent().unwrap_or(Path::new("/"));
-        for path in [base, &self.path] {
-            match DirBuilder::new().mode(0o700).create(path) {
-                Ok(()) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(Error::from_io(&error, format!("creating {}", path.display()))),
-            }
-            check_private(path)?;
-        }
+        self.create_private()?;
         if exists(&self.secret_path())? {
             return self.read_secret().map(|_| ());
         }
-        self.write_new_secret()
+        self.write_secret(&new_secret()?)
+    }
+
+    /// Creates the directory for a pool that has a secret already; one that holds another secret is
+    /// another pool's, and is refused.
+    pub fn create_with(&self, secret: &Secret) -> Result<()> {
+        self.create_private()?;
+        if !exists(&self.secret_path())? {
+            return self.write_secret(secret);
+        }
+        if self.read_secret()? == *secret {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Exists,
+            format!("{} holds the secret of another pool", self.path.display()),
+        ))
+    }
+
+    fn create_private(&self) -> Result<()> {
+        let base = self.path.parent().unwrap_or(Path::new("/"));
+        make_private(base)?;
+        make_private(&self.path)
     }
 
     /// Removes the directory and what lies in it.
@@ -165,12 +202,7 @@ impl PoolDirectory {
         read_secret_file(&self.secret_path())
     }
 
-    fn write_new_secret(&self) -> Result<()> {
-        let mut failure = None;
-        let secret = Secret::generate(&mut |bytes| failure = crate::entropy::fill(bytes).err());
-        if let Some(error) = failure {
-            return Err(error);
-        }
+    fn write_secret(&self, secret: &Secret) -> Result<()> {
         replace_file(&self.secret_path(), format!("{}\n", secret.to_hex()).as_bytes())
     }
 
@@ -180,7 +212,11 @@ impl PoolDirectory {
         if !exists(&path)? {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("there is no pool '{}' here; start one with 'ramlace up'", self.name),
+                format!(
+                    "there is no pool '{}' here; start one with 'ramlace up{}'",
+                    self.name,
+                    if self.name == POOL_DEFAULT { String::new() } else { format!(" --pool {}", self.name) }
+                ),
             ));
         }
         let text = read_private(&path, POOL_FILE_BYTES_MAX)?;
@@ -224,6 +260,12 @@ impl PoolDirectory {
     }
 }
 
+fn new_secret() -> Result<Secret> {
+    let mut failure = None;
+    let secret = Secret::generate(&mut |bytes| failure = crate::entropy::fill(bytes).err());
+    failure.map_or(Ok(secret), Err)
+}
+
 /// Reads a secret: a file of the caller that nobody else can read, with 64 hexadecimal digits.
 pub fn read_secret_file(path: &Path) -> Result<Secret> {
     if !exists(path)? {
@@ -255,6 +297,22 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Where this user's pools, and what belongs to them, have their directories; made (0700) when it is missing.
+pub fn runtime_directory() -> Result<PathBuf> {
+    let base = base_directory()?;
+    make_private(&base)?;
+    Ok(base)
+}
+
+fn make_private(path: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(Error::from_io(&error, format!("creating {}", path.display()))),
+    }
+    check_private(path)
 }
 
 /// `$XDG_RUNTIME_DIR/ramlace`, else `ramlace-UID` below the system's temporary directory.
@@ -365,10 +423,12 @@ mod tests {
             servers: vec![PoolFileServer {
                 server: 0,
                 tcp: "127.0.0.1:1".into(),
-                unix: "/x/server-0.sock".into(),
+                unix: Some("/x/server-0.sock".into()),
                 keeper_pid: 7,
+                host: None,
             }],
             version: "0.1.0".into(),
+            hosts: None,
         }
     }
 
@@ -389,6 +449,40 @@ mod tests {
         assert_eq!(directory.read_pool_file().unwrap(), pool_file());
         directory.remove().unwrap();
         assert!(!directory.exists().unwrap());
+    }
+
+    #[test]
+    fn a_given_secret_is_kept_and_another_pools_is_not_replaced() {
+        let scratch = Scratch::new();
+        let directory = PoolDirectory::within(scratch.path(), "lab").unwrap();
+        let (mine, other) = (Secret::from_bytes([1; 32]), Secret::from_bytes([2; 32]));
+        directory.create_with(&mine).unwrap();
+        directory.create_with(&mine).unwrap();
+        assert_eq!(directory.create_with(&other).unwrap_err().kind(), ErrorKind::Exists);
+        assert_eq!(directory.read_secret().unwrap(), mine);
+        assert_eq!(fs::metadata(directory.secret_path()).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_pool_of_several_machines_says_which_servers_are_here() {
+        let scratch = Scratch::new();
+        let directory = PoolDirectory::within(scratch.path(), "lab").unwrap();
+        directory.create().unwrap();
+        let mut file = pool_file();
+        directory.write_pool_file(&file).unwrap();
+        let text = fs::read_to_string(directory.pool_file_path()).unwrap();
+        assert!(!text.contains("host"), "a pool of one machine speaks of none: {text}");
+        file.servers[0].unix = None;
+        file.servers[0].host = Some("node1".into());
+        file.hosts = Some(PoolFileHosts {
+            started_from: "head".into(),
+            here: Some("node2".into()),
+            hosts: vec!["node1".into(), "node2".into()],
+            transport: vec!["ssh".into()],
+            remote_command: vec!["ramlace".into()],
+        });
+        directory.write_pool_file(&file).unwrap();
+        assert_eq!(directory.read_pool_file().unwrap(), file);
     }
 
     #[test]

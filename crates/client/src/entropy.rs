@@ -15,6 +15,13 @@ pub(crate) fn fill(mut buffer: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
+/// A factor for pauses; 1 when the kernel has no random bytes.
+pub(crate) fn between_half_and_one() -> f32 {
+    let mut byte = [0xff];
+    let _ = fill(&mut byte);
+    0.5 + f32::from(byte[0]) / 510.0
+}
+
 /// A random number, for the names of test directories.
 #[cfg(test)]
 pub(crate) fn number() -> Result<u64> {

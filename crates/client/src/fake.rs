@@ -14,8 +14,8 @@ use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{AllocateLane, ChunkRead, LaneTarget, PunchChunk, ReadChunk, WriteChunk};
 use ramlace_wire::namespace::{
     AppendReserved, Close, Create, DirectoryEntry, DirectoryPage, Extend, FinishAppend, Found, GetAttributes,
-    InodeInfo, Lookup, MakeDirectory, Open, Opened, ReadDirectory, ReadLink, RemoveDirectory, ReserveAppend,
-    SetAttributes, SizeInfo, Symlink, Truncate, Unlink,
+    InodeInfo, Link, Lookup, MakeDirectory, Open, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename,
+    ReserveAppend, SetAttributes, SizeInfo, Symlink, Truncate, Unlink,
 };
 use ramlace_wire::session::{OpenSession, SessionOpened};
 use ramlace_wire::{
@@ -103,6 +103,13 @@ impl FakePool {
             label: "test".into(),
             ..ConnectOptions::default()
         }
+    }
+
+    /// The secret in a directory that outlives the pool.
+    pub(crate) fn copy_of_secret(&self) -> Scratch {
+        let scratch = Scratch::new();
+        std::fs::copy(self.scratch.path().join("fake/secret"), scratch.path().join("secret")).unwrap();
+        scratch
     }
 
     pub(crate) fn connect(&self) -> Pool {
@@ -469,6 +476,24 @@ impl State {
             Kind::Unlink => {
                 let Unlink { parent, name } = decode!(Unlink);
                 self.remove(id, parent, &name, false)
+            }
+            Kind::Rename => {
+                let Rename { parent, name, new_parent, new_name, .. } = decode!(Rename);
+                self.inode(id, parent)?;
+                let Some(inode) = self.entries.remove(&(parent, name.as_bytes().to_vec())) else {
+                    return error(ErrorKind::NotFound, "none");
+                };
+                self.entries.insert((new_parent, new_name.as_bytes().to_vec()), inode);
+                body(&())
+            }
+            Kind::Link => {
+                let Link { parent, name, inode } = decode!(Link);
+                self.inode(id, parent)?;
+                let before = self.entries.insert((parent, name.as_bytes().to_vec()), inode);
+                if before.is_some() {
+                    return error(ErrorKind::Exists, "taken");
+                }
+                body(&self.inodes[&inode].info.attributes)
             }
             Kind::ReadDirectory => {
                 let ReadDirectory { inode, after, .. } = decode!(ReadDirectory);

@@ -4,10 +4,11 @@
 //! nobody would ever give it back. So nothing here locks. A value of the parent is left alone
 //! in the child (its destructor would speak on the parent's sockets) and a new one is made.
 
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ramlace_base::Result;
+
+use crate::list::List;
 
 static FORKS: AtomicU64 = AtomicU64::new(0);
 static REGISTERED: AtomicBool = AtomicBool::new(false);
@@ -33,86 +34,59 @@ pub(crate) fn count() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-struct Node<T> {
+/// A value and the process that it belongs to.
+struct Owned<T> {
     fork: u64,
     value: T,
-    next: *mut Node<T>,
 }
 
 /// One value for each process, made when it is first asked for.
-pub(crate) struct PerFork<T> {
-    head: AtomicPtr<Node<T>>,
+pub struct PerFork<T> {
+    values: List<Owned<T>>,
 }
-
-// SAFETY: the values are owned and given out as shared references only, so the box is as
-// sendable and as shareable as what it owns.
-unsafe impl<T: Send + Sync> Send for PerFork<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send + Sync> Sync for PerFork<T> {}
 
 impl<T> PerFork<T> {
     #[cfg(test)]
     fn new() -> PerFork<T> {
-        PerFork { head: AtomicPtr::new(ptr::null_mut()) }
+        PerFork { values: List::default() }
     }
 
-    pub(crate) fn with(value: T) -> PerFork<T> {
-        let node = Box::new(Node { fork: count(), value, next: ptr::null_mut() });
-        PerFork { head: AtomicPtr::new(Box::into_raw(node)) }
+    /// With this process's value.
+    pub fn with(value: T) -> PerFork<T> {
+        let values = List::default();
+        values.push(Owned { fork: count(), value });
+        PerFork { values }
     }
 
     /// This process's value, if it has been made.
     pub(crate) fn get(&self) -> Option<&T> {
-        self.nodes().find(|node| node.fork == count()).map(|node| &node.value)
+        self.own().map(|owned| &owned.value)
     }
 
     /// This process's value. When two threads make one at once, one is dropped.
-    pub(crate) fn get_or_make(&self, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+    pub fn get_or_make(&self, make: impl FnOnce() -> Result<T>) -> Result<&T> {
         if let Some(value) = self.get() {
             return Ok(value);
         }
-        let node = Box::into_raw(Box::new(Node { fork: count(), value: make()?, next: ptr::null_mut() }));
-        loop {
-            let head = self.head.load(Ordering::Acquire);
-            if let Some(value) = self.get() {
-                // SAFETY: the node was made above and never published.
-                drop(unsafe { Box::from_raw(node) });
-                return Ok(value);
-            }
-            // SAFETY: until the exchange succeeds, this thread alone has the node.
-            unsafe { (*node).next = head };
-            if self.head.compare_exchange(head, node, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                // SAFETY: published nodes live as long as `self`.
-                return Ok(unsafe { &(*node).value });
-            }
-        }
+        let made = Owned { fork: count(), value: make()? };
+        Ok(&self.values.push_unless(made, || self.own()).value)
     }
 
     /// The values that ancestors of this process made, for what may be done without a lock.
     pub(crate) fn inherited(&self) -> impl Iterator<Item = &T> {
-        self.nodes().filter(|node| node.fork != count()).map(|node| &node.value)
+        self.values.iter().filter(|owned| owned.fork != count()).map(|owned| &owned.value)
     }
 
-    fn nodes(&self) -> impl Iterator<Item = &Node<T>> {
-        let mut next = self.head.load(Ordering::Acquire);
-        std::iter::from_fn(move || {
-            // SAFETY: published nodes are never changed, and freed by `drop` alone.
-            let node = unsafe { next.as_ref() }?;
-            next = node.next;
-            Some(node)
-        })
+    fn own(&self) -> Option<&Owned<T>> {
+        self.values.iter().find(|owned| owned.fork == count())
     }
 }
 
 impl<T> Drop for PerFork<T> {
     fn drop(&mut self) {
-        let mut next = *self.head.get_mut();
-        while !next.is_null() {
-            // SAFETY: `&mut self` says that nobody else looks; every node came from a box.
-            let node = unsafe { Box::from_raw(next) };
-            next = node.next;
-            if node.fork != count() {
-                std::mem::forget(node);
+        for owned in self.values.drain() {
+            if owned.fork != count() {
+                std::mem::forget(owned);
             }
         }
     }
@@ -133,7 +107,7 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     let value = values.get_or_make(|| Ok(made.fetch_add(1, Ordering::SeqCst))).unwrap();
-                    assert!(ptr::eq(value, values.get().unwrap()));
+                    assert!(std::ptr::eq(value, values.get().unwrap()));
                 });
             }
         });

@@ -70,9 +70,13 @@ impl Heart {
                 return;
             }
             let Some(session) = session.upgrade() else { return };
+            if session.is_ended() {
+                return session.disconnect();
+            }
             let now = Instant::now();
             if now >= beat_at {
                 session.beat(now + Duration::from_millis(BEAT_MILLIS_MAX));
+                session.close_owed();
                 beat_at = now + Duration::from_millis(limits::HEARTBEAT_MILLIS);
             }
             if push_at.is_some_and(|push_at| now >= push_at) {

@@ -7,13 +7,18 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp, limits};
 use ramlace_wire::FileKind;
 use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes};
 
-use crate::file::Rights;
+use crate::near::NearLanes;
+use crate::open::Rights;
 use crate::session::Session;
+
+/// How long dropping a file may wait for its home to hear of it; the heart does the rest.
+const DROP_MILLIS_MAX: u64 = 250;
 
 /// A size that is a lower bound as long as the generation holds (decision 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,15 +33,26 @@ pub(crate) struct OpenInode {
     size: Mutex<Size>,
     /// When it was last written without the home hearing of it, in nanoseconds; 0: never.
     written: AtomicI64,
+    /// Held while the home is told of that.
+    telling: Mutex<()>,
+    /// Lanes whose files servers of this machine have handed out.
+    pub(crate) near: NearLanes,
 }
 
 impl OpenInode {
     fn new(info: &InodeInfo) -> OpenInode {
         let attributes = &info.attributes;
+        let size = Size { generation: attributes.generation, size: attributes.size };
+        OpenInode::of_size(attributes.inode, size)
+    }
+
+    fn of_size(inode: InodeId, size: Size) -> OpenInode {
         OpenInode {
-            inode: attributes.inode,
-            size: Mutex::new(Size { generation: attributes.generation, size: attributes.size }),
+            inode,
+            size: Mutex::new(size),
             written: AtomicI64::new(0),
+            telling: Mutex::new(()),
+            near: NearLanes::default(),
         }
     }
 
@@ -93,6 +109,8 @@ struct Gate {
 struct GateState {
     open: Option<Arc<OpenInode>>,
     files: usize,
+    /// The last file here was closed, and the home could not be told yet.
+    owes_close: bool,
     /// The gate has left the table; look there again.
     removed: bool,
 }
@@ -111,17 +129,27 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Gives the share back; the last one sends `Close`.
+    /// Gives the share back; the last one sends `Close`. What the home has not heard of by the
+    /// deadline it hears from the heart.
     pub(crate) fn close(&self) -> Result<()> {
+        self.close_by(self.session.deadline())
+    }
+
+    fn close_by(&self, deadline: Instant) -> Result<()> {
         let mut closed = lock(&self.closed);
-        if std::mem::replace(&mut *closed, true) { Ok(()) } else { self.session.release(&self.open) }
+        if std::mem::replace(&mut *closed, true) {
+            Ok(())
+        } else {
+            self.session.release(&self.open, deadline)
+        }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // There is nobody to tell: the session's end closes what this could not.
-        let _ = self.close();
+        let patience = if self.session.answers(self.open.inode) { DROP_MILLIS_MAX } else { 0 };
+        // There is nobody to tell, and whoever drops a file (a collector of garbage, say) must not wait.
+        let _ = self.close_by(Instant::now() + Duration::from_millis(patience));
     }
 }
 
@@ -144,7 +172,7 @@ impl Inodes {
                 continue;
             }
             let result = work(&mut state);
-            if state.files == 0 {
+            if state.files == 0 && !state.owes_close {
                 state.removed = true;
                 lock(&self.gates).remove(&inode);
             }
@@ -156,6 +184,15 @@ impl Inodes {
         let gates: Vec<Arc<Gate>> = lock(&self.gates).values().cloned().collect();
         // A gate that is held is being opened or closed: closing tells the time itself.
         gates.iter().filter_map(|gate| gate.state.try_lock().ok()?.open.clone()).collect()
+    }
+
+    /// Inodes whose homes have not heard yet that they were closed.
+    fn owing(&self) -> Vec<InodeId> {
+        let gates: Vec<(InodeId, Arc<Gate>)> =
+            lock(&self.gates).iter().map(|(inode, gate)| (*inode, gate.clone())).collect();
+        // A gate that is held is being opened or closed: it is looked at the next time.
+        let owes = |gate: &Gate| gate.state.try_lock().is_ok_and(|state| state.owes_close);
+        gates.into_iter().filter(|(_, gate)| owes(gate)).map(|(inode, _)| inode).collect()
     }
 
     fn find(&self, inode: InodeId) -> Option<Arc<OpenInode>> {
@@ -196,16 +233,55 @@ impl Session {
         Handle { session: self.clone(), open, closed: Mutex::new(false) }
     }
 
-    fn release(self: &Arc<Session>, open: &OpenInode) -> Result<()> {
+    fn release(self: &Arc<Session>, open: &OpenInode, deadline: Instant) -> Result<()> {
         self.inodes.with_gate(open.inode, |gate| {
             gate.files -= 1;
-            if gate.files > 0 {
-                return Ok(());
-            }
-            gate.open = None;
-            let request = Close { inode: open.inode, modified: open.take_written() };
-            self.change(open.inode.slot(), &request, self.deadline())
+            if gate.files > 0 { Ok(()) } else { self.close_last(gate, open, deadline) }
         })
+    }
+
+    /// Tells the home that the inode's last file here was closed, or notes that this is to be done.
+    fn close_last(
+        self: &Arc<Session>,
+        gate: &mut GateState,
+        open: &OpenInode,
+        deadline: Instant,
+    ) -> Result<()> {
+        let _telling = lock(&open.telling);
+        let modified = open.take_written();
+        let request = Close { inode: open.inode, modified };
+        let closed = if deadline <= Instant::now() {
+            Err(Error::new(ErrorKind::TimedOut, "its home did not answer a moment ago"))
+        } else {
+            self.change(open.inode.slot(), &request, deadline)
+        };
+        let unheard = |error: &Error| matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut);
+        gate.owes_close = closed.as_ref().is_err_and(unheard) && !self.is_ended();
+        if !gate.owes_close {
+            gate.open = None;
+        } else if let Some(modified) = modified {
+            open.put_back(modified);
+        }
+        closed
+    }
+
+    /// Tells homes that answer again of files that were closed meanwhile.
+    pub(crate) fn close_owed(self: &Arc<Session>) {
+        for inode in self.inodes.owing().into_iter().filter(|inode| self.answers(*inode)) {
+            // What fails is owed still; an answer that says no means that it was closed already.
+            let _ = self.inodes.with_gate(inode, |gate| match gate.open.clone() {
+                Some(open) if gate.owes_close => {
+                    self.close_last(gate, &open, Instant::now() + Duration::from_millis(DROP_MILLIS_MAX))
+                }
+                _ => Ok(()),
+            });
+        }
+    }
+
+    /// Whether an inode's home answered when it was last asked.
+    fn answers(&self, inode: InodeId) -> bool {
+        let home = self.known_map().and_then(|map| self.server_of(&map, inode.slot()).ok());
+        home.is_some_and(|server| !server.is_failing())
     }
 
     /// Takes in a size that was learned for an inode that may be open here.
@@ -217,8 +293,9 @@ impl Session {
 
     /// The inode was written without its home: the heart tells it within a second.
     pub(crate) fn touch(&self, open: &OpenInode) {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let nanos = now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec);
+        // By the C library: rustix looks for the vDSO itself, and crashes where valgrind has hidden it.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let nanos = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
         open.written.fetch_max(nanos.max(1), Ordering::AcqRel);
         self.heart.times_changed();
     }
@@ -239,7 +316,7 @@ impl Session {
     }
 
     /// The same for every open inode; what fails is tried again a second later.
-    pub(crate) fn push_all_times(self: &Arc<Session>, deadline: std::time::Instant) -> bool {
+    pub(crate) fn push_all_times(self: &Arc<Session>, deadline: Instant) -> bool {
         let results = self.inodes.opened();
         results
             .iter()
@@ -247,7 +324,9 @@ impl Session {
             .all(|open| self.push_times_of(open, deadline).is_ok())
     }
 
-    fn push_times_of(self: &Arc<Session>, open: &OpenInode, deadline: std::time::Instant) -> Result<()> {
+    fn push_times_of(self: &Arc<Session>, open: &OpenInode, deadline: Instant) -> Result<()> {
+        // Who comes while another is telling it waits until the home has heard.
+        let _telling = lock(&open.telling);
         let Some(written) = open.take_written() else { return Ok(()) };
         let request = SetAttributes {
             inode: open.inode,
@@ -269,6 +348,8 @@ impl Session {
 
 fn enter(gate: &mut GateState, info: &InodeInfo) -> Arc<OpenInode> {
     gate.files += 1;
+    // The home holds one reference, and now it is this one's.
+    gate.owes_close = false;
     let attributes = &info.attributes;
     match &gate.open {
         Some(open) => {
@@ -298,8 +379,7 @@ mod tests {
     #[test]
     fn sizes_grow_within_a_generation_and_follow_a_newer_one() {
         let size = |generation, size| Size { generation: Generation(generation), size };
-        let open =
-            OpenInode { inode: InodeId::ROOT, size: Mutex::new(size(2, 100)), written: AtomicI64::new(0) };
+        let open = OpenInode::of_size(InodeId::ROOT, size(2, 100));
         open.learn(size(2, 50));
         assert_eq!(open.size(), size(2, 100));
         open.learn(size(2, 150));
@@ -311,11 +391,8 @@ mod tests {
 
     #[test]
     fn a_time_that_could_not_be_told_is_kept_unless_a_later_one_came() {
-        let open = OpenInode {
-            inode: InodeId::ROOT,
-            size: Mutex::new(Size { generation: Generation(1), size: 0 }),
-            written: AtomicI64::new(5),
-        };
+        let open = OpenInode::of_size(InodeId::ROOT, Size { generation: Generation(1), size: 0 });
+        open.written.store(5, Ordering::Release);
         let taken = open.take_written().unwrap();
         assert_eq!(open.take_written(), None);
         open.written.store(9, Ordering::Release);

@@ -8,6 +8,9 @@
 //! nobody else; a change is made once, however often the network makes the client repeat it.
 
 mod array;
+mod backoff;
+mod calls;
+mod content;
 mod copy;
 mod descriptors;
 mod directory;
@@ -21,18 +24,27 @@ mod fork;
 mod heart;
 mod inodes;
 mod lines;
+mod list;
+mod liveness;
 mod locator;
 mod mapping;
 mod memory;
 mod namespace;
+mod near;
+mod open;
 mod options;
 mod path;
+mod pieces;
 mod pool;
 mod raw;
+mod reach;
+mod round;
 #[cfg(test)]
 mod scratch;
 mod sequences;
 mod session;
+mod sessions;
+mod space;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -40,14 +52,18 @@ mod transfer;
 pub use array::{Array, ArrayType, Order};
 pub use copy::Copy;
 pub use directory::{
-    POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileServer, SECRET_FILE_VARIABLE, pool_name,
-    read_secret_file,
+    POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileHosts, PoolFileServer,
+    SECRET_FILE_VARIABLE, pool_name, read_secret_file, runtime_directory,
 };
-pub use file::{File, OpenOptions, Rights};
+pub use file::File;
+#[doc(hidden)]
+pub use fork::PerFork;
 pub use locator::{Locator, PoolName};
 pub use mapping::Mapping;
 pub use namespace::{AttributeChanges, ReadDir};
+pub use open::{OpenOptions, Rights};
 pub use options::{ConnectOptions, LOCAL_VARIABLE};
 pub use pool::{Capacity, Pool, ServerReport};
 pub use ramlace_transport::Secret;
+pub use ramlace_wire::namespace::RenameMode;
 pub use raw::Raw;

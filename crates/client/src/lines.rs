@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
-use ramlace_transport::Failure;
 use ramlace_transport::blocking::{Connection, Received};
+use ramlace_transport::{ConnectFailure, Failure};
 use ramlace_wire::{ClusterMap, Header, Request, ServerEntry};
 
 use crate::descriptors::{Descriptors, Noted};
@@ -46,8 +46,18 @@ pub(crate) struct Server {
     pub(crate) opened: AtomicBool,
     /// Its last call failed for want of an answer.
     failing: AtomicBool,
-    /// The connection of the heart.
-    pub(crate) control: Mutex<Option<Link>>,
+    /// It left a call unanswered for all of its time, and has not answered since.
+    given_up: AtomicBool,
+    /// Heartbeats and signs of life.
+    pub(crate) control: Mutex<Control>,
+}
+
+/// The connection of the heart.
+#[derive(Default)]
+pub(crate) struct Control {
+    pub(crate) link: Option<Link>,
+    /// When a sign of life was last waited for in vain.
+    pub(crate) silent: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -65,7 +75,8 @@ impl Server {
             freed: Condvar::new(),
             opened: AtomicBool::new(false),
             failing: AtomicBool::new(false),
-            control: Mutex::new(None),
+            given_up: AtomicBool::new(false),
+            control: Mutex::default(),
         }
     }
 
@@ -91,6 +102,19 @@ impl Server {
         if failing == answered {
             self.failing.store(!answered, Ordering::Relaxed);
         }
+        if answered && self.is_given_up() {
+            self.given_up.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it has to show a sign of life before it is asked anything else.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// It left a call unanswered for all of its time.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
     }
 
     /// A connection for the calling thread; waits for one when all are in use. `connect` makes
@@ -98,8 +122,8 @@ impl Server {
     pub(crate) fn line(
         self: &Arc<Server>,
         deadline: Instant,
-        connect: impl FnOnce() -> Result<Link>,
-    ) -> Result<Line> {
+        connect: impl FnOnce() -> std::result::Result<Link, Unanswered>,
+    ) -> std::result::Result<Line, Unanswered> {
         let mut lines = self.lock();
         loop {
             if let Some(link) = lines.idle.pop() {
@@ -115,10 +139,10 @@ impl Server {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Error::new(
+                return Err(Unanswered::lost(Error::new(
                     ErrorKind::TimedOut,
                     format!("all {} connections stayed in use", limits::CONNECTIONS_PER_SERVER_MAX),
-                ));
+                )));
             }
             lines = self.freed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -169,17 +193,25 @@ pub(crate) struct Unanswered {
     pub(crate) map: Option<Box<ClusterMap>>,
     /// The server said so itself, and the connection goes on.
     pub(crate) told: bool,
+    /// Asking this server again at once is no use: nobody listens there, or it shows no sign of life.
+    pub(crate) hopeless: bool,
+}
+
+impl From<ConnectFailure> for Unanswered {
+    fn from(failure: ConnectFailure) -> Unanswered {
+        Unanswered { hopeless: failure.refused, ..Unanswered::lost(failure.error) }
+    }
 }
 
 impl Unanswered {
     /// The answer, or the connection, was lost.
     pub(crate) fn lost(error: Error) -> Unanswered {
-        Unanswered { error, map: None, told: false }
+        Unanswered { error, map: None, told: false, hopeless: false }
     }
 
     /// An answer that says no.
     pub(crate) fn told(error: Error) -> Unanswered {
-        Unanswered { error, map: None, told: true }
+        Unanswered { error, map: None, told: true, hopeless: false }
     }
 }
 
@@ -244,11 +276,11 @@ impl Line {
             }
             Err(Failure { error, map, fatal: false }) => {
                 self.calls_under_way -= 1;
-                Err(Unanswered { error, map, told: true })
+                Err(Unanswered { error, map, told: true, hopeless: false })
             }
             Err(Failure { error, map, fatal: true }) => {
                 self.link = None;
-                Err(Unanswered { error, map, told: false })
+                Err(Unanswered { error, map, told: false, hopeless: false })
             }
         }
     }

@@ -5,16 +5,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
-use ramlace_wire::chunk::GrantLane;
 use ramlace_wire::namespace::Open;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::File;
 use crate::fork::PerFork;
 use crate::inodes::Handle;
-use crate::lines::{Unanswered, descriptor_of};
 use crate::memory::Memory;
-use crate::session::{Call, OnRetry};
+use crate::near::grant_lane;
 use crate::transfer::Direction;
 
 /// A reserved range of addresses, given back when it is dropped.
@@ -75,7 +73,7 @@ pub struct Mapping {
     writable: bool,
     /// Without a reference of its own, the last close of an unlinked file would free the memory
     /// under the mapping. A forked child has the mapping, and leaves the reference to its parent.
-    _open: PerFork<Handle>,
+    open: PerFork<Handle>,
 }
 
 impl Mapping {
@@ -104,6 +102,17 @@ impl Mapping {
     }
 }
 
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // Nobody saw the stores; whoever caches the file goes by the time of its last change.
+        if self.writable
+            && let Some(handle) = self.open.get()
+        {
+            handle.session.touch(&handle.open);
+        }
+    }
+}
+
 impl std::fmt::Debug for Mapping {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "Mapping({:?}, {} bytes)", self.as_ptr(), self.length)
@@ -118,6 +127,15 @@ impl File {
     /// are off: fetch a copy then ([`File::copy`]).
     pub fn map(&self, writable: bool) -> Result<Mapping> {
         self.try_map(writable).map_err(|error| self.tell(error))
+    }
+
+    /// Tells the home that the bytes were changed through mappings, so that whoever has cached them (mounts) drops
+    /// what it has. Mappings of one machine see each other's stores without it.
+    pub fn publish(&self) -> Result<()> {
+        self.needs_writing()?;
+        let handle = self.handle()?;
+        handle.session.touch(&handle.open);
+        self.sync()
     }
 
     fn try_map(&self, writable: bool) -> Result<Mapping> {
@@ -143,7 +161,7 @@ impl File {
         let again = Open { inode: self.inode(), read: true, write: writable };
         let (own, _) = handle.session.open_inode(&again)?;
         let range = AddressRange::reserve(bytes, ProtFlags::empty())?;
-        let mapping = Mapping { range, length: bytes, writable, _open: PerFork::with(own) };
+        let mapping = Mapping { range, length: bytes, writable, open: PerFork::with(own) };
         for lane in 0..self.layout().width {
             if ramlace_layout::lane_length(self.layout(), lane, length) > 0 {
                 let descriptor = self.grant(handle, lane, length, writable)?;
@@ -166,21 +184,7 @@ impl File {
             .with_size(handle, |size| {
                 let transfer = self.transfer(session, size, Direction::Read, &Memory::NONE);
                 let target = transfer.target(lane)?;
-                let request = GrantLane { target, writable };
-                let call = Call {
-                    slot: target.slot,
-                    request: &request,
-                    ticket: None,
-                    data: &[],
-                    on_retry: OnRetry::Tell,
-                    local_only: true,
-                    deadline: session.deadline(),
-                };
-                session.call(&call, |_, received| {
-                    descriptor_of(received)
-                        .map(|(reply, descriptor)| (descriptor, reply.length))
-                        .map_err(Unanswered::lost)
-                })
+                grant_lane(session, target, writable, session.deadline())
             })
             .map_err(suggest_copy)?;
         let needed = ramlace_layout::lane_length(self.layout(), lane, file_bytes);

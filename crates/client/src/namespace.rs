@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, limits};
-use ramlace_wire::namespace::{DirectoryEntry, Found, InodeInfo, SetAttributes};
+use ramlace_wire::namespace::{DirectoryEntry, Found, InodeInfo, RenameMode, SetAttributes};
 use ramlace_wire::{Attributes, FileKind, LayoutHints};
 
 use crate::locator::ShownPath;
-use crate::path::{LastLink, Place, resolve};
+use crate::path::{LastLink, Place, resolve, resolve_making};
 use crate::{File, OpenOptions, Pool};
 
 /// Which attributes [`Pool::set_attributes`] changes: what is `Some`.
@@ -55,34 +55,15 @@ impl Pool {
     /// Creates a directory and those above it that are missing; one that is there is fine.
     pub fn mkdir_all(&self, path: impl AsRef<[u8]>, mode: u16) -> Result<()> {
         let path = path.as_ref();
-        let mut ends: Vec<usize> = path
-            .iter()
-            .enumerate()
-            .filter(|(at, byte)| **byte == b'/' && *at > 0)
-            .map(|(at, _)| at)
-            .collect();
-        ends.push(path.len());
-        // From the deepest upwards: usually nearly all of it is there.
-        let is_directory = |part: &[u8]| match self.stat(part) {
-            Ok(info) if info.attributes.kind == FileKind::Directory => Ok(true),
-            Ok(_) => Err(Error::new(ErrorKind::NotDirectory, format!("{} is no directory", ShownPath(part)))),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        };
-        let mut missing = ends.len();
-        while missing > 0 && !is_directory(&path[..ends[missing - 1]])? {
-            missing -= 1;
-        }
-        for end in &ends[missing..] {
-            match self.mkdir(&path[..*end], mode) {
-                // Another client may make the same tree at this moment.
-                Err(error) if error.kind() == ErrorKind::Exists && is_directory(&path[..*end])? => {}
-                other => {
-                    other?;
-                }
+        let raw = self.raw();
+        resolve_making(&raw, path, |parent, name| match raw.make_directory(parent, name, mode) {
+            // Another client may make the same tree at this moment.
+            Err(error) if error.kind() == ErrorKind::Exists => raw.lookup(parent, name),
+            made => {
+                let inode = made?.inode;
+                Ok(Found { inode, kind: FileKind::Directory, attributes: None })
             }
-        }
-        Ok(())
+        })
     }
 
     /// Removes an empty directory.
@@ -100,6 +81,40 @@ impl Pool {
             return Err(Error::new(ErrorKind::NotDirectory, format!("{} is no directory", ShownPath(path))));
         }
         self.raw().unlink(parent, &name).map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// Gives what `old` names the name `new`; links at their ends are not followed. An entry that
+    /// has the new name is replaced, kept (`Exists`) or exchanged, as `mode` says.
+    pub fn rename(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>, mode: RenameMode) -> Result<()> {
+        let (old, new) = (old.as_ref(), new.as_ref());
+        let tell = |error: Error| error.context(format!("{} to {}", ShownPath(old), ShownPath(new)));
+        let (parent, name, found) = self.named_entry(old)?;
+        let Place::Entry { parent: new_parent, name: new_name, found: there, slash } =
+            resolve(&self.raw(), new, LastLink::Keep)?
+        else {
+            return Err(ends_in_no_name(new));
+        };
+        // A slash behind a name wants a directory there, also one that the rename puts there.
+        let there = there.map(|there| there.kind).filter(|_| mode == RenameMode::Exchange);
+        if slash && there.unwrap_or(found.kind) != FileKind::Directory {
+            return Err(tell(Error::new(ErrorKind::NotDirectory, "what is renamed is no directory")));
+        }
+        self.raw().rename(parent, &name, new_parent, &new_name, mode).map_err(tell)
+    }
+
+    /// Makes `new` one more name of the file or link that `old` names; a link at the end of `old`
+    /// is not followed.
+    pub fn link(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>) -> Result<Attributes> {
+        let (old, new) = (old.as_ref(), new.as_ref());
+        let (inode, _) = self.find(old, LastLink::Keep)?;
+        let (parent, name) = match resolve(&self.raw(), new, LastLink::Keep)? {
+            Place::Entry { found: None, slash: true, .. } => return Err(not_found(new)),
+            Place::Entry { found: Some(_), .. } | Place::Directory(_) => {
+                return Err(Error::new(ErrorKind::Exists, format!("{} is there already", ShownPath(new))));
+            }
+            Place::Entry { parent, name, .. } => (parent, name),
+        };
+        self.raw().link(inode, parent, &name).map_err(|error| error.context(ShownPath(new)))
     }
 
     /// Removes a file, a link, or a directory with all that is in it. Links are not followed.
@@ -236,6 +251,15 @@ impl Pool {
         }
     }
 
+    /// An entry that is there; a slash behind its name wants a directory.
+    fn named_entry(&self, path: &[u8]) -> Result<(InodeId, Name, Found)> {
+        match resolve(&self.raw(), path, LastLink::Keep)? {
+            Place::Entry { parent, name, found: Some(found), .. } => Ok((parent, name, found)),
+            Place::Entry { found: None, .. } => Err(not_found(path)),
+            Place::Directory(_) => Err(ends_in_no_name(path)),
+        }
+    }
+
     /// An entry that is there; a link is kept even with a slash behind it.
     fn old_entry(&self, path: &[u8]) -> Result<(InodeId, Name, Found)> {
         let trimmed = path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count();
@@ -249,6 +273,11 @@ impl Pool {
             )),
         }
     }
+}
+
+/// Linux says EBUSY of `.`, `..` and the root.
+fn ends_in_no_name(path: &[u8]) -> Error {
+    Error::new(ErrorKind::Busy, format!("{} ends in no name that could be changed", ShownPath(path)))
 }
 
 fn not_found(path: &[u8]) -> Error {

@@ -82,7 +82,7 @@ impl ConnectOptions {
             Some(path) => directory::read_secret_file(&path)?,
             None => directory.read_secret()?,
         };
-        let seeds = file.servers.into_iter().map(|server| Seed { tcp: server.tcp, unix: Some(server.unix) });
+        let seeds = file.servers.into_iter().map(|server| Seed { tcp: server.tcp, unix: server.unix });
         Ok((seeds.collect(), Some(file.pool), secret))
     }
 

@@ -39,10 +39,18 @@ pub(crate) enum LastLink {
 /// Walks `path` from the root; a path without a leading slash means the same.
 pub(crate) fn resolve(tree: &impl Tree, path: &[u8], last: LastLink) -> Result<Place> {
     check_path(path)?;
-    let mut walk =
-        Walk { tree, above: vec![InodeId::ROOT], rest: Vec::new(), links: 0, slash: path.ends_with(b"/") };
-    walk.push(path);
-    walk.run(last).map_err(|error| error.context(ShownPath(path)))
+    Walk::new(tree, path).run(last).map_err(|error| error.context(ShownPath(path)))
+}
+
+/// Walks `path` and makes the directories that are missing: `make` makes one, or finds the one that
+/// somebody else has made meanwhile. Each component costs one lookup.
+pub(crate) fn resolve_making<T: Tree>(
+    tree: &T,
+    path: &[u8],
+    make: impl FnMut(InodeId, &Name) -> Result<Found>,
+) -> Result<()> {
+    check_path(path)?;
+    Walk::new(tree, path).run_making(make).map_err(|error| error.context(ShownPath(path)))
 }
 
 fn check_path(path: &[u8]) -> Result<()> {
@@ -69,6 +77,13 @@ struct Walk<'a, T: Tree> {
 }
 
 impl<T: Tree> Walk<'_, T> {
+    fn new<'a>(tree: &'a T, path: &[u8]) -> Walk<'a, T> {
+        let slash = path.ends_with(b"/");
+        let mut walk = Walk { tree, above: vec![InodeId::ROOT], rest: Vec::new(), links: 0, slash };
+        walk.push(path);
+        walk
+    }
+
     fn push(&mut self, path: &[u8]) {
         let components = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
         self.rest.extend(components.map(<[u8]>::to_vec).rev());
@@ -81,9 +96,7 @@ impl<T: Tree> Walk<'_, T> {
     fn run(&mut self, last: LastLink) -> Result<Place> {
         while let Some(component) = self.rest.pop() {
             if component == b".." {
-                if self.above.len() > 1 {
-                    self.above.pop();
-                }
+                self.go_up();
                 continue;
             }
             let name = Name::new(component)?;
@@ -108,6 +121,39 @@ impl<T: Tree> Walk<'_, T> {
             }
         }
         Ok(Place::Directory(self.here()))
+    }
+
+    fn run_making(&mut self, mut make: impl FnMut(InodeId, &Name) -> Result<Found>) -> Result<()> {
+        // Components of the path itself that are still to go; those of links lie above them.
+        let mut own = self.rest.len();
+        while let Some(component) = self.rest.pop() {
+            let of_link = self.rest.len() >= own;
+            own = own.min(self.rest.len());
+            if component == b".." {
+                self.go_up();
+                continue;
+            }
+            let name = Name::new(component)?;
+            let found = match self.tree.lookup(self.here(), &name) {
+                Err(error) if error.kind() == ErrorKind::NotFound && of_link => {
+                    return Err(Error::new(ErrorKind::Exists, "a symbolic link on the way leads to nothing"));
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => make(self.here(), &name)?,
+                other => other?,
+            };
+            match found.kind {
+                FileKind::Directory => self.above.push(found.inode),
+                FileKind::Symlink => self.follow(found.inode)?,
+                FileKind::File => return Err(not_directory(&name)),
+            }
+        }
+        Ok(())
+    }
+
+    fn go_up(&mut self) {
+        if self.above.len() > 1 {
+            self.above.pop();
+        }
     }
 
     fn follow(&mut self, link: InodeId) -> Result<()> {
@@ -252,6 +298,51 @@ mod tests {
             assert_eq!(error.kind(), kind, "{path}: {error}");
         }
         assert!(inode_at("/no/file", LastLink::Keep).unwrap_err().message().starts_with("/no/file: "));
+    }
+
+    #[test]
+    fn what_is_missing_is_made_once_and_below_what_was_found() {
+        let made = |path: &str| {
+            let (model, mut made) = (model(), Vec::new());
+            resolve_making(&model, path.as_bytes(), |parent, name| {
+                made.push((parent.0, name.to_string()));
+                Ok(Found {
+                    inode: InodeId(100 + made.len() as u64),
+                    kind: FileKind::Directory,
+                    attributes: None,
+                })
+            })
+            .map(|()| made)
+        };
+        let expected = |made: &[(u64, &str)]| -> Vec<(u64, String)> {
+            made.iter().map(|(parent, name)| (*parent, (*name).to_owned())).collect()
+        };
+        for (path, steps) in [
+            ("/", &[][..]),
+            ("dir/sub/", &[]),
+            ("/dir/sub/x/y", &[(5, "x"), (101, "y")]),
+            ("abs/x", &[(5, "x")]),
+            ("/dir/up/x/../z", &[(5, "x"), (5, "z")]),
+            ("a/../b", &[(1, "a"), (1, "b")]),
+        ] {
+            assert_eq!(made(path).unwrap(), expected(steps), "{path}");
+        }
+        for (path, kind) in [
+            ("", ErrorKind::NotFound),
+            ("/dir/file", ErrorKind::NotDirectory),
+            ("/dir/file/x", ErrorKind::NotDirectory),
+            ("/filelink/x", ErrorKind::NotDirectory),
+            ("/gone", ErrorKind::Exists),
+            ("/gone/x", ErrorKind::Exists),
+            ("/loop/x", ErrorKind::Loop),
+        ] {
+            let error = made(path).unwrap_err();
+            assert_eq!(error.kind(), kind, "{path}: {error}");
+        }
+        let model = model();
+        let deep = "/dir".to_owned() + &"/sub/..".repeat(100);
+        resolve_making(&model, deep.as_bytes(), |_, name| panic!("{name}")).unwrap();
+        assert_eq!(model.lookups.get(), 101);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::fork::{self, PerFork};
 use crate::options::{ConnectOptions, Settings};
 use crate::raw::Raw;
 use crate::session::Session;
+use crate::sessions::Sessions;
 
 /// A connected pool. Clones share one session; the session ends with the last of them and of
 /// the files opened through them. After a fork the child speaks in a session of its own.
@@ -21,7 +22,7 @@ pub struct Pool {
 
 struct Shared {
     settings: Arc<Settings>,
-    sessions: PerFork<Arc<Session>>,
+    sessions: PerFork<Sessions>,
 }
 
 /// What one server says of itself, or why it does not.
@@ -53,19 +54,42 @@ impl Pool {
     pub fn connect(options: &ConnectOptions) -> Result<Pool> {
         fork::watch();
         let settings = Arc::new(options.settle()?);
-        let session = Session::new(settings.clone())?;
-        session.map()?;
-        Ok(Pool { shared: Arc::new(Shared { settings, sessions: PerFork::with(session) }) })
+        let sessions = Sessions::new(&settings)?;
+        sessions.current().map()?;
+        Ok(Pool { shared: Arc::new(Shared { settings, sessions: PerFork::with(sessions) }) })
     }
 
-    /// This process's session; a forked child opens its own, and closes what it inherited.
-    pub(crate) fn session(&self) -> Result<&Arc<Session>> {
-        if let Some(session) = self.shared.sessions.get() {
-            return Ok(session);
+    /// Whether this process's session with the pool has ended: it was not heard for 10 seconds,
+    /// as after a suspended machine wakes up. From then on every call through it, and through the
+    /// files opened in it, is Stale, until [`Pool::reconnect`]. Asks nobody: a session that the
+    /// servers have given up counts as ended once a call, or a heartbeat, has come back Stale.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.shared.sessions.get().is_some_and(|sessions| sessions.current().is_ended())
+    }
+
+    /// Begins a new session when this process's has ended, for this pool and all its clones, and
+    /// says whether it did. Files opened before stay Stale: what they held is gone. Calls by path,
+    /// by inode and new opens go on in the new session.
+    ///
+    /// Errors: as [`Pool::connect`]; the old session stays then, and this may be tried again.
+    pub fn reconnect(&self) -> Result<bool> {
+        self.sessions()?.renew()
+    }
+
+    /// This process's session.
+    pub(crate) fn session(&self) -> Result<Arc<Session>> {
+        Ok(self.sessions()?.current())
+    }
+
+    /// This process's sessions; a forked child opens its own, and closes what it inherited.
+    fn sessions(&self) -> Result<&Sessions> {
+        if let Some(sessions) = self.shared.sessions.get() {
+            return Ok(sessions);
         }
-        let session = self.shared.sessions.get_or_make(|| Session::new(self.shared.settings.clone()))?;
-        self.shared.sessions.inherited().for_each(|session| session.close_inherited_sockets());
-        Ok(session)
+        let sessions = self.shared.sessions.get_or_make(|| Sessions::new(&self.shared.settings))?;
+        self.shared.sessions.inherited().for_each(Sessions::close_inherited_sockets);
+        Ok(sessions)
     }
 
     /// Operations by inode, for callers that keep their own paths (the mount).

@@ -2,13 +2,15 @@
 
 use ramlace_base::{InodeId, Name, Result};
 use ramlace_wire::namespace::{
-    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Lookup, MakeDirectory, Opened, ReadDirectory,
-    ReadLink, RemoveDirectory, SetAttributes, SetLayout, Symlink, Truncate, Unlink,
+    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Link, Lookup, MakeDirectory, Opened,
+    ReadDirectory, ReadLink, RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout, Symlink,
+    Truncate, Unlink,
 };
 use ramlace_wire::{Attributes, Layout, LayoutHints};
 
 use crate::Pool;
-use crate::file::{File, Rights};
+use crate::file::File;
+use crate::open::Rights;
 use crate::path::Tree;
 
 /// Operations by inode; from [`Pool::raw`]. Changes have one effect, however often the network
@@ -59,8 +61,9 @@ impl Raw<'_> {
     }
 
     /// Creates a file and opens it; opens the one that is there unless the request is exclusive.
-    pub fn create(self, request: &Create, rights: Rights) -> Result<(File, Opened)> {
-        File::create(self.pool, request, rights)
+    /// `Retry` when the name goes at this moment: the same call makes it anew.
+    pub fn create(self, request: &Create) -> Result<(File, Opened)> {
+        File::create(self.pool, request)
     }
 
     /// Opens an inode.
@@ -99,6 +102,27 @@ impl Raw<'_> {
     pub fn unlink(self, parent: InodeId, name: &Name) -> Result<()> {
         let session = self.pool.session()?;
         let request = Unlink { parent, name: name.clone() };
+        session.change(parent.slot(), &request, session.deadline())
+    }
+
+    /// Gives an entry another name, here or in another directory.
+    pub fn rename(
+        self,
+        parent: InodeId,
+        name: &Name,
+        new_parent: InodeId,
+        new_name: &Name,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let session = self.pool.session()?;
+        let request = Rename { parent, name: name.clone(), new_parent, new_name: new_name.clone(), mode };
+        session.change(parent.slot(), &request, session.deadline())
+    }
+
+    /// Makes one more entry for a file or a symbolic link; returns its attributes.
+    pub fn link(self, inode: InodeId, parent: InodeId, name: &Name) -> Result<Attributes> {
+        let session = self.pool.session()?;
+        let request = Link { parent, name: name.clone(), inode };
         session.change(parent.slot(), &request, session.deadline())
     }
 

@@ -4,7 +4,7 @@
 //! postcard, which numbers variants by their order. That format is versioned by its owner, the
 //! server: it refuses a log or snapshot of another version; nothing here travels between versions.
 
-use ramlace_base::{Error, Sequence, SessionId, Slot, Timestamp};
+use ramlace_base::{Epoch, Error, Sequence, SessionId, Slot, Timestamp};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer;
 use ramlace_wire::{Attributes, Credentials, ErrorBody, encode_body};
@@ -77,14 +77,14 @@ pub enum Op {
     FinishAppend(wire::FinishAppend),
     /// By a client.
     SetLayout(wire::SetLayout),
-    /// By a peer, at the future directory's home.
-    PrepareDirectory(peer::PrepareDirectory),
-    /// By a peer, at the directory's home.
-    SettleDirectory(peer::SettleDirectory),
-    /// By a peer, at the directory's home.
-    SealDirectory(peer::SealDirectory),
-    /// By a peer, at the directory's home.
-    SettleSeal(peer::SettleSeal),
+    /// By a client, at the old entry's directory's slot.
+    Rename(Box<wire::Rename>),
+    /// By a client, at the new entry's directory's slot.
+    Link(wire::Link),
+    /// By a peer.
+    Prepare(Box<peer::Prepare>),
+    /// By a peer.
+    Settle(peer::Settle),
     /// By the server: an errand has been delivered and answered.
     ///
     /// `Retry`, `Moved` and other transient errors leave the errand open; the shell delivers it
@@ -100,6 +100,14 @@ pub enum Op {
     ErrandUnreachable {
         /// The errand.
         errand: ErrandId,
+    },
+    /// By the server: a slot that coordinated operations was lost with its server's memory and has
+    /// begun anew; what it had not decided is let go. See [`crate::SlotState::lost_coordinators`].
+    CoordinatorLost {
+        /// The slot.
+        coordinator: Slot,
+        /// The first epoch of its new life.
+        began: Epoch,
     },
     /// By the server: the session has ended; everything it says from now on is refused before it
     /// comes here.
@@ -138,14 +146,12 @@ pub struct ErrandId(pub u64);
 /// A message that one slot owes another (or itself).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Errand {
-    /// First half of mkdir.
-    PrepareDirectory(peer::PrepareDirectory),
-    /// Second half of mkdir.
-    SettleDirectory(peer::SettleDirectory),
-    /// First half of rmdir.
-    SealDirectory(peer::SealDirectory),
-    /// Second half of rmdir.
-    SettleSeal(peer::SettleSeal),
+    /// A part of an operation is to be held ready.
+    Prepare(Box<peer::Prepare>),
+    /// An operation is decided.
+    Settle(peer::Settle),
+    /// Which directories is a directory in?
+    Ascend(peer::Ascend),
     /// A truncation.
     CutLane(peer::CutLane),
     /// A file is gone.
@@ -159,10 +165,9 @@ impl Errand {
     #[must_use]
     pub fn slot(&self) -> Slot {
         match self {
-            Errand::PrepareDirectory(message) => message.slot,
-            Errand::SettleDirectory(message) => message.slot,
-            Errand::SealDirectory(message) => message.inode.slot(),
-            Errand::SettleSeal(message) => message.inode.slot(),
+            Errand::Prepare(message) => message.slot,
+            Errand::Settle(message) => message.slot,
+            Errand::Ascend(message) => message.inode.slot(),
             Errand::CutLane(message) => message.slot,
             Errand::DropLane(message) => message.slot,
             Errand::TrimLane(message) => message.slot,
@@ -171,10 +176,12 @@ impl Errand {
 }
 
 /// What answers an errand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrandAnswer {
-    /// To `PrepareDirectory`.
-    Prepared(peer::DirectoryPrepared),
+    /// To `Prepare`.
+    Prepared(peer::Prepared),
+    /// To `Ascend`.
+    Ascended(peer::Ascended),
     /// To everything else.
     Done,
 }
@@ -185,6 +192,7 @@ impl ErrandAnswer {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             ErrandAnswer::Prepared(body) => encode_body(body),
+            ErrandAnswer::Ascended(body) => encode_body(body),
             ErrandAnswer::Done => encode_body(&()),
         }
     }
@@ -195,13 +203,13 @@ impl ErrandAnswer {
 pub enum Reply {
     /// To `Create` and `Open`.
     Opened(Box<wire::Opened>),
-    /// To `SetAttributes`, `Truncate`, `Symlink` and `MakeDirectory`.
+    /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeDirectory` and `Link`.
     Attributes(Box<Attributes>),
     /// To `Extend` and `FinishAppend`.
     Size(wire::SizeInfo),
     /// To `ReserveAppend`.
     Reserved(wire::AppendReserved),
-    /// To `Close`, `RemoveDirectory`, `Unlink` and `SetLayout`.
+    /// To `Close`, `RemoveDirectory`, `Unlink`, `Rename` and `SetLayout`.
     Done,
 }
 
@@ -232,6 +240,8 @@ pub enum Query {
     ReadDirectory(wire::ReadDirectory),
     /// By a lane; whoever asks may know.
     QueryInode(peer::QueryInode),
+    /// By a slot that moves a directory.
+    Ascend(peer::Ascend),
 }
 
 /// What answers a question.
@@ -247,6 +257,8 @@ pub enum Answer {
     Page(wire::DirectoryPage),
     /// To `QueryInode`.
     Inode(peer::InodeAnswer),
+    /// To `Ascend`.
+    Ascended(peer::Ascended),
 }
 
 impl Answer {
@@ -259,6 +271,7 @@ impl Answer {
             Answer::Target(body) => encode_body(body),
             Answer::Page(body) => encode_body(body),
             Answer::Inode(body) => encode_body(body),
+            Answer::Ascended(body) => encode_body(body),
         }
     }
 }

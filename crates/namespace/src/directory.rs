@@ -1,6 +1,6 @@
 //! A directory's entries, in the order of their cookies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
@@ -12,7 +12,7 @@ use crate::hash::COLLISION_BITS;
 /// What only directories have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Directory {
-    /// The directory above when this one was made.
+    /// The directory above.
     pub parent: InodeId,
     /// What files made here inherit.
     pub hints: LayoutHints,
@@ -20,8 +20,17 @@ pub(crate) struct Directory {
     pub phase: Phase,
     /// What is in it.
     pub entries: Entries,
-    /// Names that an operation across two slots holds, and its number.
-    pub busy: BTreeMap<Name, u64>,
+    /// Names that an operation under way holds.
+    pub busy: BTreeMap<Name, Claim>,
+}
+
+/// How an operation under way holds a name: nobody else may change the entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Claim {
+    /// The operation is not decided: the entry is as it was.
+    Asked,
+    /// It is decided and done elsewhere, but not yet here: nobody may even look.
+    Decided,
 }
 
 /// Where a directory stands between mkdir and rmdir.
@@ -61,12 +70,22 @@ impl Directory {
         Ok(())
     }
 
-    /// Whether no operation across two slots holds the name.
+    /// Whether no operation under way holds the name.
     pub(crate) fn check_not_busy(&self, name: &Name) -> Result<()> {
         if self.busy.contains_key(name) {
             return Err(Error::new(ErrorKind::Retry, format!("'{name}' is just being made or removed")));
         }
         Ok(())
+    }
+
+    /// Whether it is known here what the name leads to.
+    pub(crate) fn check_known(&self, name: &Name) -> Result<()> {
+        match self.busy.get(name) {
+            Some(Claim::Decided) => {
+                Err(Error::new(ErrorKind::Retry, format!("'{name}' is just getting another name")))
+            }
+            Some(Claim::Asked) | None => Ok(()),
+        }
     }
 }
 
@@ -83,6 +102,8 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Entries {
     by_cookie: BTreeMap<u64, Entry>,
+    /// Cookies of entries that an operation under way will make.
+    reserved: BTreeSet<u64>,
 }
 
 impl Entries {
@@ -104,12 +125,25 @@ impl Entries {
 
     /// A cookie for a new entry. Fails with `NoSpace` when eight names share the hash.
     pub(crate) fn free_cookie(&self, hash: u64, name: &Name) -> Result<u64> {
-        cookies(hash).find(|cookie| !self.by_cookie.contains_key(cookie)).ok_or_else(|| {
+        let taken = |cookie: &u64| self.by_cookie.contains_key(cookie) || self.reserved.contains(cookie);
+        cookies(hash).find(|cookie| !taken(cookie)).ok_or_else(|| {
             Error::new(
                 ErrorKind::NoSpace,
                 format!("8 names of this directory have the same hash as '{name}'; choose another name"),
             )
         })
+    }
+
+    /// The same, kept for an entry that comes later.
+    pub(crate) fn reserve_cookie(&mut self, hash: u64, name: &Name) -> Result<u64> {
+        let cookie = self.free_cookie(hash, name)?;
+        self.reserved.insert(cookie);
+        Ok(cookie)
+    }
+
+    /// A reserved cookie is free again.
+    pub(crate) fn give_back_cookie(&mut self, cookie: u64) {
+        self.reserved.remove(&cookie);
     }
 
     /// Adds an entry at a cookie from [`Entries::free_cookie`].

@@ -1,10 +1,10 @@
-//! Operations on entries whose inodes live beside them: create, symlink, unlink.
+//! Operations on entries whose inodes live beside them: create, symlink.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Timestamp, limits};
-use ramlace_wire::namespace::{Create, Opened, Symlink, Unlink};
+use ramlace_wire::namespace::{Create, Open, Opened, Symlink};
 use ramlace_wire::{Credentials, FileAttributes, FileKind, Layout};
 
-use crate::command::{Effect, Reply};
+use crate::command::Reply;
 use crate::directory::{Directory, Entry};
 use crate::file::File;
 use crate::inode::{Body, Inode, MODE_MAX, SET_GID, right};
@@ -21,20 +21,21 @@ impl SlotState {
             if request.exclusive {
                 return Err(taken(&request.name));
             }
-            return self.open_existing(caller, &request.name, inode, kind);
+            return self.open_existing(caller, request, inode, kind);
         }
         self.session_mut(caller).check_may_open(InodeId(0))?;
         self.check_layout(&request.layout)?;
         check_named(&request.named)?;
         let body = Body::File(File::new(request.layout, request.named.clone()));
         let inode = self.add_entry(caller, request.parent, &request.name, request.mode, body)?;
-        self.reference(caller, inode, true)?;
+        // Who makes a file has it open as he wishes, whatever its mode will say to others.
+        self.reference(caller, inode, request.write)?;
         Ok(Some(self.opened(inode, true)?))
     }
 
-    /// A non-exclusive create of a name that is there. It says nothing of reading or writing;
-    /// who creates wants to write, and `Open` checks more exactly.
-    fn open_existing(&mut self, caller: Caller, name: &Name, inode: InodeId, kind: FileKind) -> Step {
+    /// A non-exclusive create of a name that is there.
+    fn open_existing(&mut self, caller: Caller, request: &Create, inode: InodeId, kind: FileKind) -> Step {
+        let name = &request.name;
         match kind {
             FileKind::Directory => {
                 Err(Error::new(ErrorKind::IsDirectory, format!("'{name}' is a directory")))
@@ -43,11 +44,11 @@ impl SlotState {
                 ErrorKind::Loop,
                 format!("'{name}' is a symbolic link; create the file that it points to"),
             )),
-            FileKind::File => {
-                self.inode(inode)?.check_allows(caller.who, right::WRITE, inode)?;
-                self.reference(caller, inode, true)?;
-                Ok(Some(self.opened(inode, false)?))
-            }
+            FileKind::File if inode.slot() != self.slot => Err(Error::new(
+                ErrorKind::Exists,
+                format!("'{name}' exists already and lives in {}; open it there", inode.slot()),
+            )),
+            FileKind::File => self.open(caller, Open { inode, read: request.read, write: request.write }),
         }
     }
 
@@ -61,34 +62,6 @@ impl SlotState {
         let body = Body::Symlink(request.target.clone().into_boxed_slice());
         let inode = self.add_entry(caller, request.parent, &request.name, 0o777, body)?;
         Ok(Some(Reply::Attributes(Box::new(self.inode(inode)?.attributes(inode)))))
-    }
-
-    pub(crate) fn unlink(&mut self, caller: Caller, request: &Unlink, effects: &mut Vec<Effect>) -> Step {
-        let directory = self.directory_to_change(request.parent, caller.who)?;
-        directory.check_not_busy(&request.name)?;
-        let (cookie, entry) = directory
-            .entries
-            .find(self.hash.of(&request.name), &request.name)
-            .ok_or_else(|| not_found(&request.name))?;
-        let target = entry.inode;
-        if entry.kind == FileKind::Directory {
-            return Err(Error::new(
-                ErrorKind::IsDirectory,
-                format!("'{}' is a directory; remove it with rmdir", request.name),
-            ));
-        }
-        self.inode(request.parent)?.check_allows(caller.who, right::WRITE, request.parent)?;
-        if let Body::File(file) = &self.inode(target)?.body {
-            self.outbox.check_room(file.layout.width)?;
-        }
-        let (mut parent, directory) = self.directory_mut(request.parent);
-        directory.entries.remove(cookie);
-        parent.touch(caller.now);
-        let inode = self.inode_mut(target)?;
-        inode.links -= 1;
-        inode.changed = caller.now;
-        self.retire_if_unused(target, effects);
-        Ok(Some(Reply::Done))
     }
 
     /// A directory whose entries the caller may reach, and which may change now.

@@ -92,7 +92,8 @@ impl SlotState {
 
     /// Drops an inode that neither an entry nor a session holds; its lanes hear of it.
     pub(crate) fn retire_if_unused(&mut self, id: InodeId, effects: &mut Vec<Effect>) {
-        let unused = self.inodes.get(&id).is_some_and(|inode| inode.links == 0 && inode.opens == 0);
+        let unused =
+            self.inodes.get(&id).is_some_and(|inode| inode.links == 0 && inode.opens == 0 && !inode.held);
         if !unused {
             return;
         }

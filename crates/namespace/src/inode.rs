@@ -17,6 +17,8 @@ pub(crate) struct Inode {
     pub links: u32,
     /// Sessions that have it open.
     pub opens: u32,
+    /// An operation that is not decided has raised or lowered `links`.
+    pub held: bool,
     pub accessed: Timestamp,
     pub modified: Timestamp,
     pub changed: Timestamp,
@@ -43,6 +45,7 @@ pub(crate) mod right {
 pub(crate) const MODE_MAX: u16 = 0o7777;
 pub(crate) const SET_UID: u16 = 0o4000;
 pub(crate) const SET_GID: u16 = 0o2000;
+pub(crate) const STICKY: u16 = 0o1000;
 
 impl Inode {
     pub(crate) fn new(mode: u16, owner: Credentials, now: Timestamp, body: Body) -> Inode {
@@ -52,6 +55,7 @@ impl Inode {
             gid: owner.gid,
             links: if matches!(body, Body::Directory(_)) { 2 } else { 1 },
             opens: 0,
+            held: false,
             accessed: now,
             modified: now,
             changed: now,
@@ -162,6 +166,37 @@ impl Inode {
             ErrorKind::NotPermitted,
             format!("inode {inode} belongs to user {}, not to user {}", self.uid, who.uid),
         ))
+    }
+
+    /// Whom an entry of this directory must belong to for the caller to remove it, where the
+    /// directory is sticky.
+    pub(crate) fn sticky_owner(&self, who: Credentials) -> Option<u32> {
+        (self.mode & STICKY != 0 && who.uid != 0 && who.uid != self.uid).then_some(who.uid)
+    }
+
+    /// Whether the inode belongs to the user that a sticky directory asks for.
+    pub(crate) fn check_sticky(&self, owner: Option<u32>, inode: InodeId) -> Result<()> {
+        match owner {
+            Some(owner) if owner != self.uid => Err(Error::new(
+                ErrorKind::NotPermitted,
+                format!(
+                    "inode {inode} belongs to user {}; user {owner} may not remove it from a sticky directory",
+                    self.uid
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether no operation under way changes the count of links.
+    pub(crate) fn check_not_held(&self, inode: InodeId) -> Result<()> {
+        if self.held {
+            return Err(Error::new(
+                ErrorKind::Retry,
+                format!("an entry of inode {inode} is just being made or removed"),
+            ));
+        }
+        Ok(())
     }
 
     /// The content has changed.

@@ -1,35 +1,59 @@
-//! Operations across two slots, at the slot that coordinates them: mkdir and rmdir, in the slot
-//! of the directory above.
+//! Operations across slots, at the slot that coordinates them: that of the directory whose entry
+//! appears or goes; for a rename, that of the old entry.
 //!
-//! An *intent* holds the name while the other slot is asked (`PrepareDirectory`, `SealDirectory`).
-//! Its answer decides: the entry appears or goes, the client is answered, and the other slot is
-//! told (`SettleDirectory`, `SettleSeal`) until it confirms. Anything else aborts: a refusal, or
-//! an other slot that cannot be reached. What the other slot did not hear of, did not happen.
+//! An *intent* holds what changes here and asks other slots, one after the other, to hold what
+//! changes there (`Prepare`). When all of it is held, the operation is decided: what is held here
+//! is done, and the other slots are told (`Settle`) until they confirm. Anything else aborts: a
+//! refusal, or a slot that cannot be reached. What another slot did not hear of, did not happen.
 //!
-//! Each operation has a number, and every message carries the smallest number between the two
-//! slots that is not settled yet (`open_from`): the other slot forgets what lies below, and
-//! refuses late duplicates from there.
+//! A part that lives in the coordinator's own slot is held without a message: an operation in one
+//! slot is one request.
+//!
+//! Each slot that is asked knows the operation by a number, and every message carries the smallest
+//! number between the two slots that is not settled yet (`open_from`): the other slot forgets
+//! what lies below, and refuses late duplicates from there.
+
+use std::collections::BTreeMap;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, Timestamp, limits};
-use ramlace_wire::FileKind;
 use ramlace_wire::namespace::{MakeDirectory, RemoveDirectory};
-use ramlace_wire::peer::{IntentStamp, PrepareDirectory, SealDirectory, SettleDirectory, SettleSeal, Token};
+use ramlace_wire::peer::{IntentStamp, Part, Prepare, Prepared, Settle, Token};
+use ramlace_wire::{Credentials, FileKind};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Effect, Errand, ErrandId, Reply};
-use crate::directory::{Directory, Entry, Phase};
 use crate::entries::{check_mode, inherited_owner, not_found, taken};
-use crate::inode::{Body, Inode, SET_GID, right};
+use crate::holds::{Asker, Hold, check_one_more_link, new_directory};
+use crate::inode::{SET_GID, right};
+use crate::rename::Rename;
 use crate::state::{Caller, SlotState, Step};
 
-/// An operation that waits for the other slot's answer.
+/// An operation that is under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Intent {
-    token: Token,
-    parent: InodeId,
-    name: Name,
-    /// The question to the other slot.
-    errand: ErrandId,
+    pub who: Credentials,
+    /// What it is, for its answer.
+    pub goal: Goal,
+    /// What is held here.
+    pub holds: Vec<Hold>,
+    /// Other slots that may hold something, and the number by which they know the operation.
+    pub asked: BTreeMap<Slot, u64>,
+    /// The question that is not answered yet.
+    pub question: Option<ErrandId>,
+    /// Parts asked for so far.
+    pub parts: u8,
+    /// When it was decided, if it waits for the other slots to do their parts.
+    pub decided: Option<Timestamp>,
+}
+
+/// What an operation is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Goal {
+    MakeDirectory,
+    RemoveDirectory,
+    Link,
+    Unlink,
+    Rename(Box<Rename>),
 }
 
 impl SlotState {
@@ -42,37 +66,19 @@ impl SlotState {
     ) -> Step {
         assert!(u32::from(home.0) < self.slots, "{home} is not among the {} slots of the pool", self.slots);
         check_mode(request.mode)?;
-        let directory = self.directory_to_change(request.parent, caller.who)?;
-        directory.check_not_busy(&request.name)?;
-        let hash = self.hash.of(&request.name);
-        if directory.entries.find(hash, &request.name).is_some() {
-            return Err(taken(&request.name));
-        }
-        directory.entries.free_cookie(hash, &request.name)?;
+        self.check_new_entry(request.parent, &request.name, caller.who)?;
+        self.check_may_begin()?;
         let above = self.inode(request.parent)?;
-        above.check_allows(caller.who, right::WRITE, request.parent)?;
         check_one_more_link(above, request.parent)?;
-        let message = PrepareDirectory {
-            token: caller.token,
-            stamp: self.next_stamp(home)?,
-            slot: home,
+        let part = Part::MakeDirectory {
             parent: request.parent,
             mode: request.mode | (above.mode & SET_GID),
             owner: inherited_owner(above, caller.who),
             hints: above.directory(request.parent)?.hints,
-            now: caller.now,
         };
-        let stamp = message.stamp;
-        self.begin(
-            caller,
-            stamp,
-            home,
-            request.parent,
-            &request.name,
-            Errand::PrepareDirectory(message),
-            effects,
-        );
-        Ok(None)
+        let hold = self.claim_unmade(request.parent, &request.name)?;
+        self.begin(caller, Goal::MakeDirectory, hold);
+        self.single_part(caller, home, &part, effects)
     }
 
     pub(crate) fn remove_directory(
@@ -81,37 +87,57 @@ impl SlotState {
         request: &RemoveDirectory,
         effects: &mut Vec<Effect>,
     ) -> Step {
-        let directory = self.directory_to_change(request.parent, caller.who)?;
-        directory.check_not_busy(&request.name)?;
-        let (_, entry) = directory
-            .entries
-            .find(self.hash.of(&request.name), &request.name)
-            .ok_or_else(|| not_found(&request.name))?;
-        let child = entry.inode;
-        if entry.kind != FileKind::Directory {
+        let (inode, kind, owner) = self.check_old_entry(request.parent, &request.name, caller.who)?;
+        if kind != FileKind::Directory {
             return Err(Error::new(
                 ErrorKind::NotDirectory,
                 format!("'{}' is no directory; remove it with unlink", request.name),
             ));
         }
-        self.inode(request.parent)?.check_allows(caller.who, right::WRITE, request.parent)?;
-        let home = child.slot();
-        let stamp = self.next_stamp(home)?;
-        let message = SealDirectory { token: caller.token, stamp, inode: child };
-        self.begin(
-            caller,
-            stamp,
-            home,
-            request.parent,
-            &request.name,
-            Errand::SealDirectory(message),
-            effects,
-        );
-        Ok(None)
+        self.check_may_begin()?;
+        let hold = self.claim(request.parent, &request.name, None)?;
+        self.begin(caller, Goal::RemoveDirectory, hold);
+        self.single_part(caller, inode.slot(), &Part::SealDirectory { inode, owner }, effects)
     }
 
-    /// The stamp of an operation that would begin now with this other slot.
-    fn next_stamp(&self, other: Slot) -> Result<IntentStamp> {
+    // ---- checks ----
+
+    /// Whether the caller may make an entry, whose name must be free.
+    pub(crate) fn check_new_entry(&self, parent: InodeId, name: &Name, who: Credentials) -> Result<()> {
+        let directory = self.directory_to_change(parent, who)?;
+        directory.check_not_busy(name)?;
+        let hash = self.hash.of(name);
+        if directory.entries.find(hash, name).is_some() {
+            return Err(taken(name));
+        }
+        self.inode(parent)?.check_allows(who, right::WRITE, parent)
+    }
+
+    /// Whether the caller may remove an entry: what it leads to, and whom that must belong to.
+    pub(crate) fn check_old_entry(
+        &self,
+        parent: InodeId,
+        name: &Name,
+        who: Credentials,
+    ) -> Result<(InodeId, FileKind, Option<u32>)> {
+        let directory = self.directory_to_change(parent, who)?;
+        directory.check_not_busy(name)?;
+        let (_, entry) = directory.entries.find(self.hash.of(name), name).ok_or_else(|| not_found(name))?;
+        let above = self.inode(parent)?;
+        above.check_allows(who, right::WRITE, parent)?;
+        Ok((entry.inode, entry.kind, above.sticky_owner(who)))
+    }
+
+    /// Whether the pool has the slot of an inode that a client names.
+    pub(crate) fn check_slot(&self, inode: InodeId) -> Result<()> {
+        if u32::from(inode.slot().0) >= self.slots {
+            return Err(Error::new(ErrorKind::Stale, format!("inode {inode} is of no slot of this pool")));
+        }
+        Ok(())
+    }
+
+    /// Whether one more operation may begin.
+    pub(crate) fn check_may_begin(&self) -> Result<()> {
         if self.unsettled.len() >= limits::INTENTS_PER_SLOT_MAX {
             return Err(Error::new(
                 ErrorKind::Busy,
@@ -121,8 +147,76 @@ impl SlotState {
                 ),
             ));
         }
-        self.outbox.check_room(1)?;
-        Ok(self.stamp(other, self.next_intent))
+        self.outbox.check_room(1)
+    }
+
+    // ---- under way ----
+
+    pub(crate) fn begin(&mut self, caller: Caller, goal: Goal, hold: Hold) {
+        let intent = Intent {
+            who: caller.who,
+            goal,
+            holds: vec![hold],
+            asked: BTreeMap::new(),
+            question: None,
+            parts: 0,
+            decided: None,
+        };
+        let before = self.intents.insert(caller.token, intent);
+        assert!(before.is_none(), "{:?} is under way already", caller.token);
+    }
+
+    pub(crate) fn intent_mut(&mut self, token: Token) -> &mut Intent {
+        self.intents.get_mut(&token).expect("a question is open as long as its intent")
+    }
+
+    /// An operation that asks for one part.
+    pub(crate) fn single_part(
+        &mut self,
+        caller: Caller,
+        slot: Slot,
+        part: &Part,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
+        match self.part(caller.token, slot, part.clone(), caller.now, effects) {
+            Ok(Some(answer)) => {
+                self.single_part_held(caller.token, part, caller.now, answer, caller.now, effects)
+            }
+            Ok(None) => Ok(None),
+            Err(why) => self.abort(caller.token, &why, caller.now, effects),
+        }
+    }
+
+    /// Holds a part here, or asks another slot to: then the answer comes later.
+    pub(crate) fn part(
+        &mut self,
+        token: Token,
+        slot: Slot,
+        part: Part,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Option<Prepared>> {
+        let who = self.intent_mut(token).who;
+        if slot == self.slot {
+            let asker = Asker { who, now, coordinator: self.slot };
+            let (holds, answer) = self.hold_part(asker, &part)?;
+            self.intent_mut(token).holds.extend(holds);
+            return Ok(Some(answer));
+        }
+        let fresh = self.next_intent;
+        let intent = self.intent_mut(token);
+        intent.parts += 1;
+        let part_number = intent.parts;
+        let number = *intent.asked.entry(slot).or_insert(fresh);
+        if number == fresh {
+            self.next_intent += 1;
+            self.unsettled.insert((slot, number));
+        }
+        let stamp = self.stamp(slot, number);
+        let message = Prepare { token, stamp, slot, number: part_number, who, now, part };
+        let errand = self.outbox.send(Errand::Prepare(Box::new(message)), effects);
+        self.intent_mut(token).question = Some(errand);
+        Ok(None)
     }
 
     fn stamp(&self, other: Slot, number: u64) -> IntentStamp {
@@ -134,125 +228,146 @@ impl SlotState {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all of it is the beginning of one operation")]
-    fn begin(
+    /// Another slot holds its part ready.
+    pub(crate) fn part_held(
         &mut self,
-        caller: Caller,
-        stamp: IntentStamp,
-        other: Slot,
-        parent: InodeId,
-        name: &Name,
-        question: Errand,
-        effects: &mut Vec<Effect>,
-    ) {
-        self.next_intent += 1;
-        self.unsettled.insert((other, stamp.number));
-        self.directory_mut(parent).1.busy.insert(name.clone(), stamp.number);
-        let errand = self.outbox.send(question, effects);
-        self.intents.insert(stamp.number, Intent { token: caller.token, parent, name: name.clone(), errand });
-    }
-
-    /// Takes a decided operation off the books; its name is free again.
-    fn decide(&mut self, number: u64) -> Intent {
-        let intent = self.intents.remove(&number).expect("a question is open as long as its intent");
-        self.outbox.remove(intent.errand);
-        self.directory_mut(intent.parent).1.busy.remove(&intent.name);
-        intent
-    }
-
-    /// mkdir: the other slot has made the inode.
-    pub(crate) fn directory_prepared(
-        &mut self,
-        message: &PrepareDirectory,
-        inode: InodeId,
+        message: &Prepare,
+        answer: Prepared,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let intent = &self.intents[&message.stamp.number];
-        let parent = intent.parent;
-        let free = self
-            .inode(parent)
-            .and_then(|above| above.directory(parent))
-            .and_then(|above| above.entries.free_cookie(self.hash.of(&intent.name), &intent.name));
-        let cookie = match free {
-            Ok(cookie) => cookie,
-            Err(error) => return self.abort_make(message, error, effects),
+        self.question_answered(message.token);
+        let step = match self.intent_mut(message.token).goal {
+            Goal::Rename(_) => self.rename_part_held(message.token, &answer, now, effects),
+            _ => self.single_part_held(message.token, &message.part, message.now, answer, now, effects),
         };
-        let intent = self.decide(message.stamp.number);
-        let (mut above, directory) = self.directory_mut(parent);
-        directory.entries.insert(cookie, Entry { name: intent.name, inode, kind: FileKind::Directory });
-        *above.links += 1;
-        above.touch(now);
-        self.settle_make(message, true, effects);
-        let made = prepared_inode(message).attributes(inode);
-        self.conclude(intent.token, Ok(Some(Reply::Attributes(Box::new(made)))), effects);
+        self.conclude_if_ended(message.token, step, effects);
     }
 
-    /// mkdir: the other slot refuses, or cannot be reached.
-    pub(crate) fn abort_make(&mut self, message: &PrepareDirectory, why: Error, effects: &mut Vec<Effect>) {
-        let intent = self.decide(message.stamp.number);
-        self.settle_make(message, false, effects);
-        let why = why.context(format!("making directory '{}'", intent.name));
-        self.conclude(intent.token, Err(why), effects);
-    }
-
-    fn settle_make(&mut self, message: &PrepareDirectory, keep: bool, effects: &mut Vec<Effect>) {
-        let stamp = self.stamp(message.slot, message.stamp.number);
-        let settle = SettleDirectory { token: message.token, stamp, slot: message.slot, keep };
-        self.outbox.send(Errand::SettleDirectory(settle), effects);
-    }
-
-    /// rmdir: the directory is empty and takes no entries (or was lost with its server).
-    pub(crate) fn directory_sealed(
+    /// Another slot refuses, or cannot be reached.
+    pub(crate) fn question_failed(
         &mut self,
-        message: &SealDirectory,
+        token: Token,
+        why: &Error,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let intent = self.decide(message.stamp.number);
-        let hash = self.hash.of(&intent.name);
-        let (mut above, directory) = self.directory_mut(intent.parent);
-        let found = directory.entries.find(hash, &intent.name).map(|(cookie, _)| cookie);
-        directory.entries.remove(found.expect("an intent holds its name"));
-        *above.links -= 1;
-        above.touch(now);
-        self.settle_seal(message, true, effects);
-        self.conclude(intent.token, Ok(Some(Reply::Done)), effects);
+        let step = self.abort(token, why, now, effects);
+        self.conclude_if_ended(token, step, effects);
     }
 
-    /// rmdir: the directory has entries, or cannot be reached.
-    pub(crate) fn abort_remove(&mut self, message: &SealDirectory, why: Error, effects: &mut Vec<Effect>) {
-        let intent = self.decide(message.stamp.number);
-        self.settle_seal(message, false, effects);
-        let why = why.context(format!("removing directory '{}'", intent.name));
-        self.conclude(intent.token, Err(why), effects);
+    pub(crate) fn question_answered(&mut self, token: Token) {
+        if let Some(errand) = self.intent_mut(token).question.take() {
+            self.outbox.remove(errand);
+        }
     }
 
-    fn settle_seal(&mut self, message: &SealDirectory, remove: bool, effects: &mut Vec<Effect>) {
-        let stamp = self.stamp(message.inode.slot(), message.stamp.number);
-        let settle = SettleSeal { token: message.token, stamp, inode: message.inode, remove };
-        self.outbox.send(Errand::SettleSeal(settle), effects);
+    pub(crate) fn conclude_if_ended(&mut self, token: Token, step: Step, effects: &mut Vec<Effect>) {
+        if !matches!(step, Ok(None)) {
+            self.conclude(token, step, effects);
+        }
+    }
+
+    /// All that the operation needs is held: it is done.
+    fn single_part_held(
+        &mut self,
+        token: Token,
+        part: &Part,
+        began: Timestamp,
+        answer: Prepared,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
+        let (put, reply) = match (part, answer) {
+            (Part::MakeDirectory { parent, mode, owner, hints }, Prepared::Made(inode)) => {
+                // The inode lives elsewhere, and is what was asked for.
+                let made = new_directory(*parent, *mode, *owner, *hints, began).attributes(inode);
+                (Some((inode, FileKind::Directory)), Reply::Attributes(Box::new(made)))
+            }
+            (Part::RaiseLinks { inode }, Prepared::Linked(attributes)) => {
+                (Some((*inode, attributes.kind)), Reply::Attributes(Box::new(attributes)))
+            }
+            (Part::SealDirectory { .. } | Part::LowerLinks { .. }, Prepared::Ready) => (None, Reply::Done),
+            (part, answer) => panic!("{part:?} is answered with {answer:?}"),
+        };
+        let mut intent = self.intents.remove(&token).expect("an intent is under way");
+        if let [Hold::Entry(entry), ..] = &mut intent.holds[..] {
+            entry.put = put;
+        }
+        self.end(token, intent, true, now, effects);
+        Ok(Some(reply))
+    }
+
+    /// The operation does not happen: a slot refuses, or cannot be reached.
+    pub(crate) fn abort(
+        &mut self,
+        token: Token,
+        why: &Error,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
+        let doing = self.intent_mut(token).goal.doing();
+        self.give_up(token, now, effects);
+        // Busy is a slot's word for another operation that is in the way.
+        let kind = if why.kind() == ErrorKind::Busy { ErrorKind::Retry } else { why.kind() };
+        Err(Error::new(kind, why.message()).context(doing))
+    }
+
+    /// Lets go of everything that is held for the operation.
+    pub(crate) fn give_up(&mut self, token: Token, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.question_answered(token);
+        let intent = self.intents.remove(&token).expect("an intent is under way");
+        self.end(token, intent, false, now, effects);
+    }
+
+    /// Settles what is held here at once, and tells the other slots.
+    fn end(&mut self, token: Token, intent: Intent, commit: bool, now: Timestamp, effects: &mut Vec<Effect>) {
+        for hold in intent.holds {
+            self.settle_hold(hold, commit, now, effects);
+        }
+        for (slot, number) in intent.asked {
+            self.send_settle(token, slot, number, commit, now, effects);
+        }
+    }
+
+    pub(crate) fn send_settle(
+        &mut self,
+        token: Token,
+        slot: Slot,
+        number: u64,
+        commit: bool,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let settle = Settle { token, stamp: self.stamp(slot, number), slot, commit, now };
+        self.outbox.send(Errand::Settle(settle), effects);
     }
 
     /// The other slot knows how the operation ended.
-    pub(crate) fn settled(&mut self, other: Slot, stamp: IntentStamp) {
-        self.unsettled.remove(&(other, stamp.number));
+    pub(crate) fn settled(&mut self, message: &Settle, effects: &mut Vec<Effect>) {
+        let Settle { token, slot, stamp, .. } = *message;
+        self.unsettled.remove(&(slot, stamp.number));
+        // An earlier attempt of the same mutation may have been given up; this is another.
+        let awaited = self
+            .intents
+            .get(&token)
+            .is_some_and(|intent| intent.decided.is_some() && intent.asked.get(&slot) == Some(&stamp.number));
+        if awaited {
+            self.intent_mut(token).asked.remove(&slot);
+            let step = self.finish_rename(token, effects);
+            self.conclude_if_ended(token, step, effects);
+        }
     }
 }
 
-/// The inode that a mkdir makes, the same at both slots.
-pub(crate) fn prepared_inode(message: &PrepareDirectory) -> Inode {
-    let directory = Directory::new(message.parent, message.hints, Phase::Prepared);
-    Inode::new(message.mode, message.owner, message.now, Body::Directory(Box::new(directory)))
-}
-
-fn check_one_more_link(above: &Inode, inode: InodeId) -> Result<()> {
-    // Directories that are just being made are not counted yet: leave room for all of them.
-    if above.links as usize > u32::MAX as usize - limits::INTENTS_PER_SLOT_MAX {
-        return Err(Error::new(
-            ErrorKind::TooMany,
-            format!("directory {inode} has {} directories in it", above.links - 2),
-        ));
+impl Goal {
+    fn doing(&self) -> String {
+        match self {
+            Goal::MakeDirectory => "making the directory".into(),
+            Goal::RemoveDirectory => "removing the directory".into(),
+            Goal::Link => "making the link".into(),
+            Goal::Unlink => "removing the entry".into(),
+            Goal::Rename(rename) => rename.doing(),
+        }
     }
-    Ok(())
 }

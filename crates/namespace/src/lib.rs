@@ -15,10 +15,10 @@
 //!   `CutLane` replaces those that it has missed;
 //! - a session that has ended is not let in again, and its end is told to every slot that knows it.
 //!
-//! A `Retry` is no answer: nothing has happened, it is not kept, and the same sequence may come again.
+//! `Retry` and `HostDown` are no answers: nothing has happened, they are not kept, and the same
+//! sequence may come again.
 //!
-//! Permissions are those of POSIX mode bits, owner and group. The sticky bit is kept but not yet
-//! obeyed: it comes with sessions that act for several users.
+//! Permissions are those of POSIX mode bits, owner and group, and of the sticky bit.
 //!
 //! Invariant: `namespace` does no I/O, reads no clock, draws no random number and starts no thread.
 #![forbid(unsafe_code)]
@@ -30,11 +30,14 @@ mod entries;
 mod file;
 mod handles;
 mod hash;
+mod holds;
 mod inode;
 mod intent;
+mod links;
 mod outbox;
 mod peers;
 mod query;
+mod rename;
 mod reports;
 mod session;
 mod sizes;

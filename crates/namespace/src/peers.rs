@@ -1,4 +1,4 @@
-//! Operations across two slots, at the slot that is asked: the second half of mkdir and rmdir.
+//! Operations across slots, at a slot that is asked for its part.
 //!
 //! Messages may come twice, late, and out of order. What has happened to each numbered operation
 //! is remembered until its coordinator says that it is settled on both sides (`open_from`); what
@@ -6,17 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result};
-use ramlace_wire::peer::{
-    DirectoryPrepared, IntentStamp, PrepareDirectory, SealDirectory, SettleDirectory, SettleSeal,
-};
+use ramlace_base::{Epoch, Error, ErrorKind, Result, Slot, Timestamp};
+use ramlace_wire::peer::{IntentStamp, Prepare, Prepared, Settle};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Effect, ErrandAnswer, Op};
-use crate::directory::Phase;
-use crate::inode::Body;
-use crate::intent::prepared_inode;
-use crate::state::SlotState;
+use crate::holds::{Asker, Hold};
+use crate::state::{SlotState, first_number};
 
 /// What a slot remembers of another that coordinated operations with it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -27,138 +23,127 @@ pub(crate) struct Coordinator {
 }
 
 /// What has happened here to an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Half {
-    /// mkdir: the inode is made.
-    Prepared(InodeId),
-    /// rmdir: the directory takes no entries.
-    Sealed(InodeId),
+    /// Parts are held ready, by their numbers.
+    Held(BTreeMap<u8, (Vec<Hold>, Prepared)>),
     /// It is decided.
     Settled,
 }
 
 impl SlotState {
-    pub(crate) fn peer_step(&mut self, op: &Op, effects: &mut Vec<Effect>) -> Result<ErrandAnswer> {
+    pub(crate) fn peer_step(
+        &mut self,
+        op: &Op,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) -> Result<ErrandAnswer> {
         match op {
-            Op::PrepareDirectory(message) => self.prepare_directory(message),
-            Op::SettleDirectory(message) => self.settle_directory(*message),
-            Op::SealDirectory(message) => self.seal_directory(*message),
-            Op::SettleSeal(message) => self.settle_sealed(*message, effects),
+            Op::Prepare(message) => {
+                self.forget_settled(message.stamp, now, effects);
+                self.prepare(message).map(ErrandAnswer::Prepared).map_err(in_the_way)
+            }
+            Op::Settle(message) => {
+                self.forget_settled(message.stamp, now, effects);
+                self.settle(*message, effects);
+                Ok(ErrandAnswer::Done)
+            }
             other => panic!("{other:?} does not come from a peer"),
         }
     }
 
-    /// What is known of an operation; an error when it is a late duplicate of a settled one.
-    fn half(&mut self, stamp: IntentStamp) -> Result<Option<Half>> {
-        self.forget_settled(stamp);
-        let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
-        let half = coordinator.halves.get(&stamp.number).copied();
-        if stamp.number < coordinator.settled_below || half == Some(Half::Settled) {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("operation {} of {} is settled already", stamp.number, stamp.coordinator),
-            ));
-        }
-        Ok(half)
+    /// Slots for which something is held here though they were lost since: those that began anew,
+    /// by `began`, behind the numbers that they knew. Each wants an [`Op::CoordinatorLost`].
+    pub fn lost_coordinators(&self, began: impl Fn(Slot) -> Epoch) -> Vec<(Slot, Epoch)> {
+        let lost = |(slot, coordinator): (&Slot, &Coordinator)| {
+            let began = began(*slot);
+            let open = coordinator.halves.range(..first_number(began));
+            open.map(|(_, half)| half).any(|half| *half != Half::Settled).then_some((*slot, began))
+        };
+        self.coordinators.iter().filter_map(lost).collect()
     }
 
-    fn set_half(&mut self, stamp: IntentStamp, half: Half) {
-        self.coordinators.entry(stamp.coordinator).or_default().halves.insert(stamp.number, half);
+    /// A slot was lost with its server's memory and has begun anew in other hands: what it had not
+    /// decided is let go.
+    pub(crate) fn coordinator_lost(
+        &mut self,
+        coordinator: Slot,
+        began: Epoch,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let below = first_number(began);
+        if self.coordinators.contains_key(&coordinator) {
+            self.forget_settled(IntentStamp { coordinator, number: below, open_from: below }, now, effects);
+        }
     }
 
     /// Forgets what the coordinator knows to be settled. What it does not even remember, because
     /// it was lost and began anew with larger numbers, is aborted.
-    fn forget_settled(&mut self, stamp: IntentStamp) {
+    fn forget_settled(&mut self, stamp: IntentStamp, now: Timestamp, effects: &mut Vec<Effect>) {
         let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
         if stamp.open_from <= coordinator.settled_below {
             return;
         }
         coordinator.settled_below = stamp.open_from;
         let open = coordinator.halves.split_off(&stamp.open_from);
-        for half in std::mem::replace(&mut coordinator.halves, open).into_values() {
-            match half {
-                Half::Prepared(inode) => _ = self.inodes.remove(&inode),
-                Half::Sealed(inode) => self.set_phase(inode, Phase::Live),
-                Half::Settled => {}
+        let forgotten = std::mem::replace(&mut coordinator.halves, open);
+        forgotten.into_values().for_each(|half| self.settle_half(half, false, now, effects));
+    }
+
+    fn settle_half(&mut self, half: Half, commit: bool, now: Timestamp, effects: &mut Vec<Effect>) {
+        let Half::Held(parts) = half else { return };
+        for hold in parts.into_values().flat_map(|(holds, _)| holds) {
+            self.settle_hold(hold, commit, now, effects);
+        }
+    }
+
+    fn prepare(&mut self, message: &Prepare) -> Result<Prepared> {
+        assert!(message.slot == self.slot, "a part for {} was sent to {}", message.slot, self.slot);
+        let stamp = message.stamp;
+        let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
+        let late = stamp.number < coordinator.settled_below;
+        match coordinator.halves.get(&stamp.number) {
+            Some(Half::Held(parts)) if !late => {
+                if let Some((_, answer)) = parts.get(&message.number) {
+                    return Ok(answer.clone());
+                }
             }
-        }
-    }
-
-    fn set_phase(&mut self, inode: InodeId, phase: Phase) {
-        if let Some(Body::Directory(directory)) = self.inodes.get_mut(&inode).map(|inode| &mut inode.body) {
-            directory.phase = phase;
-        }
-    }
-
-    fn prepare_directory(&mut self, message: &PrepareDirectory) -> Result<ErrandAnswer> {
-        assert!(message.slot == self.slot, "a directory for {} was sent to {}", message.slot, self.slot);
-        let inode = match self.half(message.stamp)? {
-            Some(Half::Prepared(inode)) => inode,
+            None if !late => {}
             _ => {
-                let inode = self.allocate()?;
-                self.inodes.insert(inode, Box::new(prepared_inode(message)));
-                self.set_half(message.stamp, Half::Prepared(inode));
-                inode
-            }
-        };
-        Ok(ErrandAnswer::Prepared(DirectoryPrepared { inode }))
-    }
-
-    fn settle_directory(&mut self, message: SettleDirectory) -> Result<ErrandAnswer> {
-        assert!(message.slot == self.slot, "a directory of {} was settled in {}", message.slot, self.slot);
-        let Ok(half) = self.half(message.stamp) else { return Ok(ErrandAnswer::Done) };
-        match half {
-            Some(Half::Prepared(inode)) if message.keep => self.set_phase(inode, Phase::Live),
-            Some(Half::Prepared(inode)) => _ = self.inodes.remove(&inode),
-            _ => {}
-        }
-        self.set_half(message.stamp, Half::Settled);
-        Ok(ErrandAnswer::Done)
-    }
-
-    fn seal_directory(&mut self, message: SealDirectory) -> Result<ErrandAnswer> {
-        self.assert_mine(message.inode);
-        if self.half(message.stamp)? == Some(Half::Sealed(message.inode)) {
-            return Ok(ErrandAnswer::Done);
-        }
-        let gone = || Error::new(ErrorKind::Stale, format!("directory {} is gone", message.inode));
-        let directory = self.inode(message.inode)?.directory(message.inode)?;
-        match directory.phase {
-            Phase::Live if directory.entries.is_empty() && directory.busy.is_empty() => {}
-            Phase::Live => {
                 return Err(Error::new(
-                    ErrorKind::NotEmpty,
-                    format!(
-                        "it still has {} entries, and {} are just being made",
-                        directory.entries.len(),
-                        directory.busy.len()
-                    ),
+                    ErrorKind::Invalid,
+                    format!("operation {} of {} is settled already", stamp.number, stamp.coordinator),
                 ));
             }
-            // Sealed by another rmdir, whose end has not been heard of yet.
-            Phase::Prepared | Phase::Sealed => {
-                return directory.check_live(message.inode).map(|()| ErrandAnswer::Done);
-            }
-            Phase::Removed => return Err(gone()),
         }
-        self.set_phase(message.inode, Phase::Sealed);
-        self.set_half(message.stamp, Half::Sealed(message.inode));
-        Ok(ErrandAnswer::Done)
+        let asker = Asker { who: message.who, now: message.now, coordinator: stamp.coordinator };
+        let (holds, answer) = self.hold_part(asker, &message.part)?;
+        let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
+        let half = coordinator.halves.entry(stamp.number).or_insert_with(|| Half::Held(BTreeMap::new()));
+        let Half::Held(parts) = half else { unreachable!("it was not settled") };
+        parts.insert(message.number, (holds, answer.clone()));
+        Ok(answer)
     }
 
-    fn settle_sealed(&mut self, message: SettleSeal, effects: &mut Vec<Effect>) -> Result<ErrandAnswer> {
-        self.assert_mine(message.inode);
-        let Ok(half) = self.half(message.stamp) else { return Ok(ErrandAnswer::Done) };
-        match half {
-            Some(Half::Sealed(inode)) if message.remove => {
-                self.set_phase(inode, Phase::Removed);
-                self.inode_mut(inode)?.links = 0;
-                self.retire_if_unused(inode, effects);
-            }
-            Some(Half::Sealed(inode)) => self.set_phase(inode, Phase::Live),
-            _ => {}
+    fn settle(&mut self, message: Settle, effects: &mut Vec<Effect>) {
+        assert!(message.slot == self.slot, "what {} holds was settled in {}", message.slot, self.slot);
+        let stamp = message.stamp;
+        let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
+        if stamp.number < coordinator.settled_below {
+            return;
         }
-        self.set_half(message.stamp, Half::Settled);
-        Ok(ErrandAnswer::Done)
+        if let Some(half) = coordinator.halves.insert(stamp.number, Half::Settled) {
+            self.settle_half(half, message.commit, message.now, effects);
+        }
+    }
+}
+
+/// No question waits for another operation: the one that meets another gives way, and its client
+/// comes again. So no two operations wait for each other.
+fn in_the_way(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Retry => Error::new(ErrorKind::Busy, error.message()),
+        _ => error,
     }
 }

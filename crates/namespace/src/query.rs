@@ -2,7 +2,7 @@
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_wire::namespace::{DirectoryEntry, DirectoryPage, Found, Lookup, ReadDirectory, ReadLink};
-use ramlace_wire::peer::{InodeAnswer, QueryInode};
+use ramlace_wire::peer::{Ascended, InodeAnswer, QueryInode};
 use ramlace_wire::{Attributes, Credentials};
 
 use crate::command::{Answer, Query};
@@ -27,6 +27,11 @@ impl SlotState {
             }
             Query::ReadLink(request) => self.read_link(*request).map(Answer::Target),
             Query::ReadDirectory(request) => self.read_directory(who, *request).map(Answer::Page),
+            Query::Ascend(request) => {
+                self.assert_mine(request.inode);
+                let inode = self.ascend(request.inode, request.until)?;
+                Ok(Answer::Ascended(Ascended { inode }))
+            }
             Query::QueryInode(request) => self.query_inode(*request).map(Answer::Inode),
         }
     }
@@ -35,6 +40,7 @@ impl SlotState {
         let parent = self.inode(request.parent)?;
         let directory = parent.directory(request.parent)?;
         parent.check_allows(who, right::SEARCH, request.parent)?;
+        directory.check_known(&request.name)?;
         let (_, entry) = directory
             .entries
             .find(self.hash.of(&request.name), &request.name)

@@ -2,6 +2,7 @@
 
 use ramlace_base::{Error, ErrorKind, Timestamp};
 use ramlace_wire::ErrorBody;
+use ramlace_wire::peer::{Part, Prepared};
 
 use crate::command::{Effect, Errand, ErrandAnswer, ErrandId};
 use crate::inode::Body;
@@ -28,7 +29,7 @@ impl SlotState {
         effects: &mut Vec<Effect>,
     ) {
         let report = match result {
-            Ok(answer) => Report::Done(*answer),
+            Ok(answer) => Report::Done(answer.clone()),
             Err(body) => {
                 let error = body.clone().into_error();
                 match error.kind() {
@@ -59,25 +60,26 @@ impl SlotState {
         match (&message, report) {
             (_, Report::Again) => {}
 
-            (Errand::PrepareDirectory(message), Report::Done(ErrandAnswer::Prepared(made))) => {
-                self.directory_prepared(message, made.inode, now, effects);
+            (Errand::Prepare(message), Report::Done(ErrandAnswer::Prepared(answer))) => {
+                self.part_held(message, answer, now, effects);
             }
-            (Errand::PrepareDirectory(_), Report::Done(ErrandAnswer::Done)) => {
-                panic!("errand {} asked for a directory and was answered without one", errand.0);
+            // What was lost with its server needs no leave: its entry may go.
+            (Errand::Prepare(message), Report::Refused(why))
+                if why.kind() == ErrorKind::Stale && takes_away(&message.part) =>
+            {
+                self.part_held(message, Prepared::Ready, now, effects);
             }
-            (Errand::PrepareDirectory(message), Report::Unreachable(why) | Report::Refused(why)) => {
-                self.abort_make(message, why, effects);
+            (Errand::Prepare(message), Report::Unreachable(why) | Report::Refused(why)) => {
+                self.question_failed(message.token, &why, now, effects);
             }
-
-            (Errand::SealDirectory(message), Report::Done(_)) => {
-                self.directory_sealed(message, now, effects);
+            (Errand::Ascend(message), Report::Done(ErrandAnswer::Ascended(answer))) => {
+                self.ascended(message, answer, now, effects);
             }
-            // The directory was lost with its server: its entry may go.
-            (Errand::SealDirectory(message), Report::Refused(why)) if why.kind() == ErrorKind::Stale => {
-                self.directory_sealed(message, now, effects);
+            (Errand::Ascend(message), Report::Unreachable(why) | Report::Refused(why)) => {
+                self.question_failed(message.token, &why, now, effects);
             }
-            (Errand::SealDirectory(message), Report::Unreachable(why) | Report::Refused(why)) => {
-                self.abort_remove(message, why, effects);
+            (Errand::Prepare(_) | Errand::Ascend(_), Report::Done(answer)) => {
+                panic!("errand {} is answered with {answer:?}", errand.0);
             }
 
             (Errand::TrimLane(message), report) => {
@@ -95,19 +97,20 @@ impl SlotState {
                 }
                 self.cut_reported(message.lane, done(&report), effects);
             }
-            (Errand::SettleDirectory(message), report) if done(&report) => {
+            (Errand::Settle(message), report) if done(&report) => {
                 self.outbox.remove(errand);
-                self.settled(message.slot, message.stamp);
-            }
-            (Errand::SettleSeal(message), report) if done(&report) => {
-                self.outbox.remove(errand);
-                self.settled(message.inode.slot(), message.stamp);
+                self.settled(message, effects);
             }
             (Errand::DropLane(_), report) if done(&report) => self.outbox.remove(errand),
             // Still owed: it stays open until it is done.
-            (Errand::SettleDirectory(_) | Errand::SettleSeal(_) | Errand::DropLane(_), _) => {}
+            (Errand::Settle(_) | Errand::DropLane(_), _) => {}
         }
     }
+}
+
+/// Whether the part is to take something away that may be lost already.
+fn takes_away(part: &Part) -> bool {
+    matches!(part, Part::SealDirectory { .. } | Part::LowerLinks { .. })
 }
 
 /// Whether the errand has had its effect; what is gone needs none.

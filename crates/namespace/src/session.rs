@@ -71,6 +71,11 @@ impl Session {
         }
     }
 
+    /// Nothing has become of a mutation; the same may come again.
+    pub(crate) fn forget(&mut self, sequence: Sequence) {
+        self.replies.remove(&sequence);
+    }
+
     /// Whether one more inode may be opened.
     pub(crate) fn check_may_open(&self, inode: InodeId) -> Result<()> {
         if self.open.len() >= limits::OPEN_INODES_PER_SESSION_MAX && !self.open.contains_key(&inode) {

@@ -32,16 +32,18 @@ pub struct SlotState {
     pub(crate) hash: NameHash,
     /// The counter of the next inode.
     pub(crate) next_counter: u64,
-    /// The number of the next operation across two slots that begins here.
+    /// The number by which the next slot that is asked knows the operation.
     pub(crate) next_intent: u64,
     pub(crate) inodes: BTreeMap<InodeId, Box<Inode>>,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
-    /// Operations across two slots that begin here and are not decided, by number.
-    pub(crate) intents: BTreeMap<u64, Intent>,
-    /// Those that are not settled yet, decided or not: the other slot and the number.
+    /// Operations that are coordinated here and under way.
+    pub(crate) intents: BTreeMap<Token, Intent>,
+    /// Slots that were asked and do not know the end yet, and the operations' numbers.
     pub(crate) unsettled: BTreeSet<(Slot, u64)>,
-    /// Slots that coordinated operations whose other half was here.
+    /// Slots that coordinated operations of which a part was here.
     pub(crate) coordinators: BTreeMap<Slot, Coordinator>,
+    /// In slot 0: who moves a directory to another at this moment.
+    pub(crate) moves: Option<Slot>,
     pub(crate) outbox: Outbox,
 }
 
@@ -62,7 +64,7 @@ impl SlotState {
     #[must_use]
     pub fn new(slot: Slot, slots: u32, began: Epoch, hash_seed: u64) -> SlotState {
         assert!(u32::from(slot.0) < slots, "{slot} is not among the {slots} slots of the pool");
-        let first = u64::from(began.0) * NUMBERS_PER_EPOCH;
+        let first = first_number(began);
         SlotState {
             slot,
             slots,
@@ -75,6 +77,7 @@ impl SlotState {
             intents: BTreeMap::new(),
             unsettled: BTreeSet::new(),
             coordinators: BTreeMap::new(),
+            moves: None,
             outbox: Outbox::default(),
         }
     }
@@ -122,7 +125,7 @@ impl SlotState {
                 }
             }
             (Origin::Peer, op) => {
-                let answer = self.peer_step(op, &mut effects);
+                let answer = self.peer_step(op, now, &mut effects);
                 effects.push(Effect::PeerReply(answer));
             }
             (Origin::Server, Op::ErrandDone { errand, result }) => {
@@ -131,6 +134,9 @@ impl SlotState {
             (Origin::Server, Op::ErrandUnreachable { errand }) => {
                 self.errand_unreachable(*errand, now, &mut effects);
             }
+            (Origin::Server, Op::CoordinatorLost { coordinator, began }) => {
+                self.coordinator_lost(*coordinator, *began, now, &mut effects);
+            }
             (Origin::Server, Op::EndSession { session }) => self.end_session(*session, now, &mut effects),
             (Origin::Server, op) => panic!("{op:?} does not come from the server"),
         }
@@ -138,6 +144,7 @@ impl SlotState {
     }
 
     fn client_step(&mut self, caller: Caller, op: &Op, effects: &mut Vec<Effect>) -> Step {
+        self.check_not_going(op)?;
         match op {
             Op::Create(request) => self.create(caller, request),
             Op::Open(request) => self.open(caller, *request),
@@ -148,6 +155,8 @@ impl SlotState {
             Op::MakeDirectory { request, home } => self.make_directory(caller, request, *home, effects),
             Op::RemoveDirectory(request) => self.remove_directory(caller, request, effects),
             Op::Unlink(request) => self.unlink(caller, request, effects),
+            Op::Rename(request) => self.rename(caller, request, effects),
+            Op::Link(request) => self.link(caller, request, effects),
             Op::Extend(request) => self.extend(caller, *request),
             Op::ReserveAppend(request) => self.reserve_append(caller, *request),
             Op::FinishAppend(request) => self.finish_append(caller, *request),
@@ -156,7 +165,8 @@ impl SlotState {
         }
     }
 
-    /// Answers a mutation and remembers its answer, or that it waits. `Retry` is no answer:
+    /// Answers a mutation and remembers its answer, or that it waits. `Retry` is no answer, and
+    /// neither is `HostDown`, with which an operation gives up that needs a server out of reach:
     /// nothing has happened, and the same request may come again.
     pub(crate) fn conclude(&mut self, token: Token, step: Step, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.get_mut(&token.session) else {
@@ -167,9 +177,10 @@ impl SlotState {
             Ok(Some(reply)) => Ok(reply),
             Err(error) => Err(ErrorBody::new(&error)),
         };
-        let again = matches!(&outcome, Err(body) if body.kind == ErrorKind::Retry.number());
-        if !again {
-            session.remember(token.sequence, Cached::Answered(outcome.clone()));
+        let transient = [ErrorKind::Retry.number(), ErrorKind::HostDown.number()];
+        match &outcome {
+            Err(body) if transient.contains(&body.kind) => session.forget(token.sequence),
+            outcome => session.remember(token.sequence, Cached::Answered(outcome.clone())),
         }
         effects.push(Effect::Reply { token, outcome: shown(outcome) });
     }
@@ -191,9 +202,9 @@ impl SlotState {
     #[must_use]
     pub fn is_awaited(&self, errand: ErrandId) -> bool {
         match self.outbox.get(errand) {
-            Some(Errand::PrepareDirectory(_) | Errand::SealDirectory(_) | Errand::TrimLane(_)) => true,
+            Some(Errand::Prepare(_) | Errand::Ascend(_) | Errand::TrimLane(_)) => true,
             Some(Errand::CutLane(message)) => self.cut_is_awaited(message.lane),
-            Some(Errand::SettleDirectory(_) | Errand::SettleSeal(_) | Errand::DropLane(_)) | None => false,
+            Some(Errand::Settle(_) | Errand::DropLane(_)) | None => false,
         }
     }
 
@@ -255,6 +266,11 @@ impl SlotState {
     pub(crate) fn session_mut(&mut self, caller: Caller) -> &mut Session {
         self.sessions.get_mut(&caller.token.session).expect("the session was admitted")
     }
+}
+
+/// The first number of inodes and operations of a slot that began empty in this epoch.
+pub(crate) fn first_number(began: Epoch) -> u64 {
+    u64::from(began.0) * NUMBERS_PER_EPOCH
 }
 
 fn gone(inode: InodeId) -> Error {

@@ -90,7 +90,16 @@ impl World {
             generation: Generation::FIRST,
         };
         let parent = InodeId::ROOT;
-        let create = wire::Create { parent, name, mode: 0o644, exclusive: true, layout, named: Vec::new() };
+        let create = wire::Create {
+            parent,
+            name,
+            mode: 0o644,
+            exclusive: true,
+            read: true,
+            write: true,
+            layout,
+            named: Vec::new(),
+        };
         match world.client(Op::Create(create)) {
             (Some(Ok(Reply::Opened(opened))), _) => world.file = opened.info.attributes.inode,
             other => panic!("{other:?}"),

@@ -349,10 +349,17 @@ impl Server {
         }
         self.admit_slot(header.epoch, request.target.slot).await?;
         let lane = request.target.lane;
-        self.admit_lane(&request.target, Purpose::Write).await?;
+        let purpose = if request.writable { Purpose::Write } else { Purpose::Read };
+        let begun = self.admit_lane(&request.target, purpose).await?;
         self.check_loss(lane, Loss::is_over)?;
         let mut store = self.store.borrow_mut();
-        ensure_lane(&mut store, lane)?;
+        if request.writable {
+            ensure_lane(&mut store, lane)?;
+        } else if !begun || !store.has_lane(lane) {
+            // A reader's wish must not take memory.
+            let text = format!("lane {lane} was never written: it has no memory that could be shared");
+            return Err(Error::new(ErrorKind::Unsupported, text).into());
+        }
         let length = store.lane_length(lane)?;
         Ok((LaneGranted { length }, store.grant(lane, request.writable)?))
     }

@@ -24,7 +24,8 @@ pub struct ServeOptions {
     pub coordinator: Option<String>,
     /// `address:port` to listen on; port 0 lets the system choose.
     pub listen: String,
-    /// `host:port` that others shall use to reach this server; `None`: the one it listens on.
+    /// `host:port` that others shall use to reach this server, with port 0 for the one that it has;
+    /// `None`: the address it listens on.
     pub advertise: Option<String>,
     /// Path of the Unix socket.
     pub unix: PathBuf,

@@ -134,9 +134,9 @@ impl Durable {
                     | Op::RemoveDirectory(_)
                     | Op::Close(_)
                     | Op::Truncate(_)
-                    | Op::SealDirectory(_)
-                    | Op::SettleSeal(_)
-                    | Op::SettleDirectory(_)
+                    | Op::Prepare(_)
+                    | Op::Settle(_)
+                    | Op::CoordinatorLost { .. }
                     | Op::ErrandDone { .. }
                     | Op::ErrandUnreachable { .. }
                     | Op::EndSession { .. }

@@ -83,7 +83,16 @@ fn random_op(dice: &mut Dice, slot: Slot) -> Op {
                 copies: 1,
                 created: Epoch(1),
             };
-            Op::Create(Create { parent, name, mode: 0o644, exclusive: false, layout, named: Vec::new() })
+            Op::Create(Create {
+                parent,
+                name,
+                mode: 0o644,
+                exclusive: false,
+                read: true,
+                write: true,
+                layout,
+                named: Vec::new(),
+            })
         }
         4 => Op::Unlink(Unlink { parent, name }),
         5 => Op::Truncate(Truncate { inode, size: dice.roll(1 << 20) }),

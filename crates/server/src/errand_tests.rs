@@ -86,8 +86,16 @@ async fn create_cut_remove(client: &mut Client, sequence: u64, name: Name) -> Re
         created: Epoch(1),
     };
     let parent = InodeId::ROOT;
-    let create =
-        Create { parent, name: name.clone(), mode: 0o644, exclusive: true, layout, named: Vec::new() };
+    let create = Create {
+        parent,
+        name: name.clone(),
+        mode: 0o644,
+        exclusive: true,
+        read: true,
+        write: true,
+        layout,
+        named: Vec::new(),
+    };
     let attributes = client.change(sequence, 0, &create).await?.info.attributes;
     let inode = attributes.inode;
     let extend = Extend { inode, generation: attributes.generation, size: 1 << 20 };

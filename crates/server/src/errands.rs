@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, ServerId, Slot};
-use ramlace_namespace::{Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin};
-use ramlace_wire::peer::QueryInode;
+use ramlace_namespace::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query};
+use ramlace_wire::peer::{Ascend, QueryInode};
 use ramlace_wire::{ErrorBody, Request};
 
 use crate::clock;
@@ -187,12 +187,13 @@ impl Server {
         }
         let done = |()| ErrandAnswer::Done;
         match errand {
-            Errand::PrepareDirectory(request) => {
-                self.call_peer(errand.slot(), request).await.map(ErrandAnswer::Prepared)
+            Errand::Prepare(request) => {
+                self.call_peer(errand.slot(), &**request).await.map(ErrandAnswer::Prepared)
             }
-            Errand::SettleDirectory(request) => self.call_peer(errand.slot(), request).await.map(done),
-            Errand::SealDirectory(request) => self.call_peer(errand.slot(), request).await.map(done),
-            Errand::SettleSeal(request) => self.call_peer(errand.slot(), request).await.map(done),
+            Errand::Settle(request) => self.call_peer(errand.slot(), request).await.map(done),
+            Errand::Ascend(request) => {
+                self.call_peer(errand.slot(), request).await.map(ErrandAnswer::Ascended)
+            }
             Errand::CutLane(request) => self.call_peer(errand.slot(), request).await.map(done),
             Errand::DropLane(request) => self.call_peer(errand.slot(), request).await.map(done),
             Errand::TrimLane(request) => self.call_peer(errand.slot(), request).await.map(done),
@@ -205,10 +206,9 @@ impl Server {
             Errand::CutLane(request) => return self.cut_lane(request).await.map(|()| ErrandAnswer::Done),
             Errand::DropLane(request) => return self.drop_lane(request).await.map(|()| ErrandAnswer::Done),
             Errand::TrimLane(request) => return self.trim_lane(request).map(|()| ErrandAnswer::Done),
-            Errand::PrepareDirectory(request) => (request.slot, Op::PrepareDirectory(request)),
-            Errand::SettleDirectory(request) => (request.slot, Op::SettleDirectory(request)),
-            Errand::SealDirectory(request) => (request.inode.slot(), Op::SealDirectory(request)),
-            Errand::SettleSeal(request) => (request.inode.slot(), Op::SettleSeal(request)),
+            Errand::Ascend(request) => return self.ascend(request),
+            Errand::Prepare(request) => (request.slot, Op::Prepare(request)),
+            Errand::Settle(request) => (request.slot, Op::Settle(request)),
         };
         let (slot, op) = op;
         let command = Command { now: clock::now(), origin: Origin::Peer, op };
@@ -218,6 +218,17 @@ impl Server {
                 Err(Error::new(ErrorKind::Fatal, "a slot left a peer's message unanswered; this is a bug"))
             })
             .map_err(Refusal::from)
+    }
+
+    /// Walks towards the root as far as the directories live in the slot. It changes nothing.
+    fn ascend(self: &Rc<Self>, request: Ascend) -> Outcome<ErrandAnswer> {
+        match self.query(self.owner, request.inode.slot(), &Query::Ascend(request))? {
+            Answer::Ascended(body) => Ok(ErrandAnswer::Ascended(body)),
+            _ => {
+                let text = "a walk towards the root was answered with something else; this is a bug";
+                Err(Error::new(ErrorKind::Fatal, text).into())
+            }
+        }
     }
 
     /// Asks a file's home about the file, here or elsewhere.

@@ -71,8 +71,10 @@ impl Keeper {
             writeln!(ready, "listening {tcp_address}")
                 .map_err(|error| Error::from_io(&error, "telling where the server listens"))?;
         }
+        let mut options = options.clone();
+        options.advertise = options.advertise.map(|known| with_port(&known, &tcp_address));
         let config = ChildConfig {
-            options: options.clone(),
+            options,
             tcp_fd: tcp.as_raw_fd(),
             tcp_address,
             unix_fd: unix.as_raw_fd(),
@@ -185,6 +187,14 @@ enum Exit {
     Died(String),
 }
 
+/// `HOST:0` as a server is known means the port that it listens on.
+fn with_port(advertise: &str, tcp_address: &str) -> String {
+    match (advertise.strip_suffix(":0"), tcp_address.rsplit_once(':')) {
+        (Some(host), Some((_, port))) => format!("{host}:{port}"),
+        _ => advertise.to_owned(),
+    }
+}
+
 fn bind_tcp(listen: &str) -> Result<TcpListener> {
     TcpListener::bind(listen).map_err(|error| {
         let advice = match error.raw_os_error() {
@@ -282,5 +292,18 @@ impl Signals {
                 return Err(Error::from_io(&error, "waiting for a signal"));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_port;
+
+    #[test]
+    fn a_server_is_known_by_the_port_that_it_has() {
+        assert_eq!(with_port("node1:0", "0.0.0.0:41234"), "node1:41234");
+        assert_eq!(with_port("[fe80::1]:0", "[::]:41234"), "[fe80::1]:41234");
+        assert_eq!(with_port("node1:7000", "0.0.0.0:41234"), "node1:7000");
+        assert_eq!(with_port("node1:7010", "0.0.0.0:41234"), "node1:7010");
     }
 }

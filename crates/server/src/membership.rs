@@ -15,12 +15,15 @@ use ramlace_wire::{ClusterMap, Header, Request, ServerEntry};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::clock;
 use crate::server::{Outcome, Refusal, Server};
 
 const MAP_FILE: &str = "map";
 const COORDINATOR_FILE: &str = "coordinator";
 /// Pause between two attempts to join.
 const JOIN_PAUSE: Duration = Duration::from_millis(10);
+/// Joins that take no longer than this are no news.
+const JOIN_QUIET: Duration = Duration::from_secs(1);
 /// Slots that are looked at for a new directory's home, when servers do not answer.
 const HOME_ATTEMPTS_MAX: usize = 64;
 
@@ -133,6 +136,7 @@ impl Server {
         // A map in the store is the proof that the store served in this pool before.
         let keeps_store = self.membership.map().is_ok();
         let request = JoinPool { entry: self.entry(), keeps_store };
+        let (began, mut told) = (clock::instant(), String::new());
         loop {
             let outcome = match &self.config.options.coordinator {
                 None => self.join(request.clone()).await.map_err(|refusal| refusal.error),
@@ -147,7 +151,14 @@ impl Server {
                 Err(error) if is_final(error.kind()) => return Err(error.context("joining the pool")),
                 // A server that comes back needs nobody's leave for the slots it holds.
                 Err(error) if error.kind() != ErrorKind::Retry && self.stands_in_map() => return Ok(()),
-                Err(error) if may_pass(error.kind()) => tokio::time::sleep(JOIN_PAUSE).await,
+                Err(error) if may_pass(error.kind()) => {
+                    // Whoever waits for this server finds in its log what it waits for.
+                    if began.elapsed() >= JOIN_QUIET && told != error.message() {
+                        error.message().clone_into(&mut told);
+                        eprintln!("ramlace: server {} waits to join the pool: {told}", self.me.0);
+                    }
+                    tokio::time::sleep(JOIN_PAUSE).await;
+                }
                 Err(error) => return Err(error.context("joining the pool")),
             }
         }

@@ -64,15 +64,19 @@ pub fn parse(kind: Kind, body: &[u8]) -> Result<Option<Request>> {
         Kind::ReserveAppend => mutation!(ReserveAppend, inode),
         Kind::FinishAppend => mutation!(FinishAppend, inode),
         Kind::SetLayout => mutation!(SetLayout, inode),
+        Kind::Link => mutation!(Link, parent),
+        Kind::Rename => {
+            let request = read!(names::Rename);
+            Request::Mutation(request.parent.slot(), Op::Rename(Box::new(request)))
+        }
         Kind::MakeDirectory => Request::MakeDirectory(read!(names::MakeDirectory)),
         Kind::QueryInode => {
             let request = read!(peer::QueryInode);
             Request::Query(request.inode.slot(), Query::QueryInode(request))
         }
-        Kind::PrepareDirectory => errand!(PrepareDirectory),
-        Kind::SettleDirectory => errand!(SettleDirectory),
-        Kind::SealDirectory => errand!(SealDirectory),
-        Kind::SettleSeal => errand!(SettleSeal),
+        Kind::Prepare => Request::Errand(Errand::Prepare(Box::new(read!(peer::Prepare)))),
+        Kind::Settle => errand!(Settle),
+        Kind::Ascend => errand!(Ascend),
         Kind::CutLane => errand!(CutLane),
         Kind::DropLane => errand!(DropLane),
         Kind::TrimLane => errand!(TrimLane),
@@ -105,6 +109,7 @@ impl Server {
     ) -> Outcome<Vec<u8>> {
         let slot = request.slot();
         let map = self.admit_slot(header.epoch, slot).await?;
+        self.notice_lost_slots()?;
         let op = match request {
             Request::Query(slot, query) => return Ok(self.query(who, slot, &query)?.encode()),
             Request::Errand(errand) => return Ok(self.accept(errand).await?.encode()),

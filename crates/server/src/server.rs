@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, SessionId, Slot};
 use ramlace_cluster::CoordinatorConfig;
-use ramlace_namespace::{Command, Effect, ErrandAnswer, Query, Reply};
+use ramlace_namespace::{Command, Effect, ErrandAnswer, Op, Origin, Query, Reply};
 use ramlace_store::Store;
 use ramlace_transport::nonblocking::Connection;
 use ramlace_transport::{Failure, Secret};
@@ -117,6 +117,8 @@ pub struct Server {
     /// Told when a session begins, so that its silence is noticed.
     pub session_began: Notify,
     waiting: RefCell<HashMap<Token, oneshot::Sender<Result<Reply>>>>,
+    /// The map whose lost slots were noticed last.
+    noticed: Cell<Epoch>,
     started: Instant,
 }
 
@@ -160,6 +162,7 @@ impl Server {
             stopping: Notify::new(),
             session_began: Notify::new(),
             waiting: RefCell::default(),
+            noticed: Cell::default(),
             started: now,
             config,
         })
@@ -249,6 +252,29 @@ impl Server {
             ramlace_namespace::Answer::Inode(answer) => Ok(answer),
             _ => unreachable!("a slot answers what it was asked"),
         }
+    }
+
+    /// When the map has changed: lets go of what is held for slots that were lost since.
+    pub fn notice_lost_slots(self: &Rc<Self>) -> Result<()> {
+        let map = self.membership.map()?;
+        if self.noticed.replace(map.epoch) == map.epoch {
+            return Ok(());
+        }
+        let began = |slot| map.chain(slot).map_or(map.epoch, |chain| chain.complete_since);
+        let lost: Vec<(Slot, Slot, Epoch)> = self
+            .durable
+            .borrow()
+            .slots
+            .values()
+            .flat_map(|state| {
+                state.lost_coordinators(began).into_iter().map(|(lost, began)| (state.slot(), lost, began))
+            })
+            .collect();
+        for (slot, coordinator, began) in lost {
+            let op = Op::CoordinatorLost { coordinator, began };
+            self.submit(slot, Command { now: clock::now(), origin: Origin::Server, op })?;
+        }
+        Ok(())
     }
 
     /// A slot's state begins when something first happens in it.

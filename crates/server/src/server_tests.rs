@@ -16,8 +16,16 @@ fn layout(width: u16) -> Layout {
 
 async fn create(client: &mut Client, sequence: u64, name: &str, layout: Layout) -> Opened {
     let name = Name::new(name).unwrap();
-    let request =
-        Create { parent: InodeId::ROOT, name, mode: 0o644, exclusive: true, layout, named: Vec::new() };
+    let request = Create {
+        parent: InodeId::ROOT,
+        name,
+        mode: 0o644,
+        exclusive: true,
+        read: true,
+        write: true,
+        layout,
+        named: Vec::new(),
+    };
     client.change(sequence, 0, &request).await.unwrap()
 }
 

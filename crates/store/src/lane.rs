@@ -30,12 +30,11 @@ pub(crate) struct Lane {
     pub(crate) tail: bool,
 }
 
-/// Pages of `file` that hold data. Pages that are allocated but were never written are not
-/// among them: taking them again costs a call and no memory.
-pub(crate) fn scan(file: &std::os::fd::OwnedFd, length: u64) -> Result<RangeSet> {
+/// Pages of `file` from `at` to `end` that hold data. Pages that are allocated but were never written
+/// are not among them: taking them again costs a call and no memory.
+pub(crate) fn scan(file: &std::os::fd::OwnedFd, mut at: u64, end: u64) -> Result<RangeSet> {
     let mut present = RangeSet::default();
-    let mut at = 0;
-    while let Some(data) = sys::tell(sys::next_data(file, at, length), "looking for the holes of a lane")? {
+    while let Some(data) = sys::tell(sys::next_data(file, at, end), "looking for the holes of a lane")? {
         present.insert(data.aligned_outward(PAGE_BYTES));
         at = data.end;
     }

@@ -23,6 +23,7 @@ mod root;
 mod shared;
 mod store;
 mod sys;
+mod unwritten;
 mod window;
 
 pub use lane::Extent;

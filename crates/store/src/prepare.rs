@@ -28,7 +28,8 @@ impl Store {
     /// pages above; exact pages again where only those fit. A repeated call costs no system call
     /// (one for a granted lane).
     ///
-    /// Errors: `NotFound`; `NoSpace`, naming the pool's fill: then nothing is kept of this call.
+    /// Errors: `NotFound`; `NoSpace`, naming the pool's fill: then nothing is kept of this call, and all
+    /// that an earlier one took for the lane's bytes, written or not.
     pub fn prepare_write(&mut self, id: LaneId, offset: u64, length: u64) -> Result<()> {
         let range = checked_range(id, offset, length)?;
         self.refresh(id)?;
@@ -43,12 +44,8 @@ impl Store {
         self.scan_pages(id)?;
         let file = self.file(id)?;
         let (missing, promised) = self.promise(id, range)?;
-        let lane = self.lane(id)?;
-        let (length, granted) = (lane.length, lane.granted);
-        let taken = self.take(id, &file, range, &missing);
-        let undone = if taken.is_err() { give_back(id, &file, length, &missing, granted) } else { Ok(()) };
+        let taken = self.take_or_undo(id, &file, range, &missing);
         self.settle(id, &file, promised)?;
-        undone?;
         taken?;
         self.tails = true;
         let lane = self.lane_mut(id)?;
@@ -67,7 +64,7 @@ impl Store {
     }
 
     /// Decides which pages to take and has the pool promise them. Before it refuses, what was taken
-    /// ahead is given back, and pages of this lane that an earlier process took and nobody wrote.
+    /// ahead is given back, and pages are looked for that this lane holds and nobody remembers.
     fn promise(&mut self, id: LaneId, range: ByteRange) -> Result<Promise> {
         let refused = |promise: &Result<Promise>| {
             promise.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
@@ -76,7 +73,7 @@ impl Store {
         if refused(&promise) && self.trim_tails()? {
             promise = self.try_promise(id, range);
         }
-        if refused(&promise) && self.free_unwritten(id, range)? {
+        if refused(&promise) && self.find_unwritten(id, range)? {
             promise = self.try_promise(id, range);
         }
         promise
@@ -112,38 +109,43 @@ impl Store {
         Ok(self.usage().used_bytes < before)
     }
 
-    /// Looks at the lane's pages anew, and frees those of a range that look like holes and yet hold memory:
-    /// after a restart, pages that were taken and never written cannot be told from holes, and would be
-    /// asked for a second time. Whether that changed anything.
-    fn free_unwritten(&mut self, id: LaneId, range: ByteRange) -> Result<bool> {
-        let file = self.file(id)?;
-        let known = self.lane_mut(id)?.present.take();
-        self.scan_pages(id)?;
+    /// Makes the file long enough and takes the missing pages, or leaves all as it was.
+    fn take_or_undo(
+        &mut self,
+        id: LaneId,
+        file: &OwnedFd,
+        range: ByteRange,
+        missing: &[ByteRange],
+    ) -> Result<()> {
+        // Populated pages could not be told from those that were there and are not known.
+        let is_known = self.unplaced_bytes(id)? == 0;
         let lane = self.lane(id)?;
-        let present = lane.present.as_ref().expect("scanned above");
-        let learned = known.as_ref() != Some(present);
-        let allocated = lane.allocated;
-        if allocated <= present.total() {
-            return Ok(learned);
+        let (old, granted) = (lane.length, lane.granted);
+        let new = old.max(range.end);
+        if new > old {
+            sys::tell(rustix::fs::ftruncate(file, new), format_args!("growing lane {id}"))?;
         }
-        let missing = present.missing(range.aligned_outward(PAGE_BYTES));
-        let freed = punch_all(id, &file, &missing, true);
-        self.settle(id, &file, 0)?;
-        freed?;
-        Ok(learned || self.lane(id)?.allocated < allocated)
+        for (index, part) in missing.iter().enumerate() {
+            if is_known && self.root.has_huge_pages() {
+                self.populate(id, *part, new);
+            }
+            let taken = sys::tell(sys::allocate(file, *part), format_args!("taking memory for lane {id}"));
+            if taken.is_err() {
+                // The refused call has undone itself; where all is known, populating it has not.
+                let touched = &missing[..index + usize::from(is_known)];
+                punch_all(id, file, touched, granted || !is_known)?;
+                self.restore_length(id, file, old, new)?;
+                return taken;
+            }
+        }
+        Ok(())
     }
 
-    /// Makes the file long enough and takes the missing pages.
-    fn take(&mut self, id: LaneId, file: &OwnedFd, range: ByteRange, missing: &[ByteRange]) -> Result<()> {
-        let length = self.lane(id)?.length.max(range.end);
-        if range.end > self.lane(id)?.length {
-            sys::tell(rustix::fs::ftruncate(file, length), format_args!("growing lane {id}"))?;
-        }
-        for part in missing {
-            if self.root.has_huge_pages() {
-                self.populate(id, *part, length);
-            }
-            sys::tell(sys::allocate(file, *part), format_args!("taking memory for lane {id}"))?;
+    /// Undoes the growth of a file. That also frees what was taken ahead, which is then not known any more.
+    fn restore_length(&mut self, id: LaneId, file: &OwnedFd, old: u64, new: u64) -> Result<()> {
+        if new > old {
+            sys::tell(rustix::fs::ftruncate(file, old), format_args!("restoring the length of lane {id}"))?;
+            self.forget_pages(id, ByteRange { start: old.next_multiple_of(PAGE_BYTES), end: u64::MAX });
         }
         Ok(())
     }
@@ -163,15 +165,9 @@ impl Store {
     }
 }
 
-/// Undoes [`Store::take`]: the pages that were missing, and the length.
-fn give_back(id: LaneId, file: &OwnedFd, length: u64, missing: &[ByteRange], granted: bool) -> Result<()> {
-    punch_all(id, file, missing, granted)?;
-    sys::tell(rustix::fs::ftruncate(file, length), format_args!("restoring the length of lane {id}"))
-}
-
-/// Frees parts of a lane; of a granted one only what holds no data at this moment, for a client may
-/// have stored there since we looked.
-fn punch_all(id: LaneId, file: &OwnedFd, parts: &[ByteRange], holes_only: bool) -> Result<()> {
+/// Frees parts of a lane; with `holes_only` what holds no data at this moment: in a granted one a
+/// client may have stored there since we looked, and elsewhere pages may have been there before.
+pub(crate) fn punch_all(id: LaneId, file: &OwnedFd, parts: &[ByteRange], holes_only: bool) -> Result<()> {
     let doing = format!("giving memory of lane {id} back");
     for part in parts {
         let mut at = part.start;
@@ -191,6 +187,7 @@ fn punch_all(id: LaneId, file: &OwnedFd, parts: &[ByteRange], holes_only: bool) 
 /// The parts to take, and their bytes as the pool has promised them.
 type Promise = (Vec<ByteRange>, u64);
 
-fn total(ranges: &[ByteRange]) -> u64 {
+/// Bytes of disjoint ranges.
+pub(crate) fn total(ranges: &[ByteRange]) -> u64 {
     ranges.iter().map(|range| range.length()).sum()
 }

@@ -67,6 +67,11 @@ impl RangeSet {
         self.ranges.splice(first..last, kept);
     }
 
+    /// Its ranges, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ByteRange> {
+        self.ranges.iter()
+    }
+
     /// How many bytes are in the set.
     pub(crate) fn total(&self) -> u64 {
         self.ranges.iter().map(|range| range.length()).sum()

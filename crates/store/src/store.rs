@@ -380,12 +380,12 @@ impl Store {
         if self.lane(id)?.present.is_none() {
             let file = self.file(id)?;
             let lane = self.lane_mut(id)?;
-            lane.present = Some(lane::scan(&file, lane.length)?);
+            lane.present = Some(lane::scan(&file, 0, lane.length)?);
         }
         Ok(())
     }
 
-    fn forget_pages(&mut self, id: LaneId, range: ByteRange) {
+    pub(crate) fn forget_pages(&mut self, id: LaneId, range: ByteRange) {
         if let Some(present) = self.lanes.get_mut(&id).and_then(|lane| lane.present.as_mut()) {
             present.remove(range);
         }

@@ -52,3 +52,34 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectFailure {
+    /// What went wrong.
+    pub error: Error,
+    /// The machine answered that nobody listens there. A server that is only starting again keeps
+    /// its listening sockets, so that nothing will change by waiting.
+    pub refused: bool,
+}
+
+impl ConnectFailure {
+    /// The same failure, told from further out: `context: message`.
+    #[must_use]
+    pub fn context(self, context: impl fmt::Display) -> ConnectFailure {
+        ConnectFailure { error: self.error.context(context), ..self }
+    }
+}
+
+/// Anything but a refusal.
+impl From<Error> for ConnectFailure {
+    fn from(error: Error) -> ConnectFailure {
+        ConnectFailure { error, refused: false }
+    }
+}
+
+impl From<ConnectFailure> for Error {
+    fn from(failure: ConnectFailure) -> Error {
+        failure.error
+    }
+}

@@ -20,6 +20,6 @@ mod secret;
 mod socket;
 
 pub use address::Address;
-pub use failure::Failure;
+pub use failure::{ConnectFailure, Failure};
 pub use raw::RawSegment;
 pub use secret::Secret;

@@ -93,15 +93,12 @@ kinds! {
     FinishAppend = 0x0310,
     /// Set the layout that files made in a directory inherit.
     SetLayout = 0x0311,
+    /// Give an entry another name.
+    Rename = 0x0312,
+    /// Make one more entry for a file.
+    Link = 0x0313,
 
-    /// Slot to slot: make a directory's inode.
-    PrepareDirectory = 0x0401,
-    /// Slot to slot: the entry of a prepared directory stands, or never will.
-    SettleDirectory = 0x0402,
-    /// Slot to slot: seal an empty directory.
-    SealDirectory = 0x0403,
-    /// Slot to slot: drop a sealed directory, or unseal it.
-    SettleSeal = 0x0404,
+    // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.
     CutLane = 0x0405,
     /// Home to lane: the file is gone.
@@ -110,6 +107,12 @@ kinds! {
     QueryInode = 0x0407,
     /// Home to lane: the last opener has closed; give back unused tail pages.
     TrimLane = 0x0408,
+    /// Slot to slot: hold a part of an operation ready.
+    Prepare = 0x0409,
+    /// Slot to slot: the operation is decided.
+    Settle = 0x040a,
+    /// Slot to slot: which directories is this one in?
+    Ascend = 0x040b,
 }
 
 #[cfg(test)]

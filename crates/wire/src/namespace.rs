@@ -3,6 +3,7 @@
 use ramlace_base::{Generation, InodeId, Name, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::types::numbered;
 use crate::{Attributes, FileAttributes, FileKind, Kind, Layout, LayoutHints, Request};
 
 /// The entry `name` of a directory.
@@ -92,6 +93,10 @@ impl Request for Truncate {
 }
 
 /// Creates a file and opens it for the session; opens the one that is there unless `exclusive`.
+///
+/// A new file is opened as wished, whatever its mode says; one that is there as [`Open`] would.
+/// One that is there but lives in another slot is `Exists` also without `exclusive`: it is looked
+/// up and opened at its home.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Create {
     /// The directory.
@@ -102,6 +107,10 @@ pub struct Create {
     pub mode: u16,
     /// Fail when the name is taken.
     pub exclusive: bool,
+    /// Open for reading.
+    pub read: bool,
+    /// Open for writing.
+    pub write: bool,
     /// Where the bytes shall lie. The creator computes it from the map.
     pub layout: Layout,
     /// Named bytes.
@@ -338,4 +347,53 @@ pub struct SetLayout {
 impl Request for SetLayout {
     const KIND: Kind = Kind::SetLayout;
     type Reply = ();
+}
+
+/// Gives an entry another name, in this directory or another. Renaming onto itself, or onto another
+/// link to the same inode, does nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rename {
+    /// The directory it is in.
+    pub parent: InodeId,
+    /// Its name.
+    pub name: Name,
+    /// The directory it goes to.
+    pub new_parent: InodeId,
+    /// Its name there.
+    pub new_name: Name,
+    /// What happens to an entry that has this name.
+    pub mode: RenameMode,
+}
+
+numbered! {
+    /// What a rename does with an entry that has the new name.
+    RenameMode {
+        /// Replaces it: a file by what is no directory, an empty directory by a directory.
+        Replace = 1,
+        /// Fails with `Exists`: `RENAME_NOREPLACE`.
+        Keep = 2,
+        /// Gives it the old name; it must be there: `RENAME_EXCHANGE`.
+        Exchange = 3,
+    }
+}
+
+impl Request for Rename {
+    const KIND: Kind = Kind::Rename;
+    type Reply = ();
+}
+
+/// Makes one more entry for a file or a symbolic link. The request goes to the directory's slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// The directory.
+    pub parent: InodeId,
+    /// The new entry.
+    pub name: Name,
+    /// Where it leads.
+    pub inode: InodeId,
+}
+
+impl Request for Link {
+    const KIND: Kind = Kind::Link;
+    type Reply = Attributes;
 }

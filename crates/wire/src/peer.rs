@@ -1,10 +1,11 @@
 //! Family 0x04: what slots and lanes tell each other. Every message may arrive more than
 //! once, and means the same each time.
 
-use ramlace_base::{Generation, InodeId, LaneId, Sequence, SessionId, Slot, Timestamp};
+use ramlace_base::{Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::{Credentials, Kind, Layout, LayoutHints, Request};
+use crate::namespace::RenameMode;
+use crate::{Attributes, Credentials, FileKind, Kind, Layout, LayoutHints, Request};
 
 /// Names one client's mutation for ever: what both halves of a two-slot operation share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -28,89 +29,166 @@ pub struct IntentStamp {
     pub open_from: u64,
 }
 
-/// First half of mkdir: makes the directory's inode, without an entry yet.
+/// Asks a slot to hold its part of an operation ready: it has checked that the part can be done, and
+/// keeps it possible, until [`Settle`] says whether it is done. A part that meets another undecided
+/// operation is refused with Busy: no question waits for another, so no two wait for each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PrepareDirectory {
-    /// The mkdir.
+pub struct Prepare {
+    /// The client's mutation.
     pub token: Token,
     /// Its place among the coordinator's operations.
     pub stamp: IntentStamp,
-    /// The slot that shall be its home.
+    /// The slot that is asked.
     pub slot: Slot,
-    /// The directory above.
+    /// Tells the parts of one operation apart; the same number is the same part.
+    pub number: u8,
+    /// As whom the client acts.
+    pub who: Credentials,
+    /// When the operation began.
+    pub now: Timestamp,
+    /// What is to be held.
+    pub part: Part,
+}
+
+/// One slot's part in an operation. On the wire the variants are numbered in this order: new ones
+/// go to the end, and none is removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part {
+    /// mkdir: a directory's inode, which nothing leads to yet. Answered with `Made`.
+    MakeDirectory {
+        /// The directory above.
+        parent: InodeId,
+        /// Permission bits.
+        mode: u16,
+        /// Owner and group.
+        owner: Credentials,
+        /// What it hands down.
+        hints: LayoutHints,
+    },
+    /// rmdir, or a rename that replaces it: an empty directory takes no entries from now on.
+    SealDirectory {
+        /// The directory.
+        inode: InodeId,
+        /// Whom it must belong to.
+        owner: Option<u32>,
+    },
+    /// link: one more entry leads to the inode. Answered with `Linked`.
+    RaiseLinks {
+        /// A file or a symbolic link.
+        inode: InodeId,
+    },
+    /// unlink, or a rename that replaces the entry: one entry less leads to the inode.
+    LowerLinks {
+        /// A file or a symbolic link.
+        inode: InodeId,
+        /// Whom it must belong to.
+        owner: Option<u32>,
+    },
+    /// rename: the new entry, and all that lives in the new entry's slot: the inode itself, and
+    /// what it replaces. Answered with `Found`.
+    PutEntry(PutEntry),
+    /// rename: the inode gets another name.
+    MoveInode {
+        /// The inode.
+        inode: InodeId,
+        /// A directory's new parent, when it changes.
+        parent: Option<InodeId>,
+        /// Whom it must belong to.
+        owner: Option<u32>,
+    },
+    /// A directory changes its parent: nobody else's does meanwhile. Asked of slot 0.
+    OrderMoves,
+}
+
+/// The new entry of a rename.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutEntry {
+    /// The directory.
     pub parent: InodeId,
-    /// Permission bits.
-    pub mode: u16,
-    /// Owner and group.
-    pub owner: Credentials,
-    /// What it hands down.
-    pub hints: LayoutHints,
-    /// Its times.
+    /// The new name.
+    pub name: Name,
+    /// Where it shall lead.
+    pub inode: InodeId,
+    /// What that is.
+    pub kind: FileKind,
+    /// The directory that it comes from.
+    pub from: InodeId,
+    /// Whom the inode must belong to.
+    pub owner: Option<u32>,
+    /// What happens to the name's old entry.
+    pub mode: RenameMode,
+}
+
+/// What answers a [`Prepare`] that is held ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Prepared {
+    /// Nothing more to say.
+    Ready,
+    /// The inode of a new directory.
+    Made(InodeId),
+    /// The inode with its new count of links.
+    Linked(Attributes),
+    /// What the name leads to now.
+    Found(Option<Target>),
+}
+
+/// What a rename replaces or exchanges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The inode.
+    pub inode: InodeId,
+    /// What it is.
+    pub kind: FileKind,
+    /// Whom it must belong to: a sticky directory's rule, which only the inode's home can check.
+    pub owner: Option<u32>,
+}
+
+impl Request for Prepare {
+    const KIND: Kind = Kind::Prepare;
+    type Reply = Prepared;
+}
+
+/// The operation is decided: what the slot holds for it is done, or let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settle {
+    /// The client's mutation.
+    pub token: Token,
+    /// Its place among the coordinator's operations.
+    pub stamp: IntentStamp,
+    /// The slot that was asked.
+    pub slot: Slot,
+    /// Whether it is done.
+    pub commit: bool,
+    /// When it was decided: the time of what changes.
     pub now: Timestamp,
 }
 
-/// The inode of a prepared directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DirectoryPrepared {
-    /// The inode.
-    pub inode: InodeId,
-}
-
-impl Request for PrepareDirectory {
-    const KIND: Kind = Kind::PrepareDirectory;
-    type Reply = DirectoryPrepared;
-}
-
-/// The mkdir is decided: the directory stays, or goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SettleDirectory {
-    /// The mkdir.
-    pub token: Token,
-    /// Its place among the coordinator's operations.
-    pub stamp: IntentStamp,
-    /// The directory's home.
-    pub slot: Slot,
-    /// Whether its entry stands.
-    pub keep: bool,
-}
-
-impl Request for SettleDirectory {
-    const KIND: Kind = Kind::SettleDirectory;
+impl Request for Settle {
+    const KIND: Kind = Kind::Settle;
     type Reply = ();
 }
 
-/// First half of rmdir: an empty directory takes no new entries from now on.
+/// Walks from a directory towards the root, while the directories live in this slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SealDirectory {
-    /// The rmdir.
+pub struct Ascend {
+    /// The client's mutation.
     pub token: Token,
-    /// Its place among the coordinator's operations.
-    pub stamp: IntentStamp,
+    /// The directory to begin with.
+    pub inode: InodeId,
+    /// The directory to stop at.
+    pub until: InodeId,
+}
+
+/// Where the walk came to: `until`, the root, or the first directory of another slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ascended {
     /// The directory.
     pub inode: InodeId,
 }
 
-impl Request for SealDirectory {
-    const KIND: Kind = Kind::SealDirectory;
-    type Reply = ();
-}
-
-/// The rmdir is decided: the sealed directory goes, or is opened again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SettleSeal {
-    /// The rmdir.
-    pub token: Token,
-    /// Its place among the coordinator's operations.
-    pub stamp: IntentStamp,
-    /// The directory.
-    pub inode: InodeId,
-    /// Whether it goes.
-    pub remove: bool,
-}
-
-impl Request for SettleSeal {
-    const KIND: Kind = Kind::SettleSeal;
-    type Reply = ();
+impl Request for Ascend {
+    const KIND: Kind = Kind::Ascend;
+    type Reply = Ascended;
 }
 
 /// The file has a new generation; bytes of the lane beyond `length` are gone.

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 pub use content::Content;
 use ramlace_base::{Error, ErrorKind, Name, Result, limits};
 use ramlace_wire::FileKind;
+use ramlace_wire::namespace::RenameMode;
 
 /// Names a node of the model for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +37,8 @@ struct Thing {
     mode: u16,
     links: u32,
     opens: u32,
+    /// The directory above a directory.
+    parent: Node,
     body: Body,
 }
 
@@ -72,7 +75,13 @@ impl Model {
     /// An empty file system: a root directory with mode 0o755.
     #[must_use]
     pub fn new() -> Model {
-        let root = Thing { mode: 0o755, links: 2, opens: 0, body: Body::Directory(BTreeMap::new()) };
+        let root = Thing {
+            mode: 0o755,
+            links: 2,
+            opens: 0,
+            parent: Model::ROOT,
+            body: Body::Directory(BTreeMap::new()),
+        };
         Model { nodes: BTreeMap::from([(Model::ROOT, root)]), next: 2 }
     }
 
@@ -145,6 +154,66 @@ impl Model {
         self.thing_mut(node)?.links -= 1;
         self.drop_if_unused(node);
         Ok(())
+    }
+
+    /// Makes one more entry for a node that is no directory.
+    pub fn link(&mut self, node: Node, parent: Node, name: &Name) -> Result<()> {
+        self.check_free(parent, name)?;
+        let thing = self.thing(node)?;
+        if thing.kind() == FileKind::Directory {
+            return Err(fail(ErrorKind::NotPermitted, "a link to a directory"));
+        }
+        if thing.links == 0 {
+            return Err(fail(ErrorKind::NotFound, "the node has no name any more"));
+        }
+        self.thing_mut(node)?.links += 1;
+        self.put(parent, name, node)
+    }
+
+    /// Gives an entry another name, here or in another directory.
+    pub fn rename(
+        &mut self,
+        parent: Node,
+        name: &Name,
+        new_parent: Node,
+        new_name: &Name,
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.check_live(parent)?;
+        let moved = self.lookup(parent, name)?;
+        if (parent, name) == (new_parent, new_name) {
+            return if mode == RenameMode::Keep { Err(fail(ErrorKind::Exists, name)) } else { Ok(()) };
+        }
+        let is_directory = |model: &Model, node: Node| Ok(model.thing(node)?.kind() == FileKind::Directory);
+        if parent != new_parent && is_directory(self, moved)? {
+            self.check_outside(moved, new_parent)?;
+        }
+        self.check_live(new_parent)?;
+        let there = self.entries(new_parent)?.get(new_name).copied();
+        match (mode, there) {
+            (RenameMode::Keep, Some(_)) => return Err(fail(ErrorKind::Exists, new_name)),
+            (RenameMode::Exchange, None) => return Err(fail(ErrorKind::NotFound, new_name)),
+            (_, Some(there)) if there == moved => return Ok(()),
+            (RenameMode::Exchange, Some(there)) => {
+                if parent != new_parent && is_directory(self, there)? {
+                    self.check_outside(there, parent)?;
+                }
+            }
+            (_, Some(there)) => self.check_replaceable(moved, there)?,
+            (_, None) => {}
+        }
+        self.take(parent, name)?;
+        if let Some(there) = there {
+            self.take(new_parent, new_name)?;
+            if mode == RenameMode::Exchange {
+                self.put(parent, name, there)?;
+            } else {
+                let thing = self.thing_mut(there)?;
+                thing.links = if thing.kind() == FileKind::Directory { 0 } else { thing.links - 1 };
+                self.drop_if_unused(there);
+            }
+        }
+        self.put(new_parent, new_name, moved)
     }
 
     /// The entries of a directory, by name.
@@ -240,18 +309,71 @@ impl Model {
     // ---- inside ----
 
     fn add(&mut self, parent: Node, name: &Name, mode: u16, links: u32, body: Body) -> Result<Node> {
-        if self.thing(parent)?.links == 0 {
-            self.entries(parent)?;
-            return Err(fail(ErrorKind::NotFound, "the directory has been removed"));
-        }
-        if self.entries(parent)?.contains_key(name) {
-            return Err(fail(ErrorKind::Exists, name));
-        }
+        self.check_free(parent, name)?;
         let node = Node(self.next);
         self.next += 1;
         self.entries_mut(parent)?.insert(name.clone(), node);
-        self.nodes.insert(node, Thing { mode, links, opens: 0, body });
+        self.nodes.insert(node, Thing { mode, links, opens: 0, parent, body });
         Ok(node)
+    }
+
+    fn check_live(&self, directory: Node) -> Result<()> {
+        self.entries(directory)?;
+        match self.thing(directory)?.links {
+            0 => Err(fail(ErrorKind::NotFound, "the directory has been removed")),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_free(&self, parent: Node, name: &Name) -> Result<()> {
+        self.check_live(parent)?;
+        match self.entries(parent)?.contains_key(name) {
+            true => Err(fail(ErrorKind::Exists, name)),
+            false => Ok(()),
+        }
+    }
+
+    /// A directory is not moved to a place inside itself.
+    fn check_outside(&self, moved: Node, into: Node) -> Result<()> {
+        let mut at = into;
+        while at != Model::ROOT {
+            if at == moved {
+                return Err(fail(ErrorKind::Invalid, "a directory inside itself"));
+            }
+            self.entries(at)?;
+            at = self.thing(at)?.parent;
+        }
+        Ok(())
+    }
+
+    /// Whether a rename may put what it moves in the place of what is there.
+    fn check_replaceable(&self, moved: Node, there: Node) -> Result<()> {
+        match (&self.thing(moved)?.body, &self.thing(there)?.body) {
+            (Body::Directory(_), Body::Directory(entries)) if entries.is_empty() => Ok(()),
+            (Body::Directory(_), Body::Directory(_)) => Err(fail(ErrorKind::NotEmpty, "what is replaced")),
+            (Body::Directory(_), _) => Err(fail(ErrorKind::NotDirectory, "what is replaced")),
+            (_, Body::Directory(_)) => Err(fail(ErrorKind::IsDirectory, "what is replaced")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes an entry out; what it led to lives on.
+    fn take(&mut self, parent: Node, name: &Name) -> Result<Node> {
+        let node = self.entries_mut(parent)?.remove(name).ok_or_else(|| fail(ErrorKind::NotFound, name))?;
+        if self.thing(node)?.kind() == FileKind::Directory {
+            self.thing_mut(parent)?.links -= 1;
+        }
+        Ok(node)
+    }
+
+    /// Puts an entry in.
+    fn put(&mut self, parent: Node, name: &Name, node: Node) -> Result<()> {
+        self.entries_mut(parent)?.insert(name.clone(), node);
+        if self.thing(node)?.kind() == FileKind::Directory {
+            self.thing_mut(parent)?.links += 1;
+            self.thing_mut(node)?.parent = parent;
+        }
+        Ok(())
     }
 
     fn drop_if_unused(&mut self, node: Node) {

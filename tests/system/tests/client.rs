@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use ramlace_base::ErrorKind;
+use ramlace_base::{ByteRange, ErrorKind};
 use ramlace_client::{ArrayType, File, OpenOptions, Order, Pool, fault};
 use ramlace_system_tests::{TestPool, pattern};
 use ramlace_wire::LayoutHints;
@@ -153,6 +153,199 @@ fn truncation_races_leave_written_bytes_or_zeros() {
     assert!(bytes[1000..].iter().all(|byte| *byte == 0), "bytes came back from behind a truncation");
     write_all(&file, b"after", end);
     assert_eq!(read(&other, end, 10), b"after");
+}
+
+#[test]
+fn a_write_back_that_races_with_truncations_never_makes_the_file_longer() {
+    let pool = TestPool::start(2, "128MiB");
+    let (writer, cutter) = (pool.connect(true), pool.connect(false));
+    let file = writer.open("/mapped", &striped(2)).unwrap();
+    let other = cutter.open("/mapped", &striped(2)).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (file, stop) = (&file, &stop);
+            scope.spawn(move || {
+                // Pages, as the kernel writes them back, and runs of pages across lanes and requests.
+                let mut round = thread;
+                while !stop.load(Ordering::Acquire) {
+                    let length = [4096, 100_000, 200_000][(round % 3) as usize];
+                    let at = (round * 36_864) % 450_000;
+                    assert_eq!(file.write_within(&vec![9; length], at).unwrap(), length);
+                    round += 2;
+                }
+            });
+        }
+        for round in 0..150u64 {
+            let size = (round * 41_111) % 300_000;
+            other.truncate(size).unwrap();
+            // Nobody but this thread changes the size.
+            assert_eq!(other.size().unwrap(), size);
+            assert_eq!(read(&other, size.saturating_sub(1), 10).len() as u64, size.min(1));
+            other.truncate(size / 2).unwrap();
+            other.truncate(size).unwrap();
+        }
+        stop.store(true, Ordering::Release);
+    });
+    other.truncate(1000).unwrap();
+    other.truncate(400_000).unwrap();
+    assert!(read(&file, 1000, 400_000) == vec![0; 399_000], "bytes came back from behind a truncation");
+}
+
+#[test]
+fn memory_that_was_reserved_beyond_the_end_outlives_the_last_close() {
+    let pool = TestPool::start(2, "64MiB");
+    let client = pool.connect(true);
+    let used = || client.statfs().unwrap().used_bytes;
+    let file = client.open("/reserved", &striped(2)).unwrap();
+    write_all(&file, &pattern(1000, 1), 0);
+    let before = used();
+    let range = |start, end| ByteRange { start, end };
+    file.reserve(range(0, 24 << 20), true).unwrap();
+    assert!(used() >= before + (23 << 20), "{} {before}", used());
+    assert_eq!(file.size().unwrap(), 1000);
+    file.close().unwrap();
+    // Another open and close: the second close follows what the first one has set off.
+    client.open("/reserved", &OpenOptions::reading()).unwrap().close().unwrap();
+    assert!(used() >= before + (23 << 20), "the last close gave it back");
+    let filler = client.open("/filler", &striped(2)).unwrap();
+    let bytes = vec![1; 1 << 20];
+    let mut at = 0;
+    while let Ok(written) = filler.write_at(&bytes, at) {
+        at += written as u64;
+    }
+    let file = client.open("/reserved", &striped(2)).unwrap();
+    write_all(&file, &pattern(24 << 20, 2), 0);
+    // Zeroing gives memory back, and takes it again or says so.
+    file.zero(range(5, (24 << 20) - 5), true).unwrap();
+    let mut expected = pattern(24 << 20, 2);
+    expected[5..(24 << 20) - 5].fill(0);
+    assert!(read(&file, 0, 24 << 20) == expected);
+    write_all(&file, &pattern(24 << 20, 3), 0);
+    // A truncation to the size that it has takes what lies beyond.
+    let freed = used();
+    file.truncate(1000).unwrap();
+    assert!(used() + (22 << 20) < freed);
+    let error = file.reserve(range(0, 80 << 20), true).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert!(error.message().starts_with("/reserved: "), "{error}");
+}
+
+#[test]
+fn a_process_that_slept_too_long_goes_on_in_a_new_session() {
+    let pool = TestPool::start(2, "64MiB");
+    let watcher = pool.connect(false);
+    let sessions = || {
+        let status = watcher.server_status(ramlace_base::ServerId(0)).unwrap();
+        status.sessions
+    };
+    let alone = sessions();
+    // SAFETY: the child calls nothing but the client and `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let done = std::panic::catch_unwind(|| sleep_too_long(&pool.connect(true))).is_ok();
+        // SAFETY: ends the child without the test runner's own handlers.
+        unsafe { libc::_exit(i32::from(!done)) };
+    }
+    // SAFETY: signals the child that was just started, which nobody else waits for.
+    let send = |signal| assert_eq!(unsafe { libc::kill(child, signal) }, 0);
+    let wait = |options| {
+        let mut status = 0;
+        // SAFETY: waits for the same child.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, options) }, child);
+        status
+    };
+    // It stops itself when its files are open.
+    assert!(libc::WIFSTOPPED(wait(libc::WUNTRACED)));
+    let deadline = Instant::now() + Duration::from_secs(40);
+    while sessions() > alone && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    send(libc::SIGCONT);
+    assert_eq!(wait(0), 0, "what the child says stands above");
+}
+
+fn sleep_too_long(client: &Pool) {
+    let (old, unlinked) =
+        (client.open("/old", &striped(2)).unwrap(), client.open("/gone", &striped(2)).unwrap());
+    write_all(&old, b"before", 0);
+    client.unlink("/gone").unwrap();
+    // SAFETY: stops this process, which its parent waits for.
+    assert_eq!(unsafe { libc::raise(libc::SIGSTOP) }, 0);
+    let error = old.write_at(b"after", 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Stale, "{error}");
+    assert!(client.is_ended());
+    assert_eq!(client.stat("/old").unwrap_err().kind(), ErrorKind::Stale);
+    assert!(client.reconnect().unwrap() && !client.reconnect().unwrap());
+    for error in
+        [old.size().unwrap_err(), old.truncate(0).unwrap_err(), unlinked.read_at(&mut [0], 0).unwrap_err()]
+    {
+        assert_eq!(error.kind(), ErrorKind::Stale, "{error}");
+    }
+    let again = client.open("/old", &striped(2)).unwrap();
+    assert_eq!(read(&again, 0, 10), b"before");
+    write_all(&again, b"after", 6);
+    drop(old);
+    assert_eq!(read(&again, 0, 20), b"beforeafter");
+}
+
+/// Large reads on this machine come straight from the lanes' files: what others have done to the file counts all
+/// the same, at once.
+#[test]
+fn large_local_reads_see_what_others_have_done() {
+    let pool = TestPool::start(3, "384MiB");
+    let (near, far) = (pool.connect(true), pool.connect(false));
+    let size = 6 << 20;
+    for width in [1, 3] {
+        let path = format!("/near-{width}");
+        let theirs = far.open(&path, &striped(width)).unwrap();
+        let ours = near.open(&path, &OpenOptions::reading()).unwrap();
+        let mut model = vec![0; size];
+        for round in 0..12u8 {
+            let bytes = pattern(size - 1000 * usize::from(round), round);
+            write_all(&theirs, &bytes, 0);
+            model.resize(model.len().max(bytes.len()), 0);
+            model[..bytes.len()].copy_from_slice(&bytes);
+            assert!(read(&ours, 0, size + 10) == model, "written, round {round}");
+            // What the reader knows of the size does not send it to the home: the lanes have to say it.
+            let before = model.len();
+            match round % 3 {
+                0 => {
+                    let cut = (2 << 20) + 77 * usize::from(round);
+                    theirs.truncate(cut as u64).unwrap();
+                    model.truncate(cut);
+                }
+                1 => {
+                    // Shorter and longer again: what was cut off is zeros, and the length is as before.
+                    theirs.truncate(1_000_001).unwrap();
+                    theirs.truncate(model.len() as u64).unwrap();
+                    model[1_000_001..].fill(0);
+                }
+                _ => {
+                    let range = ByteRange { start: 123_456, end: 3_210_987 };
+                    theirs.punch(range).unwrap();
+                    model[123_456..3_210_987].fill(0);
+                }
+            }
+            assert!(read(&ours, 0, before) == model, "changed, round {round}");
+        }
+        near.unlink(&path).unwrap();
+        assert!(read(&ours, 0, size) == model[..model.len().min(size)], "unlinked, and still open");
+    }
+}
+
+/// A reader's large reads of what was never written take no memory and no lane.
+#[test]
+fn large_local_reads_of_holes_take_nothing() {
+    let pool = TestPool::start(1, "256MiB");
+    let client = pool.connect(true);
+    let file = client.open("/hole", &OpenOptions::creating()).unwrap();
+    file.truncate(64 << 20).unwrap();
+    let before = client.statfs().unwrap().used_bytes;
+    for offset in [0, 8 << 20, 60 << 20] {
+        assert_eq!(read(&file, offset, 4 << 20), vec![0; 4 << 20]);
+    }
+    assert_eq!(client.statfs().unwrap().used_bytes, before);
 }
 
 #[test]

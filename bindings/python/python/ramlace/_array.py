@@ -203,7 +203,7 @@ class Array:
         if self._copy is not None:
             self._copy.publish()
         elif self._mapping is not None:
-            self._open_file.sync()
+            self._open_file.publish()
 
     def refresh(self) -> None:
         """Make others' published stores visible to you; what you stored and did not publish stays."""

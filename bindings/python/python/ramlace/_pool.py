@@ -246,6 +246,26 @@ class Pool:
         """Remove a file, a link, or a directory with all that is in it; links are not followed."""
         self._client.remove_tree(_paths.encode(path))
 
+    def rename(self, old: "PathLike", new: "PathLike", *, overwrite: bool = True, exchange: bool = False) -> None:
+        """Give a file, link or directory another name; no bytes move.
+
+        What has the new name is replaced, as by ``os.replace``: a file by a file, an empty directory
+        by a directory. With ``overwrite=False`` it is kept: FileExistsError. With
+        ``exchange`` it must be there, and each gets the other's name.
+        """
+        if exchange and not overwrite:
+            raise ValueError("an exchange has no use for overwrite=False")
+        mode = 2 if exchange else 0 if overwrite else 1
+        self._client.rename(_paths.encode(old), _paths.encode(new), mode)
+
+    def replace(self, old: "PathLike", new: "PathLike") -> None:
+        """Rename, replacing what has the new name: ``os.replace``."""
+        self.rename(old, new)
+
+    def link(self, old: "PathLike", new: "PathLike") -> None:
+        """Give a file or a link one more name; it lives while it has one, or is open."""
+        self._client.link(_paths.encode(old), _paths.encode(new))
+
     def symlink(self, target: "PathLike", path: "PathLike") -> None:
         """Make a symbolic link at ``path`` that points to ``target``."""
         self._client.symlink(_paths.encode(target), _paths.encode(path))

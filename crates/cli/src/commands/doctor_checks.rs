@@ -1,7 +1,9 @@
 //! What `doctor` looks at. Each check tries the thing itself where that is possible.
 
-use std::fs;
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, limits};
@@ -49,7 +51,9 @@ pub struct Finding {
 pub fn checks() -> Vec<Finding> {
     let mut findings = vec![kernel(), user_namespaces()];
     findings.extend(private_store());
-    findings.extend([memory(), shared_memory(), transparent_huge_pages(), fuse(), descriptors(), threads()]);
+    findings.extend([memory(), shared_memory(), transparent_huge_pages()]);
+    findings.extend(fuse(&Machine::here()));
+    findings.extend([descriptors(), threads()]);
     findings.extend([directory(), pools(), stale_stores()]);
     findings
 }
@@ -67,23 +71,26 @@ fn setting(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()?.lines().next().map(|line| line.trim().to_owned())
 }
 
-fn kernel() -> Finding {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+fn kernel_release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// The first two numbers of a release such as `6.1.0-31-amd64`; 0 for what is none.
+fn kernel_version(release: &str) -> (u32, u32) {
     let number =
         |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
     let mut parts = release.split('.').map(number);
-    let version: (u32, u32) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+fn kernel() -> Finding {
+    let release = kernel_release();
+    let version = kernel_version(&release);
     if version < (5, 3) {
         let text = format!("Linux {release} is too old: 5.3 is the oldest that ramlace knows");
         return Finding { name: "kernel", state: State::Broken, found: text };
     }
-    let mount = match version {
-        (7.., _) | (6, 14..) => "private mounts, FUSE passthrough, FUSE over io_uring",
-        (6, 9..) => "private mounts, FUSE passthrough",
-        (6, _) | (5, 2..) => "private mounts; FUSE passthrough needs 6.9",
-        _ => "basic service",
-    };
-    Finding { name: "kernel", state: State::Ok, found: format!("Linux {release}: {mount}") }
+    Finding { name: "kernel", state: State::Ok, found: format!("Linux {release}") }
 }
 
 fn user_namespaces() -> Finding {
@@ -172,22 +179,151 @@ fn transparent_huge_pages() -> Finding {
     finding("transparent huge pages", anonymous != "never" && anonymous != "unknown", text)
 }
 
-fn fuse() -> Finding {
-    let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    let helper = std::env::var_os("PATH").and_then(|path| {
-        std::env::split_paths(&path).map(|dir| dir.join("fusermount3")).find(|file| file.is_file())
-    });
+/// Where FUSE is looked for: the machine, or a made-up one for tests.
+struct Machine {
+    /// The directory that stands for `/`.
+    root: PathBuf,
+    /// The kernel's first two numbers.
+    kernel: (u32, u32),
+    /// Directories of programs.
+    path: OsString,
+    is_root: bool,
+}
+
+impl Machine {
+    fn here() -> Machine {
+        Machine {
+            root: PathBuf::from("/"),
+            kernel: kernel_version(&kernel_release()),
+            path: std::env::var_os("PATH").unwrap_or_default(),
+            is_root: rustix::process::geteuid().is_root(),
+        }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    fn setting(&self, path: &str) -> Option<String> {
+        setting(&self.at(path).to_string_lossy())
+    }
+}
+
+/// What the mount needs, and what it can use.
+fn fuse(machine: &Machine) -> Vec<Finding> {
+    let helper = fusermount(machine);
+    vec![
+        fuse_device(machine, helper.as_deref()),
+        fuse_features(machine),
+        read_ahead(machine),
+        allow_other(machine),
+    ]
+}
+
+/// The helper, if it is there.
+fn fusermount(machine: &Machine) -> Option<PathBuf> {
+    std::env::split_paths(&machine.path)
+        .map(|directory| directory.join("fusermount3"))
+        .find(|file| file.is_file())
+}
+
+/// Root mounts by itself. For others fusermount3 does, and opens the device with their rights.
+fn fuse_device(machine: &Machine, helper: Option<&Path>) -> Finding {
+    let device = fs::OpenOptions::new().read(true).write(true).open(machine.at("/dev/fuse"));
+    let absent = |text: String| finding("FUSE", false, text);
     match (device, helper) {
-        (Err(error), _) => {
-            finding("FUSE", false, format!("/dev/fuse: {error}; the pool cannot be mounted here"))
+        (Err(error), _) => absent(closed_device(&error)),
+        (Ok(_), None) if !machine.is_root => {
+            absent("fusermount3 is not in PATH; only root can mount the pool (Debian's package fuse3)".into())
         }
-        (Ok(_), None) if !rustix::process::geteuid().is_root() => {
-            let text = "fusermount3 is not in PATH; only root can mount the pool (package fuse3)";
-            finding("FUSE", false, text.into())
-        }
+        (Ok(_), Some(helper)) if !machine.is_root && !is_set_user_id_root(helper) => absent(format!(
+            "{} is not set-user-id root; only root can mount the pool (chmod u+s, or install fuse3 again)",
+            helper.display()
+        )),
         (Ok(_), None) => finding("FUSE", true, "/dev/fuse opens; as root, fusermount3 is not needed".into()),
         (Ok(_), Some(helper)) => finding("FUSE", true, format!("/dev/fuse opens; {}", helper.display())),
     }
+}
+
+/// Why the device does not open, and what to do.
+fn closed_device(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "/dev/fuse may not be opened by you, so the pool cannot be mounted; \
+             let root open it to everybody (chmod 666 /dev/fuse), as Debian does"
+                .into()
+        }
+        _ => format!(
+            "/dev/fuse: {error}; the pool cannot be mounted here; let root load the module (modprobe fuse) or, \
+             in a container, pass the device in"
+        ),
+    }
+}
+
+fn is_set_user_id_root(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|metadata| metadata.uid() == 0 && metadata.mode() & 0o4000 != 0)
+}
+
+/// By the kernel's number, and for io_uring by the switch that keeps it off until root turns it on.
+fn fuse_features(machine: &Machine) -> Finding {
+    let switch = "/sys/module/fuse/parameters/enable_uring";
+    let since = |version: (u32, u32), what: &str| {
+        let have = machine.kernel >= version;
+        (
+            have,
+            format!(
+                "{what} {}",
+                if have { "yes".into() } else { format!("needs {}.{}", version.0, version.1) }
+            ),
+        )
+    };
+    let (passthrough, passthrough_text) = since((6, 9), "passthrough");
+    let (direct, direct_text) = since((6, 6), "mmap beside direct_io");
+    let (ring, ring_text) = match (since((6, 14), "io_uring"), machine.setting(switch)) {
+        ((true, _), Some(word)) if matches!(word.as_str(), "N" | "0") => {
+            (false, format!("io_uring off ({switch} is {word}; root may write Y)"))
+        }
+        ((true, _), None) => (false, format!("io_uring not in this kernel's build ({switch} is missing)")),
+        (found, _) => found,
+    };
+    let text = format!("{passthrough_text}, {direct_text}, {ring_text}; the mount works without them");
+    finding("FUSE features", passthrough && direct && ring, text)
+}
+
+/// The kernel begins at 128 KiB; only root may change it, for each mount.
+fn read_ahead(machine: &Machine) -> Finding {
+    let directory = "/sys/class/bdi";
+    if !machine.at(directory).is_dir() {
+        let text = format!("{directory} is missing: mounts read ahead what the kernel chooses");
+        return finding("FUSE read-ahead", false, text);
+    }
+    if machine.is_root {
+        return finding(
+            "FUSE read-ahead",
+            true,
+            format!("root sets it for each mount ({directory}/*/read_ahead_kb)"),
+        );
+    }
+    let text =
+        "only root can raise it: mounts of yours read ahead what the kernel chooses (128 KiB, usually)";
+    finding("FUSE read-ahead", false, text.into())
+}
+
+/// Whether users may let others into their mounts.
+fn allow_other(machine: &Machine) -> Finding {
+    let file = "/etc/fuse.conf";
+    let text = fs::read_to_string(machine.at(file)).unwrap_or_default();
+    // As fusermount3 reads it: the word alone on its line.
+    if text.lines().any(|line| line.trim() == "user_allow_other") {
+        return finding("FUSE for others", true, format!("user_allow_other is set in {file}"));
+    }
+    if machine.is_root {
+        return finding("FUSE for others", true, "root needs no user_allow_other".into());
+    }
+    let text = format!(
+        "user_allow_other is not set in {file}: what you mount is yours alone, which is all ramlace asks for"
+    );
+    finding("FUSE for others", false, text)
 }
 
 /// A server holds connections and lane files; a client up to 8 connections for each server.
@@ -256,14 +392,127 @@ fn stale_stores() -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
     fn every_check_says_something() {
         let findings = checks();
-        assert!(findings.len() >= 12);
+        assert!(findings.len() >= 15);
         for finding in findings {
             assert!(!finding.found.is_empty(), "{}", finding.name);
         }
+    }
+
+    #[test]
+    fn releases_are_numbers() {
+        assert_eq!(kernel_version("6.1.0-31-amd64"), (6, 1));
+        assert_eq!(kernel_version("6.14-rc1"), (6, 14));
+        assert_eq!(kernel_version("10.2"), (10, 2));
+        assert_eq!(kernel_version("odd"), (0, 0));
+    }
+
+    /// A made-up machine in a directory of its own, with these files; removed at the end.
+    struct MadeUp(Machine);
+
+    impl MadeUp {
+        fn new(name: &str, kernel: (u32, u32), is_root: bool, files: &[(&str, &str)]) -> MadeUp {
+            let root = std::env::temp_dir().join(format!("ramlace-doctor-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&root);
+            fs::create_dir_all(root.join("bin")).unwrap();
+            for (path, text) in files {
+                let path = root.join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            let path = root.join("bin").into_os_string();
+            MadeUp(Machine { root, kernel, path, is_root })
+        }
+
+        fn check(&self, name: &str) -> (State, String) {
+            let found = fuse(&self.0).into_iter().find(|finding| finding.name == name).unwrap();
+            (found.state, found.found)
+        }
+    }
+
+    impl Drop for MadeUp {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0.root).unwrap();
+        }
+    }
+
+    const DEVICE: (&str, &str) = ("dev/fuse", "");
+    const HELPER: (&str, &str) = ("bin/fusermount3", "");
+
+    #[test]
+    fn root_needs_the_device_alone() {
+        let (state, found) = MadeUp::new("root", (6, 1), true, &[DEVICE]).check("FUSE");
+        assert!(state == State::Ok && found.contains("not needed"), "{found}");
+        let (state, found) = MadeUp::new("none", (6, 1), true, &[HELPER]).check("FUSE");
+        assert!(state == State::Absent && found.contains("modprobe fuse"), "{found}");
+    }
+
+    #[test]
+    fn users_need_the_helper_with_its_right() {
+        let (state, found) = MadeUp::new("helpless", (6, 1), false, &[DEVICE]).check("FUSE");
+        assert!(state == State::Absent && found.contains("package fuse3"), "{found}");
+        let machine = MadeUp::new("helped", (6, 1), false, &[DEVICE, HELPER]);
+        let (state, found) = machine.check("FUSE");
+        assert!(state == State::Absent && found.contains("set-user-id"), "{found}");
+        let helper = machine.0.root.join("bin/fusermount3");
+        fs::set_permissions(&helper, fs::Permissions::from_mode(0o4755)).unwrap();
+        let (state, found) = machine.check("FUSE");
+        // Only root can make a file of root's.
+        let roots = fs::metadata(&helper).unwrap().uid() == 0;
+        assert_eq!(state == State::Ok, roots, "{found}");
+        assert!(found.contains("fusermount3"), "{found}");
+    }
+
+    #[test]
+    fn a_device_that_may_not_be_opened_is_told_from_one_that_is_missing() {
+        let denied = closed_device(&io::ErrorKind::PermissionDenied.into());
+        let missing = closed_device(&io::ErrorKind::NotFound.into());
+        assert!(denied.contains("chmod 666") && !denied.contains("modprobe"), "{denied}");
+        assert!(missing.contains("modprobe") && !missing.contains("chmod"), "{missing}");
+    }
+
+    #[test]
+    fn features_are_told_by_the_kernels_number_and_switch() {
+        let check = |kernel, word: Option<&str>| {
+            let file = word.map(|word| ("sys/module/fuse/parameters/enable_uring", word));
+            MadeUp::new("features", kernel, true, file.as_slice()).check("FUSE features")
+        };
+        let (state, found) = check((6, 1), None);
+        assert_eq!(state, State::Absent);
+        for text in ["passthrough needs 6.9", "mmap beside direct_io needs 6.6", "io_uring needs 6.14"] {
+            assert!(found.contains(text), "{found}");
+        }
+        let (_, found) = check((6, 9), None);
+        assert!(found.contains("passthrough yes, mmap beside direct_io yes, io_uring needs 6.14"), "{found}");
+        let (state, found) = check((6, 18), Some("N\n"));
+        assert!(state == State::Absent && found.contains("io_uring off"), "{found}");
+        let (state, found) = check((6, 18), None);
+        assert!(state == State::Absent && found.contains("not in this kernel's build"), "{found}");
+        let (state, found) = check((7, 0), Some("Y\n"));
+        assert!(state == State::Ok && found.contains("io_uring yes"), "{found}");
+    }
+
+    #[test]
+    fn read_ahead_is_roots_to_set() {
+        let files = [("sys/class/bdi/0:47/read_ahead_kb", "128")];
+        assert_eq!(MadeUp::new("bdi1", (6, 1), true, &files).check("FUSE read-ahead").0, State::Ok);
+        assert_eq!(MadeUp::new("bdi2", (6, 1), false, &files).check("FUSE read-ahead").0, State::Absent);
+        assert_eq!(MadeUp::new("bdi3", (6, 1), true, &[]).check("FUSE read-ahead").0, State::Absent);
+    }
+
+    #[test]
+    fn others_are_let_in_by_a_line_of_its_own() {
+        let check = |name: &str, is_root, text: &str| {
+            MadeUp::new(name, (6, 1), is_root, &[("etc/fuse.conf", text)]).check("FUSE for others").0
+        };
+        assert_eq!(check("other1", false, "# comment\nuser_allow_other\n"), State::Ok);
+        assert_eq!(check("other2", false, "#user_allow_other\n# user_allow_other - option\n"), State::Absent);
+        assert_eq!(check("other3", true, ""), State::Ok);
     }
 }

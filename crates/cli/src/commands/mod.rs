@@ -1,6 +1,8 @@
 //! One file for each command: its arguments and what it does.
 
 pub mod cat;
+pub mod chmod;
+pub mod chown;
 pub mod completions;
 pub mod cp;
 mod cp_stream;
@@ -8,18 +10,34 @@ pub mod df;
 pub mod doctor;
 mod doctor_checks;
 pub mod down;
+mod down_hosts;
+pub mod du;
+pub mod find;
+mod find_tests;
+pub mod find_words;
 pub mod forget;
+pub mod host_agent;
+mod host_site;
 pub mod layout;
 pub mod ln;
 pub mod ls;
 pub mod mkdir;
+pub mod mount;
+pub mod mv;
+pub mod publish;
 pub mod rm;
 pub mod serve;
 pub mod stat;
 pub mod status;
+pub mod top;
+pub mod touch;
+pub mod unmount;
 pub mod up;
+mod up_hosts;
+mod up_hosts_plan;
 mod up_plan;
 mod up_report;
+pub mod warm;
 
 use ramlace_client::POOL_VARIABLE;
 
@@ -38,7 +56,13 @@ pub fn run(cli: &Cli, output: &mut Output) -> Done {
         Command::Up(args) => up::run(args, named, output),
         Command::Down(args) => down::run(args, named, output),
         Command::Status(args) => status::run(args, named, output),
+        Command::Top(args) => top::run(args, named, output),
         Command::Doctor(args) => doctor::run(args, output),
+        Command::Mount(args) => mount::run(args, named, output),
+        Command::Unmount(args) => unmount::run(args, output),
+        Command::Publish(args) => publish::publish(args, output),
+        Command::Refresh(args) => publish::refresh(args, output),
+        Command::Warm(args) => warm::run(args, output),
         Command::Ls(args) => ls::run(args, &mut pools, output),
         Command::Stat(args) => stat::run(args, &mut pools, output),
         Command::Cp(args) => cp::run(args, &mut pools, output),
@@ -46,11 +70,18 @@ pub fn run(cli: &Cli, output: &mut Output) -> Done {
         Command::Rm(args) => rm::run(args, &mut pools, output),
         Command::Mkdir(args) => mkdir::run(args, &mut pools, output),
         Command::Ln(args) => ln::run(args, &mut pools, output),
+        Command::Find(args) => find::run(args, &mut pools, output),
+        Command::Du(args) => du::run(args, &mut pools, output),
+        Command::Chmod(args) => chmod::run(args, &mut pools, output),
+        Command::Chown(args) => chown::run(args, &mut pools, output),
+        Command::Touch(args) => touch::run(args, &mut pools, output),
+        Command::Mv(args) => mv::run(args, &mut pools, output),
         Command::Df(args) => df::run(args, &mut pools, output),
         Command::Forget(args) => forget::run(args, named, output),
         Command::Layout(args) => layout::run(args, &mut pools, output),
         Command::Serve(args) => serve::run(args, named),
         Command::ServeChild(args) => serve::run_child(args),
+        Command::HostAgent => host_agent::run(output),
         Command::Completions(args) => completions::run(args, output),
     }
 }

@@ -28,13 +28,14 @@ pub struct Args {}
 /// One server, as far as it is known.
 struct Row {
     server: u16,
+    host: Option<String>,
     address: String,
     status: Result<ServerStatus>,
 }
 
 impl From<ServerReport> for Row {
     fn from(report: ServerReport) -> Row {
-        Row { server: report.entry.server.0, address: report.entry.tcp, status: report.status }
+        Row { server: report.entry.server.0, host: None, address: report.entry.tcp, status: report.status }
     }
 }
 
@@ -55,7 +56,14 @@ fn ask(named: Option<&str>) -> Result<(String, Vec<Row>)> {
     let is_address = named.is_some_and(|name| name.contains(':'));
     let name = if is_address { named.unwrap_or_default().to_owned() } else { pool_name(named) };
     match Pool::connect(&connect_options(named)).and_then(|pool| pool.status()) {
-        Ok(reports) => Ok((name, reports.into_iter().map(Row::from).collect())),
+        Ok(reports) => {
+            let mut rows: Vec<Row> = reports.into_iter().map(Row::from).collect();
+            if !is_address {
+                let file = PoolDirectory::locate(&name)?.read_pool_file()?;
+                rows.iter_mut().for_each(|row| row.host = host_of(&file, row.server));
+            }
+            Ok((name, rows))
+        }
         Err(error) if is_address => Err(error),
         Err(error) => {
             let file = PoolDirectory::locate(&name)?.read_pool_file()?;
@@ -64,9 +72,15 @@ fn ask(named: Option<&str>) -> Result<(String, Vec<Row>)> {
     }
 }
 
+/// The host of a server, in a pool of several machines.
+fn host_of(file: &PoolFile, server: u16) -> Option<String> {
+    file.servers.iter().find(|known| known.server == server).and_then(|known| known.host.clone())
+}
+
 fn silent_rows(file: &PoolFile, error: &Error) -> Vec<Row> {
     let row = |server: &ramlace_client::PoolFileServer| Row {
         server: server.server,
+        host: server.host.clone(),
         address: server.tcp.clone(),
         status: Err(error.clone()),
     };
@@ -77,6 +91,13 @@ fn print(pool: &str, rows: &[Row], output: &mut Output) -> Done {
     let head = ["SERVER", "ADDRESS", "PID", "UP", "USED", "OF", "FILL", "SESSIONS", "RESTARTS", "STATE"];
     let mut lines: Vec<Vec<String>> = vec![head.map(str::to_owned).to_vec()];
     lines.extend(rows.iter().map(cells));
+    if rows.iter().any(|row| row.host.is_some()) {
+        // Last, so that it moves none of the columns that scripts may cut out.
+        lines[0].push("HOST".into());
+        for (line, row) in lines[1..].iter_mut().zip(rows) {
+            line.push(row.host.clone().unwrap_or_else(|| "-".into()));
+        }
+    }
     for line in table(&lines, &[0, 2, 3, 4, 5, 6, 7, 8]) {
         output.line(line)?;
     }
@@ -91,7 +112,8 @@ fn print(pool: &str, rows: &[Row], output: &mut Output) -> Done {
     ))?;
     for row in rows {
         if let Err(error) = &row.status {
-            output.note(format_args!("server {} does not answer: {error}", row.server));
+            let host = row.host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
+            output.note(format_args!("server {}{host} does not answer: {error}", row.server));
         }
     }
     Ok(())
@@ -142,7 +164,7 @@ fn as_json(pool: &str, rows: &[Row]) -> Value {
 fn row_json(row: &Row) -> Value {
     match &row.status {
         Ok(status) => json!({
-            "server": row.server, "address": row.address, "state": "up",
+            "server": row.server, "host": row.host, "address": row.address, "state": "up",
             "pid": status.pid, "keeper_pid": status.keeper_pid, "restarts": status.restarts,
             "uptime_seconds": status.uptime_millis as f64 / 1000.0, "epoch": status.epoch.0,
             "store_bytes": status.store_bytes, "used_bytes": status.used_bytes, "meta_bytes": status.meta_bytes,
@@ -151,7 +173,7 @@ fn row_json(row: &Row) -> Value {
             "read_bytes": status.read_bytes, "written_bytes": status.written_bytes, "notes": status.notes,
         }),
         Err(error) => json!({
-            "server": row.server, "address": row.address, "state": "not answering", "error": error.message(),
+            "server": row.server, "host": row.host, "address": row.address, "state": "not answering", "error": error.message(),
         }),
     }
 }
@@ -165,7 +187,7 @@ mod tests {
     #[test]
     fn a_silent_server_has_as_many_cells_as_others() {
         let error = Error::new(ErrorKind::HostDown, "gone");
-        let row = Row { server: 1, address: "a:1".into(), status: Err(error) };
+        let row = Row { server: 1, host: None, address: "a:1".into(), status: Err(error) };
         assert_eq!(cells(&row).len(), 10);
         let value = as_json("lab", &[row]);
         assert_eq!(

@@ -1,5 +1,6 @@
-//! `up`: starts a pool on this machine.
+//! `up`: starts a pool on this machine; `up_hosts` does it on several.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ramlace_base::units::{format_bytes, parse_bytes};
@@ -7,12 +8,17 @@ use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileServer, pool_name};
 use ramlace_server::ServeOptions;
 
+use super::down_hosts::hosts_of;
+use super::mount::absolute;
 use super::serve::{default_slots, random_pool_id};
+use super::up_hosts;
 use super::up_plan::{Addresses, share_memory};
 use super::up_report::{Report, option_for};
 use crate::daemon::{Daemon, wait_until};
 use crate::failure::Done;
+use crate::interrupt::Interrupt;
 use crate::lock::DirectoryLock;
+use crate::mounting;
 use crate::output::Output;
 use crate::pool_processes;
 use crate::stop::{count_servers, remove_stale_stores, stop_servers};
@@ -21,22 +27,39 @@ const EXAMPLES: &str = "\
 Examples:
   ramlace up                                     one server with half of the free memory
   ramlace up --servers 4 --memory 4GiB           four servers that share 4 GiB
+  ramlace up --mount /mnt/pool                   and mount it: programs use what is there as files
   ramlace up --pool lab --listen 10.0.0.5:7000   reachable from other machines; server n listens on port 7000 + n
+  ramlace up --hosts nodes                       servers on other machines, started by ssh
+  scontrol show hostnames | ramlace up --hosts - --transport 'srun -w {host} -N1 -n1 --overlap'
+  ramlace up --hosts nodes --transport 'ssh -p 2222' --remote-command /opt/ramlace/bin/ramlace
+
+The hosts file has one line for each machine; what stands behind a # is a comment:
+  HOST [servers=N] [memory=SIZE] [listen=ADDRESS:PORT] [advertise=NAME]
+HOST is handed to the transport command (user@name is fine). memory= is that of all servers of the host
+[default: half of what it has available]; listen= is where they listen [default: 0.0.0.0:0, every address and a
+free port]; advertise= is the name or address by which others reach the host [default: HOST]. The machine on which
+`up` runs need not be one of them. It must be let in without a question (ssh: a key or an agent), and the same
+version of ramlace must be installed on all.
 
 The servers run until `ramlace down`. What a pool holds is gone with it.";
 
-/// How long all servers together may take to become ready.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Nobody else is let in by default.
+const LISTEN_DEFAULT: &str = "127.0.0.1:0";
 
 /// Arguments of `up`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// How many servers
+    /// Mount the pool on this empty directory as well
+    #[arg(long, value_name = "DIR")]
+    pub mount: Option<PathBuf>,
+
+    /// How many servers; with --hosts: on each host
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(limits::SERVERS_MAX)))]
     pub servers: u16,
 
-    /// Memory of all servers together, such as 4GiB [default: half of what the machine has available]
+    /// Memory of all servers together, such as 4GiB [default: half of what each machine has available].
+    /// With --hosts, what the hosts with memory= leave of it is divided equally among the others
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub memory: Option<u64>,
 
@@ -44,9 +67,10 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub slots: Option<u32>,
 
-    /// Address to listen on; with a port other than 0, server n takes that port + n
-    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS:PORT")]
-    pub listen: String,
+    /// Address to listen on; with a port other than 0, server n of a machine takes that port + n
+    /// [default: 127.0.0.1:0, with --hosts 0.0.0.0:0]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
 
     /// Host name or address by which others reach the servers [default: the address of --listen]
     #[arg(long, value_name = "HOST")]
@@ -59,12 +83,48 @@ pub struct Args {
     /// Where the memory comes from
     #[arg(long, default_value = "auto", value_name = "KIND", value_parser = ["auto", "private-tmpfs", "shared-memory"])]
     pub backing: String,
+
+    /// Start servers on the machines that this file names, one on each line ('-': standard input)
+    #[arg(long, value_name = "FILE")]
+    pub hosts: Option<PathBuf>,
+
+    /// Command that runs a command on another host; the host stands where {host} is, else behind it
+    /// [default: RAMLACE_TRANSPORT, else 'ssh -o BatchMode=yes']
+    #[arg(long, env = "RAMLACE_TRANSPORT", hide_env = true, value_name = "COMMAND")]
+    pub transport: Option<String>,
+
+    /// How ramlace is called on the hosts
+    #[arg(long, default_value = "ramlace", value_name = "COMMAND")]
+    pub remote_command: String,
+
+    /// How long a host may take to answer, and servers to become ready
+    #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = parse_patience)]
+    pub patience: f64,
+}
+
+impl Args {
+    /// The same as a duration.
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs_f64(self.patience)
+    }
+}
+
+/// Reads a number of seconds between a hundredth and a day.
+pub fn parse_patience(text: &str) -> Result<f64> {
+    let seconds = text.parse().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| Error::new(ErrorKind::Invalid, "write seconds, between 0.01 and 86400"))
 }
 
 /// Starts the pool and says how to use it.
 pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
+    // Looked at first: a pool that is up for nothing is a nuisance.
+    let mount = args.mount.as_deref().map(absolute).transpose()?;
+    if let Some(hosts) = &args.hosts {
+        return up_hosts::run(args, hosts, mount.as_deref(), named, output);
+    }
     let began = Instant::now();
-    let addresses = Addresses::parse(&args.listen, args.advertise.as_deref(), args.servers)?;
+    let listen = args.listen.as_deref().unwrap_or(LISTEN_DEFAULT);
+    let addresses = Addresses::parse(listen, args.advertise.as_deref(), args.servers)?;
     let store_bytes = share_memory(args.memory, args.servers, &ramlace_store::machine_memory()?)?;
     let directory = PoolDirectory::locate(&pool_name(named))?;
     directory.create()?;
@@ -73,19 +133,43 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     for note in &notes {
         output.note(note);
     }
-    let file = start(args, &directory, &addresses, store_bytes).inspect_err(|_| {
+    let started = start(args, &directory, &addresses, store_bytes).and_then(|file| {
+        mount.as_deref().map_or(Ok(()), |mount| mounting::start(mount, Some(directory.name()), false))?;
+        Ok(file)
+    });
+    let file = started.inspect_err(|_| {
         // The failure is what people must hear of; a directory that stays is found by the next `up`.
         let _ = stop_servers(&directory.secret_path());
         let _ = remove_stale_stores(&directory);
         let _ = directory.remove();
     })?;
     let memory = store_bytes * u64::from(args.servers);
-    let report = Report { file: &file, directory: &directory, addresses: &addresses, memory, notes: &notes };
+    let for_others = addresses.is_reachable_from_elsewhere();
+    let report = Report {
+        file: &file,
+        directory: &directory,
+        for_others,
+        memory,
+        notes: &notes,
+        hosts: &[],
+        mount: mount.as_deref(),
+    };
     report.tell(began.elapsed(), output)
 }
 
 /// Refuses a pool that runs; clears away what a dead one left.
-fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
+pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
+    if let Some((_, hosts)) = hosts_of(directory)?.filter(|(_, hosts)| hosts.here.is_none()) {
+        let named = option_for(directory.name());
+        return Err(Error::new(
+            ErrorKind::Exists,
+            format!(
+                "pool '{}' runs on {} already; stop it with 'ramlace down{named}', or start another with --pool NAME",
+                directory.name(),
+                up_hosts::listed(&hosts.hosts)
+            ),
+        ));
+    }
     let running = pool_processes::find(&directory.secret_path())?;
     if !running.is_empty() {
         let named = option_for(directory.name());
@@ -146,21 +230,24 @@ fn start(
         reserve: !args.no_reserve,
     };
     let log = |server| directory.log_path(ServerId(server));
+    let interrupt = Interrupt::catch()?;
+    let watch = [interrupt.fd()];
     let first = options(0, None);
     first.check()?;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + args.patience();
     let mut daemons = vec![Daemon::start(&first, &log(0))?];
-    wait_until(&mut daemons, end, |daemon| daemon.address.is_some())?;
+    wait_until(&mut daemons, end, &watch, |daemon| daemon.address.is_some())?;
     let coordinator = addresses.advertise(0).or_else(|| daemons[0].address.clone());
     for server in 1..args.servers {
         daemons.push(Daemon::start(&options(server, coordinator.clone()), &log(server))?);
     }
-    wait_until(&mut daemons, end, |daemon| daemon.ready)?;
+    wait_until(&mut daemons, end, &watch, |daemon| daemon.ready)?;
     let servers = daemons.iter().map(|daemon| PoolFileServer {
         server: daemon.server,
         tcp: addresses.advertise(daemon.server).or_else(|| daemon.address.clone()).unwrap_or_default(),
-        unix: directory.socket_path(ServerId(daemon.server)),
+        unix: Some(directory.socket_path(ServerId(daemon.server))),
         keeper_pid: daemon.keeper.id(),
+        host: None,
     });
     let file = PoolFile {
         name: directory.name().to_owned(),
@@ -168,6 +255,7 @@ fn start(
         coordinator: 0,
         servers: servers.collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        hosts: None,
     };
     directory.write_pool_file(&file)?;
     Ok(file)

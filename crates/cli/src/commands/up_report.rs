@@ -1,14 +1,15 @@
 //! What `up` says when the pool runs.
 
+use std::path::Path;
 use std::time::Duration;
 
 use ramlace_base::units::format_bytes;
 use ramlace_client::{POOL_DEFAULT, PoolDirectory, PoolFile};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::up_plan::Addresses;
 use crate::failure::Done;
 use crate::output::Output;
+use crate::show::table;
 
 /// ` --pool NAME`, where it must be said.
 pub fn option_for(name: &str) -> String {
@@ -21,37 +22,73 @@ pub struct Report<'a> {
     pub file: &'a PoolFile,
     /// Where its files lie.
     pub directory: &'a PoolDirectory,
-    /// Where its servers listen.
-    pub addresses: &'a Addresses,
+    /// Whether other machines may reach it.
+    pub for_others: bool,
     /// Bytes of all servers together.
     pub memory: u64,
     /// What was found on the way.
     pub notes: &'a [String],
+    /// Where it is mounted.
+    pub mount: Option<&'a Path>,
+    /// The hosts of a pool of several machines, else none.
+    pub hosts: &'a [HostReport],
+}
+
+/// One host of a pool that has just come up.
+#[derive(Clone, Debug)]
+pub struct HostReport {
+    /// Its name.
+    pub host: String,
+    /// Numbers of its servers.
+    pub servers: Vec<u16>,
+    /// Bytes of all of them together.
+    pub memory_bytes: u64,
+    /// It is the machine on which `up` runs.
+    pub shared: bool,
+    /// What was found there on the way.
+    pub notes: Vec<String>,
 }
 
 impl Report<'_> {
     /// What runs now, and the next commands.
     pub fn tell(&self, took: Duration, output: &mut Output) -> Done {
-        let Report { file, directory, addresses, memory, notes } = *self;
+        let Report { file, directory, for_others, memory, notes, hosts, mount } = *self;
         let first = file.servers.first().map_or("", |server| &server.tcp);
         if output.json {
-            return output.json(&json!({
+            let mut report = json!({
                 "pool": file.name, "id": file.pool, "directory": directory.path(), "memory_bytes": memory,
-                "address": first, "seconds": took.as_secs_f64(), "notes": notes,
+                "address": first, "seconds": took.as_secs_f64(), "notes": notes, "mount": mount,
                 "servers": file.servers.iter().map(|server| json!({
                     "server": server.server, "tcp": server.tcp, "unix": server.unix, "keeper_pid": server.keeper_pid,
-                    "log": directory.log_path(server.id()),
+                    "host": server.host,
+                    "log": server.host.is_none().then(|| directory.log_path(server.id())),
                 })).collect::<Vec<_>>(),
-            }));
+            });
+            if !hosts.is_empty() {
+                report["hosts"] = hosts.iter().map(host_json).collect();
+            }
+            return output.json(&report);
         }
         let count = file.servers.len();
         output.line(format_args!(
-            "Pool '{}' is up: {count} server{}, {}, in {:.2} s. Try:\n",
+            "Pool '{}' is up: {count} server{}{}, {}, in {:.2} s.{}",
             file.name,
             if count == 1 { "" } else { "s" },
+            if hosts.is_empty() {
+                String::new()
+            } else {
+                format!(" on {} host{}", hosts.len(), if hosts.len() == 1 { "" } else { "s" })
+            },
             format_bytes(memory),
-            took.as_secs_f64()
+            took.as_secs_f64(),
+            if hosts.is_empty() { " Try:\n" } else { "\n" }
         ))?;
+        if !hosts.is_empty() {
+            self.tell_hosts(output)?;
+        }
+        if let Some(mount) = mount {
+            output.line(format_args!("  ls {:<35} # the pool as a directory", mount.display()))?;
+        }
         let option = option_for(&file.name);
         for (command, meaning) in [
             (format!("ramlace cp{option} FILE ramlace:/"), "copy a file in"),
@@ -62,13 +99,33 @@ impl Report<'_> {
         ] {
             output.line(format_args!("  {command:<38} # {meaning}"))?;
         }
-        if addresses.is_reachable_from_elsewhere() {
+        if for_others {
             output.line(format_args!(
-                "\nFrom other machines: copy {} there (readable by you alone), then\n\n  \
+                "\nFrom {}other machines: copy {} there (readable by you alone), then\n\n  \
                  RAMLACE_SECRET_FILE=secret ramlace ls ramlace://{first}/",
+                if hosts.is_empty() { "" } else { "the pool's own hosts by its name; from " },
                 directory.secret_path().display()
             ))?;
         }
         Ok(())
     }
+
+    /// A line for each host.
+    fn tell_hosts(&self, output: &mut Output) -> Done {
+        let lines: Vec<Vec<String>> =
+            std::iter::once(["HOST", "MEMORY", "SERVERS"].map(str::to_owned).to_vec())
+                .chain(self.hosts.iter().map(|host| {
+                    let numbers: Vec<String> = host.servers.iter().map(u16::to_string).collect();
+                    vec![host.host.clone(), format_bytes(host.memory_bytes), numbers.join(", ")]
+                }))
+                .collect();
+        for line in table(&lines, &[1]) {
+            output.line(line)?;
+        }
+        output.line("\nTry:\n")
+    }
+}
+
+fn host_json(host: &HostReport) -> Value {
+    json!({"host": host.host, "servers": host.servers, "memory_bytes": host.memory_bytes, "notes": host.notes})
 }

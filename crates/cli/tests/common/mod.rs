@@ -104,7 +104,9 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         if let Ok(pools) = std::fs::read_dir(self.path("ramlace")) {
-            for pool in pools.flatten() {
+            // The logs of mounts lie beside the pools; no name of a pool begins with a dot.
+            let is_pool = |entry: &std::fs::DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
+            for pool in pools.flatten().filter(is_pool) {
                 let done = self.run([OsStr::new("down"), OsStr::new("--pool"), &pool.file_name()]);
                 if done.code != Some(0) && !std::thread::panicking() {
                     panic!("{done:?}");

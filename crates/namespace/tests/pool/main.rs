@@ -3,6 +3,7 @@
 //! have sent before. After every step the tree is the model's, and in the end nothing is left over.
 
 mod checks;
+mod cost;
 mod host;
 mod pool;
 mod wish;
@@ -14,9 +15,11 @@ use proptest::prelude::*;
 const STEPS_MAX: usize = 160;
 
 fn action() -> impl Strategy<Value = Action> {
-    let wish = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>());
+    let wish = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>());
     prop_oneof![
-        8 => wish.prop_map(|(client, what, node, name, extra)| Action::Wish { client, what, node, name, extra }),
+        8 => wish.prop_map(|(client, what, node, name, extra, other)| {
+            Action::Wish { client, what, node, name, extra, other }
+        }),
         8 => (any::<u8>(), any::<bool>()).prop_map(|(which, again)| Action::Deliver { which, again }),
         2 => any::<u8>().prop_map(|which| Action::Lose { which }),
         2 => any::<u8>().prop_map(|slot| Action::SendOpen { slot }),

@@ -1,10 +1,12 @@
 //! What a client wants, said once for the pool and once for the model.
 
+use std::collections::BTreeMap;
+
 use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Name, Result, Slot};
 use ramlace_model::{Model, Node};
 use ramlace_namespace::Op;
 use ramlace_wire::Layout;
-use ramlace_wire::namespace as wire;
+use ramlace_wire::namespace::{self as wire, RenameMode};
 
 /// One mutation, on nodes of the model.
 #[derive(Clone, Debug)]
@@ -19,6 +21,8 @@ pub enum Wish {
     Extend { node: Node, size: u64 },
     Truncate { node: Node, size: u64 },
     SetMode { node: Node, mode: u16 },
+    Rename { parent: Node, name: Name, new_parent: Node, new_name: Name, mode: RenameMode },
+    Link { node: Node, parent: Node, name: Name },
 }
 
 impl Wish {
@@ -29,7 +33,9 @@ impl Wish {
             | Wish::Symlink { parent, .. }
             | Wish::Unlink { parent, .. }
             | Wish::MakeDirectory { parent, .. }
-            | Wish::RemoveDirectory { parent, .. } => *parent,
+            | Wish::RemoveDirectory { parent, .. }
+            | Wish::Rename { parent, .. }
+            | Wish::Link { parent, .. } => *parent,
             Wish::Open { node }
             | Wish::Close { node }
             | Wish::Extend { node, .. }
@@ -38,13 +44,42 @@ impl Wish {
         }
     }
 
-    /// Whether another slot has a say in it.
-    pub fn has_two_slots(&self) -> bool {
-        matches!(self, Wish::MakeDirectory { .. } | Wish::RemoveDirectory { .. })
+    /// Whether another slot may have a say in it.
+    pub fn has_several_slots(&self) -> bool {
+        match self {
+            Wish::MakeDirectory { .. } | Wish::RemoveDirectory { .. } => true,
+            other => other.counts_links(),
+        }
     }
 
-    /// The request, for the target's inode; `slots` is the pool's number of slots.
-    pub fn op(&self, inode: InodeId, generation: Generation, slots: u16) -> Op {
+    /// Whether it changes counts of links, or several names, in more than one step.
+    pub fn counts_links(&self) -> bool {
+        matches!(self, Wish::Rename { .. } | Wish::Link { .. } | Wish::Unlink { .. })
+    }
+
+    /// The nodes that the request names.
+    pub fn takes(&self) -> Vec<Node> {
+        match self {
+            Wish::Rename { parent, new_parent, .. } => vec![*parent, *new_parent],
+            Wish::Link { parent, node, .. } => vec![*parent, *node],
+            other => vec![other.target()],
+        }
+    }
+
+    /// The names that it changes.
+    pub fn names(&self) -> Vec<(Node, Name)> {
+        match self.clone() {
+            Wish::Rename { parent, name, new_parent, new_name, .. } => {
+                vec![(parent, name), (new_parent, new_name)]
+            }
+            Wish::Link { parent, name, .. } | Wish::Unlink { parent, name } => vec![(parent, name)],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The request; `slots` is the pool's number of slots.
+    pub fn op(&self, inodes: &BTreeMap<Node, InodeId>, generation: Generation, slots: u16) -> Op {
+        let inode = inodes[&self.target()];
         match self.clone() {
             Wish::Create { name, exclusive, base, .. } => {
                 let layout = Layout {
@@ -56,7 +91,23 @@ impl Wish {
                     created: Epoch(1),
                 };
                 let named = vec![("dtype".to_owned(), b"<f8".to_vec())];
-                Op::Create(wire::Create { parent: inode, name, mode: 0o644, exclusive, layout, named })
+                Op::Create(wire::Create {
+                    parent: inode,
+                    name,
+                    mode: 0o644,
+                    exclusive,
+                    read: true,
+                    write: true,
+                    layout,
+                    named,
+                })
+            }
+            Wish::Rename { name, new_parent, new_name, mode, .. } => {
+                let new_parent = inodes[&new_parent];
+                Op::Rename(Box::new(wire::Rename { parent: inode, name, new_parent, new_name, mode }))
+            }
+            Wish::Link { node, name, .. } => {
+                Op::Link(wire::Link { parent: inode, name, inode: inodes[&node] })
             }
             Wish::Symlink { name, .. } => {
                 Op::Symlink(wire::Symlink { parent: inode, name, target: b"a/b".to_vec() })
@@ -101,6 +152,10 @@ impl Wish {
             Wish::Extend { node, size } => model.extend(*node, *size).map(|()| None),
             Wish::Truncate { node, size } => model.truncate(*node, *size).map(|()| None),
             Wish::SetMode { node, mode } => model.set_mode(*node, *mode).map(|()| None),
+            Wish::Rename { parent, name, new_parent, new_name, mode } => {
+                model.rename(*parent, name, *new_parent, new_name, *mode).map(|()| None)
+            }
+            Wish::Link { node, parent, name } => model.link(*node, *parent, name).map(|()| Some(*node)),
         }
     }
 }

@@ -128,7 +128,7 @@ fn a_lookup_tells_attributes_of_what_lives_here() {
     story.send(mkdir(InodeId::ROOT, "d", Slot(5)));
     assert_eq!(look(&story, "d").unwrap_err().kind(), ErrorKind::NotFound);
     let (errand, _) = story.sent[0].clone();
-    let result = Ok(ErrandAnswer::Prepared(peer::DirectoryPrepared { inode: elsewhere }));
+    let result = Ok(ErrandAnswer::Prepared(peer::Prepared::Made(elsewhere)));
     story.server(Op::ErrandDone { errand, result });
     let found = look(&story, "d").unwrap();
     assert_eq!((found.inode, found.kind, found.attributes), (elsewhere, FileKind::Directory, None));

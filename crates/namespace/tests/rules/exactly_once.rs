@@ -1,8 +1,9 @@
 //! A repeated mutation has one effect and its first answer.
 
 use ramlace_base::{ErrorKind, InodeId, Slot, limits};
-use ramlace_namespace::Op;
+use ramlace_namespace::{ErrandAnswer, Op};
 use ramlace_wire::namespace as wire;
+use ramlace_wire::peer::Prepared;
 
 use crate::story::*;
 
@@ -26,10 +27,11 @@ fn a_repeated_mutation_has_one_effect_and_its_first_answer() {
 #[test]
 fn a_retry_answer_is_not_kept() {
     let mut story = Story::new();
-    story.send(mkdir(InodeId::ROOT, "d", Slot(0)));
+    story.send(mkdir(InodeId::ROOT, "d", Slot(5)));
     let busy = Op::Create(create(InodeId::ROOT, "d", 1));
     assert_eq!(reply(&story.numbered(9, 1, busy.clone())).unwrap().unwrap_err().kind(), ErrorKind::Retry);
-    story.deliver();
+    let result = Ok(ErrandAnswer::Prepared(Prepared::Made(InodeId::new(Slot(5), 9))));
+    story.server(Op::ErrandDone { errand: story.sent[0].0, result });
     assert_eq!(reply(&story.numbered(9, 1, busy)).unwrap().unwrap_err().kind(), ErrorKind::IsDirectory);
 }
 

@@ -2,6 +2,7 @@
 
 mod entries;
 mod exactly_once;
+mod renames;
 mod rights;
 mod sizes;
 mod story;

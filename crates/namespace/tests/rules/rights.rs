@@ -141,6 +141,25 @@ fn a_file_open_for_writing_stays_writable() {
 }
 
 #[test]
+fn a_create_opens_a_new_file_as_wished_and_an_old_one_as_its_mode_allows() {
+    let mut story = Story::new();
+    let wished =
+        |read, write| Op::Create(wire::Create { mode: 0o444, read, write, ..create(InodeId::ROOT, "f", 1) });
+    let file = opened(story.ask(wished(false, true))).info.attributes.inode;
+    assert_eq!(size_of_reply(story.extend(file, 1, 10)), 10);
+    assert_eq!(story.refused(wished(true, true)), ErrorKind::Denied);
+    let again = opened(story.ask(wished(true, false)));
+    assert_eq!((again.created, again.info.attributes.inode), (false, file));
+    story.ask(close(file)).unwrap();
+    opened(story.ask(wished(true, false)));
+    assert_eq!(story.extend(file, 1, 20).unwrap_err().kind(), ErrorKind::Denied, "opened for reading only");
+    let looked = Op::Create(wire::Create { write: false, ..create(InodeId::ROOT, "g", 1) });
+    let fresh = opened(story.ask(looked)).info.attributes.inode;
+    story.ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o444), ..set(fresh) })).unwrap();
+    assert_eq!(story.extend(fresh, 1, 1).unwrap_err().kind(), ErrorKind::Denied);
+}
+
+#[test]
 fn owners_and_modes_change_as_posix_has_it() {
     let mut story = Story::new();
     let file = story.create(InodeId::ROOT, "f");

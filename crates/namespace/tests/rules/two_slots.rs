@@ -3,7 +3,7 @@
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, Sequence, Slot, Timestamp, limits};
 use ramlace_namespace::{Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Reply, SlotState};
 use ramlace_wire::namespace as wire;
-use ramlace_wire::peer::{self, IntentStamp, Token};
+use ramlace_wire::peer::{self, IntentStamp, Part, Prepared, Token};
 use ramlace_wire::{ErrorBody, LayoutHints};
 
 use crate::story::*;
@@ -16,27 +16,40 @@ fn stamp(number: u64, open_from: u64) -> IntentStamp {
     IntentStamp { coordinator: Slot(7), number, open_from }
 }
 
-fn prepare(number: u64, open_from: u64) -> peer::PrepareDirectory {
-    peer::PrepareDirectory {
+fn part(number: u64, open_from: u64, part: Part) -> Op {
+    Op::Prepare(Box::new(peer::Prepare {
         token: token(),
         stamp: stamp(number, open_from),
         slot: Slot(0),
-        parent: InodeId::new(Slot(7), 1),
-        mode: 0o700,
-        owner: ALICE,
-        hints: LayoutHints::default(),
+        number: 1,
+        who: ALICE,
         now: Timestamp { nanos: 5 },
-    }
+        part,
+    }))
 }
 
-fn settle(number: u64, open_from: u64, keep: bool) -> Op {
-    let stamp = stamp(number, open_from);
-    Op::SettleDirectory(peer::SettleDirectory { token: token(), stamp, slot: Slot(0), keep })
+fn prepare(number: u64, open_from: u64) -> Op {
+    let parent = InodeId::new(Slot(7), 1);
+    let hints = LayoutHints::default();
+    part(number, open_from, Part::MakeDirectory { parent, mode: 0o700, owner: ALICE, hints })
+}
+
+fn seal(number: u64, open_from: u64, inode: InodeId) -> Op {
+    part(number, open_from, Part::SealDirectory { inode, owner: None })
+}
+
+fn settle(number: u64, open_from: u64, commit: bool) -> Op {
+    let (stamp, now) = (stamp(number, open_from), Timestamp { nanos: 6 });
+    Op::Settle(peer::Settle { token: token(), stamp, slot: Slot(0), commit, now })
+}
+
+fn made(inode: InodeId) -> std::result::Result<ErrandAnswer, ErrorBody> {
+    Ok(ErrandAnswer::Prepared(Prepared::Made(inode)))
 }
 
 fn prepared(answer: Result<ErrandAnswer>) -> InodeId {
     match answer.unwrap() {
-        ErrandAnswer::Prepared(made) => made.inode,
+        ErrandAnswer::Prepared(Prepared::Made(inode)) => inode,
         other => panic!("{other:?}"),
     }
 }
@@ -44,12 +57,12 @@ fn prepared(answer: Result<ErrandAnswer>) -> InodeId {
 #[test]
 fn a_prepared_directory_waits_for_its_entry() {
     let mut story = Story::new();
-    let inode = prepared(story.peer(Op::PrepareDirectory(prepare(3, 3))));
-    assert_eq!(prepared(story.peer(Op::PrepareDirectory(prepare(3, 3)))), inode, "the same each time");
+    let inode = prepared(story.peer(prepare(3, 3)));
+    assert_eq!(prepared(story.peer(prepare(3, 3))), inode, "the same each time");
     assert_eq!(story.refused(Op::Create(create(inode, "f", 1))), ErrorKind::Retry);
     assert_eq!(story.page(inode, 0, 10).entries, []);
-    let seal = peer::SealDirectory { token: token(), stamp: stamp(4, 3), inode };
-    assert_eq!(story.peer(Op::SealDirectory(seal)).unwrap_err().kind(), ErrorKind::Retry);
+    // No question waits: the rmdir gives way.
+    assert_eq!(story.peer(seal(4, 3, inode)).unwrap_err().kind(), ErrorKind::Busy);
     story.peer(settle(3, 3, true)).unwrap();
     story.create(inode, "f");
 }
@@ -59,13 +72,13 @@ fn late_duplicates_leave_no_orphan() {
     let mut story = Story::new();
     // The abort comes before the question, and again afterwards.
     story.peer(settle(3, 3, false)).unwrap();
-    assert!(story.peer(Op::PrepareDirectory(prepare(3, 3))).is_err());
+    assert!(story.peer(prepare(3, 3)).is_err());
     story.peer(settle(3, 3, false)).unwrap();
     // Settled, forgotten, and asked once more.
-    let inode = prepared(story.peer(Op::PrepareDirectory(prepare(4, 3))));
+    let inode = prepared(story.peer(prepare(4, 3)));
     story.peer(settle(4, 3, true)).unwrap();
-    prepared(story.peer(Op::PrepareDirectory(prepare(9, 9))));
-    assert!(story.peer(Op::PrepareDirectory(prepare(4, 3))).is_err());
+    prepared(story.peer(prepare(9, 9)));
+    assert!(story.peer(prepare(4, 3)).is_err());
     story.peer(settle(4, 3, false)).unwrap();
     assert_eq!(story.info(inode).unwrap().attributes.links, 2);
     assert_eq!(story.state.inode_count(), 3);
@@ -77,7 +90,7 @@ fn settled_operations_are_forgotten() {
     let bytes = |story: &Story| postcard::to_stdvec(&story.state).unwrap().len();
     let mut first = 0;
     for number in 1..=1000 {
-        story.peer(Op::PrepareDirectory(prepare(number, number))).unwrap();
+        story.peer(prepare(number, number)).unwrap();
         story.peer(settle(number, number, false)).unwrap();
         if number == 10 {
             first = bytes(&story);
@@ -90,12 +103,11 @@ fn settled_operations_are_forgotten() {
 fn a_lost_coordinator_aborts() {
     let mut story = Story::new();
     let child = story.mkdir(InodeId::ROOT, "d");
-    let orphan = prepared(story.peer(Op::PrepareDirectory(prepare(3, 3))));
-    let seal = peer::SealDirectory { token: token(), stamp: stamp(4, 3), inode: child };
-    story.peer(Op::SealDirectory(seal)).unwrap();
+    let orphan = prepared(story.peer(prepare(3, 3)));
+    story.peer(seal(4, 3, child)).unwrap();
     assert_eq!(story.refused(Op::Create(create(child, "f", 1))), ErrorKind::Retry);
     // It begins anew, with larger numbers and without memory.
-    story.peer(Op::PrepareDirectory(prepare(1 << 25, 1 << 25))).unwrap();
+    story.peer(prepare(1 << 25, 1 << 25)).unwrap();
     assert_eq!(story.info(orphan).unwrap_err().kind(), ErrorKind::Stale);
     story.create(child, "f");
 }
@@ -104,15 +116,11 @@ fn a_lost_coordinator_aborts() {
 fn a_sealed_directory_takes_no_entries_until_it_is_decided() {
     let mut story = Story::new();
     let child = story.mkdir(InodeId::ROOT, "d");
-    let seal = |number| {
-        Op::SealDirectory(peer::SealDirectory { token: token(), stamp: stamp(number, 1), inode: child })
-    };
-    let settle = |number, remove| {
-        Op::SettleSeal(peer::SettleSeal { token: token(), stamp: stamp(number, 1), inode: child, remove })
-    };
+    let seal = |number| seal(number, 1, child);
+    let settle = |number, remove| settle(number, 1, remove);
     story.peer(seal(1)).unwrap();
     story.peer(seal(1)).unwrap();
-    assert_eq!(story.peer(seal(2)).unwrap_err().kind(), ErrorKind::Retry);
+    assert_eq!(story.peer(seal(2)).unwrap_err().kind(), ErrorKind::Busy);
     assert_eq!(story.refused(Op::Create(create(child, "f", 1))), ErrorKind::Retry);
     story.peer(settle(1, false)).unwrap();
     assert!(story.peer(seal(1)).is_err(), "a late duplicate does not seal for ever");
@@ -143,9 +151,9 @@ fn a_home_that_is_out_of_reach_aborts_the_mkdir() {
     // The name is free at once; the abort is owed until it has arrived, the question is not.
     story.create(InodeId::ROOT, "d");
     let owed: Vec<(ErrandId, Errand)> = story.state.open_errands().map(|(id, m)| (id, m.clone())).collect();
-    let [(settle, Errand::SettleDirectory(message))] = &owed[..] else { panic!("{owed:?}") };
-    assert!(!message.keep);
-    let late = Ok(ErrandAnswer::Prepared(peer::DirectoryPrepared { inode: InodeId::new(Slot(5), 9) }));
+    let [(settle, Errand::Settle(message))] = &owed[..] else { panic!("{owed:?}") };
+    assert!(!message.commit);
+    let late = made(InodeId::new(Slot(5), 9));
     assert_eq!(story.server(Op::ErrandDone { errand: question, result: late }), []);
     let again = ErrorBody::new(&Error::new(ErrorKind::Moved, "elsewhere"));
     story.server(Op::ErrandDone { errand: *settle, result: Err(again) });
@@ -159,8 +167,7 @@ fn a_home_that_is_out_of_reach_aborts_the_mkdir() {
 fn the_entry_of_a_lost_directory_can_be_removed() {
     let mut story = Story::new();
     story.send(mkdir(InodeId::ROOT, "d", Slot(5)));
-    let made = Ok(ErrandAnswer::Prepared(peer::DirectoryPrepared { inode: InodeId::new(Slot(5), 9) }));
-    story.server(Op::ErrandDone { errand: story.sent[0].0, result: made });
+    story.server(Op::ErrandDone { errand: story.sent[0].0, result: made(InodeId::new(Slot(5), 9)) });
     assert_eq!(story.send(rmdir(InodeId::ROOT, "d")), None);
     let seal = story.sent.last().unwrap().0;
     let lost = ErrorBody::new(&Error::new(ErrorKind::Stale, "its server was forgotten"));
@@ -170,23 +177,23 @@ fn the_entry_of_a_lost_directory_can_be_removed() {
 }
 
 #[test]
-fn a_directory_in_which_one_is_made_is_not_empty() {
+fn a_directory_in_which_one_is_made_has_to_wait() {
     let mut story = Story::new();
     let child = story.mkdir(InodeId::ROOT, "d");
     assert_eq!(story.send(mkdir(child, "inner", Slot(5))), None);
-    assert_eq!(story.send(rmdir(InodeId::ROOT, "d")), None);
-    let (errand, Errand::SealDirectory(seal)) = story.sent.last().unwrap().clone() else { panic!() };
-    let result = story.peer(Op::SealDirectory(seal)).map_err(|error| ErrorBody::new(&error));
-    let effects = story.server(Op::ErrandDone { errand, result });
-    assert_eq!(reply(&effects).unwrap().unwrap_err().kind(), ErrorKind::NotEmpty);
+    assert_eq!(story.refused(rmdir(InodeId::ROOT, "d")), ErrorKind::Retry);
+    story.server(Op::ErrandUnreachable { errand: story.sent[0].0 });
+    story.ask(rmdir(InodeId::ROOT, "d")).unwrap();
 }
 
 #[test]
 fn a_dead_session_is_not_answered_but_its_mkdir_ends_well() {
     let mut story = Story::new();
-    assert_eq!(story.send(mkdir(InodeId::ROOT, "d", Slot(0))), None);
+    assert_eq!(story.send(mkdir(InodeId::ROOT, "d", Slot(5))), None);
     story.server(Op::EndSession { session: session(1) });
-    assert_eq!(story.deliver(), []);
+    let (errand, result) = (story.sent[0].0, made(InodeId::new(Slot(5), 9)));
+    let effects = story.server(Op::ErrandDone { errand, result });
+    assert_eq!(reply(&effects), None);
     assert_eq!(story.size(InodeId::ROOT), 1);
     assert!(!story.state.has_session(session(1)));
 }
@@ -204,9 +211,9 @@ fn operations_across_slots_are_bounded() {
 #[test]
 fn a_slot_runs_out_of_numbers_and_says_so() {
     let mut state = SlotState::new(Slot(3), SLOTS, Epoch(1 << 24), 7);
-    let message = prepare(0, 0);
+    let Op::Prepare(message) = prepare(0, 0) else { unreachable!() };
     let origin = Origin::Peer;
-    let op = Op::PrepareDirectory(peer::PrepareDirectory { slot: Slot(3), ..message });
+    let op = Op::Prepare(Box::new(peer::Prepare { slot: Slot(3), ..*message }));
     let effects = state.apply(&Command { now: Timestamp { nanos: 0 }, origin, op });
     let [Effect::PeerReply(Err(error))] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(error.kind(), ErrorKind::NoSpace);

@@ -16,10 +16,12 @@ use rustix::net::{SocketAddrUnix, SocketFlags};
 use super::line::Line;
 use crate::handshake::ClientHandshake;
 use crate::socket::{prepare_tcp, unix_socket};
-use crate::{Address, Secret};
+use crate::{Address, ConnectFailure, Secret};
+
+type Outcome = std::result::Result<OwnedFd, ConnectFailure>;
 
 /// A blocking socket that is connected to the address.
-pub(super) fn connect(address: &Address, deadline: Instant) -> Result<OwnedFd> {
+pub(super) fn connect(address: &Address, deadline: Instant) -> Outcome {
     match address {
         Address::Tcp(place) => connect_tcp(place, deadline),
         Address::Unix(path) => connect_unix(path, deadline),
@@ -34,8 +36,9 @@ fn time_left(deadline: Instant) -> Result<Duration> {
     Ok(left)
 }
 
-fn connect_tcp(place: &str, deadline: Instant) -> Result<OwnedFd> {
-    let mut last = Error::new(ErrorKind::HostDown, "the name has no address");
+fn connect_tcp(place: &str, deadline: Instant) -> Outcome {
+    let mut last = ConnectFailure::from(Error::new(ErrorKind::HostDown, "the name has no address"));
+    let mut refused = true;
     for address in resolve(place, deadline)? {
         match TcpStream::connect_timeout(&address, time_left(deadline)?) {
             Ok(stream) => {
@@ -43,16 +46,21 @@ fn connect_tcp(place: &str, deadline: Instant) -> Result<OwnedFd> {
                 return Ok(stream.into());
             }
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-                last = Error::new(ErrorKind::TimedOut, "no connection within the deadline");
+                last = Error::new(ErrorKind::TimedOut, "no connection within the deadline").into();
             }
             Err(error) => last = unreachable(&error),
         }
+        refused &= last.refused;
     }
-    Err(last)
+    Err(ConnectFailure { refused: refused && last.refused, ..last })
 }
 
-fn unreachable(error: &std::io::Error) -> Error {
-    Error::new(ErrorKind::HostDown, format!("connecting: {error}; is the server running?"))
+fn unreachable(error: &std::io::Error) -> ConnectFailure {
+    // A Unix socket that is not there is one that nobody listens at.
+    let refused =
+        matches!(error.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound);
+    let text = format!("connecting: {error}; is the server running?");
+    ConnectFailure { error: Error::new(ErrorKind::HostDown, text), refused }
 }
 
 /// Turns `host:port` into addresses. Asking for a name has no time limit of its own, so a thread
@@ -77,7 +85,7 @@ fn resolve(place: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
     found.map_err(|error| Error::new(ErrorKind::HostDown, format!("the name cannot be resolved: {error}")))
 }
 
-fn connect_unix(path: &Path, deadline: Instant) -> Result<OwnedFd> {
+fn connect_unix(path: &Path, deadline: Instant) -> Outcome {
     let socket = unix_socket(SocketFlags::empty())?;
     let place = SocketAddrUnix::new(path).map_err(|errno| unreachable(&errno.into()))?;
     loop {

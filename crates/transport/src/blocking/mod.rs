@@ -17,7 +17,7 @@ use ramlace_wire::{HEADER_BYTES, Header, Request, encode_body, flags};
 
 use crate::frame::{append_head, check_reply, decode_header, decode_reply};
 use crate::input::{INPUT_BYTES, Input};
-use crate::{Address, Failure, Secret};
+use crate::{Address, ConnectFailure, Failure, Secret};
 use line::Line;
 
 type Outcome<T> = std::result::Result<T, Failure>;
@@ -63,9 +63,18 @@ impl Connection {
     /// Errors: `HostDown` or `TimedOut` when nobody answers, `Denied` or `Protocol` with the
     /// server's own line when it refuses. All of them name the address.
     pub fn connect(address: &Address, secret: &Secret, deadline: Instant) -> Result<Connection> {
-        let name = |error: Error| error.context(address);
+        Connection::try_connect(address, secret, deadline).map_err(Error::from)
+    }
+
+    /// The same, and tells whether nobody listens there.
+    pub fn try_connect(
+        address: &Address,
+        secret: &Secret,
+        deadline: Instant,
+    ) -> std::result::Result<Connection, ConnectFailure> {
+        let name = |failure: ConnectFailure| failure.context(address);
         let line = Line::new(connect::connect(address, deadline).map_err(name)?)?;
-        connect::shake_hands(&line, secret, deadline).map_err(name)?;
+        connect::shake_hands(&line, secret, deadline).map_err(|error| name(error.into()))?;
         let is_local = crate::socket::peer_uid(line.as_fd()) == Some(rustix::process::geteuid().as_raw());
         let mut connection = Connection {
             line: Some(line),

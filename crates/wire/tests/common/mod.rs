@@ -81,8 +81,9 @@ messages! {
     cluster: GetMap, JoinPool, ForgetServer;
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, AllocateLane;
     namespace: Lookup, GetAttributes, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
-        MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout;
-    peer: PrepareDirectory, SettleDirectory, SealDirectory, SettleSeal, CutLane, DropLane, QueryInode, TrimLane;
+        MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,
+        Rename, Link;
+    peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend;
 }
 
 /// A small generator (SplitMix64), so that every run is told by its seed.

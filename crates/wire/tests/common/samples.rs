@@ -129,6 +129,46 @@ impl Sample for SessionKind {
     }
 }
 
+impl Sample for RenameMode {
+    fn sample(source: &mut Source) -> RenameMode {
+        [RenameMode::Replace, RenameMode::Keep, RenameMode::Exchange][(source.word() % 3) as usize]
+    }
+}
+
+impl Sample for Part {
+    fn sample(source: &mut Source) -> Part {
+        match source.word() % 7 {
+            0 => Part::MakeDirectory {
+                parent: Sample::sample(source),
+                mode: Sample::sample(source),
+                owner: Sample::sample(source),
+                hints: Sample::sample(source),
+            },
+            1 => Part::SealDirectory { inode: Sample::sample(source), owner: Sample::sample(source) },
+            2 => Part::RaiseLinks { inode: Sample::sample(source) },
+            3 => Part::LowerLinks { inode: Sample::sample(source), owner: Sample::sample(source) },
+            4 => Part::PutEntry(Sample::sample(source)),
+            5 => Part::MoveInode {
+                inode: Sample::sample(source),
+                parent: Sample::sample(source),
+                owner: Sample::sample(source),
+            },
+            _ => Part::OrderMoves,
+        }
+    }
+}
+
+impl Sample for Prepared {
+    fn sample(source: &mut Source) -> Prepared {
+        match source.word() % 4 {
+            0 => Prepared::Ready,
+            1 => Prepared::Made(Sample::sample(source)),
+            2 => Prepared::Linked(Sample::sample(source)),
+            _ => Prepared::Found(Sample::sample(source)),
+        }
+    }
+}
+
 fields! {
     Timestamp { nanos }
     LaneId { inode, lane }
@@ -174,7 +214,7 @@ fields! {
     InodeInfo { attributes, layout, hints, named }
     SetAttributes { inode, mode, uid, gid, accessed, modified }
     Truncate { inode, size }
-    Create { parent, name, mode, exclusive, layout, named }
+    Create { parent, name, mode, exclusive, read, write, layout, named }
     Opened { info, created }
     Open { inode, read, write }
     Close { inode, modified }
@@ -192,14 +232,17 @@ fields! {
     AppendReserved { offset, generation }
     FinishAppend { inode, offset }
     SetLayout { inode, hints }
+    Rename { parent, name, new_parent, new_name, mode }
+    Link { parent, name, inode }
 
     Token { session, sequence }
     IntentStamp { coordinator, number, open_from }
-    PrepareDirectory { token, stamp, slot, parent, mode, owner, hints, now }
-    DirectoryPrepared { inode }
-    SettleDirectory { token, stamp, slot, keep }
-    SealDirectory { token, stamp, inode }
-    SettleSeal { token, stamp, inode, remove }
+    Prepare { token, stamp, slot, number, who, now, part }
+    PutEntry { parent, name, inode, kind, from, owner, mode }
+    Target { inode, kind, owner }
+    Settle { token, stamp, slot, commit, now }
+    Ascend { token, inode, until }
+    Ascended { inode }
     CutLane { lane, slot, generation, length }
     DropLane { lane, slot }
     QueryInode { inode, since }

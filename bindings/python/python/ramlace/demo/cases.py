@@ -19,15 +19,17 @@ Floats = NDArray[np.float64]
 class Place:
     """Where the bytes live: a row of the table.
 
-    ``make_cold`` empties the caches before each run and says how far that was verified; it is
-    None for what lives in memory. ``limit`` marks what is measured for comparison only.
+    ``prepare`` empties or fills the caches before each run and says how far that was verified; it
+    is None for what lives in memory. ``once`` is for what is slow, and its runs alike. ``limit`` marks
+    what is measured for comparison only.
     """
 
     key: str
     title: str
     servers: int
     door: Door
-    make_cold: Callable[[], str] | None = None
+    prepare: Callable[[], str] | None = None
+    once: bool = False
     limit: bool = False
 
 
@@ -95,19 +97,18 @@ def _measure(
 ) -> Row:
     measured: list[Measured] = []
     results: list[Floats] = []
-    cache: str | None = None
+    caches: list[str] = []
     for count in (1, workers):
         runs: list[float] = []
-        # A disk is slow and its runs differ little: one run, or the demo would take minutes.
-        for _ in range(1 if place.make_cold else repeat):
-            if place.make_cold:
-                cache = place.make_cold()
+        for _ in range(1 if place.once else repeat):
+            if place.prepare and (cache := place.prepare()) not in caches:
+                caches.append(cache)
             timed = team.run(jobs(count))
             runs.append(timed.seconds)
             results.append(join(timed.results))
         measured.append(Measured(count, runs, nbytes[count]))
     agree(place.title, results[0], *results[1:])
-    return Row(place, measured[0], measured[1], cache, results[0])
+    return Row(place, measured[0], measured[1], "; ".join(caches) or None, results[0])
 
 
 def agree(title: str, expected: Floats, *others: Floats) -> None:

@@ -4,14 +4,11 @@ A door is small and picklable: it is sent to the worker processes, which connect
 clock starts and open the bytes while it runs.
 """
 
-import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,23 +86,21 @@ class _MappedColumns(Columns):
     """Columns of a mapping: nothing is copied."""
 
     def __init__(self, path: str, rows: int, cols: int) -> None:
-        with Path(path).open("rb") as file:
-            self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._matrix: Floats = np.frombuffer(self._mapping).reshape((rows, cols), order="F")
+        mapped = np.memmap(path, dtype=np.float64, mode="r", shape=(rows, cols), order="F")
+        # A plain array over the same bytes: each slice of a memmap object costs some Python.
+        self._matrix: Floats = np.asarray(mapped)
 
     def column(self, index: int) -> Floats:
         return self._matrix[:, index]
 
     def close(self) -> None:
+        # The mapping lives as long as somebody looks at a column.
         del self._matrix
-        # A caller may still look at a column: the mapping then lives as long as that does.
-        with suppress(BufferError):
-            self._mapping.close()
 
 
 @dataclass(frozen=True)
 class MappedDoor(Door):
-    """A mapped file on this machine: the limit on tmpfs."""
+    """A file mapped by ``numpy.memmap``: any file of this machine's directories, and so a mounted pool's."""
 
     path: str
 

@@ -15,6 +15,8 @@ from ramlace.demo.units import show_bytes
 
 # Bytes of one copy when memcpy is measured: more than any cache holds.
 COPY_BYTES = 256 << 20
+# Bytes of one read when a file is brought into the page cache.
+WARM_BYTES = 4 << 20
 
 
 def facts() -> dict[str, Any]:
@@ -80,6 +82,11 @@ def make_cold(path: Path) -> str:
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return say_cold(path)
+
+
+def say_cold(path: Path) -> str:
+    """Return in a sentence how cold a file is: how much of it lies in the page cache."""
     resident = resident_bytes(path)
     if resident is None:
         return "cold cache asked for, but the kernel does not tell whether it is"
@@ -90,8 +97,27 @@ def make_cold(path: Path) -> str:
     return f"NOT cold: {show_bytes(resident)} stayed in the page cache, by mincore"
 
 
+def make_warm(path: Path) -> str:
+    """Bring all of a file into the page cache; return in a sentence how far that was verified."""
+    size = path.stat().st_size
+    resident = resident_bytes(path)
+    if resident is None or resident < size:
+        block = bytearray(WARM_BYTES)
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(block):
+                pass
+        resident = resident_bytes(path)
+    if resident is None:
+        return "warm cache asked for, but the kernel does not tell whether it is"
+    if resident >= size:
+        return "warm cache, verified by mincore"
+    if (size - resident) * 100 <= size:
+        return f"warm cache but for {show_bytes(size - resident)}, by mincore"
+    return f"NOT warm: {show_bytes(size - resident)} did not stay in the page cache, by mincore"
+
+
 def resident_bytes(path: Path) -> int | None:
-    """Return the bytes of a file that lie in the page cache, or None where mincore does not tell."""
+    """Return the bytes of a file's pages, counted whole, in the page cache, or None where mincore does not tell."""
     size = path.stat().st_size
     if size == 0:
         return 0

@@ -14,14 +14,18 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
 import ramlace  # noqa: E402
-from ramlace.demo import cases, data, doors, fill, machine, options, plot, report, table  # noqa: E402
+from ramlace.demo import cases, data, doors, fill, machine, mounted, options, plot, report, table  # noqa: E402
 from ramlace.demo.problem import DemoError  # noqa: E402
 from ramlace.demo.progress import say  # noqa: E402
 from ramlace.demo.team import Team  # noqa: E402
 from ramlace.demo.units import show_bytes  # noqa: E402
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+# The demo's own: workers connect by its locator.
+POOL = f"demo-{os.getpid()}"
 ARRAY = "/matrix"
+MOUNT_COLD = "pool, mount, cold cache"
+MOUNT_WARM = "pool, mount, warm cache"
 
 
 class Demo:
@@ -34,6 +38,7 @@ class Demo:
         self.sums: list[cases.Row] = []
         self.bootstrap: list[cases.Row] = []
         self.notes: list[str] = list(matrix.table.notes)
+        self.missing: list[str] = []
 
     def measure(self, place: cases.Place) -> None:
         """Measure both jobs at a place, and compare with what the first place gave."""
@@ -75,10 +80,11 @@ class Demo:
             def make_cold() -> str:
                 return machine.make_cold(path)
 
-            self.measure(cases.Place("disk", "local disk, cold cache", 0, door, make_cold))
+            # A disk is slow and its runs differ little: one run, or the demo would take minutes.
+            self.measure(cases.Place("disk", "local disk, cold cache", 0, door, make_cold, once=True))
 
     def pool(self, pool: "ramlace.Pool") -> None:
-        """Fill an array of the pool; measure it by reads over TCP and by its shared view."""
+        """Fill an array of the pool; measure it by reads over TCP, by its shared view and through a mount."""
         matrix, servers = self.matrix, self.asked.servers
         array = pool.array(ARRAY, (matrix.rows, matrix.cols), "float64", order="F")
         fill.fill_array(array, matrix, f"filling the pool's array ({array.describe()})")
@@ -87,12 +93,46 @@ class Demo:
         self.measure(cases.Place("tcp", "pool, library reads over TCP", servers, reads))
         shared = doors.ArrayDoor(matrix.rows, matrix.cols, pool.locator, ARRAY)
         self.measure(cases.Place("array", "pool, native arrays", servers, shared))
+        self.mount()
+
+    def mount(self) -> None:
+        """Measure the array's bytes as a mapped file on a mount, where the machine can mount."""
+        try:
+            with mounted.mounted(POOL) as directory:
+                self.mounted(directory / ARRAY.lstrip("/"))
+        except mounted.NoMountError as error:
+            say(f"the pool cannot be mounted here: {error}")
+            self.missing += [MOUNT_COLD, MOUNT_WARM]
+            self.notes.append(f"no rows through the mount: {error}")
+
+    def mounted(self, path: Path) -> None:
+        """Measure a mounted file with none and with all of it among the kernel's pages."""
+        matrix, servers = self.matrix, self.asked.servers
+        door = doors.MappedDoor(matrix.rows, matrix.cols, str(path))
+
+        def make_cold() -> str:
+            mounted.drop_pages(path)
+            return machine.say_cold(path)
+
+        def make_warm() -> str:
+            return machine.make_warm(path)
+
+        self.measure(cases.Place("mount_cold", MOUNT_COLD, servers, door, make_cold))
+        available = machine.available_bytes()
+        if available < matrix.nbytes:
+            self.missing.append(MOUNT_WARM)
+            self.notes.append(
+                f"no warm mount: the kernel's pages would take {show_bytes(matrix.nbytes)} beside the pool, "
+                f"and {show_bytes(available)} are available"
+            )
+            return
+        self.measure(cases.Place("mount_warm", MOUNT_WARM, servers, door, make_warm))
 
 
 @contextmanager
 def running_pool(asked: options.Options, pool_bytes: int) -> Iterator["ramlace.Pool"]:
     """Start a pool of the demo's own; stop it at the end, whatever happens."""
-    pool = ramlace.up(name=f"demo-{os.getpid()}", servers=asked.servers, memory=pool_bytes)
+    pool = ramlace.up(name=POOL, servers=asked.servers, memory=pool_bytes)
     try:
         yield pool
     finally:
@@ -131,7 +171,7 @@ def finish(demo: Demo, memcpy: float, seconds: float) -> None:
     asked, matrix = demo.asked, demo.matrix
     sums, bootstrap = _limits_last(demo.sums), _limits_last(demo.bootstrap)
     notes = [*_explain(asked), *demo.notes, "all results agree exactly", f"the whole demo took {seconds:.1f} s"]
-    text = table.render(sums, bootstrap, asked.replicates, memcpy, notes)
+    text = table.render(sums, bootstrap, asked.replicates, memcpy, notes, demo.missing)
     print(text, flush=True)
     (asked.out / "table.md").write_text(text + "\n")
     title = f"{matrix.rows:,} × {matrix.cols:,} float64 ({show_bytes(matrix.nbytes)}), {asked.servers} servers"
@@ -147,7 +187,7 @@ def finish(demo: Demo, memcpy: float, seconds: float) -> None:
         "seconds": seconds,
         "machine": machine.facts(),
     }
-    report.write_json(json_path, sums, bootstrap, memcpy, facts, notes)
+    report.write_json(json_path, sums, bootstrap, memcpy, facts, notes, demo.missing)
     say("written: " + ", ".join(str(path) for path in (asked.out / "table.md", *paths, json_path)))
 
 
@@ -160,6 +200,7 @@ def _explain(asked: options.Options) -> list[str]:
         "timed: from the moment all processes start together to the end of the last, opening and mapping "
         "included; starting processes, connecting and drawing the bootstrap's rows are not",
         f"sequential is one such process; disk runs once, memory {asked.repeat} times (median)",
+        "mount and tmpfs: numpy.memmap of a file, the same code for both; on the mount it is the native array's file",
         "GB/s: 10^9 bytes that all workers together looked at in a second; in the bootstrap every worker "
         "looks at every column",
     ]

@@ -30,12 +30,18 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def write_json(
-    path: Path, sums: list[Row], bootstrap: list[Row], memcpy: float, facts: dict[str, Any], notes: list[str]
+    path: Path,
+    sums: list[Row],
+    bootstrap: list[Row],
+    memcpy: float,
+    facts: dict[str, Any],
+    notes: list[str],
+    missing: list[str],
 ) -> None:
     """Write all numbers: seconds, bytes and 10^9 bytes per second; ``facts`` describe machine and data.
 
     The sums and the bootstrap's means are there too (NaN as null), so that another program can
-    check them.
+    check them. ``missing`` are the places that could not be measured.
     """
     content = {
         **facts,
@@ -43,6 +49,7 @@ def write_json(
         "column_sums": [_row(row) for row in sums],
         "bootstrap": [_row(row) for row in bootstrap],
         "results": {"column_sums": _plain(sums[0]), "bootstrap_means": _plain(bootstrap[0])},
+        "not_measured": missing,
         "notes": notes,
     }
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,20 +5,31 @@ from ramlace.demo.cases import Row
 HEADINGS = ("where the bytes live", "servers")
 
 
-def render(sums: list[Row], bootstrap: list[Row], replicates: int, memcpy: float, notes: list[str]) -> str:
-    """Return the whole table as text that also reads as Markdown; ``memcpy`` in GB/s of copied bytes."""
+def render(
+    sums: list[Row], bootstrap: list[Row], replicates: int, memcpy: float, notes: list[str], missing: list[str]
+) -> str:
+    """Return the whole table as text that also reads as Markdown; ``memcpy`` in GB/s of copied bytes.
+
+    ``missing`` are titles of places that could not be measured: each has a line in both parts.
+    """
     workers = sums[0].parallel.workers
     columns = (*HEADINGS, "sequential s", "GB/s", f"{workers} workers s", "GB/s", "times faster")
     lines: list[tuple[str, ...]] = [columns]
     lines.append(("**column sums**",) + ("",) * (len(columns) - 1))
     lines += [_cells(row) for row in sums if not row.place.limit]
+    lines += [_empty(title, len(columns)) for title in missing]
     lines.append((f"**bootstrap of the means, {replicates} replicates**",) + ("",) * (len(columns) - 1))
     lines += [_cells(row) for row in bootstrap if not row.place.limit]
+    lines += [_empty(title, len(columns)) for title in missing]
     lines.append(("**limits of this machine**",) + ("",) * (len(columns) - 1))
     lines.append(("memcpy, bytes copied", "", "", f"{memcpy:.2f}", "", "", ""))
     for name, rows in (("sums", sums), ("bootstrap", bootstrap)):
         lines += [_cells(row, f"{row.place.title}, {name}") for row in rows if row.place.limit]
     return "\n".join([*_aligned(lines), "", *(f"- {note}" for note in notes)])
+
+
+def _empty(title: str, columns: int) -> tuple[str, ...]:
+    return (f"{title}: not measured, see below",) + ("",) * (columns - 1)
 
 
 def _cells(row: Row, title: str | None = None) -> tuple[str, ...]:

@@ -1,0 +1,759 @@
+/*
+ * ramlace.h: the C library of ramlace, which laces the memory of many machines into one pool.
+ *
+ *     cc program.c $(pkg-config --cflags --libs ramlace)
+ *
+ * Written by cbindgen from crates/capi/src: change it there.
+ *
+ * What holds for every function:
+ *
+ * Errors. A function that fails returns -1, or NULL where it returns a pointer, and sets errno.
+ * ramlace_error() has a sentence about it, ramlace_error_code() a finer number. Besides what
+ * stands at a function, every one may fail with EBADF (the handle is closed, of another kind, or
+ * never was one), EFAULT (a pointer that must not be NULL is), EHOSTDOWN and ETIMEDOUT (a server
+ * does not answer within the deadline of struct ramlace_options), ESTALE (the session has ended:
+ * connect again), ENOSPC (the pool is full) and EIO (bytes were lost, or a bug).
+ *
+ * Pointers. Texts end with a NUL. Pointers that are not NULL must lead to what the function says.
+ * Nothing is kept after a function has returned, and nothing it returns is to be freed.
+ *
+ * Handles (struct ramlace_pool, ramlace_file, ramlace_directory) are numbers and lead to no memory
+ * of the program; they are not used again after they were closed.
+ *
+ * Threads. Any number may call any function at once, on the same handle too.
+ *
+ * Fork. The child may use the parent's pools and files: it gets a session of its own when it
+ * first does. Whoever closes a handle closes it for itself. A mapping stays valid in the child as
+ * long as the parent keeps it.
+ *
+ * Signals. None is handled, blocked or awaited; a call that a signal interrupts goes on.
+ *
+ * Paths are bytes. They begin at the pool's root, with a slash or without: "/data/x" and "data/x".
+ * Locators are paths as well where they mean the pool that is connected: "ramlace:/data/x",
+ * "ramlace://host:port/data/x", "ramlace://name/data/x"; that of another pool is EINVAL. A name has
+ * at most 255 bytes, a path 4096. Sizes, offsets and lengths are in bytes.
+ */
+
+#ifndef RAMLACE_H
+#define RAMLACE_H
+
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+typedef struct ramlace_pool ramlace_pool;
+typedef struct ramlace_file ramlace_file;
+typedef struct ramlace_directory ramlace_directory;
+typedef struct ramlace_options ramlace_options;
+typedef struct ramlace_hints ramlace_hints;
+typedef struct ramlace_entry ramlace_entry;
+typedef struct ramlace_time ramlace_time;
+
+/** The version of this header; ramlace_version() is that of the library. */
+#define RAMLACE_VERSION "0.1.0"
+#define RAMLACE_VERSION_MAJOR 0
+#define RAMLACE_VERSION_MINOR 1
+#define RAMLACE_VERSION_PATCH 0
+
+/** First values: ramlace_options options = RAMLACE_OPTIONS_INIT; */
+#define RAMLACE_OPTIONS_INIT { sizeof(struct ramlace_options), 0, 0, NULL, NULL }
+#define RAMLACE_HINTS_INIT { sizeof(struct ramlace_hints), 0, 0, 0 }
+
+/**
+ * The version of the ABI that this header describes: the number in the library's soname.
+ */
+#define RAMLACE_ABI_VERSION 0
+
+/**
+ * In the nanoseconds of a struct ramlace_time: the present moment. The same as UTIME_NOW.
+ */
+#define RAMLACE_TIME_NOW 1073741823
+
+/**
+ * In the nanoseconds of a struct ramlace_time: leave this time as it is. The same as UTIME_OMIT.
+ */
+#define RAMLACE_TIME_OMIT 1073741822
+
+/**
+ * What went wrong, as a number that never changes its meaning: finer than errno, where several
+ * kinds are one number. Later versions may know more kinds.
+ */
+enum ramlace_error_kind {
+    /**
+     * Nothing has failed in this thread.
+     */
+    RAMLACE_ERROR_NONE = 0,
+    /**
+     * EAGAIN: The state is in motion; the same request may be sent again after a short pause.
+     */
+    RAMLACE_ERROR_RETRY = 1,
+    /**
+     * EAGAIN: The slot has changed hands; fetch the map and ask its new primary.
+     */
+    RAMLACE_ERROR_MOVED = 2,
+    /**
+     * ENOSPC: The pool, or the server that holds these bytes, is full.
+     */
+    RAMLACE_ERROR_NO_SPACE = 3,
+    /**
+     * EACCES: The caller lacks the right.
+     */
+    RAMLACE_ERROR_DENIED = 4,
+    /**
+     * ESTALE: The session, the handle or the inode is gone.
+     */
+    RAMLACE_ERROR_STALE = 5,
+    /**
+     * EIO: The bytes were on a server that lost them.
+     */
+    RAMLACE_ERROR_LOST = 6,
+    /**
+     * EIO: Bytes that should make sense do not.
+     */
+    RAMLACE_ERROR_CORRUPT = 7,
+    /**
+     * EIO: A bug, or a machine that fails underneath.
+     */
+    RAMLACE_ERROR_FATAL = 8,
+    /**
+     * ENOENT: No such file or directory.
+     */
+    RAMLACE_ERROR_NOT_FOUND = 9,
+    /**
+     * EEXIST: The name is taken.
+     */
+    RAMLACE_ERROR_EXISTS = 10,
+    /**
+     * ENOTDIR: A directory was needed.
+     */
+    RAMLACE_ERROR_NOT_DIRECTORY = 11,
+    /**
+     * EISDIR: A directory was not allowed.
+     */
+    RAMLACE_ERROR_IS_DIRECTORY = 12,
+    /**
+     * ENOTEMPTY: The directory still has entries.
+     */
+    RAMLACE_ERROR_NOT_EMPTY = 13,
+    /**
+     * EINVAL: An argument makes no sense.
+     */
+    RAMLACE_ERROR_INVALID = 14,
+    /**
+     * ENAMETOOLONG: A name or a path has too many bytes.
+     */
+    RAMLACE_ERROR_NAME_TOO_LONG = 15,
+    /**
+     * EFBIG: An offset or a size is beyond the largest file.
+     */
+    RAMLACE_ERROR_TOO_BIG = 16,
+    /**
+     * ELOOP: Too many symbolic links on the way.
+     */
+    RAMLACE_ERROR_LOOP = 17,
+    /**
+     * EHOSTDOWN: The server does not answer; its bytes are out of reach until it returns.
+     */
+    RAMLACE_ERROR_HOST_DOWN = 18,
+    /**
+     * ETIMEDOUT: The deadline passed.
+     */
+    RAMLACE_ERROR_TIMED_OUT = 19,
+    /**
+     * ENFILE: A limit on the number of things was reached.
+     */
+    RAMLACE_ERROR_TOO_MANY = 20,
+    /**
+     * EOPNOTSUPP: This build or this pool does not do that.
+     */
+    RAMLACE_ERROR_UNSUPPORTED = 21,
+    /**
+     * EPERM: The operation itself is not allowed, whoever asks.
+     */
+    RAMLACE_ERROR_NOT_PERMITTED = 22,
+    /**
+     * EBUSY: Something is in use.
+     */
+    RAMLACE_ERROR_BUSY = 23,
+    /**
+     * EFAULT: The memory behind a mapping or a buffer is gone.
+     */
+    RAMLACE_ERROR_FAULT = 24,
+    /**
+     * EPROTO: The other side speaks another version or another protocol.
+     */
+    RAMLACE_ERROR_PROTOCOL = 25,
+    /**
+     * EMSGSIZE: A message is larger than the limit for its kind.
+     */
+    RAMLACE_ERROR_TOO_LARGE = 26,
+    /**
+     * EBADF: The handle was not opened for this.
+     */
+    RAMLACE_ERROR_BAD_HANDLE = 27,
+    /**
+     * EMLINK: The file has as many names as it can have.
+     */
+    RAMLACE_ERROR_TOO_MANY_LINKS = 28,
+};
+
+/**
+ * A directory being listed. Threads that share one get different entries.
+ */
+struct ramlace_directory;
+
+/**
+ * An open file. Any number of threads may use one at once; they share its position.
+ */
+struct ramlace_file;
+
+/**
+ * A connected pool. Any number of threads may use one at once.
+ */
+struct ramlace_pool;
+
+/**
+ * How to connect. Set all with RAMLACE_OPTIONS_INIT, then what shall differ: what is 0 or NULL
+ * is as usual, and a program stays right when later versions add fields.
+ */
+struct ramlace_options {
+    /**
+     * sizeof(struct ramlace_options): which fields the program knows.
+     */
+    size_t size;
+    /**
+     * Milliseconds that one operation may take before it fails; 0: 4000; at most 600000. A large
+     * transfer takes as long as it moves: its deadline counts from its last progress.
+     */
+    uint32_t deadline_millis;
+    /**
+     * Unix sockets and shared memory with servers on this machine: 1 on, -1 off, 0 as usual (on,
+     * unless the environment says RAMLACE_LOCAL=off).
+     */
+    int32_t local;
+    /**
+     * Path of the file with the pool's secret; NULL: what the environment's RAMLACE_SECRET_FILE
+     * names, else the one in the pool's own directory.
+     */
+    const char *secret_file;
+    /**
+     * Who this is, for people: shown by `ramlace status`; NULL: the program's name.
+     */
+    const char *label;
+};
+
+/**
+ * What a pool holds, over the servers that answered.
+ */
+struct ramlace_statfs {
+    /**
+     * Bytes lent.
+     */
+    uint64_t total_bytes;
+    /**
+     * Bytes taken by files and names.
+     */
+    uint64_t used_bytes;
+    /**
+     * Bytes not taken.
+     */
+    uint64_t free_bytes;
+    /**
+     * Inodes.
+     */
+    uint64_t inodes;
+    /**
+     * Servers that did not answer; what they hold is not in these sums.
+     */
+    uint32_t silent_servers;
+    /**
+     * Bytes of the longest name.
+     */
+    uint32_t name_bytes_max;
+    /**
+     * 0; room for what comes.
+     */
+    uint64_t reserved[4];
+};
+
+/**
+ * Where the bytes of new files shall lie. Set all with RAMLACE_HINTS_INIT, then what shall
+ * differ: what is 0 is taken from the directory, else as usual.
+ */
+struct ramlace_hints {
+    /**
+     * sizeof(struct ramlace_hints): which fields the program knows.
+     */
+    size_t size;
+    /**
+     * Bytes of a chunk: a power of two, 65536 to 2^30; usually 2 MiB.
+     */
+    uint64_t stripe_unit;
+    /**
+     * Number of lanes, which lie on different servers; narrowed when there are fewer; usually
+     * one for each server.
+     */
+    uint32_t width;
+    /**
+     * Copies of each chunk.
+     */
+    uint32_t copies;
+};
+
+/**
+ * A moment, since 1970-01-01 UTC.
+ */
+struct ramlace_time {
+    /**
+     * Whole seconds, rounded down; negative before 1970.
+     */
+    int64_t seconds;
+    /**
+     * Nanoseconds within the second, 0 to 999999999.
+     */
+    uint32_t nanoseconds;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+};
+
+/**
+ * What an inode is and has.
+ */
+struct ramlace_stat {
+    /**
+     * Bytes of a file or of a link's target; entries of a directory.
+     */
+    uint64_t size;
+    /**
+     * Number of the inode; unique in its pool, never used again.
+     */
+    uint64_t inode;
+    /**
+     * Units of 512 bytes that the size takes; holes count as if they were filled.
+     */
+    uint64_t blocks;
+    /**
+     * Bytes of a chunk; of a directory what its new files inherit, 0: as usual; of a link 0.
+     */
+    uint64_t stripe_unit;
+    /**
+     * Raised by every truncation of the file.
+     */
+    uint64_t generation;
+    /**
+     * Type and permissions as in <sys/stat.h>: S_ISREG(mode), S_ISDIR(mode), S_ISLNK(mode).
+     */
+    uint32_t mode;
+    /**
+     * Entries that lead to it; of a directory 2 and one for each subdirectory.
+     */
+    uint32_t links;
+    /**
+     * Owner.
+     */
+    uint32_t uid;
+    /**
+     * Group.
+     */
+    uint32_t gid;
+    /**
+     * Number of lanes; of a directory what its new files inherit, 0: as usual; of a link 0.
+     */
+    uint32_t width;
+    /**
+     * Copies of each chunk; of a directory what its new files inherit, 0: as usual; of a link 0.
+     */
+    uint32_t copies;
+    /**
+     * Last read. Reads are not counted: when it was created, or set.
+     */
+    struct ramlace_time accessed;
+    /**
+     * Last change of content.
+     */
+    struct ramlace_time modified;
+    /**
+     * Last change of content or attributes.
+     */
+    struct ramlace_time changed;
+    /**
+     * Creation.
+     */
+    struct ramlace_time created;
+    /**
+     * 0; room for what comes.
+     */
+    uint64_t reserved[4];
+};
+
+/**
+ * An entry of a directory.
+ */
+struct ramlace_entry {
+    /**
+     * Number of the inode it leads to.
+     */
+    uint64_t inode;
+    /**
+     * What that is: S_IFREG, S_IFDIR or S_IFLNK of <sys/stat.h>.
+     */
+    uint32_t type_bits;
+    /**
+     * Bytes of the name, 1 to 255, without its NUL.
+     */
+    uint32_t name_length;
+    /**
+     * The name: any bytes but '/' and NUL, in no known encoding; a NUL follows.
+     */
+    char name[256];
+    /**
+     * 0; room for what comes.
+     */
+    uint64_t reserved[2];
+};
+
+/**
+ * Where the bytes of a file lie, or of the files that are made in a directory.
+ */
+struct ramlace_layout {
+    /**
+     * Bytes of a chunk; 0 (directories only): as usual.
+     */
+    uint64_t stripe_unit;
+    /**
+     * Number of lanes; 0 (directories only): as usual.
+     */
+    uint32_t width;
+    /**
+     * Copies of each chunk; 0 (directories only): as usual.
+     */
+    uint32_t copies;
+    /**
+     * 1: fixed, the layout of a file; 0: what a directory hands down.
+     */
+    uint32_t fixed;
+    /**
+     * 0; room for what comes.
+     */
+    uint32_t reserved[7];
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * The version of the library that is loaded, such as "0.1.0"; RAMLACE_VERSION is the version of
+ * the header. Never fails.
+ */
+const char *ramlace_version(void);
+
+/**
+ * The version of the ABI of the library that is loaded. A program that loads the library by
+ * dlopen compares it with RAMLACE_ABI_VERSION; for others the linker has done so by the soname.
+ * Never fails.
+ */
+int ramlace_abi_version(void);
+
+/**
+ * The text of this thread's last failed call: one sentence for people that names the file, the
+ * server and the next step as far as they are known, in UTF-8, without a newline; "" when
+ * nothing has failed. It stays until a call fails in this thread. Never NULL, not to be freed.
+ */
+const char *ramlace_error(void);
+
+/**
+ * The kind of this thread's last failure, one of enum ramlace_error_kind: finer than errno, and
+ * not changed by other libraries. RAMLACE_ERROR_NONE when nothing has failed.
+ */
+int ramlace_error_code(void);
+
+/**
+ * Connects to a pool: proves its secret to a server and begins a session, in which everything
+ * else happens. The session ends with ramlace_disconnect and the close of the last file.
+ *
+ * locator: NULL is the pool that the environment's RAMLACE_POOL names, else the user's default
+ * pool on this machine; "lab" the user's pool of that name; "ramlace://host:port" the pool of
+ * which one server listens there, whose secret is in options, in the environment
+ * (RAMLACE_SECRET_FILE) or known on this machine. Any locator of a file in a pool will do as
+ * well ("ramlace:/x", "ramlace://lab/x", "ramlace://host:port/x"): its path is not looked at.
+ * options: NULL, or how to connect.
+ *
+ * Returns NULL and sets errno: ENOENT no such pool, EHOSTDOWN no server answers, EACCES the
+ * secret is wrong, EINVAL the locator or the options make no sense.
+ */
+struct ramlace_pool *ramlace_connect(const char *locator, const struct ramlace_options *options);
+
+/**
+ * Ends the connection; the handle is invalid afterwards. Files and directories that are open
+ * stay so until they are closed. Returns 0, or -1 with EBADF when this is no connected pool.
+ */
+int ramlace_disconnect(struct ramlace_pool *pool);
+
+/**
+ * What the pool holds, in bytes; asks every server. One that does not answer costs a deadline
+ * and is counted in silent_servers.
+ */
+int ramlace_statfs(struct ramlace_pool *pool, struct ramlace_statfs *out);
+
+/**
+ * Opens a file, or creates it.
+ *
+ * flags: one of O_RDONLY, O_WRONLY and O_RDWR of <fcntl.h>, with any of O_CREAT, O_EXCL (with
+ * O_CREAT), O_TRUNC and O_APPEND; the last two need a file open for writing.
+ * O_CLOEXEC, O_NOCTTY, O_LARGEFILE and O_SYNC change nothing; every other flag is EINVAL.
+ * mode: permission bits of a file that is created, of which the process's umask takes some away.
+ *
+ * Returns NULL and sets errno: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, EACCES, ENAMETOOLONG,
+ * ENOSPC, ENFILE (65536 files are open), EINVAL for flags and for a locator of another pool.
+ */
+struct ramlace_file *ramlace_open(struct ramlace_pool *pool,
+                                  const char *path,
+                                  int flags,
+                                  mode_t mode);
+
+/**
+ * Opens a file as ramlace_open does; a file that is created lies as the hints say. A file that
+ * is there keeps its layout. hints: NULL is as usual. EINVAL for hints that make no sense.
+ */
+struct ramlace_file *ramlace_open_with(struct ramlace_pool *pool,
+                                       const char *path,
+                                       int flags,
+                                       mode_t mode,
+                                       const struct ramlace_hints *hints);
+
+/**
+ * Closes a file; the handle is invalid afterwards, whatever is returned. A file that is
+ * unlinked lives until its last close. Calls that other threads have under way on it end as
+ * usual, and the last of them closes it. Returns 0, or -1: EBADF when this is no open file, or
+ * what telling the servers failed with.
+ */
+int ramlace_close(struct ramlace_file *file);
+
+/**
+ * Reads up to length bytes at offset, in bytes from the beginning, into buffer; the position is
+ * neither used nor moved. Returns the bytes read: fewer than length only where the file ends,
+ * 0 at its end. Returns -1 and sets errno: EBADF not open, or not for reading; EINVAL a
+ * negative offset or a length beyond SSIZE_MAX; EFAULT buffer is NULL; EIO bytes that were
+ * lost with their server; EHOSTDOWN or ETIMEDOUT a server does not answer.
+ */
+ssize_t ramlace_pread(struct ramlace_file *file, void *buffer, size_t length, int64_t offset);
+
+/**
+ * Writes length bytes at offset, in bytes from the beginning, extending the file where needed;
+ * the position is neither used nor moved. With O_APPEND the bytes go to the end of the file,
+ * whatever the offset, as Linux has it. Returns the bytes written: fewer than length only when
+ * the pool filled up in the middle. When it returns, the bytes are in the servers' memory and
+ * every later read of any client sees them. Returns -1 and sets errno: EBADF not open, or not
+ * for writing; ENOSPC nothing could be written; EFBIG beyond 2^62 bytes; and as ramlace_pread.
+ */
+ssize_t ramlace_pwrite(struct ramlace_file *file,
+                       const void *buffer,
+                       size_t length,
+                       int64_t offset);
+
+/**
+ * Reads up to length bytes at the file's position and moves it behind them; otherwise as
+ * ramlace_pread. Reads, writes and seeks of one file by several threads happen one after the
+ * other, each whole: no byte is read twice. A forked child has a position of its own, which
+ * begins where its parent's was.
+ */
+ssize_t ramlace_read(struct ramlace_file *file, void *buffer, size_t length);
+
+/**
+ * Writes length bytes at the file's position, with O_APPEND at its end, and moves the position
+ * behind them; otherwise as ramlace_pwrite, one call after the other as ramlace_read.
+ */
+ssize_t ramlace_write(struct ramlace_file *file, const void *buffer, size_t length);
+
+/**
+ * Writes length bytes at the end of the file, all of them or none, whatever the flags it was
+ * opened with; the position is neither used nor moved. Bytes of one append are never mixed
+ * with another's, from any number of clients. Returns the offset at which they begin, or -1 as
+ * ramlace_pwrite; a failed append may leave a hole, which reads as zeros.
+ */
+int64_t ramlace_append(struct ramlace_file *file, const void *buffer, size_t length);
+
+/**
+ * Moves the position: offset is in bytes from the beginning (whence SEEK_SET), from the
+ * position (SEEK_CUR) or from the end (SEEK_END). A position beyond the end is allowed; a write
+ * there leaves a hole. Returns the new position, or -1: EINVAL for another whence or a position
+ * before the beginning or beyond 2^62.
+ */
+int64_t ramlace_lseek(struct ramlace_file *file, int64_t offset, int whence);
+
+/**
+ * Sets the size in bytes; what is cut off is gone, what is added reads as zeros. The position
+ * stays. Returns 0, or -1: EBADF not open for writing, EINVAL negative, EFBIG beyond 2^62.
+ */
+int ramlace_ftruncate(struct ramlace_file *file, int64_t size);
+
+/**
+ * Makes the file's times exact at its home. Bytes need no flushing: they are in the servers'
+ * memory when a write returns, and no disk is behind it.
+ */
+int ramlace_fsync(struct ramlace_file *file);
+
+/**
+ * What the file is and has; see ramlace_stat.
+ */
+int ramlace_fstat(struct ramlace_file *file, struct ramlace_stat *out);
+
+/**
+ * Takes the memory of the file's first length bytes and makes the file at least so long: writes
+ * there cannot meet a full pool, and ramlace_map can map it. Returns 0, or -1: ENOSPC when not
+ * all of it could be taken.
+ */
+int ramlace_allocate(struct ramlace_file *file, int64_t length);
+
+/**
+ * Gives the memory of length bytes at offset back; they read as zeros. The size stays.
+ */
+int ramlace_punch(struct ramlace_file *file, int64_t offset, int64_t length);
+
+/**
+ * Reads at offset into buffer_count buffers (struct iovec of <sys/uio.h>), one after the other;
+ * otherwise as ramlace_pread. EINVAL for more than 1024 buffers, or more than SSIZE_MAX bytes
+ * together.
+ */
+ssize_t ramlace_preadv(struct ramlace_file *file,
+                       const struct iovec *buffers,
+                       int buffer_count,
+                       int64_t offset);
+
+/**
+ * Writes buffer_count buffers at offset, one after the other; otherwise as ramlace_pwrite, and
+ * the buffers as in ramlace_preadv.
+ */
+ssize_t ramlace_pwritev(struct ramlace_file *file,
+                        const struct iovec *buffers,
+                        int buffer_count,
+                        int64_t offset);
+
+/**
+ * Maps a whole file into the program's memory, shared with every other program that maps it on
+ * this machine: a store is seen by all of them, and by reads, at once. All its servers must run
+ * on this machine and every byte must have its memory (ramlace_allocate). The file may be closed
+ * and unlinked; the mapping lives until ramlace_unmap. Truncating a mapped file makes loads
+ * beyond its end fatal to the program (SIGBUS).
+ *
+ * protection: PROT_READ, or PROT_READ | PROT_WRITE, of <sys/mman.h>, for which the file must be
+ * open. length: where the file's size in bytes goes; NULL is allowed.
+ *
+ * Returns the first byte, aligned to 2 MiB, or NULL and sets errno: EOPNOTSUPP a server is
+ * elsewhere, local shortcuts are off, or bytes have no memory; EBADF not open for that; EINVAL.
+ */
+void *ramlace_map(struct ramlace_file *file, int protection, size_t *length);
+
+/**
+ * Ends a mapping. address: what ramlace_map returned. Nothing may use it afterwards. Returns 0,
+ * or -1 with EINVAL when no mapping begins there.
+ */
+int ramlace_unmap(void *address);
+
+/**
+ * What path leads to; a symbolic link at its end is followed. Returns 0, or -1 and sets errno:
+ * ENOENT, ENOTDIR, ELOOP, EACCES, ENAMETOOLONG, EFAULT for NULL.
+ */
+int ramlace_stat(struct ramlace_pool *pool, const char *path, struct ramlace_stat *out);
+
+/**
+ * What path names; as ramlace_stat, but a symbolic link at its end is not followed.
+ */
+int ramlace_lstat(struct ramlace_pool *pool, const char *path, struct ramlace_stat *out);
+
+/**
+ * Creates a directory. mode: its permission bits, of which the process's umask takes some away.
+ * EEXIST when the name is taken, ENOENT when the directory above is missing.
+ */
+int ramlace_mkdir(struct ramlace_pool *pool, const char *path, mode_t mode);
+
+/**
+ * Removes a directory. ENOTEMPTY when it has entries, ENOTDIR when it is none.
+ */
+int ramlace_rmdir(struct ramlace_pool *pool, const char *path);
+
+/**
+ * Removes a file or a symbolic link. A file that is open lives on, without a name, until its
+ * last close. EISDIR for a directory.
+ */
+int ramlace_unlink(struct ramlace_pool *pool, const char *path);
+
+/**
+ * Creates a symbolic link at path that points to target, which is any text of at most 4095
+ * bytes: a path from the pool's root when it begins with a slash, else from the link's directory.
+ */
+int ramlace_symlink(struct ramlace_pool *pool, const char *target, const char *path);
+
+/**
+ * Puts the target of a symbolic link into buffer, at most size bytes, without a NUL. Returns the
+ * bytes put; size when there may be more. EINVAL when path names no symbolic link.
+ */
+ssize_t ramlace_readlink(struct ramlace_pool *pool, const char *path, char *buffer, size_t size);
+
+/**
+ * Sets a file's size in bytes by path; see ramlace_ftruncate.
+ */
+int ramlace_truncate(struct ramlace_pool *pool, const char *path, int64_t size);
+
+/**
+ * Sets permission bits, 07777 at most; a symbolic link is followed.
+ */
+int ramlace_chmod(struct ramlace_pool *pool, const char *path, mode_t mode);
+
+/**
+ * Sets owner and group; (uid_t)-1 and (gid_t)-1 leave them as they are. A symbolic link is
+ * followed. EPERM for whom the pool does not allow it.
+ */
+int ramlace_chown(struct ramlace_pool *pool, const char *path, uid_t uid, gid_t gid);
+
+/**
+ * Sets the times of the last read (times[0]) and the last change of content (times[1]); NULL
+ * sets both to the present moment. RAMLACE_TIME_NOW and RAMLACE_TIME_OMIT may stand in the
+ * nanoseconds. A symbolic link is followed. EINVAL for a moment that is none, or beyond the
+ * years 1677 to 2262.
+ */
+int ramlace_utimens(struct ramlace_pool *pool, const char *path, const struct ramlace_time *times);
+
+/**
+ * Begins to list the directory at path. Entries "." and ".." are not listed. An entry that is
+ * there from the beginning to the end of the listing is listed exactly once; one that comes or
+ * goes meanwhile may be listed or not. Returns NULL and sets errno: ENOENT, ENOTDIR, EACCES.
+ */
+struct ramlace_directory *ramlace_opendir(struct ramlace_pool *pool, const char *path);
+
+/**
+ * Puts the next entry into the program's structure. Returns 1, or 0 after the last entry, or -1
+ * and sets errno: EBADF when this is no open directory, or was opened before a fork by the
+ * parent.
+ */
+int ramlace_readdir(struct ramlace_directory *directory, struct ramlace_entry *entry);
+
+/**
+ * Ends a listing; the handle is invalid afterwards. Returns 0, or -1 with EBADF.
+ */
+int ramlace_closedir(struct ramlace_directory *directory);
+
+/**
+ * How the file at path lies in the pool, or, of a directory, what new files in it inherit.
+ */
+int ramlace_layout_get(struct ramlace_pool *pool, const char *path, struct ramlace_layout *out);
+
+/**
+ * Sets what new files in a directory inherit; hints that are 0, or NULL, are as usual again.
+ * ENOTDIR for a file: its layout was fixed when it was created. EINVAL for hints that make no
+ * sense.
+ */
+int ramlace_layout_set(struct ramlace_pool *pool,
+                       const char *path,
+                       const struct ramlace_hints *hints);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* RAMLACE_H */

@@ -1,0 +1,190 @@
+//! Reading and writing an open file, and what else can be done with it.
+
+use std::ffi::{c_int, c_void};
+
+use libc::ssize_t;
+use ramlace_base::{ByteRange, Result, limits};
+
+use crate::failure::{guard, invalid};
+use crate::open::{OpenFile, open_file};
+use crate::pass::{buffer, bytes, file_bytes, put};
+use crate::types::{ramlace_file, ramlace_stat};
+
+/// Reads up to length bytes at offset, in bytes from the beginning, into buffer; the position is
+/// neither used nor moved. Returns the bytes read: fewer than length only where the file ends,
+/// 0 at its end. Returns -1 and sets errno: EBADF not open, or not for reading; EINVAL a
+/// negative offset or a length beyond SSIZE_MAX; EFAULT buffer is NULL; EIO bytes that were
+/// lost with their server; EHOSTDOWN or ETIMEDOUT a server does not answer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_pread(
+    file: *mut ramlace_file,
+    buffer: *mut c_void,
+    length: usize,
+    offset: i64,
+) -> ssize_t {
+    guard(|| {
+        let open = open_file(file)?;
+        // SAFETY: the buffer has `length` bytes, by the header.
+        let target = unsafe { self::buffer(buffer.cast(), length) }?;
+        count(open.file.read_at(target, file_bytes(offset, "offset")?)?)
+    })
+}
+
+/// Writes length bytes at offset, in bytes from the beginning, extending the file where needed;
+/// the position is neither used nor moved. With O_APPEND the bytes go to the end of the file,
+/// whatever the offset, as Linux has it. Returns the bytes written: fewer than length only when
+/// the pool filled up in the middle. When it returns, the bytes are in the servers' memory and
+/// every later read of any client sees them. Returns -1 and sets errno: EBADF not open, or not
+/// for writing; ENOSPC nothing could be written; EFBIG beyond 2^62 bytes; and as ramlace_pread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_pwrite(
+    file: *mut ramlace_file,
+    buffer: *const c_void,
+    length: usize,
+    offset: i64,
+) -> ssize_t {
+    guard(|| {
+        let open = open_file(file)?;
+        // SAFETY: the buffer has `length` bytes, by the header.
+        let source = unsafe { bytes(buffer.cast(), length) }?;
+        count(open.file.write_at(source, file_bytes(offset, "offset")?)?)
+    })
+}
+
+/// Reads up to length bytes at the file's position and moves it behind them; otherwise as
+/// ramlace_pread. Reads, writes and seeks of one file by several threads happen one after the
+/// other, each whole: no byte is read twice. A forked child has a position of its own, which
+/// begins where its parent's was.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_read(
+    file: *mut ramlace_file,
+    buffer: *mut c_void,
+    length: usize,
+) -> ssize_t {
+    guard(|| {
+        let open = open_file(file)?;
+        // SAFETY: the buffer has `length` bytes, by the header.
+        let target = unsafe { self::buffer(buffer.cast(), length) }?;
+        let turn = open.position.turn()?;
+        let read = open.file.read_at(target, turn.get())?;
+        turn.set(turn.get() + read as u64);
+        count(read)
+    })
+}
+
+/// Writes length bytes at the file's position, with O_APPEND at its end, and moves the position
+/// behind them; otherwise as ramlace_pwrite, one call after the other as ramlace_read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_write(
+    file: *mut ramlace_file,
+    buffer: *const c_void,
+    length: usize,
+) -> ssize_t {
+    guard(|| {
+        let open = open_file(file)?;
+        // SAFETY: the buffer has `length` bytes, by the header.
+        let source = unsafe { bytes(buffer.cast(), length) }?;
+        let turn = open.position.turn()?;
+        if open.append && !source.is_empty() {
+            let start = open.file.append(source)?;
+            turn.set(start + length as u64);
+            return count(length);
+        }
+        let written = open.file.write_at(source, turn.get())?;
+        turn.set(turn.get() + written as u64);
+        count(written)
+    })
+}
+
+/// Writes length bytes at the end of the file, all of them or none, whatever the flags it was
+/// opened with; the position is neither used nor moved. Bytes of one append are never mixed
+/// with another's, from any number of clients. Returns the offset at which they begin, or -1 as
+/// ramlace_pwrite; a failed append may leave a hole, which reads as zeros.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_append(
+    file: *mut ramlace_file,
+    buffer: *const c_void,
+    length: usize,
+) -> i64 {
+    guard(|| {
+        let open = open_file(file)?;
+        // SAFETY: the buffer has `length` bytes, by the header.
+        let source = unsafe { bytes(buffer.cast(), length) }?;
+        open.file.append(source).map(|start| start as i64)
+    })
+}
+
+/// Moves the position: offset is in bytes from the beginning (whence SEEK_SET), from the
+/// position (SEEK_CUR) or from the end (SEEK_END). A position beyond the end is allowed; a write
+/// there leaves a hole. Returns the new position, or -1: EINVAL for another whence or a position
+/// before the beginning or beyond 2^62.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_lseek(file: *mut ramlace_file, offset: i64, whence: c_int) -> i64 {
+    guard(|| {
+        let open = open_file(file)?;
+        let turn = open.position.turn()?;
+        let from = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => turn.get(),
+            libc::SEEK_END => open.file.size()?,
+            other => return Err(invalid(format!("{other} is neither SEEK_SET, SEEK_CUR nor SEEK_END"))),
+        };
+        let to = from.checked_add_signed(offset).filter(|to| *to <= limits::FILE_BYTES_MAX);
+        let to = to.ok_or_else(|| invalid(format!("no position is {offset} bytes from {from}")))?;
+        turn.set(to);
+        Ok(to as i64)
+    })
+}
+
+/// Sets the size in bytes; what is cut off is gone, what is added reads as zeros. The position
+/// stays. Returns 0, or -1: EBADF not open for writing, EINVAL negative, EFBIG beyond 2^62.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_ftruncate(file: *mut ramlace_file, size: i64) -> c_int {
+    done(|| open_file(file)?.file.truncate(file_bytes(size, "size")?))
+}
+
+/// Makes the file's times exact at its home. Bytes need no flushing: they are in the servers'
+/// memory when a write returns, and no disk is behind it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_fsync(file: *mut ramlace_file) -> c_int {
+    done(|| open_file(file)?.file.sync())
+}
+
+/// What the file is and has; see ramlace_stat.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_fstat(file: *mut ramlace_file, out: *mut ramlace_stat) -> c_int {
+    done(|| {
+        let open = open_file(file)?;
+        // SAFETY: memory for a result or NULL, by the header.
+        unsafe { put(out, "struct ramlace_stat", || Ok(ramlace_stat::from(&open.file.info()?))) }
+    })
+}
+
+/// Takes the memory of the file's first length bytes and makes the file at least so long: writes
+/// there cannot meet a full pool, and ramlace_map can map it. Returns 0, or -1: ENOSPC when not
+/// all of it could be taken.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_allocate(file: *mut ramlace_file, length: i64) -> c_int {
+    done(|| open_file(file)?.file.allocate(file_bytes(length, "length")?))
+}
+
+/// Gives the memory of length bytes at offset back; they read as zeros. The size stays.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_punch(file: *mut ramlace_file, offset: i64, length: i64) -> c_int {
+    done(|| {
+        let open: std::sync::Arc<OpenFile> = open_file(file)?;
+        let (start, length) = (file_bytes(offset, "offset")?, file_bytes(length, "length")?);
+        // Both are below 2^63: their sum fits.
+        open.file.punch(ByteRange { start, end: start + length })
+    })
+}
+
+/// A function that returns 0.
+pub(crate) fn done(work: impl FnOnce() -> Result<()>) -> c_int {
+    guard(|| work().map(|()| 0))
+}
+
+/// A count of bytes: no buffer is larger than SSIZE_MAX.
+pub(crate) fn count(bytes: usize) -> Result<ssize_t> {
+    Ok(bytes as ssize_t)
+}

@@ -1,0 +1,70 @@
+//! Where bytes lie.
+
+use std::ffi::{c_char, c_int};
+
+use ramlace_base::Result;
+use ramlace_wire::LayoutHints;
+
+use crate::failure::invalid;
+use crate::file::done;
+use crate::pass::{Growing, growing, put};
+use crate::pool::connected;
+use crate::types::{ramlace_hints, ramlace_layout, ramlace_pool};
+
+// SAFETY: it is `repr(C)`, begins with its size, and holds integers.
+unsafe impl Growing for ramlace_hints {
+    const NAME: &'static str = "hints";
+}
+
+/// How the file at path lies in the pool, or, of a directory, what new files in it inherit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_layout_get(
+    pool: *mut ramlace_pool,
+    path: *const c_char,
+    out: *mut ramlace_layout,
+) -> c_int {
+    done(|| {
+        let connected = connected(pool)?;
+        // SAFETY: a text or NULL, by the header.
+        let path = unsafe { connected.path(path) }?;
+        let get = || Ok(ramlace_layout::from(&connected.pool.get_layout(path)?));
+        // SAFETY: memory for a result or NULL, by the header.
+        unsafe { put(out, "struct ramlace_layout", get) }
+    })
+}
+
+/// Sets what new files in a directory inherit; hints that are 0, or NULL, are as usual again.
+/// ENOTDIR for a file: its layout was fixed when it was created. EINVAL for hints that make no
+/// sense.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_layout_set(
+    pool: *mut ramlace_pool,
+    path: *const c_char,
+    hints: *const ramlace_hints,
+) -> c_int {
+    done(|| {
+        let connected = connected(pool)?;
+        // SAFETY: a text or NULL, and hints or NULL, by the header.
+        let (path, hints) = unsafe { (connected.path(path)?, layout_hints(hints)?) };
+        connected.pool.set_layout(path, hints)
+    })
+}
+
+/// Hints as the client takes them; it checks their values.
+///
+/// # Safety
+/// The pointer is NULL or leads to hints as the header describes them.
+pub(crate) unsafe fn layout_hints(hints: *const ramlace_hints) -> Result<LayoutHints> {
+    // SAFETY: the caller's promise.
+    let given: ramlace_hints = unsafe { growing(hints) }?;
+    let set = |value: u64| Some(value).filter(|value| *value != 0);
+    Ok(LayoutHints {
+        stripe_unit: set(given.stripe_unit),
+        width: set(given.width.into()).map(|value| narrow(value, "width")).transpose()?,
+        copies: set(given.copies.into()).map(|value| narrow(value, "number of copies")).transpose()?,
+    })
+}
+
+fn narrow<T: TryFrom<u64>>(value: u64, what: &str) -> Result<T> {
+    T::try_from(value).map_err(|_| invalid(format!("a {what} of {value} is not possible")))
+}

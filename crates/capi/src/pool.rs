@@ -1,0 +1,174 @@
+//! Connecting to a pool, and which paths belong to it.
+
+use std::borrow::Cow;
+use std::ffi::{c_char, c_int};
+
+use ramlace_base::{Error, Result};
+use ramlace_client::{ConnectOptions, Locator, Pool, PoolDirectory, PoolName, pool_name};
+
+use crate::failure::{guard, invalid};
+use crate::fork;
+use crate::pass::{Growing, growing, optional_path, optional_text, put, text};
+use crate::table::{self, Kept};
+use crate::types::{ramlace_options, ramlace_pool, ramlace_statfs};
+
+/// A connected pool and how it was reached.
+pub(crate) struct Connected {
+    pub(crate) pool: Pool,
+    /// By its name, or by an address.
+    reached: PoolName,
+}
+
+impl Kept for Connected {
+    const NAME: &'static str = "pool";
+}
+
+// SAFETY: it is `repr(C)`, begins with its size, and its other fields are integers and pointers,
+// of which NULL is checked for.
+unsafe impl Growing for ramlace_options {
+    const NAME: &'static str = "options";
+}
+
+/// Connects to a pool: proves its secret to a server and begins a session, in which everything
+/// else happens. The session ends with ramlace_disconnect and the close of the last file.
+///
+/// locator: NULL is the pool that the environment's RAMLACE_POOL names, else the user's default
+/// pool on this machine; "lab" the user's pool of that name; "ramlace://host:port" the pool of
+/// which one server listens there, whose secret is in options, in the environment
+/// (RAMLACE_SECRET_FILE) or known on this machine. Any locator of a file in a pool will do as
+/// well ("ramlace:/x", "ramlace://lab/x", "ramlace://host:port/x"): its path is not looked at.
+/// options: NULL, or how to connect.
+///
+/// Returns NULL and sets errno: ENOENT no such pool, EHOSTDOWN no server answers, EACCES the
+/// secret is wrong, EINVAL the locator or the options make no sense.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_connect(
+    locator: *const c_char,
+    options: *const ramlace_options,
+) -> *mut ramlace_pool {
+    guard(|| {
+        fork::watch();
+        let name = if locator.is_null() {
+            PoolName::Default
+        } else {
+            // SAFETY: a text or NULL, by the header.
+            pool_meant_by(unsafe { text(locator, "locator") }?)?
+        };
+        // SAFETY: options or NULL, by the header.
+        let options = unsafe { connect_options(&name, options) }?;
+        let reached = match name {
+            PoolName::Default => PoolName::Named(pool_name(None)),
+            other => other,
+        };
+        Ok(table::keep(Connected { pool: Pool::connect(&options)?, reached }))
+    })
+}
+
+/// Ends the connection; the handle is invalid afterwards. Files and directories that are open
+/// stay so until they are closed. Returns 0, or -1 with EBADF when this is no connected pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_disconnect(pool: *mut ramlace_pool) -> c_int {
+    guard(|| table::take::<Connected, _>(pool).map(|_| 0))
+}
+
+/// What the pool holds, in bytes; asks every server. One that does not answer costs a deadline
+/// and is counted in silent_servers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_statfs(pool: *mut ramlace_pool, out: *mut ramlace_statfs) -> c_int {
+    guard(|| {
+        let connected = connected(pool)?;
+        // SAFETY: memory for a result or NULL, by the header.
+        unsafe { put(out, "ramlace_statfs", || Ok(connected.pool.statfs()?.into())) }.map(|()| 0)
+    })
+}
+
+fn pool_meant_by(locator: &[u8]) -> Result<PoolName> {
+    if Locator::looks_like(locator) {
+        return Locator::parse(locator).map(|locator| locator.pool);
+    }
+    match std::str::from_utf8(locator) {
+        // The name itself is checked where its directory is looked for.
+        Ok(name) if !name.is_empty() && !name.contains([':', '/']) => Ok(PoolName::Named(name.to_owned())),
+        _ => Err(invalid(format!(
+            "'{}' is neither the name of a pool nor a locator; write ramlace://host:port",
+            locator.escape_ascii()
+        ))),
+    }
+}
+
+/// # Safety
+/// The pointer is NULL or leads to options as the header describes them.
+unsafe fn connect_options(name: &PoolName, options: *const ramlace_options) -> Result<ConnectOptions> {
+    let locator = Locator { pool: name.clone(), path: b"/".to_vec() };
+    let mut connect = ConnectOptions::for_locator(&locator, None);
+    // SAFETY: the caller's promise.
+    let given = unsafe { growing(options) }?;
+    if given.deadline_millis != 0 {
+        connect.deadline_millis = given.deadline_millis;
+    }
+    connect.local = match given.local {
+        0 => connect.local,
+        1 => true,
+        -1 => false,
+        other => return Err(invalid(format!("local is 1 (on), -1 (off) or 0 (as usual), not {other}"))),
+    };
+    // SAFETY: texts or NULL, by the header.
+    let (secret_file, label) =
+        unsafe { (optional_path(given.secret_file, "secret file")?, optional_text(given.label, "label")?) };
+    connect.secret_file = secret_file.or(connect.secret_file);
+    connect.label = label.unwrap_or(connect.label);
+    Ok(connect)
+}
+
+pub(crate) fn connected(pool: *mut ramlace_pool) -> Result<std::sync::Arc<Connected>> {
+    table::find(pool)
+}
+
+impl Connected {
+    /// The path in this pool that a C program means by a path or a locator.
+    ///
+    /// # Safety
+    /// The pointer is NULL, or leads to a text that stays while the result is used.
+    pub(crate) unsafe fn path<'a>(&self, path: *const c_char) -> Result<Cow<'a, [u8]>> {
+        // SAFETY: the caller's promise.
+        let path = unsafe { text(path, "path") }?;
+        if !Locator::looks_like(path) {
+            return Ok(Cow::Borrowed(path));
+        }
+        let locator = Locator::parse(path)?;
+        if self.is_meant_by(&locator.pool)? { Ok(Cow::Owned(locator.path)) } else { Err(self.other(path)) }
+    }
+
+    fn is_meant_by(&self, name: &PoolName) -> Result<bool> {
+        match (name, &self.reached) {
+            // As with the command's --pool: what was connected to by name is the pool meant.
+            (PoolName::Default, PoolName::Default | PoolName::Named(_)) => Ok(true),
+            (PoolName::Default, PoolName::At(_)) => self.is_named(&pool_name(None)),
+            (PoolName::Named(name), PoolName::Named(own)) if name == own => Ok(true),
+            (PoolName::Named(name), _) => self.is_named(name),
+            (PoolName::At(address), PoolName::At(own)) if address == own => Ok(true),
+            (PoolName::At(address), _) => {
+                let map = self.pool.map()?;
+                Ok(map.servers.iter().any(|server| !server.forgotten && server.tcp == *address))
+            }
+        }
+    }
+
+    /// Whether this user's pool of that name is this one; one that is not there is another one.
+    fn is_named(&self, name: &str) -> Result<bool> {
+        let id = self.pool.map()?.pool.to_string();
+        let file = PoolDirectory::locate(name).and_then(|directory| directory.read_pool_file());
+        Ok(file.is_ok_and(|file| file.pool == id))
+    }
+
+    fn other(&self, path: &[u8]) -> Error {
+        let own = match &self.reached {
+            PoolName::At(own) | PoolName::Named(own) => format!("ramlace://{own}"),
+            PoolName::Default => "the default pool".to_owned(),
+        };
+        invalid(format!(
+            "{} lies in another pool than {own}, which is connected; connect to that one for it",
+            path.escape_ascii()
+        ))
+    }
+}

@@ -1,0 +1,256 @@
+//! The structures of the header, and how they are filled.
+//!
+//! They have fixed widths and padding of their own, unlike struct stat, whose sizes depend on
+//! the C library, the machine and _FILE_OFFSET_BITS: bindings in any language can write them down.
+
+use std::ffi::c_char;
+
+use ramlace_base::Timestamp;
+use ramlace_client::Capacity;
+use ramlace_wire::namespace::{DirectoryEntry, InodeInfo};
+use ramlace_wire::{FileKind, Layout, LayoutHints};
+
+/// A connected pool. Any number of threads may use one at once.
+pub struct ramlace_pool {
+    _opaque: [u8; 0],
+}
+
+/// An open file. Any number of threads may use one at once; they share its position.
+pub struct ramlace_file {
+    _opaque: [u8; 0],
+}
+
+/// A directory being listed. Threads that share one get different entries.
+pub struct ramlace_directory {
+    _opaque: [u8; 0],
+}
+
+/// How to connect. Set all with RAMLACE_OPTIONS_INIT, then what shall differ: what is 0 or NULL
+/// is as usual, and a program stays right when later versions add fields.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ramlace_options {
+    /// sizeof(struct ramlace_options): which fields the program knows.
+    pub size: usize,
+    /// Milliseconds that one operation may take before it fails; 0: 4000; at most 600000. A large
+    /// transfer takes as long as it moves: its deadline counts from its last progress.
+    pub deadline_millis: u32,
+    /// Unix sockets and shared memory with servers on this machine: 1 on, -1 off, 0 as usual (on,
+    /// unless the environment says RAMLACE_LOCAL=off).
+    pub local: i32,
+    /// Path of the file with the pool's secret; NULL: what the environment's RAMLACE_SECRET_FILE
+    /// names, else the one in the pool's own directory.
+    pub secret_file: *const c_char,
+    /// Who this is, for people: shown by `ramlace status`; NULL: the program's name.
+    pub label: *const c_char,
+}
+
+/// Where the bytes of new files shall lie. Set all with RAMLACE_HINTS_INIT, then what shall
+/// differ: what is 0 is taken from the directory, else as usual.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ramlace_hints {
+    /// sizeof(struct ramlace_hints): which fields the program knows.
+    pub size: usize,
+    /// Bytes of a chunk: a power of two, 65536 to 2^30; usually 2 MiB.
+    pub stripe_unit: u64,
+    /// Number of lanes, which lie on different servers; narrowed when there are fewer; usually
+    /// one for each server.
+    pub width: u32,
+    /// Copies of each chunk.
+    pub copies: u32,
+}
+
+/// A moment, since 1970-01-01 UTC.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ramlace_time {
+    /// Whole seconds, rounded down; negative before 1970.
+    pub seconds: i64,
+    /// Nanoseconds within the second, 0 to 999999999.
+    pub nanoseconds: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// What an inode is and has.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ramlace_stat {
+    /// Bytes of a file or of a link's target; entries of a directory.
+    pub size: u64,
+    /// Number of the inode; unique in its pool, never used again.
+    pub inode: u64,
+    /// Units of 512 bytes that the size takes; holes count as if they were filled.
+    pub blocks: u64,
+    /// Bytes of a chunk; of a directory what its new files inherit, 0: as usual; of a link 0.
+    pub stripe_unit: u64,
+    /// Raised by every truncation of the file.
+    pub generation: u64,
+    /// Type and permissions as in <sys/stat.h>: S_ISREG(mode), S_ISDIR(mode), S_ISLNK(mode).
+    pub mode: u32,
+    /// Entries that lead to it; of a directory 2 and one for each subdirectory.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Number of lanes; of a directory what its new files inherit, 0: as usual; of a link 0.
+    pub width: u32,
+    /// Copies of each chunk; of a directory what its new files inherit, 0: as usual; of a link 0.
+    pub copies: u32,
+    /// Last read. Reads are not counted: when it was created, or set.
+    pub accessed: ramlace_time,
+    /// Last change of content.
+    pub modified: ramlace_time,
+    /// Last change of content or attributes.
+    pub changed: ramlace_time,
+    /// Creation.
+    pub created: ramlace_time,
+    /// 0; room for what comes.
+    pub reserved: [u64; 4],
+}
+
+/// Where the bytes of a file lie, or of the files that are made in a directory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ramlace_layout {
+    /// Bytes of a chunk; 0 (directories only): as usual.
+    pub stripe_unit: u64,
+    /// Number of lanes; 0 (directories only): as usual.
+    pub width: u32,
+    /// Copies of each chunk; 0 (directories only): as usual.
+    pub copies: u32,
+    /// 1: fixed, the layout of a file; 0: what a directory hands down.
+    pub fixed: u32,
+    /// 0; room for what comes.
+    pub reserved: [u32; 7],
+}
+
+/// What a pool holds, over the servers that answered.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ramlace_statfs {
+    /// Bytes lent.
+    pub total_bytes: u64,
+    /// Bytes taken by files and names.
+    pub used_bytes: u64,
+    /// Bytes not taken.
+    pub free_bytes: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Servers that did not answer; what they hold is not in these sums.
+    pub silent_servers: u32,
+    /// Bytes of the longest name.
+    pub name_bytes_max: u32,
+    /// 0; room for what comes.
+    pub reserved: [u64; 4],
+}
+
+/// An entry of a directory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ramlace_entry {
+    /// Number of the inode it leads to.
+    pub inode: u64,
+    /// What that is: S_IFREG, S_IFDIR or S_IFLNK of <sys/stat.h>.
+    pub type_bits: u32,
+    /// Bytes of the name, 1 to 255, without its NUL.
+    pub name_length: u32,
+    /// The name: any bytes but '/' and NUL, in no known encoding; a NUL follows.
+    pub name: [c_char; 256],
+    /// 0; room for what comes.
+    pub reserved: [u64; 2],
+}
+
+fn type_bits(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::File => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+    }
+}
+
+impl From<Timestamp> for ramlace_time {
+    fn from(time: Timestamp) -> ramlace_time {
+        ramlace_time { seconds: time.seconds(), nanoseconds: time.subsecond_nanos(), reserved: 0 }
+    }
+}
+
+impl From<&InodeInfo> for ramlace_stat {
+    fn from(info: &InodeInfo) -> ramlace_stat {
+        let attributes = &info.attributes;
+        let layout = ramlace_layout::from(info);
+        ramlace_stat {
+            size: attributes.size,
+            inode: attributes.inode.0,
+            blocks: if attributes.kind == FileKind::File { attributes.size.div_ceil(512) } else { 0 },
+            stripe_unit: layout.stripe_unit,
+            generation: attributes.generation.0,
+            mode: type_bits(attributes.kind) | u32::from(attributes.mode),
+            links: attributes.links,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            width: layout.width,
+            copies: layout.copies,
+            accessed: attributes.accessed.into(),
+            modified: attributes.modified.into(),
+            changed: attributes.changed.into(),
+            created: attributes.created.into(),
+            reserved: [0; 4],
+        }
+    }
+}
+
+impl From<&InodeInfo> for ramlace_layout {
+    fn from(info: &InodeInfo) -> ramlace_layout {
+        let none = ramlace_layout::default();
+        if let Some(Layout { stripe_unit, width, copies, .. }) = info.layout {
+            return ramlace_layout {
+                stripe_unit,
+                width: width.into(),
+                copies: copies.into(),
+                fixed: 1,
+                ..none
+            };
+        }
+        let LayoutHints { stripe_unit, width, copies } = info.hints;
+        ramlace_layout {
+            stripe_unit: stripe_unit.unwrap_or(0),
+            width: width.unwrap_or(0).into(),
+            copies: copies.unwrap_or(0).into(),
+            ..none
+        }
+    }
+}
+
+impl From<Capacity> for ramlace_statfs {
+    fn from(capacity: Capacity) -> ramlace_statfs {
+        ramlace_statfs {
+            total_bytes: capacity.total_bytes,
+            used_bytes: capacity.used_bytes,
+            free_bytes: capacity.free_bytes,
+            inodes: capacity.inodes,
+            silent_servers: capacity.silent_servers,
+            name_bytes_max: ramlace_base::limits::NAME_BYTES_MAX as u32,
+            reserved: [0; 4],
+        }
+    }
+}
+
+impl From<&DirectoryEntry> for ramlace_entry {
+    fn from(entry: &DirectoryEntry) -> ramlace_entry {
+        let bytes = entry.name.as_bytes();
+        let mut name = [0; 256];
+        for (to, from) in name.iter_mut().zip(bytes) {
+            *to = *from as c_char;
+        }
+        ramlace_entry {
+            inode: entry.inode.0,
+            type_bits: type_bits(entry.kind),
+            name_length: bytes.len() as u32,
+            name,
+            reserved: [0; 2],
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `chown`: changes owner and group in the pool.
+
+use std::ffi::OsString;
+
+use ramlace_base::Error;
+use ramlace_client::Pool;
+use ramlace_wire::FileKind;
+use ramlace_wire::namespace::SetAttributes;
+use serde_json::json;
+
+use crate::failure::{Done, Failure, say};
+use crate::output::Output;
+use crate::owner::Owner;
+use crate::place::Pools;
+use crate::show::escaped;
+use crate::tally::Tally;
+use crate::tree::{Node, Root, Visitor};
+
+const EXAMPLES: &str = "\
+Examples:
+  ramlace chown ada /data/x.npy
+  ramlace chown -R ada:staff /data   with all that is in it, links themselves included
+  ramlace chown :100 /data           the group alone, by its number
+  ramlace chown ada: /data           the user, and the group in which she begins
+
+Names are those that 'getent passwd' and 'getent group' of this machine know; a pool keeps numbers. Digits are
+always a number. Who may give something away is decided by the servers: the super-user of the pool.";
+
+/// Arguments of `chown`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES, disable_help_flag = true)]
+pub struct Args {
+    /// Directories with all that is in them; links are changed themselves
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+
+    /// Change links themselves, not what they lead to
+    #[arg(short = 'h', long)]
+    pub no_dereference: bool,
+
+    /// USER, USER:GROUP, :GROUP or USER: (and the user's own group); names or numbers
+    #[arg(value_name = "USER[:GROUP]", value_parser = Owner::parse)]
+    pub owner: Owner,
+
+    /// What to change: /path or ramlace:/path
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<OsString>,
+
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+}
+
+/// Changes each path; goes on after one that fails.
+pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
+    let json = output.json;
+    let mut work = Work { args, json, tally: Tally::new(json, false), changed: 0, failed: false };
+    let follow = !args.no_dereference && !args.recursive;
+    for path in &args.paths {
+        match Root::find(path, follow, pools) {
+            Ok(root) => root.walk(false, &mut Changing { work: &mut work, pool: &root.pool })?,
+            Err(error) => work.say(&error),
+        }
+    }
+    let Work { changed, failed, .. } = work;
+    if json {
+        output.json(&json!({"changed": changed}))?;
+    }
+    output.flush()?;
+    if failed { Err(Failure::Told) } else { Ok(()) }
+}
+
+struct Work<'a> {
+    args: &'a Args,
+    json: bool,
+    tally: Tally,
+    changed: u64,
+    failed: bool,
+}
+
+impl Work<'_> {
+    fn say(&mut self, error: &Error) {
+        self.failed = true;
+        self.tally.pause(|| say(error, self.json));
+    }
+}
+
+/// The work in one pool.
+struct Changing<'a, 'b> {
+    work: &'a mut Work<'b>,
+    pool: &'a Pool,
+}
+
+impl Changing<'_, '_> {
+    fn change(&mut self, node: &Node<'_>) {
+        let Owner { uid, gid } = self.work.args.owner;
+        let request =
+            SetAttributes { inode: node.inode, mode: None, uid, gid, accessed: None, modified: None };
+        match self.pool.raw().set_attributes(&request) {
+            Ok(_) => self.work.changed += 1,
+            Err(error) => {
+                self.failed(error.context(format_args!("changing the owner of {}", escaped(node.path))))
+            }
+        }
+        let changed = self.work.changed;
+        self.work.tally.add(|| format!("{changed} changed"));
+    }
+}
+
+impl Visitor for Changing<'_, '_> {
+    /// A directory that is entered is given away after what is in it, while it may still be looked into.
+    fn enter(&mut self, node: &Node<'_>) -> Done<bool> {
+        let enters = self.work.args.recursive && node.kind == FileKind::Directory;
+        if !enters {
+            self.change(node);
+        }
+        Ok(enters)
+    }
+
+    fn leave(&mut self, node: &Node<'_>) -> Done {
+        self.change(node);
+        Ok(())
+    }
+
+    fn failed(&mut self, error: Error) {
+        self.work.say(&error);
+    }
+}

@@ -1,0 +1,145 @@
+//! `down` of a pool that runs on several machines.
+
+use std::time::Duration;
+
+use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_client::{PoolDirectory, PoolFile, PoolFileHosts};
+use serde_json::{Value, json};
+
+use super::up_hosts::listed;
+use super::up_report::option_for;
+use crate::agent_protocol::SecretText;
+use crate::failure::{Done, Failure};
+use crate::hosts_stop::{HostStopped, StopHosts};
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+use crate::remote::Transport;
+
+/// On a host of a pool that another machine has started: what to do instead.
+pub fn refuse_here(file: &PoolFile, hosts: &PoolFileHosts, here: &str) -> Error {
+    let named = option_for(&file.name);
+    Error::new(
+        ErrorKind::NotPermitted,
+        format!(
+            "pool '{}' runs on {} and was started from {}: 'ramlace down{named}' there stops all of it; \
+             'ramlace down --force{named}' here stops the servers of {here} alone, and what they hold is lost",
+            file.name,
+            listed(&hosts.hosts),
+            hosts.started_from
+        ),
+    )
+}
+
+/// Stops every host. The directory goes when all have answered, or when it shall be forgotten.
+pub fn run(
+    directory: &PoolDirectory,
+    file: &PoolFile,
+    hosts: &PoolFileHosts,
+    force: bool,
+    patience: Duration,
+    output: &mut Output,
+) -> Done {
+    let interrupt = Interrupt::catch()?;
+    let stop = StopHosts {
+        pool: directory.name(),
+        secret: SecretText(directory.read_secret()?.to_hex()),
+        transport: &Transport {
+            words: hosts.transport.clone(),
+            remote_command: hosts.remote_command.clone(),
+        },
+        force,
+        patience,
+        json: output.json,
+    };
+    let stopped = stop.run(&hosts.hosts, &interrupt);
+    let failed = stopped.iter().any(|one| one.outcome.is_err());
+    if force || !failed {
+        directory.remove()?;
+    }
+    for note in stopped.iter().flat_map(|one| notes(one, file)) {
+        output.note(note);
+    }
+    report(&stopped, file, failed, force, output)?;
+    output.flush()?;
+    if failed && !force { Err(Failure::Told) } else { Ok(()) }
+}
+
+/// How many servers a host was given.
+fn given(file: &PoolFile, host: &str) -> usize {
+    file.servers.iter().filter(|server| server.host.as_deref() == Some(host)).count()
+}
+
+fn notes(stopped: &HostStopped, file: &PoolFile) -> Vec<String> {
+    let host = &stopped.host;
+    match &stopped.outcome {
+        Err(error) => {
+            let named = option_for(&file.name);
+            vec![
+                error.message().to_owned(),
+                format!(
+                    "servers may still run on {host}; to stop them by hand, run there: ramlace down --force{named}"
+                ),
+            ]
+        }
+        Ok((servers, notes)) => {
+            let mut notes: Vec<String> = notes.iter().map(|note| format!("host {host}: {note}")).collect();
+            let given = given(file, host);
+            if *servers < given {
+                notes.push(format!("host {host}: {servers} of its {given} servers were still running"));
+            }
+            notes
+        }
+    }
+}
+
+fn report(stopped: &[HostStopped], file: &PoolFile, failed: bool, force: bool, output: &mut Output) -> Done {
+    let running: usize = stopped.iter().filter_map(|one| one.outcome.as_ref().ok()).map(|(n, _)| n).sum();
+    if output.json {
+        return output.json(&json!({
+            "pool": file.name, "servers": running, "down": !failed, "forgotten": failed && force,
+            "notes": stopped.iter().flat_map(|one| notes(one, file)).collect::<Vec<_>>(),
+            "hosts": stopped.iter().map(host_json).collect::<Vec<_>>(),
+        }));
+    }
+    if !failed {
+        return output.line(format_args!("Pool '{}' is down on {}.", file.name, listed_all(stopped)));
+    }
+    let silent: Vec<String> =
+        stopped.iter().filter(|one| one.outcome.is_err()).map(|one| one.host.clone()).collect();
+    let named = option_for(&file.name);
+    if force {
+        return output.line(format_args!(
+            "Pool '{}' is forgotten here; {} may still run it.",
+            file.name,
+            listed(&silent)
+        ));
+    }
+    output.note(format_args!(
+        "pool '{}' is not down: {} of {} hosts did not answer; repeat 'ramlace down{named}' when they can be reached, \
+         or forget them with 'ramlace down --force{named}'",
+        file.name,
+        silent.len(),
+        stopped.len()
+    ));
+    Ok(())
+}
+
+fn listed_all(stopped: &[HostStopped]) -> String {
+    listed(&stopped.iter().map(|one| one.host.clone()).collect::<Vec<_>>())
+}
+
+fn host_json(stopped: &HostStopped) -> Value {
+    match &stopped.outcome {
+        Ok((servers, _)) => json!({"host": stopped.host, "stopped": true, "servers": servers}),
+        Err(error) => json!({"host": stopped.host, "stopped": false, "error": error.message()}),
+    }
+}
+
+/// What pool.json says of several machines, if it does; a damaged file says nothing.
+pub fn hosts_of(directory: &PoolDirectory) -> Result<Option<(PoolFile, PoolFileHosts)>> {
+    match directory.read_pool_file() {
+        Ok(file) => Ok(file.hosts.clone().map(|hosts| (file, hosts))),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

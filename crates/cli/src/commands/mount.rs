@@ -1,0 +1,149 @@
+//! `mount`: the pool as a directory.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_mount::{Mount, MountOptions};
+use serde_json::json;
+
+use crate::failure::Done;
+use crate::mounting::{MOUNTED, Record, source_of, start, tell_failure};
+use crate::output::Output;
+use crate::place::connect_options;
+
+const EXAMPLES: &str = "\
+Examples:
+  ramlace mount /mnt/pool                      the default pool; any program can use what is there
+  ramlace mount --pool lab ~/lab               the pool 'lab'
+  ramlace mount --pool node0:7000 ~/lab        a pool that lives elsewhere (RAMLACE_SECRET_FILE names its secret)
+  ramlace unmount /mnt/pool
+
+Programs may map files for writing and share the memory. What a program has stored is there for other
+machines after msync, fsync or close; `ramlace refresh FILE` brings what others have published into live mappings.";
+
+/// Arguments of `mount`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// An empty directory
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+
+    /// Refuse everything that changes the pool
+    #[arg(long)]
+    pub read_only: bool,
+
+    /// Stay in the foreground; SIGTERM or Ctrl-C unmounts
+    #[arg(long)]
+    pub foreground: bool,
+
+    /// What `mount` starts: says on standard output how it went, then leaves the terminal.
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    pub daemon: bool,
+}
+
+/// Mounts and comes back, or serves.
+pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
+    if args.daemon {
+        return Ok(run_daemon(args, named)?);
+    }
+    let directory = absolute(&args.directory)?;
+    if args.foreground {
+        let mount = prepare(args, &directory, named)?;
+        let _record = Record::write(named, mount.mount_point())?;
+        output.note(format!("mounted on {}; Ctrl-C unmounts", directory.display()));
+        return Ok(mount.run().map(drop)?);
+    }
+    start(&directory, named, args.read_only)?;
+    tell(&directory, named, output)
+}
+
+/// Says what is mounted now.
+fn tell(directory: &Path, named: Option<&str>, output: &mut Output) -> Done {
+    let source = source_of(named);
+    if output.json {
+        return output
+            .json(&json!({"source": source, "directory": directory.to_string_lossy(), "mounted": true}));
+    }
+    output.line(format_args!(
+        "{source} is mounted on {}; 'ramlace unmount {}' takes it away.",
+        directory.display(),
+        directory.display()
+    ))
+}
+
+/// The directory without links and dots, because a daemon has another working directory. A mount
+/// whose daemon has died answers nothing but ENOTCONN.
+pub fn absolute(directory: &Path) -> Result<PathBuf> {
+    fs::canonicalize(directory).map_err(|error| match error.raw_os_error() {
+        // ENOTCONN
+        Some(107) => Error::new(
+            ErrorKind::Busy,
+            format!(
+                "the process that served the mount on {} has died; 'ramlace unmount {}' clears it away",
+                directory.display(),
+                directory.display()
+            ),
+        ),
+        Some(2) => Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "{} does not exist; make it with 'mkdir -p {}'",
+                directory.display(),
+                directory.display()
+            ),
+        ),
+        _ => Error::from_io(&error, format!("looking at {}", directory.display())),
+    })
+}
+
+/// Signals first, for threads inherit how they are treated; then the pool, then the mount.
+fn prepare(args: &Args, directory: &Path, named: Option<&str>) -> Result<Mount> {
+    // A daemon with many files open needs more descriptors than a shell's programs get.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let _ = rustix::process::setrlimit(
+        rustix::process::Resource::Nofile,
+        rustix::process::Rlimit { current: limit.maximum, ..limit },
+    );
+    let place = directory.to_owned();
+    ramlace_mount::on_ending(move |count| end(&place, count))?;
+    let mut connect = connect_options(named);
+    connect.label = format!("mount {}", directory.display());
+    let options = MountOptions {
+        directory: directory.to_owned(),
+        connect,
+        source: source_of(named),
+        read_only: args.read_only,
+    };
+    Mount::new(&options)
+}
+
+/// Asked to end: programs that use the mount keep what they have open, until they are asked twice.
+fn end(directory: &Path, count: u32) {
+    if count > 1 {
+        std::process::exit(1);
+    }
+    let unmounted =
+        ramlace_mount::unmount(directory, false).or_else(|_| ramlace_mount::unmount(directory, true));
+    if let Err(error) = unmounted {
+        eprintln!("ramlace: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn run_daemon(args: &Args, named: Option<&str>) -> Result<()> {
+    // A process that `mount` started leads no group yet; where it does, it is nobody's child to begin with.
+    let _ = rustix::process::setsid();
+    let mounted = prepare(args, &args.directory, named)
+        .and_then(|mount| Record::write(named, mount.mount_point()).map(|record| (mount, record)));
+    let text = match &mounted {
+        Ok(_) => format!("{MOUNTED}\n"),
+        Err(error) => tell_failure(error),
+    };
+    // Whoever started the daemon may have gone; the mount is there all the same.
+    let _ = std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush());
+    let (mount, _record) = mounted?;
+    mount.run().map(drop)
+}

@@ -1,0 +1,72 @@
+//! Stops the servers of a pool on all its hosts, through the transport.
+
+use std::time::Duration;
+
+use ramlace_base::{Error, Result};
+
+use crate::agent_protocol::{Answer, Order, SecretText};
+use crate::crew::Crew;
+use crate::interrupt::Interrupt;
+use crate::remote::Transport;
+
+/// What came of one host.
+#[derive(Debug)]
+pub struct HostStopped {
+    /// Its name.
+    pub host: String,
+    /// How many servers were running there and what was odd, or why it is not known.
+    pub outcome: Result<(usize, Vec<String>)>,
+}
+
+/// How the hosts of a pool are reached.
+pub struct StopHosts<'a> {
+    /// The pool's name.
+    pub pool: &'a str,
+    /// Its secret, in hexadecimal digits.
+    pub secret: SecretText,
+    /// The transport.
+    pub transport: &'a Transport,
+    /// Take mounts from programs that use them.
+    pub force: bool,
+    /// How long a host may take to answer.
+    pub patience: Duration,
+    /// Say nothing on the way.
+    pub json: bool,
+}
+
+impl StopHosts<'_> {
+    /// Tells every host, whatever becomes of the others.
+    pub fn run(&self, hosts: &[String], interrupt: &Interrupt) -> Vec<HostStopped> {
+        let (mut crew, failed) = Crew::gather(self.transport, hosts, self.patience, interrupt, self.json);
+        let mut stopped: Vec<HostStopped> =
+            failed.into_iter().map(|(host, error)| HostStopped { host, outcome: Err(error) }).collect();
+        let mut told = Vec::new();
+        for (index, hello) in crew.listen("reaching", (0..crew.len()).collect(), false) {
+            match hello {
+                Ok(_) => told.push(index),
+                Err(error) => {
+                    stopped.push(HostStopped { host: crew.host(index).to_owned(), outcome: Err(error) });
+                }
+            }
+        }
+        let order =
+            || Order::Stop { pool: self.pool.to_owned(), secret: self.secret.clone(), force: self.force };
+        let told = crew.tell(told.into_iter().map(|index| (index, order())).collect::<Vec<_>>());
+        for (index, answer) in crew.listen("stopping", told, false) {
+            let outcome = answer.and_then(|answer| match answer {
+                Answer::Stopped { servers, notes } => Ok((servers, notes)),
+                other => Err(unexpected(crew.host(index), &other)),
+            });
+            stopped.push(HostStopped { host: crew.host(index).to_owned(), outcome });
+        }
+        crew.end();
+        stopped.sort_by_key(|one| hosts.iter().position(|host| *host == one.host));
+        stopped
+    }
+}
+
+/// An answer to another order than the one that was given.
+pub fn unexpected(host: &str, answer: &Answer) -> Error {
+    let text = format!("host {host}: an answer that does not belong to the order: {answer:?}");
+    Error::new(ramlace_base::ErrorKind::Protocol, text)
+}

@@ -1,0 +1,95 @@
+//! Ctrl-C, SIGTERM and SIGHUP as a descriptor that becomes readable, so that what was begun can be undone.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use ramlace_base::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// The pipe that the handler writes into; -1 while nobody listens.
+static PIPE: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn tell(_: libc::c_int) {
+    let pipe = PIPE.load(Ordering::Acquire);
+    if pipe >= 0 {
+        // SAFETY: write and the thread's errno may be used in a handler; the byte is static, and the
+        // descriptor stays open for as long as its number stands in PIPE.
+        unsafe {
+            let errno = libc::__errno_location();
+            let before = *errno;
+            libc::write(pipe, b"!".as_ptr().cast(), 1);
+            *errno = before;
+        }
+    }
+}
+
+/// While it lives, the signals end nothing: they are told. Afterwards they mean what they did before.
+#[derive(Debug)]
+pub struct Interrupt {
+    read: OwnedFd,
+    _write: OwnedFd,
+    before: Vec<(libc::c_int, libc::sighandler_t)>,
+}
+
+impl Interrupt {
+    /// Begins to catch them. One at a time; a signal that is ignored (`nohup`) stays ignored.
+    pub fn catch() -> Result<Interrupt> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+            .map_err(|errno| Error::from_io(&errno.into(), "making a pipe"))?;
+        let former = PIPE.swap(write.as_raw_fd(), Ordering::AcqRel);
+        assert_eq!(former, -1, "signals are caught in one place at a time");
+        let mut before = Vec::new();
+        for signal in SIGNALS {
+            // SAFETY: the handler does nothing but write to a pipe, which is allowed in one.
+            let old = unsafe { libc::signal(signal, tell as *const () as libc::sighandler_t) };
+            if old == libc::SIG_IGN {
+                // SAFETY: ignoring is what was in force a moment ago.
+                unsafe { libc::signal(signal, libc::SIG_IGN) };
+            } else {
+                before.push((signal, old));
+            }
+        }
+        Ok(Interrupt { read, _write: write, before })
+    }
+
+    /// Readable once a signal has come; it stays readable.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.read.as_fd()
+    }
+
+    /// Whether a signal has come.
+    pub fn came(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut [PollFd::new(&self.read, PollFlags::IN)], Some(&now)), Ok(1..))
+    }
+}
+
+impl Drop for Interrupt {
+    fn drop(&mut self) {
+        for (signal, old) in &self.before {
+            // SAFETY: what is put back is what the system gave out as the handler before.
+            unsafe { libc::signal(*signal, *old) };
+        }
+        PIPE.store(-1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_told_and_ends_nothing() {
+        let interrupt = Interrupt::catch().unwrap();
+        assert!(!interrupt.came());
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+        // Another thread of the tests may be the one that takes the signal, a moment later.
+        let timeout = Timespec { tv_sec: 30, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&interrupt.fd(), PollFlags::IN)], Some(&timeout)).unwrap();
+        assert!(interrupt.came() && interrupt.came());
+    }
+}

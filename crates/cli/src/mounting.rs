@@ -1,0 +1,187 @@
+//! Mounts of pools on this machine: the daemon that serves one, and who uses one.
+
+use std::fs::{self, OpenOptions};
+use std::io::{PipeReader, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_client::{POOL_DEFAULT, PoolDirectory, SECRET_FILE_VARIABLE, pool_name, runtime_directory};
+use ramlace_mount::MountPoint;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long a daemon may take to connect and to mount.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The word with which the daemon says that the directory is mounted.
+pub const MOUNTED: &str = "mounted";
+/// Bytes of what a daemon says that are read, at most.
+const TOLD_BYTES_MAX: usize = 64 << 10;
+
+/// What `mount` and `df` show for a pool: its locator without a path.
+pub fn source_of(named: Option<&str>) -> String {
+    match named {
+        Some(address) if address.contains(':') => format!("ramlace://{address}"),
+        named => format!("ramlace:{}", named.unwrap_or(POOL_DEFAULT)),
+    }
+}
+
+/// The mounts of this very pool of this machine, as this process sees them: others may have a pool of the same name.
+pub fn mounts_of(pool: &str) -> Result<Vec<MountPoint>> {
+    let directory = PoolDirectory::locate(pool)?;
+    let is_its = |mount: &MountPoint| {
+        fs::read(record_path(&directory, mount)).is_ok_and(|dir| dir == mount.dir.as_os_str().as_bytes())
+    };
+    Ok(ramlace_mount::mounts()?.into_iter().filter(is_its).collect())
+}
+
+/// The note of a mount in its pool's directory, for as long as its daemon lives.
+pub struct Record(PathBuf);
+
+impl Record {
+    /// Notes a mount of a pool of this machine; a pool that lives elsewhere has no directory here.
+    pub fn write(named: Option<&str>, mount: &MountPoint) -> Result<Option<Record>> {
+        if named.is_some_and(|named| named.contains(':')) {
+            return Ok(None);
+        }
+        let path = record_path(&PoolDirectory::locate(&pool_name(named))?, mount);
+        fs::write(&path, mount.dir.as_os_str().as_bytes())
+            .map_err(|error| Error::from_io(&error, format!("writing {}", path.display())))?;
+        Ok(Some(Record(path)))
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        // Gone with the whole directory when the pool went first.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn record_path(directory: &PoolDirectory, mount: &MountPoint) -> PathBuf {
+    let (major, minor) = mount.device;
+    directory.path().join(format!("mount-{major}-{minor}"))
+}
+
+/// Starts a daemon that mounts the pool on `directory`, and waits until it has.
+pub fn start(directory: &Path, named: Option<&str>, read_only: bool) -> Result<()> {
+    let log = log_path(directory)?;
+    let doing = |error: std::io::Error| Error::from_io(&error, "starting the mount's daemon");
+    let output = OpenOptions::new().append(true).create(true).mode(0o600).open(&log);
+    let output = output.map_err(|error| Error::from_io(&error, format!("opening {}", log.display())))?;
+    crate::ready::keep_descriptors_here();
+    let (told, tell) = std::io::pipe().map_err(doing)?;
+    let mut command = Command::new(std::env::current_exe().map_err(doing)?);
+    command.args(["mount", "--daemon"]);
+    if let Some(named) = named {
+        command.args(["--pool", named]);
+    }
+    if read_only {
+        command.arg("--read-only");
+    }
+    if let Some(secret) = std::env::var_os(SECRET_FILE_VARIABLE).filter(|path| !path.is_empty()) {
+        // The daemon has another working directory.
+        command.env(SECRET_FILE_VARIABLE, std::path::absolute(secret).map_err(doing)?);
+    }
+    command.arg("--").arg(directory).current_dir("/").stdin(Stdio::null()).stdout(tell).stderr(output);
+    let mut daemon = command.spawn().map_err(doing)?;
+    // The command has a copy of the pipe's other end; without it, the daemon's end is the pipe's end.
+    drop(command);
+    match listen(told) {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            // It has failed or hangs; either way it must not mount later, when nobody expects it.
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+            Err(error.context(format!("mounting on {}", directory.display())))
+        }
+    }
+}
+
+/// Waits for the daemon's word.
+fn listen(mut told: PipeReader) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    let mut heard = Vec::new();
+    loop {
+        wait_readable(&told, end)?;
+        let mut bytes = [0; 4096];
+        let count =
+            told.read(&mut bytes).map_err(|error| Error::from_io(&error, "listening to the daemon"))?;
+        heard.extend_from_slice(&bytes[..count]);
+        if heard.ends_with(b"\n") || count == 0 || heard.len() > TOLD_BYTES_MAX {
+            return understand(&heard);
+        }
+    }
+}
+
+fn wait_readable(told: &PipeReader, end: Instant) -> Result<()> {
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).expect("some seconds fit");
+        match poll(&mut [PollFd::new(told, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return Err(Error::new(ErrorKind::TimedOut, "the daemon was not ready in time")),
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(errno) => return Err(Error::from_io(&errno.into(), "waiting for the daemon")),
+        }
+    }
+}
+
+/// `mounted`, or a number of a kind and a sentence, as [`tell_failure`] writes them.
+fn understand(heard: &[u8]) -> Result<()> {
+    let text = String::from_utf8_lossy(heard);
+    let text = text.trim_end_matches('\n');
+    if text == MOUNTED {
+        return Ok(());
+    }
+    let (number, sentence) = text.split_once(' ').unwrap_or((text, ""));
+    let kind = number.parse().ok().and_then(ErrorKind::from_number);
+    match kind {
+        Some(kind) if !sentence.is_empty() => Err(Error::new(kind, sentence)),
+        _ => Err(Error::new(
+            ErrorKind::Fatal,
+            format!("its daemon ended without a word that makes sense: '{text}'"),
+        )),
+    }
+}
+
+/// What a daemon says when it could not mount.
+pub fn tell_failure(error: &Error) -> String {
+    format!("{} {}\n", error.kind().number(), error.message().replace('\n', " "))
+}
+
+/// Where the daemon for a directory writes what goes wrong; outlives the pool.
+pub fn log_path(directory: &Path) -> Result<PathBuf> {
+    let logs = runtime_directory()?.join(".mounts");
+    fs::create_dir_all(&logs)
+        .map_err(|error| Error::from_io(&error, format!("making {}", logs.display())))?;
+    // A path has no NUL and a name no slash; what is left of a very long path tells it apart.
+    let name = directory.to_string_lossy().replace('/', "%");
+    let start = name.len().saturating_sub(200);
+    let name = name.get(start..).unwrap_or("mount");
+    Ok(logs.join(format!("{name}.log")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_daemon_says_is_understood() {
+        assert!(understand(b"mounted\n").is_ok());
+        let error = Error::new(ErrorKind::NotFound, "no pool\nhere");
+        assert_eq!(understand(tell_failure(&error).as_bytes()).unwrap_err().kind(), ErrorKind::NotFound);
+        for nonsense in [&b""[..], b"mount", b"9", b"99999 x", b"\xff\xfe\n"] {
+            assert_eq!(understand(nonsense).unwrap_err().kind(), ErrorKind::Fatal, "{nonsense:?}");
+        }
+    }
+
+    #[test]
+    fn sources_are_locators() {
+        assert_eq!(source_of(None), "ramlace:default");
+        assert_eq!(source_of(Some("lab")), "ramlace:lab");
+        assert_eq!(source_of(Some("node:7000")), "ramlace://node:7000");
+    }
+}

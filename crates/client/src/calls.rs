@@ -1,0 +1,236 @@
+//! Calls that survive a lost connection, with one effect.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, Slot};
+use ramlace_transport::blocking::Received;
+use ramlace_wire::{ClusterMap, Request};
+
+use crate::backoff::Backoff;
+use crate::lines::{Line, Server, Unanswered};
+use crate::sequences::Ticket;
+use crate::session::Session;
+
+/// What to do when a server answers Retry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnRetry {
+    /// Ask again after a pause.
+    Repeat,
+    /// Tell the caller: what it believes of the file is outdated.
+    Tell,
+}
+
+/// A request with all that goes with it.
+pub(crate) struct Call<'a, R> {
+    pub(crate) slot: Slot,
+    pub(crate) request: &'a R,
+    pub(crate) ticket: Option<&'a Ticket<'a>>,
+    pub(crate) data: &'a [IoSlice<'a>],
+    pub(crate) on_retry: OnRetry,
+    /// Only a connection on which descriptors travel will do.
+    pub(crate) local_only: bool,
+    pub(crate) deadline: Instant,
+}
+
+impl Session {
+    /// Asks the server of a slot; nothing is changed.
+    pub(crate) fn ask<R: Request>(
+        self: &Arc<Session>,
+        slot: Slot,
+        request: &R,
+        deadline: Instant,
+    ) -> Result<R::Reply> {
+        self.plain_call(slot, request, None, OnRetry::Repeat, deadline)
+    }
+
+    /// Changes something in a slot, exactly once.
+    pub(crate) fn change<R: Request>(
+        self: &Arc<Session>,
+        slot: Slot,
+        request: &R,
+        deadline: Instant,
+    ) -> Result<R::Reply> {
+        let ticket = self.sequences.take(slot, deadline)?;
+        self.plain_call(slot, request, Some(&ticket), OnRetry::Repeat, deadline)
+    }
+
+    /// The same for a change that depends on the file's generation: Retry goes to the caller.
+    pub(crate) fn change_lane<R: Request>(
+        self: &Arc<Session>,
+        slot: Slot,
+        request: &R,
+        deadline: Instant,
+    ) -> Result<R::Reply> {
+        let ticket = self.sequences.take(slot, deadline)?;
+        self.plain_call(slot, request, Some(&ticket), OnRetry::Tell, deadline)
+    }
+
+    fn plain_call<R: Request>(
+        self: &Arc<Session>,
+        slot: Slot,
+        request: &R,
+        ticket: Option<&Ticket<'_>>,
+        on_retry: OnRetry,
+        deadline: Instant,
+    ) -> Result<R::Reply> {
+        let call = Call { slot, request, ticket, data: &[], on_retry, local_only: false, deadline };
+        self.call(&call, |_, received| reply_without_data(received))
+    }
+
+    /// Sends a request until it is answered or its deadline has passed; `finish` takes the
+    /// reply, and its data from the line.
+    pub(crate) fn call<R: Request, T>(
+        self: &Arc<Session>,
+        call: &Call<'_, R>,
+        mut finish: impl FnMut(&mut Line, Received<R::Reply>) -> std::result::Result<T, Unanswered>,
+    ) -> Result<T> {
+        let mut backoff = Backoff::new(call.deadline);
+        loop {
+            let map = self.map()?;
+            let server = self.server_of(&map, call.slot)?;
+            let unanswered = match self.attempt(&server, &map, call, &mut finish) {
+                Ok(reply) => return Ok(reply),
+                Err(unanswered) => unanswered,
+            };
+            if unanswered.error.kind() == ErrorKind::Retry && call.on_retry == OnRetry::Tell {
+                return Err(unanswered.error);
+            }
+            let error = self.settle_failure(&server, map.epoch, unanswered, call.deadline)?;
+            backoff.pause_after(error)?;
+        }
+    }
+
+    fn attempt<R: Request, T>(
+        &self,
+        server: &Arc<Server>,
+        map: &ClusterMap,
+        call: &Call<'_, R>,
+        finish: &mut impl FnMut(&mut Line, Received<R::Reply>) -> std::result::Result<T, Unanswered>,
+    ) -> std::result::Result<T, Unanswered> {
+        let mut line = self.line(server, call.deadline)?;
+        if call.local_only && !line.is_local() {
+            return Err(Unanswered::told(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} is not reached through this machine's memory", server.id),
+            )));
+        }
+        let header = self.header(R::KIND, call.ticket, call.deadline, map.epoch);
+        line.send(header, call.request, call.data, call.deadline).map_err(Unanswered::lost)?;
+        let received = match call.ticket {
+            Some(_) => line.receive_change::<R>(header.call, call.deadline)?,
+            None => line.receive::<R>(header.call, call.deadline)?,
+        };
+        let finished = finish(&mut line, received)?;
+        server.note_answer(true);
+        Ok(finished)
+    }
+
+    /// Says whether a failure is worth another attempt, and does what makes one promising: `Ok`
+    /// brings the error to fail with when there is no time for it. `epoch` is that of the map by
+    /// which the server was asked.
+    pub(crate) fn settle_failure(
+        self: &Arc<Session>,
+        server: &Arc<Server>,
+        epoch: Epoch,
+        unanswered: Unanswered,
+        deadline: Instant,
+    ) -> Result<Error> {
+        let Unanswered { error, map, told, hopeless } = unanswered;
+        if let Some(map) = map {
+            self.adopt_map(*map)?;
+        } else if error.kind() == ErrorKind::Moved {
+            self.refresh_map(deadline)?;
+        }
+        if !told {
+            server.note_answer(false);
+            server.drop_idle();
+            if error.kind() == ErrorKind::TimedOut || Backoff::is_over(deadline) {
+                server.give_up();
+            }
+            if error.kind() == ErrorKind::HostDown {
+                // Its slots may have gone to others, or it may have come back elsewhere.
+                let silent = Some(server.id).filter(|_| hopeless);
+                let newest = self.refresh_map_without(silent, deadline)?;
+                if hopeless && newest.epoch == epoch {
+                    return Err(name_server(server, &error));
+                }
+            }
+        }
+        if told && error.kind() == ErrorKind::Stale {
+            self.confirm(server)?;
+        }
+        let named = if told { error } else { name_server(server, &error) };
+        match named.kind() {
+            ErrorKind::HostDown | ErrorKind::Retry | ErrorKind::Moved => Ok(named),
+            _ => Err(named),
+        }
+    }
+
+    /// Asks one server, whatever its slots.
+    pub(crate) fn ask_server<R: Request>(
+        self: &Arc<Session>,
+        server: ServerId,
+        request: &R,
+        deadline: Instant,
+    ) -> Result<R::Reply> {
+        self.map()?;
+        let server = self.server(server)?;
+        let mut backoff = Backoff::new(deadline);
+        let mut silences = 0;
+        loop {
+            match self.try_server(&server, request, deadline) {
+                Err(error) if error.kind() == ErrorKind::Retry => backoff.pause_after(error)?,
+                // The idle connections may all be of its last life: the second try is new.
+                Err(error) if error.kind() == ErrorKind::HostDown && silences == 0 => silences += 1,
+                Err(error) if error.kind() == ErrorKind::HostDown => {
+                    return Err(name_server(&server, &error));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// One attempt, whatever comes of it.
+    pub(crate) fn try_server<R: Request>(
+        &self,
+        server: &Arc<Server>,
+        request: &R,
+        deadline: Instant,
+    ) -> Result<R::Reply> {
+        let epoch = self.known_map().map_or(Epoch(0), |map| map.epoch);
+        let asked = self.line(server, deadline).and_then(|mut line| {
+            let header = self.header(R::KIND, None, deadline, epoch);
+            line.send(header, request, &[], deadline).map_err(Unanswered::lost)?;
+            line.receive::<R>(header.call, deadline).and_then(reply_without_data)
+        });
+        asked.map_err(|unanswered| {
+            if !unanswered.told {
+                server.drop_idle();
+            }
+            unanswered.error
+        })
+    }
+}
+
+fn reply_without_data<T>(received: Received<T>) -> std::result::Result<T, Unanswered> {
+    if received.data_bytes > 0 {
+        let error = Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for");
+        return Err(Unanswered::lost(error));
+    }
+    Ok(received.reply)
+}
+
+/// Tells a failure with the server's number and address, and what to do next.
+pub(crate) fn name_server(server: &Server, error: &Error) -> Error {
+    let entry = server.entry();
+    let next = match error.kind() {
+        ErrorKind::HostDown | ErrorKind::TimedOut => "; 'ramlace status' shows which servers answer",
+        _ => "",
+    };
+    Error::new(
+        error.kind(),
+        format!("{} at {} does not answer: {}{next}", server.id, entry.tcp, error.message()),
+    )
+}

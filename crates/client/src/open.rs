@@ -1,0 +1,179 @@
+//! Opening files: what for, what to make when there is none, and where its bytes shall lie.
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_wire::namespace::{Create, Open, Opened};
+use ramlace_wire::{FileAttributes, FileKind, LayoutHints};
+
+use crate::Pool;
+use crate::backoff::Backoff;
+use crate::file::File;
+use crate::locator::ShownPath;
+use crate::path::{LastLink, Place, resolve};
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Reading.
+    pub read: bool,
+    /// Writing.
+    pub write: bool,
+}
+
+/// How [`Pool::open`] opens a file. The default opens nothing: set `read` or `write`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Open for reading.
+    pub read: bool,
+    /// Open for writing.
+    pub write: bool,
+    /// Create the file when it is not there. A new file is opened as wished, whatever `mode` says.
+    pub create: bool,
+    /// With `create`: fail when the name is taken.
+    pub exclusive: bool,
+    /// Cut the file to nothing; needs `write`.
+    pub truncate: bool,
+    /// Every write goes to the end, whatever its offset; implies `write`.
+    pub append: bool,
+    /// Permission bits of a new file, after the caller's umask.
+    pub mode: u16,
+    /// Where the bytes of a new file shall lie.
+    pub hints: LayoutHints,
+    /// Named bytes of a new file.
+    pub named: FileAttributes,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            read: false,
+            write: false,
+            create: false,
+            exclusive: false,
+            truncate: false,
+            append: false,
+            mode: 0o644,
+            hints: LayoutHints::default(),
+            named: FileAttributes::new(),
+        }
+    }
+}
+
+impl OpenOptions {
+    /// For reading.
+    #[must_use]
+    pub fn reading() -> OpenOptions {
+        OpenOptions { read: true, ..OpenOptions::default() }
+    }
+
+    /// For reading and writing, created when missing.
+    #[must_use]
+    pub fn creating() -> OpenOptions {
+        OpenOptions { read: true, write: true, create: true, ..OpenOptions::default() }
+    }
+
+    fn rights(&self) -> Result<Rights> {
+        let rights = Rights { read: self.read, write: self.write || self.append };
+        if !rights.read && !rights.write {
+            return Err(Error::new(ErrorKind::Invalid, "a file is opened for reading, for writing, or both"));
+        }
+        if !rights.write && self.truncate {
+            return Err(Error::new(ErrorKind::Invalid, "truncating needs a file open for writing"));
+        }
+        Ok(rights)
+    }
+}
+
+impl File {
+    /// Opens, or creates, a file; a new one gets a stripe unit of `unit_min` bytes at least.
+    pub(crate) fn open(pool: &Pool, path: &[u8], options: &OpenOptions, unit_min: u64) -> Result<File> {
+        let tell = |error: Error| error.context(ShownPath(path));
+        let rights = options.rights().map_err(tell)?;
+        let mut backoff = Backoff::new(pool.session()?.deadline());
+        let (mut file, opened) = loop {
+            match File::open_once(pool, path, options, rights, unit_min) {
+                // The entry went, or came, between the lookup and the open.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Stale | ErrorKind::Retry)
+                        && !pool.session()?.is_ended()
+                        && backoff.pause().is_ok() => {}
+                other => break other.map_err(tell)?,
+            }
+        };
+        file.path = path.to_vec();
+        file.append = options.append;
+        if options.truncate && !opened.created && opened.info.attributes.size > 0 {
+            file.truncate(0)?;
+        }
+        Ok(file)
+    }
+
+    fn open_once(
+        pool: &Pool,
+        path: &[u8],
+        options: &OpenOptions,
+        rights: Rights,
+        unit_min: u64,
+    ) -> Result<(File, Opened)> {
+        // O_EXCL does not follow a link at the end; everything else does.
+        let last = if options.create && options.exclusive { LastLink::Keep } else { LastLink::Follow };
+        let raw = pool.raw();
+        match resolve(&raw, path, last)? {
+            Place::Directory(_) => Err(Error::new(ErrorKind::IsDirectory, "it is a directory")),
+            Place::Entry { found: Some(_), .. } if options.create && options.exclusive => {
+                Err(Error::new(ErrorKind::Exists, "it is there already"))
+            }
+            Place::Entry { found: Some(found), .. } => match found.kind {
+                FileKind::Directory => Err(Error::new(ErrorKind::IsDirectory, "it is a directory")),
+                _ => File::open_inode(pool, found.inode, rights),
+            },
+            Place::Entry { found: None, slash: true, .. } => {
+                Err(Error::new(ErrorKind::IsDirectory, "a path that ends with a slash names no file"))
+            }
+            Place::Entry { parent, name, found: None, .. } if options.create => {
+                let mut layout = raw.choose_layout(parent, &name, options.hints)?;
+                layout.stripe_unit = layout.stripe_unit.max(unit_min);
+                let request = Create {
+                    parent,
+                    name,
+                    mode: options.mode,
+                    exclusive: options.exclusive,
+                    read: rights.read,
+                    write: rights.write,
+                    layout,
+                    named: options.named.clone(),
+                };
+                raw.create(&request)
+            }
+            Place::Entry { found: None, .. } => Err(Error::new(ErrorKind::NotFound, "it does not exist")),
+        }
+    }
+
+    pub(crate) fn create(pool: &Pool, request: &Create) -> Result<(File, Opened)> {
+        let session = pool.session()?;
+        let rights = Rights { read: request.read, write: request.write };
+        let opened = match session.change(request.parent.slot(), request, session.deadline()) {
+            // It is there, and lives elsewhere: a name keeps its inode's number when it moves.
+            Err(error) if error.kind() == ErrorKind::Exists && !request.exclusive => {
+                let found = pool.raw().lookup(request.parent, &request.name).map_err(come_again)?;
+                return File::open_inode(pool, found.inode, rights);
+            }
+            opened => opened?,
+        };
+        let handle = session.adopt(&opened, rights)?;
+        Ok((File::new(pool, &opened, rights, handle)?, opened))
+    }
+
+    pub(crate) fn open_inode(pool: &Pool, inode: InodeId, rights: Rights) -> Result<(File, Opened)> {
+        let request = Open { inode, read: rights.read, write: rights.write };
+        let (handle, opened) = pool.session()?.open_inode(&request)?;
+        Ok((File::new(pool, &opened, rights, handle)?, opened))
+    }
+}
+
+/// The name went between the create and the look at it: the same create finds it free.
+fn come_again(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Error::new(ErrorKind::Retry, error.message()),
+        _ => error,
+    }
+}

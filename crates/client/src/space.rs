@@ -1,0 +1,106 @@
+//! A file's size and its memory: taken ahead, given back, cut off.
+
+use ramlace_base::{ByteRange, Result};
+use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk};
+use ramlace_wire::namespace::Truncate;
+
+use crate::content::check_range;
+use crate::file::File;
+use crate::inodes::{Handle, Size};
+use crate::transfer::{Direction, Memory};
+
+impl File {
+    /// Sets the size.
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        self.needs_writing()?;
+        let handle = self.handle()?;
+        let session = &handle.session;
+        let written = handle.open.written();
+        let request = Truncate { inode: self.inode(), size };
+        let attributes = session
+            .change(self.inode().slot(), &request, session.deadline())
+            .map_err(|error| self.tell(error))?;
+        handle.open.learn(Size { generation: attributes.generation, size: attributes.size });
+        handle.open.clean_if(written);
+        Ok(())
+    }
+
+    /// Takes the memory of the file's first `length` bytes and makes the file at least so long.
+    /// Without room for all of it, NoSpace; what some lanes took by then is given back at the
+    /// last close.
+    pub fn allocate(&self, length: u64) -> Result<()> {
+        self.reserve(ByteRange { start: 0, end: length }, false)
+    }
+
+    /// Takes memory for a range of the file, as `fallocate` does: a write to it cannot fail with
+    /// NoSpace afterwards. Makes the file reach the range's end unless `keep_size`. Memory beyond
+    /// the file's end stays taken until a truncation or the file's own end.
+    ///
+    /// A lane counts what it takes from its beginning, so the memory of everything before the
+    /// range is taken as well.
+    ///
+    /// Errors: `NoSpace` when not all of it fits. Some lanes may have taken theirs then; what an
+    /// earlier call has taken stays taken.
+    pub fn reserve(&self, range: ByteRange, keep_size: bool) -> Result<()> {
+        self.needs_writing()?;
+        check_range(range.start, range.length()).map_err(|error| self.tell(error))?;
+        let handle = self.handle()?;
+        self.with_size(handle, |size| self.reserve_lanes(handle, size, range, keep_size))
+            .map_err(|error| self.tell(error))
+    }
+
+    /// Makes a range read as zeros and keeps memory for it, as `FALLOC_FL_ZERO_RANGE` does.
+    /// Makes the file reach the range's end unless `keep_size`.
+    ///
+    /// Not atomic: memory is given back and taken again, as [`File::punch`] and [`File::reserve`]
+    /// do. Errors: `NoSpace` when it cannot be taken again; the range reads as zeros then too.
+    pub fn zero(&self, range: ByteRange, keep_size: bool) -> Result<()> {
+        self.punch(range)?;
+        self.reserve(range, keep_size)
+    }
+
+    /// Frees a range; it reads as zeros afterwards. The size stays.
+    pub fn punch(&self, range: ByteRange) -> Result<()> {
+        self.needs_writing()?;
+        check_range(range.start, range.length()).map_err(|error| self.tell(error))?;
+        let handle = self.handle()?;
+        let session = &handle.session;
+        let punch = |size: Size| {
+            self.each_lane(handle, size, range, |target, span| {
+                let request = PunchChunk { target, offset: span.start, length: span.length() };
+                session.change_lane(target.slot, &request, session.deadline())
+            })?;
+            session.touch(&handle.open);
+            Ok(())
+        };
+        self.with_size(handle, punch).map_err(|error| self.tell(error))
+    }
+
+    fn reserve_lanes(&self, handle: &Handle, size: Size, range: ByteRange, keep_size: bool) -> Result<()> {
+        let session = &handle.session;
+        let from_start = ByteRange { start: 0, end: range.end };
+        self.each_lane(handle, size, from_start, |target, span| {
+            let request = AllocateLane { target, length: span.end };
+            session.change_lane(target.slot, &request, session.deadline())
+        })?;
+        if keep_size { Ok(()) } else { self.extend(handle, size, range.end) }
+    }
+
+    /// Calls `each` for every lane with bytes in a range: the lane, and the range within it.
+    fn each_lane(
+        &self,
+        handle: &Handle,
+        size: Size,
+        range: ByteRange,
+        mut each: impl FnMut(LaneTarget, ByteRange) -> Result<()>,
+    ) -> Result<()> {
+        let transfer = self.transfer(&handle.session, size, Direction::Write, &Memory::NONE);
+        for lane in 0..self.layout().width {
+            let span = ramlace_layout::lane_span(self.layout(), lane, range);
+            if !span.is_empty() {
+                each(transfer.target(lane)?, span)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! Replies that get lost, servers that fall silent, pools that are gone.
+
+use std::time::{Duration, Instant};
+
+use ramlace_base::{ErrorKind, ServerId};
+use ramlace_wire::{Kind, LayoutHints};
+
+use super::{pattern, read, striped, write_all};
+use crate::fake::{FakePool, Fault};
+use crate::{ConnectOptions, File, OpenOptions, Pool, RenameMode};
+
+#[test]
+fn lost_replies_have_one_effect() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Retry, Fault::Moved] {
+        let dir = format!("/{fault:?}");
+        pool.fault(Kind::MakeDirectory, fault);
+        client.mkdir(&dir, 0o755).unwrap();
+        pool.fault(Kind::Create, fault);
+        let options = OpenOptions { exclusive: true, ..striped(2) };
+        let file = client.open(format!("{dir}/file"), &options).unwrap();
+        let before = pool.done(Kind::ReserveAppend);
+        pool.fault(Kind::ReserveAppend, fault);
+        assert_eq!(file.append(b"once").unwrap(), 0);
+        assert_eq!(pool.done(Kind::ReserveAppend), before + 1);
+        if fault != Fault::Moved {
+            // A write that is told Retry begins anew: it must not be counted, its bytes must.
+            pool.fault(Kind::WriteChunk, fault);
+        }
+        write_all(&file, b"twice?", 4);
+        pool.fault(Kind::Extend, fault);
+        write_all(&file, b"!", 10);
+        assert_eq!(read(&file, 0, 20), b"oncetwice?!");
+        pool.fault(Kind::Rename, fault);
+        client.rename(format!("{dir}/file"), format!("{dir}/moved"), RenameMode::Replace).unwrap();
+        pool.fault(Kind::Link, fault);
+        client.link(format!("{dir}/moved"), format!("{dir}/file")).unwrap();
+        client.unlink(format!("{dir}/moved")).unwrap();
+        pool.fault(Kind::Unlink, fault);
+        client.unlink(format!("{dir}/file")).unwrap();
+        pool.fault(Kind::RemoveDirectory, fault);
+        client.rmdir(&dir).unwrap();
+    }
+}
+
+#[test]
+fn a_large_transfer_survives_lost_connections() {
+    let pool = FakePool::start(3);
+    let file = pool.connect().open("/large", &striped(3)).unwrap();
+    let bytes = pattern(20 << 20, 9);
+    for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Retry, Fault::Moved] {
+        pool.fault(Kind::WriteChunk, fault);
+    }
+    write_all(&file, &bytes, 0);
+    for fault in [Fault::LoseRequest, Fault::Retry, Fault::LoseReply, Fault::Moved] {
+        pool.fault(Kind::ReadChunk, fault);
+    }
+    assert!(read(&file, 0, bytes.len()) == bytes);
+    assert!(pool.state().faults.is_empty());
+}
+
+#[test]
+fn a_silent_server_is_named_in_time_and_the_others_work() {
+    let pool = FakePool::start(2);
+    let options = ConnectOptions { deadline_millis: 300, ..pool.options() };
+    let client = Pool::connect(&options).unwrap();
+    let one = LayoutHints { width: Some(1), ..striped(1).hints };
+    let files: Vec<File> = (0..8)
+        .map(|index| client.open(format!("/f{index}"), &OpenOptions { hints: one, ..striped(1) }).unwrap())
+        .collect();
+    let wide = client.open("/wide", &striped(2)).unwrap();
+    write_all(&wide, &pattern(1 << 20, 0), 0);
+    files.iter().for_each(|file| write_all(file, b"data", 0));
+    let silent = ServerId(1);
+    pool.state().silent.insert(silent);
+    let (mut answered, mut failed) = (0, 0);
+    for file in &files {
+        match file.read_at(&mut [0; 4], 0) {
+            Ok(_) => answered += 1,
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::HostDown), "{error}");
+                let address = pool.state().map.servers[1].tcp.clone();
+                assert!(
+                    error.message().contains("server 1") && error.message().contains(&address),
+                    "{error}"
+                );
+                assert!(error.message().contains("ramlace status"), "{error}");
+                failed += 1;
+            }
+        }
+    }
+    assert!(answered > 0 && failed > 0, "{answered} {failed}");
+    let begun = Instant::now();
+    let error = wide.read_at(&mut vec![0; 1 << 20], 0).unwrap_err();
+    assert!(error.message().contains("server 1"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    pool.state().silent.clear();
+}
+
+/// Far longer than anything may take that does not wait for it.
+const PATIENT: u32 = 100_000;
+
+#[test]
+fn nobody_waits_for_a_pool_that_is_gone() {
+    let pool = FakePool::start(3);
+    let options = ConnectOptions { deadline_millis: PATIENT, ..pool.options() };
+    let client = Pool::connect(&options).unwrap();
+    let files: Vec<File> =
+        (0..20).map(|index| client.open(format!("/f{index}"), &striped(3)).unwrap()).collect();
+    files.iter().for_each(|file| write_all(file, &pattern(1 << 20, 1), 0));
+    let (secret, addresses) = (pool.copy_of_secret(), options.addresses.clone());
+    drop(pool);
+    let begun = Instant::now();
+    for error in [
+        client.stat("/f1").unwrap_err(),
+        client.mkdir("/new", 0o755).unwrap_err(),
+        files[0].read_at(&mut [0; 10], 0).unwrap_err(),
+        files[1].read_at(&mut vec![0; 1 << 20], 0).unwrap_err(),
+        files[2].write_at(&[1; 10], 5).unwrap_err(),
+        files[3].write_at(&vec![1; 1 << 20], 5).unwrap_err(),
+        files[4].append(b"x").unwrap_err(),
+        client.server_status(ServerId(1)).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::HostDown, "{error}");
+        assert!(error.message().contains("server ") && error.message().contains("ramlace status"), "{error}");
+    }
+    assert_eq!(client.statfs().unwrap().silent_servers, 3);
+    let again = ConnectOptions { addresses, secret_file: Some(secret.path().join("secret")), ..options };
+    assert_eq!(Pool::connect(&again).err().unwrap().kind(), ErrorKind::HostDown);
+    drop(files);
+    drop(client);
+    assert!(begun.elapsed() < Duration::from_millis(PATIENT.into()) / 2);
+}
+
+#[test]
+fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
+    let pool = FakePool::start(2);
+    let options = ConnectOptions { deadline_millis: 2_000, ..pool.options() };
+    let client = Pool::connect(&options).unwrap();
+    // Several directories, so that both servers are homes.
+    for index in 0..8 {
+        client.mkdir(format!("/d{index}"), 0o755).unwrap();
+    }
+    let open = |index: usize| client.open(format!("/d{}/f{index}", index % 8), &striped(2)).unwrap();
+    let files: Vec<File> = (0..200).map(open).collect();
+    files.iter().for_each(|file| write_all(file, b"written", 0));
+    let home = |file: &File| pool.state().map.primary(file.inode().slot()).unwrap();
+    let theirs = files.iter().filter(|file| home(file) == ServerId(1)).count();
+    assert!(theirs > 10 && theirs < 190, "{theirs}");
+    let kept = files.iter().position(|file| home(file) == ServerId(1)).unwrap();
+    let kept_inode = files[kept].inode();
+    pool.state().silent.insert(ServerId(1));
+    let begun = Instant::now();
+    drop(files);
+    // One wait for the first of them, at the most.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_eq!(pool.state().open.len(), theirs);
+    pool.state().silent.clear();
+    // Opened again before its home has heard that it was closed: it stays open.
+    let again = open(kept);
+    let session = client.session().unwrap();
+    session.beat(Instant::now() + Duration::from_secs(3));
+    session.close_owed();
+    let left: Vec<_> = pool.state().open.iter().map(|(_, inode)| *inode).collect();
+    assert_eq!(left, [kept_inode]);
+    write_all(&again, b"still open", 0);
+    again.close().unwrap();
+    assert!(pool.state().open.is_empty());
+}
+
+#[test]
+fn a_server_that_was_silent_is_asked_for_a_sign_of_life_first() {
+    let pool = FakePool::start(2);
+    let options = ConnectOptions { deadline_millis: 1_500, ..pool.options() };
+    let client = Pool::connect(&options).unwrap();
+    let file = client.open("/wide", &striped(2)).unwrap();
+    write_all(&file, &pattern(1 << 20, 0), 0);
+    pool.state().silent.insert(ServerId(1));
+    let read_all = || file.read_at(&mut vec![0; 1 << 20], 0);
+    assert!(read_all().unwrap_err().message().contains("server 1"));
+    let heartbeats = || pool.seen(Kind::Heartbeat);
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let error = read_all().unwrap_err();
+                assert!(error.message().contains("server 1"), "{error}");
+                assert!(error.message().contains("sign of life"), "{error}");
+            });
+        }
+    });
+    let before = heartbeats();
+    pool.state().silent.clear();
+    assert_eq!(read_all().unwrap(), 1 << 20);
+    assert!(heartbeats() > before);
+}

@@ -1,0 +1,73 @@
+//! Trees, and references to open inodes.
+
+use ramlace_base::ErrorKind;
+use ramlace_wire::{FileKind, Kind};
+
+use super::{striped, write_all};
+use crate::OpenOptions;
+use crate::fake::FakePool;
+
+#[test]
+fn trees_are_made_listed_and_removed() {
+    let pool = FakePool::start(3);
+    let client = pool.connect();
+    client.mkdir_all("/a/b/c/", 0o755).unwrap();
+    client.mkdir_all("a/b/c", 0o755).unwrap();
+    for index in 0..10 {
+        client.open(format!("/a/b/f{index}"), &striped(1)).unwrap();
+    }
+    client.symlink("../b/f3", "/a/b/link").unwrap();
+    assert_eq!(client.read_link("/a/b/link").unwrap(), b"../b/f3");
+    let names: Vec<String> =
+        client.read_dir("/a/b").unwrap().map(|entry| entry.unwrap().name.to_string()).collect();
+    assert_eq!(names.len(), 12);
+    assert_eq!(client.stat("/a/b/link").unwrap().attributes.kind, FileKind::File);
+    assert_eq!(client.lstat("/a/b/link").unwrap().attributes.kind, FileKind::Symlink);
+    assert!(client.exists("/a/b/c").unwrap() && !client.exists("/a/x/y").unwrap());
+    for (error, kind) in [
+        (client.mkdir("/a", 0o755).unwrap_err(), ErrorKind::Exists),
+        (client.mkdir("/", 0o755).unwrap_err(), ErrorKind::Exists),
+        (client.mkdir_all("/a/b/f1/x", 0o755).unwrap_err(), ErrorKind::NotDirectory),
+        (client.rmdir("/a").unwrap_err(), ErrorKind::NotEmpty),
+        (client.rmdir("/").unwrap_err(), ErrorKind::Invalid),
+        (client.unlink("/a").unwrap_err(), ErrorKind::IsDirectory),
+        (client.unlink("/a/b/f1/").unwrap_err(), ErrorKind::NotDirectory),
+        (client.read_link("/a").unwrap_err(), ErrorKind::Invalid),
+        (client.read_dir("/a/b/f1").err().unwrap(), ErrorKind::NotDirectory),
+        (client.open("/a", &striped(1)).unwrap_err(), ErrorKind::IsDirectory),
+        (client.open("/new/", &striped(1)).unwrap_err(), ErrorKind::IsDirectory),
+        (client.open("/none", &OpenOptions::reading()).unwrap_err(), ErrorKind::NotFound),
+        (client.open("/a", &OpenOptions::default()).unwrap_err(), ErrorKind::Invalid),
+    ] {
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.message().contains('/') || error.kind() == ErrorKind::Invalid, "{error}");
+    }
+    client.remove_tree("/a").unwrap();
+    assert_eq!(client.read_dir("/").unwrap().count(), 0);
+    assert_eq!(client.remove_tree("/a").unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn one_reference_for_all_files_of_an_inode() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    let first = client.open("/one", &striped(1)).unwrap();
+    let second = client.open("/one", &striped(1)).unwrap();
+    drop(first);
+    assert_eq!(pool.done(Kind::Close), 0);
+    write_all(&second, b"still open", 0);
+    second.close().unwrap();
+    assert_eq!(pool.done(Kind::Close), 1);
+    assert!(pool.state().open.is_empty());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..50).for_each(|_| drop(client.open("/one", &striped(1)).unwrap())));
+        }
+    });
+    assert!(pool.state().open.is_empty());
+    let last = client.open("/one", &striped(1)).unwrap();
+    drop(client);
+    drop(last);
+    assert!(pool.state().open.is_empty());
+    assert!(pool.done(Kind::CloseSession) >= 1);
+}

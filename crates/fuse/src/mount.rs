@@ -1,0 +1,209 @@
+//! Mounting and unmounting: by the system call where this process may, else by fusermount3.
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use ramlace_base::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::device::{DEVICE_PATH, Device};
+use crate::fusermount;
+use crate::mounts::{MountPoint, mount_on};
+use crate::options::{MountMethod, MountOptions};
+
+/// Mounts on a directory in the kernel's form and brings the descriptor of the connection.
+pub fn mount(dir: &Path, options: &MountOptions) -> Result<OwnedFd> {
+    match options.method {
+        MountMethod::SystemCall => by_system_call(dir, options),
+        MountMethod::Fusermount => fusermount::mount(dir, &helper_options(options)),
+        MountMethod::Automatic => match by_system_call(dir, options) {
+            // Root in a container may lack the right, and an ordinary user has it in a namespace of theirs.
+            Err(error) if matches!(error.kind(), ErrorKind::NotPermitted | ErrorKind::Denied) => {
+                fusermount::mount(dir, &helper_options(options))
+            }
+            outcome => outcome,
+        },
+    }
+}
+
+/// The directory in the kernel's form, when a mount may go there.
+pub fn check_mount_point(dir: &Path, options: &MountOptions) -> Result<PathBuf> {
+    let shown = dir.display();
+    let absolute = kernel_path(dir)?;
+    if let Some(mount) = mount_on(&absolute)? {
+        // The kernel may still know attributes of a dead mount; it never keeps what statfs tells.
+        let (what, dead) =
+            (mount.source, rustix::fs::statfs(dir).is_err_and(|errno| errno == Errno::NOTCONN));
+        let state = if dead { "a dead mount" } else { "already a mount" };
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!("{shown} is {state} of {what}; `ramlace unmount {shown}` takes it away"),
+        ));
+    }
+    let metadata = std::fs::metadata(dir).map_err(|error| missing(&error, dir))?;
+    if !metadata.is_dir() {
+        return Err(Error::new(
+            ErrorKind::NotDirectory,
+            format!("{shown} is not a directory; mounts need one"),
+        ));
+    }
+    let occupied = || std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+    if !options.allow_nonempty && occupied() {
+        let message =
+            format!("{shown} is not empty, and a mount would hide what is in it; choose an empty directory");
+        return Err(Error::new(ErrorKind::NotEmpty, message));
+    }
+    Ok(absolute)
+}
+
+fn missing(error: &std::io::Error, dir: &Path) -> Error {
+    let dir = dir.display();
+    if error.kind() == std::io::ErrorKind::NotFound {
+        return Error::new(ErrorKind::NotFound, format!("{dir} does not exist; `mkdir -p {dir}` makes it"));
+    }
+    if is_dead(error) {
+        let message = format!("{dir} is on a dead mount, whose program has ended; unmount that first");
+        return Error::new(ErrorKind::HostDown, message);
+    }
+    Error::from_io(error, format_args!("looking at {dir}"))
+}
+
+fn is_dead(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOTCONN)
+}
+
+/// Takes the mount of ramlace on `dir` away; `detach`: also when programs still use it, which keep it until they end.
+///
+/// The program that answers the mount must still run when programs have mapped and changed its files: their pages
+/// are written back first. A mount whose program has ended is taken away all the same.
+///
+/// # Errors
+/// `NotFound`: no mount of ramlace is there. `Busy`: programs use it.
+pub fn unmount(dir: &Path, detach: bool) -> Result<()> {
+    let absolute = kernel_path(dir)?;
+    let shown = dir.display();
+    let Some(mount) = mount_on(&absolute)? else {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("no mount of ramlace is on {shown}; `mount` lists what is mounted"),
+        ));
+    };
+    take_away(&mount, detach)
+}
+
+/// Unmounts what `mounts` has told.
+pub fn take_away(mount: &MountPoint, detach: bool) -> Result<()> {
+    let dir = mount.dir.as_path();
+    let flags = UnmountFlags::NOFOLLOW | if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(dir, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::PERM) => fusermount::unmount(dir, detach),
+        Err(Errno::BUSY) => Err(Error::new(
+            ErrorKind::Busy,
+            format!("programs still use {}; end them, or unmount it lazily", dir.display()),
+        )),
+        Err(errno) => Err(Error::from_io(&errno.into(), format_args!("unmounting {}", dir.display()))),
+    }
+}
+
+/// The absolute path that the kernel would show. The last part is not touched: it may be a dead mount.
+fn kernel_path(dir: &Path) -> Result<PathBuf> {
+    let failed = |error: std::io::Error| missing(&error, dir);
+    // A symbolic link at the end is followed while that is possible; a dead mount cannot be one.
+    if let Ok(path) = dir.canonicalize() {
+        return Ok(path);
+    }
+    let absolute = std::path::absolute(dir).map_err(failed)?;
+    match (absolute.parent(), absolute.components().next_back()) {
+        (Some(parent), Some(Component::Normal(name))) => {
+            Ok(parent.canonicalize().map_err(failed)?.join(name))
+        }
+        _ => Ok(absolute),
+    }
+}
+
+fn by_system_call(dir: &Path, options: &MountOptions) -> Result<OwnedFd> {
+    let device = Device::open().map_err(no_device)?;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::NOSUID, !options.allow_suid);
+    flags.set(MountFlags::NODEV, !options.allow_devices);
+    flags.set(MountFlags::RDONLY, options.read_only);
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
+    data.push_str(&kernel_options(options));
+    let data =
+        CString::new(data).map_err(|_| Error::new(ErrorKind::Invalid, "an option of the mount has a NUL"))?;
+    let kind = format!("fuse.{}", options.subtype);
+    match rustix::mount::mount(options.source.as_str(), dir, kind.as_str(), flags, Some(data.as_c_str())) {
+        Ok(()) => Ok(device),
+        Err(Errno::NODEV) => Err(no_device(Errno::NODEV)),
+        Err(errno) => Err(Error::from_io(&errno.into(), format_args!("mounting {}", dir.display()))),
+    }
+}
+
+fn no_device(errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "this machine has no {DEVICE_PATH}; let root load the module (`modprobe fuse`) or, in a container, pass the device in"
+            ),
+        ),
+        Errno::ACCESS | Errno::PERM => Error::new(
+            ErrorKind::NotPermitted,
+            format!(
+                "{DEVICE_PATH} may not be opened here; in a container, allow the device, else let root permit it"
+            ),
+        ),
+        errno => Error::from_io(&errno.into(), format_args!("opening {DEVICE_PATH}")),
+    }
+}
+
+/// Options that the kernel's own parser takes.
+fn kernel_options(options: &MountOptions) -> String {
+    let mut text = format!(",max_read={}", options.request_bytes_max);
+    if options.allow_other {
+        text.push_str(",allow_other");
+    }
+    if options.default_permissions {
+        text.push_str(",default_permissions");
+    }
+    text
+}
+
+/// Options for fusermount3, which makes out of them what the system call takes.
+fn helper_options(options: &MountOptions) -> String {
+    let escaped = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
+    let mut text = format!("fsname={},subtype={}", escaped(&options.source), escaped(&options.subtype));
+    text.push_str(&kernel_options(options));
+    let flags = [
+        (options.allow_suid, ",suid", ",nosuid"),
+        (options.allow_devices, ",dev", ",nodev"),
+        (options.read_only, ",ro", ""),
+    ];
+    for (on, yes, no) in flags {
+        text.push_str(if on { yes } else { no });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_fusermount_survive_commas_in_names() {
+        let options = MountOptions { source: r"ramlace:a,b\c".into(), read_only: true, ..Default::default() };
+        let text = helper_options(&options);
+        assert!(text.starts_with(r"fsname=ramlace:a\,b\\c,subtype=ramlace,"), "{text}");
+        assert!(text.ends_with(",default_permissions,nosuid,nodev,ro"), "{text}");
+    }
+
+    #[test]
+    fn a_missing_device_says_what_to_do() {
+        assert!(no_device(Errno::NOENT).message().contains("modprobe fuse"));
+        assert_eq!(no_device(Errno::ACCESS).kind(), ErrorKind::NotPermitted);
+    }
+}

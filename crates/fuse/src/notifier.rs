@@ -1,0 +1,91 @@
+//! What the file system tells the kernel unasked.
+
+use std::io::IoSlice;
+use std::sync::Weak;
+
+use ramlace_base::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::abi::{self, OutHeader, flag, notify};
+use crate::device::Device;
+
+/// Tells the kernel what to forget. Its methods answer `false` when the kernel did not know the node or the name,
+/// or when the mount is gone: then there is nothing to forget.
+///
+/// Never call one from inside a handler of the same inode or directory, nor from the only worker: the kernel waits
+/// for locks that a request under way holds, and for dirty pages to be written back.
+///
+/// # Errors
+/// When the kernel refuses the message: one that this kernel does not know, or one without sense.
+#[derive(Clone, Debug)]
+pub struct Notifier {
+    pub(crate) device: Weak<Device>,
+}
+
+impl Notifier {
+    /// Drops cached attributes, and the pages of `length` bytes from `offset`.
+    ///
+    /// `offset` below 0: attributes only. `length` 0 or below: to the end. Live mappings lose their pages and fault
+    /// them again; dirty ones are written back first.
+    pub fn invalidate_inode(&self, node: u64, offset: i64, length: i64) -> Result<bool> {
+        let body = abi::InvalidateInodeOut { ino: node, off: offset, len: length };
+        self.tell(notify::INVAL_INODE, "drop an inode's pages", &[body.as_bytes()])
+    }
+
+    /// Drops a cached name.
+    pub fn invalidate_entry(&self, parent: u64, name: &[u8]) -> Result<bool> {
+        self.entry(parent, name, 0, "drop a name")
+    }
+
+    /// Ends the validity of a cached name, so that it is looked up again, without taking it away (Linux 6.2).
+    pub fn expire_entry(&self, parent: u64, name: &[u8]) -> Result<bool> {
+        self.entry(parent, name, flag::EXPIRE_ONLY, "expire a name")
+    }
+
+    /// The name was removed by someone else: it goes, and programs that watch it are told.
+    pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<bool> {
+        let body = abi::DeleteOut { parent, child, namelen: length(name)?, padding: 0 };
+        self.tell(notify::DELETE, "delete a name", &[body.as_bytes(), name, b"\0"])
+    }
+
+    /// Puts bytes into the page cache, at most the session's largest request at once.
+    pub fn store(&self, node: u64, offset: u64, data: &[u8]) -> Result<bool> {
+        let body = abi::StoreOut { nodeid: node, offset, size: length(data)?, padding: 0 };
+        self.tell(notify::STORE, "store pages", &[body.as_bytes(), data])
+    }
+
+    /// Every cached name is looked up again before it is believed (Linux 6.16).
+    pub fn increment_epoch(&self) -> Result<bool> {
+        self.tell(notify::INC_EPOCH, "increment the epoch of names", &[])
+    }
+
+    fn entry(&self, parent: u64, name: &[u8], flags: u32, doing: &str) -> Result<bool> {
+        let body = abi::InvalidateEntryOut { parent, namelen: length(name)?, flags };
+        self.tell(notify::INVAL_ENTRY, doing, &[body.as_bytes(), name, b"\0"])
+    }
+
+    fn tell(&self, code: i32, doing: &str, parts: &[&[u8]]) -> Result<bool> {
+        let Some(device) = self.device.upgrade() else { return Ok(false) };
+        let bytes = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+        let len = u32::try_from(bytes).map_err(|_| too_large(bytes))?;
+        let header = OutHeader { len, error: code, unique: 0 };
+        let mut list = vec![IoSlice::new(header.as_bytes())];
+        list.extend(parts.iter().map(|part| IoSlice::new(part)));
+        match device.write(&list) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => Ok(false),
+            // A name that is kept because a file below it is open is believed no longer all the same.
+            Err(Errno::NOTEMPTY | Errno::BUSY) if code == notify::DELETE => Ok(false),
+            Err(errno) => Err(Error::from_io(&errno.into(), format_args!("the kernel would not {doing}"))),
+        }
+    }
+}
+
+fn length(bytes: &[u8]) -> Result<u32> {
+    u32::try_from(bytes.len()).map_err(|_| too_large(bytes.len()))
+}
+
+fn too_large(bytes: usize) -> Error {
+    Error::new(ErrorKind::TooLarge, format!("{bytes} bytes are too many for one message to the kernel"))
+}

@@ -1,0 +1,245 @@
+//! A mount and the loop that answers it.
+
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+
+use ramlace_base::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::abi::{self, InitOut, OutHeader};
+use crate::buffer::RequestBuffer;
+use crate::decode::{Body, Init, decode};
+use crate::device::Device;
+use crate::init::{Agreed, agree, request_pages_limit};
+use crate::mount::{check_mount_point, mount, take_away};
+use crate::mounts::{MountPoint, mount_on};
+use crate::workers::{Control, Pool, lost};
+use crate::{FileSystem, MountOptions, Notifier, Workers, bdi};
+
+/// Why [`Session::run`] came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The mount is gone.
+    Unmounted,
+    /// [`Stopper::stop`] was called.
+    Stopped,
+}
+
+/// A mount whose requests this process answers. Dropping it takes the mount away (lazily), if it is still there.
+#[derive(Debug)]
+pub struct Session {
+    device: Option<Arc<Device>>,
+    mounted: MountPoint,
+    agreed: Agreed,
+    read_ahead_problem: Option<String>,
+    control: Arc<Control>,
+}
+
+impl Session {
+    /// Mounts on `dir` and agrees with the kernel on a version; nothing is answered before [`Session::run`].
+    ///
+    /// # Errors
+    /// They say what to do: about the directory, the device, fusermount3 or /etc/fuse.conf.
+    pub fn mount(dir: &Path, options: &MountOptions) -> Result<Session> {
+        let dir = check_mount_point(dir, options)?;
+        let page_bytes = rustix::param::page_size();
+        let pages_limit = request_pages_limit();
+        // The kernel is told the same limit twice, at the mount and in the greeting.
+        let pages = options.request_bytes_max.div_ceil(page_bytes).clamp(1, pages_limit);
+        let options = MountOptions { request_bytes_max: pages * page_bytes, ..options.clone() };
+        let device = Device::new(mount(&dir, &options)?);
+        let mut session = Session::find(&dir, device)?;
+        session.greet(&options, page_bytes, pages_limit)?;
+        // The greeting can only lower the read-ahead, so it is raised afterwards.
+        session.read_ahead_problem =
+            bdi::set_read_ahead(session.mounted.device, options.read_ahead_bytes).err();
+        Ok(session)
+    }
+
+    fn find(dir: &Path, device: Device) -> Result<Session> {
+        let vanished =
+            || Error::new(ErrorKind::Stale, format!("the mount on {} vanished at once", dir.display()));
+        Ok(Session {
+            mounted: mount_on(dir)?.ok_or_else(vanished)?,
+            device: Some(Arc::new(device)),
+            agreed: Agreed { minor: 0, request_bytes_max: 0, flags: 0 },
+            read_ahead_problem: None,
+            control: Arc::default(),
+        })
+    }
+
+    /// Reads the kernel's greeting and answers it. The kernel queues every other request until then.
+    fn greet(&mut self, options: &MountOptions, page_bytes: usize, pages_limit: usize) -> Result<()> {
+        let mut buffer = RequestBuffer::new(0)?;
+        loop {
+            let (unique, theirs) = self.read_greeting(&mut buffer)?;
+            if theirs.major < abi::MAJOR || (theirs.major == abi::MAJOR && theirs.minor < abi::MINOR_MIN) {
+                let (major, minor) = (theirs.major, theirs.minor);
+                let message =
+                    format!("this kernel speaks FUSE {major}.{minor}; 7.31 is needed (Linux 5.4 or newer)");
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+            if theirs.major > abi::MAJOR {
+                // The kernel then greets again, in our version.
+                self.send_greeting(
+                    unique,
+                    &InitOut { major: abi::MAJOR, minor: abi::MINOR_MAX, ..Default::default() },
+                )?;
+                continue;
+            }
+            let (agreed, ours) = agree(&theirs, options, page_bytes, pages_limit);
+            self.agreed = agreed;
+            return self.send_greeting(unique, &ours);
+        }
+    }
+
+    fn read_greeting(&self, buffer: &mut RequestBuffer) -> Result<(u64, Init)> {
+        loop {
+            let bytes = match self.device().read(buffer.as_mut()) {
+                Ok(bytes) => bytes,
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
+                Err(errno) => return Err(Error::from_io(&errno.into(), "reading the kernel's greeting")),
+            };
+            match decode(&buffer.as_mut()[..bytes]) {
+                Ok(message) if matches!(message.body, Body::Forget { .. }) => {}
+                Ok(message) => match message.body {
+                    Body::Init(init) => return Ok((message.unique, init)),
+                    _ => {
+                        return Err(Error::new(
+                            ErrorKind::Protocol,
+                            "the kernel did not begin with a greeting",
+                        ));
+                    }
+                },
+                Err(_) => {
+                    return Err(Error::new(ErrorKind::Protocol, "the kernel's greeting makes no sense"));
+                }
+            }
+        }
+    }
+
+    fn send_greeting(&self, unique: u64, ours: &InitOut) -> Result<()> {
+        let len = (size_of::<OutHeader>() + size_of::<InitOut>()) as u32;
+        let header = OutHeader { len, error: 0, unique };
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(ours.as_bytes())];
+        self.device()
+            .write(&parts)
+            .map_err(|errno| Error::from_io(&errno.into(), "answering the kernel's greeting"))
+    }
+
+    fn device(&self) -> &Arc<Device> {
+        self.device.as_ref().expect("the device is there until the session is dropped")
+    }
+
+    /// Answers requests until the mount is gone or [`Stopper::stop`]; waits for handlers under way, then calls
+    /// [`FileSystem::destroy`].
+    ///
+    /// # Errors
+    /// When the device fails, or not even one thread can be started.
+    pub fn run<F: FileSystem>(self, file_system: Arc<F>, workers: Workers) -> Result<Ended> {
+        let pool = Pool::start(
+            file_system,
+            Arc::clone(self.device()),
+            Arc::clone(&self.control),
+            workers,
+            self.agreed.request_bytes_max,
+        )?;
+        let stopped = self.control.wait();
+        if stopped {
+            // While the workers still answer: dirty pages of mappings are written back by the unmount.
+            let unmounted = self.take_away();
+            self.control.end_workers();
+            unmounted?;
+        }
+        let (failure, file_system) = (pool.take_failure(), pool.file_system());
+        drop(pool);
+        drop(self);
+        file_system.destroy();
+        match failure {
+            Some(error) => Err(lost(&error)),
+            None if stopped => Ok(Ended::Stopped),
+            None => Ok(Ended::Unmounted),
+        }
+    }
+
+    /// Takes the mount away if it is still the one that this session made.
+    fn take_away(&self) -> Result<()> {
+        match mount_on(&self.mounted.dir)? {
+            Some(mount) if mount.device == self.mounted.device => take_away(&mount, true),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells the kernel what to forget; it does nothing once the session has ended.
+    #[must_use]
+    pub fn notifier(&self) -> Notifier {
+        Notifier { device: Arc::downgrade(self.device()) }
+    }
+
+    /// Ends [`Session::run`] from another thread.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper { control: Arc::clone(&self.control) }
+    }
+
+    /// What was mounted, as the kernel lists it.
+    #[must_use]
+    pub fn mount_point(&self) -> &MountPoint {
+        &self.mounted
+    }
+
+    /// Largest READ and WRITE that was agreed on, in bytes.
+    #[must_use]
+    pub fn request_bytes_max(&self) -> usize {
+        self.agreed.request_bytes_max
+    }
+
+    /// The protocol's minor version that was agreed on.
+    #[must_use]
+    pub fn protocol_minor(&self) -> u32 {
+        self.agreed.minor
+    }
+
+    /// Files opened with `direct_io` may be mapped.
+    #[must_use]
+    pub fn has_direct_io_mmap(&self) -> bool {
+        self.agreed.flags & abi::init::DIRECT_IO_ALLOW_MMAP != 0
+    }
+
+    /// Read-ahead that the mount has now, in bytes, where sysfs tells.
+    #[must_use]
+    pub fn read_ahead_bytes(&self) -> Option<u64> {
+        bdi::read_ahead_bytes(self.mounted.device)
+    }
+
+    /// Why the read-ahead could not be set as asked; ordinary users may not.
+    #[must_use]
+    pub fn read_ahead_problem(&self) -> Option<&str> {
+        self.read_ahead_problem.as_deref()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Without its last descriptor the connection is over, and the unmount waits for nobody.
+        self.device = None;
+        if let Err(error) = self.take_away() {
+            eprintln!("ramlace-fuse: {error}");
+        }
+    }
+}
+
+/// Ends [`Session::run`]. The mount itself is taken away, lazily: programs that still use its files get ENOTCONN.
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    control: Arc<Control>,
+}
+
+impl Stopper {
+    /// Asks for the end; returns at once. Dirty pages of mappings are written back, handlers under way finish.
+    pub fn stop(&self) {
+        self.control.stop();
+    }
+}

@@ -1,0 +1,160 @@
+//! Mapped and cached pages: write-back, and what the notifier makes the kernel forget.
+
+mod toy;
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use ramlace_fuse::Ended;
+use rustix::mm::{MapFlags, ProtFlags};
+use toy::{Mount, Toy, alone};
+
+const BYTES: usize = 3 * 4096;
+
+/// Tells a process of this program to be a mapper, and which file to map.
+const MAPPER_VARIABLE: &str = "RAMLACE_FUSE_TEST_MAPS";
+
+/// A shared mapping of a file in a process of its own.
+///
+/// A process that answers a mount must never map its files: munmap writes dirty pages back while it holds the lock
+/// of the address space, which the worker that reads that very request may need.
+struct Mapping {
+    process: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Mapping {
+    fn new(path: &Path) -> Mapping {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "mapper", "--nocapture"]).env(MAPPER_VARIABLE, path);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let answers = BufReader::new(process.stdout.take().unwrap());
+        Mapping { process, answers }
+    }
+
+    fn ask(&mut self, question: &str) -> u8 {
+        writeln!(self.process.stdin.as_mut().unwrap(), "{question}").unwrap();
+        loop {
+            let mut line = String::new();
+            assert!(self.answers.read_line(&mut line).unwrap() > 0, "the mapper ended");
+            // The test harness of the other process has its own lines.
+            if let Some((_, byte)) = line.split_once("byte ") {
+                return byte.trim().parse().unwrap();
+            }
+        }
+    }
+
+    fn load(&mut self, index: usize) -> u8 {
+        self.ask(&format!("{index}"))
+    }
+
+    fn store(&mut self, index: usize, byte: u8) {
+        assert_eq!(self.ask(&format!("{index} {byte}")), byte);
+    }
+
+    /// Ends the process, which unmaps by that.
+    fn end(mut self) {
+        drop(self.process.stdin.take());
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // It has ended unless the test failed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Not a test: the other process. A line `INDEX` loads a byte, `INDEX BYTE` stores one.
+#[test]
+fn mapper() {
+    let Some(path) = std::env::var_os(MAPPER_VARIABLE) else { return };
+    let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, access, flags, &file, 0) };
+    let start = start.unwrap().cast::<u8>();
+    drop(file);
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let (index, store) = line.split_once(' ').map_or((&*line, None), |(index, byte)| (index, Some(byte)));
+        let index: usize = index.parse().unwrap();
+        assert!(index < BYTES);
+        // SAFETY: inside the mapping, which lives until the process ends; volatile, since others change it.
+        let byte = unsafe {
+            if let Some(byte) = store {
+                start.add(index).write_volatile(byte.parse().unwrap());
+            }
+            start.add(index).read_volatile()
+        };
+        println!("byte {byte}");
+    }
+}
+
+#[test]
+fn an_invalidation_refreshes_a_live_shared_mapping() {
+    let Some(_alone) = alone() else { return };
+    let mount = Mount::new(Toy::with_files(&["file"]));
+    let node = mount.toy.replace("file", &[1; BYTES]);
+    let mut mapping = Mapping::new(&mount.path("file"));
+    assert_eq!((mapping.load(0), mapping.load(8192)), (1, 1));
+    mount.toy.replace("file", &[2; BYTES]);
+    assert_eq!((mapping.load(0), mapping.load(8192)), (1, 1), "cached pages stay");
+    assert!(mount.notifier.invalidate_inode(node, 8192, 4096).unwrap());
+    assert_eq!((mapping.load(0), mapping.load(8192)), (1, 2), "one page was dropped");
+    assert!(mount.notifier.invalidate_inode(node, 0, 0).unwrap());
+    assert_eq!(mapping.load(0), 2, "all pages were dropped");
+    assert!(!mount.notifier.invalidate_inode(999, 0, 0).unwrap(), "an unknown node");
+}
+
+#[test]
+fn stores_in_a_mapping_are_written_back_by_an_invalidation_and_by_the_end() {
+    let Some(_alone) = alone() else { return };
+    let mut mount = Mount::new(Toy::with_files(&["file"]));
+    let node = mount.toy.replace("file", &[1; BYTES]);
+    let mut mapping = Mapping::new(&mount.path("file"));
+    mapping.store(4096, 7);
+    assert!(mount.notifier.invalidate_inode(node, 0, 0).unwrap());
+    assert_eq!(mount.toy.bytes("file")[4096], 7);
+    mapping.store(8192, 9);
+    mapping.end();
+    mount.stopper.stop();
+    assert_eq!(mount.ended(), Ended::Stopped);
+    assert_eq!(mount.toy.bytes("file")[8192], 9);
+    let state = mount.toy.look();
+    assert!(state.cached_writes >= 2 && state.direct_writes == 0 && state.destroyed);
+}
+
+#[test]
+fn names_and_pages_that_others_change_are_told_by_the_notifier() {
+    let Some(_alone) = alone() else { return };
+    let mount = Mount::new(Toy::with_files(&["file", "gone"]));
+    assert!(std::fs::metadata(mount.path("gone")).is_ok());
+    mount.toy.look().names.remove(&b"gone"[..]);
+    assert!(std::fs::metadata(mount.path("gone")).is_ok(), "a cached name stays");
+    assert!(mount.notifier.invalidate_entry(1, b"gone").unwrap());
+    assert_eq!(std::fs::metadata(mount.path("gone")).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(!mount.notifier.invalidate_entry(1, b"never").unwrap());
+
+    assert_eq!(std::fs::metadata(mount.path("file")).unwrap().len(), 10);
+    let node = mount.toy.replace("file", &[1; BYTES]);
+    assert_eq!(std::fs::metadata(mount.path("file")).unwrap().len(), 10, "cached attributes stay");
+    assert!(mount.notifier.invalidate_inode(node, -1, 0).unwrap());
+    assert_eq!(std::fs::metadata(mount.path("file")).unwrap().len(), BYTES as u64);
+    assert!(mount.notifier.store(node, 4096, &[5; 4096]).unwrap());
+    assert_eq!(std::fs::read(mount.path("file")).unwrap()[4096], 5);
+    std::fs::metadata(mount.path("file")).unwrap();
+    assert!(mount.notifier.delete(1, node, b"file").unwrap());
+}
+
+#[test]
+fn a_notifier_outlives_its_session_and_does_nothing() {
+    let Some(_alone) = alone() else { return };
+    let mut mount = Mount::new(Toy::with_files(&["file"]));
+    mount.stopper.stop();
+    assert_eq!(mount.ended(), Ended::Stopped);
+    assert!(!mount.notifier.invalidate_inode(2, 0, 0).unwrap());
+}

@@ -1,0 +1,97 @@
+//! Attributes and times, from the pool's words into the kernel's and back.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ramlace_base::{InodeId, Timestamp};
+use ramlace_fuse::{Attributes as KernelAttributes, Entry, SetTime};
+use ramlace_wire::{Attributes, FileKind};
+
+/// How long the kernel may go by attributes it has just got: long enough for the checks of
+/// rights on the way along a path (the kernel rounds up to a tick), too short for anything else.
+pub(crate) const ATTRIBUTES_VALID: Duration = Duration::from_millis(1);
+
+/// Names are asked for again each time: another mount may have changed them.
+pub(crate) const ENTRY_VALID: Duration = Duration::ZERO;
+
+/// What programs should read and write at once, as `st_blksize` says: a staged, atomic piece.
+const BLOCK_BYTES: u32 = ramlace_base::limits::STAGED_BYTES_MAX as u32;
+
+/// The kernel's file type bits of a kind.
+pub(crate) fn type_bits(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::File => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+    }
+}
+
+/// The attributes as the kernel wants them. Holes are not known here: every byte counts as a block.
+pub(crate) fn kernel_attributes(attributes: &Attributes) -> KernelAttributes {
+    let moment = |time: Timestamp| (time.seconds(), time.subsecond_nanos());
+    KernelAttributes {
+        ino: attributes.inode.0,
+        size: attributes.size,
+        blocks: attributes.size.div_ceil(512),
+        accessed: moment(attributes.accessed),
+        modified: moment(attributes.modified),
+        changed: moment(attributes.changed),
+        mode: type_bits(attributes.kind) | u32::from(attributes.mode),
+        links: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        rdev: 0,
+        block_size: BLOCK_BYTES,
+    }
+}
+
+/// An entry that leads to these attributes.
+pub(crate) fn entry(attributes: &Attributes) -> Entry {
+    Entry {
+        node: attributes.inode.0,
+        generation: 0,
+        attributes: kernel_attributes(attributes),
+        entry_valid: ENTRY_VALID,
+        attributes_valid: ATTRIBUTES_VALID,
+    }
+}
+
+/// The kernel's node numbers are the pool's inode numbers: both begin at the root with 1.
+pub(crate) fn inode_of(node: u64) -> InodeId {
+    InodeId(node)
+}
+
+/// A time that shall be set, with this machine's clock for "now".
+pub(crate) fn timestamp(time: SetTime) -> Timestamp {
+    let nanos = match time {
+        SetTime::Now => now_nanos(),
+        SetTime::At((seconds, nanos)) => {
+            i128::from(seconds).saturating_mul(1_000_000_000).saturating_add(i128::from(nanos))
+        }
+    };
+    Timestamp { nanos: nanos.clamp(i64::MIN.into(), i64::MAX.into()) as i64 }
+}
+
+fn now_nanos() -> i128 {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_has_the_kernels_number() {
+        assert_eq!(inode_of(1), InodeId::ROOT);
+    }
+
+    #[test]
+    fn times_that_do_not_fit_are_the_farthest_that_do() {
+        assert_eq!(timestamp(SetTime::At((-1, 999_999_999))).nanos, -1);
+        assert_eq!(timestamp(SetTime::At((i64::MAX, 0))).nanos, i64::MAX);
+        assert_eq!(timestamp(SetTime::At((i64::MIN, 0))).nanos, i64::MIN);
+        assert!(timestamp(SetTime::Now).nanos > 1_700_000_000_000_000_000);
+    }
+}

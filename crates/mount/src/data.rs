@@ -1,0 +1,98 @@
+//! The bytes of files: reading, writing, allocating, publishing.
+
+use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
+use ramlace_client::File;
+
+use crate::files::unsupported;
+use crate::filesystem::PoolFileSystem;
+
+/// What kind of write it is.
+#[derive(Clone, Copy)]
+pub(crate) struct WriteFlags {
+    /// The kernel writes back pages into which programs have stored.
+    pub(crate) cached: bool,
+    /// The descriptor appends, as it is now.
+    pub(crate) append: bool,
+    /// Set-id bits must go first.
+    pub(crate) kill_set_id: bool,
+}
+
+impl PoolFileSystem {
+    pub(crate) fn read(&self, number: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let open = self.handles.get(number)?;
+        open.settle(&self.versions);
+        open.file.read_at(buffer, offset)
+    }
+
+    /// Bytes from a `write`, or (`cached`) from the kernel's pages, where programs stored them through mappings.
+    pub(crate) fn write(
+        &self,
+        inode: InodeId,
+        number: u64,
+        offset: u64,
+        bytes: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        let open = self.handles.get(number)?;
+        if flags.kill_set_id {
+            self.drop_set_id(inode)?;
+        }
+        if flags.cached {
+            return write_back(&open.file, offset, bytes)
+                .inspect_err(|error| self.write_errors.note(inode, error))
+                .map(|()| bytes.len());
+        }
+        if !flags.append {
+            return open.file.write_at(bytes, offset);
+        }
+        open.file.append(bytes)?;
+        if !open.append {
+            // It was told to append after it was opened (fcntl): the kernel has put the bytes where it believes the
+            // end to be, and they may lie elsewhere.
+            self.refresher.drop_pages(inode);
+        }
+        Ok(bytes.len())
+    }
+
+    /// `fsync`, `msync` and `close`: the kernel has written its pages back; the home hears of the time.
+    pub(crate) fn publish(&self, number: u64) -> Result<()> {
+        let open = self.handles.get(number)?;
+        open.settle(&self.versions);
+        match open.file.sync() {
+            // The file was removed: there is no time to tell any more.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            other => other?,
+        }
+        self.write_errors.tell(open.file.inode(), &open.errors_heard)
+    }
+
+    pub(crate) fn allocate(&self, number: u64, offset: u64, length: u64, mode: u32) -> Result<()> {
+        let open = self.handles.get(number)?;
+        let range = ByteRange { start: offset, end: offset.saturating_add(length) };
+        const KEEP: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
+        const PUNCH_AND_KEEP: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32 | KEEP;
+        const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+        const ZERO_AND_KEEP: u32 = ZERO | KEEP;
+        match mode {
+            0 => open.file.reserve(range, false),
+            KEEP => open.file.reserve(range, true),
+            PUNCH_AND_KEEP => open.file.punch(range),
+            ZERO => open.file.zero(range, false),
+            ZERO_AND_KEEP => open.file.zero(range, true),
+            _ => Err(unsupported("this mode of fallocate")),
+        }
+    }
+}
+
+/// Writes pages back. A page knows nothing of a truncation elsewhere and must not make the file longer again. The kernel
+/// takes any answer for all of it, so that a pool that fills up in the middle must be an error.
+fn write_back(file: &File, offset: u64, bytes: &[u8]) -> Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.write_within(&bytes[done..], offset + done as u64)? {
+            0 => return Err(Error::new(ErrorKind::NoSpace, "the pool filled up in the middle of a page")),
+            written => done += written,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! Opening, closing and changing files as wholes: handles, sizes, modes, times.
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_client::{File, Rights};
+use ramlace_fuse::{Attributes as KernelAttributes, Entry, OpenFlags, SetAttributes as Changes};
+use ramlace_wire::Attributes;
+use ramlace_wire::namespace::{Opened, SetAttributes};
+
+use crate::attributes::{entry, kernel_attributes, timestamp};
+use crate::filesystem::PoolFileSystem;
+use crate::handles::OpenFile;
+use crate::names::permissions;
+use crate::versions::Version;
+
+/// Bits that a write or a truncation takes from a file that is no longer what its owner made it.
+const SET_ID_BITS: u16 = 0o6000;
+
+impl PoolFileSystem {
+    pub(crate) fn attributes(&self, inode: InodeId) -> Result<KernelAttributes> {
+        Ok(kernel_attributes(&self.raw().info(inode)?.attributes))
+    }
+
+    pub(crate) fn open(&self, inode: InodeId, flags: u32, kill_set_id: bool) -> Result<(u64, OpenFlags)> {
+        let (file, opened) = self.raw().open(inode, rights_of(flags))?;
+        if kill_set_id && has_set_id(&opened.info.attributes) {
+            self.drop_set_id(inode)?;
+        }
+        self.adopt(file, &opened, flags)
+    }
+
+    pub(crate) fn create(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> Result<(Entry, u64, OpenFlags)> {
+        let exclusive = flags & libc::O_EXCL as u32 != 0;
+        let request = self.create_request(parent, name, mode, rights_of(flags), exclusive)?;
+        let (file, opened) = retry(|| self.raw().create(&request))?;
+        let (number, open_flags) = self.adopt(file, &opened, flags)?;
+        Ok((entry(&opened.info.attributes), number, open_flags))
+    }
+
+    /// Gives an opened file a number, and says what the kernel may do with its pages.
+    fn adopt(&self, file: File, opened: &Opened, flags: u32) -> Result<(u64, OpenFlags)> {
+        let attributes = &opened.info.attributes;
+        let cut = flags & libc::O_TRUNC as u32 != 0 && attributes.size > 0;
+        if cut {
+            file.truncate(0)?;
+        }
+        let version = Version::of(attributes);
+        let keep = self.versions.are_of(attributes.inode, version) && !cut;
+        let append = flags & libc::O_APPEND as u32 != 0;
+        // The home alone knows where the end is: an appended byte must not lie in a page that
+        // the kernel put elsewhere.
+        let open_flags = OpenFlags { keep_cache: keep, direct_io: append, ..OpenFlags::default() };
+        Ok((self.handles.add(OpenFile::new(file, append, version, self.write_errors.begin())), open_flags))
+    }
+
+    /// The last descriptor is closed. Nobody waits for this: `flush` has told of errors before.
+    pub(crate) fn release(&self, number: u64) {
+        drop(self.handles.remove(number));
+    }
+
+    pub(crate) fn set_attributes(&self, inode: InodeId, changes: &Changes) -> Result<KernelAttributes> {
+        let mut latest = None;
+        if let Some(size) = changes.size {
+            latest = Some(self.set_size(inode, size, changes)?);
+        }
+        let mut request = SetAttributes {
+            inode,
+            mode: changes.mode.map(permissions),
+            uid: changes.uid,
+            gid: changes.gid,
+            accessed: changes.accessed.map(timestamp),
+            modified: changes.modified.map(timestamp),
+        };
+        if request.mode.is_none()
+            && let Some(attributes) = &latest
+            && changes.kill_suid
+            && has_set_id(attributes)
+        {
+            request.mode = Some(attributes.mode & !SET_ID_BITS);
+        }
+        if changes_anything(&request) {
+            latest = Some(self.raw().set_attributes(&request)?);
+        }
+        match latest {
+            Some(attributes) => Ok(kernel_attributes(&attributes)),
+            None => self.attributes(inode),
+        }
+    }
+
+    /// A descriptor's right to write was checked when it was opened; a path's is checked now.
+    fn set_size(&self, inode: InodeId, size: u64, changes: &Changes) -> Result<Attributes> {
+        match changes.handle {
+            Some(number) => {
+                let open = self.handles.get(number)?;
+                open.file.truncate(size)?;
+                Ok(open.file.info()?.attributes)
+            }
+            None => self.raw().truncate(inode, size),
+        }
+    }
+
+    /// A write by somebody who may not keep them takes the set-id bits away.
+    pub(crate) fn drop_set_id(&self, inode: InodeId) -> Result<()> {
+        let attributes = self.raw().info(inode)?.attributes;
+        if has_set_id(&attributes) {
+            let mode = Some(attributes.mode & !SET_ID_BITS);
+            let request = SetAttributes { inode, mode, uid: None, gid: None, accessed: None, modified: None };
+            self.raw().set_attributes(&request)?;
+        }
+        Ok(())
+    }
+}
+
+fn rights_of(flags: u32) -> Rights {
+    match flags as i32 & libc::O_ACCMODE {
+        libc::O_RDONLY => Rights { read: true, write: false },
+        libc::O_WRONLY => Rights { read: false, write: true },
+        _ => Rights { read: true, write: true },
+    }
+}
+
+fn has_set_id(attributes: &Attributes) -> bool {
+    attributes.mode & SET_ID_BITS != 0
+}
+
+fn changes_anything(request: &SetAttributes) -> bool {
+    let nothing = SetAttributes {
+        inode: request.inode,
+        mode: None,
+        uid: None,
+        gid: None,
+        accessed: None,
+        modified: None,
+    };
+    *request != nothing
+}
+
+/// A name that goes and comes while it is created is tried again a few times.
+fn retry<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    const TRIES: usize = 8;
+    for _ in 1..TRIES {
+        match work() {
+            Err(error) if error.kind() == ErrorKind::Retry => {}
+            other => return other,
+        }
+    }
+    work()
+}
+
+/// A file that is asked for what only some kernels ask.
+pub(crate) fn unsupported(what: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("a pool does not do that: {what}"))
+}

@@ -1,0 +1,205 @@
+//! Each request of the kernel to the method that serves it, and its result into the reply.
+
+use std::sync::Arc;
+
+use ramlace_base::Result;
+use ramlace_client::{Pool, Raw};
+use ramlace_fuse::{FileSystem, OpenFlags, Operation, Reply, Request, Scratch};
+
+use crate::attributes::{ATTRIBUTES_VALID, inode_of};
+use crate::data::WriteFlags;
+use crate::handles::Handles;
+use crate::refresh::{Answer, REFRESH_ATTRIBUTE, Refresher};
+use crate::space::Space;
+use crate::versions::Versions;
+use crate::write_errors::WriteErrors;
+
+/// A mounted pool.
+pub(crate) struct PoolFileSystem {
+    pub(crate) pool: Pool,
+    pub(crate) handles: Handles,
+    pub(crate) versions: Arc<Versions>,
+    pub(crate) space: Space,
+    pub(crate) refresher: Refresher,
+    pub(crate) write_errors: Arc<WriteErrors>,
+}
+
+impl PoolFileSystem {
+    pub(crate) fn raw(&self) -> Raw<'_> {
+        self.pool.raw()
+    }
+
+    /// After a machine was asleep for longer than its session lives, what was open is Stale for ever; names and new
+    /// opens go on in a session of their own. While that cannot be had, requests fail as Stale, too.
+    fn leave_ended_session(&self) {
+        if self.pool.is_ended() {
+            let _ = self.pool.reconnect();
+        }
+    }
+
+    /// Names: what leads where.
+    fn handle_name(&self, request: &Request<'_>, reply: Reply) {
+        let parent = inode_of(request.node);
+        match request.operation {
+            Operation::Lookup { name } => {
+                answer(reply, self.lookup(parent, name), |reply, entry| reply.entry(&entry));
+            }
+            Operation::Symlink { name, target } => {
+                answer(reply, self.symlink(parent, name, target), |reply, entry| reply.entry(&entry));
+            }
+            Operation::MakeNode { name, mode, .. } => {
+                answer(reply, self.make_node(parent, name, mode), |reply, entry| reply.entry(&entry));
+            }
+            Operation::MakeDirectory { name, mode, .. } => {
+                answer(reply, self.make_directory(parent, name, mode), |reply, entry| reply.entry(&entry));
+            }
+            Operation::Unlink { name } => done(reply, self.unlink(parent, name)),
+            Operation::RemoveDirectory { name } => done(reply, self.remove_directory(parent, name)),
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                done(reply, self.rename(parent, name, inode_of(new_parent), new_name, flags));
+            }
+            Operation::Link { node, name } => {
+                answer(reply, self.link(inode_of(node), parent, name), |reply, entry| reply.entry(&entry));
+            }
+            Operation::Create { name, flags, mode, .. } => {
+                self.handle_create(request, reply, name, flags, mode)
+            }
+            Operation::ReadLink => {
+                answer(reply, self.raw().read_link(parent), |reply, target| reply.data(&target));
+            }
+            _ => self.handle_directory(request, reply),
+        }
+    }
+
+    fn handle_create(&self, request: &Request<'_>, reply: Reply, name: &[u8], flags: u32, mode: u32) {
+        answer(reply, self.create(inode_of(request.node), name, mode, flags), |reply, created| {
+            let (entry, number, flags) = created;
+            let heard = reply.created(&entry, number, flags);
+            self.unless_heard(heard, number)
+        });
+    }
+
+    /// A kernel that no longer wants a file will never release it.
+    fn unless_heard(&self, heard: bool, number: u64) -> bool {
+        if !heard {
+            self.release(number);
+        }
+        heard
+    }
+
+    /// Directories as wholes, and attributes of anything.
+    fn handle_directory(&self, request: &Request<'_>, reply: Reply) {
+        let inode = inode_of(request.node);
+        let list = |offset, size, plus| self.read_directory(inode, offset, size, plus);
+        match request.operation {
+            // A listing needs no state here: a cookie says where it goes on.
+            Operation::OpenDirectory { .. } => {
+                reply.opened(0, OpenFlags::default());
+            }
+            Operation::ReadDirectory { offset, size, .. } => {
+                answer(reply, list(offset, size, false), |reply, entries| reply.directory(&entries));
+            }
+            Operation::ReadDirectoryPlus { offset, size, .. } => {
+                answer(reply, list(offset, size, true), |reply, entries| reply.directory(&entries));
+            }
+            Operation::ReleaseDirectory { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
+                reply.ok();
+            }
+            Operation::GetAttributes { .. } => answer(reply, self.attributes(inode), |reply, attributes| {
+                reply.attributes(&attributes, ATTRIBUTES_VALID)
+            }),
+            Operation::SetAttributes(changes) => {
+                answer(reply, self.set_attributes(inode, &changes), |reply, attributes| {
+                    reply.attributes(&attributes, ATTRIBUTES_VALID)
+                });
+            }
+            Operation::StatFs => {
+                answer(reply, self.space.statfs(&self.pool), |reply, space| reply.statfs(&space));
+            }
+            Operation::SetXattr { name, .. } if name == REFRESH_ATTRIBUTE.as_bytes() => {
+                self.refresher.refresh(inode, reply, Answer::Ok);
+            }
+            // The same for who may only read: on a mount for reading, and for a file that is somebody else's to write.
+            Operation::GetXattr { name, size } if name == REFRESH_ATTRIBUTE.as_bytes() => {
+                self.refresher.refresh(inode, reply, Answer::Value { size });
+            }
+            // Said about this name alone: ENOSYS would close the door for the refresh above.
+            Operation::SetXattr { .. } | Operation::GetXattr { .. } | Operation::RemoveXattr { .. } => {
+                reply.error(libc::EOPNOTSUPP);
+            }
+            // Locks among them: refused, never quietly local to this machine.
+            _ => {
+                reply.error(libc::ENOSYS);
+            }
+        }
+    }
+
+    /// Open files and their bytes; true when the request was one of these.
+    fn handle_file(&self, request: &mut Request<'_>, reply: Reply) -> Option<Reply> {
+        let inode = inode_of(request.node);
+        match request.operation {
+            Operation::Open { flags, kill_suid } => {
+                answer(reply, self.open(inode, flags, kill_suid), |reply, (number, flags)| {
+                    let heard = reply.opened(number, flags);
+                    self.unless_heard(heard, number)
+                });
+            }
+            Operation::Read { handle, offset, length, .. } => {
+                self.handle_read(request.scratch, reply, handle, offset, length as usize);
+            }
+            Operation::Write { handle, offset, data, flags, cached, kill_suid, .. } => {
+                let append = flags & libc::O_APPEND as u32 != 0;
+                let flags = WriteFlags { cached, append, kill_set_id: kill_suid };
+                let written = self.write(inode, handle, offset, data, flags);
+                answer(reply, written, |reply, bytes| reply.written(bytes as u32));
+            }
+            Operation::Flush { handle, .. } | Operation::Fsync { handle, .. } => {
+                done(reply, self.publish(handle));
+            }
+            Operation::Release { handle, .. } => {
+                self.release(handle);
+                reply.ok();
+            }
+            Operation::Allocate { handle, offset, length, mode } => {
+                done(reply, self.allocate(handle, offset, length, mode));
+            }
+            _ => return Some(reply),
+        }
+        None
+    }
+
+    fn handle_read(&self, scratch: &mut Scratch, reply: Reply, handle: u64, offset: u64, length: usize) {
+        let buffer = scratch.bytes(length);
+        match self.read(handle, offset, buffer) {
+            Ok(read) => reply.data(&buffer[..read]),
+            Err(error) => reply.error(error.errno()),
+        };
+    }
+}
+
+impl FileSystem for PoolFileSystem {
+    fn handle(&self, mut request: Request<'_>, reply: Reply) {
+        self.leave_ended_session();
+        if let Some(reply) = self.handle_file(&mut request, reply) {
+            self.handle_name(&request, reply);
+        }
+    }
+
+    fn forget(&self, node: u64, _lookups: u64) {
+        // The kernel may still know the node by other lookups: then its next open drops pages for nothing.
+        self.versions.forget(inode_of(node));
+        self.write_errors.forget(inode_of(node));
+    }
+}
+
+/// Answers with the value, or with the error's number.
+fn answer<T>(reply: Reply, result: Result<T>, tell: impl FnOnce(Reply, T) -> bool) {
+    match result {
+        Ok(value) => tell(reply, value),
+        Err(error) => reply.error(error.errno()),
+    };
+}
+
+fn done(reply: Reply, result: Result<()>) {
+    answer(reply, result, |reply, ()| reply.ok());
+}

@@ -1,0 +1,32 @@
+//! A pool as a directory: the kernel's file system requests turned into client calls.
+//!
+//! [`Mount::new`] connects the pool and mounts it; [`Mount::run`] serves the kernel until the
+//! directory is unmounted. What the kernel may keep, and until when:
+//!
+//! * Names and attributes: no longer than one walk along a path. Each lookup asks the pool.
+//! * Pages: from open to open as long as nobody changed the file ([`versions`]); an open that finds another
+//!   version drops them, and so does another size. `user.ramlace.refresh` drops them at once ([`refresh`]).
+//! * Written bytes: not at all. A `write` is in the pool when it returns; stores into mapped memory
+//!   arrive with `msync`, `fsync`, `close` or when the kernel writes them back by itself.
+//!
+//! Invariant: the mount decides nothing about names, placement or rights; one request of the kernel is
+//! one call of the client, or a few.
+
+mod attributes;
+mod data;
+mod directories;
+mod files;
+mod filesystem;
+mod handles;
+mod mount;
+mod names;
+mod refresh;
+mod signals;
+mod space;
+mod versions;
+mod write_errors;
+
+pub use mount::{Mount, MountOptions, unmount};
+pub use ramlace_fuse::{Ended, MountPoint, Stopper, mounts};
+pub use refresh::REFRESH_ATTRIBUTE;
+pub use signals::on_ending;

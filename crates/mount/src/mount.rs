@@ -1,0 +1,102 @@
+//! A pool and a directory brought together.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ramlace_base::Result;
+use ramlace_client::{ConnectOptions, Pool};
+use ramlace_fuse::{Ended, Invalidation, MountPoint, Session, Stopper, Workers};
+
+use crate::filesystem::PoolFileSystem;
+use crate::handles::Handles;
+use crate::refresh::Refresher;
+use crate::space::Space;
+use crate::versions::Versions;
+use crate::write_errors::WriteErrors;
+
+/// Each thread that waits for a server answers nothing else until the deadline. 64 may wait for one that says
+/// nothing, and the others still have as many as they use at once. A thread takes at most two buffers of a request.
+const WORKERS: Workers = Workers { idle_threads_min: 4, threads_max: 96 };
+
+/// Buffered and direct reads are among the requests that the kernel counts here: with fewer than there are threads,
+/// readers that wait for one server would hold up all others in the kernel.
+const BACKGROUND_REQUESTS_MAX: u16 = 256;
+
+/// What is mounted, and how.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// The empty directory on which the pool is mounted.
+    pub directory: PathBuf,
+    /// How to reach the pool.
+    pub connect: ConnectOptions,
+    /// What `mount` and `df` show as the device: `ramlace:POOL`.
+    pub source: String,
+    /// No writing.
+    pub read_only: bool,
+}
+
+/// A mounted pool. Dropping it takes the mount away.
+pub struct Mount {
+    session: Session,
+    file_system: Arc<PoolFileSystem>,
+}
+
+impl Mount {
+    /// Connects the pool first, so that nothing is mounted that cannot answer; then mounts.
+    ///
+    /// Fails with what stands in the way: no pool, no `/dev/fuse`, no fusermount3, a directory that is
+    /// missing, not empty or mounted already.
+    pub fn new(options: &MountOptions) -> Result<Mount> {
+        // Before any other thread is started, for threads inherit it. Who may not goes without: only a control
+        // group of version 1 that limits the daemon together with its programs tells the difference.
+        let _ = ramlace_fuse::become_io_flusher();
+        let pool = Pool::connect(&options.connect)?;
+        let session = Session::mount(&options.directory, &kernel_options(options))?;
+        let versions = Arc::new(Versions::default());
+        let write_errors = Arc::new(WriteErrors::default());
+        let refresher = Refresher::start(&session.notifier(), &versions, &write_errors)?;
+        let file_system = PoolFileSystem {
+            pool,
+            handles: Handles::default(),
+            versions,
+            space: Space::default(),
+            refresher,
+            write_errors,
+        };
+        Ok(Mount { session, file_system: Arc::new(file_system) })
+    }
+
+    /// Where it is mounted, as the kernel lists it.
+    #[must_use]
+    pub fn mount_point(&self) -> &MountPoint {
+        self.session.mount_point()
+    }
+
+    /// What ends [`Mount::run`] from elsewhere, such as a signal.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.session.stopper()
+    }
+
+    /// Serves the kernel until the directory is unmounted, or the stopper was used.
+    pub fn run(self) -> Result<Ended> {
+        self.session.run(self.file_system, WORKERS)
+    }
+}
+
+fn kernel_options(options: &MountOptions) -> ramlace_fuse::MountOptions {
+    ramlace_fuse::MountOptions {
+        source: options.source.clone(),
+        read_only: options.read_only,
+        // The last page of a file that another machine has made longer shows zeros where bytes are now.
+        invalidation: Invalidation::SizeChange,
+        background_requests_max: BACKGROUND_REQUESTS_MAX,
+        ..ramlace_fuse::MountOptions::default()
+    }
+}
+
+/// Takes the mount on `directory` away; with `detach` also when programs use it, which keep what
+/// they have open until they close it.
+pub fn unmount(directory: &Path, detach: bool) -> Result<()> {
+    ramlace_fuse::unmount(directory, detach)
+}

@@ -1,0 +1,104 @@
+//! Refreshing a file: the kernel drops its pages, and the next load brings what others have published.
+//!
+//! The kernel waits for locked pages, and the daemon must go on answering for those meanwhile. So
+//! invalidations have threads of their own, which answer the request that asked when they are done.
+
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_fuse::{Notifier, Reply};
+
+use crate::versions::Versions;
+use crate::write_errors::WriteErrors;
+
+/// Setting this attribute of a file, to whatever value, refreshes it; so does reading it, which readers may.
+pub const REFRESH_ATTRIBUTE: &str = "user.ramlace.refresh";
+
+/// Refreshes at once: one that waits for a silent server, to write pages back, must not hold up all others.
+const REFRESH_THREADS: usize = 4;
+/// Refreshes that may wait for their turn.
+const REFRESHES_WAITING_MAX: usize = 1024;
+
+/// What whoever asked for a refresh wants to hear.
+#[derive(Clone, Copy)]
+pub(crate) enum Answer {
+    /// That it is done: the attribute was set.
+    Ok,
+    /// The attribute's value, or its size when this is 0.
+    Value { size: u32 },
+}
+
+/// The attribute's value, which means nothing.
+const VALUE: &[u8] = b"1";
+
+struct Wanted {
+    inode: InodeId,
+    reply: Option<(Reply, Answer)>,
+}
+
+/// Where refreshes are asked for.
+pub(crate) struct Refresher {
+    wanted: SyncSender<Wanted>,
+}
+
+impl Refresher {
+    /// Starts the threads that do the work, until the refresher is dropped.
+    pub(crate) fn start(
+        notifier: &Notifier,
+        versions: &Arc<Versions>,
+        errors: &Arc<WriteErrors>,
+    ) -> Result<Refresher> {
+        let (wanted, work) = sync_channel(REFRESHES_WAITING_MAX);
+        let work = Arc::new(Mutex::new(work));
+        for _ in 0..REFRESH_THREADS {
+            let (work, notifier) = (work.clone(), notifier.clone());
+            let (versions, errors) = (versions.clone(), errors.clone());
+            std::thread::Builder::new()
+                .name("refresh".into())
+                .spawn(move || run(&work, &notifier, &versions, &errors))
+                .map_err(|error| Error::from_io(&error, "starting a thread that refreshes files"))?;
+        }
+        Ok(Refresher { wanted })
+    }
+
+    /// Refreshes a file and answers when its pages are gone.
+    pub(crate) fn refresh(&self, inode: InodeId, reply: Reply, answer: Answer) {
+        if let Err(TrySendError::Full(refused) | TrySendError::Disconnected(refused)) =
+            self.wanted.try_send(Wanted { inode, reply: Some((reply, answer)) })
+            && let Some((reply, _)) = refused.reply
+        {
+            reply.error(ErrorKind::Busy.errno());
+        }
+    }
+
+    /// Drops a file's pages soon, and tells nobody. Too many at once: the next refresh or open does it.
+    pub(crate) fn drop_pages(&self, inode: InodeId) {
+        let _ = self.wanted.try_send(Wanted { inode, reply: None });
+    }
+}
+
+fn run(work: &Mutex<Receiver<Wanted>>, notifier: &Notifier, versions: &Versions, errors: &WriteErrors) {
+    // One of the threads waits for work, and the others for their turn to do so.
+    let next = || work.lock().unwrap_or_else(PoisonError::into_inner).recv();
+    while let Ok(Wanted { inode, reply }) = next() {
+        // Pages that come from now on may be older than the version at the last open.
+        versions.forget(inode);
+        let heard = errors.begin();
+        // A kernel that does not know the file has no pages of it. What it could not write back it drops with the others,
+        // and says nothing.
+        let dropped = notifier.invalidate_inode(inode.0, 0, 0).and_then(|_| errors.tell(inode, &heard));
+        if let Some((reply, answer)) = reply {
+            tell(reply, answer, dropped);
+        }
+    }
+}
+
+fn tell(reply: Reply, answer: Answer, dropped: Result<()>) {
+    match (dropped, answer) {
+        (Err(error), _) => reply.error(error.errno()),
+        (Ok(()), Answer::Ok) => reply.ok(),
+        (Ok(()), Answer::Value { size: 0 }) => reply.xattr_size(VALUE.len() as u32),
+        (Ok(()), Answer::Value { .. }) => reply.data(VALUE),
+    };
+}

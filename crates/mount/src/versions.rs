@@ -1,0 +1,110 @@
+//! Which version of each file the kernel's pages are of.
+//!
+//! Pages that the kernel keeps are good for the next open if nobody changed the file since. A file's
+//! version is its size, its generation and the time of its last change by the home's clock, which no program can set.
+//! A writer's bytes are in the pool before its time of change is, so pages that were read while somebody wrote
+//! belong to the version before, and the next open drops them.
+//!
+//! The kernel drops pages after it has heard the answer to an open and before the program has its descriptor. Until
+//! then no other open may trust them: a version is [learned](Versions::learn) when the new descriptor is used.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ramlace_base::{Generation, InodeId, Timestamp};
+use ramlace_wire::Attributes;
+
+/// Files whose versions are remembered, at most; a file that is not loses its pages at the next open.
+const VERSIONS_MAX: usize = 65_536;
+
+/// What tells two states of a file's bytes apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    size: u64,
+    generation: Generation,
+    changed: Timestamp,
+}
+
+impl Version {
+    pub(crate) fn of(attributes: &Attributes) -> Version {
+        Version { size: attributes.size, generation: attributes.generation, changed: attributes.changed }
+    }
+}
+
+/// The versions of the files of which the kernel may have pages.
+#[derive(Default)]
+pub(crate) struct Versions {
+    known: Mutex<HashMap<InodeId, Version>>,
+}
+
+impl Versions {
+    /// Whether the kernel's pages of a file are of this version, or of none.
+    pub(crate) fn are_of(&self, inode: InodeId, version: Version) -> bool {
+        self.known().get(&inode) == Some(&version)
+    }
+
+    /// The kernel has no pages of a file that are older than this version. A version that comes late is
+    /// harmless: the pages are newer, and the next open drops them for nothing.
+    pub(crate) fn learn(&self, inode: InodeId, version: Version) {
+        let mut known = self.known();
+        if known.len() < VERSIONS_MAX || known.contains_key(&inode) {
+            known.insert(inode, version);
+        }
+    }
+
+    /// The kernel has forgotten a file, or its pages are being dropped.
+    pub(crate) fn forget(&self, inode: InodeId) {
+        self.known().remove(&inode);
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<InodeId, Version>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: InodeId = InodeId(7);
+
+    fn version(size: u64, changed: i64) -> Version {
+        Version { size, generation: Generation::FIRST, changed: Timestamp { nanos: changed } }
+    }
+
+    #[test]
+    fn pages_stay_only_from_a_version_to_itself() {
+        let versions = Versions::default();
+        assert!(!versions.are_of(FILE, version(10, 1)), "nothing is known of a first open");
+        versions.learn(FILE, version(10, 1));
+        assert!(versions.are_of(FILE, version(10, 1)));
+        assert!(!versions.are_of(FILE, version(10, 2)), "it was written");
+        assert!(!versions.are_of(FILE, version(11, 1)), "it has grown");
+        assert!(!versions.are_of(FILE, Version { generation: Generation::FIRST.next(), ..version(10, 1) }));
+        versions.learn(FILE, version(11, 2));
+        assert!(versions.are_of(FILE, version(11, 2)));
+        versions.forget(FILE);
+        assert!(!versions.are_of(FILE, version(11, 2)));
+    }
+
+    #[test]
+    fn pages_are_not_trusted_before_the_old_ones_are_dropped() {
+        let versions = Versions::default();
+        versions.learn(FILE, version(10, 1));
+        assert!(!versions.are_of(FILE, version(10, 2)), "the first open drops them");
+        assert!(!versions.are_of(FILE, version(10, 2)), "and has not done so yet");
+    }
+
+    #[test]
+    fn a_full_table_forgets_nothing_and_trusts_nothing_new() {
+        let versions = Versions::default();
+        for inode in 0..VERSIONS_MAX as u64 {
+            versions.learn(InodeId(inode + 100), version(1, 1));
+        }
+        versions.learn(FILE, version(1, 1));
+        assert!(!versions.are_of(FILE, version(1, 1)));
+        assert!(versions.are_of(InodeId(100), version(1, 1)));
+        versions.learn(InodeId(100), version(2, 2));
+        assert!(versions.are_of(InodeId(100), version(2, 2)));
+    }
+}

@@ -1,0 +1,81 @@
+//! Stores that could not be written back, and who has heard of it.
+//!
+//! The kernel tells whoever asks first that a write-back failed, and forgets it: that may be a program that only reads, or a
+//! refresh. Here each failure is kept for every descriptor that was open when it happened: its next `fsync`,
+//! `msync` or `close` tells it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ramlace_base::{Error, InodeId, Result};
+
+/// The last failure of each file; gone when the kernel forgets the file.
+#[derive(Default)]
+pub(crate) struct WriteErrors {
+    failures: Mutex<HashMap<InodeId, (u64, Error)>>,
+    /// Failures so far, of all files.
+    count: AtomicU64,
+}
+
+/// The failures that somebody has heard of: those up to a number.
+pub(crate) struct Heard(AtomicU64);
+
+impl WriteErrors {
+    /// Whoever opens a file now has nothing to do with what failed before.
+    pub(crate) fn begin(&self) -> Heard {
+        Heard(AtomicU64::new(self.count.load(Ordering::Acquire)))
+    }
+
+    /// A write-back of the file failed.
+    pub(crate) fn note(&self, inode: InodeId, error: &Error) {
+        let mut failures = self.failures();
+        let number = self.count.fetch_add(1, Ordering::AcqRel) + 1;
+        failures.insert(inode, (number, error.clone()));
+    }
+
+    /// The file's last failure, unless it has been heard; then it has.
+    pub(crate) fn tell(&self, inode: InodeId, heard: &Heard) -> Result<()> {
+        match self.failures().get(&inode) {
+            Some((number, error)) if heard.0.fetch_max(*number, Ordering::AcqRel) < *number => {
+                Err(error.clone())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The kernel has forgotten the file, so nobody has it open.
+    pub(crate) fn forget(&self, inode: InodeId) {
+        self.failures().remove(&inode);
+    }
+
+    fn failures(&self) -> MutexGuard<'_, HashMap<InodeId, (u64, Error)>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ramlace_base::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn each_who_was_there_hears_of_a_failure_once() {
+        let (errors, file, other) = (WriteErrors::default(), InodeId(7), InodeId(8));
+        let (first, second) = (errors.begin(), errors.begin());
+        let full = Error::new(ErrorKind::NoSpace, "full");
+        errors.note(file, &full);
+        let late = errors.begin();
+        assert_eq!(errors.tell(file, &first), Err(full.clone()));
+        assert_eq!(errors.tell(file, &first), Ok(()));
+        assert_eq!(errors.tell(other, &second), Ok(()));
+        assert_eq!(errors.tell(file, &second), Err(full.clone()));
+        assert_eq!(errors.tell(file, &late), Ok(()), "it was opened after the failure");
+        errors.note(file, &full);
+        assert_eq!(errors.tell(file, &first), Err(full));
+        errors.note(file, &Error::new(ErrorKind::HostDown, "gone"));
+        errors.forget(file);
+        assert_eq!(errors.tell(file, &second), Ok(()));
+    }
+}

@@ -1,0 +1,396 @@
+//! What a slot holds ready for an operation that is not decided: the same for the slot that
+//! coordinates and for the slots that it asks.
+//!
+//! A *hold* is a change that was checked and is kept possible. It is done, or let go, when the
+//! operation is decided; neither can fail. Whoever wants to change what is held meanwhile is told
+//! Retry. Counts of links change when they are held, so that whoever is answered sees them.
+
+use std::collections::btree_map::Entry as Slotted;
+
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, Timestamp, limits};
+use ramlace_wire::namespace::RenameMode;
+use ramlace_wire::peer::{Part, Prepared, PutEntry, Target};
+use ramlace_wire::{Credentials, FileKind, LayoutHints};
+use serde::{Deserialize, Serialize};
+
+use crate::command::Effect;
+use crate::directory::{Claim, Directory, Entry, Phase};
+use crate::entries::{not_found, taken};
+use crate::inode::{Body, Inode, right};
+use crate::state::SlotState;
+
+/// A change that waits for a decision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Hold {
+    /// A directory that nothing leads to yet.
+    Made(InodeId),
+    /// An empty directory that takes no entries.
+    Sealed(InodeId),
+    /// A file with one link more.
+    Raised(InodeId),
+    /// A file with one link less; it lives until the decision.
+    Lowered(InodeId),
+    /// A name that nobody else may change.
+    Entry(HeldEntry),
+    /// An inode that gets another name, and a directory perhaps another parent.
+    Moved { inode: InodeId, parent: Option<InodeId> },
+    /// The order in which directories change their parents (slot 0).
+    Moves,
+}
+
+/// A name, and what it shall lead to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HeldEntry {
+    pub parent: InodeId,
+    pub name: Name,
+    /// Reserved when the name is new.
+    pub cookie: Option<u64>,
+    /// `None`: the entry goes.
+    pub put: Option<(InodeId, FileKind)>,
+}
+
+/// On whose behalf something is held, and since when.
+#[derive(Clone, Copy)]
+pub(crate) struct Asker {
+    pub who: Credentials,
+    pub now: Timestamp,
+    /// The slot that coordinates.
+    pub coordinator: Slot,
+}
+
+impl SlotState {
+    /// Checks a part of an operation and holds it ready; an error leaves nothing behind.
+    pub(crate) fn hold_part(&mut self, asker: Asker, part: &Part) -> Result<(Vec<Hold>, Prepared)> {
+        let ready = |hold: Hold| (vec![hold], Prepared::Ready);
+        match part {
+            Part::MakeDirectory { parent, mode, owner, hints } => {
+                let inode = self.allocate()?;
+                let made = new_directory(*parent, *mode, *owner, *hints, asker.now);
+                self.inodes.insert(inode, Box::new(made));
+                Ok((vec![Hold::Made(inode)], Prepared::Made(inode)))
+            }
+            Part::SealDirectory { inode, owner } => self.hold_seal(*inode, *owner).map(ready),
+            Part::RaiseLinks { inode } => {
+                self.hold_raise(asker, *inode)?;
+                let attributes = self.inode(*inode)?.attributes(*inode);
+                Ok((vec![Hold::Raised(*inode)], Prepared::Linked(attributes)))
+            }
+            Part::LowerLinks { inode, owner } => self.hold_lower(asker, *inode, *owner).map(ready),
+            Part::PutEntry(put) => self.hold_put(asker, put),
+            Part::MoveInode { inode, parent, owner } => {
+                self.hold_move(asker, *inode, *parent, *owner).map(ready)
+            }
+            Part::OrderMoves => self.hold_moves(asker).map(ready),
+        }
+    }
+
+    /// The operation is decided: does what is held, or lets it go.
+    pub(crate) fn settle_hold(
+        &mut self,
+        hold: Hold,
+        commit: bool,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        match hold {
+            Hold::Made(inode) if commit => self.set_phase(inode, Phase::Live),
+            Hold::Made(inode) => _ = self.inodes.remove(&inode),
+            Hold::Sealed(inode) if commit => {
+                self.set_phase(inode, Phase::Removed);
+                if let Some(inode) = self.inodes.get_mut(&inode) {
+                    inode.links = 0;
+                }
+                self.retire_if_unused(inode, effects);
+            }
+            Hold::Sealed(inode) => self.set_phase(inode, Phase::Live),
+            Hold::Raised(inode) => self.settle_count(inode, if commit { 0 } else { -1 }, effects),
+            Hold::Lowered(inode) => self.settle_count(inode, if commit { 0 } else { 1 }, effects),
+            Hold::Entry(entry) => self.settle_entry(entry, commit, now),
+            Hold::Moved { inode, parent } => {
+                if let (true, Some(inode)) = (commit, self.inodes.get_mut(&inode)) {
+                    inode.changed = now;
+                    if let (Some(parent), Body::Directory(directory)) = (parent, &mut inode.body) {
+                        directory.parent = parent;
+                    }
+                }
+            }
+            Hold::Moves => self.moves = None,
+        }
+    }
+
+    fn settle_count(&mut self, id: InodeId, change: i32, effects: &mut Vec<Effect>) {
+        let inode = self.inodes.get_mut(&id).expect("what is held lives");
+        inode.links = inode.links.wrapping_add_signed(change);
+        inode.held = false;
+        self.retire_if_unused(id, effects);
+    }
+
+    // ---- entries ----
+
+    /// Holds a name, which shall lead to `put`. The caller has checked that it may.
+    pub(crate) fn claim(
+        &mut self,
+        parent: InodeId,
+        name: &Name,
+        put: Option<(InodeId, FileKind)>,
+    ) -> Result<Hold> {
+        self.claim_new(parent, name, put.is_some())
+            .map(|cookie| Hold::Entry(HeldEntry { parent, name: name.clone(), cookie, put }))
+    }
+
+    /// The same for an entry whose inode is not known yet.
+    pub(crate) fn claim_unmade(&mut self, parent: InodeId, name: &Name) -> Result<Hold> {
+        let cookie = self.claim_new(parent, name, true)?;
+        Ok(Hold::Entry(HeldEntry { parent, name: name.clone(), cookie, put: None }))
+    }
+
+    fn claim_new(&mut self, parent: InodeId, name: &Name, stays: bool) -> Result<Option<u64>> {
+        let hash = self.hash.of(name);
+        let (_, directory) = self.directory_mut(parent);
+        let new = stays && directory.entries.find(hash, name).is_none();
+        let cookie = if new { Some(directory.entries.reserve_cookie(hash, name)?) } else { None };
+        match directory.busy.entry(name.clone()) {
+            Slotted::Vacant(vacant) => _ = vacant.insert(Claim::Asked),
+            Slotted::Occupied(_) => panic!("'{name}' is held already"),
+        }
+        Ok(cookie)
+    }
+
+    fn settle_entry(&mut self, held: HeldEntry, commit: bool, now: Timestamp) {
+        let hash = self.hash.of(&held.name);
+        let (mut above, directory) = self.directory_mut(held.parent);
+        directory.busy.remove(&held.name);
+        if let Some(cookie) = held.cookie {
+            directory.entries.give_back_cookie(cookie);
+        }
+        if !commit {
+            return;
+        }
+        let old = directory.entries.find(hash, &held.name).map(|(cookie, entry)| (cookie, entry.kind));
+        if let Some((cookie, kind)) = old {
+            directory.entries.remove(cookie);
+            *above.links -= u32::from(kind == FileKind::Directory);
+        }
+        if let Some((inode, kind)) = held.put {
+            let cookie = old.map(|(cookie, _)| cookie).or(held.cookie).expect("a held name has its place");
+            directory.entries.insert(cookie, Entry { name: held.name, inode, kind });
+            *above.links += u32::from(kind == FileKind::Directory);
+        }
+        above.touch(now);
+    }
+
+    /// Holds a rename's new entry, and those of its inodes that live here.
+    fn hold_put(&mut self, asker: Asker, put: &PutEntry) -> Result<(Vec<Hold>, Prepared)> {
+        let found = self.check_put(asker, put)?;
+        if found.is_some_and(|target| target.inode == put.inode) {
+            return Ok((Vec::new(), Prepared::Found(found)));
+        }
+        let mut holds = Vec::new();
+        match self.hold_put_all(asker, put, found, &mut holds) {
+            Ok(()) => Ok((holds, Prepared::Found(found))),
+            Err(error) => {
+                let mut effects = Vec::new();
+                holds.into_iter().for_each(|hold| self.settle_hold(hold, false, asker.now, &mut effects));
+                Err(error)
+            }
+        }
+    }
+
+    fn hold_put_all(
+        &mut self,
+        asker: Asker,
+        put: &PutEntry,
+        found: Option<Target>,
+        holds: &mut Vec<Hold>,
+    ) -> Result<()> {
+        holds.push(self.claim(put.parent, &put.name, Some((put.inode, put.kind)))?);
+        if put.inode.slot() == self.slot {
+            let parent = new_parent(put.kind, put.from, put.parent);
+            holds.push(self.hold_move(asker, put.inode, parent, put.owner)?);
+        }
+        if let Some(target) = found.filter(|target| target.inode.slot() == self.slot) {
+            let part = target_part(put.mode, target, put.parent, put.from);
+            holds.extend(self.hold_part(asker, &part)?.0);
+        }
+        Ok(())
+    }
+
+    /// Whether the new entry of a rename is possible, and what its name leads to now.
+    fn check_put(&self, asker: Asker, put: &PutEntry) -> Result<Option<Target>> {
+        let directory = self.directory_to_change(put.parent, asker.who)?;
+        directory.check_not_busy(&put.name)?;
+        let above = self.inode(put.parent)?;
+        above.check_allows(asker.who, right::WRITE, put.parent)?;
+        if put.kind == FileKind::Directory {
+            check_one_more_link(above, put.parent)?;
+        }
+        let Some((_, entry)) = directory.entries.find(self.hash.of(&put.name), &put.name) else {
+            return if put.mode == RenameMode::Exchange { Err(not_found(&put.name)) } else { Ok(None) };
+        };
+        let target = Target { inode: entry.inode, kind: entry.kind, owner: above.sticky_owner(asker.who) };
+        if put.mode == RenameMode::Keep {
+            return Err(taken(&put.name));
+        }
+        if put.mode == RenameMode::Replace && target.inode != put.inode {
+            check_replaceable(put, target.kind)?;
+        }
+        Ok(Some(target))
+    }
+
+    // ---- inodes ----
+
+    fn hold_seal(&mut self, inode: InodeId, owner: Option<u32>) -> Result<Hold> {
+        let found = self.inode(inode)?;
+        let directory = found.directory(inode)?;
+        check_sealable(directory, inode)?;
+        found.check_sticky(owner, inode)?;
+        self.set_phase(inode, Phase::Sealed);
+        Ok(Hold::Sealed(inode))
+    }
+
+    fn hold_raise(&mut self, asker: Asker, id: InodeId) -> Result<()> {
+        let inode = self.inode_mut(id)?;
+        if let Body::Directory(_) = inode.body {
+            let text = format!("inode {id} is a directory, to which no second entry may lead");
+            return Err(Error::new(ErrorKind::NotPermitted, text));
+        }
+        inode.check_not_held(id)?;
+        if inode.links == 0 {
+            return Err(Error::new(ErrorKind::NotFound, format!("inode {id} has no name any more")));
+        }
+        if inode.links >= limits::LINKS_PER_FILE_MAX {
+            let text = format!("{} entries lead to inode {id}; more are not possible", inode.links);
+            return Err(Error::new(ErrorKind::TooManyLinks, text));
+        }
+        inode.links += 1;
+        inode.held = true;
+        inode.changed = asker.now;
+        Ok(())
+    }
+
+    fn hold_lower(&mut self, asker: Asker, id: InodeId, owner: Option<u32>) -> Result<Hold> {
+        let inode = self.inode(id)?;
+        if let Body::Directory(_) = inode.body {
+            let text = format!("inode {id} is a directory");
+            return Err(Error::new(ErrorKind::IsDirectory, text));
+        }
+        inode.check_sticky(owner, id)?;
+        inode.check_not_held(id)?;
+        if let Body::File(file) = &inode.body {
+            self.outbox.check_room(file.layout.width)?;
+        }
+        let inode = self.inode_mut(id)?;
+        inode.links -= 1;
+        inode.held = true;
+        inode.changed = asker.now;
+        Ok(Hold::Lowered(id))
+    }
+
+    fn hold_move(
+        &mut self,
+        asker: Asker,
+        id: InodeId,
+        parent: Option<InodeId>,
+        owner: Option<u32>,
+    ) -> Result<Hold> {
+        let inode = self.inode(id)?;
+        inode.check_sticky(owner, id)?;
+        if parent.is_some() {
+            inode.directory(id)?;
+            // As in Linux: the directory's own entry for the one above it changes.
+            inode.check_allows(asker.who, right::WRITE, id)?;
+        }
+        Ok(Hold::Moved { inode: id, parent })
+    }
+
+    fn hold_moves(&mut self, asker: Asker) -> Result<Hold> {
+        assert!(self.slot == InodeId::ROOT.slot(), "directories are moved in an order that slot 0 keeps");
+        if let Some(holder) = self.moves {
+            let text = format!("another directory is just being moved by {holder}");
+            return Err(Error::new(ErrorKind::Retry, text));
+        }
+        self.moves = Some(asker.coordinator);
+        Ok(Hold::Moves)
+    }
+
+    pub(crate) fn set_phase(&mut self, inode: InodeId, phase: Phase) {
+        if let Some(Body::Directory(directory)) = self.inodes.get_mut(&inode).map(|inode| &mut inode.body) {
+            directory.phase = phase;
+        }
+    }
+}
+
+/// The inode that a mkdir makes, the same at both slots.
+pub(crate) fn new_directory(
+    parent: InodeId,
+    mode: u16,
+    owner: Credentials,
+    hints: LayoutHints,
+    now: Timestamp,
+) -> Inode {
+    let directory = Directory::new(parent, hints, Phase::Prepared);
+    Inode::new(mode, owner, now, Body::Directory(Box::new(directory)))
+}
+
+/// The new parent of what is moved, when it has one and it changes.
+pub(crate) fn new_parent(kind: FileKind, from: InodeId, to: InodeId) -> Option<InodeId> {
+    (kind == FileKind::Directory && from != to).then_some(to)
+}
+
+/// What a rename from the directory `from` wants of what it finds in the directory `parent`.
+pub(crate) fn target_part(mode: RenameMode, target: Target, parent: InodeId, from: InodeId) -> Part {
+    let Target { inode, kind, owner } = target;
+    match (mode, kind) {
+        (RenameMode::Exchange, kind) => {
+            Part::MoveInode { inode, parent: new_parent(kind, parent, from), owner }
+        }
+        (_, FileKind::Directory) => Part::SealDirectory { inode, owner },
+        _ => Part::LowerLinks { inode, owner },
+    }
+}
+
+pub(crate) fn check_one_more_link(above: &Inode, inode: InodeId) -> Result<()> {
+    // Directories that are just being made are not counted yet: leave room for all of them.
+    if above.links as usize > u32::MAX as usize - limits::INTENTS_PER_SLOT_MAX {
+        return Err(Error::new(
+            ErrorKind::TooMany,
+            format!("directory {inode} has {} directories in it", above.links - 2),
+        ));
+    }
+    Ok(())
+}
+
+fn check_replaceable(put: &PutEntry, kind: FileKind) -> Result<()> {
+    match (put.kind, kind) {
+        (FileKind::Directory, FileKind::Directory) => Ok(()),
+        (FileKind::Directory, _) => Err(Error::new(
+            ErrorKind::NotDirectory,
+            format!("'{}' is no directory; a directory cannot replace it", put.name),
+        )),
+        (_, FileKind::Directory) => Err(Error::new(
+            ErrorKind::IsDirectory,
+            format!("'{}' is a directory; only a directory can replace it", put.name),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_sealable(directory: &Directory, inode: InodeId) -> Result<()> {
+    match directory.phase {
+        Phase::Live if directory.busy.values().any(|claim| *claim == Claim::Decided) => Err(Error::new(
+            ErrorKind::Retry,
+            format!("an entry of directory {inode} is just getting another name"),
+        )),
+        Phase::Live if !directory.entries.is_empty() => Err(Error::new(
+            ErrorKind::NotEmpty,
+            format!("directory {inode} still has {} entries", directory.entries.len()),
+        )),
+        Phase::Live if !directory.busy.is_empty() => Err(Error::new(
+            ErrorKind::Retry,
+            format!("{} entries of directory {inode} are just being made", directory.busy.len()),
+        )),
+        Phase::Live => Ok(()),
+        Phase::Prepared | Phase::Sealed => directory.check_settled(inode),
+        Phase::Removed => Err(Error::new(ErrorKind::Stale, format!("directory {inode} is gone"))),
+    }
+}

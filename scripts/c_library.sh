@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Makes the C library usable: from this checkout, or installed.
+#
+# usage: scripts/c_library.sh here             target/release/pkgconfig/ramlace.pc and the soname's link
+#        scripts/c_library.sh install PREFIX   the command, the library, its header and ramlace.pc
+#
+# DESTDIR goes before every path that is written to, as usual.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+built=$PWD/target/release
+soname=$(sed -nE 's/.*"(libramlace\.so\.[0-9]+)".*/\1/p' crates/capi/build.rs)
+version=$(sed -nE 's/^version = "(.*)"/\1/p' Cargo.toml)
+
+pkgconfig() { # pkgconfig PREFIX LIBDIR INCLUDEDIR RPATH
+    sed -e "s|@PREFIX@|$1|; s|@LIBDIR@|$2|; s|@INCLUDEDIR@|$3|; s|@RPATH@|$4|; s|@VERSION@|$version|" \
+        crates/capi/ramlace.pc.in
+}
+
+case ${1:-} in
+here)
+    mkdir -p "$built/pkgconfig"
+    ln -sfn libramlace.so "$built/$soname"
+    # Programs built in a checkout find the library by themselves, wherever they are run.
+    pkgconfig "$PWD" "$built" "$PWD/crates/capi/include" "-Wl,-rpath,\${libdir} " >"$built/pkgconfig/ramlace.pc"
+    ;;
+install)
+    prefix=${2:?usage: scripts/c_library.sh install PREFIX}
+    [[ $prefix == /* ]] || { echo "PREFIX must begin with a slash: $prefix" >&2; exit 1; }
+    to=${DESTDIR:-}$prefix
+    install -d "$to/bin" "$to/lib/pkgconfig" "$to/include"
+    install -m 755 "$built/ramlace" "$to/bin/ramlace"
+    install -m 755 "$built/libramlace.so" "$to/lib/$soname"
+    ln -sfn "$soname" "$to/lib/libramlace.so"
+    install -m 644 crates/capi/include/ramlace.h "$to/include/ramlace.h"
+    pkgconfig "$prefix" "\${prefix}/lib" "\${prefix}/include" "" >"$to/lib/pkgconfig/ramlace.pc"
+    ;;
+*)
+    echo "usage: scripts/c_library.sh here | install PREFIX" >&2
+    exit 2
+    ;;
+esac

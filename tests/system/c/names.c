@@ -1,0 +1,177 @@
+/* The namespace by path: names, links, attributes, lists, layouts. */
+#define _POSIX_C_SOURCE 200809L
+#include "capi_test.h"
+
+#include <unistd.h>
+
+static void make(const char *path)
+{
+    ramlace_file *file = ramlace_open(pool, path, O_WRONLY | O_CREAT, 0644);
+    CHECK(file != NULL && ramlace_close(file) == 0);
+}
+
+static void test_attributes(void)
+{
+    struct ramlace_stat stat;
+    make(at("file"));
+    CHECK(ramlace_chmod(pool, at("file"), 0400) == 0);
+    CHECK(ramlace_chmod(pool, at("file"), 0604) == 0);
+    FAILS(ramlace_chmod(pool, at("file"), 0100644) == -1, EINVAL, "mode");
+    CHECK(ramlace_chown(pool, at("file"), (uid_t)-1, (gid_t)-1) == 0);
+    CHECK(ramlace_chown(pool, at("file"), getuid(), getgid()) == 0);
+    ramlace_time times[2] = {{1000000000, 999999999, 0}, {-5, 7, 0}};
+    CHECK(ramlace_utimens(pool, at("file"), times) == 0);
+    CHECK(ramlace_stat(pool, at("file"), &stat) == 0);
+    CHECK(stat.mode == (S_IFREG | 0604) && stat.uid == getuid() && stat.gid == getgid());
+    CHECK(stat.accessed.seconds == 1000000000 && stat.accessed.nanoseconds == 999999999);
+    CHECK(stat.modified.seconds == -5 && stat.modified.nanoseconds == 7);
+    times[0].nanoseconds = RAMLACE_TIME_OMIT;
+    times[1].nanoseconds = RAMLACE_TIME_NOW;
+    CHECK(ramlace_utimens(pool, at("file"), times) == 0 && ramlace_stat(pool, at("file"), &stat) == 0);
+    CHECK(stat.accessed.seconds == 1000000000 && stat.modified.seconds > 1000000000);
+    CHECK(ramlace_utimens(pool, at("file"), NULL) == 0 && ramlace_stat(pool, at("file"), &stat) == 0);
+    CHECK(stat.accessed.seconds > 1000000000);
+    times[0].nanoseconds = 1000000000;
+    FAILS(ramlace_utimens(pool, at("file"), times) == -1, EINVAL, "nanoseconds");
+    CHECK(ramlace_truncate(pool, at("file"), 12345) == 0 && ramlace_stat(pool, at("file"), &stat) == 0);
+    CHECK(stat.size == 12345 && stat.blocks == 25);
+    FAILS(ramlace_truncate(pool, at("file"), -1) == -1, EINVAL, "negative");
+    FAILS(ramlace_truncate(pool, at("."), 0) == -1, EISDIR, "");
+}
+
+void test_names(void)
+{
+    char target[32];
+    struct ramlace_stat stat;
+    umask(022);
+    test_attributes();
+    CHECK(ramlace_mkdir(pool, at("dir"), 0750) == 0);
+    FAILS(ramlace_mkdir(pool, at("dir"), 0750) == -1, EEXIST, "dir");
+    FAILS(ramlace_mkdir(pool, at("none/dir"), 0750) == -1, ENOENT, "none");
+    FAILS(ramlace_mkdir(pool, at("file/dir"), 0750) == -1, ENOTDIR, "file");
+    CHECK(ramlace_stat(pool, at("dir"), &stat) == 0);
+    CHECK(stat.mode == (S_IFDIR | 0750) && stat.links == 2 && stat.blocks == 0);
+    make(at("dir/in"));
+    FAILS(ramlace_rmdir(pool, at("dir")) == -1, ENOTEMPTY, "dir");
+    FAILS(ramlace_rmdir(pool, at("file")) == -1, ENOTDIR, "file");
+    FAILS(ramlace_unlink(pool, at("dir")) == -1, EISDIR, "dir");
+    CHECK(ramlace_symlink(pool, "dir/in", at("link")) == 0);
+    FAILS(ramlace_symlink(pool, "other", at("link")) == -1, EEXIST, "link");
+    CHECK(ramlace_lstat(pool, at("link"), &stat) == 0 && S_ISLNK(stat.mode) && stat.size == 6);
+    CHECK(stat.stripe_unit == 0 && stat.width == 0);
+    CHECK(ramlace_stat(pool, at("link"), &stat) == 0 && S_ISREG(stat.mode));
+    memset(target, '!', sizeof target);
+    CHECK(ramlace_readlink(pool, at("link"), target, sizeof target) == 6);
+    CHECK(memcmp(target, "dir/in!", 7) == 0);
+    CHECK(ramlace_readlink(pool, at("link"), target, 3) == 3);
+    FAILS(ramlace_readlink(pool, at("file"), target, 3) == -1, EINVAL, "link");
+    CHECK(ramlace_symlink(pool, "loop", at("loop")) == 0);
+    FAILS(ramlace_stat(pool, at("loop"), &stat) == -1, ELOOP, "links");
+    CHECK(ramlace_error_code() == RAMLACE_ERROR_LOOP);
+    CHECK(ramlace_unlink(pool, at("link")) == 0 && ramlace_unlink(pool, at("loop")) == 0);
+    CHECK(ramlace_unlink(pool, at("dir/in")) == 0 && ramlace_rmdir(pool, at("dir")) == 0);
+    FAILS(ramlace_lstat(pool, at("dir"), &stat) == -1, ENOENT, "dir");
+    FAILS(ramlace_stat(pool, "", &stat) == -1, ENOENT, "empty");
+    char name[300];
+    memset(name, 'n', sizeof name);
+    name[256] = '\0';
+    FAILS(ramlace_mkdir(pool, at(name), 0755) == -1, ENAMETOOLONG, "255");
+    name[255] = '\0';
+    CHECK(ramlace_mkdir(pool, at(name), 0755) == 0 && ramlace_rmdir(pool, at(name)) == 0);
+}
+
+void test_strange_names(void)
+{
+    static const char *const strange[] = {"\xff\xfe not utf-8 \x80", "new\nline", "ramlace:", " ",
+                                          "\x1b[31mred", "gr\xc3\xbcn", "..."};
+    enum { COUNT = sizeof strange / sizeof strange[0] };
+    int seen[COUNT] = {0};
+    ramlace_entry entry;
+    struct ramlace_stat stat;
+    for (int i = 0; i < COUNT; i++) {
+        make(at(strange[i]));
+        CHECK(ramlace_stat(pool, at(strange[i]), &stat) == 0);
+    }
+    ramlace_directory *directory = ramlace_opendir(pool, at("."));
+    CHECK(directory != NULL);
+    int more;
+    while ((more = ramlace_readdir(directory, &entry)) == 1) {
+        CHECK(strlen(entry.name) == entry.name_length);
+        int which = 0;
+        while (which < COUNT && strcmp(strange[which], entry.name) != 0)
+            which++;
+        CHECK(which < COUNT && seen[which]++ == 0);
+    }
+    CHECK(more == 0 && ramlace_closedir(directory) == 0);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(seen[i] == 1 && ramlace_unlink(pool, at(strange[i])) == 0);
+    FAILS(ramlace_unlink(pool, at("caf\xe9")) == -1, ENOENT, "caf\\xe9");
+}
+
+void test_lists(void)
+{
+    enum { COUNT = 2500 };
+    static char seen[COUNT];
+    ramlace_entry entry;
+    CHECK(ramlace_mkdir(pool, at("many"), 0755) == 0);
+    ramlace_directory *directory = ramlace_opendir(pool, at("many"));
+    CHECK(directory != NULL && ramlace_readdir(directory, &entry) == 0);
+    CHECK(ramlace_readdir(directory, &entry) == 0 && ramlace_closedir(directory) == 0);
+    FAILS(ramlace_readdir(directory, &entry) == -1, EBADF, "ramlace_directory");
+    FAILS(ramlace_closedir(directory) == -1, EBADF, "ramlace_directory");
+    for (int i = 0; i < COUNT; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "many/%d", i);
+        if (i % 100 == 0)
+            CHECK(ramlace_mkdir(pool, at(name), 0755) == 0);
+        else if (i % 100 == 1)
+            CHECK(ramlace_symlink(pool, "x", at(name)) == 0);
+        else
+            make(at(name));
+    }
+    directory = ramlace_opendir(pool, at("many"));
+    CHECK(directory != NULL);
+    FAILS(ramlace_readdir(directory, NULL) == -1, EFAULT, "null");
+    while (ramlace_readdir(directory, &entry) == 1) {
+        int i = atoi(entry.name);
+        CHECK(i >= 0 && i < COUNT && seen[i]++ == 0 && entry.inode != 0);
+        CHECK(entry.type_bits == (i % 100 == 0 ? S_IFDIR : i % 100 == 1 ? S_IFLNK : S_IFREG));
+    }
+    for (int i = 0; i < COUNT; i++)
+        CHECK(seen[i] == 1);
+    CHECK(ramlace_closedir(directory) == 0);
+    make(at("file"));
+    FAILS(ramlace_opendir(pool, at("file")) == NULL, ENOTDIR, "file");
+    FAILS(ramlace_opendir(pool, at("none")) == NULL, ENOENT, "none");
+}
+
+void test_layouts(void)
+{
+    struct ramlace_layout layout;
+    ramlace_hints hints = RAMLACE_HINTS_INIT;
+    CHECK(ramlace_mkdir(pool, at("dir"), 0755) == 0 && ramlace_layout_get(pool, at("dir"), &layout) == 0);
+    CHECK(layout.stripe_unit == 0 && layout.width == 0 && layout.copies == 0 && layout.fixed == 0);
+    hints.stripe_unit = 4 * UNIT;
+    hints.width = 1;
+    CHECK(ramlace_layout_set(pool, at("dir"), &hints) == 0);
+    CHECK(ramlace_layout_get(pool, at("dir"), &layout) == 0);
+    CHECK(layout.stripe_unit == 4 * UNIT && layout.width == 1 && layout.copies == 0 && layout.fixed == 0);
+    make(at("dir/inherits"));
+    CHECK(ramlace_layout_get(pool, at("dir/inherits"), &layout) == 0);
+    CHECK(layout.stripe_unit == 4 * UNIT && layout.width == 1 && layout.copies == 1 && layout.fixed == 1);
+    FAILS(ramlace_layout_set(pool, at("dir/inherits"), &hints) == -1, ENOTDIR, "fixed");
+    CHECK(ramlace_layout_set(pool, at("dir"), NULL) == 0);
+    CHECK(ramlace_layout_get(pool, at("dir"), &layout) == 0 && layout.stripe_unit == 0);
+    hints.stripe_unit = 3 * UNIT;
+    FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "stripe unit");
+    FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EINVAL, "stripe unit");
+    hints.stripe_unit = 0;
+    hints.width = 70000;
+    FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "70000");
+    hints.width = 0;
+    hints.copies = 256;
+    FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "256");
+    hints.copies = 0;
+    hints.size = 0;
+    FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "_INIT");
+}

@@ -1,0 +1,661 @@
+"""A pool on several machines: started, used and stopped through a transport command.
+
+The machines are stood in for: a script runs the agent with a runtime directory for each host, so
+that every host has a pool's directory of its own, and a test may put another program in its place. With
+network namespaces (as root) each of them has a network card of its own as well.
+"""
+
+import functools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pool import MIB, PATIENCE_SECONDS, Pool, Process, binary, eventually, pattern
+
+SCRIPT = """#!/bin/sh
+host=$1; shift
+echo "$host: $*" >> '{root}/words'
+env >> '{root}/words'
+export XDG_RUNTIME_DIR='{root}'/$host HOME='{root}'/$host
+if [ -e '{root}'/$host.sh ]; then exec sh '{root}'/$host.sh "$@"; fi
+exec {wrap} "$@"
+"""
+HELLO = '{"answer": "hello", "version": "VERSION", "protocol": 1}'
+PREPARED = '{"answer": "prepared", "store_bytes": 33554432, "shared": false, "notes": []}'
+
+
+def version() -> str:
+    done = subprocess.run([binary(), "--version"], capture_output=True, check=True)
+    return done.stdout.decode().split()[1]
+
+
+class Lab:
+    """Some hosts that are none, and the machine from which they are started."""
+
+    def __init__(self, root: Path, hosts: tuple[str, ...]) -> None:
+        self.root = root
+        self.name = f"h{os.getpid()}"
+        self.transport = root / "via"
+        self.transport_words = ""
+        self.hosts = {host: self.machine(host) for host in hosts}
+        self.starter = self.machine("start")
+        self.write_transport("")
+        self.lines = "".join(f"{host} memory=32MiB listen=127.0.0.1:0 advertise=127.0.0.1\n" for host in hosts)
+
+    def machine(self, host: str) -> Pool:
+        """The pool as it is seen on one machine."""
+        runtime = self.root / host
+        runtime.mkdir(mode=0o700, exist_ok=True)
+        return Pool(self.name, runtime, 0, 0)
+
+    def write_transport(self, wrap: str) -> None:
+        self.transport.write_text(SCRIPT.format(root=self.root, wrap=wrap))
+        self.transport.chmod(0o755)
+
+    def replace(self, host: str, script: str) -> None:
+        """Run this instead of the agent on a host."""
+        (self.root / f"{host}.sh").write_text(script.replace("VERSION", version()))
+
+    def restore(self, host: str) -> None:
+        (self.root / f"{host}.sh").unlink()
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments of `up`."""
+        (self.root / "nodes").write_text(self.lines)
+        transport = ("--transport", self.transport_words or str(self.transport), "--remote-command", binary())
+        return ["up", "--hosts", str(self.root / "nodes"), "--no-reserve", *transport]
+
+    def up(self, *words: str) -> Any:
+        return json.loads(self.starter.run(*self.words, *words, "--json").stdout)
+
+    def fails(self, *words: str) -> str:
+        """Start a pool that cannot be; nothing of it is left anywhere."""
+        said = self.starter.refused(*self.words, *words)
+        self.assert_nothing_left()
+        return said
+
+    def machines(self) -> list[Pool]:
+        return [self.starter, *self.hosts.values()]
+
+    def processes(self) -> list[Process]:
+        return [process for machine in self.machines() for process in machine.processes()]
+
+    def assert_nothing_left(self) -> None:
+        assert eventually(lambda: not self.processes()), f"left running: {self.processes()}"
+        left = [machine.directory for machine in self.machines() if machine.directory.exists()]
+        assert not left, f"left lying: {left}"
+        # The transport commands are gone as well.
+        assert eventually(lambda: not self.users()), f"left running: {self.users()}"
+
+    def users(self) -> list[str]:
+        """Command lines of processes that run something for these hosts."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != os.getpid():
+                try:
+                    environment = (entry / "environ").read_bytes()
+                    if str(self.root).encode() in environment:
+                        found.append(f"{entry.name}: {(entry / 'cmdline').read_bytes()!r}")
+                except OSError:
+                    pass
+        return found
+
+    def close(self) -> None:
+        for host in self.hosts:
+            (self.root / f"{host}.sh").unlink(missing_ok=True)
+        for machine in self.machines():
+            for process in machine.processes():
+                process.send(signal.SIGCONT)
+            if machine.directory.exists():
+                machine.run("down", "--force", check=False)
+        self.assert_nothing_left()
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A directory with a short name: paths of sockets are short."""
+    directory = Path(tempfile.mkdtemp(prefix="rh-"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def lab(root: Path) -> Iterator[Lab]:
+    made = Lab(root, ("alpha", "beta", "gamma"))
+    yield made
+    made.close()
+
+
+# Up, use, down
+
+
+def test_three_hosts_are_one_pool_from_everywhere(lab: Lab) -> None:
+    lab.lines = lab.lines.replace("beta", "beta servers=2", 1)
+    report = lab.up()
+    print(f"up on 3 hosts in {report['seconds']:.3f} s")
+    assert [(host["host"], host["servers"]) for host in report["hosts"]] == [
+        ("alpha", [0]),
+        ("beta", [1, 3]),
+        ("gamma", [2]),
+    ]
+    assert report["memory_bytes"] == 96 * MIB
+    assert [len(lab.hosts[host].processes()) for host in lab.hosts] == [2, 4, 2]
+    content = pattern(1, 30 * MIB + 3)
+    lab.starter.run("cp", "-", "ramlace:/x", stdin=content)
+    for machine in lab.machines():
+        assert machine.run("cat", "/x").stdout == content
+        assert machine.run("cat", "/x", variables={"RAMLACE_LOCAL": "off"}).stdout == content
+        hosts = [server["host"] for server in machine.status()]
+        assert hosts == ["alpha", "beta", "gamma", "beta"]
+    table = lab.starter.run("status").stdout.decode().splitlines()
+    assert table[0].split()[-1] == "HOST", table
+    assert table[2].split()[-1] == "beta", table
+    # A program there uses the sockets of its own host, and none of another's.
+    for host, machine in lab.hosts.items():
+        file = json.loads((machine.directory / "pool.json").read_text())
+        assert {server["host"] for server in file["servers"] if "unix" in server} == {host}
+        assert file["hosts"]["here"] == host
+        for path in (machine.directory, machine.directory / "secret", machine.directory / "pool.json"):
+            assert path.stat().st_mode & 0o077 == 0, path
+    script = "import ramlace, sys; sys.stdout.buffer.write(ramlace.connect(sys.argv[1]).open('/x').read())"
+    done = subprocess.run(
+        [sys.executable, "-c", script, lab.name],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(lab.hosts["gamma"].runtime)},
+        timeout=PATIENCE_SECONDS,
+    )
+    assert done.stdout == content
+    lab.starter.run("down")
+    lab.assert_nothing_left()
+
+
+def test_the_hosts_may_come_from_standard_input_and_the_transport_from_the_environment(lab: Lab) -> None:
+    words = ("up", "--hosts", "-", "--no-reserve", "--memory", "96MiB", "--remote-command", binary(), "--json")
+    lines = "# three\n\n" + lab.lines.replace(" memory=32MiB", "")
+    # A relative name means the same later, from another directory.
+    variables = {"RAMLACE_TRANSPORT": f"'{os.path.relpath(lab.transport)}' {{host}}"}
+    report = json.loads(lab.starter.run(*words, stdin=lines.encode(), variables=variables).stdout)
+    assert [host["memory_bytes"] for host in report["hosts"]] == [32 * MIB] * 3
+    subprocess.run(
+        [binary(), "down", "--pool", lab.name],
+        cwd="/",
+        check=True,
+        capture_output=True,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(lab.starter.runtime)},
+        timeout=PATIENCE_SECONDS,
+    )
+    lab.assert_nothing_left()
+
+
+def test_the_starting_machine_may_be_one_of_the_hosts(lab: Lab) -> None:
+    lab.lines += "start memory=32MiB listen=127.0.0.1:0 advertise=127.0.0.1\n"
+    lab.up()
+    assert [process.server for process in lab.starter.processes()] == [3, 3]
+    file = json.loads((lab.starter.directory / "pool.json").read_text())
+    assert [server["host"] for server in file["servers"] if "unix" in server] == ["start"]
+    lab.starter.run("cp", "-", "ramlace:/x", stdin=b"x" * MIB)
+    assert lab.hosts["beta"].run("cat", "/x").stdout == b"x" * MIB
+    report = lab.starter.json("down")
+    assert [host["servers"] for host in report["hosts"]] == [1] * 4
+    lab.assert_nothing_left()
+
+
+def test_the_secret_is_on_no_command_line_and_in_no_environment(lab: Lab) -> None:
+    lab.up()
+    secret = (lab.starter.directory / "secret").read_text().strip().encode()
+    assert len(secret) == 64
+    assert {(machine.directory / "secret").read_text().strip().encode() for machine in lab.machines()} == {secret}
+    told = (lab.root / "words").read_bytes()
+    assert b"host-agent" in told
+    assert secret not in told
+    processes = lab.processes()
+    assert len(processes) == 6
+    for process in processes:
+        for file in ("cmdline", "environ"):
+            assert secret not in Path(f"/proc/{process.pid}/{file}").read_bytes()
+    lab.starter.run("down")
+    assert secret not in (lab.root / "words").read_bytes()
+
+
+def test_a_pool_that_runs_is_not_started_again(lab: Lab) -> None:
+    lab.up()
+    before = [process.pid for process in lab.processes()]
+    for words in (lab.words, ["up", "--memory", "32MiB"]):
+        said = lab.starter.refused(*words)
+        assert "runs on hosts alpha, beta, gamma already" in said, said
+        assert "ramlace down --pool" in said, said
+    # From another machine, too: the hosts know.
+    other = lab.machine("other")
+    said = other.refused(*lab.words)
+    assert "host " in said, said
+    assert "is running already" in said, said
+    assert not other.directory.exists()
+    assert [process.pid for process in lab.processes()] == before
+    assert {server["state"] for server in lab.starter.status()} == {"up"}
+
+
+def test_a_hosts_own_pool_of_that_name_is_left_alone(lab: Lab) -> None:
+    beta = lab.hosts["beta"]
+    beta.run("up", "--memory", "32MiB", "--no-reserve")
+    beta.run("cp", "-", "ramlace:/kept", stdin=b"kept")
+    said = lab.starter.refused(*lab.words)
+    assert "host beta: pool" in said, said
+    assert "is running already" in said, said
+    assert beta.run("cat", "/kept").stdout == b"kept"
+    beta.run("down")
+    lab.assert_nothing_left()
+
+
+# A host that fails takes the whole start with it, and nothing is left anywhere
+
+
+@dataclass
+class Broken:
+    script: str
+    told: tuple[str, ...]
+
+
+BROKEN = {
+    "refused": Broken("echo 'Permission denied (publickey)' >&2; exit 255", ("255", "Permission denied (publickey)")),
+    "absent": Broken("exec no-such-ramlace host-agent", ("127", "not found", "--remote-command")),
+    "older": Broken(
+        "echo \"error: unrecognized subcommand 'host-agent'\" >&2; exit 2", ("older ramlace", "unrecognized")
+    ),
+    "version": Broken(
+        "echo '" + HELLO.replace("VERSION", "0.0.9") + "'; sleep 1000", ("ramlace 0.0.9", "VERSION", "install the same")
+    ),
+    "protocol": Broken("echo '" + HELLO.replace("1}", "99}") + "'; sleep 1000", ("agent 99", "install the same")),
+    "noise": Broken("yes hello", ("said what no agent of ramlace says", "hello")),
+    "line": Broken("tr '\\0' x < /dev/zero", ("said what no agent of ramlace says", "xxx")),
+    "hangs": Broken("sleep 1000", ("no answer", "--patience")),
+    "hangs later": Broken(
+        f"echo '{HELLO}'; echo '{PREPARED}'; sleep 1000", ("no answer from", "did not say that nothing is left there")
+    ),
+    "dies": Broken('"$@" | (read -r a; echo "$a"; read -r b; echo "$b")', ("ended with",)),
+    "dies at once": Broken(f"echo '{HELLO}'", ("ended with",)),
+    "talks": Broken(f"echo '{HELLO}'; echo nonsense; sleep 1000", ("said what no agent", "nonsense")),
+    "another": Broken(f"echo '{HELLO}'; echo '{HELLO}'; sleep 1000", ("does not belong to the order",)),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize("host", ["alpha", "gamma"])
+def test_a_host_that_fails_is_named_and_nothing_is_left(lab: Lab, how: str, host: str) -> None:
+    broken = BROKEN[how]
+    lab.replace(host, broken.script)
+    # What falls silent after it may have started something is waited for.
+    said = lab.fails("--patience", "2" if "sleep" in broken.script else "30")
+    assert f"host {host}" in said, said
+    for told in broken.told:
+        assert told.replace("VERSION", version()) in said, said
+
+
+def test_a_greeting_of_the_shell_there_does_no_harm(lab: Lab) -> None:
+    lab.replace("beta", 'echo "Welcome to beta"; echo "{}"; echo Warning >&2; exec "$@"')
+    lab.up()
+    lab.starter.run("down")
+    lab.assert_nothing_left()
+
+
+def test_too_little_memory_on_one_host_is_an_error_that_names_it(lab: Lab) -> None:
+    lab.lines = lab.lines.replace("gamma memory=32MiB", "gamma memory=900TiB")
+    said = lab.fails()
+    assert "host gamma: 900 TiB do not fit" in said, said
+
+
+def test_a_transport_that_is_not_there_is_named(lab: Lab) -> None:
+    lab.transport_words = "/no/such/transport -x"
+    said = lab.fails()
+    assert "'/no/such/transport -x alpha " in said, said
+    assert "cannot be started" in said, said
+
+
+def test_an_address_that_cannot_be_reached_from_here_is_an_error(lab: Lab) -> None:
+    lab.lines = lab.lines.replace("advertise=127.0.0.1", "advertise=no-such-name.invalid", 1).replace(
+        "listen=127.0.0.1:0", "listen=0.0.0.0:0", 1
+    )
+    said = lab.fails()
+    assert "cannot be reached from here as no-such-name.invalid:" in said, said
+
+
+def is_gone(path: Path) -> bool:
+    return not path.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_up_that_is_ended_leaves_nothing(lab: Lab, number: signal.Signals) -> None:
+    # Servers run on two hosts and wait for those of the third, which never come.
+    lab.replace("gamma", f"echo '{HELLO}'; echo '{PREPARED}'; exec cat > /dev/null")
+    up = subprocess.Popen(
+        [binary(), "--pool", lab.name, *lab.words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(lab.starter.runtime)},
+    )
+    assert eventually(lambda: all(lab.hosts[host].processes() for host in ("alpha", "beta")))
+    up.send_signal(number)
+    _, said = up.communicate(timeout=PATIENCE_SECONDS)
+    if number == signal.SIGKILL:
+        # The agents notice that nobody gives orders any more; what is left here, the next `up` clears.
+        for host in lab.hosts.values():
+            assert eventually(functools.partial(is_gone, host.directory))
+        shutil.rmtree(lab.starter.directory)
+    else:
+        assert up.returncode == 1
+        assert b"stopped by a signal" in said, said
+    lab.assert_nothing_left()
+
+
+def test_up_on_this_machine_that_is_ended_leaves_nothing(lab: Lab) -> None:
+    # Server 1 cannot become ready: server 0 is stopped as soon as it listens.
+    start = lab.starter
+    up = subprocess.Popen(
+        [binary(), "--pool", lab.name, "up", "--servers", "2", "--memory", "64MiB", "--no-reserve"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(start.runtime)},
+    )
+    up.send_signal(signal.SIGINT)
+    up.communicate(timeout=PATIENCE_SECONDS)
+    if up.returncode == 0:
+        start.run("down")
+    for process in start.processes():
+        process.send(signal.SIGCONT)
+    assert eventually(lambda: not start.processes())
+
+
+# Files that make no sense
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("", "names no host"),
+        ("alpha\nbeta memory=much\n", "nodes:2"),
+        ("alpha\nbeta\nalpha\n", "stands at"),
+        ("alpha\nlocalhost\n", "means every machine itself"),
+        ("-oProxyCommand=reboot\n", "no name of a host"),
+        ("alpha slots=3\n", "known are"),
+        ("alpha memory=1MiB\n", "too little"),
+    ],
+)
+def test_a_hosts_file_that_makes_no_sense_is_refused(lab: Lab, lines: str, told: str) -> None:
+    lab.lines = lines
+    assert told in lab.fails()
+    assert not (lab.root / "words").exists(), "a host was reached all the same"
+
+
+def test_options_that_make_no_sense_are_refused(lab: Lab) -> None:
+    assert "advertise=NAME" in lab.fails("--advertise", "x")
+    lab.transport_words = "'ssh"
+    assert "a quote is not closed" in lab.fails()
+    lab.transport_words = ""
+    assert "leave --memory out" in lab.fails("--memory", "1GiB")
+    assert "nodes" in lab.starter.refused("up", "--hosts", str(lab.root / "no-nodes"))
+    assert "between 0.01" in lab.starter.refused(*lab.words, "--patience", "0")
+
+
+def mutated(line: bytes, dice: random.Random) -> bytes:
+    """Damage a line; it stays one."""
+    content = bytearray(line.rstrip(b"\n"))
+    for _ in range(dice.randint(1, 4)):
+        at = dice.randrange(len(content))
+        content[at : at + dice.randint(0, 3)] = bytes(
+            dice.choice(b'{}[]",:0\xff\0a') for _ in range(dice.randint(0, 3))
+        )
+        content = content or bytearray(b"x")
+    return bytes(content).replace(b"\n", b"") + b"\n"
+
+
+def test_an_agent_that_is_told_nonsense_starts_nothing(lab: Lab) -> None:
+    dice = random.Random(7)
+    alpha = lab.hosts["alpha"]
+    prepare = {
+        "order": "prepare", "pool": lab.name, "pool_id": "0" * 32, "secret": "ab" * 32, "host": "alpha",
+        "servers": [0], "servers_total": 1, "slots": 4096, "listen": "127.0.0.1:0", "advertise": "127.0.0.1",
+        "memory": 32 * MIB, "backing": "auto", "reserve": False, "patience_millis": 5000,
+    }  # fmt: skip
+    lines = [json.dumps(one).encode() for one in (prepare, {"order": "start_first"}, {"order": "leave"})]
+    stop = json.dumps({"order": "stop", "pool": lab.name, "secret": "ab" * 32, "force": False}).encode()
+    inputs = [b"", b"\n", b"x", b"\xff" * 100, b'{"order": "leave"}\n', b"{" * 100_000 + b"\n", stop + b"\n"]
+    # As it should be, but for the last word: what was started is stopped again.
+    inputs.append(lines[0] + b"\n" + lines[1] + b"\n")
+    for _ in range(25):
+        inputs.append(b"".join(mutated(line, dice) for line in lines))
+        inputs.append(mutated(stop, dice))
+    for words in inputs:
+        done = alpha.run("host-agent", check=False, stdin=words)
+        assert done.returncode in (0, 1), done
+        assert b"panicked" not in done.stderr, done.stderr
+        assert b"abababab" not in done.stdout + done.stderr, "the secret was shown"
+    # A mutation may have changed the pool's name.
+    assert eventually(lambda: not lab.users()), lab.users()
+    base = alpha.runtime / "ramlace"
+    assert not base.exists() or not list(base.iterdir())
+
+
+def test_an_agent_that_answers_nonsense_is_an_error(lab: Lab) -> None:
+    dice = random.Random(11)
+    answers = [HELLO.replace("VERSION", version()), PREPARED, '{"answer": "listening", "address": "127.0.0.1:1"}']
+    answers.append('{"answer": "ready", "servers": []}')
+    for _ in range(12):
+        lines = [mutated(line.encode(), dice) if dice.random() < 0.5 else line.encode() + b"\n" for line in answers]
+        (lab.root / "said").write_bytes(b"".join(lines))
+        lab.replace("alpha", f"exec cat '{lab.root}/said'")
+        assert "host alpha" in lab.fails("--patience", "5")
+
+
+# Hosts that die or cannot be reached later
+
+
+def test_a_host_that_died_is_shown_and_the_pool_can_be_stopped(lab: Lab) -> None:
+    lab.up()
+    lab.hosts["beta"].kill_server(1)
+    done = lab.starter.run("status", check=False)
+    assert done.returncode == 1
+    assert "server 1 on beta does not answer" in done.stderr.decode(), done.stderr
+    states = [(server["host"], server["state"]) for server in lab.starter.status()]
+    assert states == [("alpha", "up"), ("beta", "not answering"), ("gamma", "up")]
+    done = lab.starter.run("down")
+    assert "host beta: 0 of its 1 servers were still running" in done.stderr.decode(), done.stderr
+    lab.assert_nothing_left()
+
+
+def test_down_without_a_host_stops_the_others_and_can_be_repeated(lab: Lab) -> None:
+    lab.up()
+    lab.replace("beta", "echo 'No route to host' >&2; exit 255")
+    said = lab.starter.refused("down")
+    assert "No route to host" in said, said
+    assert (
+        f"servers may still run on beta; to stop them by hand, run there: ramlace down --force --pool {lab.name}"
+        in said
+    )
+    assert [bool(lab.hosts[host].processes()) for host in lab.hosts] == [False, True, False]
+    assert (lab.starter.directory / "pool.json").exists()
+    report = json.loads(lab.starter.run("down", "--json", check=False).stdout)
+    assert not report["down"]
+    assert [host["stopped"] for host in report["hosts"]] == [True, False, True]
+    lab.replace("beta", "sleep 1000")
+    assert "no answer" in lab.starter.refused("down", "--patience", "1")
+    lab.restore("beta")
+    lab.starter.run("down")
+    lab.assert_nothing_left()
+
+
+def test_down_with_force_forgets_what_cannot_be_reached(lab: Lab) -> None:
+    lab.up()
+    lab.replace("beta", "exit 255")
+    assert "is forgotten here; host beta may still run it" in lab.starter.run("down", "--force").stdout.decode()
+    assert not lab.starter.directory.exists()
+    # What the message said to do by hand.
+    beta = lab.hosts["beta"]
+    assert beta.processes()
+    said = beta.refused("down")
+    assert "was started from" in said, said
+    beta.run("down", "--force")
+    lab.assert_nothing_left()
+
+
+def test_down_on_another_host_refuses_and_with_force_stops_that_host_alone(lab: Lab) -> None:
+    lab.up()
+    gamma = lab.hosts["gamma"]
+    said = gamma.refused("down")
+    assert "runs on hosts alpha, beta, gamma" in said, said
+    assert "stops the servers of gamma alone" in said, said
+    assert {server["state"] for server in gamma.status()} == {"up"}
+    gamma.run("down", "--force")
+    assert not gamma.processes()
+    assert [server["state"] for server in lab.starter.status()] == ["up", "up", "not answering"]
+    lab.starter.run("down")
+    lab.assert_nothing_left()
+
+
+def test_down_leaves_a_hosts_next_pool_of_that_name_alone(lab: Lab) -> None:
+    lab.up()
+    beta = lab.hosts["beta"]
+    beta.run("down", "--force")
+    beta.run("up", "--memory", "32MiB", "--no-reserve")
+    said = lab.starter.refused("down")
+    assert "host beta" in said, said
+    assert "is another one by now, and was left alone" in said, said
+    assert len(beta.processes()) == 2
+    beta.run("down")
+    lab.starter.run("down")
+    lab.assert_nothing_left()
+
+
+# A network of their own
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], capture_output=True, check=True)
+
+
+class Network:
+    """Namespaces with a card each, joined by a bridge in a namespace of its own."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.bridge = f"rlan{os.getpid()}"
+        self.addresses = {name: f"10.219.79.{number}" for number, name in enumerate(names, 1)}
+
+    def make(self) -> None:
+        for name in (self.bridge, *self.names):
+            ip("netns", "add", name)
+        ip("-n", self.bridge, "link", "add", "bridge", "type", "bridge")
+        ip("-n", self.bridge, "link", "set", "bridge", "up")
+        for number, name in enumerate(self.names):
+            port = f"port{number}"
+            ip("-n", self.bridge, "link", "add", port, "type", "veth", "peer", "name", "card", "netns", name)
+            ip("-n", self.bridge, "link", "set", port, "master", "bridge", "up")
+            ip("-n", name, "addr", "add", f"{self.addresses[name]}/24", "dev", "card")
+            ip("-n", name, "link", "set", "card", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+
+    def remove(self) -> None:
+        for name in (self.bridge, *self.names):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+    def received(self, name: str) -> int:
+        words = ["ip", "netns", "exec", name, "cat", "/sys/class/net/card/statistics/rx_bytes"]
+        return int(subprocess.run(words, capture_output=True, check=True).stdout)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces are made by root")
+    if not shutil.which("ip"):
+        pytest.skip("the command ip (iproute2) is missing")
+    made = Network(tuple(f"r{letter}{os.getpid()}" for letter in "abc"))
+    try:
+        made.make()
+    except subprocess.CalledProcessError as error:
+        made.remove()
+        pytest.skip(f"this machine makes no network namespaces: {error.stderr.decode().strip()}")
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def net_lab(network: Network, root: Path) -> Iterator[tuple[Lab, Callable[..., Any]]]:
+    """A lab whose hosts have a network, and a way to run commands in the namespace of its client."""
+    *hosts, client = network.names
+    lab = Lab(root, tuple(hosts))
+    lab.write_transport("ip netns exec $host")
+    lab.lines = "".join(f"{host} memory=64MiB servers=2 advertise={network.addresses[host]}\n" for host in hosts)
+
+    def run(*words: str, stdin: bytes = b"", check: bool = True) -> "subprocess.CompletedProcess[bytes]":
+        return subprocess.run(
+            ["ip", "netns", "exec", client, binary(), "--pool", lab.name, *words],
+            input=stdin,
+            capture_output=True,
+            check=check,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(lab.starter.runtime), "RAMLACE_LOCAL": "off"},
+            timeout=PATIENCE_SECONDS,
+        )
+
+    yield lab, run
+    lab.close()
+
+
+def test_hosts_with_a_network_each(network: Network, net_lab: tuple[Lab, Callable[..., Any]]) -> None:
+    lab, run = net_lab
+    first, second, _ = network.names
+    run(*lab.words)
+    servers = json.loads(run("status", "--json").stdout)["servers"]
+    assert [server["address"].rsplit(":")[0] for server in servers] == [
+        network.addresses[host] for host in (first, second, first, second)
+    ]
+    before = [network.received(host) for host in (first, second)]
+    content = pattern(5, 40 * MIB + 1)
+    run("cp", "-", "ramlace:/x", stdin=content)
+    gained = [network.received(host) - was for host, was in zip((first, second), before, strict=True)]
+    assert sum(gained) > len(content), "the bytes took another way than the network"
+    assert min(gained) > len(content) / 4, "one host got almost nothing"
+    assert run("cat", "/x").stdout == content
+    # On a host, by its own pool.json.
+    there = {**os.environ, "XDG_RUNTIME_DIR": str(lab.hosts[second].runtime), "RAMLACE_LOCAL": "off"}
+    words = ["ip", "netns", "exec", second, binary(), "--pool", lab.name, "cat", "/x"]
+    done = subprocess.run(words, capture_output=True, check=True, env=there, timeout=PATIENCE_SECONDS)
+    assert done.stdout == content
+    # A cable is pulled: the bytes there cannot be read, and `down` takes another way.
+    ip("-n", second, "link", "set", "card", "down")
+    done = run("status", "--json", check=False)
+    assert done.returncode == 1
+    states = [(server["host"], server["state"]) for server in json.loads(done.stdout)["servers"]]
+    assert states == [(first, "up"), (second, "not answering")] * 2
+    done = run("cat", "/x", check=False)
+    assert done.returncode == 1
+    assert network.addresses[second].encode() in done.stderr, done.stderr
+    run("down")
+    lab.assert_nothing_left()
+
+
+def test_a_host_that_says_a_wrong_address_is_an_error(
+    network: Network, net_lab: tuple[Lab, Callable[..., Any]]
+) -> None:
+    lab, run = net_lab
+    second = network.names[1]
+    lab.lines = lab.lines.replace(network.addresses[second], "10.219.79.99")
+    began = time.monotonic()
+    done = run(*lab.words, check=False)
+    print(f"refused after {time.monotonic() - began:.1f} s")
+    assert done.returncode == 1
+    assert f"host {second}" in done.stderr.decode(), done.stderr
+    assert "10.219.79.99" in done.stderr.decode(), done.stderr
+    lab.assert_nothing_left()
