@@ -5,7 +5,8 @@ import gc
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,32 @@ def test_the_size_of_a_file_that_another_writes_is_seen_without_a_close(here: Pa
             seen += more
             assert more == pattern(turn, 500)
     assert seen == (here / "log").read_bytes()
+
+
+def test_what_another_mount_has_cut_off_is_never_read_as_zeros(here: Path, there: Path) -> None:
+    """Also a moment after its size was asked for, by reads ahead of one another behind the new end."""
+    with read_ahead(there, 128):
+        for _ in range(100):
+            with open(here / "file", "w+b", buffering=0) as writer:
+                writer.write(pattern(1, 2 * MIB))
+                with open(there / "file", "rb", buffering=0) as reader:
+                    writer.truncate(MIB)
+                    assert reader.read() == pattern(1, 2 * MIB)[:MIB]
+
+
+@contextmanager
+def read_ahead(mount: Path, kib: int) -> Iterator[None]:
+    """Set the kernel's read-ahead on a mount where this process may; nobody else can raise it above 128."""
+    device = mount.stat().st_dev
+    setting = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    before = setting.read_text()
+    if not os.access(setting, os.W_OK):
+        assert int(before) == kib
+        yield
+        return
+    setting.write_text(str(kib))
+    yield
+    setting.write_text(before)
 
 
 def test_200_rounds_of_random_writes_are_seen_by_every_open(

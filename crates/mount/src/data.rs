@@ -18,10 +18,18 @@ pub(crate) struct WriteFlags {
 }
 
 impl PoolFileSystem {
-    pub(crate) fn read(&self, number: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    /// Bytes for a program (`direct`), or for the kernel's pages.
+    pub(crate) fn read(&self, number: u64, offset: u64, buffer: &mut [u8], direct: bool) -> Result<usize> {
         let open = self.handles.get(number)?;
         open.settle(&self.versions);
-        open.file.read_at(buffer, offset)
+        let read = open.file.read_at(buffer, offset)?;
+        if read == 0 && buffer.len() > rustix::param::page_size() && !direct && !open.append {
+            // The kernel reads ahead behind the end: it does not know yet that another mount has cut the file. It
+            // takes the place of such an answer for the end, and of several that come out of order the wrong
+            // one: a program would read zeros up to there. After an error it asks again, page by page.
+            return Err(Error::new(ErrorKind::Stale, "read-ahead behind the end of the file"));
+        }
+        Ok(read)
     }
 
     /// Bytes from a `write`, or (`cached`) from the kernel's pages, where programs stored them through mappings.

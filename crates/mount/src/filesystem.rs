@@ -144,8 +144,9 @@ impl PoolFileSystem {
                     self.unless_heard(heard, number)
                 });
             }
-            Operation::Read { handle, offset, length, .. } => {
-                self.handle_read(request.scratch, reply, handle, offset, length as usize);
+            Operation::Read { handle, offset, length, flags, .. } => {
+                let direct = flags & libc::O_DIRECT as u32 != 0;
+                self.handle_read(request.scratch, reply, handle, offset, length as usize, direct);
             }
             Operation::Write { handle, offset, data, flags, cached, kill_suid, .. } => {
                 let append = flags & libc::O_APPEND as u32 != 0;
@@ -168,9 +169,17 @@ impl PoolFileSystem {
         None
     }
 
-    fn handle_read(&self, scratch: &mut Scratch, reply: Reply, handle: u64, offset: u64, length: usize) {
+    fn handle_read(
+        &self,
+        scratch: &mut Scratch,
+        reply: Reply,
+        handle: u64,
+        offset: u64,
+        length: usize,
+        direct: bool,
+    ) {
         let buffer = scratch.bytes(length);
-        match self.read(handle, offset, buffer) {
+        match self.read(handle, offset, buffer, direct) {
             Ok(read) => reply.data(&buffer[..read]),
             Err(error) => reply.error(error.errno()),
         };
