@@ -159,6 +159,9 @@ fn arguments(options: &ServeOptions) -> Vec<std::ffi::OsString> {
     if !options.reserve {
         words.push("--no-reserve".into());
     }
+    if !options.root_squash {
+        words.push("--no-root-squash".into());
+    }
     words
 }
 
@@ -206,6 +209,7 @@ mod tests {
             store_bytes: 123 << 20,
             backing: "shared-memory".into(),
             reserve: false,
+            root_squash: false,
         };
         let words = [std::ffi::OsString::from("ramlace")].into_iter().chain(arguments(&options));
         let cli = Cli::try_parse_from(words).unwrap();

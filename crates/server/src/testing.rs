@@ -113,6 +113,7 @@ impl TestServer {
             store_bytes: STORE_BYTES,
             backing: "auto".into(),
             reserve: false,
+            root_squash: true,
         };
         let store = StoreOptions { size_bytes: STORE_BYTES, backing: Backing::Auto, name: "test".into() };
         let config = ChildConfig {

@@ -156,6 +156,7 @@ impl Site {
             store_bytes: self.store_bytes,
             backing: told.backing.clone(),
             reserve: told.reserve,
+            root_squash: told.root_squash,
         };
         options.check()?;
         Ok(options)
