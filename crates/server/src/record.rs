@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use ramlace_base::{Error, ErrorKind, LaneId, Result, Sequence, SessionId, Slot, Timestamp};
-use ramlace_namespace::{Command, SlotState};
+use ramlace_namespace::{Command, Room, SlotState};
 use ramlace_wire::Credentials;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ use crate::lanes::LaneRecord;
 use crate::sessions::SessionRecord;
 
 /// First bytes of a log and of a snapshot; the number is the version of [`Record`].
-pub const LOG_MAGIC: [u8; 8] = *b"rlog\0\0\0\x02";
+pub const LOG_MAGIC: [u8; 8] = *b"rlog\0\0\0\x03";
 /// Largest record: one slot's state in a snapshot.
 const RECORD_BYTES_MAX: usize = 1 << 30;
 const HEADER_BYTES: usize = 8;
@@ -56,6 +56,8 @@ pub enum Record<'state> {
         slot: Slot,
         /// The command.
         command: Box<Command>,
+        /// Whether it may make an inode.
+        room: Room,
     },
     /// What is known of a lane changed.
     Lane {
