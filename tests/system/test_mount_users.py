@@ -342,22 +342,27 @@ def test_only_root_lets_set_id_bits_and_devices_count() -> None:
         os.close(command)
 
 
+def by_address(pool: Pool) -> Pool:
+    """The pool as another machine knows it: by a server's address."""
+    return Pool(pool.addresses[0], pool.runtime, 0, 0)
+
+
 def test_a_host_without_the_host_key_is_told_so(lab: Mount, tmp_path: Path) -> None:
     wrong = tmp_path / "host-key"
     wrong.write_text("ab" * 32 + "\n")
     wrong.chmod(0o600)
     directory = tmp_path / "directory"
     directory.mkdir()
-    address = lab.pool.addresses[0]
-    words = ("--pool", address, "mount", "--allow-other", str(directory))
-    said = lab.pool.refused(*words, variables={"RAMLACE_HOST_KEY_FILE": str(wrong)})
+    elsewhere = by_address(lab.pool)
+    words = ("mount", "--allow-other", str(directory))
+    said = elsewhere.refused(*words, variables={"RAMLACE_HOST_KEY_FILE": str(wrong)})
     assert "check which pool it was given" in said, said
     # The secret is not the host key, nor the other way round.
     wrong.write_text(lab.pool.secret.hex() + "\n")
-    said = lab.pool.refused(*words, variables={"RAMLACE_HOST_KEY_FILE": str(wrong)})
+    said = elsewhere.refused(*words, variables={"RAMLACE_HOST_KEY_FILE": str(wrong)})
     assert "host key, not with its secret" in said, said
     key = {"RAMLACE_SECRET_FILE": str(lab.pool.directory / "host-key")}
-    said = lab.pool.refused("ls", f"ramlace://{address}/", variables=key)
+    said = elsewhere.refused("ls", "/", variables=key)
     assert "no others" in said, said
 
 
@@ -367,8 +372,8 @@ def test_a_host_with_the_host_key_alone_mounts_for_its_users(lab: Mount, tmp_pat
     key.chmod(0o600)
     directory = tmp_path / "directory"
     directory.mkdir()
-    words = ("--pool", lab.pool.addresses[0], "mount", "--allow-other", str(directory))
-    lab.pool.run(*words, variables={"RAMLACE_HOST_KEY_FILE": str(key)})
+    words = ("mount", "--allow-other", str(directory))
+    by_address(lab.pool).run(*words, variables={"RAMLACE_HOST_KEY_FILE": str(key)})
     try:
         ALICE.does(directory / "common", _write("from-elsewhere"))
     finally:
@@ -466,14 +471,15 @@ def test_a_host_acts_for_users_and_its_root_for_nobody(squashed: Pool) -> None:
         assert make_directory(line, user(1001, 2001, 2005, 2006), b"user", 1).error == ""
         assert make_directory(line, user(0, 0), b"root", 2).error == ""
         assert make_directory(line, b"", b"nobody", 3).error == ""
-        squashed.run("chmod", "755", "/")
-        for who in (user(1001, 0, 0), user(0, 0), b""):
-            assert "may not" in make_directory(line, who, b"refused", 4).error
-        # No user and no group is the number that means "as it is"; groups stand in order, each once.
+        # The root directory is the super-user's, and its group his.
+        squashed.run("chmod", "775", "/")
+        for sequence, who in enumerate((user(1001, 0, 0), user(1001, 2001, 0), user(0, 0), b""), 4):
+            assert "may not" in make_directory(line, who, b"refused", sequence).error
+        # The number that means "as it is" is no user and no group.
         for who in (user(2**32 - 1, 5), user(5, 2**32 - 1)):
-            assert "is no user" in make_directory(line, who, b"refused", 5).error
-    owners = {entry["name"]: entry for entry in squashed.json("ls", "-l", "/")["entries"]}
-    owned = {name: (entry["uid"], entry["gid"]) for name, entry in owners.items()}
+            assert "is no user" in make_directory(line, who, b"refused", 8).error
+    entries = squashed.json("ls", "-l", "/")
+    owned = {entry["name"]: (entry["uid"], entry["gid"]) for entry in entries}
     assert owned == {"user": (1001, 2001), "root": (NOBODY, NOBODY), "nobody": (NOBODY, NOBODY)}
 
 

@@ -171,6 +171,7 @@ impl Start<'_> {
                 listen: site.listen.clone(),
                 advertise: site.advertise.clone(),
                 memory: site.memory,
+                inodes: self.args.inodes,
                 backing: self.args.backing.clone(),
                 reserve: !self.args.no_reserve,
                 root_squash: !self.args.no_root_squash,
