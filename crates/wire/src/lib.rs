@@ -23,9 +23,9 @@ pub use codec::{ErrorBody, Request, decode_body, encode_body};
 pub use header::{FrameHeader, HEADER_BYTES, Header, MAGIC, flags};
 pub use kind::Kind;
 pub use types::{
-    Attributes, Chain, ClusterMap, Credentials, FileAttributes, FileKind, HostId, Layout, LayoutHints,
-    PoolId, ServerEntry,
+    Attributes, Chain, ClusterMap, Credentials, DeviceNumbers, FileAttributes, FileKind, HostId, Layout,
+    LayoutHints, PoolId, ServerEntry,
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
