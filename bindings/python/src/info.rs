@@ -166,6 +166,7 @@ pub(crate) struct Capacity {
     used_bytes: u64,
     free_bytes: u64,
     inodes: u64,
+    inodes_max: u64,
     silent_servers: u32,
 }
 
@@ -176,6 +177,7 @@ impl Capacity {
             used_bytes: capacity.used_bytes,
             free_bytes: capacity.free_bytes,
             inodes: capacity.inodes,
+            inodes_max: capacity.inodes_max,
             silent_servers: capacity.silent_servers,
         }
     }

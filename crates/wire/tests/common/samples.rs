@@ -197,7 +197,7 @@ fields! {
     GetServerStatus {}
     ServerStatus {
         server, pid, keeper_pid, restarts, uptime_millis, epoch, store_bytes, used_bytes, meta_bytes,
-        reserved_bytes, inodes, lanes, sessions, connections, read_bytes, written_bytes, requests, notes
+        reserved_bytes, inodes, inodes_max, lanes, sessions, connections, read_bytes, written_bytes, requests, notes
     }
     StopServer {}
 
