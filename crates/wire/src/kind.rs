@@ -97,6 +97,8 @@ kinds! {
     Rename = 0x0312,
     /// Make one more entry for a file.
     Link = 0x0313,
+    /// Create a named pipe, a socket's address or a device.
+    MakeNode = 0x0314,
 
     // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.
