@@ -225,10 +225,24 @@ class Pool:
         """Return what a server has said."""
         return (self.directory / f"server-{server}.log").read_text()
 
+    def check(self) -> list[dict[str, Any]]:
+        """Return what `ramlace check` finds wrong; what a forgotten server took with it is not."""
+        done = self.run("check", "--json", check=False)
+        assert done.stdout.startswith(b"{"), f"`ramlace check` failed: {done.stderr.decode()}"
+        findings = json.loads(done.stdout)["findings"]
+        assert bool(findings) == bool(done.returncode)
+        return [finding for finding in findings if not finding["lost_with_server"]]
+
+    def _answers(self) -> bool:
+        """Whether every server answers."""
+        done = self.run("status", "--json", check=False)
+        return done.returncode == 0
+
     def close(self) -> None:
-        """Take the pool down, and check that neither processes nor files are left."""
+        """Take the pool down, and check that it was in order and that neither processes nor files are left."""
         for process in self.processes():
             process.send(signal.SIGCONT)
+        findings = self.check() if self.directory.exists() and self._answers() else []
         said = ""
         if self.directory.exists():
             logs = {path.name: path.read_text() for path in self.directory.glob("*.log")}
@@ -242,6 +256,7 @@ class Pool:
             process.send(signal.SIGKILL)
         assert not left, f"`ramlace down` left {left}: {said}"
         assert not self.directory.exists(), f"`ramlace down` left {self.directory}: {said}"
+        assert not findings, f"`ramlace check` found {findings}"
 
 
 def _pids() -> Iterator[int]:
