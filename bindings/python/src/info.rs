@@ -162,6 +162,7 @@ pub(crate) struct Capacity {
     used_bytes: u64,
     free_bytes: u64,
     inodes: u64,
+    inodes_max: u64,
     silent_servers: u32,
 }
 
@@ -172,6 +173,7 @@ impl Capacity {
             used_bytes: capacity.used_bytes,
             free_bytes: capacity.free_bytes,
             inodes: capacity.inodes,
+            inodes_max: capacity.inodes_max,
             silent_servers: capacity.silent_servers,
         }
     }

@@ -273,9 +273,13 @@ struct ramlace_statfs {
      */
     uint32_t name_bytes_max;
     /**
+     * Inodes that there may be.
+     */
+    uint64_t inodes_max;
+    /**
      * 0; room for what comes.
      */
-    uint64_t reserved[4];
+    uint64_t reserved[3];
 };
 
 /**

@@ -143,8 +143,10 @@ pub struct ramlace_statfs {
     pub silent_servers: u32,
     /// Bytes of the longest name.
     pub name_bytes_max: u32,
+    /// Inodes that there may be.
+    pub inodes_max: u64,
     /// 0; room for what comes.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// An entry of a directory.
@@ -231,9 +233,10 @@ impl From<Capacity> for ramlace_statfs {
             used_bytes: capacity.used_bytes,
             free_bytes: capacity.free_bytes,
             inodes: capacity.inodes,
+            inodes_max: capacity.inodes_max,
             silent_servers: capacity.silent_servers,
             name_bytes_max: ramlace_base::limits::NAME_BYTES_MAX as u32,
-            reserved: [0; 4],
+            reserved: [0; 3],
         }
     }
 }

@@ -21,6 +21,15 @@ pub struct Command {
     pub op: Op,
 }
 
+/// Whether a command may make an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Room {
+    /// It may.
+    ForInodes,
+    /// The server holds as many as it may.
+    None,
+}
+
 /// Who wants something.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Origin {

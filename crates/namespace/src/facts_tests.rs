@@ -11,7 +11,7 @@ use crate::directory::{Claim, Phase};
 use crate::inode::{Body, Inode};
 use crate::state::SlotState;
 
-const WHO: Credentials = Credentials { uid: 0, gid: 0 };
+const WHO: Credentials = Credentials::new(0, 0);
 const SESSION: SessionId = SessionId([1; 16]);
 
 struct Story {
@@ -24,7 +24,7 @@ impl Story {
     /// a mkdir that waits for another slot.
     fn new() -> Story {
         let mut state = SlotState::new(Slot(0), 8, Epoch(1), 7);
-        state.install_root(WHO, Timestamp { nanos: 0 });
+        state.install_root(WHO.owner(), Timestamp { nanos: 0 });
         let mut story = Story { state, sequence: 0 };
         let layout = Layout {
             stripe_unit: 1 << 16,

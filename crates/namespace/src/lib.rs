@@ -47,6 +47,6 @@ mod sizes;
 mod state;
 
 pub use check::Check;
-pub use command::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply};
+pub use command::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, Room};
 pub use findings::{CheckCounts, Checked, FINDINGS_MAX, Finding, FindingKind};
 pub use state::SlotState;

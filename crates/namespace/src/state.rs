@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, SessionId, Slot, Timestamp};
 use ramlace_wire::peer::Token;
-use ramlace_wire::{Credentials, ErrorBody, LayoutHints};
+use ramlace_wire::{Credentials, ErrorBody, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
-use crate::command::{Command, Effect, Errand, ErrandId, Op, Origin, Reply};
+use crate::command::{Command, Effect, Errand, ErrandId, Op, Origin, Reply, Room};
 use crate::directory::{Directory, Phase};
 use crate::hash::NameHash;
 use crate::inode::{Body, Inode};
@@ -45,13 +45,16 @@ pub struct SlotState {
     /// In slot 0: who moves a directory to another at this moment.
     pub(crate) moves: Option<Slot>,
     pub(crate) outbox: Outbox,
+    /// The command at hand may make no inode.
+    #[serde(skip)]
+    pub(crate) full: bool,
 }
 
 /// Who asks for a change, and when.
 #[derive(Clone, Copy)]
-pub(crate) struct Caller {
+pub(crate) struct Caller<'command> {
     pub token: Token,
-    pub who: Credentials,
+    pub who: &'command Credentials,
     pub now: Timestamp,
 }
 
@@ -79,6 +82,7 @@ impl SlotState {
             coordinators: BTreeMap::new(),
             moves: None,
             outbox: Outbox::default(),
+            full: false,
         }
     }
 
@@ -91,7 +95,7 @@ impl SlotState {
 
     /// Puts the root directory (mode 0o755) into slot 0: part of making a pool, before the first
     /// command. Panics elsewhere, or when there is one.
-    pub fn install_root(&mut self, owner: Credentials, now: Timestamp) {
+    pub fn install_root(&mut self, owner: Owner, now: Timestamp) {
         self.assert_mine(InodeId::ROOT);
         let directory = Directory::new(InodeId::ROOT, LayoutHints::default(), Phase::Live);
         let inode = Inode::new(ROOT_MODE, owner, now, Body::Directory(Box::new(directory)));
@@ -104,13 +108,27 @@ impl SlotState {
     /// Panics when the command belongs to another slot, or its origin does not fit its operation:
     /// those are bugs of the caller.
     pub fn apply(&mut self, command: &Command) -> Vec<Effect> {
+        self.apply_within(command, Room::ForInodes)
+    }
+
+    /// The same, for a server that may have no room for another inode: then what would make one is
+    /// refused with `NoSpace`. The room belongs to the command, and is logged with it.
+    pub fn apply_within(&mut self, command: &Command, room: Room) -> Vec<Effect> {
+        self.full = room == Room::None;
+        let effects = self.step(command);
+        self.full = false;
+        effects
+    }
+
+    fn step(&mut self, command: &Command) -> Vec<Effect> {
         let mut effects = Vec::new();
         let now = command.now;
         match (&command.origin, &command.op) {
-            (&Origin::Client { session, sequence, acknowledged_below, who }, op) => {
+            (Origin::Client { session, sequence, acknowledged_below, who }, op) => {
+                let (session, sequence) = (*session, *sequence);
                 let caller = Caller { token: Token { session, sequence }, who, now };
                 let session_state = self.sessions.entry(session).or_default();
-                match session_state.admit(session, sequence, acknowledged_below) {
+                match session_state.admit(session, sequence, *acknowledged_below) {
                     Ok(None) => {
                         let step = self.client_step(caller, op, &mut effects);
                         self.conclude(caller.token, step, &mut effects);
@@ -252,6 +270,12 @@ impl SlotState {
 
     /// A number for a new inode.
     pub(crate) fn allocate(&mut self) -> Result<InodeId> {
+        if self.full {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                "the server holds as many files and directories as it may; see `ramlace df` and `up --inodes`",
+            ));
+        }
         if self.next_counter > InodeId::COUNTER_MAX {
             return Err(Error::new(
                 ErrorKind::NoSpace,

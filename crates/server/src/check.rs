@@ -16,7 +16,7 @@ impl Server {
     /// Answers one of `check`'s requests; `None` for other kinds.
     pub fn serve_check(
         self: &Rc<Self>,
-        who: Credentials,
+        who: &Credentials,
         kind: Kind,
         body: &[u8],
     ) -> Option<Outcome<Vec<u8>>> {
@@ -40,7 +40,7 @@ impl Server {
     }
 
     /// Names and sizes of everything are the owner's business alone.
-    fn check_is_owner(&self, who: Credentials, kind: Kind) -> Result<()> {
+    fn check_is_owner(&self, who: &Credentials, kind: Kind) -> Result<()> {
         if who.uid == self.owner.uid {
             return Ok(());
         }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, Sequence};
+use ramlace_namespace::Room;
 use ramlace_wire::namespace::{Create, Extend, MakeDirectory, Truncate, Unlink};
 use ramlace_wire::{Credentials, Layout};
 
@@ -13,7 +14,7 @@ use crate::record::SlotBirth;
 use crate::sessions::SessionRecord;
 use crate::testing::{Dice, TestStore};
 
-const WHO: Credentials = Credentials { uid: 1000, gid: 1000 };
+const WHO: Credentials = Credentials::new(1000, 1000);
 const SLOTS: u32 = 32;
 
 /// Everything that must come back, in an order of its own.
@@ -53,9 +54,14 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
         }
         4 => Record::Lane { lane, record: None },
         5 | 6 => Record::ChunkWritten { slot, session, sequence: Sequence(number) },
-        _ if !durable.slots.contains_key(&slot) => {
-            Record::SlotBorn(SlotBirth { slot, slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO, now })
-        }
+        _ if !durable.slots.contains_key(&slot) => Record::SlotBorn(SlotBirth {
+            slot,
+            slots: SLOTS,
+            began: Epoch(1),
+            hash_seed: 7,
+            owner: WHO.owner(),
+            now,
+        }),
         _ => {
             let origin = Origin::Client {
                 session,
@@ -64,7 +70,11 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
                 who: WHO,
             };
             let command = Command { now, origin, op: random_op(dice, slot) };
-            Record::Command { slot, command: Box::new(command) }
+            Record::Command {
+                slot,
+                command: Box::new(command),
+                room: if dice.roll(4) == 0 { Room::None } else { Room::ForInodes },
+            }
         }
     }
 }
@@ -269,7 +279,7 @@ fn a_record_that_cannot_be_applied_is_not_kept() {
         op: Op::EndSession { session: SessionId([1; 16]) },
     };
     // The slot was never born: a bug.
-    let bug = Record::Command { slot: Slot(3), command: Box::new(command) };
+    let bug = Record::Command { slot: Slot(3), command: Box::new(command), room: Room::ForInodes };
     let ended = catch_unwind(AssertUnwindSafe(|| durable.commit(&mut store, bug, now).map(drop)));
     assert!(ended.is_err());
     drop(durable);

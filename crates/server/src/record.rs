@@ -6,15 +6,15 @@
 use std::borrow::Cow;
 
 use ramlace_base::{Error, ErrorKind, LaneId, Result, Sequence, SessionId, Slot, Timestamp};
-use ramlace_namespace::{Command, SlotState};
-use ramlace_wire::Credentials;
+use ramlace_namespace::{Command, Room, SlotState};
+use ramlace_wire::Owner;
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::LaneRecord;
 use crate::sessions::SessionRecord;
 
 /// First bytes of a log and of a snapshot; the number is the version of [`Record`].
-pub const LOG_MAGIC: [u8; 8] = *b"rlog\0\0\0\x02";
+pub const LOG_MAGIC: [u8; 8] = *b"rlog\0\0\0\x03";
 /// Largest record: one slot's state in a snapshot.
 const RECORD_BYTES_MAX: usize = 1 << 30;
 const HEADER_BYTES: usize = 8;
@@ -31,7 +31,7 @@ pub struct SlotBirth {
     /// Keys the order of directory entries.
     pub hash_seed: u64,
     /// Owner of the root directory, should the slot hold it.
-    pub owner: Credentials,
+    pub owner: Owner,
     /// The root's times.
     pub now: Timestamp,
 }
@@ -56,6 +56,8 @@ pub enum Record<'state> {
         slot: Slot,
         /// The command.
         command: Box<Command>,
+        /// Whether it may make an inode.
+        room: Room,
     },
     /// What is known of a lane changed.
     Lane {

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, SessionId, Slot};
 use ramlace_cluster::CoordinatorConfig;
-use ramlace_namespace::{Command, Effect, ErrandAnswer, Op, Origin, Query, Reply};
+use ramlace_namespace::{Command, Effect, ErrandAnswer, Op, Origin, Query, Reply, Room};
 use ramlace_store::Store;
 use ramlace_transport::nonblocking::Connection;
 use ramlace_transport::{Failure, Secret};
@@ -148,10 +148,7 @@ impl Server {
             me: ServerId(options.server),
             host: host_id()?,
             pool,
-            owner: Credentials {
-                uid: rustix::process::geteuid().as_raw(),
-                gid: rustix::process::getegid().as_raw(),
-            },
+            owner: Credentials::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             peers: Peers::new(secret.clone(), session, label),
             secret,
             store: RefCell::new(store),
@@ -183,7 +180,9 @@ impl Server {
     /// whoever waits for its token.
     pub fn submit(self: &Rc<Self>, slot: Slot, command: Command) -> Result<Option<Result<ErrandAnswer>>> {
         self.ensure_slot(slot)?;
-        let effects = self.commit(Record::Command { slot, command: Box::new(command) })?;
+        let full = self.durable.borrow().inodes >= self.config.options.inodes_max;
+        let room = if full { Room::None } else { Room::ForInodes };
+        let effects = self.commit(Record::Command { slot, command: Box::new(command), room })?;
         Ok(effects.into_iter().find_map(|effect| match effect {
             Effect::PeerReply(outcome) => Some(outcome),
             _ => None,
@@ -237,7 +236,7 @@ impl Server {
     /// Asks a slot something.
     pub fn query(
         self: &Rc<Self>,
-        who: Credentials,
+        who: &Credentials,
         slot: Slot,
         query: &Query,
     ) -> Result<ramlace_namespace::Answer> {
@@ -248,7 +247,7 @@ impl Server {
 
     /// Asks this server's own slot about a file.
     pub fn query_inode(self: &Rc<Self>, request: QueryInode) -> Outcome<InodeAnswer> {
-        match self.query(self.owner, request.inode.slot(), &Query::QueryInode(request))? {
+        match self.query(&self.owner, request.inode.slot(), &Query::QueryInode(request))? {
             ramlace_namespace::Answer::Inode(answer) => Ok(answer),
             _ => unreachable!("a slot answers what it was asked"),
         }
@@ -291,7 +290,7 @@ impl Server {
             slots: map.slots(),
             began: chain.complete_since,
             hash_seed: map.hash_seed,
-            owner: self.owner,
+            owner: self.owner.owner(),
             now: clock::now(),
         };
         self.commit(Record::SlotBorn(birth)).map(drop)
@@ -321,7 +320,8 @@ impl Server {
             used_bytes: usage.used_bytes,
             meta_bytes: usage.meta_bytes,
             reserved_bytes: usage.reserved_bytes,
-            inodes: durable.slots.values().map(ramlace_namespace::SlotState::inode_count).sum(),
+            inodes: durable.inodes,
+            inodes_max: self.config.options.inodes_max,
             lanes: durable.lanes.len() as u64,
             sessions: durable.sessions.len() as u32,
             connections: self.counters.connections.get(),

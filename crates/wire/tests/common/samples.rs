@@ -98,6 +98,12 @@ impl Sample for Name {
     }
 }
 
+impl Sample for Groups {
+    fn sample(source: &mut Source) -> Groups {
+        Groups::new(Sample::sample(source)).expect("a few groups are possible")
+    }
+}
+
 impl<T: Sample> Sample for Vec<T> {
     fn sample(source: &mut Source) -> Vec<T> {
         (0..source.count()).map(|_| T::sample(source)).collect()
@@ -178,7 +184,8 @@ impl Sample for Prepared {
 fields! {
     Timestamp { nanos }
     LaneId { inode, lane }
-    Credentials { uid, gid }
+    Credentials { uid, gid, groups }
+    Owner { uid, gid }
     Attributes {
         inode, kind, mode, uid, gid, links, size, generation, accessed, modified, changed, created
     }
@@ -196,7 +203,7 @@ fields! {
     GetServerStatus {}
     ServerStatus {
         server, pid, keeper_pid, restarts, uptime_millis, epoch, store_bytes, used_bytes, meta_bytes,
-        reserved_bytes, inodes, lanes, sessions, connections, read_bytes, written_bytes, requests, notes
+        reserved_bytes, inodes, inodes_max, lanes, sessions, connections, read_bytes, written_bytes, requests, notes
     }
     StopServer {}
 
