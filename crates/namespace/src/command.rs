@@ -90,6 +90,8 @@ pub enum Op {
     Rename(Box<wire::Rename>),
     /// By a client, at the new entry's directory's slot.
     Link(wire::Link),
+    /// By a client, at the parent's slot.
+    MakeNode(wire::MakeNode),
     /// By a peer.
     Prepare(Box<peer::Prepare>),
     /// By a peer.
@@ -212,7 +214,7 @@ impl ErrandAnswer {
 pub enum Reply {
     /// To `Create` and `Open`.
     Opened(Box<wire::Opened>),
-    /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeDirectory` and `Link`.
+    /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeNode`, `MakeDirectory` and `Link`.
     Attributes(Box<Attributes>),
     /// To `Extend` and `FinishAppend`.
     Size(wire::SizeInfo),

@@ -235,7 +235,7 @@ impl SlotState {
                     tell(TroubleKind::HeldByNobody, text);
                 }
             }
-            Body::Symlink(_) => {}
+            Body::Symlink(_) | Body::Special(_) => {}
         }
     }
 }
@@ -249,7 +249,7 @@ fn inode_facts(id: InodeId, inode: &Inode) -> InodeFacts {
     let (parent, file, between) = match &inode.body {
         Body::File(file) => (None, Some(file.facts()), false),
         Body::Directory(directory) => (Some(directory.parent), None, is_between(directory)),
-        Body::Symlink(_) => (None, None, false),
+        Body::Symlink(_) | Body::Special(_) => (None, None, false),
     };
     InodeFacts {
         inode: id,

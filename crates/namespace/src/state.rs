@@ -170,6 +170,7 @@ impl SlotState {
             Op::SetAttributes(request) => self.set_attributes(caller, *request),
             Op::Truncate(request) => self.truncate(caller, *request, effects),
             Op::Symlink(request) => self.symlink(caller, request),
+            Op::MakeNode(request) => self.make_node(caller, request),
             Op::MakeDirectory { request, home } => self.make_directory(caller, request, *home, effects),
             Op::RemoveDirectory(request) => self.remove_directory(caller, request, effects),
             Op::Unlink(request) => self.unlink(caller, request, effects),

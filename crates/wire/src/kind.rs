@@ -105,6 +105,8 @@ kinds! {
     Rename = 0x0312,
     /// Make one more entry for a file.
     Link = 0x0313,
+    /// Create a named pipe, a socket's address or a device.
+    MakeNode = 0x0314,
     /// For `check`: some entries of a server.
     CheckEntries = 0x0323,
 
