@@ -4,8 +4,8 @@ import signal
 import threading
 from pathlib import Path
 
-import ramlace
 import clients
+import ramlace
 from conftest import NewPool
 from pool import KIB, MIB, Pool, eventually, pattern
 

@@ -8,7 +8,7 @@ use ramlace_wire::{Credentials, Layout};
 
 use crate::command::{Command, Effect, Op, Origin};
 use crate::directory::{Claim, Phase};
-use crate::inode::{Body, Inode};
+use crate::inode::Body;
 use crate::state::SlotState;
 
 const WHO: Credentials = Credentials::new(0, 0);
@@ -70,8 +70,8 @@ impl Story {
     }
 
     fn file(&self) -> InodeId {
-        let file = |(_, inode): &(&InodeId, &Box<Inode>)| matches!(inode.body, Body::File(_));
-        *self.state.inodes.iter().find(file).expect("there is one").0
+        let mut inodes = self.state.inodes.iter();
+        *inodes.find(|(_, inode)| matches!(inode.body, Body::File(_))).expect("there is one").0
     }
 
     fn troubles(&self) -> Vec<TroubleKind> {
