@@ -11,6 +11,7 @@ mod acting;
 mod array;
 mod backoff;
 mod calls;
+mod check;
 mod content;
 mod copy;
 mod descriptors;
