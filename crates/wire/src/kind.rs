@@ -107,6 +107,8 @@ kinds! {
     Link = 0x0313,
     /// Create a named pipe, a socket's address or a device.
     MakeNode = 0x0314,
+    /// Attributes of several inodes of one server.
+    GetAttributesMany = 0x0322,
     /// For `check`: some entries of a server.
     CheckEntries = 0x0323,
 
