@@ -33,6 +33,7 @@ mod namespace;
 mod near;
 mod open;
 mod options;
+mod partitions;
 mod path;
 mod pieces;
 mod pool;

@@ -2,11 +2,10 @@
 
 use ramlace_base::{InodeId, Name, Result};
 use ramlace_wire::namespace::{
-    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Link, Lookup, MakeDirectory, Opened,
-    ReadDirectory, ReadLink, RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout, Symlink,
-    Truncate, Unlink,
+    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Link, Lookup, MakeDirectory, Opened, ReadLink,
+    RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout, Symlink, Truncate, Unlink,
 };
-use ramlace_wire::{Attributes, Layout, LayoutHints};
+use ramlace_wire::{Attributes, FileKind, Layout, LayoutHints};
 
 use crate::Pool;
 use crate::file::File;
@@ -24,14 +23,15 @@ impl Raw<'_> {
     /// The entry `name` of a directory.
     pub fn lookup(self, parent: InodeId, name: &Name) -> Result<Found> {
         let session = self.pool.session()?;
-        session.ask(parent.slot(), &Lookup { parent, name: name.clone() }, session.deadline())
+        let request = Lookup { parent, name: name.clone() };
+        session.in_partition(parent, name, |slot, deadline| session.ask(slot, &request, deadline))
     }
 
     /// Attributes, layout and named bytes of an inode, with this process's latest writes.
     pub fn info(self, inode: InodeId) -> Result<InodeInfo> {
         let session = self.pool.session()?;
         session.push_times(inode)?;
-        session.ask(inode.slot(), &GetAttributes { inode }, session.deadline())
+        session.whole_info(inode)
     }
 
     /// Changes what is `Some`.
@@ -41,7 +41,13 @@ impl Raw<'_> {
             Some(_) => session.forget_times(change.inode),
             None => session.push_times(change.inode)?,
         }
-        session.change(change.inode.slot(), change, session.deadline())
+        let attributes = session.change(change.inode.slot(), change, session.deadline())?;
+        // A spread directory's home knows of its own entries alone.
+        if attributes.kind == FileKind::Directory {
+            Ok(self.info(change.inode)?.attributes)
+        } else {
+            Ok(attributes)
+        }
     }
 
     /// Sets a file's size.
@@ -56,8 +62,14 @@ impl Raw<'_> {
     /// down and the pool's usual values where they are silent.
     pub fn choose_layout(self, parent: InodeId, name: &Name, hints: LayoutHints) -> Result<Layout> {
         let complete = hints.stripe_unit.is_some() && hints.width.is_some() && hints.copies.is_some();
-        let hints = if complete { hints } else { hints.or(self.info(parent)?.hints) };
-        self.pool.session()?.choose_layout(parent, name, hints)
+        let session = self.pool.session()?;
+        if complete {
+            return session.choose_layout(parent, name, hints);
+        }
+        let request = GetAttributes { inode: parent };
+        let info =
+            session.in_partition(parent, name, |slot, deadline| session.ask(slot, &request, deadline))?;
+        session.choose_layout(parent, name, hints.or(info.hints))
     }
 
     /// Creates a file and opens it; opens the one that is there unless the request is exclusive.
@@ -75,7 +87,7 @@ impl Raw<'_> {
     pub fn symlink(self, parent: InodeId, name: &Name, target: &[u8]) -> Result<Attributes> {
         let session = self.pool.session()?;
         let request = Symlink { parent, name: name.clone(), target: target.to_vec() };
-        session.change(parent.slot(), &request, session.deadline())
+        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
     }
 
     /// The target of a symbolic link.
@@ -88,21 +100,21 @@ impl Raw<'_> {
     pub fn make_directory(self, parent: InodeId, name: &Name, mode: u16) -> Result<Attributes> {
         let session = self.pool.session()?;
         let request = MakeDirectory { parent, name: name.clone(), mode };
-        session.change(parent.slot(), &request, session.deadline())
+        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
     }
 
     /// Removes an empty directory.
     pub fn remove_directory(self, parent: InodeId, name: &Name) -> Result<()> {
         let session = self.pool.session()?;
         let request = RemoveDirectory { parent, name: name.clone() };
-        session.change(parent.slot(), &request, session.deadline())
+        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
     }
 
     /// Removes an entry that is no directory.
     pub fn unlink(self, parent: InodeId, name: &Name) -> Result<()> {
         let session = self.pool.session()?;
         let request = Unlink { parent, name: name.clone() };
-        session.change(parent.slot(), &request, session.deadline())
+        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
     }
 
     /// Gives an entry another name, here or in another directory.
@@ -115,21 +127,24 @@ impl Raw<'_> {
         mode: RenameMode,
     ) -> Result<()> {
         let session = self.pool.session()?;
-        let request = Rename { parent, name: name.clone(), new_parent, new_name: new_name.clone(), mode };
-        session.change(parent.slot(), &request, session.deadline())
+        session.in_partitions((parent, name), (new_parent, new_name), |slot, new_slot, deadline| {
+            let (name, new_name) = (name.clone(), new_name.clone());
+            let request = Rename { parent, name, new_parent, new_slot, new_name, mode };
+            session.change(slot, &request, deadline)
+        })
     }
 
     /// Makes one more entry for a file or a symbolic link; returns its attributes.
     pub fn link(self, inode: InodeId, parent: InodeId, name: &Name) -> Result<Attributes> {
         let session = self.pool.session()?;
         let request = Link { parent, name: name.clone(), inode };
-        session.change(parent.slot(), &request, session.deadline())
+        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
     }
 
-    /// Entries of a directory behind the cookie `after`, at most `entries_max`.
+    /// Entries of a directory behind the cookie `after`, at most `entries_max`; none when there are no more.
     pub fn read_directory(self, inode: InodeId, after: u64, entries_max: u32) -> Result<DirectoryPage> {
         let session = self.pool.session()?;
-        session.ask(inode.slot(), &ReadDirectory { inode, after, entries_max }, session.deadline())
+        session.read_partitions(inode, after, entries_max)
     }
 
     /// Sets what files made in a directory inherit.

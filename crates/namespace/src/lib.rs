@@ -35,12 +35,14 @@ mod inode;
 mod intent;
 mod links;
 mod outbox;
+mod partitions;
 mod peers;
 mod query;
 mod rename;
 mod reports;
 mod session;
 mod sizes;
+mod spread;
 mod state;
 
 pub use command::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply};

@@ -97,6 +97,8 @@ kinds! {
     Rename = 0x0312,
     /// Make one more entry for a file.
     Link = 0x0313,
+    /// What a server's partitions of a spread directory add to its attributes.
+    GetPartitions = 0x031a,
 
     // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.
