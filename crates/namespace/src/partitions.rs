@@ -66,7 +66,7 @@ pub(crate) enum Becomes {
 }
 
 /// Nobody's session: the operations that a slot begins by itself.
-const NOBODY: Credentials = Credentials { uid: 0, gid: 0 };
+const NOBODY: Credentials = Credentials::new(0, 0);
 
 impl SlotState {
     /// Spreads a directory over slots, if that is possible now.
@@ -118,7 +118,7 @@ impl SlotState {
     ) {
         let token = Token { session: SessionId::NONE, sequence: Sequence(self.next_intent) };
         self.next_intent += 1;
-        let step = self.begin_on_all(Caller { token, who: NOBODY, now }, inode, task, becomes, effects);
+        let step = self.begin_on_all(Caller { token, who: &NOBODY, now }, inode, task, becomes, effects);
         self.conclude_if_ended(token, step, effects);
     }
 

@@ -118,7 +118,7 @@ impl SlotState {
             }
         }
         let asker = Asker {
-            who: message.who,
+            who: &message.who,
             now: message.now,
             coordinator: stamp.coordinator,
             token: message.token,

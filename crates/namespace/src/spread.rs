@@ -14,7 +14,7 @@
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, limits};
 use ramlace_wire::peer::{PartitionAttributes, Token};
-use ramlace_wire::{Credentials, ErrorBody};
+use ramlace_wire::{ErrorBody, Owner};
 use serde::{Deserialize, Serialize};
 
 use crate::directory::{Directory, Phase};
@@ -162,7 +162,7 @@ impl Inode {
         let Body::Directory(directory) = &self.body else { panic!("only directories are spread") };
         PartitionAttributes {
             mode: self.mode,
-            owner: Credentials { uid: self.uid, gid: self.gid },
+            owner: Owner { uid: self.uid, gid: self.gid },
             hints: directory.hints,
             accessed: times.then_some(self.accessed),
             modified: times.then_some(self.modified),

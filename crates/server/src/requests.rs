@@ -137,8 +137,8 @@ impl Server {
         let map = self.admit_slot(header.epoch, slot).await?;
         self.notice_lost_slots()?;
         let op = match request {
-            Request::Query(slot, query) => return Ok(self.query(who, slot, &query)?.encode()),
-            Request::Partitions(request) => return Ok(encode_body(&self.partitions(who, &map, &request)?)),
+            Request::Query(slot, query) => return Ok(self.query(&who, slot, &query)?.encode()),
+            Request::Partitions(request) => return Ok(encode_body(&self.partitions(&who, &map, &request)?)),
             Request::Errand(errand) => return Ok(self.accept(errand).await?.encode()),
             // The home knows in which epoch it creates; a creator's map may be older.
             Request::Mutation(_, Op::Create(mut request)) => {

@@ -62,7 +62,7 @@ impl Server {
     /// What the partitions that are here say together; the first of the slots is here.
     pub fn partitions(
         self: &Rc<Self>,
-        who: Credentials,
+        who: &Credentials,
         map: &ClusterMap,
         request: &GetPartitions,
     ) -> Result<PartitionsInfo> {

@@ -5,7 +5,7 @@ use ramlace_base::{Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot,
 use serde::{Deserialize, Serialize};
 
 use crate::namespace::RenameMode;
-use crate::{Attributes, Credentials, FileKind, Kind, Layout, LayoutHints, Request};
+use crate::{Attributes, Credentials, FileKind, Kind, Layout, LayoutHints, Owner, Request};
 
 /// Names one client's mutation for ever: what both halves of a two-slot operation share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ pub enum Part {
         /// Permission bits.
         mode: u16,
         /// Owner and group.
-        owner: Credentials,
+        owner: Owner,
         /// What it hands down.
         hints: LayoutHints,
     },
@@ -139,7 +139,7 @@ pub struct PartitionAttributes {
     /// Permission bits.
     pub mode: u16,
     /// Owner and group.
-    pub owner: Credentials,
+    pub owner: Owner,
     /// What it hands down.
     pub hints: LayoutHints,
     /// Last read, when it is set.

@@ -24,7 +24,7 @@ impl Pool {
     }
 
     pub fn query(&self, inode: InodeId, query: &Query) -> Result<Answer> {
-        self.hosts[usize::from(inode.slot().0)].state.query(ROOT_USER, query)
+        self.hosts[usize::from(inode.slot().0)].state.query(&ROOT_USER, query)
     }
 
     pub fn info(&self, inode: InodeId) -> Result<InodeInfo> {
@@ -64,7 +64,7 @@ impl Pool {
             info.partitions.iter().copied().filter(|slot| *slot != inode.slot()).collect();
         for slot in others {
             let query = Query::GetAttributes(GetAttributes { inode });
-            match self.hosts[usize::from(slot.0)].state.query(ROOT_USER, &query) {
+            match self.hosts[usize::from(slot.0)].state.query(&ROOT_USER, &query) {
                 Ok(Answer::Info(part)) => {
                     merged.size += part.attributes.size;
                     merged.links += part.attributes.links;
@@ -169,7 +169,7 @@ impl Pool {
         let mode = self.model.stat(node).unwrap().mode;
         for slot in info.partitions {
             let query = Query::GetAttributes(GetAttributes { inode });
-            match self.hosts[usize::from(slot.0)].state.query(ROOT_USER, &query) {
+            match self.hosts[usize::from(slot.0)].state.query(&ROOT_USER, &query) {
                 Ok(Answer::Info(part)) => assert_eq!(part.attributes.mode, mode, "in {slot}"),
                 Ok(other) => panic!("attributes were asked for, not {other:?}"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Retry, "{error}"),

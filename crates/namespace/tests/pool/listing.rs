@@ -29,7 +29,7 @@ impl Pool {
             None => inode.slot(),
         };
         let query = Query::ReadDirectory(ReadDirectory { inode, after, entries_max });
-        match self.hosts[usize::from(slot.0)].state.query(ROOT_USER, &query)? {
+        match self.hosts[usize::from(slot.0)].state.query(&ROOT_USER, &query)? {
             Answer::Page(page) => Ok(page),
             other => panic!("a page was asked for, not {other:?}"),
         }

@@ -98,6 +98,12 @@ impl Sample for Name {
     }
 }
 
+impl Sample for Groups {
+    fn sample(source: &mut Source) -> Groups {
+        Groups::new(Sample::sample(source)).expect("a few groups are possible")
+    }
+}
+
 impl<T: Sample> Sample for Vec<T> {
     fn sample(source: &mut Source) -> Vec<T> {
         (0..source.count()).map(|_| T::sample(source)).collect()
@@ -137,7 +143,7 @@ impl Sample for RenameMode {
 
 impl Sample for Part {
     fn sample(source: &mut Source) -> Part {
-        match source.word() % 7 {
+        match source.word() % 10 {
             0 => Part::MakeDirectory {
                 parent: Sample::sample(source),
                 mode: Sample::sample(source),
@@ -153,6 +159,9 @@ impl Sample for Part {
                 parent: Sample::sample(source),
                 owner: Sample::sample(source),
             },
+            6 => Part::TakePartition(Sample::sample(source)),
+            7 => Part::SealPartition { inode: Sample::sample(source) },
+            8 => Part::SetPartition { inode: Sample::sample(source), attributes: Sample::sample(source) },
             _ => Part::OrderMoves,
         }
     }
@@ -172,7 +181,8 @@ impl Sample for Prepared {
 fields! {
     Timestamp { nanos }
     LaneId { inode, lane }
-    Credentials { uid, gid }
+    Credentials { uid, gid, groups }
+    Owner { uid, gid }
     Attributes {
         inode, kind, mode, uid, gid, links, size, generation, accessed, modified, changed, created
     }
@@ -211,7 +221,9 @@ fields! {
     Lookup { parent, name }
     Found { inode, kind, attributes }
     GetAttributes { inode }
-    InodeInfo { attributes, layout, hints, named }
+    InodeInfo { attributes, layout, hints, named, partitions }
+    GetPartitions { inode, slots }
+    PartitionsInfo { attributes, slots }
     SetAttributes { inode, mode, uid, gid, accessed, modified }
     Truncate { inode, size }
     Create { parent, name, mode, exclusive, read, write, layout, named }
@@ -225,14 +237,14 @@ fields! {
     Unlink { parent, name }
     ReadDirectory { inode, after, entries_max }
     DirectoryEntry { cookie, name, inode, kind, attributes }
-    DirectoryPage { entries, end }
+    DirectoryPage { entries, end, next }
     Extend { inode, generation, size }
     SizeInfo { size, generation }
     ReserveAppend { inode, length }
     AppendReserved { offset, generation }
     FinishAppend { inode, offset }
     SetLayout { inode, hints }
-    Rename { parent, name, new_parent, new_name, mode }
+    Rename { parent, name, new_parent, new_slot, new_name, mode }
     Link { parent, name, inode }
 
     Token { session, sequence }
@@ -240,6 +252,9 @@ fields! {
     Prepare { token, stamp, slot, number, who, now, part }
     PutEntry { parent, name, inode, kind, from, owner, mode }
     Target { inode, kind, owner }
+    PartitionAttributes { mode, owner, hints, accessed, modified }
+    TakePartition { inode, first, attributes, partitions, entries }
+    MovedEntry { cookie, name, inode, kind }
     Settle { token, stamp, slot, commit, now }
     Ascend { token, inode, until }
     Ascended { inode }
@@ -258,6 +273,7 @@ pub fn header_sample(source: &mut Source) -> Header {
     Header {
         kind,
         flags: source.number() as u16 & flags::ALL,
+        slot: Sample::sample(source),
         deadline_millis: within(source, limits::DEADLINE_MILLIS_MAX),
         session: Sample::sample(source),
         sequence: Sequence(u64::sample(source).max(outstanding.into())),
