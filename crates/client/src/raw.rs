@@ -2,8 +2,8 @@
 
 use ramlace_base::{InodeId, Name, Result};
 use ramlace_wire::namespace::{
-    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Link, Lookup, MakeDirectory, Opened, ReadLink,
-    RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout, Symlink, Truncate, Unlink,
+    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Link, Lookup, MakeDirectory, MakeNode, Opened,
+    ReadLink, RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout, Symlink, Truncate, Unlink,
 };
 use ramlace_wire::{Attributes, FileKind, Layout, LayoutHints};
 
@@ -88,6 +88,14 @@ impl Raw<'_> {
         let session = self.pool.session()?;
         let request = Symlink { parent, name: name.clone(), target: target.to_vec() };
         session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
+    }
+
+    /// Creates a named pipe, a socket's address or a device.
+    pub fn make_node(self, request: &MakeNode) -> Result<Attributes> {
+        let session = self.pool.session()?;
+        session.in_partition(request.parent, &request.name, |slot, deadline| {
+            session.change(slot, request, deadline)
+        })
     }
 
     /// The target of a symbolic link.

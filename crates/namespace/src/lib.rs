@@ -45,5 +45,5 @@ mod sizes;
 mod spread;
 mod state;
 
-pub use command::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply};
+pub use command::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, Room};
 pub use state::SlotState;

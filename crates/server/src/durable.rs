@@ -33,6 +33,8 @@ pub struct Durable {
     pub sessions: Sessions,
     /// The slots whose primary this server is, once something happened in them.
     pub slots: BTreeMap<Slot, SlotState>,
+    /// Inodes in all of them.
+    pub inodes: u64,
     /// What is known of lanes.
     pub lanes: Lanes,
     /// Chunk writes that are done.
@@ -52,6 +54,7 @@ impl Durable {
         let mut durable = Durable {
             sessions: Sessions::default(),
             slots: BTreeMap::new(),
+            inodes: 0,
             lanes: Lanes::default(),
             writes: WritesDone::default(),
             log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
@@ -249,18 +252,25 @@ impl Durable {
                 if birth.slot == ramlace_base::InodeId::ROOT.slot() {
                     state.install_root(birth.owner, birth.now);
                 }
-                self.slots.insert(birth.slot, state);
+                self.put_slot(state);
             }
-            Record::Command { slot, command } => {
+            Record::Command { slot, command, room } => {
                 let state = self.slots.get_mut(&slot).expect("a slot is born before its first command");
-                effects.extend(state.apply(&command).into_iter().map(|effect| (slot, effect)));
+                let before = state.inode_count();
+                let wanted = state.apply_within(&command, room);
+                self.inodes = self.inodes - before + state.inode_count();
+                effects.extend(wanted.into_iter().map(|effect| (slot, effect)));
             }
             Record::Lane { lane, record } => self.lanes.set(lane, record),
             Record::ChunkWritten { slot, session, sequence } => self.writes.insert(slot, session, sequence),
-            Record::Slot(state) => {
-                self.slots.insert(state.slot(), state.into_owned());
-            }
+            Record::Slot(state) => self.put_slot(state.into_owned()),
         }
+    }
+
+    fn put_slot(&mut self, state: SlotState) {
+        self.inodes += state.inode_count();
+        let before = self.slots.insert(state.slot(), state);
+        self.inodes -= before.map_or(0, |before| before.inode_count());
     }
 
     fn end_session(&mut self, session: SessionId, now: Timestamp, effects: &mut Vec<(Slot, Effect)>) {
@@ -268,7 +278,9 @@ impl Durable {
         self.writes.end_session(session);
         let command = Command { now, origin: Origin::Server, op: Op::EndSession { session } };
         for (slot, state) in &mut self.slots {
+            let before = state.inode_count();
             effects.extend(state.apply(&command).into_iter().map(|effect| (*slot, effect)));
+            self.inodes = self.inodes - before + state.inode_count();
         }
     }
 }

@@ -73,6 +73,7 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         Kind::Open => mutation!(Open, inode),
         Kind::Close => mutation!(Close, inode),
         Kind::Symlink => entry!(Symlink),
+        Kind::MakeNode => entry!(MakeNode),
         Kind::RemoveDirectory => entry!(RemoveDirectory),
         Kind::Unlink => entry!(Unlink),
         Kind::Extend => mutation!(Extend, inode),

@@ -111,6 +111,7 @@ impl TestServer {
             unix: directory.join("socket"),
             secret_file,
             store_bytes: STORE_BYTES,
+            inodes_max: u64::MAX,
             backing: "auto".into(),
             reserve: false,
         };

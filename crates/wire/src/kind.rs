@@ -97,6 +97,8 @@ kinds! {
     Rename = 0x0312,
     /// Make one more entry for a file.
     Link = 0x0313,
+    /// Create a named pipe, a socket's address or a device.
+    MakeNode = 0x0314,
     /// What a server's partitions of a spread directory add to its attributes.
     GetPartitions = 0x031a,
 

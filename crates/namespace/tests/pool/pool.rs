@@ -214,11 +214,13 @@ impl Pool {
             1 | 2 => RenameMode::Exchange,
             _ => RenameMode::Replace,
         };
-        let wish = match what % 24 {
+        let kind = FileKind::ALL[usize::from(extra) % FileKind::ALL.len()];
+        let wish = match what % 25 {
             0..=2 => {
                 Wish::Create { parent, name, exclusive: extra.is_multiple_of(2), base: u16::from(extra) }
             }
             3 => Wish::Symlink { parent, name },
+            24 => Wish::MakeNode { parent, name, kind },
             4 | 5 => Wish::Unlink { parent, name },
             6..=8 => Wish::MakeDirectory { parent, name, home: Slot(u16::from(extra) % self.slots()) },
             9 | 10 => Wish::RemoveDirectory { parent, name },
