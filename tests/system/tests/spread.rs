@@ -258,7 +258,7 @@ fn a_million_entries_are_listed_in_seconds() {
     println!("{} bytes of server memory for each file", used / made as u64);
     for _ in 0..3 {
         let begun = Instant::now();
-        let count = client.read_dir("/d").unwrap().map(|entry| entry.unwrap()).count();
+        let count = client.read_dir("/d").unwrap().filter(Result::is_ok).count();
         println!("{count} entries listed in {:.2} s", begun.elapsed().as_secs_f64());
         assert_eq!(count, made);
     }
