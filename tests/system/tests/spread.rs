@@ -143,6 +143,7 @@ fn a_directory_that_spreads_is_filled_listed_and_emptied_while_servers_are_kille
         });
     });
 
+    pool.assert_in_order();
     let whole = info(&client, directory);
     assert_eq!(whole.partitions.len(), limits::DIRECTORY_PARTITIONS, "it has spread");
     assert_eq!(whole.attributes.size, expected.len() as u64);
@@ -161,6 +162,7 @@ fn a_directory_that_spreads_is_filled_listed_and_emptied_while_servers_are_kille
     while_servers_are_killed(&pool, || patient(&pool).remove_tree("/e").unwrap());
     assert_eq!(client.raw().info(directory).unwrap_err().kind(), ErrorKind::Stale);
     assert!(list(&client, "/").unwrap().is_empty());
+    pool.assert_in_order();
 }
 
 #[test]
