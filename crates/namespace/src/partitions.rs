@@ -118,7 +118,13 @@ impl SlotState {
     ) {
         let token = Token { session: SessionId::NONE, sequence: Sequence(self.next_intent) };
         self.next_intent += 1;
-        let step = self.begin_on_all(Caller { token, who: &NOBODY, now }, inode, task, becomes, effects);
+        let step = self.begin_on_all(
+            Caller { token, who: &NOBODY, on_behalf: false, now },
+            inode,
+            task,
+            becomes,
+            effects,
+        );
         self.conclude_if_ended(token, step, effects);
     }
 

@@ -60,6 +60,7 @@ impl Slots {
             sequence,
             acknowledged_below: sequence,
             who: who.clone(),
+            on_behalf: false,
         };
         let effects = self.apply(slot, origin, op);
         self.follow(slot, effects)
