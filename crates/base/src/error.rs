@@ -105,6 +105,8 @@ error_kinds! {
     BadHandle = 27, 9, "EBADF";
     /// As many entries lead to the inode as are possible.
     TooManyLinks = 28, 31, "EMLINK";
+    /// The directory is spread over slots otherwise than the caller believes; ask its home how.
+    Spread = 29, 11, "EAGAIN";
 }
 
 /// An operation that failed: a kind for programs and a sentence for people.

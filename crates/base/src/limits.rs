@@ -47,6 +47,14 @@ pub const BODY_BYTES_MAX: u32 = 1 << 20;
 pub const ATTRIBUTES_BYTES_MAX: usize = 4096;
 /// Entries in one readdir reply.
 pub const READDIR_ENTRIES_MAX: u32 = 1024;
+/// Partitions of a directory that is spread over slots; a power of two.
+pub const DIRECTORY_PARTITIONS: usize = 16;
+/// A directory with so many entries is spread over slots, when the pool has several servers.
+pub const DIRECTORY_WHOLE_ENTRIES_MAX: u64 = 8192;
+/// Entries that one message moves to another slot when a directory is spread.
+pub const DIRECTORY_MOVED_ENTRIES_MAX: usize = 1024;
+/// Spread directories whose slots a client remembers.
+pub const DIRECTORIES_REMEMBERED_MAX: usize = 1024;
 /// Lanes, inodes and entries in one page of what `check` reads: a page keeps a server busy for
 /// a few milliseconds.
 pub const CHECK_LANES_MAX: usize = 4096;

@@ -116,7 +116,8 @@ impl Session {
                 format!("{} is not reached through this machine's memory", server.id),
             )));
         }
-        let header = self.header(R::KIND, call.ticket, call.deadline, map.epoch);
+        let mut header = self.header(R::KIND, call.ticket, call.deadline, map.epoch);
+        header.slot = call.slot;
         let who = crate::acting::current_for(R::KIND);
         line.send_for(who.as_ref(), header, call.request, call.data, call.deadline)
             .map_err(Unanswered::lost)?;

@@ -510,7 +510,8 @@ impl State {
                 let entries: Vec<_> =
                     all.zip(1..).map(entry).filter(|entry| entry.cookie > after).take(3).collect();
                 let end = entries.len() < 3;
-                body(&DirectoryPage { entries, end })
+                let next = entries.last().map_or(after, |entry| entry.cookie);
+                body(&DirectoryPage { entries, end, next })
             }
             Kind::Extend => {
                 let Extend { inode, generation, size } = decode!(Extend);
@@ -600,7 +601,13 @@ fn new_inode(inode: InodeId, kind: FileKind) -> Inode {
         created: now,
     };
     Inode {
-        info: InodeInfo { attributes, layout: None, hints: LayoutHints::default(), named: Vec::new() },
+        info: InodeInfo {
+            attributes,
+            layout: None,
+            hints: LayoutHints::default(),
+            named: Vec::new(),
+            partitions: Vec::new(),
+        },
         target: Vec::new(),
         reserved_to: 0,
         reservations: BTreeSet::new(),

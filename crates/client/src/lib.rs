@@ -35,6 +35,7 @@ mod namespace;
 mod near;
 mod open;
 mod options;
+mod partitions;
 mod path;
 mod pieces;
 mod pool;

@@ -151,7 +151,10 @@ impl File {
     pub(crate) fn create(pool: &Pool, request: &Create) -> Result<(File, Opened)> {
         let session = pool.session()?;
         let rights = Rights { read: request.read, write: request.write };
-        let opened = match session.change(request.parent.slot(), request, session.deadline()) {
+        let made = session.in_partition(request.parent, &request.name, |slot, deadline| {
+            session.change(slot, request, deadline)
+        });
+        let opened = match made {
             // It is there, and lives elsewhere: a name keeps its inode's number when it moves.
             Err(error) if error.kind() == ErrorKind::Exists && !request.exclusive => {
                 let found = pool.raw().lookup(request.parent, &request.name).map_err(come_again)?;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use ramlace_base::{InodeId, Name, Result, ServerId};
 use ramlace_wire::namespace::{
     Create, DirectoryEntry, DirectoryPage, Found, GetAttributes, GetAttributesMany, InodeInfo, Link, Lookup,
-    MakeDirectory, MakeNode, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename, RenameMode,
-    SetAttributes, SetLayout, Symlink, Truncate, Unlink,
+    MakeDirectory, MakeNode, Opened, ReadLink, RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout,
+    Symlink, Truncate, Unlink,
 };
-use ramlace_wire::{Attributes, Layout, LayoutHints};
+use ramlace_wire::{Attributes, FileKind, Layout, LayoutHints};
 
 use crate::Pool;
 use crate::file::File;
@@ -26,14 +26,15 @@ impl Raw<'_> {
     /// The entry `name` of a directory.
     pub fn lookup(self, parent: InodeId, name: &Name) -> Result<Found> {
         let session = self.pool.session()?;
-        session.ask(parent.slot(), &Lookup { parent, name: name.clone() }, session.deadline())
+        let request = Lookup { parent, name: name.clone() };
+        session.in_partition(parent, name, |slot, deadline| session.ask(slot, &request, deadline))
     }
 
     /// Attributes, layout and named bytes of an inode, with this process's latest writes.
     pub fn info(self, inode: InodeId) -> Result<InodeInfo> {
         let session = self.pool.session()?;
         session.push_times(inode)?;
-        session.ask(inode.slot(), &GetAttributes { inode }, session.deadline())
+        session.whole_info(inode)
     }
 
     /// Changes what is `Some`.
@@ -43,7 +44,13 @@ impl Raw<'_> {
             Some(_) => session.forget_times(change.inode),
             None => session.push_times(change.inode)?,
         }
-        session.change(change.inode.slot(), change, session.deadline())
+        let attributes = session.change(change.inode.slot(), change, session.deadline())?;
+        // A spread directory's home knows of its own entries alone.
+        if attributes.kind == FileKind::Directory {
+            Ok(self.info(change.inode)?.attributes)
+        } else {
+            Ok(attributes)
+        }
     }
 
     /// Sets a file's size.
@@ -58,8 +65,14 @@ impl Raw<'_> {
     /// down and the pool's usual values where they are silent.
     pub fn choose_layout(self, parent: InodeId, name: &Name, hints: LayoutHints) -> Result<Layout> {
         let complete = hints.stripe_unit.is_some() && hints.width.is_some() && hints.copies.is_some();
-        let hints = if complete { hints } else { hints.or(self.info(parent)?.hints) };
-        self.pool.session()?.choose_layout(parent, name, hints)
+        let session = self.pool.session()?;
+        if complete {
+            return session.choose_layout(parent, name, hints);
+        }
+        let request = GetAttributes { inode: parent };
+        let info =
+            session.in_partition(parent, name, |slot, deadline| session.ask(slot, &request, deadline))?;
+        session.choose_layout(parent, name, hints.or(info.hints))
     }
 
     /// Creates a file and opens it; opens the one that is there unless the request is exclusive.
@@ -77,13 +90,15 @@ impl Raw<'_> {
     pub fn symlink(self, parent: InodeId, name: &Name, target: &[u8]) -> Result<Attributes> {
         let session = self.pool.session()?;
         let request = Symlink { parent, name: name.clone(), target: target.to_vec() };
-        session.change(parent.slot(), &request, session.deadline())
+        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
     }
 
     /// Creates a named pipe, a socket's address or a device.
     pub fn make_node(self, request: &MakeNode) -> Result<Attributes> {
         let session = self.pool.session()?;
-        session.change(request.parent.slot(), request, session.deadline())
+        session.in_partition(request.parent, &request.name, |slot, deadline| {
+            session.change(slot, request, deadline)
+        })
     }
 
     /// The target of a symbolic link.
@@ -96,21 +111,21 @@ impl Raw<'_> {
     pub fn make_directory(self, parent: InodeId, name: &Name, mode: u16) -> Result<Attributes> {
         let session = self.pool.session()?;
         let request = MakeDirectory { parent, name: name.clone(), mode };
-        session.change(parent.slot(), &request, session.deadline())
+        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
     }
 
     /// Removes an empty directory.
     pub fn remove_directory(self, parent: InodeId, name: &Name) -> Result<()> {
         let session = self.pool.session()?;
         let request = RemoveDirectory { parent, name: name.clone() };
-        session.change(parent.slot(), &request, session.deadline())
+        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
     }
 
     /// Removes an entry that is no directory.
     pub fn unlink(self, parent: InodeId, name: &Name) -> Result<()> {
         let session = self.pool.session()?;
         let request = Unlink { parent, name: name.clone() };
-        session.change(parent.slot(), &request, session.deadline())
+        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
     }
 
     /// Gives an entry another name, here or in another directory.
@@ -123,21 +138,24 @@ impl Raw<'_> {
         mode: RenameMode,
     ) -> Result<()> {
         let session = self.pool.session()?;
-        let request = Rename { parent, name: name.clone(), new_parent, new_name: new_name.clone(), mode };
-        session.change(parent.slot(), &request, session.deadline())
+        session.in_partitions((parent, name), (new_parent, new_name), |slot, new_slot, deadline| {
+            let (name, new_name) = (name.clone(), new_name.clone());
+            let request = Rename { parent, name, new_parent, new_slot, new_name, mode };
+            session.change(slot, &request, deadline)
+        })
     }
 
     /// Makes one more entry for a file or a symbolic link; returns its attributes.
     pub fn link(self, inode: InodeId, parent: InodeId, name: &Name) -> Result<Attributes> {
         let session = self.pool.session()?;
         let request = Link { parent, name: name.clone(), inode };
-        session.change(parent.slot(), &request, session.deadline())
+        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
     }
 
-    /// Entries of a directory behind the cookie `after`, at most `entries_max`.
+    /// Entries of a directory behind the cookie `after`, at most `entries_max`; none when there are no more.
     pub fn read_directory(self, inode: InodeId, after: u64, entries_max: u32) -> Result<DirectoryPage> {
         let session = self.pool.session()?;
-        session.ask(inode.slot(), &ReadDirectory { inode, after, entries_max }, session.deadline())
+        session.read_partitions(inode, after, entries_max)
     }
 
     /// The same, each with its attributes as far as they can be had: those that live elsewhere are

@@ -14,6 +14,7 @@ use crate::inodes::Inodes;
 use crate::lines::Server;
 use crate::liveness::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::options::Settings;
+use crate::partitions::Spreads;
 use crate::reach::this_host;
 use crate::sequences::{Sequences, Ticket};
 
@@ -33,6 +34,8 @@ pub(crate) struct Session {
     pub(crate) descriptors: Arc<Descriptors>,
     pub(crate) inodes: Inodes,
     pub(crate) heart: Arc<Heart>,
+    /// Directories that are spread over slots, as far as it has met them.
+    pub(crate) spreads: Spreads,
 }
 
 impl Session {
@@ -53,6 +56,7 @@ impl Session {
             descriptors: descriptors.clone(),
             inodes: Inodes::default(),
             heart: Arc::default(),
+            spreads: Spreads::default(),
         }))
     }
 

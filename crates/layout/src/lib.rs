@@ -10,10 +10,14 @@
 
 mod arithmetic;
 mod choose;
+mod partition;
 mod validate;
 
 pub use arithmetic::{
     MergedPieces, Piece, Pieces, file_offset, lane_length, lane_slot, lane_span, merged_pieces, pieces,
 };
 pub use choose::{SEARCH_STEPS_MAX, choose, name_key};
+pub use partition::{
+    COLLISION_BITS, HASH_BITS, last_cookie, name_hash, partition_behind, partition_of_hash, partition_of_name,
+};
 pub use validate::validate;

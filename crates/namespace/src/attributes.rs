@@ -3,21 +3,31 @@
 use ramlace_base::{Epoch, Result, Slot, Timestamp, limits};
 use ramlace_base::{Error, ErrorKind};
 use ramlace_wire::namespace::{SetAttributes, SetLayout};
+use ramlace_wire::peer::PartitionAttributes;
 use ramlace_wire::{Credentials, Layout, LayoutHints};
 
-use crate::command::Reply;
+use crate::command::{Effect, Reply};
 use crate::entries::{check_copies, check_mode};
 use crate::inode::{Body, Inode, SET_GID, SET_UID, right};
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {
-    pub(crate) fn set_attributes(&mut self, caller: Caller, request: SetAttributes) -> Step {
+    pub(crate) fn set_attributes(
+        &mut self,
+        caller: Caller,
+        request: SetAttributes,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
         request.mode.map_or(Ok(()), check_mode)?;
         let inode = self.inode(request.inode)?;
         let wrote = self.has_open_for_writing(caller, request.inode);
         check_may_set(inode, caller.who, wrote, &request)?;
         if let Body::Directory(directory) = &inode.body {
             directory.check_settled(request.inode)?;
+        }
+        let spread = matches!(&inode.body, Body::Directory(directory) if directory.spread.is_some());
+        if spread {
+            return self.set_attributes_everywhere(caller, request, effects);
         }
         let inode = self.inode_mut(request.inode)?;
         set_owner(inode, caller.who, &request);
@@ -31,11 +41,41 @@ impl SlotState {
         Ok(Some(Reply::Attributes(Box::new(inode.attributes(request.inode)))))
     }
 
-    pub(crate) fn set_layout(&mut self, caller: Caller, request: SetLayout) -> Step {
+    /// Finds out what a spread directory would have, for all its slots.
+    fn set_attributes_everywhere(
+        &mut self,
+        caller: Caller,
+        request: SetAttributes,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
+        let inode = self.inode_mut(request.inode)?;
+        let before = inode.partition_attributes(true);
+        set_owner(inode, caller.who, &request);
+        set_mode(inode, caller.who, &request);
+        set_times(inode, caller, &request);
+        let mut after = inode.partition_attributes(true);
+        inode.set_partition_attributes(&before);
+        after.accessed = after.accessed.filter(|_| request.accessed.is_some());
+        after.modified = after.modified.filter(|_| request.modified.is_some());
+        self.set_everywhere(caller, request.inode, after, true, effects)
+    }
+
+    pub(crate) fn set_layout(
+        &mut self,
+        caller: Caller,
+        request: SetLayout,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
         check_hints(request.hints)?;
         let inode = self.inode(request.inode)?;
-        inode.directory(request.inode)?.check_settled(request.inode)?;
+        let directory = inode.directory(request.inode)?;
+        directory.check_settled(request.inode)?;
         inode.check_owner(caller.who, request.inode)?;
+        if directory.spread.is_some() {
+            let attributes =
+                PartitionAttributes { hints: request.hints, ..inode.partition_attributes(false) };
+            return self.set_everywhere(caller, request.inode, attributes, false, effects);
+        }
         let inode = self.inode_mut(request.inode)?;
         if let Body::Directory(directory) = &mut inode.body {
             directory.hints = request.hints;

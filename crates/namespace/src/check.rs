@@ -7,8 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use ramlace_base::{Epoch, InodeId, LaneId, Name, ServerId, Slot};
-use ramlace_layout::{lane_length, lane_slot};
-use ramlace_wire::check::{EntryFacts, FileFacts, InodeFacts, LaneFacts, SlotFacts, StoreFacts, Trouble};
+use ramlace_layout::{COLLISION_BITS, lane_length, lane_slot};
+use ramlace_wire::check::{
+    EntryFacts, FileFacts, InodeFacts, LaneFacts, PartitionFacts, SlotFacts, StoreFacts, Trouble,
+};
 use ramlace_wire::{ClusterMap, FileKind};
 
 use crate::findings::{CheckCounts, Checked, FINDINGS_MAX, Finding, FindingKind};
@@ -29,6 +31,8 @@ pub struct Check<'map> {
     neighbours: Vec<(InodeId, u64, Name)>,
     asked: HashSet<(Slot, Slot, u64)>,
     held: Vec<(ServerId, Slot, Slot, u64)>,
+    /// What slots other than their homes have of directories: where, and directories inside.
+    partitions: BTreeMap<InodeId, Vec<(ServerId, Slot, PartitionFacts)>>,
     /// Lanes in slots that have begun anew.
     lanes_in_new_slots: HashSet<LaneId>,
     checked: Checked,
@@ -67,6 +71,7 @@ impl Check<'_> {
             neighbours: Vec::new(),
             asked: HashSet::new(),
             held: Vec::new(),
+            partitions: BTreeMap::new(),
             lanes_in_new_slots: HashSet::new(),
             checked: Checked::default(),
         }
@@ -86,6 +91,10 @@ impl Check<'_> {
         counts.errands += u64::from(facts.errands);
         self.asked.extend(facts.asked.iter().map(|(slot, number)| (facts.slot, *slot, *number)));
         self.held.extend(facts.held.iter().map(|(slot, number)| (server, facts.slot, *slot, *number)));
+        for partition in &facts.partitions {
+            let known = self.partitions.entry(partition.directory).or_default();
+            known.push((server, facts.slot, *partition));
+        }
         if self.map.primary(facts.slot) != Some(server) {
             let text = format!("{server} keeps a state of {}, which is not its own", facts.slot);
             self.find(FindingKind::SlotMisplaced, server, None, facts.slot.to_string(), text);
@@ -130,7 +139,9 @@ impl Check<'_> {
         self.check_neighbours(server, facts);
         if !self.directories.contains_key(directory) {
             let text = format!("'{name}' is in directory {directory}, which is gone");
-            self.find_entry(FindingKind::EntryOfNoDirectory, server, facts, text);
+            let lost = self.is_lost(*directory);
+            let finding = self.find_entry(FindingKind::EntryOfNoDirectory, server, facts, text);
+            mark_lost(finding, lost);
         }
         if self.suspects.contains(inode) {
             self.paths.insert(*inode, (*directory, name.clone()));
@@ -171,7 +182,7 @@ impl Check<'_> {
     }
 
     fn check_neighbours(&mut self, server: ServerId, facts: &EntryFacts) {
-        let hash = facts.cookie >> crate::hash::COLLISION_BITS;
+        let hash = facts.cookie >> COLLISION_BITS;
         let is_near =
             |(directory, near, _): &(InodeId, u64, Name)| *directory == facts.directory && *near == hash;
         self.neighbours.retain(is_near);
@@ -282,6 +293,7 @@ impl Check<'_> {
     pub fn finish(mut self) -> Checked {
         self.check_held();
         self.check_inodes();
+        self.check_partitions();
         self.check_cycles();
         self.check_absent_lanes();
         self.name_findings();
@@ -316,6 +328,23 @@ impl Check<'_> {
         self.inodes = inodes;
     }
 
+    /// Parts of directories that are gone.
+    fn check_partitions(&mut self) {
+        for (directory, partitions) in std::mem::take(&mut self.partitions) {
+            if self.directories.contains_key(&directory) {
+                continue;
+            }
+            let lost = self.is_lost(directory);
+            for (server, slot, _) in partitions.into_iter().filter(|(_, _, facts)| !facts.held) {
+                let text = format!("{slot} has a part of directory {directory}, which is gone");
+                let place = slot.to_string();
+                let finding =
+                    self.find(FindingKind::EntryOfNoDirectory, server, Some(directory), place, text);
+                mark_lost(finding, lost);
+            }
+        }
+    }
+
     fn check_file(&mut self, id: InodeId, known: &Known) {
         let Known { server, links, entries, .. } = *known;
         if known.held {
@@ -348,6 +377,9 @@ impl Check<'_> {
 
     fn check_directory(&mut self, id: InodeId, known: &Known) {
         let Known { server, links, entries, held, .. } = *known;
+        let parts = self.partitions.get(&id).map_or(&[][..], |parts| parts);
+        let links = parts.iter().fold(links, |links, (_, _, facts)| links.saturating_add(facts.links));
+        let held = held || parts.iter().any(|(_, _, facts)| facts.held);
         let directory = &self.directories[&id];
         let (parent, inside) = (directory.parent, directory.directories_inside);
         let found_in = directory.found_in.as_ref().map(|(above, _)| *above);

@@ -4,7 +4,7 @@
 //! postcard, which numbers variants by their order. That format is versioned by its owner, the
 //! server: it refuses a log or snapshot of another version; nothing here travels between versions.
 
-use ramlace_base::{Epoch, Error, Sequence, SessionId, Slot, Timestamp};
+use ramlace_base::{Epoch, Error, InodeId, Sequence, SessionId, Slot, Timestamp};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer;
 use ramlace_wire::{Attributes, Credentials, ErrorBody, encode_body};
@@ -123,6 +123,14 @@ pub enum Op {
         /// The first epoch of its new life.
         began: Epoch,
     },
+    /// By the server, which knows where there is room: a directory is spread over slots, if that is
+    /// possible now.
+    Spread {
+        /// The directory; this slot is its home.
+        directory: InodeId,
+        /// The slot of each partition; the home may be among them.
+        partitions: Vec<Slot>,
+    },
     /// By the server: the session has ended; everything it says from now on is refused before it
     /// comes here.
     EndSession {
@@ -148,6 +156,12 @@ pub enum Effect {
         errand: ErrandId,
         /// The message.
         message: Errand,
+    },
+    /// A directory has many entries: the server may spread it ([`Op::Spread`]). Said again with each
+    /// further entry.
+    Crowded {
+        /// The directory.
+        directory: InodeId,
     },
     /// Answer the peer whose command this was.
     PeerReply(Result<ErrandAnswer, Error>),

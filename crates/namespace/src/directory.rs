@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
+use ramlace_layout::COLLISION_BITS;
 use ramlace_wire::{FileKind, LayoutHints};
 use serde::{Deserialize, Serialize};
 
-use crate::hash::COLLISION_BITS;
+use crate::spread::Spread;
 
 /// What only directories have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +23,8 @@ pub(crate) struct Directory {
     pub entries: Entries,
     /// Names that an operation under way holds.
     pub busy: BTreeMap<Name, Claim>,
+    /// Which slots have its entries, when not all of them are here.
+    pub spread: Option<Box<Spread>>,
 }
 
 /// How an operation under way holds a name: nobody else may change the entry.
@@ -40,6 +43,8 @@ pub(crate) enum Phase {
     Prepared,
     /// As usual.
     Live,
+    /// Its partitions are being made, changed or removed: answers questions, and Retry to every change.
+    Changing,
     /// Empty, and answers Retry to every change until the rmdir is decided.
     Sealed,
     /// Without an entry; lives until nobody has it open any more.
@@ -48,7 +53,7 @@ pub(crate) enum Phase {
 
 impl Directory {
     pub(crate) fn new(parent: InodeId, hints: LayoutHints, phase: Phase) -> Directory {
-        Directory { parent, hints, phase, entries: Entries::default(), busy: BTreeMap::new() }
+        Directory { parent, hints, phase, entries: Entries::default(), busy: BTreeMap::new(), spread: None }
     }
 
     /// Whether no mkdir or rmdir of the directory itself is under way.
@@ -56,6 +61,7 @@ impl Directory {
         let doing = match self.phase {
             Phase::Prepared => "made",
             Phase::Sealed => "removed",
+            Phase::Changing => "changed in all its parts",
             Phase::Live | Phase::Removed => return Ok(()),
         };
         Err(Error::new(ErrorKind::Retry, format!("directory {inode} is just being {doing}")))
@@ -155,6 +161,21 @@ impl Entries {
     pub(crate) fn insert(&mut self, cookie: u64, entry: Entry) {
         let before = self.by_cookie.insert(cookie, entry);
         assert!(before.is_none(), "cookie {cookie} was taken");
+    }
+
+    /// Keeps the entries whose cookies are wanted.
+    pub(crate) fn retain(&mut self, wanted: impl Fn(u64) -> bool) {
+        self.by_cookie.retain(|cookie, _| wanted(*cookie));
+    }
+
+    /// How many lead to directories.
+    pub(crate) fn directories(&self) -> u32 {
+        self.by_cookie.values().filter(|entry| entry.kind == FileKind::Directory).count() as u32
+    }
+
+    /// Whether the cookie has an entry.
+    pub(crate) fn has(&self, cookie: u64) -> bool {
+        self.by_cookie.contains_key(&cookie)
     }
 
     pub(crate) fn remove(&mut self, cookie: u64) {

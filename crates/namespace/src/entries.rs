@@ -14,7 +14,7 @@ use crate::state::{Caller, SlotState, Step};
 impl SlotState {
     pub(crate) fn create(&mut self, caller: Caller, request: &Create) -> Step {
         check_mode(request.mode)?;
-        let directory = self.directory_to_change(request.parent, caller.who)?;
+        let directory = self.directory_to_change(request.parent, &request.name, caller.who)?;
         directory.check_not_busy(&request.name)?;
         let hash = self.hash.of(&request.name);
         if let Some((_, entry)) = directory.entries.find(hash, &request.name) {
@@ -56,7 +56,7 @@ impl SlotState {
 
     pub(crate) fn symlink(&mut self, caller: Caller, request: &Symlink) -> Step {
         check_target(&request.target)?;
-        let directory = self.directory_to_change(request.parent, caller.who)?;
+        let directory = self.directory_to_change(request.parent, &request.name, caller.who)?;
         directory.check_not_busy(&request.name)?;
         if directory.entries.find(self.hash.of(&request.name), &request.name).is_some() {
             return Err(taken(&request.name));
@@ -85,9 +85,13 @@ impl SlotState {
     }
 
     /// A directory whose entries the caller may reach, and which may change now.
-    pub(crate) fn directory_to_change(&self, inode: InodeId, who: &Credentials) -> Result<&Directory> {
-        let parent = self.inode(inode)?;
-        let directory = parent.directory(inode)?;
+    pub(crate) fn directory_to_change(
+        &self,
+        inode: InodeId,
+        name: &Name,
+        who: &Credentials,
+    ) -> Result<&Directory> {
+        let (parent, directory) = self.directory_with(inode, name)?;
         parent.check_allows(who, right::SEARCH, inode)?;
         directory.check_live(inode)?;
         Ok(directory)
@@ -128,6 +132,7 @@ impl SlotState {
         let (mut above, directory) = self.directory_mut(parent);
         directory.entries.insert(cookie, entry);
         above.touch(caller.now);
+        self.note_growth(parent);
         Ok(inode)
     }
 

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use ramlace_base::{InodeId, Name, SessionId, Slot, limits};
-use ramlace_wire::check::{EntryFacts, InodeFacts, SlotFacts, Trouble, TroubleKind};
+use ramlace_layout::COLLISION_BITS;
+use ramlace_wire::check::{EntryFacts, InodeFacts, PartitionFacts, SlotFacts, Trouble, TroubleKind};
 
 use crate::command::{Errand, ErrandId};
 use crate::directory::{Directory, Phase};
@@ -32,6 +33,7 @@ impl SlotState {
         let mut troubles = Vec::new();
         self.check_sessions(is_open, &mut troubles);
         self.check_operations(&mut troubles);
+        let partitions = self.partition_facts(&mut troubles);
         troubles.truncate(limits::CHECK_TROUBLES_MAX);
         let mut held: Vec<(Slot, u64)> = self
             .coordinators
@@ -44,6 +46,7 @@ impl SlotState {
             inodes: self.inode_count(),
             asked: self.unsettled.iter().copied().collect(),
             held,
+            partitions,
             errands: u32::try_from(self.outbox.iter().count()).unwrap_or(u32::MAX),
             troubles,
         }
@@ -54,6 +57,7 @@ impl SlotState {
         let page: Vec<(InodeId, &Inode)> = self
             .inodes
             .range((Bound::Excluded(after), Bound::Unbounded))
+            .filter(|(id, _)| self.is_mine(**id))
             .take(most)
             .map(|(id, inode)| (*id, &**inode))
             .collect();
@@ -63,6 +67,19 @@ impl SlotState {
             self.check_inode(*id, inode, opens.get(id).copied().unwrap_or(0), &held, troubles);
         }
         page.iter().map(|(id, inode)| inode_facts(*id, inode)).collect()
+    }
+
+    /// Records of other slots' directories, and what is wrong with them.
+    fn partition_facts(&self, troubles: &mut Vec<Trouble>) -> Vec<PartitionFacts> {
+        let held = self.held();
+        let records = self.inodes.iter().filter(|(id, _)| !self.is_mine(**id));
+        let mut partitions = Vec::new();
+        for (id, record) in records.take(limits::CHECK_SLOT_FACTS_MAX) {
+            self.check_inode(*id, record, 0, &held, troubles);
+            let facts = inode_facts(*id, record);
+            partitions.push(PartitionFacts { directory: *id, links: facts.links, held: facts.held });
+        }
+        partitions
     }
 
     /// At most `most` entries after this cookie of this directory. Where it says that there may be
@@ -82,13 +99,15 @@ impl SlotState {
                     return Some((*id, cookie));
                 }
                 cookie = at;
+                let elsewhere =
+                    self.check_partition(*id, directory, self.hash.partition(&entry.name)).is_err();
                 entries.push(EntryFacts {
                     directory: *id,
                     cookie,
                     name: entry.name.clone(),
                     inode: entry.inode,
                     kind: entry.kind,
-                    misplaced: cookie >> crate::hash::COLLISION_BITS != self.hash.of(&entry.name),
+                    misplaced: elsewhere || cookie >> COLLISION_BITS != self.hash.of(&entry.name),
                 });
             }
             // Where the next directory begins.
@@ -109,6 +128,12 @@ impl SlotState {
                 Hold::Entry(entry) => {
                     held.names.insert((entry.parent, &entry.name));
                     *held.cookies.entry(entry.parent).or_default() += usize::from(entry.cookie.is_some());
+                }
+                Hold::Changing { inode, .. }
+                | Hold::Taken(inode)
+                | Hold::SealedPartition(inode)
+                | Hold::SetPartition { inode, .. } => {
+                    held.inodes.insert(*inode);
                 }
                 Hold::Moved { .. } => {}
                 Hold::Moves => held.moves = true,
@@ -192,7 +217,7 @@ impl SlotState {
         troubles: &mut Vec<Trouble>,
     ) {
         let mut tell = |kind, text| troubles.push(Trouble { kind, inode: Some(id), text });
-        if id.counter() >= self.next_counter {
+        if self.is_mine(id) && id.counter() >= self.next_counter {
             let text = format!("inode {id} has a number that {} has yet to give out", self.slot);
             tell(TroubleKind::NumberNotGivenOut, text);
         }
@@ -240,9 +265,9 @@ impl SlotState {
     }
 }
 
-/// Whether a mkdir or rmdir of the directory itself is under way.
+/// Whether a mkdir or rmdir of the directory itself, or a change of all its parts, is under way.
 fn is_between(directory: &Directory) -> bool {
-    matches!(directory.phase, Phase::Prepared | Phase::Sealed)
+    matches!(directory.phase, Phase::Prepared | Phase::Sealed | Phase::Changing)
 }
 
 fn inode_facts(id: InodeId, inode: &Inode) -> InodeFacts {

@@ -1,12 +1,8 @@
 //! The order of a directory's entries.
 
 use ramlace_base::Name;
+use ramlace_layout::{HASH_BITS, last_cookie, name_hash, partition_behind, partition_of_hash};
 use serde::{Deserialize, Serialize};
-
-/// Bits of hash in a cookie; below them lie [`COLLISION_BITS`].
-const HASH_BITS: u32 = 60;
-/// Bits that tell entries with equal hashes apart.
-pub(crate) const COLLISION_BITS: u32 = 3;
 
 /// A keyed hash of names: xxh3 with the pool's seed, its upper 60 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +24,21 @@ impl NameHash {
 
     /// 1 to 2^60 - 1: never 0, so that no cookie is 0, which means "before the first".
     pub(crate) fn of(self, name: &Name) -> u64 {
-        let hash = xxhash_rust::xxh3::xxh3_64_with_seed(name.as_bytes(), self.seed) >> (64 - self.bits);
-        hash.max(1)
+        name_hash(self.seed, name, self.bits)
+    }
+
+    /// The partition that holds a name, should the directory be spread.
+    pub(crate) fn partition(self, name: &Name) -> usize {
+        partition_of_hash(self.of(name), self.bits)
+    }
+
+    /// The partition in which a listing goes on behind a cookie.
+    pub(crate) fn partition_behind(self, cookie: u64) -> Option<usize> {
+        partition_behind(cookie, self.bits)
+    }
+
+    /// The last cookie that a partition can have.
+    pub(crate) fn last_cookie(self, partition: usize) -> u64 {
+        last_cookie(partition, self.bits)
     }
 }

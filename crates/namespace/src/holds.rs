@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry as Slotted;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, Timestamp, limits};
 use ramlace_wire::namespace::RenameMode;
-use ramlace_wire::peer::{Part, Prepared, PutEntry, Target};
+use ramlace_wire::peer::{Part, PartitionAttributes, Prepared, PutEntry, Target, Token};
 use ramlace_wire::{Credentials, FileKind, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,7 @@ use crate::command::Effect;
 use crate::directory::{Claim, Directory, Entry, Phase};
 use crate::entries::{not_found, taken};
 use crate::inode::{Body, Inode, right};
+use crate::partitions::Becomes;
 use crate::state::SlotState;
 
 /// A change that waits for a decision.
@@ -36,6 +37,14 @@ pub(crate) enum Hold {
     Moved { inode: InodeId, parent: Option<InodeId> },
     /// The order in which directories change their parents (slot 0).
     Moves,
+    /// A directory all of whose partitions change; this slot is its home.
+    Changing { inode: InodeId, becomes: Becomes },
+    /// Entries of another slot's directory that are not shown yet.
+    Taken(InodeId),
+    /// Empty partitions of another slot's directory.
+    SealedPartition(InodeId),
+    /// Partitions of another slot's directory that get other attributes.
+    SetPartition { inode: InodeId, attributes: PartitionAttributes },
 }
 
 /// A name, and what it shall lead to.
@@ -56,6 +65,8 @@ pub(crate) struct Asker<'asker> {
     pub now: Timestamp,
     /// The slot that coordinates.
     pub coordinator: Slot,
+    /// The operation.
+    pub token: Token,
 }
 
 impl SlotState {
@@ -69,7 +80,7 @@ impl SlotState {
                 self.inodes.insert(inode, Box::new(made));
                 Ok((vec![Hold::Made(inode)], Prepared::Made(inode)))
             }
-            Part::SealDirectory { inode, owner } => self.hold_seal(*inode, *owner).map(ready),
+            Part::SealDirectory { inode, owner } => self.hold_seal(asker, *inode, *owner).map(ready),
             Part::RaiseLinks { inode } => {
                 self.hold_raise(asker, *inode)?;
                 let attributes = self.inode(*inode)?.attributes(*inode);
@@ -81,6 +92,9 @@ impl SlotState {
                 self.hold_move(asker, *inode, *parent, *owner).map(ready)
             }
             Part::OrderMoves => self.hold_moves(asker).map(ready),
+            Part::TakePartition(take) => Ok((self.hold_take(asker, take)?, Prepared::Ready)),
+            Part::SealPartition { inode } => self.hold_seal_partition(*inode).map(ready),
+            Part::SetPartition { inode, attributes } => self.hold_set(*inode, *attributes).map(ready),
         }
     }
 
@@ -115,6 +129,10 @@ impl SlotState {
                 }
             }
             Hold::Moves => self.moves = None,
+            Hold::Changing { inode, becomes } => self.settle_changing(inode, becomes, commit, now),
+            Hold::Taken(inode) => self.settle_taken(inode, commit),
+            Hold::SealedPartition(inode) => self.settle_sealed_partition(inode, commit),
+            Hold::SetPartition { inode, attributes } => self.settle_set(inode, &attributes, commit, now),
         }
     }
 
@@ -177,6 +195,7 @@ impl SlotState {
             *above.links += u32::from(kind == FileKind::Directory);
         }
         above.touch(now);
+        self.note_growth(held.parent);
     }
 
     /// Holds a rename's new entry, and those of its inodes that live here.
@@ -217,7 +236,7 @@ impl SlotState {
 
     /// Whether the new entry of a rename is possible, and what its name leads to now.
     fn check_put(&self, asker: Asker, put: &PutEntry) -> Result<Option<Target>> {
-        let directory = self.directory_to_change(put.parent, asker.who)?;
+        let directory = self.directory_to_change(put.parent, &put.name, asker.who)?;
         directory.check_not_busy(&put.name)?;
         let above = self.inode(put.parent)?;
         above.check_allows(asker.who, right::WRITE, put.parent)?;
@@ -239,11 +258,12 @@ impl SlotState {
 
     // ---- inodes ----
 
-    fn hold_seal(&mut self, inode: InodeId, owner: Option<u32>) -> Result<Hold> {
+    fn hold_seal(&mut self, asker: Asker, inode: InodeId, owner: Option<u32>) -> Result<Hold> {
         let found = self.inode(inode)?;
         let directory = found.directory(inode)?;
         check_sealable(directory, inode)?;
         found.check_sticky(owner, inode)?;
+        self.check_whole(inode, asker.token)?;
         self.set_phase(inode, Phase::Sealed);
         Ok(Hold::Sealed(inode))
     }
@@ -375,7 +395,7 @@ fn check_replaceable(put: &PutEntry, kind: FileKind) -> Result<()> {
     }
 }
 
-fn check_sealable(directory: &Directory, inode: InodeId) -> Result<()> {
+pub(crate) fn check_sealable(directory: &Directory, inode: InodeId) -> Result<()> {
     match directory.phase {
         Phase::Live if directory.busy.values().any(|claim| *claim == Claim::Decided) => Err(Error::new(
             ErrorKind::Retry,
@@ -390,7 +410,7 @@ fn check_sealable(directory: &Directory, inode: InodeId) -> Result<()> {
             format!("{} entries of directory {inode} are just being made", directory.busy.len()),
         )),
         Phase::Live => Ok(()),
-        Phase::Prepared | Phase::Sealed => directory.check_settled(inode),
+        Phase::Prepared | Phase::Sealed | Phase::Changing => directory.check_settled(inode),
         Phase::Removed => Err(Error::new(ErrorKind::Stale, format!("directory {inode} is gone"))),
     }
 }

@@ -112,13 +112,18 @@ impl Inode {
             layout: None,
             hints: LayoutHints::default(),
             named: Vec::new(),
+            partitions: Vec::new(),
         };
         match &self.body {
             Body::File(file) => {
                 info.layout = Some(file.layout);
                 info.named = file.named.as_deref().cloned().unwrap_or_default();
             }
-            Body::Directory(directory) => info.hints = directory.hints,
+            Body::Directory(directory) => {
+                info.hints = directory.hints;
+                info.partitions =
+                    directory.spread.as_ref().map(|spread| spread.partitions.to_vec()).unwrap_or_default();
+            }
             Body::Symlink(_) | Body::Special(_) => {}
         }
         info

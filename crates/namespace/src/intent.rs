@@ -25,6 +25,7 @@ use crate::command::{Effect, Errand, ErrandId, Reply};
 use crate::entries::{check_mode, inherited_owner, not_found, taken};
 use crate::holds::{Asker, Hold, check_one_more_link, new_directory};
 use crate::inode::{SET_GID, right};
+use crate::partitions::Partitions;
 use crate::rename::Rename;
 use crate::state::{Caller, SlotState, Step};
 
@@ -41,7 +42,7 @@ pub(crate) struct Intent {
     /// The question that is not answered yet.
     pub question: Option<ErrandId>,
     /// Parts asked for so far.
-    pub parts: u8,
+    pub parts: u32,
     /// When it was decided, if it waits for the other slots to do their parts.
     pub decided: Option<Timestamp>,
 }
@@ -54,6 +55,7 @@ pub(crate) enum Goal {
     Link,
     Unlink,
     Rename(Box<Rename>),
+    Partitions(Box<Partitions>),
 }
 
 impl SlotState {
@@ -104,7 +106,7 @@ impl SlotState {
 
     /// Whether the caller may make an entry, whose name must be free.
     pub(crate) fn check_new_entry(&self, parent: InodeId, name: &Name, who: &Credentials) -> Result<()> {
-        let directory = self.directory_to_change(parent, who)?;
+        let directory = self.directory_to_change(parent, name, who)?;
         directory.check_not_busy(name)?;
         let hash = self.hash.of(name);
         if directory.entries.find(hash, name).is_some() {
@@ -120,7 +122,7 @@ impl SlotState {
         name: &Name,
         who: &Credentials,
     ) -> Result<(InodeId, FileKind, Option<u32>)> {
-        let directory = self.directory_to_change(parent, who)?;
+        let directory = self.directory_to_change(parent, name, who)?;
         directory.check_not_busy(name)?;
         let (_, entry) = directory.entries.find(self.hash.of(name), name).ok_or_else(|| not_found(name))?;
         let above = self.inode(parent)?;
@@ -198,7 +200,7 @@ impl SlotState {
     ) -> Result<Option<Prepared>> {
         let who = self.intent_mut(token).who.clone();
         if slot == self.slot {
-            let asker = Asker { who: &who, now, coordinator: self.slot };
+            let asker = Asker { who: &who, now, coordinator: self.slot, token };
             let (holds, answer) = self.hold_part(asker, &part)?;
             self.intent_mut(token).holds.extend(holds);
             return Ok(Some(answer));
@@ -239,6 +241,7 @@ impl SlotState {
         self.question_answered(message.token);
         let step = match self.intent_mut(message.token).goal {
             Goal::Rename(_) => self.rename_part_held(message.token, &answer, now, effects),
+            Goal::Partitions(_) => self.advance_on_all(message.token, now, effects),
             _ => self.single_part_held(message.token, &message.part, message.now, answer, now, effects),
         };
         self.conclude_if_ended(message.token, step, effects);
@@ -306,11 +309,12 @@ impl SlotState {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) -> Step {
-        let doing = self.intent_mut(token).goal.doing();
+        let goal = self.intent_mut(token).goal.clone();
         self.give_up(token, now, effects);
+        self.note_refusal(&goal, why);
         // Busy is a slot's word for another operation that is in the way.
         let kind = if why.kind() == ErrorKind::Busy { ErrorKind::Retry } else { why.kind() };
-        Err(Error::new(kind, why.message()).context(doing))
+        Err(Error::new(kind, why.message()).context(goal.doing()))
     }
 
     /// Lets go of everything that is held for the operation.
@@ -354,7 +358,10 @@ impl SlotState {
             .is_some_and(|intent| intent.decided.is_some() && intent.asked.get(&slot) == Some(&stamp.number));
         if awaited {
             self.intent_mut(token).asked.remove(&slot);
-            let step = self.finish_rename(token, effects);
+            let step = match self.intent_mut(token).goal {
+                Goal::Partitions(_) => self.finish_on_all(token),
+                _ => self.finish_rename(token, effects),
+            };
             self.conclude_if_ended(token, step, effects);
         }
     }
@@ -368,6 +375,7 @@ impl Goal {
             Goal::Link => "making the link".into(),
             Goal::Unlink => "removing the entry".into(),
             Goal::Rename(rename) => rename.doing(),
+            Goal::Partitions(partitions) => partitions.doing(),
         }
     }
 }

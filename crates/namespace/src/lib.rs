@@ -38,12 +38,14 @@ mod inode;
 mod intent;
 mod links;
 mod outbox;
+mod partitions;
 mod peers;
 mod query;
 mod rename;
 mod reports;
 mod session;
 mod sizes;
+mod spread;
 mod state;
 
 pub use check::Check;

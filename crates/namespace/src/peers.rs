@@ -26,7 +26,7 @@ pub(crate) struct Coordinator {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Half {
     /// Parts are held ready, by their numbers.
-    Held(BTreeMap<u8, (Vec<Hold>, Prepared)>),
+    Held(BTreeMap<u32, (Vec<Hold>, Prepared)>),
     /// It is decided.
     Settled,
 }
@@ -137,7 +137,12 @@ impl SlotState {
                 ));
             }
         }
-        let asker = Asker { who: &message.who, now: message.now, coordinator: stamp.coordinator };
+        let asker = Asker {
+            who: &message.who,
+            now: message.now,
+            coordinator: stamp.coordinator,
+            token: message.token,
+        };
         let (holds, answer) = self.hold_part(asker, &message.part)?;
         let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
         let half = coordinator.halves.entry(stamp.number).or_insert_with(|| Half::Held(BTreeMap::new()));

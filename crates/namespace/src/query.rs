@@ -23,7 +23,12 @@ impl SlotState {
         match query {
             Query::Lookup(request) => self.lookup(who, request).map(Answer::Found),
             Query::GetAttributes(request) => {
-                Ok(Answer::Info(Box::new(self.inode(request.inode)?.info(request.inode))))
+                let inode = if self.is_mine(request.inode) {
+                    self.inode(request.inode)?
+                } else {
+                    self.directory_here(request.inode)?.0
+                };
+                Ok(Answer::Info(Box::new(inode.info(request.inode))))
             }
             Query::ReadLink(request) => self.read_link(*request).map(Answer::Target),
             Query::ReadDirectory(request) => self.read_directory(who, *request).map(Answer::Page),
@@ -37,8 +42,7 @@ impl SlotState {
     }
 
     fn lookup(&self, who: &Credentials, request: &Lookup) -> Result<Found> {
-        let parent = self.inode(request.parent)?;
-        let directory = parent.directory(request.parent)?;
+        let (parent, directory) = self.directory_with(request.parent, &request.name)?;
         parent.check_allows(who, right::SEARCH, request.parent)?;
         directory.check_known(&request.name)?;
         let (_, entry) = directory
@@ -48,9 +52,13 @@ impl SlotState {
         Ok(Found { inode: entry.inode, kind: entry.kind, attributes: self.attributes_here(entry) })
     }
 
-    /// The attributes of what an entry leads to, when it lives here.
+    /// The attributes of what an entry leads to, when it lives here and all of it is known here.
     fn attributes_here(&self, entry: &Entry) -> Option<Attributes> {
-        self.inodes.get(&entry.inode).map(|inode| inode.attributes(entry.inode))
+        let inode = self.inodes.get(&entry.inode)?;
+        match &inode.body {
+            Body::Directory(directory) if directory.spread.is_some() => None,
+            _ => Some(inode.attributes(entry.inode)),
+        }
     }
 
     fn read_link(&self, request: ReadLink) -> Result<Vec<u8>> {
@@ -64,12 +72,17 @@ impl SlotState {
         if request.entries_max == 0 {
             return Err(Error::new(ErrorKind::Invalid, "a page of a directory has at least one entry"));
         }
-        let inode = self.inode(request.inode)?;
-        let directory = inode.directory(request.inode)?;
+        let (inode, directory) = self.directory_here(request.inode)?;
         inode.check_allows(who, right::READ, request.inode)?;
-        let mut rest = directory.entries.after(request.after);
+        let Some(partition) = self.hash.partition_behind(request.after) else {
+            return Ok(DirectoryPage { entries: Vec::new(), end: true, next: request.after });
+        };
+        self.check_partition(request.inode, directory, partition)?;
+        // A spread directory goes on in another slot, perhaps.
+        let last = directory.spread.as_ref().map_or(u64::MAX, |_| self.hash.last_cookie(partition));
+        let mut rest = directory.entries.after(request.after).take_while(|(cookie, _)| *cookie <= last);
         let entries_max = request.entries_max.min(limits::READDIR_ENTRIES_MAX) as usize;
-        let entries = rest
+        let entries: Vec<DirectoryEntry> = rest
             .by_ref()
             .take(entries_max)
             .map(|(cookie, entry)| DirectoryEntry {
@@ -80,8 +93,10 @@ impl SlotState {
                 attributes: self.attributes_here(entry),
             })
             .collect();
-        let end = rest.next().is_none();
-        Ok(DirectoryPage { entries, end })
+        let all = rest.next().is_none();
+        let end = all && (last == u64::MAX || partition + 1 == limits::DIRECTORY_PARTITIONS);
+        let reached = entries.last().map_or(request.after, |entry| entry.cookie);
+        Ok(DirectoryPage { entries, end, next: if all && !end { last } else { reached } })
     }
 
     fn query_inode(&self, request: QueryInode) -> Result<InodeAnswer> {

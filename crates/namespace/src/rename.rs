@@ -77,6 +77,10 @@ impl SlotState {
             };
         }
         self.check_slot(request.new_parent)?;
+        if u32::from(request.new_slot.0) >= self.slots {
+            let text = format!("this pool has no {}", request.new_slot);
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
         self.check_may_begin()?;
         let moves = request.parent != request.new_parent
             && (kind == FileKind::Directory || request.mode == RenameMode::Exchange);
@@ -121,7 +125,7 @@ impl SlotState {
 
     fn next_stage(&mut self, token: Token, now: Timestamp, effects: &mut Vec<Effect>) -> Result<Progress> {
         let rename = self.rename_mut(token);
-        let beside = rename.request.new_parent.slot();
+        let beside = rename.request.new_slot;
         let (slot, part) = match rename.stage {
             Stage::Order => (ORDER, Part::OrderMoves),
             Stage::Ascend(at) | Stage::AscendBack(at) => return self.ascend_from(token, at, effects),

@@ -64,9 +64,7 @@ impl SlotState {
                 self.part_held(message, answer, now, effects);
             }
             // What was lost with its server needs no leave: its entry may go.
-            (Errand::Prepare(message), Report::Refused(why))
-                if why.kind() == ErrorKind::Stale && takes_away(&message.part) =>
-            {
+            (Errand::Prepare(message), Report::Refused(why)) if is_lost(&message.part, why.kind()) => {
                 self.part_held(message, Prepared::Ready, now, effects);
             }
             (Errand::Prepare(message), Report::Unreachable(why) | Report::Refused(why)) => {
@@ -108,9 +106,13 @@ impl SlotState {
     }
 }
 
-/// Whether the part is to take something away that may be lost already.
-fn takes_away(part: &Part) -> bool {
-    matches!(part, Part::SealDirectory { .. } | Part::LowerLinks { .. })
+/// Whether a refusal says that what the part is to take away, or to tell, was lost.
+fn is_lost(part: &Part, why: ErrorKind) -> bool {
+    match part {
+        Part::SealDirectory { .. } | Part::LowerLinks { .. } => why == ErrorKind::Stale,
+        Part::SealPartition { .. } | Part::SetPartition { .. } => why == ErrorKind::Spread,
+        _ => false,
+    }
 }
 
 /// Whether the errand has had its effect; what is gone needs none.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, SessionId, Slot, Timestamp};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, SessionId, Slot, Timestamp, limits};
 use ramlace_wire::peer::Token;
 use ramlace_wire::{Credentials, ErrorBody, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,7 @@ use crate::intent::Intent;
 use crate::outbox::Outbox;
 use crate::peers::Coordinator;
 use crate::session::{Cached, Session};
+use crate::spread::FollowUp;
 
 /// A slot that starts empty counts inodes and operations from its first epoch times this, so
 /// that it does not repeat the numbers of a predecessor that was lost.
@@ -45,6 +46,11 @@ pub struct SlotState {
     /// In slot 0: who moves a directory to another at this moment.
     pub(crate) moves: Option<Slot>,
     pub(crate) outbox: Outbox,
+    /// A directory with so many entries is to be spread.
+    pub(crate) whole_entries_max: u64,
+    /// What the present step makes necessary.
+    #[serde(skip)]
+    pub(crate) follow_up: Vec<FollowUp>,
     /// The command at hand may make no inode.
     #[serde(skip)]
     pub(crate) full: bool,
@@ -84,6 +90,8 @@ impl SlotState {
             coordinators: BTreeMap::new(),
             moves: None,
             outbox: Outbox::default(),
+            whole_entries_max: limits::DIRECTORY_WHOLE_ENTRIES_MAX,
+            follow_up: Vec::new(),
             full: false,
         }
     }
@@ -92,6 +100,13 @@ impl SlotState {
     #[must_use]
     pub fn with_hash_bits(mut self, bits: u32) -> SlotState {
         self.hash = self.hash.narrowed(bits);
+        self
+    }
+
+    /// Spreads directories that have so many entries. For tests, which have few.
+    #[must_use]
+    pub fn with_whole_entries(mut self, entries_max: u64) -> SlotState {
+        self.whole_entries_max = entries_max;
         self
     }
 
@@ -146,6 +161,7 @@ impl SlotState {
             }
             (Origin::Peer, op) => {
                 let answer = self.peer_step(op, now, &mut effects);
+                self.follow_up(now, &mut effects);
                 effects.push(Effect::PeerReply(answer));
             }
             (Origin::Server, Op::ErrandDone { errand, result }) => {
@@ -158,8 +174,12 @@ impl SlotState {
                 self.coordinator_lost(*coordinator, *began, now, &mut effects);
             }
             (Origin::Server, Op::EndSession { session }) => self.end_session(*session, now, &mut effects),
+            (Origin::Server, Op::Spread { directory, partitions }) => {
+                self.spread(*directory, partitions, now, &mut effects);
+            }
             (Origin::Server, op) => panic!("{op:?} does not come from the server"),
         }
+        self.follow_up(now, &mut effects);
         effects
     }
 
@@ -169,7 +189,7 @@ impl SlotState {
             Op::Create(request) => self.create(caller, request),
             Op::Open(request) => self.open(caller, *request),
             Op::Close(request) => self.close(caller, *request, effects),
-            Op::SetAttributes(request) => self.set_attributes(caller, *request),
+            Op::SetAttributes(request) => self.set_attributes(caller, *request, effects),
             Op::Truncate(request) => self.truncate(caller, *request, effects),
             Op::Symlink(request) => self.symlink(caller, request),
             Op::MakeNode(request) => self.make_node(caller, request),
@@ -181,14 +201,14 @@ impl SlotState {
             Op::Extend(request) => self.extend(caller, *request),
             Op::ReserveAppend(request) => self.reserve_append(caller, *request),
             Op::FinishAppend(request) => self.finish_append(caller, *request),
-            Op::SetLayout(request) => self.set_layout(caller, *request),
+            Op::SetLayout(request) => self.set_layout(caller, *request, effects),
             other => panic!("{other:?} does not come from a client"),
         }
     }
 
     /// Answers a mutation and remembers its answer, or that it waits. `Retry` is no answer, and
-    /// neither is `HostDown`, with which an operation gives up that needs a server out of reach:
-    /// nothing has happened, and the same request may come again.
+    /// neither is `HostDown`, with which an operation gives up that needs a server out of reach, nor
+    /// `Spread`, which sends it to another slot: nothing has happened, and the same request may come again.
     pub(crate) fn conclude(&mut self, token: Token, step: Step, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.get_mut(&token.session) else {
             return; // It ended meanwhile; nobody waits.
@@ -198,7 +218,7 @@ impl SlotState {
             Ok(Some(reply)) => Ok(reply),
             Err(error) => Err(ErrorBody::new(&error)),
         };
-        let transient = [ErrorKind::Retry.number(), ErrorKind::HostDown.number()];
+        let transient = [ErrorKind::Retry, ErrorKind::HostDown, ErrorKind::Spread].map(ErrorKind::number);
         match &outcome {
             Err(body) if transient.contains(&body.kind) => session.forget(token.sequence),
             outcome => session.remember(token.sequence, Cached::Answered(outcome.clone())),
@@ -243,12 +263,12 @@ impl SlotState {
     /// Inodes that live here.
     #[must_use]
     pub fn inode_count(&self) -> u64 {
-        self.inodes.len() as u64
+        self.inodes().count() as u64
     }
 
     /// The inodes that live here, in the order of their numbers.
     pub fn inodes(&self) -> impl Iterator<Item = InodeId> + '_ {
-        self.inodes.keys().copied()
+        self.inodes.keys().copied().filter(|inode| self.is_mine(*inode))
     }
 
     /// Which slot this is.
@@ -262,13 +282,15 @@ impl SlotState {
     }
 
     pub(crate) fn inode(&self, inode: InodeId) -> Result<&Inode> {
-        self.assert_mine(inode);
-        self.inodes.get(&inode).map(|inode| &**inode).ok_or_else(|| gone(inode))
+        self.inodes.get(&inode).map(|inode| &**inode).ok_or_else(|| self.not_here(inode))
     }
 
     pub(crate) fn inode_mut(&mut self, inode: InodeId) -> Result<&mut Inode> {
         self.assert_mine(inode);
-        self.inodes.get_mut(&inode).map(|inode| &mut **inode).ok_or_else(|| gone(inode))
+        if !self.inodes.contains_key(&inode) {
+            return Err(self.not_here(inode));
+        }
+        Ok(self.inodes.get_mut(&inode).expect("just seen"))
     }
 
     /// A number for a new inode.
@@ -298,10 +320,6 @@ impl SlotState {
 /// The first number of inodes and operations of a slot that began empty in this epoch.
 pub(crate) fn first_number(began: Epoch) -> u64 {
     u64::from(began.0) * NUMBERS_PER_EPOCH
-}
-
-fn gone(inode: InodeId) -> Error {
-    Error::new(ErrorKind::Stale, format!("inode {inode} is gone"))
 }
 
 fn shown(outcome: std::result::Result<Reply, ErrorBody>) -> Result<Reply> {

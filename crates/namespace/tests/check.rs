@@ -90,6 +90,7 @@ fn good() -> Facts {
         inodes: 1,
         asked: Vec::new(),
         held: Vec::new(),
+        partitions: Vec::new(),
         errands: 0,
         troubles: Vec::new(),
     };

@@ -255,7 +255,8 @@ proptest! {
         };
         let (parent, new_name) = (place.directory, Name::new("g").unwrap());
         let renamed = place.ask(&who, Op::Rename(Box::new(wire::Rename {
-            parent, name: name(), new_parent: parent, new_name: new_name.clone(), mode: wire::RenameMode::Replace,
+            parent, name: name(), new_parent: parent, new_slot: parent.slot(), new_name: new_name.clone(),
+            mode: wire::RenameMode::Replace,
         })));
         prop_assert_eq!(told(renamed), outcome);
         let name = if outcome.is_ok() { new_name } else { name() };

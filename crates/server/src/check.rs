@@ -95,7 +95,7 @@ impl Server {
                 return SlotsPage { slots, end: false };
             }
             let facts = state.slot_facts(|session| durable.sessions.contains(session));
-            told += 1 + facts.asked.len() + facts.held.len() + facts.troubles.len();
+            told += 1 + facts.asked.len() + facts.held.len() + facts.partitions.len() + facts.troubles.len();
             slots.push(facts);
         }
         SlotsPage { slots, end: true }

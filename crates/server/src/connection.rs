@@ -166,7 +166,7 @@ async fn serve_small(
         }
         _ if let Some(page) = server.serve_check(&identity.who, kind, body) => page,
         _ => {
-            match requests::parse(kind, body)? {
+            match requests::parse(header, body)? {
                 Some(request) if peer || !request.is_peers_own() => {
                     server.serve_slot(header, identity, request).await
                 }

@@ -299,14 +299,16 @@ impl Server {
     }
 }
 
-/// Queues the errands among some effects; the others come back.
+/// Queues the errands among some effects, and spreads directories that have grown; the others come back.
 pub fn owe_errands(server: &Rc<Server>, effects: Vec<(Slot, Effect)>) -> Vec<Effect> {
-    let mut others = Vec::new();
+    let (mut others, mut crowded) = (Vec::new(), Vec::new());
     for (slot, effect) in effects {
         match effect {
             Effect::Send { errand, message } => server.owe(slot, errand, message),
+            Effect::Crowded { directory } => crowded.push(directory),
             other => others.push(other),
         }
     }
+    crowded.into_iter().for_each(|directory| server.spread(directory));
     others
 }

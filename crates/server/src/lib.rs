@@ -27,6 +27,7 @@ mod server;
 #[cfg(test)]
 mod server_tests;
 mod sessions;
+mod spread;
 mod stop;
 #[cfg(test)]
 mod testing;

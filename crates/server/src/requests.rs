@@ -6,7 +6,7 @@ use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot, limits};
 use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query};
 use ramlace_wire::namespace as names;
 use ramlace_wire::peer::{self, Token};
-use ramlace_wire::{Header, Kind, decode_body};
+use ramlace_wire::{Header, Kind, decode_body, encode_body};
 
 use crate::clock;
 use crate::identity::Identity;
@@ -19,13 +19,16 @@ pub enum Request {
     /// A client's mutation.
     Mutation(Slot, Op),
     /// A directory whose home this server has yet to choose.
-    MakeDirectory(names::MakeDirectory),
+    MakeDirectory(Slot, names::MakeDirectory),
+    /// What this server's partitions of a directory say together.
+    Partitions(names::GetPartitions),
     /// A peer's message.
     Errand(Errand),
 }
 
 /// Reads a request of the namespace's or the peers' family; `None` for other families.
-pub fn parse(kind: Kind, body: &[u8]) -> Result<Option<Request>> {
+pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
+    let kind = header.kind;
     macro_rules! read {
         ($type:ty) => {
             decode_body::<$type>(kind, body)?
@@ -43,35 +46,57 @@ pub fn parse(kind: Kind, body: &[u8]) -> Result<Option<Request>> {
             Request::Query(request.$slot.slot(), Query::$name(request))
         }};
     }
+    // What is about a directory's entries goes to the slot that the header names: the directory may
+    // be spread over several.
+    macro_rules! entry {
+        ($name:ident) => {
+            Request::Mutation(header.slot, Op::$name(read!(names::$name)))
+        };
+    }
+    macro_rules! entries_query {
+        ($name:ident) => {
+            Request::Query(header.slot, Query::$name(read!(names::$name)))
+        };
+    }
     macro_rules! errand {
         ($name:ident) => {
             Request::Errand(Errand::$name(read!(peer::$name)))
         };
     }
     Ok(Some(match kind {
-        Kind::Lookup => query!(Lookup, parent),
-        Kind::GetAttributes => query!(GetAttributes, inode),
+        Kind::Lookup => entries_query!(Lookup),
+        Kind::GetAttributes => entries_query!(GetAttributes),
         Kind::ReadLink => query!(ReadLink, inode),
-        Kind::ReadDirectory => query!(ReadDirectory, inode),
+        Kind::ReadDirectory => entries_query!(ReadDirectory),
         Kind::SetAttributes => mutation!(SetAttributes, inode),
         Kind::Truncate => mutation!(Truncate, inode),
-        Kind::Create => mutation!(Create, parent),
+        Kind::Create => entry!(Create),
         Kind::Open => mutation!(Open, inode),
         Kind::Close => mutation!(Close, inode),
-        Kind::Symlink => mutation!(Symlink, parent),
-        Kind::MakeNode => mutation!(MakeNode, parent),
-        Kind::RemoveDirectory => mutation!(RemoveDirectory, parent),
-        Kind::Unlink => mutation!(Unlink, parent),
+        Kind::Symlink => entry!(Symlink),
+        Kind::MakeNode => entry!(MakeNode),
+        Kind::RemoveDirectory => entry!(RemoveDirectory),
+        Kind::Unlink => entry!(Unlink),
         Kind::Extend => mutation!(Extend, inode),
         Kind::ReserveAppend => mutation!(ReserveAppend, inode),
         Kind::FinishAppend => mutation!(FinishAppend, inode),
         Kind::SetLayout => mutation!(SetLayout, inode),
-        Kind::Link => mutation!(Link, parent),
+        Kind::Link => entry!(Link),
         Kind::Rename => {
             let request = read!(names::Rename);
-            Request::Mutation(request.parent.slot(), Op::Rename(Box::new(request)))
+            Request::Mutation(header.slot, Op::Rename(Box::new(request)))
         }
-        Kind::MakeDirectory => Request::MakeDirectory(read!(names::MakeDirectory)),
+        Kind::MakeDirectory => Request::MakeDirectory(header.slot, read!(names::MakeDirectory)),
+        Kind::GetPartitions => {
+            let request = read!(names::GetPartitions);
+            if request.slots.first() != Some(&header.slot)
+                || request.slots.len() > limits::DIRECTORY_PARTITIONS
+            {
+                let text = "a question for partitions goes to the first of some slots";
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+            Request::Partitions(request)
+        }
         Kind::QueryInode => {
             let request = read!(peer::QueryInode);
             Request::Query(request.inode.slot(), Query::QueryInode(request))
@@ -94,8 +119,9 @@ impl Request {
 
     fn slot(&self) -> Slot {
         match self {
-            Request::Query(slot, _) | Request::Mutation(slot, _) => *slot,
-            Request::MakeDirectory(request) => request.parent.slot(),
+            Request::Query(slot, _) | Request::Mutation(slot, _) | Request::MakeDirectory(slot, _) => *slot,
+
+            Request::Partitions(request) => request.slots[0],
             Request::Errand(errand) => errand.slot(),
         }
     }
@@ -140,6 +166,7 @@ impl Server {
         self.notice_lost_slots()?;
         let op = match request {
             Request::Query(slot, query) => return Ok(self.query(&who, slot, &query)?.encode()),
+            Request::Partitions(request) => return Ok(encode_body(&self.partitions(&who, &map, &request)?)),
             Request::Errand(errand) => return Ok(self.accept(errand).await?.encode()),
             // The home knows in which epoch it creates; a creator's map may be older.
             Request::Mutation(_, Op::Create(mut request)) => {
@@ -147,7 +174,7 @@ impl Server {
                 Op::Create(request)
             }
             Request::Mutation(_, op) => op,
-            Request::MakeDirectory(request) => Op::MakeDirectory { request, home: self.choose_home(&map) },
+            Request::MakeDirectory(_, request) => Op::MakeDirectory { request, home: self.choose_home(&map) },
         };
         if header.sequence == Sequence(0) {
             let text = format!("a {:?} needs a sequence number", header.kind);

@@ -27,6 +27,7 @@ use crate::errands::{Errands, owe_errands};
 use crate::membership::Membership;
 use crate::peers::Peers;
 use crate::record::{Record, SlotBirth};
+use crate::spread::Spreading;
 
 /// A request that cannot be done: why, and with Moved the newer map.
 #[derive(Debug)]
@@ -112,6 +113,8 @@ pub struct Server {
     pub membership: Membership,
     /// What slots owe each other.
     pub errands: Errands,
+    /// Directories that it spreads over slots.
+    pub spreading: Spreading,
     /// What it has done.
     pub counters: Counters,
     /// Told when the server shall end.
@@ -158,6 +161,7 @@ impl Server {
             durable: RefCell::new(durable),
             membership,
             errands: Errands::default(),
+            spreading: Spreading::default(),
             counters: Counters::default(),
             stopping: Notify::new(),
             session_began: Notify::new(),

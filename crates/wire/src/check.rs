@@ -101,10 +101,23 @@ pub struct SlotFacts {
     pub asked: Vec<(Slot, u64)>,
     /// Operations of others that hold something here: who began them, and their numbers.
     pub held: Vec<(Slot, u64)>,
+    /// Partitions here of directories whose home is another slot.
+    pub partitions: Vec<PartitionFacts>,
     /// Messages owed to others.
     pub errands: u32,
     /// What is wrong.
     pub troubles: Vec<Trouble>,
+}
+
+/// What a slot has of a directory that is spread over several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionFacts {
+    /// The directory.
+    pub directory: InodeId,
+    /// Directories among its entries here.
+    pub links: u32,
+    /// An operation under way makes, changes or removes it.
+    pub held: bool,
 }
 
 numbered! {

@@ -1,6 +1,6 @@
 //! The fixed header that precedes every message.
 
-use ramlace_base::{Epoch, Error, ErrorKind, Result, Sequence, SessionId, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, Result, Sequence, SessionId, Slot, limits};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -33,7 +33,8 @@ pub struct FrameHeader {
     version: U16,
     kind: U16,
     flags: U16,
-    reserved: U16,
+    /// The slot that a request is for.
+    slot: U16,
     /// Milliseconds the sender will still wait; 0 in replies.
     deadline_millis: U32,
     session: [u8; 16],
@@ -62,6 +63,9 @@ pub struct Header {
     pub kind: Kind,
     /// Bits of [`flags`].
     pub flags: u16,
+    /// The slot that a request is for, where its message leaves a choice: a directory may be spread over
+    /// several. `Slot(0)` in all others, and in replies.
+    pub slot: Slot,
     /// Milliseconds the requester will still wait; 0 in replies.
     pub deadline_millis: u32,
     /// The requester's session; [`SessionId::NONE`] before one is open, and in replies.
@@ -88,6 +92,7 @@ impl Header {
         Header {
             kind,
             flags: 0,
+            slot: Slot(0),
             deadline_millis: limits::DEADLINE_MILLIS_DEFAULT,
             session: SessionId::NONE,
             sequence: Sequence(0),
@@ -131,7 +136,7 @@ impl Header {
             version: PROTOCOL_VERSION.into(),
             kind: self.kind.number().into(),
             flags: self.flags.into(),
-            reserved: 0.into(),
+            slot: self.slot.0.into(),
             deadline_millis: self.deadline_millis.into(),
             session: self.session.0,
             sequence: self.sequence.0.into(),
@@ -157,6 +162,7 @@ impl Header {
         let header = Header {
             kind,
             flags: frame.flags.get(),
+            slot: Slot(frame.slot.get()),
             deadline_millis: frame.deadline_millis.get(),
             session: SessionId(frame.session),
             sequence: Sequence(frame.sequence.get()),
@@ -192,7 +198,7 @@ fn check_envelope(frame: &FrameHeader, bytes: &[u8]) -> Result<()> {
             frame.version.get()
         )));
     }
-    if frame.reserved.get() != 0 || frame.flags.get() & !flags::ALL != 0 {
+    if frame.flags.get() & !flags::ALL != 0 {
         return Err(refuse("a frame header uses bits that have no meaning".into()));
     }
     Ok(())

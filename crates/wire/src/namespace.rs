@@ -1,6 +1,8 @@
-//! Family 0x03: the namespace. A request goes to the slot of the inode it names first.
+//! Family 0x03: the namespace. A request goes to the slot of the inode it names first; one that names
+//! an entry of a directory, or lists or describes a directory, goes to the slot that its header names:
+//! a directory may be spread over several.
 
-use ramlace_base::{Generation, InodeId, Name, Timestamp};
+use ramlace_base::{Generation, InodeId, Name, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::types::numbered;
@@ -68,11 +70,38 @@ pub struct InodeInfo {
     pub hints: LayoutHints,
     /// Named bytes from the file's creation.
     pub named: FileAttributes,
+    /// The slot of each partition of a directory that is spread over slots; empty for all others.
+    /// The attributes are then of the entries in the slot that answers alone.
+    pub partitions: Vec<Slot>,
 }
 
 impl Request for GetAttributes {
     const KIND: Kind = Kind::GetAttributes;
     type Reply = InodeInfo;
+}
+
+/// What the partitions of a spread directory add to what its home says. The request goes to the first of
+/// the slots, whose server answers for all of them that it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetPartitions {
+    /// The directory.
+    pub inode: InodeId,
+    /// Slots other than its home: 1 to [`ramlace_base::limits::DIRECTORY_PARTITIONS`].
+    pub slots: Vec<Slot>,
+}
+
+/// What some partitions say together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionsInfo {
+    /// Counts of entries and directories, and the latest times.
+    pub attributes: Attributes,
+    /// The slots that it is said of.
+    pub slots: Vec<Slot>,
+}
+
+impl Request for GetPartitions {
+    const KIND: Kind = Kind::GetPartitions;
+    type Reply = PartitionsInfo;
 }
 
 /// Changes what is `Some`.
@@ -285,6 +314,8 @@ pub struct DirectoryPage {
     pub entries: Vec<DirectoryEntry>,
     /// Nothing follows them.
     pub end: bool,
+    /// The cookie behind which the directory goes on, perhaps in another slot.
+    pub next: u64,
 }
 
 impl Request for ReadDirectory {
@@ -378,6 +409,8 @@ pub struct Rename {
     pub name: Name,
     /// The directory it goes to.
     pub new_parent: InodeId,
+    /// The slot of the new entry: of the directory, or of one of its partitions.
+    pub new_slot: Slot,
     /// Its name there.
     pub new_name: Name,
     /// What happens to an entry that has this name.

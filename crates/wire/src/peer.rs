@@ -41,7 +41,7 @@ pub struct Prepare {
     /// The slot that is asked.
     pub slot: Slot,
     /// Tells the parts of one operation apart; the same number is the same part.
-    pub number: u8,
+    pub number: u32,
     /// As whom the client acts.
     pub who: Credentials,
     /// When the operation began.
@@ -98,6 +98,20 @@ pub enum Part {
     },
     /// A directory changes its parent: nobody else's does meanwhile. Asked of slot 0.
     OrderMoves,
+    /// A directory is spread over slots: some of its entries live in this one from now on.
+    TakePartition(TakePartition),
+    /// A directory is whole again: its partitions here, which are empty, go.
+    SealPartition {
+        /// The directory.
+        inode: InodeId,
+    },
+    /// The attributes of a spread directory change.
+    SetPartition {
+        /// The directory.
+        inode: InodeId,
+        /// What it has from now on.
+        attributes: PartitionAttributes,
+    },
 }
 
 /// The new entry of a rename.
@@ -117,6 +131,49 @@ pub struct PutEntry {
     pub owner: Option<u32>,
     /// What happens to the name's old entry.
     pub mode: RenameMode,
+}
+
+/// What a slot must know of a directory whose entries it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionAttributes {
+    /// Permission bits.
+    pub mode: u16,
+    /// Owner and group.
+    pub owner: Owner,
+    /// What it hands down.
+    pub hints: LayoutHints,
+    /// Last read, when it is set.
+    pub accessed: Option<Timestamp>,
+    /// Last change of entries, when it is set.
+    pub modified: Option<Timestamp>,
+}
+
+/// Some entries of a directory that is being spread. A slot may be sent several of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakePartition {
+    /// The directory.
+    pub inode: InodeId,
+    /// The first of the messages to this slot.
+    pub first: bool,
+    /// The directory's attributes.
+    pub attributes: PartitionAttributes,
+    /// The slot of each partition.
+    pub partitions: Vec<Slot>,
+    /// At most [`ramlace_base::limits::DIRECTORY_MOVED_ENTRIES_MAX`] entries.
+    pub entries: Vec<MovedEntry>,
+}
+
+/// An entry on its way to another slot. It keeps its cookie.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MovedEntry {
+    /// Its place in the directory.
+    pub cookie: u64,
+    /// Its name.
+    pub name: Name,
+    /// Where it leads.
+    pub inode: InodeId,
+    /// What that is.
+    pub kind: FileKind,
 }
 
 /// What answers a [`Prepare`] that is held ready.

@@ -197,6 +197,17 @@ pub struct Attributes {
     pub created: Timestamp,
 }
 
+impl Attributes {
+    /// Adds what another slot says of the same directory.
+    pub fn add_partition(&mut self, part: &Attributes) {
+        self.size = self.size.saturating_add(part.size);
+        self.links = self.links.saturating_add(part.links);
+        self.accessed = self.accessed.max(part.accessed);
+        self.modified = self.modified.max(part.modified);
+        self.changed = self.changed.max(part.changed);
+    }
+}
+
 /// Where a file's bytes lie: chunk `i` is on lane `i mod width`; lane `k` is in slot
 /// `(base_slot + k × stride) mod slots`. Fixed when the file is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

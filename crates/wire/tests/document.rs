@@ -73,6 +73,7 @@ fn header_fields_lie_where_the_table_says() {
     let number = 0x0002_0304;
     check("kind", base, Kind::GetMap.number().into(), 2);
     check("flags", Header { flags: 5, ..base }, 5, 2);
+    check("slot", Header { slot: ramlace_base::Slot(0x0203), ..base }, 0x0203, 2);
     check("deadline_millis", Header { deadline_millis: number, ..base }, number.into(), 4);
     check("call", Header { call: number, ..base }, number.into(), 4);
     check("body_bytes", Header { body_bytes: number, ..base }, number.into(), 4);

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, Result, ServerId, Slot};
+use ramlace_base::{Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Result, ServerId, Slot};
 use ramlace_model::Node;
 use ramlace_namespace::{Answer, Check, Query};
-use ramlace_wire::namespace::{GetAttributes, InodeInfo, ReadDirectory};
-use ramlace_wire::{Chain, ClusterMap, FileKind, PoolId};
+use ramlace_wire::namespace::{GetAttributes, InodeInfo};
+use ramlace_wire::{Attributes, Chain, ClusterMap, FileKind, PoolId};
 
 use crate::pool::{CLIENTS, NAMES, Pool, ROOT_USER};
 use crate::wish::Wish;
@@ -40,9 +40,10 @@ impl Pool {
         let touched = |node: Node| self.touched.values().any(|(_, touched)| touched.nodes.contains(&node));
         for (node, _) in self.model.nodes() {
             let inode = self.inode_of[&node];
-            let attributes = self.info(inode).unwrap_or_else(|error| panic!("{node:?}: {error}")).attributes;
+            let info = self.info(inode).unwrap_or_else(|error| panic!("{node:?}: {error}"));
             let stat = self.model.stat(node).unwrap();
-            assert_eq!((attributes.kind, attributes.mode), (stat.kind, stat.mode));
+            assert_eq!((info.attributes.kind, info.attributes.mode), (stat.kind, stat.mode));
+            let Some(attributes) = self.merged(inode, info) else { continue };
             if !touched(node) {
                 assert_eq!(attributes.size, stat.size, "size of {node:?}");
                 // Between the decision of an rmdir and its arrival the directory itself does not know.
@@ -56,6 +57,28 @@ impl Pool {
         }
     }
 
+    /// The attributes of a directory with those of its partitions; `None` while one does not answer.
+    fn merged(&self, inode: InodeId, info: InodeInfo) -> Option<Attributes> {
+        let mut merged = info.attributes;
+        let others: BTreeSet<Slot> =
+            info.partitions.iter().copied().filter(|slot| *slot != inode.slot()).collect();
+        for slot in others {
+            let query = Query::GetAttributes(GetAttributes { inode });
+            match self.hosts[usize::from(slot.0)].state.query(&ROOT_USER, &query) {
+                Ok(Answer::Info(part)) => {
+                    merged.size += part.attributes.size;
+                    merged.links += part.attributes.links;
+                }
+                Ok(other) => panic!("attributes were asked for, not {other:?}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+                    return None;
+                }
+            }
+        }
+        Some(merged)
+    }
+
     fn check_entries(&self, node: Node, inode: InodeId) {
         let touched: BTreeSet<&Name> = self
             .touched
@@ -64,7 +87,7 @@ impl Pool {
             .filter(|(parent, _)| *parent == node)
             .map(|(_, name)| name)
             .collect();
-        let mut found = self.list(inode);
+        let Some(mut found) = self.list(inode) else { return };
         found.retain(|(name, _)| !touched.contains(name));
         found.sort();
         let expected: Vec<(Name, InodeId)> = self
@@ -78,18 +101,23 @@ impl Pool {
         assert_eq!(found, expected, "entries of {node:?}");
     }
 
-    pub fn list(&self, inode: InodeId) -> Vec<(Name, InodeId)> {
+    /// All entries of a directory; `None` while one of its partitions does not answer.
+    pub fn list(&self, inode: InodeId) -> Option<Vec<(Name, InodeId)>> {
         let (mut after, mut found) = (0, Vec::new());
         loop {
-            let query = Query::ReadDirectory(ReadDirectory { inode, after, entries_max: 2 });
-            let Answer::Page(page) = self.query(inode, &query).unwrap() else { panic!("no page") };
+            let page = match self.page(inode, after, 2) {
+                Err(error) if error.kind() == ErrorKind::Retry => return None,
+                page => page.unwrap(),
+            };
+            assert!(page.next > after || page.end, "a listing goes on");
             for entry in page.entries {
-                assert!(entry.cookie > after, "cookies rise");
+                assert!(entry.cookie > after && entry.cookie <= page.next, "cookies rise");
                 after = entry.cookie;
                 found.push((entry.name, entry.inode));
             }
+            after = page.next;
             if page.end {
-                return found;
+                return Some(found);
             }
         }
     }
@@ -110,6 +138,7 @@ impl Pool {
         let inodes: Vec<InodeId> = self.hosts.iter().flat_map(|host| host.state.inodes()).collect();
         let known: BTreeSet<InodeId> = self.model.nodes().map(|(node, _)| self.inode_of[&node]).collect();
         assert_eq!(BTreeSet::from_iter(inodes), known, "inodes that nothing leads to, or that are missing");
+        self.check_records();
         self.check_lanes();
         self.check_facts();
     }
@@ -159,7 +188,42 @@ impl Pool {
         }
     }
 
-    fn deliver_all(&mut self) {
+    /// Each slot has the partitions that the directories' homes say, with their attributes, and no others.
+    fn check_records(&self) {
+        let mut found: BTreeSet<(InodeId, Slot)> = BTreeSet::new();
+        for host in &self.hosts {
+            found.extend(host.state.partition_records().map(|inode| (inode, host.state.slot())));
+        }
+        let mut expected = BTreeSet::new();
+        for (node, _) in self.model.nodes() {
+            let inode = self.inode_of[&node];
+            let info = self.info(inode).unwrap();
+            expected.extend(info.partitions.iter().map(|slot| (inode, *slot)));
+            expected.remove(&(inode, inode.slot()));
+            if !info.partitions.is_empty() {
+                assert_eq!(self.merged(inode, info).expect("it answers").kind, FileKind::Directory);
+                self.check_modes(node);
+            }
+        }
+        assert_eq!(found, expected, "partitions without a home, or missing ones");
+    }
+
+    /// Every partition of a directory has its mode.
+    pub fn check_modes(&self, node: Node) {
+        let inode = self.inode_of[&node];
+        let Ok(info) = self.info(inode) else { return };
+        let mode = self.model.stat(node).unwrap().mode;
+        for slot in info.partitions {
+            let query = Query::GetAttributes(GetAttributes { inode });
+            match self.hosts[usize::from(slot.0)].state.query(&ROOT_USER, &query) {
+                Ok(Answer::Info(part)) => assert_eq!(part.attributes.mode, mode, "in {slot}"),
+                Ok(other) => panic!("attributes were asked for, not {other:?}"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Retry, "{error}"),
+            }
+        }
+    }
+
+    pub fn deliver_all(&mut self) {
         for _ in 0..ROUNDS_MAX {
             while let Some(flight) = self.flying.pop() {
                 self.land(flight);
@@ -193,12 +257,22 @@ impl Pool {
         let nodes: Vec<Node> = self.model.nodes().map(|(node, _)| node).collect();
         for parent in nodes {
             for name in NAMES.map(|name| Name::new(name).unwrap()) {
-                self.send_wish(0, &Wish::Create { parent, name: name.clone(), exclusive: true, base: 0 });
-                self.send_wish(0, &Wish::Unlink { parent, name });
-                self.deliver_all();
+                self.insist(&Wish::Create { parent, name: name.clone(), exclusive: true, base: 0 });
+                self.insist(&Wish::Unlink { parent, name });
             }
         }
         self.quiet = false;
+    }
+
+    /// Sends a wish, and again where the directory turns out to be spread.
+    fn insist(&mut self, wish: &Wish) {
+        self.send_wish(0, wish);
+        self.deliver_all();
+        for _ in 0..3 {
+            self.attempt_again(0);
+            self.deliver_all();
+        }
+        assert!(self.clients[0].sent.values().all(|sent| !sent.again), "{wish:?} comes to nothing");
     }
 
     /// All sessions end: only the tree is left.

@@ -15,7 +15,7 @@ fn name(text: &str) -> Name {
 
 /// A pool of four slots with the directories `a` in slot 1 and `b` in slot 2, and two files in each.
 fn pool() -> (Pool, Node, Node) {
-    let mut pool = Pool::new(4, 60);
+    let mut pool = Pool::new(4, 60, u64::MAX);
     for (text, slot) in [("a", 1), ("b", 2)] {
         does(&mut pool, &Wish::MakeDirectory { parent: ROOT, name: name(text), home: Slot(slot) });
     }

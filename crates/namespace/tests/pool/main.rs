@@ -5,6 +5,7 @@
 mod checks;
 mod cost;
 mod host;
+mod listing;
 mod pool;
 mod wish;
 
@@ -28,12 +29,20 @@ fn action() -> impl Strategy<Value = Action> {
         1 => any::<u8>().prop_map(|client| Action::Acknowledge { client }),
         1 => (any::<u8>(), any::<bool>()).prop_map(|(slot, snapshot)| Action::Crash { slot, snapshot }),
         1 => any::<u8>().prop_map(|client| Action::EndSession { client }),
+        2 => (any::<u8>(), any::<u8>()).prop_map(|(which, entries_max)| Action::List { which, entries_max }),
+        1 => (any::<u8>(), any::<u8>(), any::<bool>())
+            .prop_map(|(client, which, settled)| Action::Clear { client, which, settled }),
         1 => Just(Action::Settle),
     ]
 }
 
 fn run(slots: u16, hash_bits: u32, actions: &[Action]) {
-    let mut pool = Pool::new(slots, hash_bits);
+    run_spreading(slots, hash_bits, u64::MAX, actions);
+}
+
+/// The same with directories that are spread when they have so many entries.
+fn run_spreading(slots: u16, hash_bits: u32, whole_entries_max: u64, actions: &[Action]) {
+    let mut pool = Pool::new(slots, hash_bits, whole_entries_max);
     for action in actions {
         pool.act(action);
     }
@@ -62,5 +71,20 @@ proptest! {
     #[test]
     fn many_slots_behave_as_the_model(actions in prop::collection::vec(action(), 1..STEPS_MAX)) {
         run(16, 2, &actions);
+    }
+
+    #[test]
+    fn directories_that_spread_over_two_slots_behave_as_the_model(actions in prop::collection::vec(action(), 1..STEPS_MAX)) {
+        run_spreading(2, 60, 2, &actions);
+    }
+
+    #[test]
+    fn directories_that_spread_with_colliding_names_behave_as_the_model(actions in prop::collection::vec(action(), 1..STEPS_MAX)) {
+        run_spreading(3, 2, 3, &actions);
+    }
+
+    #[test]
+    fn directories_that_spread_over_many_slots_behave_as_the_model(actions in prop::collection::vec(action(), 1..STEPS_MAX)) {
+        run_spreading(16, 60, 2, &actions);
     }
 }

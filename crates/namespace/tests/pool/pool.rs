@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{
-    Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Result, Sequence, SessionId, Slot, Timestamp,
+    Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Result, Sequence, SessionId, Slot, Timestamp, limits,
 };
 use ramlace_model::{Model, Node};
 use ramlace_namespace::{
@@ -14,6 +14,7 @@ use ramlace_wire::peer::{Prepared, Token};
 use ramlace_wire::{Credentials, ErrorBody, FileKind};
 
 use crate::host::Host;
+use crate::listing::Listing;
 use crate::wish::Wish;
 
 pub const CLIENTS: u8 = 3;
@@ -32,6 +33,8 @@ pub enum Action {
     Acknowledge { client: u8 },
     Crash { slot: u8, snapshot: bool },
     EndSession { client: u8 },
+    List { which: u8, entries_max: u8 },
+    Clear { client: u8, which: u8, settled: bool },
     Settle,
 }
 
@@ -47,6 +50,8 @@ pub struct Client {
     pub sequence: u64,
     pub sent: BTreeMap<Sequence, Sent>,
     pub open: BTreeSet<Node>,
+    /// Partitions of directories, as it has heard of them.
+    pub known: BTreeMap<InodeId, Vec<Slot>>,
 }
 
 /// A mutation whose answer the client has not acknowledged.
@@ -100,15 +105,19 @@ pub struct Pool {
     pub files: BTreeSet<InodeId>,
     /// Messages that have arrived.
     pub messages: usize,
+    /// A listing under way.
+    pub listing: Option<Listing>,
     /// Everything is settled: nobody may be told to wait.
     pub quiet: bool,
 }
 
 impl Pool {
-    pub fn new(slots: u16, hash_bits: u32) -> Pool {
+    pub fn new(slots: u16, hash_bits: u32, whole_entries_max: u64) -> Pool {
         let host = |slot| {
             let slots = u32::from(slots);
-            let mut state = SlotState::new(Slot(slot), slots, Epoch(1), 42).with_hash_bits(hash_bits);
+            let mut state = SlotState::new(Slot(slot), slots, Epoch(1), 42)
+                .with_hash_bits(hash_bits)
+                .with_whole_entries(whole_entries_max);
             if slot == 0 {
                 state.install_root(ROOT_USER.owner(), Timestamp { nanos: 0 });
             }
@@ -132,6 +141,7 @@ impl Pool {
             dropped: BTreeSet::new(),
             files: BTreeSet::new(),
             messages: 0,
+            listing: None,
             quiet: false,
         };
         pool.bind(Model::ROOT, InodeId::ROOT);
@@ -167,6 +177,8 @@ impl Pool {
                 }
             }
             Action::EndSession { client } => self.end_session(client),
+            Action::List { which, entries_max } => self.list_on(which, entries_max),
+            Action::Clear { client, which, settled } => self.clear(client, which, settled),
             Action::Settle => self.settle(),
         }
         self.forget_touched();
@@ -179,7 +191,7 @@ impl Pool {
         self.sessions += 1;
         let mut session = SessionId([0; 16]);
         session.0[..8].copy_from_slice(&self.sessions.to_le_bytes());
-        Client { session, sequence: 0, sent: BTreeMap::new(), open: BTreeSet::new() }
+        Client { session, sequence: 0, sent: BTreeMap::new(), open: BTreeSet::new(), known: BTreeMap::new() }
     }
 
     fn wish(&mut self, client: u8, what: u8, node: u8, name: u8, extra: u8, other: u8) {
@@ -242,8 +254,22 @@ impl Pool {
         let token = Token { session: sender.session, sequence };
         let sent = sender.sent.get_mut(&sequence).unwrap();
         sent.again = false;
-        sent.possible = BTreeSet::from([outcome_on(&self.model, &sent.wish)]);
-        let (slot, wish) = (sent.slot, &sent.wish.clone());
+        // What the first attempt has heard may be what a later one says.
+        sent.possible.insert(outcome_on(&self.model, &sent.wish));
+        let wish = &sent.wish.clone();
+        let slot = match wish.entry() {
+            Some((parent, name)) => self.slot_of(client, parent, name),
+            None => self.inode_of[&wish.target()].slot(),
+        };
+        let new_slot = match wish {
+            Wish::Rename { new_parent, new_name, .. } => Some(self.slot_of(client, *new_parent, new_name)),
+            _ => None,
+        };
+        let sent = self.clients[client].sent.get_mut(&sequence).unwrap();
+        sent.slot = slot;
+        if let (Op::Rename(rename), Some(new_slot)) = (&mut sent.op, new_slot) {
+            rename.new_slot = new_slot;
+        }
         self.decided.remove(&token);
         if wish.has_several_slots() {
             self.undecided.insert(token, wish.clone());
@@ -257,6 +283,71 @@ impl Pool {
             self.truncate_on_model(wish, &effects);
         }
         self.take_effects(slot, effects);
+    }
+
+    /// Removes a spread directory with what is in it; whatever has come to nothing comes again.
+    fn clear(&mut self, client: u8, which: u8, settled: bool) {
+        let mut places = Vec::new();
+        for (parent, _) in self.model.nodes() {
+            let entries = self.model.read_directory(parent).unwrap_or_default();
+            places.extend(entries.into_iter().map(|(name, node, _)| (parent, name, node)));
+        }
+        places.retain(|(_, _, node)| {
+            self.info(self.inode_of[node]).is_ok_and(|info| !info.partitions.is_empty())
+        });
+        let Some(at) = pick(places.len(), which) else { return };
+        let (parent, name, node) = places.swap_remove(at);
+        let client = usize::from(client % CLIENTS);
+        for (name, _, kind) in self.model.read_directory(node).unwrap() {
+            self.send_wish(
+                client,
+                &match kind {
+                    FileKind::Directory => Wish::RemoveDirectory { parent: node, name },
+                    _ => Wish::Unlink { parent: node, name },
+                },
+            );
+        }
+        for _ in 0..3 {
+            if settled {
+                self.deliver_all();
+            }
+            self.attempt_again(client);
+        }
+        self.send_wish(client, &Wish::RemoveDirectory { parent, name });
+    }
+
+    /// Where a client looks for a name.
+    fn slot_of(&self, client: usize, parent: Node, name: &Name) -> Slot {
+        let inode = self.inode_of[&parent];
+        let partition = self.hosts[0].state.partition_of(name);
+        self.clients[client].known.get(&inode).map_or(inode.slot(), |partitions| partitions[partition])
+    }
+
+    /// The client looked in the wrong slot: it asks the directories' homes.
+    fn learn(&mut self, client: usize, wish: &Wish) {
+        let parents: Vec<InodeId> = match wish {
+            Wish::Rename { parent, new_parent, .. } => vec![*parent, *new_parent],
+            other => vec![other.target()],
+        }
+        .into_iter()
+        .map(|node| self.inode_of[&node])
+        .collect();
+        for inode in parents {
+            let partitions = self.info(inode).map(|info| info.partitions).unwrap_or_default();
+            let known = &mut self.clients[client].known;
+            if partitions.is_empty() {
+                known.remove(&inode)
+            } else {
+                known.insert(inode, partitions)
+            };
+        }
+    }
+
+    /// Sends what came to nothing once more.
+    pub fn attempt_again(&mut self, client: usize) {
+        let again: Vec<Sequence> =
+            self.clients[client].sent.iter().filter(|(_, sent)| sent.again).map(|(at, _)| *at).collect();
+        again.into_iter().for_each(|sequence| self.attempt(client, sequence));
     }
 
     /// The state has the new size at once; the answer comes when the lanes have heard.
@@ -447,14 +538,29 @@ impl Pool {
                     self.flying.push(Flight::Message { from: slot, errand, message });
                 }
                 Effect::Reply { token, outcome } => self.answered(token, outcome),
+                Effect::Crowded { directory } => self.spread(slot, directory),
                 Effect::PeerReply(answer) => panic!("nobody asked for {answer:?}"),
             }
         }
     }
 
+    /// Mostly spreads a directory, over slots that depend on the moment.
+    fn spread(&mut self, slot: Slot, directory: InodeId) {
+        if self.now % 4 == 0 {
+            return;
+        }
+        let slots = i64::from(self.slots());
+        let partition = |at: i64| Slot(((self.now + at * (self.now / 3 + 1)) % slots) as u16);
+        let partitions = (0..limits::DIRECTORY_PARTITIONS as i64).map(partition).collect();
+        self.server_command(slot, Op::Spread { directory, partitions });
+    }
+
     /// An operation of several slots happens when the first other slot is told that it has.
     fn note_decision(&mut self, message: &Errand) {
         let Errand::Settle(message) = message else { return };
+        if message.token.session == SessionId::NONE {
+            return; // Nobody's wish: the names are as they were.
+        }
         let Some(wish) = self.undecided.remove(&message.token) else {
             let before = self.decided.get(&message.token);
             return assert!(before == Some(&message.commit), "{message:?} is decided twice");
@@ -485,9 +591,11 @@ impl Pool {
             entries.into_iter().map(|(name, node, _)| (name, self.inode_of[&node])).collect()
         };
         if wish.on_model(&mut changed).is_ok() && entries(&changed) != entries(&self.model) {
-            let mut found = self.list(self.inode_of[&wish.target()]);
-            found.sort();
-            if found == entries(&changed) {
+            let found = self.list(self.inode_of[&wish.target()]).map(|mut found| {
+                found.sort();
+                found
+            });
+            if found == Some(entries(&changed)) {
                 self.happens(token, &wish);
             }
         }
@@ -508,6 +616,7 @@ impl Pool {
             }
         }
         self.note_touched();
+        self.note_listing();
     }
 
     fn note_touched(&mut self) {
@@ -537,12 +646,20 @@ impl Pool {
         let sent = self.clients[client].sent.get(&token.sequence).expect("answered before").clone();
         assert!(sent.outcome.is_none(), "{:?} is answered twice", sent.wish);
         if let Err(error) = &outcome
-            && matches!(error.kind(), ErrorKind::Retry | ErrorKind::HostDown)
+            && matches!(error.kind(), ErrorKind::Retry | ErrorKind::HostDown | ErrorKind::Spread)
         {
-            assert!(!self.quiet, "nothing is under way, yet {:?} is answered with {outcome:?}", sent.wish);
+            let spread = error.kind() == ErrorKind::Spread;
+            assert!(
+                !self.quiet || spread,
+                "nothing is under way, yet {:?} is answered with {outcome:?}",
+                sent.wish
+            );
             assert_ne!(self.decided.get(&token), Some(&true), "{:?} happened: {error}", sent.wish);
             let unreachable = self.unreachable.contains(&token);
-            assert!(error.kind() == ErrorKind::Retry || unreachable, "{:?}: {error}", sent.wish);
+            assert!(error.kind() != ErrorKind::HostDown || unreachable, "{:?}: {error}", sent.wish);
+            if spread {
+                self.learn(client, &sent.wish);
+            }
             self.undecided.remove(&token);
             return self.clients[client].sent.get_mut(&token.sequence).unwrap().again = true;
         }
@@ -551,7 +668,22 @@ impl Pool {
             Wish::Truncate { .. } => {}
             wish => self.check_one_slot(client, wish, &outcome),
         }
+        let done = outcome.is_ok();
         self.clients[client].sent.get_mut(&token.sequence).unwrap().outcome = Some(outcome);
+        if let (Wish::SetMode { node, .. }, true) = (&sent.wish, done) {
+            self.check_mode_everywhere(*node);
+        }
+    }
+
+    /// A change of the mode that was answered has reached every partition, but for one that came later.
+    fn check_mode_everywhere(&self, node: Node) {
+        let mut waiting = self.clients.iter().flat_map(|client| client.sent.values());
+        let another = waiting.any(|sent| {
+            sent.outcome.is_none() && matches!(sent.wish, Wish::SetMode { node: other, .. } if other == node)
+        });
+        if !another {
+            self.check_modes(node);
+        }
     }
 
     fn check_several_slots(&mut self, client: usize, token: Token, sent: &Sent, outcome: &Result<Reply>) {
@@ -586,7 +718,8 @@ impl Pool {
         {
             let node = self.model.lookup(*parent, name).expect("it exists");
             assert_eq!(self.model.stat(node).unwrap().kind, FileKind::File);
-            return assert_ne!(self.inode_of[&node].slot(), self.inode_of[parent].slot(), "it lives here");
+            let slot = self.slot_of(client, *parent, name);
+            return assert_ne!(self.inode_of[&node].slot(), slot, "it lives here");
         }
         let expected = wish.on_model(&mut self.model);
         if expected.is_err() && self.has_not_heard_of_its_end(wish.target()) {

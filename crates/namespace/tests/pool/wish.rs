@@ -49,7 +49,7 @@ impl Wish {
     /// Whether another slot may have a say in it.
     pub fn has_several_slots(&self) -> bool {
         match self {
-            Wish::MakeDirectory { .. } | Wish::RemoveDirectory { .. } => true,
+            Wish::MakeDirectory { .. } | Wish::RemoveDirectory { .. } | Wish::SetMode { .. } => true,
             other => other.counts_links(),
         }
     }
@@ -76,6 +76,20 @@ impl Wish {
             }
             Wish::Link { parent, name, .. } | Wish::Unlink { parent, name } => vec![(parent, name)],
             _ => Vec::new(),
+        }
+    }
+
+    /// The entry that the request goes to.
+    pub fn entry(&self) -> Option<(Node, &Name)> {
+        match self {
+            Wish::Create { parent, name, .. }
+            | Wish::Symlink { parent, name }
+            | Wish::Unlink { parent, name }
+            | Wish::MakeDirectory { parent, name, .. }
+            | Wish::RemoveDirectory { parent, name }
+            | Wish::Rename { parent, name, .. }
+            | Wish::Link { parent, name, .. } => Some((*parent, name)),
+            _ => None,
         }
     }
 
@@ -106,7 +120,10 @@ impl Wish {
             }
             Wish::Rename { name, new_parent, new_name, mode, .. } => {
                 let new_parent = inodes[&new_parent];
-                Op::Rename(Box::new(wire::Rename { parent: inode, name, new_parent, new_name, mode }))
+                // The pool knows better, where the directory is spread.
+                let new_slot = new_parent.slot();
+                let rename = wire::Rename { parent: inode, name, new_parent, new_slot, new_name, mode };
+                Op::Rename(Box::new(rename))
             }
             Wish::Link { node, name, .. } => {
                 Op::Link(wire::Link { parent: inode, name, inode: inodes[&node] })

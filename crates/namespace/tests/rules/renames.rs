@@ -12,7 +12,14 @@ const ROOT: InodeId = InodeId::ROOT;
 
 fn rename_as(parent: InodeId, old: &str, new_parent: InodeId, new: &str, mode: RenameMode) -> Op {
     let (name, new_name) = (name(old), name(new));
-    Op::Rename(Box::new(wire::Rename { parent, name, new_parent, new_name, mode }))
+    Op::Rename(Box::new(wire::Rename {
+        parent,
+        name,
+        new_parent,
+        new_slot: new_parent.slot(),
+        new_name,
+        mode,
+    }))
 }
 
 fn rename(parent: InodeId, old: &str, new_parent: InodeId, new: &str) -> Op {

@@ -266,8 +266,7 @@ fn times_move_with_what_happens() {
 }
 
 #[test]
-#[should_panic(expected = "was looked for in")]
-fn a_request_for_another_slot_is_a_bug() {
+fn a_request_for_another_slot_s_inode_is_sent_to_its_home() {
     let mut story = Story::new();
-    let _ = story.send(truncate(InodeId::new(Slot(1), 1), 0));
+    assert_eq!(story.refused(truncate(InodeId::new(Slot(1), 1), 0)), ErrorKind::Spread);
 }

@@ -90,7 +90,7 @@ messages! {
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, AllocateLane;
     namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,
-        Rename, Link, MakeNode;
+        Rename, Link, MakeNode, GetPartitions;
     peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend;
 }
 

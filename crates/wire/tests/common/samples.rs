@@ -149,7 +149,7 @@ impl Sample for RenameMode {
 
 impl Sample for Part {
     fn sample(source: &mut Source) -> Part {
-        match source.word() % 7 {
+        match source.word() % 10 {
             0 => Part::MakeDirectory {
                 parent: Sample::sample(source),
                 mode: Sample::sample(source),
@@ -165,6 +165,9 @@ impl Sample for Part {
                 parent: Sample::sample(source),
                 owner: Sample::sample(source),
             },
+            6 => Part::TakePartition(Sample::sample(source)),
+            7 => Part::SealPartition { inode: Sample::sample(source) },
+            8 => Part::SetPartition { inode: Sample::sample(source), attributes: Sample::sample(source) },
             _ => Part::OrderMoves,
         }
     }
@@ -219,7 +222,8 @@ fields! {
     LaneFacts { lane, generation, length, allocated_bytes, lost_below, writing }
     CheckSlots { after }
     SlotsPage { slots, end }
-    SlotFacts { slot, inodes, asked, held, errands, troubles }
+    PartitionFacts { directory, links, held }
+    SlotFacts { slot, inodes, asked, held, partitions, errands, troubles }
     Trouble { kind, inode, text }
     CheckInodes { after }
     InodesPage { inodes, troubles, end }
@@ -244,7 +248,9 @@ fields! {
     GetAttributes { inode }
     GetAttributesMany { inodes }
     ManyAttributes { attributes }
-    InodeInfo { attributes, layout, hints, named }
+    InodeInfo { attributes, layout, hints, named, partitions }
+    GetPartitions { inode, slots }
+    PartitionsInfo { attributes, slots }
     SetAttributes { inode, mode, uid, gid, accessed, modified }
     Truncate { inode, size }
     Create { parent, name, mode, exclusive, read, write, layout, named }
@@ -258,14 +264,14 @@ fields! {
     Unlink { parent, name }
     ReadDirectory { inode, after, entries_max }
     DirectoryEntry { cookie, name, inode, kind, attributes }
-    DirectoryPage { entries, end }
+    DirectoryPage { entries, end, next }
     Extend { inode, generation, size }
     SizeInfo { size, generation }
     ReserveAppend { inode, length }
     AppendReserved { offset, generation }
     FinishAppend { inode, offset }
     SetLayout { inode, hints }
-    Rename { parent, name, new_parent, new_name, mode }
+    Rename { parent, name, new_parent, new_slot, new_name, mode }
     Link { parent, name, inode }
     MakeNode { parent, name, kind, mode, device }
 
@@ -274,6 +280,9 @@ fields! {
     Prepare { token, stamp, slot, number, who, now, part }
     PutEntry { parent, name, inode, kind, from, owner, mode }
     Target { inode, kind, owner }
+    PartitionAttributes { mode, owner, hints, accessed, modified }
+    TakePartition { inode, first, attributes, partitions, entries }
+    MovedEntry { cookie, name, inode, kind }
     Settle { token, stamp, slot, commit, now }
     Ascend { token, inode, until }
     Ascended { inode }
@@ -292,6 +301,7 @@ pub fn header_sample(source: &mut Source) -> Header {
     Header {
         kind,
         flags: source.number() as u16 & flags::ALL,
+        slot: Sample::sample(source),
         deadline_millis: within(source, limits::DEADLINE_MILLIS_MAX),
         session: Sample::sample(source),
         sequence: Sequence(u64::sample(source).max(outstanding.into())),

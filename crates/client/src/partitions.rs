@@ -1,0 +1,220 @@
+//! Directories that are spread over slots: which slot has an entry, and what all of them say together.
+//!
+//! A directory is believed to be whole, or spread as it was last seen to be. Whoever asks the wrong slot is
+//! told `Spread`, asks the directory's home how it is, and goes on. The home names the slots of partitions
+//! that are there: one that then knows nothing of its partition has lost it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, limits};
+use ramlace_wire::namespace::{DirectoryPage, GetAttributes, GetPartitions, InodeInfo, ReadDirectory};
+
+use crate::backoff::Backoff;
+use crate::session::Session;
+
+/// How often a home may name a slot that knows nothing of its partition until that was lost.
+const REPEATED_MAX: usize = 3;
+
+/// The slot of each partition of a directory; `None` for one that is whole.
+type Partitions = Option<Arc<[Slot]>>;
+
+/// What is known of spread directories.
+#[derive(Default)]
+pub(crate) struct Spreads {
+    known: Mutex<HashMap<InodeId, Arc<[Slot]>>>,
+}
+
+impl Spreads {
+    fn get(&self, directory: InodeId) -> Partitions {
+        self.lock().get(&directory).cloned()
+    }
+
+    fn put(&self, directory: InodeId, partitions: &Partitions) {
+        let mut known = self.lock();
+        match partitions {
+            None => _ = known.remove(&directory),
+            Some(partitions) => {
+                if known.len() >= limits::DIRECTORIES_REMEMBERED_MAX && !known.contains_key(&directory) {
+                    // Each costs two requests to learn again: which one goes matters little.
+                    if let Some(other) = known.keys().next().copied() {
+                        known.remove(&other);
+                    }
+                }
+                known.insert(directory, partitions.clone());
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<InodeId, Arc<[Slot]>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one call has learned of directories.
+struct Lesson {
+    learned: HashMap<InodeId, Partitions>,
+    /// Answers that taught nothing.
+    repeated: usize,
+    backoff: Backoff,
+    deadline: Instant,
+}
+
+impl Lesson {
+    fn new(deadline: Instant) -> Lesson {
+        Lesson { learned: HashMap::new(), repeated: 0, backoff: Backoff::new(deadline), deadline }
+    }
+
+    /// A slot had no entries of one of these directories: asks their homes which slots have.
+    fn learn(&mut self, session: &Arc<Session>, directories: &[InodeId], error: Error) -> Result<()> {
+        let mut new = false;
+        for directory in directories {
+            let request = GetAttributes { inode: *directory };
+            let info = session.ask(directory.slot(), &request, self.deadline)?;
+            let partitions = session.note_partitions(*directory, &info);
+            new |= self.learned.get(directory) != Some(&partitions);
+            self.learned.insert(*directory, partitions);
+        }
+        if new {
+            return Ok(());
+        }
+        // Between the two questions it may have been made whole and spread again. Once.
+        self.repeated += 1;
+        if self.repeated >= REPEATED_MAX {
+            return Err(lost_partition(directories, &error));
+        }
+        self.backoff.pause_after(error)
+    }
+}
+
+impl Session {
+    /// Keeps what a home says of a directory.
+    fn note_partitions(&self, directory: InodeId, info: &InodeInfo) -> Partitions {
+        // From elsewhere: a list of another length could not be counted through.
+        let right = info.partitions.len() == limits::DIRECTORY_PARTITIONS;
+        let partitions = right.then(|| Arc::from(info.partitions.as_slice()));
+        self.spreads.put(directory, &partitions);
+        partitions
+    }
+
+    /// The slot that has a name.
+    fn slot_of_name(self: &Arc<Session>, directory: InodeId, name: &Name) -> Result<Slot> {
+        let Some(partitions) = self.spreads.get(directory) else { return Ok(directory.slot()) };
+        Ok(partitions[ramlace_layout::partition_of_name(self.map()?.hash_seed, name)])
+    }
+
+    /// Asks the slot that has a name, wherever that is.
+    pub(crate) fn in_partition<T>(
+        self: &Arc<Session>,
+        directory: InodeId,
+        name: &Name,
+        mut ask: impl FnMut(Slot, Instant) -> Result<T>,
+    ) -> Result<T> {
+        let mut lesson = Lesson::new(self.deadline());
+        loop {
+            match ask(self.slot_of_name(directory, name)?, lesson.deadline) {
+                Err(error) if error.kind() == ErrorKind::Spread => {
+                    lesson.learn(self, &[directory], error)?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// The same for two names.
+    pub(crate) fn in_partitions<T>(
+        self: &Arc<Session>,
+        (directory, name): (InodeId, &Name),
+        (other_directory, other_name): (InodeId, &Name),
+        mut ask: impl FnMut(Slot, Slot, Instant) -> Result<T>,
+    ) -> Result<T> {
+        let mut lesson = Lesson::new(self.deadline());
+        loop {
+            let slot = self.slot_of_name(directory, name)?;
+            let other_slot = self.slot_of_name(other_directory, other_name)?;
+            match ask(slot, other_slot, lesson.deadline) {
+                Err(error) if error.kind() == ErrorKind::Spread => {
+                    lesson.learn(self, &[directory, other_directory], error)?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Entries of a directory behind a cookie: some, unless there are no more.
+    pub(crate) fn read_partitions(
+        self: &Arc<Session>,
+        inode: InodeId,
+        mut after: u64,
+        entries_max: u32,
+    ) -> Result<DirectoryPage> {
+        let mut lesson = Lesson::new(self.deadline());
+        loop {
+            let partition = ramlace_layout::partition_behind(after, ramlace_layout::HASH_BITS);
+            let slot = match (self.spreads.get(inode), partition) {
+                (Some(partitions), Some(partition)) => partitions[partition],
+                _ => inode.slot(),
+            };
+            let request = ReadDirectory { inode, after, entries_max };
+            match self.ask(slot, &request, lesson.deadline) {
+                Err(error) if error.kind() == ErrorKind::Spread => lesson.learn(self, &[inode], error)?,
+                Ok(page) if page.entries.is_empty() && !page.end => {
+                    if page.next <= after {
+                        let text = "a directory's listing does not go on";
+                        return Err(Error::new(ErrorKind::Corrupt, text));
+                    }
+                    after = page.next;
+                }
+                page => return page,
+            }
+        }
+    }
+
+    /// Everything about an inode; of a spread directory, what all its slots say together.
+    pub(crate) fn whole_info(self: &Arc<Session>, inode: InodeId) -> Result<InodeInfo> {
+        let mut lesson = Lesson::new(self.deadline());
+        loop {
+            let mut info = self.ask(inode.slot(), &GetAttributes { inode }, lesson.deadline)?;
+            if info.partitions.is_empty() {
+                return Ok(info);
+            }
+            self.note_partitions(inode, &info);
+            match self.add_partitions(&mut info, lesson.deadline) {
+                Err(error) if error.kind() == ErrorKind::Spread => lesson.learn(self, &[inode], error)?,
+                Err(error) => return Err(error),
+                Ok(()) => return Ok(info),
+            }
+        }
+    }
+
+    fn add_partitions(self: &Arc<Session>, info: &mut InodeInfo, deadline: Instant) -> Result<()> {
+        let inode = info.attributes.inode;
+        let mut slots = info.partitions.clone();
+        slots.retain(|slot| *slot != inode.slot());
+        slots.sort_unstable();
+        slots.dedup();
+        while let Some(slot) = slots.first().copied() {
+            let request = GetPartitions { inode, slots: slots.clone() };
+            let part = self.ask(slot, &request, deadline)?;
+            info.attributes.add_partition(&part.attributes);
+            slots.retain(|slot| !part.slots.contains(slot));
+            if slots.first() == Some(&slot) {
+                let text = format!("{slot} says nothing of its part of directory {inode}");
+                return Err(Error::new(ErrorKind::Corrupt, text));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lost_partition(directories: &[InodeId], error: &Error) -> Error {
+    let shown: Vec<String> = directories.iter().map(InodeId::to_string).collect();
+    let text = format!(
+        "entries of directory {} were lost with a server that was forgotten ({}); \
+         remove the directory when the rest of it is not needed any more",
+        shown.join(" or "),
+        error.message()
+    );
+    Error::new(ErrorKind::Lost, text)
+}
