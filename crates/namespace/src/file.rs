@@ -14,6 +14,7 @@ use ramlace_wire::{Attributes, FileAttributes, Layout};
 use serde::{Deserialize, Serialize};
 
 use crate::command::ErrandId;
+use crate::inline::Leaving;
 
 /// What only files have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,8 +27,12 @@ pub(crate) struct File {
     pub layout: Layout,
     /// Grew since its lanes were last told to give back their unused tails.
     pub grown: bool,
+    /// Lane 0 has refused inline bytes, and yet may have begun with them: the message came twice.
+    pub refused: bool,
     /// Named bytes; most files have none.
     pub named: Option<Box<FileAttributes>>,
+    /// The bytes, as long as they live here; see [`crate::inline`].
+    pub inline: Option<Box<[u8]>>,
     /// Appends and truncations under way.
     pub work: Option<Box<FileWork>>,
 }
@@ -45,6 +50,8 @@ pub(crate) struct FileWork {
     cuts: BTreeMap<u16, OpenCut>,
     /// Truncations that have not been answered.
     answers: Vec<TruncateAnswer>,
+    /// Inline bytes that are on their way to lane 0.
+    pub leaving: Option<Leaving>,
 }
 
 /// Bytes promised to one writer at the end of a file.
@@ -85,7 +92,9 @@ impl File {
             generation: Generation::FIRST,
             layout,
             grown: false,
+            refused: false,
             named: (!named.is_empty()).then(|| Box::new(named)),
+            inline: Some(Box::default()),
             work: None,
         }
     }
@@ -95,7 +104,7 @@ impl File {
         self.work.as_ref().map_or(self.size, |work| work.extent.max(self.size))
     }
 
-    fn work(&mut self) -> &mut FileWork {
+    pub(crate) fn work(&mut self) -> &mut FileWork {
         self.work.get_or_insert_default()
     }
 
@@ -261,13 +270,14 @@ impl File {
         (work.cuts.values().map(|cut| cut.errand).collect(), work.answers)
     }
 
-    fn forget_finished_work(&mut self) {
+    pub(crate) fn forget_finished_work(&mut self) {
         let idle = |work: &FileWork| {
             work.extent <= self.size
                 && work.reservations.is_empty()
                 && work.history.is_empty()
                 && work.cuts.is_empty()
                 && work.answers.is_empty()
+                && work.leaving.is_none()
         };
         if self.work.as_deref().is_some_and(idle) {
             self.work = None;

@@ -2,12 +2,13 @@
 
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, SessionId, Timestamp, limits};
 use ramlace_wire::Layout;
+use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::namespace::{Close, Open};
 use ramlace_wire::peer::{DropLane, TrimLane};
 
 use crate::command::{Effect, Errand, Reply};
 use crate::inode::{Body, right};
-use crate::state::{Caller, SlotState, Step};
+use crate::state::{Caller, SlotState, Step, gone};
 
 impl SlotState {
     pub(crate) fn open(&mut self, caller: Caller, request: Open) -> Step {
@@ -98,8 +99,16 @@ impl SlotState {
             return;
         }
         let inode = self.inodes.remove(&id).expect("just seen");
-        let Body::File(file) = inode.body else { return };
+        let Body::File(mut file) = inode.body else { return };
         let layout = file.layout;
+        let in_inode = file.place() == BytesPlace::Inode && !file.refused;
+        self.inline_bytes -= file.inline.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        if let Some((errand, waiting)) = file.take_leaving() {
+            self.outbox.remove(errand);
+            if let Some(token) = waiting {
+                self.conclude(token, Err(gone(id)), effects);
+            }
+        }
         let (cuts, answers) = file.into_unfinished();
         for cut in cuts {
             self.outbox.remove(cut);
@@ -107,6 +116,9 @@ impl SlotState {
         for answer in answers {
             let reply = Reply::Attributes(Box::new(answer.attributes));
             self.conclude(answer.token, Ok(Some(reply)), effects);
+        }
+        if in_inode {
+            return; // No lane has begun.
         }
         for lane in 0..layout.width {
             let slot = ramlace_layout::lane_slot(&layout, lane, self.slots);

@@ -1,6 +1,7 @@
 //! What lives in a slot under a number.
 
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp};
+use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::namespace::InodeInfo;
 use ramlace_wire::{Attributes, Credentials, FileKind, LayoutHints};
 use serde::{Deserialize, Serialize};
@@ -100,10 +101,12 @@ impl Inode {
             layout: None,
             hints: LayoutHints::default(),
             named: Vec::new(),
+            inline: false,
         };
         match &self.body {
             Body::File(file) => {
                 info.layout = Some(file.layout);
+                info.inline = file.place() != BytesPlace::Lanes;
                 info.named = file.named.as_deref().cloned().unwrap_or_default();
             }
             Body::Directory(directory) => info.hints = directory.hints,

@@ -31,6 +31,7 @@ mod file;
 mod handles;
 mod hash;
 mod holds;
+mod inline;
 mod inode;
 mod intent;
 mod links;

@@ -190,7 +190,7 @@ async fn serve_small(
             let request: AllocateLane = decode_body(kind, body)?;
             server.allocate_lane(header, request).await.map(|()| encode_body(&()))
         }
-        _ => match requests::parse(kind, body)? {
+        _ => match requests::parse(header, body)? {
             Some(request) if peer || !request.is_peers_own() => server.serve_slot(header, who, request).await,
             _ => {
                 Err(Error::new(ErrorKind::Denied, format!("{kind:?} is for servers of the pool alone"))

@@ -37,6 +37,7 @@ pub struct Durable {
     pub lanes: Lanes,
     /// Chunk writes that are done.
     pub writes: WritesDone,
+    inline_bytes: u64,
     log: MetaFile,
     number: u64,
     compact_at_bytes: u64,
@@ -54,6 +55,7 @@ impl Durable {
             slots: BTreeMap::new(),
             lanes: Lanes::default(),
             writes: WritesDone::default(),
+            inline_bytes: 0,
             log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
             number: number.unwrap_or(0),
             compact_at_bytes: LOG_BYTES_MIN,
@@ -143,6 +145,11 @@ impl Durable {
             ),
             _ => false,
         }
+    }
+
+    /// Bytes of inline files, over all slots.
+    pub fn inline_bytes(&self) -> u64 {
+        self.inline_bytes
     }
 
     fn append(&mut self, bytes: &[u8], urgent: bool) -> Result<()> {
@@ -253,11 +260,14 @@ impl Durable {
             }
             Record::Command { slot, command } => {
                 let state = self.slots.get_mut(&slot).expect("a slot is born before its first command");
+                let before = state.inline_bytes();
                 effects.extend(state.apply(&command).into_iter().map(|effect| (slot, effect)));
+                self.inline_bytes = self.inline_bytes + state.inline_bytes() - before;
             }
             Record::Lane { lane, record } => self.lanes.set(lane, record),
             Record::ChunkWritten { slot, session, sequence } => self.writes.insert(slot, session, sequence),
             Record::Slot(state) => {
+                self.inline_bytes += state.inline_bytes();
                 self.slots.insert(state.slot(), state.into_owned());
             }
         }
@@ -268,7 +278,10 @@ impl Durable {
         self.writes.end_session(session);
         let command = Command { now, origin: Origin::Server, op: Op::EndSession { session } };
         for (slot, state) in &mut self.slots {
+            // An unlinked file that was open takes its bytes along.
+            let before = state.inline_bytes();
             effects.extend(state.apply(&command).into_iter().map(|effect| (*slot, effect)));
+            self.inline_bytes = self.inline_bytes + state.inline_bytes() - before;
         }
     }
 }

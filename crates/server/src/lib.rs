@@ -13,6 +13,7 @@ mod durable;
 #[cfg(test)]
 mod errand_tests;
 mod errands;
+mod fill;
 mod keeper;
 mod lane_life;
 mod lanes;

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot};
-use ramlace_namespace::{Command, Errand, Op, Origin, Query};
+use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query};
+use ramlace_wire::inline::{self, InlineRead};
 use ramlace_wire::namespace as names;
 use ramlace_wire::peer::{self, Token};
 use ramlace_wire::{Credentials, Header, Kind, decode_body};
@@ -24,7 +25,8 @@ pub enum Request {
 }
 
 /// Reads a request of the namespace's or the peers' family; `None` for other families.
-pub fn parse(kind: Kind, body: &[u8]) -> Result<Option<Request>> {
+pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
+    let kind = header.kind;
     macro_rules! read {
         ($type:ty) => {
             decode_body::<$type>(kind, body)?
@@ -63,6 +65,20 @@ pub fn parse(kind: Kind, body: &[u8]) -> Result<Option<Request>> {
         Kind::Extend => mutation!(Extend, inode),
         Kind::ReserveAppend => mutation!(ReserveAppend, inode),
         Kind::FinishAppend => mutation!(FinishAppend, inode),
+        Kind::ReadInline => {
+            let request = read!(inline::ReadInline);
+            let session = header.session;
+            Request::Query(request.inode.slot(), Query::ReadInline { request, session })
+        }
+        Kind::WriteInline => {
+            let request = read!(inline::WriteInline);
+            // Whether there is room is seen when it is done.
+            Request::Mutation(request.inode.slot(), Op::WriteInline { request, room: false })
+        }
+        Kind::Spill => {
+            let request = read!(inline::Spill);
+            Request::Mutation(request.inode.slot(), Op::Spill(request))
+        }
         Kind::SetLayout => mutation!(SetLayout, inode),
         Kind::Link => mutation!(Link, parent),
         Kind::Rename => {
@@ -80,6 +96,7 @@ pub fn parse(kind: Kind, body: &[u8]) -> Result<Option<Request>> {
         Kind::CutLane => errand!(CutLane),
         Kind::DropLane => errand!(DropLane),
         Kind::TrimLane => errand!(TrimLane),
+        Kind::FillLane => errand!(FillLane),
         _ => return Ok(None),
     }))
 }
@@ -111,12 +128,22 @@ impl Server {
         let map = self.admit_slot(header.epoch, slot).await?;
         self.notice_lost_slots()?;
         let op = match request {
-            Request::Query(slot, query) => return Ok(self.query(who, slot, &query)?.encode()),
+            Request::Query(slot, query) => {
+                let answer = self.query(who, slot, &query)?;
+                if let Answer::Inline(InlineRead { bytes: Some(bytes), .. }) = &answer {
+                    self.counters.read_bytes(bytes.0.len() as u64);
+                }
+                return Ok(answer.encode());
+            }
             Request::Errand(errand) => return Ok(self.accept(errand).await?.encode()),
             // The home knows in which epoch it creates; a creator's map may be older.
             Request::Mutation(_, Op::Create(mut request)) => {
                 request.layout.created = map.epoch;
                 Op::Create(request)
+            }
+            Request::Mutation(_, Op::WriteInline { request, .. }) => {
+                self.counters.written_bytes(request.bytes.0.len() as u64);
+                Op::WriteInline { request, room: self.has_inline_room() }
             }
             Request::Mutation(_, op) => op,
             Request::MakeDirectory(request) => Op::MakeDirectory { request, home: self.choose_home(&map) },

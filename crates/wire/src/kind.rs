@@ -97,6 +97,12 @@ kinds! {
     Rename = 0x0312,
     /// Make one more entry for a file.
     Link = 0x0313,
+    /// Bytes of a file that live with its inode.
+    ReadInline = 0x031e,
+    /// Change them.
+    WriteInline = 0x031f,
+    /// Give them to the file's lanes.
+    Spill = 0x0320,
 
     // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.
@@ -113,6 +119,8 @@ kinds! {
     Settle = 0x040a,
     /// Slot to slot: which directories is this one in?
     Ascend = 0x040b,
+    /// Home to lane: the bytes that the file had inline.
+    FillLane = 0x0410,
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub mod chunk;
 pub mod cluster;
 mod codec;
 mod header;
+pub mod inline;
 mod kind;
 pub mod namespace;
 pub mod peer;
@@ -28,4 +29,4 @@ pub use types::{
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;

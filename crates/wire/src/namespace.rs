@@ -49,6 +49,8 @@ pub struct InodeInfo {
     pub hints: LayoutHints,
     /// Named bytes from the file's creation.
     pub named: FileAttributes,
+    /// A file's bytes live with its inode, and its lanes are empty: see [`crate::inline`].
+    pub inline: bool,
 }
 
 impl Request for GetAttributes {

@@ -9,6 +9,7 @@ use ramlace_model::{Model, Node};
 use ramlace_namespace::{
     Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
 };
+use ramlace_wire::inline::InlineOutcome;
 use ramlace_wire::namespace::RenameMode;
 use ramlace_wire::peer::{Prepared, Token};
 use ramlace_wire::{Credentials, ErrorBody, FileKind};
@@ -98,6 +99,10 @@ pub struct Pool {
     pub cut: BTreeMap<LaneId, Generation>,
     pub dropped: BTreeSet<LaneId>,
     pub files: BTreeSet<InodeId>,
+    /// Files that went to their lanes, and with which generation.
+    pub in_lanes: BTreeMap<InodeId, Generation>,
+    /// Lanes that began with what their files had inline.
+    pub filled: BTreeMap<LaneId, Generation>,
     /// Messages that have arrived.
     pub messages: usize,
     /// Everything is settled: nobody may be told to wait.
@@ -131,6 +136,8 @@ impl Pool {
             cut: BTreeMap::new(),
             dropped: BTreeSet::new(),
             files: BTreeSet::new(),
+            in_lanes: BTreeMap::new(),
+            filled: BTreeMap::new(),
             messages: 0,
             quiet: false,
         };
@@ -170,6 +177,7 @@ impl Pool {
             Action::Settle => self.settle(),
         }
         self.forget_touched();
+        self.note_lanes();
         self.check_tree();
     }
 
@@ -193,6 +201,7 @@ impl Pool {
             directories[usize::from(node) % directories.len()]
         };
         let node = nodes[usize::from(node) % nodes.len()];
+        let name_byte = name;
         let name = Name::new(NAMES[usize::from(name) % NAMES.len()]).unwrap();
         let size = u64::from(extra) * 1000;
         let new_parent = directories[usize::from(extra) % directories.len()];
@@ -202,7 +211,7 @@ impl Pool {
             1 | 2 => RenameMode::Exchange,
             _ => RenameMode::Replace,
         };
-        let wish = match what % 24 {
+        let wish = match what % 27 {
             0..=2 => {
                 Wish::Create { parent, name, exclusive: extra.is_multiple_of(2), base: u16::from(extra) }
             }
@@ -212,7 +221,12 @@ impl Pool {
             9 | 10 => Wish::RemoveDirectory { parent, name },
             11 => Wish::Open { node },
             12 => Wish::Close { node },
-            13 => Wish::Extend { node, size },
+            13 | 24 | 25 if self.is_inline(node) => {
+                let offset = (!other.is_multiple_of(3)).then_some(u64::from(extra) * 20);
+                Wish::Write { node, offset, bytes: vec![name_byte | 1; usize::from(other) * 6 + 1] }
+            }
+            13 | 24 | 25 => Wish::Extend { node, size },
+            26 => Wish::Spill { node },
             14 => Wish::Truncate { node, size },
             15..=20 => Wish::Rename { parent, name, new_parent, new_name, mode },
             21 | 22 => Wish::Link { node: nodes[usize::from(other) % nodes.len()], parent, name },
@@ -266,6 +280,7 @@ impl Pool {
             None => assert_eq!(wish.on_model(&mut self.model), Ok(None), "{wish:?}"),
             Some(_) if self.has_not_heard_of_its_end(wish.target()) => {}
             Some(ErrorKind::Retry) => {}
+            Some(ErrorKind::HostDown) => assert!(self.is_leaving(wish.target())),
             Some(kind) => {
                 let expected = wish.on_model(&mut self.model.clone());
                 assert_eq!(expected.map_err(|error| error.kind()), Err(kind), "{wish:?}");
@@ -389,6 +404,7 @@ impl Pool {
                 return Ok(ErrandAnswer::Done);
             }
             Errand::TrimLane(_) => return Ok(ErrandAnswer::Done),
+            Errand::FillLane(message) => return self.fill(&message).map(|()| ErrandAnswer::Done),
         };
         let command = Command { now: Timestamp { nanos: self.now }, origin: Origin::Peer, op };
         let mut effects = self.hosts[usize::from(message.slot().0)].apply(&command);
@@ -538,7 +554,7 @@ impl Pool {
         {
             assert!(!self.quiet, "nothing is under way, yet {:?} is answered with {outcome:?}", sent.wish);
             assert_ne!(self.decided.get(&token), Some(&true), "{:?} happened: {error}", sent.wish);
-            let unreachable = self.unreachable.contains(&token);
+            let unreachable = self.unreachable.contains(&token) || self.is_leaving(sent.wish.target());
             assert!(error.kind() == ErrorKind::Retry || unreachable, "{:?}: {error}", sent.wish);
             self.undecided.remove(&token);
             return self.clients[client].sent.get_mut(&token.sequence).unwrap().again = true;
@@ -546,6 +562,7 @@ impl Pool {
         match &sent.wish {
             wish if wish.has_several_slots() => self.check_several_slots(client, token, &sent, &outcome),
             Wish::Truncate { .. } => {}
+            Wish::Spill { node } => self.check_spill(*node, &outcome),
             wish => self.check_one_slot(client, wish, &outcome),
         }
         self.clients[client].sent.get_mut(&token.sequence).unwrap().outcome = Some(outcome);
@@ -585,6 +602,12 @@ impl Pool {
             assert_eq!(self.model.stat(node).unwrap().kind, FileKind::File);
             return assert_ne!(self.inode_of[&node].slot(), self.inode_of[parent].slot(), "it lives here");
         }
+        if let (Wish::Write { node, .. }, Ok(Reply::WroteInline(written))) = (wish, outcome)
+            && written.outcome != InlineOutcome::Written
+        {
+            assert_eq!(written.outcome == InlineOutcome::Full, self.is_inline(*node));
+            return;
+        }
         let expected = wish.on_model(&mut self.model);
         if expected.is_err() && self.has_not_heard_of_its_end(wish.target()) {
             return assert!(outcome.is_err(), "{wish:?} is done on what is gone");
@@ -615,7 +638,7 @@ impl Pool {
     }
 
     /// A directory that is removed, in the moment before its own slot knows.
-    fn has_not_heard_of_its_end(&self, node: Node) -> bool {
+    pub fn has_not_heard_of_its_end(&self, node: Node) -> bool {
         self.model.stat(node).is_err() && self.info(self.inode_of[&node]).is_ok()
     }
 
@@ -640,7 +663,7 @@ fn token_of(message: &Errand) -> Option<Token> {
         Errand::Prepare(message) => Some(message.token),
         Errand::Settle(message) => Some(message.token),
         Errand::Ascend(message) => Some(message.token),
-        Errand::CutLane(_) | Errand::DropLane(_) | Errand::TrimLane(_) => None,
+        Errand::CutLane(_) | Errand::DropLane(_) | Errand::TrimLane(_) | Errand::FillLane(_) => None,
     }
 }
 

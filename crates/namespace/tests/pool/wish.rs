@@ -6,23 +6,74 @@ use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Name, Result, S
 use ramlace_model::{Model, Node};
 use ramlace_namespace::Op;
 use ramlace_wire::Layout;
+use ramlace_wire::inline::{Bytes, InlineMode, Spill, WriteInline};
 use ramlace_wire::namespace::{self as wire, RenameMode};
 
 /// One mutation, on nodes of the model.
 #[derive(Clone, Debug)]
 pub enum Wish {
-    Create { parent: Node, name: Name, exclusive: bool, base: u16 },
-    Symlink { parent: Node, name: Name },
-    Unlink { parent: Node, name: Name },
-    MakeDirectory { parent: Node, name: Name, home: Slot },
-    RemoveDirectory { parent: Node, name: Name },
-    Open { node: Node },
-    Close { node: Node },
-    Extend { node: Node, size: u64 },
-    Truncate { node: Node, size: u64 },
-    SetMode { node: Node, mode: u16 },
-    Rename { parent: Node, name: Name, new_parent: Node, new_name: Name, mode: RenameMode },
-    Link { node: Node, parent: Node, name: Name },
+    Create {
+        parent: Node,
+        name: Name,
+        exclusive: bool,
+        base: u16,
+    },
+    Symlink {
+        parent: Node,
+        name: Name,
+    },
+    Unlink {
+        parent: Node,
+        name: Name,
+    },
+    MakeDirectory {
+        parent: Node,
+        name: Name,
+        home: Slot,
+    },
+    RemoveDirectory {
+        parent: Node,
+        name: Name,
+    },
+    Open {
+        node: Node,
+    },
+    Close {
+        node: Node,
+    },
+    /// To an inline file: at an offset, or at its end.
+    Write {
+        node: Node,
+        offset: Option<u64>,
+        bytes: Vec<u8>,
+    },
+    Spill {
+        node: Node,
+    },
+    Extend {
+        node: Node,
+        size: u64,
+    },
+    Truncate {
+        node: Node,
+        size: u64,
+    },
+    SetMode {
+        node: Node,
+        mode: u16,
+    },
+    Rename {
+        parent: Node,
+        name: Name,
+        new_parent: Node,
+        new_name: Name,
+        mode: RenameMode,
+    },
+    Link {
+        node: Node,
+        parent: Node,
+        name: Name,
+    },
 }
 
 impl Wish {
@@ -38,6 +89,8 @@ impl Wish {
             | Wish::Link { parent, .. } => *parent,
             Wish::Open { node }
             | Wish::Close { node }
+            | Wish::Write { node, .. }
+            | Wish::Spill { node }
             | Wish::Extend { node, .. }
             | Wish::Truncate { node, .. }
             | Wish::SetMode { node, .. } => *node,
@@ -121,6 +174,12 @@ impl Wish {
             }
             Wish::Open { .. } => Op::Open(wire::Open { inode, read: true, write: false }),
             Wish::Close { .. } => Op::Close(wire::Close { inode, modified: None }),
+            Wish::Write { offset, bytes, .. } => {
+                let mode = if offset.is_some() { InlineMode::At } else { InlineMode::End };
+                let (offset, bytes) = (offset.unwrap_or(0), Bytes(bytes));
+                Op::WriteInline { request: WriteInline { inode, mode, offset, bytes }, room: true }
+            }
+            Wish::Spill { .. } => Op::Spill(Spill { inode }),
             Wish::Extend { size, .. } => Op::Extend(wire::Extend { inode, generation, size }),
             Wish::Truncate { size, .. } => Op::Truncate(wire::Truncate { inode, size }),
             Wish::SetMode { mode, .. } => Op::SetAttributes(wire::SetAttributes {
@@ -149,6 +208,11 @@ impl Wish {
                 Err(_) => model.open(*node).map(|()| Some(*node)),
             },
             Wish::Close { node } => model.close(*node).map(|()| None),
+            Wish::Write { node, offset: Some(offset), bytes } => {
+                model.write(*node, *offset, bytes).map(|()| None)
+            }
+            Wish::Write { node, offset: None, bytes } => model.append(*node, bytes).map(|_| None),
+            Wish::Spill { node } => model.extend(*node, 0).map(|()| None),
             Wish::Extend { node, size } => model.extend(*node, *size).map(|()| None),
             Wish::Truncate { node, size } => model.truncate(*node, *size).map(|()| None),
             Wish::SetMode { node, mode } => model.set_mode(*node, *mode).map(|()| None),

@@ -83,7 +83,8 @@ messages! {
     namespace: Lookup, GetAttributes, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,
         Rename, Link;
-    peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend;
+    inline: ReadInline, WriteInline, Spill;
+    peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane;
 }
 
 /// A small generator (SplitMix64), so that every run is told by its seed.
