@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 
 from mount import first_mount, fuse, here, new_mount, second_mount, there
 from pool import MIB, Pool
+
+# A shell that runs the tests in the background has told them to ignore this, and programs that tests start with them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _numbers = itertools.count()
 

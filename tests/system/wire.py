@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 
 PREAMBLE_MAGIC = b"ramlace\n"
-VERSION = 2
+VERSION = 3
 WELCOME, REFUSED = 0, 1
 HEADER_BYTES = 64
 REPLY, ERROR = 1, 2

@@ -73,6 +73,8 @@ pub const REPLIES_PER_SESSION_MAX: usize = 1024;
 pub const APPEND_RESERVATIONS_MAX: usize = 1024;
 /// Entries that lead to one file.
 pub const LINKS_PER_FILE_MAX: u32 = 65_000;
+/// Supplementary groups of a user: every request made for him names them.
+pub const GROUPS_MAX: usize = 256;
 /// Operations across two slots that one slot coordinates and that are not settled yet.
 pub const INTENTS_PER_SLOT_MAX: usize = 4096;
 /// Messages that one slot owes to others before it refuses operations that would owe more.

@@ -389,7 +389,7 @@ impl State {
                     server: id,
                     host: HostId([1; 16]),
                     epoch: self.map.epoch,
-                    credentials: Credentials { uid: 0, gid: 0 },
+                    credentials: Credentials::new(0, 0),
                     expiry_millis: 10_000,
                 })
             }

@@ -47,12 +47,12 @@ impl SlotState {
 /// As POSIX has it: the mode is the owner's; the uid is nobody's to give away but the
 /// super-user's; the owner may choose the group among his own; times are the owner's, and a
 /// writer may tell when he wrote.
-fn check_may_set(inode: &Inode, who: Credentials, request: &SetAttributes) -> Result<()> {
+fn check_may_set(inode: &Inode, who: &Credentials, request: &SetAttributes) -> Result<()> {
     if request.mode.is_some() || request.uid.is_some() || request.gid.is_some() {
         inode.check_owner(who, request.inode)?;
     }
     let foreign_uid = request.uid.is_some_and(|uid| uid != inode.uid);
-    let foreign_gid = request.gid.is_some_and(|gid| gid != inode.gid && gid != who.gid);
+    let foreign_gid = request.gid.is_some_and(|gid| gid != inode.gid && !who.in_group(gid));
     if who.uid != 0 && (foreign_uid || foreign_gid) {
         return Err(Error::new(
             ErrorKind::NotPermitted,
@@ -66,11 +66,11 @@ fn check_may_set(inode: &Inode, who: Credentials, request: &SetAttributes) -> Re
     Ok(())
 }
 
-fn is_owner(inode: &Inode, who: Credentials) -> bool {
+fn is_owner(inode: &Inode, who: &Credentials) -> bool {
     who.uid == 0 || who.uid == inode.uid
 }
 
-fn set_owner(inode: &mut Inode, who: Credentials, request: &SetAttributes) {
+fn set_owner(inode: &mut Inode, who: &Credentials, request: &SetAttributes) {
     if request.uid.is_none() && request.gid.is_none() {
         return;
     }
@@ -81,10 +81,10 @@ fn set_owner(inode: &mut Inode, who: Credentials, request: &SetAttributes) {
     }
 }
 
-fn set_mode(inode: &mut Inode, who: Credentials, request: &SetAttributes) {
+fn set_mode(inode: &mut Inode, who: &Credentials, request: &SetAttributes) {
     let Some(mode) = request.mode else { return };
     // Nobody gets a program that runs with the rights of a group that is not his.
-    let foreign_group = who.uid != 0 && who.gid != inode.gid;
+    let foreign_group = who.uid != 0 && !who.in_group(inode.gid);
     inode.mode = if foreign_group { mode & !SET_GID } else { mode };
 }
 

@@ -2,7 +2,7 @@
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Timestamp, limits};
 use ramlace_wire::namespace::{Create, Open, Opened, Symlink};
-use ramlace_wire::{Credentials, FileAttributes, FileKind, Layout};
+use ramlace_wire::{Credentials, FileAttributes, FileKind, Layout, Owner};
 
 use crate::command::Reply;
 use crate::directory::{Directory, Entry};
@@ -65,7 +65,7 @@ impl SlotState {
     }
 
     /// A directory whose entries the caller may reach, and which may change now.
-    pub(crate) fn directory_to_change(&self, inode: InodeId, who: Credentials) -> Result<&Directory> {
+    pub(crate) fn directory_to_change(&self, inode: InodeId, who: &Credentials) -> Result<&Directory> {
         let parent = self.inode(inode)?;
         let directory = parent.directory(inode)?;
         parent.check_allows(who, right::SEARCH, inode)?;
@@ -136,8 +136,8 @@ impl Touch<'_> {
 }
 
 /// The owner of what is made in a directory: a set-group-id directory hands its group down.
-pub(crate) fn inherited_owner(above: &Inode, who: Credentials) -> Credentials {
-    if above.mode & SET_GID != 0 { Credentials { gid: above.gid, ..who } } else { who }
+pub(crate) fn inherited_owner(above: &Inode, who: &Credentials) -> Owner {
+    if above.mode & SET_GID != 0 { Owner { gid: above.gid, ..who.owner() } } else { who.owner() }
 }
 
 pub(crate) fn check_mode(mode: u16) -> Result<()> {

@@ -10,7 +10,7 @@ use std::collections::btree_map::Entry as Slotted;
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, Timestamp, limits};
 use ramlace_wire::namespace::RenameMode;
 use ramlace_wire::peer::{Part, Prepared, PutEntry, Target};
-use ramlace_wire::{Credentials, FileKind, LayoutHints};
+use ramlace_wire::{Credentials, FileKind, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
 use crate::command::Effect;
@@ -51,8 +51,8 @@ pub(crate) struct HeldEntry {
 
 /// On whose behalf something is held, and since when.
 #[derive(Clone, Copy)]
-pub(crate) struct Asker {
-    pub who: Credentials,
+pub(crate) struct Asker<'asker> {
+    pub who: &'asker Credentials,
     pub now: Timestamp,
     /// The slot that coordinates.
     pub coordinator: Slot,
@@ -324,7 +324,7 @@ impl SlotState {
 pub(crate) fn new_directory(
     parent: InodeId,
     mode: u16,
-    owner: Credentials,
+    owner: Owner,
     hints: LayoutHints,
     now: Timestamp,
 ) -> Inode {

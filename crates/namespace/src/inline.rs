@@ -101,7 +101,7 @@ impl File {
 impl SlotState {
     pub(crate) fn read_inline(
         &self,
-        who: Credentials,
+        who: &Credentials,
         session: SessionId,
         request: ReadInline,
     ) -> Result<InlineRead> {

@@ -3,7 +3,7 @@
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp};
 use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::namespace::InodeInfo;
-use ramlace_wire::{Attributes, Credentials, FileKind, LayoutHints};
+use ramlace_wire::{Attributes, Credentials, FileKind, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
 use crate::directory::Directory;
@@ -49,7 +49,7 @@ pub(crate) const SET_GID: u16 = 0o2000;
 pub(crate) const STICKY: u16 = 0o1000;
 
 impl Inode {
-    pub(crate) fn new(mode: u16, owner: Credentials, now: Timestamp, body: Body) -> Inode {
+    pub(crate) fn new(mode: u16, owner: Owner, now: Timestamp, body: Body) -> Inode {
         Inode {
             mode,
             uid: owner.uid,
@@ -135,16 +135,16 @@ impl Inode {
     }
 
     /// Whether the mode gives all of these rights; the super-user has them always.
-    pub(crate) fn allows(&self, who: Credentials, rights: u16) -> bool {
+    pub(crate) fn allows(&self, who: &Credentials, rights: u16) -> bool {
         let shift = match () {
             () if who.uid == self.uid => 6,
-            () if who.gid == self.gid => 3,
+            () if who.in_group(self.gid) => 3,
             () => 0,
         };
         who.uid == 0 || (self.mode >> shift) & rights == rights
     }
 
-    pub(crate) fn check_allows(&self, who: Credentials, rights: u16, inode: InodeId) -> Result<()> {
+    pub(crate) fn check_allows(&self, who: &Credentials, rights: u16, inode: InodeId) -> Result<()> {
         if self.allows(who, rights) {
             return Ok(());
         }
@@ -161,7 +161,7 @@ impl Inode {
     }
 
     /// Changing mode, owner and layout is the owner's business, whatever the mode says.
-    pub(crate) fn check_owner(&self, who: Credentials, inode: InodeId) -> Result<()> {
+    pub(crate) fn check_owner(&self, who: &Credentials, inode: InodeId) -> Result<()> {
         if who.uid == 0 || who.uid == self.uid {
             return Ok(());
         }
@@ -173,7 +173,7 @@ impl Inode {
 
     /// Whom an entry of this directory must belong to for the caller to remove it, where the
     /// directory is sticky.
-    pub(crate) fn sticky_owner(&self, who: Credentials) -> Option<u32> {
+    pub(crate) fn sticky_owner(&self, who: &Credentials) -> Option<u32> {
         (self.mode & STICKY != 0 && who.uid != 0 && who.uid != self.uid).then_some(who.uid)
     }
 

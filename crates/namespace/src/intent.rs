@@ -103,7 +103,7 @@ impl SlotState {
     // ---- checks ----
 
     /// Whether the caller may make an entry, whose name must be free.
-    pub(crate) fn check_new_entry(&self, parent: InodeId, name: &Name, who: Credentials) -> Result<()> {
+    pub(crate) fn check_new_entry(&self, parent: InodeId, name: &Name, who: &Credentials) -> Result<()> {
         let directory = self.directory_to_change(parent, who)?;
         directory.check_not_busy(name)?;
         let hash = self.hash.of(name);
@@ -118,7 +118,7 @@ impl SlotState {
         &self,
         parent: InodeId,
         name: &Name,
-        who: Credentials,
+        who: &Credentials,
     ) -> Result<(InodeId, FileKind, Option<u32>)> {
         let directory = self.directory_to_change(parent, who)?;
         directory.check_not_busy(name)?;
@@ -154,7 +154,7 @@ impl SlotState {
 
     pub(crate) fn begin(&mut self, caller: Caller, goal: Goal, hold: Hold) {
         let intent = Intent {
-            who: caller.who,
+            who: caller.who.clone(),
             goal,
             holds: vec![hold],
             asked: BTreeMap::new(),
@@ -196,9 +196,9 @@ impl SlotState {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) -> Result<Option<Prepared>> {
-        let who = self.intent_mut(token).who;
+        let who = self.intent_mut(token).who.clone();
         if slot == self.slot {
-            let asker = Asker { who, now, coordinator: self.slot };
+            let asker = Asker { who: &who, now, coordinator: self.slot };
             let (holds, answer) = self.hold_part(asker, &part)?;
             self.intent_mut(token).holds.extend(holds);
             return Ok(Some(answer));

@@ -117,7 +117,7 @@ impl SlotState {
                 ));
             }
         }
-        let asker = Asker { who: message.who, now: message.now, coordinator: stamp.coordinator };
+        let asker = Asker { who: &message.who, now: message.now, coordinator: stamp.coordinator };
         let (holds, answer) = self.hold_part(asker, &message.part)?;
         let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
         let half = coordinator.halves.entry(stamp.number).or_insert_with(|| Half::Held(BTreeMap::new()));

@@ -19,7 +19,7 @@ impl SlotState {
     /// Answers a question; changes nothing.
     ///
     /// Panics when the question belongs to another slot: that is a bug of the caller.
-    pub fn query(&self, who: Credentials, query: &Query) -> Result<Answer> {
+    pub fn query(&self, who: &Credentials, query: &Query) -> Result<Answer> {
         match query {
             Query::Lookup(request) => self.lookup(who, request).map(Answer::Found),
             Query::GetAttributes(request) => {
@@ -39,7 +39,7 @@ impl SlotState {
         }
     }
 
-    fn lookup(&self, who: Credentials, request: &Lookup) -> Result<Found> {
+    fn lookup(&self, who: &Credentials, request: &Lookup) -> Result<Found> {
         let parent = self.inode(request.parent)?;
         let directory = parent.directory(request.parent)?;
         parent.check_allows(who, right::SEARCH, request.parent)?;
@@ -63,7 +63,7 @@ impl SlotState {
         }
     }
 
-    fn read_directory(&self, who: Credentials, request: ReadDirectory) -> Result<DirectoryPage> {
+    fn read_directory(&self, who: &Credentials, request: ReadDirectory) -> Result<DirectoryPage> {
         if request.entries_max == 0 {
             return Err(Error::new(ErrorKind::Invalid, "a page of a directory has at least one entry"));
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, SessionId, Slot, Timestamp};
 use ramlace_wire::peer::Token;
-use ramlace_wire::{Credentials, ErrorBody, LayoutHints};
+use ramlace_wire::{Credentials, ErrorBody, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Command, Effect, Errand, ErrandId, Op, Origin, Reply};
@@ -51,9 +51,9 @@ pub struct SlotState {
 
 /// Who asks for a change, and when.
 #[derive(Clone, Copy)]
-pub(crate) struct Caller {
+pub(crate) struct Caller<'command> {
     pub token: Token,
-    pub who: Credentials,
+    pub who: &'command Credentials,
     pub now: Timestamp,
 }
 
@@ -94,7 +94,7 @@ impl SlotState {
 
     /// Puts the root directory (mode 0o755) into slot 0: part of making a pool, before the first
     /// command. Panics elsewhere, or when there is one.
-    pub fn install_root(&mut self, owner: Credentials, now: Timestamp) {
+    pub fn install_root(&mut self, owner: Owner, now: Timestamp) {
         self.assert_mine(InodeId::ROOT);
         let directory = Directory::new(InodeId::ROOT, LayoutHints::default(), Phase::Live);
         let inode = Inode::new(ROOT_MODE, owner, now, Body::Directory(Box::new(directory)));
@@ -110,10 +110,11 @@ impl SlotState {
         let mut effects = Vec::new();
         let now = command.now;
         match (&command.origin, &command.op) {
-            (&Origin::Client { session, sequence, acknowledged_below, who }, op) => {
+            (Origin::Client { session, sequence, acknowledged_below, who }, op) => {
+                let (session, sequence) = (*session, *sequence);
                 let caller = Caller { token: Token { session, sequence }, who, now };
                 let session_state = self.sessions.entry(session).or_default();
-                match session_state.admit(session, sequence, acknowledged_below) {
+                match session_state.admit(session, sequence, *acknowledged_below) {
                     Ok(None) => {
                         let step = self.client_step(caller, op, &mut effects);
                         self.conclude(caller.token, step, &mut effects);

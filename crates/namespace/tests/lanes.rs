@@ -24,7 +24,7 @@ const WIDTH: u16 = 3;
 const CHUNKS: u64 = 7;
 /// So near.
 const NEAR_BYTES: u64 = 100;
-const WHO: Credentials = Credentials { uid: 0, gid: 0 };
+const WHO: Credentials = Credentials::new(0, 0);
 
 /// One dense file in a store.
 #[derive(Default)]
@@ -77,7 +77,7 @@ impl World {
         };
         let name = Name::new("f").unwrap();
         let mut home = SlotState::new(Slot(0), 16, Epoch(1), 1);
-        home.install_root(WHO, Timestamp { nanos: 0 });
+        home.install_root(WHO.owner(), Timestamp { nanos: 0 });
         let mut model = Model::new();
         let (node, _) = model.create(Model::ROOT, &name, 0o644, true).unwrap();
         let mut world = World {
@@ -137,7 +137,7 @@ impl World {
     }
 
     fn ask_home(&self, since: Generation) -> InodeAnswer {
-        match self.home.query(WHO, &Query::QueryInode(QueryInode { inode: self.file, since })).unwrap() {
+        match self.home.query(&WHO, &Query::QueryInode(QueryInode { inode: self.file, since })).unwrap() {
             Answer::Inode(answer) => answer,
             other => panic!("{other:?}"),
         }

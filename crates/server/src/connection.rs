@@ -138,16 +138,16 @@ fn identify(server: &Server, bound: Bound, header: &Header) -> Result<Credential
         )
     };
     match bound {
-        _ if header.kind == Kind::OpenSession => Ok(server.owner),
+        _ if header.kind == Kind::OpenSession => Ok(server.owner.clone()),
         // What a newcomer may ask: the map, to find the other servers, and how things are.
         Bound::Nobody if matches!(header.kind, Kind::GetMap | Kind::ServerStatus | Kind::StopServer) => {
-            Ok(server.owner)
+            Ok(server.owner.clone())
         }
         Bound::Nobody => {
             Err(Error::new(ErrorKind::Denied, format!("{:?} needs a session; open one first", header.kind)))
         }
         Bound::Client(session) | Bound::Peer(session) if session != header.session => Err(foreign()),
-        Bound::Peer(_) => Ok(server.owner),
+        Bound::Peer(_) => Ok(server.owner.clone()),
         Bound::Client(session) => server.durable.borrow_mut().sessions.heard(session, clock::instant()),
     }
 }
@@ -229,7 +229,7 @@ fn open_session(server: &Rc<Server>, bound: &mut Bound, header: &Header, body: &
         server: server.me,
         host: server.host,
         epoch: server.membership.epoch(),
-        credentials: server.owner,
+        credentials: server.owner.clone(),
         expiry_millis: limits::SESSION_EXPIRY_MILLIS,
     }))
 }
@@ -241,7 +241,7 @@ fn begin_or_resume(server: &Rc<Server>, session: SessionId, request: &OpenSessio
     }
     server.durable.borrow().sessions.has_room()?;
     let label = request.label.chars().take(64).collect();
-    server.commit(Record::SessionOpened(SessionRecord { session, who: server.owner, label }))?;
+    server.commit(Record::SessionOpened(SessionRecord { session, who: server.owner.clone(), label }))?;
     server.session_began.notify_one();
     Ok(())
 }

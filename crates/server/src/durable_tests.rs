@@ -13,7 +13,7 @@ use crate::record::SlotBirth;
 use crate::sessions::SessionRecord;
 use crate::testing::{Dice, TestStore};
 
-const WHO: Credentials = Credentials { uid: 1000, gid: 1000 };
+const WHO: Credentials = Credentials::new(1000, 1000);
 const SLOTS: u32 = 32;
 
 /// Everything that must come back, in an order of its own.
@@ -53,9 +53,14 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
         }
         4 => Record::Lane { lane, record: None },
         5 | 6 => Record::ChunkWritten { slot, session, sequence: Sequence(number) },
-        _ if !durable.slots.contains_key(&slot) => {
-            Record::SlotBorn(SlotBirth { slot, slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO, now })
-        }
+        _ if !durable.slots.contains_key(&slot) => Record::SlotBorn(SlotBirth {
+            slot,
+            slots: SLOTS,
+            began: Epoch(1),
+            hash_seed: 7,
+            owner: WHO.owner(),
+            now,
+        }),
         _ => {
             let origin = Origin::Client {
                 session,

@@ -53,7 +53,7 @@ async fn answer_falsely(mut connection: Connection, says: Rc<Says>) {
         server: ServerId(1),
         host: HostId([2; 16]),
         epoch: Epoch(1),
-        credentials: Credentials { uid: 0, gid: 0 },
+        credentials: Credentials::new(0, 0),
         expiry_millis: 10_000,
     };
     while let Ok(Some((header, _))) = connection.read_request().await {

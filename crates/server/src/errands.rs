@@ -224,7 +224,7 @@ impl Server {
 
     /// Walks towards the root as far as the directories live in the slot. It changes nothing.
     fn ascend(self: &Rc<Self>, request: Ascend) -> Outcome<ErrandAnswer> {
-        match self.query(self.owner, request.inode.slot(), &Query::Ascend(request))? {
+        match self.query(&self.owner, request.inode.slot(), &Query::Ascend(request))? {
             Answer::Ascended(body) => Ok(ErrandAnswer::Ascended(body)),
             _ => {
                 let text = "a walk towards the root was answered with something else; this is a bug";

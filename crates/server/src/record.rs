@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use ramlace_base::{Error, ErrorKind, LaneId, Result, Sequence, SessionId, Slot, Timestamp};
 use ramlace_namespace::{Command, SlotState};
-use ramlace_wire::Credentials;
+use ramlace_wire::Owner;
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::LaneRecord;
@@ -31,7 +31,7 @@ pub struct SlotBirth {
     /// Keys the order of directory entries.
     pub hash_seed: u64,
     /// Owner of the root directory, should the slot hold it.
-    pub owner: Credentials,
+    pub owner: Owner,
     /// The root's times.
     pub now: Timestamp,
 }

@@ -129,7 +129,7 @@ impl Server {
         self.notice_lost_slots()?;
         let op = match request {
             Request::Query(slot, query) => {
-                let answer = self.query(who, slot, &query)?;
+                let answer = self.query(&who, slot, &query)?;
                 if let Answer::Inline(InlineRead { bytes: Some(bytes), .. }) = &answer {
                     self.counters.read_bytes(bytes.0.len() as u64);
                 }

@@ -148,10 +148,7 @@ impl Server {
             me: ServerId(options.server),
             host: host_id()?,
             pool,
-            owner: Credentials {
-                uid: rustix::process::geteuid().as_raw(),
-                gid: rustix::process::getegid().as_raw(),
-            },
+            owner: Credentials::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             peers: Peers::new(secret.clone(), session, label),
             secret,
             store: RefCell::new(store),
@@ -237,7 +234,7 @@ impl Server {
     /// Asks a slot something.
     pub fn query(
         self: &Rc<Self>,
-        who: Credentials,
+        who: &Credentials,
         slot: Slot,
         query: &Query,
     ) -> Result<ramlace_namespace::Answer> {
@@ -248,7 +245,7 @@ impl Server {
 
     /// Asks this server's own slot about a file.
     pub fn query_inode(self: &Rc<Self>, request: QueryInode) -> Outcome<InodeAnswer> {
-        match self.query(self.owner, request.inode.slot(), &Query::QueryInode(request))? {
+        match self.query(&self.owner, request.inode.slot(), &Query::QueryInode(request))? {
             ramlace_namespace::Answer::Inode(answer) => Ok(answer),
             _ => unreachable!("a slot answers what it was asked"),
         }
@@ -291,7 +288,7 @@ impl Server {
             slots: map.slots(),
             began: chain.complete_since,
             hash_seed: map.hash_seed,
-            owner: self.owner,
+            owner: self.owner.owner(),
             now: clock::now(),
         };
         self.commit(Record::SlotBorn(birth)).map(drop)

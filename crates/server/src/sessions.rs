@@ -54,7 +54,7 @@ impl Sessions {
         match self.open.get_mut(&session) {
             Some(open) => {
                 open.last_heard = now;
-                Ok(open.record.who)
+                Ok(open.record.who.clone())
             }
             None => Err(Error::new(
                 ErrorKind::Stale,

@@ -11,6 +11,7 @@ mod chains;
 pub mod chunk;
 pub mod cluster;
 mod codec;
+mod credentials;
 mod header;
 pub mod inline;
 mod kind;
@@ -21,11 +22,11 @@ pub mod session;
 mod types;
 
 pub use codec::{ErrorBody, Request, decode_body, encode_body};
+pub use credentials::{Credentials, Groups, Owner};
 pub use header::{FrameHeader, HEADER_BYTES, Header, MAGIC, flags};
 pub use kind::Kind;
 pub use types::{
-    Attributes, Chain, ClusterMap, Credentials, FileAttributes, FileKind, HostId, Layout, LayoutHints,
-    PoolId, ServerEntry,
+    Attributes, Chain, ClusterMap, FileAttributes, FileKind, HostId, Layout, LayoutHints, PoolId, ServerEntry,
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::inline::{Bytes, BytesPlace};
 use crate::namespace::RenameMode;
-use crate::{Attributes, Credentials, FileKind, Kind, Layout, LayoutHints, Request};
+use crate::{Attributes, Credentials, FileKind, Kind, Layout, LayoutHints, Owner, Request};
 
 /// Names one client's mutation for ever: what both halves of a two-slot operation share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ pub enum Part {
         /// Permission bits.
         mode: u16,
         /// Owner and group.
-        owner: Credentials,
+        owner: Owner,
         /// What it hands down.
         hints: LayoutHints,
     },

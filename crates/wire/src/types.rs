@@ -75,15 +75,6 @@ bytes_id!(
     HostId
 );
 
-/// Who asks, as the server knows it from the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Credentials {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-}
-
 /// An inode's attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {

@@ -3,8 +3,8 @@
 //! This is ramlace's executable specification of what a single program sees: names, kinds,
 //! links, sizes, contents, and which operation fails with which [`ErrorKind`]. Property tests, the
 //! simulator and the system tests run the same operations here and there and compare. It knows
-//! no servers, slots, sessions or clocks, and everybody is the super-user: permissions have their
-//! own tests.
+//! no servers, slots, sessions or clocks, and everybody is the super-user: who may do what is said
+//! by [`User`] alone.
 //!
 //! A node stays as long as an entry leads to it or somebody has it open, as in POSIX.
 //!
@@ -13,6 +13,7 @@
 
 mod content;
 mod path;
+mod rights;
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,7 @@ pub use content::Content;
 use ramlace_base::{Error, ErrorKind, Name, Result, limits};
 use ramlace_wire::FileKind;
 use ramlace_wire::namespace::RenameMode;
+pub use rights::{Owned, User};
 
 /// Names a node of the model for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -24,7 +24,7 @@ impl Pool {
     }
 
     pub fn query(&self, inode: InodeId, query: &Query) -> Result<Answer> {
-        self.hosts[usize::from(inode.slot().0)].state.query(ROOT_USER, query)
+        self.hosts[usize::from(inode.slot().0)].state.query(&ROOT_USER, query)
     }
 
     pub fn info(&self, inode: InodeId) -> Result<InodeInfo> {

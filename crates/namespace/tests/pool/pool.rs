@@ -19,7 +19,7 @@ use crate::wish::Wish;
 
 pub const CLIENTS: u8 = 3;
 pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
-pub const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0 };
+pub const ROOT_USER: Credentials = Credentials::new(0, 0);
 
 /// One step of a run; numbers choose among what there is.
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ impl Pool {
             let slots = u32::from(slots);
             let mut state = SlotState::new(Slot(slot), slots, Epoch(1), 42).with_hash_bits(hash_bits);
             if slot == 0 {
-                state.install_root(ROOT_USER, Timestamp { nanos: 0 });
+                state.install_root(ROOT_USER.owner(), Timestamp { nanos: 0 });
             }
             Host::new(state)
         };

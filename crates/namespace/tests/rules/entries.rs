@@ -105,7 +105,7 @@ fn the_largest_page_fits_a_message() {
     assert_eq!((page.entries.len() as u32, page.end), (limits::READDIR_ENTRIES_MAX, false));
     assert!(encode_body(&page).len() < limits::BODY_BYTES_MAX as usize / 2);
     let none = Query::ReadDirectory(wire::ReadDirectory { inode: InodeId::ROOT, after: 0, entries_max: 0 });
-    assert_eq!(story.state.query(ALICE, &none).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(story.state.query(&ALICE, &none).unwrap_err().kind(), ErrorKind::Invalid);
     let last = story.page(InodeId::ROOT, u64::MAX, 1);
     assert_eq!((last.entries.len(), last.end), (0, true));
 }
@@ -116,7 +116,7 @@ fn a_lookup_tells_attributes_of_what_lives_here() {
     let file = story.create(InodeId::ROOT, "f");
     let look = |story: &Story, text: &str| {
         let query = Query::Lookup(wire::Lookup { parent: InodeId::ROOT, name: name(text) });
-        story.state.query(ALICE, &query).map(|answer| match answer {
+        story.state.query(&ALICE, &query).map(|answer| match answer {
             Answer::Found(found) => found,
             other => panic!("{other:?}"),
         })

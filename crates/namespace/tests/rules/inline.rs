@@ -36,7 +36,7 @@ fn written(reply: ramlace_base::Result<Reply>) -> InlineWritten {
 
 fn read(story: &Story, inode: InodeId) -> InlineRead {
     let request = ReadInline { inode, offset: 0, length: 4096 };
-    match story.state.query(ROOT_USER, &Query::ReadInline { request, session: session(9) }).unwrap() {
+    match story.state.query(&ROOT_USER, &Query::ReadInline { request, session: session(9) }).unwrap() {
         Answer::Inline(read) => read,
         other => panic!("{other:?}"),
     }
@@ -239,7 +239,7 @@ fn only_who_may_reads_writes_and_spills() {
         .unwrap();
     let question =
         |session| Query::ReadInline { request: ReadInline { inode: file, offset: 0, length: 9 }, session };
-    let asked = story.state.query(MALLORY, &question(session(9)));
+    let asked = story.state.query(&MALLORY, &question(session(9)));
     assert_eq!(asked.unwrap_err().kind(), ErrorKind::Denied);
-    assert!(story.state.query(MALLORY, &question(session(1))).is_ok(), "that session has it open");
+    assert!(story.state.query(&MALLORY, &question(session(1))).is_ok(), "that session has it open");
 }

@@ -25,7 +25,7 @@ fn link(inode: InodeId, parent: InodeId, text: &str) -> Op {
 
 fn look(story: &Story, parent: InodeId, text: &str) -> Result<InodeId, ErrorKind> {
     let query = Query::Lookup(wire::Lookup { parent, name: name(text) });
-    match story.state.query(ROOT_USER, &query) {
+    match story.state.query(&ROOT_USER, &query) {
         Ok(Answer::Found(found)) => Ok(found.inode),
         Ok(other) => panic!("{other:?}"),
         Err(error) => Err(error.kind()),

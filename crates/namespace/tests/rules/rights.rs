@@ -84,7 +84,7 @@ fn names_of_the_wrong_kind_are_refused() {
     ] {
         assert_eq!(story.refused(op.clone()), kind, "{op:?}");
     }
-    let read_link = |inode| story.state.query(ALICE, &Query::ReadLink(wire::ReadLink { inode }));
+    let read_link = |inode| story.state.query(&ALICE, &Query::ReadLink(wire::ReadLink { inode }));
     assert_eq!(read_link(link), Ok(Answer::Target(b"f".to_vec())));
     assert_eq!(read_link(file).unwrap_err().kind(), ErrorKind::Invalid);
 }
@@ -124,10 +124,10 @@ fn modes_decide_who_may_do_what() {
     let look = Query::Lookup(wire::Lookup { parent: InodeId::ROOT, name: name("f") });
     let list = Query::ReadDirectory(wire::ReadDirectory { inode: InodeId::ROOT, after: 0, entries_max: 1 });
     for who in [ALICE, BOB, MALLORY] {
-        assert_eq!(story.state.query(who, &look).unwrap_err().kind(), ErrorKind::Denied);
-        assert_eq!(story.state.query(who, &list).is_ok(), who == ALICE);
+        assert_eq!(story.state.query(&who, &look).unwrap_err().kind(), ErrorKind::Denied);
+        assert_eq!(story.state.query(&who, &list).is_ok(), who == ALICE);
     }
-    assert!(story.state.query(ROOT_USER, &look).is_ok());
+    assert!(story.state.query(&ROOT_USER, &look).is_ok());
 }
 
 #[test]

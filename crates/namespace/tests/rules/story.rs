@@ -12,10 +12,10 @@ use ramlace_wire::peer;
 use ramlace_wire::{Attributes, Credentials, ErrorBody, Layout};
 
 pub const SLOTS: u32 = 64;
-pub const ALICE: Credentials = Credentials { uid: 1000, gid: 100 };
-pub const BOB: Credentials = Credentials { uid: 1001, gid: 100 };
-pub const MALLORY: Credentials = Credentials { uid: 6666, gid: 6666 };
-pub const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0 };
+pub const ALICE: Credentials = Credentials::new(1000, 100);
+pub const BOB: Credentials = Credentials::new(1001, 100);
+pub const MALLORY: Credentials = Credentials::new(6666, 6666);
+pub const ROOT_USER: Credentials = Credentials::new(0, 0);
 
 /// A slot, and a client that numbers its mutations.
 pub struct Story {
@@ -34,7 +34,7 @@ impl Story {
 
     pub fn with_hash_bits(bits: u32) -> Story {
         let mut state = SlotState::new(Slot(0), SLOTS, Epoch(1), 7).with_hash_bits(bits);
-        state.install_root(ALICE, Timestamp { nanos: 1 });
+        state.install_root(ALICE.owner(), Timestamp { nanos: 1 });
         Story { state, now: 100, sequence: 0, session: session(1), who: ALICE, sent: Vec::new() }
     }
 
@@ -53,7 +53,7 @@ impl Story {
             session: self.session,
             sequence: Sequence(sequence),
             acknowledged_below: Sequence(acknowledged_below),
-            who: self.who,
+            who: self.who.clone(),
         };
         self.command(origin, op)
     }
@@ -129,7 +129,7 @@ impl Story {
     }
 
     pub fn info(&self, inode: InodeId) -> Result<wire::InodeInfo> {
-        match self.state.query(ROOT_USER, &Query::GetAttributes(wire::GetAttributes { inode }))? {
+        match self.state.query(&ROOT_USER, &Query::GetAttributes(wire::GetAttributes { inode }))? {
             Answer::Info(info) => Ok(*info),
             other => panic!("{other:?}"),
         }
@@ -145,7 +145,7 @@ impl Story {
 
     pub fn asked_by_a_lane(&self, inode: InodeId, since: u64) -> peer::InodeAnswer {
         let query = Query::QueryInode(peer::QueryInode { inode, since: Generation(since) });
-        match self.state.query(ROOT_USER, &query).unwrap() {
+        match self.state.query(&ROOT_USER, &query).unwrap() {
             Answer::Inode(answer) => answer,
             other => panic!("{other:?}"),
         }
@@ -153,7 +153,7 @@ impl Story {
 
     pub fn page(&self, inode: InodeId, after: u64, entries_max: u32) -> wire::DirectoryPage {
         let query = Query::ReadDirectory(wire::ReadDirectory { inode, after, entries_max });
-        match self.state.query(ROOT_USER, &query).unwrap() {
+        match self.state.query(&ROOT_USER, &query).unwrap() {
             Answer::Page(page) => page,
             other => panic!("{other:?}"),
         }

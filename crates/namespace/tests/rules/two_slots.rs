@@ -31,7 +31,7 @@ fn part(number: u64, open_from: u64, part: Part) -> Op {
 fn prepare(number: u64, open_from: u64) -> Op {
     let parent = InodeId::new(Slot(7), 1);
     let hints = LayoutHints::default();
-    part(number, open_from, Part::MakeDirectory { parent, mode: 0o700, owner: ALICE, hints })
+    part(number, open_from, Part::MakeDirectory { parent, mode: 0o700, owner: ALICE.owner(), hints })
 }
 
 fn seal(number: u64, open_from: u64, inode: InodeId) -> Op {

@@ -98,6 +98,12 @@ impl Sample for Name {
     }
 }
 
+impl Sample for Groups {
+    fn sample(source: &mut Source) -> Groups {
+        Groups::new(Sample::sample(source)).expect("a few groups are possible")
+    }
+}
+
 impl<T: Sample> Sample for Vec<T> {
     fn sample(source: &mut Source) -> Vec<T> {
         (0..source.count()).map(|_| T::sample(source)).collect()
@@ -196,7 +202,8 @@ impl Sample for Prepared {
 fields! {
     Timestamp { nanos }
     LaneId { inode, lane }
-    Credentials { uid, gid }
+    Credentials { uid, gid, groups }
+    Owner { uid, gid }
     Attributes {
         inode, kind, mode, uid, gid, links, size, generation, accessed, modified, changed, created
     }

@@ -1,0 +1,232 @@
+//! Several users in one slot: what each may do is what the model says, whatever the owners, the
+//! groups and the modes.
+
+use proptest::prelude::*;
+use ramlace_base::{
+    Epoch, ErrorKind, Generation, InodeId, Name, Result, Sequence, SessionId, Slot, Timestamp,
+};
+use ramlace_model::{Owned, User};
+use ramlace_namespace::{Answer, Command, Effect, Op, Origin, Query, Reply, SlotState};
+use ramlace_wire::namespace as wire;
+use ramlace_wire::{Credentials, Groups, Layout};
+
+const ROOT_USER: Credentials = Credentials::new(0, 0);
+
+struct Place {
+    state: SlotState,
+    sequence: u64,
+    directory: InodeId,
+    file: InodeId,
+}
+
+fn name() -> Name {
+    Name::new("f").unwrap()
+}
+
+fn credentials(user: &User) -> Credentials {
+    Credentials { uid: user.uid, gid: user.gid, groups: Groups::new(user.groups.clone()).unwrap() }
+}
+
+impl Place {
+    /// A directory and a file in it, as they shall be, nobody's open file.
+    fn new(directory: Owned, file: Owned) -> Place {
+        let mut state = SlotState::new(Slot(0), 16, Epoch(1), 7);
+        state.install_root(ROOT_USER.owner(), Timestamp { nanos: 1 });
+        let mut place = Place { state, sequence: 0, directory: InodeId::ROOT, file: InodeId::ROOT };
+        let made = place.ask(
+            &ROOT_USER,
+            Op::MakeDirectory {
+                request: wire::MakeDirectory { parent: InodeId::ROOT, name: name(), mode: 0 },
+                home: Slot(0),
+            },
+        );
+        let Ok(Reply::Attributes(made)) = made else { panic!("{made:?}") };
+        place.directory = made.inode;
+        let layout = Layout {
+            stripe_unit: 1 << 16,
+            width: 1,
+            base_slot: Slot(1),
+            stride: 1,
+            copies: 1,
+            created: Epoch(1),
+        };
+        let request = wire::Create {
+            parent: place.directory,
+            name: name(),
+            mode: 0,
+            exclusive: true,
+            read: true,
+            write: false,
+            layout,
+            named: Vec::new(),
+        };
+        let opened = place.ask(&ROOT_USER, Op::Create(request));
+        let Ok(Reply::Opened(opened)) = opened else { panic!("{opened:?}") };
+        place.file = opened.info.attributes.inode;
+        place.ask(&ROOT_USER, Op::Close(wire::Close { inode: place.file, modified: None })).unwrap();
+        place.own(place.directory, directory);
+        place.own(place.file, file);
+        place
+    }
+
+    fn own(&mut self, inode: InodeId, owned: Owned) {
+        let Owned { uid, gid, mode } = owned;
+        let request = wire::SetAttributes {
+            inode,
+            mode: Some(mode),
+            uid: Some(uid),
+            gid: Some(gid),
+            accessed: None,
+            modified: None,
+        };
+        self.ask(&ROOT_USER, Op::SetAttributes(request)).unwrap();
+        assert_eq!(self.owned(inode), owned);
+    }
+
+    fn owned(&self, inode: InodeId) -> Owned {
+        let Ok(Answer::Info(info)) =
+            self.state.query(&ROOT_USER, &Query::GetAttributes(wire::GetAttributes { inode }))
+        else {
+            panic!("the inode is gone")
+        };
+        let attributes = info.attributes;
+        Owned { uid: attributes.uid, gid: attributes.gid, mode: attributes.mode }
+    }
+
+    fn ask(&mut self, who: &Credentials, op: Op) -> Result<Reply> {
+        self.sequence += 1;
+        let command = Command {
+            now: Timestamp { nanos: self.sequence as i64 },
+            origin: Origin::Client {
+                session: SessionId([1; 16]),
+                sequence: Sequence(self.sequence),
+                acknowledged_below: Sequence(self.sequence),
+                who: who.clone(),
+            },
+            op,
+        };
+        let effects = self.state.apply(&command);
+        let reply = effects.into_iter().find_map(|effect| match effect {
+            Effect::Reply { outcome, .. } => Some(outcome),
+            _ => None,
+        });
+        reply.expect("one slot answers at once")
+    }
+}
+
+fn told(outcome: Result<Reply>) -> std::result::Result<(), ErrorKind> {
+    outcome.map(drop).map_err(|error| error.kind())
+}
+
+fn expect(allowed: bool, otherwise: ErrorKind) -> std::result::Result<(), ErrorKind> {
+    if allowed { Ok(()) } else { Err(otherwise) }
+}
+
+fn ids() -> impl Strategy<Value = u32> {
+    prop_oneof![3 => 0..6_u32, 1 => Just(u32::MAX - 1)]
+}
+
+prop_compose! {
+    fn user()(uid in ids(), gid in ids(), groups in prop::collection::vec(ids(), 0..4)) -> User {
+        User { uid, gid, groups }
+    }
+}
+
+prop_compose! {
+    fn owned()(uid in ids(), gid in ids(), mode in 0..0o2000_u16) -> Owned {
+        Owned { uid, gid, mode }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_class_of_users_has_its_rights_and_no_more(user in user(), directory in owned(), file in owned()) {
+        let mut place = Place::new(directory, file);
+        let who = credentials(&user);
+        let look = Query::Lookup(wire::Lookup { parent: place.directory, name: name() });
+        let list = Query::ReadDirectory(wire::ReadDirectory { inode: place.directory, after: 0, entries_max: 9 });
+        prop_assert_eq!(place.state.query(&who, &look).is_ok(), user.has(1, directory));
+        prop_assert_eq!(place.state.query(&who, &list).is_ok(), user.has(4, directory));
+        for (read, write) in [(true, false), (false, true), (true, true)] {
+            let rights = if read { 4 } else { 0 } + if write { 2 } else { 0 };
+            let opened = place.ask(&who, Op::Open(wire::Open { inode: place.file, read, write }));
+            prop_assert_eq!(told(opened), expect(user.has(rights, file), ErrorKind::Denied));
+            if user.has(rights, file) {
+                place.ask(&who, Op::Close(wire::Close { inode: place.file, modified: None })).unwrap();
+            }
+        }
+        let cut = Op::Truncate(wire::Truncate { inode: place.file, size: 0 });
+        prop_assert_eq!(told(place.ask(&who, cut)), expect(user.has(2, file), ErrorKind::Denied));
+        let longer = wire::Extend { inode: place.file, generation: Generation::FIRST, size: 0 };
+        let longer = told(place.ask(&who, Op::Extend(longer)));
+        prop_assert_eq!(longer == Err(ErrorKind::Denied), !user.has(2, file));
+    }
+
+    #[test]
+    fn modes_owners_and_groups_change_for_whom_they_may(
+        user in user(), directory in owned(), file in owned(), uid in ids(), gid in ids(), mode in 0..0o10000_u16,
+    ) {
+        let mut place = Place::new(directory, file);
+        let who = credentials(&user);
+        let nothing = wire::SetAttributes {
+            inode: place.file, mode: None, uid: None, gid: None, accessed: None, modified: None,
+        };
+        let gave = place.ask(&who, Op::SetAttributes(wire::SetAttributes {
+            uid: Some(uid), gid: Some(gid), ..nothing
+        }));
+        prop_assert_eq!(told(gave), expect(user.may_give(file, uid, gid), ErrorKind::NotPermitted));
+        let now = place.owned(place.file);
+        let given = user.may_give(file, uid, gid);
+        prop_assert_eq!((now.uid, now.gid), if given { (uid, gid) } else { (file.uid, file.gid) });
+        let changed = place.ask(&who, Op::SetAttributes(wire::SetAttributes { mode: Some(mode), ..nothing }));
+        prop_assert_eq!(told(changed), expect(user.may_change(now), ErrorKind::NotPermitted));
+        let after = place.owned(place.file).mode;
+        if user.may_change(now) {
+            let kept = user.uid == 0 || user.is_in(now.gid);
+            prop_assert_eq!(after, if kept { mode } else { mode & !0o2000 });
+        } else {
+            prop_assert_eq!(after, now.mode);
+        }
+    }
+
+    #[test]
+    fn entries_go_for_whom_the_directory_allows(user in user(), directory in owned(), file in owned()) {
+        let mut place = Place::new(directory, file);
+        let who = credentials(&user);
+        let outcome = if user.has(3, directory) {
+            expect(user.may_take(file, directory), ErrorKind::NotPermitted)
+        } else {
+            Err(ErrorKind::Denied)
+        };
+        let (parent, new_name) = (place.directory, Name::new("g").unwrap());
+        let renamed = place.ask(&who, Op::Rename(Box::new(wire::Rename {
+            parent, name: name(), new_parent: parent, new_name: new_name.clone(), mode: wire::RenameMode::Replace,
+        })));
+        prop_assert_eq!(told(renamed), outcome);
+        let name = if outcome.is_ok() { new_name } else { name() };
+        prop_assert_eq!(told(place.ask(&who, Op::Unlink(wire::Unlink { parent, name }))), outcome);
+    }
+
+    #[test]
+    fn what_is_made_belongs_to_its_maker(user in user(), directory in owned(), set_gid in any::<bool>()) {
+        let directory = Owned { mode: directory.mode | if set_gid { 0o2000 } else { 0 }, ..directory };
+        let mut place = Place::new(directory, directory);
+        let who = credentials(&user);
+        let made = place.ask(&who, Op::MakeDirectory {
+            request: wire::MakeDirectory { parent: place.directory, name: Name::new("d").unwrap(), mode: 0o700 },
+            home: Slot(0),
+        });
+        match made {
+            Ok(Reply::Attributes(made)) => {
+                prop_assert!(user.has(3, directory));
+                prop_assert_eq!(made.uid, user.uid);
+                prop_assert_eq!(made.gid, if set_gid { directory.gid } else { user.gid });
+                prop_assert_eq!(made.mode, if set_gid { 0o2700 } else { 0o700 });
+            }
+            other => {
+                prop_assert!(!user.has(3, directory));
+                prop_assert_eq!(told(other), Err(ErrorKind::Denied));
+            }
+        }
+    }
+}
