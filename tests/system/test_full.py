@@ -197,3 +197,45 @@ def test_several_clients_fill_a_pool_and_none_loses_an_acknowledged_byte(new_poo
                 content = bytearray(done)
                 assert file.pread_into(content, 0) == done
             assert content == expected, f"client {number}"
+
+
+def test_a_server_that_may_hold_no_more_files_says_so_and_changes_nothing(planned: NewPool) -> None:
+    pool = planned(2, 32)
+    pool.up("--inodes", "40")
+    with pool.connect() as connected:
+        connected.mkdir("/d")
+        made: list[str] = []
+        full: list[OSError] = []
+        makers = [
+            lambda path: connected.open(path, "xb").close(),
+            lambda path: connected.symlink("x", path),
+            connected.mkdir,
+        ]
+        for number in range(120):
+            path = f"/d/{number}"
+            try:
+                makers[number % 3](path)
+                made.append(path)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC, error
+                assert "inodes" in str(error)
+                full.append(error)
+        assert len(full) > 60
+        # What was refused left nothing behind, and what is there can still be opened by a create.
+        assert sorted(entry.name for entry in connected.scandir("/d")) == sorted(path[3:] for path in made)
+        room = connected.statfs()
+        assert room.inodes_max == 40
+        assert room.inodes == len(made) + 2
+        assert pool.json("df")["inodes_max"] == 40
+        with connected.open(made[0], "ab") as again:
+            again.write(b"there is room for bytes")
+        # The numbers outlive the server's process.
+        for server in range(2):
+            pool.kill_child(server)
+        with pytest.raises(OSError, match="inodes"):
+            connected.open("/d/one more", "xb")
+        connected.remove(made[0])
+        with connected.open("/d/one more", "xb") as file:
+            file.write(b"now")
+        with pytest.raises(OSError, match="inodes"):
+            connected.open("/d/and another", "xb")

@@ -2,22 +2,17 @@
 
 use pyo3::prelude::*;
 use ramlace_wire::namespace::{DirectoryEntry, InodeInfo};
-use ramlace_wire::{FileKind, LayoutHints};
-
-/// Bits of `st_mode` that tell what an inode is: S_IFREG, S_IFDIR, S_IFLNK.
-fn type_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::File => 0o100_000,
-        FileKind::Directory => 0o040_000,
-        FileKind::Symlink => 0o120_000,
-    }
-}
+use ramlace_wire::{DeviceNumbers, FileKind, LayoutHints};
 
 fn kind_name(kind: FileKind) -> &'static str {
     match kind {
         FileKind::File => "file",
         FileKind::Directory => "directory",
         FileKind::Symlink => "symlink",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
     }
 }
 
@@ -30,6 +25,7 @@ pub(crate) struct Stat {
     st_uid: u32,
     st_gid: u32,
     st_size: u64,
+    st_rdev: u64,
     st_atime_ns: i64,
     st_mtime_ns: i64,
     st_ctime_ns: i64,
@@ -42,12 +38,13 @@ impl Stat {
     pub(crate) fn new(info: &InodeInfo) -> Stat {
         let attributes = &info.attributes;
         Stat {
-            st_mode: type_bits(attributes.kind) | u32::from(attributes.mode),
+            st_mode: attributes.kind.type_bits() | u32::from(attributes.mode),
             st_ino: attributes.inode.0,
             st_nlink: attributes.links,
             st_uid: attributes.uid,
             st_gid: attributes.gid,
             st_size: attributes.size,
+            st_rdev: device_number(attributes.device),
             st_atime_ns: attributes.accessed.nanos,
             st_mtime_ns: attributes.modified.nanos,
             st_ctime_ns: attributes.changed.nanos,
@@ -56,6 +53,13 @@ impl Stat {
             generation: attributes.generation.0,
         }
     }
+}
+
+/// The numbers as `os.makedev` joins them.
+fn device_number(device: u32) -> u64 {
+    let DeviceNumbers { major, minor } = DeviceNumbers::of(device);
+    let (major, minor) = (u64::from(major), u64::from(minor));
+    minor & 0xff | (major & 0xfff) << 8 | (minor & !0xff) << 12
 }
 
 fn seconds(nanos: i64) -> f64 {
@@ -162,6 +166,7 @@ pub(crate) struct Capacity {
     used_bytes: u64,
     free_bytes: u64,
     inodes: u64,
+    inodes_max: u64,
     silent_servers: u32,
 }
 
@@ -172,6 +177,7 @@ impl Capacity {
             used_bytes: capacity.used_bytes,
             free_bytes: capacity.free_bytes,
             inodes: capacity.inodes,
+            inodes_max: capacity.inodes_max,
             silent_servers: capacity.silent_servers,
         }
     }

@@ -103,6 +103,8 @@ pub const SESSION_EXPIRY_MILLIS: u64 = 10_000;
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Lanes below this size take exact pages; above it, whole huge pages.
 pub const EXACT_PAGES_BYTES_MAX: u64 = 1 << 20;
+/// A server may be home to one inode for so many bytes of its store, unless it is told otherwise.
+pub const STORE_BYTES_PER_INODE: u64 = 1 << 10;
 /// Smallest store of a server.
 pub const STORE_BYTES_MIN: u64 = 16 << 20;
 /// Memory that lanes leave free in a store, so that a full pool can still log its deletes: this part of it.

@@ -273,9 +273,13 @@ struct ramlace_statfs {
      */
     uint32_t name_bytes_max;
     /**
+     * Inodes that there may be.
+     */
+    uint64_t inodes_max;
+    /**
      * 0; room for what comes.
      */
-    uint64_t reserved[4];
+    uint64_t reserved[3];
 };
 
 /**
@@ -385,9 +389,17 @@ struct ramlace_stat {
      */
     struct ramlace_time created;
     /**
+     * Major number of a device; 0 for others.
+     */
+    uint32_t device_major;
+    /**
+     * Minor number of a device; 0 for others.
+     */
+    uint32_t device_minor;
+    /**
      * 0; room for what comes.
      */
-    uint64_t reserved[4];
+    uint64_t reserved[3];
 };
 
 /**
@@ -399,7 +411,7 @@ struct ramlace_entry {
      */
     uint64_t inode;
     /**
-     * What that is: S_IFREG, S_IFDIR or S_IFLNK of <sys/stat.h>.
+     * What that is: S_IFREG, S_IFDIR, S_IFLNK, S_IFIFO, S_IFSOCK, S_IFCHR or S_IFBLK of <sys/stat.h>.
      */
     uint32_t type_bits;
     /**

@@ -8,7 +8,7 @@ use std::ffi::c_char;
 use ramlace_base::Timestamp;
 use ramlace_client::Capacity;
 use ramlace_wire::namespace::{DirectoryEntry, InodeInfo};
-use ramlace_wire::{FileKind, Layout, LayoutHints};
+use ramlace_wire::{DeviceNumbers, FileKind, Layout, LayoutHints};
 
 /// A connected pool. Any number of threads may use one at once.
 pub struct ramlace_pool {
@@ -107,8 +107,12 @@ pub struct ramlace_stat {
     pub changed: ramlace_time,
     /// Creation.
     pub created: ramlace_time,
+    /// Major number of a device; 0 for others.
+    pub device_major: u32,
+    /// Minor number of a device; 0 for others.
+    pub device_minor: u32,
     /// 0; room for what comes.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// Where the bytes of a file lie, or of the files that are made in a directory.
@@ -143,8 +147,10 @@ pub struct ramlace_statfs {
     pub silent_servers: u32,
     /// Bytes of the longest name.
     pub name_bytes_max: u32,
+    /// Inodes that there may be.
+    pub inodes_max: u64,
     /// 0; room for what comes.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// An entry of a directory.
@@ -153,7 +159,7 @@ pub struct ramlace_statfs {
 pub struct ramlace_entry {
     /// Number of the inode it leads to.
     pub inode: u64,
-    /// What that is: S_IFREG, S_IFDIR or S_IFLNK of <sys/stat.h>.
+    /// What that is: S_IFREG, S_IFDIR, S_IFLNK, S_IFIFO, S_IFSOCK, S_IFCHR or S_IFBLK of <sys/stat.h>.
     pub type_bits: u32,
     /// Bytes of the name, 1 to 255, without its NUL.
     pub name_length: u32,
@@ -161,14 +167,6 @@ pub struct ramlace_entry {
     pub name: [c_char; 256],
     /// 0; room for what comes.
     pub reserved: [u64; 2],
-}
-
-fn type_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::File => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-    }
 }
 
 impl From<Timestamp> for ramlace_time {
@@ -181,13 +179,14 @@ impl From<&InodeInfo> for ramlace_stat {
     fn from(info: &InodeInfo) -> ramlace_stat {
         let attributes = &info.attributes;
         let layout = ramlace_layout::from(info);
+        let device = DeviceNumbers::of(attributes.device);
         ramlace_stat {
             size: attributes.size,
             inode: attributes.inode.0,
             blocks: if attributes.kind == FileKind::File { attributes.size.div_ceil(512) } else { 0 },
             stripe_unit: layout.stripe_unit,
             generation: attributes.generation.0,
-            mode: type_bits(attributes.kind) | u32::from(attributes.mode),
+            mode: attributes.kind.type_bits() | u32::from(attributes.mode),
             links: attributes.links,
             uid: attributes.uid,
             gid: attributes.gid,
@@ -197,7 +196,9 @@ impl From<&InodeInfo> for ramlace_stat {
             modified: attributes.modified.into(),
             changed: attributes.changed.into(),
             created: attributes.created.into(),
-            reserved: [0; 4],
+            device_major: device.major,
+            device_minor: device.minor,
+            reserved: [0; 3],
         }
     }
 }
@@ -231,9 +232,10 @@ impl From<Capacity> for ramlace_statfs {
             used_bytes: capacity.used_bytes,
             free_bytes: capacity.free_bytes,
             inodes: capacity.inodes,
+            inodes_max: capacity.inodes_max,
             silent_servers: capacity.silent_servers,
             name_bytes_max: ramlace_base::limits::NAME_BYTES_MAX as u32,
-            reserved: [0; 4],
+            reserved: [0; 3],
         }
     }
 }
@@ -247,7 +249,7 @@ impl From<&DirectoryEntry> for ramlace_entry {
         }
         ramlace_entry {
             inode: entry.inode.0,
-            type_bits: type_bits(entry.kind),
+            type_bits: entry.kind.type_bits(),
             name_length: bytes.len() as u32,
             name,
             reserved: [0; 2],

@@ -82,6 +82,8 @@ pub struct Prepare {
     pub advertise: String,
     /// Bytes of all of them together; `None`: half of what is available.
     pub memory: Option<u64>,
+    /// Inodes that all servers of the pool may hold; `None`: as usual.
+    pub inodes: Option<u64>,
     /// Where the memory comes from.
     pub backing: String,
     /// Take the whole memory at once.

@@ -149,6 +149,7 @@ fn arguments(options: &ServeOptions) -> Vec<std::ffi::OsString> {
     add("--unix", &options.unix);
     add("--secret-file", &options.secret_file);
     add("--memory", &options.store_bytes.to_string());
+    add("--inodes", &options.inodes_max.to_string());
     add("--backing", &options.backing);
     if let Some(coordinator) = &options.coordinator {
         add("--coordinator", coordinator);
@@ -204,6 +205,7 @@ mod tests {
             unix: "/x/u".into(),
             secret_file: "/x/s".into(),
             store_bytes: 123 << 20,
+            inodes_max: 4567,
             backing: "shared-memory".into(),
             reserve: false,
         };

@@ -1,7 +1,7 @@
 //! Bytes, modes, times and tables as people read them.
 
 use ramlace_base::Timestamp;
-use ramlace_wire::FileKind;
+use ramlace_wire::{DeviceNumbers, FileKind};
 use serde_json::{Value, json};
 
 /// A name or a path: as it is when it is plain text, else with its strange bytes escaped.
@@ -25,13 +25,23 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `file`, `directory` or `symlink`.
+/// `file`, `directory`, `symlink`, `fifo`, `socket`, `character device` or `block device`.
 pub fn kind_name(kind: FileKind) -> &'static str {
     match kind {
         FileKind::File => "file",
         FileKind::Directory => "directory",
         FileKind::Symlink => "symlink",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
     }
+}
+
+/// A device's numbers as `ls` writes them: `major, minor`.
+pub fn device_text(device: u32) -> String {
+    let DeviceNumbers { major, minor } = DeviceNumbers::of(device);
+    format!("{major}, {minor}")
 }
 
 /// Kind and permissions as `ls` writes them: `-rw-r--r--`.
@@ -40,6 +50,10 @@ pub fn mode_text(kind: FileKind, mode: u16) -> String {
         FileKind::File => "-",
         FileKind::Directory => "d",
         FileKind::Symlink => "l",
+        FileKind::Fifo => "p",
+        FileKind::Socket => "s",
+        FileKind::CharDevice => "c",
+        FileKind::BlockDevice => "b",
     });
     // For user, group and others: the bit that changes the meaning of x, and its letter.
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
@@ -138,6 +152,10 @@ mod tests {
             (FileKind::File, 0o4755, "-rwsr-xr-x"),
             (FileKind::File, 0o6640, "-rwSr-S---"),
             (FileKind::Symlink, 0o777, "lrwxrwxrwx"),
+            (FileKind::Fifo, 0o644, "prw-r--r--"),
+            (FileKind::Socket, 0o755, "srwxr-xr-x"),
+            (FileKind::CharDevice, 0o666, "crw-rw-rw-"),
+            (FileKind::BlockDevice, 0o660, "brw-rw----"),
         ] {
             assert_eq!(mode_text(kind, mode), text);
         }

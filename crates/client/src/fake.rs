@@ -648,6 +648,7 @@ fn new_inode(inode: InodeId, kind: FileKind) -> Inode {
         gid: 0,
         links: 1,
         size: 0,
+        device: 0,
         generation: Generation::FIRST,
         accessed: now,
         modified: now,

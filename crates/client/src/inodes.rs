@@ -385,6 +385,10 @@ fn check_file(info: &InodeInfo) -> Result<()> {
         FileKind::File => Ok(()),
         FileKind::Directory => Err(Error::new(ErrorKind::IsDirectory, "it is a directory")),
         FileKind::Symlink => Err(Error::new(ErrorKind::Loop, "it is a symbolic link")),
+        kind => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("it is {}, which has no bytes in the pool; open it through a mount", kind.described()),
+        )),
     }
 }
 

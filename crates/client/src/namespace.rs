@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, limits};
-use ramlace_wire::namespace::{DirectoryEntry, Found, InodeInfo, RenameMode, SetAttributes};
+use ramlace_wire::namespace::{DirectoryEntry, Found, InodeInfo, MakeNode, RenameMode, SetAttributes};
 use ramlace_wire::{Attributes, FileKind, LayoutHints};
 
 use crate::locator::ShownPath;
@@ -163,6 +163,21 @@ impl Pool {
         let path = path.as_ref();
         let (parent, name) = self.new_entry(path)?;
         self.raw().symlink(parent, &name, target.as_ref()).map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// Creates a named pipe, a socket's address or a device (which takes the super-user); `mode` counts
+    /// as it is, `device` is what [`ramlace_wire::DeviceNumbers`] encodes, and 0 for others.
+    pub fn make_node(
+        &self,
+        path: impl AsRef<[u8]>,
+        kind: FileKind,
+        mode: u16,
+        device: u32,
+    ) -> Result<Attributes> {
+        let path = path.as_ref();
+        let (parent, name) = self.new_entry(path)?;
+        let request = MakeNode { parent, name, kind, mode, device };
+        self.raw().make_node(&request).map_err(|error| error.context(ShownPath(path)))
     }
 
     /// The target of a symbolic link.

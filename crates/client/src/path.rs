@@ -111,7 +111,9 @@ impl<T: Tree> Walk<'_, T> {
                     self.follow(found.expect("it has a kind").inode)?;
                 }
                 _ if is_last => {
-                    if self.slash && kind == Some(FileKind::File) {
+                    if self.slash
+                        && kind.is_some_and(|kind| !matches!(kind, FileKind::Directory | FileKind::Symlink))
+                    {
                         return Err(not_directory(&name));
                     }
                     return Ok(Place::Entry { parent: self.here(), name, found, slash: self.slash });
@@ -144,7 +146,7 @@ impl<T: Tree> Walk<'_, T> {
             match found.kind {
                 FileKind::Directory => self.above.push(found.inode),
                 FileKind::Symlink => self.follow(found.inode)?,
-                FileKind::File => return Err(not_directory(&name)),
+                _ => return Err(not_directory(&name)),
             }
         }
         Ok(())

@@ -45,6 +45,8 @@ pub struct Capacity {
     pub free_bytes: u64,
     /// Inodes.
     pub inodes: u64,
+    /// Inodes that there may be.
+    pub inodes_max: u64,
     /// Servers that did not answer; their bytes are not in these sums.
     pub silent_servers: u32,
 }
@@ -144,6 +146,7 @@ impl Pool {
                     sum.used_bytes += status.used_bytes;
                     sum.free_bytes += status.store_bytes.saturating_sub(status.used_bytes);
                     sum.inodes += status.inodes;
+                    sum.inodes_max = sum.inodes_max.saturating_add(status.inodes_max);
                 }
                 Err(_) => sum.silent_servers += 1,
             }

@@ -2,7 +2,7 @@
 
 use ramlace_base::{InodeId, Name, Result};
 use ramlace_wire::namespace::{
-    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Link, Lookup, MakeDirectory, Opened,
+    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Link, Lookup, MakeDirectory, MakeNode, Opened,
     ReadDirectory, ReadLink, RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout, Symlink,
     Truncate, Unlink,
 };
@@ -76,6 +76,12 @@ impl Raw<'_> {
         let session = self.pool.session()?;
         let request = Symlink { parent, name: name.clone(), target: target.to_vec() };
         session.change(parent.slot(), &request, session.deadline())
+    }
+
+    /// Creates a named pipe, a socket's address or a device.
+    pub fn make_node(self, request: &MakeNode) -> Result<Attributes> {
+        let session = self.pool.session()?;
+        session.change(request.parent.slot(), request, session.deadline())
     }
 
     /// The target of a symbolic link.

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ramlace_base::{InodeId, Timestamp};
 use ramlace_fuse::{Attributes as KernelAttributes, Entry, SetTime};
-use ramlace_wire::{Attributes, FileKind};
+use ramlace_wire::Attributes;
 
 /// How long the kernel may go by attributes it has just got: long enough for the checks of
 /// rights on the way along a path (the kernel rounds up to a tick), too short for anything else.
@@ -16,15 +16,6 @@ pub(crate) const ENTRY_VALID: Duration = Duration::ZERO;
 /// What programs should read and write at once, as `st_blksize` says: a staged, atomic piece.
 const BLOCK_BYTES: u32 = ramlace_base::limits::STAGED_BYTES_MAX as u32;
 
-/// The kernel's file type bits of a kind.
-pub(crate) fn type_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::File => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-    }
-}
-
 /// The attributes as the kernel wants them. Holes are not known here: every byte counts as a block.
 pub(crate) fn kernel_attributes(attributes: &Attributes) -> KernelAttributes {
     let moment = |time: Timestamp| (time.seconds(), time.subsecond_nanos());
@@ -35,11 +26,11 @@ pub(crate) fn kernel_attributes(attributes: &Attributes) -> KernelAttributes {
         accessed: moment(attributes.accessed),
         modified: moment(attributes.modified),
         changed: moment(attributes.changed),
-        mode: type_bits(attributes.kind) | u32::from(attributes.mode),
+        mode: attributes.kind.type_bits() | u32::from(attributes.mode),
         links: attributes.links,
         uid: attributes.uid,
         gid: attributes.gid,
-        rdev: 0,
+        rdev: attributes.device,
         block_size: BLOCK_BYTES,
     }
 }

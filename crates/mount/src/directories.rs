@@ -6,7 +6,7 @@ use ramlace_fuse::DirectoryBuffer;
 use ramlace_wire::FileKind;
 use ramlace_wire::namespace::DirectoryEntry;
 
-use crate::attributes::{entry, type_bits};
+use crate::attributes::entry;
 use crate::filesystem::PoolFileSystem;
 
 /// Places behind `.` and `..`; cookies of entries are larger, for the hash in them is never 0.
@@ -72,8 +72,8 @@ fn add(
     plus: bool,
 ) -> bool {
     if plus {
-        buffer.push_plus(name, inode.0, type_bits(kind), place, known)
+        buffer.push_plus(name, inode.0, kind.type_bits(), place, known)
     } else {
-        buffer.push(name, inode.0, type_bits(kind), place)
+        buffer.push(name, inode.0, kind.type_bits(), place)
     }
 }

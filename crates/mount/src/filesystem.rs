@@ -47,8 +47,9 @@ impl PoolFileSystem {
             Operation::Symlink { name, target } => {
                 answer(reply, self.symlink(parent, name, target), |reply, entry| reply.entry(&entry));
             }
-            Operation::MakeNode { name, mode, .. } => {
-                answer(reply, self.make_node(parent, name, mode), |reply, entry| reply.entry(&entry));
+            Operation::MakeNode { name, mode, device, .. } => {
+                let made = self.make_node(parent, name, mode, device);
+                answer(reply, made, |reply, entry| reply.entry(&entry));
             }
             Operation::MakeDirectory { name, mode, .. } => {
                 answer(reply, self.make_directory(parent, name, mode), |reply, entry| reply.entry(&entry));

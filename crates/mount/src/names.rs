@@ -3,8 +3,8 @@
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
 use ramlace_client::{RenameMode, Rights};
 use ramlace_fuse::Entry;
-use ramlace_wire::namespace::Create;
-use ramlace_wire::{Attributes, FileAttributes, LayoutHints};
+use ramlace_wire::namespace::{Create, MakeNode};
+use ramlace_wire::{Attributes, FileAttributes, FileKind, LayoutHints};
 
 use crate::attributes::entry;
 use crate::filesystem::PoolFileSystem;
@@ -50,10 +50,19 @@ impl PoolFileSystem {
         Ok(entry(&self.raw().make_directory(parent, &name_of(name)?, permissions(mode))?))
     }
 
-    /// `mknod`: regular files alone; a pool has no pipes, sockets and devices.
-    pub(crate) fn make_node(&self, parent: InodeId, name: &[u8], mode: u32) -> Result<Entry> {
-        if mode & libc::S_IFMT != libc::S_IFREG && mode & libc::S_IFMT != 0 {
-            return Err(Error::new(ErrorKind::NotPermitted, "a pool holds files, directories and links"));
+    /// `mknod`, `mkfifo`, and `bind` of a Unix socket.
+    pub(crate) fn make_node(&self, parent: InodeId, name: &[u8], mode: u32, device: u32) -> Result<Entry> {
+        let kind = match mode & libc::S_IFMT {
+            0 => Some(FileKind::File),
+            _ => FileKind::from_type_bits(mode),
+        };
+        if let Some(kind) = kind.filter(|kind| kind.is_special()) {
+            let device = if kind.is_device() { device } else { 0 };
+            let request = MakeNode { parent, name: name_of(name)?, kind, mode: permissions(mode), device };
+            return Ok(entry(&self.raw().make_node(&request)?));
+        }
+        if kind != Some(FileKind::File) {
+            return Err(Error::new(ErrorKind::Invalid, "a kind of node that nobody knows"));
         }
         let rights = Rights { read: false, write: false };
         let (file, opened) = self.raw().create(&self.create_request(parent, name, mode, rights, true)?)?;

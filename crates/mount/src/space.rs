@@ -36,15 +36,14 @@ impl Space {
     }
 }
 
-/// A file takes a page of the store at the least, so there cannot be more new files than free pages.
 fn kernel_space(capacity: &Capacity) -> StatFs {
     let free = capacity.free_bytes / BLOCK_BYTES;
     StatFs {
         blocks: capacity.total_bytes / BLOCK_BYTES,
         blocks_free: free,
         blocks_available: free,
-        files: capacity.inodes + free,
-        files_free: free,
+        files: capacity.inodes_max,
+        files_free: capacity.inodes_max.saturating_sub(capacity.inodes),
         block_size: BLOCK_BYTES as u32,
         name_bytes_max: limits::NAME_BYTES_MAX as u32,
     }

@@ -22,6 +22,15 @@ pub struct Command {
     pub op: Op,
 }
 
+/// Whether a command may make an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Room {
+    /// It may.
+    ForInodes,
+    /// The server holds as many as it may.
+    None,
+}
+
 /// Who wants something.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Origin {
@@ -92,6 +101,8 @@ pub enum Op {
     Rename(Box<wire::Rename>),
     /// By a client, at the new entry's directory's slot.
     Link(wire::Link),
+    /// By a client, at the parent's slot.
+    MakeNode(wire::MakeNode),
     /// By a peer.
     Prepare(Box<peer::Prepare>),
     /// By a peer.
@@ -217,7 +228,7 @@ impl ErrandAnswer {
 pub enum Reply {
     /// To `Create` and `Open`.
     Opened(Box<wire::Opened>),
-    /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeDirectory` and `Link`.
+    /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeNode`, `MakeDirectory` and `Link`.
     Attributes(Box<Attributes>),
     /// To `WriteInline`.
     WroteInline(inline::InlineWritten),

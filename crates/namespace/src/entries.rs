@@ -1,13 +1,14 @@
-//! Operations on entries whose inodes live beside them: create, symlink.
+//! Operations on entries whose inodes live beside them: create, symlink, mknod.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Timestamp, limits};
-use ramlace_wire::namespace::{Create, Open, Opened, Symlink};
+use ramlace_wire::namespace::{Create, MakeNode, Open, Opened, Symlink};
 use ramlace_wire::{Credentials, FileAttributes, FileKind, Layout, Owner};
 
 use crate::command::Reply;
 use crate::directory::{Directory, Entry};
 use crate::file::File;
-use crate::inode::{Body, Inode, MODE_MAX, SET_GID, right};
+use crate::handles::no_bytes;
+use crate::inode::{Body, Inode, MODE_MAX, SET_GID, Special, right};
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {
@@ -44,11 +45,12 @@ impl SlotState {
                 ErrorKind::Loop,
                 format!("'{name}' is a symbolic link; create the file that it points to"),
             )),
-            FileKind::File if inode.slot() != self.slot => Err(Error::new(
+            kind if kind.is_special() => Err(no_bytes(kind, inode)),
+            _ if inode.slot() != self.slot => Err(Error::new(
                 ErrorKind::Exists,
                 format!("'{name}' exists already and lives in {}; open it there", inode.slot()),
             )),
-            FileKind::File => self.open(caller, Open { inode, read: request.read, write: request.write }),
+            _ => self.open(caller, Open { inode, read: request.read, write: request.write }),
         }
     }
 
@@ -61,6 +63,24 @@ impl SlotState {
         }
         let body = Body::Symlink(request.target.clone().into_boxed_slice());
         let inode = self.add_entry(caller, request.parent, &request.name, 0o777, body)?;
+        Ok(Some(Reply::Attributes(Box::new(self.inode(inode)?.attributes(inode)))))
+    }
+
+    pub(crate) fn make_node(&mut self, caller: Caller, request: &MakeNode) -> Step {
+        check_mode(request.mode)?;
+        check_special(request)?;
+        self.check_new_entry(request.parent, &request.name, caller.who)?;
+        if request.kind.is_device() && caller.who.uid != 0 {
+            return Err(Error::new(
+                ErrorKind::NotPermitted,
+                format!(
+                    "user {} may not make '{}': only the super-user makes devices",
+                    caller.who.uid, request.name
+                ),
+            ));
+        }
+        let body = Body::Special(Special { kind: request.kind, device: request.device });
+        let inode = self.add_entry(caller, request.parent, &request.name, request.mode, body)?;
         Ok(Some(Reply::Attributes(Box::new(self.inode(inode)?.attributes(inode)))))
     }
 
@@ -175,6 +195,20 @@ fn check_target(target: &[u8]) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+fn check_special(request: &MakeNode) -> Result<()> {
+    if !request.kind.is_special() {
+        let text =
+            format!("'{}' shall be {}, which is made otherwise", request.name, request.kind.described());
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    if !request.kind.is_device() && request.device != 0 {
+        let text =
+            format!("'{}' shall be {}, which has no device number", request.name, request.kind.described());
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    Ok(())
 }
 
 fn check_named(named: &FileAttributes) -> Result<()> {

@@ -1,10 +1,10 @@
 //! References to inodes: open, close, the end of a session, and the end of an inode.
 
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, SessionId, Timestamp, limits};
-use ramlace_wire::Layout;
 use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::namespace::{Close, Open};
 use ramlace_wire::peer::{DropLane, TrimLane};
+use ramlace_wire::{FileKind, Layout};
 
 use crate::command::{Effect, Errand, Reply};
 use crate::inode::{Body, right};
@@ -24,6 +24,7 @@ impl SlotState {
                 }
                 directory.check_settled(request.inode)?;
             }
+            Body::Special(_) => return Err(no_bytes(inode.kind(), request.inode)),
             Body::Symlink(_) => {
                 return Err(Error::new(
                     ErrorKind::Loop,
@@ -143,6 +144,17 @@ impl SlotState {
             self.release(inode, effects);
         }
     }
+}
+
+/// A kernel opens pipes and devices itself, through a mount.
+pub(crate) fn no_bytes(kind: FileKind, inode: InodeId) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "inode {inode} is {}, which has no bytes in the pool; open it through a mount",
+            kind.described()
+        ),
+    )
 }
 
 /// Whether a lane may have taken memory beyond its end: it takes exact pages while it is small,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::directory::Directory;
 use crate::file::File;
 
-/// A file, a directory or a symbolic link.
+/// A file, a directory, a symbolic link, a pipe, a socket or a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Inode {
     pub mode: u16,
@@ -33,6 +33,14 @@ pub(crate) enum Body {
     File(File),
     Directory(Box<Directory>),
     Symlink(Box<[u8]>),
+    Special(Special),
+}
+
+/// A pipe, a socket or a device: a name that means something to kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Special {
+    pub kind: FileKind,
+    pub device: u32,
 }
 
 /// What an access is for: bits of a mode.
@@ -70,6 +78,7 @@ impl Inode {
             Body::File(_) => FileKind::File,
             Body::Directory(_) => FileKind::Directory,
             Body::Symlink(_) => FileKind::Symlink,
+            Body::Special(special) => special.kind,
         }
     }
 
@@ -78,7 +87,9 @@ impl Inode {
             Body::File(file) => (file.size, file.generation),
             Body::Directory(directory) => (directory.entries.len(), Generation::FIRST),
             Body::Symlink(target) => (target.len() as u64, Generation::FIRST),
+            Body::Special(_) => (0, Generation::FIRST),
         };
+        let device = if let Body::Special(special) = &self.body { special.device } else { 0 };
         Attributes {
             inode,
             kind: self.kind(),
@@ -87,6 +98,7 @@ impl Inode {
             gid: self.gid,
             links: self.links,
             size,
+            device,
             generation,
             accessed: self.accessed,
             modified: self.modified,
@@ -110,7 +122,7 @@ impl Inode {
                 info.named = file.named.as_deref().cloned().unwrap_or_default();
             }
             Body::Directory(directory) => info.hints = directory.hints,
-            Body::Symlink(_) => {}
+            Body::Symlink(_) | Body::Special(_) => {}
         }
         info
     }
@@ -128,9 +140,10 @@ impl Inode {
             Body::Directory(_) => {
                 Err(Error::new(ErrorKind::IsDirectory, format!("inode {inode} is a directory, not a file")))
             }
-            Body::Symlink(_) => {
-                Err(Error::new(ErrorKind::Invalid, format!("inode {inode} is a symbolic link, not a file")))
-            }
+            Body::Symlink(_) | Body::Special(_) => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("inode {inode} is {}, not a file", self.kind().described()),
+            )),
         }
     }
 

@@ -44,5 +44,5 @@ mod session;
 mod sizes;
 mod state;
 
-pub use command::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply};
+pub use command::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, Room};
 pub use state::SlotState;

@@ -7,7 +7,7 @@ use ramlace_wire::peer::Token;
 use ramlace_wire::{Credentials, ErrorBody, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
-use crate::command::{Command, Effect, Errand, ErrandId, Op, Origin, Reply};
+use crate::command::{Command, Effect, Errand, ErrandId, Op, Origin, Reply, Room};
 use crate::directory::{Directory, Phase};
 use crate::hash::NameHash;
 use crate::inode::{Body, Inode};
@@ -47,6 +47,9 @@ pub struct SlotState {
     /// In slot 0: who moves a directory to another at this moment.
     pub(crate) moves: Option<Slot>,
     pub(crate) outbox: Outbox,
+    /// The command at hand may make no inode.
+    #[serde(skip)]
+    pub(crate) full: bool,
 }
 
 /// Who asks for a change, and when.
@@ -82,6 +85,7 @@ impl SlotState {
             coordinators: BTreeMap::new(),
             moves: None,
             outbox: Outbox::default(),
+            full: false,
         }
     }
 
@@ -107,6 +111,19 @@ impl SlotState {
     /// Panics when the command belongs to another slot, or its origin does not fit its operation:
     /// those are bugs of the caller.
     pub fn apply(&mut self, command: &Command) -> Vec<Effect> {
+        self.apply_within(command, Room::ForInodes)
+    }
+
+    /// The same, for a server that may have no room for another inode: then what would make one is
+    /// refused with `NoSpace`. The room belongs to the command, and is logged with it.
+    pub fn apply_within(&mut self, command: &Command, room: Room) -> Vec<Effect> {
+        self.full = room == Room::None;
+        let effects = self.step(command);
+        self.full = false;
+        effects
+    }
+
+    fn step(&mut self, command: &Command) -> Vec<Effect> {
         let mut effects = Vec::new();
         let now = command.now;
         match (&command.origin, &command.op) {
@@ -156,6 +173,7 @@ impl SlotState {
             Op::SetAttributes(request) => self.set_attributes(caller, *request),
             Op::Truncate(request) => self.truncate(caller, *request, effects),
             Op::Symlink(request) => self.symlink(caller, request),
+            Op::MakeNode(request) => self.make_node(caller, request),
             Op::MakeDirectory { request, home } => self.make_directory(caller, request, *home, effects),
             Op::RemoveDirectory(request) => self.remove_directory(caller, request, effects),
             Op::Unlink(request) => self.unlink(caller, request, effects),
@@ -258,6 +276,12 @@ impl SlotState {
 
     /// A number for a new inode.
     pub(crate) fn allocate(&mut self) -> Result<InodeId> {
+        if self.full {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                "the server holds as many files and directories as it may; see `ramlace df` and `up --inodes`",
+            ));
+        }
         if self.next_counter > InodeId::COUNTER_MAX {
             return Err(Error::new(
                 ErrorKind::NoSpace,

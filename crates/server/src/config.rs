@@ -33,6 +33,8 @@ pub struct ServeOptions {
     pub secret_file: PathBuf,
     /// Bytes of memory to lend.
     pub store_bytes: u64,
+    /// Files, directories and links that it may be home to.
+    pub inodes_max: u64,
     /// `auto`, `private-tmpfs` or `shared-memory`.
     pub backing: String,
     /// Take the whole memory from the machine in the background.
@@ -66,6 +68,9 @@ impl ServeOptions {
                 units::format_bytes(limits::STORE_BYTES_MIN),
                 units::format_bytes(self.store_bytes)
             ));
+        }
+        if self.inodes_max == 0 {
+            return refuse("a server that may hold no file or directory is of no use".into());
         }
         if self.coordinator.is_none() && self.server != 0 {
             return refuse(format!(

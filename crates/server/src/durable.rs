@@ -33,6 +33,8 @@ pub struct Durable {
     pub sessions: Sessions,
     /// The slots whose primary this server is, once something happened in them.
     pub slots: BTreeMap<Slot, SlotState>,
+    /// Inodes in all of them.
+    pub inodes: u64,
     /// What is known of lanes.
     pub lanes: Lanes,
     /// Chunk writes that are done.
@@ -53,6 +55,7 @@ impl Durable {
         let mut durable = Durable {
             sessions: Sessions::default(),
             slots: BTreeMap::new(),
+            inodes: 0,
             lanes: Lanes::default(),
             writes: WritesDone::default(),
             inline_bytes: 0,
@@ -256,20 +259,28 @@ impl Durable {
                 if birth.slot == ramlace_base::InodeId::ROOT.slot() {
                     state.install_root(birth.owner, birth.now);
                 }
-                self.slots.insert(birth.slot, state);
+                self.put_slot(state);
             }
-            Record::Command { slot, command } => {
+            Record::Command { slot, command, room } => {
                 let state = self.slots.get_mut(&slot).expect("a slot is born before its first command");
-                let before = state.inline_bytes();
-                effects.extend(state.apply(&command).into_iter().map(|effect| (slot, effect)));
-                self.inline_bytes = self.inline_bytes + state.inline_bytes() - before;
+                let (before, bytes) = (state.inode_count(), state.inline_bytes());
+                let wanted = state.apply_within(&command, room);
+                self.inodes = self.inodes - before + state.inode_count();
+                self.inline_bytes = self.inline_bytes - bytes + state.inline_bytes();
+                effects.extend(wanted.into_iter().map(|effect| (slot, effect)));
             }
             Record::Lane { lane, record } => self.lanes.set(lane, record),
             Record::ChunkWritten { slot, session, sequence } => self.writes.insert(slot, session, sequence),
-            Record::Slot(state) => {
-                self.inline_bytes += state.inline_bytes();
-                self.slots.insert(state.slot(), state.into_owned());
-            }
+            Record::Slot(state) => self.put_slot(state.into_owned()),
+        }
+    }
+
+    fn put_slot(&mut self, state: SlotState) {
+        self.inodes += state.inode_count();
+        self.inline_bytes += state.inline_bytes();
+        if let Some(before) = self.slots.insert(state.slot(), state) {
+            self.inodes -= before.inode_count();
+            self.inline_bytes -= before.inline_bytes();
         }
     }
 
@@ -279,9 +290,10 @@ impl Durable {
         let command = Command { now, origin: Origin::Server, op: Op::EndSession { session } };
         for (slot, state) in &mut self.slots {
             // An unlinked file that was open takes its bytes along.
-            let before = state.inline_bytes();
+            let (before, bytes) = (state.inode_count(), state.inline_bytes());
             effects.extend(state.apply(&command).into_iter().map(|effect| (*slot, effect)));
-            self.inline_bytes = self.inline_bytes + state.inline_bytes() - before;
+            self.inodes = self.inodes - before + state.inode_count();
+            self.inline_bytes = self.inline_bytes - bytes + state.inline_bytes();
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, Sequence};
+use ramlace_namespace::Room;
 use ramlace_wire::namespace::{Create, Extend, MakeDirectory, Truncate, Unlink};
 use ramlace_wire::{Credentials, Layout};
 
@@ -69,7 +70,11 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
                 who: WHO,
             };
             let command = Command { now, origin, op: random_op(dice, slot) };
-            Record::Command { slot, command: Box::new(command) }
+            Record::Command {
+                slot,
+                command: Box::new(command),
+                room: if dice.roll(4) == 0 { Room::None } else { Room::ForInodes },
+            }
         }
     }
 }
@@ -274,7 +279,7 @@ fn a_record_that_cannot_be_applied_is_not_kept() {
         op: Op::EndSession { session: SessionId([1; 16]) },
     };
     // The slot was never born: a bug.
-    let bug = Record::Command { slot: Slot(3), command: Box::new(command) };
+    let bug = Record::Command { slot: Slot(3), command: Box::new(command), room: Room::ForInodes };
     let ended = catch_unwind(AssertUnwindSafe(|| durable.commit(&mut store, bug, now).map(drop)));
     assert!(ended.is_err());
     drop(durable);

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use ramlace_base::{Error, ErrorKind, LaneId, Result, Sequence, SessionId, Slot, Timestamp};
-use ramlace_namespace::{Command, SlotState};
+use ramlace_namespace::{Command, Room, SlotState};
 use ramlace_wire::Owner;
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +56,8 @@ pub enum Record<'state> {
         slot: Slot,
         /// The command.
         command: Box<Command>,
+        /// Whether it may make an inode.
+        room: Room,
     },
     /// What is known of a lane changed.
     Lane {

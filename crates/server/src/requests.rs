@@ -60,6 +60,7 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         Kind::Open => mutation!(Open, inode),
         Kind::Close => mutation!(Close, inode),
         Kind::Symlink => mutation!(Symlink, parent),
+        Kind::MakeNode => mutation!(MakeNode, parent),
         Kind::RemoveDirectory => mutation!(RemoveDirectory, parent),
         Kind::Unlink => mutation!(Unlink, parent),
         Kind::Extend => mutation!(Extend, inode),

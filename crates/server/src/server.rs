@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, SessionId, Slot};
 use ramlace_cluster::CoordinatorConfig;
-use ramlace_namespace::{Command, Effect, ErrandAnswer, Op, Origin, Query, Reply};
+use ramlace_namespace::{Command, Effect, ErrandAnswer, Op, Origin, Query, Reply, Room};
 use ramlace_store::Store;
 use ramlace_transport::nonblocking::Connection;
 use ramlace_transport::{Failure, Secret};
@@ -180,7 +180,9 @@ impl Server {
     /// whoever waits for its token.
     pub fn submit(self: &Rc<Self>, slot: Slot, command: Command) -> Result<Option<Result<ErrandAnswer>>> {
         self.ensure_slot(slot)?;
-        let effects = self.commit(Record::Command { slot, command: Box::new(command) })?;
+        let full = self.durable.borrow().inodes >= self.config.options.inodes_max;
+        let room = if full { Room::None } else { Room::ForInodes };
+        let effects = self.commit(Record::Command { slot, command: Box::new(command), room })?;
         Ok(effects.into_iter().find_map(|effect| match effect {
             Effect::PeerReply(outcome) => Some(outcome),
             _ => None,
@@ -318,7 +320,8 @@ impl Server {
             used_bytes: usage.used_bytes,
             meta_bytes: usage.meta_bytes,
             reserved_bytes: usage.reserved_bytes,
-            inodes: durable.slots.values().map(ramlace_namespace::SlotState::inode_count).sum(),
+            inodes: durable.inodes,
+            inodes_max: self.config.options.inodes_max,
             lanes: durable.lanes.len() as u64,
             sessions: durable.sessions.len() as u32,
             connections: self.counters.connections.get(),

@@ -97,6 +97,8 @@ kinds! {
     Rename = 0x0312,
     /// Make one more entry for a file.
     Link = 0x0313,
+    /// Create a named pipe, a socket's address or a device.
+    MakeNode = 0x0314,
     /// Bytes of a file that live with its inode.
     ReadInline = 0x031e,
     /// Change them.

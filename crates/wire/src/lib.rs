@@ -26,7 +26,8 @@ pub use credentials::{Credentials, Groups, Owner};
 pub use header::{FrameHeader, HEADER_BYTES, Header, MAGIC, flags};
 pub use kind::Kind;
 pub use types::{
-    Attributes, Chain, ClusterMap, FileAttributes, FileKind, HostId, Layout, LayoutHints, PoolId, ServerEntry,
+    Attributes, Chain, ClusterMap, DeviceNumbers, FileAttributes, FileKind, HostId, Layout, LayoutHints,
+    PoolId, ServerEntry,
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.

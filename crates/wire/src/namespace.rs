@@ -399,3 +399,23 @@ impl Request for Link {
     const KIND: Kind = Kind::Link;
     type Reply = Attributes;
 }
+
+/// Creates a named pipe, a socket's address or a device. Devices are the super-user's to make.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MakeNode {
+    /// The directory.
+    pub parent: InodeId,
+    /// The new entry.
+    pub name: Name,
+    /// What it shall be: one of the special kinds.
+    pub kind: FileKind,
+    /// Permission bits, after the caller's umask.
+    pub mode: u16,
+    /// A device's numbers; 0 for others.
+    pub device: u32,
+}
+
+impl Request for MakeNode {
+    const KIND: Kind = Kind::MakeNode;
+    type Reply = Attributes;
+}

@@ -98,6 +98,8 @@ pub struct ServerStatus {
     pub reserved_bytes: u64,
     /// Inodes it is home to.
     pub inodes: u64,
+    /// Inodes it may be home to.
+    pub inodes_max: u64,
     /// Lanes it holds.
     pub lanes: u64,
     /// Sessions open.

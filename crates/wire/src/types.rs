@@ -43,6 +43,97 @@ numbered! {
         Directory = 2,
         /// A symbolic link.
         Symlink = 3,
+        /// A named pipe; its bytes are the kernel's that opens it.
+        Fifo = 4,
+        /// The address of a Unix socket.
+        Socket = 5,
+        /// A character device.
+        CharDevice = 6,
+        /// A block device.
+        BlockDevice = 7,
+    }
+}
+
+impl FileKind {
+    /// Every kind.
+    pub const ALL: [FileKind; 7] = [
+        FileKind::File,
+        FileKind::Directory,
+        FileKind::Symlink,
+        FileKind::Fifo,
+        FileKind::Socket,
+        FileKind::CharDevice,
+        FileKind::BlockDevice,
+    ];
+
+    /// A pipe, a socket or a device: a name alone, which a kernel gives its meaning.
+    #[must_use]
+    pub fn is_special(self) -> bool {
+        self.is_device() || matches!(self, FileKind::Fifo | FileKind::Socket)
+    }
+
+    /// A character or block device.
+    #[must_use]
+    pub fn is_device(self) -> bool {
+        matches!(self, FileKind::CharDevice | FileKind::BlockDevice)
+    }
+
+    /// The kind as Linux writes it into `st_mode` (`S_IFREG` and so on).
+    #[must_use]
+    pub fn type_bits(self) -> u32 {
+        match self {
+            FileKind::File => 0o100_000,
+            FileKind::Directory => 0o040_000,
+            FileKind::Symlink => 0o120_000,
+            FileKind::Fifo => 0o010_000,
+            FileKind::Socket => 0o140_000,
+            FileKind::CharDevice => 0o020_000,
+            FileKind::BlockDevice => 0o060_000,
+        }
+    }
+
+    /// The kind whose bits these are, whatever the permissions beside them.
+    #[must_use]
+    pub fn from_type_bits(mode: u32) -> Option<FileKind> {
+        FileKind::ALL.into_iter().find(|kind| kind.type_bits() == mode & 0o170_000)
+    }
+
+    /// What it is, in a sentence.
+    #[must_use]
+    pub fn described(self) -> &'static str {
+        match self {
+            FileKind::File => "a file",
+            FileKind::Directory => "a directory",
+            FileKind::Symlink => "a symbolic link",
+            FileKind::Fifo => "a named pipe",
+            FileKind::Socket => "a socket",
+            FileKind::CharDevice => "a character device",
+            FileKind::BlockDevice => "a block device",
+        }
+    }
+}
+
+/// The numbers of a device, and the 32-bit form in which they travel: that of Linux, with the low
+/// eight minor bits, twelve major bits, and the other minor bits above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceNumbers {
+    /// Which driver; 12 bits.
+    pub major: u32,
+    /// Which of its devices; 20 bits.
+    pub minor: u32,
+}
+
+impl DeviceNumbers {
+    /// Reads the 32-bit form.
+    #[must_use]
+    pub fn of(device: u32) -> DeviceNumbers {
+        DeviceNumbers { major: device >> 8 & 0xfff, minor: device & 0xff | device >> 12 & 0xfff00 }
+    }
+
+    /// The 32-bit form. Bits that do not fit are lost.
+    #[must_use]
+    pub fn encoded(self) -> u32 {
+        self.minor & 0xff | (self.major & 0xfff) << 8 | (self.minor & 0xfff00) << 12
     }
 }
 
@@ -80,7 +171,7 @@ bytes_id!(
 pub struct Attributes {
     /// The inode.
     pub inode: InodeId,
-    /// File, directory or symbolic link.
+    /// File, directory, symbolic link, or one of the special kinds.
     pub kind: FileKind,
     /// Permission bits, 0o7777 at most.
     pub mode: u16,
@@ -92,6 +183,8 @@ pub struct Attributes {
     pub links: u32,
     /// Bytes of a file or of a link's target; entries of a directory.
     pub size: u64,
+    /// A device's numbers (see [`DeviceNumbers`]); 0 for others.
+    pub device: u32,
     /// Raised by every truncation.
     pub generation: Generation,
     /// Last read.

@@ -49,6 +49,7 @@ enum Body {
     File(Content),
     Directory(BTreeMap<Name, Node>),
     Symlink(Vec<u8>),
+    Special(FileKind),
 }
 
 /// What `stat` tells.
@@ -131,6 +132,7 @@ impl Model {
             Body::File(_) => {}
             Body::Directory(_) => return Err(fail(ErrorKind::IsDirectory, name)),
             Body::Symlink(_) => return Err(fail(ErrorKind::Loop, name)),
+            Body::Special(_) => return Err(fail(ErrorKind::Unsupported, name)),
         }
         self.thing_mut(node)?.opens += 1;
         Ok((node, made))
@@ -143,6 +145,14 @@ impl Model {
             length if length > limits::SYMLINK_BYTES_MAX => Err(fail(ErrorKind::NameTooLong, name)),
             _ if target.contains(&0) => Err(fail(ErrorKind::Invalid, name)),
             _ => self.add(parent, name, 0o777, 1, Body::Symlink(target.to_vec())),
+        }
+    }
+
+    /// Makes a pipe, a socket or a device.
+    pub fn make_node(&mut self, parent: Node, name: &Name, kind: FileKind, mode: u16) -> Result<Node> {
+        match kind.is_special() {
+            true => self.add(parent, name, mode, 1, Body::Special(kind)),
+            false => Err(fail(ErrorKind::Invalid, name)),
         }
     }
 
@@ -233,6 +243,7 @@ impl Model {
             Body::File(content) => content.size(),
             Body::Directory(entries) => entries.len() as u64,
             Body::Symlink(target) => target.len() as u64,
+            Body::Special(_) => 0,
         };
         Ok(Stat { kind: thing.kind(), mode: thing.mode, links: thing.links, size })
     }
@@ -417,7 +428,9 @@ impl Model {
         match &self.thing(node)?.body {
             Body::File(content) => Ok(content),
             Body::Directory(_) => Err(fail(ErrorKind::IsDirectory, format!("{node:?}"))),
-            Body::Symlink(_) => Err(fail(ErrorKind::Invalid, format!("{node:?} is a symbolic link"))),
+            Body::Symlink(_) | Body::Special(_) => {
+                Err(fail(ErrorKind::Invalid, format!("{node:?} is no file")))
+            }
         }
     }
 
@@ -436,6 +449,7 @@ impl Thing {
             Body::File(_) => FileKind::File,
             Body::Directory(_) => FileKind::Directory,
             Body::Symlink(_) => FileKind::Symlink,
+            Body::Special(kind) => kind,
         }
     }
 }

@@ -27,20 +27,22 @@ pub fn run(_: &Args, pools: &mut Pools, output: &mut Output) -> Done {
         return output.json(&json!({
             "total_bytes": capacity.total_bytes, "used_bytes": capacity.used_bytes,
             "free_bytes": capacity.free_bytes, "inodes": capacity.inodes,
+            "inodes_max": capacity.inodes_max,
             "silent_servers": capacity.silent_servers,
         }));
     }
     let rows = [
-        ["SIZE", "USED", "FREE", "FILL", "INODES"].map(str::to_owned).to_vec(),
+        ["SIZE", "USED", "FREE", "FILL", "INODES", "OF"].map(str::to_owned).to_vec(),
         vec![
             format_bytes(capacity.total_bytes),
             format_bytes(capacity.used_bytes),
             format_bytes(capacity.free_bytes),
             format!("{:.1}%", percent(capacity.used_bytes, capacity.total_bytes)),
             capacity.inodes.to_string(),
+            capacity.inodes_max.to_string(),
         ],
     ];
-    table(&rows, &[0, 1, 2, 3, 4]).into_iter().try_for_each(|line| output.line(line))?;
+    table(&rows, &[0, 1, 2, 3, 4, 5]).into_iter().try_for_each(|line| output.line(line))?;
     if capacity.silent_servers > 0 {
         output.note(format_args!(
             "{} servers do not answer and are not counted; see 'ramlace status'",

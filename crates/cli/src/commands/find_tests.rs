@@ -153,11 +153,15 @@ pub fn parse_kind(text: &str) -> Result<FileKind> {
         "f" => Ok(FileKind::File),
         "d" => Ok(FileKind::Directory),
         "l" => Ok(FileKind::Symlink),
+        "p" => Ok(FileKind::Fifo),
+        "s" => Ok(FileKind::Socket),
+        "c" => Ok(FileKind::CharDevice),
+        "b" => Ok(FileKind::BlockDevice),
         _ => {
             let text = text.escape_debug();
             Err(Error::new(
                 ErrorKind::Invalid,
-                format!("'{text}' is no kind of thing in a pool; write f, d or l"),
+                format!("'{text}' is no kind of thing in a pool; write f, d, l, p, s, c or b"),
             ))
         }
     }

@@ -8,7 +8,7 @@ use ramlace_base::{Error, ErrorKind, Result, ServerId};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileServer, Secret};
 use ramlace_server::ServeOptions;
 
-use super::up::clear_stale;
+use super::up::{clear_stale, inodes_of_server};
 use super::up_plan::share_memory;
 use crate::agent_protocol::{Answer, Prepare};
 use crate::daemon::{Daemon, wait_until};
@@ -154,6 +154,7 @@ impl Site {
             unix: self.directory.socket_path(ServerId(server)),
             secret_file: self.directory.secret_path(),
             store_bytes: self.store_bytes,
+            inodes_max: inodes_of_server(told.inodes, told.servers_total, self.store_bytes),
             backing: told.backing.clone(),
             reserve: told.reserve,
         };

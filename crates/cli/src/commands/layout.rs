@@ -96,7 +96,9 @@ fn get(paths: &[OsString], pools: &mut Pools, output: &mut Output) -> Done {
             (None, FileKind::Directory) => {
                 (format!("new files get: {}", hints_text(&info.hints)), hints_json(&info.hints))
             }
-            (None, _) => ("a link has no layout".to_owned(), Value::Object(serde_json::Map::new())),
+            (None, _) => {
+                ("it is no file and has no layout".to_owned(), Value::Object(serde_json::Map::new()))
+            }
         };
         if output.json {
             put_name(&mut value, "path", &locator.path);

@@ -12,7 +12,7 @@ use super::stat::attributes_json;
 use crate::failure::{Done, Failure, say};
 use crate::output::Output;
 use crate::place::{Pools, in_pool, join};
-use crate::show::{escaped, kind_name, mode_text, put_name, table, time_text};
+use crate::show::{device_text, escaped, kind_name, mode_text, put_name, table, time_text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -161,10 +161,19 @@ fn long_row(entry: &Entry, human: bool) -> Vec<String> {
         attributes.links.to_string(),
         attributes.uid.to_string(),
         attributes.gid.to_string(),
-        if human { format_bytes(attributes.size) } else { attributes.size.to_string() },
+        size_text(attributes, human),
         time_text(attributes.modified),
         shown,
     ]
+}
+
+/// Bytes; as `ls` has it, a device shows its numbers instead.
+fn size_text(attributes: &Attributes, human: bool) -> String {
+    match attributes.kind {
+        kind if kind.is_device() => device_text(attributes.device),
+        _ if human => format_bytes(attributes.size),
+        _ => attributes.size.to_string(),
+    }
 }
 
 fn entry_json(entry: &Entry) -> Value {

@@ -67,6 +67,10 @@ pub struct Args {
     #[arg(long, value_name = "HEX")]
     pub pool_id: Option<String>,
 
+    /// Files, directories and links that the server may hold [default: one for each KiB of its memory]
+    #[arg(long, value_name = "N")]
+    pub inodes: Option<u64>,
+
     /// Where the memory comes from
     #[arg(long, default_value = "auto", value_name = "KIND", value_parser = ["auto", "private-tmpfs", "shared-memory"])]
     pub backing: String,
@@ -161,6 +165,7 @@ impl Args {
             unix,
             secret_file,
             store_bytes: self.memory,
+            inodes_max: self.inodes.unwrap_or(self.memory / limits::STORE_BYTES_PER_INODE),
             backing: self.backing.clone(),
             reserve: !self.no_reserve,
         }

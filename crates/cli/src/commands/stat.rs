@@ -6,13 +6,13 @@ use ramlace_base::Result;
 use ramlace_base::units::format_bytes;
 use ramlace_client::Pool;
 use ramlace_wire::namespace::InodeInfo;
-use ramlace_wire::{Attributes, FileKind, Layout, LayoutHints};
+use ramlace_wire::{Attributes, DeviceNumbers, FileKind, Layout, LayoutHints};
 use serde_json::{Value, json};
 
 use crate::failure::{Done, Failure, say};
 use crate::output::Output;
 use crate::place::{Pools, in_pool};
-use crate::show::{escaped, hex, kind_name, mode_text, put_name, time_text};
+use crate::show::{device_text, escaped, hex, kind_name, mode_text, put_name, time_text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -89,6 +89,7 @@ fn print(seen: &Seen, output: &mut Output) -> Done {
     output.line(format_args!("{}{arrow}", escaped(&seen.path)))?;
     let size = match attributes.kind {
         FileKind::Directory => format!("{} entries", attributes.size),
+        kind if kind.is_device() => format!("device {}", device_text(attributes.device)),
         _ => format!("{} bytes ({})", attributes.size, format_bytes(attributes.size)),
     };
     let mut rows = vec![
@@ -142,10 +143,12 @@ pub fn hints_text(hints: &LayoutHints) -> String {
 
 /// Attributes; the inode is text, as not all 64-bit numbers survive JSON readers.
 pub fn attributes_json(attributes: &Attributes) -> Value {
+    let device = DeviceNumbers::of(attributes.device);
     let seconds = |time: ramlace_base::Timestamp| time.nanos as f64 / 1e9;
     json!({
         "inode": attributes.inode.to_string(), "kind": kind_name(attributes.kind), "mode": attributes.mode,
         "uid": attributes.uid, "gid": attributes.gid, "links": attributes.links, "size": attributes.size,
+        "device": [device.major, device.minor],
         "generation": attributes.generation.0, "accessed": seconds(attributes.accessed),
         "modified": seconds(attributes.modified), "modified_ns": attributes.modified.nanos,
         "changed": seconds(attributes.changed), "created": seconds(attributes.created),

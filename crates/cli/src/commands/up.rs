@@ -63,6 +63,11 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub memory: Option<u64>,
 
+    /// Files, directories and links that all servers together may hold; each holds its part of them at the most
+    /// [default: one for each KiB of memory]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub inodes: Option<u64>,
+
     /// Slots of the pool: the partitions in which bytes and names are kept [default: 4096]
     #[arg(long, value_name = "N")]
     pub slots: Option<u32>,
@@ -206,6 +211,11 @@ pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
     Ok(notes)
 }
 
+/// How many inodes one of `servers` may hold, if all of them may hold `wanted`.
+pub fn inodes_of_server(wanted: Option<u64>, servers: u16, store_bytes: u64) -> u64 {
+    wanted.map_or(store_bytes / limits::STORE_BYTES_PER_INODE, |all| all.div_ceil(u64::from(servers)))
+}
+
 /// Server 0 first, for it has the coordinator; the others at once when it listens.
 fn start(
     args: &Args,
@@ -226,6 +236,7 @@ fn start(
         unix: directory.socket_path(ServerId(server)),
         secret_file: directory.secret_path(),
         store_bytes,
+        inodes_max: inodes_of_server(args.inodes, args.servers, store_bytes),
         backing: args.backing.clone(),
         reserve: !args.no_reserve,
     };

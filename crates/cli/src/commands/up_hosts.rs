@@ -171,6 +171,7 @@ impl Start<'_> {
                 listen: site.listen.clone(),
                 advertise: site.advertise.clone(),
                 memory: site.memory,
+                inodes: self.args.inodes,
                 backing: self.args.backing.clone(),
                 reserve: !self.args.no_reserve,
                 patience_millis: u64::try_from(servers_patience.as_millis()).unwrap_or(u64::MAX),

@@ -218,6 +218,7 @@ fn pool_found(pool: &Pool, attributes: &Attributes) -> Result<Found> {
             FileKind::File => Kind::File,
             FileKind::Directory => Kind::Directory,
             FileKind::Symlink => Kind::Symlink,
+            _ => Kind::Other,
         },
         size: attributes.size,
         mode: attributes.mode,

@@ -135,6 +135,7 @@ pub mod tests {
             meta_bytes: 1 << 20,
             reserved_bytes: 0,
             inodes: 10,
+            inodes_max: 1000,
             lanes: 4,
             sessions: 2,
             connections: 3,

@@ -211,22 +211,24 @@ impl Pool {
             1 | 2 => RenameMode::Exchange,
             _ => RenameMode::Replace,
         };
-        let wish = match what % 27 {
+        let kind = FileKind::ALL[usize::from(extra) % FileKind::ALL.len()];
+        let wish = match what % 28 {
             0..=2 => {
                 Wish::Create { parent, name, exclusive: extra.is_multiple_of(2), base: u16::from(extra) }
             }
             3 => Wish::Symlink { parent, name },
+            24 => Wish::MakeNode { parent, name, kind },
             4 | 5 => Wish::Unlink { parent, name },
             6..=8 => Wish::MakeDirectory { parent, name, home: Slot(u16::from(extra) % self.slots()) },
             9 | 10 => Wish::RemoveDirectory { parent, name },
             11 => Wish::Open { node },
             12 => Wish::Close { node },
-            13 | 24 | 25 if self.is_inline(node) => {
+            13 | 25 | 26 if self.is_inline(node) => {
                 let offset = (!other.is_multiple_of(3)).then_some(u64::from(extra) * 20);
                 Wish::Write { node, offset, bytes: vec![name_byte | 1; usize::from(other) * 6 + 1] }
             }
-            13 | 24 | 25 => Wish::Extend { node, size },
-            26 => Wish::Spill { node },
+            13 | 25 | 26 => Wish::Extend { node, size },
+            27 => Wish::Spill { node },
             14 => Wish::Truncate { node, size },
             15..=20 => Wish::Rename { parent, name, new_parent, new_name, mode },
             21 | 22 => Wish::Link { node: nodes[usize::from(other) % nodes.len()], parent, name },

@@ -5,75 +5,28 @@ use std::collections::BTreeMap;
 use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Name, Result, Slot};
 use ramlace_model::{Model, Node};
 use ramlace_namespace::Op;
-use ramlace_wire::Layout;
 use ramlace_wire::inline::{Bytes, InlineMode, Spill, WriteInline};
 use ramlace_wire::namespace::{self as wire, RenameMode};
+use ramlace_wire::{FileKind, Layout};
 
 /// One mutation, on nodes of the model.
 #[derive(Clone, Debug)]
 pub enum Wish {
-    Create {
-        parent: Node,
-        name: Name,
-        exclusive: bool,
-        base: u16,
-    },
-    Symlink {
-        parent: Node,
-        name: Name,
-    },
-    Unlink {
-        parent: Node,
-        name: Name,
-    },
-    MakeDirectory {
-        parent: Node,
-        name: Name,
-        home: Slot,
-    },
-    RemoveDirectory {
-        parent: Node,
-        name: Name,
-    },
-    Open {
-        node: Node,
-    },
-    Close {
-        node: Node,
-    },
-    /// To an inline file: at an offset, or at its end.
-    Write {
-        node: Node,
-        offset: Option<u64>,
-        bytes: Vec<u8>,
-    },
-    Spill {
-        node: Node,
-    },
-    Extend {
-        node: Node,
-        size: u64,
-    },
-    Truncate {
-        node: Node,
-        size: u64,
-    },
-    SetMode {
-        node: Node,
-        mode: u16,
-    },
-    Rename {
-        parent: Node,
-        name: Name,
-        new_parent: Node,
-        new_name: Name,
-        mode: RenameMode,
-    },
-    Link {
-        node: Node,
-        parent: Node,
-        name: Name,
-    },
+    Create { parent: Node, name: Name, exclusive: bool, base: u16 },
+    Symlink { parent: Node, name: Name },
+    MakeNode { parent: Node, name: Name, kind: FileKind },
+    Unlink { parent: Node, name: Name },
+    MakeDirectory { parent: Node, name: Name, home: Slot },
+    RemoveDirectory { parent: Node, name: Name },
+    Open { node: Node },
+    Close { node: Node },
+    Write { node: Node, offset: Option<u64>, bytes: Vec<u8> },
+    Spill { node: Node },
+    Extend { node: Node, size: u64 },
+    Truncate { node: Node, size: u64 },
+    SetMode { node: Node, mode: u16 },
+    Rename { parent: Node, name: Name, new_parent: Node, new_name: Name, mode: RenameMode },
+    Link { node: Node, parent: Node, name: Name },
 }
 
 impl Wish {
@@ -82,6 +35,7 @@ impl Wish {
         match self {
             Wish::Create { parent, .. }
             | Wish::Symlink { parent, .. }
+            | Wish::MakeNode { parent, .. }
             | Wish::Unlink { parent, .. }
             | Wish::MakeDirectory { parent, .. }
             | Wish::RemoveDirectory { parent, .. }
@@ -165,6 +119,9 @@ impl Wish {
             Wish::Symlink { name, .. } => {
                 Op::Symlink(wire::Symlink { parent: inode, name, target: b"a/b".to_vec() })
             }
+            Wish::MakeNode { name, kind, .. } => {
+                Op::MakeNode(wire::MakeNode { parent: inode, name, kind, mode: 0o640, device: 0 })
+            }
             Wish::Unlink { name, .. } => Op::Unlink(wire::Unlink { parent: inode, name }),
             Wish::MakeDirectory { name, home, .. } => {
                 Op::MakeDirectory { request: wire::MakeDirectory { parent: inode, name, mode: 0o750 }, home }
@@ -200,12 +157,14 @@ impl Wish {
                 model.create(*parent, name, 0o644, *exclusive).map(|(node, _)| Some(node))
             }
             Wish::Symlink { parent, name } => model.symlink(*parent, name, b"a/b").map(Some),
+            Wish::MakeNode { parent, name, kind } => model.make_node(*parent, name, *kind, 0o640).map(Some),
             Wish::Unlink { parent, name } => model.unlink(*parent, name).map(|()| None),
             Wish::MakeDirectory { parent, name, .. } => model.mkdir(*parent, name, 0o750).map(Some),
             Wish::RemoveDirectory { parent, name } => model.rmdir(*parent, name).map(|()| None),
-            Wish::Open { node } => match model.read_link(*node) {
-                Ok(_) => Err(Error::new(ErrorKind::Loop, "a link is not opened")),
-                Err(_) => model.open(*node).map(|()| Some(*node)),
+            Wish::Open { node } => match model.stat(*node)?.kind {
+                FileKind::Symlink => Err(Error::new(ErrorKind::Loop, "a link is not opened")),
+                kind if kind.is_special() => Err(Error::new(ErrorKind::Unsupported, "nor is a pipe")),
+                _ => model.open(*node).map(|()| Some(*node)),
             },
             Wish::Close { node } => model.close(*node).map(|()| None),
             Wish::Write { node, offset: Some(offset), bytes } => {

@@ -2,8 +2,8 @@
 
 use ramlace_base::{ErrorKind, Generation, InodeId, Slot, Timestamp};
 use ramlace_namespace::{Answer, Op, Query};
-use ramlace_wire::LayoutHints;
 use ramlace_wire::namespace as wire;
+use ramlace_wire::{FileKind, LayoutHints};
 
 use crate::story::*;
 
@@ -84,6 +84,23 @@ fn names_of_the_wrong_kind_are_refused() {
     ] {
         assert_eq!(story.refused(op.clone()), kind, "{op:?}");
     }
+    let node = |parent, text: &str, kind, device| {
+        Op::MakeNode(wire::MakeNode { parent, name: name(text), kind, mode: 0o644, device })
+    };
+    let pipe = attributes(story.ask(node(InodeId::ROOT, "p", FileKind::Fifo, 0))).inode;
+    for (op, kind) in [
+        (node(InodeId::ROOT, "p", FileKind::Socket, 0), ErrorKind::Exists),
+        (node(InodeId::ROOT, "n", FileKind::File, 0), ErrorKind::Invalid),
+        (node(InodeId::ROOT, "n", FileKind::Directory, 0), ErrorKind::Invalid),
+        (node(InodeId::ROOT, "n", FileKind::Fifo, 1), ErrorKind::Invalid),
+        (node(pipe, "n", FileKind::Fifo, 0), ErrorKind::NotDirectory),
+        (open(pipe, true), ErrorKind::Unsupported),
+        (truncate(pipe, 0), ErrorKind::Invalid),
+        (Op::Create(create(InodeId::ROOT, "p", 1)), ErrorKind::Unsupported),
+        (rmdir(InodeId::ROOT, "p"), ErrorKind::NotDirectory),
+    ] {
+        assert_eq!(story.refused(op.clone()), kind, "{op:?}");
+    }
     let read_link = |inode| story.state.query(&ALICE, &Query::ReadLink(wire::ReadLink { inode }));
     assert_eq!(read_link(link), Ok(Answer::Target(b"f".to_vec())));
     assert_eq!(read_link(file).unwrap_err().kind(), ErrorKind::Invalid);
@@ -128,6 +145,22 @@ fn modes_decide_who_may_do_what() {
         assert_eq!(story.state.query(&who, &list).is_ok(), who == ALICE);
     }
     assert!(story.state.query(&ROOT_USER, &look).is_ok());
+}
+
+#[test]
+fn devices_are_the_super_users_to_make() {
+    let mut story = Story::new();
+    let device = |text: &str, kind| {
+        let parent = InodeId::ROOT;
+        Op::MakeNode(wire::MakeNode { parent, name: name(text), kind, mode: 0o600, device: 0x0801 })
+    };
+    assert_eq!(story.refused(device("c", FileKind::CharDevice)), ErrorKind::NotPermitted);
+    assert_eq!(story.refused(device("b", FileKind::BlockDevice)), ErrorKind::NotPermitted);
+    assert_eq!(story.state.inode_count(), 1, "nothing was made");
+    story.who = ROOT_USER;
+    let made = attributes(story.ask(device("b", FileKind::BlockDevice)));
+    assert_eq!((made.kind, made.device, made.mode, made.links), (FileKind::BlockDevice, 0x0801, 0o600, 1));
+    assert_eq!(story.info(made.inode).unwrap().attributes, made);
 }
 
 #[test]

@@ -82,7 +82,7 @@ messages! {
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, AllocateLane;
     namespace: Lookup, GetAttributes, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,
-        Rename, Link;
+        Rename, Link, MakeNode;
     inline: ReadInline, WriteInline, Spill;
     peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane;
 }

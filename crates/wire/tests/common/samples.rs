@@ -125,7 +125,7 @@ impl<A: Sample, B: Sample> Sample for (A, B) {
 
 impl Sample for FileKind {
     fn sample(source: &mut Source) -> FileKind {
-        [FileKind::File, FileKind::Directory, FileKind::Symlink][(source.word() % 3) as usize]
+        FileKind::ALL[(source.word() % 7) as usize]
     }
 }
 
@@ -205,7 +205,7 @@ fields! {
     Credentials { uid, gid, groups }
     Owner { uid, gid }
     Attributes {
-        inode, kind, mode, uid, gid, links, size, generation, accessed, modified, changed, created
+        inode, kind, mode, uid, gid, links, size, device, generation, accessed, modified, changed, created
     }
     Layout { stripe_unit, width, base_slot, stride, copies, created }
     LayoutHints { stripe_unit, width, copies }
@@ -221,7 +221,7 @@ fields! {
     GetServerStatus {}
     ServerStatus {
         server, pid, keeper_pid, restarts, uptime_millis, epoch, store_bytes, used_bytes, meta_bytes,
-        reserved_bytes, inodes, lanes, sessions, connections, read_bytes, written_bytes, requests, notes
+        reserved_bytes, inodes, inodes_max, lanes, sessions, connections, read_bytes, written_bytes, requests, notes
     }
     StopServer {}
 
@@ -265,6 +265,7 @@ fields! {
     SetLayout { inode, hints }
     Rename { parent, name, new_parent, new_name, mode }
     Link { parent, name, inode }
+    MakeNode { parent, name, kind, mode, device }
 
     ReadInline { inode, offset, length }
     InlineRead { size, bytes }
