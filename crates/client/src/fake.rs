@@ -439,10 +439,21 @@ impl State {
                 let key = (request.parent, request.name.as_bytes().to_vec());
                 let old = self.entries.get(&key).copied().filter(|_| !request.exclusive);
                 let info = match old {
+                    Some(inode) if self.inodes[&inode].info.attributes.kind == FileKind::Symlink => {
+                        return error(ErrorKind::Loop, "a symbolic link");
+                    }
+                    Some(inode) if self.inodes[&inode].info.attributes.kind == FileKind::Directory => {
+                        return error(ErrorKind::IsDirectory, "a directory");
+                    }
                     Some(inode) => self.inode(id, inode)?.info.clone(),
                     None => {
+                        let silent = |server| request.wish.silent.contains(&server);
+                        let key = ramlace_layout::name_key(request.parent, request.name.as_bytes());
+                        let hints = request.wish.hints;
+                        let mut layout = ramlace_layout::choose(hints, &self.map, |id| !silent(id), key)?;
+                        layout.stripe_unit = layout.stripe_unit.max(request.wish.stripe_unit_min);
                         let inode = self.add(id, request.parent, &request.name, FileKind::File)?;
-                        inode.info.layout = Some(request.layout);
+                        inode.info.layout = Some(layout);
                         inode.info.named = request.named;
                         inode.info.clone()
                     }

@@ -2,11 +2,11 @@
 
 use ramlace_base::{InodeId, Name, Result};
 use ramlace_wire::namespace::{
-    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Link, Lookup, MakeDirectory, MakeNode, Opened,
-    ReadDirectory, ReadLink, RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout, Symlink,
-    Truncate, Unlink,
+    Create, DirectoryPage, Found, GetAttributes, InodeInfo, LayoutWish, Link, Lookup, MakeDirectory,
+    MakeNode, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout,
+    Symlink, Truncate, Unlink,
 };
-use ramlace_wire::{Attributes, Layout, LayoutHints};
+use ramlace_wire::{Attributes, LayoutHints};
 
 use crate::Pool;
 use crate::file::File;
@@ -52,12 +52,10 @@ impl Raw<'_> {
         Ok(attributes)
     }
 
-    /// The layout that a new file in `parent` gets: `hints`, with what the directory hands
-    /// down and the pool's usual values where they are silent.
-    pub fn choose_layout(self, parent: InodeId, name: &Name, hints: LayoutHints) -> Result<Layout> {
-        let complete = hints.stripe_unit.is_some() && hints.width.is_some() && hints.copies.is_some();
-        let hints = if complete { hints } else { hints.or(self.info(parent)?.hints) };
-        self.pool.session()?.choose_layout(parent, name, hints)
+    /// What a [`Create`] says of the layout, when its server shall choose it: `hints`, with what the
+    /// directory hands down and the pool's usual values where they are silent.
+    pub fn layout_wish(self, hints: LayoutHints) -> Result<LayoutWish> {
+        Ok(self.pool.session()?.layout_wish(hints, 0))
     }
 
     /// Creates a file and opens it; opens the one that is there unless the request is exclusive.

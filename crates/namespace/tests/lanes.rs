@@ -84,7 +84,8 @@ impl World {
             home,
             sequence: 0,
             file: InodeId::ROOT,
-            layout,
+            layout: Some(layout),
+            wish: wire::LayoutWish::default(),
             lanes: (0..WIDTH).map(|_| Lane::default()).collect(),
             model,
             node,
@@ -98,7 +99,8 @@ impl World {
             exclusive: true,
             read: true,
             write: true,
-            layout,
+            layout: Some(layout),
+            wish: wire::LayoutWish::default(),
             named: Vec::new(),
         };
         match world.client(Op::Create(create)) {

@@ -93,7 +93,8 @@ async fn create_cut_remove(client: &mut Client, sequence: u64, name: Name) -> Re
         exclusive: true,
         read: true,
         write: true,
-        layout,
+        layout: Some(layout),
+        wish: ramlace_wire::namespace::LayoutWish::default(),
         named: Vec::new(),
     };
     let attributes = client.change(sequence, 0, &create).await?.info.attributes;

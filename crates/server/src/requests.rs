@@ -139,7 +139,13 @@ impl Server {
             Request::Errand(errand) => return Ok(self.accept(errand).await?.encode()),
             // The home knows in which epoch it creates; a creator's map may be older.
             Request::Mutation(_, Op::Create(mut request)) => {
-                request.layout.created = map.epoch;
+                let mut layout = match request.layout {
+                    Some(layout) => layout,
+                    None => self.choose_layout(&map, slot, &request)?,
+                };
+                layout.created = map.epoch;
+                request.layout = Some(layout);
+                request.wish = names::LayoutWish::default();
                 Op::Create(request)
             }
             Request::Mutation(_, Op::WriteInline { request, .. }) => {

@@ -23,7 +23,8 @@ async fn create(client: &mut Client, sequence: u64, name: &str, layout: Layout) 
         exclusive: true,
         read: true,
         write: true,
-        layout,
+        layout: Some(layout),
+        wish: ramlace_wire::namespace::LayoutWish::default(),
         named: Vec::new(),
     };
     let opened = client.change(sequence, 0, &request).await.unwrap();

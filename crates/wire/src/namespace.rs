@@ -1,6 +1,6 @@
 //! Family 0x03: the namespace. A request goes to the slot of the inode it names first.
 
-use ramlace_base::{Generation, InodeId, Name, Timestamp};
+use ramlace_base::{Generation, InodeId, Name, ServerId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::types::numbered;
@@ -113,10 +113,23 @@ pub struct Create {
     pub read: bool,
     /// Open for writing.
     pub write: bool,
-    /// Where the bytes shall lie. The creator computes it from the map.
-    pub layout: Layout,
+    /// Where the bytes shall lie; `None`: the server decides, by `wish`.
+    pub layout: Option<Layout>,
+    /// What the creator wants of the layout; without a wish the directory decides, then the pool.
+    pub wish: LayoutWish,
     /// Named bytes.
     pub named: FileAttributes,
+}
+
+/// What a creator wants of a layout that the server chooses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutWish {
+    /// What is `Some`.
+    pub hints: LayoutHints,
+    /// The stripe unit's bytes at the least, whoever has set it.
+    pub stripe_unit_min: u64,
+    /// Servers that do not answer the creator at present: no lane shall lie there.
+    pub silent: Vec<ServerId>,
 }
 
 /// An open inode.

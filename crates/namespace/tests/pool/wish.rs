@@ -105,7 +105,8 @@ impl Wish {
                     exclusive,
                     read: true,
                     write: true,
-                    layout,
+                    layout: Some(layout),
+                    wish: wire::LayoutWish::default(),
                     named,
                 })
             }

@@ -207,7 +207,8 @@ pub fn create(parent: InodeId, text: &str, width: u16) -> wire::Create {
         exclusive: false,
         read: true,
         write: true,
-        layout,
+        layout: Some(layout),
+        wish: wire::LayoutWish::default(),
         named: Vec::new(),
     }
 }

@@ -245,7 +245,8 @@ fields! {
     InodeInfo { attributes, layout, hints, named, inline }
     SetAttributes { inode, mode, uid, gid, accessed, modified }
     Truncate { inode, size }
-    Create { parent, name, mode, exclusive, read, write, layout, named }
+    LayoutWish { hints, stripe_unit_min, silent }
+    Create { parent, name, mode, exclusive, read, write, layout, wish, named }
     Opened { info, created }
     Open { inode, read, write }
     Close { inode, modified }
