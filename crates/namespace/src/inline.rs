@@ -234,7 +234,8 @@ impl SlotState {
             None => {
                 self.inline_bytes -= file.inline_bytes();
                 file.inline = None;
-                file.grown = true;
+                file.refused = false;
+                file.untrimmed = true;
                 Ok(Some(Reply::Size(file.size_info())))
             }
         };
