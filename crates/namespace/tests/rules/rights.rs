@@ -9,6 +9,9 @@ use crate::story::*;
 
 #[test]
 fn bad_arguments_are_refused() {
+    fn layout(request: &mut wire::Create) -> &mut Layout {
+        request.layout.as_mut().unwrap()
+    }
     let mut story = Story::new();
     let good = create(InodeId::ROOT, "f", 4);
     let bad = |change: &dyn Fn(&mut wire::Create)| {
@@ -17,13 +20,14 @@ fn bad_arguments_are_refused() {
         Op::Create(request)
     };
     for (op, kind) in [
-        (bad(&|request| request.layout.stripe_unit = 3 << 16), ErrorKind::Invalid),
-        (bad(&|request| request.layout.stripe_unit = 1 << 12), ErrorKind::Invalid),
-        (bad(&|request| request.layout.width = 0), ErrorKind::Invalid),
-        (bad(&|request| request.layout.width = 65), ErrorKind::Invalid),
-        (bad(&|request| request.layout.base_slot = Slot(64)), ErrorKind::Invalid),
-        (bad(&|request| request.layout.copies = 2), ErrorKind::Unsupported),
-        (bad(&|request| request.layout.copies = 0), ErrorKind::Invalid),
+        (bad(&|request| layout(request).stripe_unit = 3 << 16), ErrorKind::Invalid),
+        (bad(&|request| layout(request).stripe_unit = 1 << 12), ErrorKind::Invalid),
+        (bad(&|request| layout(request).width = 0), ErrorKind::Invalid),
+        (bad(&|request| layout(request).width = 65), ErrorKind::Invalid),
+        (bad(&|request| layout(request).base_slot = Slot(64)), ErrorKind::Invalid),
+        (bad(&|request| layout(request).copies = 2), ErrorKind::Unsupported),
+        (bad(&|request| layout(request).copies = 0), ErrorKind::Invalid),
+        (bad(&|request| request.layout = None), ErrorKind::Invalid),
         (bad(&|request| request.mode = 0o10000), ErrorKind::Invalid),
         (
             bad(&|request| request.named = vec![("b".into(), vec![]), ("a".into(), vec![])]),
