@@ -3,7 +3,7 @@
 use ramlace_base::{ErrorKind, Generation, InodeId, Slot, Timestamp};
 use ramlace_namespace::{Answer, Op, Query};
 use ramlace_wire::namespace as wire;
-use ramlace_wire::{FileKind, LayoutHints};
+use ramlace_wire::{FileKind, Layout, LayoutHints};
 
 use crate::story::*;
 
