@@ -277,9 +277,10 @@ impl File {
         self.work.iter().flat_map(|work| work.reservations.iter().map(|reservation| reservation.session))
     }
 
-    /// The `CutLane`s on their way.
+    /// The `CutLane`s and the `FillLane` on their way.
     pub(crate) fn open_cuts(&self) -> impl Iterator<Item = ErrandId> + '_ {
-        self.work.iter().flat_map(|work| work.cuts.values().map(|cut| cut.errand))
+        let leaving = |work: &FileWork| work.leaving.as_ref().map(Leaving::errand);
+        self.work.iter().flat_map(move |work| work.cuts.values().map(|cut| cut.errand).chain(leaving(work)))
     }
 
     /// What `check` asks.

@@ -30,6 +30,12 @@ pub(crate) struct Leaving {
     waiting: Option<Token>,
 }
 
+impl Leaving {
+    pub(crate) fn errand(&self) -> ErrandId {
+        self.errand
+    }
+}
+
 impl File {
     pub(crate) fn place(&self) -> BytesPlace {
         match (&self.inline, self.leaving()) {
