@@ -14,7 +14,8 @@ impl SlotState {
     pub(crate) fn set_attributes(&mut self, caller: Caller, request: SetAttributes) -> Step {
         request.mode.map_or(Ok(()), check_mode)?;
         let inode = self.inode(request.inode)?;
-        check_may_set(inode, caller.who, &request)?;
+        let wrote = self.has_open_for_writing(caller, request.inode);
+        check_may_set(inode, caller.who, wrote, &request)?;
         if let Body::Directory(directory) = &inode.body {
             directory.check_settled(request.inode)?;
         }
@@ -57,9 +58,11 @@ impl SlotState {
 
 /// As POSIX has it: the mode is the owner's; the uid is nobody's to give away but the
 /// super-user's; the owner may choose the group among his own; times are the owner's, and a
-/// writer may tell when he wrote.
-fn check_may_set(inode: &Inode, who: &Credentials, request: &SetAttributes) -> Result<()> {
-    if request.mode.is_some() || request.uid.is_some() || request.gid.is_some() {
+/// writer may tell when he wrote: who may write, and who `wrote` by what he has open.
+fn check_may_set(inode: &Inode, who: &Credentials, wrote: bool, request: &SetAttributes) -> Result<()> {
+    let may_write = wrote || inode.allows(who, right::WRITE);
+    let own_mode = request.mode.is_some_and(|mode| !(may_write && takes_set_id(inode, mode)));
+    if own_mode || request.uid.is_some() || request.gid.is_some() {
         inode.check_owner(who, request.inode)?;
     }
     let foreign_uid = request.uid.is_some_and(|uid| uid != inode.uid);
@@ -71,10 +74,15 @@ fn check_may_set(inode: &Inode, who: &Credentials, request: &SetAttributes) -> R
         ));
     }
     let times = request.accessed.is_some() || request.modified.is_some();
-    if times && !is_owner(inode, who) {
+    if times && !may_write && !is_owner(inode, who) {
         inode.check_allows(who, right::WRITE, request.inode)?;
     }
     Ok(())
+}
+
+/// A writer takes the set-id bits away, and nothing else: the file is not what its owner has trusted.
+fn takes_set_id(inode: &Inode, mode: u16) -> bool {
+    inode.mode & (SET_UID | SET_GID) != 0 && mode == inode.mode & !(SET_UID | SET_GID)
 }
 
 fn is_owner(inode: &Inode, who: &Credentials) -> bool {

@@ -121,12 +121,17 @@ impl SlotState {
     pub(crate) fn file_to_write(&self, caller: Caller, id: InodeId) -> Result<&File> {
         let inode = self.inode(id)?;
         let file = inode.file(id)?;
-        let open_for_writing =
-            self.sessions.get(&caller.token.session).and_then(|session| session.open.get(&id).copied());
-        if open_for_writing != Some(true) {
+        if !self.has_open_for_writing(caller, id) {
             inode.check_allows(caller.who, right::WRITE, id)?;
         }
         Ok(file)
+    }
+
+    /// Whether the caller has it open for writing, which is a right whatever the mode says now. What a
+    /// host's session has open, others may have opened: its kernel alone knows whose descriptor it is.
+    pub(crate) fn has_open_for_writing(&self, caller: Caller, id: InodeId) -> bool {
+        let session = self.sessions.get(&caller.token.session);
+        !caller.on_behalf && session.is_some_and(|session| session.open.get(&id) == Some(&true))
     }
 
     /// A file that is known to be one and to be here.

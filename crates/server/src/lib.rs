@@ -15,6 +15,7 @@ mod durable;
 mod errand_tests;
 mod errands;
 mod fill;
+mod identity;
 mod keeper;
 mod lane_life;
 mod lanes;

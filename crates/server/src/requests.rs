@@ -2,14 +2,15 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot};
+use ramlace_base::{Error, ErrorKind, Result, Sequence, SessionId, Slot};
 use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query};
 use ramlace_wire::inline::{self, InlineRead};
 use ramlace_wire::namespace as names;
 use ramlace_wire::peer::{self, Token};
-use ramlace_wire::{Credentials, Header, Kind, decode_body};
+use ramlace_wire::{Header, Kind, decode_body, flags};
 
 use crate::clock;
+use crate::identity::Identity;
 use crate::server::{Outcome, Server};
 
 /// A request to a slot.
@@ -68,7 +69,9 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         Kind::FinishAppend => mutation!(FinishAppend, inode),
         Kind::ReadInline => {
             let request = read!(inline::ReadInline);
-            let session = header.session;
+            // What the session of a host has open gives no right to those for whom it asks.
+            let on_behalf = header.flags & flags::ON_BEHALF != 0;
+            let session = if on_behalf { SessionId::NONE } else { header.session };
             Request::Query(request.inode.slot(), Query::ReadInline { request, session })
         }
         Kind::WriteInline => {
@@ -122,9 +125,10 @@ impl Server {
     pub async fn serve_slot(
         self: &Rc<Self>,
         header: &Header,
-        who: Credentials,
+        identity: Identity,
         request: Request,
     ) -> Outcome<Vec<u8>> {
+        let Identity { who, on_behalf } = identity;
         let slot = request.slot();
         let map = self.admit_slot(header.epoch, slot).await?;
         self.notice_lost_slots()?;
@@ -166,6 +170,7 @@ impl Server {
                 sequence: header.sequence,
                 acknowledged_below: Sequence(header.sequence.0 - u64::from(header.outstanding)),
                 who,
+                on_behalf,
             },
             op,
         };
