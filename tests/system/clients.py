@@ -247,3 +247,36 @@ def write_for_ever(line: Line, pool: str, local: bool, path: str, length: int) -
         line.ready()
         while True:
             file.pwrite(data, 0)
+
+
+def line_of(writer: int, number: int) -> bytes:
+    """Return one line of a log, some 50 bytes."""
+    return f"{writer} {number} ".encode() + b"x" * (10 + (writer * 31 + number * 7) % 80)
+
+
+def append_lines(line: Line, pool: str, local: bool, path: str, writer: int, count: int) -> None:
+    """Append short lines."""
+    with ramlace.connect(pool, local=local) as connected, connected.open(path, "ab", buffering=0) as file:
+        line.ready()
+        for number in range(count):
+            text = line_of(writer, number) + b"\n"
+            assert file.write(text) == len(text)
+
+
+def grow_files(line: Line, pool: str, local: bool, directory: str) -> list[int]:
+    """Grow files piece by piece across 4 KiB until told to stop; file n holds `pattern(n, size)`. Return the sizes."""
+    sizes: list[int] = []
+    with ramlace.connect(pool, local=local) as connected:
+        connected.mkdir(directory)
+        line.ready()
+        while not line.told_to_stop():
+            number = len(sizes)
+            size = 3000 + number * 397 % 4000
+            data = pattern(number, size)
+            with connected.open(f"{directory}/{number}", "xb", buffering=0) as file:
+                for at in range(0, size, 1500):
+                    piece = data[at : at + 1500]
+                    assert file.write(piece) == len(piece)
+            assert connected.open(f"{directory}/{number}").read() == data
+            sizes.append(size)
+    return sizes

@@ -24,6 +24,13 @@ pub const WIDTH_LANES_MAX: u16 = 4096;
 /// Pieces from which one mapping is stitched, at most.
 pub const MAPPING_PIECES_MAX: u64 = 8192;
 
+/// Largest file whose bytes live with its inode.
+pub const INLINE_BYTES_MAX: usize = 4 << 10;
+/// Bytes of such files that one server keeps; those of more files go to their lanes.
+pub const INLINE_BYTES_PER_SERVER_MAX: u64 = 256 << 20;
+/// And no more than this part of its store.
+pub const INLINE_STORE_FRACTION: u64 = 16;
+
 /// Slots of a pool unless told otherwise.
 pub const SLOTS_DEFAULT: u32 = 4096;
 /// Most slots of a pool.

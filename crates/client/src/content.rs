@@ -60,6 +60,9 @@ impl File {
         let handle = self.handle()?;
         let length = bytes.len() as u64;
         check_range(offset, length).map_err(|error| self.tell(error))?;
+        if self.write_inline_within(handle, bytes, offset).map_err(|error| self.tell(error))? {
+            return Ok(bytes.len());
+        }
         let memory = Memory::of_bytes(bytes, offset);
         let write = |_| {
             let size = self.size_for(handle, offset + length)?;
@@ -87,6 +90,9 @@ impl File {
     }
 
     fn append_all(&self, handle: &Handle, bytes: &[u8]) -> Result<u64> {
+        if let Some(offset) = self.append_inline(handle, bytes)? {
+            return Ok(offset);
+        }
         let session = &handle.session;
         let mut backoff = Backoff::new(session.deadline());
         loop {
@@ -141,6 +147,11 @@ impl File {
         if length == 0 {
             return Ok(0);
         }
+        // SAFETY: the caller's promise.
+        let inline = unsafe { self.read_inline(handle, memory, offset, length) };
+        if let Some(read) = inline.map_err(|error| self.tell(error))? {
+            return Ok(read);
+        }
         let mut backoff: Option<Backoff> = None;
         loop {
             let size = self.size_for(handle, offset + length).map_err(|error| self.tell(error))?;
@@ -183,6 +194,10 @@ impl File {
         check_range(offset, length).map_err(|error| self.tell(error))?;
         if length == 0 {
             return Ok(0);
+        }
+        // SAFETY: the caller's promise.
+        if unsafe { self.write_inline(handle, memory) }.map_err(|error| self.tell(error))? {
+            return Ok(memory.bytes());
         }
         let write = |size: Size| {
             // SAFETY: the caller's promise.

@@ -12,6 +12,9 @@ use ramlace_base::{
 use ramlace_transport::nonblocking::{Connection, Listener};
 use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{AllocateLane, ChunkRead, LaneTarget, PunchChunk, ReadChunk, WriteChunk};
+use ramlace_wire::inline::{
+    Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, WriteInline,
+};
 use ramlace_wire::namespace::{
     AppendReserved, Close, Create, DirectoryEntry, DirectoryPage, Extend, FinishAppend, Found, GetAttributes,
     InodeInfo, Link, Lookup, MakeDirectory, Open, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename,
@@ -42,6 +45,8 @@ pub(crate) enum Fault {
 struct Inode {
     info: InodeInfo,
     target: Vec<u8>,
+    /// Bytes of an inline file.
+    bytes: Vec<u8>,
     reserved_to: u64,
     reservations: BTreeSet<u64>,
 }
@@ -419,6 +424,7 @@ impl State {
                 let Truncate { inode, size } = decode!(Truncate);
                 let found = self.inode(id, inode)?;
                 found.reserved_to = 0;
+                found.bytes.truncate(size as usize);
                 let info = &mut found.info;
                 info.attributes.size = size;
                 info.attributes.generation = info.attributes.generation.next();
@@ -433,10 +439,21 @@ impl State {
                 let key = (request.parent, request.name.as_bytes().to_vec());
                 let old = self.entries.get(&key).copied().filter(|_| !request.exclusive);
                 let info = match old {
+                    Some(inode) if self.inodes[&inode].info.attributes.kind == FileKind::Symlink => {
+                        return error(ErrorKind::Loop, "a symbolic link");
+                    }
+                    Some(inode) if self.inodes[&inode].info.attributes.kind == FileKind::Directory => {
+                        return error(ErrorKind::IsDirectory, "a directory");
+                    }
                     Some(inode) => self.inode(id, inode)?.info.clone(),
                     None => {
+                        let silent = |server| request.wish.silent.contains(&server);
+                        let key = ramlace_layout::name_key(request.parent, request.name.as_bytes());
+                        let hints = request.wish.hints;
+                        let mut layout = ramlace_layout::choose(hints, &self.map, |id| !silent(id), key)?;
+                        layout.stripe_unit = layout.stripe_unit.max(request.wish.stripe_unit_min);
                         let inode = self.add(id, request.parent, &request.name, FileKind::File)?;
-                        inode.info.layout = Some(request.layout);
+                        inode.info.layout = Some(layout);
                         inode.info.named = request.named;
                         inode.info.clone()
                     }
@@ -513,6 +530,51 @@ impl State {
                 let next = entries.last().map_or(after, |entry| entry.cookie);
                 body(&DirectoryPage { entries, end, next })
             }
+            Kind::ReadInline => {
+                let ReadInline { inode, offset, length } = decode!(ReadInline);
+                let inode = self.inode(id, inode)?;
+                let start = inode.bytes.len().min(offset as usize);
+                let end = inode.bytes.len().min(start + length as usize);
+                let bytes = inode.info.inline.then(|| Bytes(inode.bytes[start..end].to_vec()));
+                body(&InlineRead { size: size_of(inode), bytes })
+            }
+            Kind::WriteInline => {
+                let WriteInline { inode, mode, offset, bytes: Bytes(bytes) } = decode!(WriteInline);
+                let inode = self.inode(id, inode)?;
+                let size = inode.info.attributes.size;
+                let start = if mode == InlineMode::End { size } else { offset };
+                let mut end = start + bytes.len() as u64;
+                if mode == InlineMode::Within {
+                    end = end.min(size.max(start));
+                }
+                let outcome = match end {
+                    _ if !inode.info.inline => InlineOutcome::InLanes,
+                    end if end > 4096 => InlineOutcome::Full,
+                    _ => InlineOutcome::Written,
+                };
+                if outcome == InlineOutcome::Written && end > start {
+                    let (start, end) = (start as usize, end as usize);
+                    inode.bytes.resize(inode.bytes.len().max(end), 0);
+                    inode.bytes[start..end].copy_from_slice(&bytes[..end - start]);
+                    inode.info.attributes.size = size.max(end as u64);
+                    inode.info.attributes.modified.nanos += 1;
+                }
+                body(&InlineWritten { outcome, offset: start, size: size_of(inode) })
+            }
+            Kind::Spill => {
+                let Spill { inode } = decode!(Spill);
+                let lane_bytes_max = self.lane_bytes_max;
+                let found = self.inode(id, inode)?;
+                if found.info.inline && found.bytes.len() > lane_bytes_max {
+                    return error(ErrorKind::NoSpace, "full");
+                }
+                found.info.inline = false;
+                let (bytes, size) = (std::mem::take(&mut found.bytes), size_of(found));
+                if !bytes.is_empty() {
+                    self.lanes.insert(LaneId { inode, lane: 0 }, bytes);
+                }
+                body(&size)
+            }
             Kind::Extend => {
                 let Extend { inode, generation, size } = decode!(Extend);
                 let attributes = &mut self.inode(id, inode)?.info.attributes;
@@ -583,6 +645,11 @@ impl State {
     }
 }
 
+fn size_of(inode: &Inode) -> SizeInfo {
+    let attributes = &inode.info.attributes;
+    SizeInfo { size: attributes.size, generation: attributes.generation }
+}
+
 fn new_inode(inode: InodeId, kind: FileKind) -> Inode {
     let now = Timestamp { nanos: 1 };
     let attributes = Attributes {
@@ -607,8 +674,10 @@ fn new_inode(inode: InodeId, kind: FileKind) -> Inode {
             hints: LayoutHints::default(),
             named: Vec::new(),
             partitions: Vec::new(),
+            inline: kind == FileKind::File,
         },
         target: Vec::new(),
+        bytes: Vec::new(),
         reserved_to: 0,
         reservations: BTreeSet::new(),
     }

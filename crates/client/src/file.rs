@@ -135,7 +135,7 @@ impl File {
         session.push_times(self.inode)?;
         let info =
             session.ask(self.inode.slot(), &GetAttributes { inode: self.inode }, session.deadline())?;
-        handle.open.learn(Size { generation: info.attributes.generation, size: info.attributes.size });
+        handle.open.learn_info(&info);
         Ok(info)
     }
 

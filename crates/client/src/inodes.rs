@@ -5,7 +5,7 @@
 //! held while its `Open` or `Close` is under way.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -32,6 +32,8 @@ pub(crate) struct Size {
 pub(crate) struct OpenInode {
     pub(crate) inode: InodeId,
     size: Mutex<Size>,
+    /// Its bytes live with it as far as is known; when they do not any more, they never will again.
+    inline: AtomicBool,
     /// When it was last written without the home hearing of it, in nanoseconds; 0: never.
     written: AtomicI64,
     /// Held while the home is told of that.
@@ -44,13 +46,14 @@ impl OpenInode {
     fn new(info: &InodeInfo) -> OpenInode {
         let attributes = &info.attributes;
         let size = Size { generation: attributes.generation, size: attributes.size };
-        OpenInode::of_size(attributes.inode, size)
+        OpenInode::of_size(attributes.inode, size, info.inline)
     }
 
-    fn of_size(inode: InodeId, size: Size) -> OpenInode {
+    fn of_size(inode: InodeId, size: Size, inline: bool) -> OpenInode {
         OpenInode {
             inode,
             size: Mutex::new(size),
+            inline: AtomicBool::new(inline),
             written: AtomicI64::new(0),
             telling: Mutex::new(()),
             near: NearLanes::default(),
@@ -61,7 +64,25 @@ impl OpenInode {
         *lock(&self.size)
     }
 
-    /// Takes in what the home said. Answers overtake each other: the newest generation wins,
+    /// Whether its bytes live with it, as far as is known here.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.inline.load(Ordering::Acquire)
+    }
+
+    /// Its bytes are in its lanes, for ever.
+    pub(crate) fn goes_to_lanes(&self) {
+        self.inline.store(false, Ordering::Release);
+    }
+
+    /// Takes in everything that the home said.
+    pub(crate) fn learn_info(&self, info: &InodeInfo) {
+        if !info.inline {
+            self.goes_to_lanes();
+        }
+        self.learn(Size { generation: info.attributes.generation, size: info.attributes.size });
+    }
+
+    /// Takes in what the home said of the size. Answers overtake each other: the newest generation wins,
     /// and within one a size only grows.
     pub(crate) fn learn(&self, told: Size) {
         let mut known = lock(&self.size);
@@ -352,10 +373,9 @@ fn enter(gate: &mut GateState, info: &InodeInfo) -> Arc<OpenInode> {
     gate.files += 1;
     // The home holds one reference, and now it is this one's.
     gate.owes_close = false;
-    let attributes = &info.attributes;
     match &gate.open {
         Some(open) => {
-            open.learn(Size { generation: attributes.generation, size: attributes.size });
+            open.learn_info(info);
             open.clone()
         }
         None => gate.open.insert(Arc::new(OpenInode::new(info))).clone(),
@@ -385,7 +405,7 @@ mod tests {
     #[test]
     fn sizes_grow_within_a_generation_and_follow_a_newer_one() {
         let size = |generation, size| Size { generation: Generation(generation), size };
-        let open = OpenInode::of_size(InodeId::ROOT, size(2, 100));
+        let open = OpenInode::of_size(InodeId::ROOT, size(2, 100), false);
         open.learn(size(2, 50));
         assert_eq!(open.size(), size(2, 100));
         open.learn(size(2, 150));
@@ -397,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_time_that_could_not_be_told_is_kept_unless_a_later_one_came() {
-        let open = OpenInode::of_size(InodeId::ROOT, Size { generation: Generation(1), size: 0 });
+        let open = OpenInode::of_size(InodeId::ROOT, Size { generation: Generation(1), size: 0 }, false);
         open.written.store(5, Ordering::Release);
         let taken = open.take_written().unwrap();
         assert_eq!(open.take_written(), None);

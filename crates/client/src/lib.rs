@@ -24,6 +24,7 @@ pub mod fault;
 mod file;
 mod fork;
 mod heart;
+mod inline;
 mod inodes;
 mod lines;
 mod list;

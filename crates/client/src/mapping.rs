@@ -156,6 +156,7 @@ impl File {
             ));
         }
         let handle = self.handle()?;
+        self.spill(handle)?;
         let bytes =
             usize::try_from(length).map_err(|_| Error::new(ErrorKind::TooBig, "it is larger than memory"))?;
         let again = Open { inode: self.inode(), read: true, write: writable };

@@ -1,6 +1,6 @@
 //! Opening files: what for, what to make when there is none, and where its bytes shall lie.
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
 use ramlace_wire::namespace::{Create, Open, Opened};
 use ramlace_wire::{FileAttributes, FileKind, LayoutHints};
 
@@ -71,6 +71,27 @@ impl OpenOptions {
         OpenOptions { read: true, write: true, create: true, ..OpenOptions::default() }
     }
 
+    fn request(
+        &self,
+        pool: &Pool,
+        parent: InodeId,
+        name: Name,
+        rights: Rights,
+        unit_min: u64,
+    ) -> Result<Create> {
+        Ok(Create {
+            parent,
+            name,
+            mode: self.mode,
+            exclusive: self.exclusive,
+            read: rights.read,
+            write: rights.write,
+            layout: None,
+            wish: pool.session()?.layout_wish(self.hints, unit_min),
+            named: self.named.clone(),
+        })
+    }
+
     fn rights(&self) -> Result<Rights> {
         let rights = Rights { read: self.read, write: self.write || self.append };
         if !rights.read && !rights.write {
@@ -114,6 +135,11 @@ impl File {
         rights: Rights,
         unit_min: u64,
     ) -> Result<(File, Opened)> {
+        if options.create
+            && let Some(created) = File::try_create(pool, path, options, rights, unit_min)?
+        {
+            return Ok(created);
+        }
         // O_EXCL does not follow a link at the end; everything else does.
         let last = if options.create && options.exclusive { LastLink::Keep } else { LastLink::Follow };
         let raw = pool.raw();
@@ -130,21 +156,26 @@ impl File {
                 Err(Error::new(ErrorKind::IsDirectory, "a path that ends with a slash names no file"))
             }
             Place::Entry { parent, name, found: None, .. } if options.create => {
-                let mut layout = raw.choose_layout(parent, &name, options.hints)?;
-                layout.stripe_unit = layout.stripe_unit.max(unit_min);
-                let request = Create {
-                    parent,
-                    name,
-                    mode: options.mode,
-                    exclusive: options.exclusive,
-                    read: rights.read,
-                    write: rights.write,
-                    layout,
-                    named: options.named.clone(),
-                };
-                raw.create(&request)
+                raw.create(&options.request(pool, parent, name, rights, unit_min)?)
             }
             Place::Entry { found: None, .. } => Err(Error::new(ErrorKind::NotFound, "it does not exist")),
+        }
+    }
+
+    /// Creates the file, or opens the one that is there, without looking at its name first; `None` when
+    /// that does not tell what to do: a symbolic link has the name.
+    fn try_create(
+        pool: &Pool,
+        path: &[u8],
+        options: &OpenOptions,
+        rights: Rights,
+        unit_min: u64,
+    ) -> Result<Option<(File, Opened)>> {
+        let place = resolve(&pool.raw(), path, LastLink::Unseen)?;
+        let Place::Entry { parent, name, found: None, slash: false } = place else { return Ok(None) };
+        match pool.raw().create(&options.request(pool, parent, name, rights, unit_min)?) {
+            Err(error) if error.kind() == ErrorKind::Loop && !options.exclusive => Ok(None),
+            created => created.map(Some),
         }
     }
 

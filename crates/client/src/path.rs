@@ -34,6 +34,9 @@ pub(crate) enum Place {
 pub(crate) enum LastLink {
     Follow,
     Keep,
+    /// Nobody looks what is there, if anything is: whoever asks finds out with his next request. A
+    /// path that ends with a slash is followed.
+    Unseen,
 }
 
 /// Walks `path` from the root; a path without a leading slash means the same.
@@ -101,6 +104,9 @@ impl<T: Tree> Walk<'_, T> {
             }
             let name = Name::new(component)?;
             let is_last = self.rest.is_empty();
+            if is_last && last == LastLink::Unseen && !self.slash {
+                return Ok(Place::Entry { parent: self.here(), name, found: None, slash: false });
+            }
             let found = match self.tree.lookup(self.here(), &name) {
                 Err(error) if is_last && error.kind() == ErrorKind::NotFound => None,
                 other => Some(other?),

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use ramlace_base::{InodeId, Name, Result, ServerId};
 use ramlace_wire::namespace::{
-    Create, DirectoryEntry, DirectoryPage, Found, GetAttributes, GetAttributesMany, InodeInfo, Link, Lookup,
+    Create, DirectoryEntry, DirectoryPage, Found, GetAttributesMany, InodeInfo, LayoutWish, Link, Lookup,
     MakeDirectory, MakeNode, Opened, ReadLink, RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout,
     Symlink, Truncate, Unlink,
 };
-use ramlace_wire::{Attributes, FileKind, Layout, LayoutHints};
+use ramlace_wire::{Attributes, FileKind, LayoutHints};
 
 use crate::Pool;
 use crate::file::File;
@@ -61,18 +61,10 @@ impl Raw<'_> {
         Ok(attributes)
     }
 
-    /// The layout that a new file in `parent` gets: `hints`, with what the directory hands
-    /// down and the pool's usual values where they are silent.
-    pub fn choose_layout(self, parent: InodeId, name: &Name, hints: LayoutHints) -> Result<Layout> {
-        let complete = hints.stripe_unit.is_some() && hints.width.is_some() && hints.copies.is_some();
-        let session = self.pool.session()?;
-        if complete {
-            return session.choose_layout(parent, name, hints);
-        }
-        let request = GetAttributes { inode: parent };
-        let info =
-            session.in_partition(parent, name, |slot, deadline| session.ask(slot, &request, deadline))?;
-        session.choose_layout(parent, name, hints.or(info.hints))
+    /// What a [`Create`] says of the layout, when its server shall choose it: `hints`, with what the
+    /// directory hands down and the pool's usual values where they are silent.
+    pub fn layout_wish(self, hints: LayoutHints) -> Result<LayoutWish> {
+        Ok(self.pool.session()?.layout_wish(hints, 0))
     }
 
     /// Creates a file and opens it; opens the one that is there unless the request is exclusive.

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, ServerId, SessionId, Slot, limits};
+use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, Slot, limits};
 use ramlace_wire::cluster::GetMap;
-use ramlace_wire::{ClusterMap, Header, HostId, Layout, LayoutHints};
+use ramlace_wire::namespace::LayoutWish;
+use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints};
 
 use crate::descriptors::Descriptors;
 use crate::heart::Heart;
@@ -182,16 +183,10 @@ impl Session {
         header
     }
 
-    /// The layout of a new file; the servers that do not answer at present get no lane.
-    pub(crate) fn choose_layout(
-        self: &Arc<Session>,
-        parent: InodeId,
-        name: &Name,
-        hints: LayoutHints,
-    ) -> Result<Layout> {
-        let map = self.map()?;
-        let answers = |id| self.server(id).is_ok_and(|server| !server.is_failing());
-        let key = ramlace_layout::name_key(parent, name.as_bytes());
-        ramlace_layout::choose(hints, &map, answers, key)
+    /// What is wished for a new file's layout; servers that do not answer at present get no lane.
+    pub(crate) fn layout_wish(&self, hints: LayoutHints, stripe_unit_min: u64) -> LayoutWish {
+        let servers = self.servers.read().unwrap_or_else(PoisonError::into_inner);
+        let silent = servers.iter().filter(|server| server.is_failing()).map(|server| server.id).collect();
+        LayoutWish { hints, stripe_unit_min, silent }
     }
 }

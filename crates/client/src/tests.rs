@@ -3,6 +3,7 @@
 mod arrays;
 mod bytes;
 mod failures;
+mod inline;
 mod names;
 mod sessions;
 

@@ -79,7 +79,6 @@ impl PoolFileSystem {
         exclusive: bool,
     ) -> Result<Create> {
         let name = name_of(name)?;
-        let layout = self.raw().choose_layout(parent, &name, LayoutHints::default())?;
         Ok(Create {
             parent,
             name,
@@ -87,7 +86,8 @@ impl PoolFileSystem {
             exclusive,
             read: rights.read,
             write: rights.write,
-            layout,
+            layout: None,
+            wish: self.raw().layout_wish(LayoutHints::default())?,
             named: FileAttributes::new(),
         })
     }

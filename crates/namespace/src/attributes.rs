@@ -1,6 +1,6 @@
 //! Changes of attributes: mode, owner, times, and what a directory hands down.
 
-use ramlace_base::{Epoch, Result, Slot, Timestamp, limits};
+use ramlace_base::{Epoch, InodeId, Result, Slot, Timestamp, limits};
 use ramlace_base::{Error, ErrorKind};
 use ramlace_wire::namespace::{SetAttributes, SetLayout};
 use ramlace_wire::peer::PartitionAttributes;
@@ -82,6 +82,17 @@ impl SlotState {
         }
         inode.changed = caller.now;
         Ok(Some(Reply::Done))
+    }
+}
+
+impl SlotState {
+    /// What a directory whose entries are here hands down to new files; nothing when there is none.
+    #[must_use]
+    pub fn handed_down(&self, directory: InodeId) -> LayoutHints {
+        match self.inodes.get(&directory).map(|inode| &inode.body) {
+            Some(Body::Directory(directory)) => directory.hints,
+            _ => LayoutHints::default(),
+        }
     }
 }
 

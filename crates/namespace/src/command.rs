@@ -5,6 +5,7 @@
 //! server: it refuses a log or snapshot of another version; nothing here travels between versions.
 
 use ramlace_base::{Epoch, Error, InodeId, Sequence, SessionId, Slot, Timestamp};
+use ramlace_wire::inline;
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer;
 use ramlace_wire::{Attributes, Credentials, ErrorBody, encode_body};
@@ -81,6 +82,16 @@ pub enum Op {
     RemoveDirectory(wire::RemoveDirectory),
     /// By a client, at the parent's slot.
     Unlink(wire::Unlink),
+    /// By a client.
+    WriteInline {
+        /// What the client asked.
+        request: inline::WriteInline,
+        /// Whether the server keeps more inline bytes than it has. A retry may find it changed; the
+        /// first attempt's stands.
+        room: bool,
+    },
+    /// By a client.
+    Spill(inline::Spill),
     /// By a client.
     Extend(wire::Extend),
     /// By a client.
@@ -186,6 +197,8 @@ pub enum Errand {
     DropLane(peer::DropLane),
     /// A file was closed after it grew.
     TrimLane(peer::TrimLane),
+    /// A file was inline, and is no longer.
+    FillLane(peer::FillLane),
 }
 
 impl Errand {
@@ -199,6 +212,7 @@ impl Errand {
             Errand::CutLane(message) => message.slot,
             Errand::DropLane(message) => message.slot,
             Errand::TrimLane(message) => message.slot,
+            Errand::FillLane(message) => message.slot,
         }
     }
 }
@@ -233,7 +247,9 @@ pub enum Reply {
     Opened(Box<wire::Opened>),
     /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeNode`, `MakeDirectory` and `Link`.
     Attributes(Box<Attributes>),
-    /// To `Extend` and `FinishAppend`.
+    /// To `WriteInline`.
+    WroteInline(inline::InlineWritten),
+    /// To `Extend`, `FinishAppend` and `Spill`.
     Size(wire::SizeInfo),
     /// To `ReserveAppend`.
     Reserved(wire::AppendReserved),
@@ -248,6 +264,7 @@ impl Reply {
         match self {
             Reply::Opened(body) => encode_body(body),
             Reply::Attributes(body) => encode_body(body),
+            Reply::WroteInline(body) => encode_body(body),
             Reply::Size(body) => encode_body(body),
             Reply::Reserved(body) => encode_body(body),
             Reply::Done => encode_body(&()),
@@ -266,6 +283,13 @@ pub enum Query {
     ReadLink(wire::ReadLink),
     /// By a client.
     ReadDirectory(wire::ReadDirectory),
+    /// By a client.
+    ReadInline {
+        /// What the client asked.
+        request: inline::ReadInline,
+        /// Its session, which may have the file open.
+        session: SessionId,
+    },
     /// By a lane; whoever asks may know.
     QueryInode(peer::QueryInode),
     /// By a slot that moves a directory.
@@ -283,6 +307,8 @@ pub enum Answer {
     Target(Vec<u8>),
     /// To `ReadDirectory`.
     Page(wire::DirectoryPage),
+    /// To `ReadInline`.
+    Inline(inline::InlineRead),
     /// To `QueryInode`.
     Inode(peer::InodeAnswer),
     /// To `Ascend`.
@@ -298,6 +324,7 @@ impl Answer {
             Answer::Info(body) => encode_body(body),
             Answer::Target(body) => encode_body(body),
             Answer::Page(body) => encode_body(body),
+            Answer::Inline(body) => encode_body(body),
             Answer::Inode(body) => encode_body(body),
             Answer::Ascended(body) => encode_body(body),
         }

@@ -25,9 +25,12 @@ impl SlotState {
             return self.open_existing(caller, request, inode, kind);
         }
         self.session_mut(caller).check_may_open(InodeId(0))?;
-        self.check_layout(&request.layout)?;
+        let layout = request.layout.ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, "a new file needs a layout; the server has chosen none")
+        })?;
+        self.check_layout(&layout)?;
         check_named(&request.named)?;
-        let body = Body::File(File::new(request.layout, request.named.clone()));
+        let body = Body::File(File::new(layout, request.named.clone()));
         let inode = self.add_entry(caller, request.parent, &request.name, request.mode, body)?;
         // Who makes a file has it open as he wishes, whatever its mode will say to others.
         self.reference(caller, inode, request.write)?;

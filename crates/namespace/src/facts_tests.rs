@@ -41,10 +41,12 @@ impl Story {
             exclusive: true,
             read: true,
             write: true,
-            layout,
+            layout: Some(layout),
+            wish: wire::LayoutWish::default(),
             named: Vec::new(),
         }));
         let (inode, generation) = (story.file(), ramlace_base::Generation(1));
+        story.apply(Op::Spill(ramlace_wire::inline::Spill { inode }));
         story.apply(Op::Extend(wire::Extend { inode, generation, size: 500 }));
         story.apply(Op::Truncate(wire::Truncate { inode, size: 100 }));
         story.apply(Op::ReserveAppend(wire::ReserveAppend { inode, length: 10 }));

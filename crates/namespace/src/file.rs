@@ -15,6 +15,7 @@ use ramlace_wire::{Attributes, FileAttributes, Layout};
 use serde::{Deserialize, Serialize};
 
 use crate::command::ErrandId;
+use crate::inline::Leaving;
 
 /// What only files have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,8 +29,12 @@ pub(crate) struct File {
     /// Grew, or was open for writing, since its lanes were last told to give back their unused tails.
     /// A write takes memory ahead also where the file does not grow: in a hole at its end.
     pub untrimmed: bool,
+    /// Lane 0 has refused inline bytes, and yet may have begun with them: the message came twice.
+    pub refused: bool,
     /// Named bytes; most files have none.
     pub named: Option<Box<FileAttributes>>,
+    /// The bytes, as long as they live here; see [`crate::inline`].
+    pub inline: Option<Box<[u8]>>,
     /// Appends and truncations under way.
     pub work: Option<Box<FileWork>>,
 }
@@ -47,6 +52,8 @@ pub(crate) struct FileWork {
     cuts: BTreeMap<u16, OpenCut>,
     /// Truncations that have not been answered.
     answers: Vec<TruncateAnswer>,
+    /// Inline bytes that are on their way to lane 0.
+    pub leaving: Option<Leaving>,
 }
 
 /// Bytes promised to one writer at the end of a file.
@@ -87,7 +94,9 @@ impl File {
             generation: Generation::FIRST,
             layout,
             untrimmed: false,
+            refused: false,
             named: (!named.is_empty()).then(|| Box::new(named)),
+            inline: Some(Box::default()),
             work: None,
         }
     }
@@ -97,7 +106,7 @@ impl File {
         self.work.as_ref().map_or(self.size, |work| work.extent.max(self.size))
     }
 
-    fn work(&mut self) -> &mut FileWork {
+    pub(crate) fn work(&mut self) -> &mut FileWork {
         self.work.get_or_insert_default()
     }
 
@@ -268,9 +277,10 @@ impl File {
         self.work.iter().flat_map(|work| work.reservations.iter().map(|reservation| reservation.session))
     }
 
-    /// The `CutLane`s on their way.
+    /// The `CutLane`s and the `FillLane` on their way.
     pub(crate) fn open_cuts(&self) -> impl Iterator<Item = ErrandId> + '_ {
-        self.work.iter().flat_map(|work| work.cuts.values().map(|cut| cut.errand))
+        let leaving = |work: &FileWork| work.leaving.as_ref().map(Leaving::errand);
+        self.work.iter().flat_map(move |work| work.cuts.values().map(|cut| cut.errand).chain(leaving(work)))
     }
 
     /// What `check` asks.
@@ -281,17 +291,20 @@ impl File {
             generation: self.generation,
             layout: self.layout,
             untrimmed: self.untrimmed,
-            cutting: self.open_cuts().next().is_some(),
+            // A lane that has refused inline bytes, and begun with them later all the same, hears of
+            // nothing before the next ones come.
+            cutting: self.open_cuts().next().is_some() || self.refused,
         }
     }
 
-    fn forget_finished_work(&mut self) {
+    pub(crate) fn forget_finished_work(&mut self) {
         let idle = |work: &FileWork| {
             work.extent <= self.size
                 && work.reservations.is_empty()
                 && work.history.is_empty()
                 && work.cuts.is_empty()
                 && work.answers.is_empty()
+                && work.leaving.is_none()
         };
         if self.work.as_deref().is_some_and(idle) {
             self.work = None;

@@ -1,6 +1,7 @@
 //! References to inodes: open, close, the end of a session, and the end of an inode.
 
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, SessionId, Timestamp, limits};
+use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::namespace::{Close, Open};
 use ramlace_wire::peer::{DropLane, TrimLane};
 use ramlace_wire::{FileKind, Layout};
@@ -83,7 +84,7 @@ impl SlotState {
     /// Tells the lanes of a file that may have been written to give back what they took beyond its end.
     fn trim(&mut self, id: InodeId, effects: &mut Vec<Effect>) {
         let Some(Body::File(file)) = self.inodes.get_mut(&id).map(|inode| &mut inode.body) else { return };
-        if !std::mem::take(&mut file.untrimmed) {
+        if !std::mem::take(&mut file.untrimmed) || file.inline.is_some() {
             return;
         }
         let (layout, size) = (file.layout, file.size);
@@ -102,8 +103,16 @@ impl SlotState {
             return;
         }
         let inode = self.inodes.remove(&id).expect("just seen");
-        let Body::File(file) = inode.body else { return };
+        let Body::File(mut file) = inode.body else { return };
         let layout = file.layout;
+        let in_inode = file.place() == BytesPlace::Inode && !file.refused;
+        self.inline_bytes -= file.inline.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        if let Some((errand, waiting)) = file.take_leaving() {
+            self.outbox.remove(errand);
+            if let Some(token) = waiting {
+                self.conclude(token, Err(self.not_here(id)), effects);
+            }
+        }
         let (cuts, answers) = file.into_unfinished();
         for cut in cuts {
             self.outbox.remove(cut);
@@ -111,6 +120,9 @@ impl SlotState {
         for answer in answers {
             let reply = Reply::Attributes(Box::new(answer.attributes));
             self.conclude(answer.token, Ok(Some(reply)), effects);
+        }
+        if in_inode {
+            return; // No lane has begun.
         }
         for lane in 0..layout.width {
             let slot = ramlace_layout::lane_slot(&layout, lane, self.slots);

@@ -1,6 +1,7 @@
 //! What lives in a slot under a number.
 
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp};
+use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::namespace::InodeInfo;
 use ramlace_wire::{Attributes, Credentials, FileKind, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
@@ -113,10 +114,12 @@ impl Inode {
             hints: LayoutHints::default(),
             named: Vec::new(),
             partitions: Vec::new(),
+            inline: false,
         };
         match &self.body {
             Body::File(file) => {
                 info.layout = Some(file.layout);
+                info.inline = file.place() != BytesPlace::Lanes;
                 info.named = file.named.as_deref().cloned().unwrap_or_default();
             }
             Body::Directory(directory) => {

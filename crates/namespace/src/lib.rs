@@ -34,6 +34,7 @@ mod findings;
 mod handles;
 mod hash;
 mod holds;
+mod inline;
 mod inode;
 mod intent;
 mod links;

@@ -32,6 +32,9 @@ impl SlotState {
             }
             Query::ReadLink(request) => self.read_link(*request).map(Answer::Target),
             Query::ReadDirectory(request) => self.read_directory(who, *request).map(Answer::Page),
+            Query::ReadInline { request, session } => {
+                self.read_inline(who, *session, *request).map(Answer::Inline)
+            }
             Query::Ascend(request) => {
                 self.assert_mine(request.inode);
                 let inode = self.ascend(request.inode, request.until)?;
@@ -107,6 +110,7 @@ impl SlotState {
             size: file.extent(),
             smallest_size: file.smallest_size(request.since),
             layout: file.layout,
+            place: file.place(),
         })
     }
 }

@@ -89,6 +89,14 @@ impl SlotState {
                 }
             }
 
+            (Errand::FillLane(message), report) => {
+                let refused = match report {
+                    Report::Unreachable(_) => return self.fill_unreachable(message.lane.inode, effects),
+                    Report::Refused(why) => Some(why),
+                    _ => None,
+                };
+                self.fill_reported(errand, message.lane.inode, refused, effects);
+            }
             (Errand::CutLane(message), report) => {
                 if done(&report) {
                     self.outbox.remove(errand);

@@ -12,8 +12,12 @@ use crate::state::{Caller, SlotState, Step};
 impl SlotState {
     pub(crate) fn truncate(&mut self, caller: Caller, request: Truncate, effects: &mut Vec<Effect>) -> Step {
         let id = request.inode;
-        let width = self.file_to_write(caller, id)?.layout.width;
+        let file = self.file_to_write(caller, id)?;
+        let (width, inline) = (file.layout.width, file.inline.is_some());
         check_size(request.size, id)?;
+        if inline {
+            return self.truncate_inline(caller, request);
+        }
         self.outbox.check_room(width)?;
         let cut = self.file_mut(id).truncate(request.size, id)?;
         let inode = self.inode_mut(id)?;
@@ -68,6 +72,7 @@ impl SlotState {
         let id = request.inode;
         let file = self.file_to_write(caller, id)?;
         check_size(request.size, id)?;
+        file.check_in_lanes(id)?;
         if request.generation < file.generation {
             return Err(Error::new(
                 ErrorKind::Retry,
@@ -86,7 +91,9 @@ impl SlotState {
 
     pub(crate) fn reserve_append(&mut self, caller: Caller, request: ReserveAppend) -> Step {
         let id = request.inode;
-        let generation = self.file_to_write(caller, id)?.generation;
+        let file = self.file_to_write(caller, id)?;
+        let generation = file.generation;
+        file.check_in_lanes(id)?;
         if request.length == 0 {
             return Err(Error::new(ErrorKind::Invalid, "an append has at least one byte"));
         }
@@ -97,7 +104,7 @@ impl SlotState {
 
     pub(crate) fn finish_append(&mut self, caller: Caller, request: FinishAppend) -> Step {
         let id = request.inode;
-        self.inode(id)?.file(id)?;
+        self.inode(id)?.file(id)?.check_in_lanes(id)?;
         let grew = self.file_mut(id).finish(caller.token.session, request.offset, id)?;
         self.size_info(caller, id, grew)
     }
@@ -111,7 +118,7 @@ impl SlotState {
     }
 
     /// A file that the caller has open for writing, or whose mode lets him write.
-    fn file_to_write(&self, caller: Caller, id: InodeId) -> Result<&File> {
+    pub(crate) fn file_to_write(&self, caller: Caller, id: InodeId) -> Result<&File> {
         let inode = self.inode(id)?;
         let file = inode.file(id)?;
         if !self.has_open_for_writing(caller, id) {
@@ -128,7 +135,7 @@ impl SlotState {
     }
 
     /// A file that is known to be one and to be here.
-    fn file_mut(&mut self, id: InodeId) -> &mut File {
+    pub(crate) fn file_mut(&mut self, id: InodeId) -> &mut File {
         match self.inodes.get_mut(&id).map(|inode| &mut inode.body) {
             Some(Body::File(file)) => file,
             _ => panic!("file {id} was looked up before"),
@@ -136,7 +143,7 @@ impl SlotState {
     }
 }
 
-fn check_size(size: u64, id: InodeId) -> Result<()> {
+pub(crate) fn check_size(size: u64, id: InodeId) -> Result<()> {
     if size > limits::FILE_BYTES_MAX {
         return Err(Error::new(
             ErrorKind::TooBig,

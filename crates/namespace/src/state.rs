@@ -36,6 +36,8 @@ pub struct SlotState {
     /// The number by which the next slot that is asked knows the operation.
     pub(crate) next_intent: u64,
     pub(crate) inodes: BTreeMap<InodeId, Box<Inode>>,
+    /// Bytes of inline files.
+    pub(crate) inline_bytes: u64,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
     /// Operations that are coordinated here and under way.
     pub(crate) intents: BTreeMap<Token, Intent>,
@@ -84,6 +86,7 @@ impl SlotState {
             next_counter: first.max(InodeId::ROOT.counter() + 1),
             next_intent: first,
             inodes: BTreeMap::new(),
+            inline_bytes: 0,
             sessions: BTreeMap::new(),
             intents: BTreeMap::new(),
             unsettled: BTreeSet::new(),
@@ -198,6 +201,8 @@ impl SlotState {
             Op::Unlink(request) => self.unlink(caller, request, effects),
             Op::Rename(request) => self.rename(caller, request, effects),
             Op::Link(request) => self.link(caller, request, effects),
+            Op::WriteInline { request, room } => self.write_inline(caller, request, *room),
+            Op::Spill(request) => self.spill(caller, *request, effects),
             Op::Extend(request) => self.extend(caller, *request),
             Op::ReserveAppend(request) => self.reserve_append(caller, *request),
             Op::FinishAppend(request) => self.finish_append(caller, *request),
@@ -243,7 +248,7 @@ impl SlotState {
     #[must_use]
     pub fn is_awaited(&self, errand: ErrandId) -> bool {
         match self.outbox.get(errand) {
-            Some(Errand::Prepare(_) | Errand::Ascend(_) | Errand::TrimLane(_)) => true,
+            Some(Errand::Prepare(_) | Errand::Ascend(_) | Errand::TrimLane(_) | Errand::FillLane(_)) => true,
             Some(Errand::CutLane(message)) => self.cut_is_awaited(message.lane),
             Some(Errand::Settle(_) | Errand::DropLane(_)) | None => false,
         }

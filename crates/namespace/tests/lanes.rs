@@ -13,6 +13,7 @@ use ramlace_model::{Model, Node};
 use ramlace_namespace::{
     Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
 };
+use ramlace_wire::inline::Spill;
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{CutLane, InodeAnswer, QueryInode};
 use ramlace_wire::{Credentials, Layout};
@@ -97,13 +98,19 @@ impl World {
             exclusive: true,
             read: true,
             write: true,
-            layout,
+            layout: Some(layout),
+            wish: wire::LayoutWish::default(),
             named: Vec::new(),
         };
         match world.client(Op::Create(create)) {
             (Some(Ok(Reply::Opened(opened))), _) => world.file = opened.info.attributes.inode,
             other => panic!("{other:?}"),
         }
+        let spilled = world.client(Op::Spill(Spill { inode: world.file })).0;
+        assert!(
+            matches!(spilled, Some(Ok(Reply::Size(_)))),
+            "an empty file has nothing to carry: {spilled:?}"
+        );
         world
     }
 

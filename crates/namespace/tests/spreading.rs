@@ -162,7 +162,8 @@ impl Slots {
             exclusive: true,
             read: true,
             write: true,
-            layout,
+            layout: Some(layout),
+            wish: wire::LayoutWish::default(),
             named: Vec::new(),
         };
         match self.change(who, self.slot_of(name), Op::Create(request)).expect("answered at once")? {
@@ -341,7 +342,8 @@ fn a_partition_that_was_lost_holds_up_neither_a_change_nor_the_end_of_its_direct
             exclusive: true,
             read: true,
             write: true,
-            layout,
+            layout: Some(layout),
+            wish: wire::LayoutWish::default(),
             named: Vec::new(),
         };
         pool.change(&ALICE, Slot(1), Op::Create(request)).unwrap().unwrap();

@@ -59,7 +59,8 @@ impl Place {
             exclusive: true,
             read: true,
             write: false,
-            layout,
+            layout: Some(layout),
+            wish: wire::LayoutWish::default(),
             named: Vec::new(),
         };
         let opened = place.ask(&ROOT_USER, Op::Create(request));

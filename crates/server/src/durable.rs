@@ -39,6 +39,7 @@ pub struct Durable {
     pub lanes: Lanes,
     /// Chunk writes that are done.
     pub writes: WritesDone,
+    inline_bytes: u64,
     log: MetaFile,
     number: u64,
     compact_at_bytes: u64,
@@ -57,6 +58,7 @@ impl Durable {
             inodes: 0,
             lanes: Lanes::default(),
             writes: WritesDone::default(),
+            inline_bytes: 0,
             log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
             number: number.unwrap_or(0),
             compact_at_bytes: LOG_BYTES_MIN,
@@ -146,6 +148,11 @@ impl Durable {
             ),
             _ => false,
         }
+    }
+
+    /// Bytes of inline files, over all slots.
+    pub fn inline_bytes(&self) -> u64 {
+        self.inline_bytes
     }
 
     fn append(&mut self, bytes: &[u8], urgent: bool) -> Result<()> {
@@ -256,9 +263,10 @@ impl Durable {
             }
             Record::Command { slot, command, room } => {
                 let state = self.slots.get_mut(&slot).expect("a slot is born before its first command");
-                let before = state.inode_count();
+                let (before, bytes) = (state.inode_count(), state.inline_bytes());
                 let wanted = state.apply_within(&command, room);
                 self.inodes = self.inodes - before + state.inode_count();
+                self.inline_bytes = self.inline_bytes - bytes + state.inline_bytes();
                 effects.extend(wanted.into_iter().map(|effect| (slot, effect)));
             }
             Record::Lane { lane, record } => self.lanes.set(lane, record),
@@ -269,8 +277,11 @@ impl Durable {
 
     fn put_slot(&mut self, state: SlotState) {
         self.inodes += state.inode_count();
-        let before = self.slots.insert(state.slot(), state);
-        self.inodes -= before.map_or(0, |before| before.inode_count());
+        self.inline_bytes += state.inline_bytes();
+        if let Some(before) = self.slots.insert(state.slot(), state) {
+            self.inodes -= before.inode_count();
+            self.inline_bytes -= before.inline_bytes();
+        }
     }
 
     fn end_session(&mut self, session: SessionId, now: Timestamp, effects: &mut Vec<(Slot, Effect)>) {
@@ -278,9 +289,11 @@ impl Durable {
         self.writes.end_session(session);
         let command = Command { now, origin: Origin::Server, op: Op::EndSession { session } };
         for (slot, state) in &mut self.slots {
-            let before = state.inode_count();
+            // An unlinked file that was open takes its bytes along.
+            let (before, bytes) = (state.inode_count(), state.inline_bytes());
             effects.extend(state.apply(&command).into_iter().map(|effect| (*slot, effect)));
             self.inodes = self.inodes - before + state.inode_count();
+            self.inline_bytes = self.inline_bytes - bytes + state.inline_bytes();
         }
     }
 }

@@ -106,7 +106,8 @@ fn random_op(dice: &mut Dice, slot: Slot) -> Op {
                 exclusive: false,
                 read: true,
                 write: true,
-                layout,
+                layout: Some(layout),
+                wish: ramlace_wire::namespace::LayoutWish::default(),
                 named: Vec::new(),
             })
         }

@@ -93,11 +93,13 @@ async fn create_cut_remove(client: &mut Client, sequence: u64, name: Name) -> Re
         exclusive: true,
         read: true,
         write: true,
-        layout,
+        layout: Some(layout),
+        wish: ramlace_wire::namespace::LayoutWish::default(),
         named: Vec::new(),
     };
     let attributes = client.change(sequence, 0, &create).await?.info.attributes;
     let inode = attributes.inode;
+    client.spill(sequence, inode).await?;
     let extend = Extend { inode, generation: attributes.generation, size: 1 << 20 };
     client.change(sequence + 1, 0, &extend).await?;
     client.change(sequence + 2, 0, &Truncate { inode, size: 0 }).await?;

@@ -197,6 +197,7 @@ impl Server {
             Errand::CutLane(request) => self.call_peer(errand.slot(), request).await.map(done),
             Errand::DropLane(request) => self.call_peer(errand.slot(), request).await.map(done),
             Errand::TrimLane(request) => self.call_peer(errand.slot(), request).await.map(done),
+            Errand::FillLane(request) => self.call_peer(errand.slot(), request).await.map(done),
         }
     }
 
@@ -206,6 +207,7 @@ impl Server {
             Errand::CutLane(request) => return self.cut_lane(request).await.map(|()| ErrandAnswer::Done),
             Errand::DropLane(request) => return self.drop_lane(request).await.map(|()| ErrandAnswer::Done),
             Errand::TrimLane(request) => return self.trim_lane(request).map(|()| ErrandAnswer::Done),
+            Errand::FillLane(request) => return self.fill_lane(request).await.map(|()| ErrandAnswer::Done),
             Errand::Ascend(request) => return self.ascend(request),
             Errand::Prepare(request) => (request.slot, Op::Prepare(request)),
             Errand::Settle(request) => (request.slot, Op::Settle(request)),

@@ -11,6 +11,7 @@ use ramlace_cluster::{Absent, is_hole_or_lost};
 use ramlace_layout::{lane_length, lane_slot};
 use ramlace_transport::nonblocking::Connection;
 use ramlace_wire::chunk::LaneTarget;
+use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::peer::{CutLane, DropLane, InodeAnswer, QueryInode, TrimLane};
 use tokio::sync::Notify;
 
@@ -117,7 +118,9 @@ impl Server {
     fn check_target(&self, target: &LaneTarget, answer: &InodeAnswer) -> Outcome<()> {
         let slots = self.membership.map()?.slots();
         let LaneId { inode, lane } = target.lane;
-        let text = if lane >= answer.layout.width {
+        let text = if answer.place != BytesPlace::Lanes {
+            format!("the bytes of file {inode} live with its inode; spill it first")
+        } else if lane >= answer.layout.width {
             format!("file {inode} has {} lanes, there is no lane {lane}", answer.layout.width)
         } else if lane_slot(&answer.layout, lane, slots) != target.slot {
             format!("lane {lane} of file {inode} does not lie in {}", target.slot)
@@ -182,7 +185,7 @@ impl Server {
     }
 
     /// Runs a change of a lane alone: requests for the lane wait until it is over.
-    async fn changing_lane<T>(
+    pub async fn changing_lane<T>(
         self: &Rc<Self>,
         lane: LaneId,
         change: impl Future<Output = Outcome<T>>,

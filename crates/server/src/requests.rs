@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot, limits};
+use ramlace_base::{Error, ErrorKind, Result, Sequence, SessionId, Slot, limits};
 use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query};
+use ramlace_wire::inline::{self, InlineRead};
 use ramlace_wire::namespace as names;
 use ramlace_wire::peer::{self, Token};
-use ramlace_wire::{Header, Kind, decode_body, encode_body};
+use ramlace_wire::{Header, Kind, decode_body, encode_body, flags};
 
 use crate::clock;
 use crate::identity::Identity;
@@ -80,6 +81,22 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         Kind::Extend => mutation!(Extend, inode),
         Kind::ReserveAppend => mutation!(ReserveAppend, inode),
         Kind::FinishAppend => mutation!(FinishAppend, inode),
+        Kind::ReadInline => {
+            let request = read!(inline::ReadInline);
+            // What the session of a host has open gives no right to those for whom it asks.
+            let on_behalf = header.flags & flags::ON_BEHALF != 0;
+            let session = if on_behalf { SessionId::NONE } else { header.session };
+            Request::Query(request.inode.slot(), Query::ReadInline { request, session })
+        }
+        Kind::WriteInline => {
+            let request = read!(inline::WriteInline);
+            // Whether there is room is seen when it is done.
+            Request::Mutation(request.inode.slot(), Op::WriteInline { request, room: false })
+        }
+        Kind::Spill => {
+            let request = read!(inline::Spill);
+            Request::Mutation(request.inode.slot(), Op::Spill(request))
+        }
         Kind::SetLayout => mutation!(SetLayout, inode),
         Kind::Link => entry!(Link),
         Kind::Rename => {
@@ -107,6 +124,7 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         Kind::CutLane => errand!(CutLane),
         Kind::DropLane => errand!(DropLane),
         Kind::TrimLane => errand!(TrimLane),
+        Kind::FillLane => errand!(FillLane),
         _ => return Ok(None),
     }))
 }
@@ -165,13 +183,29 @@ impl Server {
         let map = self.admit_slot(header.epoch, slot).await?;
         self.notice_lost_slots()?;
         let op = match request {
-            Request::Query(slot, query) => return Ok(self.query(&who, slot, &query)?.encode()),
+            Request::Query(slot, query) => {
+                let answer = self.query(&who, slot, &query)?;
+                if let Answer::Inline(InlineRead { bytes: Some(bytes), .. }) = &answer {
+                    self.counters.read_bytes(bytes.0.len() as u64);
+                }
+                return Ok(answer.encode());
+            }
             Request::Partitions(request) => return Ok(encode_body(&self.partitions(&who, &map, &request)?)),
             Request::Errand(errand) => return Ok(self.accept(errand).await?.encode()),
             // The home knows in which epoch it creates; a creator's map may be older.
             Request::Mutation(_, Op::Create(mut request)) => {
-                request.layout.created = map.epoch;
+                let mut layout = match request.layout {
+                    Some(layout) => layout,
+                    None => self.choose_layout(&map, slot, &request)?,
+                };
+                layout.created = map.epoch;
+                request.layout = Some(layout);
+                request.wish = names::LayoutWish::default();
                 Op::Create(request)
+            }
+            Request::Mutation(_, Op::WriteInline { request, .. }) => {
+                self.counters.written_bytes(request.bytes.0.len() as u64);
+                Op::WriteInline { request, room: self.has_inline_room() }
             }
             Request::Mutation(_, op) => op,
             Request::MakeDirectory(_, request) => Op::MakeDirectory { request, home: self.choose_home(&map) },

@@ -23,10 +23,13 @@ async fn create(client: &mut Client, sequence: u64, name: &str, layout: Layout) 
         exclusive: true,
         read: true,
         write: true,
-        layout,
+        layout: Some(layout),
+        wish: ramlace_wire::namespace::LayoutWish::default(),
         named: Vec::new(),
     };
-    client.change(sequence, 0, &request).await.unwrap()
+    let opened = client.change(sequence, 0, &request).await.unwrap();
+    client.spill(sequence, opened.info.attributes.inode).await.unwrap();
+    opened
 }
 
 /// Lane 0 of a file in its present generation.

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ramlace_base::{Epoch, Error, ErrorKind, Sequence, SessionId};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Sequence, SessionId};
 use ramlace_store::{Backing, Store, StoreOptions, StoreRoot};
 use ramlace_transport::nonblocking::{Connection, Listener};
 use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk, WriteChunk};
 use ramlace_wire::cluster::GetMap;
+use ramlace_wire::inline::Spill;
 use ramlace_wire::session::{OpenSession, SessionKind};
 use ramlace_wire::{ErrorBody, Header, Kind, Request, decode_body, encode_body};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -259,6 +260,12 @@ impl Client {
     ) -> Told<R::Reply> {
         let header = self.header(R::KIND, sequence, outstanding);
         self.connection.call(header, request, LONG).await.map_err(|failure| failure.error)
+    }
+
+    /// Sends an empty file to its lanes, by a number far above `sequence` that acknowledges nothing from it on.
+    pub async fn spill(&mut self, sequence: u64, inode: InodeId) -> Told<()> {
+        const ABOVE: u32 = 1_000_000;
+        self.change(sequence + u64::from(ABOVE), ABOVE, &Spill { inode }).await.map(drop)
     }
 
     /// Sends a write; its answer is taken by [`Client::answer`]. That the server has closed the

@@ -111,6 +111,12 @@ kinds! {
     GetAttributesMany = 0x0322,
     /// What a server's partitions of a spread directory add to its attributes.
     GetPartitions = 0x031a,
+    /// Bytes of a file that live with its inode.
+    ReadInline = 0x031e,
+    /// Change them.
+    WriteInline = 0x031f,
+    /// Give them to the file's lanes.
+    Spill = 0x0320,
     /// For `check`: some entries of a server.
     CheckEntries = 0x0323,
 
@@ -129,6 +135,8 @@ kinds! {
     Settle = 0x040a,
     /// Slot to slot: which directories is this one in?
     Ascend = 0x040b,
+    /// Home to lane: the bytes that the file had inline.
+    FillLane = 0x0410,
 }
 
 impl Kind {

@@ -14,6 +14,7 @@ pub mod cluster;
 mod codec;
 mod credentials;
 mod header;
+pub mod inline;
 mod kind;
 pub mod namespace;
 pub mod peer;

@@ -2,7 +2,7 @@
 //! an entry of a directory, or lists or describes a directory, goes to the slot that its header names:
 //! a directory may be spread over several.
 
-use ramlace_base::{Generation, InodeId, Name, Slot, Timestamp};
+use ramlace_base::{Generation, InodeId, Name, ServerId, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::types::numbered;
@@ -73,6 +73,8 @@ pub struct InodeInfo {
     /// The slot of each partition of a directory that is spread over slots; empty for all others.
     /// The attributes are then of the entries in the slot that answers alone.
     pub partitions: Vec<Slot>,
+    /// A file's bytes live with its inode, and its lanes are empty: see [`crate::inline`].
+    pub inline: bool,
 }
 
 impl Request for GetAttributes {
@@ -159,10 +161,23 @@ pub struct Create {
     pub read: bool,
     /// Open for writing.
     pub write: bool,
-    /// Where the bytes shall lie. The creator computes it from the map.
-    pub layout: Layout,
+    /// Where the bytes shall lie; `None`: the server decides, by `wish`.
+    pub layout: Option<Layout>,
+    /// What the creator wants of the layout; without a wish the directory decides, then the pool.
+    pub wish: LayoutWish,
     /// Named bytes.
     pub named: FileAttributes,
+}
+
+/// What a creator wants of a layout that the server chooses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutWish {
+    /// What is `Some`.
+    pub hints: LayoutHints,
+    /// The stripe unit's bytes at the least, whoever has set it.
+    pub stripe_unit_min: u64,
+    /// Servers that do not answer the creator at present: no lane shall lie there.
+    pub silent: Vec<ServerId>,
 }
 
 /// An open inode.

@@ -4,6 +4,7 @@
 use ramlace_base::{Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::inline::{Bytes, BytesPlace};
 use crate::namespace::RenameMode;
 use crate::{Attributes, Credentials, FileKind, Kind, Layout, LayoutHints, Owner, Request};
 
@@ -302,11 +303,31 @@ pub struct InodeAnswer {
     pub smallest_size: Option<u64>,
     /// The file's layout: turns the size into the lane's length.
     pub layout: Layout,
+    /// Where its bytes are: a lane begins only when they are there, or on their way.
+    pub place: BytesPlace,
 }
 
 impl Request for QueryInode {
     const KIND: Kind = Kind::QueryInode;
     type Reply = InodeAnswer;
+}
+
+/// The bytes that a file had inline. They are the lane's first: it begins with them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FillLane {
+    /// Lane 0.
+    pub lane: LaneId,
+    /// The slot it lies in.
+    pub slot: Slot,
+    /// The generation that the file took for this: tells a late duplicate.
+    pub generation: Generation,
+    /// From the lane's first byte on.
+    pub bytes: Bytes,
+}
+
+impl Request for FillLane {
+    const KIND: Kind = Kind::FillLane;
+    type Reply = ();
 }
 
 /// Nobody has the file open any more: pages beyond its end are given back.

@@ -36,7 +36,8 @@ fn create(client: &Pool, parent: InodeId, name: &Name) -> Result<()> {
         exclusive: true,
         read: false,
         write: true,
-        layout: client.raw().choose_layout(parent, name, hints)?,
+        layout: None,
+        wish: client.raw().layout_wish(hints)?,
         named: FileAttributes::new(),
     };
     client.raw().create(&request)?.0.close()

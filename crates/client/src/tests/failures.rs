@@ -20,18 +20,26 @@ fn lost_replies_have_one_effect() {
         pool.fault(Kind::Create, fault);
         let options = OpenOptions { exclusive: true, ..striped(2) };
         let file = client.open(format!("{dir}/file"), &options).unwrap();
-        let before = pool.done(Kind::ReserveAppend);
-        pool.fault(Kind::ReserveAppend, fault);
+        let before = pool.done(Kind::WriteInline);
+        pool.fault(Kind::WriteInline, fault);
         assert_eq!(file.append(b"once").unwrap(), 0);
+        assert_eq!(pool.done(Kind::WriteInline), before + 1);
+        let before = pool.done(Kind::ReserveAppend);
+        pool.fault(Kind::Spill, fault);
+        pool.fault(Kind::ReserveAppend, fault);
+        assert_eq!(file.append(&[7; 5000]).unwrap(), 4);
         assert_eq!(pool.done(Kind::ReserveAppend), before + 1);
         if fault != Fault::Moved {
             // A write that is told Retry begins anew: it must not be counted, its bytes must.
             pool.fault(Kind::WriteChunk, fault);
         }
-        write_all(&file, b"twice?", 4);
+        write_all(&file, b"twice?", 5004);
         pool.fault(Kind::Extend, fault);
-        write_all(&file, b"!", 10);
-        assert_eq!(read(&file, 0, 20), b"oncetwice?!");
+        write_all(&file, b"!", 5010);
+        assert_eq!(
+            (read(&file, 0, 5), read(&file, 5003, 20)),
+            (b"once\x07".to_vec(), b"\x07twice?!".to_vec())
+        );
         pool.fault(Kind::Rename, fault);
         client.rename(format!("{dir}/file"), format!("{dir}/moved"), RenameMode::Replace).unwrap();
         pool.fault(Kind::Link, fault);
@@ -71,7 +79,7 @@ fn a_silent_server_is_named_in_time_and_the_others_work() {
         .collect();
     let wide = client.open("/wide", &striped(2)).unwrap();
     write_all(&wide, &pattern(1 << 20, 0), 0);
-    files.iter().for_each(|file| write_all(file, b"data", 0));
+    files.iter().for_each(|file| write_all(file, &[1; 5000], 0));
     let silent = ServerId(1);
     pool.state().silent.insert(silent);
     let (mut answered, mut failed) = (0, 0);

@@ -51,6 +51,9 @@ impl Pool {
                     assert_eq!(attributes.links, stat.links, "links of {node:?}");
                 }
             }
+            if stat.kind == FileKind::File {
+                self.check_inline(node, inode);
+            }
             if stat.kind == FileKind::Directory {
                 self.check_entries(node, inode);
             }
@@ -241,8 +244,15 @@ impl Pool {
         for file in &self.files {
             let width = self.slots().min(2);
             let lanes = (0..width).map(|lane| LaneId { inode: *file, lane });
+            let Some(since) = self.in_lanes.get(file) else {
+                // It was inline to its end; what it began to give away must be taken back.
+                let mut left =
+                    self.filled.keys().filter(|lane| lane.inode == *file && !self.node_lives(*file));
+                assert!(left.all(|lane| self.dropped.contains(lane)), "a lane of {file} stays");
+                continue;
+            };
             match self.info(*file) {
-                Ok(info) if info.attributes.generation > Generation::FIRST => lanes.for_each(|lane| {
+                Ok(info) if info.attributes.generation > *since => lanes.for_each(|lane| {
                     assert_eq!(self.cut.get(&lane), Some(&info.attributes.generation), "{lane} was not told");
                 }),
                 Ok(_) => {}

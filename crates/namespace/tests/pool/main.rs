@@ -5,6 +5,7 @@
 mod checks;
 mod cost;
 mod host;
+mod lanes;
 mod listing;
 mod pool;
 mod wish;

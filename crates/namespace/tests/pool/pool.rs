@@ -9,6 +9,7 @@ use ramlace_model::{Model, Node};
 use ramlace_namespace::{
     Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
 };
+use ramlace_wire::inline::InlineOutcome;
 use ramlace_wire::namespace::RenameMode;
 use ramlace_wire::peer::{Prepared, Token};
 use ramlace_wire::{Credentials, ErrorBody, FileKind};
@@ -103,6 +104,10 @@ pub struct Pool {
     pub cut: BTreeMap<LaneId, Generation>,
     pub dropped: BTreeSet<LaneId>,
     pub files: BTreeSet<InodeId>,
+    /// Files that went to their lanes, and with which generation.
+    pub in_lanes: BTreeMap<InodeId, Generation>,
+    /// Lanes that began with what their files had inline.
+    pub filled: BTreeMap<LaneId, Generation>,
     /// Messages that have arrived.
     pub messages: usize,
     /// A listing under way.
@@ -140,6 +145,8 @@ impl Pool {
             cut: BTreeMap::new(),
             dropped: BTreeSet::new(),
             files: BTreeSet::new(),
+            in_lanes: BTreeMap::new(),
+            filled: BTreeMap::new(),
             messages: 0,
             listing: None,
             quiet: false,
@@ -182,6 +189,7 @@ impl Pool {
             Action::Settle => self.settle(),
         }
         self.forget_touched();
+        self.note_lanes();
         self.check_tree();
     }
 
@@ -205,6 +213,7 @@ impl Pool {
             directories[usize::from(node) % directories.len()]
         };
         let node = nodes[usize::from(node) % nodes.len()];
+        let name_byte = name;
         let name = Name::new(NAMES[usize::from(name) % NAMES.len()]).unwrap();
         let size = u64::from(extra) * 1000;
         let new_parent = directories[usize::from(extra) % directories.len()];
@@ -215,7 +224,7 @@ impl Pool {
             _ => RenameMode::Replace,
         };
         let kind = FileKind::ALL[usize::from(extra) % FileKind::ALL.len()];
-        let wish = match what % 25 {
+        let wish = match what % 28 {
             0..=2 => {
                 Wish::Create { parent, name, exclusive: extra.is_multiple_of(2), base: u16::from(extra) }
             }
@@ -226,7 +235,12 @@ impl Pool {
             9 | 10 => Wish::RemoveDirectory { parent, name },
             11 => Wish::Open { node },
             12 => Wish::Close { node },
-            13 => Wish::Extend { node, size },
+            13 | 25 | 26 if self.is_inline(node) => {
+                let offset = (!other.is_multiple_of(3)).then_some(u64::from(extra) * 20);
+                Wish::Write { node, offset, bytes: vec![name_byte | 1; usize::from(other) * 6 + 1] }
+            }
+            13 | 25 | 26 => Wish::Extend { node, size },
+            27 => Wish::Spill { node },
             14 => Wish::Truncate { node, size },
             15..=20 => Wish::Rename { parent, name, new_parent, new_name, mode },
             21 | 22 => Wish::Link { node: nodes[usize::from(other) % nodes.len()], parent, name },
@@ -359,6 +373,7 @@ impl Pool {
             None => assert_eq!(wish.on_model(&mut self.model), Ok(None), "{wish:?}"),
             Some(_) if self.has_not_heard_of_its_end(wish.target()) => {}
             Some(ErrorKind::Retry) => {}
+            Some(ErrorKind::HostDown) => assert!(self.is_leaving(wish.target())),
             Some(kind) => {
                 let expected = wish.on_model(&mut self.model.clone());
                 assert_eq!(expected.map_err(|error| error.kind()), Err(kind), "{wish:?}");
@@ -483,6 +498,7 @@ impl Pool {
                 return Ok(ErrandAnswer::Done);
             }
             Errand::TrimLane(_) => return Ok(ErrandAnswer::Done),
+            Errand::FillLane(message) => return self.fill(&message).map(|()| ErrandAnswer::Done),
         };
         let command = Command { now: Timestamp { nanos: self.now }, origin: Origin::Peer, op };
         let mut effects = self.hosts[usize::from(message.slot().0)].apply(&command);
@@ -655,7 +671,7 @@ impl Pool {
                 sent.wish
             );
             assert_ne!(self.decided.get(&token), Some(&true), "{:?} happened: {error}", sent.wish);
-            let unreachable = self.unreachable.contains(&token);
+            let unreachable = self.unreachable.contains(&token) || self.is_leaving(sent.wish.target());
             assert!(error.kind() != ErrorKind::HostDown || unreachable, "{:?}: {error}", sent.wish);
             if spread {
                 self.learn(client, &sent.wish);
@@ -666,6 +682,7 @@ impl Pool {
         match &sent.wish {
             wish if wish.has_several_slots() => self.check_several_slots(client, token, &sent, &outcome),
             Wish::Truncate { .. } => {}
+            Wish::Spill { node } => self.check_spill(*node, &outcome),
             wish => self.check_one_slot(client, wish, &outcome),
         }
         let done = outcome.is_ok();
@@ -721,6 +738,12 @@ impl Pool {
             let slot = self.slot_of(client, *parent, name);
             return assert_ne!(self.inode_of[&node].slot(), slot, "it lives here");
         }
+        if let (Wish::Write { node, .. }, Ok(Reply::WroteInline(written))) = (wish, outcome)
+            && written.outcome != InlineOutcome::Written
+        {
+            assert_eq!(written.outcome == InlineOutcome::Full, self.is_inline(*node));
+            return;
+        }
         let expected = wish.on_model(&mut self.model);
         if expected.is_err() && self.has_not_heard_of_its_end(wish.target()) {
             return assert!(outcome.is_err(), "{wish:?} is done on what is gone");
@@ -751,7 +774,7 @@ impl Pool {
     }
 
     /// A directory that is removed, in the moment before its own slot knows.
-    fn has_not_heard_of_its_end(&self, node: Node) -> bool {
+    pub fn has_not_heard_of_its_end(&self, node: Node) -> bool {
         self.model.stat(node).is_err() && self.info(self.inode_of[&node]).is_ok()
     }
 
@@ -776,7 +799,7 @@ fn token_of(message: &Errand) -> Option<Token> {
         Errand::Prepare(message) => Some(message.token),
         Errand::Settle(message) => Some(message.token),
         Errand::Ascend(message) => Some(message.token),
-        Errand::CutLane(_) | Errand::DropLane(_) | Errand::TrimLane(_) => None,
+        Errand::CutLane(_) | Errand::DropLane(_) | Errand::TrimLane(_) | Errand::FillLane(_) => None,
     }
 }
 

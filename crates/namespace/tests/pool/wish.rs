@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Name, Result, Slot};
 use ramlace_model::{Model, Node};
 use ramlace_namespace::Op;
+use ramlace_wire::inline::{Bytes, InlineMode, Spill, WriteInline};
 use ramlace_wire::namespace::{self as wire, RenameMode};
 use ramlace_wire::{FileKind, Layout};
 
@@ -19,6 +20,8 @@ pub enum Wish {
     RemoveDirectory { parent: Node, name: Name },
     Open { node: Node },
     Close { node: Node },
+    Write { node: Node, offset: Option<u64>, bytes: Vec<u8> },
+    Spill { node: Node },
     Extend { node: Node, size: u64 },
     Truncate { node: Node, size: u64 },
     SetMode { node: Node, mode: u16 },
@@ -40,6 +43,8 @@ impl Wish {
             | Wish::Link { parent, .. } => *parent,
             Wish::Open { node }
             | Wish::Close { node }
+            | Wish::Write { node, .. }
+            | Wish::Spill { node }
             | Wish::Extend { node, .. }
             | Wish::Truncate { node, .. }
             | Wish::SetMode { node, .. } => *node,
@@ -114,7 +119,8 @@ impl Wish {
                     exclusive,
                     read: true,
                     write: true,
-                    layout,
+                    layout: Some(layout),
+                    wish: wire::LayoutWish::default(),
                     named,
                 })
             }
@@ -143,6 +149,12 @@ impl Wish {
             }
             Wish::Open { .. } => Op::Open(wire::Open { inode, read: true, write: false }),
             Wish::Close { .. } => Op::Close(wire::Close { inode, modified: None }),
+            Wish::Write { offset, bytes, .. } => {
+                let mode = if offset.is_some() { InlineMode::At } else { InlineMode::End };
+                let (offset, bytes) = (offset.unwrap_or(0), Bytes(bytes));
+                Op::WriteInline { request: WriteInline { inode, mode, offset, bytes }, room: true }
+            }
+            Wish::Spill { .. } => Op::Spill(Spill { inode }),
             Wish::Extend { size, .. } => Op::Extend(wire::Extend { inode, generation, size }),
             Wish::Truncate { size, .. } => Op::Truncate(wire::Truncate { inode, size }),
             Wish::SetMode { mode, .. } => Op::SetAttributes(wire::SetAttributes {
@@ -173,6 +185,11 @@ impl Wish {
                 _ => model.open(*node).map(|()| Some(*node)),
             },
             Wish::Close { node } => model.close(*node).map(|()| None),
+            Wish::Write { node, offset: Some(offset), bytes } => {
+                model.write(*node, *offset, bytes).map(|()| None)
+            }
+            Wish::Write { node, offset: None, bytes } => model.append(*node, bytes).map(|_| None),
+            Wish::Spill { node } => model.extend(*node, 0).map(|()| None),
             Wish::Extend { node, size } => model.extend(*node, *size).map(|()| None),
             Wish::Truncate { node, size } => model.truncate(*node, *size).map(|()| None),
             Wish::SetMode { node, mode } => model.set_mode(*node, *mode).map(|()| None),

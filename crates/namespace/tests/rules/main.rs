@@ -2,6 +2,7 @@
 
 mod entries;
 mod exactly_once;
+mod inline;
 mod renames;
 mod rights;
 mod sizes;

@@ -3,12 +3,15 @@
 use ramlace_base::{ErrorKind, Generation, InodeId, Slot, Timestamp};
 use ramlace_namespace::{Answer, Op, Query};
 use ramlace_wire::namespace as wire;
-use ramlace_wire::{FileKind, LayoutHints};
+use ramlace_wire::{FileKind, Layout, LayoutHints};
 
 use crate::story::*;
 
 #[test]
 fn bad_arguments_are_refused() {
+    fn layout(request: &mut wire::Create) -> &mut Layout {
+        request.layout.as_mut().unwrap()
+    }
     let mut story = Story::new();
     let good = create(InodeId::ROOT, "f", 4);
     let bad = |change: &dyn Fn(&mut wire::Create)| {
@@ -17,13 +20,14 @@ fn bad_arguments_are_refused() {
         Op::Create(request)
     };
     for (op, kind) in [
-        (bad(&|request| request.layout.stripe_unit = 3 << 16), ErrorKind::Invalid),
-        (bad(&|request| request.layout.stripe_unit = 1 << 12), ErrorKind::Invalid),
-        (bad(&|request| request.layout.width = 0), ErrorKind::Invalid),
-        (bad(&|request| request.layout.width = 65), ErrorKind::Invalid),
-        (bad(&|request| request.layout.base_slot = Slot(64)), ErrorKind::Invalid),
-        (bad(&|request| request.layout.copies = 2), ErrorKind::Unsupported),
-        (bad(&|request| request.layout.copies = 0), ErrorKind::Invalid),
+        (bad(&|request| layout(request).stripe_unit = 3 << 16), ErrorKind::Invalid),
+        (bad(&|request| layout(request).stripe_unit = 1 << 12), ErrorKind::Invalid),
+        (bad(&|request| layout(request).width = 0), ErrorKind::Invalid),
+        (bad(&|request| layout(request).width = 65), ErrorKind::Invalid),
+        (bad(&|request| layout(request).base_slot = Slot(64)), ErrorKind::Invalid),
+        (bad(&|request| layout(request).copies = 2), ErrorKind::Unsupported),
+        (bad(&|request| layout(request).copies = 0), ErrorKind::Invalid),
+        (bad(&|request| request.layout = None), ErrorKind::Invalid),
         (bad(&|request| request.mode = 0o10000), ErrorKind::Invalid),
         (
             bad(&|request| request.named = vec![("b".into(), vec![]), ("a".into(), vec![])]),
@@ -168,6 +172,7 @@ fn a_file_open_for_writing_stays_writable() {
     let mut story = Story::new();
     let request = wire::Create { mode: 0o444, ..create(InodeId::ROOT, "f", 1) };
     let file = opened(story.ask(Op::Create(request))).info.attributes.inode;
+    story.ask(spill(file)).unwrap();
     assert_eq!(size_of_reply(story.extend(file, 1, 10)), 10);
     story.ask(close(file)).unwrap();
     assert_eq!(story.extend(file, 1, 20).unwrap_err().kind(), ErrorKind::Denied);
@@ -179,6 +184,7 @@ fn a_create_opens_a_new_file_as_wished_and_an_old_one_as_its_mode_allows() {
     let wished =
         |read, write| Op::Create(wire::Create { mode: 0o444, read, write, ..create(InodeId::ROOT, "f", 1) });
     let file = opened(story.ask(wished(false, true))).info.attributes.inode;
+    story.ask(spill(file)).unwrap();
     assert_eq!(size_of_reply(story.extend(file, 1, 10)), 10);
     assert_eq!(story.refused(wished(true, true)), ErrorKind::Denied);
     let again = opened(story.ask(wished(true, false)));

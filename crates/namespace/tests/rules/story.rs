@@ -6,6 +6,7 @@ use ramlace_base::{
 use ramlace_namespace::{
     Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
 };
+use ramlace_wire::inline::Spill;
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer;
 use ramlace_wire::{Attributes, Credentials, ErrorBody, Layout};
@@ -100,7 +101,9 @@ impl Story {
                 Errand::Prepare(message) => self.peer(Op::Prepare(message)),
                 Errand::Settle(message) => self.peer(Op::Settle(message)),
                 Errand::Ascend(_) => panic!("one slot walks without a message"),
-                Errand::CutLane(_) | Errand::DropLane(_) | Errand::TrimLane(_) => Ok(ErrandAnswer::Done),
+                Errand::CutLane(_) | Errand::DropLane(_) | Errand::TrimLane(_) | Errand::FillLane(_) => {
+                    Ok(ErrandAnswer::Done)
+                }
             };
             let result = result.map_err(|error| ErrorBody::new(&error));
             replies.extend(reply(&self.server(Op::ErrandDone { errand, result })));
@@ -111,7 +114,14 @@ impl Story {
         self.create_wide(parent, text, 1)
     }
 
+    /// A file that is in its lanes.
     pub fn create_wide(&mut self, parent: InodeId, text: &str, width: u16) -> InodeId {
+        let inode = self.create_inline(parent, text, width);
+        self.ask(spill(inode)).unwrap();
+        inode
+    }
+
+    pub fn create_inline(&mut self, parent: InodeId, text: &str, width: u16) -> InodeId {
         opened(self.ask(Op::Create(create(parent, text, width)))).info.attributes.inode
     }
 
@@ -198,7 +208,8 @@ pub fn create(parent: InodeId, text: &str, width: u16) -> wire::Create {
         exclusive: false,
         read: true,
         write: true,
-        layout,
+        layout: Some(layout),
+        wish: wire::LayoutWish::default(),
         named: Vec::new(),
     }
 }
@@ -217,6 +228,10 @@ pub fn unlink(parent: InodeId, text: &str) -> Op {
 
 pub fn truncate(inode: InodeId, size: u64) -> Op {
     Op::Truncate(wire::Truncate { inode, size })
+}
+
+pub fn spill(inode: InodeId) -> Op {
+    Op::Spill(Spill { inode })
 }
 
 pub fn close(inode: InodeId) -> Op {

@@ -91,7 +91,8 @@ messages! {
     namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,
         Rename, Link, MakeNode, GetPartitions;
-    peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend;
+    inline: ReadInline, WriteInline, Spill;
+    peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane;
 }
 
 /// A small generator (SplitMix64), so that every run is told by its seed.

@@ -4,7 +4,7 @@ use ramlace_base::{
     Epoch, Generation, InodeId, LaneId, Name, Sequence, ServerId, SessionId, Slot, Timestamp, limits,
 };
 use ramlace_wire::session::*;
-use ramlace_wire::{check::*, chunk::*, cluster::*, namespace::*, peer::*, *};
+use ramlace_wire::{check::*, chunk::*, cluster::*, inline::*, namespace::*, peer::*, *};
 
 /// Where values come from: words that run out and are zero afterwards.
 pub struct Source<'words> {
@@ -147,6 +147,30 @@ impl Sample for RenameMode {
     }
 }
 
+impl Sample for Bytes {
+    fn sample(source: &mut Source) -> Bytes {
+        Bytes(Sample::sample(source))
+    }
+}
+
+impl Sample for BytesPlace {
+    fn sample(source: &mut Source) -> BytesPlace {
+        [BytesPlace::Lanes, BytesPlace::Inode, BytesPlace::Leaving][(source.word() % 3) as usize]
+    }
+}
+
+impl Sample for InlineMode {
+    fn sample(source: &mut Source) -> InlineMode {
+        [InlineMode::At, InlineMode::Within, InlineMode::End][(source.word() % 3) as usize]
+    }
+}
+
+impl Sample for InlineOutcome {
+    fn sample(source: &mut Source) -> InlineOutcome {
+        [InlineOutcome::Written, InlineOutcome::InLanes, InlineOutcome::Full][(source.word() % 3) as usize]
+    }
+}
+
 impl Sample for Part {
     fn sample(source: &mut Source) -> Part {
         match source.word() % 10 {
@@ -248,12 +272,13 @@ fields! {
     GetAttributes { inode }
     GetAttributesMany { inodes }
     ManyAttributes { attributes }
-    InodeInfo { attributes, layout, hints, named, partitions }
+    InodeInfo { attributes, layout, hints, named, partitions, inline }
     GetPartitions { inode, slots }
     PartitionsInfo { attributes, slots }
     SetAttributes { inode, mode, uid, gid, accessed, modified }
     Truncate { inode, size }
-    Create { parent, name, mode, exclusive, read, write, layout, named }
+    LayoutWish { hints, stripe_unit_min, silent }
+    Create { parent, name, mode, exclusive, read, write, layout, wish, named }
     Opened { info, created }
     Open { inode, read, write }
     Close { inode, modified }
@@ -275,6 +300,12 @@ fields! {
     Link { parent, name, inode }
     MakeNode { parent, name, kind, mode, device }
 
+    ReadInline { inode, offset, length }
+    InlineRead { size, bytes }
+    WriteInline { inode, mode, offset, bytes }
+    InlineWritten { outcome, offset, size }
+    Spill { inode }
+
     Token { session, sequence }
     IntentStamp { coordinator, number, open_from }
     Prepare { token, stamp, slot, number, who, now, part }
@@ -289,8 +320,9 @@ fields! {
     CutLane { lane, slot, generation, length }
     DropLane { lane, slot }
     QueryInode { inode, since }
-    InodeAnswer { generation, size, smallest_size, layout }
+    InodeAnswer { generation, size, smallest_size, layout, place }
     TrimLane { lane, slot }
+    FillLane { lane, slot, generation, bytes }
 }
 
 /// A header within its limits.

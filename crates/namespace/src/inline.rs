@@ -1,0 +1,281 @@
+//! Small files whose bytes live with their inode: decision 10 of the design.
+//!
+//! A file begins inline and goes to its lanes once, when it grows beyond what an inode may carry or
+//! when somebody wants its lanes; there is no way back. While it is inline no lane exists, and this
+//! slot alone reads and changes its bytes. On the way (`Leaving`) it refuses changes, until lane 0
+//! has the bytes: nobody else may write to a lane before.
+//!
+//! Invariant: the bytes end where the size does, or before; what is missing is zero.
+
+use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
+use ramlace_wire::Credentials;
+use ramlace_wire::inline::{
+    Bytes, BytesPlace, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, WriteInline,
+};
+use ramlace_wire::namespace::{SizeInfo, Truncate};
+use ramlace_wire::peer::{FillLane, Token};
+use serde::{Deserialize, Serialize};
+
+use crate::command::{Effect, Errand, ErrandId, Reply};
+use crate::file::File;
+use crate::inode::{Body, right};
+use crate::sizes::check_size;
+use crate::state::{Caller, SlotState, Step};
+
+/// Bytes on their way to lane 0.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Leaving {
+    errand: ErrandId,
+    /// Who waits for it.
+    waiting: Option<Token>,
+}
+
+impl Leaving {
+    pub(crate) fn errand(&self) -> ErrandId {
+        self.errand
+    }
+}
+
+impl File {
+    pub(crate) fn place(&self) -> BytesPlace {
+        match (&self.inline, self.leaving()) {
+            (None, _) => BytesPlace::Lanes,
+            (Some(_), None) => BytesPlace::Inode,
+            (Some(_), Some(_)) => BytesPlace::Leaving,
+        }
+    }
+
+    fn leaving(&self) -> Option<Leaving> {
+        self.work.as_ref().and_then(|work| work.leaving)
+    }
+
+    fn inline_bytes(&self) -> u64 {
+        self.inline.as_ref().map_or(0, |bytes| bytes.len() as u64)
+    }
+
+    /// What has only lanes is not done to a file that is inline.
+    pub(crate) fn check_in_lanes(&self, id: InodeId) -> Result<()> {
+        match self.place() {
+            BytesPlace::Lanes => Ok(()),
+            BytesPlace::Leaving => self.check_not_leaving(id),
+            BytesPlace::Inode => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("the bytes of file {id} live with its inode; spill it first"),
+            )),
+        }
+    }
+
+    fn check_not_leaving(&self, id: InodeId) -> Result<()> {
+        match self.leaving() {
+            None => Ok(()),
+            Some(Leaving { waiting: Some(_), .. }) => Err(Error::new(
+                ErrorKind::Retry,
+                format!("the bytes of file {id} are just going to another server"),
+            )),
+            Some(Leaving { waiting: None, .. }) => Err(out_of_reach(id)),
+        }
+    }
+
+    fn size_info(&self) -> SizeInfo {
+        SizeInfo { size: self.size, generation: self.generation }
+    }
+
+    /// The errand that carries the bytes away, and who waits for it.
+    pub(crate) fn take_leaving(&mut self) -> Option<(ErrandId, Option<Token>)> {
+        let taken = self.work.as_mut().and_then(|work| work.leaving.take());
+        taken.map(|leaving| (leaving.errand, leaving.waiting))
+    }
+
+    /// Puts bytes where they belong; the file ends behind them at the least.
+    fn put(&mut self, start: usize, bytes: &[u8]) {
+        let inline = self.inline.take().unwrap_or_default();
+        let end = start + bytes.len();
+        let mut inline = if end > inline.len() {
+            let mut longer = Vec::with_capacity(end);
+            longer.extend_from_slice(&inline);
+            longer.resize(end, 0);
+            longer.into_boxed_slice()
+        } else {
+            inline
+        };
+        inline[start..end].copy_from_slice(bytes);
+        self.inline = Some(inline);
+        self.size = self.size.max(end as u64);
+    }
+}
+
+impl SlotState {
+    pub(crate) fn read_inline(
+        &self,
+        who: &Credentials,
+        session: SessionId,
+        request: ReadInline,
+    ) -> Result<InlineRead> {
+        let inode = self.inode(request.inode)?;
+        let file = inode.file(request.inode)?;
+        if !self.has_open(session, request.inode) {
+            inode.check_allows(who, right::READ, request.inode)?;
+        }
+        let part = |bytes: &[u8]| {
+            let start = bytes.len().min(usize::try_from(request.offset).unwrap_or(usize::MAX));
+            let end = bytes.len().min(start.saturating_add(request.length as usize));
+            Bytes(bytes[start..end].to_vec())
+        };
+        Ok(InlineRead { size: file.size_info(), bytes: file.inline.as_deref().map(part) })
+    }
+
+    /// Changes an inline file's bytes. `room`: whether the server keeps more of them.
+    pub(crate) fn write_inline(&mut self, caller: Caller, request: &WriteInline, room: bool) -> Step {
+        let id = request.inode;
+        let file = self.file_to_write(caller, id)?;
+        let length = request.bytes.0.len();
+        if length == 0 || length > limits::INLINE_BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "{length} bytes are no write to an inline file: it has 1 to {}",
+                    limits::INLINE_BYTES_MAX
+                ),
+            ));
+        }
+        let start = if request.mode == InlineMode::End { file.size } else { request.offset };
+        let told = |file: &File, outcome| {
+            Ok(Some(Reply::WroteInline(InlineWritten { outcome, offset: start, size: file.size_info() })))
+        };
+        match file.place() {
+            BytesPlace::Lanes => return told(file, InlineOutcome::InLanes),
+            BytesPlace::Leaving => file.check_not_leaving(id)?,
+            BytesPlace::Inode => {}
+        }
+        let mut end = start.saturating_add(length as u64);
+        check_size(end, id)?;
+        if request.mode == InlineMode::Within {
+            end = end.min(file.size);
+            if end <= start {
+                return told(file, InlineOutcome::Written);
+            }
+        }
+        let more = end.saturating_sub(file.inline_bytes());
+        if end > limits::INLINE_BYTES_MAX as u64 || (more > 0 && !room) {
+            return told(file, InlineOutcome::Full);
+        }
+        let start_at = start as usize;
+        self.file_mut(id).put(start_at, &request.bytes.0[..end as usize - start_at]);
+        self.inline_bytes += more;
+        self.inode_mut(id)?.touch(caller.now);
+        told(self.inode(id)?.file(id)?, InlineOutcome::Written)
+    }
+
+    /// Sets an inline file's size. What grows is zero and takes no memory.
+    pub(crate) fn truncate_inline(&mut self, caller: Caller, request: Truncate) -> Step {
+        let id = request.inode;
+        self.inode(id)?.file(id)?.check_not_leaving(id)?;
+        let file = self.file_mut(id);
+        let before = file.inline_bytes();
+        if request.size < file.size {
+            file.generation = file.generation.next();
+            if request.size < before {
+                let kept = file.inline.take().unwrap_or_default();
+                file.inline = Some(kept[..request.size as usize].into());
+            }
+        }
+        file.size = request.size;
+        let less = before - file.inline_bytes();
+        self.inline_bytes -= less;
+        let inode = self.inode_mut(id)?;
+        inode.touch(caller.now);
+        Ok(Some(Reply::Attributes(Box::new(inode.attributes(id)))))
+    }
+
+    /// Sends an inline file's bytes to lane 0.
+    pub(crate) fn spill(&mut self, caller: Caller, request: Spill, effects: &mut Vec<Effect>) -> Step {
+        let id = request.inode;
+        let inode = self.inode(id)?;
+        let file = inode.file(id)?;
+        // It changes nothing that anybody can see: readers map files, too.
+        let has_open = !caller.on_behalf && self.has_open(caller.token.session, id);
+        if !has_open && !inode.allows(caller.who, right::READ) {
+            inode.check_allows(caller.who, right::WRITE, id)?;
+        }
+        file.check_not_leaving(id)?;
+        let bytes = match file.inline.as_deref() {
+            // A lane that may have begun must hear of it, were it but to hold nothing.
+            Some(bytes) if !bytes.is_empty() || file.refused => Bytes(bytes.to_vec()),
+            _ => {
+                let file = self.file_mut(id);
+                file.inline = None;
+                return Ok(Some(Reply::Size(file.size_info())));
+            }
+        };
+        self.outbox.check_room(1)?;
+        let slots = self.slots;
+        let file = self.file_mut(id);
+        file.generation = file.generation.next();
+        let message = FillLane {
+            lane: LaneId { inode: id, lane: 0 },
+            slot: ramlace_layout::lane_slot(&file.layout, 0, slots),
+            generation: file.generation,
+            bytes,
+        };
+        let errand = self.outbox.send(Errand::FillLane(message), effects);
+        self.file_mut(id).work().leaving = Some(Leaving { errand, waiting: Some(caller.token) });
+        Ok(None)
+    }
+
+    /// Lane 0 has the bytes, or has refused them for good: then they stay where they are.
+    pub(crate) fn fill_reported(
+        &mut self,
+        errand: ErrandId,
+        inode: InodeId,
+        refused: Option<Error>,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.outbox.remove(errand);
+        let Some(Body::File(file)) = self.inodes.get_mut(&inode).map(|inode| &mut inode.body) else { return };
+        let Some((_, waiting)) = file.take_leaving() else { return };
+        let step = match refused {
+            Some(why) => {
+                file.refused = true;
+                Err(why)
+            }
+            None => {
+                self.inline_bytes -= file.inline_bytes();
+                file.inline = None;
+                file.refused = false;
+                file.untrimmed = true;
+                Ok(Some(Reply::Size(file.size_info())))
+            }
+        };
+        file.forget_finished_work();
+        if let Some(token) = waiting {
+            self.conclude(token, step, effects);
+        }
+    }
+
+    /// The server of lane 0 cannot be reached now. The bytes may have arrived there, so they are on
+    /// their way until it answers; nobody waits for that.
+    pub(crate) fn fill_unreachable(&mut self, inode: InodeId, effects: &mut Vec<Effect>) {
+        let Some(Body::File(file)) = self.inodes.get_mut(&inode).map(|inode| &mut inode.body) else { return };
+        let leaving = file.work.as_mut().and_then(|work| work.leaving.as_mut());
+        if let Some(token) = leaving.and_then(|leaving| leaving.waiting.take()) {
+            self.conclude(token, Err(out_of_reach(inode)), effects);
+        }
+    }
+
+    /// Bytes of inline files.
+    #[must_use]
+    pub fn inline_bytes(&self) -> u64 {
+        self.inline_bytes
+    }
+
+    pub(crate) fn has_open(&self, session: SessionId, inode: InodeId) -> bool {
+        self.sessions.get(&session).is_some_and(|session| session.open.contains_key(&inode))
+    }
+}
+
+fn out_of_reach(id: InodeId) -> Error {
+    Error::new(
+        ErrorKind::HostDown,
+        format!("file {id} grows into its lanes, and the server of its first lane does not answer"),
+    )
+}

@@ -1,0 +1,92 @@
+//! Files that go from their inode to their lanes.
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId};
+use ramlace_model::Node;
+use ramlace_namespace::{Answer, Query, Reply};
+use ramlace_wire::inline::{BytesPlace, ReadInline};
+use ramlace_wire::peer::{FillLane, InodeAnswer, QueryInode};
+
+use crate::pool::Pool;
+
+impl Pool {
+    pub fn is_inline(&self, node: Node) -> bool {
+        self.info(self.inode_of[&node]).is_ok_and(|info| info.inline)
+    }
+
+    pub fn is_leaving(&self, node: Node) -> bool {
+        self.ask_home(self.inode_of[&node]).is_ok_and(|answer| answer.place == BytesPlace::Leaving)
+    }
+
+    fn ask_home(&self, inode: InodeId) -> Result<InodeAnswer> {
+        let since = Default::default();
+        match self.query(inode, &Query::QueryInode(QueryInode { inode, since }))? {
+            Answer::Inode(answer) => Ok(answer),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What the server of lane 0 does; now and then it has no room.
+    pub fn fill(&mut self, message: &FillLane) -> Result<()> {
+        let inode = message.lane.inode;
+        if self.filled.get(&message.lane).is_some_and(|known| *known >= message.generation) {
+            return Ok(());
+        }
+        let answer = self.ask_home(inode)?;
+        if answer.place != BytesPlace::Leaving || answer.generation != message.generation {
+            return Ok(());
+        }
+        if self.now % 5 == 0 {
+            return Err(Error::new(ErrorKind::NoSpace, "no room"));
+        }
+        self.check_bytes(self.node_of[&inode], &message.bytes.0);
+        self.filled.insert(message.lane, message.generation);
+        self.cut.insert(message.lane, message.generation);
+        Ok(())
+    }
+
+    /// The bytes, and zeros up to the end, are what the model has.
+    fn check_bytes(&self, node: Node, bytes: &[u8]) {
+        let Ok(stat) = self.model.stat(node) else { return };
+        let mut bytes = bytes.to_vec();
+        assert!(bytes.len() as u64 <= stat.size, "more bytes than the file has");
+        bytes.resize(stat.size as usize, 0);
+        assert_eq!(self.model.read(node, 0, stat.size as usize).unwrap(), bytes, "bytes of {node:?}");
+    }
+
+    pub fn check_inline(&self, node: Node, inode: InodeId) {
+        let request = ReadInline { inode, offset: 0, length: u32::MAX };
+        let query = Query::ReadInline { request, session: SessionId([0; 16]) };
+        match self.query(inode, &query).unwrap() {
+            Answer::Inline(read) => read.bytes.iter().for_each(|bytes| self.check_bytes(node, &bytes.0)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn check_spill(&self, node: Node, outcome: &Result<Reply>) {
+        let kind = self.model.stat(node).map(|stat| stat.kind);
+        match outcome {
+            Ok(Reply::Size(size)) => {
+                assert!(!self.is_inline(node), "it is answered, and {node:?} is inline");
+                assert_eq!(size.size, self.model.stat(node).unwrap().size);
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(error) if error.kind() == ErrorKind::NoSpace => assert!(self.is_inline(node)),
+            Err(_) if self.has_not_heard_of_its_end(node) => {}
+            Err(error) => {
+                let expected = self.model.clone().extend(node, 0).map_err(|error| error.kind());
+                assert_eq!(expected, Err(error.kind()), "{kind:?}: {error}");
+            }
+        }
+    }
+
+    /// Notes the files that are in their lanes since this step.
+    pub fn note_lanes(&mut self) {
+        for file in &self.files {
+            if let Ok(info) = self.info(*file)
+                && !info.inline
+            {
+                self.in_lanes.entry(*file).or_insert(info.attributes.generation);
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Small files whose bytes live with their inode.
+
+use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Slot};
+use ramlace_namespace::{Answer, Errand, ErrandId, Op, Query, Reply};
+use ramlace_wire::ErrorBody;
+use ramlace_wire::inline::{
+    Bytes, BytesPlace, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, WriteInline,
+};
+use ramlace_wire::namespace as wire;
+use ramlace_wire::peer::FillLane;
+
+use crate::story::{
+    MALLORY, ROOT_USER, Story, close, reply, session, size_of_reply, spill, truncate, unlink,
+};
+
+const ROOT: InodeId = InodeId::ROOT;
+
+fn op(inode: InodeId, mode: InlineMode, offset: u64, bytes: &[u8], room: bool) -> Op {
+    Op::WriteInline { request: WriteInline { inode, mode, offset, bytes: Bytes(bytes.to_vec()) }, room }
+}
+
+fn write(story: &mut Story, inode: InodeId, offset: u64, bytes: &[u8]) -> InlineWritten {
+    written(story.ask(op(inode, InlineMode::At, offset, bytes, true)))
+}
+
+fn append(story: &mut Story, inode: InodeId, bytes: &[u8]) -> InlineWritten {
+    written(story.ask(op(inode, InlineMode::End, 0, bytes, true)))
+}
+
+fn written(reply: ramlace_base::Result<Reply>) -> InlineWritten {
+    match reply.unwrap() {
+        Reply::WroteInline(written) => written,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn read(story: &Story, inode: InodeId) -> InlineRead {
+    let request = ReadInline { inode, offset: 0, length: 4096 };
+    match story.state.query(&ROOT_USER, &Query::ReadInline { request, session: session(9) }).unwrap() {
+        Answer::Inline(read) => read,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn bytes(story: &Story, inode: InodeId) -> Vec<u8> {
+    read(story, inode).bytes.expect("it is inline").0
+}
+
+/// The message that carries the bytes away.
+fn fill(story: &Story) -> (ErrandId, FillLane) {
+    let mut open = story.state.open_errands();
+    match open.next() {
+        Some((errand, Errand::FillLane(message))) => (errand, message.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refuse(story: &mut Story, errand: ErrandId, kind: ErrorKind) -> Option<ramlace_base::Result<Reply>> {
+    let body = ErrorBody::new(&ramlace_base::Error::new(kind, "no"));
+    reply(&story.server(Op::ErrandDone { errand, result: Err(body) }))
+}
+
+#[test]
+fn bytes_size_and_times_change_in_one_step() {
+    let mut story = Story::new();
+    let file = story.create_inline(ROOT, "f", 2);
+    let made = story.info(file).unwrap();
+    assert!(made.inline && bytes(&story, file).is_empty());
+    let first = write(&mut story, file, 3, b"abc");
+    assert_eq!((first.outcome, first.offset, first.size.size), (InlineOutcome::Written, 3, 6));
+    assert_eq!(bytes(&story, file), b"\0\0\0abc");
+    assert_eq!(append(&mut story, file, b"de").offset, 6);
+    write(&mut story, file, 0, b"xy");
+    assert_eq!(bytes(&story, file), b"xy\0abcde");
+    let now = story.info(file).unwrap().attributes;
+    assert_eq!(now.size, 8);
+    assert!(now.modified > made.attributes.modified && now.changed > made.attributes.changed);
+    assert_eq!(story.state.inline_bytes(), 8);
+    story.ask(unlink(ROOT, "f")).unwrap();
+    story.ask(close(file)).unwrap();
+    assert_eq!(story.sent, [], "no lane has to hear of it");
+    assert_eq!(story.state.inline_bytes(), 0);
+}
+
+#[test]
+fn pages_are_written_back_as_far_as_the_file_reaches() {
+    let mut story = Story::new();
+    let file = story.create_inline(ROOT, "f", 1);
+    write(&mut story, file, 0, &[1; 100]);
+    let within = |offset, length| op(file, InlineMode::Within, offset, &vec![2; length], false);
+    assert_eq!(written(story.ask(within(90, 4000))).outcome, InlineOutcome::Written);
+    assert_eq!(bytes(&story, file), [[1; 90].as_slice(), &[2; 10]].concat());
+    let before = story.info(file).unwrap();
+    assert_eq!(written(story.ask(within(100, 4096))).outcome, InlineOutcome::Written);
+    assert_eq!(story.info(file).unwrap(), before, "nothing lies there");
+    story.ask(truncate(file, 1 << 20)).unwrap();
+    assert_eq!(written(story.ask(within(1 << 16, 4096))).outcome, InlineOutcome::Full);
+}
+
+#[test]
+fn a_truncation_cuts_and_adds_zeros() {
+    let mut story = Story::new();
+    let file = story.create_inline(ROOT, "f", 2);
+    write(&mut story, file, 0, b"abcdef");
+    story.ask(truncate(file, 3)).unwrap();
+    story.ask(truncate(file, 1 << 40)).unwrap();
+    let found = read(&story, file);
+    assert_eq!((found.size.size, found.size.generation), (1 << 40, Generation(2)));
+    assert_eq!(found.bytes.unwrap().0, b"abc", "what grows takes no memory");
+    assert_eq!(append(&mut story, file, b"x").outcome, InlineOutcome::Full);
+    write(&mut story, file, 5, b"f");
+    assert_eq!(bytes(&story, file), b"abc\0\0f");
+    assert_eq!(story.sent, [], "no lane has begun");
+}
+
+#[test]
+fn what_does_not_fit_changes_nothing() {
+    let mut story = Story::new();
+    let file = story.create_inline(ROOT, "f", 1);
+    assert_eq!(write(&mut story, file, 0, &[1; 4096]).outcome, InlineOutcome::Written);
+    let before = story.info(file).unwrap();
+    assert_eq!(write(&mut story, file, 4096, b"x").outcome, InlineOutcome::Full);
+    assert_eq!(append(&mut story, file, b"x").outcome, InlineOutcome::Full);
+    let huge = op(file, InlineMode::At, u64::MAX, b"x", true);
+    assert_eq!(story.refused(huge), ErrorKind::TooBig);
+    for length in [0, 4097] {
+        assert_eq!(story.refused(op(file, InlineMode::At, 0, &vec![1; length], true)), ErrorKind::Invalid);
+    }
+    assert_eq!(story.info(file).unwrap(), before);
+    // A server without room lets nothing grow; what is there may change.
+    let other = story.create_inline(ROOT, "g", 1);
+    assert_eq!(written(story.ask(op(other, InlineMode::At, 0, b"x", false))).outcome, InlineOutcome::Full);
+    assert_eq!(written(story.ask(op(file, InlineMode::At, 0, b"x", false))).outcome, InlineOutcome::Written);
+}
+
+#[test]
+fn on_their_way_bytes_can_be_read_and_not_changed() {
+    let mut story = Story::new();
+    let file = story.create_inline(ROOT, "f", 2);
+    write(&mut story, file, 0, b"abc");
+    assert_eq!(story.send(spill(file)), None);
+    let (errand, message) = fill(&story);
+    assert_eq!((message.lane, message.slot), (LaneId { inode: file, lane: 0 }, Slot(9)));
+    assert_eq!((message.bytes.0.as_slice(), message.generation), (b"abc".as_slice(), Generation(2)));
+    assert_eq!(story.asked_by_a_lane(file, 0).place, BytesPlace::Leaving);
+    assert_eq!(bytes(&story, file), b"abc");
+    for change in [
+        op(file, InlineMode::At, 0, b"x", true),
+        truncate(file, 1),
+        spill(file),
+        Op::ReserveAppend(wire::ReserveAppend { inode: file, length: 1 }),
+    ] {
+        assert_eq!(story.refused(change), ErrorKind::Retry);
+    }
+    assert_eq!(size_of_reply(story.done(errand).unwrap()), 3);
+    assert_eq!(read(&story, file).bytes, None);
+    assert_eq!(write(&mut story, file, 0, b"x").outcome, InlineOutcome::InLanes);
+    assert_eq!(story.asked_by_a_lane(file, 0).place, BytesPlace::Lanes);
+    assert!(!story.info(file).unwrap().inline);
+    assert_eq!(size_of_reply(story.ask(spill(file))), 3, "it is there already");
+    assert_eq!(story.reserve(file, 10), 3);
+    assert_eq!(story.state.inline_bytes(), 0);
+}
+
+#[test]
+fn an_empty_file_goes_to_its_lanes_without_a_message() {
+    let mut story = Story::new();
+    let file = story.create_inline(ROOT, "f", 2);
+    assert_eq!(
+        story.refused(Op::Extend(wire::Extend { inode: file, generation: Generation(1), size: 1 })),
+        ErrorKind::Invalid
+    );
+    assert_eq!(size_of_reply(story.ask(spill(file))), 0);
+    assert_eq!(story.sent, []);
+    assert_eq!(size_of_reply(story.extend(file, 1, 10)), 10);
+}
+
+#[test]
+fn refused_bytes_stay_and_their_lane_is_thought_to_have_begun() {
+    let mut story = Story::new();
+    let file = story.create_inline(ROOT, "f", 1);
+    write(&mut story, file, 0, b"abc");
+    story.send(spill(file));
+    let (errand, first) = fill(&story);
+    let told = refuse(&mut story, errand, ErrorKind::NoSpace).unwrap();
+    assert_eq!(told.unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(append(&mut story, file, b"d").outcome, InlineOutcome::Written);
+    assert_eq!(bytes(&story, file), b"abcd");
+    // The next message is known for a newer one, and is sent even when there is nothing to carry.
+    story.ask(truncate(file, 0)).unwrap();
+    assert_eq!(story.send(spill(file)), None);
+    let (errand, second) = fill(&story);
+    assert!(second.bytes.0.is_empty() && second.generation > first.generation);
+    refuse(&mut story, errand, ErrorKind::NoSpace);
+    story.ask(unlink(ROOT, "f")).unwrap();
+    story.ask(close(file)).unwrap();
+    assert!(matches!(story.sent.last(), Some((_, Errand::DropLane(_)))), "{:?}", story.sent);
+}
+
+#[test]
+fn nobody_waits_for_a_server_that_does_not_answer() {
+    let mut story = Story::new();
+    let file = story.create_inline(ROOT, "f", 1);
+    write(&mut story, file, 0, b"abc");
+    story.send(spill(file));
+    let (errand, _) = fill(&story);
+    let told = reply(&story.server(Op::ErrandUnreachable { errand })).unwrap();
+    assert_eq!(told.unwrap_err().kind(), ErrorKind::HostDown);
+    for change in [spill(file), op(file, InlineMode::At, 0, b"x", true), truncate(file, 0)] {
+        assert_eq!(story.refused(change), ErrorKind::HostDown);
+    }
+    assert_eq!(bytes(&story, file), b"abc");
+    assert_eq!(story.done(errand), None);
+    assert_eq!(read(&story, file).bytes, None, "the bytes have arrived at last");
+}
+
+#[test]
+fn a_file_that_goes_on_the_way_takes_leave_of_its_lanes() {
+    let mut story = Story::new();
+    let file = story.create_inline(ROOT, "f", 2);
+    write(&mut story, file, 0, b"abc");
+    story.send(spill(file));
+    let (errand, _) = fill(&story);
+    story.ask(unlink(ROOT, "f")).unwrap();
+    let told = story.send(close(file)).unwrap();
+    assert_eq!(told.unwrap_err().kind(), ErrorKind::Stale, "whoever waited for the spill hears of it");
+    assert!(story.state.open_errand(errand).is_none());
+    let drops = story.state.open_errands().filter(|(_, message)| matches!(message, Errand::DropLane(_)));
+    assert_eq!(drops.count(), 2);
+}
+
+#[test]
+fn only_who_may_reads_writes_and_spills() {
+    let mut story = Story::new();
+    let file = story.create_inline(ROOT, "f", 1);
+    write(&mut story, file, 0, b"secret");
+    story
+        .ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..crate::story::set(file) }))
+        .unwrap();
+    let question =
+        |session| Query::ReadInline { request: ReadInline { inode: file, offset: 0, length: 9 }, session };
+    let asked = story.state.query(&MALLORY, &question(session(9)));
+    assert_eq!(asked.unwrap_err().kind(), ErrorKind::Denied);
+    assert!(story.state.query(&MALLORY, &question(session(1))).is_ok(), "that session has it open");
+}

@@ -1,0 +1,61 @@
+//! Lane 0 takes over the bytes that its file had inline.
+//!
+//! The message may come twice, and late. Nobody else begins a lane of an inline file, so one that knows
+//! the message's generation has had it. One that does not asks the file's home whether these bytes are
+//! still on their way: then what it has is of an older message, which was refused when it came first.
+
+use std::rc::Rc;
+
+use ramlace_base::{Generation, LaneId, Result, limits};
+use ramlace_store::Store;
+use ramlace_wire::inline::BytesPlace;
+use ramlace_wire::peer::{FillLane, QueryInode};
+
+use crate::lanes::LaneRecord;
+use crate::record::Record;
+use crate::server::{Outcome, Server};
+
+impl Server {
+    /// The home says: these are the lane's first bytes.
+    pub async fn fill_lane(self: &Rc<Self>, request: FillLane) -> Outcome<()> {
+        let lane = request.lane;
+        self.changing_lane(lane, async {
+            let known = self.durable.borrow().lanes.get(lane).map(|record| record.generation);
+            if known.is_some_and(|known| known >= request.generation) {
+                return Ok(());
+            }
+            let question = QueryInode { inode: lane.inode, since: Generation(0) };
+            let answer = self.query_home(question).await?;
+            if answer.place != BytesPlace::Leaving || answer.generation != request.generation {
+                return Ok(()); // A late duplicate.
+            }
+            put_bytes(&mut self.store.borrow_mut(), lane, &request.bytes.0)
+                .map_err(|error| error.context(self.me))?;
+            // From here on the bytes are the lane's: a process that dies before this begins anew.
+            let record = LaneRecord { generation: request.generation, loss: None };
+            self.commit(Record::Lane { lane, record: Some(record) })?;
+            self.counters.written_bytes(request.bytes.0.len() as u64);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Whether this server keeps more bytes inline than it has.
+    pub fn has_inline_room(&self) -> bool {
+        let usage = self.store.borrow().usage();
+        let most = limits::INLINE_BYTES_PER_SERVER_MAX.min(usage.size_bytes / limits::INLINE_STORE_FRACTION);
+        // A full store leaves its last memory to what frees some.
+        let has_free = usage.free_for_lanes_bytes >= limits::INLINE_BYTES_MAX as u64;
+        has_free && self.durable.borrow().inline_bytes() < most
+    }
+}
+
+/// A process that died in the middle may have left a part of them.
+fn put_bytes(store: &mut Store, lane: LaneId, bytes: &[u8]) -> Result<()> {
+    if store.has_lane(lane) {
+        store.remove_lane(lane)?;
+    }
+    store.create_lane(lane)?;
+    store.prepare_write(lane, 0, bytes.len() as u64)?;
+    store.write_staged(lane, 0, bytes)
+}

@@ -1,0 +1,162 @@
+//! Small files whose bytes live with their inode, in the namespace's family.
+//!
+//! A file begins inline and goes to its lanes once, for ever: whoever believes that it is in its
+//! lanes is right, and whoever believes that it is inline is told by its home.
+
+use std::fmt;
+
+use ramlace_base::{InodeId, limits};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::namespace::SizeInfo;
+use crate::types::numbered;
+use crate::{Kind, Request};
+
+/// Bytes in a body; written and read in one piece.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bytes(pub Vec<u8>);
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        deserializer.deserialize_byte_buf(BytesVisitor)
+    }
+}
+
+struct BytesVisitor;
+
+impl<'de> Visitor<'de> for BytesVisitor {
+    type Value = Bytes;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("bytes")
+    }
+
+    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Bytes, E> {
+        Ok(Bytes(bytes.to_vec()))
+    }
+
+    fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Bytes, E> {
+        Ok(Bytes(bytes))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Bytes, A::Error> {
+        let mut bytes = Vec::new();
+        while let Some(byte) = sequence.next_element()? {
+            bytes.push(byte);
+        }
+        Ok(Bytes(bytes))
+    }
+}
+
+numbered! {
+    /// Where a file's bytes are.
+    BytesPlace {
+        /// In its lanes, for ever.
+        Lanes = 1,
+        /// With its inode.
+        Inode = 2,
+        /// On their way from the inode to lane 0.
+        Leaving = 3,
+    }
+}
+
+/// Bytes of an inline file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadInline {
+    /// The file.
+    pub inode: InodeId,
+    /// The first byte.
+    pub offset: u64,
+    /// At most so many.
+    pub length: u32,
+}
+
+/// Bytes of an inline file, and its size at the same moment. Up to the size, what lies behind the
+/// bytes is zero.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InlineRead {
+    /// Size and generation.
+    pub size: SizeInfo,
+    /// `None`: the file is in its lanes.
+    pub bytes: Option<Bytes>,
+}
+
+impl Request for ReadInline {
+    const KIND: Kind = Kind::ReadInline;
+    type Reply = InlineRead;
+}
+
+numbered! {
+    /// Where the bytes of a [`WriteInline`] go.
+    InlineMode {
+        /// To the offset.
+        At = 1,
+        /// To the offset, as far as the file reaches; it does not grow.
+        Within = 2,
+        /// To the end of the file, wherever that is.
+        End = 3,
+    }
+}
+
+/// Changes bytes of an inline file, its size and its times, in one step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteInline {
+    /// The file.
+    pub inode: InodeId,
+    /// Where the bytes go.
+    pub mode: InlineMode,
+    /// The first byte; 0 at the end.
+    pub offset: u64,
+    /// At least one, and no more than an inline file may have.
+    pub bytes: Bytes,
+}
+
+numbered! {
+    /// What became of a [`WriteInline`].
+    InlineOutcome {
+        /// The bytes are in their place.
+        Written = 1,
+        /// Nothing: the file is in its lanes.
+        InLanes = 2,
+        /// Nothing: they do not fit there; spill the file and write to its lanes.
+        Full = 3,
+    }
+}
+
+/// What became of a [`WriteInline`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InlineWritten {
+    /// What became of it.
+    pub outcome: InlineOutcome,
+    /// Where the first byte went.
+    pub offset: u64,
+    /// Size and generation afterwards.
+    pub size: SizeInfo,
+}
+
+impl Request for WriteInline {
+    const KIND: Kind = Kind::WriteInline;
+    type Reply = InlineWritten;
+}
+
+/// The file's bytes go to its lanes; answered when they are there. Nothing for one that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spill {
+    /// The file.
+    pub inode: InodeId,
+}
+
+impl Request for Spill {
+    const KIND: Kind = Kind::Spill;
+    type Reply = SizeInfo;
+}
+
+/// What a file may have inline, so that it fits any message with what goes along.
+const _: () = assert!(limits::INLINE_BYTES_MAX * 4 < limits::BODY_BYTES_MAX as usize);

@@ -1,0 +1,170 @@
+"""Small files live with their inode; what grows goes to its lanes, and nobody notices."""
+
+import contextlib
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+import clients
+import ramlace
+import wire
+from conftest import NewPool
+from pool import KIB, Pool, eventually, pattern
+
+LONG = bool(os.environ.get("RAMLACE_TEST_LONG"))
+SIZES = (0, 1, 4095, 4096, 4097, 64 * KIB)
+
+
+def requests(pool: Pool) -> int:
+    """Return how many requests all servers of a pool have answered."""
+    return sum(server["requests"] for server in pool.status())
+
+
+def test_small_files_cross_the_border_by_every_door(shared_pool: Pool, place: str, here: Path, there: Path) -> None:
+    """What one door has written piece by piece, every other reads, whatever side of the border it ends on."""
+    with shared_pool.connect() as near, shared_pool.connect(local=False) as far:
+        for size in SIZES:
+            expected = pattern(size, size)
+            for piece in (100, 3000, 64 * KIB):
+                names = {door: f"{door}-{size}-{piece}" for door in ("library", "mount", "command")}
+                with near.open(f"{place}/{names['library']}", "wb", buffering=0) as file:
+                    for at in range(0, size, piece):
+                        file.write(expected[at : at + piece])
+                with (here / names["mount"]).open("wb", buffering=0) as plain:
+                    for at in range(0, size, piece):
+                        plain.write(expected[at : at + piece])
+                shutil.copy(here / names["mount"], here / names["command"])
+                for door, name in names.items():
+                    assert far.open(f"{place}/{name}").read() == expected, f"{door}, {size} in pieces of {piece}"
+                    assert near.stat(f"{place}/{name}").st_size == size
+                    assert (there / name).read_bytes() == expected, f"{door}, {size}, through a mount"
+
+
+def test_random_calls_on_both_sides_of_the_border_leave_what_a_bytearray_holds(shared_pool: Pool, place: str) -> None:
+    """Writes, appends, truncations and reads of two clients that take turns."""
+    rounds = 300 if LONG else 40
+    chance = random.Random(4)
+    with shared_pool.connect() as near, shared_pool.connect(local=False) as far:
+        for number in range(rounds):
+            path, model = f"{place}/{number}", bytearray()
+            with near.open(path, "w+b", buffering=0) as one, far.open(path, "r+b", buffering=0) as other:
+                for step in range(40):
+                    file = chance.choice((one, other))
+                    offset, length = chance.randrange(6000), chance.randrange(1, 2000)
+                    kind = chance.random()
+                    if kind < 0.4:
+                        data = pattern(step, length)
+                        assert file.pwrite(data, offset) == length
+                        model.extend(bytes(max(0, offset + length - len(model))))
+                        model[offset : offset + length] = data
+                    elif kind < 0.6:
+                        file.truncate(offset)
+                        model[offset:] = bytes(max(0, offset - len(model)))
+                    else:
+                        buffer = bytearray(b"\xee" * length)
+                        read = file.pread_into(buffer, offset)
+                        assert buffer[:read] == model[offset : offset + length], f"file {number}, step {step}"
+                assert near.open(path).read() == far.open(path).read() == model
+
+
+def test_appends_of_several_clients_cross_the_border_once_each(shared_pool: Pool, place: str) -> None:
+    """Many short logs, each begun inline and ended in its lanes while four clients append."""
+    with shared_pool.connect() as pool:
+        for number in range(40 if LONG else 8):
+            path = f"{place}/log{number}"
+            pool.open(path, "wb", buffering=0).close()
+            clients.run_all(
+                *(
+                    (clients.append_lines, shared_pool.name, writer % 2 == 0, path, writer, 30)
+                    for writer in range(4)
+                )
+            )
+            lines = pool.open(path).read().splitlines()
+            for writer in range(4):
+                mine = [line for line in lines if line.startswith(f"{writer} ".encode())]
+                assert mine == [clients.line_of(writer, number) for number in range(30)]
+            assert len(lines) == 4 * 30
+
+
+def test_servers_are_killed_while_files_go_to_their_lanes(new_pool: NewPool) -> None:
+    """Every acknowledged byte is there, on whichever side of the border its file was."""
+    running = new_pool(2, 64)
+    works = [(clients.grow_files, running.name, nth % 2 == 0, f"/grow{nth}") for nth in range(3)]
+    with clients.running(*works) as writing:
+        for kill in range(1, 9 if LONG else 4):
+            running.kill_child(kill % 2)
+            running.await_restart(kill % 2, (kill + 1) // 2 if kill % 2 else kill // 2)
+        for client in writing:
+            client.stop()
+        files = [client.result() for client in writing]
+    with running.connect(local=False) as pool:
+        for nth, sizes in enumerate(files):
+            assert sizes, "no file was made between the kills"
+            for number, size in enumerate(sizes):
+                assert pool.open(f"/grow{nth}/{number}").read() == pattern(number, size)
+            pool.rmtree(f"/grow{nth}")
+        assert eventually(lambda: all(server["lanes"] == 0 for server in running.status())), "a lane was left behind"
+
+
+def test_small_bytes_are_lost_with_their_home_and_never_zeros(new_pool: NewPool) -> None:
+    """A file whose home is gone is an error for every call."""
+    running = new_pool(2, 32)
+    with running.connect() as pool, running.connect(local=False) as far:
+        for number in range(16):
+            pool.mkdir(f"/{number}")
+            with pool.open(f"/{number}/f", "wb", buffering=0) as file:
+                file.write(b"small")
+        opened = [far.open(f"/{number}/f", "r+b", buffering=0) for number in range(16)]
+        running.kill_server(1)
+        with wire.Wire(running.addresses[0]) as line:
+            line.greet(running.secret)
+            assert line.open_session().error == ""
+            assert line.call(wire.FORGET_SERVER, wire.numbers(1)).error == ""
+        lost = 0
+        for number, file in enumerate(opened):
+            buffer = bytearray(5)
+            try:
+                assert file.pread_into(buffer, 0) == 5
+                assert buffer == b"small"
+            except ramlace.Error as error:
+                assert error.kind in ("Stale", "NotFound"), error
+                lost += 1
+                with pytest.raises(ramlace.Error):
+                    file.pwrite(b"x", 1)
+                with pytest.raises(ramlace.Error):
+                    far.open(f"/{number}/f")
+        assert 0 < lost < 16
+        for file in opened:
+            # What was lost cannot be closed well either.
+            with contextlib.suppress(ramlace.Error):
+                file.close()
+
+
+def test_a_small_file_costs_no_lane_and_few_requests(new_pool: NewPool) -> None:
+    """Create, write and close: one request for each, beside the walk along the path."""
+    running = new_pool(2, 32)
+    with running.connect() as pool:
+        pool.open("/warm", "wb", buffering=0).close()
+        # A status costs one request of each server itself.
+        idle = requests(running)
+        idle = requests(running) - idle
+        before = requests(running)
+        for number in range(100):
+            with pool.open(f"/f{number}", "wb", buffering=0) as file:
+                file.write(pattern(number, 100))
+        made = requests(running) - before - idle
+        before = requests(running)
+        for number in range(100):
+            with pool.open(f"/f{number}", "rb", buffering=0) as file:
+                buffer = bytearray(100)
+                assert file.pread_into(buffer, 0) == 100
+                assert buffer == pattern(number, 100)
+        read = requests(running) - before - idle
+        print(f"create, write 100 bytes, close: {made / 100} requests; open, read, close: {read / 100}")
+        # Heartbeats may come in between.
+        assert made <= 550
+        assert read <= 450
+        assert all(server["lanes"] == 0 for server in running.status())
