@@ -139,7 +139,7 @@ fn a_storm_of_everything_leaves_each_client_what_its_model_says_and_nothing_else
     let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(SECONDS_DEFAULT));
     let pool = TestPool::start(SERVERS, "1GiB");
     let first = patient(pool.options(true));
-    (0..SHARED).for_each(|index| drop(first.mkdir(shared(index), 0o755).unwrap()));
+    (0..SHARED).for_each(|index| _ = first.mkdir(shared(index), 0o755).unwrap());
     // Files with many lanes, and files with few.
     let fine = LayoutHints { stripe_unit: Some(64 << 10), ..LayoutHints::default() };
     (0..2).for_each(|index| first.set_layout(shared(index), fine).unwrap());
