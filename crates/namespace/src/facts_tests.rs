@@ -139,7 +139,7 @@ fn what_is_held_by_nobody_is_found() {
     held(|state, _| _ = state.directory_mut(InodeId::ROOT).1.busy.insert(name("x"), Claim::Asked));
     held(|state, _| _ = state.directory_mut(InodeId::ROOT).1.entries.reserve_cookie(5, &name("x")).unwrap());
     let forgotten = found(|state, _| {
-        let token = Token { session: SESSION, sequence: Sequence(6) };
+        let token = Token { session: SESSION, sequence: Sequence(7) };
         state.intents.remove(&token).expect("the mkdir is under way");
     });
     // The name, its place, and that the other slot is never told.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ramlace_base::{Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Result, ServerId, Slot};
+use ramlace_base::{Epoch, ErrorKind, InodeId, LaneId, Name, Result, ServerId, Slot};
 use ramlace_model::Node;
 use ramlace_namespace::{Answer, Check, Query};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo};
