@@ -105,6 +105,12 @@ error_kinds! {
     BadHandle = 27, 9, "EBADF";
     /// As many entries lead to the inode as are possible.
     TooManyLinks = 28, 31, "EMLINK";
+    /// The inode has no such extended attribute.
+    NoData = 29, 61, "ENODATA";
+    /// A name is too long, or the memory for a value too small.
+    OutOfRange = 30, 34, "ERANGE";
+    /// The value of an extended attribute has too many bytes.
+    ValueTooBig = 31, 7, "E2BIG";
 }
 
 /// An operation that failed: a kind for programs and a sentence for people.

@@ -598,6 +598,7 @@ fn new_inode(inode: InodeId, kind: FileKind) -> Inode {
         modified: now,
         changed: now,
         created: now,
+        xattrs: false,
     };
     Inode {
         info: InodeInfo { attributes, layout: None, hints: LayoutHints::default(), named: Vec::new() },

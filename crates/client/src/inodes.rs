@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp, limits};
 use ramlace_wire::FileKind;
-use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes};
+use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes, TimeReason};
 
 use crate::near::NearLanes;
 use crate::open::Rights;
@@ -335,6 +335,7 @@ impl Session {
             gid: None,
             accessed: None,
             modified: Some(written),
+            times: TimeReason::Wrote,
         };
         match self.change(open.inode.slot(), &request, deadline) {
             Err(error) => {

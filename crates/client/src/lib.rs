@@ -48,6 +48,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod xattrs;
 
 pub use array::{Array, ArrayType, Order};
 pub use copy::Copy;

@@ -2,9 +2,9 @@
 
 use ramlace_base::{InodeId, Name, Result};
 use ramlace_wire::namespace::{
-    Create, DirectoryPage, Found, GetAttributes, InodeInfo, Link, Lookup, MakeDirectory, MakeNode, Opened,
-    ReadDirectory, ReadLink, RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout, Symlink,
-    Truncate, Unlink,
+    Create, CreateUnnamed, DirectoryPage, Found, GetAttributes, InodeInfo, Link, Lookup, MakeDirectory,
+    MakeNode, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout,
+    Symlink, Truncate, Unlink,
 };
 use ramlace_wire::{Attributes, Layout, LayoutHints};
 
@@ -64,6 +64,12 @@ impl Raw<'_> {
     /// `Retry` when the name goes at this moment: the same call makes it anew.
     pub fn create(self, request: &Create) -> Result<(File, Opened)> {
         File::create(self.pool, request)
+    }
+
+    /// Creates a file without a name and opens it: it lives until its last close, unless [`Raw::link`] gives
+    /// it a name before.
+    pub fn create_unnamed(self, request: &CreateUnnamed) -> Result<(File, Opened)> {
+        File::create_unnamed(self.pool, request)
     }
 
     /// Opens an inode.

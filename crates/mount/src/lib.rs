@@ -25,6 +25,7 @@ mod signals;
 mod space;
 mod versions;
 mod write_errors;
+mod xattrs;
 
 pub use mount::{Mount, MountOptions, unmount};
 pub use ramlace_fuse::{Ended, MountPoint, Stopper, mounts};

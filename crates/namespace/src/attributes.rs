@@ -2,19 +2,21 @@
 
 use ramlace_base::{Epoch, Result, Slot, Timestamp, limits};
 use ramlace_base::{Error, ErrorKind};
-use ramlace_wire::namespace::{SetAttributes, SetLayout};
+use ramlace_wire::namespace::{SetAttributes, SetLayout, TimeReason};
 use ramlace_wire::{Credentials, Layout, LayoutHints};
 
 use crate::command::Reply;
 use crate::entries::{check_copies, check_mode};
-use crate::inode::{Body, Inode, SET_GID, SET_UID, right};
+use crate::inode::{Body, Inode, SET_GID, right};
+use crate::set_id::may_keep_group;
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {
     pub(crate) fn set_attributes(&mut self, caller: Caller, request: SetAttributes) -> Step {
         request.mode.map_or(Ok(()), check_mode)?;
         let inode = self.inode(request.inode)?;
-        check_may_set(inode, caller.who, &request)?;
+        let wrote = request.times == TimeReason::Wrote && self.has_open_for_writing(caller, request.inode);
+        check_may_set(inode, caller.who, &request, wrote)?;
         if let Body::Directory(directory) = &inode.body {
             directory.check_settled(request.inode)?;
         }
@@ -47,7 +49,7 @@ impl SlotState {
 /// As POSIX has it: the mode is the owner's; the uid is nobody's to give away but the
 /// super-user's; the owner may choose the group among his own; times are the owner's, and a
 /// writer may tell when he wrote.
-fn check_may_set(inode: &Inode, who: &Credentials, request: &SetAttributes) -> Result<()> {
+fn check_may_set(inode: &Inode, who: &Credentials, request: &SetAttributes, wrote: bool) -> Result<()> {
     if request.mode.is_some() || request.uid.is_some() || request.gid.is_some() {
         inode.check_owner(who, request.inode)?;
     }
@@ -60,10 +62,13 @@ fn check_may_set(inode: &Inode, who: &Credentials, request: &SetAttributes) -> R
         ));
     }
     let times = request.accessed.is_some() || request.modified.is_some();
-    if times && !is_owner(inode, who) {
-        inode.check_allows(who, right::WRITE, request.inode)?;
+    match request.times {
+        TimeReason::Chosen if times => inode.check_owner(who, request.inode),
+        TimeReason::Now | TimeReason::Wrote if times && !wrote && !is_owner(inode, who) => {
+            inode.check_allows(who, right::WRITE, request.inode)
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn is_owner(inode: &Inode, who: &Credentials) -> bool {
@@ -74,18 +79,15 @@ fn set_owner(inode: &mut Inode, who: &Credentials, request: &SetAttributes) {
     if request.uid.is_none() && request.gid.is_none() {
         return;
     }
+    inode.owner_changes_by(who);
     inode.uid = request.uid.unwrap_or(inode.uid);
     inode.gid = request.gid.unwrap_or(inode.gid);
-    if who.uid != 0 && matches!(inode.body, Body::File(_)) {
-        inode.mode &= !(SET_UID | SET_GID);
-    }
 }
 
 fn set_mode(inode: &mut Inode, who: &Credentials, request: &SetAttributes) {
     let Some(mode) = request.mode else { return };
     // Nobody gets a program that runs with the rights of a group that is not his.
-    let foreign_group = who.uid != 0 && !who.in_group(inode.gid);
-    inode.mode = if foreign_group { mode & !SET_GID } else { mode };
+    inode.mode = if may_keep_group(who, inode.gid) { mode } else { mode & !SET_GID };
 }
 
 /// The owner sets any time. Another writer tells when he wrote: forward only, and not beyond now.
@@ -98,6 +100,9 @@ fn set_times(inode: &mut Inode, caller: Caller, request: &SetAttributes) {
     };
     set(&mut inode.accessed, request.accessed);
     set(&mut inode.modified, request.modified);
+    if request.times == TimeReason::Wrote && request.modified.is_some() {
+        inode.content_changed_by(caller.who);
+    }
 }
 
 /// Hints are checked as the layout that they would give with defaults elsewhere.

@@ -6,8 +6,8 @@
 
 use ramlace_base::{Epoch, Error, Sequence, SessionId, Slot, Timestamp};
 use ramlace_wire::namespace as wire;
-use ramlace_wire::peer;
 use ramlace_wire::{Attributes, Credentials, ErrorBody, encode_body};
+use ramlace_wire::{peer, xattrs};
 use serde::{Deserialize, Serialize};
 
 /// One step of a slot: what happened, when, and on whose behalf.
@@ -92,6 +92,12 @@ pub enum Op {
     Link(wire::Link),
     /// By a client, at the parent's slot.
     MakeNode(wire::MakeNode),
+    /// By a client, at the parent's slot.
+    CreateUnnamed(wire::CreateUnnamed),
+    /// By a client.
+    SetXattr(xattrs::SetXattr),
+    /// By a client.
+    RemoveXattr(xattrs::RemoveXattr),
     /// By a peer.
     Prepare(Box<peer::Prepare>),
     /// By a peer.
@@ -212,7 +218,7 @@ impl ErrandAnswer {
 /// What answers a mutation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
-    /// To `Create` and `Open`.
+    /// To `Create`, `CreateUnnamed` and `Open`.
     Opened(Box<wire::Opened>),
     /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeNode`, `MakeDirectory` and `Link`.
     Attributes(Box<Attributes>),
@@ -220,7 +226,7 @@ pub enum Reply {
     Size(wire::SizeInfo),
     /// To `ReserveAppend`.
     Reserved(wire::AppendReserved),
-    /// To `Close`, `RemoveDirectory`, `Unlink`, `Rename` and `SetLayout`.
+    /// To `SetXattr`, `RemoveXattr`, `Close`, `RemoveDirectory`, `Unlink`, `Rename` and `SetLayout`.
     Done,
 }
 
@@ -248,6 +254,10 @@ pub enum Query {
     /// By a client.
     ReadLink(wire::ReadLink),
     /// By a client.
+    GetXattr(xattrs::GetXattr),
+    /// By a client.
+    ListXattrs(xattrs::ListXattrs),
+    /// By a client.
     ReadDirectory(wire::ReadDirectory),
     /// By a lane; whoever asks may know.
     QueryInode(peer::QueryInode),
@@ -262,8 +272,10 @@ pub enum Answer {
     Found(wire::Found),
     /// To `GetAttributes`.
     Info(Box<wire::InodeInfo>),
-    /// To `ReadLink`.
-    Target(Vec<u8>),
+    /// To `ReadLink` and `GetXattr`.
+    Bytes(Vec<u8>),
+    /// To `ListXattrs`.
+    Names(Vec<xattrs::XattrName>),
     /// To `ReadDirectory`.
     Page(wire::DirectoryPage),
     /// To `QueryInode`.
@@ -279,7 +291,8 @@ impl Answer {
         match self {
             Answer::Found(body) => encode_body(body),
             Answer::Info(body) => encode_body(body),
-            Answer::Target(body) => encode_body(body),
+            Answer::Bytes(body) => encode_body(body),
+            Answer::Names(body) => encode_body(body),
             Answer::Page(body) => encode_body(body),
             Answer::Inode(body) => encode_body(body),
             Answer::Ascended(body) => encode_body(body),

@@ -9,6 +9,7 @@ use crate::directory::{Directory, Entry};
 use crate::file::File;
 use crate::handles::no_bytes;
 use crate::inode::{Body, Inode, MODE_MAX, SET_GID, Special, right};
+use crate::set_id::made_mode;
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {
@@ -121,6 +122,7 @@ impl SlotState {
         above.check_allows(caller.who, right::WRITE, parent)?;
         let cookie = above.directory(parent)?.entries.free_cookie(self.hash.of(name), name)?;
         let owner = inherited_owner(above, caller.who);
+        let mode = made_mode(above, caller.who, mode);
         let inode = self.allocate()?;
         let new = Inode::new(mode, owner, caller.now, body);
         let entry = Entry { name: name.clone(), inode, kind: new.kind() };
@@ -135,7 +137,7 @@ impl SlotState {
         Ok(Reply::Opened(Box::new(Opened { info: self.inode(inode)?.info(inode), created })))
     }
 
-    fn check_layout(&self, layout: &Layout) -> Result<()> {
+    pub(crate) fn check_layout(&self, layout: &Layout) -> Result<()> {
         ramlace_layout::validate(layout, self.slots)?;
         check_copies(layout.copies)
     }

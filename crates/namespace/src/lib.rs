@@ -40,8 +40,11 @@ mod query;
 mod rename;
 mod reports;
 mod session;
+mod set_id;
 mod sizes;
 mod state;
+mod unnamed;
+mod xattrs;
 
 pub use command::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, Room};
 pub use state::SlotState;

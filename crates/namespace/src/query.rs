@@ -25,7 +25,9 @@ impl SlotState {
             Query::GetAttributes(request) => {
                 Ok(Answer::Info(Box::new(self.inode(request.inode)?.info(request.inode))))
             }
-            Query::ReadLink(request) => self.read_link(*request).map(Answer::Target),
+            Query::ReadLink(request) => self.read_link(*request).map(Answer::Bytes),
+            Query::GetXattr(request) => self.get_xattr(who, request).map(Answer::Bytes),
+            Query::ListXattrs(request) => self.list_xattrs(who, *request).map(Answer::Names),
             Query::ReadDirectory(request) => self.read_directory(who, *request).map(Answer::Page),
             Query::Ascend(request) => {
                 self.assert_mine(request.inode);

@@ -18,6 +18,7 @@ impl SlotState {
         let cut = self.file_mut(id).truncate(request.size, id)?;
         let inode = self.inode_mut(id)?;
         inode.touch(caller.now);
+        inode.content_changed_by(caller.who);
         let attributes = inode.attributes(id);
         let Some(kept) = cut else {
             return Ok(Some(Reply::Attributes(Box::new(attributes))));
@@ -106,6 +107,7 @@ impl SlotState {
         if grew {
             self.inode_mut(id)?.touch(caller.now);
         }
+        self.content_changed(caller, id);
         let file = self.inode(id)?.file(id)?;
         Ok(Some(Reply::Size(SizeInfo { size: file.size, generation: file.generation })))
     }
@@ -114,12 +116,15 @@ impl SlotState {
     fn file_to_write(&self, caller: Caller, id: InodeId) -> Result<&File> {
         let inode = self.inode(id)?;
         let file = inode.file(id)?;
-        let open_for_writing =
-            self.sessions.get(&caller.token.session).and_then(|session| session.open.get(&id).copied());
-        if open_for_writing != Some(true) {
+        if !self.has_open_for_writing(caller, id) {
             inode.check_allows(caller.who, right::WRITE, id)?;
         }
         Ok(file)
+    }
+
+    pub(crate) fn has_open_for_writing(&self, caller: Caller, id: InodeId) -> bool {
+        let session = self.sessions.get(&caller.token.session);
+        session.is_some_and(|session| session.open.get(&id) == Some(&true))
     }
 
     /// A file that is known to be one and to be here.

@@ -78,6 +78,7 @@ impl Place {
             gid: Some(gid),
             accessed: None,
             modified: None,
+            times: wire::TimeReason::Chosen,
         };
         self.ask(&ROOT_USER, Op::SetAttributes(request)).unwrap();
         assert_eq!(self.owned(inode), owned);
@@ -170,6 +171,7 @@ proptest! {
         let who = credentials(&user);
         let nothing = wire::SetAttributes {
             inode: place.file, mode: None, uid: None, gid: None, accessed: None, modified: None,
+            times: wire::TimeReason::Chosen,
         };
         let gave = place.ask(&who, Op::SetAttributes(wire::SetAttributes {
             uid: Some(uid), gid: Some(gid), ..nothing

@@ -6,7 +6,7 @@ use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot};
 use ramlace_namespace::{Command, Errand, Op, Origin, Query};
 use ramlace_wire::namespace as names;
 use ramlace_wire::peer::{self, Token};
-use ramlace_wire::{Credentials, Header, Kind, decode_body};
+use ramlace_wire::{Credentials, Header, Kind, decode_body, xattrs};
 
 use crate::clock;
 use crate::server::{Outcome, Server};
@@ -59,6 +59,23 @@ pub fn parse(kind: Kind, body: &[u8]) -> Result<Option<Request>> {
         Kind::Close => mutation!(Close, inode),
         Kind::Symlink => mutation!(Symlink, parent),
         Kind::MakeNode => mutation!(MakeNode, parent),
+        Kind::CreateUnnamed => mutation!(CreateUnnamed, parent),
+        Kind::SetXattr => {
+            let request = read!(xattrs::SetXattr);
+            Request::Mutation(request.inode.slot(), Op::SetXattr(request))
+        }
+        Kind::RemoveXattr => {
+            let request = read!(xattrs::RemoveXattr);
+            Request::Mutation(request.inode.slot(), Op::RemoveXattr(request))
+        }
+        Kind::GetXattr => {
+            let request = read!(xattrs::GetXattr);
+            Request::Query(request.inode.slot(), Query::GetXattr(request))
+        }
+        Kind::ListXattrs => {
+            let request = read!(xattrs::ListXattrs);
+            Request::Query(request.inode.slot(), Query::ListXattrs(request))
+        }
         Kind::RemoveDirectory => mutation!(RemoveDirectory, parent),
         Kind::Unlink => mutation!(Unlink, parent),
         Kind::Extend => mutation!(Extend, inode),
@@ -118,6 +135,10 @@ impl Server {
             Request::Mutation(_, Op::Create(mut request)) => {
                 request.layout.created = map.epoch;
                 Op::Create(request)
+            }
+            Request::Mutation(_, Op::CreateUnnamed(mut request)) => {
+                request.layout.created = map.epoch;
+                Op::CreateUnnamed(request)
             }
             Request::Mutation(_, op) => op,
             Request::MakeDirectory(request) => Op::MakeDirectory { request, home: self.choose_home(&map) },

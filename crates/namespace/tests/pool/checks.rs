@@ -1,12 +1,13 @@
 //! What must hold after every step, when everything is settled, and in the end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{Generation, InodeId, LaneId, Name, Result, Slot};
 use ramlace_model::Node;
 use ramlace_namespace::{Answer, Query};
 use ramlace_wire::FileKind;
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, ReadDirectory};
+use ramlace_wire::xattrs::{GetXattr, ListXattrs, XattrName};
 
 use crate::pool::{CLIENTS, NAMES, Pool, ROOT_USER};
 use crate::wish::Wish;
@@ -50,10 +51,25 @@ impl Pool {
                     assert_eq!(attributes.links, stat.links, "links of {node:?}");
                 }
             }
+            self.check_xattrs(node, inode);
             if stat.kind == FileKind::Directory {
                 self.check_entries(node, inode);
             }
         }
+    }
+
+    fn check_xattrs(&self, node: Node, inode: InodeId) {
+        let Answer::Names(names) = self.query(inode, &Query::ListXattrs(ListXattrs { inode })).unwrap()
+        else {
+            panic!("no names")
+        };
+        let value = |name: XattrName| {
+            let query = Query::GetXattr(GetXattr { inode, name: name.clone() });
+            let Answer::Bytes(value) = self.query(inode, &query).unwrap() else { panic!("no value") };
+            (name.to_string(), value)
+        };
+        let found: BTreeMap<String, Vec<u8>> = names.into_iter().map(value).collect();
+        assert_eq!(&found, self.model.xattrs(node).unwrap(), "extended attributes of {node:?}");
     }
 
     fn check_entries(&self, node: Node, inode: InodeId) {

@@ -4,6 +4,8 @@ mod entries;
 mod exactly_once;
 mod renames;
 mod rights;
+mod set_id;
 mod sizes;
 mod story;
 mod two_slots;
+mod xattrs;

@@ -82,7 +82,8 @@ messages! {
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, AllocateLane;
     namespace: Lookup, GetAttributes, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,
-        Rename, Link, MakeNode;
+        Rename, Link, MakeNode, CreateUnnamed;
+    xattrs: SetXattr, GetXattr, ListXattrs, RemoveXattr;
     peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend;
 }
 
