@@ -157,6 +157,16 @@ def record(writer: int, number: int) -> bytes:
     return head + pattern(writer * 1000 + number, length)
 
 
+def hold_without_name(line: Line, pool: str, path: str, length: int) -> None:
+    """Write a file, unlink it, and keep it open until told to stop."""
+    with ramlace.connect(pool) as connected, connected.open(path, "wb", buffering=0) as file:
+        file.write(pattern(1, length))
+        connected.remove(path)
+        line.ready()
+        while not line.told_to_stop():
+            time.sleep(0.01)
+
+
 def append_records(line: Line, pool: str, local: bool, path: str, writer: int, count: int) -> None:
     """Append records."""
     with ramlace.connect(pool, local=local) as connected, connected.open(path, "ab", buffering=0) as file:

@@ -56,6 +56,17 @@ pub const XATTRS_PER_INODE_BYTES_MAX: usize = 128 << 10;
 pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 /// Entries in one readdir reply.
 pub const READDIR_ENTRIES_MAX: u32 = 1024;
+/// Lanes, inodes and entries in one page of what `check` reads: a page keeps a server busy for
+/// a few milliseconds.
+pub const CHECK_LANES_MAX: usize = 4096;
+/// See [`CHECK_LANES_MAX`].
+pub const CHECK_INODES_MAX: usize = 4096;
+/// See [`CHECK_LANES_MAX`].
+pub const CHECK_ENTRIES_MAX: usize = 2048;
+/// A page of slots ends when it tells of more slots, operations and troubles than this.
+pub const CHECK_SLOT_FACTS_MAX: usize = 4096;
+/// Troubles that a page tells of; what is beyond comes to light when these are mended.
+pub const CHECK_TROUBLES_MAX: usize = 512;
 /// Text of an error on the wire.
 pub const ERROR_TEXT_BYTES_MAX: usize = 1024;
 

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, chmod, chown, completions, cp, df, doctor, down, du, find, forget, layout, ln, ls, mkdir, mount, mv,
-    publish, rm, serve, stat, status, top, touch, unmount, up, warm, xattr,
+    cat, check, chmod, chown, completions, cp, df, doctor, down, du, find, forget, layout, ln, ls, mkdir,
+    mount, mv, publish, rm, serve, stat, status, top, touch, unmount, up, warm, xattr,
 };
 
 /// One pool of memory, laced from many machines.
@@ -51,6 +51,8 @@ pub enum Command {
     Down(down::Args),
     /// What is running: servers, their fill and how they are
     Status(status::Args),
+    /// Whether names, inodes and memory of all servers fit together
+    Check(check::Args),
     /// Look on: fill, rates and sessions of every server, each second
     Top(top::Args),
     /// What this machine offers to ramlace

@@ -10,6 +10,7 @@
 mod array;
 mod backoff;
 mod calls;
+mod check;
 mod content;
 mod copy;
 mod descriptors;

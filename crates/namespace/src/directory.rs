@@ -146,6 +146,11 @@ impl Entries {
         self.reserved.remove(&cookie);
     }
 
+    /// Cookies that are kept for entries to come.
+    pub(crate) fn reserved_count(&self) -> usize {
+        self.reserved.len()
+    }
+
     /// Adds an entry at a cookie from [`Entries::free_cookie`].
     pub(crate) fn insert(&mut self, cookie: u64, entry: Entry) {
         let before = self.by_cookie.insert(cookie, entry);

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, SessionId, limits};
+use ramlace_wire::check::FileFacts;
 use ramlace_wire::peer::Token;
 use ramlace_wire::{Attributes, FileAttributes, Layout};
 use serde::{Deserialize, Serialize};
@@ -24,8 +25,9 @@ pub(crate) struct File {
     pub generation: Generation,
     /// Where the bytes lie.
     pub layout: Layout,
-    /// Grew since its lanes were last told to give back their unused tails.
-    pub grown: bool,
+    /// Grew, or was open for writing, since its lanes were last told to give back their unused tails.
+    /// A write takes memory ahead also where the file does not grow: in a hole at its end.
+    pub untrimmed: bool,
     /// Named bytes; most files have none.
     pub named: Option<Box<FileAttributes>>,
     /// Appends and truncations under way.
@@ -84,7 +86,7 @@ impl File {
             size: 0,
             generation: Generation::FIRST,
             layout,
-            grown: false,
+            untrimmed: false,
             named: (!named.is_empty()).then(|| Box::new(named)),
             work: None,
         }
@@ -106,7 +108,7 @@ impl File {
         let limit = self.work.as_ref().and_then(|work| work.reservations.first()).map(|first| first.offset);
         let before = self.size;
         self.size = before.max(limit.map_or(extent, |limit| extent.min(limit)));
-        self.grown |= self.size > before;
+        self.untrimmed |= self.size > before;
         if extent > self.size {
             self.work().extent = extent;
         }
@@ -259,6 +261,28 @@ impl File {
     pub(crate) fn into_unfinished(self) -> (Vec<ErrandId>, Vec<TruncateAnswer>) {
         let work = self.work.map(|work| *work).unwrap_or_default();
         (work.cuts.values().map(|cut| cut.errand).collect(), work.answers)
+    }
+
+    /// Sessions with unfinished appends.
+    pub(crate) fn reserved_by(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.work.iter().flat_map(|work| work.reservations.iter().map(|reservation| reservation.session))
+    }
+
+    /// The `CutLane`s on their way.
+    pub(crate) fn open_cuts(&self) -> impl Iterator<Item = ErrandId> + '_ {
+        self.work.iter().flat_map(|work| work.cuts.values().map(|cut| cut.errand))
+    }
+
+    /// What `check` asks.
+    pub(crate) fn facts(&self) -> FileFacts {
+        let tail = self.work.as_ref().and_then(|work| work.reservations.last()).map(Reservation::end);
+        FileFacts {
+            extent: self.extent().max(tail.unwrap_or(0)),
+            generation: self.generation,
+            layout: self.layout,
+            untrimmed: self.untrimmed,
+            cutting: self.open_cuts().next().is_some(),
+        }
     }
 
     fn forget_finished_work(&mut self) {

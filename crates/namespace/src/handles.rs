@@ -47,6 +47,9 @@ impl SlotState {
             Some(before) => *session.open.get_mut(&inode).expect("just inserted") = before | write,
             None => self.inode_mut(inode)?.opens += 1,
         }
+        if let (true, Body::File(file)) = (write, &mut self.inode_mut(inode)?.body) {
+            file.untrimmed = true;
+        }
         Ok(())
     }
 
@@ -78,10 +81,10 @@ impl SlotState {
         self.retire_if_unused(id, effects);
     }
 
-    /// Tells the lanes of a file that has grown to give back what they took beyond its end.
+    /// Tells the lanes of a file that may have been written to give back what they took beyond its end.
     fn trim(&mut self, id: InodeId, effects: &mut Vec<Effect>) {
         let Some(Body::File(file)) = self.inodes.get_mut(&id).map(|inode| &mut inode.body) else { return };
-        if !std::mem::take(&mut file.grown) {
+        if !std::mem::take(&mut file.untrimmed) {
             return;
         }
         let (layout, size) = (file.layout, file.size);

@@ -24,10 +24,13 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod check;
 mod command;
 mod directory;
 mod entries;
+mod facts;
 mod file;
+mod findings;
 mod handles;
 mod hash;
 mod holds;
@@ -46,5 +49,7 @@ mod state;
 mod unnamed;
 mod xattrs;
 
+pub use check::Check;
 pub use command::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, Room};
+pub use findings::{CheckCounts, Checked, FINDINGS_MAX, Finding, FindingKind};
 pub use state::SlotState;

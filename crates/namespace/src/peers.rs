@@ -31,6 +31,26 @@ enum Half {
     Settled,
 }
 
+impl Coordinator {
+    /// Operations that hold something here.
+    pub(crate) fn held_numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        let held = |(number, half): (&u64, &Half)| matches!(half, Half::Held(_)).then_some(*number);
+        self.halves.iter().filter_map(held)
+    }
+
+    /// What is held for them.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> {
+        self.halves.values().flat_map(|half| {
+            match half {
+                Half::Held(parts) => Some(parts.values().flat_map(|(holds, _)| holds)),
+                Half::Settled => None,
+            }
+            .into_iter()
+            .flatten()
+        })
+    }
+}
+
 impl SlotState {
     pub(crate) fn peer_step(
         &mut self,

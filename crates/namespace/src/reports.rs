@@ -87,7 +87,7 @@ impl SlotState {
                 self.outbox.remove(errand);
                 let inode = self.inodes.get_mut(&message.lane.inode);
                 if let (false, Some(Body::File(file))) = (done(&report), inode.map(|inode| &mut inode.body)) {
-                    file.grown = true;
+                    file.untrimmed = true;
                 }
             }
 

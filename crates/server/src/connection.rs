@@ -190,6 +190,7 @@ async fn serve_small(
             let request: AllocateLane = decode_body(kind, body)?;
             server.allocate_lane(header, request).await.map(|()| encode_body(&()))
         }
+        _ if let Some(page) = server.serve_check(&who, kind, body) => page,
         _ => match requests::parse(kind, body)? {
             Some(request) if peer || !request.is_peers_own() => server.serve_slot(header, who, request).await,
             _ => {

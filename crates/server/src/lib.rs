@@ -5,6 +5,7 @@
 //!
 //! Invariant: `server` decides nothing about names, placement or membership; the pure crates do.
 
+mod check;
 mod chunk;
 mod clock;
 mod config;

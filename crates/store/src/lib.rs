@@ -9,6 +9,7 @@
 //! Invariant: `lanes_bytes + meta_bytes + reserved_bytes` of [`Usage`] is what the kernel counts.
 #![warn(unsafe_code)]
 
+mod audit;
 mod ballast;
 mod cache;
 mod lane;
@@ -26,6 +27,7 @@ mod sys;
 mod unwritten;
 mod window;
 
+pub use audit::Audit;
 pub use lane::Extent;
 pub use machine::{MachineMemory, machine_memory};
 pub use meta::MetaFile;

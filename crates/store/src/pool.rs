@@ -151,6 +151,11 @@ impl State {
         self.size.saturating_sub(self.lanes + self.meta + self.promised + self.ballast.allocated())
     }
 
+    /// Memory of lanes, and all that is taken, the ballast included.
+    pub(crate) fn counted(&self) -> (u64, u64) {
+        (self.lanes, self.lanes + self.meta + self.ballast.allocated())
+    }
+
     /// Refilling starts at two units, so that a small file created and removed again and again does
     /// not make the ballast breathe with it.
     pub(crate) fn wants_more_ballast(&self) -> bool {

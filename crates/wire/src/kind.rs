@@ -47,6 +47,14 @@ kinds! {
     JoinPool = 0x0102,
     /// Give a dead server's slots to others; what it held is lost.
     ForgetServer = 0x0103,
+    /// For `check`: a server's books.
+    CheckStore = 0x0104,
+    /// For `check`: some lanes of a server.
+    CheckLanes = 0x0105,
+    /// For `check`: some slots of a server.
+    CheckSlots = 0x0106,
+    /// For `check`: some inodes of a server.
+    CheckInodes = 0x0107,
 
     /// Bytes of one lane.
     ReadChunk = 0x0201,
@@ -109,6 +117,8 @@ kinds! {
     RemoveXattr = 0x0318,
     /// Create a file without a name, and open it.
     CreateUnnamed = 0x0319,
+    /// For `check`: some entries of a server.
+    CheckEntries = 0x0323,
 
     // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.

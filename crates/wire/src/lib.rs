@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod chains;
+pub mod check;
 pub mod chunk;
 pub mod cluster;
 mod codec;

@@ -58,6 +58,16 @@ impl TestPool {
             .expect("the command runs")
     }
 
+    /// Everything that the servers hold fits together, whatever has happened before.
+    ///
+    /// # Panics
+    /// When something does not.
+    pub fn assert_in_order(&self) {
+        let check = self.run(&["check"]);
+        let said = [check.stdout, check.stderr].concat();
+        assert!(check.status.success(), "{}", String::from_utf8_lossy(&said));
+    }
+
     fn pool_directory(&self) -> PoolDirectory {
         PoolDirectory::within(&self.directory.join("ramlace"), &self.name).expect("the pool's directory")
     }

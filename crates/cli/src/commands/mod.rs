@@ -1,6 +1,7 @@
 //! One file for each command: its arguments and what it does.
 
 pub mod cat;
+pub mod check;
 pub mod chmod;
 pub mod chown;
 pub mod completions;
@@ -57,6 +58,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Done {
         Command::Up(args) => up::run(args, named, output),
         Command::Down(args) => down::run(args, named, output),
         Command::Status(args) => status::run(args, named, output),
+        Command::Check(args) => check::run(args, named, output),
         Command::Top(args) => top::run(args, named, output),
         Command::Doctor(args) => doctor::run(args, output),
         Command::Mount(args) => mount::run(args, named, output),

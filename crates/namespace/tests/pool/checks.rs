@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ramlace_base::{Generation, InodeId, LaneId, Name, Result, Slot};
+use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, Result, ServerId, Slot};
 use ramlace_model::Node;
-use ramlace_namespace::{Answer, Query};
-use ramlace_wire::FileKind;
+use ramlace_namespace::{Answer, Check, Query};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, ReadDirectory};
 use ramlace_wire::xattrs::{GetXattr, ListXattrs, XattrName};
+use ramlace_wire::{Chain, ClusterMap, FileKind, PoolId};
 
 use crate::pool::{CLIENTS, NAMES, Pool, ROOT_USER};
 use crate::wish::Wish;
@@ -127,6 +127,52 @@ impl Pool {
         let known: BTreeSet<InodeId> = self.model.nodes().map(|(node, _)| self.inode_of[&node]).collect();
         assert_eq!(BTreeSet::from_iter(inodes), known, "inodes that nothing leads to, or that are missing");
         self.check_lanes();
+        self.check_facts();
+    }
+
+    /// What `ramlace check` reads of the slots fits together, and nothing is under way.
+    fn check_facts(&self) {
+        let map = self.map();
+        let mut check = Check::new(&map, BTreeSet::new());
+        let is_open = |session| self.clients.iter().any(|client| client.session == session);
+        for host in &self.hosts {
+            let (mut after, mut troubles) = (InodeId(0), Vec::new());
+            loop {
+                let page = host.state.inode_facts(after, 3, &mut troubles);
+                page.iter().for_each(|facts| check.inode(ServerId(0), facts));
+                let Some(last) = page.last() else { break };
+                after = last.inode;
+            }
+            troubles.iter().for_each(|trouble| check.trouble(ServerId(0), trouble));
+            check.slot(ServerId(0), &host.state.slot_facts(is_open));
+        }
+        for host in &self.hosts {
+            let mut after = None;
+            loop {
+                let mut page = Vec::new();
+                after = host.state.entry_facts(after, 3, &mut page);
+                page.iter().for_each(|facts| check.entry(ServerId(0), facts));
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        let checked = check.finish();
+        assert_eq!(checked.findings, []);
+        assert_eq!((checked.counts.operations, checked.counts.errands), (0, 0));
+    }
+
+    /// One server holds all slots.
+    fn map(&self) -> ClusterMap {
+        let chain = Chain { servers: vec![ServerId(0)], complete_since: Epoch(1) };
+        ClusterMap {
+            pool: PoolId::default(),
+            epoch: Epoch(1),
+            hash_seed: 42,
+            coordinator: ServerId(0),
+            servers: Vec::new(),
+            chains: vec![chain; self.hosts.len()],
+        }
     }
 
     fn deliver_all(&mut self) {

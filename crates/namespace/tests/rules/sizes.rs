@@ -167,14 +167,27 @@ fn a_closed_file_gives_back_its_tails_once() {
     assert_eq!(story.sent[0].1, Errand::TrimLane(peer::TrimLane { lane, slot: Slot(9) }));
     let (kept, given_up) = (story.sent[0].0, story.sent[1].0);
     story.done(kept);
-    let open = Op::Open(wire::Open { inode: file, read: true, write: true });
+    let open = Op::Open(wire::Open { inode: file, read: true, write: false });
     story.ask(open.clone()).unwrap();
     story.ask(close(file)).unwrap();
-    assert_eq!(story.sent.len(), 2, "it has not grown");
+    assert_eq!(story.sent.len(), 2, "nobody can have written");
     // Advice that could not be given is given after the next use.
     story.server(Op::ErrandUnreachable { errand: given_up });
     assert_eq!(story.state.open_errands().count(), 0);
     story.ask(open).unwrap();
+    story.ask(close(file)).unwrap();
+    assert_eq!(story.sent.len(), 4);
+}
+
+#[test]
+fn a_file_whose_size_was_set_before_it_was_written_gives_back_its_tails_too() {
+    let mut story = Story::new();
+    let file = story.create_wide(InodeId::ROOT, "f", 2);
+    story.ask(truncate(file, 10 << 20)).unwrap();
+    story.ask(close(file)).unwrap();
+    assert_eq!(story.sent.len(), 2);
+    // A later write into the hole at its end does not make it grow either.
+    story.ask(Op::Open(wire::Open { inode: file, read: false, write: true })).unwrap();
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent.len(), 4);
 }

@@ -79,6 +79,7 @@ macro_rules! messages {
 messages! {
     session: OpenSession, Heartbeat, CloseSession, GetServerStatus, StopServer;
     cluster: GetMap, JoinPool, ForgetServer;
+    check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, AllocateLane;
     namespace: Lookup, GetAttributes, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,

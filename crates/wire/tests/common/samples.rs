@@ -4,7 +4,7 @@ use ramlace_base::{
     Epoch, Generation, InodeId, LaneId, Name, Sequence, ServerId, SessionId, Slot, Timestamp, limits,
 };
 use ramlace_wire::session::*;
-use ramlace_wire::{chunk::*, cluster::*, namespace::*, peer::*, xattrs::*, *};
+use ramlace_wire::{check::*, chunk::*, cluster::*, namespace::*, peer::*, xattrs::*, *};
 
 /// Where values come from: words that run out and are zero afterwards.
 pub struct Source<'words> {
@@ -155,6 +155,12 @@ impl Sample for SessionKind {
     }
 }
 
+impl Sample for TroubleKind {
+    fn sample(source: &mut Source) -> TroubleKind {
+        TroubleKind::try_from((source.word() % 7) as u8 + 1).unwrap()
+    }
+}
+
 impl Sample for RenameMode {
     fn sample(source: &mut Source) -> RenameMode {
         [RenameMode::Replace, RenameMode::Keep, RenameMode::Exchange][(source.word() % 3) as usize]
@@ -225,6 +231,24 @@ fields! {
     JoinPool { entry, keeps_store }
     ForgetServer { server }
     Forgotten { epoch }
+
+    CheckStore {}
+    StoreFacts { server, epoch, lanes_bytes, summed_bytes, counted_bytes, kernel_bytes }
+    CheckLanes { after }
+    LanesPage { lanes, end }
+    LaneFacts { lane, generation, length, allocated_bytes, lost_below, writing }
+    CheckSlots { after }
+    SlotsPage { slots, end }
+    SlotFacts { slot, inodes, asked, held, errands, troubles }
+    Trouble { kind, inode, text }
+    CheckInodes { after }
+    InodesPage { inodes, troubles, end }
+    InodeFacts { inode, kind, links, opens, held, parent, file }
+    FileFacts { extent, generation, layout, untrimmed, cutting }
+    EntryPlace { slot, directory, cookie }
+    CheckEntries { after }
+    EntriesPage { entries, next }
+    EntryFacts { directory, cookie, name, inode, kind, misplaced }
 
     LaneTarget { lane, slot, generation, created }
     ReadChunk { target, offset, length }

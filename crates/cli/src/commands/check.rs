@@ -1,0 +1,217 @@
+//! `check`: whether everything that the pool's servers hold fits together.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ramlace_base::Result;
+use ramlace_base::units::format_bytes;
+use ramlace_client::Pool;
+use ramlace_namespace::{CheckCounts, Checked, Finding};
+use serde_json::{Value, json};
+
+use crate::failure::{Done, Failure};
+use crate::output::Output;
+use crate::place::connect_options;
+use crate::show::{escaped, put_name};
+
+const EXAMPLES: &str = "\
+Examples:
+  ramlace check                                       the default pool
+  ramlace check --json | jq -r '.findings[].text'
+
+Reads the names, inodes and lanes of every server, and changes nothing. It finds names that lead nowhere,
+inodes that nothing leads to, wrong counts of links, directories outside the tree, memory that belongs to no
+file, operations that never end, and counters that are not what the kernel counts. What it finds in a pool that
+is being used it looks at again, and tells only what stays. Every server must answer.
+
+The exit code is 1 when something is wrong.";
+
+/// Faster checks show no progress.
+const DELAY: Duration = Duration::from_secs(1);
+
+/// Arguments of `check`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {}
+
+/// Checks the pool and tells what is wrong.
+pub fn run(_: &Args, named: Option<&str>, output: &mut Output) -> Done {
+    let pool = Pool::connect(&connect_options(named))?;
+    let began = Instant::now();
+    let mut progress = Progress::new(&pool, output.json)?;
+    let checked = pool.check(|counts| progress.update(counts));
+    drop(progress);
+    let (checked, seconds) = (checked?, began.elapsed().as_secs_f64());
+    if output.json {
+        output.json(&as_json(&checked, seconds))?;
+    } else {
+        print(&checked, seconds, output)?;
+    }
+    output.flush()?;
+    if checked.findings.is_empty() { Ok(()) } else { Err(Failure::Told) }
+}
+
+fn print(checked: &Checked, seconds: f64, output: &mut Output) -> Done {
+    for finding in &checked.findings {
+        output.line(sentence(finding))?;
+    }
+    if checked.further_findings > 0 {
+        output.line(format_args!("... and {} more.", checked.further_findings))?;
+    }
+    let counts = &checked.counts;
+    output.line(format_args!(
+        "{} servers, {} slots in use, {} inodes, {} entries and {} lanes with {} looked at in {seconds:.1} s.",
+        counts.servers,
+        counts.slots,
+        counts.inodes,
+        counts.entries,
+        counts.lanes,
+        format_bytes(counts.lane_bytes)
+    ))?;
+    remarks(counts, output)?;
+    match checked.findings.len() as u64 + checked.further_findings {
+        0 => output.line("Everything fits together."),
+        1 => output.line("1 thing is wrong."),
+        wrong => output.line(format_args!("{wrong} things are wrong.")),
+    }
+}
+
+/// What is no damage and worth a word.
+fn remarks(counts: &CheckCounts, output: &mut Output) -> Done {
+    if counts.open_without_name > 0 {
+        output.line(format_args!(
+            "{} inodes have no name any more and live until they are closed.",
+            counts.open_without_name
+        ))?;
+    }
+    if counts.operations + counts.errands > 0 {
+        output.line(format_args!(
+            "{} operations and {} messages between slots are under way.",
+            counts.operations, counts.errands
+        ))?;
+    }
+    if counts.lanes_beyond_end > 0 {
+        output.line(format_args!(
+            "{} lanes have {} beyond the end of their files, of writes that were never completed.",
+            counts.lanes_beyond_end,
+            format_bytes(counts.bytes_beyond_end)
+        ))?;
+    }
+    Ok(())
+}
+
+fn sentence(finding: &Finding) -> String {
+    let path = finding.path.as_ref().map_or(String::new(), |path| format!("{}: ", escaped(path)));
+    let lost = if finding.lost_with_server { " (a server was forgotten)" } else { "" };
+    format!("{}: {path}{}{lost}; {}.", finding.server, finding.text, finding.kind.advice())
+}
+
+fn as_json(checked: &Checked, seconds: f64) -> Value {
+    let counts = &checked.counts;
+    json!({
+        "clean": checked.findings.is_empty(),
+        "seconds": seconds,
+        "servers": counts.servers,
+        "slots": counts.slots,
+        "inodes": counts.inodes,
+        "entries": counts.entries,
+        "lanes": counts.lanes,
+        "lane_bytes": counts.lane_bytes,
+        "open_without_name": counts.open_without_name,
+        "operations": counts.operations,
+        "errands": counts.errands,
+        "lanes_beyond_end": counts.lanes_beyond_end,
+        "bytes_beyond_end": counts.bytes_beyond_end,
+        "further_findings": checked.further_findings,
+        "findings": checked.findings.iter().map(finding_json).collect::<Vec<_>>(),
+    })
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    let mut value = json!({
+        "kind": finding.kind.name(),
+        "server": finding.server.0,
+        "inode": finding.inode.map(|inode| inode.to_string()),
+        "lost_with_server": finding.lost_with_server,
+        "text": finding.text,
+        "advice": finding.kind.advice(),
+    });
+    if let Some(path) = &finding.path {
+        put_name(&mut value, "path", path);
+    }
+    value
+}
+
+/// How far the check has come: on standard error, after a second, where somebody looks at it.
+struct Progress {
+    began: Instant,
+    /// Inodes, as many entries, and lanes; about.
+    expected: Option<u64>,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    fn new(pool: &Pool, json: bool) -> Result<Progress> {
+        let wanted = !json && std::io::stderr().is_terminal();
+        let expected = if wanted {
+            let reports = pool.status()?;
+            let answers = reports.iter().filter_map(|report| report.status.as_ref().ok());
+            Some(answers.map(|status| 2 * status.inodes + status.lanes).sum())
+        } else {
+            None
+        };
+        Ok(Progress { began: Instant::now(), expected, bar: None })
+    }
+
+    fn update(&mut self, counts: &CheckCounts) {
+        let Some(expected) = self.expected.filter(|_| self.began.elapsed() >= DELAY) else { return };
+        let bar = self.bar.get_or_insert_with(|| new_bar(expected));
+        bar.set_position((counts.inodes + counts.entries + counts.lanes).min(expected));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn new_bar(expected: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:32} {human_pos} of {human_len} looked at")
+        .expect("the template is constant");
+    ProgressBar::with_draw_target(Some(expected), ProgressDrawTarget::stderr_with_hz(10)).with_style(style)
+}
+
+#[cfg(test)]
+mod tests {
+    use ramlace_base::{InodeId, ServerId};
+    use ramlace_namespace::FindingKind;
+
+    use super::*;
+
+    #[test]
+    fn a_finding_names_path_server_and_what_to_do() {
+        let finding = Finding {
+            kind: FindingKind::EntryLeadsNowhere,
+            server: ServerId(2),
+            inode: Some(InodeId(7)),
+            place: String::new(),
+            path: Some(b"/a/b".to_vec()),
+            lost_with_server: true,
+            text: "'b' leads to inode 7, which is gone".into(),
+        };
+        let text = sentence(&finding);
+        for part in ["server 2", "/a/b", "leads to inode 7", "forgotten", "ramlace rm"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let checked = Checked { findings: vec![finding], ..Checked::default() };
+        let value = as_json(&checked, 1.0);
+        assert_eq!(
+            (&value["clean"], &value["findings"][0]["kind"]),
+            (&json!(false), &json!("entry-leads-nowhere"))
+        );
+    }
+}

@@ -1,0 +1,267 @@
+//! What `check` reads of a slot: facts page by page, and what the slot finds wrong by itself.
+//!
+//! What needs two slots to be seen is found by [`crate::Check`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use ramlace_base::{InodeId, Name, SessionId, Slot, limits};
+use ramlace_wire::check::{EntryFacts, InodeFacts, SlotFacts, Trouble, TroubleKind};
+
+use crate::command::{Errand, ErrandId};
+use crate::directory::{Directory, Phase};
+use crate::holds::Hold;
+use crate::inode::{Body, Inode};
+use crate::state::SlotState;
+
+/// Everything that operations under way hold in a slot.
+#[derive(Default)]
+struct Held<'state> {
+    inodes: BTreeSet<InodeId>,
+    names: BTreeSet<(InodeId, &'state Name)>,
+    /// Cookies kept for new entries, by directory.
+    cookies: BTreeMap<InodeId, usize>,
+    moves: bool,
+}
+
+impl SlotState {
+    /// What is under way here, and what is wrong with it. `is_open` tells whether the server
+    /// still has a session.
+    #[must_use]
+    pub fn slot_facts(&self, is_open: impl Fn(SessionId) -> bool) -> SlotFacts {
+        let mut troubles = Vec::new();
+        self.check_sessions(is_open, &mut troubles);
+        self.check_operations(&mut troubles);
+        troubles.truncate(limits::CHECK_TROUBLES_MAX);
+        let mut held: Vec<(Slot, u64)> = self
+            .coordinators
+            .iter()
+            .flat_map(|(slot, coordinator)| coordinator.held_numbers().map(|number| (*slot, number)))
+            .collect();
+        held.truncate(limits::CHECK_SLOT_FACTS_MAX);
+        SlotFacts {
+            slot: self.slot,
+            inodes: self.inode_count(),
+            asked: self.unsettled.iter().copied().collect(),
+            held,
+            errands: u32::try_from(self.outbox.iter().count()).unwrap_or(u32::MAX),
+            troubles,
+        }
+    }
+
+    /// At most `most` inodes after this one, and what is wrong with them.
+    pub fn inode_facts(&self, after: InodeId, most: usize, troubles: &mut Vec<Trouble>) -> Vec<InodeFacts> {
+        let page: Vec<(InodeId, &Inode)> = self
+            .inodes
+            .range((Bound::Excluded(after), Bound::Unbounded))
+            .take(most)
+            .map(|(id, inode)| (*id, &**inode))
+            .collect();
+        let (Some((first, _)), Some((last, _))) = (page.first(), page.last()) else { return Vec::new() };
+        let (held, opens) = (self.held(), self.opens_between(*first, *last));
+        for (id, inode) in &page {
+            self.check_inode(*id, inode, opens.get(id).copied().unwrap_or(0), &held, troubles);
+        }
+        page.iter().map(|(id, inode)| inode_facts(*id, inode)).collect()
+    }
+
+    /// At most `most` entries after this cookie of this directory. Where it says that there may be
+    /// more, it says where it ended.
+    pub fn entry_facts(
+        &self,
+        after: Option<(InodeId, u64)>,
+        most: usize,
+        entries: &mut Vec<EntryFacts>,
+    ) -> Option<(InodeId, u64)> {
+        let (first, mut cookie) = after.unwrap_or((InodeId(0), 0));
+        for (id, inode) in self.inodes.range(first..) {
+            let Body::Directory(directory) = &inode.body else { continue };
+            let from = if *id == first { cookie } else { 0 };
+            for (at, entry) in directory.entries.after(from) {
+                if entries.len() >= most {
+                    return Some((*id, cookie));
+                }
+                cookie = at;
+                entries.push(EntryFacts {
+                    directory: *id,
+                    cookie,
+                    name: entry.name.clone(),
+                    inode: entry.inode,
+                    kind: entry.kind,
+                    misplaced: cookie >> crate::hash::COLLISION_BITS != self.hash.of(&entry.name),
+                });
+            }
+            // Where the next directory begins.
+            cookie = 0;
+        }
+        None
+    }
+
+    fn held(&self) -> Held<'_> {
+        let mut held = Held::default();
+        let here = self.intents.values().flat_map(|intent| &intent.holds);
+        let others = self.coordinators.values().flat_map(crate::peers::Coordinator::holds);
+        for hold in here.chain(others) {
+            match hold {
+                Hold::Made(inode) | Hold::Sealed(inode) | Hold::Raised(inode) | Hold::Lowered(inode) => {
+                    held.inodes.insert(*inode);
+                }
+                Hold::Entry(entry) => {
+                    held.names.insert((entry.parent, &entry.name));
+                    *held.cookies.entry(entry.parent).or_default() += usize::from(entry.cookie.is_some());
+                }
+                Hold::Moved { .. } => {}
+                Hold::Moves => held.moves = true,
+            }
+        }
+        held
+    }
+
+    /// How many sessions have the inodes of a page open.
+    fn opens_between(&self, first: InodeId, last: InodeId) -> BTreeMap<InodeId, u32> {
+        let mut opens = BTreeMap::new();
+        for session in self.sessions.values() {
+            for id in session.open.range(first..=last).map(|(id, _)| *id) {
+                *opens.entry(id).or_default() += 1;
+            }
+        }
+        opens
+    }
+
+    fn check_sessions(&self, is_open: impl Fn(SessionId) -> bool, troubles: &mut Vec<Trouble>) {
+        for (id, session) in &self.sessions {
+            if !is_open(*id) {
+                let open = session.open.len();
+                let text = format!(
+                    "{} keeps things for session {id}, which has ended; {open} inodes stay open by it",
+                    self.slot
+                );
+                troubles.push(Trouble { kind: TroubleKind::SessionGone, inode: None, text });
+            }
+            let gone = session.open.keys().filter(|inode| !self.inodes.contains_key(inode));
+            troubles.extend(gone.map(|inode| Trouble {
+                kind: TroubleKind::OpenOfNothing,
+                inode: Some(*inode),
+                text: format!("session {id} has inode {inode} open, which is gone"),
+            }));
+        }
+    }
+
+    fn check_operations(&self, troubles: &mut Vec<Trouble>) {
+        let settles: BTreeSet<(Slot, u64)> = self
+            .outbox
+            .iter()
+            .filter_map(|(_, errand)| match errand {
+                Errand::Settle(settle) => Some((settle.slot, settle.stamp.number)),
+                _ => None,
+            })
+            .collect();
+        let stuck = |text: String| Trouble { kind: TroubleKind::OperationStuck, inode: None, text };
+        for (token, intent) in &self.intents {
+            let asks = intent.question.is_some_and(|errand| self.outbox.get(errand).is_some());
+            let tells = intent.asked.iter().any(|(slot, number)| settles.contains(&(*slot, *number)));
+            if !(asks || intent.decided.is_some() && tells) {
+                let (session, number) = (token.session, token.sequence.0);
+                let text =
+                    format!("operation {number} of session {session} waits in {} for nothing", self.slot);
+                troubles.push(stuck(text));
+            }
+        }
+        let asked = |slot: Slot, number: u64| {
+            self.intents.values().any(|intent| intent.asked.get(&slot) == Some(&number))
+        };
+        for (slot, number) in &self.unsettled {
+            if !settles.contains(&(*slot, *number)) && !asked(*slot, *number) {
+                let text = format!("{} never tells {slot} how operation {number} has ended", self.slot);
+                troubles.push(stuck(text));
+            }
+        }
+        if self.moves.is_some() && !self.held().moves {
+            let text =
+                "directories cannot be moved: an operation that is not under way keeps their order".into();
+            troubles.push(Trouble { kind: TroubleKind::HeldByNobody, inode: None, text });
+        }
+    }
+
+    fn check_inode(
+        &self,
+        id: InodeId,
+        inode: &Inode,
+        opens: u32,
+        held: &Held<'_>,
+        troubles: &mut Vec<Trouble>,
+    ) {
+        let mut tell = |kind, text| troubles.push(Trouble { kind, inode: Some(id), text });
+        if id.counter() >= self.next_counter {
+            let text = format!("inode {id} has a number that {} has yet to give out", self.slot);
+            tell(TroubleKind::NumberNotGivenOut, text);
+        }
+        if inode.opens != opens {
+            let text = format!("inode {id} counts {} sessions that have it open; {opens} have", inode.opens);
+            tell(TroubleKind::OpensMiscounted, text);
+        }
+        let is_held =
+            inode.held || matches!(&inode.body, Body::Directory(directory) if is_between(directory));
+        if is_held && !held.inodes.contains(&id) {
+            let text = format!("inode {id} is held for an operation that is not under way");
+            tell(TroubleKind::HeldByNobody, text);
+        }
+        match &inode.body {
+            Body::File(file) => {
+                for session in file.reserved_by() {
+                    let knows =
+                        self.sessions.get(&session).is_some_and(|state| state.appending.contains(&id));
+                    if !knows {
+                        let text = format!(
+                            "an append to inode {id} is reserved for session {session}, which has ended"
+                        );
+                        tell(TroubleKind::ReservationOfNobody, text);
+                    }
+                }
+                if file.open_cuts().any(|errand: ErrandId| self.outbox.get(errand).is_none()) {
+                    let text = format!("a lane of inode {id} is never told of its truncation");
+                    tell(TroubleKind::OperationStuck, text);
+                }
+            }
+            Body::Directory(directory) => {
+                for name in directory.busy.keys().filter(|name| !held.names.contains(&(id, *name))) {
+                    let text =
+                        format!("'{name}' in directory {id} is held for an operation that is not under way");
+                    tell(TroubleKind::HeldByNobody, text);
+                }
+                if directory.entries.reserved_count() != held.cookies.get(&id).copied().unwrap_or(0) {
+                    let text =
+                        format!("places in directory {id} are kept for operations that are not under way");
+                    tell(TroubleKind::HeldByNobody, text);
+                }
+            }
+            Body::Symlink(_) | Body::Special(_) => {}
+        }
+    }
+}
+
+/// Whether a mkdir or rmdir of the directory itself is under way.
+fn is_between(directory: &Directory) -> bool {
+    matches!(directory.phase, Phase::Prepared | Phase::Sealed)
+}
+
+fn inode_facts(id: InodeId, inode: &Inode) -> InodeFacts {
+    let (parent, file, between) = match &inode.body {
+        Body::File(file) => (None, Some(file.facts()), false),
+        Body::Directory(directory) => (Some(directory.parent), None, is_between(directory)),
+        Body::Symlink(_) | Body::Special(_) => (None, None, false),
+    };
+    InodeFacts {
+        inode: id,
+        kind: inode.kind(),
+        links: inode.links,
+        opens: inode.opens,
+        held: inode.held || between,
+        parent,
+        file,
+    }
+}
+
+#[cfg(test)]
+#[path = "facts_tests.rs"]
+mod tests;

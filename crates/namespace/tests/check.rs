@@ -1,0 +1,322 @@
+//! `check` finds each kind of damage in facts that were good before, and nothing in good ones.
+
+use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, ServerId, Slot};
+use ramlace_namespace::{Check, Checked, FindingKind};
+use ramlace_wire::check::{
+    EntryFacts, FileFacts, InodeFacts, LaneFacts, SlotFacts, StoreFacts, Trouble, TroubleKind,
+};
+use ramlace_wire::{Chain, ClusterMap, FileKind, HostId, Layout, PoolId, ServerEntry};
+
+const UNIT: u64 = 1 << 21;
+const PAGE: u64 = 4096;
+/// Even slots are with server 0, odd ones with server 1.
+const SLOTS: u16 = 8;
+
+/// Everything that two servers tell.
+#[derive(Clone)]
+struct Facts {
+    map: ClusterMap,
+    slots: Vec<SlotFacts>,
+    inodes: Vec<InodeFacts>,
+    entries: Vec<EntryFacts>,
+    lanes: Vec<(ServerId, LaneFacts)>,
+    stores: Vec<StoreFacts>,
+}
+
+fn id(slot: u16, counter: u64) -> InodeId {
+    InodeId::new(Slot(slot), (1 << 24) + counter)
+}
+
+const ROOT: InodeId = InodeId::ROOT;
+
+fn server_of(slot: u16) -> ServerId {
+    ServerId(slot % 2)
+}
+
+fn directory(inode: InodeId, parent: InodeId, links: u32) -> InodeFacts {
+    let kind = FileKind::Directory;
+    InodeFacts { inode, kind, links, opens: 0, held: false, parent: Some(parent), file: None }
+}
+
+fn file(inode: InodeId, links: u32, extent: u64) -> InodeFacts {
+    let layout =
+        Layout { stripe_unit: UNIT, width: 2, base_slot: Slot(2), stride: 1, copies: 1, created: Epoch(1) };
+    let generation = Generation(3);
+    let file = Some(FileFacts { extent, generation, layout, untrimmed: false, cutting: false });
+    InodeFacts { inode, kind: FileKind::File, links, opens: 0, held: false, parent: None, file }
+}
+
+fn entry(directory: InodeId, cookie: u64, name: &str, inode: InodeId, kind: FileKind) -> EntryFacts {
+    let name = Name::new(name).unwrap();
+    EntryFacts { directory, cookie: cookie << 3, name, inode, kind, misplaced: false }
+}
+
+fn lane(inode: InodeId, lane: u16, length: u64) -> LaneFacts {
+    LaneFacts {
+        lane: LaneId { inode, lane },
+        generation: Some(Generation(3)),
+        length: Some(length),
+        allocated_bytes: length.next_multiple_of(PAGE),
+        lost_below: 0,
+        writing: false,
+    }
+}
+
+fn map() -> ClusterMap {
+    let server = |number| ServerEntry {
+        server: ServerId(number),
+        host: HostId::default(),
+        tcp: String::new(),
+        unix: String::new(),
+        store_bytes: 0,
+        forgotten: false,
+    };
+    let chain = |slot| Chain { servers: vec![server_of(slot)], complete_since: Epoch(1) };
+    ClusterMap {
+        pool: PoolId::default(),
+        epoch: Epoch(1),
+        hash_seed: 0,
+        coordinator: ServerId(0),
+        servers: (0..2).map(server).collect(),
+        chains: (0..SLOTS).map(chain).collect(),
+    }
+}
+
+/// `/a/b/`, `/a/f` (two names), `/s -> ...`, an open file without a name, a rename under way.
+fn good() -> Facts {
+    let (a, b, f, s, open) = (id(1, 0), id(2, 0), id(1, 1), id(0, 1), id(2, 5));
+    let slot = |slot: u16| SlotFacts {
+        slot: Slot(slot),
+        inodes: 1,
+        asked: Vec::new(),
+        held: Vec::new(),
+        errands: 0,
+        troubles: Vec::new(),
+    };
+    let mut slots: Vec<SlotFacts> = (0..4).map(slot).collect();
+    slots[1].asked.push((Slot(2), 7));
+    slots[2].held.push((Slot(1), 7));
+    let symlink = InodeFacts {
+        inode: s,
+        kind: FileKind::Symlink,
+        links: 1,
+        opens: 0,
+        held: false,
+        parent: None,
+        file: None,
+    };
+    let books = |server| StoreFacts {
+        server: ServerId(server),
+        epoch: Epoch(1),
+        lanes_bytes: 5,
+        summed_bytes: 5,
+        counted_bytes: 9,
+        kernel_bytes: Some(9),
+    };
+    Facts {
+        map: map(),
+        slots,
+        inodes: vec![
+            directory(ROOT, ROOT, 3),
+            symlink,
+            directory(a, ROOT, 3),
+            file(f, 2, UNIT + 100),
+            directory(b, a, 2),
+            InodeFacts { opens: 1, ..file(open, 0, 10) },
+        ],
+        entries: vec![
+            entry(ROOT, 1, "a", a, FileKind::Directory),
+            entry(ROOT, 2, "s", s, FileKind::Symlink),
+            entry(ROOT, 3, "g", f, FileKind::File),
+            entry(a, 1, "b", b, FileKind::Directory),
+            entry(a, 2, "f", f, FileKind::File),
+        ],
+        lanes: vec![
+            (ServerId(0), lane(f, 0, UNIT)),
+            (ServerId(1), lane(f, 1, 100)),
+            (ServerId(0), lane(open, 0, 10)),
+        ],
+        stores: vec![books(0), books(1)],
+    }
+}
+
+fn look(facts: &Facts) -> Checked {
+    let mut check = Check::new(&facts.map, facts.inodes.iter().map(|facts| facts.inode).collect());
+    facts.slots.iter().for_each(|slot| check.slot(server_of(slot.slot.0), slot));
+    facts.inodes.iter().for_each(|inode| check.inode(server_of(inode.inode.slot().0), inode));
+    facts.entries.iter().for_each(|entry| check.entry(server_of(entry.directory.slot().0), entry));
+    facts.lanes.iter().for_each(|(server, lane)| check.lane(*server, lane));
+    facts.stores.iter().for_each(|store| check.store(store));
+    check.finish()
+}
+
+/// What is found when the good state is damaged so.
+fn found(damage: impl FnOnce(&mut Facts)) -> Vec<FindingKind> {
+    let mut facts = good();
+    damage(&mut facts);
+    let mut kinds: Vec<FindingKind> = look(&facts).findings.iter().map(|finding| finding.kind).collect();
+    kinds.sort();
+    kinds
+}
+
+#[test]
+fn a_good_pool_is_clean_and_is_counted() {
+    let checked = look(&good());
+    assert_eq!(checked.findings, []);
+    let counts = checked.counts;
+    assert_eq!((counts.servers, counts.slots, counts.inodes, counts.entries, counts.lanes), (2, 4, 6, 5, 3));
+    assert_eq!((counts.open_without_name, counts.operations), (1, 1));
+    assert_eq!(counts.lane_bytes, UNIT + 2 * PAGE);
+}
+
+#[test]
+fn entries_are_checked() {
+    use FindingKind::*;
+    // The directory above counts as many directories as lead somewhere.
+    assert_eq!(found(|facts| _ = facts.inodes.remove(1)), [EntryLeadsNowhere]);
+    assert_eq!(found(|facts| facts.entries[0].misplaced = true), [EntryMisplaced]);
+    assert_eq!(found(|facts| facts.entries[1].kind = FileKind::File), [KindsDiffer]);
+    let twice = |facts: &mut Facts| {
+        let mut again = facts.entries[1].clone();
+        again.cookie += 1;
+        facts.entries.insert(2, again);
+    };
+    assert_eq!(found(twice), [NameTwice, LinksMiscounted]);
+    let lost_directory = |facts: &mut Facts| {
+        facts.entries.push(entry(id(3, 9), 1, "x", id(0, 1), FileKind::Symlink));
+        facts.inodes[1].links = 2;
+    };
+    assert_eq!(found(lost_directory), [EntryOfNoDirectory]);
+}
+
+#[test]
+fn counts_of_links_are_checked() {
+    use FindingKind::*;
+    assert_eq!(found(|facts| facts.inodes[3].links = 3), [LinksMiscounted]);
+    assert_eq!(found(|facts| facts.inodes[0].links = 4), [LinksMiscounted]);
+    assert_eq!(found(|facts| _ = facts.entries.remove(2)), [LinksMiscounted]);
+    assert_eq!(found(|facts| _ = facts.entries.remove(1)), [InodeWithoutName]);
+    assert_eq!(found(|facts| facts.inodes[5].opens = 0), [InodeLeaked]);
+    assert_eq!(found(|facts| facts.inodes.push(directory(id(3, 3), ROOT, 0))), [InodeLeaked]);
+    assert_eq!(found(|facts| facts.inodes.push(directory(id(3, 3), ROOT, 2))), [InodeWithoutName]);
+    // What is just being made or removed is not counted yet.
+    assert_eq!(found(|facts| (facts.inodes[3].links, facts.inodes[3].held) = (3, true)), []);
+}
+
+#[test]
+fn directories_are_checked() {
+    use FindingKind::*;
+    assert_eq!(found(|facts| facts.inodes[4].parent = Some(ROOT)), [ParentDiffers]);
+    let second_parent = |facts: &mut Facts| {
+        facts.entries.push(entry(ROOT, 9, "b", id(2, 0), FileKind::Directory));
+        facts.inodes[0].links = 4;
+    };
+    let found_so = found(second_parent);
+    assert!(found_so.contains(&DirectoryTwice), "{found_so:?}");
+    // a in b and b in a.
+    let cycle = |facts: &mut Facts| {
+        facts.entries[0].directory = id(2, 0);
+        facts.inodes[2].parent = Some(id(2, 0));
+        (facts.inodes[0].links, facts.inodes[4].links) = (2, 3);
+    };
+    assert_eq!(found(cycle), [DirectoryCycle]);
+}
+
+#[test]
+fn lanes_are_checked() {
+    use FindingKind::*;
+    let leaked = lane(id(2, 77), 0, 10);
+    assert_eq!(found(|facts| facts.lanes.push((ServerId(0), leaked))), [LaneLeaked]);
+    assert_eq!(found(|facts| facts.lanes[0].0 = ServerId(1)), [LaneMisplaced]);
+    assert_eq!(found(|facts| facts.lanes[1].1.lane.lane = 2), [LaneMisplaced]);
+    assert_eq!(found(|facts| facts.lanes[1].1.lane.inode = id(1, 0)), [LaneMisplaced]);
+    assert_eq!(found(|facts| facts.lanes[0].1.generation = None), [LaneUnknown]);
+    assert_eq!(found(|facts| facts.lanes[0].1.generation = Some(Generation(4))), [GenerationsDiffer]);
+    assert_eq!(found(|facts| facts.lanes[0].1.generation = Some(Generation(2))), [GenerationsDiffer]);
+    let cutting = |facts: &mut Facts| {
+        facts.lanes[0].1.generation = Some(Generation(2));
+        facts.inodes[3].file.as_mut().unwrap().cutting = true;
+    };
+    assert_eq!(found(cutting), []);
+    assert_eq!(found(|facts| facts.lanes[1].1.allocated_bytes = 2 * PAGE), [LaneUntrimmed]);
+    let open = |facts: &mut Facts| {
+        facts.lanes[1].1.allocated_bytes = 2 * PAGE;
+        facts.inodes[3].opens = 1;
+    };
+    assert_eq!(found(open), []);
+    assert_eq!(found(|facts| facts.lanes[0].1.lost_below = 1), [BytesLost]);
+}
+
+#[test]
+fn bytes_of_writes_that_were_never_completed_are_counted_and_no_damage() {
+    let mut facts = good();
+    facts.lanes[1].1 = lane(id(1, 1), 1, 5 * PAGE);
+    let checked = look(&facts);
+    assert_eq!(checked.findings, []);
+    assert_eq!((checked.counts.lanes_beyond_end, checked.counts.bytes_beyond_end), (1, 5 * PAGE - 100));
+}
+
+#[test]
+fn books_slots_and_operations_are_checked() {
+    use FindingKind::*;
+    assert_eq!(found(|facts| facts.stores[0].summed_bytes = 4), [CounterDiffers]);
+    assert_eq!(found(|facts| facts.stores[1].kernel_bytes = Some(8)), [KernelDiffers]);
+    assert_eq!(found(|facts| facts.stores[1].kernel_bytes = None), []);
+    assert_eq!(
+        found(|facts| facts.map.chains[3].servers = vec![ServerId(0)]),
+        [SlotMisplaced, LaneMisplaced]
+    );
+    assert_eq!(found(|facts| facts.slots[1].asked.clear()), [HeldByNobody]);
+    assert_eq!(found(|facts| facts.slots[1].asked[0].1 = 8), [HeldByNobody]);
+    let trouble = Trouble { kind: TroubleKind::SessionGone, inode: None, text: "x".into() };
+    assert_eq!(found(|facts| facts.slots[1].troubles.push(trouble)), [SessionGone]);
+}
+
+#[test]
+fn what_was_lost_with_a_server_is_told_as_such() {
+    let mut facts = good();
+    facts.map.servers[1].forgotten = true;
+    // Slot 3, in which lane 1 lies, has begun anew; so has slot 1 with /a.
+    for slot in [1, 3] {
+        facts.map.chains[slot] = Chain { servers: vec![ServerId(0)], complete_since: Epoch(2) };
+    }
+    facts.slots.retain(|slot| slot.slot.0 % 2 == 0);
+    facts.slots[1].held.clear();
+    facts.inodes.retain(|inode| inode.inode.slot().0 % 2 == 0);
+    facts.entries.retain(|entry| entry.directory == ROOT);
+    facts.lanes.retain(|(server, _)| *server == ServerId(0));
+    facts.stores.truncate(1);
+    let checked = look(&facts);
+    let kinds: Vec<FindingKind> = checked.findings.iter().map(|finding| finding.kind).collect();
+    assert!(kinds.contains(&FindingKind::EntryLeadsNowhere) && kinds.contains(&FindingKind::LaneLeaked));
+    let links = |kind: &FindingKind| *kind == FindingKind::LinksMiscounted;
+    let told = |finding: &ramlace_namespace::Finding| finding.lost_with_server || links(&finding.kind);
+    assert!(checked.findings.iter().all(told), "{:?}", checked.findings);
+
+    // A file whose home is left has lost the bytes that lay elsewhere.
+    let mut facts = good();
+    facts.map.servers[1].forgotten = true;
+    facts.map.chains[3] = Chain { servers: vec![ServerId(0)], complete_since: Epoch(2) };
+    facts.slots.remove(3);
+    facts.lanes.remove(1);
+    let checked = look(&facts);
+    assert_eq!(checked.findings.len(), 1, "{:?}", checked.findings);
+    assert_eq!(checked.findings[0].kind, FindingKind::BytesLost);
+    assert!(checked.findings[0].lost_with_server);
+}
+
+#[test]
+fn findings_have_paths_and_two_looks_keep_what_both_have_found() {
+    let mut facts = good();
+    facts.lanes[1].1.generation = None;
+    let first = look(&facts);
+    assert_eq!(first.findings[0].path.as_deref(), Some(&b"/a/f"[..]));
+    assert_eq!(first.findings[0].server, ServerId(1));
+    facts.lanes[0].1.generation = None;
+    let mut second = look(&facts);
+    assert_eq!(second.findings.len(), 2);
+    second.keep_found_by(&first);
+    assert_eq!(second.findings, first.findings);
+    second.keep_found_by(&look(&good()));
+    assert_eq!(second.findings, []);
+}
