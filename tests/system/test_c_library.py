@@ -291,7 +291,16 @@ STRUCTURES = {
     ],
     "ramlace_layout": ["stripe_unit", "width", "copies", "fixed", "reserved"],
     "ramlace_statfs": [
-        *("total_bytes", "used_bytes", "free_bytes", "inodes", "silent_servers", "name_bytes_max", "inodes_max", "reserved"),
+        *(
+            "total_bytes",
+            "used_bytes",
+            "free_bytes",
+            "inodes",
+            "silent_servers",
+            "name_bytes_max",
+            "inodes_max",
+            "reserved",
+        ),
     ],
     "ramlace_entry": ["inode", "type_bits", "name_length", "name", "reserved"],
 }
