@@ -15,13 +15,14 @@ PREAMBLE_MAGIC = b"ramlace\n"
 VERSION = 3
 WELCOME, REFUSED = 0, 1
 HEADER_BYTES = 64
-REPLY, ERROR = 1, 2
+REPLY, ERROR, ON_BEHALF = 1, 2, 8
 
-OPEN_SESSION, HEARTBEAT, SERVER_STATUS = 0x0001, 0x0002, 0x0004
+OPEN_SESSION, HEARTBEAT, SERVER_STATUS, STOP_SERVER = 0x0001, 0x0002, 0x0004, 0x0005
 GET_MAP, FORGET_SERVER = 0x0101, 0x0103
 READ_CHUNK, WRITE_CHUNK = 0x0201, 0x0202
+MAKE_DIRECTORY = 0x030A
 CUT_LANE = 0x0405
-SESSION_USER, SESSION_HOST = 1, 2
+SESSION_USER, SESSION_HOST, SESSION_PEER = 1, 2, 3
 
 
 # Cryptography
@@ -298,9 +299,12 @@ class Wire:
             raise RefusedError(payload.decode())
         self.send(noise.finish(payload))
 
-    def call(self, kind: int, body: bytes, data: bytes = b"", *, sequence: int = 0, epoch: int = 0) -> Reply:
+    def call(
+        self, kind: int, body: bytes, data: bytes = b"", *, sequence: int = 0, epoch: int = 0, flags: int = 0
+    ) -> Reply:
         """Send a request and take its reply."""
-        self.send(header(kind, self.session, len(body), len(data), sequence=sequence, epoch=epoch), body, data)
+        head = header(kind, self.session, len(body), len(data), sequence=sequence, epoch=epoch, flags=flags)
+        self.send(head, body, data)
         return self.reply()
 
     def reply(self) -> Reply:

@@ -88,6 +88,8 @@ pub struct Prepare {
     pub backing: String,
     /// Take the whole memory at once.
     pub reserve: bool,
+    /// The super-user of a mount for everybody acts as nobody.
+    pub root_squash: bool,
     /// How long servers may take to become ready, in milliseconds.
     pub patience_millis: u64,
 }

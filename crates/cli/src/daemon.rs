@@ -160,6 +160,9 @@ fn arguments(options: &ServeOptions) -> Vec<std::ffi::OsString> {
     if !options.reserve {
         words.push("--no-reserve".into());
     }
+    if !options.root_squash {
+        words.push("--no-root-squash".into());
+    }
     words
 }
 
@@ -208,6 +211,7 @@ mod tests {
             inodes_max: 4567,
             backing: "shared-memory".into(),
             reserve: false,
+            root_squash: false,
         };
         let words = [std::ffi::OsString::from("ramlace")].into_iter().chain(arguments(&options));
         let cli = Cli::try_parse_from(words).unwrap();

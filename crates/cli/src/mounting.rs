@@ -9,7 +9,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_client::{POOL_DEFAULT, PoolDirectory, SECRET_FILE_VARIABLE, pool_name, runtime_directory};
+use ramlace_client::{
+    HOST_KEY_FILE_VARIABLE, POOL_DEFAULT, PoolDirectory, SECRET_FILE_VARIABLE, pool_name, runtime_directory,
+};
 use ramlace_mount::MountPoint;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -65,8 +67,8 @@ fn record_path(directory: &PoolDirectory, mount: &MountPoint) -> PathBuf {
     directory.path().join(format!("mount-{major}-{minor}"))
 }
 
-/// Starts a daemon that mounts the pool on `directory`, and waits until it has.
-pub fn start(directory: &Path, named: Option<&str>, read_only: bool) -> Result<()> {
+/// Starts a daemon that mounts the pool on `directory` with these options, and waits until it has.
+pub fn start(directory: &Path, named: Option<&str>, words: Vec<&'static str>) -> Result<()> {
     let log = log_path(directory)?;
     let doing = |error: std::io::Error| Error::from_io(&error, "starting the mount's daemon");
     let output = OpenOptions::new().append(true).create(true).mode(0o600).open(&log);
@@ -78,12 +80,12 @@ pub fn start(directory: &Path, named: Option<&str>, read_only: bool) -> Result<(
     if let Some(named) = named {
         command.args(["--pool", named]);
     }
-    if read_only {
-        command.arg("--read-only");
-    }
-    if let Some(secret) = std::env::var_os(SECRET_FILE_VARIABLE).filter(|path| !path.is_empty()) {
-        // The daemon has another working directory.
-        command.env(SECRET_FILE_VARIABLE, std::path::absolute(secret).map_err(doing)?);
+    command.args(words);
+    for variable in [SECRET_FILE_VARIABLE, HOST_KEY_FILE_VARIABLE] {
+        if let Some(key) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
+            // The daemon has another working directory.
+            command.env(variable, std::path::absolute(key).map_err(doing)?);
+        }
     }
     command.arg("--").arg(directory).current_dir("/").stdin(Stdio::null()).stdout(tell).stderr(output);
     let mut daemon = command.spawn().map_err(doing)?;

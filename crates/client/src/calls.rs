@@ -117,7 +117,9 @@ impl Session {
             )));
         }
         let header = self.header(R::KIND, call.ticket, call.deadline, map.epoch);
-        line.send(header, call.request, call.data, call.deadline).map_err(Unanswered::lost)?;
+        let who = crate::acting::current_for(R::KIND);
+        line.send_for(who.as_ref(), header, call.request, call.data, call.deadline)
+            .map_err(Unanswered::lost)?;
         let received = match call.ticket {
             Some(_) => line.receive_change::<R>(header.call, call.deadline)?,
             None => line.receive::<R>(header.call, call.deadline)?,

@@ -15,6 +15,8 @@ pub const POOL_DEFAULT: &str = "default";
 pub const POOL_VARIABLE: &str = "RAMLACE_POOL";
 /// Environment variable that names the secret's file, for pools that live elsewhere.
 pub const SECRET_FILE_VARIABLE: &str = "RAMLACE_SECRET_FILE";
+/// Environment variable that names the host key's file, for pools that live elsewhere.
+pub const HOST_KEY_FILE_VARIABLE: &str = "RAMLACE_HOST_KEY_FILE";
 
 /// Longest name of a pool: it is part of a socket's path, which has 107 bytes.
 const POOL_NAME_BYTES_MAX: usize = 32;
@@ -135,11 +137,12 @@ impl PoolDirectory {
         exists(&self.path)
     }
 
-    /// Creates the directory (0700) with a new `secret` (0600), or checks and keeps both.
+    /// Creates the directory (0700) with a new `secret` and `host-key` (0600), or checks and keeps them.
     pub fn create(&self) -> Result<()> {
         self.create_private()?;
         if exists(&self.secret_path())? {
-            return self.read_secret().map(|_| ());
+            let secret = self.read_secret()?;
+            return if exists(&self.host_key_path())? { Ok(()) } else { self.write_secret(&secret) };
         }
         self.write_secret(&new_secret()?)
     }
@@ -202,8 +205,23 @@ impl PoolDirectory {
         read_secret_file(&self.secret_path())
     }
 
+    /// Path of the host key.
+    #[must_use]
+    pub fn host_key_path(&self) -> PathBuf {
+        self.path.join("host-key")
+    }
+
+    /// The pool's host key, which opens sessions that act for the users of this machine.
+    pub fn read_host_key(&self) -> Result<Secret> {
+        read_secret_file(&self.host_key_path())
+    }
+
+    /// Writes both keys; the secret last, for who finds it takes the host key to be there.
     fn write_secret(&self, secret: &Secret) -> Result<()> {
-        replace_file(&self.secret_path(), format!("{}\n", secret.to_hex()).as_bytes())
+        for (path, key) in [(self.host_key_path(), &secret.host_key()), (self.secret_path(), secret)] {
+            replace_file(&path, format!("{}\n", key.to_hex()).as_bytes())?;
+        }
+        Ok(())
     }
 
     /// What `ramlace up` wrote; NotFound, with the next step, when no pool was started.

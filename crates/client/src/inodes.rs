@@ -13,6 +13,7 @@ use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp, lim
 use ramlace_wire::FileKind;
 use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes, TimeReason};
 
+use crate::acting::for_nobody;
 use crate::near::NearLanes;
 use crate::open::Rights;
 use crate::session::Session;
@@ -337,7 +338,8 @@ impl Session {
             modified: Some(written),
             times: TimeReason::Wrote,
         };
-        match self.change(open.inode.slot(), &request, deadline) {
+        // Whoever wrote: the session has it open for writing.
+        match for_nobody(|| self.change(open.inode.slot(), &request, deadline)) {
             Err(error) => {
                 open.put_back(written);
                 Err(error)

@@ -7,6 +7,7 @@
 //! Invariant: data moves between the caller's memory and the servers that hold it and passes
 //! nobody else; a change is made once, however often the network makes the client repeat it.
 
+mod acting;
 mod array;
 mod backoff;
 mod calls;
@@ -51,11 +52,12 @@ mod tests;
 mod transfer;
 mod xattrs;
 
+pub use acting::acting_for;
 pub use array::{Array, ArrayType, Order};
 pub use copy::Copy;
 pub use directory::{
-    POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileHosts, PoolFileServer,
-    SECRET_FILE_VARIABLE, pool_name, read_secret_file, runtime_directory,
+    HOST_KEY_FILE_VARIABLE, POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileHosts,
+    PoolFileServer, SECRET_FILE_VARIABLE, pool_name, read_secret_file, runtime_directory,
 };
 pub use file::File;
 #[doc(hidden)]

@@ -10,7 +10,7 @@ use std::time::Instant;
 use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_transport::blocking::{Connection, Received};
 use ramlace_transport::{ConnectFailure, Failure};
-use ramlace_wire::{ClusterMap, Header, Request, ServerEntry};
+use ramlace_wire::{ClusterMap, Credentials, Header, Request, ServerEntry};
 
 use crate::descriptors::{Descriptors, Noted};
 
@@ -239,7 +239,19 @@ impl Line {
         data: &[IoSlice<'_>],
         deadline: Instant,
     ) -> Result<()> {
-        let sent = self.connection()?.send(header, request, data, deadline);
+        self.send_for(None, header, request, data, deadline)
+    }
+
+    /// The same for one of the users for whom a host's session acts.
+    pub(crate) fn send_for<R: Request>(
+        &mut self,
+        who: Option<&Credentials>,
+        header: Header,
+        request: &R,
+        data: &[IoSlice<'_>],
+        deadline: Instant,
+    ) -> Result<()> {
+        let sent = self.connection()?.send_for(who, header, request, data, deadline);
         self.calls_under_way += 1;
         sent.map_err(|failure| {
             self.link = None;

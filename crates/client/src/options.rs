@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_transport::Secret;
 
-use crate::directory::{self, PoolDirectory, SECRET_FILE_VARIABLE};
+use crate::directory::{self, HOST_KEY_FILE_VARIABLE, PoolDirectory, SECRET_FILE_VARIABLE};
 use crate::locator::{self, Locator, PoolName};
 
 /// Environment variable that switches the local shortcuts off when it is `off`.
@@ -20,6 +20,10 @@ pub struct ConnectOptions {
     pub addresses: Vec<String>,
     /// Where the secret lies; `None`: `RAMLACE_SECRET_FILE`, else the pool's directory.
     pub secret_file: Option<PathBuf>,
+    /// Act for the users of this machine ([`crate::acting_for`]), by the pool's host key: the file that
+    /// `RAMLACE_HOST_KEY_FILE` names, else that of the pool's directory. What is asked for no user
+    /// is asked as nobody.
+    pub for_users: bool,
     /// Whether Unix sockets and mappings may be used with servers on this machine.
     pub local: bool,
     /// How long one operation may take before it fails, in milliseconds.
@@ -36,6 +40,7 @@ impl Default for ConnectOptions {
             pool: None,
             addresses: Vec::new(),
             secret_file: None,
+            for_users: false,
             local: std::env::var_os(LOCAL_VARIABLE).is_none_or(|value| value != "off"),
             deadline_millis: limits::DEADLINE_MILLIS_DEFAULT,
             label: program.to_string_lossy().into_owned(),
@@ -69,6 +74,7 @@ impl ConnectOptions {
             seeds,
             pool,
             secret,
+            for_users: self.for_users,
             local: self.local,
             deadline_millis: self.deadline_millis,
             label: self.label.clone(),
@@ -80,7 +86,7 @@ impl ConnectOptions {
         let file = directory.read_pool_file()?;
         let secret = match self.secret_path() {
             Some(path) => directory::read_secret_file(&path)?,
-            None => directory.read_secret()?,
+            None => self.key_of(&directory)?,
         };
         let seeds = file.servers.into_iter().map(|server| Seed { tcp: server.tcp, unix: server.unix });
         Ok((seeds.collect(), Some(file.pool), secret))
@@ -105,22 +111,31 @@ impl ConnectOptions {
         for directory in PoolDirectory::list()? {
             let Ok(file) = directory.read_pool_file() else { continue };
             if file.servers.iter().any(|server| self.addresses.contains(&server.tcp)) {
-                return directory.read_secret();
+                return self.key_of(&directory);
             }
         }
+        let (key, variable) = match self.for_users {
+            true => ("host key", HOST_KEY_FILE_VARIABLE),
+            false => ("secret", SECRET_FILE_VARIABLE),
+        };
         Err(Error::new(
             ErrorKind::NotFound,
             format!(
-                "the secret of the pool at {} is not known here; copy its secret file and name it in {SECRET_FILE_VARIABLE}",
+                "the {key} of the pool at {} is not known here; copy its {key} file and name it in {variable}",
                 self.addresses.join(", ")
             ),
         ))
     }
 
+    fn key_of(&self, directory: &PoolDirectory) -> Result<Secret> {
+        if self.for_users { directory.read_host_key() } else { directory.read_secret() }
+    }
+
+    /// The file with the key that was named.
     fn secret_path(&self) -> Option<PathBuf> {
-        let variable =
-            || std::env::var_os(SECRET_FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-        self.secret_file.clone().or_else(variable)
+        let named = if self.for_users { None } else { self.secret_file.clone() };
+        let variable = if self.for_users { HOST_KEY_FILE_VARIABLE } else { SECRET_FILE_VARIABLE };
+        named.or_else(|| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from))
     }
 }
 
@@ -136,7 +151,10 @@ pub(crate) struct Settings {
     pub(crate) seeds: Vec<Seed>,
     /// The pool's id as `pool.json` has it.
     pub(crate) pool: Option<String>,
+    /// What proves who this is: the pool's secret, or its host key.
     pub(crate) secret: Secret,
+    /// The session is a host's.
+    pub(crate) for_users: bool,
     pub(crate) local: bool,
     pub(crate) deadline_millis: u32,
     pub(crate) label: String,

@@ -100,7 +100,8 @@ impl Session {
     }
 
     fn open_session(&self, link: &mut Link, resume: bool, deadline: Instant) -> Result<SessionOpened> {
-        let request = OpenSession { kind: SessionKind::User, resume, label: self.label() };
+        let kind = if self.settings.for_users { SessionKind::Host } else { SessionKind::User };
+        let request = OpenSession { kind, resume, label: self.label() };
         let header = self.header(OpenSession::KIND, None, deadline, ramlace_base::Epoch(0));
         roundtrip(link, header, &request, deadline).map_err(|error| match error.kind() {
             ErrorKind::Stale => self.end(&error),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ramlace_base::Result;
-use ramlace_client::{Pool, Raw};
+use ramlace_client::{Pool, Raw, acting_for};
 use ramlace_fuse::{FileSystem, OpenFlags, Operation, Reply, Request, Scratch};
 
 use crate::attributes::{ATTRIBUTES_VALID, inode_of};
@@ -11,6 +11,7 @@ use crate::data::WriteFlags;
 use crate::handles::Handles;
 use crate::refresh::{Answer, REFRESH_ATTRIBUTE, Refresher};
 use crate::space::Space;
+use crate::users::{credentials, needs_user};
 use crate::versions::Versions;
 use crate::write_errors::WriteErrors;
 use crate::xattrs::answer_sized;
@@ -18,6 +19,8 @@ use crate::xattrs::answer_sized;
 /// A mounted pool.
 pub(crate) struct PoolFileSystem {
     pub(crate) pool: Pool,
+    /// Each request is made for the user who asks.
+    pub(crate) for_users: bool,
     pub(crate) handles: Handles,
     pub(crate) versions: Arc<Versions>,
     pub(crate) space: Space,
@@ -35,6 +38,12 @@ impl PoolFileSystem {
     fn leave_ended_session(&self) {
         if self.pool.is_ended() {
             let _ = self.pool.reconnect();
+        }
+    }
+
+    fn handle_any(&self, request: &mut Request<'_>, reply: Reply) {
+        if let Some(reply) = self.handle_file(request, reply) {
+            self.handle_name(request, reply);
         }
     }
 
@@ -208,8 +217,15 @@ impl PoolFileSystem {
 impl FileSystem for PoolFileSystem {
     fn handle(&self, mut request: Request<'_>, reply: Reply) {
         self.leave_ended_session();
-        if let Some(reply) = self.handle_file(&mut request, reply) {
-            self.handle_name(&request, reply);
+        if !self.for_users || !needs_user(&request.operation) {
+            return self.handle_any(&mut request, reply);
+        }
+        match credentials(request.caller) {
+            Ok(who) => acting_for(who, || self.handle_any(&mut request, reply)),
+            Err(error) => {
+                eprintln!("ramlace: {error}");
+                reply.error(error.errno());
+            }
         }
     }
 

@@ -23,6 +23,7 @@ mod names;
 mod refresh;
 mod signals;
 mod space;
+mod users;
 mod versions;
 mod write_errors;
 mod xattrs;

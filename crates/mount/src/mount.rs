@@ -24,6 +24,7 @@ const BACKGROUND_REQUESTS_MAX: u16 = 256;
 
 /// What is mounted, and how.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent options")]
 pub struct MountOptions {
     /// The empty directory on which the pool is mounted.
     pub directory: PathBuf,
@@ -33,6 +34,12 @@ pub struct MountOptions {
     pub source: String,
     /// No writing.
     pub read_only: bool,
+    /// Every user of this machine may come in, and acts as himself: by the pool's host key.
+    pub allow_other: bool,
+    /// Set-user-id bits count (root only).
+    pub allow_suid: bool,
+    /// Device files count (root only).
+    pub allow_devices: bool,
 }
 
 /// A mounted pool. Dropping it takes the mount away.
@@ -50,13 +57,15 @@ impl Mount {
         // Before any other thread is started, for threads inherit it. Who may not goes without: only a control
         // group of version 1 that limits the daemon together with its programs tells the difference.
         let _ = ramlace_fuse::become_io_flusher();
-        let pool = Pool::connect(&options.connect)?;
+        let connect = ConnectOptions { for_users: options.allow_other, ..options.connect.clone() };
+        let pool = Pool::connect(&connect)?;
         let session = Session::mount(&options.directory, &kernel_options(options))?;
         let versions = Arc::new(Versions::default());
         let write_errors = Arc::new(WriteErrors::default());
         let refresher = Refresher::start(&session.notifier(), &versions, &write_errors)?;
         let file_system = PoolFileSystem {
             pool,
+            for_users: options.allow_other,
             handles: Handles::default(),
             versions,
             space: Space::default(),
@@ -88,6 +97,9 @@ fn kernel_options(options: &MountOptions) -> ramlace_fuse::MountOptions {
     ramlace_fuse::MountOptions {
         source: options.source.clone(),
         read_only: options.read_only,
+        allow_other: options.allow_other,
+        allow_suid: options.allow_suid,
+        allow_devices: options.allow_devices,
         // The last page of a file that another machine has made longer shows zeros where bytes are now.
         invalidation: Invalidation::SizeChange,
         background_requests_max: BACKGROUND_REQUESTS_MAX,

@@ -42,8 +42,11 @@ pub enum Origin {
         /// Every mutation of the session below this number has been answered, and the client has
         /// seen the answer.
         acknowledged_below: Sequence,
-        /// As whom the session acts.
+        /// As whom it is done.
         who: Credentials,
+        /// One of the users asks for whom the session acts: what it has open for others gives him
+        /// no right.
+        on_behalf: bool,
     },
     /// Another slot.
     Peer,

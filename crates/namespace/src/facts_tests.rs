@@ -60,6 +60,7 @@ impl Story {
             sequence: Sequence(self.sequence),
             acknowledged_below: Sequence(1),
             who: WHO,
+            on_behalf: false,
         };
         self.state.apply(&Command { now: Timestamp { nanos: 1 }, origin, op })
     }

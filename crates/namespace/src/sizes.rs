@@ -122,9 +122,11 @@ impl SlotState {
         Ok(file)
     }
 
+    /// Whether the caller has it open for writing, which is a right whatever the mode says now. What a
+    /// host's session has open, others may have opened: its kernel alone knows whose descriptor it is.
     pub(crate) fn has_open_for_writing(&self, caller: Caller, id: InodeId) -> bool {
         let session = self.sessions.get(&caller.token.session);
-        session.is_some_and(|session| session.open.get(&id) == Some(&true))
+        !caller.on_behalf && session.is_some_and(|session| session.open.get(&id) == Some(&true))
     }
 
     /// A file that is known to be one and to be here.

@@ -55,6 +55,8 @@ pub struct SlotState {
 pub(crate) struct Caller<'command> {
     pub token: Token,
     pub who: &'command Credentials,
+    /// What the session has open gives no right.
+    pub on_behalf: bool,
     pub now: Timestamp,
 }
 
@@ -124,9 +126,9 @@ impl SlotState {
         let mut effects = Vec::new();
         let now = command.now;
         match (&command.origin, &command.op) {
-            (Origin::Client { session, sequence, acknowledged_below, who }, op) => {
+            (Origin::Client { session, sequence, acknowledged_below, who, on_behalf }, op) => {
                 let (session, sequence) = (*session, *sequence);
-                let caller = Caller { token: Token { session, sequence }, who, now };
+                let caller = Caller { token: Token { session, sequence }, who, on_behalf: *on_behalf, now };
                 let session_state = self.sessions.entry(session).or_default();
                 match session_state.admit(session, sequence, *acknowledged_below) {
                     Ok(None) => {

@@ -114,6 +114,7 @@ impl World {
             sequence: Sequence(self.sequence),
             acknowledged_below: Sequence(self.sequence),
             who: WHO,
+            on_behalf: false,
         };
         self.step(origin, op)
     }

@@ -15,6 +15,7 @@ const ROOT_USER: Credentials = Credentials::new(0, 0);
 struct Place {
     state: SlotState,
     sequence: u64,
+    on_behalf: bool,
     directory: InodeId,
     file: InodeId,
 }
@@ -32,7 +33,8 @@ impl Place {
     fn new(directory: Owned, file: Owned) -> Place {
         let mut state = SlotState::new(Slot(0), 16, Epoch(1), 7);
         state.install_root(ROOT_USER.owner(), Timestamp { nanos: 1 });
-        let mut place = Place { state, sequence: 0, directory: InodeId::ROOT, file: InodeId::ROOT };
+        let mut place =
+            Place { state, sequence: 0, on_behalf: false, directory: InodeId::ROOT, file: InodeId::ROOT };
         let made = place.ask(
             &ROOT_USER,
             Op::MakeDirectory {
@@ -103,6 +105,7 @@ impl Place {
                 sequence: Sequence(self.sequence),
                 acknowledged_below: Sequence(self.sequence),
                 who: who.clone(),
+                on_behalf: self.on_behalf,
             },
             op,
         };
@@ -136,6 +139,49 @@ prop_compose! {
 prop_compose! {
     fn owned()(uid in ids(), gid in ids(), mode in 0..0o2000_u16) -> Owned {
         Owned { uid, gid, mode }
+    }
+}
+
+fn mode(inode: InodeId, mode: u16) -> Op {
+    Op::SetAttributes(wire::SetAttributes { mode: Some(mode), ..wire::SetAttributes::nothing(inode) })
+}
+
+fn wrote(inode: InodeId) -> wire::SetAttributes {
+    let modified = Some(Timestamp { nanos: 1 });
+    wire::SetAttributes { modified, times: wire::TimeReason::Wrote, ..wire::SetAttributes::nothing(inode) }
+}
+
+#[test]
+fn a_writer_takes_the_set_id_bits_away_and_nothing_else() {
+    let owned = |mode| Owned { uid: 1, gid: 2, mode };
+    let (writer, reader) = (Credentials::new(9, 2), Credentials::new(9, 9));
+    let mut place = Place::new(owned(0o777), owned(0o6775));
+    let file = place.file;
+    for (who, wanted) in
+        [(&writer, 0o4775), (&writer, 0o2775), (&writer, 0o775), (&writer, 0), (&reader, 0o775)]
+    {
+        assert_eq!(told(place.ask(who, mode(file, wanted))), Err(ErrorKind::NotPermitted), "{wanted:o}");
+    }
+    assert_eq!(told(place.ask(&reader, Op::SetAttributes(wrote(file)))), Err(ErrorKind::Denied));
+    place.ask(&writer, Op::SetAttributes(wrote(file))).unwrap();
+    assert_eq!(place.owned(file), owned(0o775));
+}
+
+#[test]
+fn what_a_hosts_session_has_open_gives_its_users_no_right() {
+    let owned = |mode| Owned { uid: 1, gid: 1, mode };
+    let mut place = Place::new(owned(0o777), owned(0o600));
+    let (owner, other) = (Credentials::new(1, 1), Credentials::new(2, 2));
+    let cut = |inode| Op::Truncate(wire::Truncate { inode, size: 5 });
+    let told_when = wrote(place.file);
+    place.on_behalf = true;
+    place.ask(&owner, Op::Open(wire::Open { inode: place.file, read: true, write: true })).unwrap();
+    for op in [cut(place.file), Op::SetAttributes(told_when)] {
+        assert_eq!(told(place.ask(&other, op.clone())), Err(ErrorKind::Denied));
+        // By the open file, whoever asks: nobody, for whom the host's kernel vouches.
+        place.on_behalf = false;
+        place.ask(&Credentials::NOBODY, op).unwrap();
+        place.on_behalf = true;
     }
 }
 

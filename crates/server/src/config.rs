@@ -39,6 +39,8 @@ pub struct ServeOptions {
     pub backing: String,
     /// Take the whole memory from the machine in the background.
     pub reserve: bool,
+    /// The super-user of a host's session acts as nobody.
+    pub root_squash: bool,
 }
 
 impl ServeOptions {

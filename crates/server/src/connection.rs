@@ -13,30 +13,21 @@ use ramlace_wire::{Credentials, Header, Kind, decode_body, encode_body};
 use tokio::time::timeout;
 
 use crate::clock;
+use crate::identity::{Bound, Identity, Proved};
 use crate::record::Record;
 use crate::requests;
 use crate::server::{Outcome, Refusal, Server};
 use crate::sessions::SessionRecord;
 use crate::stop::BugEndsProcess;
 
-/// Whose connection it is.
-#[derive(Clone, Copy)]
-enum Bound {
-    /// Nobody's yet.
-    Nobody,
-    /// A client's session.
-    Client(SessionId),
-    /// Another server's.
-    Peer(SessionId),
-}
-
 /// Serves a connection until it ends.
 pub async fn serve(server: Rc<Server>, incoming: Incoming) {
     let _bug = BugEndsProcess;
     let counted = Counted::new(&server);
     // Why a stranger was refused, the stranger was told; there is nothing to do here.
-    if let Ok(mut connection) = Connection::accept(incoming, &server.secret).await {
-        let _ = serve_requests(&server, &mut connection).await;
+    let keys = [&server.secret, &server.host_key];
+    if let Ok((mut connection, which)) = Connection::accept_any(incoming, &keys).await {
+        let _ = serve_requests(&server, &mut connection, Proved::by(which)).await;
     }
     drop(counted);
 }
@@ -58,7 +49,7 @@ impl Drop for Counted {
     }
 }
 
-async fn serve_requests(server: &Rc<Server>, connection: &mut Connection) -> Result<()> {
+async fn serve_requests(server: &Rc<Server>, connection: &mut Connection, proved: Proved) -> Result<()> {
     let mut bound = Bound::Nobody;
     loop {
         // Replies leave before this waits for the next request; data that nobody took is skipped.
@@ -70,7 +61,7 @@ async fn serve_requests(server: &Rc<Server>, connection: &mut Connection) -> Res
         if header.data_bytes > 0 && header.kind != Kind::WriteChunk {
             return Err(Error::new(ErrorKind::Protocol, format!("{:?} carries no data", header.kind)));
         }
-        serve_request(server, connection, &mut bound, &header, &body).await?;
+        serve_request(server, connection, proved, &mut bound, &header, &body).await?;
     }
 }
 
@@ -78,12 +69,13 @@ async fn serve_requests(server: &Rc<Server>, connection: &mut Connection) -> Res
 async fn serve_request(
     server: &Rc<Server>,
     connection: &mut Connection,
+    proved: Proved,
     bound: &mut Bound,
     header: &Header,
     body: &[u8],
 ) -> Result<()> {
-    let who = match identify(server, *bound, header) {
-        Ok(who) => who,
+    let (identity, body) = match server.identify(proved, *bound, header, body) {
+        Ok(identified) => identified,
         Err(error) => {
             server.refuse(connection, header, &Refusal::from(error));
             return Ok(());
@@ -91,7 +83,7 @@ async fn serve_request(
     };
     match header.kind {
         Kind::OpenSession => {
-            let outcome = open_session(server, bound, header, body);
+            let outcome = open_session(server, proved, bound, header, body);
             answer(server, connection, header, outcome);
         }
         Kind::ReadChunk => {
@@ -108,7 +100,7 @@ async fn serve_request(
         }
         _ => {
             let limit = Duration::from_millis(u64::from(header.deadline_millis));
-            let served = timeout(limit, serve_small(server, *bound, header, body, who)).await;
+            let served = timeout(limit, serve_small(server, *bound, header, body, identity)).await;
             answer(server, connection, header, served.unwrap_or_else(|_| Err(too_late(header))));
         }
     }
@@ -128,37 +120,13 @@ fn too_late(header: &Header) -> Refusal {
     Error::new(ErrorKind::TimedOut, text).into()
 }
 
-/// As whom the request is made. Identity belongs to the session that this connection has proved,
-/// never to what a header says.
-fn identify(server: &Server, bound: Bound, header: &Header) -> Result<Credentials> {
-    let foreign = || {
-        Error::new(
-            ErrorKind::Denied,
-            format!("{:?} names a session that is not this connection's", header.kind),
-        )
-    };
-    match bound {
-        _ if header.kind == Kind::OpenSession => Ok(server.owner.clone()),
-        // What a newcomer may ask: the map, to find the other servers, and how things are.
-        Bound::Nobody if matches!(header.kind, Kind::GetMap | Kind::ServerStatus | Kind::StopServer) => {
-            Ok(server.owner.clone())
-        }
-        Bound::Nobody => {
-            Err(Error::new(ErrorKind::Denied, format!("{:?} needs a session; open one first", header.kind)))
-        }
-        Bound::Client(session) | Bound::Peer(session) if session != header.session => Err(foreign()),
-        Bound::Peer(_) => Ok(server.owner.clone()),
-        Bound::Client(session) => server.durable.borrow_mut().sessions.heard(session, clock::instant()),
-    }
-}
-
 /// Requests whose answer is a body alone.
 async fn serve_small(
     server: &Rc<Server>,
     bound: Bound,
     header: &Header,
     body: &[u8],
-    who: Credentials,
+    identity: Identity,
 ) -> Outcome<Vec<u8>> {
     let kind = header.kind;
     let peer = matches!(bound, Bound::Peer(_));
@@ -190,19 +158,27 @@ async fn serve_small(
             let request: AllocateLane = decode_body(kind, body)?;
             server.allocate_lane(header, request).await.map(|()| encode_body(&()))
         }
-        _ if let Some(page) = server.serve_check(&who, kind, body) => page,
-        _ => match requests::parse(kind, body)? {
-            Some(request) if peer || !request.is_peers_own() => server.serve_slot(header, who, request).await,
-            _ => {
-                Err(Error::new(ErrorKind::Denied, format!("{kind:?} is for servers of the pool alone"))
-                    .into())
+        _ if let Some(page) = server.serve_check(&identity.who, kind, body) => page,
+        _ => {
+            match requests::parse(kind, body)? {
+                Some(request) if peer || !request.is_peers_own() => {
+                    server.serve_slot(header, identity, request).await
+                }
+                _ => Err(Error::new(ErrorKind::Denied, format!("{kind:?} is for servers of the pool alone"))
+                    .into()),
             }
-        },
+        }
     }
 }
 
 /// Begins a session, or joins this connection to it.
-fn open_session(server: &Rc<Server>, bound: &mut Bound, header: &Header, body: &[u8]) -> Outcome<Vec<u8>> {
+fn open_session(
+    server: &Rc<Server>,
+    proved: Proved,
+    bound: &mut Bound,
+    header: &Header,
+    body: &[u8],
+) -> Outcome<Vec<u8>> {
     let request: OpenSession = decode_body(header.kind, body)?;
     let session = header.session;
     if session == SessionId::NONE {
@@ -211,18 +187,18 @@ fn open_session(server: &Rc<Server>, bound: &mut Bound, header: &Header, body: &
     if !matches!(bound, Bound::Nobody) {
         return Err(Error::new(ErrorKind::Invalid, "this connection has a session already").into());
     }
+    proved.check_may_open(request.kind)?;
+    let mut credentials = server.owner.clone();
     match request.kind {
         SessionKind::Peer => *bound = Bound::Peer(session),
         SessionKind::User => {
-            begin_or_resume(server, session, &request)?;
+            begin_or_resume(server, session, &request, &credentials)?;
             *bound = Bound::Client(session);
         }
         SessionKind::Host => {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "sessions that act for several users are reserved for a later version",
-            )
-            .into());
+            credentials = Credentials::NOBODY;
+            begin_or_resume(server, session, &request, &credentials)?;
+            *bound = Bound::Host(session);
         }
     }
     Ok(encode_body(&SessionOpened {
@@ -230,19 +206,28 @@ fn open_session(server: &Rc<Server>, bound: &mut Bound, header: &Header, body: &
         server: server.me,
         host: server.host,
         epoch: server.membership.epoch(),
-        credentials: server.owner.clone(),
+        credentials,
         expiry_millis: limits::SESSION_EXPIRY_MILLIS,
     }))
 }
 
-fn begin_or_resume(server: &Rc<Server>, session: SessionId, request: &OpenSession) -> Result<()> {
+fn begin_or_resume(
+    server: &Rc<Server>,
+    session: SessionId,
+    request: &OpenSession,
+    who: &Credentials,
+) -> Result<()> {
+    let host = request.kind == SessionKind::Host;
     let known = server.durable.borrow().sessions.contains(session);
+    if known && server.durable.borrow().sessions.is_host(session) != host {
+        return Err(Error::new(ErrorKind::Denied, "the session is there already, and of another kind"));
+    }
     if known || request.resume {
         return server.durable.borrow_mut().sessions.heard(session, clock::instant()).map(drop);
     }
     server.durable.borrow().sessions.has_room()?;
     let label = request.label.chars().take(64).collect();
-    server.commit(Record::SessionOpened(SessionRecord { session, who: server.owner.clone(), label }))?;
+    server.commit(Record::SessionOpened(SessionRecord { session, who: who.clone(), host, label }))?;
     server.session_began.notify_one();
     Ok(())
 }

@@ -46,7 +46,12 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
     let lane = LaneId { inode: InodeId::new(slot, 1 + dice.roll(9)), lane: dice.roll(3) as u16 };
     let now = Timestamp { nanos: number as i64 };
     match dice.roll(12) {
-        0 => Record::SessionOpened(SessionRecord { session, who: WHO, label: format!("test {number}") }),
+        0 => Record::SessionOpened(SessionRecord {
+            session,
+            who: WHO,
+            host: false,
+            label: format!("test {number}"),
+        }),
         1 => Record::SessionEnded { session, now },
         2 | 3 => {
             let loss = (dice.roll(2) == 0).then(|| Loss::new(1 << 16, dice.roll(1 << 30)));
@@ -68,6 +73,7 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
                 sequence: Sequence(1 + number),
                 acknowledged_below: Sequence((1 + number).saturating_sub(dice.roll(20))),
                 who: WHO,
+                on_behalf: false,
             };
             let command = Command { now, origin, op: random_op(dice, slot) };
             Record::Command {

@@ -14,6 +14,7 @@ mod durable;
 #[cfg(test)]
 mod errand_tests;
 mod errands;
+mod identity;
 mod keeper;
 mod lane_life;
 mod lanes;

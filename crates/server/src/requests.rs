@@ -6,9 +6,10 @@ use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot};
 use ramlace_namespace::{Command, Errand, Op, Origin, Query};
 use ramlace_wire::namespace as names;
 use ramlace_wire::peer::{self, Token};
-use ramlace_wire::{Credentials, Header, Kind, decode_body, xattrs};
+use ramlace_wire::{Header, Kind, decode_body, xattrs};
 
 use crate::clock;
+use crate::identity::Identity;
 use crate::server::{Outcome, Server};
 
 /// A request to a slot.
@@ -122,9 +123,10 @@ impl Server {
     pub async fn serve_slot(
         self: &Rc<Self>,
         header: &Header,
-        who: Credentials,
+        identity: Identity,
         request: Request,
     ) -> Outcome<Vec<u8>> {
+        let Identity { who, on_behalf } = identity;
         let slot = request.slot();
         let map = self.admit_slot(header.epoch, slot).await?;
         self.notice_lost_slots()?;
@@ -154,6 +156,7 @@ impl Server {
                 sequence: header.sequence,
                 acknowledged_below: Sequence(header.sequence.0 - u64::from(header.outstanding)),
                 who,
+                on_behalf,
             },
             op,
         };

@@ -100,6 +100,8 @@ pub struct Server {
     pub owner: Credentials,
     /// The pool's secret.
     pub secret: Secret,
+    /// What opens sessions of hosts.
+    pub host_key: Secret,
     /// The other servers.
     pub peers: Peers,
     /// The memory.
@@ -150,6 +152,7 @@ impl Server {
             pool,
             owner: Credentials::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             peers: Peers::new(secret.clone(), session, label),
+            host_key: secret.host_key(),
             secret,
             store: RefCell::new(store),
             durable: RefCell::new(durable),

@@ -15,8 +15,10 @@ use serde::{Deserialize, Serialize};
 pub struct SessionRecord {
     /// Chosen by the client.
     pub session: SessionId,
-    /// As whom it acts.
+    /// As whom it acts; a host's: where it names no user.
     pub who: Credentials,
+    /// It acts for the users of a machine.
+    pub host: bool,
     /// Program and process, for people.
     pub label: String,
 }
@@ -71,6 +73,11 @@ impl Sessions {
     /// Whether the session is open.
     pub fn contains(&self, session: SessionId) -> bool {
         self.open.contains_key(&session)
+    }
+
+    /// Whether an open session acts for the users of a machine.
+    pub fn is_host(&self, session: SessionId) -> bool {
+        self.open.get(&session).is_some_and(|open| open.record.host)
     }
 
     /// Forgets a session; whether it was open.

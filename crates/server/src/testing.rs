@@ -114,6 +114,7 @@ impl TestServer {
             inodes_max: u64::MAX,
             backing: "auto".into(),
             reserve: false,
+            root_squash: true,
         };
         let store = StoreOptions { size_bytes: STORE_BYTES, backing: Backing::Auto, name: "test".into() };
         let config = ChildConfig {

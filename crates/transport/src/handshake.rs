@@ -123,23 +123,32 @@ pub(crate) const HELLO_BYTES: usize = PREAMBLE_BYTES + MESSAGE_BYTES;
 pub(crate) struct ServerHandshake(TransportState);
 
 impl ServerHandshake {
-    /// Reads a hello whose preamble has been checked; returns what to answer.
+    /// Reads a hello whose preamble has been checked; returns which of these keys it proves, and what
+    /// to answer. Who knows none of them has cost one try of each.
     ///
     /// Errors: `Denied`, with the line that the client is told.
-    pub(crate) fn answer(secret: &Secret, hello: &[u8; HELLO_BYTES]) -> Result<(ServerHandshake, Vec<u8>)> {
+    pub(crate) fn answer(
+        keys: &[&Secret],
+        hello: &[u8; HELLO_BYTES],
+    ) -> Result<(usize, ServerHandshake, Vec<u8>)> {
         let (preamble, message) = hello.split_at(PREAMBLE_BYTES);
-        let mut noise = builder(preamble.try_into().expect("it was cut there"), secret, false);
-        noise.read_message(message, &mut []).map_err(|_| {
-            Error::new(
+        let read = |key: &Secret| {
+            let mut noise = builder(preamble.try_into().expect("it was cut there"), key, false);
+            noise.read_message(message, &mut []).ok().map(|_| noise)
+        };
+        let proved = keys.iter().enumerate().find_map(|(which, key)| Some((which, read(key)?)));
+        let Some((which, mut noise)) = proved else {
+            return Err(Error::new(
                 ErrorKind::Denied,
                 "the client's secret is not this pool's; check which pool it was given",
-            )
-        })?;
+            ));
+        };
         let mut answer = Preamble::new(Status::Welcome, MESSAGE_BYTES).encode().to_vec();
         answer.resize(HELLO_BYTES, 0);
         let written = noise.write_message(&[], &mut answer[PREAMBLE_BYTES..]);
         assert_eq!(written.expect("the system has random bytes"), MESSAGE_BYTES);
-        Ok((ServerHandshake(noise.into_transport_mode().expect("both messages have passed")), answer))
+        let shaking = ServerHandshake(noise.into_transport_mode().expect("both messages have passed"));
+        Ok((which, shaking, answer))
     }
 
     /// Checks the confirmation. Errors: `Denied`.
@@ -174,7 +183,8 @@ mod tests {
     fn answered(hello: &[u8], with: &Secret) -> Result<(ServerHandshake, Vec<u8>)> {
         let hello: &[u8; HELLO_BYTES] = hello.try_into().unwrap();
         check_client_preamble(hello[..PREAMBLE_BYTES].try_into().unwrap())?;
-        ServerHandshake::answer(with, hello)
+        let keys = [with, &with.host_key()];
+        ServerHandshake::answer(&keys, hello).map(|(_, server, answer)| (server, answer))
     }
 
     fn finished(client: ClientHandshake, answer: &[u8]) -> Result<[u8; CONFIRMATION_BYTES]> {
@@ -197,6 +207,31 @@ mod tests {
         let told = finished(client, &refusal(&error)).unwrap_err();
         assert_eq!(told.kind(), ErrorKind::Denied);
         assert!(told.message().contains("secret is not this pool's"), "{told}");
+    }
+
+    #[test]
+    fn the_host_key_is_told_from_the_secret() {
+        let (pool, other) = (secret(1), secret(2));
+        let which = |key: &Secret| {
+            let (client, hello) = ClientHandshake::begin(key);
+            let hello: &[u8; HELLO_BYTES] = hello[..].try_into().unwrap();
+            let (which, server, answer) = ServerHandshake::answer(&[&pool, &pool.host_key()], hello)?;
+            server.confirm(&finished(client, &answer)?)?;
+            Ok::<usize, Error>(which)
+        };
+        assert_eq!(which(&pool).unwrap(), 0);
+        assert_eq!(which(&pool.host_key()).unwrap(), 1);
+        assert_eq!(which(&other.host_key()).unwrap_err().kind(), ErrorKind::Denied);
+        assert_eq!(which(&pool.host_key().host_key()).unwrap_err().kind(), ErrorKind::Denied);
+    }
+
+    #[test]
+    fn a_recorded_greeting_with_the_host_key_lets_nobody_in() {
+        let (client, hello) = ClientHandshake::begin(&secret(1).host_key());
+        let (_, answer) = answered(&hello, &secret(1)).unwrap();
+        let recorded = finished(client, &answer).unwrap();
+        let (server, _) = answered(&hello, &secret(1)).unwrap();
+        assert_eq!(server.confirm(&recorded).unwrap_err().kind(), ErrorKind::Denied);
     }
 
     #[test]

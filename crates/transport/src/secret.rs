@@ -3,7 +3,11 @@
 use std::fmt;
 
 use ramlace_base::{Error, ErrorKind, Result};
+use snow::params::HashChoice;
+use snow::resolvers::{CryptoResolver, DefaultResolver};
 
+/// What is hashed with the secret into the host key.
+const HOST_KEY_WORDS: &[u8] = b"ramlace host key";
 /// Length of a secret.
 const SECRET_BYTES: usize = 32;
 
@@ -48,6 +52,16 @@ impl Secret {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// The host key of the pool with this secret: HMAC-BLAKE2s of `ramlace host key`. Who has the
+    /// secret has both; who is given the host key alone cannot work out the secret.
+    #[must_use]
+    pub fn host_key(&self) -> Secret {
+        let mut hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s).expect("BLAKE2s is built in");
+        let mut bytes = [0; SECRET_BYTES];
+        hash.hmac(&self.0, HOST_KEY_WORDS, &mut bytes);
+        Secret(bytes)
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8; SECRET_BYTES] {
         &self.0
     }
@@ -80,6 +94,16 @@ mod tests {
         assert!(hex.starts_with("010203") && hex.len() == 64);
         assert_eq!(Secret::from_hex(&format!("{hex}\n")).unwrap(), secret);
         assert_eq!(format!("{secret:?}"), "Secret(..)");
+    }
+
+    /// The number is Python's: `hmac.new(bytes([1]) * 32, b"ramlace host key", "blake2s")`.
+    #[test]
+    fn the_host_key_is_another_key() {
+        let (secret, other) = (Secret::from_bytes([1; 32]), Secret::from_bytes([2; 32]));
+        let expected = "0ba5fabd304b38f2a7ea2641dffdbf11c5ff5ab3fd80af4836d93684ea5e71ec";
+        assert_eq!(secret.host_key().to_hex(), expected);
+        assert_ne!(secret.host_key(), other.host_key());
+        assert_ne!(secret.host_key(), secret);
     }
 
     #[test]

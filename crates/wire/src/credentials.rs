@@ -32,6 +32,20 @@ impl Credentials {
         Credentials { uid, gid, groups: Groups::NONE }
     }
 
+    /// Whom nobody is: who acts for no user, and the super-user of a machine that is not trusted so far.
+    pub const NOBODY: Credentials = Credentials::new(65_534, 65_534);
+
+    /// The super-user and his group as nobody; everybody else as he is.
+    #[must_use]
+    pub fn squashed(self) -> Credentials {
+        if self.is_super_user() {
+            return Credentials::NOBODY;
+        }
+        let gid = if self.gid == 0 { Credentials::NOBODY.gid } else { self.gid };
+        let Credentials { uid, groups, .. } = self;
+        Credentials { uid, gid, groups: groups.without(0) }
+    }
+
     /// The super-user, whom no mode stops.
     #[must_use]
     pub fn is_super_user(&self) -> bool {
@@ -87,6 +101,14 @@ impl Groups {
         self.as_slice().binary_search(&gid).is_ok()
     }
 
+    fn without(self, gid: u32) -> Groups {
+        if !self.contains(gid) {
+            return self;
+        }
+        let others: Arc<[u32]> = self.as_slice().iter().copied().filter(|group| *group != gid).collect();
+        Groups(Some(others).filter(|others| !others.is_empty()))
+    }
+
     /// The groups, ascending.
     #[must_use]
     pub fn as_slice(&self) -> &[u32] {
@@ -129,6 +151,24 @@ mod tests {
         let most = limits::GROUPS_MAX as u32;
         assert!(Groups::new((0..most).collect()).is_ok());
         assert_eq!(Groups::new((0..=most).collect()).unwrap_err().kind(), ErrorKind::Denied);
+    }
+
+    #[test]
+    fn the_super_user_and_his_group_are_squashed() {
+        let user = |uid, gid, groups: &[u32]| Credentials {
+            uid,
+            gid,
+            groups: Groups::new(groups.to_vec()).unwrap(),
+        };
+        for (who, squashed) in [
+            (user(0, 0, &[]), Credentials::NOBODY),
+            (user(0, 5, &[0, 7]), Credentials::NOBODY),
+            (user(5, 0, &[0]), user(5, 65_534, &[])),
+            (user(5, 6, &[0, 7]), user(5, 6, &[7])),
+            (user(5, 6, &[7]), user(5, 6, &[7])),
+        ] {
+            assert_eq!(who.squashed(), squashed);
+        }
     }
 
     #[test]

@@ -19,8 +19,10 @@ pub mod flags {
     pub const ERROR: u16 = 2;
     /// One descriptor travels with the frame (Unix sockets only).
     pub const DESCRIPTOR: u16 = 4;
+    /// A request of a host session for one of its users: the body begins with [`crate::Credentials`].
+    pub const ON_BEHALF: u16 = 8;
     /// Every bit that has a meaning.
-    pub const ALL: u16 = REPLY | ERROR | DESCRIPTOR;
+    pub const ALL: u16 = REPLY | ERROR | DESCRIPTOR | ON_BEHALF;
 }
 
 /// The header as it lies on the wire: little-endian, no padding.

@@ -137,6 +137,14 @@ kinds! {
     Ascend = 0x040b,
 }
 
+impl Kind {
+    /// Whether it is of the namespace's family, where a host's session says for whom it asks.
+    #[must_use]
+    pub fn is_of_namespace(self) -> bool {
+        self.number() >> 8 == 3
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,7 +22,7 @@ pub mod session;
 mod types;
 pub mod xattrs;
 
-pub use codec::{ErrorBody, Request, decode_body, encode_body};
+pub use codec::{ErrorBody, Request, decode_body, decode_on_behalf, encode_body};
 pub use credentials::{Credentials, Groups, Owner};
 pub use header::{FrameHeader, HEADER_BYTES, Header, MAGIC, flags};
 pub use kind::Kind;

@@ -315,13 +315,21 @@ fn allow_other(machine: &Machine) -> Finding {
     let text = fs::read_to_string(machine.at(file)).unwrap_or_default();
     // As fusermount3 reads it: the word alone on its line.
     if text.lines().any(|line| line.trim() == "user_allow_other") {
-        return finding("FUSE for others", true, format!("user_allow_other is set in {file}"));
+        return finding(
+            "FUSE for others",
+            true,
+            format!("user_allow_other is set in {file}: `mount --allow-other` is for everybody"),
+        );
     }
     if machine.is_root {
-        return finding("FUSE for others", true, "root needs no user_allow_other".into());
+        return finding(
+            "FUSE for others",
+            true,
+            "root needs no user_allow_other for `mount --allow-other`".into(),
+        );
     }
     let text = format!(
-        "user_allow_other is not set in {file}: what you mount is yours alone, which is all ramlace asks for"
+        "user_allow_other is not set in {file}: what you mount is yours alone; `mount --allow-other` needs that line"
     );
     finding("FUSE for others", false, text)
 }

@@ -157,6 +157,7 @@ impl Site {
             inodes_max: inodes_of_server(told.inodes, told.servers_total, self.store_bytes),
             backing: told.backing.clone(),
             reserve: told.reserve,
+            root_squash: told.root_squash,
         };
         options.check()?;
         Ok(options)

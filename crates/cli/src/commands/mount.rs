@@ -18,7 +18,12 @@ Examples:
   ramlace mount /mnt/pool                      the default pool; any program can use what is there
   ramlace mount --pool lab ~/lab               the pool 'lab'
   ramlace mount --pool node0:7000 ~/lab        a pool that lives elsewhere (RAMLACE_SECRET_FILE names its secret)
+  ramlace mount --allow-other /srv/pool        for every user of this machine, each with his own rights
   ramlace unmount /mnt/pool
+
+With --allow-other, files belong to who makes them, and servers check owners, groups and modes for each user. Root
+acts as nobody there unless the pool was started with --no-root-squash. For a pool that lives elsewhere,
+RAMLACE_HOST_KEY_FILE names a copy of its file host-key.
 
 Programs may map files for writing and share the memory. What a program has stored is there for other
 machines after msync, fsync or close; `ramlace refresh FILE` brings what others have published into live mappings.";
@@ -35,6 +40,19 @@ pub struct Args {
     #[arg(long)]
     pub read_only: bool,
 
+    /// Let every user of this machine in; each acts as himself, by the pool's host key. Ordinary users need
+    /// `user_allow_other` in /etc/fuse.conf for this
+    #[arg(long)]
+    pub allow_other: bool,
+
+    /// Let set-user-id bits count (root only)
+    #[arg(long)]
+    pub suid: bool,
+
+    /// Let device files count (root only)
+    #[arg(long)]
+    pub dev: bool,
+
     /// Stay in the foreground; SIGTERM or Ctrl-C unmounts
     #[arg(long)]
     pub foreground: bool,
@@ -46,6 +64,7 @@ pub struct Args {
 
 /// Mounts and comes back, or serves.
 pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
+    args.check()?;
     if args.daemon {
         return Ok(run_daemon(args, named)?);
     }
@@ -56,8 +75,32 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         output.note(format!("mounted on {}; Ctrl-C unmounts", directory.display()));
         return Ok(mount.run().map(drop)?);
     }
-    start(&directory, named, args.read_only)?;
+    start(&directory, named, args.words())?;
     tell(&directory, named, output)
+}
+
+impl Args {
+    /// What the daemon is told beside the pool and the directory.
+    fn words(&self) -> Vec<&'static str> {
+        let words = [
+            (self.read_only, "--read-only"),
+            (self.allow_other, "--allow-other"),
+            (self.suid, "--suid"),
+            (self.dev, "--dev"),
+        ];
+        words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect()
+    }
+
+    /// Refuses what this user may not ask.
+    fn check(&self) -> Result<()> {
+        if (self.suid || self.dev) && !rustix::process::geteuid().is_root() {
+            return Err(Error::new(
+                ErrorKind::NotPermitted,
+                "only root may let set-user-id bits or devices of a mount count; leave --suid and --dev out",
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// Says what is mounted now.
@@ -116,6 +159,9 @@ fn prepare(args: &Args, directory: &Path, named: Option<&str>) -> Result<Mount> 
         connect,
         source: source_of(named),
         read_only: args.read_only,
+        allow_other: args.allow_other,
+        allow_suid: args.suid,
+        allow_devices: args.dev,
     };
     Mount::new(&options)
 }

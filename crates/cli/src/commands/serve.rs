@@ -79,6 +79,10 @@ pub struct Args {
     #[arg(long)]
     pub no_reserve: bool,
 
+    /// Let the super-user of a mount for everybody act as the super-user
+    #[arg(long)]
+    pub no_root_squash: bool,
+
     /// Descriptor to which `listening ADDRESS` and `ready`, or `error TEXT`, are written.
     #[arg(long, hide = true, value_name = "N")]
     pub ready_fd: Option<i32>,
@@ -168,6 +172,7 @@ impl Args {
             inodes_max: self.inodes.unwrap_or(self.memory / limits::STORE_BYTES_PER_INODE),
             backing: self.backing.clone(),
             reserve: !self.no_reserve,
+            root_squash: !self.no_root_squash,
         }
     }
 }

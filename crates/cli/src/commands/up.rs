@@ -1,5 +1,6 @@
 //! `up`: starts a pool on this machine; `up_hosts` does it on several.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -85,6 +86,10 @@ pub struct Args {
     #[arg(long)]
     pub no_reserve: bool,
 
+    /// Let root act as root through `ramlace mount --allow-other`, not as nobody
+    #[arg(long)]
+    pub no_root_squash: bool,
+
     /// Where the memory comes from
     #[arg(long, default_value = "auto", value_name = "KIND", value_parser = ["auto", "private-tmpfs", "shared-memory"])]
     pub backing: String,
@@ -139,7 +144,9 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         output.note(note);
     }
     let started = start(args, &directory, &addresses, store_bytes).and_then(|file| {
-        mount.as_deref().map_or(Ok(()), |mount| mounting::start(mount, Some(directory.name()), false))?;
+        mount
+            .as_deref()
+            .map_or(Ok(()), |mount| mounting::start(mount, Some(directory.name()), Vec::new()))?;
         Ok(file)
     });
     let file = started.inspect_err(|_| {
@@ -193,8 +200,9 @@ pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
     let doing = |error| Error::from_io(&error, format!("clearing {}", directory.path().display()));
     let entries = std::fs::read_dir(directory.path()).map_err(doing)?;
     let names: Vec<_> = entries.collect::<std::io::Result<Vec<_>>>().map_err(doing)?;
-    // A directory with nothing but a secret is what this very `up` has made.
-    if names.iter().any(|entry| entry.file_name() != "secret") {
+    // A directory with nothing but keys is what this very `up` has made.
+    let is_key = |name: &OsStr| name == "secret" || name == "host-key";
+    if names.iter().any(|entry| !is_key(&entry.file_name())) {
         for entry in &names {
             std::fs::remove_file(entry.path()).map_err(doing)?;
         }
@@ -239,6 +247,7 @@ fn start(
         inodes_max: inodes_of_server(args.inodes, args.servers, store_bytes),
         backing: args.backing.clone(),
         reserve: !args.no_reserve,
+        root_squash: !args.no_root_squash,
     };
     let log = |server| directory.log_path(ServerId(server));
     let interrupt = Interrupt::catch()?;

@@ -74,7 +74,7 @@ pub fn run(args: &Args, file: &Path, mount: Option<&Path>, named: Option<&str>, 
     };
     if let Some(mount) = mount {
         // Servers on many machines are not stopped again for a directory of this one.
-        mounting::start(mount, Some(directory.name()), false)
+        mounting::start(mount, Some(directory.name()), Vec::new())
             .map_err(|error| error.context("the pool is up, but not mounted"))?;
     }
     report.tell(began.elapsed(), output)
@@ -174,6 +174,7 @@ impl Start<'_> {
                 inodes: self.args.inodes,
                 backing: self.args.backing.clone(),
                 reserve: !self.args.no_reserve,
+                root_squash: !self.args.no_root_squash,
                 patience_millis: u64::try_from(servers_patience.as_millis()).unwrap_or(u64::MAX),
             };
             (index, Order::Prepare(Box::new(prepare)))

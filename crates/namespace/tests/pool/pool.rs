@@ -294,6 +294,7 @@ impl Pool {
             sequence,
             acknowledged_below: *client.sent.keys().next().unwrap(),
             who: ROOT_USER,
+            on_behalf: false,
         };
         let command = Command { now: Timestamp { nanos: self.now }, origin, op: sent.op.clone() };
         self.hosts[usize::from(sent.slot.0)].apply(&command)

@@ -53,6 +53,7 @@ impl Story {
             sequence: Sequence(sequence),
             acknowledged_below: Sequence(acknowledged_below),
             who: self.who.clone(),
+            on_behalf: false,
         };
         self.command(origin, op)
     }

@@ -13,7 +13,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Result, limits};
-use ramlace_wire::{HEADER_BYTES, Header, Request, encode_body, flags};
+use ramlace_wire::{Credentials, HEADER_BYTES, Header, Request, encode_body, flags};
 
 use crate::frame::{append_head, check_reply, decode_header, decode_reply};
 use crate::input::{INPUT_BYTES, Input};
@@ -101,6 +101,18 @@ impl Connection {
         data: &[IoSlice<'_>],
         deadline: Instant,
     ) -> Outcome<()> {
+        self.send_for(None, header, body, data, deadline)
+    }
+
+    /// The same for one of the users for whom a host's session acts.
+    pub fn send_for<R: Request>(
+        &mut self,
+        who: Option<&Credentials>,
+        header: Header,
+        body: &R,
+        data: &[IoSlice<'_>],
+        deadline: Instant,
+    ) -> Outcome<()> {
         let data_bytes: usize = data.iter().map(|piece| piece.len()).sum();
         if data_bytes > limits::DATA_BYTES_MAX as usize {
             return Err(harmless(
@@ -109,7 +121,13 @@ impl Connection {
             ));
         }
         self.scratch.clear();
-        append_head(&mut self.scratch, Header { kind: R::KIND, ..header }, &encode_body(body), data_bytes);
+        let mut header = Header { kind: R::KIND, ..header };
+        let mut bytes = encode_body(body);
+        if let Some(who) = who {
+            header.flags |= flags::ON_BEHALF;
+            bytes.splice(..0, encode_body(who));
+        }
+        append_head(&mut self.scratch, header, &bytes, data_bytes);
         let sent = self.line().and_then(|line| line.send_all(&self.scratch, data, deadline));
         sent.map_err(|error| self.fail(error, "sending a request"))
     }

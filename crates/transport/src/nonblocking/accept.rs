@@ -30,6 +30,11 @@ impl Connection {
     /// `HostDown` when it went away, or when it was the oldest of more than
     /// [`limits::CONNECTIONS_UNPROVEN_MAX`] that have not proved the secret yet.
     pub async fn accept(incoming: Incoming, secret: &Secret) -> Result<Connection> {
+        Connection::accept_any(incoming, &[secret]).await.map(|(connection, _)| connection)
+    }
+
+    /// The same where several keys are let in; tells which of them it proved.
+    pub async fn accept_any(incoming: Incoming, keys: &[&Secret]) -> Result<(Connection, usize)> {
         let Incoming { socket, peer } = incoming;
         let name = |error: Error| error.context(&peer);
         let limit = Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
@@ -38,21 +43,25 @@ impl Connection {
         }
         let socket = Rc::new(Socket::new(socket).map_err(name)?);
         let unproven = Unproven::enter(&socket);
-        let proved = timeout(limit, prove(&socket, secret)).await.unwrap_or_else(|_| {
+        let proved = timeout(limit, prove(&socket, keys)).await.unwrap_or_else(|_| {
             let text = format!("the handshake was not finished within {} ms", limit.as_millis());
             Err(Error::new(ErrorKind::TimedOut, text))
         });
-        if let Err(error) = proved {
-            // The line is a courtesy: whoever does not take it in time does without.
-            let _ = timeout(limit, refuse(&socket, &error)).await;
-            return Err(name(error));
-        }
+        let which = match proved {
+            Ok(which) => which,
+            Err(error) => {
+                // The line is a courtesy: whoever does not take it in time does without.
+                let _ = timeout(limit, refuse(&socket, &error)).await;
+                return Err(name(error));
+            }
+        };
         drop(unproven);
-        Ok(Connection::new(socket, peer))
+        Ok((Connection::new(socket, peer), which))
     }
 }
 
-async fn prove(socket: &Socket, secret: &Secret) -> Result<()> {
+/// Which of the keys the newcomer proves.
+async fn prove(socket: &Socket, keys: &[&Secret]) -> Result<usize> {
     let mut hello = [0; HELLO_BYTES];
     let mut filled = 0;
     while filled < PREAMBLE_BYTES {
@@ -61,11 +70,12 @@ async fn prove(socket: &Socket, secret: &Secret) -> Result<()> {
     }
     check_client_preamble(hello[..PREAMBLE_BYTES].try_into().expect("the length was just cut"))?;
     receive_exactly(socket, &mut hello[PREAMBLE_BYTES..]).await?;
-    let (handshake, answer) = ServerHandshake::answer(secret, &hello)?;
+    let (which, handshake, answer) = ServerHandshake::answer(keys, &hello)?;
     send_all(socket, &answer).await?;
     let mut confirmation = [0; CONFIRMATION_BYTES];
     receive_exactly(socket, &mut confirmation).await?;
-    handshake.confirm(&confirmation)
+    handshake.confirm(&confirmation)?;
+    Ok(which)
 }
 
 async fn refuse(socket: &Socket, error: &Error) -> Result<()> {

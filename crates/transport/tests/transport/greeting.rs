@@ -112,12 +112,12 @@ fn a_wrong_secret_is_refused_on_every_path() {
 fn a_server_that_speaks_something_else_is_not_believed() {
     for (bytes, kind) in [
         (b"220 mail.example ESMTP ready\r\n".to_vec(), ErrorKind::Protocol),
-        (hello(|bytes| bytes[8] = 3), ErrorKind::Protocol),
+        (hello(|bytes| bytes[8] = 77), ErrorKind::Protocol),
         (hello(|_| {}), ErrorKind::Denied),
         (hello(|bytes| bytes[10] = 1), ErrorKind::Denied),
         (
             hello(|bytes| {
-                bytes[8] = 3;
+                bytes[8] = 77;
                 bytes[10] = 1;
             }),
             ErrorKind::Protocol,

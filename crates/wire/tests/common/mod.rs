@@ -7,7 +7,7 @@ mod samples;
 
 use std::fmt::Debug;
 
-use ramlace_wire::{ErrorBody, Kind, Request, decode_body, encode_body};
+use ramlace_wire::{Credentials, ErrorBody, Kind, Request, decode_body, encode_body};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -70,6 +70,13 @@ macro_rules! messages {
                 kind: Kind::GetMap,
                 sample: sample::<ErrorBody>,
                 decodes: decodes::<ErrorBody>,
+            });
+            // What stands before the body of a request that a host's session makes for a user.
+            all.push(Body {
+                name: "OnBehalf".into(),
+                kind: Kind::GetMap,
+                sample: sample::<Credentials>,
+                decodes: decodes::<Credentials>,
             });
             all
         }

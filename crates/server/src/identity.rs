@@ -1,0 +1,134 @@
+//! As whom a request is made: what the connection has proved, whose session it has, and for whom a
+//! host's session says that it asks. Identity is never a field that a client may choose, but for
+//! the session of a host, which may choose among the users of its machine.
+
+use ramlace_base::{Error, ErrorKind, Result, SessionId};
+use ramlace_wire::session::SessionKind;
+use ramlace_wire::{Credentials, Header, Kind, decode_on_behalf, flags};
+
+use crate::clock;
+use crate::server::Server;
+
+/// Which key a connection's greeting has proved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proved {
+    /// The pool's secret: the owner's.
+    Secret,
+    /// The host key.
+    HostKey,
+}
+
+impl Proved {
+    /// By the key's place among those that the server lets in.
+    pub fn by(which: usize) -> Proved {
+        if which == 0 { Proved::Secret } else { Proved::HostKey }
+    }
+
+    /// Whether a connection may open a session of this kind. The host key opens nothing but sessions of
+    /// hosts: it is no way to the owner's rights.
+    pub fn check_may_open(self, kind: SessionKind) -> Result<()> {
+        match (self, kind) {
+            (Proved::Secret, SessionKind::User | SessionKind::Peer)
+            | (Proved::HostKey, SessionKind::Host) => Ok(()),
+            (Proved::Secret, SessionKind::Host) => Err(Error::new(
+                ErrorKind::Denied,
+                "a session for several users is opened with the pool's host key, not with its secret",
+            )),
+            (Proved::HostKey, _) => Err(Error::new(
+                ErrorKind::Denied,
+                "the host key opens sessions for the users of a machine and no others; use the pool's secret",
+            )),
+        }
+    }
+}
+
+/// Whose connection it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// Nobody's yet.
+    Nobody,
+    /// A client's session.
+    Client(SessionId),
+    /// The session of a machine, for its users.
+    Host(SessionId),
+    /// Another server's.
+    Peer(SessionId),
+}
+
+/// As whom a request is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The user.
+    pub who: Credentials,
+    /// One of the users for whom the session of a host acts.
+    pub on_behalf: bool,
+}
+
+impl Server {
+    /// As whom the request is made, and its body without what says so.
+    pub fn identify<'body>(
+        &self,
+        proved: Proved,
+        bound: Bound,
+        header: &Header,
+        body: &'body [u8],
+    ) -> Result<(Identity, &'body [u8])> {
+        let claims = header.flags & flags::ON_BEHALF != 0;
+        if claims && !matches!(bound, Bound::Host(_)) {
+            return Err(denied(header, "says for whom it is; only the session of a host may"));
+        }
+        let owner = || Identity { who: self.owner.clone(), on_behalf: false };
+        match bound {
+            _ if header.kind == Kind::OpenSession => Ok((owner(), body)),
+            // What a newcomer may ask: the map, to find the other servers, and how things are.
+            Bound::Nobody if matches!(header.kind, Kind::GetMap | Kind::ServerStatus) => Ok((owner(), body)),
+            Bound::Nobody if header.kind == Kind::StopServer && proved == Proved::Secret => {
+                Ok((owner(), body))
+            }
+            Bound::Nobody => Err(denied(header, "needs a session; open one first")),
+            Bound::Client(session) | Bound::Host(session) | Bound::Peer(session)
+                if session != header.session =>
+            {
+                Err(denied(header, "names a session that is not this connection's"))
+            }
+            Bound::Peer(_) => Ok((owner(), body)),
+            Bound::Client(session) => {
+                let who = self.heard(session)?;
+                Ok((Identity { who, on_behalf: false }, body))
+            }
+            Bound::Host(_) if matches!(header.kind, Kind::StopServer | Kind::ForgetServer) => {
+                Err(denied(header, "is for the pool's owner, not for a session of a host"))
+            }
+            Bound::Host(session) => {
+                let who = self.heard(session)?;
+                if claims {
+                    self.user_of_host(header, body)
+                } else {
+                    Ok((Identity { who, on_behalf: false }, body))
+                }
+            }
+        }
+    }
+
+    fn heard(&self, session: SessionId) -> Result<Credentials> {
+        self.durable.borrow_mut().sessions.heard(session, clock::instant())
+    }
+
+    /// The user for whom a host's session asks.
+    fn user_of_host<'body>(&self, header: &Header, body: &'body [u8]) -> Result<(Identity, &'body [u8])> {
+        if !header.kind.is_of_namespace() {
+            return Err(denied(header, "is made for no user, and says for whom it is"));
+        }
+        let (who, body) = decode_on_behalf(header.kind, body)?;
+        // What chown means by "as it is" is nobody.
+        if who.uid == u32::MAX || who.gid == u32::MAX {
+            return Err(Error::new(ErrorKind::Invalid, format!("{} is no user or group", u32::MAX)));
+        }
+        let who = if self.config.options.root_squash { who.squashed() } else { who };
+        Ok((Identity { who, on_behalf: true }, body))
+    }
+}
+
+fn denied(header: &Header, text: &str) -> Error {
+    Error::new(ErrorKind::Denied, format!("{:?} {text}", header.kind))
+}

@@ -1,0 +1,493 @@
+"""Several users: mounts that let all of a machine in, and what servers believe of who asks.
+
+A user here is a child of this process with his ids. He works in the mount's directory, for those
+above it are closed to him.
+"""
+
+import errno
+import hmac
+import os
+import pickle
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wire
+from conftest import NewPool
+from mount import Mount, NewMount, fails
+from pool import MIB, Pool, binary
+
+NOBODY = 65_534
+ROOT_INODE = 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become other users, and let them into a mount without /etc/fuse.conf")
+
+
+@dataclass(frozen=True)
+class User:
+    """Who does something; may not be the one who tests."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+    def does(self, directory: Path, work: Callable[[], Any], umask: int = 0o022) -> Any:
+        """Do it in the directory as this user; return what comes of it, or raise its OSError."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            self._work(directory, work, umask, writer)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as answer:
+            text = answer.read()
+        os.waitpid(child, 0)
+        assert text, "the user ended without a word"
+        word, value = pickle.loads(text)
+        if word == "errno":
+            raise OSError(value, os.strerror(value))
+        assert word == "value", value
+        return value
+
+    def _work(self, directory: Path, work: Callable[[], Any], umask: int, writer: int) -> None:
+        try:
+            os.chdir(directory)
+            os.setgroups(self.groups)
+            os.setresgid(self.gid, self.gid, self.gid)
+            os.setresuid(self.uid, self.uid, self.uid)
+            os.umask(umask)
+            answer: tuple[str, Any] = ("value", work())
+        except OSError as error:
+            answer = ("errno", error.errno)
+        except BaseException as error:
+            answer = ("failed", repr(error))
+        os.write(writer, pickle.dumps(answer))
+        os._exit(0)
+
+    def fails(self, number: int, directory: Path, work: Callable[[], Any]) -> None:
+        """Check that it fails with this errno."""
+        fails(number, self.does, directory, work)
+
+
+ROOT = User(0, 0)
+ALICE = User(1001, 2001)
+BOB = User(1002, 2002)
+CAROL = User(1003, 2003, (2001, 3000))
+
+
+@pytest.fixture(scope="module")
+def lab(runtime: Path, fuse: None) -> Iterator[Mount]:
+    """A mount for everybody, of a pool that takes root at its word; `lab / 'common'` is as /tmp."""
+    pool = Pool(f"u{os.getpid()}", runtime, 96 * MIB, 3)
+    try:
+        pool.up("--no-root-squash")
+        mount = Mount(pool, "--allow-other")
+        try:
+            (mount / "common").mkdir()
+            (mount / "common").chmod(0o1777)
+            yield mount
+        finally:
+            mount.close()
+    finally:
+        pool.close()
+
+
+@pytest.fixture
+def common(lab: Mount, request: pytest.FixtureRequest) -> Path:
+    """A directory for one test where everybody may do everything."""
+    lab.daemon.watch()
+    directory = lab / f"common/{request.node.name}"[:100]
+    directory.mkdir()
+    directory.chmod(0o777)
+    return directory
+
+
+def _write(name: str, text: bytes = b"mine") -> Callable[[], None]:
+    def work() -> None:
+        Path(name).write_bytes(text)
+
+    return work
+
+
+def _read(name: str) -> Callable[[], bytes]:
+    return lambda: Path(name).read_bytes()
+
+
+def _ids(path: Path) -> tuple[int, int, int]:
+    found = os.stat(path, follow_symlinks=False)
+    return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+
+
+def test_what_a_user_makes_is_his(common: Path) -> None:
+    ALICE.does(common, _write("file"), umask=0o027)
+    ALICE.does(common, lambda: os.mkdir("directory"), umask=0o077)
+    ALICE.does(common, lambda: os.symlink("file", "link"))
+    ALICE.does(common, lambda: os.link("file", "second"))
+    assert _ids(common / "file") == (1001, 2001, 0o640)
+    assert _ids(common / "directory") == (1001, 2001, 0o700)
+    assert _ids(common / "link")[:2] == (1001, 2001)
+    assert _ids(common / "second") == (1001, 2001, 0o640)
+
+
+def test_a_mode_gives_each_class_of_users_its_rights(common: Path) -> None:
+    ALICE.does(common, _write("file"))
+
+    def read_write() -> None:
+        os.close(os.open("file", os.O_RDWR))
+
+    for mode, readers, writers in [
+        (0o600, (ALICE,), (ALICE,)),
+        (0o640, (ALICE, CAROL), (ALICE,)),
+        (0o660, (ALICE, CAROL), (ALICE, CAROL)),
+        (0o604, (ALICE, BOB), (ALICE,)),
+        (0o066, (CAROL, BOB), (CAROL, BOB)),
+        (0o000, (), ()),
+    ]:
+        (common / "file").chmod(mode)
+        for user in (ALICE, BOB, CAROL):
+            if user in readers:
+                assert user.does(common, _read("file")) == b"mine", (oct(mode), user)
+            else:
+                user.fails(errno.EACCES, common, _read("file"))
+            if user in writers:
+                user.does(common, read_write)
+            else:
+                user.fails(errno.EACCES, common, read_write)
+        assert ROOT.does(common, _read("file")) == b"mine"
+
+
+def test_only_the_owner_changes_modes_and_owners(common: Path) -> None:
+    CAROL.does(common, _write("file"))
+    for work in (lambda: os.chmod("file", 0o777), lambda: os.chown("file", 1002, -1), lambda: os.utime("file", (1, 1))):
+        BOB.fails(errno.EPERM, common, work)
+    CAROL.fails(errno.EPERM, common, lambda: os.chown("file", 1002, -1))
+    CAROL.fails(errno.EPERM, common, lambda: os.chown("file", -1, 2002))
+    CAROL.does(common, lambda: os.chown("file", -1, 3000))
+    CAROL.does(common, lambda: os.chmod("file", 0o2750))
+    assert _ids(common / "file") == (1003, 3000, 0o2750)
+    ROOT.does(common, lambda: os.chown("file", 1002, 2002))
+    assert _ids(common / "file")[:2] == (1002, 2002)
+    # A group that is not his own: the bit is dropped in silence, as POSIX has it.
+    ROOT.does(common, lambda: os.chown("file", 1002, 4000))
+    BOB.does(common, lambda: os.chmod("file", 0o2755))
+    assert _ids(common / "file") == (1002, 4000, 0o755)
+
+
+def test_a_sticky_directory_keeps_everybodys_entries(common: Path) -> None:
+    common.chmod(0o1777)
+    ALICE.does(common, _write("file"))
+    ALICE.does(common, lambda: os.mkdir("directory"))
+    for work in (
+        lambda: os.unlink("file"),
+        lambda: os.rename("file", "other"),
+        lambda: os.rmdir("directory"),
+        lambda: os.rename("directory", "other"),
+    ):
+        BOB.fails(errno.EPERM, common, work)
+    BOB.does(common, _write("his"))
+    BOB.fails(errno.EPERM, common, lambda: os.rename("his", "file"))
+    ALICE.does(common, lambda: os.rename("file", "other"))
+    ALICE.does(common, lambda: os.unlink("other"))
+    ALICE.does(common, lambda: os.rmdir("directory"))
+    assert sorted(os.listdir(common)) == ["his"]
+
+
+def test_a_directory_without_rights_lets_nobody_in(common: Path) -> None:
+    ALICE.does(common, lambda: os.mkdir("closed", 0o700))
+    ALICE.does(common, _write("closed/file"))
+    for work in (
+        lambda: os.listdir("closed"),
+        lambda: os.stat("closed/file"),
+        _read("closed/file"),
+        _write("closed/new"),
+        lambda: os.mkdir("closed/new"),
+        lambda: os.unlink("closed/file"),
+        lambda: os.rename("closed/file", "mine"),
+        lambda: os.link("closed/file", "mine"),
+    ):
+        BOB.fails(errno.EACCES, common, work)
+    # To list and not to enter; to enter and not to list.
+    (common / "closed").chmod(0o704)
+    assert BOB.does(common, lambda: os.listdir("closed")) == ["file"]
+    BOB.fails(errno.EACCES, common, _read("closed/file"))
+    (common / "closed").chmod(0o701)
+    BOB.fails(errno.EACCES, common, lambda: os.listdir("closed"))
+    assert BOB.does(common, _read("closed/file")) == b"mine"
+
+
+def test_a_set_group_id_directory_hands_its_group_to_all_users(common: Path) -> None:
+    (common / "team").mkdir()
+    os.chown(common / "team", 0, 3000)
+    (common / "team").chmod(0o2775)
+    CAROL.does(common, _write("team/file"), umask=0o002)
+    CAROL.does(common, lambda: os.mkdir("team/below"), umask=0o002)
+    assert _ids(common / "team/file") == (1003, 3000, 0o664)
+    assert _ids(common / "team/below") == (1003, 3000, 0o2775)
+    BOB.fails(errno.EACCES, common, _write("team/file"))
+    User(1002, 2002, (3000,)).does(common, _write("team/below/his"))
+    assert _ids(common / "team/below/his")[:2] == (1002, 3000)
+
+
+def test_what_is_open_stays_open_whatever_the_mode_says(common: Path) -> None:
+    def work() -> bytes:
+        file = os.open("file", os.O_RDWR | os.O_CREAT, 0o600)
+        os.write(file, b"first")
+        os.chmod("file", 0)
+        os.write(file, b" second")
+        os.ftruncate(file, 9)
+        os.fsync(file)
+        return os.pread(file, 99, 0)
+
+    assert ALICE.does(common, work) == b"first sec"
+    ALICE.fails(errno.EACCES, common, _read("file"))
+
+
+def test_a_file_that_another_has_open_is_not_open_to_all(common: Path) -> None:
+    ALICE.does(common, _write("file"))
+    (common / "file").chmod(0o600)
+    with open(common / "file", "r+b") as file:
+        BOB.fails(errno.EACCES, common, lambda: os.truncate("file", 0))
+        BOB.fails(errno.EACCES, common, _read("file"))
+        file.write(b"more than before")
+    assert (common / "file").read_bytes() == b"more than before"
+
+
+def test_a_writer_who_is_not_the_owner_takes_the_set_id_bits_away(common: Path) -> None:
+    CAROL.does(common, _write("file"))
+    CAROL.does(common, lambda: os.chown("file", -1, 3000))
+    member = User(1002, 2002, (3000,))
+
+    def append() -> None:
+        with open("file", "ab") as file:
+            file.write(b"more")
+
+    for work in (_write("file"), append, lambda: os.truncate("file", 1)):
+        (common / "file").chmod(0o4775)
+        member.does(common, work)
+        assert _ids(common / "file") == (1003, 3000, 0o775)
+
+
+def test_a_user_in_more_groups_than_a_pool_takes_is_refused(common: Path) -> None:
+    (common / "file").write_bytes(b"for all")
+    assert User(1004, 2004, tuple(range(5000, 5256))).does(common, _read("file")) == b"for all"
+    User(1004, 2004, tuple(range(5000, 5257))).fails(errno.EACCES, common, _read("file"))
+
+
+def test_a_mount_for_all_trusts_no_set_id_bits_and_no_devices_unless_told(lab: Mount, new_mount: NewMount) -> None:
+    def options(mount: Mount) -> list[str]:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        words = [line.split() for line in lines]
+        return next(w[5].split(",") for w in words if w[4].replace("\\040", " ") == str(mount.directory))
+
+    assert {"nosuid", "nodev"} <= set(options(lab))
+    told = new_mount(lab.pool, "--allow-other", "--suid", "--dev")
+    assert not {"nosuid", "nodev"} & set(options(told))
+
+
+# Root squash
+
+
+def test_root_is_nobody_unless_the_pool_takes_it_at_its_word(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(2, 32)
+    pool.run("mkdir", "/common")
+    pool.run("chmod", "1777", "/common")
+    mount = new_mount(pool, "--allow-other")
+    ROOT.fails(errno.EACCES, mount.directory, _write("file"))
+    ROOT.does(mount / "common", _write("file"))
+    assert _ids(mount / "common/file") == (NOBODY, NOBODY, 0o644)
+    ALICE.does(mount / "common", lambda: os.mkdir("closed", 0o700))
+    ROOT.fails(errno.EACCES, mount / "common", _write("closed/file"))
+    ROOT.fails(errno.EPERM, mount / "common", lambda: os.chmod("closed", 0o777))
+    # The group of the super-user is no better: the root directory's.
+    pool.run("chmod", "775", "/")
+    User(1001, 0, (0,)).fails(errno.EACCES, mount.directory, _write("file"))
+    # As the pool's owner, by its secret, nothing is closed to root.
+    ordinary = new_mount(pool)
+    (ordinary / "common/closed/file").write_bytes(b"the owner's")
+    assert ALICE.does(mount / "common", _read("closed/file")) == b"the owner's"
+
+
+def test_an_ordinary_mount_acts_as_the_owner_for_whoever_is_root(new_pool: NewPool, new_mount: NewMount) -> None:
+    mount = new_mount(new_pool(1, 32))
+    ROOT.does(mount.directory, _write("file"))
+    assert _ids(mount / "file") == (os.geteuid(), os.getegid(), 0o644)
+    (mount / "file").chmod(0o666)
+    ALICE.fails(errno.EACCES, mount.directory, _read("file"))
+
+
+# What the command says
+
+
+def test_only_root_lets_set_id_bits_and_devices_count() -> None:
+    # By its descriptor: the way to the command may be closed to other users.
+    command = os.open(binary(), os.O_RDONLY)
+
+    def work() -> str:
+        words = [f"/proc/self/fd/{command}", "mount", "--suid", "/"]
+        done = subprocess.run(words, pass_fds=[command], capture_output=True, check=False, text=True)
+        assert done.returncode != 0
+        return done.stderr
+
+    try:
+        assert "only root may" in ALICE.does(Path("/"), work)
+    finally:
+        os.close(command)
+
+
+def by_address(pool: Pool) -> Pool:
+    """The pool as another machine knows it: by a server's address."""
+    return Pool(pool.addresses[0], pool.runtime, 0, 0)
+
+
+def test_a_host_without_the_host_key_is_told_so(lab: Mount, tmp_path: Path) -> None:
+    wrong = tmp_path / "host-key"
+    wrong.write_text("ab" * 32 + "\n")
+    wrong.chmod(0o600)
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    elsewhere = by_address(lab.pool)
+    words = ("mount", "--allow-other", str(directory))
+    said = elsewhere.refused(*words, variables={"RAMLACE_HOST_KEY_FILE": str(wrong)})
+    assert "check which pool it was given" in said, said
+    # The secret is not the host key, nor the other way round.
+    wrong.write_text(lab.pool.secret.hex() + "\n")
+    said = elsewhere.refused(*words, variables={"RAMLACE_HOST_KEY_FILE": str(wrong)})
+    assert "host key, not with its secret" in said, said
+    key = {"RAMLACE_SECRET_FILE": str(lab.pool.directory / "host-key")}
+    said = elsewhere.refused("ls", "/", variables=key)
+    assert "no others" in said, said
+
+
+def test_a_host_with_the_host_key_alone_mounts_for_its_users(lab: Mount, tmp_path: Path) -> None:
+    key = tmp_path / "copied"
+    key.write_bytes((lab.pool.directory / "host-key").read_bytes())
+    key.chmod(0o600)
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    words = ("mount", "--allow-other", str(directory))
+    by_address(lab.pool).run(*words, variables={"RAMLACE_HOST_KEY_FILE": str(key)})
+    try:
+        ALICE.does(directory / "common", _write("from-elsewhere"))
+    finally:
+        lab.pool.run("unmount", str(directory))
+    assert _ids(lab / "common/from-elsewhere") == (1001, 2001, 0o644)
+
+
+# What servers believe
+
+
+def host_key(pool: Pool) -> bytes:
+    """Work the host key out from the secret, as the protocol's page has it."""
+    return hmac.digest(pool.secret, b"ramlace host key", "blake2s")
+
+
+def user(uid: int, gid: int, *groups: int) -> bytes:
+    """For whom a request is made, as it stands before the body."""
+    return wire.numbers(uid, gid, len(groups), *groups)
+
+
+@pytest.fixture
+def squashed(new_pool: NewPool) -> Pool:
+    """A pool that does not trust the root of its hosts."""
+    return new_pool(1, 32)
+
+
+def enter(pool: Pool, key: bytes, kind: int) -> wire.Wire:
+    """Connect, greet and begin a session."""
+    line = wire.Wire(pool.addresses[0])
+    line.greet(key)
+    assert line.open_session(kind).error == ""
+    return line
+
+
+def make_directory(line: wire.Wire, who: bytes, name: bytes, sequence: int) -> wire.Reply:
+    """Ask for a directory in the root, for somebody where `who` says so."""
+    body = who + wire.numbers(ROOT_INODE, len(name)) + name + wire.numbers(0o755)
+    flags = wire.ON_BEHALF if who else 0
+    return line.call(wire.MAKE_DIRECTORY, body, sequence=sequence, epoch=1, flags=flags)
+
+
+def test_the_host_key_is_the_one_in_the_file(squashed: Pool) -> None:
+    assert bytes.fromhex((squashed.directory / "host-key").read_text().strip()) == host_key(squashed)
+    assert stat.S_IMODE((squashed.directory / "host-key").stat().st_mode) == 0o600
+
+
+def test_a_user_session_that_claims_another_user_is_refused(squashed: Pool) -> None:
+    with enter(squashed, squashed.secret, wire.SESSION_USER) as line:
+        for who in (user(1001, 2001), user(0, 0), user(os.geteuid(), os.getegid())):
+            assert "only the session of a host may" in make_directory(line, who, b"claimed", 1).error
+        assert make_directory(line, b"", b"honest", 2).error == ""
+    assert squashed.run("ls", "/").stdout.split() == [b"honest"]
+
+
+def test_each_key_opens_its_own_sessions_and_no_others(squashed: Pool) -> None:
+    for key, kind, told in [
+        (squashed.secret, wire.SESSION_HOST, "host key, not with its secret"),
+        (host_key(squashed), wire.SESSION_USER, "no others"),
+        (host_key(squashed), wire.SESSION_PEER, "no others"),
+    ]:
+        with wire.Wire(squashed.addresses[0]) as line:
+            line.greet(key)
+            assert told in line.open_session(kind).error
+            assert "needs a session" in line.call(wire.HEARTBEAT, b"").error
+
+
+def test_the_host_key_stops_and_forgets_no_server(squashed: Pool) -> None:
+    with wire.Wire(squashed.addresses[0]) as line:
+        line.greet(host_key(squashed))
+        assert "needs a session" in line.call(wire.STOP_SERVER, b"").error
+        assert line.call(wire.SERVER_STATUS, b"").error == ""
+    with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:
+        assert "pool's owner" in line.call(wire.STOP_SERVER, b"").error
+        assert "pool's owner" in line.call(wire.FORGET_SERVER, wire.numbers(0)).error
+        assert "servers of the pool alone" in line.call(wire.CUT_LANE, wire.numbers(1, 0, 0, 99, 0), sequence=1).error
+        assert line.call(wire.HEARTBEAT, b"").error == ""
+    assert squashed.status()[0]["restarts"] == 0
+
+
+def test_a_session_keeps_its_kind(squashed: Pool) -> None:
+    with enter(squashed, host_key(squashed), wire.SESSION_HOST) as host:
+        with wire.Wire(squashed.addresses[0]) as line:
+            line.greet(squashed.secret)
+            line.session = host.session
+            assert "of another kind" in line.open_session(wire.SESSION_USER).error
+        with wire.Wire(squashed.addresses[0]) as line:
+            line.greet(host_key(squashed))
+            line.session = host.session
+            assert line.open_session(wire.SESSION_HOST).error == ""
+
+
+def test_a_host_acts_for_users_and_its_root_for_nobody(squashed: Pool) -> None:
+    squashed.run("chmod", "777", "/")
+    with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:
+        assert make_directory(line, user(1001, 2001, 2005, 2006), b"user", 1).error == ""
+        assert make_directory(line, user(0, 0), b"root", 2).error == ""
+        assert make_directory(line, b"", b"nobody", 3).error == ""
+        # The root directory is the super-user's, and its group his.
+        squashed.run("chmod", "775", "/")
+        for sequence, who in enumerate((user(1001, 0, 0), user(1001, 2001, 0), user(0, 0), b""), 4):
+            assert "may not" in make_directory(line, who, b"refused", sequence).error
+        # The number that means "as it is" is no user and no group.
+        for who in (user(2**32 - 1, 5), user(5, 2**32 - 1)):
+            assert "is no user" in make_directory(line, who, b"refused", 8).error
+    entries = squashed.json("ls", "-l", "/")
+    owned = {entry["name"]: (entry["uid"], entry["gid"]) for entry in entries}
+    assert owned == {"user": (1001, 2001), "root": (NOBODY, NOBODY), "nobody": (NOBODY, NOBODY)}
+
+
+def test_a_claim_that_makes_no_sense_ends_its_connection_alone(squashed: Pool) -> None:
+    for who in (user(5, 5, 7, 6), user(5, 5, 6, 6), wire.numbers(5, 5, 300, *range(300)), b"\xff" * 20):
+        with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:
+            assert "makes no sense" in make_directory(line, who, b"refused", 1).error
+    with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:
+        body = user(1001, 2001) + wire.numbers(1, 0, 0, 1, 1, 0, 4096)
+        assert "for no user" in line.call(wire.READ_CHUNK, body, epoch=1, flags=wire.ON_BEHALF).error
+    assert squashed.run("ls", "/").stdout == b""
