@@ -109,8 +109,7 @@ impl PoolFileSystem {
         match changes.handle.map(|number| self.handles.get(number)).transpose()? {
             Some(open) if open.file.rights().write => open.file.set_size(size),
             // An open for reading may truncate as well, if the mode lets it write.
-            Some(_) => self.raw().truncate(inode, size),
-            None => self.raw().truncate(inode, size),
+            _ => self.raw().truncate(inode, size),
         }
     }
 
