@@ -117,6 +117,8 @@ kinds! {
     RemoveXattr = 0x0318,
     /// Create a file without a name, and open it.
     CreateUnnamed = 0x0319,
+    /// Attributes of several inodes of one server.
+    GetAttributesMany = 0x0322,
     /// For `check`: some entries of a server.
     CheckEntries = 0x0323,
 

@@ -262,6 +262,8 @@ fields! {
     Lookup { parent, name }
     Found { inode, kind, attributes }
     GetAttributes { inode }
+    GetAttributesMany { inodes }
+    ManyAttributes { attributes }
     InodeInfo { attributes, layout, hints, named }
     SetAttributes { inode, mode, uid, gid, accessed, modified, times }
     Truncate { inode, size }
