@@ -287,11 +287,20 @@ STRUCTURES = {
     "ramlace_time": ["seconds", "nanoseconds", "reserved"],
     "ramlace_stat": [
         *("size", "inode", "blocks", "stripe_unit", "generation", "mode", "links", "uid", "gid", "width", "copies"),
-        *("accessed", "modified", "changed", "created", "reserved"),
+        *("accessed", "modified", "changed", "created", "device_major", "device_minor", "reserved"),
     ],
     "ramlace_layout": ["stripe_unit", "width", "copies", "fixed", "reserved"],
     "ramlace_statfs": [
-        *("total_bytes", "used_bytes", "free_bytes", "inodes", "silent_servers", "name_bytes_max", "inodes_max", "reserved"),
+        *(
+            "total_bytes",
+            "used_bytes",
+            "free_bytes",
+            "inodes",
+            "silent_servers",
+            "name_bytes_max",
+            "inodes_max",
+            "reserved",
+        ),
     ],
     "ramlace_entry": ["inode", "type_bits", "name_length", "name", "reserved"],
 }
@@ -299,7 +308,7 @@ ABI = """\
 ramlace_options 32 0 8 12 16 24
 ramlace_hints 24 0 8 16 20
 ramlace_time 16 0 8 12
-ramlace_stat 160 0 8 16 24 32 40 44 48 52 56 60 64 80 96 112 128
+ramlace_stat 160 0 8 16 24 32 40 44 48 52 56 60 64 80 96 112 128 132 136
 ramlace_layout 48 0 8 12 16 20
 ramlace_statfs 72 0 8 16 24 32 36 40 48
 ramlace_entry 288 0 8 12 16 272

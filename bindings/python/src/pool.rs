@@ -6,6 +6,7 @@ use ramlace_client::{
     ArrayType, ConnectOptions, Locator, OpenOptions, Order, Pool as ClientPool, RenameMode,
 };
 use ramlace_wire::LayoutHints;
+use ramlace_wire::xattrs::XattrMode;
 
 use crate::error::{detached, raised};
 use crate::file::{File, Opened};
@@ -157,6 +158,36 @@ impl Pool {
 
     fn read_link(&self, py: Python<'_>, path: &[u8]) -> PyResult<Vec<u8>> {
         detached(py, || self.pool.read_link(path))
+    }
+
+    fn set_xattr(
+        &self,
+        py: Python<'_>,
+        path: &[u8],
+        follow: bool,
+        name: &[u8],
+        value: &[u8],
+        flags: u8,
+    ) -> PyResult<()> {
+        let mode = match flags {
+            0 => XattrMode::Any,
+            1 => XattrMode::Create,
+            _ => XattrMode::Replace,
+        };
+        detached(py, || self.pool.set_xattr(path, follow, name, value, mode))
+    }
+
+    fn get_xattr(&self, py: Python<'_>, path: &[u8], follow: bool, name: &[u8]) -> PyResult<Vec<u8>> {
+        detached(py, || self.pool.get_xattr(path, follow, name))
+    }
+
+    fn list_xattrs(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<Vec<Vec<u8>>> {
+        let names = detached(py, || self.pool.list_xattrs(path, follow))?;
+        Ok(names.into_iter().map(Vec::from).collect())
+    }
+
+    fn remove_xattr(&self, py: Python<'_>, path: &[u8], follow: bool, name: &[u8]) -> PyResult<()> {
+        detached(py, || self.pool.remove_xattr(path, follow, name))
     }
 
     fn truncate(&self, py: Python<'_>, path: &[u8], size: u64) -> PyResult<()> {

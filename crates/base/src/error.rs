@@ -107,6 +107,12 @@ error_kinds! {
     TooManyLinks = 28, 31, "EMLINK";
     /// The directory is spread over slots otherwise than the caller believes; ask its home how.
     Spread = 29, 11, "EAGAIN";
+    /// The inode has no such extended attribute.
+    NoData = 30, 61, "ENODATA";
+    /// A name is too long, or the memory for a value too small.
+    OutOfRange = 31, 34, "ERANGE";
+    /// The value of an extended attribute has too many bytes.
+    ValueTooBig = 32, 7, "E2BIG";
 }
 
 /// An operation that failed: a kind for programs and a sentence for people.

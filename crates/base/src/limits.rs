@@ -52,6 +52,15 @@ pub const DATA_BYTES_MAX: u32 = 8 << 20;
 pub const BODY_BYTES_MAX: u32 = 1 << 20;
 /// Attributes given at creation (shape, type): all names and values of one inode.
 pub const ATTRIBUTES_BYTES_MAX: usize = 4096;
+/// Longest name of an extended attribute.
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Longest value of an extended attribute.
+pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
+/// Names and values of all extended attributes of one inode.
+pub const XATTRS_PER_INODE_BYTES_MAX: usize = 128 << 10;
+/// Names of all extended attributes of one inode, each with the byte that ends it in a list: what
+/// Linux lists at most.
+pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 /// Entries in one readdir reply.
 pub const READDIR_ENTRIES_MAX: u32 = 1024;
 /// Partitions of a directory that is spread over slots; a power of two.

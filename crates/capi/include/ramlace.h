@@ -194,6 +194,18 @@ enum ramlace_error_kind {
      */
     RAMLACE_ERROR_BAD_HANDLE = 27,
     /**
+     * ENODATA: The inode has no such extended attribute.
+     */
+    RAMLACE_ERROR_NO_DATA = 29,
+    /**
+     * ERANGE: A name is too long, or the memory for a value too small.
+     */
+    RAMLACE_ERROR_OUT_OF_RANGE = 30,
+    /**
+     * E2BIG: The value of an extended attribute has too many bytes.
+     */
+    RAMLACE_ERROR_VALUE_TOO_BIG = 31,
+    /**
      * EMLINK: The file has as many names as it can have.
      */
     RAMLACE_ERROR_TOO_MANY_LINKS = 28,
@@ -730,6 +742,47 @@ int ramlace_chown(struct ramlace_pool *pool, const char *path, uid_t uid, gid_t 
  * years 1677 to 2262.
  */
 int ramlace_utimens(struct ramlace_pool *pool, const char *path, const struct ramlace_time *times);
+
+/**
+ * Puts the value of an extended attribute into value, at most size bytes, and returns its bytes; with
+ * size 0 only that. A symbolic link at the end of path is followed. ENODATA when there is none that you
+ * may see, ERANGE when it is longer than size, EOPNOTSUPP for names that do not begin with "user.",
+ * "trusted." or "security.".
+ */
+ssize_t ramlace_getxattr(struct ramlace_pool *pool,
+                         const char *path,
+                         const char *name,
+                         void *value,
+                         size_t size);
+
+/**
+ * Sets an extended attribute to size bytes, at most 64 KiB. flags: 0, XATTR_CREATE (EEXIST when there is
+ * one) or XATTR_REPLACE (ENODATA when there is none) of <sys/xattr.h>. A symbolic link at the end of path
+ * is followed. E2BIG for a value that is too long, ENOSPC when the file has too many.
+ */
+int ramlace_setxattr(struct ramlace_pool *pool,
+                     const char *path,
+                     const char *name,
+                     const void *value,
+                     size_t size,
+                     int flags);
+
+/**
+ * Puts the names of the extended attributes that you may see into list, each with a NUL behind it, at most
+ * size bytes, and returns their bytes; with size 0 only that. A symbolic link at the end of path is
+ * followed. ERANGE when they are longer than size.
+ */
+ssize_t ramlace_listxattr(struct ramlace_pool *pool,
+                          const char *path,
+                          char *list,
+                          size_t size);
+
+/**
+ * Removes an extended attribute. A symbolic link at the end of path is followed. ENODATA when there is none.
+ */
+int ramlace_removexattr(struct ramlace_pool *pool,
+                        const char *path,
+                        const char *name);
 
 /**
  * Begins to list the directory at path. Entries "." and ".." are not listed. An entry that is

@@ -26,6 +26,7 @@ mod table;
 mod types;
 mod vectors;
 mod version;
+mod xattrs;
 
 pub use directory::*;
 pub use failure::{ramlace_error, ramlace_error_code};
@@ -39,3 +40,4 @@ pub use pool::*;
 pub use types::*;
 pub use vectors::*;
 pub use version::*;
+pub use xattrs::*;

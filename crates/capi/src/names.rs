@@ -164,14 +164,17 @@ pub unsafe extern "C" fn ramlace_utimens(
         let now = ramlace_time { seconds: 0, nanoseconds: RAMLACE_TIME_NOW, reserved: 0 };
         // SAFETY: two times or NULL, by the header.
         let [read, written] = if times.is_null() { [now; 2] } else { unsafe { *times.cast() } };
-        let changes = AttributeChanges { accessed: moment(read)?, modified: moment(written)?, ..KEEP };
+        let is_now = |time: ramlace_time| time.nanoseconds == RAMLACE_TIME_NOW;
+        let is_kept = |time: ramlace_time| time.nanoseconds == RAMLACE_TIME_OMIT;
+        let now = [read, written].into_iter().all(|time| is_now(time) || is_kept(time));
+        let changes = AttributeChanges { accessed: moment(read)?, modified: moment(written)?, now, ..KEEP };
         // SAFETY: a text or NULL, by the header.
         unsafe { change(pool, path, changes) }
     })
 }
 
 const KEEP: AttributeChanges =
-    AttributeChanges { mode: None, uid: None, gid: None, accessed: None, modified: None };
+    AttributeChanges { mode: None, uid: None, gid: None, accessed: None, modified: None, now: false };
 
 /// # Safety
 /// The path is a text or NULL.
@@ -183,7 +186,10 @@ unsafe fn change(pool: *mut ramlace_pool, path: *const c_char, changes: Attribut
 
 /// # Safety
 /// The path is NULL, or a text that stays while the result is used.
-unsafe fn at<'a>(pool: *mut ramlace_pool, path: *const c_char) -> Result<(Arc<Connected>, Cow<'a, [u8]>)> {
+pub(crate) unsafe fn at<'a>(
+    pool: *mut ramlace_pool,
+    path: *const c_char,
+) -> Result<(Arc<Connected>, Cow<'a, [u8]>)> {
     let connected = connected(pool)?;
     // SAFETY: the caller's promise.
     let path = unsafe { connected.path(path) }?;

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 /// The source in the order of the header.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "version",
     "failure",
     "kinds",
@@ -16,6 +16,7 @@ const SOURCES: [&str; 12] = [
     "vectors",
     "mapping",
     "names",
+    "xattrs",
     "directory",
     "layout",
 ];

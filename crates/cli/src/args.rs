@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     cat, check, chmod, chown, completions, cp, df, doctor, down, du, find, forget, layout, ln, ls, mkdir,
-    mount, mv, publish, rm, serve, stat, status, top, touch, unmount, up, warm,
+    mount, mv, publish, rm, serve, stat, status, top, touch, unmount, up, warm, xattr,
 };
 
 /// One pool of memory, laced from many machines.
@@ -97,6 +97,8 @@ pub enum Command {
     Df(df::Args),
     /// Look at, or set, how files are striped over the servers
     Layout(layout::Args),
+    /// Look at, or set, extended attributes of files and directories of the pool
+    Xattr(xattr::Args),
     /// Give a dead server's slots to the others; what it held is lost
     Forget(forget::Args),
     /// Run one server in the foreground

@@ -666,6 +666,7 @@ fn new_inode(inode: InodeId, kind: FileKind) -> Inode {
         modified: now,
         changed: now,
         created: now,
+        xattrs: false,
     };
     Inode {
         info: InodeInfo {

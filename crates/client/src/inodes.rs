@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp, limits};
 use ramlace_wire::FileKind;
-use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes};
+use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes, TimeReason};
 
 use crate::acting::for_nobody;
 use crate::near::NearLanes;
@@ -357,6 +357,7 @@ impl Session {
             gid: None,
             accessed: None,
             modified: Some(written),
+            times: TimeReason::Wrote,
         };
         // Whoever wrote: the session has it open for writing.
         match for_nobody(|| self.change(open.inode.slot(), &request, deadline)) {

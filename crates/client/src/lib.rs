@@ -52,6 +52,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod xattrs;
 
 pub use acting::acting_for;
 pub use array::{Array, ArrayType, Order};

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, limits};
-use ramlace_wire::namespace::{DirectoryEntry, Found, InodeInfo, MakeNode, RenameMode, SetAttributes};
+use ramlace_wire::namespace::{
+    DirectoryEntry, Found, InodeInfo, MakeNode, RenameMode, SetAttributes, TimeReason,
+};
 use ramlace_wire::{Attributes, FileKind, LayoutHints};
 
 use crate::locator::ShownPath;
@@ -23,6 +25,8 @@ pub struct AttributeChanges {
     pub accessed: Option<ramlace_base::Timestamp>,
     /// Last change of content.
     pub modified: Option<ramlace_base::Timestamp>,
+    /// The times are the present moment: also who may write sets them so, and not the owner alone.
+    pub now: bool,
 }
 
 impl Pool {
@@ -210,8 +214,9 @@ impl Pool {
     pub fn set_attributes(&self, path: impl AsRef<[u8]>, changes: &AttributeChanges) -> Result<Attributes> {
         let path = path.as_ref();
         let (inode, _) = self.find(path, LastLink::Follow)?;
-        let AttributeChanges { mode, uid, gid, accessed, modified } = *changes;
-        let request = SetAttributes { inode, mode, uid, gid, accessed, modified };
+        let AttributeChanges { mode, uid, gid, accessed, modified, now } = *changes;
+        let times = if now { TimeReason::Now } else { TimeReason::Chosen };
+        let request = SetAttributes { inode, mode, uid, gid, accessed, modified, times };
         self.raw().set_attributes(&request).map_err(|error| error.context(ShownPath(path)))
     }
 

@@ -1,7 +1,7 @@
 //! Opening files: what for, what to make when there is none, and where its bytes shall lie.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
-use ramlace_wire::namespace::{Create, Open, Opened};
+use ramlace_wire::namespace::{Create, CreateUnnamed, Open, Opened};
 use ramlace_wire::{FileAttributes, FileKind, LayoutHints};
 
 use crate::Pool;
@@ -193,6 +193,14 @@ impl File {
             }
             opened => opened?,
         };
+        let handle = session.adopt(&opened, rights)?;
+        Ok((File::new(pool, &opened, rights, handle)?, opened))
+    }
+
+    pub(crate) fn create_unnamed(pool: &Pool, request: &CreateUnnamed) -> Result<(File, Opened)> {
+        let session = pool.session()?;
+        let rights = Rights { read: request.read, write: request.write };
+        let opened = session.change(request.parent.slot(), request, session.deadline())?;
         let handle = session.adopt(&opened, rights)?;
         Ok((File::new(pool, &opened, rights, handle)?, opened))
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use ramlace_base::{InodeId, Name, Result, ServerId};
 use ramlace_wire::namespace::{
-    Create, DirectoryEntry, DirectoryPage, Found, GetAttributesMany, InodeInfo, LayoutWish, Link, Lookup,
-    MakeDirectory, MakeNode, Opened, ReadLink, RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout,
-    Symlink, Truncate, Unlink,
+    Create, CreateUnnamed, DirectoryEntry, DirectoryPage, Found, GetAttributesMany, InodeInfo, LayoutWish,
+    Link, Lookup, MakeDirectory, MakeNode, Opened, ReadLink, RemoveDirectory, Rename, RenameMode,
+    SetAttributes, SetLayout, Symlink, Truncate, Unlink,
 };
 use ramlace_wire::{Attributes, FileKind, LayoutHints};
 
@@ -71,6 +71,12 @@ impl Raw<'_> {
     /// `Retry` when the name goes at this moment: the same call makes it anew.
     pub fn create(self, request: &Create) -> Result<(File, Opened)> {
         File::create(self.pool, request)
+    }
+
+    /// Creates a file without a name and opens it: it lives until its last close, unless [`Raw::link`] gives
+    /// it a name before.
+    pub fn create_unnamed(self, request: &CreateUnnamed) -> Result<(File, Opened)> {
+        File::create_unnamed(self.pool, request)
     }
 
     /// Opens an inode.

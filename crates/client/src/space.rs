@@ -1,6 +1,7 @@
 //! A file's size and its memory: taken ahead, given back, cut off.
 
 use ramlace_base::{ByteRange, Result};
+use ramlace_wire::Attributes;
 use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk};
 use ramlace_wire::namespace::Truncate;
 
@@ -12,6 +13,11 @@ use crate::transfer::{Direction, Memory};
 impl File {
     /// Sets the size.
     pub fn truncate(&self, size: u64) -> Result<()> {
+        self.set_size(size).map(drop)
+    }
+
+    /// The same, and the attributes that the file has now.
+    pub fn set_size(&self, size: u64) -> Result<Attributes> {
         self.needs_writing()?;
         let handle = self.handle()?;
         let session = &handle.session;
@@ -22,7 +28,7 @@ impl File {
         let attributes = crate::acting::for_nobody(change).map_err(|error| self.tell(error))?;
         handle.open.learn(Size { generation: attributes.generation, size: attributes.size });
         handle.open.clean_if(written);
-        Ok(())
+        Ok(attributes)
     }
 
     /// Takes the memory of the file's first `length` bytes and makes the file at least so long.

@@ -65,10 +65,10 @@ pub fn agree(
     (agreed, reply)
 }
 
-/// The features that the options ask for. Never FUSE_WRITEBACK_CACHE: with it a node reads pages that another truncated.
+/// The features that the options ask for. Never FUSE_ATOMIC_O_TRUNC: with it an open for reading that truncates
+/// empties a program that runs before the kernel finds that it is busy. Never FUSE_WRITEBACK_CACHE: with it a node reads pages that another truncated.
 fn wanted(options: &MountOptions) -> u64 {
     let always = bit::ASYNC_READ
-        | bit::ATOMIC_O_TRUNC
         | bit::BIG_WRITES
         | bit::ASYNC_DIO
         | bit::PARALLEL_DIROPS

@@ -42,7 +42,7 @@ impl PoolFileSystem {
         flags: WriteFlags,
     ) -> Result<usize> {
         let open = self.handles.get(number)?;
-        if flags.kill_set_id {
+        if flags.kill_set_id && self.handles.has_set_id(inode) {
             self.drop_set_id(inode)?;
         }
         if flags.cached {
@@ -74,8 +74,20 @@ impl PoolFileSystem {
         self.write_errors.tell(open.file.inode(), &open.errors_heard)
     }
 
-    pub(crate) fn allocate(&self, number: u64, offset: u64, length: u64, mode: u32) -> Result<()> {
+    pub(crate) fn allocate(
+        &self,
+        inode: InodeId,
+        number: u64,
+        offset: u64,
+        length: u64,
+        mode: u32,
+        caller: u32,
+    ) -> Result<()> {
         let open = self.handles.get(number)?;
+        // The kernel does not say so of this call.
+        if caller != 0 && self.handles.has_set_id(inode) {
+            self.drop_set_id(inode)?;
+        }
         let range = ByteRange { start: offset, end: offset.saturating_add(length) };
         const KEEP: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
         const PUNCH_AND_KEEP: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32 | KEEP;

@@ -2,9 +2,11 @@
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_client::{File, Rights};
-use ramlace_fuse::{Attributes as KernelAttributes, Entry, OpenFlags, SetAttributes as Changes};
-use ramlace_wire::Attributes;
-use ramlace_wire::namespace::{Opened, SetAttributes};
+use ramlace_fuse::{
+    Attributes as KernelAttributes, Entry, OpenFlags, SetAttributes as Changes, SetTime, StatX,
+};
+use ramlace_wire::namespace::{CreateUnnamed, Opened, SetAttributes, TimeReason};
+use ramlace_wire::{Attributes, LayoutHints};
 
 use crate::attributes::{entry, kernel_attributes, timestamp};
 use crate::filesystem::PoolFileSystem;
@@ -13,16 +15,18 @@ use crate::names::permissions;
 use crate::versions::Version;
 
 /// Bits that a write or a truncation takes from a file that is no longer what its owner made it.
-const SET_ID_BITS: u16 = 0o6000;
+pub(crate) const SET_ID_BITS: u16 = 0o6000;
 
 impl PoolFileSystem {
     pub(crate) fn attributes(&self, inode: InodeId) -> Result<KernelAttributes> {
-        Ok(kernel_attributes(&self.raw().info(inode)?.attributes))
+        let attributes = self.raw().info(inode)?.attributes;
+        self.handles.note(&attributes);
+        Ok(kernel_attributes(&attributes))
     }
 
     pub(crate) fn open(&self, inode: InodeId, flags: u32, kill_set_id: bool) -> Result<(u64, OpenFlags)> {
         let (file, opened) = self.raw().open(inode, rights_of(flags))?;
-        if kill_set_id && has_set_id(&opened.info.attributes) {
+        if kill_set_id && opened.info.attributes.mode & SET_ID_BITS != 0 {
             self.drop_set_id(inode)?;
         }
         self.adopt(file, &opened, flags)
@@ -58,7 +62,10 @@ impl PoolFileSystem {
         // The home alone knows where the end is: an appended byte must not lie in a page that
         // the kernel put elsewhere.
         let open_flags = OpenFlags { keep_cache: keep, direct_io: append, ..OpenFlags::default() };
-        Ok((self.handles.add(OpenFile::new(file, append, version, self.write_errors.begin())), open_flags))
+        Ok((
+            self.handles.add(OpenFile::new(file, append, version, self.write_errors.begin()), attributes),
+            open_flags,
+        ))
     }
 
     /// The last descriptor is closed. Nobody waits for this: `flush` has told of errors before.
@@ -71,51 +78,77 @@ impl PoolFileSystem {
         if let Some(size) = changes.size {
             latest = Some(self.set_size(inode, size, changes)?);
         }
-        let mut request = SetAttributes {
+        let chosen = |time: &SetTime| matches!(time, SetTime::At(_));
+        let times = match [changes.accessed, changes.modified].iter().flatten().any(chosen) {
+            true => TimeReason::Chosen,
+            false => TimeReason::Now,
+        };
+        let request = SetAttributes {
             inode,
             mode: changes.mode.map(permissions),
             uid: changes.uid,
             gid: changes.gid,
             accessed: changes.accessed.map(timestamp),
             modified: changes.modified.map(timestamp),
+            times,
         };
-        if request.mode.is_none()
-            && let Some(attributes) = &latest
-            && changes.kill_suid
-            && has_set_id(attributes)
-        {
-            request.mode = Some(attributes.mode & !SET_ID_BITS);
-        }
         if changes_anything(&request) {
             latest = Some(self.raw().set_attributes(&request)?);
         }
         match latest {
-            Some(attributes) => Ok(kernel_attributes(&attributes)),
+            Some(attributes) => {
+                self.handles.note(&attributes);
+                Ok(kernel_attributes(&attributes))
+            }
             None => self.attributes(inode),
         }
     }
 
     /// A descriptor's right to write was checked when it was opened; a path's is checked now.
     fn set_size(&self, inode: InodeId, size: u64, changes: &Changes) -> Result<Attributes> {
-        match changes.handle {
-            Some(number) => {
-                let open = self.handles.get(number)?;
-                open.file.truncate(size)?;
-                Ok(open.file.info()?.attributes)
-            }
-            None => self.raw().truncate(inode, size),
+        match changes.handle.map(|number| self.handles.get(number)).transpose()? {
+            Some(open) if open.file.rights().write => open.file.set_size(size),
+            // An open for reading may truncate as well, if the mode lets it write.
+            _ => self.raw().truncate(inode, size),
         }
     }
 
-    /// A write by somebody who may not keep them takes the set-id bits away.
+    /// A write by somebody who may not keep them is about to take the set-id bits away: the home hears of the
+    /// write, and does it.
     pub(crate) fn drop_set_id(&self, inode: InodeId) -> Result<()> {
-        let attributes = self.raw().info(inode)?.attributes;
-        if has_set_id(&attributes) {
-            let mode = Some(attributes.mode & !SET_ID_BITS);
-            let request = SetAttributes { inode, mode, uid: None, gid: None, accessed: None, modified: None };
-            self.raw().set_attributes(&request)?;
-        }
+        let modified = Some(timestamp(SetTime::Now));
+        let told = SetAttributes { modified, times: TimeReason::Wrote, ..SetAttributes::nothing(inode) };
+        let attributes = self.raw().set_attributes(&told)?;
+        self.handles.note(&attributes);
         Ok(())
+    }
+
+    pub(crate) fn statx(&self, inode: InodeId) -> Result<StatX> {
+        let attributes = self.raw().info(inode)?.attributes;
+        self.handles.note(&attributes);
+        let created = Some((attributes.created.seconds(), attributes.created.subsecond_nanos()));
+        Ok(StatX { attributes: kernel_attributes(&attributes), created })
+    }
+
+    /// A file without a name, for `O_TMPFILE`.
+    pub(crate) fn create_unnamed(
+        &self,
+        parent: InodeId,
+        mode: u32,
+        flags: u32,
+    ) -> Result<(Entry, u64, OpenFlags)> {
+        let rights = rights_of(flags);
+        let request = CreateUnnamed {
+            parent,
+            mode: permissions(mode),
+            read: rights.read,
+            write: rights.write,
+            layout: None,
+            wish: self.raw().layout_wish(LayoutHints::default())?,
+        };
+        let (file, opened) = self.raw().create_unnamed(&request)?;
+        let (number, open_flags) = self.adopt(file, &opened, flags)?;
+        Ok((entry(&opened.info.attributes), number, open_flags))
     }
 }
 
@@ -127,20 +160,8 @@ fn rights_of(flags: u32) -> Rights {
     }
 }
 
-fn has_set_id(attributes: &Attributes) -> bool {
-    attributes.mode & SET_ID_BITS != 0
-}
-
 fn changes_anything(request: &SetAttributes) -> bool {
-    let nothing = SetAttributes {
-        inode: request.inode,
-        mode: None,
-        uid: None,
-        gid: None,
-        accessed: None,
-        modified: None,
-    };
-    *request != nothing
+    *request != SetAttributes { times: request.times, ..SetAttributes::nothing(request.inode) }
 }
 
 /// A name that goes and comes while it is created is tried again a few times.

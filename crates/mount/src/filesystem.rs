@@ -14,6 +14,7 @@ use crate::space::Space;
 use crate::users::{credentials, needs_user};
 use crate::versions::Versions;
 use crate::write_errors::WriteErrors;
+use crate::xattrs::answer_sized;
 
 /// A mounted pool.
 pub(crate) struct PoolFileSystem {
@@ -74,6 +75,9 @@ impl PoolFileSystem {
             Operation::Create { name, flags, mode, .. } => {
                 self.handle_create(request, reply, name, flags, mode)
             }
+            Operation::TemporaryFile { flags, mode, .. } => {
+                self.handle_temporary(request, reply, flags, mode)
+            }
             Operation::ReadLink => {
                 answer(reply, self.raw().read_link(parent), |reply, target| reply.data(&target));
             }
@@ -83,6 +87,14 @@ impl PoolFileSystem {
 
     fn handle_create(&self, request: &Request<'_>, reply: Reply, name: &[u8], flags: u32, mode: u32) {
         answer(reply, self.create(inode_of(request.node), name, mode, flags), |reply, created| {
+            let (entry, number, flags) = created;
+            let heard = reply.created(&entry, number, flags);
+            self.unless_heard(heard, number)
+        });
+    }
+
+    fn handle_temporary(&self, request: &Request<'_>, reply: Reply, flags: u32, mode: u32) {
+        answer(reply, self.create_unnamed(inode_of(request.node), mode, flags), |reply, created| {
             let (entry, number, flags) = created;
             let heard = reply.created(&entry, number, flags);
             self.unless_heard(heard, number)
@@ -133,9 +145,14 @@ impl PoolFileSystem {
             Operation::GetXattr { name, size } if name == REFRESH_ATTRIBUTE.as_bytes() => {
                 self.refresher.refresh(inode, reply, Answer::Value { size });
             }
-            // Said about this name alone: ENOSYS would close the door for the refresh above.
-            Operation::SetXattr { .. } | Operation::GetXattr { .. } | Operation::RemoveXattr { .. } => {
-                reply.error(libc::EOPNOTSUPP);
+            Operation::SetXattr { name, value, flags } => {
+                done(reply, self.set_xattr(inode, name, value, flags));
+            }
+            Operation::GetXattr { name, size } => answer_sized(reply, self.get_xattr(inode, name), size),
+            Operation::ListXattr { size } => answer_sized(reply, self.list_xattrs(inode), size),
+            Operation::RemoveXattr { name } => done(reply, self.remove_xattr(inode, name)),
+            Operation::StatX { .. } => {
+                answer(reply, self.statx(inode), |reply, statx| reply.statx(&statx, ATTRIBUTES_VALID))
             }
             // Locks among them: refused, never quietly local to this machine.
             _ => {
@@ -172,7 +189,8 @@ impl PoolFileSystem {
                 reply.ok();
             }
             Operation::Allocate { handle, offset, length, mode } => {
-                done(reply, self.allocate(handle, offset, length, mode));
+                let caller = request.caller.uid;
+                done(reply, self.allocate(inode, handle, offset, length, mode, caller));
             }
             _ => return Some(reply),
         }

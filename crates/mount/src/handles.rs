@@ -6,7 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_client::File;
+use ramlace_wire::Attributes;
 
+use crate::files::SET_ID_BITS;
 use crate::versions::{Version, Versions};
 use crate::write_errors::Heard;
 
@@ -37,6 +39,17 @@ impl OpenFile {
     }
 }
 
+/// What is known of an inode that is open for writing.
+#[derive(Clone, Copy, Default)]
+struct Written {
+    /// How often it is open.
+    opens: usize,
+    /// It had set-id bits when the kernel last heard of its attributes.
+    set_id: bool,
+    /// It had extended attributes then.
+    xattrs: bool,
+}
+
 /// Open files by the number the kernel was given. Numbers are never used again.
 #[derive(Default)]
 pub(crate) struct Handles {
@@ -46,16 +59,31 @@ pub(crate) struct Handles {
 #[derive(Default)]
 struct Table {
     open: HashMap<u64, Arc<OpenFile>>,
-    /// How often each inode is open for writing.
-    writers: HashMap<InodeId, usize>,
+    /// Inodes that are open for writing.
+    writers: HashMap<InodeId, Written>,
     last: u64,
 }
 
+impl Written {
+    fn learn(&mut self, attributes: &Attributes) {
+        self.set_id = attributes.mode & SET_ID_BITS != 0;
+        self.xattrs = attributes.xattrs;
+    }
+
+    fn differs_from(self, attributes: &Attributes) -> bool {
+        let mut other = self;
+        other.learn(attributes);
+        (other.set_id, other.xattrs) != (self.set_id, self.xattrs)
+    }
+}
+
 impl Handles {
-    pub(crate) fn add(&self, file: OpenFile) -> u64 {
+    pub(crate) fn add(&self, file: OpenFile, attributes: &Attributes) -> u64 {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if file.file.rights().write {
-            *table.writers.entry(file.file.inode()).or_default() += 1;
+            let written = table.writers.entry(file.file.inode()).or_default();
+            written.opens += 1;
+            written.learn(attributes);
         }
         table.last += 1;
         let number = table.last;
@@ -77,12 +105,45 @@ impl Handles {
         if file.file.rights().write
             && let Some(writers) = table.writers.get_mut(&inode)
         {
-            *writers -= 1;
-            if *writers == 0 {
+            writers.opens -= 1;
+            if writers.opens == 0 {
                 table.writers.remove(&inode);
             }
         }
         Some(file)
+    }
+
+    /// The kernel hears of these attributes.
+    pub(crate) fn note(&self, attributes: &Attributes) {
+        let known = self.written(attributes.inode);
+        if known.is_some_and(|known| known.differs_from(attributes)) {
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            if let Some(written) = table.writers.get_mut(&attributes.inode) {
+                written.learn(attributes);
+            }
+        }
+    }
+
+    /// An extended attribute is about to be set.
+    pub(crate) fn expect_xattrs(&self, inode: InodeId) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(written) = table.writers.get_mut(&inode) {
+            written.xattrs = true;
+        }
+    }
+
+    /// Whether a file that is written here had no extended attributes when the kernel last heard of it.
+    pub(crate) fn has_no_xattrs(&self, inode: InodeId) -> bool {
+        self.written(inode).is_some_and(|written| !written.xattrs)
+    }
+
+    /// Whether a file that is written here had set-id bits when the kernel last heard of it.
+    pub(crate) fn has_set_id(&self, inode: InodeId) -> bool {
+        self.written(inode).is_some_and(|written| written.set_id)
+    }
+
+    fn written(&self, inode: InodeId) -> Option<Written> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).writers.get(&inode).copied()
     }
 
     /// Whether this mount has the inode open for writing: then its newest times are known here alone.

@@ -26,6 +26,7 @@ mod space;
 mod users;
 mod versions;
 mod write_errors;
+mod xattrs;
 
 pub use mount::{Mount, MountOptions, unmount};
 pub use ramlace_fuse::{Ended, MountPoint, Stopper, mounts};

@@ -28,6 +28,7 @@ impl PoolFileSystem {
             Some(attributes) if !self.handles.is_written_here(found.inode) => attributes,
             _ => self.attributes_of_entry(found.inode)?,
         };
+        self.handles.note(&attributes);
         Ok(entry(&attributes))
     }
 

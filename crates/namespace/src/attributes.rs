@@ -2,13 +2,14 @@
 
 use ramlace_base::{Epoch, InodeId, Result, Slot, Timestamp, limits};
 use ramlace_base::{Error, ErrorKind};
-use ramlace_wire::namespace::{SetAttributes, SetLayout};
+use ramlace_wire::namespace::{SetAttributes, SetLayout, TimeReason};
 use ramlace_wire::peer::PartitionAttributes;
 use ramlace_wire::{Credentials, Layout, LayoutHints};
 
 use crate::command::{Effect, Reply};
 use crate::entries::{check_copies, check_mode};
-use crate::inode::{Body, Inode, SET_GID, SET_UID, right};
+use crate::inode::{Body, Inode, SET_GID, right};
+use crate::set_id::may_keep_group;
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {
@@ -20,8 +21,8 @@ impl SlotState {
     ) -> Step {
         request.mode.map_or(Ok(()), check_mode)?;
         let inode = self.inode(request.inode)?;
-        let wrote = self.has_open_for_writing(caller, request.inode);
-        check_may_set(inode, caller.who, wrote, &request)?;
+        let wrote = request.times == TimeReason::Wrote && self.has_open_for_writing(caller, request.inode);
+        check_may_set(inode, caller.who, &request, wrote)?;
         if let Body::Directory(directory) = &inode.body {
             directory.check_settled(request.inode)?;
         }
@@ -98,11 +99,9 @@ impl SlotState {
 
 /// As POSIX has it: the mode is the owner's; the uid is nobody's to give away but the
 /// super-user's; the owner may choose the group among his own; times are the owner's, and a
-/// writer may tell when he wrote: who may write, and who `wrote` by what he has open.
-fn check_may_set(inode: &Inode, who: &Credentials, wrote: bool, request: &SetAttributes) -> Result<()> {
-    let may_write = wrote || inode.allows(who, right::WRITE);
-    let own_mode = request.mode.is_some_and(|mode| !(may_write && takes_set_id(inode, mode)));
-    if own_mode || request.uid.is_some() || request.gid.is_some() {
+/// writer may tell when he wrote.
+fn check_may_set(inode: &Inode, who: &Credentials, request: &SetAttributes, wrote: bool) -> Result<()> {
+    if request.mode.is_some() || request.uid.is_some() || request.gid.is_some() {
         inode.check_owner(who, request.inode)?;
     }
     let foreign_uid = request.uid.is_some_and(|uid| uid != inode.uid);
@@ -114,15 +113,13 @@ fn check_may_set(inode: &Inode, who: &Credentials, wrote: bool, request: &SetAtt
         ));
     }
     let times = request.accessed.is_some() || request.modified.is_some();
-    if times && !may_write && !is_owner(inode, who) {
-        inode.check_allows(who, right::WRITE, request.inode)?;
+    match request.times {
+        TimeReason::Chosen if times => inode.check_owner(who, request.inode),
+        TimeReason::Now | TimeReason::Wrote if times && !wrote && !is_owner(inode, who) => {
+            inode.check_allows(who, right::WRITE, request.inode)
+        }
+        _ => Ok(()),
     }
-    Ok(())
-}
-
-/// A writer takes the set-id bits away, and nothing else: the file is not what its owner has trusted.
-fn takes_set_id(inode: &Inode, mode: u16) -> bool {
-    inode.mode & (SET_UID | SET_GID) != 0 && mode == inode.mode & !(SET_UID | SET_GID)
 }
 
 fn is_owner(inode: &Inode, who: &Credentials) -> bool {
@@ -133,18 +130,15 @@ fn set_owner(inode: &mut Inode, who: &Credentials, request: &SetAttributes) {
     if request.uid.is_none() && request.gid.is_none() {
         return;
     }
+    inode.owner_changes_by(who);
     inode.uid = request.uid.unwrap_or(inode.uid);
     inode.gid = request.gid.unwrap_or(inode.gid);
-    if who.uid != 0 && matches!(inode.body, Body::File(_)) {
-        inode.mode &= !(SET_UID | SET_GID);
-    }
 }
 
 fn set_mode(inode: &mut Inode, who: &Credentials, request: &SetAttributes) {
     let Some(mode) = request.mode else { return };
     // Nobody gets a program that runs with the rights of a group that is not his.
-    let foreign_group = who.uid != 0 && !who.in_group(inode.gid);
-    inode.mode = if foreign_group { mode & !SET_GID } else { mode };
+    inode.mode = if may_keep_group(who, inode.gid) { mode } else { mode & !SET_GID };
 }
 
 /// The owner sets any time. Another writer tells when he wrote: forward only, and not beyond now.
@@ -157,6 +151,9 @@ fn set_times(inode: &mut Inode, caller: Caller, request: &SetAttributes) {
     };
     set(&mut inode.accessed, request.accessed);
     set(&mut inode.modified, request.modified);
+    if request.times == TimeReason::Wrote && request.modified.is_some() {
+        inode.content_changed_by(caller.who);
+    }
 }
 
 /// Hints are checked as the layout that they would give with defaults elsewhere.

@@ -7,8 +7,8 @@
 use ramlace_base::{Epoch, Error, InodeId, Sequence, SessionId, Slot, Timestamp};
 use ramlace_wire::inline;
 use ramlace_wire::namespace as wire;
-use ramlace_wire::peer;
 use ramlace_wire::{Attributes, Credentials, ErrorBody, encode_body};
+use ramlace_wire::{peer, xattrs};
 use serde::{Deserialize, Serialize};
 
 /// One step of a slot: what happened, when, and on whose behalf.
@@ -106,6 +106,12 @@ pub enum Op {
     Link(wire::Link),
     /// By a client, at the parent's slot.
     MakeNode(wire::MakeNode),
+    /// By a client, at the parent's slot.
+    CreateUnnamed(wire::CreateUnnamed),
+    /// By a client.
+    SetXattr(xattrs::SetXattr),
+    /// By a client.
+    RemoveXattr(xattrs::RemoveXattr),
     /// By a peer.
     Prepare(Box<peer::Prepare>),
     /// By a peer.
@@ -243,7 +249,7 @@ impl ErrandAnswer {
 /// What answers a mutation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
-    /// To `Create` and `Open`.
+    /// To `Create`, `CreateUnnamed` and `Open`.
     Opened(Box<wire::Opened>),
     /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeNode`, `MakeDirectory` and `Link`.
     Attributes(Box<Attributes>),
@@ -253,7 +259,7 @@ pub enum Reply {
     Size(wire::SizeInfo),
     /// To `ReserveAppend`.
     Reserved(wire::AppendReserved),
-    /// To `Close`, `RemoveDirectory`, `Unlink`, `Rename` and `SetLayout`.
+    /// To `SetXattr`, `RemoveXattr`, `Close`, `RemoveDirectory`, `Unlink`, `Rename` and `SetLayout`.
     Done,
 }
 
@@ -282,6 +288,10 @@ pub enum Query {
     /// By a client.
     ReadLink(wire::ReadLink),
     /// By a client.
+    GetXattr(xattrs::GetXattr),
+    /// By a client.
+    ListXattrs(xattrs::ListXattrs),
+    /// By a client.
     ReadDirectory(wire::ReadDirectory),
     /// By a client.
     ReadInline {
@@ -303,8 +313,10 @@ pub enum Answer {
     Found(wire::Found),
     /// To `GetAttributes`.
     Info(Box<wire::InodeInfo>),
-    /// To `ReadLink`.
-    Target(Vec<u8>),
+    /// To `ReadLink` and `GetXattr`.
+    Bytes(Vec<u8>),
+    /// To `ListXattrs`.
+    Names(Vec<xattrs::XattrName>),
     /// To `ReadDirectory`.
     Page(wire::DirectoryPage),
     /// To `ReadInline`.
@@ -322,7 +334,8 @@ impl Answer {
         match self {
             Answer::Found(body) => encode_body(body),
             Answer::Info(body) => encode_body(body),
-            Answer::Target(body) => encode_body(body),
+            Answer::Bytes(body) => encode_body(body),
+            Answer::Names(body) => encode_body(body),
             Answer::Page(body) => encode_body(body),
             Answer::Inline(body) => encode_body(body),
             Answer::Inode(body) => encode_body(body),

@@ -9,6 +9,7 @@ use crate::directory::{Directory, Entry};
 use crate::file::File;
 use crate::handles::no_bytes;
 use crate::inode::{Body, Inode, MODE_MAX, SET_GID, Special, right};
+use crate::set_id::made_mode;
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {
@@ -25,10 +26,7 @@ impl SlotState {
             return self.open_existing(caller, request, inode, kind);
         }
         self.session_mut(caller).check_may_open(InodeId(0))?;
-        let layout = request.layout.ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, "a new file needs a layout; the server has chosen none")
-        })?;
-        self.check_layout(&layout)?;
+        let layout = self.checked_layout(request.layout)?;
         check_named(&request.named)?;
         let body = Body::File(File::new(layout, request.named.clone()));
         let inode = self.add_entry(caller, request.parent, &request.name, request.mode, body)?;
@@ -128,6 +126,7 @@ impl SlotState {
         above.check_allows(caller.who, right::WRITE, parent)?;
         let cookie = above.directory(parent)?.entries.free_cookie(self.hash.of(name), name)?;
         let owner = inherited_owner(above, caller.who);
+        let mode = made_mode(above, caller.who, mode);
         let inode = self.allocate()?;
         let new = Inode::new(mode, owner, caller.now, body);
         let entry = Entry { name: name.clone(), inode, kind: new.kind() };
@@ -143,9 +142,13 @@ impl SlotState {
         Ok(Reply::Opened(Box::new(Opened { info: self.inode(inode)?.info(inode), created })))
     }
 
-    fn check_layout(&self, layout: &Layout) -> Result<()> {
-        ramlace_layout::validate(layout, self.slots)?;
-        check_copies(layout.copies)
+    pub(crate) fn checked_layout(&self, layout: Option<Layout>) -> Result<Layout> {
+        let layout = layout.ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, "a new file needs a layout; the server has chosen none")
+        })?;
+        ramlace_layout::validate(&layout, self.slots)?;
+        check_copies(layout.copies)?;
+        Ok(layout)
     }
 }
 

@@ -66,6 +66,7 @@ impl SlotState {
         if let Some(modified) = request.modified.filter(|_| write) {
             inode.modified = inode.modified.max(modified);
             inode.changed = caller.now;
+            inode.content_changed_by(caller.who);
         }
         self.release(request.inode, effects);
         Ok(Some(Reply::Done))

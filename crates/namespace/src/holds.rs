@@ -140,6 +140,7 @@ impl SlotState {
         let inode = self.inodes.get_mut(&id).expect("what is held lives");
         inode.links = inode.links.wrapping_add_signed(change);
         inode.held = false;
+        inode.linkable &= inode.links == 0;
         self.retire_if_unused(id, effects);
     }
 
@@ -275,7 +276,7 @@ impl SlotState {
             return Err(Error::new(ErrorKind::NotPermitted, text));
         }
         inode.check_not_held(id)?;
-        if inode.links == 0 {
+        if inode.links == 0 && !inode.linkable {
             return Err(Error::new(ErrorKind::NotFound, format!("inode {id} has no name any more")));
         }
         if inode.links >= limits::LINKS_PER_FILE_MAX {

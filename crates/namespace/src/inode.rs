@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::directory::Directory;
 use crate::file::File;
+use crate::xattrs::Xattrs;
 
 /// A file, a directory, a symbolic link, a pipe, a socket or a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,6 +25,9 @@ pub(crate) struct Inode {
     pub modified: Timestamp,
     pub changed: Timestamp,
     pub created: Timestamp,
+    /// Never had a name, and may get one while it is open.
+    pub linkable: bool,
+    pub xattrs: Option<Box<Xattrs>>,
     pub body: Body,
 }
 
@@ -69,6 +73,8 @@ impl Inode {
             modified: now,
             changed: now,
             created: now,
+            linkable: false,
+            xattrs: None,
             body,
         }
     }
@@ -104,6 +110,7 @@ impl Inode {
             modified: self.modified,
             changed: self.changed,
             created: self.created,
+            xattrs: self.xattrs.is_some(),
         }
     }
 

@@ -45,9 +45,12 @@ mod query;
 mod rename;
 mod reports;
 mod session;
+mod set_id;
 mod sizes;
 mod spread;
 mod state;
+mod unnamed;
+mod xattrs;
 
 pub use check::Check;
 pub use command::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, Room};

@@ -72,6 +72,8 @@ impl SlotState {
             Op::Open(request) => request.inode,
             Op::SetAttributes(request) => request.inode,
             Op::Truncate(request) => request.inode,
+            Op::SetXattr(request) => request.inode,
+            Op::RemoveXattr(request) => request.inode,
             Op::Extend(request) => request.inode,
             Op::ReserveAppend(request) => request.inode,
             Op::FinishAppend(request) => request.inode,

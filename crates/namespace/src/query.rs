@@ -30,7 +30,9 @@ impl SlotState {
                 };
                 Ok(Answer::Info(Box::new(inode.info(request.inode))))
             }
-            Query::ReadLink(request) => self.read_link(*request).map(Answer::Target),
+            Query::ReadLink(request) => self.read_link(*request).map(Answer::Bytes),
+            Query::GetXattr(request) => self.get_xattr(who, request).map(Answer::Bytes),
+            Query::ListXattrs(request) => self.list_xattrs(who, *request).map(Answer::Names),
             Query::ReadDirectory(request) => self.read_directory(who, *request).map(Answer::Page),
             Query::ReadInline { request, session } => {
                 self.read_inline(who, *session, *request).map(Answer::Inline)

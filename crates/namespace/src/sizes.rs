@@ -22,6 +22,7 @@ impl SlotState {
         let cut = self.file_mut(id).truncate(request.size, id)?;
         let inode = self.inode_mut(id)?;
         inode.touch(caller.now);
+        inode.content_changed_by(caller.who);
         let attributes = inode.attributes(id);
         let Some(kept) = cut else {
             return Ok(Some(Reply::Attributes(Box::new(attributes))));
@@ -113,6 +114,7 @@ impl SlotState {
         if grew {
             self.inode_mut(id)?.touch(caller.now);
         }
+        self.content_changed(caller, id);
         let file = self.inode(id)?.file(id)?;
         Ok(Some(Reply::Size(SizeInfo { size: file.size, generation: file.generation })))
     }

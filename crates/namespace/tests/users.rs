@@ -81,6 +81,7 @@ impl Place {
             gid: Some(gid),
             accessed: None,
             modified: None,
+            times: wire::TimeReason::Chosen,
         };
         self.ask(&ROOT_USER, Op::SetAttributes(request)).unwrap();
         assert_eq!(self.owned(inode), owned);
@@ -143,14 +144,12 @@ prop_compose! {
 }
 
 fn mode(inode: InodeId, mode: u16) -> Op {
-    Op::SetAttributes(wire::SetAttributes {
-        inode,
-        mode: Some(mode),
-        uid: None,
-        gid: None,
-        accessed: None,
-        modified: None,
-    })
+    Op::SetAttributes(wire::SetAttributes { mode: Some(mode), ..wire::SetAttributes::nothing(inode) })
+}
+
+fn wrote(inode: InodeId) -> wire::SetAttributes {
+    let modified = Some(Timestamp { nanos: 1 });
+    wire::SetAttributes { modified, times: wire::TimeReason::Wrote, ..wire::SetAttributes::nothing(inode) }
 }
 
 #[test]
@@ -160,13 +159,13 @@ fn a_writer_takes_the_set_id_bits_away_and_nothing_else() {
     let mut place = Place::new(owned(0o777), owned(0o6775));
     let file = place.file;
     for (who, wanted) in
-        [(&writer, 0o4775), (&writer, 0o2775), (&writer, 0o777), (&writer, 0), (&reader, 0o775)]
+        [(&writer, 0o4775), (&writer, 0o2775), (&writer, 0o775), (&writer, 0), (&reader, 0o775)]
     {
         assert_eq!(told(place.ask(who, mode(file, wanted))), Err(ErrorKind::NotPermitted), "{wanted:o}");
     }
-    place.ask(&writer, mode(file, 0o775)).unwrap();
+    assert_eq!(told(place.ask(&reader, Op::SetAttributes(wrote(file)))), Err(ErrorKind::Denied));
+    place.ask(&writer, Op::SetAttributes(wrote(file))).unwrap();
     assert_eq!(place.owned(file), owned(0o775));
-    assert_eq!(told(place.ask(&writer, mode(file, 0o775))), Err(ErrorKind::NotPermitted), "it has none");
 }
 
 #[test]
@@ -175,14 +174,7 @@ fn what_a_hosts_session_has_open_gives_its_users_no_right() {
     let mut place = Place::new(owned(0o777), owned(0o600));
     let (owner, other) = (Credentials::new(1, 1), Credentials::new(2, 2));
     let cut = |inode| Op::Truncate(wire::Truncate { inode, size: 5 });
-    let told_when = wire::SetAttributes {
-        inode: place.file,
-        mode: None,
-        uid: None,
-        gid: None,
-        accessed: None,
-        modified: Some(Timestamp { nanos: 1 }),
-    };
+    let told_when = wrote(place.file);
     place.on_behalf = true;
     place.ask(&owner, Op::Open(wire::Open { inode: place.file, read: true, write: true })).unwrap();
     for op in [cut(place.file), Op::SetAttributes(told_when)] {
@@ -226,6 +218,7 @@ proptest! {
         let who = credentials(&user);
         let nothing = wire::SetAttributes {
             inode: place.file, mode: None, uid: None, gid: None, accessed: None, modified: None,
+            times: wire::TimeReason::Chosen,
         };
         let gave = place.ask(&who, Op::SetAttributes(wire::SetAttributes {
             uid: Some(uid), gid: Some(gid), ..nothing

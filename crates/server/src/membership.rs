@@ -6,12 +6,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, Slot};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, ServerId, Slot};
 use ramlace_cluster::{Coordinator, CoordinatorConfig, Decision, Input};
 use ramlace_store::Store;
 use ramlace_wire::Layout;
 use ramlace_wire::cluster::{ForgetServer, GetMap, JoinPool};
-use ramlace_wire::namespace::Create;
+use ramlace_wire::namespace::LayoutWish;
 use ramlace_wire::session::GetServerStatus;
 use ramlace_wire::{ClusterMap, Header, Request, ServerEntry};
 use serde::Serialize;
@@ -208,13 +208,18 @@ impl Server {
 
     /// Where the bytes of a new file shall lie: as the creator wishes, as the directory hands down, and
     /// on servers that answer as far as both know.
-    pub fn choose_layout(self: &Rc<Self>, map: &ClusterMap, slot: Slot, request: &Create) -> Result<Layout> {
-        let wish = &request.wish;
-        let handed_down =
-            self.durable.borrow().slots.get(&slot).map(|state| state.handed_down(request.parent));
+    pub fn choose_layout(
+        self: &Rc<Self>,
+        map: &ClusterMap,
+        slot: Slot,
+        wish: &LayoutWish,
+        parent: InodeId,
+        name: &[u8],
+    ) -> Result<Layout> {
+        let handed_down = self.durable.borrow().slots.get(&slot).map(|state| state.handed_down(parent));
         let hints = wish.hints.or(handed_down.unwrap_or_default());
         let answers = |id| !wish.silent.contains(&id) && !self.is_unreachable(id);
-        let key = ramlace_layout::name_key(request.parent, request.name.as_bytes());
+        let key = ramlace_layout::name_key(parent, name);
         let mut layout = ramlace_layout::choose(hints, map, answers, key)?;
         layout.stripe_unit = layout.stripe_unit.max(wish.stripe_unit_min);
         Ok(layout)

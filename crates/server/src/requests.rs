@@ -7,7 +7,7 @@ use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query};
 use ramlace_wire::inline::{self, InlineRead};
 use ramlace_wire::namespace as names;
 use ramlace_wire::peer::{self, Token};
-use ramlace_wire::{Header, Kind, decode_body, encode_body, flags};
+use ramlace_wire::{Header, Kind, decode_body, encode_body, flags, xattrs};
 
 use crate::clock;
 use crate::identity::Identity;
@@ -78,6 +78,23 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         Kind::MakeNode => entry!(MakeNode),
         Kind::RemoveDirectory => entry!(RemoveDirectory),
         Kind::Unlink => entry!(Unlink),
+        Kind::CreateUnnamed => mutation!(CreateUnnamed, parent),
+        Kind::SetXattr => {
+            let request = read!(xattrs::SetXattr);
+            Request::Mutation(request.inode.slot(), Op::SetXattr(request))
+        }
+        Kind::RemoveXattr => {
+            let request = read!(xattrs::RemoveXattr);
+            Request::Mutation(request.inode.slot(), Op::RemoveXattr(request))
+        }
+        Kind::GetXattr => {
+            let request = read!(xattrs::GetXattr);
+            Request::Query(request.inode.slot(), Query::GetXattr(request))
+        }
+        Kind::ListXattrs => {
+            let request = read!(xattrs::ListXattrs);
+            Request::Query(request.inode.slot(), Query::ListXattrs(request))
+        }
         Kind::Extend => mutation!(Extend, inode),
         Kind::ReserveAppend => mutation!(ReserveAppend, inode),
         Kind::FinishAppend => mutation!(FinishAppend, inode),
@@ -196,7 +213,13 @@ impl Server {
             Request::Mutation(_, Op::Create(mut request)) => {
                 let mut layout = match request.layout {
                     Some(layout) => layout,
-                    None => self.choose_layout(&map, slot, &request)?,
+                    None => self.choose_layout(
+                        &map,
+                        slot,
+                        &request.wish,
+                        request.parent,
+                        request.name.as_bytes(),
+                    )?,
                 };
                 layout.created = map.epoch;
                 request.layout = Some(layout);
@@ -206,6 +229,16 @@ impl Server {
             Request::Mutation(_, Op::WriteInline { request, .. }) => {
                 self.counters.written_bytes(request.bytes.0.len() as u64);
                 Op::WriteInline { request, room: self.has_inline_room() }
+            }
+            Request::Mutation(_, Op::CreateUnnamed(mut request)) => {
+                let mut layout = match request.layout {
+                    Some(layout) => layout,
+                    None => self.choose_layout(&map, slot, &request.wish, request.parent, b"")?,
+                };
+                layout.created = map.epoch;
+                request.layout = Some(layout);
+                request.wish = names::LayoutWish::default();
+                Op::CreateUnnamed(request)
             }
             Request::Mutation(_, op) => op,
             Request::MakeDirectory(_, request) => Op::MakeDirectory { request, home: self.choose_home(&map) },

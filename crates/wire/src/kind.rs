@@ -107,6 +107,16 @@ kinds! {
     Link = 0x0313,
     /// Create a named pipe, a socket's address or a device.
     MakeNode = 0x0314,
+    /// Set an extended attribute.
+    SetXattr = 0x0315,
+    /// The value of an extended attribute.
+    GetXattr = 0x0316,
+    /// The names of an inode's extended attributes.
+    ListXattrs = 0x0317,
+    /// Remove an extended attribute.
+    RemoveXattr = 0x0318,
+    /// Create a file without a name, and open it.
+    CreateUnnamed = 0x0319,
     /// Attributes of several inodes of one server.
     GetAttributesMany = 0x0322,
     /// What a server's partitions of a spread directory add to its attributes.

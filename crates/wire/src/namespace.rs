@@ -121,6 +121,36 @@ pub struct SetAttributes {
     pub accessed: Option<Timestamp>,
     /// Last change of content.
     pub modified: Option<Timestamp>,
+    /// Why the times are set.
+    pub times: TimeReason,
+}
+
+impl SetAttributes {
+    /// Changes nothing: to begin with.
+    #[must_use]
+    pub const fn nothing(inode: InodeId) -> SetAttributes {
+        SetAttributes {
+            inode,
+            mode: None,
+            uid: None,
+            gid: None,
+            accessed: None,
+            modified: None,
+            times: TimeReason::Chosen,
+        }
+    }
+}
+
+numbered! {
+    /// Why times are set: it decides who may.
+    TimeReason {
+        /// Somebody chose them: the owner's right.
+        Chosen = 1,
+        /// They are the present moment: also for whom the mode lets write.
+        Now = 2,
+        /// The content was changed then: also for whom the mode lets write, or who has it open for that.
+        Wrote = 3,
+    }
 }
 
 impl Request for SetAttributes {
@@ -483,4 +513,27 @@ pub struct MakeNode {
 impl Request for MakeNode {
     const KIND: Kind = Kind::MakeNode;
     type Reply = Attributes;
+}
+
+/// Creates a file without a name in the slot of a directory, and opens it for the session: it lives until its last
+/// close, unless a `Link` gives it a name before (`O_TMPFILE`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateUnnamed {
+    /// The directory, in which the caller must be allowed to make files.
+    pub parent: InodeId,
+    /// Permission bits, after the caller's umask.
+    pub mode: u16,
+    /// Open for reading.
+    pub read: bool,
+    /// Open for writing.
+    pub write: bool,
+    /// Where the bytes shall lie; `None`: the server chooses, by the wish.
+    pub layout: Option<Layout>,
+    /// What the server is to choose a layout by.
+    pub wish: LayoutWish,
+}
+
+impl Request for CreateUnnamed {
+    const KIND: Kind = Kind::CreateUnnamed;
+    type Reply = Opened;
 }

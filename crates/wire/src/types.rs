@@ -195,6 +195,8 @@ pub struct Attributes {
     pub changed: Timestamp,
     /// Creation.
     pub created: Timestamp,
+    /// It has extended attributes; most have none.
+    pub xattrs: bool,
 }
 
 impl Attributes {

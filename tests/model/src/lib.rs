@@ -41,6 +41,9 @@ struct Thing {
     opens: u32,
     /// The directory above a directory.
     parent: Node,
+    /// It never had a name, and may get one.
+    linkable: bool,
+    xattrs: BTreeMap<String, Vec<u8>>,
     body: Body,
 }
 
@@ -83,6 +86,8 @@ impl Model {
             links: 2,
             opens: 0,
             parent: Model::ROOT,
+            linkable: false,
+            xattrs: BTreeMap::new(),
             body: Body::Directory(BTreeMap::new()),
         };
         Model { nodes: BTreeMap::from([(Model::ROOT, root)]), next: 2 }
@@ -138,6 +143,16 @@ impl Model {
         Ok((node, made))
     }
 
+    /// Makes a file without a name and opens it; it may be linked while it is open.
+    pub fn create_unnamed(&mut self, parent: Node, mode: u16) -> Result<Node> {
+        self.check_live(parent)?;
+        let node = Node(self.next);
+        self.next += 1;
+        let (body, xattrs) = (Body::File(Content::default()), BTreeMap::new());
+        self.nodes.insert(node, Thing { mode, links: 0, opens: 1, parent, linkable: true, xattrs, body });
+        Ok(node)
+    }
+
     /// Makes a symbolic link.
     pub fn symlink(&mut self, parent: Node, name: &Name, target: &[u8]) -> Result<Node> {
         match target.len() {
@@ -175,10 +190,11 @@ impl Model {
         if thing.kind() == FileKind::Directory {
             return Err(fail(ErrorKind::NotPermitted, "a link to a directory"));
         }
-        if thing.links == 0 {
+        if thing.links == 0 && !thing.linkable {
             return Err(fail(ErrorKind::NotFound, "the node has no name any more"));
         }
-        self.thing_mut(node)?.links += 1;
+        let thing = self.thing_mut(node)?;
+        (thing.links, thing.linkable) = (thing.links + 1, false);
         self.put(parent, name, node)
     }
 
@@ -282,6 +298,35 @@ impl Model {
         self.nodes.iter().map(|(node, thing)| (*node, thing.links > 0))
     }
 
+    /// Sets an extended attribute, of files and directories alone.
+    pub fn set_xattr(&mut self, node: Node, name: &str, value: &[u8]) -> Result<()> {
+        match self.thing(node)?.kind() {
+            FileKind::File | FileKind::Directory => {}
+            _ => {
+                return Err(fail(ErrorKind::NotPermitted, "only files and directories have user attributes"));
+            }
+        }
+        self.thing_mut(node)?.xattrs.insert(name.to_owned(), value.to_vec());
+        Ok(())
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&mut self, node: Node, name: &str) -> Result<()> {
+        match self.thing(node)?.kind() {
+            FileKind::File | FileKind::Directory => {}
+            _ => {
+                return Err(fail(ErrorKind::NotPermitted, "only files and directories have user attributes"));
+            }
+        }
+        let value = self.thing_mut(node)?.xattrs.remove(name);
+        value.map(drop).ok_or_else(|| fail(ErrorKind::NoData, name))
+    }
+
+    /// The extended attributes of a node.
+    pub fn xattrs(&self, node: Node) -> Result<&BTreeMap<String, Vec<u8>>> {
+        Ok(&self.thing(node)?.xattrs)
+    }
+
     // ---- contents ----
 
     /// The bytes of a file from `offset`, at most `length`, ending where the file ends.
@@ -326,7 +371,10 @@ impl Model {
         let node = Node(self.next);
         self.next += 1;
         self.entries_mut(parent)?.insert(name.clone(), node);
-        self.nodes.insert(node, Thing { mode, links, opens: 0, parent, body });
+        self.nodes.insert(
+            node,
+            Thing { mode, links, opens: 0, parent, linkable: false, xattrs: BTreeMap::new(), body },
+        );
         Ok(node)
     }
 

@@ -2,12 +2,36 @@
 #define _POSIX_C_SOURCE 200809L
 #include "capi_test.h"
 
+#include <sys/xattr.h>
 #include <unistd.h>
 
 static void make(const char *path)
 {
     ramlace_file *file = ramlace_open(pool, path, O_WRONLY | O_CREAT, 0644);
     CHECK(file != NULL && ramlace_close(file) == 0);
+}
+
+static void test_extended_attributes(void)
+{
+    char value[8], list[16];
+    make(at("file"));
+    CHECK(ramlace_setxattr(pool, at("file"), "user.a", "one", 3, XATTR_CREATE) == 0);
+    FAILS(ramlace_setxattr(pool, at("file"), "user.a", "x", 1, XATTR_CREATE) == -1, EEXIST, "user.a");
+    FAILS(ramlace_setxattr(pool, at("file"), "user.b", "x", 1, XATTR_REPLACE) == -1, ENODATA, "user.b");
+    FAILS(ramlace_setxattr(pool, at("file"), "user.b", "x", 1, 99) == -1, EINVAL, "flags");
+    FAILS(ramlace_setxattr(pool, at("file"), "user.b", NULL, 1, 0) == -1, EFAULT, "null");
+    CHECK(ramlace_setxattr(pool, at("file"), "user.b", NULL, 0, 0) == 0);
+    CHECK(ramlace_getxattr(pool, at("file"), "user.a", NULL, 0) == 3);
+    CHECK(ramlace_getxattr(pool, at("file"), "user.a", value, sizeof value) == 3);
+    CHECK(memcmp(value, "one", 3) == 0);
+    FAILS(ramlace_getxattr(pool, at("file"), "user.a", value, 2) == -1, ERANGE, "3 bytes");
+    FAILS(ramlace_getxattr(pool, at("file"), "system.a", value, 2) == -1, EOPNOTSUPP, "system.a");
+    CHECK(ramlace_listxattr(pool, at("file"), NULL, 0) == 14);
+    CHECK(ramlace_listxattr(pool, at("file"), list, sizeof list) == 14);
+    CHECK(memcmp(list, "user.a\0user.b", 14) == 0);
+    CHECK(ramlace_removexattr(pool, at("file"), "user.a") == 0);
+    FAILS(ramlace_getxattr(pool, at("file"), "user.a", value, 8) == -1, ENODATA, "user.a");
+    CHECK(ramlace_unlink(pool, at("file")) == 0);
 }
 
 static void test_attributes(void)
@@ -44,6 +68,7 @@ void test_names(void)
     char target[32];
     struct ramlace_stat stat;
     umask(022);
+    test_extended_attributes();
     test_attributes();
     CHECK(ramlace_mkdir(pool, at("dir"), 0750) == 0);
     FAILS(ramlace_mkdir(pool, at("dir"), 0750) == -1, EEXIST, "dir");

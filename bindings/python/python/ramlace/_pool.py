@@ -274,6 +274,26 @@ class Pool:
         """Return the target of a symbolic link."""
         return _paths.decode(self._client.read_link(_paths.encode(path)))
 
+    def setxattr(
+        self, path: "PathLike", attribute: str | bytes, value: bytes, flags: int = 0, *, follow_symlinks: bool = True
+    ) -> None:
+        """Set an extended attribute, at most 64 KiB; ``flags`` are os.XATTR_CREATE and os.XATTR_REPLACE."""
+        if flags not in (0, os.XATTR_CREATE, os.XATTR_REPLACE):
+            raise ValueError(f"flags {flags} have no meaning")
+        self._client.set_xattr(_paths.encode(path), follow_symlinks, os.fsencode(attribute), bytes(value), flags)
+
+    def getxattr(self, path: "PathLike", attribute: str | bytes, *, follow_symlinks: bool = True) -> bytes:
+        """Return the value of an extended attribute; an error with errno ENODATA when there is none."""
+        return self._client.get_xattr(_paths.encode(path), follow_symlinks, os.fsencode(attribute))
+
+    def listxattr(self, path: "PathLike", *, follow_symlinks: bool = True) -> list[str]:
+        """Return the names of the extended attributes that this user may see."""
+        return [os.fsdecode(name) for name in self._client.list_xattrs(_paths.encode(path), follow_symlinks)]
+
+    def removexattr(self, path: "PathLike", attribute: str | bytes, *, follow_symlinks: bool = True) -> None:
+        """Remove an extended attribute."""
+        self._client.remove_xattr(_paths.encode(path), follow_symlinks, os.fsencode(attribute))
+
     def truncate(self, path: "PathLike", size: int) -> None:
         """Set the size of a file, in bytes; what is new reads as zeros."""
         if size < 0:

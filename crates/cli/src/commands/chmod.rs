@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use ramlace_base::Error;
 use ramlace_client::Pool;
 use ramlace_wire::FileKind;
-use ramlace_wire::namespace::SetAttributes;
+use ramlace_wire::namespace::{SetAttributes, TimeReason};
 use serde_json::json;
 
 use super::mkdir::umask;
@@ -111,6 +111,7 @@ impl Changing<'_, '_> {
             gid: None,
             accessed: None,
             modified: None,
+            times: TimeReason::Chosen,
         };
         match self.pool.raw().set_attributes(&request) {
             Ok(_) => self.work.changed += 1,

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use ramlace_base::Error;
 use ramlace_client::Pool;
 use ramlace_wire::FileKind;
-use ramlace_wire::namespace::SetAttributes;
+use ramlace_wire::namespace::{SetAttributes, TimeReason};
 use serde_json::json;
 
 use crate::failure::{Done, Failure, say};
@@ -94,8 +94,15 @@ struct Changing<'a, 'b> {
 impl Changing<'_, '_> {
     fn change(&mut self, node: &Node<'_>) {
         let Owner { uid, gid } = self.work.args.owner;
-        let request =
-            SetAttributes { inode: node.inode, mode: None, uid, gid, accessed: None, modified: None };
+        let request = SetAttributes {
+            inode: node.inode,
+            mode: None,
+            uid,
+            gid,
+            accessed: None,
+            modified: None,
+            times: TimeReason::Chosen,
+        };
         match self.pool.raw().set_attributes(&request) {
             Ok(_) => self.work.changed += 1,
             Err(error) => {

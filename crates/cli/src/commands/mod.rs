@@ -39,6 +39,7 @@ mod up_hosts_plan;
 mod up_plan;
 mod up_report;
 pub mod warm;
+pub mod xattr;
 
 use ramlace_client::POOL_VARIABLE;
 
@@ -81,6 +82,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Done {
         Command::Df(args) => df::run(args, &mut pools, output),
         Command::Forget(args) => forget::run(args, named, output),
         Command::Layout(args) => layout::run(args, &mut pools, output),
+        Command::Xattr(args) => xattr::run(args, &mut pools, output),
         Command::Serve(args) => serve::run(args, named),
         Command::ServeChild(args) => serve::run_child(args),
         Command::HostAgent => host_agent::run(output),

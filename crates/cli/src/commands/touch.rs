@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use ramlace_base::{ErrorKind, Result, Timestamp};
 use ramlace_client::{OpenOptions, Pool};
-use ramlace_wire::namespace::SetAttributes;
+use ramlace_wire::namespace::{SetAttributes, TimeReason};
 use serde_json::json;
 
 use super::mkdir::umask;
@@ -93,6 +93,13 @@ pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     if failed { Err(Failure::Told) } else { Ok(()) }
 }
 
+impl Args {
+    /// Whether the times are not just the present moment.
+    fn chooses(&self) -> bool {
+        self.date.is_some() || self.stamp.is_some() || self.reference.is_some()
+    }
+}
+
 /// Both times, unless one of them is named.
 fn times(args: &Args, pools: &mut Pools) -> Result<Times> {
     let now = date::now();
@@ -127,7 +134,7 @@ fn touch(path: &OsString, args: &Args, times: Times, mode: u16, pools: &mut Pool
         done => return done.map(|()| true),
     }
     pool.open(path, &OpenOptions { mode, ..OpenOptions::creating() })?.close()?;
-    if args.date.is_some() || args.stamp.is_some() || args.reference.is_some() {
+    if args.chooses() {
         set(&pool, path, args, times)?;
     }
     Ok(true)
@@ -137,7 +144,15 @@ fn set(pool: &Pool, path: &[u8], args: &Args, times: Times) -> Result<()> {
     let info = if args.no_dereference { pool.lstat(path)? } else { pool.stat(path)? };
     let Times { accessed, modified } = times;
     let inode = info.attributes.inode;
-    let request = SetAttributes { inode, mode: None, uid: None, gid: None, accessed, modified };
+    let request = SetAttributes {
+        inode,
+        mode: None,
+        uid: None,
+        gid: None,
+        accessed,
+        modified,
+        times: if args.chooses() { TimeReason::Chosen } else { TimeReason::Now },
+    };
     let set = pool.raw().set_attributes(&request);
     set.map(drop).map_err(|error| error.context(format_args!("touching {}", escaped(path))))
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use ramlace_base::{Error, ErrorKind, Result, Timestamp};
 use ramlace_client::OpenOptions;
-use ramlace_wire::namespace::SetAttributes;
+use ramlace_wire::namespace::{SetAttributes, TimeReason};
 use rustix::fs::SeekFrom;
 
 use super::side::{Kind, Side};
@@ -146,6 +146,7 @@ impl OpenFile {
                     gid: None,
                     accessed: None,
                     modified: Some(modified),
+                    times: TimeReason::Chosen,
                 };
                 file.pool().raw().set_attributes(&request)?;
                 file.close()

@@ -1,11 +1,12 @@
 //! What must hold after every step, when everything is settled, and in the end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{Epoch, ErrorKind, InodeId, LaneId, Name, Result, ServerId, Slot};
 use ramlace_model::Node;
 use ramlace_namespace::{Answer, Check, Query};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo};
+use ramlace_wire::xattrs::{GetXattr, ListXattrs, XattrName};
 use ramlace_wire::{Attributes, Chain, ClusterMap, FileKind, PoolId};
 
 use crate::pool::{CLIENTS, NAMES, Pool, ROOT_USER};
@@ -54,6 +55,7 @@ impl Pool {
             if stat.kind == FileKind::File {
                 self.check_inline(node, inode);
             }
+            self.check_xattrs(node, inode);
             if stat.kind == FileKind::Directory {
                 self.check_entries(node, inode);
             }
@@ -80,6 +82,20 @@ impl Pool {
             }
         }
         Some(merged)
+    }
+
+    fn check_xattrs(&self, node: Node, inode: InodeId) {
+        let Answer::Names(names) = self.query(inode, &Query::ListXattrs(ListXattrs { inode })).unwrap()
+        else {
+            panic!("no names")
+        };
+        let value = |name: XattrName| {
+            let query = Query::GetXattr(GetXattr { inode, name: name.clone() });
+            let Answer::Bytes(value) = self.query(inode, &query).unwrap() else { panic!("no value") };
+            (name.to_string(), value)
+        };
+        let found: BTreeMap<String, Vec<u8>> = names.into_iter().map(value).collect();
+        assert_eq!(&found, self.model.xattrs(node).unwrap(), "extended attributes of {node:?}");
     }
 
     fn check_entries(&self, node: Node, inode: InodeId) {

@@ -7,7 +7,11 @@ use ramlace_model::{Model, Node};
 use ramlace_namespace::Op;
 use ramlace_wire::inline::{Bytes, InlineMode, Spill, WriteInline};
 use ramlace_wire::namespace::{self as wire, RenameMode};
+use ramlace_wire::xattrs::{RemoveXattr, SetXattr, XattrMode, XattrName};
 use ramlace_wire::{FileKind, Layout};
+
+/// The one extended attribute of these runs.
+pub const XATTR: &str = "user.a";
 
 /// One mutation, on nodes of the model.
 #[derive(Clone, Debug)]
@@ -25,6 +29,9 @@ pub enum Wish {
     Extend { node: Node, size: u64 },
     Truncate { node: Node, size: u64 },
     SetMode { node: Node, mode: u16 },
+    CreateUnnamed { parent: Node },
+    SetXattr { node: Node, value: u8 },
+    RemoveXattr { node: Node },
     Rename { parent: Node, name: Name, new_parent: Node, new_name: Name, mode: RenameMode },
     Link { node: Node, parent: Node, name: Name },
 }
@@ -36,6 +43,7 @@ impl Wish {
             Wish::Create { parent, .. }
             | Wish::Symlink { parent, .. }
             | Wish::MakeNode { parent, .. }
+            | Wish::CreateUnnamed { parent }
             | Wish::Unlink { parent, .. }
             | Wish::MakeDirectory { parent, .. }
             | Wish::RemoveDirectory { parent, .. }
@@ -47,6 +55,8 @@ impl Wish {
             | Wish::Spill { node }
             | Wish::Extend { node, .. }
             | Wish::Truncate { node, .. }
+            | Wish::SetXattr { node, .. }
+            | Wish::RemoveXattr { node }
             | Wish::SetMode { node, .. } => *node,
         }
     }
@@ -103,14 +113,7 @@ impl Wish {
         let inode = inodes[&self.target()];
         match self.clone() {
             Wish::Create { name, exclusive, base, .. } => {
-                let layout = Layout {
-                    stripe_unit: 64 << 10,
-                    width: slots.min(2),
-                    base_slot: Slot(base % slots),
-                    stride: 1,
-                    copies: 1,
-                    created: Epoch(1),
-                };
+                let layout = layout(base, slots);
                 let named = vec![("dtype".to_owned(), b"<f8".to_vec())];
                 Op::Create(wire::Create {
                     parent: inode,
@@ -136,6 +139,22 @@ impl Wish {
             }
             Wish::Symlink { name, .. } => {
                 Op::Symlink(wire::Symlink { parent: inode, name, target: b"a/b".to_vec() })
+            }
+            Wish::CreateUnnamed { .. } => Op::CreateUnnamed(wire::CreateUnnamed {
+                parent: inode,
+                mode: 0o600,
+                read: true,
+                write: true,
+                layout: layout(0, slots),
+            }),
+            Wish::SetXattr { value, .. } => Op::SetXattr(SetXattr {
+                inode,
+                name: XattrName::new(XATTR).unwrap(),
+                value: vec![value],
+                mode: XattrMode::Any,
+            }),
+            Wish::RemoveXattr { .. } => {
+                Op::RemoveXattr(RemoveXattr { inode, name: XattrName::new(XATTR).unwrap() })
             }
             Wish::MakeNode { name, kind, .. } => {
                 Op::MakeNode(wire::MakeNode { parent: inode, name, kind, mode: 0o640, device: 0 })
@@ -164,6 +183,7 @@ impl Wish {
                 gid: None,
                 accessed: None,
                 modified: None,
+                times: wire::TimeReason::Chosen,
             }),
         }
     }
@@ -175,6 +195,9 @@ impl Wish {
                 model.create(*parent, name, 0o644, *exclusive).map(|(node, _)| Some(node))
             }
             Wish::Symlink { parent, name } => model.symlink(*parent, name, b"a/b").map(Some),
+            Wish::CreateUnnamed { parent } => model.create_unnamed(*parent, 0o600).map(Some),
+            Wish::SetXattr { node, value } => model.set_xattr(*node, XATTR, &[*value]).map(|()| None),
+            Wish::RemoveXattr { node } => model.remove_xattr(*node, XATTR).map(|()| None),
             Wish::MakeNode { parent, name, kind } => model.make_node(*parent, name, *kind, 0o640).map(Some),
             Wish::Unlink { parent, name } => model.unlink(*parent, name).map(|()| None),
             Wish::MakeDirectory { parent, name, .. } => model.mkdir(*parent, name, 0o750).map(Some),
@@ -198,5 +221,16 @@ impl Wish {
             }
             Wish::Link { node, parent, name } => model.link(*node, *parent, name).map(|()| Some(*node)),
         }
+    }
+}
+
+fn layout(base: u16, slots: u16) -> Layout {
+    Layout {
+        stripe_unit: 64 << 10,
+        width: slots.min(2),
+        base_slot: Slot(base % slots),
+        stride: 1,
+        copies: 1,
+        created: Epoch(1),
     }
 }

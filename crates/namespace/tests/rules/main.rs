@@ -5,6 +5,8 @@ mod exactly_once;
 mod inline;
 mod renames;
 mod rights;
+mod set_id;
 mod sizes;
 mod story;
 mod two_slots;
+mod xattrs;

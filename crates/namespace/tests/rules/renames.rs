@@ -400,3 +400,27 @@ fn what_a_lost_coordinator_held_is_let_go() {
     assert!(story.peer(message(4, Part::OrderMoves, ALICE)).is_err());
     assert_eq!(story.size(ROOT), 2);
 }
+
+#[test]
+fn a_file_without_a_name_that_is_linked_elsewhere_lives_if_that_is_decided() {
+    let mut story = Story::new();
+    let unnamed = wire::CreateUnnamed {
+        parent: ROOT,
+        mode: 0o600,
+        read: true,
+        write: true,
+        layout: Some(layout(1)),
+        wish: wire::LayoutWish::default(),
+    };
+    for (number, commit) in [(3, false), (4, true)] {
+        let file = opened(story.ask(Op::CreateUnnamed(unnamed.clone()))).info.attributes.inode;
+        story.peer(message(number, Part::RaiseLinks { inode: file }, ALICE)).unwrap();
+        story.ask(close(file)).unwrap();
+        assert_eq!(links(&story, file), 1);
+        story.peer(settle(number, commit)).unwrap();
+        match commit {
+            true => assert_eq!(links(&story, file), 1),
+            false => assert_eq!(story.info(file).unwrap_err().kind(), ErrorKind::Stale),
+        }
+    }
+}

@@ -239,7 +239,15 @@ pub fn close(inode: InodeId) -> Op {
 }
 
 pub fn set(inode: InodeId) -> wire::SetAttributes {
-    wire::SetAttributes { inode, mode: None, uid: None, gid: None, accessed: None, modified: None }
+    wire::SetAttributes {
+        inode,
+        mode: None,
+        uid: None,
+        gid: None,
+        accessed: None,
+        modified: None,
+        times: wire::TimeReason::Chosen,
+    }
 }
 
 pub fn reply(effects: &[Effect]) -> Option<Result<Reply>> {

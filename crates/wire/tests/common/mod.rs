@@ -90,7 +90,8 @@ messages! {
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, AllocateLane;
     namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,
-        Rename, Link, MakeNode, GetPartitions;
+        Rename, Link, MakeNode, CreateUnnamed, GetPartitions;
+    xattrs: SetXattr, GetXattr, ListXattrs, RemoveXattr;
     inline: ReadInline, WriteInline, Spill;
     peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane;
 }

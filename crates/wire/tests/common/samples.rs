@@ -4,7 +4,7 @@ use ramlace_base::{
     Epoch, Generation, InodeId, LaneId, Name, Sequence, ServerId, SessionId, Slot, Timestamp, limits,
 };
 use ramlace_wire::session::*;
-use ramlace_wire::{check::*, chunk::*, cluster::*, inline::*, namespace::*, peer::*, *};
+use ramlace_wire::{check::*, chunk::*, cluster::*, inline::*, namespace::*, peer::*, xattrs::*, *};
 
 /// Where values come from: words that run out and are zero afterwards.
 pub struct Source<'words> {
@@ -129,6 +129,26 @@ impl Sample for FileKind {
     }
 }
 
+impl Sample for TimeReason {
+    fn sample(source: &mut Source) -> TimeReason {
+        [TimeReason::Chosen, TimeReason::Now, TimeReason::Wrote][(source.word() % 3) as usize]
+    }
+}
+
+impl Sample for XattrMode {
+    fn sample(source: &mut Source) -> XattrMode {
+        [XattrMode::Any, XattrMode::Create, XattrMode::Replace][(source.word() % 3) as usize]
+    }
+}
+
+impl Sample for XattrName {
+    fn sample(source: &mut Source) -> XattrName {
+        let class: &[u8] = [&b"user."[..], b"trusted.", b"security."][(source.word() % 3) as usize];
+        let name: Vec<u8> = Sample::sample(source);
+        XattrName::new([class, &name].concat()).unwrap_or_else(|_| XattrName::new("user.n").unwrap())
+    }
+}
+
 impl Sample for SessionKind {
     fn sample(source: &mut Source) -> SessionKind {
         [SessionKind::User, SessionKind::Host, SessionKind::Peer][(source.word() % 3) as usize]
@@ -214,7 +234,7 @@ fields! {
     Credentials { uid, gid, groups }
     Owner { uid, gid }
     Attributes {
-        inode, kind, mode, uid, gid, links, size, device, generation, accessed, modified, changed, created
+        inode, kind, mode, uid, gid, links, size, device, generation, accessed, modified, changed, created, xattrs
     }
     Layout { stripe_unit, width, base_slot, stride, copies, created }
     LayoutHints { stripe_unit, width, copies }
@@ -275,7 +295,7 @@ fields! {
     InodeInfo { attributes, layout, hints, named, partitions, inline }
     GetPartitions { inode, slots }
     PartitionsInfo { attributes, slots }
-    SetAttributes { inode, mode, uid, gid, accessed, modified }
+    SetAttributes { inode, mode, uid, gid, accessed, modified, times }
     Truncate { inode, size }
     LayoutWish { hints, stripe_unit_min, silent }
     Create { parent, name, mode, exclusive, read, write, layout, wish, named }
@@ -299,6 +319,11 @@ fields! {
     Rename { parent, name, new_parent, new_slot, new_name, mode }
     Link { parent, name, inode }
     MakeNode { parent, name, kind, mode, device }
+    CreateUnnamed { parent, mode, read, write, layout, wish }
+    SetXattr { inode, name, value, mode }
+    GetXattr { inode, name }
+    ListXattrs { inode }
+    RemoveXattr { inode, name }
 
     ReadInline { inode, offset, length }
     InlineRead { size, bytes }

@@ -1,0 +1,53 @@
+//! Extended attributes, as the kernel asks for them.
+//!
+//! Before a write the kernel asks for `security.capability`, once after each time that it has heard of the
+//! attributes. Attributes tell whether there are extended ones, so that a file that is written here and has
+//! none is answered without asking its home.
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_fuse::Reply;
+use ramlace_wire::xattrs::{XattrMode, XattrName};
+
+use crate::filesystem::PoolFileSystem;
+
+impl PoolFileSystem {
+    pub(crate) fn set_xattr(&self, inode: InodeId, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+        let name = XattrName::new(name)?;
+        let mode = match flags as i32 {
+            0 => XattrMode::Any,
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => return Err(Error::new(ErrorKind::Invalid, "flags of setxattr that nobody knows")),
+        };
+        self.handles.expect_xattrs(inode);
+        self.raw().set_xattr(inode, &name, value, mode)
+    }
+
+    pub(crate) fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+        let name = XattrName::new(name)?;
+        if name.as_bytes() == XattrName::CAPABILITY && self.handles.has_no_xattrs(inode) {
+            return Err(Error::new(ErrorKind::NoData, "it has no extended attributes"));
+        }
+        self.raw().get_xattr(inode, &name)
+    }
+
+    /// The names, each ended by a NUL.
+    pub(crate) fn list_xattrs(&self, inode: InodeId) -> Result<Vec<u8>> {
+        let names = self.raw().list_xattrs(inode)?;
+        Ok(names.iter().flat_map(|name| [name.as_bytes(), b"\0"].concat()).collect())
+    }
+
+    pub(crate) fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
+        self.raw().remove_xattr(inode, &XattrName::new(name)?)
+    }
+}
+
+/// Answers with the bytes, or with their number when there is no room to ask for more.
+pub(crate) fn answer_sized(reply: Reply, bytes: Result<Vec<u8>>, size: u32) {
+    match bytes {
+        Err(error) => reply.error(error.errno()),
+        Ok(bytes) if size == 0 => reply.xattr_size(bytes.len() as u32),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(ErrorKind::OutOfRange.errno()),
+        Ok(bytes) => reply.data(&bytes),
+    };
+}

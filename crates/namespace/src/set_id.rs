@@ -1,0 +1,63 @@
+//! Set-user-id and set-group-id bits, and capabilities: who loses them, and when, as Linux has it.
+
+use ramlace_base::InodeId;
+use ramlace_wire::{Credentials, FileKind};
+
+use crate::inode::{Inode, SET_GID, SET_UID};
+use crate::state::{Caller, SlotState};
+
+/// Execution by the group: without it a set-group-id bit once meant mandatory locks.
+const GROUP_RUNS: u16 = 0o010;
+
+impl Inode {
+    /// Somebody has changed the content. A program that others change runs no longer as its owner.
+    pub(crate) fn content_changed_by(&mut self, who: &Credentials) {
+        if self.kind() == FileKind::File {
+            self.remove_capability();
+            if who.uid != 0 {
+                self.drop_set_id(who);
+            }
+        }
+    }
+
+    /// The owner or the group is about to change, perhaps to what it was. Directories keep their bits; the
+    /// super-user takes them as everybody does.
+    pub(crate) fn owner_changes_by(&mut self, who: &Credentials) {
+        if self.kind() != FileKind::Directory {
+            self.remove_capability();
+            self.drop_set_id(who);
+        }
+    }
+
+    fn drop_set_id(&mut self, who: &Credentials) {
+        self.mode &= !SET_UID;
+        if self.mode & GROUP_RUNS != 0 || !may_keep_group(who, self.gid) {
+            self.mode &= !SET_GID;
+        }
+    }
+}
+
+impl SlotState {
+    /// The same for a file that is known to be here.
+    pub(crate) fn content_changed(&mut self, caller: Caller, inode: InodeId) {
+        if let Some(inode) = self.inodes.get_mut(&inode) {
+            inode.content_changed_by(caller.who);
+        }
+    }
+}
+
+/// The mode of what is made in a directory: who is not in the group that the directory hands down makes no
+/// program that runs as that group.
+pub(crate) fn made_mode(above: &Inode, who: &Credentials, mode: u16) -> u16 {
+    let runs_as_group = mode & SET_GID != 0 && mode & GROUP_RUNS != 0;
+    if runs_as_group && above.mode & SET_GID != 0 && !may_keep_group(who, above.gid) {
+        mode & !SET_GID
+    } else {
+        mode
+    }
+}
+
+/// Whether the user may give a set-group-id bit to what belongs to this group.
+pub(crate) fn may_keep_group(who: &Credentials, gid: u32) -> bool {
+    who.uid == 0 || who.in_group(gid)
+}

@@ -1,0 +1,161 @@
+//! Extended attributes: who may see and set them, and how much an inode holds.
+
+use std::collections::BTreeMap;
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result, limits};
+use ramlace_wire::xattrs::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrClass, XattrMode, XattrName};
+use ramlace_wire::{Credentials, FileKind};
+use serde::{Deserialize, Serialize};
+
+use crate::command::Reply;
+use crate::inode::{Body, Inode, STICKY, right};
+use crate::state::{Caller, SlotState, Step};
+
+/// The extended attributes of an inode that has some.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Xattrs(BTreeMap<XattrName, Box<[u8]>>);
+
+impl Xattrs {
+    /// Whether a name and a value more, in the place of what the name had, stay within the limits.
+    fn check_room(&self, name: &XattrName, value: &[u8], inode: InodeId) -> Result<()> {
+        let others = || self.0.iter().filter(|(other, _)| *other != name);
+        let bytes = |name: &XattrName, value: &[u8]| name.as_bytes().len() + value.len();
+        let all = bytes(name, value) + others().map(|(name, value)| bytes(name, value)).sum::<usize>();
+        // A list ends each name with a NUL.
+        let listed = |name: &XattrName| name.as_bytes().len() + 1;
+        let list = listed(name) + others().map(|(name, _)| listed(name)).sum::<usize>();
+        if all > limits::XATTRS_PER_INODE_BYTES_MAX || list > limits::XATTR_LIST_BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!(
+                    "inode {inode} would have {all} bytes of extended attributes, {list} of them names; at most {} \
+                     and {} are possible",
+                    limits::XATTRS_PER_INODE_BYTES_MAX,
+                    limits::XATTR_LIST_BYTES_MAX
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Inode {
+    fn xattr(&self, name: &XattrName) -> Option<&[u8]> {
+        self.xattrs.as_ref()?.0.get(name).map(|value| &**value)
+    }
+
+    /// Takes an attribute away, if it is there.
+    fn remove_xattr(&mut self, name: &XattrName) {
+        let Some(xattrs) = &mut self.xattrs else { return };
+        xattrs.0.remove(name);
+        if xattrs.0.is_empty() {
+            self.xattrs = None;
+        }
+    }
+
+    /// A program that was changed, or changed hands, keeps no capabilities.
+    pub(crate) fn remove_capability(&mut self) {
+        if self.xattrs.is_some() {
+            let name = XattrName::new(XattrName::CAPABILITY).expect("Linux's own name");
+            self.remove_xattr(&name);
+        }
+    }
+
+    /// Linux's rules: `trusted.` is nobody's but the super-user's, `security.` is his to set, and
+    /// `user.` goes by the mode, on files and directories alone; in a sticky directory's own by its owner.
+    fn check_xattr(&self, who: &Credentials, name: &XattrName, change: bool, inode: InodeId) -> Result<()> {
+        let refused = |why: &str| {
+            let kind = if change { ErrorKind::NotPermitted } else { ErrorKind::NoData };
+            Err(Error::new(kind, format!("{why}: '{name}' of inode {inode} is not for user {}", who.uid)))
+        };
+        match name.class() {
+            XattrClass::Trusted if who.uid != 0 => refused("only the super-user has trusted attributes"),
+            XattrClass::Security if change && who.uid != 0 => {
+                refused("only the super-user sets security attributes")
+            }
+            XattrClass::Trusted | XattrClass::Security => Ok(()),
+            XattrClass::User if !matches!(self.kind(), FileKind::File | FileKind::Directory) => {
+                refused("only files and directories have user attributes")
+            }
+            XattrClass::User if change && self.is_others_sticky_directory(who) => {
+                refused("the attributes of a sticky directory are its owner's")
+            }
+            XattrClass::User => {
+                self.check_allows(who, if change { right::WRITE } else { right::READ }, inode)
+            }
+        }
+    }
+
+    fn is_others_sticky_directory(&self, who: &Credentials) -> bool {
+        let sticky = self.kind() == FileKind::Directory && self.mode & STICKY != 0;
+        sticky && who.uid != 0 && who.uid != self.uid
+    }
+}
+
+impl SlotState {
+    pub(crate) fn set_xattr(&mut self, caller: Caller, request: &SetXattr) -> Step {
+        let (id, name) = (request.inode, &request.name);
+        let inode = self.inode_with_xattrs(id)?;
+        if request.value.len() > limits::XATTR_VALUE_BYTES_MAX {
+            let text = format!(
+                "'{name}' shall have {} bytes; at most {} are possible",
+                request.value.len(),
+                limits::XATTR_VALUE_BYTES_MAX
+            );
+            return Err(Error::new(ErrorKind::ValueTooBig, text));
+        }
+        inode.check_xattr(caller.who, name, true, id)?;
+        match (request.mode, inode.xattr(name)) {
+            (XattrMode::Create, Some(_)) => {
+                return Err(Error::new(ErrorKind::Exists, format!("inode {id} has '{name}' already")));
+            }
+            (XattrMode::Replace, None) => return Err(missing(name, id)),
+            _ => {}
+        }
+        match &inode.xattrs {
+            Some(xattrs) => xattrs.check_room(name, &request.value, id)?,
+            None => Xattrs::default().check_room(name, &request.value, id)?,
+        }
+        let inode = self.inode_mut(id)?;
+        let xattrs = inode.xattrs.get_or_insert_default();
+        xattrs.0.insert(name.clone(), request.value.clone().into_boxed_slice());
+        inode.changed = caller.now;
+        Ok(Some(Reply::Done))
+    }
+
+    pub(crate) fn remove_xattr(&mut self, caller: Caller, request: &RemoveXattr) -> Step {
+        let (id, name) = (request.inode, &request.name);
+        let inode = self.inode_with_xattrs(id)?;
+        inode.check_xattr(caller.who, name, true, id)?;
+        inode.xattr(name).ok_or_else(|| missing(name, id))?;
+        let inode = self.inode_mut(id)?;
+        inode.remove_xattr(name);
+        inode.changed = caller.now;
+        Ok(Some(Reply::Done))
+    }
+
+    pub(crate) fn get_xattr(&self, who: &Credentials, request: &GetXattr) -> Result<Vec<u8>> {
+        let inode = self.inode(request.inode)?;
+        inode.check_xattr(who, &request.name, false, request.inode)?;
+        let value = inode.xattr(&request.name).ok_or_else(|| missing(&request.name, request.inode))?;
+        Ok(value.to_vec())
+    }
+
+    pub(crate) fn list_xattrs(&self, who: &Credentials, request: ListXattrs) -> Result<Vec<XattrName>> {
+        let Some(xattrs) = &self.inode(request.inode)?.xattrs else { return Ok(Vec::new()) };
+        let shown = |name: &&XattrName| name.class() != XattrClass::Trusted || who.uid == 0;
+        Ok(xattrs.0.keys().filter(shown).cloned().collect())
+    }
+
+    fn inode_with_xattrs(&self, id: InodeId) -> Result<&Inode> {
+        let inode = self.inode(id)?;
+        if let Body::Directory(directory) = &inode.body {
+            directory.check_settled(id)?;
+        }
+        Ok(inode)
+    }
+}
+
+fn missing(name: &XattrName, inode: InodeId) -> Error {
+    Error::new(ErrorKind::NoData, format!("inode {inode} has no attribute '{name}'"))
+}
