@@ -260,6 +260,18 @@ def test_a_file_that_another_has_open_is_not_open_to_all(common: Path) -> None:
     assert (common / "file").read_bytes() == b"more than before"
 
 
+def test_an_open_for_reading_that_cuts_needs_the_right_to_write(common: Path) -> None:
+    ALICE.does(common, _write("file"))
+
+    def cut() -> int:
+        file = os.open("file", os.O_RDONLY | os.O_TRUNC)
+        return os.fstat(file).st_size
+
+    BOB.fails(errno.EACCES, common, cut)
+    assert (common / "file").read_bytes() == b"mine"
+    assert ALICE.does(common, cut) == 0
+
+
 def test_a_writer_who_is_not_the_owner_takes_the_set_id_bits_away(common: Path) -> None:
     CAROL.does(common, _write("file"))
     CAROL.does(common, lambda: os.chown("file", -1, 3000))

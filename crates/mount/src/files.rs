@@ -46,8 +46,11 @@ impl PoolFileSystem {
     fn adopt(&self, file: File, opened: &Opened, flags: u32) -> Result<(u64, OpenFlags)> {
         let attributes = &opened.info.attributes;
         let cut = flags & libc::O_TRUNC as u32 != 0 && attributes.size > 0;
-        if cut {
+        if cut && rights_of(flags).write {
             file.truncate(0)?;
+        } else if cut {
+            // Opened for reading and cut all the same: by the mode, which the kernel has asked as well.
+            self.raw().truncate(attributes.inode, 0)?;
         }
         let version = Version::of(attributes);
         let keep = self.versions.are_of(attributes.inode, version) && !cut;

@@ -109,6 +109,8 @@ kinds! {
     MakeNode = 0x0314,
     /// What a server's partitions of a spread directory add to its attributes.
     GetPartitions = 0x031a,
+    /// Attributes of several inodes of one server.
+    GetAttributesMany = 0x0322,
     /// For `check`: some entries of a server.
     CheckEntries = 0x0323,
 

@@ -246,6 +246,8 @@ fields! {
     Lookup { parent, name }
     Found { inode, kind, attributes }
     GetAttributes { inode }
+    GetAttributesMany { inodes }
+    ManyAttributes { attributes }
     InodeInfo { attributes, layout, hints, named, partitions }
     GetPartitions { inode, slots }
     PartitionsInfo { attributes, slots }
