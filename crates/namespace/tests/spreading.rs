@@ -196,14 +196,7 @@ fn name(at: usize) -> Name {
 }
 
 fn mode(mode: u16) -> wire::SetAttributes {
-    wire::SetAttributes {
-        inode: ROOT,
-        mode: Some(mode),
-        uid: None,
-        gid: None,
-        accessed: None,
-        modified: None,
-    }
+    wire::SetAttributes { mode: Some(mode), ..wire::SetAttributes::nothing(ROOT) }
 }
 
 fn slots() -> impl Iterator<Item = Slot> {

@@ -181,7 +181,8 @@ impl Server {
             let query = Query::GetAttributes(names::GetAttributes { inode });
             let is_here = self.admit_slot(header.epoch, inode.slot()).await.is_ok();
             attributes.push(match is_here.then(|| self.query(who, inode.slot(), &query)) {
-                Some(Ok(Answer::Info(info))) => Some(info.attributes),
+                // Of a spread directory this is not all.
+                Some(Ok(Answer::Info(info))) if info.partitions.is_empty() => Some(info.attributes),
                 _ => None,
             });
         }

@@ -117,8 +117,6 @@ kinds! {
     RemoveXattr = 0x0318,
     /// Create a file without a name, and open it.
     CreateUnnamed = 0x0319,
-    /// Attributes of several inodes of one server.
-    GetAttributesMany = 0x0322,
     /// What a server's partitions of a spread directory add to its attributes.
     GetPartitions = 0x031a,
     /// Bytes of a file that live with its inode.
@@ -127,6 +125,8 @@ kinds! {
     WriteInline = 0x031f,
     /// Give them to the file's lanes.
     Spill = 0x0320,
+    /// Attributes of several inodes of one server.
+    GetAttributesMany = 0x0322,
     /// For `check`: some entries of a server.
     CheckEntries = 0x0323,
 

@@ -18,6 +18,9 @@ const STAYING: usize = 1_000;
 /// Entries that each client makes. Together they are more than a directory has that is whole.
 const EACH: usize = 5_000;
 
+/// Kills in each storm. Many more in a row, and keepers would take their time to start servers again.
+const KILLS: usize = 6;
+
 /// A client with a deadline that no restart of a server outlasts.
 fn patient(pool: &TestPool) -> Pool {
     Pool::connect(&ConnectOptions { deadline_millis: 60_000, ..pool.options(true) }).unwrap()
@@ -56,13 +59,13 @@ fn list(client: &Pool, path: &str) -> Result<BTreeMap<Name, usize>> {
     Ok(found)
 }
 
-/// Kills one server after the other until the work is done; their keepers start them again.
+/// Kills one server after the other while the work goes on; their keepers start them again.
 fn while_servers_are_killed(pool: &TestPool, work: impl FnOnce()) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let killer = scope.spawn(|| {
             let client = patient(pool);
-            for kill in (0..SERVERS).cycle() {
+            for kill in (0..SERVERS).cycle().take(KILLS) {
                 std::thread::sleep(Duration::from_millis(500));
                 if done.load(Ordering::SeqCst) {
                     return;

@@ -224,7 +224,7 @@ impl Pool {
             _ => RenameMode::Replace,
         };
         let kind = FileKind::ALL[usize::from(extra) % FileKind::ALL.len()];
-        let wish = match what % 28 {
+        let wish = match what % 31 {
             0..=2 => {
                 Wish::Create { parent, name, exclusive: extra.is_multiple_of(2), base: u16::from(extra) }
             }
@@ -238,12 +238,12 @@ impl Pool {
             9 | 10 => Wish::RemoveDirectory { parent, name },
             11 => Wish::Open { node },
             12 => Wish::Close { node },
-            13 | 25 | 26 if self.is_inline(node) => {
+            13 | 28 | 29 if self.is_inline(node) => {
                 let offset = (!other.is_multiple_of(3)).then_some(u64::from(extra) * 20);
                 Wish::Write { node, offset, bytes: vec![name_byte | 1; usize::from(other) * 6 + 1] }
             }
-            13 | 25 | 26 => Wish::Extend { node, size },
-            27 => Wish::Spill { node },
+            13 | 28 | 29 => Wish::Extend { node, size },
+            30 => Wish::Spill { node },
             14 => Wish::Truncate { node, size },
             15..=20 => Wish::Rename { parent, name, new_parent, new_name, mode },
             21 | 22 => self.wish_link(nodes[usize::from(other) % nodes.len()], parent, name),

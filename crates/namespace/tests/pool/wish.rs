@@ -145,7 +145,8 @@ impl Wish {
                 mode: 0o600,
                 read: true,
                 write: true,
-                layout: layout(0, slots),
+                layout: Some(layout(0, slots)),
+                wish: wire::LayoutWish::default(),
             }),
             Wish::SetXattr { value, .. } => Op::SetXattr(SetXattr {
                 inode,
