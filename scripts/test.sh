@@ -17,6 +17,7 @@ if [[ -n "${RAMLACE_TEST_LONG:-}" ]]; then
     export PROPTEST_CASES=400
     export RAMLACE_FUZZ_ITERATIONS=${RAMLACE_FUZZ_ITERATIONS:-300000}
     export RAMLACE_STORM_CASES=${RAMLACE_STORM_CASES:-400}
+    export RAMLACE_STORM_SECONDS=${RAMLACE_STORM_SECONDS:-120}
     ignored=(--include-ignored)
 else
     pytest_options+=(-m "not long")

@@ -233,10 +233,15 @@ class Pool:
         assert bool(findings) == bool(done.returncode)
         return [finding for finding in findings if not finding["lost_with_server"]]
 
+    def _answers(self) -> bool:
+        """Whether every server answers."""
+        return self.run("status", "--json", check=False).returncode == 0
+
     def close(self) -> None:
-        """Take the pool down, and check that neither processes nor files are left."""
+        """Take the pool down; check that all was in order, and that neither processes nor files are left."""
         for process in self.processes():
             process.send(signal.SIGCONT)
+        findings = self.check() if self.directory.exists() and self._answers() else []
         said = ""
         if self.directory.exists():
             logs = {path.name: path.read_text() for path in self.directory.glob("*.log")}
@@ -250,6 +255,7 @@ class Pool:
             process.send(signal.SIGKILL)
         assert not left, f"`ramlace down` left {left}: {said}"
         assert not self.directory.exists(), f"`ramlace down` left {self.directory}: {said}"
+        assert not findings, f"`ramlace check` found {findings}"
 
 
 def _pids() -> Iterator[int]:

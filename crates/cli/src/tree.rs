@@ -114,9 +114,15 @@ impl Level {
     }
 
     /// The next entry; an error once, and nothing after it.
-    fn next(&mut self, pool: &Pool) -> Result<Option<DirectoryEntry>> {
+    fn next(&mut self, pool: &Pool, in_full: bool) -> Result<Option<DirectoryEntry>> {
         while self.page.is_empty() && !self.end {
-            match pool.raw().read_directory(self.inode, self.after, limits::READDIR_ENTRIES_MAX) {
+            let (raw, most) = (pool.raw(), limits::READDIR_ENTRIES_MAX);
+            let page = if in_full {
+                raw.read_directory_plus(self.inode, self.after, most)
+            } else {
+                raw.read_directory(self.inode, self.after, most)
+            };
+            match page {
                 Ok(page) => {
                     self.end = page.end;
                     self.after = page.entries.last().map_or(self.after, |last| last.cookie);
@@ -152,7 +158,7 @@ impl Walk<'_> {
         }
         while let Some(level) = levels.last_mut() {
             path.truncate(level.path_length);
-            match level.next(&self.root.pool) {
+            match level.next(&self.root.pool, self.in_full) {
                 Ok(Some(entry)) => levels.extend(self.meet(&entry, levels.len(), &mut path, visitor)?),
                 Ok(None) => {
                     let level = levels.pop().expect("it was there a moment ago");

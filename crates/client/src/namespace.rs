@@ -197,7 +197,13 @@ impl Pool {
         if kind != FileKind::Directory {
             return Err(Error::new(ErrorKind::NotDirectory, format!("{} is no directory", ShownPath(path))));
         }
-        Ok(ReadDir { pool: self.clone(), inode, page: VecDeque::new(), after: 0, end: false })
+        Ok(ReadDir { pool: self.clone(), inode, plus: false, page: VecDeque::new(), after: 0, end: false })
+    }
+
+    /// The same, with the attributes of entries that live on other servers too, as far as they can be
+    /// had: a request for each of these servers and page, and not one for each entry.
+    pub fn read_dir_plus(&self, path: impl AsRef<[u8]>) -> Result<ReadDir> {
+        Ok(ReadDir { plus: true, ..self.read_dir(path)? })
     }
 
     /// Changes attributes; a link at the end of the path is followed.
@@ -310,6 +316,8 @@ fn forgive_missing(result: Result<()>) -> Result<()> {
 pub struct ReadDir {
     pool: Pool,
     inode: InodeId,
+    /// With the attributes of all entries.
+    plus: bool,
     page: VecDeque<DirectoryEntry>,
     after: u64,
     end: bool,
@@ -317,7 +325,12 @@ pub struct ReadDir {
 
 impl ReadDir {
     fn fetch(&mut self) -> Result<()> {
-        let page = self.pool.raw().read_directory(self.inode, self.after, limits::READDIR_ENTRIES_MAX)?;
+        let (raw, most) = (self.pool.raw(), limits::READDIR_ENTRIES_MAX);
+        let page = if self.plus {
+            raw.read_directory_plus(self.inode, self.after, most)?
+        } else {
+            raw.read_directory(self.inode, self.after, most)?
+        };
         self.end = page.end;
         if let Some(last) = page.entries.last() {
             if last.cookie <= self.after {

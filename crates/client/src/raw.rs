@@ -1,10 +1,12 @@
 //! Operations by inode: one method for each message of the namespace family.
 
-use ramlace_base::{InodeId, Name, Result};
+use std::collections::BTreeMap;
+
+use ramlace_base::{InodeId, Name, Result, ServerId};
 use ramlace_wire::namespace::{
-    Create, DirectoryPage, Found, GetAttributes, InodeInfo, LayoutWish, Link, Lookup, MakeDirectory,
-    MakeNode, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename, RenameMode, SetAttributes, SetLayout,
-    Symlink, Truncate, Unlink,
+    Create, DirectoryEntry, DirectoryPage, Found, GetAttributes, GetAttributesMany, InodeInfo, LayoutWish,
+    Link, Lookup, MakeDirectory, MakeNode, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename,
+    RenameMode, SetAttributes, SetLayout, Symlink, Truncate, Unlink,
 };
 use ramlace_wire::{Attributes, LayoutHints};
 
@@ -134,6 +136,32 @@ impl Raw<'_> {
     pub fn read_directory(self, inode: InodeId, after: u64, entries_max: u32) -> Result<DirectoryPage> {
         let session = self.pool.session()?;
         session.ask(inode.slot(), &ReadDirectory { inode, after, entries_max }, session.deadline())
+    }
+
+    /// The same, each with its attributes as far as they can be had: those that live elsewhere are
+    /// asked for together, in one more request for each server. What is gone by now, and what is with
+    /// a server that does not answer, comes without.
+    pub fn read_directory_plus(self, inode: InodeId, after: u64, entries_max: u32) -> Result<DirectoryPage> {
+        let mut page = self.read_directory(inode, after, entries_max)?;
+        let session = self.pool.session()?;
+        let map = session.map()?;
+        let mut missing: BTreeMap<ServerId, Vec<&mut DirectoryEntry>> = BTreeMap::new();
+        for entry in page.entries.iter_mut().filter(|entry| entry.attributes.is_none()) {
+            session.push_times(entry.inode)?;
+            if let Some(server) = map.primary(entry.inode.slot()) {
+                missing.entry(server).or_default().push(entry);
+            }
+        }
+        for (server, entries) in missing {
+            let inodes = entries.iter().map(|entry| entry.inode).collect();
+            let request = GetAttributesMany { inodes };
+            // Whoever needs one that did not come asks for it alone, and hears why.
+            let Ok(reply) = session.ask_server(server, &request, session.deadline()) else { continue };
+            for (entry, attributes) in entries.into_iter().zip(reply.attributes) {
+                entry.attributes = attributes.filter(|attributes| attributes.inode == entry.inode);
+            }
+        }
+        Ok(page)
     }
 
     /// Sets what files made in a directory inherit.

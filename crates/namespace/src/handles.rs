@@ -164,5 +164,5 @@ pub(crate) fn no_bytes(kind: FileKind, inode: InodeId) -> Error {
 /// and whole huge pages afterwards.
 fn has_tail(layout: &Layout, lane: u16, size: u64) -> bool {
     let length = ramlace_layout::lane_length(layout, lane, size);
-    length > limits::EXACT_PAGES_BYTES_MAX && !length.is_multiple_of(limits::HUGE_PAGE_BYTES)
+    length >= limits::EXACT_PAGES_BYTES_MAX && !length.is_multiple_of(limits::HUGE_PAGE_BYTES)
 }

@@ -8,6 +8,7 @@ use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
 use ramlace_transport::nonblocking::{Connection, Incoming};
 use ramlace_wire::chunk::{AllocateLane, GrantLane, PunchChunk, ReadChunk, WriteChunk};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
+use ramlace_wire::namespace::GetAttributesMany;
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
 use ramlace_wire::{Credentials, Header, Kind, decode_body, encode_body};
 use tokio::time::timeout;
@@ -157,6 +158,11 @@ async fn serve_small(
         Kind::AllocateLane => {
             let request: AllocateLane = decode_body(kind, body)?;
             server.allocate_lane(header, request).await.map(|()| encode_body(&()))
+        }
+        Kind::GetAttributesMany => {
+            let request: GetAttributesMany = decode_body(kind, body)?;
+            let asked = server.attributes_of_many(header, &identity.who, &request).await;
+            asked.map(|reply| encode_body(&reply))
         }
         _ if let Some(page) = server.serve_check(&identity.who, kind, body) => page,
         _ => {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, Result, Sequence, SessionId, Slot};
+use ramlace_base::{Error, ErrorKind, Result, Sequence, SessionId, Slot, limits};
 use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query};
 use ramlace_wire::inline::{self, InlineRead};
 use ramlace_wire::namespace as names;
@@ -121,6 +121,31 @@ impl Request {
 }
 
 impl Server {
+    /// Attributes of those inodes that live here; a server that does not hold one, or for which
+    /// it is gone, says so of that one alone.
+    pub async fn attributes_of_many(
+        self: &Rc<Self>,
+        header: &Header,
+        who: &ramlace_wire::Credentials,
+        request: &names::GetAttributesMany,
+    ) -> Outcome<names::ManyAttributes> {
+        if request.inodes.len() > limits::READDIR_ENTRIES_MAX as usize {
+            let most = limits::READDIR_ENTRIES_MAX;
+            let text = format!("attributes of {} inodes are too many; at most {most}", request.inodes.len());
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
+        let mut attributes = Vec::with_capacity(request.inodes.len());
+        for inode in request.inodes.iter().copied() {
+            let query = Query::GetAttributes(names::GetAttributes { inode });
+            let is_here = self.admit_slot(header.epoch, inode.slot()).await.is_ok();
+            attributes.push(match is_here.then(|| self.query(who, inode.slot(), &query)) {
+                Some(Ok(Answer::Info(info))) => Some(info.attributes),
+                _ => None,
+            });
+        }
+        Ok(names::ManyAttributes { attributes })
+    }
+
     /// Does what a request asks of a slot; the answer's body comes back.
     pub async fn serve_slot(
         self: &Rc<Self>,

@@ -16,6 +16,9 @@ use crate::sys::{self, PAGE_BYTES};
 use crate::window::{Mapping, Window};
 use crate::{StoreRoot, meta};
 
+/// How often a cut is repeated that has left pages beyond the lane's end; a later trim tries again.
+const CUT_TRIES_MAX: usize = 3;
+
 /// The memory of one server, used by one thread.
 ///
 /// After an error that is not `NoSpace`, `NotFound`, `Exists` or `Invalid` the machine is failing:
@@ -272,11 +275,28 @@ impl Store {
     pub fn cut(&mut self, id: LaneId, length: u64) -> Result<()> {
         checked_range(id, 0, length)?;
         let file = self.file(id)?;
-        let cut = sys::tell(rustix::fs::ftruncate(&file, length), format_args!("cutting lane {id}"));
+        let mut cut = sys::tell(rustix::fs::ftruncate(&file, length), format_args!("cutting lane {id}"));
         self.forget_pages(id, ByteRange { start: length.next_multiple_of(PAGE_BYTES), end: u64::MAX });
         self.settle(id, &file, 0)?;
-        self.lane_mut(id)?.tail = cut.is_err();
+        for _ in 0..CUT_TRIES_MAX {
+            if cut.is_err() || !self.has_tail(id)? {
+                break;
+            }
+            std::thread::yield_now();
+            cut = sys::tell(rustix::fs::ftruncate(&file, length), format_args!("cutting lane {id}"));
+            self.settle(id, &file, 0)?;
+        }
+        let tail = cut.is_err() || self.has_tail(id)?;
+        self.lane_mut(id)?.tail = tail;
+        self.tails |= tail;
         cut
+    }
+
+    /// Whether the lane has pages beyond its end. The kernel keeps a huge page whole, and zeroes its
+    /// end, while somebody else holds it for a moment: then it cannot be split.
+    fn has_tail(&self, id: LaneId) -> Result<bool> {
+        let lane = self.lane(id)?;
+        Ok(lane.allocated > lane.length.next_multiple_of(PAGE_BYTES))
     }
 
     /// Gives back what was taken ahead beyond the lane's end: for the last close. Errors: `NotFound`.

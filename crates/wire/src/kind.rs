@@ -113,6 +113,8 @@ kinds! {
     WriteInline = 0x031f,
     /// Give them to the file's lanes.
     Spill = 0x0320,
+    /// Attributes of several inodes of one server.
+    GetAttributesMany = 0x0322,
     /// For `check`: some entries of a server.
     CheckEntries = 0x0323,
 

@@ -38,6 +38,25 @@ pub struct GetAttributes {
     pub inode: InodeId,
 }
 
+/// Asks a server for the attributes of inodes that live with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetAttributesMany {
+    /// At most [`ramlace_base::limits::READDIR_ENTRIES_MAX`].
+    pub inodes: Vec<InodeId>,
+}
+
+/// Attributes in the order of the question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManyAttributes {
+    /// `None`: it is gone, or not with this server.
+    pub attributes: Vec<Option<Attributes>>,
+}
+
+impl Request for GetAttributesMany {
+    const KIND: Kind = Kind::GetAttributesMany;
+    type Reply = ManyAttributes;
+}
+
 /// Attributes, layout and named bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InodeInfo {

@@ -42,16 +42,29 @@ impl Content {
     #[must_use]
     pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let end = self.size.min(offset.saturating_add(length as u64));
-        let byte =
-            |at: u64| self.pages.get(&(at / PAGE_BYTES)).map_or(0, |page| page[(at % PAGE_BYTES) as usize]);
-        (offset..end).map(byte).collect()
+        let mut bytes = Vec::with_capacity(end.saturating_sub(offset) as usize);
+        let mut at = offset;
+        while at < end {
+            let (number, from) = (at / PAGE_BYTES, (at % PAGE_BYTES) as usize);
+            let upto = (from as u64 + (end - at)).min(PAGE_BYTES) as usize;
+            match self.pages.get(&number) {
+                Some(page) => bytes.extend_from_slice(&page[from..upto]),
+                None => bytes.resize(bytes.len() + upto - from, 0),
+            }
+            at += (upto - from) as u64;
+        }
+        bytes
     }
 
     /// Puts bytes in their place; the content ends behind them at the least.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
-        for (at, byte) in (offset..).zip(bytes) {
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let from = (at % PAGE_BYTES) as usize;
+            let (part, behind) = rest.split_at(rest.len().min(PAGE_BYTES as usize - from));
             let page = self.pages.entry(at / PAGE_BYTES).or_insert_with(|| vec![0; PAGE_BYTES as usize]);
-            page[(at % PAGE_BYTES) as usize] = *byte;
+            page[from..from + part.len()].copy_from_slice(part);
+            (at, rest) = (at + part.len() as u64, behind);
         }
         if !bytes.is_empty() {
             self.size = self.size.max(offset + bytes.len() as u64);

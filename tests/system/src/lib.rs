@@ -105,6 +105,9 @@ impl TestPool {
 
 impl Drop for TestPool {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.assert_in_order();
+        }
         let down = self.run(&["down"]);
         if !down.status.success() && !std::thread::panicking() {
             panic!("'down' failed: {}", String::from_utf8_lossy(&down.stderr));

@@ -104,7 +104,7 @@ fn list(path: &OsString, in_full: bool, pools: &mut Pools) -> Result<Vec<Entry>>
         }
     }
     let mut entries = Vec::new();
-    for entry in pool.read_dir(path)? {
+    for entry in if in_full { pool.read_dir_plus(path)? } else { pool.read_dir(path)? } {
         let entry = entry?;
         let name = entry.name.as_bytes().to_vec();
         let full = join(path, &name);

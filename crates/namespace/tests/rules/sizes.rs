@@ -199,4 +199,9 @@ fn small_files_have_no_tails() {
     story.extend(file, 1, 1 << 20).unwrap();
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent, []);
+    // The store takes whole huge pages from this very length on.
+    story.ask(Op::Open(wire::Open { inode: file, read: true, write: true })).unwrap();
+    story.extend(file, 1, 2 * limits::EXACT_PAGES_BYTES_MAX - 1).unwrap();
+    story.ask(close(file)).unwrap();
+    assert_eq!(story.sent.len(), 1);
 }

@@ -88,7 +88,7 @@ messages! {
     cluster: GetMap, JoinPool, ForgetServer;
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, AllocateLane;
-    namespace: Lookup, GetAttributes, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
+    namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,
         Rename, Link, MakeNode;
     inline: ReadInline, WriteInline, Spill;

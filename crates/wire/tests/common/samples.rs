@@ -266,6 +266,8 @@ fields! {
     Lookup { parent, name }
     Found { inode, kind, attributes }
     GetAttributes { inode }
+    GetAttributesMany { inodes }
+    ManyAttributes { attributes }
     InodeInfo { attributes, layout, hints, named, inline }
     SetAttributes { inode, mode, uid, gid, accessed, modified }
     Truncate { inode, size }
