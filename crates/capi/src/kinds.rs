@@ -61,14 +61,16 @@ pub enum ramlace_error_kind {
     RAMLACE_ERROR_TOO_LARGE = 26,
     /// EBADF: The handle was not opened for this.
     RAMLACE_ERROR_BAD_HANDLE = 27,
-    /// ENODATA: The inode has no such extended attribute.
-    RAMLACE_ERROR_NO_DATA = 29,
-    /// ERANGE: A name is too long, or the memory for a value too small.
-    RAMLACE_ERROR_OUT_OF_RANGE = 30,
-    /// E2BIG: The value of an extended attribute has too many bytes.
-    RAMLACE_ERROR_VALUE_TOO_BIG = 31,
     /// EMLINK: The file has as many names as it can have.
     RAMLACE_ERROR_TOO_MANY_LINKS = 28,
+    /// EAGAIN: The directory is spread over slots otherwise than the caller believes; no program sees it.
+    RAMLACE_ERROR_SPREAD = 29,
+    /// ENODATA: The inode has no such extended attribute.
+    RAMLACE_ERROR_NO_DATA = 30,
+    /// ERANGE: A name is too long, or the memory for a value too small.
+    RAMLACE_ERROR_OUT_OF_RANGE = 31,
+    /// E2BIG: The value of an extended attribute has too many bytes.
+    RAMLACE_ERROR_VALUE_TOO_BIG = 32,
 }
 
 #[cfg(test)]

@@ -147,6 +147,9 @@ impl Check<'_> {
             self.paths.insert(*inode, (*directory, name.clone()));
         }
         let Some(known) = self.inodes.get_mut(inode) else {
+            if facts.kind == FileKind::Directory {
+                self.count_inside(*directory);
+            }
             let text = format!("'{name}' in directory {directory} leads to inode {inode}, which is gone");
             let lost = self.is_lost(*inode);
             let finding = self.find_entry(FindingKind::EntryLeadsNowhere, server, facts, text);
@@ -166,10 +169,15 @@ impl Check<'_> {
         }
     }
 
-    fn directory_entry(&mut self, server: ServerId, facts: &EntryFacts) {
-        if let Some(above) = self.directories.get_mut(&facts.directory) {
+    /// A directory counts each entry that is one's, wherever that leads.
+    fn count_inside(&mut self, directory: InodeId) {
+        if let Some(above) = self.directories.get_mut(&directory) {
             above.directories_inside += 1;
         }
+    }
+
+    fn directory_entry(&mut self, server: ServerId, facts: &EntryFacts) {
+        self.count_inside(facts.directory);
         let Some(inside) = self.directories.get_mut(&facts.inode) else { return };
         let other = inside.found_in.replace((facts.directory, facts.name.clone()));
         if let Some((other, name)) = other {

@@ -163,6 +163,7 @@ impl SlotState {
         self.file_mut(id).put(start_at, &request.bytes.0[..end as usize - start_at]);
         self.inline_bytes += more;
         self.inode_mut(id)?.touch(caller.now);
+        self.content_changed(caller, id);
         told(self.inode(id)?.file(id)?, InlineOutcome::Written)
     }
 
@@ -184,6 +185,7 @@ impl SlotState {
         self.inline_bytes -= less;
         let inode = self.inode_mut(id)?;
         inode.touch(caller.now);
+        inode.content_changed_by(caller.who);
         Ok(Some(Reply::Attributes(Box::new(inode.attributes(id)))))
     }
 

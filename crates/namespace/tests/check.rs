@@ -290,9 +290,7 @@ fn what_was_lost_with_a_server_is_told_as_such() {
     let checked = look(&facts);
     let kinds: Vec<FindingKind> = checked.findings.iter().map(|finding| finding.kind).collect();
     assert!(kinds.contains(&FindingKind::EntryLeadsNowhere) && kinds.contains(&FindingKind::LaneLeaked));
-    let links = |kind: &FindingKind| *kind == FindingKind::LinksMiscounted;
-    let told = |finding: &ramlace_namespace::Finding| finding.lost_with_server || links(&finding.kind);
-    assert!(checked.findings.iter().all(told), "{:?}", checked.findings);
+    assert!(checked.findings.iter().all(|finding| finding.lost_with_server), "{:?}", checked.findings);
 
     // A file whose home is left has lost the bytes that lay elsewhere.
     let mut facts = good();

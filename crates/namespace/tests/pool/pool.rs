@@ -106,6 +106,8 @@ pub struct Pool {
     pub files: BTreeSet<InodeId>,
     /// Files that went to their lanes, and with which generation.
     pub in_lanes: BTreeMap<InodeId, Generation>,
+    /// Files of which somebody was told in this step that they are gone.
+    pub gone: BTreeSet<Node>,
     /// Lanes that began with what their files had inline.
     pub filled: BTreeMap<LaneId, Generation>,
     /// Messages that have arrived.
@@ -146,6 +148,7 @@ impl Pool {
             dropped: BTreeSet::new(),
             files: BTreeSet::new(),
             in_lanes: BTreeMap::new(),
+            gone: BTreeSet::new(),
             filled: BTreeMap::new(),
             messages: 0,
             listing: None,
@@ -190,6 +193,7 @@ impl Pool {
         }
         self.forget_touched();
         self.note_lanes();
+        self.check_gone();
         self.check_tree();
     }
 

@@ -10,7 +10,7 @@ use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::FillLane;
 
 use crate::story::{
-    MALLORY, ROOT_USER, Story, close, reply, session, size_of_reply, spill, truncate, unlink,
+    MALLORY, ROOT_USER, Story, close, reply, session, set, size_of_reply, spill, truncate, unlink,
 };
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -242,4 +242,20 @@ fn only_who_may_reads_writes_and_spills() {
     let asked = story.state.query(&MALLORY, &question(session(9)));
     assert_eq!(asked.unwrap_err().kind(), ErrorKind::Denied);
     assert!(story.state.query(&MALLORY, &question(session(1))).is_ok(), "that session has it open");
+}
+
+#[test]
+fn a_change_by_another_takes_the_set_id_bits_of_a_small_program() {
+    for change in [
+        (|inode| op(inode, InlineMode::At, 0, b"x", true)) as fn(InodeId) -> Op,
+        |inode| op(inode, InlineMode::End, 0, b"x", true),
+        |inode| truncate(inode, 0),
+    ] {
+        let mut story = Story::new();
+        let file = story.create_inline(ROOT, "f", 1);
+        story.ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o6777), ..set(file) })).unwrap();
+        story.who = MALLORY;
+        story.ask(change(file)).unwrap();
+        assert_eq!(story.info(file).unwrap().attributes.mode, 0o777);
+    }
 }
