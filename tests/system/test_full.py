@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def test_a_server_that_may_hold_no_more_files_says_so_and_changes_nothing(planne
         connected.mkdir("/d")
         made: list[str] = []
         full: list[OSError] = []
-        makers = [
+        makers: list[Callable[[str], None]] = [
             lambda path: connected.open(path, "xb").close(),
             lambda path: connected.symlink("x", path),
             connected.mkdir,

@@ -34,8 +34,8 @@ def birth(path: Path) -> float:
     buffer = ctypes.create_string_buffer(256)
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.statx(AT_FDCWD, os.fsencode(path), 0x100, STATX_BTIME, buffer) == 0, os.strerror(ctypes.get_errno())
-    assert int.from_bytes(buffer[0:4], "little") & STATX_BTIME
-    seconds, nanos = int.from_bytes(buffer[80:88], "little"), int.from_bytes(buffer[88:92], "little")
+    assert int.from_bytes(buffer.raw[0:4], "little") & STATX_BTIME
+    seconds, nanos = int.from_bytes(buffer.raw[80:88], "little"), int.from_bytes(buffer.raw[88:92], "little")
     return seconds + nanos / 1e9
 
 

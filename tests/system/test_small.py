@@ -77,10 +77,7 @@ def test_appends_of_several_clients_cross_the_border_once_each(shared_pool: Pool
             path = f"{place}/log{number}"
             pool.open(path, "wb", buffering=0).close()
             clients.run_all(
-                *(
-                    (clients.append_lines, shared_pool.name, writer % 2 == 0, path, writer, 30)
-                    for writer in range(4)
-                )
+                *((clients.append_lines, shared_pool.name, writer % 2 == 0, path, writer, 30) for writer in range(4))
             )
             lines = pool.open(path).read().splitlines()
             for writer in range(4):

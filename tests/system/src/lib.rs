@@ -58,14 +58,18 @@ impl TestPool {
             .expect("the command runs")
     }
 
-    /// Everything that the servers hold fits together, whatever has happened before.
+    /// Everything that the servers hold fits together, whatever has happened before; but for what was
+    /// lost with a server that was forgotten.
     ///
     /// # Panics
     /// When something does not.
     pub fn assert_in_order(&self) {
         let check = self.run(&["check"]);
-        let said = [check.stdout, check.stderr].concat();
-        assert!(check.status.success(), "{}", String::from_utf8_lossy(&said));
+        let said = String::from_utf8_lossy(&check.stdout).into_owned();
+        let findings = said.lines().take_while(|line| line.starts_with("server "));
+        let wrong: Vec<&str> = findings.filter(|line| !line.contains("(a server was forgotten)")).collect();
+        let done = check.status.success() || said.contains("(a server was forgotten)");
+        assert!(done && wrong.is_empty(), "{said}{}", String::from_utf8_lossy(&check.stderr));
     }
 
     fn pool_directory(&self) -> PoolDirectory {

@@ -8,7 +8,7 @@ from ramlace._file import Open
 
 __version__: str
 
-Kind = Literal["file", "directory", "symlink"]
+Kind = Literal["file", "directory", "symlink", "fifo", "socket", "character device", "block device"]
 
 class Stat:
     """An inode's attributes, under the names of os.stat_result."""
