@@ -116,6 +116,8 @@ pub struct Pool {
     pub listing: Option<Listing>,
     /// Everything is settled: nobody may be told to wait.
     pub quiet: bool,
+    /// Directories are spread when they grow.
+    pub spreads: bool,
 }
 
 impl Pool {
@@ -153,6 +155,7 @@ impl Pool {
             messages: 0,
             listing: None,
             quiet: false,
+            spreads: whole_entries_max < u64::MAX,
         };
         pool.bind(Model::ROOT, InodeId::ROOT);
         for _ in 0..CLIENTS {
@@ -260,7 +263,7 @@ impl Pool {
     /// earlier than the close, which the model does not see. Such links have a test of their own.
     fn wish_link(&self, node: Node, parent: Node, name: Name) -> Wish {
         let unnamed = self.model.stat(node).is_ok_and(|stat| stat.links == 0);
-        let elsewhere = self.inode_of[&node].slot() != self.inode_of[&parent].slot();
+        let elsewhere = self.spreads || self.inode_of[&node].slot() != self.inode_of[&parent].slot();
         if unnamed && elsewhere { Wish::Open { node } } else { Wish::Link { node, parent, name } }
     }
 
