@@ -38,6 +38,9 @@ impl Pool {
     /// Every node of the model is in its slot, as the model has it; but for what an operation
     /// under way changes bit by bit.
     pub fn check_tree(&self) {
+        for host in &self.hosts {
+            assert_eq!(host.state.inode_count(), host.state.inodes().count() as u64);
+        }
         let touched = |node: Node| self.touched.values().any(|(_, touched)| touched.nodes.contains(&node));
         for (node, _) in self.model.nodes() {
             let inode = self.inode_of[&node];
