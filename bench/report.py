@@ -8,6 +8,7 @@ GIB = 1 << 30
 TARGETS = [
     (r"^(read|write) 1 MiB, .* tcp", "ratio", ">=", 0.6),
     (r"^read 4 KiB, .* p50", "ratio", "<=", 2.0),
+    (r"^(create|stat|unlink).* unix", "ratio", ">=", 0.6),
     (r"^column sums", "ratio", ">=", 0.9),
     (r"^mount, mapped column sums, warm", "ratio", ">=", 0.8),
     (r"^mount, sequential read, cold", "ratio", ">=", 0.7),

@@ -21,14 +21,22 @@ const NAMES_QUICK: usize = 100;
 const REGION_BYTES: usize = 2 << 20;
 const DIRECTORY: &str = "/bench-names";
 
-/// Measures the three operations over TCP.
+/// Measures the three operations over TCP and over the Unix socket.
 pub fn run(args: &Args) -> Result<Vec<Value>> {
-    let pool = connect(false)?;
-    pool.mkdir(DIRECTORY, 0o700)?;
     let raw = RawServer::start(args, REGION_BYTES)?;
-    let connection = raw.connect(false)?;
-    let (ours, theirs) = (Processes::with(&args.pids)?, Processes::with(&[raw.pid()])?);
     let _cores = Cores::keep(Servers::Together, [&args.pids[..], &[raw.pid()][..]].concat())?;
+    let mut figures = Vec::new();
+    for (way, unix) in [("tcp", false), ("unix", true)] {
+        figures.extend(run_by(args, &raw, way, unix)?);
+    }
+    Ok(figures)
+}
+
+fn run_by(args: &Args, raw: &RawServer, way: &str, unix: bool) -> Result<Vec<Value>> {
+    let pool = connect(unix)?;
+    pool.mkdir(DIRECTORY, 0o700)?;
+    let connection = raw.connect(unix)?;
+    let (ours, theirs) = (Processes::with(&args.pids)?, Processes::with(&[raw.pid()])?);
     let names = if args.quick { NAMES_QUICK } else { NAMES };
     let echo = || {
         (0..names).try_for_each(|_| raw_client::call(&connection, Wish::Echo, 0, &mut []))?;
@@ -36,7 +44,7 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
     };
     let mut figures = Vec::new();
     for (what, operation) in [("create and close", create as Operation), ("stat", stat), ("unlink", unlink)] {
-        let name = format!("{what}, tcp");
+        let name = format!("{what}, {way}");
         if args.wants(&name) {
             let work = || timed(&pool, &ours, names, operation);
             let sides = vec![
