@@ -210,6 +210,20 @@ impl Pool {
         Ok(ReadDir { plus: true, ..self.read_dir(path)? })
     }
 
+    /// The entries of a directory by its inode, with their attributes as [`Pool::read_dir_plus`] has them: whoever
+    /// walks a tree need not find each directory by its path from the root.
+    #[must_use]
+    pub fn entries_of(&self, directory: InodeId) -> ReadDir {
+        ReadDir {
+            pool: self.clone(),
+            inode: directory,
+            plus: true,
+            page: VecDeque::new(),
+            after: 0,
+            end: false,
+        }
+    }
+
     /// Changes attributes; a link at the end of the path is followed.
     pub fn set_attributes(&self, path: impl AsRef<[u8]>, changes: &AttributeChanges) -> Result<Attributes> {
         let path = path.as_ref();

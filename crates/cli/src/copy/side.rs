@@ -109,8 +109,8 @@ impl Side {
         }
     }
 
-    /// The entries of this directory with what they are; links are not followed.
-    pub fn list(&self) -> Result<Entries<'_>> {
+    /// The entries of this directory, which was `found` here, with what they are; links are not followed.
+    pub fn list(&self, found: &Found) -> Result<Entries<'_>> {
         match self {
             Side::Local(path) => {
                 let entries = fs::read_dir(path).map_err(|error| self.tell(&error))?;
@@ -120,15 +120,19 @@ impl Side {
                     Ok((entry.file_name().as_bytes().to_vec(), local_found(&metadata)))
                 })))
             }
-            Side::Pool(pool, path) => Ok(Box::new(pool.read_dir(path)?.map(move |entry| {
-                let entry = entry?;
-                let name = entry.name.as_bytes().to_vec();
-                let attributes = match entry.attributes {
-                    Some(attributes) => attributes,
-                    None => pool.lstat(join(path, &name))?.attributes,
+            Side::Pool(pool, path) => {
+                let Identity::Pool(_, directory) = found.identity else {
+                    panic!("{} was found in a pool", self.shown())
                 };
-                Ok((name, pool_found(pool, &attributes)?))
-            }))),
+                Ok(Box::new(pool.entries_of(directory).map(move |entry| {
+                    let entry = entry.map_err(|error| error.context(escaped(path)))?;
+                    let attributes = match entry.attributes {
+                        Some(attributes) => attributes,
+                        None => pool.raw().info(entry.inode)?.attributes,
+                    };
+                    Ok((entry.name.as_bytes().to_vec(), pool_found(pool, &attributes)?))
+                })))
+            }
         }
     }
 

@@ -105,7 +105,7 @@ impl Walker<'_> {
             *copy_root = to.look(true)?.map(|found| found.identity);
         }
         self.totals.files_done.fetch_add(1, Ordering::Relaxed);
-        for entry in from.list()? {
+        for entry in from.list(found)? {
             let (name, found) = entry?;
             if Some(found.identity) == *copy_root {
                 let text = format!("{} lies in its own source and is not copied into itself", to.shown());
