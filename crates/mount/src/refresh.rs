@@ -84,10 +84,9 @@ fn run(work: &Mutex<Receiver<Wanted>>, notifier: &Notifier, versions: &Versions,
     while let Ok(Wanted { inode, reply }) = next() {
         // Pages that come from now on may be older than the version at the last open.
         versions.forget(inode);
-        let heard = errors.begin();
         // A kernel that does not know the file has no pages of it. What it could not write back it drops with the others,
         // and says nothing.
-        let dropped = notifier.invalidate_inode(inode.0, 0, 0).and_then(|_| errors.tell(inode, &heard));
+        let dropped = notifier.invalidate_inode(inode.0, 0, 0).and_then(|_| errors.tell_refresh(inode));
         if let Some((reply, answer)) = reply {
             tell(reply, answer, dropped);
         }

@@ -13,9 +13,16 @@ use ramlace_base::{Error, InodeId, Result};
 /// The last failure of each file; gone when the kernel forgets the file.
 #[derive(Default)]
 pub(crate) struct WriteErrors {
-    failures: Mutex<HashMap<InodeId, (u64, Error)>>,
+    failures: Mutex<HashMap<InodeId, Failure>>,
     /// Failures so far, of all files.
     count: AtomicU64,
+}
+
+struct Failure {
+    number: u64,
+    error: Error,
+    /// A refresh has told of it.
+    refreshed: bool,
 }
 
 /// The failures that somebody has heard of: those up to a number.
@@ -31,14 +38,26 @@ impl WriteErrors {
     pub(crate) fn note(&self, inode: InodeId, error: &Error) {
         let mut failures = self.failures();
         let number = self.count.fetch_add(1, Ordering::AcqRel) + 1;
-        failures.insert(inode, (number, error.clone()));
+        failures.insert(inode, Failure { number, error: error.clone(), refreshed: false });
     }
 
     /// The file's last failure, unless it has been heard; then it has.
     pub(crate) fn tell(&self, inode: InodeId, heard: &Heard) -> Result<()> {
         match self.failures().get(&inode) {
-            Some((number, error)) if heard.0.fetch_max(*number, Ordering::AcqRel) < *number => {
-                Err(error.clone())
+            Some(failure) if heard.0.fetch_max(failure.number, Ordering::AcqRel) < failure.number => {
+                Err(failure.error.clone())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for a refresh, which has no descriptor: each failure is told by one. The kernel may have tried
+    /// to write back before the refresh made it.
+    pub(crate) fn tell_refresh(&self, inode: InodeId) -> Result<()> {
+        match self.failures().get_mut(&inode) {
+            Some(failure) if !failure.refreshed => {
+                failure.refreshed = true;
+                Err(failure.error.clone())
             }
             _ => Ok(()),
         }
@@ -49,7 +68,7 @@ impl WriteErrors {
         self.failures().remove(&inode);
     }
 
-    fn failures(&self) -> MutexGuard<'_, HashMap<InodeId, (u64, Error)>> {
+    fn failures(&self) -> MutexGuard<'_, HashMap<InodeId, Failure>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -72,7 +91,10 @@ mod tests {
         assert_eq!(errors.tell(other, &second), Ok(()));
         assert_eq!(errors.tell(file, &second), Err(full.clone()));
         assert_eq!(errors.tell(file, &late), Ok(()), "it was opened after the failure");
+        assert_eq!(errors.tell_refresh(file), Err(full.clone()), "nobody has refreshed since");
+        assert_eq!(errors.tell_refresh(file), Ok(()));
         errors.note(file, &full);
+        assert_eq!(errors.tell_refresh(file), Err(full.clone()));
         assert_eq!(errors.tell(file, &first), Err(full));
         errors.note(file, &Error::new(ErrorKind::HostDown, "gone"));
         errors.forget(file);
