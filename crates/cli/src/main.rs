@@ -8,6 +8,7 @@
 
 mod agent_protocol;
 mod args;
+mod changes;
 mod commands;
 mod copy;
 mod crew;

@@ -19,8 +19,8 @@ const PAUSE_BETWEEN_LOOKS: Duration = Duration::from_millis(1_500);
 impl Pool {
     /// Reads what all servers hold and tells what does not fit together. While something is found it
     /// looks again, up to four times, and tells what every look has found: a pool may be checked
-    /// while it is used. `progress` is told how far it has come, after each page. Takes some 150
-    /// bytes of this process's memory for each inode.
+    /// while it is used. `progress` is told how far it has come, after each page. Takes memory
+    /// of this process for each inode.
     ///
     /// Errors: `HostDown` when a server does not answer: a part of a pool cannot be checked.
     pub fn check(&self, mut progress: impl FnMut(&CheckCounts)) -> Result<Checked> {
@@ -63,16 +63,12 @@ impl Pool {
         check: &mut Check<'_>,
         progress: &mut impl FnMut(&CheckCounts),
     ) -> Result<()> {
-        let mut after = None;
-        loop {
-            let page = self.page(server, &CheckSlots { after })?;
+        self.pages(server, CheckSlots { after: None }, |page| {
             page.slots.iter().for_each(|facts| check.slot(server, facts));
             progress(check.counts());
-            match page.slots.last() {
-                Some(last) if !page.end => after = Some(last.slot),
-                _ => return Ok(()),
-            }
-        }
+            let last = page.slots.last().filter(|_| !page.end)?;
+            Some(CheckSlots { after: Some(last.slot) })
+        })
     }
 
     fn read_inodes(
@@ -81,17 +77,13 @@ impl Pool {
         check: &mut Check<'_>,
         progress: &mut impl FnMut(&CheckCounts),
     ) -> Result<()> {
-        let mut after = InodeId(0);
-        loop {
-            let page = self.page(server, &CheckInodes { after })?;
+        self.pages(server, CheckInodes { after: InodeId(0) }, |page| {
             page.inodes.iter().for_each(|facts| check.inode(server, facts));
             page.troubles.iter().for_each(|trouble| check.trouble(server, trouble));
             progress(check.counts());
-            match page.inodes.last() {
-                Some(last) if !page.end => after = last.inode,
-                _ => return Ok(()),
-            }
-        }
+            let last = page.inodes.last().filter(|_| !page.end)?;
+            Some(CheckInodes { after: last.inode })
+        })
     }
 
     fn read_entries(
@@ -100,16 +92,11 @@ impl Pool {
         check: &mut Check<'_>,
         progress: &mut impl FnMut(&CheckCounts),
     ) -> Result<()> {
-        let mut after = None;
-        loop {
-            let page = self.page(server, &CheckEntries { after })?;
+        self.pages(server, CheckEntries { after: None }, |page| {
             page.entries.iter().for_each(|facts| check.entry(server, facts));
             progress(check.counts());
-            after = page.next;
-            if after.is_none() {
-                return Ok(());
-            }
-        }
+            page.next.map(|next| CheckEntries { after: Some(next) })
+        })
     }
 
     fn read_lanes(
@@ -118,16 +105,26 @@ impl Pool {
         check: &mut Check<'_>,
         progress: &mut impl FnMut(&CheckCounts),
     ) -> Result<()> {
-        let mut after = None;
-        loop {
-            let page = self.page(server, &CheckLanes { after })?;
+        self.pages(server, CheckLanes { after: None }, |page| {
             page.lanes.iter().for_each(|facts| check.lane(server, facts));
             progress(check.counts());
-            match page.lanes.last() {
-                Some(last) if !page.end => after = Some(last.lane),
-                _ => return Ok(()),
-            }
+            let last = page.lanes.last().filter(|_| !page.end)?;
+            Some(CheckLanes { after: Some(last.lane) })
+        })
+    }
+
+    /// Asks a server for page after page; `take` tells what to ask next.
+    fn pages<R: Request>(
+        &self,
+        server: ServerId,
+        first: R,
+        mut take: impl FnMut(R::Reply) -> Option<R>,
+    ) -> Result<()> {
+        let mut next = Some(first);
+        while let Some(request) = next {
+            next = take(self.page(server, &request)?);
         }
+        Ok(())
     }
 
     fn page<R: Request>(&self, server: ServerId, request: &R) -> Result<R::Reply> {

@@ -351,13 +351,9 @@ impl Session {
         let _telling = lock(&open.telling);
         let Some(written) = open.take_written() else { return Ok(()) };
         let request = SetAttributes {
-            inode: open.inode,
-            mode: None,
-            uid: None,
-            gid: None,
-            accessed: None,
             modified: Some(written),
             times: TimeReason::Wrote,
+            ..SetAttributes::nothing(open.inode)
         };
         // Whoever wrote: the session has it open for writing.
         match for_nobody(|| self.change(open.inode.slot(), &request, deadline)) {

@@ -5,15 +5,14 @@ use std::ffi::OsString;
 use ramlace_base::Error;
 use ramlace_client::Pool;
 use ramlace_wire::FileKind;
-use ramlace_wire::namespace::{SetAttributes, TimeReason};
-use serde_json::json;
+use ramlace_wire::namespace::SetAttributes;
 
-use crate::failure::{Done, Failure, say};
+use crate::changes::Changes;
+use crate::failure::Done;
 use crate::output::Output;
 use crate::owner::Owner;
 use crate::place::Pools;
 use crate::show::escaped;
-use crate::tally::Tally;
 use crate::tree::{Node, Root, Visitor};
 
 const EXAMPLES: &str = "\
@@ -53,71 +52,39 @@ pub struct Args {
 
 /// Changes each path; goes on after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
-    let json = output.json;
-    let mut work = Work { args, json, tally: Tally::new(json, false), changed: 0, failed: false };
+    let mut changes = Changes::new(output);
     let follow = !args.no_dereference && !args.recursive;
     for path in &args.paths {
         match Root::find(path, follow, pools) {
-            Ok(root) => root.walk(false, &mut Changing { work: &mut work, pool: &root.pool })?,
-            Err(error) => work.say(&error),
+            Ok(root) => {
+                root.walk(false, &mut Changing { args, changes: &mut changes, pool: &root.pool })?;
+            }
+            Err(error) => changes.say(&error),
         }
     }
-    let Work { changed, failed, .. } = work;
-    if json {
-        output.json(&json!({"changed": changed}))?;
-    }
-    output.flush()?;
-    if failed { Err(Failure::Told) } else { Ok(()) }
-}
-
-struct Work<'a> {
-    args: &'a Args,
-    json: bool,
-    tally: Tally,
-    changed: u64,
-    failed: bool,
-}
-
-impl Work<'_> {
-    fn say(&mut self, error: &Error) {
-        self.failed = true;
-        self.tally.pause(|| say(error, self.json));
-    }
+    changes.finish(output)
 }
 
 /// The work in one pool.
-struct Changing<'a, 'b> {
-    work: &'a mut Work<'b>,
+struct Changing<'a> {
+    args: &'a Args,
+    changes: &'a mut Changes,
     pool: &'a Pool,
 }
 
-impl Changing<'_, '_> {
+impl Changing<'_> {
     fn change(&mut self, node: &Node<'_>) {
-        let Owner { uid, gid } = self.work.args.owner;
-        let request = SetAttributes {
-            inode: node.inode,
-            mode: None,
-            uid,
-            gid,
-            accessed: None,
-            modified: None,
-            times: TimeReason::Chosen,
-        };
-        match self.pool.raw().set_attributes(&request) {
-            Ok(_) => self.work.changed += 1,
-            Err(error) => {
-                self.failed(error.context(format_args!("changing the owner of {}", escaped(node.path))))
-            }
-        }
-        let changed = self.work.changed;
-        self.work.tally.add(|| format!("{changed} changed"));
+        let Owner { uid, gid } = self.args.owner;
+        let request = SetAttributes { uid, gid, ..SetAttributes::nothing(node.inode) };
+        let told = |error: Error| error.context(format_args!("changing the owner of {}", escaped(node.path)));
+        self.changes.note(self.pool.raw().set_attributes(&request).map_err(told));
     }
 }
 
-impl Visitor for Changing<'_, '_> {
+impl Visitor for Changing<'_> {
     /// A directory that is entered is given away after what is in it, while it may still be looked into.
     fn enter(&mut self, node: &Node<'_>) -> Done<bool> {
-        let enters = self.work.args.recursive && node.kind == FileKind::Directory;
+        let enters = self.args.recursive && node.kind == FileKind::Directory;
         if !enters {
             self.change(node);
         }
@@ -130,6 +97,6 @@ impl Visitor for Changing<'_, '_> {
     }
 
     fn failed(&mut self, error: Error) {
-        self.work.say(&error);
+        self.changes.say(&error);
     }
 }
