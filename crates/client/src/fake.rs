@@ -632,12 +632,13 @@ impl State {
                 body(&())
             }
             Kind::AllocateLane => {
-                let AllocateLane { target, length } = decode!(AllocateLane);
-                if length as usize > self.lane_bytes_max {
+                let AllocateLane { target, offset, length } = decode!(AllocateLane);
+                let end = (offset + length) as usize;
+                if end > self.lane_bytes_max {
                     return error(ErrorKind::NoSpace, "full");
                 }
                 let lane = self.lane(id, &target)?;
-                lane.resize(lane.len().max(length as usize), 0);
+                lane.resize(lane.len().max(end), 0);
                 body(&())
             }
             _ => error(ErrorKind::Unsupported, "not in a fake"),

@@ -10,6 +10,7 @@ use crate::attributes::{ATTRIBUTES_VALID, inode_of};
 use crate::data::WriteFlags;
 use crate::handles::Handles;
 use crate::refresh::{Answer, REFRESH_ATTRIBUTE, Refresher};
+use crate::removed::Removed;
 use crate::space::Space;
 use crate::users::{credentials, needs_user};
 use crate::versions::Versions;
@@ -26,6 +27,7 @@ pub(crate) struct PoolFileSystem {
     pub(crate) space: Space,
     pub(crate) refresher: Refresher,
     pub(crate) write_errors: Arc<WriteErrors>,
+    pub(crate) removed: Removed,
 }
 
 impl PoolFileSystem {
@@ -233,6 +235,7 @@ impl FileSystem for PoolFileSystem {
         // The kernel may still know the node by other lookups: then its next open drops pages for nothing.
         self.versions.forget(inode_of(node));
         self.write_errors.forget(inode_of(node));
+        self.removed.forget(inode_of(node));
     }
 }
 

@@ -21,6 +21,7 @@ mod handles;
 mod mount;
 mod names;
 mod refresh;
+mod removed;
 mod signals;
 mod space;
 mod users;

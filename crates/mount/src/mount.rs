@@ -10,6 +10,7 @@ use ramlace_fuse::{Ended, Invalidation, MountPoint, Session, Stopper, Workers};
 use crate::filesystem::PoolFileSystem;
 use crate::handles::Handles;
 use crate::refresh::Refresher;
+use crate::removed::Removed;
 use crate::space::Space;
 use crate::versions::Versions;
 use crate::write_errors::WriteErrors;
@@ -71,6 +72,7 @@ impl Mount {
             space: Space::default(),
             refresher,
             write_errors,
+            removed: Removed::default(),
         };
         Ok(Mount { session, file_system: Arc::new(file_system) })
     }

@@ -285,7 +285,7 @@ fields! {
     PunchChunk { target, offset, length }
     GrantLane { target, writable }
     LaneGranted { length }
-    AllocateLane { target, length }
+    AllocateLane { target, offset, length }
 
     Lookup { parent, name }
     Found { inode, kind, attributes }
