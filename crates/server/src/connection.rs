@@ -10,6 +10,7 @@ use ramlace_wire::chunk::{AllocateLane, GrantLane, PunchChunk, ReadChunk, WriteC
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::namespace::GetAttributesMany;
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
+use ramlace_wire::walk::Walk;
 use ramlace_wire::{Credentials, Header, Kind, decode_body, encode_body};
 use tokio::time::timeout;
 
@@ -163,6 +164,10 @@ async fn serve_small(
             let request: GetAttributesMany = decode_body(kind, body)?;
             let asked = server.attributes_of_many(header, &identity.who, &request).await;
             asked.map(|reply| encode_body(&reply))
+        }
+        Kind::Walk => {
+            let request: Walk = decode_body(kind, body)?;
+            server.walk(header, &identity.who, request).await.map(|walked| encode_body(&walked))
         }
         _ if let Some(page) = server.serve_check(&identity.who, kind, body) => page,
         _ => {

@@ -4,7 +4,7 @@ use ramlace_base::{
     Epoch, Generation, InodeId, LaneId, Name, Sequence, ServerId, SessionId, Slot, Timestamp, limits,
 };
 use ramlace_wire::session::*;
-use ramlace_wire::{check::*, chunk::*, cluster::*, inline::*, namespace::*, peer::*, xattrs::*, *};
+use ramlace_wire::{check::*, chunk::*, cluster::*, inline::*, namespace::*, peer::*, walk::*, xattrs::*, *};
 
 /// Where values come from: words that run out and are zero afterwards.
 pub struct Source<'words> {
@@ -292,6 +292,8 @@ fields! {
     GetAttributes { inode }
     GetAttributesMany { inodes }
     ManyAttributes { attributes }
+    Walk { from, names, info, bytes }
+    Walked { steps, stopped, info, bytes }
     InodeInfo { attributes, layout, hints, named, partitions, inline }
     GetPartitions { inode, slots }
     PartitionsInfo { attributes, slots }
