@@ -71,6 +71,8 @@ pub const DIRECTORY_PARTITIONS: usize = 16;
 pub const DIRECTORY_WHOLE_ENTRIES_MAX: u64 = 8192;
 /// Entries that one message moves to another slot when a directory is spread.
 pub const DIRECTORY_MOVED_ENTRIES_MAX: usize = 1024;
+/// Callers that want one spread directory removed, and are told together whether it is empty.
+pub const DIRECTORY_REMOVERS_MAX: usize = 256;
 /// Spread directories whose slots a client remembers.
 pub const DIRECTORIES_REMEMBERED_MAX: usize = 1024;
 /// Lanes, inodes and entries in one page of what `check` reads: a page keeps a server busy for

@@ -260,10 +260,14 @@ impl SlotState {
     // ---- inodes ----
 
     fn hold_seal(&mut self, asker: Asker, inode: InodeId, owner: Option<u32>) -> Result<Hold> {
+        self.check_not_refused(inode, asker.token)?;
         let found = self.inode(inode)?;
-        let directory = found.directory(inode)?;
-        check_sealable(directory, inode)?;
-        found.check_sticky(owner, inode)?;
+        let sealable = check_sealable(found.directory(inode)?, inode);
+        let may = found.check_sticky(owner, inode);
+        if may.is_ok() && sealable.as_ref().is_err_and(|why| why.kind() == ErrorKind::Retry) {
+            self.note_caller(inode, asker.token);
+        }
+        sealable.and(may)?;
         self.check_whole(inode, asker.token)?;
         self.set_phase(inode, Phase::Sealed);
         Ok(Hold::Sealed(inode))

@@ -311,7 +311,11 @@ impl SlotState {
     ) -> Step {
         let goal = self.intent_mut(token).goal.clone();
         self.give_up(token, now, effects);
-        self.note_refusal(&goal, why);
+        if let Goal::Partitions(partitions) = &goal
+            && let Some(inode) = partitions.collapses()
+        {
+            self.note_refusal(inode, why);
+        }
         // Busy is a slot's word for another operation that is in the way.
         let kind = if why.kind() == ErrorKind::Busy { ErrorKind::Retry } else { why.kind() };
         Err(Error::new(kind, why.message()).context(goal.doing()))

@@ -25,6 +25,7 @@
 
 mod attributes;
 mod check;
+mod collapse;
 mod command;
 mod directory;
 mod entries;

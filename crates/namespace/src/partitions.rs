@@ -6,9 +6,9 @@
 //! and holds them unseen; meanwhile the home answers questions from what it has, and Retry to every change.
 //! When all of it is held the home forgets what it has given away, and the others begin to answer.
 //!
-//! *Collapsing* is begun by an rmdir, or a rename that replaces the directory, at its home: it is told
-//! Retry and finds the directory whole, or why it cannot be, when it comes again. Only an empty directory
-//! is made whole. A partition that was lost with its server holds nobody up.
+//! *Collapsing* is begun by an rmdir, or a rename that replaces the directory, at its home
+//! ([`crate::collapse`]). Only an empty directory is made whole. A partition that was lost with its server
+//! holds nobody up.
 //!
 //! *Changes of attributes* are answered when every partition has them.
 
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Sequence, SessionId, Slot, Timestamp, limits};
 use ramlace_wire::peer::{MovedEntry, Part, PartitionAttributes, TakePartition, Token};
-use ramlace_wire::{Credentials, ErrorBody, FileKind};
+use ramlace_wire::{Credentials, FileKind};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Effect, Reply};
@@ -46,8 +46,6 @@ enum Task {
     },
     Collapse {
         rest: Vec<Slot>,
-        /// The operation that wants it.
-        token: Token,
     },
     Set {
         rest: Vec<Slot>,
@@ -92,20 +90,24 @@ impl SlotState {
                     effects.push(Effect::Crowded { directory });
                 }
                 FollowUp::Grown(_) => {}
-                FollowUp::Collapse { inode, token } => self.collapse(inode, token, now, effects),
+                FollowUp::Collapse(inode) => self.collapse(inode, now, effects),
             }
         }
     }
 
-    fn collapse(&mut self, inode: InodeId, token: Token, now: Timestamp, effects: &mut Vec<Effect>) {
-        let Some(Body::Directory(directory)) = self.inodes.get(&inode).map(|inode| &inode.body) else {
+    fn collapse(&mut self, inode: InodeId, now: Timestamp, effects: &mut Vec<Effect>) {
+        let home = self.slot;
+        let Some(Body::Directory(directory)) = self.inodes.get_mut(&inode).map(|inode| &mut inode.body)
+        else {
             return;
         };
-        let Some(spread) = &directory.spread else { return };
-        if check_sealable(directory, inode).is_ok() {
-            let task = Task::Collapse { rest: spread.others(self.slot), token };
-            self.begin_by_itself(inode, task, Becomes::Whole, now, effects);
+        if check_sealable(directory, inode).is_err() {
+            return;
         }
+        let Some(spread) = &mut directory.spread else { return };
+        spread.callers.begin();
+        let task = Task::Collapse { rest: spread.others(home) };
+        self.begin_by_itself(inode, task, Becomes::Whole, now, effects);
     }
 
     fn begin_by_itself(
@@ -177,7 +179,7 @@ impl SlotState {
         let Goal::Partitions(goal) = &mut intent.goal else { panic!("no operation on all partitions") };
         let inode = goal.inode;
         match &mut goal.task {
-            Task::Collapse { rest, .. } => rest.pop().map(|slot| (slot, Part::SealPartition { inode })),
+            Task::Collapse { rest } => rest.pop().map(|slot| (slot, Part::SealPartition { inode })),
             Task::Set { rest, attributes, .. } => {
                 let attributes = *attributes;
                 rest.pop().map(|slot| (slot, Part::SetPartition { inode, attributes }))
@@ -231,34 +233,6 @@ impl SlotState {
             return Ok(Some(Reply::Done));
         }
         Ok(Some(Reply::Attributes(Box::new(self.inode(inode)?.attributes(inode)))))
-    }
-
-    /// The operation did not happen: whoever wants the directory whole hears why, when it comes again.
-    pub(crate) fn note_refusal(&mut self, goal: &Goal, why: &Error) {
-        let Goal::Partitions(goal) = goal else { return };
-        let Task::Collapse { token, .. } = &goal.task else { return };
-        // Whoever wants it comes again. The slot that asks on its behalf would take other words for
-        // those of this slot's own server.
-        let why = match why.kind() {
-            ErrorKind::HostDown | ErrorKind::TimedOut => Error::new(ErrorKind::Busy, why.message()),
-            ErrorKind::Busy | ErrorKind::Retry => return,
-            _ => why.clone(),
-        };
-        if let Some(spread) = &mut self.directory_mut(goal.inode).1.spread {
-            spread.refusal = Some(Box::new((*token, ErrorBody::new(&why))));
-        }
-    }
-
-    /// Whether a directory can be removed as far as its partitions are concerned. One that is spread
-    /// is made whole first, and whoever asks has to come again.
-    pub(crate) fn check_whole(&mut self, inode: InodeId, token: Token) -> Result<()> {
-        let Some(spread) = &mut self.directory_mut(inode).1.spread else { return Ok(()) };
-        if let Some(refusal) = spread.refusal.take_if(|refusal| refusal.0 == token) {
-            return Err(refusal.1.into_error());
-        }
-        self.follow_up.push(FollowUp::Collapse { inode, token });
-        let text = format!("it is just being looked whether all parts of directory {inode} are empty");
-        Err(Error::new(ErrorKind::Retry, text))
     }
 
     // ---- at home ----
@@ -368,6 +342,11 @@ impl SlotState {
 }
 
 impl Partitions {
+    /// The directory that was to be made whole, if that is what it was.
+    pub(crate) fn collapses(&self) -> Option<InodeId> {
+        matches!(self.task, Task::Collapse { .. }).then_some(self.inode)
+    }
+
     pub(crate) fn doing(&self) -> String {
         match &self.task {
             Task::Spread { .. } => format!("spreading directory {}", self.inode),

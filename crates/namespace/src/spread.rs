@@ -13,10 +13,11 @@
 //! questions: whether it, or the home, speaks for its names is not known there yet.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, limits};
-use ramlace_wire::peer::{PartitionAttributes, Token};
-use ramlace_wire::{ErrorBody, Owner};
+use ramlace_wire::Owner;
+use ramlace_wire::peer::PartitionAttributes;
 use serde::{Deserialize, Serialize};
 
+use crate::collapse::Callers;
 use crate::directory::{Directory, Phase};
 use crate::inode::{Body, Inode};
 use crate::state::SlotState;
@@ -26,8 +27,8 @@ use crate::state::SlotState;
 pub(crate) struct Spread {
     /// The slot of each partition.
     pub partitions: Box<[Slot]>,
-    /// At home: for whom it was tried in vain to make the directory whole, and why it is not.
-    pub refusal: Option<Box<(Token, ErrorBody)>>,
+    /// At home: who wants the directory removed.
+    pub callers: Callers,
 }
 
 /// What one step makes another necessary: done at its end.
@@ -36,11 +37,7 @@ pub(crate) enum FollowUp {
     /// A whole directory got an entry, and has many.
     Grown(InodeId),
     /// A spread directory is to be removed: it must be whole, which it can be when it is empty.
-    Collapse {
-        inode: InodeId,
-        /// The operation that wants it.
-        token: Token,
-    },
+    Collapse(InodeId),
 }
 
 impl SlotState {
@@ -134,7 +131,7 @@ impl SlotState {
 
 impl Spread {
     pub(crate) fn new(partitions: &[Slot]) -> Box<Spread> {
-        Box::new(Spread { partitions: partitions.into(), refusal: None })
+        Box::new(Spread { partitions: partitions.into(), callers: Callers::default() })
     }
 
     /// The slots other than `home` that hold partitions, each once.

@@ -14,6 +14,8 @@ use crate::wish::Wish;
 
 /// Rounds of delivery after which everything must be settled.
 const ROUNDS_MAX: usize = 50;
+/// Times that a client is told to come again when nothing else is under way.
+const COMES_AGAIN_MAX: usize = 6;
 
 impl Pool {
     pub fn slots(&self) -> u16 {
@@ -149,9 +151,8 @@ impl Pool {
     pub fn settle(&mut self) {
         self.deliver_all();
         assert!(self.undecided.is_empty(), "undecided: {:?}", self.undecided);
+        self.come_again();
         for client in &mut self.clients {
-            // What was told to come again need not come.
-            client.sent.retain(|_, sent| !sent.again);
             let waits = client.sent.values().find(|sent| sent.outcome.is_none());
             assert!(waits.is_none(), "{:?} waits for an answer", waits.map(|sent| &sent.wish));
         }
@@ -163,6 +164,22 @@ impl Pool {
         self.check_records();
         self.check_lanes();
         self.check_facts();
+    }
+
+    /// Whoever was told to come again is answered after a few times, also when all come again.
+    pub fn come_again(&mut self) {
+        for _ in 0..COMES_AGAIN_MAX {
+            for client in 0..usize::from(CLIENTS) {
+                for sequence in self.told_again(client) {
+                    self.attempt(client, sequence);
+                    self.deliver_all();
+                }
+            }
+        }
+        for client in &self.clients {
+            let again = client.sent.values().find(|sent| sent.again);
+            assert!(again.is_none(), "{:?} comes again and again", again.map(|sent| &sent.wish));
+        }
     }
 
     /// What `ramlace check` reads of the slots fits together, and nothing is under way.

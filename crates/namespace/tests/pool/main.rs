@@ -8,6 +8,7 @@ mod host;
 mod lanes;
 mod listing;
 mod pool;
+mod removals;
 mod wish;
 
 use pool::{Action, Pool};

@@ -99,6 +99,7 @@ impl Wish {
         match self {
             Wish::Create { parent, name, .. }
             | Wish::Symlink { parent, name }
+            | Wish::MakeNode { parent, name, .. }
             | Wish::Unlink { parent, name }
             | Wish::MakeDirectory { parent, name, .. }
             | Wish::RemoveDirectory { parent, name }

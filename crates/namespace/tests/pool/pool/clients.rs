@@ -82,7 +82,7 @@ impl Pool {
     }
 
     /// Sends a mutation for the first time, or anew when it came to nothing.
-    pub(super) fn attempt(&mut self, client: usize, sequence: Sequence) {
+    pub fn attempt(&mut self, client: usize, sequence: Sequence) {
         let sender = &mut self.clients[client];
         let token = Token { session: sender.session, sequence };
         let sent = sender.sent.get_mut(&sequence).unwrap();
@@ -178,9 +178,13 @@ impl Pool {
 
     /// Sends what came to nothing once more.
     pub fn attempt_again(&mut self, client: usize) {
-        let again: Vec<Sequence> =
-            self.clients[client].sent.iter().filter(|(_, sent)| sent.again).map(|(at, _)| *at).collect();
-        again.into_iter().for_each(|sequence| self.attempt(client, sequence));
+        self.told_again(client).into_iter().for_each(|sequence| self.attempt(client, sequence));
+    }
+
+    /// What came to nothing.
+    pub fn told_again(&self, client: usize) -> Vec<Sequence> {
+        let sent = self.clients[client].sent.iter();
+        sent.filter(|(_, sent)| sent.again).map(|(sequence, _)| *sequence).collect()
     }
 
     /// The state has the new size at once; the answer comes when the lanes have heard.
