@@ -19,6 +19,8 @@ use crate::state::{SlotState, first_number};
 pub(crate) struct Coordinator {
     /// Every operation below is settled.
     settled_below: u64,
+    /// The others of which something is known. Mostly none: there are as many pairs of slots as there are
+    /// slots squared, and what a pair keeps for ever must be a few bytes.
     halves: BTreeMap<u64, Half>,
 }
 
@@ -32,6 +34,22 @@ enum Half {
 }
 
 impl Coordinator {
+    /// Forgets what is settled up to the first that may not be: all below `settled_below` is settled, and so
+    /// is what follows it directly.
+    fn forget_first(&mut self) {
+        while let Some(first) = self.halves.first_entry()
+            && *first.key() == self.settled_below
+            && *first.get() == Half::Settled
+        {
+            self.settled_below += 1;
+            first.remove();
+        }
+        if self.halves.is_empty() {
+            // An emptied map keeps a node of half a kilobyte.
+            self.halves = BTreeMap::new();
+        }
+    }
+
     /// Operations that hold something here.
     pub(crate) fn held_numbers(&self) -> impl Iterator<Item = u64> + '_ {
         let held = |(number, half): (&u64, &Half)| matches!(half, Half::Held(_)).then_some(*number);
@@ -108,6 +126,7 @@ impl SlotState {
         coordinator.settled_below = stamp.open_from;
         let open = coordinator.halves.split_off(&stamp.open_from);
         let forgotten = std::mem::replace(&mut coordinator.halves, open);
+        coordinator.forget_first();
         forgotten.into_values().for_each(|half| self.settle_half(half, false, now, effects));
     }
 
@@ -158,7 +177,9 @@ impl SlotState {
         if stamp.number < coordinator.settled_below {
             return;
         }
-        if let Some(half) = coordinator.halves.insert(stamp.number, Half::Settled) {
+        let held = coordinator.halves.insert(stamp.number, Half::Settled);
+        coordinator.forget_first();
+        if let Some(half) = held {
             self.settle_half(half, message.commit, message.now, effects);
         }
     }
@@ -172,3 +193,7 @@ fn in_the_way(error: Error) -> Error {
         _ => error,
     }
 }
+
+#[cfg(test)]
+#[path = "peers_tests.rs"]
+mod tests;

@@ -47,7 +47,10 @@ fn does(pool: &mut Pool, wish: &Wish) {
 }
 
 fn refusal_flies(pool: &Pool) -> bool {
-    pool.flying.iter().any(|flight| matches!(flight, Flight::Report { result: Err(_), .. }))
+    let not_empty = ErrorKind::NotEmpty.number();
+    let refuses =
+        |flight: &Flight| matches!(flight, Flight::Report { result: Err(why), .. } if why.kind == not_empty);
+    pool.flying.iter().any(refuses)
 }
 
 fn kind(pool: &Pool, client: usize, sequence: Sequence) -> Option<ErrorKind> {
@@ -107,6 +110,9 @@ fn who_asks_while_others_are_looked_for_does_not_hear_what_was_before() {
     }
     assert!(pool.model.read_directory(directory).unwrap().is_empty(), "the last entry is gone");
     pool.send_wish(1, &remove());
+    while let Some(next) = pool.flying.pop() {
+        pool.land(next);
+    }
     pool.flying = word;
     pool.deliver_all();
     pool.attempt_again(1);
