@@ -72,6 +72,7 @@ pub(crate) struct Asker<'asker> {
 impl SlotState {
     /// Checks a part of an operation and holds it ready; an error leaves nothing behind.
     pub(crate) fn hold_part(&mut self, asker: Asker, part: &Part) -> Result<(Vec<Hold>, Prepared)> {
+        self.check_concerns(part)?;
         let ready = |hold: Hold| (vec![hold], Prepared::Ready);
         match part {
             Part::MakeDirectory { parent, mode, owner, hints } => {
@@ -96,6 +97,24 @@ impl SlotState {
             Part::SealPartition { inode } => self.hold_seal_partition(*inode).map(ready),
             Part::SetPartition { inode, attributes } => self.hold_set(*inode, *attributes).map(ready),
         }
+    }
+
+    /// Whether a part is one for this slot. Who asks is another server, and may be wrong.
+    fn check_concerns(&self, part: &Part) -> Result<()> {
+        let concerns = match part {
+            Part::MakeDirectory { .. } | Part::PutEntry(_) | Part::TakePartition(_) => true,
+            Part::SealDirectory { inode, .. }
+            | Part::RaiseLinks { inode }
+            | Part::LowerLinks { inode, .. }
+            | Part::MoveInode { inode, .. } => self.is_mine(*inode),
+            // What is at home itself is none of its parts.
+            Part::SealPartition { inode } | Part::SetPartition { inode, .. } => !self.is_mine(*inode),
+            Part::OrderMoves => self.slot == InodeId::ROOT.slot(),
+        };
+        if concerns {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Invalid, format!("{part:?} is not for {}", self.slot)))
     }
 
     /// The operation is decided: does what is held, or lets it go.
@@ -301,6 +320,9 @@ impl SlotState {
         }
         inode.check_sticky(owner, id)?;
         inode.check_not_held(id)?;
+        if inode.links == 0 {
+            return Err(Error::new(ErrorKind::Invalid, format!("no entry leads to inode {id} any more")));
+        }
         if let Body::File(file) = &inode.body {
             self.outbox.check_room(file.layout.width)?;
         }
@@ -329,7 +351,6 @@ impl SlotState {
     }
 
     fn hold_moves(&mut self, asker: Asker) -> Result<Hold> {
-        assert!(self.slot == InodeId::ROOT.slot(), "directories are moved in an order that slot 0 keeps");
         if let Some(holder) = self.moves {
             let text = format!("another directory is just being moved by {holder}");
             return Err(Error::new(ErrorKind::Retry, text));

@@ -69,7 +69,7 @@ impl SlotState {
         assert!(u32::from(home.0) < self.slots, "{home} is not among the {} slots of the pool", self.slots);
         check_mode(request.mode)?;
         self.check_new_entry(request.parent, &request.name, caller.who)?;
-        self.check_may_begin()?;
+        self.check_may_begin(caller.token)?;
         let above = self.inode(request.parent)?;
         check_one_more_link(above, request.parent)?;
         let part = Part::MakeDirectory {
@@ -96,7 +96,7 @@ impl SlotState {
                 format!("'{}' is no directory; remove it with unlink", request.name),
             ));
         }
-        self.check_may_begin()?;
+        self.check_may_begin(caller.token)?;
         let hold = self.claim(request.parent, &request.name, None)?;
         self.begin(caller, Goal::RemoveDirectory, hold);
         self.single_part(caller, inode.slot(), &Part::SealDirectory { inode, owner }, effects)
@@ -138,8 +138,13 @@ impl SlotState {
         Ok(())
     }
 
-    /// Whether one more operation may begin.
-    pub(crate) fn check_may_begin(&self) -> Result<()> {
+    /// Whether one more operation may begin, under this name.
+    pub(crate) fn check_may_begin(&self, token: Token) -> Result<()> {
+        if self.intents.contains_key(&token) {
+            let (session, number) = (token.session, token.sequence.0);
+            let text = format!("operation {number} of session {session} is under way already");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
         if self.unsettled.len() >= limits::INTENTS_PER_SLOT_MAX {
             return Err(Error::new(
                 ErrorKind::Busy,
@@ -291,7 +296,10 @@ impl SlotState {
                 (Some((*inode, attributes.kind)), Reply::Attributes(Box::new(attributes)))
             }
             (Part::SealDirectory { .. } | Part::LowerLinks { .. }, Prepared::Ready) => (None, Reply::Done),
-            (part, answer) => panic!("{part:?} is answered with {answer:?}"),
+            (part, answer) => {
+                let text = format!("the other server answers {part:?} with {answer:?}; see its log");
+                return self.abort(token, &Error::new(ErrorKind::Invalid, text), now, effects);
+            }
         };
         let mut intent = self.intents.remove(&token).expect("an intent is under way");
         if let [Hold::Entry(entry), ..] = &mut intent.holds[..] {

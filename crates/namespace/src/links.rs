@@ -14,7 +14,7 @@ impl SlotState {
     pub(crate) fn link(&mut self, caller: Caller, request: &Link, effects: &mut Vec<Effect>) -> Step {
         self.check_new_entry(request.parent, &request.name, caller.who)?;
         self.check_slot(request.inode)?;
-        self.check_may_begin()?;
+        self.check_may_begin(caller.token)?;
         let hold = self.claim_unmade(request.parent, &request.name)?;
         self.begin(caller, Goal::Link, hold);
         let inode = request.inode;
@@ -32,7 +32,7 @@ impl SlotState {
         if inode.slot() == self.slot {
             return self.unlink_here(caller, request, owner, effects);
         }
-        self.check_may_begin()?;
+        self.check_may_begin(caller.token)?;
         let hold = self.claim(request.parent, &request.name, None)?;
         self.begin(caller, Goal::Unlink, hold);
         self.single_part(caller, inode.slot(), &Part::LowerLinks { inode, owner }, effects)

@@ -155,7 +155,7 @@ impl SlotState {
         becomes: Becomes,
         effects: &mut Vec<Effect>,
     ) -> Step {
-        self.check_may_begin()?;
+        self.check_may_begin(caller.token)?;
         self.set_phase(inode, Phase::Changing);
         let goal = Goal::Partitions(Box::new(Partitions { inode, task }));
         self.begin(caller, goal, Hold::Changing { inode, becomes });

@@ -81,7 +81,7 @@ impl SlotState {
             let text = format!("this pool has no {}", request.new_slot);
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        self.check_may_begin()?;
+        self.check_may_begin(caller.token)?;
         let moves = request.parent != request.new_parent
             && (kind == FileKind::Directory || request.mode == RenameMode::Exchange);
         let stage = if moves { Stage::Order } else { Stage::Put };
