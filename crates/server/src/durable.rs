@@ -108,7 +108,7 @@ impl Durable {
             && store.usage().free_bytes >= self.snapshot_bytes / 2
         {
             // In a full store the log itself is what can give memory back.
-            self.compact(store)?;
+            self.compact(store);
             appended = self.append(&bytes, urgent);
         }
         let length = bytes.len() as u64;
@@ -122,7 +122,7 @@ impl Durable {
             resume_unwind(bug);
         }
         if self.log.length() >= self.compact_at_bytes {
-            self.compact(store)?;
+            self.compact(store);
         }
         Ok(effects)
     }
@@ -159,8 +159,9 @@ impl Durable {
         if urgent { self.log.append_urgent(bytes) } else { self.log.append(bytes) }
     }
 
-    /// Replaces the log by a snapshot. A full store keeps its log and tries later.
-    fn compact(&mut self, store: &mut Store) -> Result<()> {
+    /// Replaces the log by a snapshot. A full store keeps its log and tries later. What goes wrong here is
+    /// no failure of the record at hand, which is written.
+    fn compact(&mut self, store: &mut Store) {
         match self.write_snapshot(store).and_then(|length| Ok((length, self.next_log(store)?))) {
             Ok((length, log)) => {
                 self.snapshot_bytes = length;
@@ -170,10 +171,9 @@ impl Durable {
             Err(error) => {
                 self.compact_at_bytes = 2 * self.log.length();
                 eprintln!("ramlace: no snapshot of the namespace can be written; the log grows on: {error}");
-                self.remove_other_files(store, &store.meta_names()?)?;
+                self.remove_leftovers(store);
             }
         }
-        Ok(())
     }
 
     fn write_snapshot(&self, store: &mut Store) -> Result<u64> {
@@ -221,10 +221,14 @@ impl Durable {
         }
         self.log = log;
         self.number = number;
-        // What is left of the old files goes with the next life at the latest.
+        self.remove_leftovers(store);
+    }
+
+    /// What cannot be removed goes with the next life at the latest.
+    fn remove_leftovers(&self, store: &mut Store) {
         let removed = store.meta_names().and_then(|names| self.remove_other_files(store, &names));
         if let Err(error) = removed {
-            eprintln!("ramlace: an old log stays for now: {error}");
+            eprintln!("ramlace: an old log or snapshot stays for now: {error}");
         }
     }
 
