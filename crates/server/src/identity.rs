@@ -116,7 +116,8 @@ impl Server {
 
     /// The user for whom a host's session asks.
     fn user_of_host<'body>(&self, header: &Header, body: &'body [u8]) -> Result<(Identity, &'body [u8])> {
-        if !header.kind.is_of_namespace() {
+        // What `check` reads is of the namespace's family too, and the owner's alone.
+        if !header.kind.is_of_namespace() || header.kind == Kind::CheckEntries {
             return Err(denied(header, "is made for no user, and says for whom it is"));
         }
         let (who, body) = decode_on_behalf(header.kind, body)?;
