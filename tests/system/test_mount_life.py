@@ -653,6 +653,34 @@ def test_every_use_of_what_a_silent_server_holds_is_an_error_in_time(
         assert directory_uses(program, silenced) | {looked[silenced]} <= set(SILENT)
 
 
+@pytest.mark.long
+def test_a_spread_directory_of_which_a_part_is_out_of_reach_says_so(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(3, 32)
+    mount = new_mount(pool)
+    # Its home is on the second server: slots are dealt out in order, and a number begins with its slot.
+    for number in range(64):
+        directory = mount / f"large-{number}"
+        directory.mkdir()
+        if (directory.stat().st_ino >> 48) * 3 // 4096 == 1:
+            break
+    with pool.connect() as connected:
+        for number in range(8_400):
+            connected.open(f"/{directory.name}/{number}", "wb", buffering=0).close()
+    with Program(f"directory = os.open({str(directory)!r}, os.O_RDONLY)") as program:
+        pool.kill_server(2)
+        for use in (
+            "os.fchmod(directory, 0o700)",
+            "os.fchown(directory, os.getuid(), os.getgid())",
+            "os.utime(directory)",
+            "os.fstat(directory).st_nlink",
+            "len(os.listdir(directory))",
+            f"os.rmdir({str(directory)!r})",
+            f"os.rename({str(directory)!r}, {str(mount / 'other')!r})",
+        ):
+            # Not EAGAIN: trying again at once would be of no use.
+            assert error_in_time(program, use) in SILENT, use
+
+
 @contextmanager
 def silent(pool: Pool, how: str) -> Iterator[None]:
     """Let the second server answer nobody: for good, or for the time of this context."""
