@@ -16,6 +16,7 @@ mod credentials;
 mod header;
 pub mod inline;
 mod kind;
+pub mod locks;
 pub mod namespace;
 pub mod peer;
 pub mod preamble;
@@ -33,4 +34,4 @@ pub use types::{
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;

@@ -93,6 +93,7 @@ messages! {
         Rename, Link, MakeNode, CreateUnnamed, GetPartitions;
     xattrs: SetXattr, GetXattr, ListXattrs, RemoveXattr;
     inline: ReadInline, WriteInline, Spill;
+    locks: SetLock, CancelLock, GetLock, WaitEvents, FindDeadlock, ListLockWaits, EndLockWait;
     peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane;
 }
 
