@@ -326,6 +326,15 @@ def test_fallocate_takes_room_punches_and_zeroes(shared_pool: Pool, place: str, 
             fails(errno.EOPNOTSUPP, fallocate, number, mode, 0, 65_536)
         fails(errno.EINVAL, fallocate, number, 0, 0, 0)
         fails(errno.ENOSPC, fallocate, number, 0, 0, 1 << 40)
+        # Room far behind is room there alone, and holes before stay holes.
+        before = used()
+        for mode in (KEEP, ZERO | KEEP):
+            fallocate(number, mode, 1 << 40, 3 * MIB)
+            # Each of three lanes takes the two huge pages that its MiB touches.
+            assert 3 * MIB <= used() - before <= 3 * 4 * MIB
+        fallocate(number, PUNCH | KEEP, 1 << 40, 3 * MIB)
+        assert used() - before <= 3 * 3 * MIB
+        assert os.fstat(number).st_size == 4 * MIB + 10
         assert os.pread(number, 5 * MIB, 0) == expected
     with open(path, "rb") as reader:
         fails(errno.EBADF, fallocate, reader.fileno(), 0, 0, 1)

@@ -78,8 +78,35 @@ def test_a_directory_that_is_removed_while_it_is_open_is_empty(here: Path) -> No
         (here / "directory").rmdir()
         fails(errno.ENOENT, lambda: os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
         fails(errno.ENOENT, lambda: os.mkdir("new", dir_fd=descriptor))
+        assert os.listdir(descriptor) == []
     finally:
         os.close(descriptor)
+
+
+def test_a_working_directory_that_was_removed_is_a_directory_without_links(here: Path) -> None:
+    (here / "directory").mkdir(mode=0o750)
+    number = (here / "directory").stat().st_ino
+    with Program(f"os.chdir({str(here / 'directory')!r})") as program:
+        (here / "directory").rmdir()
+        found = "(lambda s: (s.st_ino, s.st_mode, s.st_nlink))(os.stat('.'))"
+        assert program.ask(found) == (number, stat.S_IFDIR | 0o750, 0)
+        for use in (
+            "os.stat('name')",
+            "os.mkdir('name')",
+            "open('name', 'w')",
+            "os.getcwd()",
+            "os.rmdir('../directory')",
+        ):
+            with pytest.raises(OSError, match="No such file"):
+                program.run(use)
+        # Another of its name is another directory.
+        (here / "directory").mkdir()
+        assert (here / "directory").stat().st_ino != number
+        assert program.ask(found) == (number, stat.S_IFDIR | 0o750, 0)
+    # One that could not be removed is what it was.
+    (here / "directory/file").touch()
+    fails(errno.ENOTEMPTY, (here / "directory").rmdir)
+    assert (here / "directory").stat().st_nlink == 2
 
 
 def test_unlink_takes_files_and_links_and_refuses_directories(here: Path) -> None:

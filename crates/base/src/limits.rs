@@ -6,6 +6,8 @@
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest path that the client resolves.
 pub const PATH_BYTES_MAX: usize = 4096;
+/// Names that one request follows.
+pub const WALK_NAMES_MAX: usize = 64;
 /// Longest target of a symbolic link.
 pub const SYMLINK_BYTES_MAX: usize = 4095;
 /// Symbolic links followed in one resolution.

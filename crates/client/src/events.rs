@@ -54,7 +54,7 @@ struct Listener {
 
 /// What follows from a step.
 enum Next {
-    Ask(Link, Header),
+    Ask(Box<(Link, Header)>),
     Pause,
     End,
 }
@@ -64,7 +64,8 @@ impl Listener {
         let mut link = None;
         loop {
             match self.prepare(link.take()) {
-                Next::Ask(mut asked, header) => {
+                Next::Ask(asked) => {
+                    let (mut asked, header) = *asked;
                     let deadline = Instant::now() + Duration::from_millis(QUESTION_MILLIS_MAX);
                     let heard = roundtrip(&mut asked, header, &WaitEvents { begins: false }, deadline);
                     if self.hear(heard) {
@@ -105,7 +106,8 @@ impl Listener {
         };
         let deadline = Instant::now() + Duration::from_millis(QUESTION_MILLIS_MAX);
         let epoch = session.known_map().map_or(ramlace_base::Epoch(0), |map| map.epoch);
-        Next::Ask(link, session.header(ramlace_wire::Kind::WaitEvents, None, deadline, epoch))
+        let header = session.header(ramlace_wire::Kind::WaitEvents, None, deadline, epoch);
+        Next::Ask(Box::new((link, header)))
     }
 
     /// Connects, and makes older questions of this session give way.

@@ -21,6 +21,7 @@ use ramlace_wire::namespace::{
     ReserveAppend, SetAttributes, SizeInfo, Symlink, Truncate, Unlink,
 };
 use ramlace_wire::session::{OpenSession, SessionOpened};
+use ramlace_wire::walk::{Walk, Walked};
 use ramlace_wire::{
     Attributes, Chain, ClusterMap, Credentials, ErrorBody, FileKind, Header, HostId, Kind, LayoutHints,
     PoolId, ServerEntry, decode_body, encode_body, flags,
@@ -320,6 +321,14 @@ impl State {
         self.inodes.get_mut(&inode).ok_or_else(|| Error::new(ErrorKind::Stale, "no such inode"))
     }
 
+    fn look(&mut self, id: ServerId, parent: InodeId, name: &Name) -> Result<Found, Error> {
+        self.inode(id, parent)?;
+        let found = self.entries.get(&(parent, name.as_bytes().to_vec())).copied();
+        let Some(inode) = found else { return error(ErrorKind::NotFound, "none") };
+        let attributes = self.inodes[&inode].info.attributes.clone();
+        Ok(Found { inode, kind: attributes.kind, attributes: Some(attributes) })
+    }
+
     fn add(
         &mut self,
         id: ServerId,
@@ -402,11 +411,13 @@ impl State {
             Kind::GetMap => body(&self.map),
             Kind::Lookup => {
                 let Lookup { parent, name } = decode!(Lookup);
-                self.inode(id, parent)?;
-                let found = self.entries.get(&(parent, name.as_bytes().to_vec())).copied();
-                let Some(inode) = found else { return error(ErrorKind::NotFound, "none") };
-                let attributes = self.inodes[&inode].info.attributes.clone();
-                body(&Found { inode, kind: attributes.kind, attributes: Some(attributes) })
+                body(&self.look(id, parent, &name)?)
+            }
+            // One step at a time: whoever walks must come again.
+            Kind::Walk => {
+                let Walk { from, names, .. } = decode!(Walk);
+                let steps = vec![self.look(id, from, &names[0])?];
+                body(&Walked { steps, stopped: None, info: None, bytes: None })
             }
             Kind::GetAttributes => body(&self.inode(id, decode!(GetAttributes).inode)?.info),
             Kind::SetAttributes => {
@@ -632,12 +643,13 @@ impl State {
                 body(&())
             }
             Kind::AllocateLane => {
-                let AllocateLane { target, length } = decode!(AllocateLane);
-                if length as usize > self.lane_bytes_max {
+                let AllocateLane { target, offset, length } = decode!(AllocateLane);
+                let end = (offset + length) as usize;
+                if end > self.lane_bytes_max {
                     return error(ErrorKind::NoSpace, "full");
                 }
                 let lane = self.lane(id, &target)?;
-                lane.resize(lane.len().max(length as usize), 0);
+                lane.resize(lane.len().max(end), 0);
                 body(&())
             }
             _ => error(ErrorKind::Unsupported, "not in a fake"),

@@ -143,6 +143,8 @@ struct GateState {
 #[derive(Default)]
 pub(crate) struct Inodes {
     gates: Mutex<HashMap<InodeId, Arc<Gate>>>,
+    /// How often a home was told when its inode was written, whatever it said.
+    times_told: AtomicU64,
 }
 
 /// One open file's share of its inode; gives it back when it is dropped.
@@ -297,6 +299,9 @@ impl Session {
         } else {
             self.change(open.inode.slot(), &request, deadline)
         };
+        if modified.is_some() {
+            self.inodes.times_told.fetch_add(1, Ordering::AcqRel);
+        }
         let unheard = |error: &Error| matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut);
         gate.owes_close = closed.as_ref().is_err_and(unheard) && !self.is_ended();
         if !gate.owes_close {
@@ -349,6 +354,18 @@ impl Session {
         }
     }
 
+    /// How often homes were told when this process wrote.
+    pub(crate) fn times_told(&self) -> u64 {
+        self.inodes.times_told.load(Ordering::Acquire)
+    }
+
+    /// Whether a home has yet to hear when this process last wrote to an inode. What a home said since
+    /// `told` lacks it also when it has heard meanwhile.
+    pub(crate) fn owes_times(&self, inode: InodeId, told: u64) -> bool {
+        let owes = |open: Arc<OpenInode>| open.written() != 0 || open.telling.try_lock().is_err();
+        self.inodes.find(inode).is_some_and(owes) || self.times_told() != told
+    }
+
     /// Tells the home when this process last wrote to an inode, if it has not heard yet.
     pub(crate) fn push_times(self: &Arc<Session>, inode: InodeId) -> Result<()> {
         match self.inodes.find(inode) {
@@ -376,7 +393,9 @@ impl Session {
             ..SetAttributes::nothing(open.inode)
         };
         // Whoever wrote: the session has it open for writing.
-        match for_nobody(|| self.change(open.inode.slot(), &request, deadline)) {
+        let told = for_nobody(|| self.change(open.inode.slot(), &request, deadline));
+        self.inodes.times_told.fetch_add(1, Ordering::AcqRel);
+        match told {
             Err(error) => {
                 open.put_back(written);
                 Err(error)

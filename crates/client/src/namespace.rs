@@ -9,7 +9,7 @@ use ramlace_wire::namespace::{
 use ramlace_wire::{Attributes, FileKind, LayoutHints};
 
 use crate::locator::ShownPath;
-use crate::path::{LastLink, Place, resolve, resolve_making};
+use crate::path::{LastLink, Place, resolve, resolve_making, resolve_with_info};
 use crate::{File, OpenOptions, Pool};
 
 /// Which attributes [`Pool::set_attributes`] changes: what is `Some`.
@@ -80,11 +80,18 @@ impl Pool {
     /// Removes an entry that is no directory.
     pub fn unlink(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
+        let tell = |error: Error| error.context(ShownPath(path));
+        // The server finds out what is there, but where a slash behind the name wants a directory.
+        if let Place::Entry { parent, name, found: None, slash: false } =
+            resolve(&self.raw(), path, LastLink::Unseen)?
+        {
+            return self.raw().unlink(parent, &name).map_err(tell);
+        }
         let (parent, name, found) = self.old_entry(path)?;
         if path.ends_with(b"/") && found.kind != FileKind::Directory {
             return Err(Error::new(ErrorKind::NotDirectory, format!("{} is no directory", ShownPath(path))));
         }
-        self.raw().unlink(parent, &name).map_err(|error| error.context(ShownPath(path)))
+        self.raw().unlink(parent, &name).map_err(tell)
     }
 
     /// Gives what `old` names the name `new`; links at their ends are not followed. An entry that
@@ -268,8 +275,19 @@ impl Pool {
     }
 
     fn info_at(&self, path: &[u8], last: LastLink) -> Result<InodeInfo> {
-        let (inode, _) = self.find(path, last)?;
-        self.raw().info(inode).map_err(|error| error.context(ShownPath(path)))
+        let session = self.session()?;
+        let told = session.times_told();
+        let (place, info) = resolve_with_info(&self.raw(), path, last)?;
+        let inode = match place {
+            Place::Directory(inode) => inode,
+            Place::Entry { found: Some(found), .. } => found.inode,
+            Place::Entry { found: None, .. } => return Err(not_found(path)),
+        };
+        match info {
+            // What this process has written, and its home has not heard of, is in no answer of its home.
+            Some(info) if info.attributes.inode == inode && !session.owes_times(inode, told) => Ok(info),
+            _ => self.raw().info(inode).map_err(|error| error.context(ShownPath(path))),
+        }
     }
 
     /// The inode that a path leads to, which must be there.
@@ -283,7 +301,7 @@ impl Pool {
 
     /// Where an entry can be made: its directory and its name.
     fn new_entry(&self, path: &[u8]) -> Result<(InodeId, Name)> {
-        match resolve(&self.raw(), path, LastLink::Keep)? {
+        match resolve(&self.raw(), path, LastLink::Unseen)? {
             Place::Entry { parent, name, .. } => Ok((parent, name)),
             Place::Directory(_) => {
                 Err(Error::new(ErrorKind::Exists, format!("{} is there already", ShownPath(path))))

@@ -1,15 +1,18 @@
-//! From a path to an inode: one lookup for each component, links followed, `..` on the way.
+//! From a path to an inode: as many components in one request as one server has, links followed, `..` on
+//! the way.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, limits};
-use ramlace_wire::FileKind;
-use ramlace_wire::namespace::Found;
+use ramlace_wire::namespace::{Found, InodeInfo};
+use ramlace_wire::walk::Walked;
+use ramlace_wire::{ErrorBody, FileKind};
 
 use crate::locator::ShownPath;
 
 /// What resolution asks of a pool.
 pub(crate) trait Tree {
-    /// The entry `name` of `parent`.
-    fn lookup(&self, parent: InodeId, name: &Name) -> Result<Found>;
+    /// Where names lead, one after the other, from `parent` on: one of them or more. With `info`, and where
+    /// it can be had at once, everything about what the last leads to.
+    fn walk(&self, parent: InodeId, names: Vec<Name>, info: bool) -> Result<Walked>;
     /// The target of a symbolic link.
     fn read_link(&self, inode: InodeId) -> Result<Vec<u8>>;
 }
@@ -42,18 +45,31 @@ pub(crate) enum LastLink {
 /// Walks `path` from the root; a path without a leading slash means the same.
 pub(crate) fn resolve(tree: &impl Tree, path: &[u8], last: LastLink) -> Result<Place> {
     check_path(path)?;
-    Walk::new(tree, path).run(last).map_err(|error| error.context(ShownPath(path)))
+    Way::new(tree, path).run(last).map_err(|error| error.context(ShownPath(path)))
+}
+
+/// The same, with everything about what the path leads to where that comes with the last step.
+pub(crate) fn resolve_with_info(
+    tree: &impl Tree,
+    path: &[u8],
+    last: LastLink,
+) -> Result<(Place, Option<InodeInfo>)> {
+    check_path(path)?;
+    let mut way = Way::new(tree, path);
+    way.wants_info = true;
+    let place = way.run(last).map_err(|error| error.context(ShownPath(path)))?;
+    Ok((place, way.info))
 }
 
 /// Walks `path` and makes the directories that are missing: `make` makes one, or finds the one that
-/// somebody else has made meanwhile. Each component costs one lookup.
+/// somebody else has made meanwhile.
 pub(crate) fn resolve_making<T: Tree>(
     tree: &T,
     path: &[u8],
     make: impl FnMut(InodeId, &Name) -> Result<Found>,
 ) -> Result<()> {
     check_path(path)?;
-    Walk::new(tree, path).run_making(make).map_err(|error| error.context(ShownPath(path)))
+    Way::new(tree, path).run_making(make).map_err(|error| error.context(ShownPath(path)))
 }
 
 fn check_path(path: &[u8]) -> Result<()> {
@@ -69,22 +85,35 @@ fn check_path(path: &[u8]) -> Result<()> {
     Ok(())
 }
 
-struct Walk<'a, T: Tree> {
+struct Way<'a, T: Tree> {
     tree: &'a T,
     /// The directories passed, the root first: what `..` goes back to.
     above: Vec<InodeId>,
     /// Components still to go, the next one last.
     rest: Vec<Vec<u8>>,
+    /// What is known of the components next in `rest`, the next one last, until one of them leads elsewhere.
+    ahead: Vec<Result<Found>>,
     links: usize,
     slash: bool,
+    wants_info: bool,
+    /// About what the last name leads to.
+    info: Option<InodeInfo>,
 }
 
-impl<T: Tree> Walk<'_, T> {
-    fn new<'a>(tree: &'a T, path: &[u8]) -> Walk<'a, T> {
-        let slash = path.ends_with(b"/");
-        let mut walk = Walk { tree, above: vec![InodeId::ROOT], rest: Vec::new(), links: 0, slash };
-        walk.push(path);
-        walk
+impl<T: Tree> Way<'_, T> {
+    fn new<'a>(tree: &'a T, path: &[u8]) -> Way<'a, T> {
+        let mut way = Way {
+            tree,
+            above: vec![InodeId::ROOT],
+            rest: Vec::new(),
+            ahead: Vec::new(),
+            links: 0,
+            slash: path.ends_with(b"/"),
+            wants_info: false,
+            info: None,
+        };
+        way.push(path);
+        way
     }
 
     fn push(&mut self, path: &[u8]) {
@@ -96,6 +125,32 @@ impl<T: Tree> Walk<'_, T> {
         *self.above.last().expect("the root is never left")
     }
 
+    /// Where `name` leads, which was just taken from `rest`; asks for those behind it along with it, but for
+    /// the last when nobody looks there.
+    fn step(&mut self, name: &Name, unseen: bool) -> Result<Found> {
+        if let Some(known) = self.ahead.pop() {
+            return known;
+        }
+        let mut names = vec![name.clone()];
+        let behind = &self.rest[usize::from(unseen).min(self.rest.len())..];
+        for component in behind.iter().rev().take(limits::WALK_NAMES_MAX - 1) {
+            match Name::new(component.as_slice()) {
+                Ok(name) if component != b".." => names.push(name),
+                _ => break,
+            }
+        }
+        let to_the_end = names.len() == self.rest.len() + 1;
+        let Walked { steps, stopped, info, .. } =
+            self.tree.walk(self.here(), names, self.wants_info && to_the_end)?;
+        self.info = info;
+        let mut known: Vec<Result<Found>> = steps.into_iter().map(Ok).collect();
+        known.extend(stopped.map(ErrorBody::into_error).map(Err));
+        known.truncate(self.rest.len() + 1);
+        self.ahead = known.into_iter().rev().collect();
+        let nothing = || Err(Error::new(ErrorKind::Protocol, "a walk came without a step"));
+        self.ahead.pop().unwrap_or_else(nothing)
+    }
+
     fn run(&mut self, last: LastLink) -> Result<Place> {
         while let Some(component) = self.rest.pop() {
             if component == b".." {
@@ -104,10 +159,11 @@ impl<T: Tree> Walk<'_, T> {
             }
             let name = Name::new(component)?;
             let is_last = self.rest.is_empty();
-            if is_last && last == LastLink::Unseen && !self.slash {
+            let unseen = last == LastLink::Unseen && !self.slash;
+            if is_last && unseen {
                 return Ok(Place::Entry { parent: self.here(), name, found: None, slash: false });
             }
-            let found = match self.tree.lookup(self.here(), &name) {
+            let found = match self.step(&name, unseen) {
                 Err(error) if is_last && error.kind() == ErrorKind::NotFound => None,
                 other => Some(other?),
             };
@@ -142,7 +198,7 @@ impl<T: Tree> Walk<'_, T> {
                 continue;
             }
             let name = Name::new(component)?;
-            let found = match self.tree.lookup(self.here(), &name) {
+            let found = match self.step(&name, false) {
                 Err(error) if error.kind() == ErrorKind::NotFound && of_link => {
                     return Err(Error::new(ErrorKind::Exists, "a symbolic link on the way leads to nothing"));
                 }
@@ -159,12 +215,15 @@ impl<T: Tree> Walk<'_, T> {
     }
 
     fn go_up(&mut self) {
+        self.ahead.clear();
         if self.above.len() > 1 {
             self.above.pop();
         }
     }
 
     fn follow(&mut self, link: InodeId) -> Result<()> {
+        self.ahead.clear();
+        self.info = None;
         self.links += 1;
         if self.links > limits::SYMLINK_DEPTH_MAX {
             return Err(Error::new(
@@ -200,12 +259,42 @@ mod tests {
     struct Model {
         entries: HashMap<(u64, &'static str), (u64, FileKind)>,
         targets: HashMap<u64, &'static str>,
-        lookups: Cell<usize>,
+        requests: Cell<usize>,
     }
 
     impl Tree for Model {
+        /// The server of the even inodes knows nothing of the odd ones.
+        fn walk(&self, parent: InodeId, names: Vec<Name>, _: bool) -> Result<Walked> {
+            self.requests.set(self.requests.get() + 1);
+            let mut walked = Walked { steps: Vec::new(), stopped: None, info: None, bytes: None };
+            let mut here = parent;
+            for name in names {
+                match self.lookup(here, &name) {
+                    Err(error) if walked.steps.is_empty() => return Err(error),
+                    Err(error) => {
+                        walked.stopped = Some(ErrorBody::new(&error));
+                        break;
+                    }
+                    Ok(found) => {
+                        let (inode, kind) = (found.inode, found.kind);
+                        walked.steps.push(found);
+                        if kind != FileKind::Directory || inode.0 % 2 != parent.0 % 2 {
+                            break;
+                        }
+                        here = inode;
+                    }
+                }
+            }
+            Ok(walked)
+        }
+
+        fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {
+            Ok(self.targets[&inode.0].as_bytes().to_vec())
+        }
+    }
+
+    impl Model {
         fn lookup(&self, parent: InodeId, name: &Name) -> Result<Found> {
-            self.lookups.set(self.lookups.get() + 1);
             let key = (parent.0, std::str::from_utf8(name.as_bytes()).unwrap());
             let (inode, kind) = *self
                 .entries
@@ -214,10 +303,6 @@ mod tests {
                 .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no '{name}'")))?
                 .1;
             Ok(Found { inode: InodeId(inode), kind, attributes: None })
-        }
-
-        fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {
-            Ok(self.targets[&inode.0].as_bytes().to_vec())
         }
     }
 
@@ -232,6 +317,9 @@ mod tests {
             (1, "loop", 12, FileKind::Symlink),
             (1, "gone", 13, FileKind::Symlink),
             (1, "filelink", 14, FileKind::Symlink),
+            (1, "even", 21, FileKind::Directory),
+            (21, "more", 23, FileKind::Directory),
+            (23, "dir", 25, FileKind::Directory),
         ] {
             model.entries.insert((parent, name), (inode, kind));
         }
@@ -350,13 +438,24 @@ mod tests {
         let model = model();
         let deep = "/dir".to_owned() + &"/sub/..".repeat(100);
         resolve_making(&model, deep.as_bytes(), |_, name| panic!("{name}")).unwrap();
-        assert_eq!(model.lookups.get(), 101);
+        assert_eq!(model.requests.get(), 101);
     }
 
     #[test]
-    fn each_component_costs_one_lookup() {
-        let model = model();
-        resolve(&model, b"/dir/sub/../file", LastLink::Keep).unwrap();
-        assert_eq!(model.lookups.get(), 3);
+    fn each_server_on_the_way_costs_one_request() {
+        let requests = |path: &str, last| {
+            let model = model();
+            // Whether there is something, or not.
+            let _ = resolve(&model, path.as_bytes(), last);
+            model.requests.get()
+        };
+        for (path, count) in
+            [("/dir", 1), ("/dir/file", 2), ("/dir/sub/../file", 3), ("/dir/none", 2), ("/even/more/dir", 1)]
+        {
+            assert_eq!(requests(path, LastLink::Keep), count, "{path}");
+        }
+        assert_eq!(requests("/even/more/none", LastLink::Keep), 1);
+        assert_eq!(requests("/even/more/none", LastLink::Unseen), 1);
+        assert_eq!(requests("/new", LastLink::Unseen), 0);
     }
 }

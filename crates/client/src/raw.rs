@@ -8,6 +8,7 @@ use ramlace_wire::namespace::{
     Link, Lookup, MakeDirectory, MakeNode, Opened, ReadLink, RemoveDirectory, Rename, RenameMode,
     SetAttributes, SetLayout, Symlink, Truncate, Unlink,
 };
+use ramlace_wire::walk::{Walk, Walked};
 use ramlace_wire::{Attributes, FileKind, LayoutHints};
 
 use crate::Pool;
@@ -190,8 +191,11 @@ impl Raw<'_> {
 }
 
 impl Tree for Raw<'_> {
-    fn lookup(&self, parent: InodeId, name: &Name) -> Result<Found> {
-        Raw::lookup(*self, parent, name)
+    fn walk(&self, parent: InodeId, names: Vec<Name>, info: bool) -> Result<Walked> {
+        let session = self.pool.session()?;
+        let first = names[0].clone();
+        let request = Walk { from: parent, names, info, bytes: false };
+        session.in_partition(parent, &first, |slot, deadline| session.ask(slot, &request, deadline))
     }
 
     fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {

@@ -42,9 +42,6 @@ impl File {
     /// NoSpace afterwards. Makes the file reach the range's end unless `keep_size`. Memory beyond
     /// the file's end stays taken until a truncation or the file's own end.
     ///
-    /// A lane counts what it takes from its beginning, so the memory of everything before the
-    /// range is taken as well.
-    ///
     /// Errors: `NoSpace` when not all of it fits. Some lanes may have taken theirs then; what an
     /// earlier call has taken stays taken.
     pub fn reserve(&self, range: ByteRange, keep_size: bool) -> Result<()> {
@@ -86,9 +83,8 @@ impl File {
 
     fn reserve_lanes(&self, handle: &Handle, size: Size, range: ByteRange, keep_size: bool) -> Result<()> {
         let session = &handle.session;
-        let from_start = ByteRange { start: 0, end: range.end };
-        self.each_lane(handle, size, from_start, |target, span| {
-            let request = AllocateLane { target, length: span.end };
+        self.each_lane(handle, size, range, |target, span| {
+            let request = AllocateLane { target, offset: span.start, length: span.length() };
             session.change_lane(target.slot, &request, session.deadline())
         })?;
         if keep_size { Ok(()) } else { self.extend(handle, size, range.end) }

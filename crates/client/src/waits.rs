@@ -126,7 +126,9 @@ impl Waits {
         let Some(ended) = entry.granted.map(Ok).or(ended) else { return };
         let entry = state.waiting.remove(&wait);
         drop(state);
-        entry.map(|entry| (entry.on_end)(ended));
+        if let Some(entry) = entry {
+            (entry.on_end)(ended);
+        }
     }
 
     /// An event: it is granted. A wait that is over has been given up, and its home hears of that.
@@ -139,7 +141,9 @@ impl Waits {
         }
         let entry = state.waiting.remove(&wait);
         drop(state);
-        entry.map(|entry| (entry.on_end)(Ok(file)));
+        if let Some(entry) = entry {
+            (entry.on_end)(Ok(file));
+        }
     }
 
     /// Takes a wait out that is given up: its request, unless it had its end.

@@ -19,9 +19,19 @@ pub(crate) const SET_ID_BITS: u16 = 0o6000;
 
 impl PoolFileSystem {
     pub(crate) fn attributes(&self, inode: InodeId) -> Result<KernelAttributes> {
-        let attributes = self.raw().info(inode)?.attributes;
-        self.handles.note(&attributes);
-        Ok(kernel_attributes(&attributes))
+        Ok(kernel_attributes(&self.attributes_now(inode)?))
+    }
+
+    /// What an inode is now, or was when it was removed as a directory that somebody here has open.
+    fn attributes_now(&self, inode: InodeId) -> Result<Attributes> {
+        match self.raw().info(inode) {
+            Ok(info) => {
+                self.handles.note(&info.attributes);
+                Ok(info.attributes)
+            }
+            Err(error) if error.kind() == ErrorKind::Stale => self.removed.get(inode).ok_or(error),
+            Err(error) => Err(error),
+        }
     }
 
     pub(crate) fn open(&self, inode: InodeId, flags: u32, kill_set_id: bool) -> Result<(u64, OpenFlags)> {
@@ -124,8 +134,7 @@ impl PoolFileSystem {
     }
 
     pub(crate) fn statx(&self, inode: InodeId) -> Result<StatX> {
-        let attributes = self.raw().info(inode)?.attributes;
-        self.handles.note(&attributes);
+        let attributes = self.attributes_now(inode)?;
         let created = Some((attributes.created.seconds(), attributes.created.subsecond_nanos()));
         Ok(StatX { attributes: kernel_attributes(&attributes), created })
     }

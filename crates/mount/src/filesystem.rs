@@ -11,6 +11,7 @@ use crate::data::WriteFlags;
 use crate::handles::Handles;
 use crate::locks::Locks;
 use crate::refresh::{Answer, REFRESH_ATTRIBUTE, Refresher};
+use crate::removed::Removed;
 use crate::space::Space;
 use crate::users::{credentials, needs_user};
 use crate::versions::Versions;
@@ -28,6 +29,7 @@ pub(crate) struct PoolFileSystem {
     pub(crate) refresher: Arc<Refresher>,
     pub(crate) write_errors: Arc<WriteErrors>,
     pub(crate) locks: Arc<Locks>,
+    pub(crate) removed: Removed,
 }
 
 impl PoolFileSystem {
@@ -247,6 +249,7 @@ impl FileSystem for PoolFileSystem {
         // The kernel may still know the node by other lookups: then its next open drops pages for nothing.
         self.versions.forget(inode_of(node));
         self.write_errors.forget(inode_of(node));
+        self.removed.forget(inode_of(node));
     }
 }
 

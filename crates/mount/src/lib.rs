@@ -22,6 +22,7 @@ mod locks;
 mod mount;
 mod names;
 mod refresh;
+mod removed;
 mod signals;
 mod space;
 mod users;

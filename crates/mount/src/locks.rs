@@ -171,7 +171,7 @@ impl PoolFileSystem {
         file.settle(&self.versions);
         self.locks.note(holder);
         if wait && holder.request.kind.is_some() {
-            return self.set_lock_later(holder, file, reply);
+            return self.set_lock_later(holder, &file, reply);
         }
         match file.file.set_lock(&holder.request) {
             Ok(Some(locked)) => self.locks.answer_granted(holder, locked, reply),
@@ -180,7 +180,7 @@ impl PoolFileSystem {
         }
     }
 
-    fn set_lock_later(&self, holder: Holder, file: Arc<OpenFile>, reply: Reply) {
+    fn set_lock_later(&self, holder: Holder, file: &Arc<OpenFile>, reply: Reply) {
         let unique = reply.unique();
         self.locks.parked().insert(unique, Parked { reply, file: file.clone(), wait: None });
         let locks = self.locks.clone();
@@ -200,7 +200,7 @@ impl PoolFileSystem {
                     }
                 };
                 if interrupted {
-                    self.locks.give_up(unique, &file, wait);
+                    self.locks.give_up(unique, file, wait);
                 }
             }
         }

@@ -11,6 +11,7 @@ use crate::filesystem::PoolFileSystem;
 use crate::handles::Handles;
 use crate::locks::Locks;
 use crate::refresh::Refresher;
+use crate::removed::Removed;
 use crate::space::Space;
 use crate::versions::Versions;
 use crate::write_errors::WriteErrors;
@@ -76,6 +77,7 @@ impl Mount {
             refresher,
             write_errors,
             locks,
+            removed: Removed::default(),
         };
         Ok(Mount { session, file_system: Arc::new(file_system) })
     }

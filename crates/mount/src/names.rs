@@ -121,6 +121,19 @@ impl PoolFileSystem {
     }
 
     pub(crate) fn remove_directory(&self, parent: InodeId, name: &[u8]) -> Result<()> {
-        self.raw().remove_directory(parent, &name_of(name)?)
+        let name = name_of(name)?;
+        // Who works in it or has it open may go on asking what it is. Where that cannot be had now, the removal says why.
+        let found = self.raw().lookup(parent, &name).ok();
+        let known = found
+            .filter(|found| found.kind == FileKind::Directory)
+            .and_then(|found| found.attributes.or_else(|| self.attributes_of_entry(found.inode).ok()));
+        if let Some(attributes) = &known {
+            self.removed.keep(attributes);
+        }
+        let removed = self.raw().remove_directory(parent, &name);
+        if let (Err(_), Some(attributes)) = (&removed, &known) {
+            self.removed.forget(attributes.inode);
+        }
+        removed
     }
 }

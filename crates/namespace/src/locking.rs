@@ -152,7 +152,7 @@ impl SlotState {
         };
         let Some(kind) = request.kind else { return Ok(()) };
         let asks_again = |locks: &FileLocks| locks.waits(caller.token.session, request.wait);
-        if request.wait != 0 && self.locks.get(&request.inode).is_some_and(|locks| asks_again(locks)) {
+        if request.wait != 0 && self.locks.get(&request.inode).is_some_and(asks_again) {
             return Ok(());
         }
         if kind == LockKind::Exclusive && request.table == LockTable::Fcntl && !write {

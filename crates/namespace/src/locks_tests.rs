@@ -18,7 +18,7 @@ fn lock(number: u64, kind: LockKind, start: u64, end: u64) -> Lock {
 }
 
 /// What a client may do.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Act {
     Ask {
         owner: u64,

@@ -286,18 +286,18 @@ impl Server {
         self.durable.borrow_mut().writes.admit(slot, session, sequence, acknowledged_below(header))
     }
 
-    /// Takes the memory of a lane's first bytes, all or nothing.
+    /// Takes the memory of a part of a lane, all or nothing.
     pub async fn allocate_lane(self: &Rc<Self>, header: &Header, request: AllocateLane) -> Outcome<()> {
-        checked_range(0, request.length)?;
+        let range = checked_range(request.offset, request.length)?;
         self.admit_slot(header.epoch, request.target.slot).await?;
-        let (lane, length) = (request.target.lane, request.length);
-        let mut taken = 0;
+        let lane = request.target.lane;
+        let mut taken = range.start;
         loop {
             // While others had their turn the lane may have been cut or dropped.
             self.admit_lane(&request.target, Purpose::Write).await?;
             self.check_loss(lane, Loss::is_over)?;
-            taken = self.allocate_more(lane, taken, length).map_err(|error| error.context(self.me))?;
-            if taken == length {
+            taken = self.allocate_more(lane, taken, range).map_err(|error| error.context(self.me))?;
+            if taken == range.end {
                 return Ok(());
             }
             tokio::task::yield_now().await;
@@ -305,13 +305,15 @@ impl Server {
     }
 
     /// Takes the next step's memory. What does not seem to fit is tried in one step: all or nothing.
-    fn allocate_more(&self, lane: LaneId, taken: u64, length: u64) -> Result<u64> {
+    fn allocate_more(&self, lane: LaneId, taken: u64, range: ByteRange) -> Result<u64> {
         let mut store = self.store.borrow_mut();
         ensure_lane(&mut store, lane)?;
-        let missing = length.saturating_sub(store.lane_allocated_bytes(lane)?);
-        let fits = missing <= store.usage().free_for_lanes_bytes;
-        let end = if fits { length.min(taken + ALLOCATED_AT_ONCE_BYTES) } else { length };
-        store.allocate(lane, end)?;
+        // What lies before the range is no part of what is missing; where that is, is not known here.
+        let there = if range.start == 0 { store.lane_allocated_bytes(lane)? } else { 0 };
+        let fits = range.length().saturating_sub(there) <= store.usage().free_for_lanes_bytes;
+        let end = if fits { range.end.min(taken + ALLOCATED_AT_ONCE_BYTES) } else { range.end };
+        // From the beginning each time: while others had their turn it may have been punched.
+        store.prepare_write(lane, range.start, end - range.start)?;
         Ok(end)
     }
 

@@ -11,6 +11,7 @@ use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits, WaitEvents};
 use ramlace_wire::namespace::GetAttributesMany;
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
+use ramlace_wire::walk::Walk;
 use ramlace_wire::{Credentials, Header, Kind, decode_body, encode_body};
 use tokio::time::timeout;
 
@@ -183,6 +184,10 @@ async fn serve_small(
             let request: EndLockWait = decode_body(kind, body)?;
             server.admit_slot(header.epoch, request.inode.slot()).await?;
             Ok(encode_body(&server.end_lock_wait(request)?))
+        }
+        Kind::Walk => {
+            let request: Walk = decode_body(kind, body)?;
+            server.walk(header, &identity.who, request).await.map(|walked| encode_body(&walked))
         }
         _ if let Some(page) = server.serve_check(&identity.who, kind, body) => page,
         _ => {

@@ -34,6 +34,7 @@ mod spread;
 mod stop;
 #[cfg(test)]
 mod testing;
+mod walk;
 mod writes;
 
 pub use config::ServeOptions;

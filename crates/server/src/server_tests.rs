@@ -95,8 +95,14 @@ fn huge_numbers_are_refused() {
             assert_eq!(client.change(sequence, 0, &punch).await.unwrap_err().kind(), ErrorKind::TooBig);
             sequence += 1;
         }
-        for (length, kind) in [(u64::MAX, ErrorKind::TooBig), (1 << 62, ErrorKind::NoSpace)] {
-            let allocate = AllocateLane { target, length };
+        for (offset, length, kind) in [
+            (0, u64::MAX, ErrorKind::TooBig),
+            (u64::MAX, 1, ErrorKind::TooBig),
+            (1 << 62, 1 << 62, ErrorKind::TooBig),
+            (0, 1 << 62, ErrorKind::NoSpace),
+            (1 << 61, 1 << 61, ErrorKind::NoSpace),
+        ] {
+            let allocate = AllocateLane { target, offset, length };
             assert_eq!(client.change(sequence, 0, &allocate).await.unwrap_err().kind(), kind);
             sequence += 1;
         }
@@ -302,12 +308,18 @@ fn a_large_allocation_takes_turns_and_takes_nothing_when_it_does_not_fit() {
         let mut client = Client::user(&server.address, 1).await;
         let target = target(&create(&mut client, 1, "file", layout(1)).await);
         let before = client.ask(&GetServerStatus {}).await.unwrap().used_bytes;
-        let refused = client.change(2, 0, &AllocateLane { target, length: 100 << 20 }).await.unwrap_err();
+        let refused =
+            client.change(2, 0, &AllocateLane { target, offset: 0, length: 100 << 20 }).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
         assert!(client.ask(&GetServerStatus {}).await.unwrap().used_bytes < before + (64 << 10));
-        client.change(3, 0, &AllocateLane { target, length: 80 << 20 }).await.unwrap();
+        // Far behind, and no more than that.
+        client.change(3, 0, &AllocateLane { target, offset: 1 << 40, length: 3 << 20 }).await.unwrap();
+        let used = client.ask(&GetServerStatus {}).await.unwrap().used_bytes - before;
+        assert!((3 << 20..=8 << 20).contains(&used), "{used} bytes taken for 3 MiB");
+        client.change(4, 0, &PunchChunk { target, offset: 1 << 40, length: 3 << 20 }).await.unwrap();
+        client.change(5, 0, &AllocateLane { target, offset: 0, length: 80 << 20 }).await.unwrap();
         assert!(client.ask(&GetServerStatus {}).await.unwrap().used_bytes >= 80 << 20);
-        client.write(4, 0, target, 79 << 20, &vec![1; 1 << 20]).await.unwrap();
+        client.write(6, 0, target, 79 << 20, &vec![1; 1 << 20]).await.unwrap();
         assert_eq!(client.read(target, (79 << 20) - 1, 2).await.unwrap(), [0, 1]);
     });
 }

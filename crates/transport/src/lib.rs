@@ -18,6 +18,7 @@ pub mod nonblocking;
 mod raw;
 mod secret;
 mod socket;
+mod spin;
 
 pub use address::Address;
 pub use failure::{ConnectFailure, Failure};

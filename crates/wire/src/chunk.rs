@@ -93,12 +93,14 @@ impl Request for GrantLane {
     type Reply = LaneGranted;
 }
 
-/// Takes the memory of the lane's first `length` bytes, all or nothing.
+/// Takes the memory of a part of a lane, all or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocateLane {
     /// The lane.
     pub target: LaneTarget,
     /// Bytes from the lane's beginning.
+    pub offset: u64,
+    /// How many bytes.
     pub length: u64,
 }
 

@@ -125,6 +125,8 @@ kinds! {
     WriteInline = 0x031f,
     /// Give them to the file's lanes.
     Spill = 0x0320,
+    /// Several steps of a path, and what it leads to.
+    Walk = 0x0321,
     /// Attributes of several inodes of one server.
     GetAttributesMany = 0x0322,
     /// For `check`: some entries of a server.

@@ -22,6 +22,7 @@ pub mod peer;
 pub mod preamble;
 pub mod session;
 mod types;
+pub mod walk;
 pub mod xattrs;
 
 pub use codec::{ErrorBody, Request, decode_body, decode_on_behalf, encode_body};

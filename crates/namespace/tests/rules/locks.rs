@@ -52,7 +52,7 @@ impl Story {
 
     /// A file that sessions 1, 2 and 3 have open.
     fn shared_file(&mut self) -> InodeId {
-        let file = self.create(InodeId::ROOT, "file", 1);
+        let file = self.create(InodeId::ROOT, "file");
         for number in [2, 3, 1] {
             self.as_session(number).ask(Op::Open(Open { inode: file, read: true, write: true })).unwrap();
         }
@@ -147,11 +147,11 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     }
     let part = SetLock { table: LockTable::Flock, start: 1, ..good };
     assert_eq!(story.refused(Op::SetLock(part)), ErrorKind::Invalid);
-    let other = story.create(InodeId::ROOT, "other", 1);
+    let other = story.create(InodeId::ROOT, "other");
     story.ask(close(other)).unwrap();
     assert_eq!(story.refused(Op::SetLock(lock(other, 1, 0))), ErrorKind::BadHandle);
     let gone = InodeId::new(Slot(0), 999);
-    assert_eq!(story.refused(Op::SetLock(lock(gone, 1, 0))), ErrorKind::NotFound);
+    assert_eq!(story.refused(Op::SetLock(lock(gone, 1, 0))), ErrorKind::Stale);
     story.ask(close(file)).unwrap();
     story.ask(Op::Open(Open { inode: file, read: true, write: false })).unwrap();
     assert_eq!(story.refused(Op::SetLock(good)), ErrorKind::BadHandle, "not open for writing");
@@ -201,7 +201,7 @@ fn a_session_waits_for_so_many_locks_of_a_slot() {
     let each = limits::LOCK_WAITERS_PER_INODE_MAX as u64;
     let mut files = Vec::new();
     for number in 0..=most / each {
-        let file = story.as_session(1).create(InodeId::ROOT, &format!("file-{number}"), 1);
+        let file = story.as_session(1).create(InodeId::ROOT, &format!("file-{number}"));
         story.set_lock(lock(file, 1, 0));
         story.as_session(2).ask(Op::Open(Open { inode: file, read: true, write: true })).unwrap();
         files.push(file);

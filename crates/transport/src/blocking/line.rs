@@ -19,6 +19,8 @@ use rustix::net::{
     sendmsg,
 };
 
+use crate::spin::Spin;
+
 /// Longest wait inside one system call.
 const SLICE: Duration = Duration::from_millis(100);
 /// Pieces given to the kernel in one call; it takes at most 1,024.
@@ -28,6 +30,8 @@ pub(super) struct Line {
     socket: OwnedFd,
     /// Unix sockets may bring descriptors.
     is_unix: bool,
+    /// How waiting for replies went.
+    spin: Spin,
 }
 
 impl Line {
@@ -38,7 +42,7 @@ impl Line {
         };
         prepare().map_err(|errno| Error::from_io(&errno.into(), "setting a socket's time limit"))?;
         let is_unix = crate::socket::peer_uid(&socket).is_some();
-        Ok(Line { socket, is_unix })
+        Ok(Line { socket, is_unix, spin: Spin::default() })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -107,10 +111,11 @@ impl Line {
         deadline: Instant,
     ) -> Result<usize> {
         if !self.is_unix {
-            return self
-                .receive(deadline, |flags| recv(&self.socket, &mut *into, flags).map(|(count, _)| count));
+            return self.receive_soon(deadline, |flags| {
+                recv(&self.socket, &mut *into, flags).map(|(count, _)| count)
+            });
         }
-        self.receive(deadline, |flags| {
+        self.receive_soon(deadline, |flags| {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = flags | RecvFlags::CMSG_CLOEXEC;
@@ -122,6 +127,23 @@ impl Line {
             }
             Ok(received.bytes)
         })
+    }
+
+    /// What is expected at any moment: looks for it before it sleeps.
+    fn receive_soon(
+        &self,
+        deadline: Instant,
+        mut receive: impl FnMut(RecvFlags) -> rustix::io::Result<usize>,
+    ) -> Result<usize> {
+        if let Some(spinning) = self.spin.begin() {
+            while spinning.again() {
+                if let Ok(received @ 1..) = receive(RecvFlags::DONTWAIT) {
+                    spinning.found();
+                    return Ok(received);
+                }
+            }
+        }
+        self.receive(deadline, receive)
     }
 
     fn receive(

@@ -1,14 +1,18 @@
 //! A socket in the event loop, and what stops it from another task.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::{Rc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result};
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+
+use crate::spin::Spin;
 
 /// Bytes that one connection may move before it lets the others have a turn.
 const TURN_BYTES_MAX: usize = 1 << 20;
@@ -33,6 +37,8 @@ pub(super) struct Socket {
     cancelled: Cell<bool>,
     /// What was moved in this turn.
     turn: Cell<usize>,
+    /// How waiting for requests went.
+    spin: Spin,
 }
 
 impl Socket {
@@ -40,7 +46,7 @@ impl Socket {
     pub(super) fn new(socket: OwnedFd) -> Result<Socket> {
         let inner = crate::raw::watch(socket, Interest::READABLE | Interest::WRITABLE)
             .map_err(|error| Error::from_io(&error, "adding a connection to the event loop"))?;
-        Ok(Socket { inner, cancelled: Cell::new(false), turn: Cell::new(0) })
+        Ok(Socket { inner, cancelled: Cell::new(false), turn: Cell::new(0), spin: Spin::default() })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -64,13 +70,36 @@ impl Socket {
         mut receive: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> Result<usize> {
         loop {
-            let mut guard = wait(patience, self.inner.readable(), "sends nothing").await?;
+            let mut guard = match self.readable_soon(patience).await {
+                Some(guard) => guard,
+                None => wait(patience, self.inner.readable(), "sends nothing").await?,
+            };
             self.check_cancelled()?;
             if let Some(count) = settle(&mut guard, wanted, receive(self.as_fd()), "receiving")? {
                 drop(guard);
                 self.take_turn(count).await;
                 return Ok(count);
             }
+        }
+    }
+
+    /// Looks for the next request for a moment, between the turns of other tasks.
+    async fn readable_soon(&self, patience: Patience) -> Option<AsyncFdReadyGuard<'_, OwnedFd>> {
+        if patience != Patience::Endless {
+            return None;
+        }
+        let spinning = self.spin.begin()?;
+        loop {
+            let ready = poll_fn(|context| Poll::Ready(self.inner.poll_read_ready(context))).await;
+            if let Poll::Ready(guard) = ready {
+                spinning.found();
+                return guard.ok();
+            }
+            if !spinning.again() {
+                return None;
+            }
+            // The event loop looks at all descriptors before it comes back.
+            tokio::task::yield_now().await;
         }
     }
 

@@ -91,6 +91,7 @@ messages! {
     namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,
         Rename, Link, MakeNode, CreateUnnamed, GetPartitions;
+    walk: Walk;
     xattrs: SetXattr, GetXattr, ListXattrs, RemoveXattr;
     inline: ReadInline, WriteInline, Spill;
     locks: SetLock, CancelLock, GetLock, WaitEvents, FindDeadlock, ListLockWaits, EndLockWait;

@@ -5,7 +5,7 @@ use ramlace_base::{
 };
 use ramlace_wire::session::*;
 use ramlace_wire::{
-    check::*, chunk::*, cluster::*, inline::*, locks::*, namespace::*, peer::*, xattrs::*, *,
+    check::*, chunk::*, cluster::*, inline::*, locks::*, namespace::*, peer::*, walk::*, xattrs::*, *,
 };
 
 /// Where values come from: words that run out and are zero afterwards.
@@ -315,13 +315,15 @@ fields! {
     PunchChunk { target, offset, length }
     GrantLane { target, writable }
     LaneGranted { length }
-    AllocateLane { target, length }
+    AllocateLane { target, offset, length }
 
     Lookup { parent, name }
     Found { inode, kind, attributes }
     GetAttributes { inode }
     GetAttributesMany { inodes }
     ManyAttributes { attributes }
+    Walk { from, names, info, bytes }
+    Walked { steps, stopped, info, bytes }
     InodeInfo { attributes, layout, hints, named, partitions, inline }
     GetPartitions { inode, slots }
     PartitionsInfo { attributes, slots }

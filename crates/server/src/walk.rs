@@ -1,0 +1,89 @@
+//! Several steps of a path in one request.
+
+use std::rc::Rc;
+
+use ramlace_base::{Error, ErrorKind, InodeId, SessionId, limits};
+use ramlace_namespace::{Answer, Query};
+use ramlace_wire::inline::{Bytes, ReadInline};
+use ramlace_wire::namespace::{GetAttributes, InodeInfo, Lookup};
+use ramlace_wire::walk::{Walk, Walked};
+use ramlace_wire::{Credentials, ErrorBody, FileKind, Header};
+
+use crate::server::{Outcome, Server};
+
+impl Server {
+    /// Follows the names as long as their entries are in slots of this server.
+    pub async fn walk(self: &Rc<Self>, header: &Header, who: &Credentials, request: Walk) -> Outcome<Walked> {
+        let count = request.names.len();
+        if count == 0 || count > limits::WALK_NAMES_MAX {
+            let most = limits::WALK_NAMES_MAX;
+            let text = format!("a walk has from 1 to {most} names, not {count}");
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
+        let mut walked = Walked { steps: Vec::with_capacity(count), stopped: None, info: None, bytes: None };
+        let (mut parent, mut slot) = (request.from, header.slot);
+        for name in request.names {
+            let admitted = self.admit_slot(header.epoch, slot).await;
+            match admitted {
+                Err(refusal) if walked.steps.is_empty() => return Err(refusal),
+                Err(_) => return Ok(walked),
+                Ok(_) => self.notice_lost_slots()?,
+            }
+            let found = match self.query(who, slot, &Query::Lookup(Lookup { parent, name })) {
+                Ok(Answer::Found(found)) => found,
+                Ok(_) => unreachable!("a slot answers what it was asked"),
+                Err(error) if walked.steps.is_empty() => return Err(error.into()),
+                Err(error) => {
+                    walked.stopped = is_final(error.kind()).then(|| ErrorBody::new(&error));
+                    return Ok(walked);
+                }
+            };
+            (parent, slot) = (found.inode, found.inode.slot());
+            let goes_on = found.kind == FileKind::Directory;
+            walked.steps.push(found);
+            if !goes_on {
+                break;
+            }
+        }
+        if walked.steps.len() == count && request.info && self.admit_slot(header.epoch, slot).await.is_ok() {
+            walked.info = self.info_of(who, parent);
+            walked.bytes =
+                walked.info.as_ref().filter(|_| request.bytes).and_then(|info| self.bytes_of(who, info));
+        }
+        Ok(walked)
+    }
+
+    /// What this server alone can say: not of a directory that is spread. Whoever needs what is not
+    /// here asks for it, and is told why.
+    fn info_of(self: &Rc<Self>, who: &Credentials, inode: InodeId) -> Option<InodeInfo> {
+        match self.query(who, inode.slot(), &Query::GetAttributes(GetAttributes { inode })) {
+            Ok(Answer::Info(info)) if info.partitions.is_empty() => Some(*info),
+            _ => None,
+        }
+    }
+
+    fn bytes_of(self: &Rc<Self>, who: &Credentials, info: &InodeInfo) -> Option<Bytes> {
+        if !info.inline || info.attributes.kind != FileKind::File {
+            return None;
+        }
+        let inode = info.attributes.inode;
+        let request = ReadInline { inode, offset: 0, length: limits::INLINE_BYTES_MAX as u32 };
+        // By the rights of the user, not by what the session has open.
+        let query = Query::ReadInline { request, session: SessionId::NONE };
+        match self.query(who, inode.slot(), &query) {
+            // Behind its bytes a file may go on with zeros: then this is not all of it.
+            Ok(Answer::Inline(read)) if read.size.size <= limits::INLINE_BYTES_MAX as u64 => {
+                let mut bytes = read.bytes?;
+                bytes.0.resize(read.size.size as usize, 0);
+                self.counters.read_bytes(bytes.0.len() as u64);
+                Some(bytes)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether asking the same again would be answered the same: other errors say where to ask, or when.
+fn is_final(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::NotDirectory | ErrorKind::Loop)
+}
