@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use ramlace_base::Result;
-use ramlace_client::{OpenOptions, Pool};
+use ramlace_client::{File, OpenOptions, Pool};
 use serde_json::Value;
 
 use crate::args::Args;
@@ -21,12 +21,18 @@ const NAMES_QUICK: usize = 100;
 const REGION_BYTES: usize = 2 << 20;
 const DIRECTORY: &str = "/bench-names";
 
-/// Measures the three operations over TCP and over the Unix socket.
+/// Measures the operations over TCP and over the Unix socket: both ends on one core, where CPU time decides,
+/// and each on its own, where it matters who sleeps while he waits.
 pub fn run(args: &Args) -> Result<Vec<Value>> {
     let raw = RawServer::start(args, REGION_BYTES)?;
-    let _cores = Cores::keep(Servers::Together, [&args.pids[..], &[raw.pid()][..]].concat())?;
+    let pids = [&args.pids[..], &[raw.pid()][..]].concat();
     let mut figures = Vec::new();
-    for (way, unix) in [("tcp", false), ("unix", true)] {
+    for (way, unix, servers) in [
+        ("tcp", false, Servers::Together),
+        ("unix", true, Servers::Together),
+        ("unix, two cores", true, Servers::Apart),
+    ] {
+        let _cores = Cores::keep(servers, pids.clone())?;
         figures.extend(run_by(args, &raw, way, unix)?);
     }
     Ok(figures)
@@ -43,7 +49,12 @@ fn run_by(args: &Args, raw: &RawServer, way: &str, unix: bool) -> Result<Vec<Val
         Ok(Vec::new())
     };
     let mut figures = Vec::new();
-    for (what, operation) in [("create and close", create as Operation), ("stat", stat), ("unlink", unlink)] {
+    for (what, operation) in [
+        ("create", create as Operation),
+        ("create and close", create_and_close),
+        ("stat", stat),
+        ("unlink", unlink),
+    ] {
         let name = format!("{what}, {way}");
         if args.wants(&name) {
             let work = || timed(&pool, &ours, names, operation);
@@ -58,34 +69,45 @@ fn run_by(args: &Args, raw: &RawServer, way: &str, unix: bool) -> Result<Vec<Val
     Ok(figures)
 }
 
-type Operation = fn(&Pool, &str) -> Result<()>;
+/// What it opens is closed when the time is taken.
+type Operation = fn(&Pool, &str) -> Result<Option<File>>;
 
-fn create(pool: &Pool, path: &str) -> Result<()> {
-    pool.open(path, &OpenOptions { exclusive: true, ..OpenOptions::creating() })?.close()
+fn create(pool: &Pool, path: &str) -> Result<Option<File>> {
+    pool.open(path, &OpenOptions { exclusive: true, ..OpenOptions::creating() }).map(Some)
 }
 
-fn stat(pool: &Pool, path: &str) -> Result<()> {
-    pool.stat(path).map(drop)
+fn create_and_close(pool: &Pool, path: &str) -> Result<Option<File>> {
+    create(pool, path)?.map_or(Ok(()), File::close)?;
+    Ok(None)
 }
 
-fn unlink(pool: &Pool, path: &str) -> Result<()> {
-    pool.unlink(path)
+fn stat(pool: &Pool, path: &str) -> Result<Option<File>> {
+    pool.stat(path)?;
+    Ok(None)
+}
+
+fn unlink(pool: &Pool, path: &str) -> Result<Option<File>> {
+    pool.unlink(path)?;
+    Ok(None)
 }
 
 /// Times one operation on all names; what it needs before and leaves behind is not timed.
 fn timed(pool: &Pool, processes: &Processes, names: usize, operation: Operation) -> Result<Extra> {
     let paths: Vec<String> = (0..names).map(|index| format!("{DIRECTORY}/file-{index}")).collect();
-    let all = |operation: Operation| paths.iter().try_for_each(|path| operation(pool, path));
-    let is = |other: Operation| std::ptr::fn_addr_eq(operation, other);
-    if !is(create) {
-        all(create)?;
+    let all = |operation: Operation| {
+        paths.iter().map(|path| operation(pool, path)).collect::<Result<Vec<Option<File>>>>()
+    };
+    let is = |others: &[Operation]| others.iter().any(|other| std::ptr::fn_addr_eq(operation, *other));
+    if is(&[stat, unlink]) {
+        all(create_and_close)?;
     }
     let cpu = processes.cpu_seconds()?;
     let begun = Instant::now();
-    all(operation)?;
+    let opened = all(operation)?;
     let seconds = begun.elapsed().as_secs_f64();
     let cpu = processes.cpu_seconds()? - cpu;
-    if !is(unlink) {
+    drop(opened);
+    if !is(&[unlink]) {
         all(unlink)?;
     }
     Ok(vec![("seconds", seconds), ("cpu_seconds", cpu)])

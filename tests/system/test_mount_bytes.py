@@ -174,6 +174,29 @@ def append_through_mount(line: clients.Line, path: str, writer: int, count: int)
     os.close(file)
 
 
+@pytest.mark.parametrize("length", [MIB - 4 * KIB, 3 * MIB])
+def test_a_large_append_stays_in_one_piece(shared_pool: Pool, place: str, here: Path, there: Path, length: int) -> None:
+    """Up to 1 MiB less a page, which the kernel hands over at once, also between mounts; any length on one mount."""
+    lay_out(shared_pool, place, 3)
+    (here / "log").write_bytes(b"x" * 5)
+    rounds, mounts = 3, (here, there) if length < MIB else (here, here)
+    programs = [Program(f"file = os.open({str(mount / 'log')!r}, os.O_WRONLY | os.O_APPEND)") for mount in mounts * 2]
+    try:
+        for number, program in enumerate(programs):
+            # Not at the beginning of a page, as the buffers of programs are.
+            program.run(f"data = memoryview(b'{number}' * {length + 1})[1:]")
+            program.begin(f"[os.write(file, data) for _ in range({rounds})]", "ask")
+        for program in programs:
+            assert program.hear() == [length] * rounds
+    finally:
+        for program in programs:
+            program.kill()
+    content = (here / "log").read_bytes()
+    assert len(content) == 5 + len(programs) * rounds * length
+    records = [content[at : at + length] for at in range(5, len(content), length)]
+    assert sorted(records) == sorted(b"%d" % number * length for number in range(len(programs)) for _ in range(rounds))
+
+
 def test_appended_bytes_are_read_back_by_the_same_descriptor(here: Path, there: Path) -> None:
     with open(here / "log", "a+b", buffering=0) as first, open(there / "log", "a+b", buffering=0) as second:
         expected = b""

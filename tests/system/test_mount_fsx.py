@@ -22,7 +22,7 @@ from test_mount_bytes import COLLAPSE, KEEP, PUNCH, ZERO, fallocate
 UNIT = 64 * KIB
 PAGE = 4 * KIB
 IS_LONG = bool(os.environ.get("RAMLACE_TEST_LONG"))
-LEGS, STEPS = (60, 400) if IS_LONG else (6, 120)
+LEGS, STEPS = (12, 250) if IS_LONG else (6, 120)
 
 
 @dataclass
@@ -195,7 +195,7 @@ class File:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(4 if IS_LONG else 2))
+@pytest.mark.parametrize("seed", range(12 if IS_LONG else 2))
 def test_a_file_that_is_changed_by_every_door_is_what_a_bytearray_holds(
     shared_pool: Pool, place: str, here: Path, there: Path, shape: str, seed: int
 ) -> None:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -616,6 +616,100 @@ def test_a_server_that_died_for_good_is_an_error_in_time_and_the_rest_works(
             os.fsync(file.fileno())
         assert read_direct(mount / name)[:7] == b"changed"
     assert mount.unmount()["directory"] == str(mount.directory)
+
+
+@pytest.mark.parametrize("how", ["dead", pytest.param("frozen", marks=pytest.mark.long)])
+def test_every_use_of_what_a_silent_server_holds_is_an_error_in_time(
+    new_pool: NewPool, new_mount: NewMount, how: str
+) -> None:
+    pool = new_pool(2, 32)
+    mount = new_mount(pool)
+    directories = [mount / f"directory-{number}" for number in range(8)]
+    for directory in directories:
+        directory.mkdir()
+        (directory / "file").write_bytes(b"small")
+    # Its name and its inode are on the first server, as the root is; its bytes on the other.
+    path = mount / make_files(pool, mount)[1][0]
+    uses = [
+        "os.pread(file, 4096, 0)",
+        "os.pwrite(file, b'x', 5)",
+        "os.ftruncate(file, 50_000) or os.pread(file, 5, 0)",
+        f"Path({str(path)!r}).read_bytes()",
+    ]
+    opened = f"file = os.open({str(path)!r}, os.O_RDWR | os.O_DIRECT); view = mmap.mmap(file, 0)"
+    with Program(opened) as program, Program(opened) as mapper, silent(pool, how):
+        for use in uses:
+            assert error_in_time(program, use) in SILENT, use
+        begun = time.monotonic()
+        assert mapper.dies_of("value = view[0]") == signal.SIGBUS
+        assert time.monotonic() - begun < FAILING_SECONDS_MAX
+        # What is on the server that answers is all there.
+        program.run(f"os.stat({str(path)!r})")
+        program.run(f"os.listdir({str(mount.directory)!r})")
+        looked = {d: error_in_time(program, f"os.stat({str(d / 'file')!r}).st_size") for d in directories}
+        works = next(directory for directory, error in looked.items() if not error)
+        assert directory_uses(program, works) == {0}
+        silenced = next(directory for directory, error in looked.items() if error)
+        assert directory_uses(program, silenced) | {looked[silenced]} <= set(SILENT)
+
+
+@pytest.mark.long
+def test_a_spread_directory_of_which_a_part_is_out_of_reach_says_so(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(3, 32)
+    mount = new_mount(pool)
+    # Its home is on the second server: slots are dealt out in order, and a number begins with its slot.
+    for number in range(64):
+        directory = mount / f"large-{number}"
+        directory.mkdir()
+        if (directory.stat().st_ino >> 48) * 3 // 4096 == 1:
+            break
+    with pool.connect() as connected:
+        for number in range(8_400):
+            connected.open(f"/{directory.name}/{number}", "wb", buffering=0).close()
+    with Program(f"directory = os.open({str(directory)!r}, os.O_RDONLY)") as program:
+        pool.kill_server(2)
+        for use in (
+            "os.fchmod(directory, 0o700)",
+            "os.fchown(directory, os.getuid(), os.getgid())",
+            "os.utime(directory)",
+            "os.fstat(directory).st_nlink",
+            "len(os.listdir(directory))",
+            f"os.rmdir({str(directory)!r})",
+            f"os.rename({str(directory)!r}, {str(mount / 'other')!r})",
+        ):
+            # Not EAGAIN: trying again at once would be of no use.
+            assert error_in_time(program, use) in SILENT, use
+
+
+@contextmanager
+def silent(pool: Pool, how: str) -> Iterator[None]:
+    """Let the second server answer nobody: for good, or for the time of this context."""
+    if how == "frozen":
+        with frozen(pool.process("child", 1)):
+            yield
+    else:
+        pool.kill_server(1)
+        yield
+
+
+def error_in_time(program: Program, use: str) -> int:
+    """Return the number of the error with which something ends in time; 0 for none."""
+    program.begin(use, "ask")
+    try:
+        program.hear(FAILING_SECONDS_MAX)
+    except OSError as error:
+        return error.errno or -1
+    return 0
+
+
+def directory_uses(program: Program, directory: Path) -> set[int]:
+    """Return what listing, making and removing in a directory come to."""
+    texts = [
+        f"len(os.listdir({str(directory)!r}))",
+        f"open({str(directory / 'made')!r}, 'w').close()",
+        f"os.unlink({str(directory / 'file')!r})",
+    ]
+    return {error_in_time(program, text) for text in texts}
 
 
 def test_a_frozen_server_stops_nobody_who_does_not_need_it(new_pool: NewPool, new_mount: NewMount) -> None:

@@ -440,6 +440,15 @@ class ControlGroup:
         """Whether a program that wants memory need not wait for pages that another has to write: version 2."""
         return (self.path / "memory.max").exists()
 
+    def was_short(self) -> bool:
+        """Whether programs had to give memory back because the group reached its limit."""
+        version_2 = self.path / "memory.events"
+        if version_2.exists():
+            return any(
+                line.split()[0] == "max" and line.split()[1] != "0" for line in version_2.read_text().splitlines()
+            )
+        return int((self.path / "memory.failcnt").read_text()) > 0
+
     def killed(self) -> int:
         """Return how many processes were killed for want of memory."""
         version_2 = self.path / "memory.events"
@@ -502,6 +511,32 @@ def scan_and_fill(program: Program, length: int) -> None:
     program.run("view.flush()")
     program.run(f"found = sum(view[at + 1] == at // 4096 % 249 for at in range(0, {length}, 4096))")
     assert program.ask("found") == length // PAGE
+
+
+def test_servers_daemon_and_program_share_less_memory_than_the_mapping_needs(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    """The servers' memory counts in the same group: what is left is less than the mapping."""
+    length = 80 * MIB
+    with control_group(160 * MIB) as group:
+        # Taken before it is used, so that the group pays for what is written below.
+        pool = new_pool(2, 56)
+        mount = new_mount(pool)
+        for process in pool.processes():
+            group.processes.write_text(str(process.pid))
+        if group.is_fair or may_use_reserves():
+            group.processes.write_text(str(mount.daemon.pid))
+        fill_pages(pool, length)
+        enter = ("sh", "-c", f'echo $$ > {group.processes} && exec "$@"', "sh")
+        with Program(mapping(mount / "large"), prefix=enter) as program:
+            scan_and_fill(program, length)
+            assert program.end() == 0
+        assert group.killed() == 0
+        assert group.was_short(), "the group had room for everything, and the test shows nothing"
+        check_pages(pool, mount, length)
+        mount.unmount()
+        assert mount.daemon.ends()
+        pool.close()
 
 
 def test_a_mapping_larger_than_the_memory_it_may_use_is_scanned_and_written(

@@ -359,6 +359,35 @@ def by_address(pool: Pool) -> Pool:
     return Pool(pool.addresses[0], pool.runtime, 0, 0)
 
 
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_set_id_bits_stay_with_those_whom_the_kernel_lets_keep_them(lab: Mount, size: int) -> None:
+    """The super-user keeps all, who is in the group that of a group that does not run it, others none."""
+    path = lab.directory / f"set-id-{size}"
+    path.write_bytes(bytes(size))
+    os.chown(path, ALICE.uid, ALICE.gid)
+
+    def after(who: User, mode: int, work: Callable[[int], Any]) -> int:
+        path.chmod(mode)
+
+        def change() -> None:
+            file = os.open(path.name, os.O_RDWR)
+            work(file)
+            os.close(file)
+
+        who.does(lab.directory, change)
+        return stat.S_IMODE(path.stat().st_mode)
+
+    for work in (
+        lambda file: os.pwrite(file, b"x", 0),
+        lambda file: os.pwrite(file, b"x", size),
+        lambda file: os.ftruncate(file, size // 2),
+        lambda file: os.posix_fallocate(file, 0, size),
+    ):
+        assert after(ROOT, 0o6777, work) == 0o6777
+        assert after(ALICE, 0o2766, work) == 0o2766
+        assert after(ALICE, 0o6777, work) == 0o777
+
+
 def test_a_host_without_the_host_key_is_told_so(lab: Mount, tmp_path: Path) -> None:
     wrong = tmp_path / "host-key"
     wrong.write_text("ab" * 32 + "\n")

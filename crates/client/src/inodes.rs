@@ -250,7 +250,10 @@ impl Session {
     /// Opens an inode at its home.
     pub(crate) fn open_inode(self: &Arc<Session>, request: &Open) -> Result<(Handle, Opened)> {
         let (open, opened) = self.inodes.with_gate(request.inode, |gate| {
-            let opened = self.change(request.inode.slot(), request, self.deadline())?;
+            let opened =
+                self.change(request.inode.slot(), request, self.deadline()).inspect_err(|error| {
+                    note_unanswered_open(gate, request.inode, error);
+                })?;
             check_file(&opened.info)?;
             Ok((enter(gate, &opened.info), opened))
         })?;
@@ -265,7 +268,9 @@ impl Session {
             if !opened.created && gate.files == 0 {
                 // It was there before, and this process may have closed it after the answer.
                 let request = Open { inode, read: rights.read, write: rights.write };
-                let again = self.change(inode.slot(), &request, self.deadline())?;
+                let again = self.change(inode.slot(), &request, self.deadline()).inspect_err(|error| {
+                    note_unanswered_open(gate, inode, error);
+                })?;
                 return Ok(enter(gate, &again.info));
             }
             Ok(enter(gate, &opened.info))
@@ -340,10 +345,7 @@ impl Session {
 
     /// The inode was written without its home: the heart tells it within a second.
     pub(crate) fn touch(&self, open: &OpenInode) {
-        // By the C library: rustix looks for the vDSO itself, and crashes where valgrind has hidden it.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let nanos = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
-        open.written.fetch_max(nanos.max(1), Ordering::AcqRel);
+        open.written.fetch_max(now().nanos, Ordering::AcqRel);
         self.heart.times_changed();
     }
 
@@ -418,6 +420,15 @@ fn enter(gate: &mut GateState, info: &InodeInfo) -> Arc<OpenInode> {
     }
 }
 
+/// The home may have opened the inode, or may open it yet: it is told of the close when it answers again.
+fn note_unanswered_open(gate: &mut GateState, inode: InodeId, error: &Error) {
+    if gate.files == 0 && matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut) {
+        gate.owes_close = true;
+        let unknown = Size { generation: Generation(0), size: 0 };
+        gate.open.get_or_insert_with(|| Arc::new(OpenInode::of_size(inode, unknown, true)));
+    }
+}
+
 fn check_file(info: &InodeInfo) -> Result<()> {
     match info.attributes.kind {
         FileKind::File => Ok(()),
@@ -428,6 +439,13 @@ fn check_file(info: &InodeInfo) -> Result<()> {
             format!("it is {}, which has no bytes in the pool; open it through a mount", kind.described()),
         )),
     }
+}
+
+/// The present moment, after 1970.
+pub(crate) fn now() -> Timestamp {
+    // By the C library: rustix looks for the vDSO itself, and crashes where valgrind has hidden it.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { nanos: i64::try_from(now.as_nanos()).unwrap_or(i64::MAX).max(1) }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -64,6 +64,8 @@ pub(crate) struct Control {
 struct Lines {
     idle: Vec<Link>,
     open: usize,
+    /// Threads that wait for one: to wake nobody is a system call all the same.
+    waiting: usize,
 }
 
 impl Server {
@@ -144,7 +146,9 @@ impl Server {
                     format!("all {} connections stayed in use", limits::CONNECTIONS_PER_SERVER_MAX),
                 )));
             }
+            lines.waiting += 1;
             lines = self.freed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
+            lines.waiting -= 1;
         }
     }
 
@@ -325,8 +329,11 @@ impl Drop for Line {
             Some(link) => lines.idle.push(link),
             None => lines.open -= 1,
         }
+        let waiting = lines.waiting;
         drop(lines);
-        self.server.freed.notify_one();
+        if waiting > 0 {
+            self.server.freed.notify_one();
+        }
     }
 }
 

@@ -151,9 +151,11 @@ impl Pool {
                     stack.pop();
                     continue;
                 }
-                page => page?,
+                // Nothing is left beside what was lost, and that is gone.
+                Err(error) if error.kind() == ErrorKind::Lost => Vec::new(),
+                page => page?.entries,
             };
-            if page.entries.is_empty() {
+            if page.is_empty() {
                 match forgive_missing(self.raw().remove_directory(parent, &name)) {
                     // An entry was made between the two requests: look again.
                     Err(error) if error.kind() == ErrorKind::NotEmpty => continue,
@@ -161,9 +163,7 @@ impl Pool {
                 }
                 stack.pop();
             } else {
-                stack.extend(
-                    page.entries.into_iter().map(|entry| (inode, entry.name, entry.inode, entry.kind)),
-                );
+                stack.extend(page.into_iter().map(|entry| (inode, entry.name, entry.inode, entry.kind)));
             }
         }
         Ok(())

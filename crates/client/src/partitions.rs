@@ -2,7 +2,8 @@
 //!
 //! A directory is believed to be whole, or spread as it was last seen to be. Whoever asks the wrong slot is
 //! told `Spread`, asks the directory's home how it is, and goes on. The home names the slots of partitions
-//! that are there: one that then knows nothing of its partition has lost it.
+//! that are there: one that then knows nothing of its partition has lost it. What is left of such a directory stays
+//! in reach: a listing goes past what was lost and tells of it at its end, attributes are those of what is there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,12 +24,30 @@ type Partitions = Option<Arc<[Slot]>>;
 /// What is known of spread directories.
 #[derive(Default)]
 pub(crate) struct Spreads {
-    known: Mutex<HashMap<InodeId, Arc<[Slot]>>>,
+    known: Mutex<HashMap<InodeId, Spread>>,
 }
+
+struct Spread {
+    slots: Arc<[Slot]>,
+    /// A bit for each partition that was lost, as listings have found.
+    lost: u64,
+}
+const _: () = assert!(limits::DIRECTORY_PARTITIONS <= u64::BITS as usize);
 
 impl Spreads {
     fn get(&self, directory: InodeId) -> Partitions {
-        self.lock().get(&directory).cloned()
+        self.lock().get(&directory).map(|spread| spread.slots.clone())
+    }
+
+    fn has_lost(&self, directory: InodeId) -> bool {
+        self.lock().get(&directory).is_some_and(|spread| spread.lost != 0)
+    }
+
+    fn set_lost(&self, directory: InodeId, partition: usize, lost: bool) {
+        if let Some(spread) = self.lock().get_mut(&directory) {
+            let bit = 1 << partition;
+            spread.lost = if lost { spread.lost | bit } else { spread.lost & !bit };
+        }
     }
 
     fn put(&self, directory: InodeId, partitions: &Partitions) {
@@ -42,12 +61,16 @@ impl Spreads {
                         known.remove(&other);
                     }
                 }
-                known.insert(directory, partitions.clone());
+                let lost = match known.get(&directory) {
+                    Some(before) if before.slots == *partitions => before.lost,
+                    _ => 0,
+                };
+                known.insert(directory, Spread { slots: partitions.clone(), lost });
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<InodeId, Arc<[Slot]>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<InodeId, Spread>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -82,7 +105,7 @@ impl Lesson {
         // Between the two questions it may have been made whole and spread again. Once.
         self.repeated += 1;
         if self.repeated >= REPEATED_MAX {
-            return Err(lost_partition(directories, &error));
+            return Err(lost_partition(directories, error.message()));
         }
         self.backoff.pause_after(error)
     }
@@ -142,7 +165,8 @@ impl Session {
         }
     }
 
-    /// Entries of a directory behind a cookie: some, unless there are no more.
+    /// Entries of a directory behind a cookie: some, unless there are no more. Where partitions were lost, those
+    /// that are there are listed, and what follows the last entry is the error.
     pub(crate) fn read_partitions(
         self: &Arc<Session>,
         inode: InodeId,
@@ -158,7 +182,19 @@ impl Session {
             };
             let request = ReadDirectory { inode, after, entries_max };
             match self.ask(slot, &request, lesson.deadline) {
-                Err(error) if error.kind() == ErrorKind::Spread => lesson.learn(self, &[inode], error)?,
+                Err(error) if error.kind() == ErrorKind::Spread => {
+                    match (lesson.learn(self, &[inode], error), partition) {
+                        (Err(lost), Some(partition)) if lost.kind() == ErrorKind::Lost => {
+                            self.spreads.set_lost(inode, partition, true);
+                            after = ramlace_layout::last_cookie(partition, ramlace_layout::HASH_BITS);
+                            if ramlace_layout::partition_behind(after, ramlace_layout::HASH_BITS).is_none() {
+                                return Err(lost);
+                            }
+                            lesson = Lesson::new(self.deadline());
+                        }
+                        (learned, _) => learned?,
+                    }
+                }
                 Ok(page) if page.entries.is_empty() && !page.end => {
                     if page.next <= after {
                         let text = "a directory's listing does not go on";
@@ -166,7 +202,20 @@ impl Session {
                     }
                     after = page.next;
                 }
-                page => return page,
+                page => {
+                    let mut page = page?;
+                    if let Some(partition) = partition {
+                        self.spreads.set_lost(inode, partition, false);
+                    }
+                    if page.end && self.spreads.has_lost(inode) {
+                        if page.entries.is_empty() {
+                            return Err(lost_partition(&[inode], "seen while it was listed"));
+                        }
+                        // Whoever comes again hears of it.
+                        page.end = false;
+                    }
+                    return Ok(page);
+                }
             }
         }
     }
@@ -180,20 +229,36 @@ impl Session {
                 return Ok(info);
             }
             self.note_partitions(inode, &info);
+            let whole = info.clone();
             match self.add_partitions(&mut info, lesson.deadline) {
-                Err(error) if error.kind() == ErrorKind::Spread => lesson.learn(self, &[inode], error)?,
+                Err(error) if error.kind() == ErrorKind::Spread => {
+                    match lesson.learn(self, &[inode], error) {
+                        Err(lost) if lost.kind() == ErrorKind::Lost => return self.add_what_is_left(whole),
+                        learned => learned?,
+                    }
+                }
                 Err(error) => return Err(error),
                 Ok(()) => return Ok(info),
             }
         }
     }
 
+    /// Adds those partitions that were not lost.
+    fn add_what_is_left(self: &Arc<Session>, mut info: InodeInfo) -> Result<InodeInfo> {
+        let inode = info.attributes.inode;
+        let deadline = self.deadline();
+        for slot in other_slots(&info) {
+            match self.ask(slot, &GetPartitions { inode, slots: vec![slot] }, deadline) {
+                Err(error) if error.kind() == ErrorKind::Spread => {}
+                part => info.attributes.add_partition(&part?.attributes),
+            }
+        }
+        Ok(info)
+    }
+
     fn add_partitions(self: &Arc<Session>, info: &mut InodeInfo, deadline: Instant) -> Result<()> {
         let inode = info.attributes.inode;
-        let mut slots = info.partitions.clone();
-        slots.retain(|slot| *slot != inode.slot());
-        slots.sort_unstable();
-        slots.dedup();
+        let mut slots = other_slots(info);
         while let Some(slot) = slots.first().copied() {
             let request = GetPartitions { inode, slots: slots.clone() };
             let part = self.ask(slot, &request, deadline)?;
@@ -208,13 +273,21 @@ impl Session {
     }
 }
 
-fn lost_partition(directories: &[InodeId], error: &Error) -> Error {
+fn lost_partition(directories: &[InodeId], how: &str) -> Error {
     let shown: Vec<String> = directories.iter().map(InodeId::to_string).collect();
     let text = format!(
-        "entries of directory {} were lost with a server that was forgotten ({}); \
+        "entries of directory {} were lost with a server that was forgotten ({how}); \
          remove the directory when the rest of it is not needed any more",
-        shown.join(" or "),
-        error.message()
+        shown.join(" or ")
     );
     Error::new(ErrorKind::Lost, text)
+}
+
+/// The slots with partitions of a directory, but for its home's.
+fn other_slots(info: &InodeInfo) -> Vec<Slot> {
+    let mut slots = info.partitions.clone();
+    slots.retain(|slot| *slot != info.attributes.inode.slot());
+    slots.sort_unstable();
+    slots.dedup();
+    slots
 }

@@ -117,8 +117,13 @@ impl<T: Tree> Way<'_, T> {
     }
 
     fn push(&mut self, path: &[u8]) {
-        let components = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
-        self.rest.extend(components.map(<[u8]>::to_vec).rev());
+        let mut components: Vec<&[u8]> =
+            path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
+        // A dot at the end says that the path ends in no name; all others say nothing.
+        let ends_in_dot = components.pop_if(|part| part == b".").is_some();
+        components.retain(|part| *part != b".");
+        components.extend(ends_in_dot.then_some(&b"."[..]));
+        self.rest.extend(components.into_iter().map(<[u8]>::to_vec).rev());
     }
 
     fn here(&self) -> InodeId {
@@ -135,7 +140,7 @@ impl<T: Tree> Way<'_, T> {
         let behind = &self.rest[usize::from(unseen).min(self.rest.len())..];
         for component in behind.iter().rev().take(limits::WALK_NAMES_MAX - 1) {
             match Name::new(component.as_slice()) {
-                Ok(name) if component != b".." => names.push(name),
+                Ok(name) if component != b".." && component != b"." => names.push(name),
                 _ => break,
             }
         }
@@ -153,8 +158,7 @@ impl<T: Tree> Way<'_, T> {
 
     fn run(&mut self, last: LastLink) -> Result<Place> {
         while let Some(component) = self.rest.pop() {
-            if component == b".." {
-                self.go_up();
+            if self.is_dots(&component) {
                 continue;
             }
             let name = Name::new(component)?;
@@ -193,8 +197,7 @@ impl<T: Tree> Way<'_, T> {
         while let Some(component) = self.rest.pop() {
             let of_link = self.rest.len() >= own;
             own = own.min(self.rest.len());
-            if component == b".." {
-                self.go_up();
+            if self.is_dots(&component) {
                 continue;
             }
             let name = Name::new(component)?;
@@ -214,11 +217,15 @@ impl<T: Tree> Way<'_, T> {
         Ok(())
     }
 
-    fn go_up(&mut self) {
-        self.ahead.clear();
-        if self.above.len() > 1 {
-            self.above.pop();
+    /// Whether a component is no name: `.` stays, `..` goes up.
+    fn is_dots(&mut self, component: &[u8]) -> bool {
+        if component == b".." {
+            self.ahead.clear();
+            if self.above.len() > 1 {
+                self.above.pop();
+            }
         }
+        component == b".." || component == b"."
     }
 
     fn follow(&mut self, link: InodeId) -> Result<()> {
@@ -356,6 +363,8 @@ mod tests {
             ("/abs", 5),
             ("/abs/", 5),
             ("/abs/../file", 3),
+            ("/dir/.", 2),
+            ("/abs/.", 5),
             ("/dir/up", 5),
             ("/dir/up/../up", 5),
             ("/filelink", 3),
@@ -384,6 +393,8 @@ mod tests {
             ("/dir/file/x", ErrorKind::NotDirectory),
             ("/dir/file/", ErrorKind::NotDirectory),
             ("/filelink/", ErrorKind::NotDirectory),
+            ("/dir/file/.", ErrorKind::NotDirectory),
+            ("/new/.", ErrorKind::NotFound),
             ("/loop", ErrorKind::Loop),
             ("/loop/x", ErrorKind::Loop),
             ("/a\0b", ErrorKind::Invalid),

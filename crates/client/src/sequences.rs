@@ -15,6 +15,8 @@ struct Waiting {
     last: u64,
     /// Ascending; a slot that has been used keeps its empty list.
     slots: HashMap<Slot, Vec<u64>>,
+    /// Threads that wait for answers: to wake nobody is a system call all the same.
+    sleepers: usize,
 }
 
 impl Waiting {
@@ -68,7 +70,9 @@ impl Sequences {
                     ),
                 ));
             }
+            waiting.sleepers += 1;
             waiting = self.answered.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+            waiting.sleepers -= 1;
         }
     }
 
@@ -98,7 +102,7 @@ impl Drop for Ticket<'_> {
             && let Ok(at) = list.binary_search(&self.sequence)
         {
             list.remove(at);
-            if at == 0 {
+            if at == 0 && waiting.sleepers > 0 {
                 self.sequences.answered.notify_all();
             }
         }

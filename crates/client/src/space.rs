@@ -3,7 +3,7 @@
 use ramlace_base::{ByteRange, Result};
 use ramlace_wire::Attributes;
 use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk};
-use ramlace_wire::namespace::Truncate;
+use ramlace_wire::namespace::{SetAttributes, TimeReason, Truncate};
 
 use crate::content::check_range;
 use crate::file::File;
@@ -29,6 +29,18 @@ impl File {
         handle.open.learn(Size { generation: attributes.generation, size: attributes.size });
         handle.open.clean_if(written);
         Ok(attributes)
+    }
+
+    /// For a mount, whose kernel says that who writes through this file may not keep set-id bits: takes them
+    /// away, and returns the attributes that the file has now.
+    pub fn drop_set_id(&self) -> Result<Attributes> {
+        self.needs_writing()?;
+        let session = &self.handle()?.session;
+        let modified = Some(crate::inodes::now());
+        let times = TimeReason::WroteAndDropsSetId;
+        let request = SetAttributes { modified, times, ..SetAttributes::nothing(self.inode()) };
+        let change = || session.change(self.inode().slot(), &request, session.deadline());
+        crate::acting::for_nobody(change).map_err(|error| self.tell(error))
     }
 
     /// Takes the memory of the file's first `length` bytes and makes the file at least so long.

@@ -43,7 +43,7 @@ impl PoolFileSystem {
     ) -> Result<usize> {
         let open = self.handles.get(number)?;
         if flags.kill_set_id && self.handles.has_set_id(inode) {
-            self.drop_set_id(inode)?;
+            self.handles.note(&open.file.drop_set_id()?);
         }
         if flags.cached {
             return write_back(&open.file, offset, bytes)
@@ -86,7 +86,7 @@ impl PoolFileSystem {
         let open = self.handles.get(number)?;
         // The kernel does not say so of this call.
         if caller != 0 && self.handles.has_set_id(inode) {
-            self.drop_set_id(inode)?;
+            self.handles.note(&open.file.drop_set_id()?);
         }
         let range = ByteRange { start: offset, end: offset.saturating_add(length) };
         const KEEP: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;

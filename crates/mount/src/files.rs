@@ -36,8 +36,9 @@ impl PoolFileSystem {
 
     pub(crate) fn open(&self, inode: InodeId, flags: u32, kill_set_id: bool) -> Result<(u64, OpenFlags)> {
         let (file, opened) = self.raw().open(inode, rights_of(flags))?;
-        if kill_set_id && opened.info.attributes.mode & SET_ID_BITS != 0 {
-            self.drop_set_id(inode)?;
+        // Who may not write through it cuts the file by his own right, and the home sees who he is.
+        if kill_set_id && rights_of(flags).write && opened.info.attributes.mode & SET_ID_BITS != 0 {
+            self.handles.note(&file.drop_set_id()?);
         }
         self.adopt(file, &opened, flags)
     }
@@ -117,20 +118,15 @@ impl PoolFileSystem {
     /// A descriptor's right to write was checked when it was opened; a path's is checked now.
     fn set_size(&self, inode: InodeId, size: u64, changes: &Changes) -> Result<Attributes> {
         match changes.handle.map(|number| self.handles.get(number)).transpose()? {
-            Some(open) if open.file.rights().write => open.file.set_size(size),
+            Some(open) if open.file.rights().write => {
+                if changes.kill_suid && self.handles.has_set_id(inode) {
+                    self.handles.note(&open.file.drop_set_id()?);
+                }
+                open.file.set_size(size)
+            }
             // An open for reading may truncate as well, if the mode lets it write.
             _ => self.raw().truncate(inode, size),
         }
-    }
-
-    /// A write by somebody who may not keep them is about to take the set-id bits away: the home hears of the
-    /// write, and does it.
-    pub(crate) fn drop_set_id(&self, inode: InodeId) -> Result<()> {
-        let modified = Some(timestamp(SetTime::Now));
-        let told = SetAttributes { modified, times: TimeReason::Wrote, ..SetAttributes::nothing(inode) };
-        let attributes = self.raw().set_attributes(&told)?;
-        self.handles.note(&attributes);
-        Ok(())
     }
 
     pub(crate) fn statx(&self, inode: InodeId) -> Result<StatX> {

@@ -21,7 +21,7 @@ impl SlotState {
     ) -> Step {
         request.mode.map_or(Ok(()), check_mode)?;
         let inode = self.inode(request.inode)?;
-        let wrote = request.times == TimeReason::Wrote && self.has_open_for_writing(caller, request.inode);
+        let wrote = is_writing(request.times) && self.has_open_for_writing(caller, request.inode);
         check_may_set(inode, caller.who, &request, wrote)?;
         if let Body::Directory(directory) = &inode.body {
             directory.check_settled(request.inode)?;
@@ -115,7 +115,9 @@ fn check_may_set(inode: &Inode, who: &Credentials, request: &SetAttributes, wrot
     let times = request.accessed.is_some() || request.modified.is_some();
     match request.times {
         TimeReason::Chosen if times => inode.check_owner(who, request.inode),
-        TimeReason::Now | TimeReason::Wrote if times && !wrote && !is_owner(inode, who) => {
+        TimeReason::Now | TimeReason::Wrote | TimeReason::WroteAndDropsSetId
+            if times && !wrote && !is_owner(inode, who) =>
+        {
             inode.check_allows(who, right::WRITE, request.inode)
         }
         _ => Ok(()),
@@ -151,9 +153,16 @@ fn set_times(inode: &mut Inode, caller: Caller, request: &SetAttributes) {
     };
     set(&mut inode.accessed, request.accessed);
     set(&mut inode.modified, request.modified);
-    if request.times == TimeReason::Wrote && request.modified.is_some() {
+    if is_writing(request.times) && request.modified.is_some() {
         inode.content_changed_by(caller.who);
+        if request.times == TimeReason::WroteAndDropsSetId {
+            inode.drop_set_id_as_told();
+        }
     }
+}
+
+fn is_writing(reason: TimeReason) -> bool {
+    matches!(reason, TimeReason::Wrote | TimeReason::WroteAndDropsSetId)
 }
 
 /// Hints are checked as the layout that they would give with defaults elsewhere.

@@ -10,12 +10,23 @@ use crate::state::{Caller, SlotState};
 const GROUP_RUNS: u16 = 0o010;
 
 impl Inode {
-    /// Somebody has changed the content. A program that others change runs no longer as its owner.
+    /// Somebody has changed the content. A program that others change runs no longer as its owner. Of
+    /// somebody on a host, its kernel knows whether he may keep the bits, and says so if not.
     pub(crate) fn content_changed_by(&mut self, who: &Credentials) {
         if self.kind() == FileKind::File {
             self.remove_capability();
-            if who.uid != 0 {
+            if who.uid != 0 && *who != Credentials::WHOEVER {
                 self.drop_set_id(who);
+            }
+        }
+    }
+
+    /// A host's kernel says that who writes may not keep the bits.
+    pub(crate) fn drop_set_id_as_told(&mut self) {
+        if self.kind() == FileKind::File {
+            self.mode &= !SET_UID;
+            if self.mode & GROUP_RUNS != 0 {
+                self.mode &= !SET_GID;
             }
         }
     }

@@ -102,10 +102,10 @@ impl Server {
             Bound::Host(session) => {
                 let who = self.heard(session)?;
                 if claims {
-                    self.user_of_host(header, body)
-                } else {
-                    Ok((Identity { who, on_behalf: false }, body))
+                    return self.user_of_host(header, body);
                 }
+                let who = if is_by_open_file(header.kind) { Credentials::WHOEVER } else { who };
+                Ok((Identity { who, on_behalf: false }, body))
             }
         }
     }
@@ -120,13 +120,29 @@ impl Server {
             return Err(denied(header, "is made for no user, and says for whom it is"));
         }
         let (who, body) = decode_on_behalf(header.kind, body)?;
-        // What chown means by "as it is" is nobody.
-        if who.uid == u32::MAX || who.gid == u32::MAX {
-            return Err(Error::new(ErrorKind::Invalid, format!("{} is no user or group", u32::MAX)));
+        // What chown means by "as it is" is nobody, and so is whoever has a file open.
+        if let Some(no) = [who.uid, who.gid].into_iter().find(|id| *id >= Credentials::WHOEVER.uid) {
+            return Err(Error::new(ErrorKind::Invalid, format!("{no} is no user or group")));
         }
         let who = if self.config.options.root_squash { who.squashed() } else { who };
         Ok((Identity { who, on_behalf: true }, body))
     }
+}
+
+/// What is asked by a file that the session has open.
+fn is_by_open_file(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Close
+            | Kind::Extend
+            | Kind::ReserveAppend
+            | Kind::FinishAppend
+            | Kind::ReadInline
+            | Kind::WriteInline
+            | Kind::Spill
+            | Kind::SetAttributes
+            | Kind::Truncate
+    )
 }
 
 fn denied(header: &Header, text: &str) -> Error {

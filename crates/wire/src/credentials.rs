@@ -35,6 +35,10 @@ impl Credentials {
     /// Whom nobody is: who acts for no user, and the super-user of a machine that is not trusted so far.
     pub const NOBODY: Credentials = Credentials::new(65_534, 65_534);
 
+    /// Whoever has a file open on a host, as a server calls him: what he may do was asked when it was opened. No
+    /// user may say that he is this one.
+    pub const WHOEVER: Credentials = Credentials::new(u32::MAX - 1, u32::MAX - 1);
+
     /// The super-user and his group as nobody; everybody else as he is.
     #[must_use]
     pub fn squashed(self) -> Credentials {

@@ -150,6 +150,8 @@ numbered! {
         Now = 2,
         /// The content was changed then: also for whom the mode lets write, or who has it open for that.
         Wrote = 3,
+        /// The same, and the host's kernel says that the writer may not keep set-id bits.
+        WroteAndDropsSetId = 4,
     }
 }
 

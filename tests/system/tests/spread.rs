@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use ramlace_base::{ErrorKind, InodeId, Name, Result, ServerId, limits};
 use ramlace_client::{ConnectOptions, Pool, RenameMode};
 use ramlace_system_tests::TestPool;
-use ramlace_wire::namespace::{Create, InodeInfo};
-use ramlace_wire::{FileAttributes, LayoutHints};
+use ramlace_wire::namespace::{Create, DirectoryEntry, InodeInfo};
+use ramlace_wire::{FileAttributes, FileKind, LayoutHints};
 
 const SERVERS: u16 = 3;
 const CLIENTS: usize = 3;
@@ -208,7 +208,18 @@ fn entries_that_were_lost_with_a_server_are_an_error_and_never_absent() {
         }
         assert!(there >= 50 && lost >= 50, "{there} there, {lost} lost");
         assert_eq!(list(client, &path).unwrap_err().kind(), ErrorKind::Lost);
+        let listed = client.read_dir(&path).unwrap();
+        let mut results: Vec<Result<DirectoryEntry>> = listed.collect();
+        // What is left comes first, and is all of it.
+        let end = results.pop().unwrap();
+        assert_eq!(end.unwrap_err().kind(), ErrorKind::Lost);
+        let left: Vec<Name> = results.into_iter().map(|entry| entry.unwrap().name).collect();
+        assert!(left.len() > names.len() / 4 && left.len() < names.len(), "{} are left", left.len());
+        left.iter().step_by(100).for_each(|name| drop(client.raw().lookup(directory, name).unwrap()));
+        assert_eq!(client.stat(&path).unwrap().attributes.kind, FileKind::Directory);
     }
+    client.remove_tree(&path).unwrap();
+    assert!(!client.exists(&path).unwrap());
 }
 
 /// Creates per second in a directory, by so many clients at once.

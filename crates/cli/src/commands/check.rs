@@ -93,7 +93,7 @@ fn remarks(counts: &CheckCounts, output: &mut Output) -> Done {
     }
     if counts.lanes_beyond_end > 0 {
         output.line(format_args!(
-            "{} lanes have {} beyond the end of their files, of writes that were never completed.",
+            "{} lanes have {} beyond the end of their files, taken ahead or left by writes that were never completed.",
             counts.lanes_beyond_end,
             format_bytes(counts.bytes_beyond_end)
         ))?;

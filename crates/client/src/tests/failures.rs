@@ -202,3 +202,29 @@ fn a_server_that_was_silent_is_asked_for_a_sign_of_life_first() {
     assert_eq!(read_all().unwrap(), 1 << 20);
     assert!(heartbeats() > before);
 }
+
+#[test]
+fn what_a_silent_home_may_have_opened_is_closed_when_it_answers_again() {
+    let pool = FakePool::start(1);
+    let client = Pool::connect(&ConnectOptions { deadline_millis: 300, ..pool.options() }).unwrap();
+    client.open("/file", &OpenOptions::creating()).unwrap().close().unwrap();
+    // Done, and nobody hears of it in time.
+    pool.fault(Kind::Open, Fault::LoseReply);
+    for _ in 0..10_000 {
+        pool.fault(Kind::Open, Fault::LoseRequest);
+    }
+    let refused = client.open("/file", &OpenOptions::reading()).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::HostDown | ErrorKind::TimedOut), "{refused}");
+    assert_eq!(pool.state().open.len(), 1);
+    pool.state().faults.clear();
+    let end = Instant::now() + Duration::from_secs(20);
+    while !pool.state().open.is_empty() {
+        assert!(Instant::now() < end, "it stays open");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // A file that is open here keeps what it has.
+    let kept = client.open("/file", &OpenOptions::reading()).unwrap();
+    assert_eq!(pool.state().open.len(), 1);
+    kept.close().unwrap();
+    assert!(pool.state().open.is_empty());
+}

@@ -57,6 +57,14 @@ fn whatever_changes_the_content_takes_set_id_bits_but_for_the_super_user() {
     story.who = MALLORY;
     story.ask(truncate(file, 0)).unwrap();
     assert_eq!(mode_of(&story, file), 0o767);
+    // Of whoever has it open on a host, its kernel says when the bits go.
+    for (reason, left) in [(TimeReason::Wrote, 0o6777), (TimeReason::WroteAndDropsSetId, 0o777)] {
+        let file = program(&mut story, &format!("host-{left:o}"), 0o6777);
+        story.who = Credentials::WHOEVER;
+        let modified = Some(Timestamp { nanos: 5 });
+        story.ask(Op::SetAttributes(wire::SetAttributes { modified, times: reason, ..set(file) })).unwrap();
+        assert_eq!(mode_of(&story, file), left);
+    }
     // Touching is no writing.
     let file = program(&mut story, "touched", 0o6777);
     story.who = BOB;

@@ -133,7 +133,8 @@ impl Sample for FileKind {
 
 impl Sample for TimeReason {
     fn sample(source: &mut Source) -> TimeReason {
-        [TimeReason::Chosen, TimeReason::Now, TimeReason::Wrote][(source.word() % 3) as usize]
+        use TimeReason::{Chosen, Now, Wrote, WroteAndDropsSetId};
+        [Chosen, Now, Wrote, WroteAndDropsSetId][(source.word() % 4) as usize]
     }
 }
 
