@@ -524,7 +524,9 @@ def test_a_hundred_waiting_programs_stop_nobody(lockers: list[Locker], here: Pat
     )
     with waiter:
         tasks = Path(f"/proc/{waiter.pid}/task")
-        assert eventually(lambda: sum((task / "syscall").read_text().split()[0] in CALLS for task in tasks.iterdir()) == count)
+        assert eventually(
+            lambda: sum((task / "syscall").read_text().split()[0] in CALLS for task in tasks.iterdir()) == count
+        )
         (here / "other").write_bytes(b"x" * 100_000)
         assert (here / "other").read_bytes() == b"x" * 100_000
         a.run("posix(f, U)")
