@@ -508,16 +508,6 @@ def test_mknod_makes_a_plain_file(here: Path) -> None:
     assert os.listdir(here) == ["plain"]
 
 
-def test_locks_are_refused_and_never_quietly_local(here: Path) -> None:
-    path = make(here / "file")
-    with Program("import fcntl") as program:
-        program.run(f"file = open({str(path)!r}, 'r+b')")
-        for lock in ("fcntl.lockf(file, fcntl.LOCK_EX)", "fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)"):
-            fails(errno.ENOSYS, program.run, lock)
-        for lock in ("fcntl.flock(file, fcntl.LOCK_EX)", "fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)"):
-            fails(errno.ENOSYS, program.run, lock)
-
-
 def test_of_many_that_make_one_name_one_wins(here: Path, there: Path) -> None:
     winners: list[int] = []
 

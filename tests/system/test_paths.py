@@ -8,7 +8,7 @@ import pytest
 import ramlace
 import wire
 from conftest import NewPool
-from pool import Pool
+from pool import Pool, pattern
 
 
 def requests(pool: Pool) -> int:
@@ -42,6 +42,7 @@ def test_a_stat_is_one_request_however_deep_and_whether_it_is_there_or_not(new_p
         client.open(f"{deep}/small", "wb").write(b"bytes")
         assert cost(pool, lambda: client.stat(f"{deep}/small")) == 1
         assert cost(pool, lambda: client.stat(deep)) == 1
+        assert cost(pool, lambda: client.read_bytes(f"{deep}/small")) == 1
         assert cost(pool, lambda: client.exists(f"{deep}/nothing")) == 1
         assert cost(pool, lambda: client.exists(f"/a/nothing{deep}")) == 1
         names = (f"{deep}/{number}" for number in itertools.count())
@@ -74,7 +75,7 @@ def test_paths_lead_through_links_and_over_servers_as_they_do_elsewhere(shared_p
             f"{place}/a/b/../../whole/b/c//d/e/f/g/h/same",
         ):
             assert client.stat(way).st_size == 4, way
-            assert client.open(way).read() == b"deep", way
+            assert client.open(way).read() == client.read_bytes(way) == b"deep", way
         for way, number in (
             (f"{place}/a/b/hanging/x/y", errno.ENOENT),
             (f"{place}/a/b/nothing/../c", errno.ENOENT),
@@ -129,3 +130,20 @@ def test_a_walk_of_a_hosts_user_asks_for_his_rights_at_each_step(new_pool: NewPo
     shut = walked("700", "644")
     assert shut.body[0] == 2 and b"secret" not in shut.body and b"may not" in shut.body
     assert pool.run("ls", "/open/closed/deep").stdout == b"file\n"
+
+
+def test_all_bytes_of_a_file_whatever_its_size(shared_pool: Pool, place: str) -> None:
+    """Inline, behind an end that a truncation has moved, in lanes; not of what has no bytes."""
+    with shared_pool.connect() as client:
+        for size in (0, 1, 4096, 4097, 3 << 20):
+            client.open(f"{place}/{size}", "wb").write(pattern(size, size))
+            assert client.read_bytes(f"{place}/{size}") == pattern(size, size)
+            assert shared_pool.run("cat", f"{place}/{size}").stdout == pattern(size, size)
+        client.truncate(f"{place}/1", 4096)
+        assert client.read_bytes(f"{place}/1") == pattern(1, 1) + bytes(4095)
+        client.truncate(f"{place}/1", 10_000)
+        assert client.read_bytes(f"{place}/1") == pattern(1, 1) + bytes(9999)
+        for path, number in ((place, errno.EISDIR), (f"{place}/nothing", errno.ENOENT)):
+            with pytest.raises(OSError) as refused:
+                client.read_bytes(path)
+            assert refused.value.errno == number

@@ -1,11 +1,12 @@
 //! An open file: positional reads and writes.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use ramlace_base::ErrorKind;
-use ramlace_client::{Array as ClientArray, ArrayType, File as ClientFile, Rights};
+use ramlace_base::{ByteRange, Error, ErrorKind};
+use ramlace_client::{Array as ClientArray, ArrayType, File as ClientFile, LockKind, Rights};
 
 use crate::buffer::Bytes;
 use crate::error::detached;
@@ -43,6 +44,10 @@ impl File {
         let file = self.file.lock().expect("nothing panics with this lock");
         file.clone().ok_or_else(|| PyValueError::new_err("I/O operation on closed file."))
     }
+}
+
+fn kind_of(exclusive: bool) -> LockKind {
+    if exclusive { LockKind::Exclusive } else { LockKind::Shared }
 }
 
 #[pymethods]
@@ -103,6 +108,46 @@ impl File {
             // Nothing can have been stored.
             false => Ok(()),
         }
+    }
+
+    /// Locks the bytes from `start` to `end` (0: all that follow) and waits for at most so many seconds, for ever
+    /// when None. False when a timeout of 0 finds them locked.
+    fn lock(
+        &self,
+        py: Python<'_>,
+        start: u64,
+        end: u64,
+        exclusive: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<bool> {
+        let file = self.get()?;
+        let (range, kind) = (ByteRange { start, end }, kind_of(exclusive));
+        if timeout == Some(0.0) {
+            return detached(py, || file.file().try_lock(range, kind));
+        }
+        let timeout = timeout.map(Duration::try_from_secs_f64).transpose();
+        let timeout = timeout.map_err(|error| PyValueError::new_err(format!("timeout: {error}")))?;
+        // Ctrl-C and its like end the wait with their own exception.
+        let mut signal: Option<PyErr> = None;
+        let locked = detached(py, || {
+            file.file().lock_with(range, kind, timeout, || {
+                signal = Python::attach(|py| py.check_signals()).err();
+                match signal {
+                    Some(_) => Err(Error::new(ErrorKind::Busy, "a signal came while it waited for a lock")),
+                    None => Ok(()),
+                }
+            })
+        });
+        match signal {
+            Some(signal) => Err(signal),
+            None => locked.map(|()| true),
+        }
+    }
+
+    /// Unlocks the bytes from `start` to `end` (0: all that follow).
+    fn unlock(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
+        let file = self.get()?;
+        detached(py, || file.file().unlock(ByteRange { start, end }))
     }
 
     /// Attributes as the home has them now.

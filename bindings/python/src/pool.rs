@@ -1,6 +1,7 @@
 //! A connected pool.
 
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use ramlace_base::{Error, ErrorKind, limits};
 use ramlace_client::{
     ArrayType, ConnectOptions, Locator, OpenOptions, Order, Pool as ClientPool, RenameMode,
@@ -108,6 +109,10 @@ impl Pool {
     fn stat(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<Stat> {
         let info = detached(py, || if follow { self.pool.stat(path) } else { self.pool.lstat(path) })?;
         Ok(Stat::new(&info))
+    }
+
+    fn read<'py>(&self, py: Python<'py>, path: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &detached(py, || self.pool.read(path))?))
     }
 
     fn exists(&self, py: Python<'_>, path: &[u8]) -> PyResult<bool> {

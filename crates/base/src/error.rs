@@ -113,6 +113,10 @@ error_kinds! {
     OutOfRange = 31, 34, "ERANGE";
     /// The value of an extended attribute has too many bytes.
     ValueTooBig = 32, 7, "E2BIG";
+    /// There are as many locks as there may be.
+    TooManyLocks = 33, 37, "ENOLCK";
+    /// Waiting for this lock would close a circle of programs that wait for each other.
+    Deadlock = 34, 35, "EDEADLK";
 }
 
 /// An operation that failed: a kind for programs and a sentence for people.

@@ -113,6 +113,28 @@ pub const INTENTS_PER_SLOT_MAX: usize = 4096;
 pub const ERRANDS_PER_SLOT_MAX: usize = 65_536;
 /// Truncations of one file that some lane has not heard of yet.
 pub const TRUNCATIONS_UNTOLD_MAX: usize = 1024;
+/// Locks held on one file, each a range of one owner and kind.
+pub const LOCKS_PER_INODE_MAX: usize = 4096;
+/// Locks that one session holds or waits for in one slot.
+pub const LOCKS_PER_SESSION_MAX: u64 = 65_536;
+/// Requests that wait for locks of one file.
+pub const LOCK_WAITERS_PER_INODE_MAX: usize = 1024;
+/// Locks for which one session waits in one slot.
+pub const LOCK_WAITS_PER_SESSION_MAX: u64 = 4096;
+/// Locks for which one process waits: those of all its files.
+pub const LOCK_WAITS_PER_PROCESS_MAX: usize = 16_384;
+/// Events in one answer.
+pub const EVENTS_PER_ANSWER_MAX: usize = 1024;
+/// How long a server leaves a question for events unanswered.
+pub const EVENTS_MILLIS_MAX: u64 = 5_000;
+/// Owners about whose waits a server is asked at once.
+pub const DEADLOCK_OWNERS_MAX: usize = 32;
+/// Waits that it tells of in one answer, and for whom each waits, as far as they are told.
+pub const DEADLOCK_WAITS_MAX: usize = 64;
+/// See [`DEADLOCK_WAITS_MAX`].
+pub const DEADLOCK_BLOCKERS_MAX: usize = 256;
+/// Owners that are looked at in the search for one circle.
+pub const DEADLOCK_SEARCH_OWNERS_MAX: usize = 4096;
 
 /// How long proving the secret may take.
 pub const HANDSHAKE_MILLIS_MAX: u64 = 2_000;

@@ -67,6 +67,16 @@ typedef struct ramlace_time ramlace_time;
 #define RAMLACE_ABI_VERSION 0
 
 /**
+ * For ramlace_lock: others may hold shared locks of the same bytes.
+ */
+#define RAMLACE_LOCK_SHARED 1
+
+/**
+ * For ramlace_lock: nobody else holds a lock of the same bytes.
+ */
+#define RAMLACE_LOCK_EXCLUSIVE 2
+
+/**
  * In the nanoseconds of a struct ramlace_time: the present moment. The same as UTIME_NOW.
  */
 #define RAMLACE_TIME_NOW 1073741823
@@ -213,6 +223,14 @@ enum ramlace_error_kind {
      * E2BIG: The value of an extended attribute has too many bytes.
      */
     RAMLACE_ERROR_VALUE_TOO_BIG = 32,
+    /**
+     * ENOLCK: There are as many locks as there may be.
+     */
+    RAMLACE_ERROR_TOO_MANY_LOCKS = 33,
+    /**
+     * EDEADLK: Waiting for this lock would close a circle of programs that wait for each other.
+     */
+    RAMLACE_ERROR_DEADLOCK = 34,
 };
 
 /**
@@ -661,6 +679,28 @@ ssize_t ramlace_pwritev(struct ramlace_file *file,
                         const struct iovec *buffers,
                         int buffer_count,
                         int64_t offset);
+
+/**
+ * Locks length bytes from offset on, 0 for all that follow, for this open file: against every other
+ * open file of any process and machine, and against programs that lock by fcntl on a mount. kind is
+ * RAMLACE_LOCK_SHARED or RAMLACE_LOCK_EXCLUSIVE; what this file held of these bytes before is replaced.
+ * Waits for timeout_millis at most, for ever when that is negative; who waits has his turn in the order
+ * in which they came. A lock ends by ramlace_unlock, with the file, and with the process; a forked child
+ * has none. Returns 0, or -1 and sets errno: EAGAIN with a timeout of 0, ETIMEDOUT with another, when
+ * others hold them; EBADF for an exclusive lock of a file that was not opened for writing; ENOLCK for
+ * too many locks.
+ */
+int ramlace_lock(struct ramlace_file *file,
+                 int64_t offset,
+                 int64_t length,
+                 int kind,
+                 int64_t timeout_millis);
+
+/**
+ * Unlocks length bytes from offset on, 0 for all that follow; bytes that are not locked stay so.
+ * Returns 0, or -1 and sets errno.
+ */
+int ramlace_unlock(struct ramlace_file *file, int64_t offset, int64_t length);
 
 /**
  * Maps a whole file into the program's memory, shared with every other program that maps it on

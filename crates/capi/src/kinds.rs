@@ -71,6 +71,10 @@ pub enum ramlace_error_kind {
     RAMLACE_ERROR_OUT_OF_RANGE = 31,
     /// E2BIG: The value of an extended attribute has too many bytes.
     RAMLACE_ERROR_VALUE_TOO_BIG = 32,
+    /// ENOLCK: There are as many locks as there may be.
+    RAMLACE_ERROR_TOO_MANY_LOCKS = 33,
+    /// EDEADLK: Waiting for this lock would close a circle of programs that wait for each other.
+    RAMLACE_ERROR_DEADLOCK = 34,
 }
 
 #[cfg(test)]

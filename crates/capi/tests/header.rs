@@ -5,7 +5,7 @@
 use std::path::Path;
 
 /// The source in the order of the header.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "version",
     "failure",
     "kinds",
@@ -14,6 +14,7 @@ const SOURCES: [&str; 13] = [
     "open",
     "file",
     "vectors",
+    "locks",
     "mapping",
     "names",
     "xattrs",

@@ -76,6 +76,7 @@ impl Heart {
             let now = Instant::now();
             if now >= beat_at {
                 session.beat(now + Duration::from_millis(BEAT_MILLIS_MAX));
+                session.tell_all_owed();
                 session.close_owed();
                 beat_at = now + Duration::from_millis(limits::HEARTBEAT_MILLIS);
             }
@@ -94,7 +95,7 @@ impl Heart {
 }
 
 /// Signals are the program's business: none is delivered to this thread.
-fn block_signals() {
+pub(crate) fn block_signals() {
     // SAFETY: the set is a local that `sigfillset` initialises; only this thread's mask changes.
     unsafe {
         let mut all = std::mem::zeroed();

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp, limits};
 use ramlace_wire::FileKind;
+use ramlace_wire::locks::LockTable;
 use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes, TimeReason};
 
 use crate::acting::for_nobody;
+use crate::file_locks::whole_unlock;
 use crate::near::NearLanes;
 use crate::open::Rights;
 use crate::session::Session;
@@ -150,6 +152,8 @@ pub(crate) struct Handle {
     pub(crate) session: Arc<Session>,
     pub(crate) open: Arc<OpenInode>,
     closed: Mutex<bool>,
+    /// The number by which it holds locks; 0: it never did.
+    lock_owner: AtomicU64,
 }
 
 impl Handle {
@@ -159,11 +163,27 @@ impl Handle {
         self.close_by(self.session.deadline())
     }
 
+    /// The number by which it holds locks.
+    pub(crate) fn lock_owner(&self) -> u64 {
+        let known = self.lock_owner.load(Ordering::Acquire);
+        if known != 0 {
+            return known;
+        }
+        let new = self.session.waits.new_owner();
+        let set = self.lock_owner.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire);
+        set.map_or_else(|other| other, |_| new)
+    }
+
     fn close_by(&self, deadline: Instant) -> Result<()> {
         let mut closed = lock(&self.closed);
         if std::mem::replace(&mut *closed, true) {
             Ok(())
         } else {
+            let owner = self.lock_owner.load(Ordering::Acquire);
+            if owner != 0 {
+                let unlock = whole_unlock(self.open.inode, LockTable::Fcntl, owner);
+                self.session.release_locks(unlock);
+            }
             self.session.release(&self.open, deadline)
         }
     }
@@ -259,7 +279,7 @@ impl Session {
     }
 
     fn handle(self: &Arc<Session>, open: Arc<OpenInode>) -> Handle {
-        Handle { session: self.clone(), open, closed: Mutex::new(false) }
+        Handle { session: self.clone(), open, closed: Mutex::new(false), lock_owner: AtomicU64::new(0) }
     }
 
     fn release(self: &Arc<Session>, open: &OpenInode, deadline: Instant) -> Result<()> {
@@ -311,7 +331,7 @@ impl Session {
     }
 
     /// Whether an inode's home answered when it was last asked.
-    fn answers(&self, inode: InodeId) -> bool {
+    pub(crate) fn answers(&self, inode: InodeId) -> bool {
         let home = self.known_map().and_then(|map| self.server_of(&map, inode.slot()).ok());
         home.is_some_and(|server| !server.is_failing())
     }

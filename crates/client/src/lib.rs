@@ -17,11 +17,13 @@ mod copy;
 mod descriptors;
 mod directory;
 mod entropy;
+mod events;
 #[cfg(test)]
 mod fake;
 #[doc(hidden)]
 pub mod fault;
 mod file;
+mod file_locks;
 mod fork;
 mod heart;
 mod inline;
@@ -30,6 +32,7 @@ mod lines;
 mod list;
 mod liveness;
 mod locator;
+mod locking;
 mod mapping;
 mod memory;
 mod namespace;
@@ -52,6 +55,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod waits;
 mod xattrs;
 
 pub use acting::acting_for;
@@ -62,14 +66,17 @@ pub use directory::{
     PoolFileServer, SECRET_FILE_VARIABLE, pool_name, read_secret_file, runtime_directory,
 };
 pub use file::File;
+pub use file_locks::LockRequest;
 #[doc(hidden)]
 pub use fork::PerFork;
 pub use locator::{Locator, PoolName};
+pub use locking::{GivenUp, Waited};
 pub use mapping::Mapping;
 pub use namespace::{AttributeChanges, ReadDir};
 pub use open::{OpenOptions, Rights};
 pub use options::{ConnectOptions, LOCAL_VARIABLE};
 pub use pool::{Capacity, Pool, ServerReport};
 pub use ramlace_transport::Secret;
+pub use ramlace_wire::locks::{HeldLock, LOCK_END, LockKind, LockTable, LockedFile};
 pub use ramlace_wire::namespace::RenameMode;
 pub use raw::Raw;

@@ -9,7 +9,7 @@ use ramlace_wire::namespace::{
 use ramlace_wire::{Attributes, FileKind, LayoutHints};
 
 use crate::locator::ShownPath;
-use crate::path::{LastLink, Place, resolve, resolve_making, resolve_with_info};
+use crate::path::{LastLink, Place, Wanted, resolve, resolve_making, resolve_with};
 use crate::{File, OpenOptions, Pool};
 
 /// Which attributes [`Pool::set_attributes`] changes: what is `Some`.
@@ -277,13 +277,13 @@ impl Pool {
     fn info_at(&self, path: &[u8], last: LastLink) -> Result<InodeInfo> {
         let session = self.session()?;
         let told = session.times_told();
-        let (place, info) = resolve_with_info(&self.raw(), path, last)?;
+        let (place, came) = resolve_with(&self.raw(), path, last, Wanted::Info)?;
         let inode = match place {
             Place::Directory(inode) => inode,
             Place::Entry { found: Some(found), .. } => found.inode,
             Place::Entry { found: None, .. } => return Err(not_found(path)),
         };
-        match info {
+        match came.info {
             // What this process has written, and its home has not heard of, is in no answer of its home.
             Some(info) if info.attributes.inode == inode && !session.owes_times(inode, told) => Ok(info),
             _ => self.raw().info(inode).map_err(|error| error.context(ShownPath(path))),

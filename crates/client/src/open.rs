@@ -8,7 +8,7 @@ use crate::Pool;
 use crate::backoff::Backoff;
 use crate::file::File;
 use crate::locator::ShownPath;
-use crate::path::{LastLink, Place, resolve};
+use crate::path::{LastLink, Place, Wanted, resolve, resolve_with};
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +101,35 @@ impl OpenOptions {
             return Err(Error::new(ErrorKind::Invalid, "truncating needs a file open for writing"));
         }
         Ok(rights)
+    }
+}
+
+impl Pool {
+    /// All bytes of a file. Those of a small one come with the last step of its path: one request where one
+    /// server has the whole way.
+    ///
+    /// Errors: as for an open for reading; `OutOfMemory` when they do not fit.
+    pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        if let Some(bytes) = self.read_small(path)? {
+            return Ok(bytes);
+        }
+        let file = self.open(path, &OpenOptions::reading())?;
+        let mut bytes = Vec::new();
+        let size = usize::try_from(file.size()?).unwrap_or(usize::MAX);
+        let refuse = |_| Error::new(ErrorKind::NoSpace, format!("there is no memory for {size} bytes"));
+        bytes.try_reserve_exact(size).map_err(refuse).map_err(|error| file.tell(error))?;
+        bytes.resize(size, 0);
+        let count = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+
+    /// The same of a file that is small enough; `None` when it is not, or when its server was not on the way:
+    /// open it.
+    pub fn read_small(&self, path: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let (_, came) = resolve_with(&self.raw(), path.as_ref(), LastLink::Follow, Wanted::Bytes)?;
+        Ok(came.bytes)
     }
 }
 

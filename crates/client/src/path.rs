@@ -10,11 +10,28 @@ use crate::locator::ShownPath;
 
 /// What resolution asks of a pool.
 pub(crate) trait Tree {
-    /// Where names lead, one after the other, from `parent` on: one of them or more. With `info`, and where
-    /// it can be had at once, everything about what the last leads to.
-    fn walk(&self, parent: InodeId, names: Vec<Name>, info: bool) -> Result<Walked>;
+    /// Where names lead, one after the other, from `parent` on: one of them or more; with what is wanted of
+    /// the last, where it can be had at once.
+    fn walk(&self, parent: InodeId, names: Vec<Name>, wanted: Wanted) -> Result<Walked>;
     /// The target of a symbolic link.
     fn read_link(&self, inode: InodeId) -> Result<Vec<u8>>;
+}
+
+/// What comes with the last step, where that is the same request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Nothing,
+    /// Everything about the inode.
+    Info,
+    /// And the bytes of a file that has them inline.
+    Bytes,
+}
+
+/// It came with the last step.
+#[derive(Default)]
+pub(crate) struct Came {
+    pub(crate) info: Option<InodeInfo>,
+    pub(crate) bytes: Option<Vec<u8>>,
 }
 
 /// Where a path ends.
@@ -48,17 +65,17 @@ pub(crate) fn resolve(tree: &impl Tree, path: &[u8], last: LastLink) -> Result<P
     Way::new(tree, path).run(last).map_err(|error| error.context(ShownPath(path)))
 }
 
-/// The same, with everything about what the path leads to where that comes with the last step.
-pub(crate) fn resolve_with_info(
+/// The same, with what is wanted of what the path leads to.
+pub(crate) fn resolve_with(
     tree: &impl Tree,
     path: &[u8],
     last: LastLink,
-) -> Result<(Place, Option<InodeInfo>)> {
+    wanted: Wanted,
+) -> Result<(Place, Came)> {
     check_path(path)?;
-    let mut way = Way::new(tree, path);
-    way.wants_info = true;
+    let mut way = Way { wanted, ..Way::new(tree, path) };
     let place = way.run(last).map_err(|error| error.context(ShownPath(path)))?;
-    Ok((place, way.info))
+    Ok((place, way.came))
 }
 
 /// Walks `path` and makes the directories that are missing: `make` makes one, or finds the one that
@@ -95,9 +112,9 @@ struct Way<'a, T: Tree> {
     ahead: Vec<Result<Found>>,
     links: usize,
     slash: bool,
-    wants_info: bool,
-    /// About what the last name leads to.
-    info: Option<InodeInfo>,
+    wanted: Wanted,
+    /// Of what the last name leads to.
+    came: Came,
 }
 
 impl<T: Tree> Way<'_, T> {
@@ -109,8 +126,8 @@ impl<T: Tree> Way<'_, T> {
             ahead: Vec::new(),
             links: 0,
             slash: path.ends_with(b"/"),
-            wants_info: false,
-            info: None,
+            wanted: Wanted::Nothing,
+            came: Came::default(),
         };
         way.push(path);
         way
@@ -145,9 +162,9 @@ impl<T: Tree> Way<'_, T> {
             }
         }
         let to_the_end = names.len() == self.rest.len() + 1;
-        let Walked { steps, stopped, info, .. } =
-            self.tree.walk(self.here(), names, self.wants_info && to_the_end)?;
-        self.info = info;
+        let wanted = if to_the_end { self.wanted } else { Wanted::Nothing };
+        let Walked { steps, stopped, info, bytes } = self.tree.walk(self.here(), names, wanted)?;
+        self.came = Came { info, bytes: bytes.map(|bytes| bytes.0) };
         let mut known: Vec<Result<Found>> = steps.into_iter().map(Ok).collect();
         known.extend(stopped.map(ErrorBody::into_error).map(Err));
         known.truncate(self.rest.len() + 1);
@@ -230,7 +247,7 @@ impl<T: Tree> Way<'_, T> {
 
     fn follow(&mut self, link: InodeId) -> Result<()> {
         self.ahead.clear();
-        self.info = None;
+        self.came = Came::default();
         self.links += 1;
         if self.links > limits::SYMLINK_DEPTH_MAX {
             return Err(Error::new(
@@ -271,7 +288,7 @@ mod tests {
 
     impl Tree for Model {
         /// The server of the even inodes knows nothing of the odd ones.
-        fn walk(&self, parent: InodeId, names: Vec<Name>, _: bool) -> Result<Walked> {
+        fn walk(&self, parent: InodeId, names: Vec<Name>, _: Wanted) -> Result<Walked> {
             self.requests.set(self.requests.get() + 1);
             let mut walked = Walked { steps: Vec::new(), stopped: None, info: None, bytes: None };
             let mut here = parent;

@@ -14,7 +14,7 @@ use ramlace_wire::{Attributes, FileKind, LayoutHints};
 use crate::Pool;
 use crate::file::File;
 use crate::open::Rights;
-use crate::path::Tree;
+use crate::path::{Tree, Wanted};
 
 /// Operations by inode; from [`Pool::raw`]. Changes have one effect, however often the network
 /// makes the client repeat them.
@@ -191,10 +191,11 @@ impl Raw<'_> {
 }
 
 impl Tree for Raw<'_> {
-    fn walk(&self, parent: InodeId, names: Vec<Name>, info: bool) -> Result<Walked> {
+    fn walk(&self, parent: InodeId, names: Vec<Name>, wanted: Wanted) -> Result<Walked> {
         let session = self.pool.session()?;
         let first = names[0].clone();
-        let request = Walk { from: parent, names, info, bytes: false };
+        let (info, bytes) = (wanted != Wanted::Nothing, wanted == Wanted::Bytes);
+        let request = Walk { from: parent, names, info, bytes };
         session.in_partition(parent, &first, |slot, deadline| session.ask(slot, &request, deadline))
     }
 

@@ -18,6 +18,7 @@ use crate::options::Settings;
 use crate::partitions::Spreads;
 use crate::reach::this_host;
 use crate::sequences::{Sequences, Ticket};
+use crate::waits::Waits;
 
 /// One process's session. Connections are made when they are needed.
 pub(crate) struct Session {
@@ -37,6 +38,8 @@ pub(crate) struct Session {
     pub(crate) heart: Arc<Heart>,
     /// Directories that are spread over slots, as far as it has met them.
     pub(crate) spreads: Spreads,
+    /// Locks that it waits for.
+    pub(crate) waits: Waits,
 }
 
 impl Session {
@@ -58,6 +61,7 @@ impl Session {
             inodes: Inodes::default(),
             heart: Arc::default(),
             spreads: Spreads::default(),
+            waits: Waits::default(),
         }))
     }
 

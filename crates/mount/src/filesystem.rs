@@ -9,6 +9,7 @@ use ramlace_fuse::{FileSystem, OpenFlags, Operation, Reply, Request, Scratch};
 use crate::attributes::{ATTRIBUTES_VALID, inode_of};
 use crate::data::WriteFlags;
 use crate::handles::Handles;
+use crate::locks::Locks;
 use crate::refresh::{Answer, REFRESH_ATTRIBUTE, Refresher};
 use crate::removed::Removed;
 use crate::space::Space;
@@ -25,8 +26,9 @@ pub(crate) struct PoolFileSystem {
     pub(crate) handles: Handles,
     pub(crate) versions: Arc<Versions>,
     pub(crate) space: Space,
-    pub(crate) refresher: Refresher,
+    pub(crate) refresher: Arc<Refresher>,
     pub(crate) write_errors: Arc<WriteErrors>,
+    pub(crate) locks: Arc<Locks>,
     pub(crate) removed: Removed,
 }
 
@@ -156,7 +158,6 @@ impl PoolFileSystem {
             Operation::StatX { .. } => {
                 answer(reply, self.statx(inode), |reply, statx| reply.statx(&statx, ATTRIBUTES_VALID))
             }
-            // Locks among them: refused, never quietly local to this machine.
             _ => {
                 reply.error(libc::ENOSYS);
             }
@@ -183,10 +184,15 @@ impl PoolFileSystem {
                 let written = self.write(inode, handle, offset, data, flags);
                 answer(reply, written, |reply, bytes| reply.written(bytes as u32));
             }
-            Operation::Flush { handle, .. } | Operation::Fsync { handle, .. } => {
-                done(reply, self.publish(handle));
+            Operation::Fsync { handle, .. } => done(reply, self.publish(handle)),
+            Operation::Flush { handle, lock_owner } => {
+                let published = self.publish(handle);
+                self.release_process_locks(inode, handle, lock_owner);
+                done(reply, published);
             }
-            Operation::Release { handle, .. } => {
+            Operation::GetLock { .. } | Operation::SetLock { .. } => self.handle_lock(request, reply),
+            Operation::Release { handle, lock_owner, flock_unlock, .. } => {
+                self.release_file_locks(inode, handle, flock_unlock.then_some(lock_owner));
                 self.release(handle);
                 reply.ok();
             }
@@ -229,6 +235,14 @@ impl FileSystem for PoolFileSystem {
                 reply.error(error.errno());
             }
         }
+    }
+
+    fn interrupt(&self, unique: u64) {
+        self.locks.interrupt(unique);
+    }
+
+    fn destroy(&self) {
+        self.locks.end();
     }
 
     fn forget(&self, node: u64, _lookups: u64) {

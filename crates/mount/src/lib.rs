@@ -18,6 +18,7 @@ mod directories;
 mod files;
 mod filesystem;
 mod handles;
+mod locks;
 mod mount;
 mod names;
 mod refresh;

@@ -9,6 +9,7 @@ use ramlace_fuse::{Ended, Invalidation, MountPoint, Session, Stopper, Workers};
 
 use crate::filesystem::PoolFileSystem;
 use crate::handles::Handles;
+use crate::locks::Locks;
 use crate::refresh::Refresher;
 use crate::removed::Removed;
 use crate::space::Space;
@@ -41,6 +42,8 @@ pub struct MountOptions {
     pub allow_suid: bool,
     /// Device files count (root only).
     pub allow_devices: bool,
+    /// Locks hold across the pool; without it every lock is refused.
+    pub locks: bool,
 }
 
 /// A mounted pool. Dropping it takes the mount away.
@@ -63,7 +66,8 @@ impl Mount {
         let session = Session::mount(&options.directory, &kernel_options(options))?;
         let versions = Arc::new(Versions::default());
         let write_errors = Arc::new(WriteErrors::default());
-        let refresher = Refresher::start(&session.notifier(), &versions, &write_errors)?;
+        let refresher = Arc::new(Refresher::start(&session.notifier(), &versions, &write_errors)?);
+        let locks = Locks::new(options.locks, &versions, &refresher);
         let file_system = PoolFileSystem {
             pool,
             for_users: options.allow_other,
@@ -72,6 +76,7 @@ impl Mount {
             space: Space::default(),
             refresher,
             write_errors,
+            locks,
             removed: Removed::default(),
         };
         Ok(Mount { session, file_system: Arc::new(file_system) })

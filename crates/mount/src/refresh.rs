@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_fuse::{Notifier, Reply};
 
-use crate::versions::Versions;
+use crate::versions::{Version, Versions};
 use crate::write_errors::WriteErrors;
 
 /// Setting this attribute of a file, to whatever value, refreshes it; so does reading it, which readers may.
@@ -35,6 +35,8 @@ const VALUE: &[u8] = b"1";
 struct Wanted {
     inode: InodeId,
     reply: Option<(Reply, Answer)>,
+    /// What the file was when the refresh was asked for, where that is known.
+    version: Option<Version>,
 }
 
 /// Where refreshes are asked for.
@@ -64,8 +66,17 @@ impl Refresher {
 
     /// Refreshes a file and answers when its pages are gone.
     pub(crate) fn refresh(&self, inode: InodeId, reply: Reply, answer: Answer) {
+        self.want(Wanted { inode, reply: Some((reply, answer)), version: None });
+    }
+
+    /// Answers when no pages are left from before this version.
+    pub(crate) fn bring_to(&self, inode: InodeId, version: Version, reply: Reply) {
+        self.want(Wanted { inode, reply: Some((reply, Answer::Ok)), version: Some(version) });
+    }
+
+    fn want(&self, wanted: Wanted) {
         if let Err(TrySendError::Full(refused) | TrySendError::Disconnected(refused)) =
-            self.wanted.try_send(Wanted { inode, reply: Some((reply, answer)) })
+            self.wanted.try_send(wanted)
             && let Some((reply, _)) = refused.reply
         {
             reply.error(ErrorKind::Busy.errno());
@@ -74,19 +85,22 @@ impl Refresher {
 
     /// Drops a file's pages soon, and tells nobody. Too many at once: the next refresh or open does it.
     pub(crate) fn drop_pages(&self, inode: InodeId) {
-        let _ = self.wanted.try_send(Wanted { inode, reply: None });
+        let _ = self.wanted.try_send(Wanted { inode, reply: None, version: None });
     }
 }
 
 fn run(work: &Mutex<Receiver<Wanted>>, notifier: &Notifier, versions: &Versions, errors: &WriteErrors) {
     // One of the threads waits for work, and the others for their turn to do so.
     let next = || work.lock().unwrap_or_else(PoisonError::into_inner).recv();
-    while let Ok(Wanted { inode, reply }) = next() {
+    while let Ok(Wanted { inode, reply, version }) = next() {
         // Pages that come from now on may be older than the version at the last open.
         versions.forget(inode);
         // A kernel that does not know the file has no pages of it. What it could not write back it drops with the others,
         // and says nothing.
         let dropped = notifier.invalidate_inode(inode.0, 0, 0).and_then(|_| errors.tell_refresh(inode));
+        if let (Some(version), Ok(())) = (version, &dropped) {
+            versions.learn(inode, version);
+        }
         if let Some((reply, answer)) = reply {
             tell(reply, answer, dropped);
         }

@@ -23,6 +23,8 @@ pub(crate) fn needs_user(operation: &Operation<'_>) -> bool {
             | Operation::Fsync { .. }
             | Operation::Release { .. }
             | Operation::Allocate { .. }
+            | Operation::GetLock { .. }
+            | Operation::SetLock { .. }
             | Operation::Seek { .. }
             | Operation::Poll { .. }
             | Operation::GetAttributes { .. }

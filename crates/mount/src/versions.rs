@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ramlace_base::{Generation, InodeId, Timestamp};
+use ramlace_client::LockedFile;
 use ramlace_wire::Attributes;
 
 /// Files whose versions are remembered, at most; a file that is not loses its pages at the next open.
@@ -28,6 +29,10 @@ pub(crate) struct Version {
 impl Version {
     pub(crate) fn of(attributes: &Attributes) -> Version {
         Version { size: attributes.size, generation: attributes.generation, changed: attributes.changed }
+    }
+
+    pub(crate) fn of_locked(file: &LockedFile) -> Version {
+        Version { size: file.size, generation: file.generation, changed: file.changed }
     }
 }
 

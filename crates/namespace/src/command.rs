@@ -6,6 +6,7 @@
 
 use ramlace_base::{Epoch, Error, InodeId, Sequence, SessionId, Slot, Timestamp};
 use ramlace_wire::inline;
+use ramlace_wire::locks;
 use ramlace_wire::namespace as wire;
 use ramlace_wire::{Attributes, Credentials, ErrorBody, encode_body};
 use ramlace_wire::{peer, xattrs};
@@ -112,6 +113,12 @@ pub enum Op {
     SetXattr(xattrs::SetXattr),
     /// By a client.
     RemoveXattr(xattrs::RemoveXattr),
+    /// By a client.
+    SetLock(locks::SetLock),
+    /// By a client.
+    CancelLock(locks::CancelLock),
+    /// By the server: a wait for a lock closes a circle.
+    EndLockWait(locks::EndLockWait),
     /// By a peer.
     Prepare(Box<peer::Prepare>),
     /// By a peer.
@@ -182,6 +189,22 @@ pub enum Effect {
     },
     /// Answer the peer whose command this was.
     PeerReply(Result<ErrandAnswer, Error>),
+    /// Tell a session that it has a lock for which it waited. Who was not told asks again.
+    LockGranted {
+        /// Whom.
+        session: SessionId,
+        /// The file.
+        inode: InodeId,
+        /// The session's number for the wait.
+        wait: u64,
+        /// What the file is now.
+        file: locks::LockedFile,
+    },
+    /// Whether the wait that was to end was one still.
+    LockWaitEnded {
+        /// It was.
+        ended: bool,
+    },
 }
 
 /// Names an errand within its slot, for ever.
@@ -259,6 +282,8 @@ pub enum Reply {
     Size(wire::SizeInfo),
     /// To `ReserveAppend`.
     Reserved(wire::AppendReserved),
+    /// To `SetLock` and `CancelLock`.
+    Locked(locks::LockAnswer),
     /// To `SetXattr`, `RemoveXattr`, `Close`, `RemoveDirectory`, `Unlink`, `Rename` and `SetLayout`.
     Done,
 }
@@ -273,6 +298,7 @@ impl Reply {
             Reply::WroteInline(body) => encode_body(body),
             Reply::Size(body) => encode_body(body),
             Reply::Reserved(body) => encode_body(body),
+            Reply::Locked(body) => encode_body(body),
             Reply::Done => encode_body(&()),
         }
     }
@@ -300,6 +326,13 @@ pub enum Query {
         /// Its session, which may have the file open.
         session: SessionId,
     },
+    /// By a client.
+    GetLock {
+        /// What the client asked.
+        request: locks::GetLock,
+        /// Its session.
+        session: SessionId,
+    },
     /// By a lane; whoever asks may know.
     QueryInode(peer::QueryInode),
     /// By a slot that moves a directory.
@@ -321,6 +354,8 @@ pub enum Answer {
     Page(wire::DirectoryPage),
     /// To `ReadInline`.
     Inline(inline::InlineRead),
+    /// To `GetLock`.
+    Lock(locks::LockInTheWay),
     /// To `QueryInode`.
     Inode(peer::InodeAnswer),
     /// To `Ascend`.
@@ -338,6 +373,7 @@ impl Answer {
             Answer::Names(body) => encode_body(body),
             Answer::Page(body) => encode_body(body),
             Answer::Inline(body) => encode_body(body),
+            Answer::Lock(body) => encode_body(body),
             Answer::Inode(body) => encode_body(body),
             Answer::Ascended(body) => encode_body(body),
         }

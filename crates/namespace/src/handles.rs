@@ -62,6 +62,7 @@ impl SlotState {
                 format!("the session does not have inode {} open", request.inode),
             ));
         };
+        self.drop_locks(caller.token.session, request.inode, effects);
         let inode = self.inode_mut(request.inode)?;
         if let Some(modified) = request.modified.filter(|_| write) {
             inode.modified = inode.modified.max(modified);
@@ -136,6 +137,7 @@ impl SlotState {
     /// hole. Operations that it began run to their end; nobody hears of it.
     pub(crate) fn end_session(&mut self, id: SessionId, now: Timestamp, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.remove(&id) else { return };
+        self.end_locks(id, session.locked.into_keys().collect(), effects);
         for inode in session.appending {
             if let Some(inode) = self.inodes.get_mut(&inode)
                 && let Body::File(file) = &mut inode.body

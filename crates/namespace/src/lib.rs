@@ -39,6 +39,8 @@ mod inline;
 mod inode;
 mod intent;
 mod links;
+mod locking;
+mod locks;
 mod outbox;
 mod partitions;
 mod peers;

@@ -42,6 +42,7 @@ impl SlotState {
                 let inode = self.ascend(request.inode, request.until)?;
                 Ok(Answer::Ascended(Ascended { inode }))
             }
+            Query::GetLock { request, session } => self.get_lock(*session, *request).map(Answer::Lock),
             Query::QueryInode(request) => self.query_inode(*request).map(Answer::Inode),
         }
     }

@@ -7,6 +7,7 @@ use ramlace_wire::ErrorBody;
 use serde::{Deserialize, Serialize};
 
 use crate::command::Reply;
+use crate::locks::LockCount;
 
 /// One session's part of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -18,6 +19,10 @@ pub(crate) struct Session {
     pub open: BTreeMap<InodeId, bool>,
     /// Files in which the session may have reservations.
     pub appending: BTreeSet<InodeId>,
+    /// Files of which it holds locks, or waits for some.
+    pub locked: BTreeMap<InodeId, LockCount>,
+    /// All of these.
+    pub locks: LockCount,
 }
 
 /// What has become of a mutation.

@@ -13,6 +13,7 @@ use crate::directory::{Directory, Phase};
 use crate::hash::NameHash;
 use crate::inode::{Body, Inode};
 use crate::intent::Intent;
+use crate::locks::FileLocks;
 use crate::outbox::Outbox;
 use crate::peers::Coordinator;
 use crate::session::{Cached, Session};
@@ -49,6 +50,8 @@ pub struct SlotState {
     /// In slot 0: who moves a directory to another at this moment.
     pub(crate) moves: Option<Slot>,
     pub(crate) outbox: Outbox,
+    /// Files that somebody has locked.
+    pub(crate) locks: BTreeMap<InodeId, FileLocks>,
     /// A directory with so many entries is to be spread.
     pub(crate) whole_entries_max: u64,
     /// What the present step makes necessary.
@@ -94,6 +97,7 @@ impl SlotState {
             coordinators: BTreeMap::new(),
             moves: None,
             outbox: Outbox::default(),
+            locks: BTreeMap::new(),
             whole_entries_max: limits::DIRECTORY_WHOLE_ENTRIES_MAX,
             follow_up: Vec::new(),
             full: false,
@@ -181,6 +185,7 @@ impl SlotState {
             (Origin::Server, Op::Spread { directory, partitions }) => {
                 self.spread(*directory, partitions, now, &mut effects);
             }
+            (Origin::Server, Op::EndLockWait(request)) => self.end_lock_wait(*request, &mut effects),
             (Origin::Server, op) => panic!("{op:?} does not come from the server"),
         }
         self.follow_up(now, &mut effects);
@@ -211,6 +216,8 @@ impl SlotState {
             Op::ReserveAppend(request) => self.reserve_append(caller, *request),
             Op::FinishAppend(request) => self.finish_append(caller, *request),
             Op::SetLayout(request) => self.set_layout(caller, *request, effects),
+            Op::SetLock(request) => self.set_lock(caller, *request, effects),
+            Op::CancelLock(request) => self.cancel_lock(caller, *request, effects),
             other => panic!("{other:?} does not come from a client"),
         }
     }

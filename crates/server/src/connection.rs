@@ -4,10 +4,11 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, limits};
 use ramlace_transport::nonblocking::{Connection, Incoming};
 use ramlace_wire::chunk::{AllocateLane, GrantLane, PunchChunk, ReadChunk, WriteChunk};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
+use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits, WaitEvents};
 use ramlace_wire::namespace::GetAttributesMany;
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
 use ramlace_wire::walk::Walk;
@@ -164,6 +165,25 @@ async fn serve_small(
             let request: GetAttributesMany = decode_body(kind, body)?;
             let asked = server.attributes_of_many(header, &identity.who, &request).await;
             asked.map(|reply| encode_body(&reply))
+        }
+        Kind::WaitEvents => {
+            let request: WaitEvents = decode_body(kind, body)?;
+            Ok(encode_body(&server.wait_events(header.session, request).await?))
+        }
+        Kind::FindDeadlock => {
+            let request: FindDeadlock = decode_body(kind, body)?;
+            let map = server.admit_slot(header.epoch, InodeId::ROOT.slot()).await?;
+            let found = server.find_deadlock(&map, header.session, request).await;
+            found.map(|found| encode_body(&found))
+        }
+        Kind::ListLockWaits if peer => {
+            let request: ListLockWaits = decode_body(kind, body)?;
+            Ok(encode_body(&server.lock_waits(&request)))
+        }
+        Kind::EndLockWait if peer => {
+            let request: EndLockWait = decode_body(kind, body)?;
+            server.admit_slot(header.epoch, request.inode.slot()).await?;
+            Ok(encode_body(&server.end_lock_wait(request)?))
         }
         Kind::Walk => {
             let request: Walk = decode_body(kind, body)?;

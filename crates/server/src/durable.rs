@@ -12,6 +12,7 @@ use std::time::Instant;
 use ramlace_base::{Error, ErrorKind, Result, SessionId, Slot, Timestamp};
 use ramlace_namespace::{Command, Effect, Op, Origin, SlotState};
 use ramlace_store::{MetaFile, Store};
+use ramlace_wire::locks::SetLock;
 
 use crate::lanes::Lanes;
 use crate::record::{self, LOG_MAGIC, Record, Records};
@@ -135,7 +136,10 @@ impl Durable {
             Record::Lane { lane, record: Some(_) } => self.lanes.get(*lane).is_some(),
             Record::Command { command, .. } => matches!(
                 &command.op,
-                Op::Unlink(_)
+                Op::SetLock(SetLock { kind: None, .. })
+                    | Op::CancelLock(_)
+                    | Op::EndLockWait(_)
+                    | Op::Unlink(_)
                     | Op::RemoveDirectory(_)
                     | Op::Close(_)
                     | Op::Truncate(_)

@@ -10,10 +10,12 @@ mod chunk;
 mod clock;
 mod config;
 mod connection;
+mod deadlock;
 mod durable;
 #[cfg(test)]
 mod errand_tests;
 mod errands;
+mod events;
 mod fill;
 mod identity;
 mod keeper;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use ramlace_base::{Error, ErrorKind, Result, Sequence, SessionId, Slot, limits};
 use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query};
 use ramlace_wire::inline::{self, InlineRead};
+use ramlace_wire::locks;
 use ramlace_wire::namespace as names;
 use ramlace_wire::peer::{self, Token};
 use ramlace_wire::{Header, Kind, decode_body, encode_body, flags, xattrs};
@@ -113,6 +114,18 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         Kind::Spill => {
             let request = read!(inline::Spill);
             Request::Mutation(request.inode.slot(), Op::Spill(request))
+        }
+        Kind::SetLock => {
+            let request = read!(locks::SetLock);
+            Request::Mutation(request.inode.slot(), Op::SetLock(request))
+        }
+        Kind::CancelLock => {
+            let request = read!(locks::CancelLock);
+            Request::Mutation(request.inode.slot(), Op::CancelLock(request))
+        }
+        Kind::GetLock => {
+            let request = read!(locks::GetLock);
+            Request::Query(request.inode.slot(), Query::GetLock { request, session: header.session })
         }
         Kind::SetLayout => mutation!(SetLayout, inode),
         Kind::Link => entry!(Link),

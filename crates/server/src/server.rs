@@ -15,6 +15,7 @@ use ramlace_namespace::{Command, Effect, ErrandAnswer, Op, Origin, Query, Reply,
 use ramlace_store::Store;
 use ramlace_transport::nonblocking::Connection;
 use ramlace_transport::{Failure, Secret};
+use ramlace_wire::locks::Event;
 use ramlace_wire::peer::{InodeAnswer, QueryInode, Token};
 use ramlace_wire::session::ServerStatus;
 use ramlace_wire::{ClusterMap, Credentials, ErrorBody, Header, HostId, PoolId, encode_body, flags};
@@ -24,6 +25,7 @@ use crate::clock;
 use crate::config::ChildConfig;
 use crate::durable::Durable;
 use crate::errands::{Errands, owe_errands};
+use crate::events::EventQueues;
 use crate::membership::Membership;
 use crate::peers::Peers;
 use crate::record::{Record, SlotBirth};
@@ -115,6 +117,10 @@ pub struct Server {
     pub errands: Errands,
     /// Directories that it spreads over slots.
     pub spreading: Spreading,
+    /// What sessions wait to hear.
+    pub events: EventQueues,
+    /// Held while a circle of waits is looked for.
+    pub deadlocks: tokio::sync::Mutex<()>,
     /// What it has done.
     pub counters: Counters,
     /// Told when the server shall end.
@@ -162,6 +168,8 @@ impl Server {
             membership,
             errands: Errands::default(),
             spreading: Spreading::default(),
+            events: EventQueues::default(),
+            deadlocks: tokio::sync::Mutex::default(),
             counters: Counters::default(),
             stopping: Notify::new(),
             session_began: Notify::new(),
@@ -179,7 +187,7 @@ impl Server {
             self.durable.borrow_mut().commit(&mut store, record, clock::instant())?
         };
         let mut others = owe_errands(self, effects);
-        others.retain(|effect| !self.answer_waiting(effect));
+        others.retain(|effect| !self.answer_waiting(effect) && !self.tell_event(effect));
         Ok(others)
     }
 
@@ -221,6 +229,7 @@ impl Server {
 
     /// Tells every request of a session that waits for an answer that there will be none.
     pub fn session_ended(&self, session: SessionId) {
+        self.events.end(session);
         self.waiting.borrow_mut().retain(|token, sender| {
             let stays = token.session != session && !sender.is_closed();
             if !stays {
@@ -237,6 +246,12 @@ impl Server {
             // The requester may have gone; a retry finds the answer in the slot's reply cache.
             let _ = sender.send(outcome.clone());
         }
+        true
+    }
+
+    fn tell_event(&self, effect: &Effect) -> bool {
+        let Effect::LockGranted { session, inode, wait, file } = *effect else { return false };
+        self.events.push(session, Event::LockGranted { inode, wait, file });
         true
     }
 
@@ -330,6 +345,8 @@ impl Server {
             inodes: durable.inodes,
             inodes_max: self.config.options.inodes_max,
             lanes: durable.lanes.len() as u64,
+            locks: durable.slots.values().map(|state| state.locks_held()).sum(),
+            lock_waits: durable.slots.values().map(|state| state.locks_awaited()).sum(),
             sessions: durable.sessions.len() as u32,
             connections: self.counters.connections.get(),
             read_bytes: self.counters.read_bytes.get(),

@@ -28,7 +28,7 @@ macro_rules! kinds {
     };
 }
 
-// Reserved families: 0x05 leases, 0x06 the shared-memory call ring, 0x07 locks and coordination.
+// Reserved families: 0x05 leases, 0x06 the shared-memory call ring.
 kinds! {
     /// Begin or resume a session on this connection.
     OpenSession = 0x0001,
@@ -149,6 +149,21 @@ kinds! {
     Ascend = 0x040b,
     /// Home to lane: the bytes that the file had inline.
     FillLane = 0x0410,
+
+    /// Lock bytes of a file, or unlock them.
+    SetLock = 0x0701,
+    /// Give up a wait for a lock.
+    CancelLock = 0x0702,
+    /// The lock that is in the way.
+    GetLock = 0x0703,
+    /// What happens to the session; answered when there is something.
+    WaitEvents = 0x0704,
+    /// Does a wait for a lock close a circle?
+    FindDeadlock = 0x0705,
+    /// Server to server: what some owners of locks wait for.
+    ListLockWaits = 0x0706,
+    /// Server to server: a wait for a lock is over.
+    EndLockWait = 0x0707,
 }
 
 impl Kind {

@@ -16,6 +16,7 @@ mod credentials;
 mod header;
 pub mod inline;
 mod kind;
+pub mod locks;
 pub mod namespace;
 pub mod peer;
 pub mod preamble;

@@ -102,6 +102,10 @@ pub struct ServerStatus {
     pub inodes_max: u64,
     /// Lanes it holds.
     pub lanes: u64,
+    /// Locks held on files that live with it.
+    pub locks: u64,
+    /// Requests that wait for such locks.
+    pub lock_waits: u64,
     /// Sessions open.
     pub sessions: u32,
     /// Connections open.

@@ -11,7 +11,7 @@ the first array is used.
 
 from ramlace._array import Array
 from ramlace._errors import Error
-from ramlace._file import RawFile
+from ramlace._file import RangeLock, RawFile
 from ramlace._native import Capacity, DirEntry, Layout, ServerReport, Stat, __version__
 from ramlace._pool import Entry, Pool, connect, up
 
@@ -23,6 +23,7 @@ __all__ = [
     "Error",
     "Layout",
     "Pool",
+    "RangeLock",
     "RawFile",
     "ServerReport",
     "Stat",

@@ -2,6 +2,7 @@
 
 import io
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
@@ -193,6 +194,25 @@ class RawFile(io.RawIOBase):
         self._check()
         self._native.sync()
 
+    def lock(
+        self, offset: int = 0, length: int = 0, *, exclusive: bool = True, timeout: float | None = None
+    ) -> "RangeLock | None":
+        """Lock ``length`` bytes from ``offset`` on (0: all that follow), and return what unlocks them.
+
+        ``with file.lock(0, 100): ...`` unlocks at its end. The lock is this open file's: it stands against every
+        other open file of any process and machine, and against programs that lock by fcntl on a mount.
+        Others may hold shared locks (``exclusive=False``) of the same bytes; an exclusive one needs a file that is
+        open for writing. It waits its turn, for at most ``timeout`` seconds (ramlace.Error with ETIMEDOUT);
+        with 0 it does not wait, and returns None when others are in the way. Bytes in a buffer of Python are not
+        in the pool: lock ``file.raw``, and flush before you unlock.
+        """
+        self._check()
+        start = _offset(offset)
+        end = start + _offset(length) if length else 0
+        if not self._native.lock(start, end, exclusive, timeout):
+            return None
+        return RangeLock(self._native, start, end)
+
     def isatty(self) -> bool:
         """Return False."""
         self._check()
@@ -209,6 +229,27 @@ class RawFile(io.RawIOBase):
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"mode={self.mode!r}"
         return f"<ramlace.RawFile name={self.name!r} {state}>"
+
+
+class RangeLock:
+    """Bytes of a file that are locked; ``unlock``, or the end of a ``with``, gives them back."""
+
+    def __init__(self, native: "_native.File", start: int, end: int) -> None:
+        self._native: _native.File | None = native
+        self._range = (start, end)
+
+    def unlock(self) -> None:
+        """Unlock the bytes; nothing happens the second time, or when the file is closed."""
+        native, self._native = self._native, None
+        if native is not None:
+            with suppress(ValueError):
+                native.unlock(*self._range)
+
+    def __enter__(self) -> "RangeLock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unlock()
 
 
 def _offset(value: int) -> int:

@@ -214,6 +214,10 @@ class Pool:
         """Return the attributes of what the path leads to, under the names of os.stat_result."""
         return self._client.stat(_paths.encode(path), follow_symlinks)
 
+    def read_bytes(self, path: "PathLike") -> bytes:
+        """Return all bytes of a file; those of a small one come without opening it, in one request."""
+        return self._client.read(_paths.encode(path))
+
     def exists(self, path: "PathLike") -> bool:
         """Return whether the path leads to something."""
         return self._client.exists(_paths.encode(path))

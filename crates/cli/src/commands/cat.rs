@@ -42,7 +42,11 @@ pub fn run(args: &Args, pools: &mut Pools, json: bool) -> Done {
 
 fn print(path: &OsString, pools: &mut Pools, stdout: &mut Stdout) -> Done {
     let locator = in_pool(path)?;
-    let file = pools.of(&locator)?.open(&locator.path, &OpenOptions::reading())?;
+    let pool = pools.of(&locator)?;
+    if let Some(bytes) = pool.read_small(&locator.path)? {
+        return stdout.write(&bytes);
+    }
+    let file = pool.open(&locator.path, &OpenOptions::reading())?;
     send(&file, |bytes| stdout.write(bytes))
 }
 

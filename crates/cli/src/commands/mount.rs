@@ -31,6 +31,7 @@ machines after msync, fsync or close; `ramlace refresh FILE` brings what others 
 /// Arguments of `mount`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
+#[allow(clippy::struct_excessive_bools, reason = "independent options")]
 pub struct Args {
     /// An empty directory
     #[arg(value_name = "DIR")]
@@ -52,6 +53,10 @@ pub struct Args {
     /// Let device files count (root only)
     #[arg(long)]
     pub dev: bool,
+
+    /// Refuse all locks (ENOSYS), as a mount without locks does: fcntl and flock. They are never quietly local
+    #[arg(long)]
+    pub no_locks: bool,
 
     /// Stay in the foreground; SIGTERM or Ctrl-C unmounts
     #[arg(long)]
@@ -87,6 +92,7 @@ impl Args {
             (self.allow_other, "--allow-other"),
             (self.suid, "--suid"),
             (self.dev, "--dev"),
+            (self.no_locks, "--no-locks"),
         ];
         words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect()
     }
@@ -162,6 +168,7 @@ fn prepare(args: &Args, directory: &Path, named: Option<&str>) -> Result<Mount> 
         allow_other: args.allow_other,
         allow_suid: args.suid,
         allow_devices: args.dev,
+        locks: !args.no_locks,
     };
     Mount::new(&options)
 }

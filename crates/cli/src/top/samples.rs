@@ -137,6 +137,8 @@ pub mod tests {
             inodes: 10,
             inodes_max: 1000,
             lanes: 4,
+            locks: 0,
+            lock_waits: 0,
             sessions: 2,
             connections: 3,
             read_bytes: work << 20,

@@ -3,6 +3,7 @@
 mod entries;
 mod exactly_once;
 mod inline;
+mod locks;
 mod renames;
 mod rights;
 mod set_id;

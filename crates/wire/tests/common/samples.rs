@@ -4,7 +4,9 @@ use ramlace_base::{
     Epoch, Generation, InodeId, LaneId, Name, Sequence, ServerId, SessionId, Slot, Timestamp, limits,
 };
 use ramlace_wire::session::*;
-use ramlace_wire::{check::*, chunk::*, cluster::*, inline::*, namespace::*, peer::*, walk::*, xattrs::*, *};
+use ramlace_wire::{
+    check::*, chunk::*, cluster::*, inline::*, locks::*, namespace::*, peer::*, walk::*, xattrs::*, *,
+};
 
 /// Where values come from: words that run out and are zero afterwards.
 pub struct Source<'words> {
@@ -192,6 +194,34 @@ impl Sample for InlineOutcome {
     }
 }
 
+impl Sample for LockTable {
+    fn sample(source: &mut Source) -> LockTable {
+        [LockTable::Fcntl, LockTable::Flock][(source.word() % 2) as usize]
+    }
+}
+
+impl Sample for LockKind {
+    fn sample(source: &mut Source) -> LockKind {
+        [LockKind::Shared, LockKind::Exclusive][(source.word() % 2) as usize]
+    }
+}
+
+impl Sample for LockOutcome {
+    fn sample(source: &mut Source) -> LockOutcome {
+        [LockOutcome::Granted, LockOutcome::Queued, LockOutcome::Refused][(source.word() % 3) as usize]
+    }
+}
+
+impl Sample for Event {
+    fn sample(source: &mut Source) -> Event {
+        Event::LockGranted {
+            inode: Sample::sample(source),
+            wait: Sample::sample(source),
+            file: Sample::sample(source),
+        }
+    }
+}
+
 impl Sample for Part {
     fn sample(source: &mut Source) -> Part {
         match source.word() % 10 {
@@ -251,7 +281,7 @@ fields! {
     GetServerStatus {}
     ServerStatus {
         server, pid, keeper_pid, restarts, uptime_millis, epoch, store_bytes, used_bytes, meta_bytes,
-        reserved_bytes, inodes, inodes_max, lanes, sessions, connections, read_bytes, written_bytes, requests, notes
+        reserved_bytes, inodes, inodes_max, lanes, locks, lock_waits, sessions, connections, read_bytes, written_bytes, requests, notes
     }
     StopServer {}
 
@@ -333,6 +363,24 @@ fields! {
     WriteInline { inode, mode, offset, bytes }
     InlineWritten { outcome, offset, size }
     Spill { inode }
+
+    SetLock { inode, table, owner, kind, start, end, pid, wait, detects }
+    LockedFile { size, generation, changed }
+    LockAnswer { outcome, file }
+    CancelLock { inode, wait }
+    GetLock { inode, table, owner, kind, start, end }
+    HeldLock { kind, start, end, pid }
+    LockInTheWay { lock }
+    WaitEvents { begins }
+    Events { events }
+    FindDeadlock { inode, wait, owner }
+    DeadlockFound { found, waits }
+    LockOwner { session, owner }
+    ListLockWaits { owners }
+    LockWait { inode, owner, wait, blockers }
+    LockWaits { waits }
+    EndLockWait { inode, session, wait }
+    LockWaitEnded { ended }
 
     Token { session, sequence }
     IntentStamp { coordinator, number, open_from }

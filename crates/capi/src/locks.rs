@@ -1,0 +1,71 @@
+//! Range locks of an open file.
+
+use std::ffi::c_int;
+use std::time::Duration;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, Result};
+use ramlace_client::LockKind;
+
+use crate::failure::invalid;
+use crate::file::done;
+use crate::open::open_file;
+use crate::pass::file_bytes;
+use crate::types::ramlace_file;
+
+/// For ramlace_lock: others may hold shared locks of the same bytes.
+pub const RAMLACE_LOCK_SHARED: c_int = 1;
+/// For ramlace_lock: nobody else holds a lock of the same bytes.
+pub const RAMLACE_LOCK_EXCLUSIVE: c_int = 2;
+
+/// Locks length bytes from offset on, 0 for all that follow, for this open file: against every other
+/// open file of any process and machine, and against programs that lock by fcntl on a mount. kind is
+/// RAMLACE_LOCK_SHARED or RAMLACE_LOCK_EXCLUSIVE; what this file held of these bytes before is replaced.
+/// Waits for timeout_millis at most, for ever when that is negative; who waits has his turn in the order
+/// in which they came. A lock ends by ramlace_unlock, with the file, and with the process; a forked child
+/// has none. Returns 0, or -1 and sets errno: EAGAIN with a timeout of 0, ETIMEDOUT with another, when
+/// others hold them; EBADF for an exclusive lock of a file that was not opened for writing; ENOLCK for
+/// too many locks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_lock(
+    file: *mut ramlace_file,
+    offset: i64,
+    length: i64,
+    kind: c_int,
+    timeout_millis: i64,
+) -> c_int {
+    done(|| {
+        let open = open_file(file)?;
+        let (range, kind) = (range_of(offset, length)?, kind_of(kind)?);
+        if timeout_millis != 0 {
+            let timeout = u64::try_from(timeout_millis).ok().map(Duration::from_millis);
+            return open.file.lock(range, kind, timeout);
+        }
+        if open.file.try_lock(range, kind)? {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Retry, "others hold these bytes locked"))
+    })
+}
+
+/// Unlocks length bytes from offset on, 0 for all that follow; bytes that are not locked stay so.
+/// Returns 0, or -1 and sets errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_unlock(file: *mut ramlace_file, offset: i64, length: i64) -> c_int {
+    done(|| open_file(file)?.file.unlock(range_of(offset, length)?))
+}
+
+/// An empty range goes as far as any file may.
+fn range_of(offset: i64, length: i64) -> Result<ByteRange> {
+    let (start, length) = (file_bytes(offset, "offset")?, file_bytes(length, "length")?);
+    ByteRange::at(start, length).ok_or_else(|| invalid("offset and length are beyond any file"))
+}
+
+fn kind_of(kind: c_int) -> Result<LockKind> {
+    match kind {
+        RAMLACE_LOCK_SHARED => Ok(LockKind::Shared),
+        RAMLACE_LOCK_EXCLUSIVE => Ok(LockKind::Exclusive),
+        other => {
+            Err(invalid(format!("a lock is RAMLACE_LOCK_SHARED or RAMLACE_LOCK_EXCLUSIVE, not {other}")))
+        }
+    }
+}

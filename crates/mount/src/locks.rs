@@ -1,0 +1,292 @@
+//! Locks of programs: the kernel's requests as locks at the files' homes.
+//!
+//! A lock that has to wait is parked: its reply lies in a table until an event, a signal or the end of the session
+//! answers it, and no worker waits. The kernel tells whose lock it is by a number: of the process for POSIX
+//! locks, of the open file for `flock` and OFD locks. It says with the close of a descriptor that a process gives up its POSIX
+//! locks, and with the end of an open file that its `flock` goes; OFD locks that are left then are for this to find.
+//!
+//! A granted lock shows what others wrote before they unlocked: where the file is another than the kernel's pages
+//! are of, they are dropped before the program goes on.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ramlace_base::{Error, InodeId, Result};
+use ramlace_client::{GivenUp, LOCK_END, LockKind, LockRequest, LockTable, LockedFile, Waited};
+use ramlace_fuse::{FileLock, LockKind as KernelKind, Operation, Reply, Request};
+
+use crate::attributes::inode_of;
+use crate::filesystem::PoolFileSystem;
+use crate::handles::OpenFile;
+use crate::refresh::Refresher;
+use crate::versions::{Version, Versions};
+
+/// A program that waits for a lock.
+struct Parked {
+    reply: Reply,
+    file: Arc<OpenFile>,
+    /// Names the wait, once its home has queued it.
+    wait: Option<u64>,
+}
+
+/// The locks that programs hold and wait for through this mount.
+pub(crate) struct Locks {
+    /// False: every lock is refused.
+    enabled: bool,
+    /// By the number of the request.
+    parked: Mutex<HashMap<u64, Parked>>,
+    /// Owners of `fcntl` locks, and the open files by which they may have locked.
+    owners: Mutex<HashMap<(InodeId, u64), HashSet<u64>>>,
+    versions: Arc<Versions>,
+    refresher: Arc<Refresher>,
+}
+
+/// Whose lock, by which open file.
+#[derive(Clone, Copy)]
+struct Holder {
+    inode: InodeId,
+    handle: u64,
+    request: LockRequest,
+}
+
+impl Locks {
+    pub(crate) fn new(enabled: bool, versions: &Arc<Versions>, refresher: &Arc<Refresher>) -> Arc<Locks> {
+        let (versions, refresher) = (versions.clone(), refresher.clone());
+        Arc::new(Locks { enabled, parked: Mutex::default(), owners: Mutex::default(), versions, refresher })
+    }
+
+    fn parked(&self) -> MutexGuard<'_, HashMap<u64, Parked>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn owners(&self) -> MutexGuard<'_, HashMap<(InodeId, u64), HashSet<u64>>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The owner may hold something from now on.
+    fn note(&self, holder: Holder) {
+        if holder.request.table == LockTable::Fcntl && holder.request.kind.is_some() {
+            self.owners().entry((holder.inode, holder.request.owner)).or_default().insert(holder.handle);
+        }
+    }
+
+    /// Takes a parked reply and answers it.
+    fn finish(&self, unique: u64, holder: Holder, ended: Result<LockedFile>) {
+        let Some(parked) = self.parked().remove(&unique) else { return };
+        match ended {
+            Ok(file) => self.answer_granted(holder, file, parked.reply),
+            Err(error) => _ = parked.reply.error(lock_errno(&error)),
+        }
+    }
+
+    /// The lock is held: the program goes on when it cannot see pages from before.
+    fn answer_granted(&self, holder: Holder, file: LockedFile, reply: Reply) {
+        self.note(holder);
+        let version = Version::of_locked(&file);
+        if holder.request.kind.is_none() || self.versions.are_of(holder.inode, version) {
+            reply.ok();
+        } else {
+            self.refresher.bring_to(holder.inode, version, reply);
+        }
+    }
+
+    /// A program that waits has a signal.
+    pub(crate) fn interrupt(&self, unique: u64) {
+        let wait = self.parked().get(&unique).and_then(|parked| Some((parked.file.clone(), parked.wait?)));
+        // Who has no wait yet looks for the signal when he has one.
+        if let Some((file, wait)) = wait {
+            self.give_up(unique, &file, wait);
+        }
+    }
+
+    /// Ends a wait: with EINTR, or with the lock if it was granted before.
+    fn give_up(&self, unique: u64, file: &OpenFile, wait: u64) {
+        let given_up = file.file.give_up_lock(wait);
+        if matches!(given_up, Ok(GivenUp::Told)) {
+            return;
+        }
+        let Some(parked) = self.parked().remove(&unique) else { return };
+        match given_up {
+            // Pages from before are dropped by the next lock or open: what comes now is the signal's.
+            Ok(GivenUp::Granted(_)) => parked.reply.ok(),
+            _ => parked.reply.error(libc::EINTR),
+        };
+    }
+
+    /// The mount is gone: nobody waits any more.
+    pub(crate) fn end(&self) {
+        let parked: Vec<Parked> = self.parked().drain().map(|(_, parked)| parked).collect();
+        parked.into_iter().for_each(|parked| _ = parked.reply.error(libc::ENOTCONN));
+    }
+}
+
+impl PoolFileSystem {
+    pub(crate) fn handle_lock(&self, request: &Request<'_>, reply: Reply) {
+        if !self.locks.enabled {
+            reply.error(libc::ENOSYS);
+            return;
+        }
+        let inode = inode_of(request.node);
+        match request.operation {
+            Operation::GetLock { handle, owner, lock, is_flock } => {
+                match self.get_lock(handle, &lock_request(owner, &lock, is_flock)) {
+                    Ok(found) => reply.lock(&found),
+                    Err(error) => reply.error(lock_errno(&error)),
+                };
+            }
+            Operation::SetLock { handle, owner, lock, wait, is_flock } => {
+                let mut wanted = lock_request(owner, &lock, is_flock);
+                wanted.detects = wait && !is_flock && !waits_for_ofd_lock(request.caller.pid);
+                self.set_lock(Holder { inode, handle, request: wanted }, wait, reply);
+            }
+            _ => _ = reply.error(libc::ENOSYS),
+        }
+    }
+
+    fn get_lock(&self, handle: u64, wanted: &LockRequest) -> Result<FileLock> {
+        let found = self.handles.get(handle)?.file.get_lock(wanted)?;
+        Ok(match found {
+            None => FileLock { start: 0, end: 0, kind: KernelKind::Unlock, pid: 0 },
+            Some(held) => FileLock {
+                start: held.start,
+                end: held.end - 1,
+                kind: match held.kind {
+                    LockKind::Shared => KernelKind::Read,
+                    LockKind::Exclusive => KernelKind::Write,
+                },
+                pid: held.pid,
+            },
+        })
+    }
+
+    fn set_lock(&self, holder: Holder, wait: bool, reply: Reply) {
+        let file = match self.handles.get(holder.handle) {
+            Ok(file) => file,
+            Err(error) => {
+                reply.error(error.errno());
+                return;
+            }
+        };
+        file.settle(&self.versions);
+        self.locks.note(holder);
+        if wait && holder.request.kind.is_some() {
+            return self.set_lock_later(holder, &file, reply);
+        }
+        match file.file.set_lock(&holder.request) {
+            Ok(Some(locked)) => self.locks.answer_granted(holder, locked, reply),
+            Ok(None) => _ = reply.error(libc::EAGAIN),
+            Err(error) => _ = reply.error(lock_errno(&error)),
+        }
+    }
+
+    fn set_lock_later(&self, holder: Holder, file: &Arc<OpenFile>, reply: Reply) {
+        let unique = reply.unique();
+        self.locks.parked().insert(unique, Parked { reply, file: file.clone(), wait: None });
+        let locks = self.locks.clone();
+        let on_end = Box::new(move |ended| locks.finish(unique, holder, ended));
+        match file.file.set_lock_later(&holder.request, on_end) {
+            Ok(Waited::Granted(locked)) => self.locks.finish(unique, holder, Ok(locked)),
+            Err(error) => self.locks.finish(unique, holder, Err(error)),
+            Ok(Waited::Waiting(wait)) => {
+                let interrupted = {
+                    let mut parked = self.locks.parked();
+                    match parked.entry(unique) {
+                        Entry::Vacant(_) => false,
+                        Entry::Occupied(mut parked) => {
+                            parked.get_mut().wait = Some(wait);
+                            parked.get().reply.interrupted()
+                        }
+                    }
+                };
+                if interrupted {
+                    self.locks.give_up(unique, file, wait);
+                }
+            }
+        }
+    }
+
+    /// A process closes a descriptor: its POSIX locks of the file go, by whatever descriptor it has locked.
+    pub(crate) fn release_process_locks(&self, inode: InodeId, handle: u64, owner: u64) {
+        if self.locks.owners().remove(&(inode, owner)).is_some()
+            && let Ok(file) = self.handles.get(handle)
+        {
+            file.file.release_locks(LockTable::Fcntl, owner);
+        }
+    }
+
+    /// An open file is gone: its `flock`, and its OFD locks, which nobody else can have left behind.
+    pub(crate) fn release_file_locks(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>) {
+        let mut left = Vec::new();
+        self.locks.owners().retain(|(of, owner), handles| {
+            if *of == inode && handles.remove(&handle) && handles.is_empty() {
+                left.push(*owner);
+            }
+            !handles.is_empty()
+        });
+        if left.is_empty() && flock_owner.is_none() {
+            return;
+        }
+        let Ok(file) = self.handles.get(handle) else { return };
+        left.into_iter().for_each(|owner| file.file.release_locks(LockTable::Fcntl, owner));
+        if let Some(owner) = flock_owner {
+            file.file.release_locks(LockTable::Flock, owner);
+        }
+    }
+}
+
+/// The kernel's range has a last byte, and the largest offset for "all that follow".
+fn lock_request(owner: u64, lock: &FileLock, is_flock: bool) -> LockRequest {
+    let table = if is_flock { LockTable::Flock } else { LockTable::Fcntl };
+    let (start, end) =
+        if is_flock { (0, LOCK_END) } else { (lock.start, lock.end.saturating_add(1).min(LOCK_END)) };
+    let kind = match lock.kind {
+        KernelKind::Read => Some(LockKind::Shared),
+        KernelKind::Write => Some(LockKind::Exclusive),
+        KernelKind::Unlock => None,
+    };
+    LockRequest { table, owner, kind, start, end, pid: lock.pid, detects: false }
+}
+
+/// A full server has no room for the record of a lock either.
+fn lock_errno(error: &Error) -> i32 {
+    match error.errno() {
+        libc::ENOSPC => libc::ENOLCK,
+        other => other,
+    }
+}
+
+/// Whether the thread asks for an OFD lock: for those, circles are no deadlocks, since another thread may unlock. The
+/// kernel does not say; while the thread waits for the answer, its system call can be read.
+fn waits_for_ofd_lock(thread: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{thread}/syscall")).is_ok_and(|call| is_ofd_call(&call))
+}
+
+/// `number argument argument ...`: fcntl's second argument is what it shall do.
+fn is_ofd_call(call: &str) -> bool {
+    let command = call.split_ascii_whitespace().nth(2).and_then(|word| word.strip_prefix("0x"));
+    command.and_then(|digits| i64::from_str_radix(digits, 16).ok()) == Some(libc::F_OFD_SETLKW.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_in_an_ofd_call_is_known() {
+        assert!(is_ofd_call("72 0x3 0x26 0x7ffd1c5b2e80 0x0 0x0 0x0 0x7ffd1c5b2e58 0x7f2b1c3a1d3f\n"));
+        assert!(!is_ofd_call("72 0x3 0x7 0x7ffd1c5b2e80 0x0 0x0 0x0 0x7ffd1c5b2e58 0x7f2b1c3a1d3f\n"));
+        assert!(!is_ofd_call("running\n"));
+    }
+
+    #[test]
+    fn ranges_are_the_kernels() {
+        let lock = |start, end| FileLock { start, end, kind: KernelKind::Write, pid: 1 };
+        let all = lock_request(7, &lock(10, i64::MAX as u64), false);
+        assert_eq!((all.start, all.end), (10, LOCK_END));
+        let some = lock_request(7, &lock(10, 19), false);
+        assert_eq!((some.start, some.end), (10, 20));
+        let flock = lock_request(7, &lock(10, 19), true);
+        assert_eq!((flock.table, flock.start, flock.end), (LockTable::Flock, 0, LOCK_END));
+    }
+}

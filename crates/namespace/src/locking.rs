@@ -1,0 +1,195 @@
+//! Locks as operations of a slot: who may lock, what is told to whom, and when locks go.
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, limits};
+use ramlace_wire::locks::{
+    CancelLock, EndLockWait, GetLock, LOCK_END, LockAnswer, LockInTheWay, LockKind, LockOutcome, LockOwner,
+    LockTable, LockWait, LockedFile, SetLock,
+};
+
+use crate::command::{Effect, Reply};
+use crate::locks::{Asked, FileLocks, Lock, LockCount, shown};
+use crate::state::{Caller, SlotState, Step};
+
+impl SlotState {
+    pub(crate) fn set_lock(&mut self, caller: Caller, request: SetLock, effects: &mut Vec<Effect>) -> Step {
+        let session = caller.token.session;
+        check_range(request.table, request.start, request.end)?;
+        self.check_may_lock(caller, &request)?;
+        let owner = LockOwner { session, owner: request.owner };
+        let SetLock { table, start, end, pid, wait, detects, .. } = request;
+        let asked = self.with_locks(request.inode, effects, |locks| match request.kind {
+            Some(kind) => locks.ask(table, Lock { owner, kind, start, end, pid }, wait, detects),
+            None => locks.unlock(table, owner, start, end).map(|()| Asked::Granted),
+        })?;
+        let outcome = match asked {
+            Asked::Granted => LockOutcome::Granted,
+            Asked::Queued => LockOutcome::Queued,
+            Asked::Refused => LockOutcome::Refused,
+        };
+        Ok(Some(Reply::Locked(LockAnswer { outcome, file: self.locked_file(request.inode)? })))
+    }
+
+    pub(crate) fn cancel_lock(
+        &mut self,
+        caller: Caller,
+        request: CancelLock,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
+        let session = caller.token.session;
+        let file = self.locked_file(request.inode)?;
+        let waited = self.with_locks(request.inode, effects, |locks| locks.cancel(session, request.wait));
+        // A wait ends by a grant, or here, or with the session.
+        let outcome = if waited { LockOutcome::Refused } else { LockOutcome::Granted };
+        Ok(Some(Reply::Locked(LockAnswer { outcome, file })))
+    }
+
+    /// A wait closes a circle; whether it was one still.
+    pub(crate) fn end_lock_wait(&mut self, request: EndLockWait, effects: &mut Vec<Effect>) {
+        let EndLockWait { inode, session, wait } = request;
+        self.assert_mine(inode);
+        let ended = self.with_locks(inode, effects, |locks| locks.cancel(session, wait));
+        effects.push(Effect::LockWaitEnded { ended });
+    }
+
+    pub(crate) fn get_lock(&self, session: SessionId, request: GetLock) -> Result<LockInTheWay> {
+        check_range(request.table, request.start, request.end)?;
+        self.inode(request.inode)?;
+        let GetLock { table, kind, start, end, .. } = request;
+        let owner = LockOwner { session, owner: request.owner };
+        let wanted = Lock { owner, kind, start, end, pid: 0 };
+        let lock = self.locks.get(&request.inode).and_then(|locks| locks.table(table).in_the_way(&wanted));
+        Ok(LockInTheWay { lock: lock.map(|lock| shown(lock, session)) })
+    }
+
+    /// What these owners wait for here, as far as they wait for nothing else meanwhile.
+    #[must_use]
+    pub fn lock_waits(&self, owners: &[LockOwner]) -> Vec<LockWait> {
+        let mut found = Vec::new();
+        for owner in owners {
+            let Some(session) = self.sessions.get(&owner.session) else { continue };
+            for (inode, _) in session.locked.iter().filter(|(_, count)| count.waiting > 0) {
+                let table = &self.locks[inode].fcntl;
+                for (at, waiter) in table.waiting.iter().enumerate() {
+                    let is_it = waiter.lock.owner == *owner && waiter.detects;
+                    if is_it && found.len() < limits::DEADLOCK_WAITS_MAX {
+                        let (inode, wait, blockers) = (*inode, waiter.wait, table.blockers(at));
+                        found.push(LockWait { inode, owner: *owner, wait, blockers });
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// Locks that are held here.
+    #[must_use]
+    pub fn locks_held(&self) -> u64 {
+        self.locks.values().map(|locks| locks.held_count()).sum()
+    }
+
+    /// Requests that wait for locks here.
+    #[must_use]
+    pub fn locks_awaited(&self) -> u64 {
+        self.locks.values().map(|locks| locks.waiting_count()).sum()
+    }
+
+    /// The session gives back what it has locked of an inode.
+    pub(crate) fn drop_locks(&mut self, session: SessionId, inode: InodeId, effects: &mut Vec<Effect>) {
+        if self.locks.contains_key(&inode) {
+            self.with_locks(inode, effects, |locks| locks.forget(session));
+        }
+    }
+
+    /// Runs `work` on the locks of an inode, then grants what has become free and counts anew.
+    fn with_locks<T>(
+        &mut self,
+        inode: InodeId,
+        effects: &mut Vec<Effect>,
+        work: impl FnOnce(&mut FileLocks) -> T,
+    ) -> T {
+        let mut locks = self.locks.remove(&inode).unwrap_or_default();
+        let before = locks.counts();
+        let result = work(&mut locks);
+        let granted = locks.grant_free();
+        let after = locks.counts();
+        if !locks.is_empty() {
+            self.locks.insert(inode, locks);
+        }
+        for session in before.keys().filter(|session| !after.contains_key(session)) {
+            self.count_locks(*session, inode, LockCount::default());
+        }
+        for (session, count) in after {
+            self.count_locks(session, inode, count);
+        }
+        for waiter in granted {
+            // Whoever holds or waits has the inode open: it is here.
+            if let Ok(file) = self.locked_file(inode) {
+                let (session, wait) = (waiter.lock.owner.session, waiter.wait);
+                effects.push(Effect::LockGranted { session, inode, wait, file });
+            }
+        }
+        result
+    }
+
+    fn count_locks(&mut self, session: SessionId, inode: InodeId, count: LockCount) {
+        let Some(session) = self.sessions.get_mut(&session) else { return };
+        let before = if count == LockCount::default() {
+            session.locked.remove(&inode)
+        } else {
+            session.locked.insert(inode, count)
+        };
+        let before = before.unwrap_or_default();
+        session.locks.held = session.locks.held + count.held - before.held;
+        session.locks.waiting = session.locks.waiting + count.waiting - before.waiting;
+    }
+
+    fn check_may_lock(&self, caller: Caller, request: &SetLock) -> Result<()> {
+        self.inode(request.inode)?;
+        let session = &self.sessions[&caller.token.session];
+        let Some(write) = session.open.get(&request.inode) else {
+            let text = format!("the session does not have inode {} open", request.inode);
+            return Err(Error::new(ErrorKind::BadHandle, text));
+        };
+        let Some(kind) = request.kind else { return Ok(()) };
+        let asks_again = |locks: &FileLocks| locks.waits(caller.token.session, request.wait);
+        if request.wait != 0 && self.locks.get(&request.inode).is_some_and(asks_again) {
+            return Ok(());
+        }
+        if kind == LockKind::Exclusive && request.table == LockTable::Fcntl && !write {
+            let text = format!("inode {} is not open for writing: no exclusive lock", request.inode);
+            return Err(Error::new(ErrorKind::BadHandle, text));
+        }
+        let LockCount { held, waiting } = session.locks;
+        if held + waiting >= limits::LOCKS_PER_SESSION_MAX {
+            let text = format!("the session has {} locks in {} already", held + waiting, self.slot);
+            return Err(Error::new(ErrorKind::TooManyLocks, text));
+        }
+        if request.wait != 0 && waiting >= limits::LOCK_WAITS_PER_SESSION_MAX {
+            let text = format!("the session waits for {waiting} locks in {} already", self.slot);
+            return Err(Error::new(ErrorKind::TooManyLocks, text));
+        }
+        Ok(())
+    }
+
+    fn locked_file(&self, inode: InodeId) -> Result<LockedFile> {
+        let attributes = self.inode(inode)?.attributes(inode);
+        let (size, generation, changed) = (attributes.size, attributes.generation, attributes.changed);
+        Ok(LockedFile { size, generation, changed })
+    }
+
+    /// The session has ended: everything that it had locked is free.
+    pub(crate) fn end_locks(&mut self, session: SessionId, locked: Vec<InodeId>, effects: &mut Vec<Effect>) {
+        for inode in locked {
+            self.drop_locks(session, inode, effects);
+        }
+    }
+}
+
+fn check_range(table: LockTable, start: u64, end: u64) -> Result<()> {
+    let whole = (start, end) == (0, LOCK_END);
+    if start >= end || end > LOCK_END || (table == LockTable::Flock && !whole) {
+        let text = format!("bytes {start} to {end} cannot be locked");
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    Ok(())
+}

@@ -1,0 +1,336 @@
+//! The locks of one file, and who waits for them: a table for `fcntl` and one for `flock`.
+//!
+//! Waiters are served in the order in which they came: nobody overtakes an earlier one with whom he
+//! conflicts. There is one exception, without which fairness itself would close circles: whoever an
+//! earlier one waits for, directly or through others of the same file, need not wait behind him.
+
+use std::collections::BTreeMap;
+
+use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
+use ramlace_wire::locks::{HeldLock, LOCK_END, LockKind, LockOwner, LockTable};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a file that an owner has locked, or wants to lock.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Lock {
+    pub owner: LockOwner,
+    pub kind: LockKind,
+    pub start: u64,
+    /// Behind the last byte.
+    pub end: u64,
+    pub pid: u32,
+}
+
+impl Lock {
+    fn overlaps(&self, other: &Lock) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// Whether the two cannot be held at once.
+    pub(crate) fn conflicts(&self, other: &Lock) -> bool {
+        self.owner != other.owner
+            && self.overlaps(other)
+            && (self.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive)
+    }
+}
+
+/// A request that waits its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Waiter {
+    pub lock: Lock,
+    /// The session's number for the wait.
+    pub wait: u64,
+    /// Circles with it are deadlocks.
+    pub detects: bool,
+}
+
+/// Locks that know of each other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Table {
+    /// In the order of owner and first byte; those of one owner neither overlap nor, where their kinds
+    /// are the same, touch.
+    pub held: Vec<Lock>,
+    /// In the order in which they came.
+    pub waiting: Vec<Waiter>,
+}
+
+impl Table {
+    /// The held lock with the lowest first byte that is in the way.
+    pub(crate) fn in_the_way(&self, wanted: &Lock) -> Option<&Lock> {
+        self.held.iter().filter(|held| held.conflicts(wanted)).min_by_key(|held| held.start)
+    }
+
+    /// Whether it can be held now, behind the first `ahead` waiters.
+    fn is_free(&self, wanted: &Lock, ahead: usize) -> bool {
+        self.in_the_way(wanted).is_none() && self.queue_in_the_way(wanted, ahead).is_none()
+    }
+
+    pub(crate) fn is_free_now(&self, wanted: &Lock) -> bool {
+        self.is_free(wanted, self.waiting.len())
+    }
+
+    /// The first of `ahead` waiters behind whom the wanted lock has to wait.
+    fn queue_in_the_way(&self, wanted: &Lock, ahead: usize) -> Option<&Waiter> {
+        let conflicts = |waiter: &&Waiter| waiter.lock.conflicts(wanted);
+        let ahead = &self.waiting[..ahead];
+        ahead.iter().find(conflicts)?;
+        let for_owner = self.waits_for(wanted.owner, ahead);
+        ahead.iter().zip(for_owner).filter(|(_, mine)| !mine).map(|(waiter, _)| waiter).find(conflicts)
+    }
+
+    /// Which waiters wait for what this owner holds, directly or behind others that do.
+    fn waits_for(&self, owner: LockOwner, ahead: &[Waiter]) -> Vec<bool> {
+        let mine: Vec<&Lock> = self.held.iter().filter(|held| held.owner == owner).collect();
+        let mut found = vec![false; ahead.len()];
+        if mine.is_empty() {
+            return found;
+        }
+        for (at, waiter) in ahead.iter().enumerate() {
+            found[at] = mine.iter().any(|held| held.conflicts(&waiter.lock))
+                || (0..at).any(|earlier| found[earlier] && ahead[earlier].lock.conflicts(&waiter.lock));
+        }
+        found
+    }
+
+    /// Whom a waiter waits for: who holds what is in his way, then those before him in the queue.
+    pub(crate) fn blockers(&self, at: usize) -> Vec<LockOwner> {
+        let wanted = &self.waiting[at].lock;
+        let for_owner = self.waits_for(wanted.owner, &self.waiting[..at]);
+        let held = self.held.iter().filter(|held| held.conflicts(wanted)).map(|held| held.owner);
+        let queued = self.waiting[..at].iter().zip(&for_owner).rev();
+        let queued = queued.filter(|(waiter, mine)| !**mine && waiter.lock.conflicts(wanted));
+        let mut owners: Vec<LockOwner> = Vec::new();
+        for owner in held.chain(queued.map(|(waiter, _)| waiter.lock.owner)) {
+            if owners.len() < limits::DEADLOCK_BLOCKERS_MAX && !owners.contains(&owner) {
+                owners.push(owner);
+            }
+        }
+        owners
+    }
+
+    /// Takes the owner's locks off the range; a lock across its border keeps what is outside.
+    pub(crate) fn unlock(&mut self, owner: LockOwner, start: u64, end: u64) {
+        let mut rest = Vec::new();
+        self.held.retain(|held| {
+            if held.owner != owner || held.end <= start || end <= held.start {
+                return true;
+            }
+            if held.start < start {
+                rest.push(Lock { end: start, ..*held });
+            }
+            if end < held.end {
+                rest.push(Lock { start: end, ..*held });
+            }
+            false
+        });
+        self.held.extend(rest);
+        self.sort();
+    }
+
+    /// Puts a lock in the place of what its owner held there.
+    pub(crate) fn hold(&mut self, lock: Lock) {
+        self.unlock(lock.owner, lock.start, lock.end);
+        let mut joined = lock;
+        self.held.retain(|held| {
+            let joins = held.owner == lock.owner
+                && held.kind == lock.kind
+                && (held.end == lock.start || held.start == lock.end);
+            if joins {
+                joined.start = joined.start.min(held.start);
+                joined.end = joined.end.max(held.end);
+            }
+            !joins
+        });
+        self.held.push(joined);
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        self.held.sort_by_key(|held| (held.owner, held.start));
+    }
+
+    /// Grants what has become free; returns those who waited for it, in the order of their turns.
+    pub(crate) fn grant_free(&mut self) -> Vec<Waiter> {
+        let mut granted = Vec::new();
+        let mut at = 0;
+        while at < self.waiting.len() {
+            if !self.is_free(&self.waiting[at].lock, at) {
+                at += 1;
+                continue;
+            }
+            let waiter = self.waiting.remove(at);
+            self.hold(waiter.lock);
+            granted.push(waiter);
+            // One who has his lock is no longer in anybody's way as a waiter, and a shared lock in the
+            // place of an exclusive one frees bytes: those before him may have their turn.
+            at = 0;
+        }
+        granted
+    }
+
+    fn forget(&mut self, session: SessionId) {
+        self.held.retain(|held| held.owner.session != session);
+        self.waiting.retain(|waiter| waiter.lock.owner.session != session);
+    }
+}
+
+/// The locks of one file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FileLocks {
+    pub fcntl: Table,
+    pub flock: Table,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Granted,
+    Queued,
+    Refused,
+}
+
+impl FileLocks {
+    pub(crate) fn table(&self, table: LockTable) -> &Table {
+        match table {
+            LockTable::Fcntl => &self.fcntl,
+            LockTable::Flock => &self.flock,
+        }
+    }
+
+    pub(crate) fn table_mut(&mut self, table: LockTable) -> &mut Table {
+        match table {
+            LockTable::Fcntl => &mut self.fcntl,
+            LockTable::Flock => &mut self.flock,
+        }
+    }
+
+    fn tables(&self) -> [&Table; 2] {
+        [&self.fcntl, &self.flock]
+    }
+
+    /// Asks for a lock. `wait` of 0 does not wait; one that waits already stays where it is.
+    pub(crate) fn ask(&mut self, table: LockTable, wanted: Lock, wait: u64, detects: bool) -> Result<Asked> {
+        if wait != 0 && self.waits(wanted.owner.session, wait) {
+            return Ok(Asked::Queued);
+        }
+        let entries = self.table_mut(table);
+        if entries.is_free_now(&wanted) {
+            let before = entries.held.clone();
+            entries.hold(wanted);
+            return entries.check_room(before).map(|()| Asked::Granted);
+        }
+        if wait == 0 {
+            return Ok(Asked::Refused);
+        }
+        if entries.waiting.len() >= limits::LOCK_WAITERS_PER_INODE_MAX {
+            let text = format!("{} requests wait for locks of this file already", entries.waiting.len());
+            return Err(Error::new(ErrorKind::TooManyLocks, text));
+        }
+        if table == LockTable::Flock {
+            // As Linux has it: who waits for another kind gives up the one he has, or two that want
+            // more than a shared lock would wait for each other.
+            entries.unlock(wanted.owner, 0, LOCK_END);
+        }
+        entries.waiting.push(Waiter { lock: wanted, wait, detects });
+        Ok(Asked::Queued)
+    }
+
+    /// Takes the owner's locks off a range.
+    pub(crate) fn unlock(&mut self, table: LockTable, owner: LockOwner, start: u64, end: u64) -> Result<()> {
+        let entries = self.table_mut(table);
+        let before = entries.held.clone();
+        entries.unlock(owner, start, end);
+        entries.check_room(before)
+    }
+
+    /// Where a wait stands.
+    fn find(&self, session: SessionId, wait: u64) -> Option<(LockTable, usize)> {
+        [LockTable::Fcntl, LockTable::Flock].into_iter().find_map(|table| {
+            let is_it = |waiter: &Waiter| waiter.lock.owner.session == session && waiter.wait == wait;
+            self.table(table).waiting.iter().position(is_it).map(|at| (table, at))
+        })
+    }
+
+    /// Whether a wait is one.
+    pub(crate) fn waits(&self, session: SessionId, wait: u64) -> bool {
+        self.find(session, wait).is_some()
+    }
+
+    /// Ends a wait; whether it was one.
+    pub(crate) fn cancel(&mut self, session: SessionId, wait: u64) -> bool {
+        let found = self.find(session, wait);
+        if let Some((table, at)) = found {
+            self.table_mut(table).waiting.remove(at);
+        }
+        found.is_some()
+    }
+
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        self.fcntl.forget(session);
+        self.flock.forget(session);
+    }
+
+    /// Gives everybody his turn whose turn it is.
+    pub(crate) fn grant_free(&mut self) -> Vec<Waiter> {
+        let mut granted = self.fcntl.grant_free();
+        granted.extend(self.flock.grant_free());
+        granted
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tables().iter().all(|table| table.held.is_empty() && table.waiting.is_empty())
+    }
+
+    /// Locks that are held.
+    pub(crate) fn held_count(&self) -> u64 {
+        self.tables().iter().map(|table| table.held.len() as u64).sum()
+    }
+
+    /// Requests that wait.
+    pub(crate) fn waiting_count(&self) -> u64 {
+        self.tables().iter().map(|table| table.waiting.len() as u64).sum()
+    }
+
+    /// What each session holds and waits for.
+    pub(crate) fn counts(&self) -> BTreeMap<SessionId, LockCount> {
+        let mut counts: BTreeMap<SessionId, LockCount> = BTreeMap::new();
+        for table in self.tables() {
+            for held in &table.held {
+                counts.entry(held.owner.session).or_default().held += 1;
+            }
+            for waiter in &table.waiting {
+                counts.entry(waiter.lock.owner.session).or_default().waiting += 1;
+            }
+        }
+        counts
+    }
+}
+
+impl Table {
+    /// Puts everything back as it was when there are more locks than there may be.
+    fn check_room(&mut self, before: Vec<Lock>) -> Result<()> {
+        if self.held.len() <= limits::LOCKS_PER_INODE_MAX || self.held.len() <= before.len() {
+            return Ok(());
+        }
+        let text = format!("{} locks are held on this file already", before.len());
+        self.held = before;
+        Err(Error::new(ErrorKind::TooManyLocks, text))
+    }
+}
+
+/// How many locks a session has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LockCount {
+    pub held: u64,
+    pub waiting: u64,
+}
+
+/// A held lock as it is told to a session.
+pub(crate) fn shown(lock: &Lock, to: SessionId) -> HeldLock {
+    let pid = if lock.owner.session == to { lock.pid } else { 0 };
+    HeldLock { kind: lock.kind, start: lock.start, end: lock.end, pid }
+}
+
+#[cfg(test)]
+#[path = "locks_tests.rs"]
+mod tests;

@@ -1,0 +1,218 @@
+//! Locks of a slot: whose they are, when they go, and what is told to whom.
+
+use ramlace_base::{ErrorKind, InodeId, SessionId, Slot, limits};
+use ramlace_namespace::{Answer, Effect, Op, Query, Reply};
+use ramlace_wire::locks::{
+    CancelLock, EndLockWait, GetLock, HeldLock, LOCK_END, LockKind, LockOutcome, LockOwner, LockTable,
+    LockedFile, SetLock,
+};
+use ramlace_wire::namespace::Open;
+
+use crate::story::*;
+
+fn lock(inode: InodeId, owner: u64, wait: u64) -> SetLock {
+    let (table, kind) = (LockTable::Fcntl, Some(LockKind::Exclusive));
+    SetLock { inode, table, owner, kind, start: 0, end: LOCK_END, pid: 7, wait, detects: true }
+}
+
+fn unlock(inode: InodeId, owner: u64) -> SetLock {
+    SetLock { kind: None, ..lock(inode, owner, 0) }
+}
+
+fn outcome(effects: &[Effect]) -> LockOutcome {
+    match reply(effects).expect("answered at once").unwrap() {
+        Reply::Locked(answer) => answer.outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn granted(effects: &[Effect]) -> Vec<(SessionId, u64)> {
+    let granted = effects.iter().filter_map(|effect| match effect {
+        Effect::LockGranted { session, wait, .. } => Some((*session, *wait)),
+        _ => None,
+    });
+    granted.collect()
+}
+
+impl Story {
+    /// The session that speaks from now on.
+    fn as_session(&mut self, number: u8) -> &mut Story {
+        self.session = session(number);
+        self
+    }
+
+    fn change(&mut self, op: Op) -> Vec<Effect> {
+        self.sequence += 1;
+        self.numbered(self.sequence, self.sequence, op)
+    }
+
+    fn set_lock(&mut self, request: SetLock) -> Vec<Effect> {
+        self.change(Op::SetLock(request))
+    }
+
+    /// A file that sessions 1, 2 and 3 have open.
+    fn shared_file(&mut self) -> InodeId {
+        let file = self.create(InodeId::ROOT, "file");
+        for number in [2, 3, 1] {
+            self.as_session(number).ask(Op::Open(Open { inode: file, read: true, write: true })).unwrap();
+        }
+        file
+    }
+}
+
+#[test]
+fn a_lock_is_handed_to_the_one_who_waits_once() {
+    let mut story = Story::new();
+    let file = story.shared_file();
+    assert_eq!(outcome(&story.set_lock(lock(file, 1, 0))), LockOutcome::Granted);
+    assert_eq!(outcome(&story.as_session(2).set_lock(lock(file, 1, 0))), LockOutcome::Refused);
+    assert_eq!(outcome(&story.set_lock(lock(file, 1, 9))), LockOutcome::Queued);
+    assert_eq!(outcome(&story.set_lock(lock(file, 1, 9))), LockOutcome::Queued, "asked once more");
+    assert_eq!(story.state.locks_awaited(), 1);
+    let unlocked = story.as_session(1).set_lock(unlock(file, 1));
+    assert_eq!((outcome(&unlocked), granted(&unlocked)), (LockOutcome::Granted, vec![(session(2), 9)]));
+    // The event was lost: the same wait asks again and has its lock; nobody hears of it twice.
+    let again = story.as_session(2).set_lock(lock(file, 1, 9));
+    assert_eq!((outcome(&again), granted(&again)), (LockOutcome::Granted, vec![]));
+    assert_eq!((story.state.locks_held(), story.state.locks_awaited()), (1, 0));
+}
+
+#[test]
+fn a_repeated_unlock_has_one_effect() {
+    let mut story = Story::new();
+    let file = story.shared_file();
+    story.set_lock(lock(file, 1, 0));
+    let first = story.numbered(500, 1, Op::SetLock(unlock(file, 1)));
+    story.numbered(501, 1, Op::SetLock(lock(file, 1, 0)));
+    assert_eq!(story.numbered(500, 1, Op::SetLock(unlock(file, 1))), first);
+    assert_eq!(story.state.locks_held(), 1, "the later lock stands");
+}
+
+#[test]
+fn closing_and_the_end_of_a_session_give_everything_back() {
+    let mut story = Story::new();
+    let file = story.shared_file();
+    story.set_lock(lock(file, 1, 0));
+    story.as_session(2).set_lock(lock(file, 1, 5));
+    story.as_session(3).set_lock(lock(file, 1, 6));
+    let closed = story.as_session(1).change(close(file));
+    assert_eq!(granted(&closed), [(session(2), 5)]);
+    // A waiter goes with its session too.
+    story.server(Op::EndSession { session: session(3) });
+    assert_eq!(story.state.locks_awaited(), 0);
+    story.as_session(1).ask(Op::Open(Open { inode: file, read: true, write: true })).unwrap();
+    story.set_lock(lock(file, 1, 8));
+    let ended = story.server(Op::EndSession { session: session(2) });
+    assert_eq!(granted(&ended), [(session(1), 8)]);
+}
+
+#[test]
+fn a_wait_that_is_given_up_is_over_or_a_lock() {
+    let mut story = Story::new();
+    let file = story.shared_file();
+    story.set_lock(lock(file, 1, 0));
+    story.as_session(2).set_lock(lock(file, 1, 5));
+    story.as_session(3).set_lock(SetLock { kind: Some(LockKind::Shared), ..lock(file, 1, 6) });
+    let cancel = Op::CancelLock(CancelLock { inode: file, wait: 5 });
+    assert_eq!(outcome(&story.as_session(3).change(cancel.clone())), LockOutcome::Granted, "not its wait");
+    assert_eq!(outcome(&story.as_session(2).change(cancel)), LockOutcome::Refused);
+    let unlocked = story.as_session(1).set_lock(unlock(file, 1));
+    assert_eq!(granted(&unlocked), [(session(3), 6)]);
+    let late = story.as_session(3).change(Op::CancelLock(CancelLock { inode: file, wait: 6 }));
+    assert_eq!(outcome(&late), LockOutcome::Granted);
+}
+
+#[test]
+fn a_wait_that_closes_a_circle_is_ended_once() {
+    let mut story = Story::new();
+    let file = story.shared_file();
+    story.set_lock(lock(file, 1, 0));
+    story.as_session(2).set_lock(lock(file, 1, 5));
+    let owner = |number| LockOwner { session: session(number), owner: 1 };
+    let waits = story.state.lock_waits(&[owner(1), owner(2)]);
+    assert_eq!(waits.len(), 1);
+    assert_eq!((waits[0].owner, waits[0].wait, &waits[0].blockers[..]), (owner(2), 5, &[owner(1)][..]));
+    let end = Op::EndLockWait(EndLockWait { inode: file, session: session(2), wait: 5 });
+    assert_eq!(story.server(end.clone()), [Effect::LockWaitEnded { ended: true }]);
+    assert_eq!(story.server(end), [Effect::LockWaitEnded { ended: false }]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let mut story = Story::new();
+    let file = story.shared_file();
+    let good = lock(file, 1, 0);
+    for (start, end) in [(5, 5), (6, 5), (0, LOCK_END + 1), (u64::MAX, 0)] {
+        assert_eq!(story.refused(Op::SetLock(SetLock { start, end, ..good })), ErrorKind::Invalid);
+    }
+    let part = SetLock { table: LockTable::Flock, start: 1, ..good };
+    assert_eq!(story.refused(Op::SetLock(part)), ErrorKind::Invalid);
+    let other = story.create(InodeId::ROOT, "other");
+    story.ask(close(other)).unwrap();
+    assert_eq!(story.refused(Op::SetLock(lock(other, 1, 0))), ErrorKind::BadHandle);
+    let gone = InodeId::new(Slot(0), 999);
+    assert_eq!(story.refused(Op::SetLock(lock(gone, 1, 0))), ErrorKind::Stale);
+    story.ask(close(file)).unwrap();
+    story.ask(Op::Open(Open { inode: file, read: true, write: false })).unwrap();
+    assert_eq!(story.refused(Op::SetLock(good)), ErrorKind::BadHandle, "not open for writing");
+    let flock = SetLock { table: LockTable::Flock, ..good };
+    assert_eq!(outcome(&story.set_lock(flock)), LockOutcome::Granted);
+    assert_eq!(story.state.locks_held(), 1);
+}
+
+#[test]
+fn the_lock_in_the_way_is_told_with_a_process_of_the_same_session_alone() {
+    let mut story = Story::new();
+    let file = story.shared_file();
+    story.set_lock(SetLock { start: 10, end: 20, ..lock(file, 1, 0) });
+    let ask = |story: &Story, number, owner, start| {
+        let (table, kind) = (LockTable::Fcntl, LockKind::Shared);
+        let request = GetLock { inode: file, table, owner, kind, start, end: start + 1 };
+        match story.state.query(&ROOT_USER, &Query::GetLock { request, session: session(number) }).unwrap() {
+            Answer::Lock(found) => found.lock,
+            other => panic!("{other:?}"),
+        }
+    };
+    let found = |pid| Some(HeldLock { kind: LockKind::Exclusive, start: 10, end: 20, pid });
+    assert_eq!(ask(&story, 1, 2, 15), found(7));
+    assert_eq!(ask(&story, 2, 1, 15), found(0));
+    assert_eq!(ask(&story, 1, 1, 15), None);
+    assert_eq!(ask(&story, 2, 1, 20), None);
+}
+
+#[test]
+fn a_grant_tells_what_the_file_is() {
+    let mut story = Story::new();
+    let file = story.shared_file();
+    story.set_lock(lock(file, 1, 0));
+    story.as_session(2).set_lock(lock(file, 1, 5));
+    story.as_session(1).extend(file, 1, 4711).unwrap();
+    let effects = story.set_lock(unlock(file, 1));
+    let attributes = story.info(file).unwrap().attributes;
+    let (size, generation, changed) = (4711, attributes.generation, attributes.changed);
+    let told = LockedFile { size, generation, changed };
+    assert!(effects.contains(&Effect::LockGranted { session: session(2), inode: file, wait: 5, file: told }));
+}
+
+#[test]
+fn a_session_waits_for_so_many_locks_of_a_slot() {
+    let mut story = Story::new();
+    let most = limits::LOCK_WAITS_PER_SESSION_MAX;
+    let each = limits::LOCK_WAITERS_PER_INODE_MAX as u64;
+    let mut files = Vec::new();
+    for number in 0..=most / each {
+        let file = story.as_session(1).create(InodeId::ROOT, &format!("file-{number}"));
+        story.set_lock(lock(file, 1, 0));
+        story.as_session(2).ask(Op::Open(Open { inode: file, read: true, write: true })).unwrap();
+        files.push(file);
+    }
+    for number in 0..most {
+        let file = files[(number / each) as usize];
+        assert_eq!(outcome(&story.set_lock(lock(file, number, number + 1))), LockOutcome::Queued);
+    }
+    let last = *files.last().unwrap();
+    assert_eq!(story.refused(Op::SetLock(lock(last, 1, most + 1))), ErrorKind::TooManyLocks);
+    assert_eq!(story.refused(Op::SetLock(lock(files[0], 1, most + 1))), ErrorKind::TooManyLocks);
+    assert_eq!(outcome(&story.set_lock(lock(files[0], 0, 1))), LockOutcome::Queued, "it is one of them");
+    assert_eq!(outcome(&story.set_lock(unlock(files[0], 0))), LockOutcome::Granted);
+}

@@ -1,0 +1,170 @@
+//! Circles of owners of locks that wait for each other, across files of all servers.
+//!
+//! Asked for when a lock has to wait, of the server of slot 0, which looks for one circle after the other: of several
+//! waits that close the same circle exactly one is given up. What servers say is of different moments,
+//! so a circle counts when each of its waits is found again: a wait ends by its grant alone, and
+//! its owner can do nothing meanwhile.
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use ramlace_base::{Error, Result, ServerId, Slot, limits};
+use ramlace_namespace::{Command, Effect, Op, Origin, Room};
+use ramlace_wire::ClusterMap;
+use ramlace_wire::locks::{
+    DeadlockFound, EndLockWait, FindDeadlock, ListLockWaits, LockOwner, LockWait, LockWaitEnded, LockWaits,
+};
+
+use crate::clock;
+use crate::record::Record;
+use crate::server::{Outcome, Server};
+
+/// One wait of a circle, and the owner that it waits for.
+struct Edge {
+    wait: LockWait,
+    blocker: LockOwner,
+}
+
+impl Server {
+    /// Whether a wait closes a circle; then it is over.
+    pub async fn find_deadlock(
+        self: &Rc<Self>,
+        map: &ClusterMap,
+        session: ramlace_base::SessionId,
+        request: FindDeadlock,
+    ) -> Outcome<DeadlockFound> {
+        let _one_at_a_time = self.deadlocks.lock().await;
+        let owner = LockOwner { session, owner: request.owner };
+        let is_it = |wait: &LockWait| wait.inode == request.inode && wait.wait == request.wait;
+        let first = self.waits_everywhere(map, vec![owner]).await?;
+        let Some(first) = first.into_iter().find(is_it) else {
+            return Ok(DeadlockFound { found: false, waits: false });
+        };
+        let Some(circle) = self.search(map, first).await? else {
+            return Ok(DeadlockFound { found: false, waits: true });
+        };
+        if !self.stands(map, &circle).await? {
+            return Ok(DeadlockFound { found: false, waits: true });
+        }
+        let end = EndLockWait { inode: request.inode, session, wait: request.wait };
+        let found = self.end_wait_at_home(map, end).await?;
+        Ok(DeadlockFound { found, waits: false })
+    }
+
+    /// From owner to owner for whom it waits, until one waits for the first.
+    async fn search(self: &Rc<Self>, map: &ClusterMap, first: LockWait) -> Result<Option<Vec<Edge>>> {
+        let start = first.owner;
+        // How each owner was reached.
+        let mut reached: HashMap<LockOwner, LockWait> = HashMap::new();
+        let mut next = VecDeque::new();
+        let mut found = vec![first];
+        loop {
+            for wait in found.drain(..) {
+                for blocker in &wait.blockers {
+                    if *blocker == start {
+                        return Ok(Some(way_back(&reached, wait.clone(), start)));
+                    }
+                    if reached.len() < limits::DEADLOCK_SEARCH_OWNERS_MAX && !reached.contains_key(blocker) {
+                        reached.insert(*blocker, wait.clone());
+                        next.push_back(*blocker);
+                    }
+                }
+            }
+            if next.is_empty() {
+                return Ok(None);
+            }
+            let owners = next.drain(..next.len().min(limits::DEADLOCK_OWNERS_MAX)).collect();
+            found = self.waits_everywhere(map, owners).await?;
+        }
+    }
+
+    /// Whether every wait of a circle is there still, for the same owner.
+    async fn stands(self: &Rc<Self>, map: &ClusterMap, circle: &[Edge]) -> Result<bool> {
+        for edges in circle.chunks(limits::DEADLOCK_OWNERS_MAX) {
+            let owners = edges.iter().map(|edge| edge.wait.owner).collect();
+            let waits = self.waits_everywhere(map, owners).await?;
+            let stands = |edge: &Edge| {
+                waits.iter().any(|wait| {
+                    (wait.owner, wait.inode, wait.wait) == (edge.wait.owner, edge.wait.inode, edge.wait.wait)
+                        && wait.blockers.contains(&edge.blocker)
+                })
+            };
+            if !edges.iter().all(stands) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What these owners wait for, at all servers at once.
+    async fn waits_everywhere(
+        self: &Rc<Self>,
+        map: &ClusterMap,
+        owners: Vec<LockOwner>,
+    ) -> Result<Vec<LockWait>> {
+        let request = ListLockWaits { owners };
+        let others: Vec<ServerId> =
+            map.servers.iter().filter(|entry| !entry.forgotten).map(|entry| entry.server).collect();
+        let asked: Vec<_> = others
+            .into_iter()
+            .filter(|other| *other != self.me)
+            .map(|other| {
+                let (server, map, request) = (self.clone(), map.clone(), request.clone());
+                tokio::task::spawn_local(async move { server.peers.call(&map, other, &request).await })
+            })
+            .collect();
+        let mut waits = self.lock_waits(&request).waits;
+        for answer in asked {
+            let answered = answer.await.expect("asking a peer does not panic");
+            waits.extend(answered.map_err(|failure| failure.error)?.waits);
+        }
+        Ok(waits)
+    }
+
+    /// What these owners wait for at this server's slots.
+    pub fn lock_waits(&self, request: &ListLockWaits) -> LockWaits {
+        let owners = &request.owners[..request.owners.len().min(limits::DEADLOCK_OWNERS_MAX)];
+        let durable = self.durable.borrow();
+        let waits = durable.slots.values().flat_map(|state| state.lock_waits(owners));
+        LockWaits { waits: waits.take(limits::DEADLOCK_WAITS_MAX).collect() }
+    }
+
+    async fn end_wait_at_home(self: &Rc<Self>, map: &ClusterMap, end: EndLockWait) -> Outcome<bool> {
+        let home = self.primary(end.inode.slot())?;
+        if home == self.me {
+            return Ok(self.end_lock_wait(end)?.ended);
+        }
+        Ok(self.peers.call(map, home, &end).await?.ended)
+    }
+
+    /// Ends a wait of this server's slots that closes a circle.
+    pub fn end_lock_wait(self: &Rc<Self>, end: EndLockWait) -> Result<LockWaitEnded> {
+        let slot: Slot = end.inode.slot();
+        if !self.durable.borrow().slots.contains_key(&slot) {
+            return Ok(LockWaitEnded { ended: false });
+        }
+        let command = Command { now: clock::now(), origin: Origin::Server, op: Op::EndLockWait(end) };
+        let record = Record::Command { slot, command: Box::new(command), room: Room::ForInodes };
+        let ended = self.commit(record)?.into_iter().find_map(|effect| match effect {
+            Effect::LockWaitEnded { ended } => Some(ended),
+            _ => None,
+        });
+        ended.map(|ended| LockWaitEnded { ended }).ok_or_else(|| {
+            Error::new(ramlace_base::ErrorKind::Fatal, "a slot did not say whether a wait has ended")
+        })
+    }
+}
+
+/// The waits that lead from `start` to the one that waits for it.
+fn way_back(reached: &HashMap<LockOwner, LockWait>, last: LockWait, start: LockOwner) -> Vec<Edge> {
+    let (mut circle, mut wait, mut blocker) = (Vec::new(), last, start);
+    loop {
+        let owner = wait.owner;
+        circle.push(Edge { wait, blocker });
+        if owner == start {
+            return circle;
+        }
+        blocker = owner;
+        wait = reached[&owner].clone();
+    }
+}

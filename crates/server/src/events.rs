@@ -1,0 +1,96 @@
+//! What happens to sessions while they wait for it: told by the answer to a question that each session
+//! keeps open on a connection of its own. A question that waits is a task asleep, and no thread.
+//!
+//! Nothing here outlives the process, and nothing is told twice: whoever loses the connection asks
+//! again for what it waits for, and finds it in the slots.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
+use ramlace_wire::locks::{Event, Events, WaitEvents};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::server::Server;
+
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<Event>,
+    changed: Rc<Notify>,
+    /// The newest question: older ones are of connections that were lost.
+    newest: u64,
+}
+
+/// Events that were not told yet, by session.
+#[derive(Default)]
+pub struct EventQueues {
+    queues: RefCell<HashMap<SessionId, Queue>>,
+}
+
+impl EventQueues {
+    /// Something has happened. A session that leaves so many untold is not told: it does not ask.
+    pub fn push(&self, session: SessionId, event: Event) {
+        let mut queues = self.queues.borrow_mut();
+        let queue = queues.entry(session).or_default();
+        if queue.events.len() < limits::LOCK_WAITS_PER_PROCESS_MAX {
+            queue.events.push_back(event);
+            queue.changed.notify_waiters();
+        }
+    }
+
+    /// The session has ended.
+    pub fn end(&self, session: SessionId) {
+        if let Some(queue) = self.queues.borrow_mut().remove(&session) {
+            queue.changed.notify_waiters();
+        }
+    }
+
+    /// A question takes the place of those before it.
+    fn begin(&self, session: SessionId) -> u64 {
+        let mut queues = self.queues.borrow_mut();
+        let queue = queues.entry(session).or_default();
+        queue.newest += 1;
+        queue.changed.notify_waiters();
+        queue.newest
+    }
+
+    /// The answer to a question, or what to wait for.
+    fn take(&self, session: SessionId, question: u64) -> std::result::Result<Events, Rc<Notify>> {
+        let mut queues = self.queues.borrow_mut();
+        let Some(queue) = queues.get_mut(&session) else { return Ok(Events::default()) };
+        if queue.newest != question {
+            return Ok(Events::default());
+        }
+        if queue.events.is_empty() {
+            return Err(queue.changed.clone());
+        }
+        let count = queue.events.len().min(limits::EVENTS_PER_ANSWER_MAX);
+        Ok(Events { events: queue.events.drain(..count).collect() })
+    }
+}
+
+impl Server {
+    /// Answers when something has happened to the session, or after a while.
+    pub async fn wait_events(&self, session: SessionId, request: WaitEvents) -> Result<Events> {
+        let question = self.events.begin(session);
+        let asked = async {
+            loop {
+                let changed = match self.events.take(session, question) {
+                    Ok(events) => return events,
+                    Err(changed) => changed,
+                };
+                // Nothing else runs between the look and this: the server has one thread.
+                changed.notified().await;
+            }
+        };
+        let patience = if request.begins { 0 } else { limits::EVENTS_MILLIS_MAX };
+        let events = timeout(Duration::from_millis(patience), asked).await.unwrap_or_default();
+        if self.durable.borrow().sessions.contains(session) {
+            return Ok(events);
+        }
+        Err(Error::new(ErrorKind::Stale, "the session has ended while it waited for events"))
+    }
+}

@@ -1,0 +1,274 @@
+//! Family 0x07: locks on files, and what a server tells a session when it happens.
+//!
+//! A lock belongs to an owner: a number that its session has chosen. Whoever has to wait is told so
+//! at once and hears of the grant by [`WaitEvents`], on a connection that does nothing else.
+
+use ramlace_base::{Generation, InodeId, SessionId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::types::numbered;
+use crate::{Kind, Request};
+
+numbered! {
+    /// The two kinds of locks of a file, which know nothing of each other.
+    LockTable {
+        /// `fcntl` (POSIX and OFD), and the library's range locks.
+        Fcntl = 1,
+        /// `flock`: all of the file.
+        Flock = 2,
+    }
+}
+
+numbered! {
+    /// What a lock lets others do.
+    LockKind {
+        /// Others may hold shared locks, too.
+        Shared = 1,
+        /// Nobody else holds any.
+        Exclusive = 2,
+    }
+}
+
+numbered! {
+    /// What became of a request for a lock.
+    LockOutcome {
+        /// It is held; or what was to be unlocked is.
+        Granted = 1,
+        /// It waits its turn; an event will tell.
+        Queued = 2,
+        /// Somebody is in the way, and nothing has changed; or the wait is given up.
+        Refused = 3,
+    }
+}
+
+/// The end of a range that goes as far as any file may.
+pub const LOCK_END: u64 = 1 << 63;
+
+/// Who holds a lock: a number of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct LockOwner {
+    /// The session.
+    pub session: SessionId,
+    /// The session's number for the process, the open file, or whatever it is.
+    pub owner: u64,
+}
+
+/// What tells two states of a file's bytes apart, at the moment of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockedFile {
+    /// The published size.
+    pub size: u64,
+    /// Its generation.
+    pub generation: Generation,
+    /// When it was last changed, by the home's clock.
+    pub changed: Timestamp,
+}
+
+/// Locks bytes of a file, or unlocks them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetLock {
+    /// The file; the session has it open.
+    pub inode: InodeId,
+    /// Which of its locks.
+    pub table: LockTable,
+    /// For whom.
+    pub owner: u64,
+    /// `None` unlocks.
+    pub kind: Option<LockKind>,
+    /// The first byte.
+    pub start: u64,
+    /// Behind the last byte; [`LOCK_END`] for all that follow.
+    pub end: u64,
+    /// The owner's process, for those who ask in the same session.
+    pub pid: u32,
+    /// The session's number for this wait; 0: it does not wait. The same number again asks what has become of it.
+    pub wait: u64,
+    /// Its owner waits for nothing else meanwhile: cycles with it are deadlocks.
+    pub detects: bool,
+}
+
+/// What became of it, and what the file was then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockAnswer {
+    /// What became of it.
+    pub outcome: LockOutcome,
+    /// What the file was.
+    pub file: LockedFile,
+}
+
+impl Request for SetLock {
+    const KIND: Kind = Kind::SetLock;
+    type Reply = LockAnswer;
+}
+
+/// Gives up a wait. `Granted` when the lock is held already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelLock {
+    /// The file.
+    pub inode: InodeId,
+    /// The session's number for the wait.
+    pub wait: u64,
+}
+
+impl Request for CancelLock {
+    const KIND: Kind = Kind::CancelLock;
+    type Reply = LockAnswer;
+}
+
+/// Which lock is in the way of one like this?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetLock {
+    /// The file.
+    pub inode: InodeId,
+    /// Which of its locks.
+    pub table: LockTable,
+    /// Who asks.
+    pub owner: u64,
+    /// What he would lock.
+    pub kind: LockKind,
+    /// The first byte.
+    pub start: u64,
+    /// Behind the last byte.
+    pub end: u64,
+}
+
+/// A lock that somebody holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldLock {
+    /// Its kind.
+    pub kind: LockKind,
+    /// The first byte.
+    pub start: u64,
+    /// Behind the last byte.
+    pub end: u64,
+    /// The holder's process when it is of the asking session, else 0.
+    pub pid: u32,
+}
+
+/// The first lock in the way, if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockInTheWay {
+    /// The lock.
+    pub lock: Option<HeldLock>,
+}
+
+impl Request for GetLock {
+    const KIND: Kind = Kind::GetLock;
+    type Reply = LockInTheWay;
+}
+
+/// What happens to the session at this server? Answered when there is something, or after a while. A question
+/// takes the place of those that came before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitEvents {
+    /// The first on its connection: answered at once.
+    pub begins: bool,
+}
+
+/// Something that a session waits for has happened. Told once: who loses a connection asks again for
+/// everything that it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// A lock was granted.
+    LockGranted {
+        /// The file.
+        inode: InodeId,
+        /// The session's number for the wait.
+        wait: u64,
+        /// What the file was then.
+        file: LockedFile,
+    },
+}
+
+/// What has happened since the last answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Events {
+    /// Oldest first.
+    pub events: Vec<Event>,
+}
+
+impl Request for WaitEvents {
+    const KIND: Kind = Kind::WaitEvents;
+    type Reply = Events;
+}
+
+/// Does a wait of this session close a circle of owners that wait for each other? Then the wait is
+/// given up. Asked of slot 0, which looks for one circle after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FindDeadlock {
+    /// The file.
+    pub inode: InodeId,
+    /// The session's number for the wait.
+    pub wait: u64,
+    /// Who waits.
+    pub owner: u64,
+}
+
+/// Whether there is a circle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadlockFound {
+    /// There is one, and the wait is given up.
+    pub found: bool,
+    /// It waits still. If neither is so, it was granted, or an answer to this was lost.
+    pub waits: bool,
+}
+
+impl Request for FindDeadlock {
+    const KIND: Kind = Kind::FindDeadlock;
+    type Reply = DeadlockFound;
+}
+
+/// Server to server: what do these owners wait for at your slots?
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListLockWaits {
+    /// The owners.
+    pub owners: Vec<LockOwner>,
+}
+
+/// One wait of an owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockWait {
+    /// The file.
+    pub inode: InodeId,
+    /// Who waits.
+    pub owner: LockOwner,
+    /// The session's number for the wait.
+    pub wait: u64,
+    /// Whom for.
+    pub blockers: Vec<LockOwner>,
+}
+
+/// The waits of some owners.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockWaits {
+    /// In no order.
+    pub waits: Vec<LockWait>,
+}
+
+impl Request for ListLockWaits {
+    const KIND: Kind = Kind::ListLockWaits;
+    type Reply = LockWaits;
+}
+
+/// Server to server: this wait closes a circle; it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndLockWait {
+    /// The file.
+    pub inode: InodeId,
+    /// Whose wait it is.
+    pub session: SessionId,
+    /// The session's number for the wait.
+    pub wait: u64,
+}
+
+/// Whether it was waiting still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockWaitEnded {
+    /// It was, and does not any more.
+    pub ended: bool,
+}
+
+impl Request for EndLockWait {
+    const KIND: Kind = Kind::EndLockWait;
+    type Reply = LockWaitEnded;
+}
