@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +17,7 @@ def requests(pool: Pool) -> int:
     return sum(server["requests"] for server in pool.status())
 
 
-def cost(pool: Pool, call) -> int:
+def cost(pool: Pool, call: Callable[[], object]) -> int:
     """Return the requests of one call, as the median of several: heartbeats come in between."""
 
     def once() -> int:

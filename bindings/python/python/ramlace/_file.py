@@ -3,7 +3,7 @@
 import io
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, overload
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -193,6 +193,16 @@ class RawFile(io.RawIOBase):
         """Wait until size and times are settled at the servers (``os.fsync`` for a pool's file)."""
         self._check()
         self._native.sync()
+
+    @overload
+    def lock(
+        self, offset: int = 0, length: int = 0, *, exclusive: bool = True, timeout: None = None
+    ) -> "RangeLock": ...
+
+    @overload
+    def lock(
+        self, offset: int = 0, length: int = 0, *, exclusive: bool = True, timeout: float
+    ) -> "RangeLock | None": ...
 
     def lock(
         self, offset: int = 0, length: int = 0, *, exclusive: bool = True, timeout: float | None = None
