@@ -357,7 +357,12 @@ impl Pool {
     /// A rename whose session has ended, and of which all but a walk was in one slot, ends without
     /// a word: its tree tells.
     fn note_silent_end(&mut self, walked: Option<Token>) {
-        let Some(token) = walked.filter(|token| !self.has_open_errand(*token)) else { return };
+        let Some(token) = walked else { return };
+        // An earlier attempt of the same that came to nothing may be on its way still.
+        let given_up = |message: &Errand| matches!(message, Errand::Settle(settle) if !settle.commit);
+        if !self.open_errands_of(token).all(given_up) {
+            return;
+        }
         let Some(wish) = self.undecided.remove(&token) else { return };
         assert!(self.clients.iter().all(|client| client.session != token.session), "{wish:?} is forgotten");
         let mut changed = self.model.clone();
@@ -377,8 +382,12 @@ impl Pool {
     }
 
     fn has_open_errand(&self, token: Token) -> bool {
-        let mut open = self.hosts.iter().flat_map(|host| host.state.open_errands());
-        open.any(|(_, message)| token_of(message) == Some(token))
+        self.open_errands_of(token).next().is_some()
+    }
+
+    fn open_errands_of(&self, token: Token) -> impl Iterator<Item = &Errand> {
+        let open = self.hosts.iter().flat_map(|host| host.state.open_errands());
+        open.map(|(_, message)| message).filter(move |message| token_of(message) == Some(token))
     }
 
     /// The tree has changed: what is under way may come to something else.
