@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use ramlace_base::Error;
 
 /// The exception for an error: `ramlace._errors.make(errno, kind, message)`.
-fn exception(py: Python<'_>, error: &Error) -> PyErr {
+pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let made = py
         .import("ramlace._errors")
         .and_then(|module| module.getattr("make"))

@@ -9,7 +9,7 @@ use ramlace_client::{
 use ramlace_wire::LayoutHints;
 use ramlace_wire::xattrs::XattrMode;
 
-use crate::error::{detached, raised};
+use crate::error::{detached, exception, raised};
 use crate::file::{File, Opened};
 use crate::info::{Capacity, DirEntry, Layout, ServerReport, Stat};
 
@@ -119,8 +119,19 @@ impl Pool {
         detached(py, || self.pool.exists(path))
     }
 
-    fn read_directory(&self, py: Python<'_>, path: &[u8]) -> PyResult<Vec<DirEntry>> {
-        detached(py, || self.pool.read_dir(path)?.map(|entry| Ok(DirEntry::new(&entry?))).collect())
+    /// The entries, and the exception that follows them when the listing could not be finished.
+    fn read_directory(&self, py: Python<'_>, path: &[u8]) -> PyResult<(Vec<DirEntry>, Option<PyErr>)> {
+        let (entries, broken) = detached(py, || {
+            let mut entries = Vec::new();
+            for entry in self.pool.read_dir(path)? {
+                match entry {
+                    Ok(entry) => entries.push(DirEntry::new(&entry)),
+                    Err(error) => return Ok((entries, Some(error))),
+                }
+            }
+            Ok((entries, None))
+        })?;
+        Ok((entries, broken.map(|error| exception(py, &error))))
     }
 
     fn mkdir(&self, py: Python<'_>, path: &[u8], permissions: u16) -> PyResult<()> {

@@ -31,16 +31,22 @@ impl PoolFileSystem {
         if !push_dots(&mut buffer, inode, after, plus) {
             return Ok(buffer);
         }
+        let mut filled = after < BEHIND_DOT_DOT;
         let mut after = if after <= BEHIND_DOT_DOT { 0 } else { after };
         let each = if plus { ENTRY_PLUS_BYTES_MIN } else { ENTRY_BYTES_MIN };
         let fit = (size as usize / each).clamp(1, limits::READDIR_ENTRIES_MAX as usize) as u32;
         loop {
-            let page = self.raw().read_directory(inode, after, fit)?;
+            let page = match self.raw().read_directory(inode, after, fit) {
+                // What was found before comes first: the kernel asks for what follows, and hears why not.
+                Err(_) if filled => return Ok(buffer),
+                page => page?,
+            };
             for found in &page.entries {
                 if !push(&mut buffer, found, plus) {
                     return Ok(buffer);
                 }
                 after = found.cookie;
+                filled = true;
             }
             if page.end || page.entries.is_empty() {
                 return Ok(buffer);

@@ -202,9 +202,12 @@ class Pool:
         return sorted(self.scandir(path))
 
     def scandir(self, path: "PathLike" = "/") -> Iterator[Entry]:
-        """Yield the entries of a directory in the servers' order."""
-        for entry in self._client.read_directory(_paths.encode(path)):
+        """Yield the entries of a directory in the servers' order; of one that has lost some, first what is there."""
+        entries, broken = self._client.read_directory(_paths.encode(path))
+        for entry in entries:
             yield Entry(_paths.decode(entry.name), entry.kind, entry.inode)
+        if broken is not None:
+            raise broken
 
     def listdir(self, path: "PathLike" = "/") -> list[str]:
         """Return the names in a directory, in no certain order."""
