@@ -26,17 +26,7 @@ pub(crate) fn for_nobody<T>(work: impl FnOnce() -> T) -> T {
 /// For whom this thread sends a request of this kind. Bytes, and what goes on in an open file, are asked
 /// for nobody: the right was checked when it was opened.
 pub(crate) fn current_for(kind: Kind) -> Option<Credentials> {
-    let by_open_file = matches!(
-        kind,
-        Kind::Close
-            | Kind::Extend
-            | Kind::ReserveAppend
-            | Kind::FinishAppend
-            | Kind::ReadInline
-            | Kind::WriteInline
-            | Kind::Spill
-    );
-    if kind.is_of_namespace() && !by_open_file { current() } else { None }
+    if kind.is_of_namespace() && !kind.is_by_open_file() { current() } else { None }
 }
 
 fn current() -> Option<Credentials> {

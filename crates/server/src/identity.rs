@@ -130,20 +130,9 @@ impl Server {
     }
 }
 
-/// What is asked by a file that the session has open.
+/// What a host's session may ask by a file that it has open, when it does not say for whom.
 fn is_by_open_file(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Close
-            | Kind::Extend
-            | Kind::ReserveAppend
-            | Kind::FinishAppend
-            | Kind::ReadInline
-            | Kind::WriteInline
-            | Kind::Spill
-            | Kind::SetAttributes
-            | Kind::Truncate
-    )
+    kind.is_by_open_file() || matches!(kind, Kind::SetAttributes | Kind::Truncate)
 }
 
 fn denied(header: &Header, text: &str) -> Error {

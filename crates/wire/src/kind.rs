@@ -172,6 +172,21 @@ impl Kind {
     pub fn is_of_namespace(self) -> bool {
         self.number() >> 8 == 3
     }
+
+    /// Asked by a file that the session has open, for whoever has it: his rights were checked when it was opened.
+    #[must_use]
+    pub fn is_by_open_file(self) -> bool {
+        matches!(
+            self,
+            Kind::Close
+                | Kind::Extend
+                | Kind::ReserveAppend
+                | Kind::FinishAppend
+                | Kind::ReadInline
+                | Kind::WriteInline
+                | Kind::Spill
+        )
+    }
 }
 
 #[cfg(test)]
