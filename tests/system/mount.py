@@ -220,8 +220,8 @@ class Program:
 
     def hear(self, seconds: float = PATIENCE_SECONDS) -> Any:
         """Return the answer to what was begun."""
+        assert self.has_answered(seconds), f"program {self.pid} says nothing"
         assert self.process.stdout
-        assert select.select([self.process.stdout], [], [], seconds)[0], f"program {self.pid} says nothing"
         line = self.process.stdout.readline()
         assert line, f"the program ended with {self.process.wait(PATIENCE_SECONDS)}"
         word, value = eval(line)
@@ -229,6 +229,11 @@ class Program:
             raise OSError(value, os.strerror(value))
         assert word == "value", value
         return value
+
+    def has_answered(self, seconds: float = 0) -> bool:
+        """Return whether the answer to what was begun is there, or comes in time."""
+        assert self.process.stdout
+        return bool(select.select([self.process.stdout], [], [], seconds)[0])
 
     def run(self, text: str) -> None:
         """Let it execute statements."""

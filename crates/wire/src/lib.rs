@@ -35,4 +35,4 @@ pub use types::{
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
