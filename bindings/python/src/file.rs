@@ -1,17 +1,17 @@
 //! An open file: positional reads and writes.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use ramlace_base::{ByteRange, Error, ErrorKind};
+use ramlace_base::{ByteRange, ErrorKind};
 use ramlace_client::{Array as ClientArray, ArrayType, File as ClientFile, LockKind, Rights};
 
 use crate::buffer::Bytes;
 use crate::error::detached;
 use crate::info::{Layout, Stat};
 use crate::mapping::{Copy, Mapping};
+use crate::waiting::{interruptible, timeout_of};
 
 /// What the client calls it; an array is a file whose attributes say more.
 pub(crate) enum Opened {
@@ -44,6 +44,13 @@ impl File {
         let file = self.file.lock().expect("nothing panics with this lock");
         file.clone().ok_or_else(|| PyValueError::new_err("I/O operation on closed file."))
     }
+}
+
+/// Stands for some bytes of a file at one moment.
+#[pyclass(frozen, eq, module = "ramlace._native")]
+#[derive(PartialEq)]
+pub(crate) struct ChangeVersion {
+    version: ramlace_client::ChangeVersion,
 }
 
 fn kind_of(exclusive: bool) -> LockKind {
@@ -125,29 +132,46 @@ impl File {
         if timeout == Some(0.0) {
             return detached(py, || file.file().try_lock(range, kind));
         }
-        let timeout = timeout.map(Duration::try_from_secs_f64).transpose();
-        let timeout = timeout.map_err(|error| PyValueError::new_err(format!("timeout: {error}")))?;
-        // Ctrl-C and its like end the wait with their own exception.
-        let mut signal: Option<PyErr> = None;
-        let locked = detached(py, || {
-            file.file().lock_with(range, kind, timeout, || {
-                signal = Python::attach(|py| py.check_signals()).err();
-                match signal {
-                    Some(_) => Err(Error::new(ErrorKind::Busy, "a signal came while it waited for a lock")),
-                    None => Ok(()),
-                }
-            })
-        });
-        match signal {
-            Some(signal) => Err(signal),
-            None => locked.map(|()| true),
-        }
+        let timeout = timeout_of(timeout)?;
+        interruptible(py, |pause| file.file().lock_with(range, kind, timeout, pause)).map(|()| true)
     }
 
     /// Unlocks the bytes from `start` to `end` (0: all that follow).
     fn unlock(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
         let file = self.get()?;
         detached(py, || file.file().unlock(ByteRange { start, end }))
+    }
+
+    /// Adds to a cell; returns what it held.
+    fn fetch_add(&self, py: Python<'_>, offset: u64, number: u64) -> PyResult<u64> {
+        let file = self.get()?;
+        detached(py, || file.file().fetch_add(offset, number))
+    }
+
+    /// Changes a cell that holds what is expected; returns what it held.
+    fn compare_swap(&self, py: Python<'_>, offset: u64, expected: u64, new: u64) -> PyResult<u64> {
+        let file = self.get()?;
+        detached(py, || file.file().compare_swap(offset, expected, new))
+    }
+
+    /// The version of the bytes from `start` to `end` (0: all that follow).
+    fn change_version(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<ChangeVersion> {
+        let file = self.get()?;
+        let version = detached(py, || file.file().change_version(ByteRange { start, end }))?;
+        Ok(ChangeVersion { version })
+    }
+
+    /// Waits until bytes of a version's range have changed; returns the version of then.
+    fn wait_for_change(
+        &self,
+        py: Python<'_>,
+        since: &ChangeVersion,
+        timeout: Option<f64>,
+    ) -> PyResult<ChangeVersion> {
+        let file = self.get()?;
+        let (since, timeout) = (&since.version, timeout_of(timeout)?);
+        let wait = |pause: &mut (dyn FnMut() -> _ + Send)| file.file().wait_for_change_with(since, timeout, pause);
+        Ok(ChangeVersion { version: interruptible(py, wait)? })
     }
 
     /// Attributes as the home has them now.

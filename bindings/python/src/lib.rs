@@ -11,6 +11,7 @@ mod file;
 mod info;
 mod mapping;
 mod pool;
+mod waiting;
 
 use pyo3::prelude::*;
 
@@ -19,6 +20,7 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pool::Pool>()?;
     module.add_class::<file::File>()?;
+    module.add_class::<file::ChangeVersion>()?;
     module.add_class::<mapping::Mapping>()?;
     module.add_class::<mapping::Copy>()?;
     module.add_class::<info::Stat>()?;

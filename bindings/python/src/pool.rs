@@ -12,6 +12,7 @@ use ramlace_wire::xattrs::XattrMode;
 use crate::error::{detached, exception, raised};
 use crate::file::{File, Opened};
 use crate::info::{Capacity, DirEntry, Layout, ServerReport, Stat};
+use crate::waiting::{interruptible, timeout_of};
 
 /// A connected pool. Paths are bytes; links at the end of a path are followed by `stat` alone.
 #[pyclass(frozen, module = "ramlace._native")]
@@ -224,6 +225,19 @@ impl Pool {
         copies: Option<u8>,
     ) -> PyResult<()> {
         detached(py, || self.pool.set_layout(path, LayoutHints { stripe_unit, width, copies }))
+    }
+
+    /// Comes to a barrier and waits for all others; returns the number of the round.
+    fn barrier(
+        &self,
+        py: Python<'_>,
+        name: &[u8],
+        parties: u32,
+        member: u32,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
+        let timeout = timeout_of(timeout)?;
+        interruptible(py, |pause| self.pool.barrier_with(name, parties, member, timeout, pause))
     }
 
     fn statfs(&self, py: Python<'_>) -> PyResult<Capacity> {

@@ -127,6 +127,26 @@ pub const LOCK_WAITS_PER_PROCESS_MAX: usize = 16_384;
 pub const EVENTS_PER_ANSWER_MAX: usize = 1024;
 /// How long a server leaves a question for events unanswered.
 pub const EVENTS_MILLIS_MAX: u64 = 5_000;
+/// Name of a barrier.
+pub const BARRIER_NAME_BYTES_MAX: usize = 255;
+/// Members of one barrier.
+pub const BARRIER_PARTIES_MAX: u32 = 4096;
+/// A machine's name, as a barrier remembers it of each member.
+pub const BARRIER_HOST_BYTES_MAX: usize = 64;
+/// Members that one answer names as missing.
+pub const BARRIER_MISSING_MAX: usize = 64;
+/// Members of barriers that one server remembers.
+pub const BARRIER_MEMBERS_PER_SERVER_MAX: u64 = 65_536;
+/// Waits of one process at barriers and for changes.
+pub const PARKED_PER_PROCESS_MAX: usize = 4096;
+/// Lanes of which one wait for a change can be told.
+pub const WATCH_LANES_MAX: usize = 64;
+/// Lanes and inodes whose changes one server remembers for those who ask.
+pub const WATCHES_PER_SERVER_MAX: usize = 4096;
+/// Latest changes remembered of each.
+pub const WATCH_CHANGES_MAX: usize = 64;
+/// Waits for a change at one server, of all sessions.
+pub const WATCH_WAITS_PER_SERVER_MAX: usize = 65_536;
 /// Owners about whose waits a server is asked at once.
 pub const DEADLOCK_OWNERS_MAX: usize = 32;
 /// Waits that it tells of in one answer, and for whom each waits, as far as they are told.

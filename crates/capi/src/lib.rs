@@ -10,6 +10,7 @@
 // What a caller must hold to is said once, at the head of the header.
 #![allow(clippy::missing_safety_doc)]
 
+mod coordination;
 mod directory;
 mod failure;
 mod file;
@@ -29,6 +30,7 @@ mod vectors;
 mod version;
 mod xattrs;
 
+pub use coordination::*;
 pub use directory::*;
 pub use failure::{ramlace_error, ramlace_error_code};
 pub use file::*;

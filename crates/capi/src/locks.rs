@@ -55,7 +55,7 @@ pub unsafe extern "C" fn ramlace_unlock(file: *mut ramlace_file, offset: i64, le
 }
 
 /// An empty range goes as far as any file may.
-fn range_of(offset: i64, length: i64) -> Result<ByteRange> {
+pub(crate) fn range_of(offset: i64, length: i64) -> Result<ByteRange> {
     let (start, length) = (file_bytes(offset, "offset")?, file_bytes(length, "length")?);
     ByteRange::at(start, length).ok_or_else(|| invalid("offset and length are beyond any file"))
 }

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 /// The source in the order of the header.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "version",
     "failure",
     "kinds",
@@ -15,6 +15,7 @@ const SOURCES: [&str; 14] = [
     "file",
     "vectors",
     "locks",
+    "coordination",
     "mapping",
     "names",
     "xattrs",

@@ -67,6 +67,16 @@ impl Session {
         self.plain_call(slot, request, Some(&ticket), OnRetry::Tell, deadline)
     }
 
+    /// Asks about a lane; when the file has another generation, Retry goes to the caller.
+    pub(crate) fn ask_lane<R: Request>(
+        self: &Arc<Session>,
+        slot: Slot,
+        request: &R,
+        deadline: Instant,
+    ) -> Result<R::Reply> {
+        self.plain_call(slot, request, None, OnRetry::Tell, deadline)
+    }
+
     fn plain_call<R: Request>(
         self: &Arc<Session>,
         slot: Slot,

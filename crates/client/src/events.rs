@@ -1,4 +1,4 @@
-//! One thread for each server at which locks are waited for: it keeps a question for events open, on a
+//! One thread for each server at which something is waited for: it keeps a question for events open, on a
 //! connection of its own, as long as somebody waits.
 //!
 //! It holds the session only between two questions, so that the last file's drop still ends the session. Whenever it
@@ -7,12 +7,13 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, limits};
+use ramlace_base::{Error, ErrorKind, Result, ServerId, Slot, limits};
 use ramlace_wire::Header;
 use ramlace_wire::locks::{Event, Events, WaitEvents};
 
 use crate::heart::block_signals;
 use crate::lines::{Link, roundtrip};
+use crate::parked::Wake;
 use crate::session::Session;
 
 /// A question that is not answered for so long was lost.
@@ -23,10 +24,10 @@ const CONNECT_MILLIS_MAX: u64 = 2_000;
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// Makes sure that somebody hears of the events of an inode's home.
-    pub(crate) fn listen_to_home_of(self: &Arc<Session>, inode: InodeId) -> Result<()> {
+    /// Makes sure that somebody hears of the events of a slot.
+    pub(crate) fn listen_to(self: &Arc<Session>, slot: Slot) -> Result<()> {
         let map = self.map()?;
-        let server = self.server_of(&map, inode.slot())?.id;
+        let server = self.server_of(&map, slot)?.id;
         if !self.waits.begin_listening(server) {
             return Ok(());
         }
@@ -37,13 +38,13 @@ impl Session {
         });
         started.map(drop).map_err(|error| {
             self.waits.end_listening(server, |_| false);
-            Error::from_io(&error, "starting a thread that hears of locks")
+            Error::from_io(&error, "starting a thread that hears of events")
         })
     }
 
-    /// Whether a server is the home of an inode, as far as is known.
-    fn is_home(&self, server: ServerId, inode: InodeId) -> bool {
-        self.known_map().is_some_and(|map| map.primary(inode.slot()) == Some(server))
+    /// Whether a slot is a server's, as far as is known.
+    fn is_home(&self, server: ServerId, slot: Slot) -> bool {
+        self.known_map().is_some_and(|map| map.primary(slot) == Some(server))
     }
 }
 
@@ -84,9 +85,10 @@ impl Listener {
         if let Some(error) = session.ended.get() {
             // Nobody begins to wait in it any more, but for those who are just being told.
             session.waits.fail_all(error);
-            return if session.waits.inodes().is_empty() { Next::End } else { Next::Pause };
+            session.waits.wake_all(|_| true);
+            return if session.waits.slots().is_empty() { Next::End } else { Next::Pause };
         }
-        let here = |inode| session.is_home(self.server, inode);
+        let here = |slot| session.is_home(self.server, slot);
         let link = match link {
             Some(link) => link,
             None => {
@@ -98,6 +100,7 @@ impl Listener {
                     self.look_for_new_homes(&session);
                     return Next::Pause;
                 };
+                session.waits.wake_all(here);
                 if !session.ask_for_all(session.waits.begin_asking(here, false)) {
                     return Next::Pause;
                 }
@@ -126,8 +129,8 @@ impl Listener {
         let Some(session) = self.session.upgrade() else { return false };
         match heard {
             Ok(events) if events.events.is_empty() => {
-                let here = |inode| session.is_home(self.server, inode);
-                if session.waits.inodes().into_iter().any(here) {
+                let here = |slot| session.is_home(self.server, slot);
+                if session.waits.slots().into_iter().any(here) {
                     return session.ask_for_all(session.waits.begin_asking(here, true));
                 }
                 // Nobody waits: the next step ends the thread, unless somebody comes.
@@ -155,10 +158,10 @@ impl Listener {
 
     /// Who waits at another server hears of that one's events.
     fn hand_over(&self, session: &Arc<Session>) {
-        for inode in session.waits.inodes() {
-            if !session.is_home(self.server, inode) {
+        for slot in session.waits.slots() {
+            if !session.is_home(self.server, slot) {
                 // A thread that cannot be started now is started by the next wait.
-                let _ = session.listen_to_home_of(inode);
+                let _ = session.listen_to(slot);
             }
         }
     }
@@ -168,6 +171,8 @@ fn tell(session: &Session, events: Events) {
     for event in events.events {
         match event {
             Event::LockGranted { wait, file, .. } => session.waits.granted(wait, file),
+            Event::BarrierPassed { wait, round } => session.waits.wake(wait, Wake::Passed(round)),
+            Event::Changed { wait, lane, number } => session.waits.wake(wait, Wake::Changed(lane, number)),
         }
     }
 }

@@ -10,7 +10,10 @@
 mod acting;
 mod array;
 mod backoff;
+mod barriers;
 mod calls;
+mod cells;
+mod changes;
 mod check;
 mod content;
 mod copy;
@@ -39,6 +42,7 @@ mod namespace;
 mod near;
 mod open;
 mod options;
+mod parked;
 mod partitions;
 mod path;
 mod pieces;
@@ -60,6 +64,7 @@ mod xattrs;
 
 pub use acting::acting_for;
 pub use array::{Array, ArrayType, Order};
+pub use changes::ChangeVersion;
 pub use copy::Copy;
 pub use directory::{
     HOST_KEY_FILE_VARIABLE, POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileHosts,

@@ -59,7 +59,7 @@ impl Session {
                 Asked::Again(same) => request = same,
             }
         }
-        match self.listen_to_home_of(request.inode) {
+        match self.listen_to(request.inode.slot()) {
             Ok(()) => Ok(Waited::Waiting(request.wait)),
             Err(error) => match self.give_up_lock(request.wait) {
                 GivenUp::Granted(file) => Ok(Waited::Granted(file)),
@@ -184,7 +184,8 @@ impl Session {
     }
 }
 
-fn soon() -> Instant {
+/// The end of what tells a home something and may as well tell it later.
+pub(crate) fn soon() -> Instant {
     Instant::now() + Duration::from_millis(PATIENCE_MILLIS_MAX)
 }
 
@@ -193,6 +194,6 @@ fn granted(answer: LockAnswer) -> Option<LockedFile> {
 }
 
 /// Whether the home may not have heard.
-fn is_unheard(error: &Error) -> bool {
+pub(crate) fn is_unheard(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut | ErrorKind::Retry | ErrorKind::Moved)
 }

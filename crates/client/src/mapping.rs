@@ -130,12 +130,19 @@ impl File {
     }
 
     /// Tells the home that the bytes were changed through mappings, so that whoever has cached them (mounts) drops
-    /// what it has. Mappings of one machine see each other's stores without it.
+    /// what it has, and the servers of its lanes, so that whoever waits for a change of them is told. Mappings of
+    /// one machine see each other's stores without it.
     pub fn publish(&self) -> Result<()> {
         self.needs_writing()?;
         let handle = self.handle()?;
         handle.session.touch(&handle.open);
-        self.sync()
+        self.sync()?;
+        // Nobody maps what lives with its inode.
+        if handle.open.is_inline() {
+            return Ok(());
+        }
+        let bytes = handle.open.size().size;
+        self.note_stores(handle, bytes).map_err(|error| self.tell(error))
     }
 
     fn try_map(&self, writable: bool) -> Result<Mapping> {

@@ -8,8 +8,11 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, Slot, limits};
+use ramlace_wire::coordination::LeaveBarrier;
 use ramlace_wire::locks::{LockedFile, SetLock};
+
+use crate::parked::Parked;
 
 /// What is done when a wait has its end, by whatever thread hears of it. It must not wait itself.
 pub(crate) type OnEnd = Box<dyn FnOnce(Result<LockedFile>) + Send>;
@@ -40,13 +43,24 @@ pub(crate) enum Owed {
 }
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     last_wait: u64,
     last_owner: u64,
     waiting: HashMap<u64, Wait>,
     /// Servers whose events a thread hears.
     listening: HashSet<ServerId>,
     owed: HashMap<InodeId, VecDeque<Owed>>,
+    /// Those who wait for something other than a lock.
+    pub(crate) parked: Parked,
+    /// Members that have left barriers, as far as no server has heard of it.
+    pub(crate) owed_leaves: Vec<(Slot, LeaveBarrier)>,
+}
+
+impl State {
+    fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        let locks = self.waiting.values().map(|entry| entry.request.inode.slot());
+        locks.chain(self.parked.slots())
+    }
 }
 
 /// All waits of a session.
@@ -69,7 +83,7 @@ pub(crate) enum Asked {
 }
 
 impl Waits {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -168,10 +182,10 @@ impl Waits {
 
     /// Waits about which their home shall be asked now; `is_here` picks the home. Those about which
     /// somebody asks already are asked for once more by him.
-    pub(crate) fn begin_asking(&self, is_here: impl Fn(InodeId) -> bool, unchecked: bool) -> Vec<SetLock> {
+    pub(crate) fn begin_asking(&self, is_here: impl Fn(Slot) -> bool, unchecked: bool) -> Vec<SetLock> {
         let mut state = self.lock();
         let mut requests = Vec::new();
-        for entry in state.waiting.values_mut().filter(|entry| is_here(entry.request.inode)) {
+        for entry in state.waiting.values_mut().filter(|entry| is_here(entry.request.inode.slot())) {
             if unchecked && !entry.unchecked {
                 continue;
             }
@@ -187,9 +201,10 @@ impl Waits {
         requests
     }
 
-    /// The files of which locks are waited for.
-    pub(crate) fn inodes(&self) -> Vec<InodeId> {
-        self.lock().waiting.values().map(|entry| entry.request.inode).collect()
+    /// The slots whose events somebody waits for.
+    pub(crate) fn slots(&self) -> Vec<Slot> {
+        let state = self.lock();
+        state.slots().collect()
     }
 
     /// A thread begins to hear a server's events; false when there is one.
@@ -198,9 +213,9 @@ impl Waits {
     }
 
     /// Its thread ends, unless somebody waits for something of that server; whether it ends.
-    pub(crate) fn end_listening(&self, server: ServerId, is_here: impl Fn(InodeId) -> bool) -> bool {
+    pub(crate) fn end_listening(&self, server: ServerId, is_here: impl Fn(Slot) -> bool) -> bool {
         let mut state = self.lock();
-        let needed = state.waiting.values().any(|entry| is_here(entry.request.inode));
+        let needed = state.slots().any(is_here);
         if !needed {
             state.listening.remove(&server);
         }

@@ -18,11 +18,19 @@ const BASE_STEPS_MAX: usize = SEARCH_STEPS_MAX / 8;
 
 /// Bases drawn from the key before the slots are walked in order.
 const BASES_DRAWN: u64 = 16;
+/// Tells the names of barriers from those of files.
+const BARRIER_SEED: u64 = 0x6261_7272_6965_7273;
 
 /// The key from which [`choose`] draws for the file `name` in the directory `parent`.
 #[must_use]
 pub fn name_key(parent: InodeId, name: &[u8]) -> u64 {
     xxh3_64_with_seed(name, parent.0)
+}
+
+/// The slot that keeps the barrier with this name, in a pool of `slots` slots (more than 0).
+#[must_use]
+pub fn barrier_slot(name: &[u8], slots: u32) -> Slot {
+    Slot((xxh3_64_with_seed(name, BARRIER_SEED) % u64::from(slots)) as u16)
 }
 
 /// Chooses the layout of a new file.

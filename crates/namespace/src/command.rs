@@ -5,6 +5,7 @@
 //! server: it refuses a log or snapshot of another version; nothing here travels between versions.
 
 use ramlace_base::{Epoch, Error, InodeId, Sequence, SessionId, Slot, Timestamp};
+use ramlace_wire::coordination;
 use ramlace_wire::inline;
 use ramlace_wire::locks;
 use ramlace_wire::namespace as wire;
@@ -117,6 +118,22 @@ pub enum Op {
     SetLock(locks::SetLock),
     /// By a client.
     CancelLock(locks::CancelLock),
+    /// By a client, at the slot of the barrier's name.
+    ArriveBarrier {
+        /// What the client asked.
+        request: coordination::ArriveBarrier,
+        /// Whether the server remembers one more member.
+        room: bool,
+    },
+    /// By a client.
+    LeaveBarrier(coordination::LeaveBarrier),
+    /// By a client.
+    ChangeInlineCell {
+        /// What the client asked.
+        request: coordination::ChangeInlineCell,
+        /// As with `WriteInline`.
+        room: bool,
+    },
     /// By the server: a wait for a lock closes a circle.
     EndLockWait(locks::EndLockWait),
     /// By a peer.
@@ -199,6 +216,15 @@ pub enum Effect {
         wait: u64,
         /// What the file is now.
         file: locks::LockedFile,
+    },
+    /// Tell a session that all members of a barrier have come. Who was not told asks again.
+    BarrierPassed {
+        /// Whom.
+        session: SessionId,
+        /// The session's number for the wait.
+        wait: u64,
+        /// Which round it was.
+        round: u64,
     },
     /// Whether the wait that was to end was one still.
     LockWaitEnded {
@@ -284,6 +310,12 @@ pub enum Reply {
     Reserved(wire::AppendReserved),
     /// To `SetLock` and `CancelLock`.
     Locked(locks::LockAnswer),
+    /// To `ArriveBarrier`.
+    Barrier(coordination::BarrierAnswer),
+    /// To `LeaveBarrier`.
+    BarrierLeft(Box<coordination::BarrierLeft>),
+    /// To `ChangeInlineCell`.
+    InlineCell(coordination::InlineCellChanged),
     /// To `SetXattr`, `RemoveXattr`, `Close`, `RemoveDirectory`, `Unlink`, `Rename` and `SetLayout`.
     Done,
 }
@@ -299,6 +331,9 @@ impl Reply {
             Reply::Size(body) => encode_body(body),
             Reply::Reserved(body) => encode_body(body),
             Reply::Locked(body) => encode_body(body),
+            Reply::Barrier(body) => encode_body(body),
+            Reply::BarrierLeft(body) => encode_body(body),
+            Reply::InlineCell(body) => encode_body(body),
             Reply::Done => encode_body(&()),
         }
     }

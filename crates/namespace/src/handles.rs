@@ -138,6 +138,7 @@ impl SlotState {
     pub(crate) fn end_session(&mut self, id: SessionId, now: Timestamp, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.remove(&id) else { return };
         self.end_locks(id, session.locked.into_keys().collect(), effects);
+        self.end_barriers(id, session.barriers);
         for inode in session.appending {
             if let Some(inode) = self.inodes.get_mut(&inode)
                 && let Body::File(file) = &mut inode.body

@@ -49,7 +49,7 @@ impl File {
         self.work.as_ref().and_then(|work| work.leaving)
     }
 
-    fn inline_bytes(&self) -> u64 {
+    pub(crate) fn inline_bytes(&self) -> u64 {
         self.inline.as_ref().map_or(0, |bytes| bytes.len() as u64)
     }
 
@@ -65,7 +65,7 @@ impl File {
         }
     }
 
-    fn check_not_leaving(&self, id: InodeId) -> Result<()> {
+    pub(crate) fn check_not_leaving(&self, id: InodeId) -> Result<()> {
         match self.leaving() {
             None => Ok(()),
             Some(Leaving { waiting: Some(_), .. }) => Err(Error::new(
@@ -76,7 +76,7 @@ impl File {
         }
     }
 
-    fn size_info(&self) -> SizeInfo {
+    pub(crate) fn size_info(&self) -> SizeInfo {
         SizeInfo { size: self.size, generation: self.generation }
     }
 
@@ -87,7 +87,7 @@ impl File {
     }
 
     /// Puts bytes where they belong; the file ends behind them at the least.
-    fn put(&mut self, start: usize, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, start: usize, bytes: &[u8]) {
         let inline = self.inline.take().unwrap_or_default();
         let end = start + bytes.len();
         let mut inline = if end > inline.len() {
@@ -270,7 +270,9 @@ impl SlotState {
         self.inline_bytes
     }
 
-    pub(crate) fn has_open(&self, session: SessionId, inode: InodeId) -> bool {
+    /// Whether a session has an inode open.
+    #[must_use]
+    pub fn has_open(&self, session: SessionId, inode: InodeId) -> bool {
         self.sessions.get(&session).is_some_and(|session| session.open.contains_key(&inode))
     }
 }

@@ -24,6 +24,8 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod barriers;
+mod cells;
 mod check;
 mod collapse;
 mod command;

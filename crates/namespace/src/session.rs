@@ -23,6 +23,8 @@ pub(crate) struct Session {
     pub locked: BTreeMap<InodeId, LockCount>,
     /// All of these.
     pub locks: LockCount,
+    /// Barriers to which it came.
+    pub barriers: BTreeSet<Vec<u8>>,
 }
 
 /// What has become of a mutation.

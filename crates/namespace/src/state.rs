@@ -8,6 +8,7 @@ use ramlace_wire::peer::Token;
 use ramlace_wire::{Credentials, ErrorBody, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
+use crate::barriers::Barrier;
 use crate::command::{Command, Effect, Errand, ErrandId, Op, Origin, Reply, Room};
 use crate::directory::{Directory, Phase};
 use crate::hash::NameHash;
@@ -52,6 +53,8 @@ pub struct SlotState {
     pub(crate) outbox: Outbox,
     /// Files that somebody has locked.
     pub(crate) locks: BTreeMap<InodeId, FileLocks>,
+    /// Barriers by name.
+    pub(crate) barriers: BTreeMap<Vec<u8>, Barrier>,
     /// A directory with so many entries is to be spread.
     pub(crate) whole_entries_max: u64,
     /// What the present step makes necessary.
@@ -98,6 +101,7 @@ impl SlotState {
             moves: None,
             outbox: Outbox::default(),
             locks: BTreeMap::new(),
+            barriers: BTreeMap::new(),
             whole_entries_max: limits::DIRECTORY_WHOLE_ENTRIES_MAX,
             follow_up: Vec::new(),
             full: false,
@@ -218,6 +222,9 @@ impl SlotState {
             Op::SetLayout(request) => self.set_layout(caller, *request, effects),
             Op::SetLock(request) => self.set_lock(caller, *request, effects),
             Op::CancelLock(request) => self.cancel_lock(caller, *request, effects),
+            Op::ArriveBarrier { request, room } => self.arrive_barrier(caller, request, *room, effects),
+            Op::LeaveBarrier(request) => self.leave_barrier(caller, request),
+            Op::ChangeInlineCell { request, room } => self.change_inline_cell(caller, *request, *room),
             other => panic!("{other:?} does not come from a client"),
         }
     }

@@ -167,6 +167,8 @@ impl Server {
         // SAFETY: the window keeps the segments mapped until this call has returned.
         let received = unsafe { connection.read_data_in_place(&segments).await };
         drop(under_way);
+        // Also what came of a write that was cut short is there.
+        self.note_change(target.lane, range);
         match received {
             Ok(()) => Ok(self.finish_write(target, range, writer)),
             // The memory went away beneath the data: the request fails, the connection goes on.
@@ -216,6 +218,7 @@ impl Server {
             };
             write().map_err(|error| error.context(self.me))?;
         }
+        self.note_change(target.lane, range);
         self.finish_write(target, range, writer)
     }
 
@@ -275,12 +278,13 @@ impl Server {
                 store.punch(lane, range.start, range.length())?;
             }
         }
+        self.note_change(lane, range);
         self.commit(Record::ChunkWritten { slot, session: header.session, sequence: header.sequence })?;
         Ok(())
     }
 
     /// Whether this change of a chunk was made already. Forgets what the session knows is answered.
-    fn is_done(&self, header: &Header, slot: Slot) -> Result<bool> {
+    pub fn is_done(&self, header: &Header, slot: Slot) -> Result<bool> {
         self.check_session(header.session)?;
         let (session, sequence) = (header.session, header.sequence);
         self.durable.borrow_mut().writes.admit(slot, session, sequence, acknowledged_below(header))
@@ -366,7 +370,8 @@ impl Server {
         Ok((LaneGranted { length }, store.grant(lane, request.writable)?))
     }
 
-    fn check_loss(&self, lane: LaneId, fine: impl FnOnce(&Loss) -> bool) -> Outcome<()> {
+    /// Refuses what a loss does not allow.
+    pub fn check_loss(&self, lane: LaneId, fine: impl FnOnce(&Loss) -> bool) -> Outcome<()> {
         let durable = self.durable.borrow();
         match durable.lanes.get(lane).and_then(|record| record.loss.as_ref()) {
             Some(loss) if !fine(loss) => Err(self.lost(lane)),
@@ -394,18 +399,20 @@ enum Readable {
 }
 
 /// Below it, the session's changes in the slot are answered or given up.
-fn acknowledged_below(header: &Header) -> Sequence {
+pub fn acknowledged_below(header: &Header) -> Sequence {
     Sequence(header.sequence.0 - u64::from(header.outstanding))
 }
 
-fn require_sequence(header: &Header) -> Result<()> {
+/// Changes are numbered.
+pub fn require_sequence(header: &Header) -> Result<()> {
     if header.sequence == Sequence(0) {
         return Err(Error::new(ErrorKind::Invalid, format!("a {:?} needs a sequence number", header.kind)));
     }
     Ok(())
 }
 
-fn checked_range(offset: u64, length: u64) -> Result<ByteRange> {
+/// A range within the largest file.
+pub fn checked_range(offset: u64, length: u64) -> Result<ByteRange> {
     ByteRange::at(offset, length).filter(|range| range.end <= limits::FILE_BYTES_MAX).ok_or_else(|| {
         Error::new(
             ErrorKind::TooBig,
@@ -430,7 +437,7 @@ fn gone(lane: LaneId) -> Error {
 }
 
 /// A lane's record is logged before its file is made; a crash between them leaves this to do.
-fn ensure_lane(store: &mut ramlace_store::Store, lane: LaneId) -> Result<()> {
+pub fn ensure_lane(store: &mut ramlace_store::Store, lane: LaneId) -> Result<()> {
     if store.has_lane(lane) { Ok(()) } else { store.create_lane(lane) }
 }
 

@@ -8,6 +8,7 @@ use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, limits};
 use ramlace_transport::nonblocking::{Connection, Incoming};
 use ramlace_wire::chunk::{AllocateLane, GrantLane, PunchChunk, ReadChunk, WriteChunk};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
+use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
 use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits, WaitEvents};
 use ramlace_wire::namespace::GetAttributesMany;
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
@@ -169,6 +170,22 @@ async fn serve_small(
         Kind::WaitEvents => {
             let request: WaitEvents = decode_body(kind, body)?;
             Ok(encode_body(&server.wait_events(header.session, request).await?))
+        }
+        Kind::ChangeCell => {
+            let request: ChangeCell = decode_body(kind, body)?;
+            server.change_cell(header, request).await.map(|reply| encode_body(&reply))
+        }
+        Kind::WatchChange => {
+            let request: WatchChange = decode_body(kind, body)?;
+            server.watch_change(header, request).await.map(|reply| encode_body(&reply))
+        }
+        Kind::EndWatch => {
+            server.end_watch(header.session, decode_body(kind, body)?);
+            Ok(encode_body(&()))
+        }
+        Kind::NoteChange => {
+            let request: NoteChange = decode_body(kind, body)?;
+            server.note_stores(header, request).await.map(|()| encode_body(&()))
         }
         Kind::FindDeadlock => {
             let request: FindDeadlock = decode_body(kind, body)?;

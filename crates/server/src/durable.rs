@@ -15,7 +15,7 @@ use ramlace_store::{MetaFile, Store};
 use ramlace_wire::locks::SetLock;
 
 use crate::lanes::Lanes;
-use crate::record::{self, LOG_MAGIC, Record, Records};
+use crate::record::{self, CellStore, LOG_MAGIC, Record, Records};
 use crate::sessions::Sessions;
 use crate::writes::WritesDone;
 
@@ -41,6 +41,8 @@ pub struct Durable {
     /// Chunk writes that are done.
     pub writes: WritesDone,
     inline_bytes: u64,
+    /// Of the last record: a cell that may have to be stored, and what it held.
+    unstored: Option<(CellStore, u64)>,
     log: MetaFile,
     number: u64,
     compact_at_bytes: u64,
@@ -60,6 +62,7 @@ impl Durable {
             lanes: Lanes::default(),
             writes: WritesDone::default(),
             inline_bytes: 0,
+            unstored: None,
             log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
             number: number.unwrap_or(0),
             compact_at_bytes: LOG_BYTES_MIN,
@@ -79,6 +82,9 @@ impl Durable {
         }
         let bytes = durable.log.read_all()?;
         let whole = durable.replay(&bytes, now)?;
+        if let Some((cell, before)) = durable.unstored.take() {
+            store_again(store, cell, before)?;
+        }
         if whole < LOG_MAGIC.len() {
             durable.log.cut(0)?;
             durable.log.append_urgent(&LOG_MAGIC)?;
@@ -116,11 +122,17 @@ impl Durable {
         self.buffer = bytes;
         appended?;
         let mut effects = Vec::new();
+        let cell = cell_to_store(&record);
         let applied = catch_unwind(AssertUnwindSafe(|| self.apply(record, now, &mut effects)));
         if let Err(bug) = applied {
             // Nobody has heard of the record, and it would end each further life as it ends this.
             let _ = self.log.cut(self.log.length() - length);
             resume_unwind(bug);
+        }
+        if let Some((cell, _)) = cell {
+            // Before a snapshot can say that it was stored.
+            let stored = store.write_staged(cell.lane, cell.offset, &cell.after.to_le_bytes());
+            stored.unwrap_or_else(|error| fatal(&error));
         }
         if self.log.length() >= self.compact_at_bytes {
             self.compact(store);
@@ -139,6 +151,7 @@ impl Durable {
                 Op::SetLock(SetLock { kind: None, .. })
                     | Op::CancelLock(_)
                     | Op::EndLockWait(_)
+                    | Op::LeaveBarrier(_)
                     | Op::Unlink(_)
                     | Op::RemoveDirectory(_)
                     | Op::Close(_)
@@ -198,8 +211,11 @@ impl Durable {
         for (lane, record) in self.lanes.records() {
             put(Record::Lane { lane, record: Some(record.clone()) })?;
         }
-        for (slot, session, sequence) in self.writes.iter() {
-            put(Record::ChunkWritten { slot, session, sequence })?;
+        for (slot, session, sequence, before) in self.writes.iter() {
+            put(match before {
+                Some(before) => Record::CellChanged { slot, session, sequence, before, store: None },
+                None => Record::ChunkWritten { slot, session, sequence },
+            })?;
         }
         for state in self.slots.values() {
             put(Record::Slot(Cow::Borrowed(state)))?;
@@ -252,6 +268,7 @@ impl Durable {
         // What the slots wanted done was done, or stands in their open errands.
         let mut effects = Vec::new();
         while let Some(record) = records.next() {
+            self.unstored = cell_to_store(&record);
             self.apply(record, now, &mut effects);
             effects.clear();
         }
@@ -279,6 +296,9 @@ impl Durable {
             }
             Record::Lane { lane, record } => self.lanes.set(lane, record),
             Record::ChunkWritten { slot, session, sequence } => self.writes.insert(slot, session, sequence),
+            Record::CellChanged { slot, session, sequence, before, .. } => {
+                self.writes.insert_cell(slot, session, sequence, Some(before));
+            }
             Record::Slot(state) => self.put_slot(state.into_owned()),
         }
     }
@@ -304,6 +324,27 @@ impl Durable {
             self.inline_bytes = self.inline_bytes - bytes + state.inline_bytes();
         }
     }
+}
+
+fn cell_to_store(record: &Record<'_>) -> Option<(CellStore, u64)> {
+    match record {
+        Record::CellChanged { store: Some(cell), before, .. } => Some((*cell, *before)),
+        _ => None,
+    }
+}
+
+/// The process ended between the record of a cell's change and the mark that it was stored. What holds another
+/// number than before was stored, by this change or by somebody who did not wait for it.
+fn store_again(store: &mut Store, cell: CellStore, before: u64) -> Result<()> {
+    if !store.has_lane(cell.lane) {
+        return Ok(());
+    }
+    let mut bytes = [0; 8];
+    store.read_staged(cell.lane, cell.offset, &mut bytes)?;
+    if u64::from_le_bytes(bytes) == before {
+        store.write_staged(cell.lane, cell.offset, &cell.after.to_le_bytes())?;
+    }
+    Ok(())
 }
 
 fn numbered(name: &str, prefix: &str) -> Option<u64> {

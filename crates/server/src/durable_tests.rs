@@ -23,7 +23,8 @@ struct State {
     sessions: BTreeMap<SessionId, SessionRecord>,
     slots: BTreeMap<Slot, SlotState>,
     lanes: BTreeMap<LaneId, LaneRecord>,
-    writes: BTreeSet<(Slot, SessionId, Sequence)>,
+    /// With what a cell held before.
+    writes: BTreeSet<(Slot, SessionId, Sequence, Option<u64>)>,
 }
 
 fn state(durable: &Durable) -> State {
@@ -58,7 +59,11 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
             Record::Lane { lane, record: Some(LaneRecord { generation: Generation(1 + dice.roll(5)), loss }) }
         }
         4 => Record::Lane { lane, record: None },
-        5 | 6 => Record::ChunkWritten { slot, session, sequence: Sequence(number) },
+        5 => Record::ChunkWritten { slot, session, sequence: Sequence(number) },
+        6 => {
+            let (sequence, before) = (Sequence(number), dice.roll(9));
+            Record::CellChanged { slot, session, sequence, before, store: None }
+        }
         _ if !durable.slots.contains_key(&slot) => Record::SlotBorn(SlotBirth {
             slot,
             slots: SLOTS,
@@ -291,4 +296,43 @@ fn a_record_that_cannot_be_applied_is_not_kept() {
     assert!(ended.is_err());
     drop(durable);
     assert!(state(&load(&mut store)) == before);
+}
+
+#[test]
+fn a_cell_is_stored_once_whenever_the_process_dies() {
+    let now = crate::clock::instant();
+    let lane = LaneId { inode: InodeId::new(Slot(1), 7), lane: 0 };
+    let (slot, session, sequence) = (Slot(1), SessionId([1; 16]), Sequence(5));
+    let cell = |store: &mut Store| {
+        let mut bytes = [0; 8];
+        store.read_staged(lane, 16, &mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    // What lies there when the process dies, whether the mark was written, and what the next life finds.
+    for (left, marked, found) in [(41, false, 42), (42, false, 42), (7, false, 7), (41, true, 41)] {
+        let mut store = TestStore::new();
+        let mut durable = load(&mut store);
+        store.create_lane(lane).unwrap();
+        store.prepare_write(lane, 0, 64).unwrap();
+        store.write_staged(lane, 16, &41u64.to_le_bytes()).unwrap();
+        let change = CellStore { lane, offset: 16, after: 42 };
+        let record = Record::CellChanged { slot, session, sequence, before: 41, store: Some(change) };
+        durable.commit(&mut store, record, now).unwrap();
+        assert_eq!(cell(&mut store), 42, "it is stored with its record");
+        if marked {
+            durable.commit(&mut store, Record::ChunkWritten { slot, session, sequence }, now).unwrap();
+        }
+        drop(durable);
+        store.write_staged(lane, 16, &u64::to_le_bytes(left)).unwrap();
+        for _ in 0..2 {
+            let durable = load(&mut store);
+            assert_eq!(cell(&mut store), found, "{left} was left, marked: {marked}");
+            assert_eq!(durable.writes.cell_before(slot, session, sequence), Some(41), "the answer stays");
+        }
+        let mut durable = load(&mut store);
+        durable.compact(&mut store);
+        drop(durable);
+        assert_eq!(load(&mut store).writes.cell_before(slot, session, sequence), Some(41));
+        assert_eq!(cell(&mut store), found, "a snapshot stores nothing");
+    }
 }

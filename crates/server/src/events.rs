@@ -16,6 +16,9 @@ use tokio::time::timeout;
 
 use crate::server::Server;
 
+/// As many as a process can wait for.
+const UNTOLD_MAX: usize = limits::LOCK_WAITS_PER_PROCESS_MAX + limits::PARKED_PER_PROCESS_MAX;
+
 #[derive(Default)]
 struct Queue {
     events: VecDeque<Event>,
@@ -35,7 +38,7 @@ impl EventQueues {
     pub fn push(&self, session: SessionId, event: Event) {
         let mut queues = self.queues.borrow_mut();
         let queue = queues.entry(session).or_default();
-        if queue.events.len() < limits::LOCK_WAITS_PER_PROCESS_MAX {
+        if queue.events.len() < UNTOLD_MAX {
             queue.events.push_back(event);
             queue.changed.notify_waiters();
         }

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, Generation, LaneId, Sequence};
+use ramlace_base::{ByteRange, Error, ErrorKind, Generation, LaneId, Sequence};
 use ramlace_cluster::{Absent, is_hole_or_lost};
 use ramlace_layout::{lane_length, lane_slot};
 use ramlace_transport::nonblocking::Connection;
@@ -60,6 +60,7 @@ impl Server {
             if self.durable.borrow().lanes.get(request.lane).is_some() {
                 self.commit(Record::Lane { lane: request.lane, record: None })?;
             }
+            self.note_change(request.lane, ByteRange { start: 0, end: u64::MAX });
             Ok(())
         })
         .await
@@ -171,6 +172,7 @@ impl Server {
         }
         record.generation = generation;
         self.commit(Record::Lane { lane, record: Some(record) })?;
+        self.note_change(lane, ByteRange { start: length.unwrap_or(0), end: u64::MAX });
         Ok(())
     }
 

@@ -10,6 +10,7 @@ mod chunk;
 mod clock;
 mod config;
 mod connection;
+mod coordination;
 mod deadlock;
 mod durable;
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod stop;
 #[cfg(test)]
 mod testing;
 mod walk;
+mod watches;
 mod writes;
 
 pub use config::ServeOptions;

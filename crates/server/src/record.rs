@@ -75,8 +75,32 @@ pub enum Record<'state> {
         /// The write.
         sequence: Sequence,
     },
+    /// A cell is changed: its answer, and what is still to be stored. `ChunkWritten` follows when it was.
+    CellChanged {
+        /// The lane's slot.
+        slot: Slot,
+        /// Who changes it.
+        session: SessionId,
+        /// The change.
+        sequence: Sequence,
+        /// What the cell held.
+        before: u64,
+        /// `None` in snapshots: it was stored.
+        store: Option<CellStore>,
+    },
     /// In snapshots: a slot's whole state.
     Slot(Cow<'state, SlotState>),
+}
+
+/// What a cell is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellStore {
+    /// The lane.
+    pub lane: LaneId,
+    /// Where in its file.
+    pub offset: u64,
+    /// The number.
+    pub after: u64,
 }
 
 /// Appends a record's bytes, unless they are more than [`Records`] would read again.

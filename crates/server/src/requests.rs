@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use ramlace_base::{Error, ErrorKind, Result, Sequence, SessionId, Slot, limits};
 use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query};
+use ramlace_wire::coordination;
 use ramlace_wire::inline::{self, InlineRead};
 use ramlace_wire::locks;
 use ramlace_wire::namespace as names;
@@ -122,6 +123,19 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         Kind::CancelLock => {
             let request = read!(locks::CancelLock);
             Request::Mutation(request.inode.slot(), Op::CancelLock(request))
+        }
+        Kind::ArriveBarrier => {
+            let request = read!(coordination::ArriveBarrier);
+            // Whether there is room is seen when it is done.
+            Request::Mutation(header.slot, Op::ArriveBarrier { request, room: false })
+        }
+        Kind::LeaveBarrier => {
+            let request = read!(coordination::LeaveBarrier);
+            Request::Mutation(header.slot, Op::LeaveBarrier(request))
+        }
+        Kind::ChangeInlineCell => {
+            let request = read!(coordination::ChangeInlineCell);
+            Request::Mutation(request.inode.slot(), Op::ChangeInlineCell { request, room: false })
         }
         Kind::GetLock => {
             let request = read!(locks::GetLock);
@@ -243,6 +257,13 @@ impl Server {
             Request::Mutation(_, Op::WriteInline { request, .. }) => {
                 self.counters.written_bytes(request.bytes.0.len() as u64);
                 Op::WriteInline { request, room: self.has_inline_room() }
+            }
+            Request::Mutation(_, Op::ChangeInlineCell { request, .. }) => {
+                Op::ChangeInlineCell { request, room: self.has_inline_room() }
+            }
+            Request::Mutation(slot, Op::ArriveBarrier { request, .. }) => {
+                let room = self.has_room_for_member(slot, &request);
+                Op::ArriveBarrier { request, room }
             }
             Request::Mutation(_, Op::CreateUnnamed(mut request)) => {
                 let mut layout = match request.layout {

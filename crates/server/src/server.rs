@@ -30,6 +30,7 @@ use crate::membership::Membership;
 use crate::peers::Peers;
 use crate::record::{Record, SlotBirth};
 use crate::spread::Spreading;
+use crate::watches::Watches;
 
 /// A request that cannot be done: why, and with Moved the newer map.
 #[derive(Debug)]
@@ -119,6 +120,8 @@ pub struct Server {
     pub spreading: Spreading,
     /// What sessions wait to hear.
     pub events: EventQueues,
+    /// Changes of bytes about which somebody has asked.
+    pub watches: RefCell<Watches>,
     /// Held while a circle of waits is looked for.
     pub deadlocks: tokio::sync::Mutex<()>,
     /// What it has done.
@@ -169,6 +172,7 @@ impl Server {
             errands: Errands::default(),
             spreading: Spreading::default(),
             events: EventQueues::default(),
+            watches: RefCell::default(),
             deadlocks: tokio::sync::Mutex::default(),
             counters: Counters::default(),
             stopping: Notify::new(),
@@ -182,10 +186,12 @@ impl Server {
 
     /// Logs a record, applies it, and sets going what follows from it.
     pub fn commit(self: &Rc<Self>, record: Record<'_>) -> Result<Vec<Effect>> {
+        let watched = self.watched_by(&record);
         let effects = {
             let mut store = self.store.borrow_mut();
             self.durable.borrow_mut().commit(&mut store, record, clock::instant())?
         };
+        self.note_homes(&watched);
         let mut others = owe_errands(self, effects);
         others.retain(|effect| !self.answer_waiting(effect) && !self.tell_event(effect));
         Ok(others)
@@ -230,6 +236,7 @@ impl Server {
     /// Tells every request of a session that waits for an answer that there will be none.
     pub fn session_ended(&self, session: SessionId) {
         self.events.end(session);
+        self.watches.borrow_mut().end_session(session);
         self.waiting.borrow_mut().retain(|token, sender| {
             let stays = token.session != session && !sender.is_closed();
             if !stays {
@@ -250,8 +257,16 @@ impl Server {
     }
 
     fn tell_event(&self, effect: &Effect) -> bool {
-        let Effect::LockGranted { session, inode, wait, file } = *effect else { return false };
-        self.events.push(session, Event::LockGranted { inode, wait, file });
+        let (session, event) = match *effect {
+            Effect::LockGranted { session, inode, wait, file } => {
+                (session, Event::LockGranted { inode, wait, file })
+            }
+            Effect::BarrierPassed { session, wait, round } => {
+                (session, Event::BarrierPassed { wait, round })
+            }
+            _ => return false,
+        };
+        self.events.push(session, event);
         true
     }
 
@@ -347,6 +362,8 @@ impl Server {
             lanes: durable.lanes.len() as u64,
             locks: durable.slots.values().map(|state| state.locks_held()).sum(),
             lock_waits: durable.slots.values().map(|state| state.locks_awaited()).sum(),
+            barrier_waits: durable.slots.values().map(|state| state.barrier_waits()).sum(),
+            change_waits: self.watches.borrow().waits(),
             sessions: durable.sessions.len() as u32,
             connections: self.counters.connections.get(),
             read_bytes: self.counters.read_bytes.get(),

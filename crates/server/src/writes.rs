@@ -3,7 +3,7 @@
 //! Kept for each slot, because it moves with the slot; at most
 //! [`limits::REPLIES_PER_SESSION_MAX`] numbers for each session and slot.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use ramlace_base::{Error, ErrorKind, Result, Sequence, SessionId, Slot, limits};
 
@@ -18,7 +18,8 @@ struct Window {
     /// Every write below has been answered or given up. Not logged: what a late attempt could still
     /// do, it does in this life of the process.
     below: Sequence,
-    done: BTreeSet<Sequence>,
+    /// With what a cell held before, where the change was one of a cell.
+    done: BTreeMap<Sequence, Option<u64>>,
 }
 
 impl WritesDone {
@@ -54,16 +55,26 @@ impl WritesDone {
                 ),
             ));
         }
-        Ok(window.done.contains(&sequence))
+        Ok(window.done.contains_key(&sequence))
     }
 
     /// Notes a write. The oldest is forgotten beyond the limit: a session has no more under way.
     pub fn insert(&mut self, slot: Slot, session: SessionId, sequence: Sequence) {
+        self.insert_cell(slot, session, sequence, None);
+    }
+
+    /// Notes the change of a cell. That it was stored, which comes later, does not change its answer.
+    pub fn insert_cell(&mut self, slot: Slot, session: SessionId, sequence: Sequence, before: Option<u64>) {
         let done = &mut self.done.entry((session, slot)).or_default().done;
-        done.insert(sequence);
+        done.entry(sequence).or_insert(before);
         if done.len() > limits::REPLIES_PER_SESSION_MAX {
             done.pop_first();
         }
+    }
+
+    /// What a cell held before a change that is done.
+    pub fn cell_before(&self, slot: Slot, session: SessionId, sequence: Sequence) -> Option<u64> {
+        *self.done.get(&(session, slot))?.done.get(&sequence)?
     }
 
     /// Forgets a session.
@@ -72,9 +83,9 @@ impl WritesDone {
     }
 
     /// Everything, for snapshots.
-    pub fn iter(&self) -> impl Iterator<Item = (Slot, SessionId, Sequence)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Slot, SessionId, Sequence, Option<u64>)> {
         self.done.iter().flat_map(|((session, slot), window)| {
-            window.done.iter().map(|sequence| (*slot, *session, *sequence))
+            window.done.iter().map(|(sequence, before)| (*slot, *session, *sequence, *before))
         })
     }
 }

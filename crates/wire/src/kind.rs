@@ -164,6 +164,20 @@ kinds! {
     ListLockWaits = 0x0706,
     /// Server to server: a wait for a lock is over.
     EndLockWait = 0x0707,
+    /// Come to a barrier.
+    ArriveBarrier = 0x0708,
+    /// Wait there no longer.
+    LeaveBarrier = 0x0709,
+    /// Change a number in a lane.
+    ChangeCell = 0x070a,
+    /// Change a number in a file whose bytes live with its inode.
+    ChangeInlineCell = 0x070b,
+    /// Were some bytes changed, and tell when they are.
+    WatchChange = 0x070c,
+    /// Wait for that no longer.
+    EndWatch = 0x070d,
+    /// Bytes of a lane were changed by stores into its memory.
+    NoteChange = 0x070e,
 }
 
 impl Kind {
@@ -185,6 +199,7 @@ impl Kind {
                 | Kind::ReadInline
                 | Kind::WriteInline
                 | Kind::Spill
+                | Kind::ChangeInlineCell
         )
     }
 }

@@ -12,6 +12,7 @@ pub mod check;
 pub mod chunk;
 pub mod cluster;
 mod codec;
+pub mod coordination;
 mod credentials;
 mod header;
 pub mod inline;

@@ -178,6 +178,22 @@ pub enum Event {
         /// What the file was then.
         file: LockedFile,
     },
+    /// All members of a barrier have come.
+    BarrierPassed {
+        /// The session's number for the wait.
+        wait: u64,
+        /// Which round it was.
+        round: u64,
+    },
+    /// Bytes for whose change it waits were changed.
+    Changed {
+        /// The session's number for the wait.
+        wait: u64,
+        /// The lane; `None`: with the inode.
+        lane: Option<u16>,
+        /// Stands for the state afterwards.
+        number: u64,
+    },
 }
 
 /// What has happened since the last answer.

@@ -106,6 +106,10 @@ pub struct ServerStatus {
     pub locks: u64,
     /// Requests that wait for such locks.
     pub lock_waits: u64,
+    /// Members that wait at barriers.
+    pub barrier_waits: u64,
+    /// Waits for a change of some bytes.
+    pub change_waits: u64,
     /// Sessions open.
     pub sessions: u32,
     /// Connections open.

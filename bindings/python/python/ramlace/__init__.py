@@ -12,12 +12,13 @@ the first array is used.
 from ramlace._array import Array
 from ramlace._errors import Error
 from ramlace._file import RangeLock, RawFile
-from ramlace._native import Capacity, DirEntry, Layout, ServerReport, Stat, __version__
+from ramlace._native import Capacity, ChangeVersion, DirEntry, Layout, ServerReport, Stat, __version__
 from ramlace._pool import Entry, Pool, connect, up
 
 __all__ = [
     "Array",
     "Capacity",
+    "ChangeVersion",
     "DirEntry",
     "Entry",
     "Error",

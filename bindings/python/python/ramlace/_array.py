@@ -205,6 +205,20 @@ class Array:
         elif self._mapping is not None:
             self._open_file.publish()
 
+    def change_version(self) -> _native.ChangeVersion:
+        """Take the version of the elements: before you read them, so that ``wait_for_change`` misses nothing."""
+        self._check()
+        return self._open_file.change_version(0, max(self.nbytes, 1))
+
+    def wait_for_change(self, since: _native.ChangeVersion, timeout: float | None = None) -> _native.ChangeVersion:
+        """Wait until somebody has published or written since, for at most ``timeout`` seconds; return the next version.
+
+        TimeoutError when nobody has. May also return when nothing has changed, as ``RawFile.wait_for_change``.
+        A fetched copy shows the change after ``refresh()``.
+        """
+        self._check()
+        return self._open_file.wait_for_change(since, timeout)
+
     def refresh(self) -> None:
         """Make others' published stores visible to you; what you stored and did not publish stays."""
         self._check()

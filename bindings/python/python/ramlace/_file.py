@@ -223,6 +223,39 @@ class RawFile(io.RawIOBase):
             return None
         return RangeLock(self._native, start, end)
 
+    def fetch_add(self, offset: int, number: int = 1, *, signed: bool = False) -> int:
+        """Add to the cell at ``offset``, modulo 2**64, and return what it held before.
+
+        A cell is 8 bytes at a multiple of 8 within the file: a number in little endian, of which ``signed`` says how
+        it is returned. Whatever else changes it by these calls, each change counts once. The file is open for
+        reading and writing, and long enough (``truncate``).
+        """
+        self._check()
+        return _shown(self._native.fetch_add(_offset(offset), _cell(number)), signed)
+
+    def compare_swap(self, offset: int, expected: int, new: int, *, signed: bool = False) -> int:
+        """Put ``new`` into the cell at ``offset`` if it holds ``expected``; return what it held: ``expected`` then."""
+        self._check()
+        return _shown(self._native.compare_swap(_offset(offset), _cell(expected), _cell(new)), signed)
+
+    def change_version(self, offset: int = 0, length: int = 0) -> _native.ChangeVersion:
+        """Take the version of ``length`` bytes from ``offset`` on (0: all that follow).
+
+        Take it before you read the bytes, and give it to ``wait_for_change``: then no change is missed.
+        """
+        self._check()
+        start = _offset(offset)
+        return self._native.change_version(start, start + _offset(length) if length else 0)
+
+    def wait_for_change(self, since: _native.ChangeVersion, timeout: float | None = None) -> _native.ChangeVersion:
+        """Wait until bytes of the version's range were written, cut off or published by anybody, and return the next.
+
+        Waits for at most ``timeout`` seconds (TimeoutError), for ever without. May also return when nothing has
+        changed: after a server was started again, and after many changes close by.
+        """
+        self._check()
+        return self._native.wait_for_change(since, timeout)
+
     def isatty(self) -> bool:
         """Return False."""
         self._check()
@@ -260,6 +293,16 @@ class RangeLock:
 
     def __exit__(self, *_: object) -> None:
         self.unlock()
+
+
+def _cell(number: int) -> int:
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"a cell has 64 bits, and {number} has more")
+    return number % (1 << 64)
+
+
+def _shown(number: int, signed: bool) -> int:
+    return number - (1 << 64) if signed and number >> 63 else number
 
 
 def _offset(value: int) -> int:

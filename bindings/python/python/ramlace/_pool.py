@@ -327,6 +327,15 @@ class Pool:
         """Return what each server says of itself; ``problem`` is set for one that does not answer."""
         return self._client.servers()
 
+    def barrier(self, name: str | bytes, parties: int, member: int, timeout: float | None = None) -> int:
+        """Come to the barrier ``name`` as member ``member`` of ``parties`` (from 0) and wait until all have come.
+
+        Returns the number of the round, from 1. The barrier needs nothing made beforehand and can be used again at once.
+        Waits for at most ``timeout`` seconds, for ever without: then TimeoutError names the members that have
+        not come, with host and process where they came before, and this member counts as if it had not come.
+        """
+        return self._client.barrier(name.encode() if isinstance(name, str) else name, parties, member, timeout)
+
     # Arrays
 
     def array(

@@ -169,7 +169,7 @@ fn row_json(row: &Row) -> Value {
             "uptime_seconds": status.uptime_millis as f64 / 1000.0, "epoch": status.epoch.0,
             "store_bytes": status.store_bytes, "used_bytes": status.used_bytes, "meta_bytes": status.meta_bytes,
             "reserved_bytes": status.reserved_bytes, "inodes": status.inodes, "lanes": status.lanes,
-            "locks": status.locks, "lock_waits": status.lock_waits, "sessions": status.sessions, "connections": status.connections, "requests": status.requests,
+            "locks": status.locks, "lock_waits": status.lock_waits, "barrier_waits": status.barrier_waits, "change_waits": status.change_waits, "sessions": status.sessions, "connections": status.connections, "requests": status.requests,
             "read_bytes": status.read_bytes, "written_bytes": status.written_bytes, "notes": status.notes,
         }),
         Err(error) => json!({

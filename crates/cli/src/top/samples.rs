@@ -139,6 +139,8 @@ pub mod tests {
             lanes: 4,
             locks: 0,
             lock_waits: 0,
+            barrier_waits: 0,
+            change_waits: 0,
             sessions: 2,
             connections: 3,
             read_bytes: work << 20,

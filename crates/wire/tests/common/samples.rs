@@ -5,7 +5,7 @@ use ramlace_base::{
 };
 use ramlace_wire::session::*;
 use ramlace_wire::{
-    check::*, chunk::*, cluster::*, inline::*, locks::*, namespace::*, peer::*, walk::*, xattrs::*, *,
+    check::*, chunk::*, cluster::*, coordination::*, inline::*, locks::*, namespace::*, peer::*, walk::*, xattrs::*, *,
 };
 
 /// Where values come from: words that run out and are zero afterwards.
@@ -214,10 +214,27 @@ impl Sample for LockOutcome {
 
 impl Sample for Event {
     fn sample(source: &mut Source) -> Event {
-        Event::LockGranted {
-            inode: Sample::sample(source),
-            wait: Sample::sample(source),
-            file: Sample::sample(source),
+        match source.word() % 3 {
+            0 => Event::LockGranted {
+                inode: Sample::sample(source),
+                wait: Sample::sample(source),
+                file: Sample::sample(source),
+            },
+            1 => Event::BarrierPassed { wait: Sample::sample(source), round: Sample::sample(source) },
+            _ => Event::Changed {
+                wait: Sample::sample(source),
+                lane: Sample::sample(source),
+                number: Sample::sample(source),
+            },
+        }
+    }
+}
+
+impl Sample for CellChange {
+    fn sample(source: &mut Source) -> CellChange {
+        match source.word() % 2 {
+            0 => CellChange::Add(Sample::sample(source)),
+            _ => CellChange::Swap { expected: Sample::sample(source), new: Sample::sample(source) },
         }
     }
 }
@@ -281,7 +298,7 @@ fields! {
     GetServerStatus {}
     ServerStatus {
         server, pid, keeper_pid, restarts, uptime_millis, epoch, store_bytes, used_bytes, meta_bytes,
-        reserved_bytes, inodes, inodes_max, lanes, locks, lock_waits, sessions, connections, read_bytes, written_bytes, requests, notes
+        reserved_bytes, inodes, inodes_max, lanes, locks, lock_waits, barrier_waits, change_waits, sessions, connections, read_bytes, written_bytes, requests, notes
     }
     StopServer {}
 
@@ -381,6 +398,21 @@ fields! {
     LockWaits { waits }
     EndLockWait { inode, session, wait }
     LockWaitEnded { ended }
+
+    ArriveBarrier { name, parties, member, wait, host, pid }
+    BarrierAnswer { passed }
+    LeaveBarrier { name, member, wait }
+    MemberPlace { host, pid, gone }
+    MissingMember { member, last }
+    BarrierLeft { passed, missing_count, missing }
+    ChangeCell { target, offset, change }
+    CellChanged { before, changed }
+    ChangeInlineCell { inode, offset, change }
+    InlineCellChanged { outcome, cell, size }
+    WatchChange { inode, lane, start, end, since, wait }
+    WatchAnswer { changed, number, inline }
+    EndWatch { inode, lane, wait }
+    NoteChange { target, start, end }
 
     Token { session, sequence }
     IntentStamp { coordinator, number, open_from }

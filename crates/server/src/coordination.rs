@@ -1,0 +1,212 @@
+//! Cells of lanes, and what becomes of waits for changes; barriers are the slots' own.
+
+use std::rc::Rc;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, SessionId, Slot, limits};
+use ramlace_namespace::{Command, Op, SlotState};
+use ramlace_wire::Header;
+use ramlace_wire::coordination::{
+    ArriveBarrier, CellChanged, ChangeCell, ChangeInlineCell, EndWatch, NoteChange, WatchAnswer, WatchChange,
+};
+use ramlace_wire::inline::{InlineMode, WriteInline};
+use ramlace_wire::locks::Event;
+
+use crate::chunk::{acknowledged_below, checked_range, ensure_lane, require_sequence};
+use crate::clock;
+use crate::lane_life::Purpose;
+use crate::record::{CellStore, Record};
+use crate::server::{Outcome, Server};
+use crate::watches::HomeSeen;
+
+/// Bytes of a cell.
+const CELL_BYTES: u64 = 8;
+
+impl Server {
+    /// Changes a number in a lane. From the look at the cell to its change nothing else runs.
+    pub async fn change_cell(self: &Rc<Self>, header: &Header, request: ChangeCell) -> Outcome<CellChanged> {
+        let ChangeCell { target, offset, change } = request;
+        let range = checked_range(offset, CELL_BYTES)?;
+        if !offset.is_multiple_of(CELL_BYTES) {
+            let text = format!("a cell lies at a multiple of {CELL_BYTES} bytes, not at {offset}");
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
+        require_sequence(header)?;
+        let (lane, slot, session, sequence) = (target.lane, target.slot, header.session, header.sequence);
+        self.admit_slot(header.epoch, slot).await?;
+        loop {
+            self.admit_lane(&target, Purpose::Write).await?;
+            if self.is_done(header, slot)? {
+                let before = self.durable.borrow().writes.cell_before(slot, session, sequence);
+                let text = "this number was a write's, not a cell's";
+                let before = before.ok_or_else(|| Error::new(ErrorKind::Invalid, text))?;
+                return Ok(CellChanged { before, changed: true });
+            }
+            if !self.stop_replaced(lane, (session, sequence), acknowledged_below(header)).await {
+                break;
+            }
+        }
+        self.check_loss(lane, |loss| !loss.touches(range))?;
+        let before = self.read_cell(lane, offset).map_err(|error| error.context(self.me))?;
+        // Where nothing is changed, a retry may as well look again.
+        let Some(after) = change.after(before) else { return Ok(CellChanged { before, changed: false }) };
+        let store = Some(CellStore { lane, offset, after });
+        self.commit(Record::CellChanged { slot, session, sequence, before, store })?;
+        // Should there be no room for it: a replay looks at the cell before it changes it.
+        let _ = self.commit(Record::ChunkWritten { slot, session, sequence });
+        self.counters.written_bytes(CELL_BYTES);
+        self.note_change(lane, range);
+        Ok(CellChanged { before, changed: true })
+    }
+
+    /// What a cell holds; its memory is taken, so that it can be changed.
+    fn read_cell(&self, lane: LaneId, offset: u64) -> Result<u64> {
+        let mut store = self.store.borrow_mut();
+        ensure_lane(&mut store, lane)?;
+        store.prepare_write(lane, offset, CELL_BYTES)?;
+        let mut bytes = [0; CELL_BYTES as usize];
+        store.read_staged(lane, offset, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Bytes of a lane have changed: whoever waits for that is told.
+    pub fn note_change(&self, lane: LaneId, range: ByteRange) {
+        let told = self.watches.borrow_mut().note((lane.inode, Some(lane.lane)), range);
+        self.tell_changes(told);
+    }
+
+    fn tell_changes(&self, told: Vec<(SessionId, Event)>) {
+        told.into_iter().for_each(|(session, event)| self.events.push(session, event));
+    }
+
+    /// Answers whether bytes were changed since, and notes who waits for it.
+    pub async fn watch_change(
+        self: &Rc<Self>,
+        header: &Header,
+        request: WatchChange,
+    ) -> Outcome<WatchAnswer> {
+        let WatchChange { inode, lane, start, end, since, wait } = request;
+        if start >= end || lane.is_some_and(|target| target.lane.inode != inode) {
+            let text = format!("bytes {start} to {end} of inode {inode} cannot be waited for");
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
+        match lane {
+            Some(target) => {
+                self.admit_slot(header.epoch, target.slot).await?;
+                self.admit_lane(&target, Purpose::Read).await?;
+            }
+            None => {
+                self.admit_slot(header.epoch, inode.slot()).await?;
+            }
+        }
+        self.check_session(header.session)?;
+        let mut watches = self.watches.borrow_mut();
+        if lane.is_none() {
+            let seen = self.home_seen(inode);
+            let open = self.has_open(header.session, inode);
+            let Some(seen) = seen.filter(|_| open) else {
+                let text = format!("the session does not have file {inode} open");
+                return Err(Error::new(ErrorKind::BadHandle, text).into());
+            };
+            watches.see(inode, seen);
+        }
+        let place = (inode, lane.map(|target| target.lane.lane));
+        let waiter = (wait != 0).then_some((header.session, wait));
+        // No number is given twice: changes are further apart than the clock's steps.
+        let begin = u64::try_from(clock::now().nanos).unwrap_or_default();
+        Ok(watches.ask(place, ByteRange { start, end }, since, waiter, begin)?)
+    }
+
+    /// A session waits no longer for a change.
+    pub fn end_watch(&self, session: SessionId, request: EndWatch) {
+        self.watches.borrow_mut().end((request.inode, request.lane), session, request.wait);
+    }
+
+    /// Stores into the memory of a lane are over.
+    pub async fn note_stores(self: &Rc<Self>, header: &Header, request: NoteChange) -> Outcome<()> {
+        self.admit_slot(header.epoch, request.target.slot).await?;
+        self.note_change(request.target.lane, ByteRange { start: request.start, end: request.end });
+        Ok(())
+    }
+
+    fn home_seen(&self, inode: InodeId) -> Option<HomeSeen> {
+        let durable = self.durable.borrow();
+        let (size, generation, place) = durable.slots.get(&inode.slot())?.file_now(inode)?;
+        Some(HomeSeen { size, generation, place })
+    }
+
+    fn has_open(&self, session: SessionId, inode: InodeId) -> bool {
+        let durable = self.durable.borrow();
+        durable.slots.get(&inode.slot()).is_some_and(|state| state.has_open(session, inode))
+    }
+
+    /// Whether one more member of a barrier can be remembered, if it is not known yet.
+    pub fn has_room_for_member(&self, slot: Slot, request: &ArriveBarrier) -> bool {
+        let durable = self.durable.borrow();
+        let known = |state: &SlotState| state.knows_member(&request.name, request.member);
+        durable.slots.get(&slot).is_some_and(known)
+            || durable.slots.values().map(|state| state.barrier_members()).sum::<u64>()
+                < limits::BARRIER_MEMBERS_PER_SERVER_MAX
+    }
+
+    /// What a record may change of homes that somebody has asked about.
+    pub fn watched_by(&self, record: &Record<'_>) -> Watched {
+        if self.watches.borrow().has_no_homes() {
+            return Watched::default();
+        }
+        match record {
+            Record::Command { slot, command, .. } => {
+                Watched { homes: true, slot: Some(*slot), bytes: changed_bytes(command) }
+            }
+            Record::SessionEnded { .. } => Watched { homes: true, slot: None, bytes: None },
+            _ => Watched::default(),
+        }
+    }
+
+    /// Tells what has become of them.
+    pub fn note_homes(&self, watched: &Watched) {
+        if !watched.homes {
+            return;
+        }
+        let mut watches = self.watches.borrow_mut();
+        let mut told = Vec::new();
+        if let Some((inode, range)) = watched.bytes {
+            told.extend(watches.note((inode, None), range));
+        }
+        for (inode, before) in watches.homes(watched.slot) {
+            let now = self.home_seen(inode);
+            if now != Some(before) {
+                told.extend(watches.compare(inode, now));
+            }
+        }
+        drop(watches);
+        self.tell_changes(told);
+    }
+}
+
+/// Homes that a record may change.
+#[derive(Default)]
+pub struct Watched {
+    homes: bool,
+    /// Those of one slot; of all without one.
+    slot: Option<Slot>,
+    /// Bytes that live with an inode.
+    bytes: Option<(InodeId, ByteRange)>,
+}
+
+fn changed_bytes(command: &Command) -> Option<(InodeId, ByteRange)> {
+    match &command.op {
+        Op::WriteInline { request: WriteInline { inode, mode, offset, bytes }, .. } => {
+            let length = bytes.0.len() as u64;
+            let range = match mode {
+                // The size tells.
+                InlineMode::End => return None,
+                InlineMode::At | InlineMode::Within => ByteRange::at(*offset, length)?,
+            };
+            Some((*inode, range))
+        }
+        Op::ChangeInlineCell { request: ChangeInlineCell { inode, offset, .. }, .. } => {
+            Some((*inode, ByteRange::at(*offset, CELL_BYTES)?))
+        }
+        _ => None,
+    }
+}
