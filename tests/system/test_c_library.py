@@ -32,6 +32,8 @@ SHARED = [
     "wrong",
     "threads",
     "forks",
+    "locks",
+    "coordination",
 ]
 
 
@@ -109,7 +111,7 @@ def test_every_function_does_what_the_header_says(programs: Programs, shared_poo
     programs.run("capi_test", name, shared_pool.name, place)
 
 
-@pytest.mark.parametrize("name", ["files", "vectors", "threads", "forks", "strange_names"])
+@pytest.mark.parametrize("name", ["files", "vectors", "threads", "forks", "strange_names", "coordination"])
 def test_it_does_the_same_over_the_network(
     programs: Programs, shared_pool: Pool, place: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

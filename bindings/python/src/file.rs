@@ -170,7 +170,8 @@ impl File {
     ) -> PyResult<ChangeVersion> {
         let file = self.get()?;
         let (since, timeout) = (&since.version, timeout_of(timeout)?);
-        let wait = |pause: &mut (dyn FnMut() -> _ + Send)| file.file().wait_for_change_with(since, timeout, pause);
+        let wait =
+            |pause: &mut (dyn FnMut() -> _ + Send)| file.file().wait_for_change_with(since, timeout, pause);
         Ok(ChangeVersion { version: interruptible(py, wait)? })
     }
 

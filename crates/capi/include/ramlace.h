@@ -77,6 +77,11 @@ typedef struct ramlace_time ramlace_time;
 #define RAMLACE_LOCK_EXCLUSIVE 2
 
 /**
+ * Lanes that a struct ramlace_version has room for.
+ */
+#define RAMLACE_VERSION_LANES 64
+
+/**
  * In the nanoseconds of a struct ramlace_time: the present moment. The same as UTIME_NOW.
  */
 #define RAMLACE_TIME_NOW 1073741823
@@ -437,6 +442,38 @@ struct ramlace_stat {
 };
 
 /**
+ * Stands for some bytes of a file at one moment: ramlace_change_version fills it, and what is in it
+ * is the library's own. It may be copied, and used by other threads and processes that have the same
+ * file open.
+ */
+struct ramlace_version {
+    /**
+     * The first byte.
+     */
+    uint64_t start;
+    /**
+     * Behind the last one.
+     */
+    uint64_t end;
+    /**
+     * How many of lanes are used.
+     */
+    uint32_t count;
+    /**
+     * Whether home is used.
+     */
+    uint32_t has_home;
+    /**
+     * The file's own number.
+     */
+    uint64_t home;
+    /**
+     * One number for each lane.
+     */
+    uint64_t lanes[RAMLACE_VERSION_LANES];
+};
+
+/**
  * An entry of a directory.
  */
 struct ramlace_entry {
@@ -701,6 +738,64 @@ int ramlace_lock(struct ramlace_file *file,
  * Returns 0, or -1 and sets errno.
  */
 int ramlace_unlock(struct ramlace_file *file, int64_t offset, int64_t length);
+
+/**
+ * Comes to the barrier with this name (1 to 255 bytes) as one of parties members, of which member is the
+ * number from 0, and waits until all have come: for timeout_millis at most, for ever when that is
+ * negative. The barrier needs nothing made beforehand and can be used again at once. Returns the
+ * number of the round, from 1, or -1 and sets errno: ETIMEDOUT when not all came in time, and then
+ * ramlace_error() names those that are missing and this member counts as if it had not come; EINVAL
+ * when others came with another number of parties; EEXIST when this member waits there already.
+ */
+int64_t ramlace_barrier(struct ramlace_pool *pool,
+                        const char *name,
+                        uint32_t parties,
+                        uint32_t member,
+                        int64_t timeout_millis);
+
+/**
+ * Adds number to the cell at offset, modulo 2^64, and puts what it held before into *before, unless that is
+ * NULL. A cell is 8 bytes at a multiple of 8 within the file, which is open for reading and writing: an
+ * unsigned number in little endian, or a signed one as its two's complement. The change is made
+ * once and at one moment, whatever else reads and writes; stores into mapped memory of the
+ * same cell are no part of that. Returns 0, or -1 and sets errno: EINVAL between cells and behind the
+ * end of the file; EIO for bytes that were lost with their server.
+ */
+int ramlace_fetch_add(struct ramlace_file *file,
+                      int64_t offset,
+                      uint64_t number,
+                      uint64_t *before);
+
+/**
+ * Puts new_number into the cell at offset if it holds expected, and puts what it held before into *before,
+ * unless that is NULL: expected when it was changed. Otherwise as ramlace_fetch_add. Returns 1 when it was
+ * changed, 0 when it held something else, -1 and sets errno.
+ */
+int ramlace_compare_swap(struct ramlace_file *file,
+                         int64_t offset,
+                         uint64_t expected,
+                         uint64_t new_number,
+                         uint64_t *before);
+
+/**
+ * Takes the version of length bytes from offset on, 0 for all that follow. Take it before you read the
+ * bytes: then ramlace_wait_change misses no change. Returns 0, or -1 and sets errno: EFBIG when the bytes lie on more
+ * than RAMLACE_VERSION_LANES lanes.
+ */
+int ramlace_change_version(struct ramlace_file *file,
+                           int64_t offset,
+                           int64_t length,
+                           struct ramlace_version *version);
+
+/**
+ * Waits until bytes of the version's range were written, cut off, or published by anybody since it was taken,
+ * and takes the version of now into it: for timeout_millis at most, for ever when that is negative. May also
+ * return when nothing has changed: after a server was started again, and after many changes close by. Returns 0, or -1
+ * and sets errno: ETIMEDOUT when nothing has changed in time.
+ */
+int ramlace_wait_change(struct ramlace_file *file,
+                        struct ramlace_version *version,
+                        int64_t timeout_millis);
 
 /**
  * Maps a whole file into the program's memory, shared with every other program that maps it on

@@ -160,7 +160,9 @@ fn shown(missing: &MissingMember) -> String {
     let number = missing.member;
     match &missing.last {
         None => format!("member {number} (never came)"),
-        Some(MemberPlace { host, pid, gone: false }) => format!("member {number} (last seen at {host}:{pid})"),
+        Some(MemberPlace { host, pid, gone: false }) => {
+            format!("member {number} (last seen at {host}:{pid})")
+        }
         Some(MemberPlace { host, pid, gone: true }) => {
             format!("member {number} (last seen at {host}:{pid}, whose session has ended)")
         }
@@ -171,7 +173,8 @@ fn shown(missing: &MissingMember) -> String {
 fn host_name() -> String {
     let system = rustix::system::uname();
     let mut name = system.nodename().to_string_lossy().into_owned();
-    let end = (0..=limits::BARRIER_HOST_BYTES_MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
+    let end =
+        (0..=limits::BARRIER_HOST_BYTES_MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
     name.truncate(end.unwrap_or_default());
     name
 }

@@ -76,11 +76,7 @@ impl File {
     /// changed: after a server's process has died, and when there were many changes close by.
     ///
     /// Errors: `TimedOut` when nothing has changed in time.
-    pub fn wait_for_change(
-        &self,
-        since: &ChangeVersion,
-        timeout: Option<Duration>,
-    ) -> Result<ChangeVersion> {
+    pub fn wait_for_change(&self, since: &ChangeVersion, timeout: Option<Duration>) -> Result<ChangeVersion> {
         self.wait_for_change_with(since, timeout, || Ok(()))
     }
 
@@ -261,7 +257,8 @@ impl File {
 
     fn set_number(&self, version: &mut ChangeVersion, lane: Option<u16>, number: u64) {
         let Some(lane) = lane else { return version.home = Some(number) };
-        let position = self.lanes_of(version.range).ok().and_then(|lanes| lanes.iter().position(|of| *of == lane));
+        let position =
+            self.lanes_of(version.range).ok().and_then(|lanes| lanes.iter().position(|of| *of == lane));
         if let Some(known) = position.and_then(|at| version.lanes.get_mut(at)) {
             *known = number;
         }
@@ -293,8 +290,7 @@ impl File {
         for lane in 0..self.layout().width {
             let end = ramlace_layout::lane_length(self.layout(), lane, bytes);
             if end > 0 {
-                let transfer =
-                    self.transfer(session, handle.open.size(), Direction::Write, &Memory::NONE);
+                let transfer = self.transfer(session, handle.open.size(), Direction::Write, &Memory::NONE);
                 let target = transfer.target(lane)?;
                 session.ask(target.slot, &NoteChange { target, start: 0, end }, session.deadline())?;
             }

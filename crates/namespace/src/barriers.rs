@@ -174,7 +174,11 @@ impl SlotState {
         let (passed, told) = arrived?;
         self.session_mut(caller).barriers.insert(request.name.clone());
         let round = passed.unwrap_or_default();
-        effects.extend(told.into_iter().map(|(session, wait)| Effect::BarrierPassed { session, wait, round }));
+        effects.extend(told.into_iter().map(|(session, wait)| Effect::BarrierPassed {
+            session,
+            wait,
+            round,
+        }));
         Ok(Some(Reply::Barrier(BarrierAnswer { passed })))
     }
 
@@ -222,10 +226,16 @@ impl SlotState {
             return refuse(format!("a barrier's name has 1 to 255 bytes, not {}", name.len()));
         }
         if !(1..=limits::BARRIER_PARTIES_MAX).contains(parties) {
-            return refuse(format!("a barrier has 1 to {} parties, not {parties}", limits::BARRIER_PARTIES_MAX));
+            return refuse(format!(
+                "a barrier has 1 to {} parties, not {parties}",
+                limits::BARRIER_PARTIES_MAX
+            ));
         }
         if member >= parties {
-            return refuse(format!("the members of {parties} parties are 0 to {}, not {member}", parties - 1));
+            return refuse(format!(
+                "the members of {parties} parties are 0 to {}, not {member}",
+                parties - 1
+            ));
         }
         if *wait == 0 || host.len() > limits::BARRIER_HOST_BYTES_MAX {
             return refuse("an arrival at a barrier has a number, and a host of at most 64 bytes".into());

@@ -104,7 +104,14 @@ fn acts() -> impl Strategy<Value = Act> {
 }
 
 fn request(name: usize, parties: u32, member: u32, of: u64, wait: u64) -> ArriveBarrier {
-    ArriveBarrier { name: NAMES[name].to_vec(), parties, member, wait, host: format!("host{of}"), pid: member }
+    ArriveBarrier {
+        name: NAMES[name].to_vec(),
+        parties,
+        member,
+        wait,
+        host: format!("host{of}"),
+        pid: member,
+    }
 }
 
 #[derive(Default)]
@@ -233,7 +240,8 @@ impl World {
 impl Model {
     /// This wait was the member's last, and it passed.
     fn is_last_of(&self, member: u32, of: u64, wait: u64) -> bool {
-        self.last.get(&member).is_some_and(|last| (last.0, last.1) == (wait, of)) && self.passed.contains_key(&(of, wait))
+        self.last.get(&member).is_some_and(|last| (last.0, last.1) == (wait, of))
+            && self.passed.contains_key(&(of, wait))
     }
 }
 

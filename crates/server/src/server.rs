@@ -261,9 +261,7 @@ impl Server {
             Effect::LockGranted { session, inode, wait, file } => {
                 (session, Event::LockGranted { inode, wait, file })
             }
-            Effect::BarrierPassed { session, wait, round } => {
-                (session, Event::BarrierPassed { wait, round })
-            }
+            Effect::BarrierPassed { session, wait, round } => (session, Event::BarrierPassed { wait, round }),
             _ => return false,
         };
         self.events.push(session, event);

@@ -27,6 +27,7 @@ static const struct {
     {"names", test_names},     {"lists", test_lists},     {"layouts", test_layouts},
     {"strange_names", test_strange_names},                {"maps", test_maps},
     {"wrong", test_wrong},     {"threads", test_threads}, {"forks", test_forks},
+    {"locks", test_locks},     {"coordination", test_coordination},
     {"full", test_full},       {"gone", test_gone},
 };
 

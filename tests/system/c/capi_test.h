@@ -61,6 +61,8 @@ void test_maps(void);
 void test_wrong(void);
 void test_threads(void);
 void test_forks(void);
+void test_locks(void);
+void test_coordination(void);
 void test_locators(int argc, char **argv);
 void test_full(void);
 void test_gone(void);

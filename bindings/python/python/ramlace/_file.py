@@ -238,7 +238,7 @@ class RawFile(io.RawIOBase):
         self._check()
         return _shown(self._native.compare_swap(_offset(offset), _cell(expected), _cell(new)), signed)
 
-    def change_version(self, offset: int = 0, length: int = 0) -> _native.ChangeVersion:
+    def change_version(self, offset: int = 0, length: int = 0) -> "_native.ChangeVersion":
         """Take the version of ``length`` bytes from ``offset`` on (0: all that follow).
 
         Take it before you read the bytes, and give it to ``wait_for_change``: then no change is missed.
@@ -247,7 +247,7 @@ class RawFile(io.RawIOBase):
         start = _offset(offset)
         return self._native.change_version(start, start + _offset(length) if length else 0)
 
-    def wait_for_change(self, since: _native.ChangeVersion, timeout: float | None = None) -> _native.ChangeVersion:
+    def wait_for_change(self, since: "_native.ChangeVersion", timeout: float | None = None) -> "_native.ChangeVersion":
         """Wait until bytes of the version's range were written, cut off or published by anybody, and return the next.
 
         Waits for at most ``timeout`` seconds (TimeoutError), for ever without. May also return when nothing has

@@ -330,7 +330,7 @@ class Pool:
     def barrier(self, name: str | bytes, parties: int, member: int, timeout: float | None = None) -> int:
         """Come to the barrier ``name`` as member ``member`` of ``parties`` (from 0) and wait until all have come.
 
-        Returns the number of the round, from 1. The barrier needs nothing made beforehand and can be used again at once.
+        Returns the number of the round, from 1. It needs nothing made beforehand, and can be used again at once.
         Waits for at most ``timeout`` seconds, for ever without: then TimeoutError names the members that have
         not come, with host and process where they came before, and this member counts as if it had not come.
         """

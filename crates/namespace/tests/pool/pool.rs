@@ -314,9 +314,9 @@ impl Pool {
                 Effect::Reply { token, outcome } => self.answered(token, outcome),
                 Effect::Crowded { directory } => self.spread(slot, directory),
                 Effect::PeerReply(answer) => panic!("nobody asked for {answer:?}"),
-                Effect::LockGranted { .. }
-                | Effect::LockWaitEnded { .. }
-                | Effect::BarrierPassed { .. } => panic!("nobody waits here"),
+                Effect::LockGranted { .. } | Effect::LockWaitEnded { .. } | Effect::BarrierPassed { .. } => {
+                    panic!("nobody waits here")
+                }
             }
         }
     }

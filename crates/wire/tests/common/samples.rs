@@ -5,7 +5,8 @@ use ramlace_base::{
 };
 use ramlace_wire::session::*;
 use ramlace_wire::{
-    check::*, chunk::*, cluster::*, coordination::*, inline::*, locks::*, namespace::*, peer::*, walk::*, xattrs::*, *,
+    check::*, chunk::*, cluster::*, coordination::*, inline::*, locks::*, namespace::*, peer::*, walk::*,
+    xattrs::*, *,
 };
 
 /// Where values come from: words that run out and are zero afterwards.
