@@ -127,8 +127,16 @@ impl<'a> Transfer<'a> {
         match self.direction {
             Direction::Read => {
                 let request = ReadChunk { target, offset: piece.lane_offset, length: piece.length as u32 };
-                let call =
-                    Call { slot, request: &request, ticket: None, data: &[], on_retry, local_only, deadline };
+                let call = Call {
+                    slot,
+                    request: &request,
+                    ticket: None,
+                    way: &[],
+                    data: &[],
+                    on_retry,
+                    local_only,
+                    deadline,
+                };
                 self.session.call(&call, |line, received| {
                     if let Some((start, length)) = self.memory.one_piece(range) {
                         // SAFETY: the caller's promise.
@@ -158,6 +166,7 @@ impl<'a> Transfer<'a> {
                     slot,
                     request: &request,
                     ticket: Some(&ticket),
+                    way: &[],
                     data,
                     on_retry,
                     local_only,

@@ -83,6 +83,10 @@ pub enum Op {
     RemoveDirectory(wire::RemoveDirectory),
     /// By a client, at the parent's slot.
     Unlink(wire::Unlink),
+    /// See the wire.
+    OpenEntry(wire::OpenEntry),
+    /// See the wire.
+    GiveUp(wire::GiveUp),
     /// By a client.
     WriteInline {
         /// What the client asked.
@@ -272,8 +276,10 @@ impl ErrandAnswer {
 /// What answers a mutation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
-    /// To `Create`, `CreateUnnamed` and `Open`.
+    /// To `Create`, `CreateUnnamed`, `Open` and `OpenEntry`.
     Opened(Box<wire::Opened>),
+    /// To `GiveUp`.
+    GivenUp(wire::GivenUp),
     /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeNode`, `MakeDirectory` and `Link`.
     Attributes(Box<Attributes>),
     /// To `WriteInline`.
@@ -294,6 +300,7 @@ impl Reply {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Reply::Opened(body) => encode_body(body),
+            Reply::GivenUp(body) => encode_body(body),
             Reply::Attributes(body) => encode_body(body),
             Reply::WroteInline(body) => encode_body(body),
             Reply::Size(body) => encode_body(body),

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, Result, Sequence, SessionId, Slot, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Sequence, SessionId, Slot, limits};
 use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query};
 use ramlace_wire::inline::{self, InlineRead};
 use ramlace_wire::locks;
@@ -74,6 +74,8 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         Kind::Truncate => mutation!(Truncate, inode),
         Kind::Create => entry!(Create),
         Kind::Open => mutation!(Open, inode),
+        Kind::OpenEntry => entry!(OpenEntry),
+        Kind::GiveUp => entry!(GiveUp),
         Kind::Close => mutation!(Close, inode),
         Kind::Symlink => entry!(Symlink),
         Kind::MakeNode => entry!(MakeNode),
@@ -160,6 +162,23 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
 }
 
 impl Request {
+    /// The directory of the entry that it is about, where it is about one.
+    fn parent(&self) -> Option<InodeId> {
+        Some(match self {
+            Request::MakeDirectory(_, request) => request.parent,
+            Request::Mutation(_, op) => match op {
+                Op::Create(request) => request.parent,
+                Op::OpenEntry(request) => request.parent,
+                Op::Symlink(request) => request.parent,
+                Op::MakeNode(request) => request.parent,
+                Op::Unlink(request) => request.parent,
+                Op::RemoveDirectory(request) => request.parent,
+                _ => return None,
+            },
+            _ => return None,
+        })
+    }
+
     /// Whether only another server of the pool may ask this.
     pub fn is_peers_own(&self) -> bool {
         matches!(self, Request::Errand(_) | Request::Query(_, Query::QueryInode(_)))
@@ -207,12 +226,19 @@ impl Server {
         self: &Rc<Self>,
         header: &Header,
         identity: Identity,
+        way: &[Name],
         request: Request,
     ) -> Outcome<Vec<u8>> {
         let Identity { who, on_behalf } = identity;
         let slot = request.slot();
         let map = self.admit_slot(header.epoch, slot).await?;
         self.notice_lost_slots()?;
+        let token = Token { session: header.session, sequence: header.sequence };
+        // From here to the slot's step nothing else happens: what the path leads to stays so. One that was
+        // taken before has its answer, wherever the path leads by now.
+        if !way.is_empty() && !self.has_met(slot, token) {
+            self.check_way(&who, &map, way, request.parent())?;
+        }
         let op = match request {
             Request::Query(slot, query) => {
                 let answer = self.query(&who, slot, &query)?;
@@ -272,7 +298,6 @@ impl Server {
             },
             op,
         };
-        let token = Token { session: header.session, sequence: header.sequence };
         Ok(self.mutate(slot, token, command).await?.encode())
     }
 }

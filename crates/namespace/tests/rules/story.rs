@@ -199,6 +199,10 @@ pub fn layout(width: u16) -> Layout {
     Layout { stripe_unit: 1 << 16, width, base_slot: Slot(9), stride: 3, copies: 1, created: Epoch(1) }
 }
 
+pub fn open_entry(parent: InodeId, text: &str) -> wire::OpenEntry {
+    wire::OpenEntry { parent, name: name(text), read: true, write: false }
+}
+
 pub fn create(parent: InodeId, text: &str, width: u16) -> wire::Create {
     let layout = layout(width);
     wire::Create {

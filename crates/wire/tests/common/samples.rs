@@ -334,6 +334,9 @@ fields! {
     Create { parent, name, mode, exclusive, read, write, layout, wish, named }
     Opened { info, created }
     Open { inode, read, write }
+    OpenEntry { parent, name, read, write }
+    GiveUp { sequence }
+    GivenUp { opened }
     Close { inode, modified }
     Symlink { parent, name, target }
     ReadLink { inode }
