@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::args::Args;
 use crate::clock::Processes;
 use crate::columns::{check_sums, fill, numbers, numbers_mut};
+use crate::mount_small::Pair;
 use crate::null_fuse;
 use crate::pool::{connect, write_all};
 use crate::region::{Region, huge_file, small_page_file};
@@ -46,8 +47,8 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
         fill(numbers_mut(Region::of_file(file, bytes)?.bytes_mut()));
     }
     write_all(&file, Region::of_file(&small, bytes)?.bytes(), 0)?;
-    let mounted = open(&args.mount.join(NAME))?;
-    let null = open(&args.null.join(null_fuse::FILE))?;
+    let (mounted_path, null_path) = (args.mount.join(NAME), args.null.join(null_fuse::FILE));
+    let (mounted, null) = (open(&mounted_path)?, open(&null_path)?);
     let handed = open(&args.null.join(null_fuse::HANDED)).ok();
     if let Some(handed) = &handed {
         fill(numbers_mut(Region::of_file(handed, bytes)?.bytes_mut()));
@@ -55,11 +56,15 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
     let here = Processes::with(&args.pids)?;
     let sides =
         Sides { args, here: &here, rows, bytes, mounted: &mounted, null: &null, handed: handed.as_ref() };
+    let pair =
+        Pair { args, here: &here, bytes, mounted: (&mounted, &mounted_path), null: (&null, &null_path) };
     let figures = [
         sides.cold_reads(&huge),
         sides.cold_mapping(),
         sides.warm_sums(&small, &huge),
-        // The last one, for it leaves no numbers to be summed.
+        pair.reads_again(),
+        pair.stats(),
+        // The last one of this file, for it leaves no numbers to be summed.
         sides.stores(&huge, &file),
         read_test(args, &pool, &here),
     ];
