@@ -13,7 +13,7 @@ use ramlace_transport::nonblocking::{Connection, Listener};
 use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{AllocateLane, ChunkRead, LaneTarget, PunchChunk, ReadChunk, WriteChunk};
 use ramlace_wire::inline::{
-    Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, WriteInline,
+    Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, Spilled, WriteInline,
 };
 use ramlace_wire::namespace::{
     AppendReserved, Close, Create, DirectoryEntry, DirectoryPage, Extend, FinishAppend, Found, GetAttributes,
@@ -590,7 +590,7 @@ impl State {
                 let start = inode.bytes.len().min(offset as usize);
                 let end = inode.bytes.len().min(start + length as usize);
                 let bytes = inode.info.inline.then(|| Bytes(inode.bytes[start..end].to_vec()));
-                body(&InlineRead { size: size_of(inode), bytes })
+                body(&InlineRead { size: size_of(inode), bytes, since: Epoch(1) })
             }
             Kind::WriteInline => {
                 let WriteInline { inode, mode, offset, bytes: Bytes(bytes) } = decode!(WriteInline);
@@ -613,7 +613,8 @@ impl State {
                     inode.info.attributes.size = size.max(end as u64);
                     inode.info.attributes.modified.nanos += 1;
                 }
-                body(&InlineWritten { outcome, offset: start, size: size_of(inode) })
+                let size = size_of(inode);
+                body(&InlineWritten { outcome, offset: start, size, since: Epoch(1) })
             }
             Kind::Spill => {
                 let Spill { inode } = decode!(Spill);
@@ -627,7 +628,7 @@ impl State {
                 if !bytes.is_empty() {
                     self.lanes.insert(LaneId { inode, lane: 0 }, bytes);
                 }
-                body(&size)
+                body(&Spilled { size, since: Epoch(1) })
             }
             Kind::Extend => {
                 let Extend { inode, generation, size } = decode!(Extend);

@@ -5,11 +5,11 @@
 //! held while its `Open` or `Close` is under way.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Result, Timestamp, limits};
 use ramlace_wire::FileKind;
 use ramlace_wire::locks::LockTable;
 use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes, TimeReason};
@@ -36,6 +36,8 @@ pub(crate) struct OpenInode {
     size: Mutex<Size>,
     /// Its bytes live with it as far as is known; when they do not any more, they never will again.
     inline: AtomicBool,
+    /// The epoch since which its lanes have what they were given; later where it went there later.
+    since: AtomicU32,
     /// When it was last written without the home hearing of it, in nanoseconds; 0: never.
     written: AtomicI64,
     /// Held while the home is told of that.
@@ -48,14 +50,15 @@ impl OpenInode {
     fn new(info: &InodeInfo) -> OpenInode {
         let attributes = &info.attributes;
         let size = Size { generation: attributes.generation, size: attributes.size };
-        OpenInode::of_size(attributes.inode, size, info.inline)
+        OpenInode::of_size(attributes.inode, size, info.inline, lanes_since(info))
     }
 
-    fn of_size(inode: InodeId, size: Size, inline: bool) -> OpenInode {
+    fn of_size(inode: InodeId, size: Size, inline: bool, since: Epoch) -> OpenInode {
         OpenInode {
             inode,
             size: Mutex::new(size),
             inline: AtomicBool::new(inline),
+            since: AtomicU32::new(since.0),
             written: AtomicI64::new(0),
             telling: Mutex::new(()),
             near: NearLanes::default(),
@@ -72,14 +75,20 @@ impl OpenInode {
     }
 
     /// Its bytes are in its lanes, for ever.
-    pub(crate) fn goes_to_lanes(&self) {
+    pub(crate) fn goes_to_lanes(&self, since: Epoch) {
+        self.since.fetch_max(since.0, Ordering::AcqRel);
         self.inline.store(false, Ordering::Release);
+    }
+
+    /// The epoch since which its lanes have what they were given.
+    pub(crate) fn lanes_since(&self) -> Epoch {
+        Epoch(self.since.load(Ordering::Acquire))
     }
 
     /// Takes in everything that the home said.
     pub(crate) fn learn_info(&self, info: &InodeInfo) {
         if !info.inline {
-            self.goes_to_lanes();
+            self.goes_to_lanes(lanes_since(info));
         }
         self.learn(Size { generation: info.attributes.generation, size: info.attributes.size });
     }
@@ -467,13 +476,17 @@ fn owe_close(gate: &mut GateState, inode: InodeId) {
     if gate.files == 0 {
         gate.owes_close = true;
         let unknown = Size { generation: Generation(0), size: 0 };
-        gate.open.get_or_insert_with(|| Arc::new(OpenInode::of_size(inode, unknown, true)));
+        gate.open.get_or_insert_with(|| Arc::new(OpenInode::of_size(inode, unknown, true, Epoch(0))));
     }
 }
 
 /// Whether a change may have been done, or may be done yet, though its caller hears of an error.
 pub(crate) fn is_unanswered(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut)
+}
+
+fn lanes_since(info: &InodeInfo) -> Epoch {
+    info.layout.map_or(Epoch(0), |layout| layout.created)
 }
 
 fn check_file(info: &InodeInfo) -> Result<()> {
@@ -506,7 +519,7 @@ mod tests {
     #[test]
     fn sizes_grow_within_a_generation_and_follow_a_newer_one() {
         let size = |generation, size| Size { generation: Generation(generation), size };
-        let open = OpenInode::of_size(InodeId::ROOT, size(2, 100), false);
+        let open = OpenInode::of_size(InodeId::ROOT, size(2, 100), false, Epoch(1));
         open.learn(size(2, 50));
         assert_eq!(open.size(), size(2, 100));
         open.learn(size(2, 150));
@@ -518,7 +531,8 @@ mod tests {
 
     #[test]
     fn a_time_that_could_not_be_told_is_kept_unless_a_later_one_came() {
-        let open = OpenInode::of_size(InodeId::ROOT, Size { generation: Generation(1), size: 0 }, false);
+        let open =
+            OpenInode::of_size(InodeId::ROOT, Size { generation: Generation(1), size: 0 }, false, Epoch(1));
         open.written.store(5, Ordering::Release);
         let taken = open.take_written().unwrap();
         assert_eq!(open.take_written(), None);

@@ -76,7 +76,7 @@ impl File {
         if memory.bytes() < NEAR_BYTES_MIN || !handle.session.local() || near.is_paused() {
             return None;
         }
-        let transfer = self.transfer(&handle.session, size, Direction::Read, memory);
+        let transfer = self.transfer(handle, size, Direction::Read, memory);
         // SAFETY: the caller's promise.
         match unsafe { near.read(&transfer) } {
             Ok(()) => Some(Outcome::Done),

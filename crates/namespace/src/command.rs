@@ -96,7 +96,13 @@ pub enum Op {
         room: bool,
     },
     /// By a client.
-    Spill(inline::Spill),
+    /// With the epoch of the home's map.
+    Spill {
+        /// The request.
+        request: inline::Spill,
+        /// The map's.
+        epoch: Epoch,
+    },
     /// By a client.
     Extend(wire::Extend),
     /// By a client.
@@ -284,7 +290,9 @@ pub enum Reply {
     Attributes(Box<Attributes>),
     /// To `WriteInline`.
     WroteInline(inline::InlineWritten),
-    /// To `Extend`, `FinishAppend` and `Spill`.
+    /// To `Spill`.
+    Spilled(inline::Spilled),
+    /// To `Extend` and `FinishAppend`.
     Size(wire::SizeInfo),
     /// To `ReserveAppend`.
     Reserved(wire::AppendReserved),
@@ -303,6 +311,7 @@ impl Reply {
             Reply::GivenUp(body) => encode_body(body),
             Reply::Attributes(body) => encode_body(body),
             Reply::WroteInline(body) => encode_body(body),
+            Reply::Spilled(body) => encode_body(body),
             Reply::Size(body) => encode_body(body),
             Reply::Reserved(body) => encode_body(body),
             Reply::Locked(body) => encode_body(body),

@@ -217,7 +217,7 @@ impl SlotState {
             Op::Rename(request) => self.rename(caller, request, effects),
             Op::Link(request) => self.link(caller, request, effects),
             Op::WriteInline { request, room } => self.write_inline(caller, request, *room),
-            Op::Spill(request) => self.spill(caller, *request, effects),
+            Op::Spill { request, epoch } => self.spill(caller, *request, *epoch, effects),
             Op::Extend(request) => self.extend(caller, *request),
             Op::ReserveAppend(request) => self.reserve_append(caller, *request),
             Op::FinishAppend(request) => self.finish_append(caller, *request),

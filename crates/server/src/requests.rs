@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Sequence, SessionId, Slot, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, Result, Sequence, SessionId, Slot, limits};
 use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query};
 use ramlace_wire::inline::{self, InlineRead};
 use ramlace_wire::locks;
@@ -115,7 +115,8 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         }
         Kind::Spill => {
             let request = read!(inline::Spill);
-            Request::Mutation(request.inode.slot(), Op::Spill(request))
+            // In which epoch, the home knows.
+            Request::Mutation(request.inode.slot(), Op::Spill { request, epoch: Epoch(0) })
         }
         Kind::SetLock => {
             let request = read!(locks::SetLock);
@@ -280,6 +281,7 @@ impl Server {
                 request.wish = names::LayoutWish::default();
                 Op::CreateUnnamed(request)
             }
+            Request::Mutation(_, Op::Spill { request, .. }) => Op::Spill { request, epoch: map.epoch },
             Request::Mutation(_, op) => op,
             Request::MakeDirectory(_, request) => Op::MakeDirectory { request, home: self.choose_home(&map) },
         };

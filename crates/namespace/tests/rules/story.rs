@@ -235,7 +235,7 @@ pub fn truncate(inode: InodeId, size: u64) -> Op {
 }
 
 pub fn spill(inode: InodeId) -> Op {
-    Op::Spill(Spill { inode })
+    Op::Spill { request: Spill { inode }, epoch: Epoch(1) }
 }
 
 pub fn close(inode: InodeId) -> Op {
@@ -278,6 +278,7 @@ pub fn attributes(reply: Result<Reply>) -> Attributes {
 pub fn size_of_reply(reply: Result<Reply>) -> u64 {
     match reply.unwrap() {
         Reply::Size(info) => info.size,
+        Reply::Spilled(spilled) => spilled.size.size,
         other => panic!("{other:?}"),
     }
 }

@@ -362,9 +362,10 @@ fields! {
     RemoveXattr { inode, name }
 
     ReadInline { inode, offset, length }
-    InlineRead { size, bytes }
+    InlineRead { size, bytes, since }
     WriteInline { inode, mode, offset, bytes }
-    InlineWritten { outcome, offset, size }
+    InlineWritten { outcome, offset, size, since }
+    Spilled { size, since }
     Spill { inode }
 
     SetLock { inode, table, owner, kind, start, end, pid, wait, detects }
