@@ -12,6 +12,7 @@ from pool import BenchError, Pool, bench_binary
 
 # As large as the driver's matrix.
 NULL_BYTES = (1 << 20) * 60 * 8
+NULL_BYTES_QUICK = (1 << 14) * 60 * 8
 
 
 def figures(pool: Pool, args: argparse.Namespace, run: Callable[[list, Pool], list[dict]]) -> list[dict]:
@@ -19,7 +20,7 @@ def figures(pool: Pool, args: argparse.Namespace, run: Callable[[list, Pool], li
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         print("mounts are left out: /dev/fuse cannot be opened", file=sys.stderr)
         return []
-    with mounted_pool(pool) as mount, mounted_null(pool) as null:
+    with mounted_pool(pool) as mount, mounted_null(pool, quick=args.quick) as null:
         command = [bench_binary(), "mount", "--mount", mount, "--null", null, "--only", args.only]
         command += ["--pids", ",".join(map(str, [*pool.pids(), *daemons(mount, null)]))]
         return run([*command, "--quick"] if args.quick else command, pool)
@@ -38,11 +39,12 @@ def mounted_pool(pool: Pool) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def mounted_null(pool: Pool) -> Iterator[Path]:
+def mounted_null(pool: Pool, *, quick: bool) -> Iterator[Path]:
     """Mount the null file system for the block."""
     directory = pool.scratch / "null"
     directory.mkdir()
-    command = [bench_binary(), "null-fuse", "--mount", directory, "--bytes", str(NULL_BYTES)]
+    size = NULL_BYTES_QUICK if quick else NULL_BYTES
+    command = [bench_binary(), "null-fuse", "--mount", directory, "--bytes", str(size)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         line = process.stdout.readline().strip() if process.stdout else ""
         if line != "mounted":

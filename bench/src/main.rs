@@ -15,6 +15,7 @@ mod hold_file;
 mod idle_client;
 mod latency;
 mod mount;
+mod mount_small;
 mod names;
 mod null_fuse;
 mod pattern;

@@ -1,4 +1,4 @@
-//! A mounted pool beside a null file system and a tmpfs: cold reads, cold and warm mappings, and the
+//! A mounted pool beside a null file system and a tmpfs: cold reads, cold and warm mappings, mapped stores, and the
 //! reads of the program `read_test`, through the mount and by the library.
 //!
 //! `cold`: the kernel has dropped the file's pages, so that every byte comes from the pool.
@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::args::Args;
 use crate::clock::Processes;
 use crate::columns::{check_sums, fill, numbers, numbers_mut};
+use crate::mount_small::Pair;
 use crate::null_fuse;
 use crate::pool::{connect, write_all};
 use crate::region::{Region, huge_file, small_page_file};
@@ -25,6 +26,8 @@ const ROWS: usize = 1 << 20;
 const ROWS_QUICK: usize = 1 << 14;
 const NAME: &str = "bench-mount";
 const CALL_BYTES: usize = 1 << 20;
+const PASSTHROUGH: &str = "null FUSE, passthrough";
+const STORED: u8 = 7;
 
 /// What `read_test` of 2002 reads: 2,048,000 floats at random offsets of a file of 780 MB, 1000 times.
 const READ_TEST_BYTES: usize = 8_192_000;
@@ -44,14 +47,25 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
         fill(numbers_mut(Region::of_file(file, bytes)?.bytes_mut()));
     }
     write_all(&file, Region::of_file(&small, bytes)?.bytes(), 0)?;
-    let mounted = open(&args.mount.join(NAME))?;
-    let null = open(&args.null.join(null_fuse::FILE))?;
+    let (mounted_path, null_path) = (args.mount.join(NAME), args.null.join(null_fuse::FILE));
+    let (mounted, null) = (open(&mounted_path)?, open(&null_path)?);
+    let handed = open(&args.null.join(null_fuse::HANDED)).ok();
+    if let Some(handed) = &handed {
+        fill(numbers_mut(Region::of_file(handed, bytes)?.bytes_mut()));
+    }
     let here = Processes::with(&args.pids)?;
-    let sides = Sides { args, here: &here, rows, bytes, mounted: &mounted, null: &null };
+    let sides =
+        Sides { args, here: &here, rows, bytes, mounted: &mounted, null: &null, handed: handed.as_ref() };
+    let pair =
+        Pair { args, here: &here, bytes, mounted: (&mounted, &mounted_path), null: (&null, &null_path) };
     let figures = [
-        sides.cold_reads(),
+        sides.cold_reads(&huge),
         sides.cold_mapping(),
         sides.warm_sums(&small, &huge),
+        pair.reads_again(),
+        pair.stats(),
+        // The last one of this file, for it leaves no numbers to be summed.
+        sides.stores(&huge, &file),
         read_test(args, &pool, &here),
     ];
     drop(file);
@@ -66,10 +80,12 @@ struct Sides<'a> {
     bytes: usize,
     mounted: &'a File,
     null: &'a File,
+    /// A file of the null file system that goes by kernel passthrough, where there is that.
+    handed: Option<&'a File>,
 }
 
 impl Sides<'_> {
-    fn cold_reads(&self) -> Result<Option<Value>> {
+    fn cold_reads(&self, huge: &File) -> Result<Option<Value>> {
         let name = "mount, sequential read, cold";
         if !self.args.wants(name) {
             return Ok(None);
@@ -79,8 +95,12 @@ impl Sides<'_> {
             let mut buffer = vec![0; CALL_BYTES];
             read_all(file, self.bytes, &mut buffer)
         };
-        let sides =
-            vec![self.side("null FUSE", || read(self.null)), self.side("figure", || read(self.mounted))];
+        let mut sides = vec![self.side("null FUSE", || read(self.null))];
+        sides.extend(self.handed.map(|handed| self.side(PASSTHROUGH, move || read(handed))));
+        sides.extend([
+            self.side("tmpfs, huge pages", || read(huge)),
+            self.side("figure", || read(self.mounted)),
+        ]);
         measure(self.args, name, "bytes", self.bytes as f64, sides).map(Some)
     }
 
@@ -112,12 +132,37 @@ impl Sides<'_> {
         }
         let sum = |file: &File| check_sums(self.rows, numbers(Region::of_file(file, self.bytes)?.bytes()));
         sum(self.mounted)?;
-        let sides = vec![
+        let mut sides = vec![
             self.side("tmpfs, 4 KiB pages", || sum(small)),
             self.side("tmpfs, huge pages", || sum(huge)),
-            self.side("figure", || sum(self.mounted)),
         ];
+        sides.extend(self.handed.map(|handed| self.side(PASSTHROUGH, move || sum(handed))));
+        sides.push(self.side("figure", || sum(self.mounted)));
         measure(self.args, name, "bytes", self.bytes as f64, sides).map(Some)
+    }
+
+    /// Every byte is stored, and published.
+    fn stores(&self, huge: &File, file: &PoolFile) -> Result<Option<Value>> {
+        let name = "mount, mapped stores";
+        if !self.args.wants(name) {
+            return Ok(None);
+        }
+        let store = |file: &File| {
+            let mut region = Region::of_file(file, self.bytes)?;
+            region.bytes_mut().fill(STORED);
+            region.publish()
+        };
+        let mut sides =
+            vec![self.side("null FUSE", || store(self.null)), self.side("tmpfs, huge pages", || store(huge))];
+        sides.extend(self.handed.map(|handed| self.side(PASSTHROUGH, move || store(handed))));
+        sides.push(self.side("figure", || store(self.mounted)));
+        let figure = measure(self.args, name, "bytes", self.bytes as f64, sides)?;
+        let mut last = [0];
+        read_native(file, &mut last, self.bytes as u64 - 1)?;
+        if last == [STORED] {
+            return Ok(Some(figure));
+        }
+        Err(Error::new(ErrorKind::Corrupt, "a store was published and is not in the pool"))
     }
 
     fn side<'b>(&'b self, name: &'b str, mut work: impl FnMut() -> Result<()> + 'b) -> Side<'b> {

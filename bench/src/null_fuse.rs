@@ -1,6 +1,8 @@
-//! The machine's limit for a mount: a file system in this process whose one file reads as zeros and
-//! swallows what is written, without a pool behind it.
+//! The machine's limits for a mount: a file system in this process without a pool behind it. One file reads as zeros and
+//! swallows what is written; another, where root and the kernel make it possible, is a tmpfs file that the kernel
+//! uses without asking (passthrough).
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -8,24 +10,50 @@ use std::time::Duration;
 
 use ramlace_base::{Error, Result};
 use ramlace_fuse::{
-    Attributes, Entry, FileSystem, MountOptions, OpenFlags, Operation, Reply, Request, Session, Workers,
+    Attributes, Backing, BackingFiles, Entry, FileSystem, MountOptions, OpenFlags, Operation, Reply, Request,
+    Session, Workers,
 };
 
-use crate::args::Args;
+use ramlace_store::StoreRoot;
 
-/// The file's name.
+use crate::args::Args;
+use crate::region::huge_file;
+
+/// The name of the file of zeros.
 pub const FILE: &str = "zeros";
+/// The name of the file that is handed to the kernel; there is none where that is not possible.
+pub const HANDED: &str = "handed";
 const FILE_NODE: u64 = 2;
+const HANDED_NODE: u64 = 3;
 
 struct Null {
     bytes: u64,
+    handed: Option<Handed>,
+}
+
+/// A tmpfs file that the kernel knows.
+struct Handed {
+    backing: Backing,
+    _file: File,
+    _root: StoreRoot,
+}
+
+impl Handed {
+    fn new(files: &BackingFiles, bytes: usize) -> Result<Handed> {
+        let (root, file) = huge_file(bytes)?;
+        Ok(Handed { backing: files.register(&file)?, _file: file, _root: root })
+    }
 }
 
 /// Mounts on `--mount`, says so, and answers until standard input ends.
 pub fn run(args: &Args) -> Result<()> {
     let directory: &Path = &args.mount;
-    let options = MountOptions { source: "ramlace-bench-null".into(), ..MountOptions::default() };
+    let options =
+        MountOptions { source: "ramlace-bench-null".into(), passthrough: true, ..MountOptions::default() };
     let session = Session::mount(directory, &options)?;
+    let handed = session.backing_files().and_then(|files| {
+        Handed::new(&files, args.bytes).inspect_err(|error| eprintln!("no passthrough: {error}")).ok()
+    });
     let stopper = session.stopper();
     let tell = |error: std::io::Error| Error::from_io(&error, "saying that the null file system is mounted");
     println!("mounted");
@@ -35,13 +63,14 @@ pub fn run(args: &Args) -> Result<()> {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         stopper.stop();
     });
-    session.run(Arc::new(Null { bytes: args.bytes as u64 }), Workers::default()).map(drop)
+    let null = Null { bytes: args.bytes as u64, handed };
+    session.run(Arc::new(null), Workers::default()).map(drop)
 }
 
 impl Null {
     fn attributes(&self, node: u64) -> Attributes {
         let (mode, size) = match node {
-            FILE_NODE => (libc::S_IFREG | 0o666, self.bytes),
+            FILE_NODE | HANDED_NODE => (libc::S_IFREG | 0o666, self.bytes),
             _ => (libc::S_IFDIR | 0o777, 0),
         };
         Attributes { ino: node, size, mode, links: 1, block_size: 4096, ..Attributes::default() }
@@ -51,24 +80,35 @@ impl Null {
 /// The kernel may keep everything: it is asked to drop what a round shall not find.
 const VALID: Duration = Duration::from_secs(3600);
 
+impl Null {
+    fn lookup(&self, name: &[u8], reply: Reply) -> bool {
+        let node = match name {
+            name if name == FILE.as_bytes() => FILE_NODE,
+            name if name == HANDED.as_bytes() && self.handed.is_some() => HANDED_NODE,
+            _ => return reply.error(libc::ENOENT),
+        };
+        let attributes = self.attributes(node);
+        reply.entry(&Entry { node, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID })
+    }
+
+    fn open(&self, node: u64) -> OpenFlags {
+        match &self.handed {
+            Some(handed) if node == HANDED_NODE => {
+                OpenFlags { passthrough: Some(handed.backing.id()), ..OpenFlags::default() }
+            }
+            _ => OpenFlags { keep_cache: true, ..OpenFlags::default() },
+        }
+    }
+}
+
 impl FileSystem for Null {
     fn handle(&self, request: Request<'_>, reply: Reply) {
         match request.operation {
-            Operation::Lookup { name } if name == FILE.as_bytes() => {
-                let attributes = self.attributes(FILE_NODE);
-                reply.entry(&Entry {
-                    node: FILE_NODE,
-                    generation: 0,
-                    attributes,
-                    entry_valid: VALID,
-                    attributes_valid: VALID,
-                })
-            }
-            Operation::Lookup { .. } => reply.error(libc::ENOENT),
+            Operation::Lookup { name } => self.lookup(name, reply),
             Operation::GetAttributes { .. } | Operation::SetAttributes(_) => {
                 reply.attributes(&self.attributes(request.node), VALID)
             }
-            Operation::Open { .. } => reply.opened(0, OpenFlags { keep_cache: true, ..OpenFlags::default() }),
+            Operation::Open { .. } => reply.opened(0, self.open(request.node)),
             Operation::OpenDirectory { .. } => reply.opened(0, OpenFlags::default()),
             // What is in the scratch memory is zeros: nobody here ever writes to it.
             Operation::Read { offset, length, .. } => {

@@ -65,6 +65,14 @@ impl Region {
         Ok(Region { whole, whole_bytes, start, length })
     }
 
+    /// Publishes what was stored into a file's mapping.
+    pub fn publish(&self) -> Result<()> {
+        let start = self.start.as_ptr().cast();
+        // SAFETY: the range is this region's own.
+        unsafe { rustix::mm::msync(start, self.length, rustix::mm::MsyncFlags::SYNC) }
+            .map_err(|errno| Error::from_io(&errno.into(), "publishing a mapping"))
+    }
+
     /// All of it.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: mapped as long as this value lives; the file belongs to this program alone.

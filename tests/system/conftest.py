@@ -4,8 +4,10 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,8 +34,28 @@ def runtime() -> Iterator[Path]:
         patch.setenv("XDG_RUNTIME_DIR", str(directory))
         for name in ("RAMLACE_POOL", "RAMLACE_SECRET_FILE", "RAMLACE_LOCAL"):
             patch.delenv(name, raising=False)
-        yield directory
+        with shared(directory):
+            yield directory
     shutil.rmtree(directory)
+
+
+@contextmanager
+def shared(directory: Path) -> Iterator[None]:
+    """Let unmounts below reach other programs' namespaces, where this is root.
+
+    A namespace that begins meanwhile (`ip netns exec`, of whichever test or program of this machine) has a copy of
+    every mount, and unless the directory is shared its copy outlives the unmount, and the daemon with it.
+    """
+    name = str(directory)
+    commands = [["mount", "--bind", name, name], ["mount", "--make-shared", name]]
+    made = os.geteuid() == 0 and all(
+        subprocess.run(words, capture_output=True, check=False).returncode == 0 for words in commands
+    )
+    try:
+        yield
+    finally:
+        if made:
+            subprocess.run(["umount", "-l", name], check=True)
 
 
 @pytest.fixture

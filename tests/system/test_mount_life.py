@@ -1,4 +1,4 @@
-"""A mount's life: how it begins, what can be in the way, how it ends, and what it does when others die."""
+"""A mount's life: how it begins and ends, and what can be in the way."""
 
 import errno
 import json
@@ -7,25 +7,17 @@ import os
 import signal
 import stat
 import subprocess
-import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from conftest import NewPool
 from mount import DEVICE, Mount, NewMount, Program, fails, is_mounted, mapping
-from pool import FAILING_SECONDS_MAX, KIB, MIB, PATIENCE_SECONDS, Pool, binary, eventually, frozen, pattern
+from pool import KIB, MIB, PATIENCE_SECONDS, Pool, binary, eventually
 
 UNIT = 64 * KIB
-# A session that was not heard for so long has ended.
-SESSION_SECONDS = 10
-GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
-# What a server that does not answer is called, through a kernel that has fewer words.
-SILENT = (errno.EHOSTDOWN, errno.ETIMEDOUT, errno.EIO)
 
 
 @pytest.fixture
@@ -173,6 +165,71 @@ def test_a_mount_for_reading_refuses_every_change(shared_pool: Pool, place: str,
     assert (here / "file").read_bytes() == b"changed"
 
 
+def test_up_mounts_as_well_or_does_nothing(planned: NewPool, fuse: None, tmp_path: Path) -> None:
+    pool = planned(1, 32)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "something").touch()
+    for place in ("missing", "full"):
+        assert str(tmp_path / place) in pool.refused("up", "--memory", "32MiB", "--mount", str(tmp_path / place))
+        assert not pool.directory.exists()
+        assert not pool.processes()
+    (tmp_path / "empty").mkdir()
+    report = pool.up("--mount", str(tmp_path / "empty"))
+    assert report["mount"] == str(tmp_path / "empty")
+    (tmp_path / "empty" / "file").write_bytes(b"mounted")
+    assert pool.run("cat", "/file").stdout == b"mounted"
+    pool.run("down")
+    assert not is_mounted(tmp_path / "empty")
+
+
+def test_a_mount_holds_nothing_of_who_made_it(shared_pool: Pool, fuse: None, tmp_path: Path) -> None:
+    """Neither locks nor pipes: whoever waits for their end would wait for the unmount."""
+    with open(tmp_path / "lock", "w") as lock:
+        os.set_inheritable(lock.fileno(), True)
+        directory = tmp_path / "mount"
+        directory.mkdir()
+        command = [binary(), "--pool", shared_pool.name, "mount", str(directory)]
+        environment = {**os.environ, "XDG_RUNTIME_DIR": str(shared_pool.runtime)}
+        subprocess.run(command, check=True, close_fds=False, capture_output=True, env=environment)
+        try:
+            others = [pid for pid in Path("/proc").iterdir() if pid.name.isdecimal() and int(pid.name) != os.getpid()]
+            held = {file for process in others for file in files_of(process)}
+            assert any("fuse" in file for file in held), "the daemon was not looked at"
+            assert str(tmp_path / "lock") not in held
+        finally:
+            shared_pool.run("unmount", str(directory))
+
+
+def files_of(process: Path) -> list[str]:
+    """List what a process has open; nothing when it has gone, or is another user's."""
+    found = []
+    with suppress(OSError):
+        found += [os.readlink(entry) for entry in (process / "fd").iterdir()]
+    return found
+
+
+def test_a_mount_for_reading_is_refreshed(shared_pool: Pool, place: str, new_mount: NewMount) -> None:
+    writer, reader = new_mount(shared_pool), new_mount(shared_pool, "--read-only")
+    (writer / place / "file").write_bytes(b"old!" * KIB)
+    with open(reader / place / "file", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+        assert view[:4] == b"old!"
+        (writer / place / "file").write_bytes(b"new!" * KIB)
+        shared_pool.run("refresh", str(reader / place / "file"))
+        assert view[:4] == b"new!"
+
+
+def test_nobody_but_the_one_who_mounted_may_look_in(first_mount: Mount) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "ls", str(first_mount.directory)]
+    done = subprocess.run(words, capture_output=True, check=False, text=True)
+    assert done.returncode != 0
+    assert "Permission denied" in done.stderr
+    found = os.stat(first_mount.directory)
+    assert stat.S_ISDIR(found.st_mode)
+    assert found.st_uid == os.geteuid()
+
+
 # What can be in the way.
 
 
@@ -273,555 +330,3 @@ def test_without_fusermount3_an_ordinary_user_is_told_what_to_install(
 def test_doctor_tells_whether_mounts_work_here(shared_pool: Pool, fuse: None) -> None:
     said = shared_pool.run("doctor", check=False).stdout.decode()
     assert "fuse" in said.lower(), said
-
-
-# Unmounting what is used.
-
-
-@pytest.mark.parametrize("use", ["file", "mapping", "directory"])
-def test_an_unmount_detaches_what_is_used_and_names_the_program(
-    shared_pool: Pool, place: str, new_mount: NewMount, use: str
-) -> None:
-    mount = new_mount(shared_pool)
-    path = mount / place / "file"
-    path.write_bytes(b"o" * UNIT)
-    begin = {
-        "file": f"file = os.open({str(path)!r}, os.O_RDWR)",
-        "mapping": f"{mapping(path)}; os.close(file)",
-        "directory": f"os.chdir({str(mount / place)!r})",
-    }
-    with Program(begin[use]) as program:
-        said = shared_pool.refused("unmount", "--busy-fails", str(mount.directory))
-        assert f"(process {program.pid})" in said, said
-        assert "nothing was changed" in said, said
-        assert is_mounted(mount.directory)
-        assert path.read_bytes() == b"o" * UNIT
-        said = shared_pool.run("unmount", str(mount.directory)).stdout.decode()
-        assert "is detached" in said, said
-        assert f"(process {program.pid})" in said, said
-        assert not is_mounted(mount.directory)
-        # The program goes on with what it has.
-        if use == "file":
-            program.run("os.pwrite(file, b'new', 0); os.fsync(file)")
-        elif use == "mapping":
-            program.run("view[0:3] = b'new'; view.flush()")
-        else:
-            program.run("open('file', 'r+b').write(b'new')")
-        assert not mount.daemon.ends(0)
-        assert shared_pool.run("cat", f"{place}/file").stdout[:5] == b"newoo"
-        assert program.end() == 0
-    assert mount.daemon.ends(), "the daemon serves nobody and lives on"
-
-
-def test_a_directory_can_be_mounted_again_while_an_old_mount_is_still_used(
-    shared_pool: Pool, place: str, new_mount: NewMount
-) -> None:
-    mount = new_mount(shared_pool)
-    path = mount / place / "file"
-    path.write_bytes(b"old")
-    with Program(f"file = os.open({str(path)!r}, os.O_RDWR)") as program:
-        assert mount.unmount()["detached"]
-        shared_pool.run("mount", str(mount.directory))
-        try:
-            program.run("os.pwrite(file, b'new', 0)")
-            assert path.read_bytes() == b"new"
-        finally:
-            shared_pool.run("unmount", str(mount.directory))
-
-
-# Death of the daemon.
-
-
-def test_programs_hear_an_error_when_the_daemon_is_killed_and_unmount_clears_up(
-    shared_pool: Pool, place: str, new_mount: NewMount
-) -> None:
-    mount = new_mount(shared_pool)
-    path = mount / place / "file"
-    path.write_bytes(pattern(1, MIB))
-    with Program(
-        f"file = os.open({str(path)!r}, os.O_RDWR | os.O_DIRECT); os.chdir({str(mount / place)!r})"
-    ) as program:
-        mount.daemon.send(signal.SIGKILL)
-        assert mount.daemon.ends()
-        for use in ("os.pread(file, 5, 0)", "os.pwrite(file, b'x', 0)", "os.fsync(file)", f"os.stat({str(path)!r})"):
-            with pytest.raises(OSError, match="Errno") as told:
-                program.run(use)
-            assert told.value.errno in GONE, told.value
-        said = shared_pool.refused("mount", str(mount.directory))
-        assert "is a dead mount" in said, said
-        assert f"ramlace unmount {mount.directory}" in said, said
-        shared_pool.run("unmount", str(mount.directory))
-        assert not is_mounted(mount.directory)
-        shared_pool.run("mount", str(mount.directory))
-        try:
-            assert path.read_bytes() == pattern(1, MIB)
-        finally:
-            shared_pool.run("unmount", str(mount.directory))
-
-
-def test_a_program_in_a_mapping_is_told_when_the_daemon_is_killed(
-    shared_pool: Pool, place: str, new_mount: NewMount
-) -> None:
-    mount = new_mount(shared_pool)
-    path = mount / place / "file"
-    with shared_pool.connect() as pool, pool.open(f"{place}/file", "wb") as file:
-        file.write(pattern(1, 8 * MIB))
-    with Program(mapping(path)) as program, Program(mapping(path)) as second:
-        program.run("view[0:3] = b'new'")
-        mount.daemon.send(signal.SIGKILL)
-        assert mount.daemon.ends()
-        with pytest.raises(OSError, match="Errno") as told:
-            program.run("view.flush()")
-        assert told.value.errno in GONE, told.value
-        # Pages that are not here cannot come any more.
-        assert second.dies_of(f"view[{6 * MIB}]") == signal.SIGBUS
-        assert shared_pool.run("unmount", str(mount.directory)).returncode == 0
-    with shared_pool.connect() as pool:
-        assert pool.stat(f"{place}/file").st_size == 8 * MIB
-
-
-def test_sessions_of_a_killed_daemon_hold_nothing_for_long(shared_pool: Pool, place: str, new_mount: NewMount) -> None:
-    """Another mount goes on at once; the pool needs no care."""
-    first, second = new_mount(shared_pool), new_mount(shared_pool)
-    (first / place / "file").write_bytes(b"first")
-    with Program(f"file = os.open({str(first / place / 'file')!r}, os.O_RDONLY)"):
-        first.daemon.send(signal.SIGKILL)
-        assert first.daemon.ends()
-        (second / place / "file").write_bytes(b"second")
-        assert (second / place / "file").read_bytes() == b"second"
-        (second / place / "file").unlink()
-    assert os.listdir(second / place) == []
-
-
-def test_down_names_who_uses_a_mount_and_changes_nothing(new_pool: NewPool, new_mount: NewMount) -> None:
-    pool = new_pool(1, 32)
-    mount, idle = new_mount(pool), new_mount(pool)
-    (mount / "file").write_bytes(b"kept")
-    with Program(f"file = os.open({str(mount / 'file')!r}, os.O_RDWR)") as program:
-        said = pool.refused("down")
-        assert f"(process {program.pid})" in said, said
-        assert "nothing was changed" in said, said
-        assert is_mounted(mount.directory)
-        assert is_mounted(idle.directory)
-        assert (idle / "file").read_bytes() == b"kept"
-        said = pool.run("down", "--force").stderr.decode()
-        assert f"(process {program.pid})" in said, said
-        assert not is_mounted(mount.directory)
-        program.kill()
-    assert mount.daemon.ends()
-    assert idle.daemon.ends()
-
-
-def test_down_takes_its_own_mounts_away_and_no_other_pools(new_pool: NewPool, new_mount: NewMount) -> None:
-    """Also when the other pool has the same name, as pools of other users and directories may."""
-    pool = new_pool(1, 32)
-    mount = new_mount(pool)
-    # Short, as paths of sockets are.
-    with tempfile.TemporaryDirectory(prefix="rl-") as runtime:
-        namesake = Pool(pool.name, Path(runtime), 32 * MIB, 1)
-        namesake.up()
-        namesake.close()
-    assert is_mounted(mount.directory)
-    (mount / "file").write_bytes(b"alive")
-    assert pool.run("cat", "/file").stdout == b"alive"
-    said = pool.run("down").stderr.decode()
-    assert f"unmounted {mount.directory}" in said, said
-    assert not is_mounted(mount.directory)
-
-
-def test_up_mounts_as_well_or_does_nothing(planned: NewPool, fuse: None, tmp_path: Path) -> None:
-    pool = planned(1, 32)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "something").touch()
-    for place in ("missing", "full"):
-        assert str(tmp_path / place) in pool.refused("up", "--memory", "32MiB", "--mount", str(tmp_path / place))
-        assert not pool.directory.exists()
-        assert not pool.processes()
-    (tmp_path / "empty").mkdir()
-    report = pool.up("--mount", str(tmp_path / "empty"))
-    assert report["mount"] == str(tmp_path / "empty")
-    (tmp_path / "empty" / "file").write_bytes(b"mounted")
-    assert pool.run("cat", "/file").stdout == b"mounted"
-    pool.run("down")
-    assert not is_mounted(tmp_path / "empty")
-
-
-def test_a_mount_holds_nothing_of_who_made_it(shared_pool: Pool, fuse: None, tmp_path: Path) -> None:
-    """Neither locks nor pipes: whoever waits for their end would wait for the unmount."""
-    with open(tmp_path / "lock", "w") as lock:
-        os.set_inheritable(lock.fileno(), True)
-        directory = tmp_path / "mount"
-        directory.mkdir()
-        command = [binary(), "--pool", shared_pool.name, "mount", str(directory)]
-        environment = {**os.environ, "XDG_RUNTIME_DIR": str(shared_pool.runtime)}
-        subprocess.run(command, check=True, close_fds=False, capture_output=True, env=environment)
-        try:
-            others = [pid for pid in Path("/proc").iterdir() if pid.name.isdecimal() and int(pid.name) != os.getpid()]
-            held = {file for process in others for file in files_of(process)}
-            assert any("fuse" in file for file in held), "the daemon was not looked at"
-            assert str(tmp_path / "lock") not in held
-        finally:
-            shared_pool.run("unmount", str(directory))
-
-
-def files_of(process: Path) -> list[str]:
-    """List what a process has open; nothing when it has gone, or is another user's."""
-    found = []
-    with suppress(OSError):
-        found += [os.readlink(entry) for entry in (process / "fd").iterdir()]
-    return found
-
-
-def test_a_mount_for_reading_is_refreshed(shared_pool: Pool, place: str, new_mount: NewMount) -> None:
-    writer, reader = new_mount(shared_pool), new_mount(shared_pool, "--read-only")
-    (writer / place / "file").write_bytes(b"old!" * KIB)
-    with open(reader / place / "file", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
-        assert view[:4] == b"old!"
-        (writer / place / "file").write_bytes(b"new!" * KIB)
-        shared_pool.run("refresh", str(reader / place / "file"))
-        assert view[:4] == b"new!"
-
-
-@pytest.mark.long
-def test_a_mount_that_slept_for_longer_than_its_session_lives_goes_on(
-    shared_pool: Pool, place: str, new_mount: NewMount
-) -> None:
-    """As on a machine that was suspended: what was open is ESTALE, and everything else works."""
-    mount = new_mount(shared_pool)
-    path = mount / place / "file"
-    path.write_bytes(b"before")
-    descriptor = os.open(path, os.O_RDWR | os.O_DIRECT)
-    try:
-        mount.daemon.send(signal.SIGSTOP)
-        time.sleep(SESSION_SECONDS + 3)
-        mount.daemon.send(signal.SIGCONT)
-        assert eventually(lambda: names_of(mount / place) == ["file"])
-        assert path.read_bytes() == b"before"
-        path.write_bytes(b"afterwards")
-        assert path.read_bytes() == b"afterwards"
-        fails(errno.ESTALE, os.pread, descriptor, 4096, 0)
-    finally:
-        os.close(descriptor)
-    assert path.read_bytes() == b"afterwards"
-
-
-def names_of(directory: Path) -> list[str]:
-    """List a directory; nothing while that is an error."""
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []
-
-
-# Death and silence of servers.
-
-
-def make_files(pool: Pool, mount: Mount, count: int = 12) -> dict[int, list[str]]:
-    """Make a directory and small files of width 1; return the names by the server of their bytes."""
-    with pool.connect() as connected:
-        connected.set_layout("/", stripe_unit=UNIT, width=1)
-    by_server: dict[int, list[str]] = {}
-    for number in range(count):
-        (mount / f"file-{number}").write_bytes(pattern(number, 100_000))
-        by_server.setdefault(pool.lane_servers(f"/file-{number}")[0], []).append(f"file-{number}")
-    return by_server
-
-
-def read_direct(path: Path) -> bytes:
-    """Read past the pages."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    try:
-        return os.pread(descriptor, 1 << 20, 0)
-    finally:
-        os.close(descriptor)
-
-
-def test_a_killed_server_comes_back_and_programs_of_the_mount_do_not_notice(
-    new_pool: NewPool, new_mount: NewMount
-) -> None:
-    pool = new_pool(2, 32)
-    mount = new_mount(pool)
-    with Program(f"root = {str(mount.directory)!r}") as program:
-        program.run("""
-done = False
-def work():
-    number = 0
-    while not done:
-        name = f"{root}/{number}"
-        with open(name, "xb") as file:
-            file.write(bytes([number % 256]) * 70_000)
-        assert Path(f"{root}/{number // 2}").read_bytes() == bytes([number // 2 % 256]) * 70_000
-        number += 1
-    return number
-from concurrent.futures import ThreadPoolExecutor
-result = ThreadPoolExecutor(1).submit(work)
-""")
-        for server in range(2):
-            pool.kill_child(server)
-            pool.await_restart(server, 1)
-        program.run("done = True")
-        made = program.ask("result.result()")
-    assert made > 0
-    assert sorted(os.listdir(mount.directory), key=int) == [str(number) for number in range(made)]
-    for number in range(made):
-        assert (mount / str(number)).read_bytes() == bytes([number % 256]) * 70_000
-
-
-def test_stores_to_mapped_memory_survive_the_death_of_a_server(new_pool: NewPool, new_mount: NewMount) -> None:
-    pool = new_pool(2, 32)
-    mount = new_mount(pool)
-    with pool.connect() as connected:
-        connected.set_layout("/", stripe_unit=UNIT, width=2)
-    (mount / "file").write_bytes(bytes(4 * MIB))
-    with Program(mapping(mount / "file")) as program:
-        program.run(f"view[:] = b'a' * {4 * MIB}")
-        for server in range(2):
-            pool.kill_child(server)
-        program.run("view.flush()")
-    assert pool.run("cat", "/file").stdout == b"a" * (4 * MIB)
-
-
-def test_a_server_that_died_for_good_is_an_error_in_time_and_the_rest_works(
-    new_pool: NewPool, new_mount: NewMount
-) -> None:
-    pool = new_pool(2, 32)
-    mount = new_mount(pool)
-    files = make_files(pool, mount)
-    assert set(files) == {0, 1}
-    pool.kill_server(1)
-    errors: dict[str, int | None] = {}
-
-    def read(name: str) -> None:
-        begun = time.monotonic()
-        try:
-            assert read_direct(mount / name) == pattern(int(name[5:]), 100_000)
-        except OSError as error:
-            errors[name] = error.errno
-        assert time.monotonic() - begun < 2 * FAILING_SECONDS_MAX
-
-    threads = [threading.Thread(target=read, args=(name,)) for names in files.values() for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive(), "a read hangs"
-    assert set(errors.values()) <= set(SILENT), errors
-    assert set(files[1]) <= set(errors), "bytes of a dead server were read"
-    # Names may lie on the dead server too; those that do not are all there.
-    works = [name for name in files[0] if name not in errors]
-    assert works
-    for name in works:
-        with open(mount / name, "r+b", buffering=0) as file:
-            os.pwrite(file.fileno(), b"changed", 0)
-            os.fsync(file.fileno())
-        assert read_direct(mount / name)[:7] == b"changed"
-    assert mount.unmount()["directory"] == str(mount.directory)
-
-
-@pytest.mark.parametrize("how", ["dead", pytest.param("frozen", marks=pytest.mark.long)])
-def test_every_use_of_what_a_silent_server_holds_is_an_error_in_time(
-    new_pool: NewPool, new_mount: NewMount, how: str
-) -> None:
-    pool = new_pool(2, 32)
-    mount = new_mount(pool)
-    directories = [mount / f"directory-{number}" for number in range(8)]
-    for directory in directories:
-        directory.mkdir()
-        (directory / "file").write_bytes(b"small")
-    # Its name and its inode are on the first server, as the root is; its bytes on the other.
-    path = mount / make_files(pool, mount)[1][0]
-    uses = [
-        "os.pread(file, 4096, 0)",
-        "os.pwrite(file, b'x', 5)",
-        "os.ftruncate(file, 50_000) or os.pread(file, 5, 0)",
-        f"Path({str(path)!r}).read_bytes()",
-    ]
-    opened = f"file = os.open({str(path)!r}, os.O_RDWR | os.O_DIRECT); view = mmap.mmap(file, 0)"
-    with Program(opened) as program, Program(opened) as mapper, silent(pool, how):
-        for use in uses:
-            assert error_in_time(program, use) in SILENT, use
-        begun = time.monotonic()
-        assert mapper.dies_of("value = view[0]") == signal.SIGBUS
-        assert time.monotonic() - begun < FAILING_SECONDS_MAX
-        # What is on the server that answers is all there.
-        program.run(f"os.stat({str(path)!r})")
-        program.run(f"os.listdir({str(mount.directory)!r})")
-        looked = {d: error_in_time(program, f"os.stat({str(d / 'file')!r}).st_size") for d in directories}
-        works = next(directory for directory, error in looked.items() if not error)
-        assert directory_uses(program, works) == {0}
-        silenced = next(directory for directory, error in looked.items() if error)
-        assert directory_uses(program, silenced) | {looked[silenced]} <= set(SILENT)
-
-
-@pytest.mark.long
-def test_a_spread_directory_of_which_a_part_is_out_of_reach_says_so(new_pool: NewPool, new_mount: NewMount) -> None:
-    pool = new_pool(3, 32)
-    mount = new_mount(pool)
-    # Its home is on the second server: slots are dealt out in order, and a number begins with its slot.
-    for number in range(64):
-        directory = mount / f"large-{number}"
-        directory.mkdir()
-        if (directory.stat().st_ino >> 48) * 3 // 4096 == 1:
-            break
-    with pool.connect() as connected:
-        for number in range(8_400):
-            connected.open(f"/{directory.name}/{number}", "wb", buffering=0).close()
-    with Program(f"directory = os.open({str(directory)!r}, os.O_RDONLY)") as program:
-        pool.kill_server(2)
-        for use in (
-            "os.fchmod(directory, 0o700)",
-            "os.fchown(directory, os.getuid(), os.getgid())",
-            "os.utime(directory)",
-            "os.fstat(directory).st_nlink",
-            "len(os.listdir(directory))",
-            f"os.rmdir({str(directory)!r})",
-            f"os.rename({str(directory)!r}, {str(mount / 'other')!r})",
-        ):
-            # Not EAGAIN: trying again at once would be of no use.
-            assert error_in_time(program, use) in SILENT, use
-
-
-@contextmanager
-def silent(pool: Pool, how: str) -> Iterator[None]:
-    """Let the second server answer nobody: for good, or for the time of this context."""
-    if how == "frozen":
-        with frozen(pool.process("child", 1)):
-            yield
-    else:
-        pool.kill_server(1)
-        yield
-
-
-def error_in_time(program: Program, use: str) -> int:
-    """Return the number of the error with which something ends in time; 0 for none."""
-    program.begin(use, "ask")
-    try:
-        program.hear(FAILING_SECONDS_MAX)
-    except OSError as error:
-        return error.errno or -1
-    return 0
-
-
-def directory_uses(program: Program, directory: Path) -> set[int]:
-    """Return what listing, making and removing in a directory come to."""
-    texts = [
-        f"len(os.listdir({str(directory)!r}))",
-        f"open({str(directory / 'made')!r}, 'w').close()",
-        f"os.unlink({str(directory / 'file')!r})",
-    ]
-    return {error_in_time(program, text) for text in texts}
-
-
-def test_a_frozen_server_stops_nobody_who_does_not_need_it(new_pool: NewPool, new_mount: NewMount) -> None:
-    """64 readers wait for the frozen server; a listing and files elsewhere go on beside them."""
-    pool = new_pool(2, 32)
-    mount = new_mount(pool)
-    (mount / "directory").mkdir()
-    files = make_files(pool, mount, 24)
-    # The root, and with it all names, lies on the first server.
-    asleep, awake = 1, 0
-    names = files[asleep]
-    answers: list[object] = []
-
-    def read(number: int) -> None:
-        name = names[number % len(names)]
-        try:
-            answers.append(read_direct(mount / name) == pattern(int(name[5:]), 100_000))
-        except OSError as error:
-            answers.append(error.errno)
-
-    with Program() as program, frozen(pool.process("child", asleep)):
-        threads = [threading.Thread(target=read, args=(number,)) for number in range(64)]
-        for thread in threads:
-            thread.start()
-        assert eventually(lambda: waiting(mount) >= 32), "nobody waits for the frozen server"
-        # Beside them: all of it is on the server that is awake.
-        for turn in range(3):
-            for name in files[awake][:3]:
-                program.begin(f"data = Path({str(mount / name)!r}).read_bytes()")
-                program.hear(FAILING_SECONDS_MAX)
-                assert not answers, f"a reader elsewhere waited until others had their answer (turn {turn})"
-        for thread in threads:
-            thread.join(PATIENCE_SECONDS)
-            assert not thread.is_alive(), "a read hangs"
-    assert len(answers) == 64
-    assert set(answers) <= set(SILENT), answers
-    # Awake again, everything works.
-    for number in range(24):
-        assert eventually(lambda number=number: reads(mount / f"file-{number}", pattern(number, 100_000)))  # type: ignore[misc]
-
-
-def waiting(mount: Mount) -> int:
-    """Return how many requests of a mount the kernel has no answer to; many where that is not to be seen."""
-    minor = os.minor(os.stat(mount.directory).st_dev)
-    try:
-        return int(Path(f"/sys/fs/fuse/connections/{minor}/waiting").read_text())
-    except OSError:
-        time.sleep(0.5)
-        return 1 << 20
-
-
-def reads(path: Path, content: bytes) -> bool:
-    """Return whether a file can be read and holds this."""
-    try:
-        return read_direct(path) == content
-    except OSError:
-        return False
-
-
-def test_an_unmount_ends_also_while_a_server_is_frozen(new_pool: NewPool, new_mount: NewMount) -> None:
-    pool = new_pool(2, 32)
-    mount = new_mount(pool)
-    (mount / "file").write_bytes(bytes(MIB))
-    with Program(mapping(mount / "file")) as program:
-        program.run(f"view[:] = b'a' * {MIB}")
-        with frozen(pool.process("child", 0), pool.process("child", 1)):
-            program.begin("view.flush()")
-            said = pool.run("unmount", str(mount.directory)).stdout.decode()
-            assert "detached" in said, said
-            assert not is_mounted(mount.directory)
-            with suppress(OSError):
-                program.hear()
-
-
-def test_a_program_that_waits_for_a_frozen_server_can_be_killed(new_pool: NewPool, new_mount: NewMount) -> None:
-    pool = new_pool(1, 32)
-    mount = new_mount(pool)
-    (mount / "file").write_bytes(pattern(1, MIB))
-    with Program(f"file = os.open({str(mount / 'file')!r}, os.O_RDONLY | os.O_DIRECT)") as program:
-        with frozen(pool.process("child", 0)):
-            program.begin("os.pread(file, 1 << 20, 0)")
-            program.process.kill()
-            assert program.process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
-        assert eventually(lambda: reads(mount / "file", pattern(1, MIB)))
-
-
-# The pool beneath.
-
-
-def test_a_pool_that_is_gone_is_an_error_and_the_mount_can_be_taken_away(
-    new_pool: NewPool, new_mount: NewMount
-) -> None:
-    pool = new_pool(1, 32)
-    mount = new_mount(pool)
-    (mount / "file").write_bytes(b"x")
-    pool.kill_server(0)
-    with Program() as program:
-        for use in (f"os.stat({str(mount / 'file')!r})", f"os.listdir({str(mount.directory)!r})"):
-            with pytest.raises(OSError, match="Errno") as told:
-                program.run(use)
-            assert told.value.errno in SILENT, told.value
-    mount.unmount()
-    assert mount.daemon.ends()
-
-
-def test_nobody_but_the_one_who_mounted_may_look_in(first_mount: Mount) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
-    words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "ls", str(first_mount.directory)]
-    done = subprocess.run(words, capture_output=True, check=False, text=True)
-    assert done.returncode != 0
-    assert "Permission denied" in done.stderr
-    found = os.stat(first_mount.directory)
-    assert stat.S_ISDIR(found.st_mode)
-    assert found.st_uid == os.geteuid()

@@ -35,7 +35,7 @@ def _difference(pool: Pool) -> int:
 
 
 def test_a_stat_is_one_request_however_deep_and_whether_it_is_there_or_not(new_pool: NewPool) -> None:
-    """On one server; a create and an unlink find their directory with one more, a close is one."""
+    """On one server; so are a create, an open and an unlink whose directory was found before, and a close."""
     pool = new_pool(1, 64)
     with pool.connect() as client:
         deep = "/" + "/".join("abcdef")
@@ -53,8 +53,102 @@ def test_a_stat_is_one_request_however_deep_and_whether_it_is_there_or_not(new_p
             made.append(next(names))
             client.open(made[-1], "xb", buffering=0).close()
 
-        assert cost(pool, create) == 3
-        assert cost(pool, lambda: client.remove(made.pop())) == 2
+        assert cost(pool, create) == 2
+        assert cost(pool, lambda: client.open(made[0], "rb", buffering=0).close()) == 2
+        assert cost(pool, lambda: client.remove(made.pop())) == 1
+        assert cost(pool, lambda: client.mkdir(next(names))) == 1
+        assert cost(pool, lambda: client.symlink("target", next(names))) == 1
+
+
+def test_a_path_leads_where_it_leads_now(shared_pool: Pool, place: str) -> None:
+    """Whatever a client knows of it: others move directories, put links in their place, and remove them."""
+    with shared_pool.connect() as mine, shared_pool.connect() as other:
+        way = f"{place}/a/b"
+        mine.makedirs(way)
+        other.makedirs(f"{place}/elsewhere")
+        for number in range(3):
+            mine.open(f"{way}/before-{number}", "wb").write(b"here")
+        other.rename(way, f"{place}/moved")
+        for refused in (
+            lambda: mine.open(f"{way}/x", "wb"),
+            lambda: mine.open(f"{way}/before-0", "rb"),
+            lambda: mine.remove(f"{way}/before-0"),
+            lambda: mine.mkdir(f"{way}/x"),
+            lambda: mine.symlink("x", f"{way}/x"),
+        ):
+            with pytest.raises(FileNotFoundError):
+                refused()
+        other.mkdir(way)
+        mine.open(f"{way}/new", "wb").write(b"there")
+        assert mine.listdir(way) == ["new"]
+        assert sorted(mine.listdir(f"{place}/moved")) == [f"before-{number}" for number in range(3)]
+        other.remove(f"{way}/new")
+        other.rmdir(way)
+        other.symlink(f"{place}/elsewhere", way)
+        mine.open(f"{way}/linked", "wb").write(b"linked")
+        assert mine.listdir(f"{place}/elsewhere") == ["linked"]
+        mine.remove(f"{way}/linked")
+        assert mine.listdir(f"{place}/elsewhere") == []
+
+
+def test_a_change_by_a_path_is_done_while_the_path_leads_there_and_once(new_pool: NewPool) -> None:
+    """A repetition has the first answer, wherever the path leads by then."""
+    pool = new_pool(1, 64)
+    with pool.connect() as client, wire.Wire(pool.addresses[0]) as line:
+        client.makedirs("/a/b")
+        for name in "xyz":
+            client.open(f"/a/b/{name}", "wb").close()
+        parent = client.stat("/a/b").st_ino
+        line.greet(pool.secret)
+        line.open_session()
+
+        def unlink(sequence: int, way: bytes, name: bytes) -> str:
+            body = way + wire.numbers(parent, len(name)) + name
+            slot = parent >> 48
+            return line.call(wire.UNLINK, body, slot=slot, sequence=sequence, epoch=1, flags=wire.BY_PATH).error
+
+        way = wire.names(b"a", b"b")
+        assert unlink(1, way, b"x") == ""
+        client.rename("/a/b", "/a/c")
+        assert "leads elsewhere" in unlink(2, way, b"y")
+        assert unlink(1, way, b"x") == "", "it was done"
+        client.symlink("c", "/a/link")
+        for wrong in ((b"a", b"link"), (b"a",), (b"a", b"c", b"d"), (b"a", b"c", b"y"), (b"no",)):
+            assert "leads elsewhere" in unlink(3, wire.names(*wrong), b"y"), wrong
+        assert "from 1 to 64 names, not 0" in unlink(3, wire.names(), b"y")
+        assert "from 1 to 64 names, not 65" in unlink(3, wire.names(*[b"a"] * 65), b"y")
+        assert client.listdir("/a/c") == ["y", "z"]
+        assert unlink(3, wire.names(b"a", b"c"), b"y") == ""
+        assert client.listdir("/a/c") == ["z"]
+        look = line.call(wire.LOOKUP, way + wire.numbers(parent, 1) + b"z", epoch=1, flags=wire.BY_PATH)
+        assert "goes by no path" in look.error
+
+
+def test_a_change_by_a_path_needs_the_right_to_go_there(new_pool: NewPool) -> None:
+    """Who may not search a directory on the way changes nothing behind it, though he knows what lies there."""
+    pool = new_pool(1, 64)
+    with pool.connect() as client:
+        client.makedirs("/closed/open", 0o755)
+        client.open("/closed/open/file", "wb").close()
+        parent = client.stat("/closed/open").st_ino
+    pool.run("chmod", "777", "/closed/open")
+    with wire.Wire(pool.addresses[0]) as line:
+        line.greet(bytes.fromhex((pool.directory / "host-key").read_text().strip()))
+        line.open_session(wire.SESSION_HOST)
+        user = wire.numbers(1001, 1001, 0)
+        body = user + wire.names(b"closed", b"open") + wire.numbers(parent, 4) + b"file"
+
+        def unlink(sequence: int) -> str:
+            flags = wire.ON_BEHALF | wire.BY_PATH
+            return line.call(wire.UNLINK, body, slot=parent >> 48, sequence=sequence, epoch=1, flags=flags).error
+
+        pool.run("chmod", "755", "/")
+        pool.run("chmod", "700", "/closed")
+        assert "leads elsewhere" in unlink(1)
+        assert pool.run("ls", "/closed/open").stdout == b"file\n"
+        pool.run("chmod", "711", "/closed")
+        assert unlink(2) == ""
+        assert pool.run("ls", "/closed/open").stdout == b""
 
 
 def test_paths_lead_through_links_and_over_servers_as_they_do_elsewhere(shared_pool: Pool, place: str) -> None:
@@ -119,8 +213,8 @@ def test_a_walk_of_a_hosts_user_asks_for_his_rights_at_each_step(new_pool: NewPo
         with wire.Wire(pool.addresses[0]) as line:
             line.greet(key)
             line.open_session(wire.SESSION_HOST)
-            names = b"".join(wire.numbers(len(name)) + name for name in (b"open", b"closed", b"deep", b"file"))
-            body = wire.numbers(1001, 1001, 0) + wire.numbers(1, 4) + names + b"\1\1"
+            names = wire.names(b"open", b"closed", b"deep", b"file")
+            body = wire.numbers(1001, 1001, 0) + wire.numbers(1) + names + b"\1\1"
             return line.call(wire.WALK, body, epoch=1, flags=wire.ON_BEHALF)
 
     whole = walked("755", "644")

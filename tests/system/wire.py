@@ -15,12 +15,12 @@ PREAMBLE_MAGIC = b"ramlace\n"
 VERSION = 5
 WELCOME, REFUSED = 0, 1
 HEADER_BYTES = 64
-REPLY, ERROR, ON_BEHALF = 1, 2, 8
+REPLY, ERROR, ON_BEHALF, BY_PATH = 1, 2, 8, 16
 
 OPEN_SESSION, HEARTBEAT, SERVER_STATUS, STOP_SERVER = 0x0001, 0x0002, 0x0004, 0x0005
 GET_MAP, FORGET_SERVER = 0x0101, 0x0103
 READ_CHUNK, WRITE_CHUNK = 0x0201, 0x0202
-MAKE_DIRECTORY = 0x030A
+LOOKUP, MAKE_DIRECTORY, UNLINK = 0x0301, 0x030A, 0x030C
 WALK = 0x0321
 CHECK_SLOTS, CHECK_INODES, CHECK_ENTRIES = 0x0106, 0x0107, 0x0323
 CUT_LANE = 0x0405
@@ -175,12 +175,18 @@ def numbers(*values: int) -> bytes:
     return b"".join(varint(value) for value in values)
 
 
+def names(*texts: bytes) -> bytes:
+    """Encode a list of names."""
+    return varint(len(texts)) + b"".join(varint(len(text)) + text for text in texts)
+
+
 def header(
     kind: int,
     session: bytes,
     body_bytes: int,
     data_bytes: int = 0,
     *,
+    slot: int = 0,
     sequence: int = 0,
     epoch: int = 0,
     call: int = 1,
@@ -195,7 +201,7 @@ def header(
         version,
         kind,
         flags,
-        0,
+        slot,
         deadline_millis,
         session,
         sequence,
@@ -302,10 +308,19 @@ class Wire:
         self.send(noise.finish(payload))
 
     def call(
-        self, kind: int, body: bytes, data: bytes = b"", *, sequence: int = 0, epoch: int = 0, flags: int = 0
+        self,
+        kind: int,
+        body: bytes,
+        data: bytes = b"",
+        *,
+        slot: int = 0,
+        sequence: int = 0,
+        epoch: int = 0,
+        flags: int = 0,
     ) -> Reply:
         """Send a request and take its reply."""
-        head = header(kind, self.session, len(body), len(data), sequence=sequence, epoch=epoch, flags=flags)
+        lengths = len(body), len(data)
+        head = header(kind, self.session, *lengths, slot=slot, sequence=sequence, epoch=epoch, flags=flags)
         self.send(head, body, data)
         return self.reply()
 

@@ -117,6 +117,8 @@ error_kinds! {
     TooManyLocks = 33, 37, "ENOLCK";
     /// Waiting for this lock would close a circle of programs that wait for each other.
     Deadlock = 34, 35, "EDEADLK";
+    /// The path does not lead to the directory that the request names, as far as its server can see; walk it.
+    Astray = 35, 11, "EAGAIN";
 }
 
 /// An operation that failed: a kind for programs and a sentence for people.

@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Error, ErrorKind, Result, limits};
 
 /// The name of a directory entry: 1 to 255 bytes without `/` and NUL, and neither `.` nor `..`.
 ///
 /// Bytes that are no UTF-8 are kept as they are; `Display` escapes them.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Box<[u8]>);
 
 impl Name {
@@ -49,17 +49,28 @@ impl Name {
     }
 }
 
-impl TryFrom<Vec<u8>> for Name {
-    type Error = Error;
-
-    fn try_from(bytes: Vec<u8>) -> Result<Name> {
-        Name::new(bytes)
+// As bytes in one piece: a sequence of numbers is the same on the wire, and is read one by one.
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
     }
 }
 
-impl From<Name> for Vec<u8> {
-    fn from(name: Name) -> Vec<u8> {
-        name.0.into_vec()
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Name, D::Error> {
+        struct Bytes;
+        impl Visitor<'_> for Bytes {
+            type Value = Name;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("the bytes of a name")
+            }
+
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<Name, E> {
+                Name::new(bytes).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
     }
 }
 

@@ -236,6 +236,10 @@ enum ramlace_error_kind {
      * EDEADLK: Waiting for this lock would close a circle of programs that wait for each other.
      */
     RAMLACE_ERROR_DEADLOCK = 34,
+    /**
+     * EAGAIN: The path leads elsewhere; the library walks it again, and programs do not see this.
+     */
+    RAMLACE_ERROR_ASTRAY = 35,
 };
 
 /**

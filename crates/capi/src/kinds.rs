@@ -75,6 +75,8 @@ pub enum ramlace_error_kind {
     RAMLACE_ERROR_TOO_MANY_LOCKS = 33,
     /// EDEADLK: Waiting for this lock would close a circle of programs that wait for each other.
     RAMLACE_ERROR_DEADLOCK = 34,
+    /// EAGAIN: The path leads elsewhere; the library walks it again, and programs do not see this.
+    RAMLACE_ERROR_ASTRAY = 35,
 }
 
 #[cfg(test)]

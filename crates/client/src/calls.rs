@@ -4,9 +4,9 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, Slot};
+use ramlace_base::{Epoch, Error, ErrorKind, Name, Result, ServerId, Slot};
 use ramlace_transport::blocking::Received;
-use ramlace_wire::{ClusterMap, Request};
+use ramlace_wire::{ClusterMap, Front, Request};
 
 use crate::backoff::Backoff;
 use crate::lines::{Line, Server, Unanswered};
@@ -27,6 +27,8 @@ pub(crate) struct Call<'a, R> {
     pub(crate) slot: Slot,
     pub(crate) request: &'a R,
     pub(crate) ticket: Option<&'a Ticket<'a>>,
+    /// The path by which it goes, if it does.
+    pub(crate) way: &'a [Name],
     pub(crate) data: &'a [IoSlice<'a>],
     pub(crate) on_retry: OnRetry,
     /// Only a connection on which descriptors travel will do.
@@ -42,7 +44,7 @@ impl Session {
         request: &R,
         deadline: Instant,
     ) -> Result<R::Reply> {
-        self.plain_call(slot, request, None, OnRetry::Repeat, deadline)
+        self.plain_call(slot, request, None, &[], OnRetry::Repeat, deadline)
     }
 
     /// Changes something in a slot, exactly once.
@@ -52,8 +54,31 @@ impl Session {
         request: &R,
         deadline: Instant,
     ) -> Result<R::Reply> {
-        let ticket = self.sequences.take(slot, deadline)?;
-        self.plain_call(slot, request, Some(&ticket), OnRetry::Repeat, deadline)
+        self.change_by(&[], slot, request, deadline)
+    }
+
+    /// The same as long as this path leads to the directory that the request names; else `Astray`, and nothing has changed.
+    pub(crate) fn change_by<R: Request>(
+        self: &Arc<Session>,
+        way: &[Name],
+        slot: Slot,
+        request: &R,
+        deadline: Instant,
+    ) -> Result<R::Reply> {
+        let ticket = self.ticket(slot, deadline)?;
+        self.change_with(&ticket, way, slot, request, deadline)
+    }
+
+    /// The same by a number that the caller has.
+    pub(crate) fn change_with<R: Request>(
+        self: &Arc<Session>,
+        ticket: &Ticket<'_>,
+        way: &[Name],
+        slot: Slot,
+        request: &R,
+        deadline: Instant,
+    ) -> Result<R::Reply> {
+        self.plain_call(slot, request, Some(ticket), way, OnRetry::Repeat, deadline)
     }
 
     /// The same for a change that depends on the file's generation: Retry goes to the caller.
@@ -63,8 +88,8 @@ impl Session {
         request: &R,
         deadline: Instant,
     ) -> Result<R::Reply> {
-        let ticket = self.sequences.take(slot, deadline)?;
-        self.plain_call(slot, request, Some(&ticket), OnRetry::Tell, deadline)
+        let ticket = self.ticket(slot, deadline)?;
+        self.plain_call(slot, request, Some(&ticket), &[], OnRetry::Tell, deadline)
     }
 
     /// Asks about a lane; when the file has another generation, Retry goes to the caller.
@@ -74,7 +99,7 @@ impl Session {
         request: &R,
         deadline: Instant,
     ) -> Result<R::Reply> {
-        self.plain_call(slot, request, None, OnRetry::Tell, deadline)
+        self.plain_call(slot, request, None, &[], OnRetry::Tell, deadline)
     }
 
     fn plain_call<R: Request>(
@@ -82,10 +107,11 @@ impl Session {
         slot: Slot,
         request: &R,
         ticket: Option<&Ticket<'_>>,
+        way: &[Name],
         on_retry: OnRetry,
         deadline: Instant,
     ) -> Result<R::Reply> {
-        let call = Call { slot, request, ticket, data: &[], on_retry, local_only: false, deadline };
+        let call = Call { slot, request, ticket, way, data: &[], on_retry, local_only: false, deadline };
         self.call(&call, |_, received| reply_without_data(received))
     }
 
@@ -129,8 +155,8 @@ impl Session {
         let mut header = self.header(R::KIND, call.ticket, call.deadline, map.epoch);
         header.slot = call.slot;
         let who = crate::acting::current_for(R::KIND);
-        line.send_for(who.as_ref(), header, call.request, call.data, call.deadline)
-            .map_err(Unanswered::lost)?;
+        let front = Front { who: who.as_ref(), way: call.way };
+        line.send_behind(front, header, call.request, call.data, call.deadline).map_err(Unanswered::lost)?;
         let received = match call.ticket {
             Some(_) => line.receive_change::<R>(header.call, call.deadline)?,
             None => line.receive::<R>(header.call, call.deadline)?,

@@ -158,7 +158,8 @@ impl File {
                 changed |= told || version.home.is_none();
                 version.home = Some(number);
                 if !inline && handle.open.is_inline() {
-                    handle.open.goes_to_lanes();
+                    // Which says since when it is in its lanes.
+                    self.refresh(handle)?;
                     places = self.places(handle, handle.open.size(), range)?;
                 }
             }
@@ -222,7 +223,7 @@ impl File {
             return Ok(Places { home: true, lanes: Vec::new() });
         }
         let session = &handle.session;
-        let transfer = self.transfer(session, known, Direction::Read, &Memory::NONE);
+        let transfer = self.transfer(handle, known, Direction::Read, &Memory::NONE);
         let map = session.map()?;
         let lanes = self.lanes_of(range)?;
         let lanes = lanes.into_iter().map(|lane| (lane, transfer.target_in(&map, lane)));
@@ -290,7 +291,7 @@ impl File {
         for lane in 0..self.layout().width {
             let end = ramlace_layout::lane_length(self.layout(), lane, bytes);
             if end > 0 {
-                let transfer = self.transfer(session, handle.open.size(), Direction::Write, &Memory::NONE);
+                let transfer = self.transfer(handle, handle.open.size(), Direction::Write, &Memory::NONE);
                 let target = transfer.target(lane)?;
                 session.ask(target.slot, &NoteChange { target, start: 0, end }, session.deadline())?;
             }

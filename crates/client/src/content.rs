@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::Arc;
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_wire::namespace::{Extend, FinishAppend, ReserveAppend};
@@ -10,7 +9,6 @@ use ramlace_wire::namespace::{Extend, FinishAppend, ReserveAppend};
 use crate::backoff::Backoff;
 use crate::file::File;
 use crate::inodes::{Handle, Size};
-use crate::session::Session;
 use crate::transfer::{Direction, Memory, Outcome, Transfer};
 
 impl File {
@@ -101,7 +99,7 @@ impl File {
             let memory = Memory::of_bytes(bytes, reserved.offset);
             let size = Size { generation: reserved.generation, size: reserved.offset };
             // SAFETY: a write only reads the caller's buffer.
-            let outcome = unsafe { self.transfer(session, size, Direction::Write, &memory).run() };
+            let outcome = unsafe { self.transfer(handle, size, Direction::Write, &memory).run() };
             // Finished even when it failed: an open reservation holds the published size back.
             let finish = FinishAppend { inode: self.inode(), offset: reserved.offset };
             let finished = session.change(self.inode().slot(), &finish, session.deadline());
@@ -119,15 +117,16 @@ impl File {
 
     pub(crate) fn transfer<'a>(
         &'a self,
-        session: &'a Arc<Session>,
+        handle: &'a Handle,
         size: Size,
         direction: Direction,
         memory: &'a Memory<'a>,
     ) -> Transfer<'a> {
         Transfer {
-            session,
+            session: &handle.session,
             inode: self.inode(),
             layout: self.layout(),
+            since: handle.open.lanes_since(),
             generation: size.generation,
             direction,
             memory,
@@ -160,7 +159,7 @@ impl File {
                 return Ok(0);
             }
             let clamped = memory.clamped(there as usize);
-            let transfer = self.transfer(&handle.session, size, Direction::Read, &clamped);
+            let transfer = self.transfer(handle, size, Direction::Read, &clamped);
             // SAFETY: the caller's promise.
             let near = unsafe { self.read_near(handle, size, &clamped) };
             // SAFETY: the caller's promise.
@@ -221,7 +220,7 @@ impl File {
         offset: u64,
     ) -> Result<u64> {
         // SAFETY: the caller's promise.
-        match unsafe { self.transfer(&handle.session, size, Direction::Write, memory).run() } {
+        match unsafe { self.transfer(handle, size, Direction::Write, memory).run() } {
             Outcome::Done => Ok(memory.bytes() as u64),
             Outcome::Failed { done_to, error } if error.kind() == ErrorKind::NoSpace && done_to > offset => {
                 Ok(done_to - offset)

@@ -13,18 +13,18 @@ use ramlace_transport::nonblocking::{Connection, Listener};
 use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{AllocateLane, ChunkRead, LaneTarget, PunchChunk, ReadChunk, WriteChunk};
 use ramlace_wire::inline::{
-    Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, WriteInline,
+    Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, Spilled, WriteInline,
 };
 use ramlace_wire::namespace::{
     AppendReserved, Close, Create, DirectoryEntry, DirectoryPage, Extend, FinishAppend, Found, GetAttributes,
-    InodeInfo, Link, Lookup, MakeDirectory, Open, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename,
-    ReserveAppend, SetAttributes, SizeInfo, Symlink, Truncate, Unlink,
+    GiveUp, GivenUp, InodeInfo, Link, Lookup, MakeDirectory, Open, OpenEntry, Opened, ReadDirectory,
+    ReadLink, RemoveDirectory, Rename, ReserveAppend, SetAttributes, SizeInfo, Symlink, Truncate, Unlink,
 };
 use ramlace_wire::session::{OpenSession, SessionOpened};
 use ramlace_wire::walk::{Walk, Walked};
 use ramlace_wire::{
     Attributes, Chain, ClusterMap, Credentials, ErrorBody, FileKind, Header, HostId, Kind, LayoutHints,
-    PoolId, ServerEntry, decode_body, encode_body, flags,
+    PoolId, ServerEntry, decode_body, decode_way, encode_body, flags,
 };
 
 use crate::scratch::Scratch;
@@ -60,6 +60,8 @@ pub(crate) struct State {
     entries: BTreeMap<(InodeId, Vec<u8>), InodeId>,
     counter: u64,
     replies: HashMap<(SessionId, Sequence), Vec<u8>>,
+    /// Changes that are not done any more.
+    given_up: HashSet<(SessionId, Sequence)>,
     sessions: HashSet<(ServerId, SessionId)>,
     pub(crate) faults: Vec<(Kind, Fault)>,
     /// Requests that were carried out, by kind.
@@ -244,6 +246,7 @@ impl State {
             entries: BTreeMap::new(),
             counter: 1,
             replies: HashMap::new(),
+            given_up: HashSet::new(),
             sessions: HashSet::new(),
             faults: Vec::new(),
             done: HashMap::new(),
@@ -290,6 +293,9 @@ impl State {
             && let Some(reply) = self.replies.get(&key)
         {
             return Answer::Reply(reply.clone(), Vec::new());
+        }
+        if self.given_up.contains(&key) {
+            return Answer::Refused(Error::new(ErrorKind::Stale, "given up"), None);
         }
         if header.kind != Kind::OpenSession && !self.sessions.contains(&(id, header.session)) {
             return Answer::Refused(Error::new(ErrorKind::Stale, "no such session"), None);
@@ -379,8 +385,21 @@ impl State {
         Ok(self.lanes.entry(target.lane).or_default())
     }
 
+    /// A body without the path in front of it, which has to lead somewhere.
+    fn behind_way<'a>(&self, header: &Header, bytes: &'a [u8]) -> Result<&'a [u8], Error> {
+        if header.flags & flags::BY_PATH == 0 {
+            return Ok(bytes);
+        }
+        let (way, bytes) = decode_way(header.kind, bytes)?;
+        let led = way.into_iter().try_fold(InodeId::ROOT, |here, name| {
+            self.entries.get(&(here, name.as_bytes().to_vec())).copied()
+        });
+        led.map(|_| bytes).ok_or_else(|| Error::new(ErrorKind::Astray, "the path leads elsewhere"))
+    }
+
     fn run(&mut self, id: ServerId, header: &Header, bytes: &[u8], data: &[u8]) -> Done {
         let kind = header.kind;
+        let bytes = self.behind_way(header, bytes)?;
         macro_rules! decode {
             ($type:ty) => {
                 decode_body::<$type>(kind, bytes)?
@@ -478,6 +497,30 @@ impl State {
                 self.open.insert((header.session, inode));
                 body(&Opened { info, created: false })
             }
+            Kind::OpenEntry => {
+                let OpenEntry { parent, name, .. } = decode!(OpenEntry);
+                let Some(inode) = self.entries.get(&(parent, name.as_bytes().to_vec())).copied() else {
+                    return error(ErrorKind::NotFound, "no such name");
+                };
+                let info = self.inode(id, inode)?.info.clone();
+                match info.attributes.kind {
+                    FileKind::Symlink => return error(ErrorKind::Loop, "a symbolic link"),
+                    FileKind::Directory => return error(ErrorKind::IsDirectory, "a directory"),
+                    _ => self.open.insert((header.session, inode)),
+                };
+                body(&Opened { info, created: false })
+            }
+            Kind::GiveUp => {
+                let GiveUp { sequence } = decode!(GiveUp);
+                let key = (header.session, sequence);
+                let reply = self.replies.get(&key);
+                if reply.is_none() {
+                    self.given_up.insert(key);
+                }
+                let opened = reply.and_then(|reply| decode_body::<Opened>(Kind::Open, reply).ok());
+                let opened = opened.map(|opened| opened.info.attributes.inode);
+                body(&GivenUp { opened })
+            }
             Kind::Close => {
                 let Close { inode, modified } = decode!(Close);
                 if let Some(modified) = modified {
@@ -547,7 +590,7 @@ impl State {
                 let start = inode.bytes.len().min(offset as usize);
                 let end = inode.bytes.len().min(start + length as usize);
                 let bytes = inode.info.inline.then(|| Bytes(inode.bytes[start..end].to_vec()));
-                body(&InlineRead { size: size_of(inode), bytes })
+                body(&InlineRead { size: size_of(inode), bytes, since: Epoch(1) })
             }
             Kind::WriteInline => {
                 let WriteInline { inode, mode, offset, bytes: Bytes(bytes) } = decode!(WriteInline);
@@ -570,7 +613,8 @@ impl State {
                     inode.info.attributes.size = size.max(end as u64);
                     inode.info.attributes.modified.nanos += 1;
                 }
-                body(&InlineWritten { outcome, offset: start, size: size_of(inode) })
+                let size = size_of(inode);
+                body(&InlineWritten { outcome, offset: start, size, since: Epoch(1) })
             }
             Kind::Spill => {
                 let Spill { inode } = decode!(Spill);
@@ -584,7 +628,7 @@ impl State {
                 if !bytes.is_empty() {
                     self.lanes.insert(LaneId { inode, lane: 0 }, bytes);
                 }
-                body(&size)
+                body(&Spilled { size, since: Epoch(1) })
             }
             Kind::Extend => {
                 let Extend { inode, generation, size } = decode!(Extend);

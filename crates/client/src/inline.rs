@@ -37,7 +37,7 @@ impl File {
         let answer = session.ask(self.inode().slot(), &request, session.deadline())?;
         handle.open.learn(size_of(answer.size));
         let Some(bytes) = answer.bytes else {
-            handle.open.goes_to_lanes();
+            handle.open.goes_to_lanes(answer.since);
             return Ok(None);
         };
         let there = answer.size.size.saturating_sub(offset).min(length);
@@ -133,7 +133,7 @@ impl File {
                 Ok(Some(written))
             }
             InlineOutcome::InLanes => {
-                handle.open.goes_to_lanes();
+                handle.open.goes_to_lanes(written.since);
                 Ok(None)
             }
             InlineOutcome::Full => self.spill(handle).map(|()| None),
@@ -149,9 +149,9 @@ impl File {
         }
         let session = &handle.session;
         let request = Spill { inode: self.inode() };
-        let size = session.change(self.inode().slot(), &request, session.deadline())?;
-        handle.open.learn(size_of(size));
-        handle.open.goes_to_lanes();
+        let spilled = session.change(self.inode().slot(), &request, session.deadline())?;
+        handle.open.learn(size_of(spilled.size));
+        handle.open.goes_to_lanes(spilled.since);
         Ok(())
     }
 }

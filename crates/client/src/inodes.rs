@@ -5,11 +5,11 @@
 //! held while its `Open` or `Close` is under way.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Result, Timestamp, limits};
 use ramlace_wire::FileKind;
 use ramlace_wire::locks::LockTable;
 use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes, TimeReason};
@@ -36,6 +36,8 @@ pub(crate) struct OpenInode {
     size: Mutex<Size>,
     /// Its bytes live with it as far as is known; when they do not any more, they never will again.
     inline: AtomicBool,
+    /// The epoch since which its lanes have what they were given; later where it went there later.
+    since: AtomicU32,
     /// When it was last written without the home hearing of it, in nanoseconds; 0: never.
     written: AtomicI64,
     /// Held while the home is told of that.
@@ -48,14 +50,15 @@ impl OpenInode {
     fn new(info: &InodeInfo) -> OpenInode {
         let attributes = &info.attributes;
         let size = Size { generation: attributes.generation, size: attributes.size };
-        OpenInode::of_size(attributes.inode, size, info.inline)
+        OpenInode::of_size(attributes.inode, size, info.inline, lanes_since(info))
     }
 
-    fn of_size(inode: InodeId, size: Size, inline: bool) -> OpenInode {
+    fn of_size(inode: InodeId, size: Size, inline: bool, since: Epoch) -> OpenInode {
         OpenInode {
             inode,
             size: Mutex::new(size),
             inline: AtomicBool::new(inline),
+            since: AtomicU32::new(since.0),
             written: AtomicI64::new(0),
             telling: Mutex::new(()),
             near: NearLanes::default(),
@@ -72,14 +75,20 @@ impl OpenInode {
     }
 
     /// Its bytes are in its lanes, for ever.
-    pub(crate) fn goes_to_lanes(&self) {
+    pub(crate) fn goes_to_lanes(&self, since: Epoch) {
+        self.since.fetch_max(since.0, Ordering::AcqRel);
         self.inline.store(false, Ordering::Release);
+    }
+
+    /// The epoch since which its lanes have what they were given.
+    pub(crate) fn lanes_since(&self) -> Epoch {
+        Epoch(self.since.load(Ordering::Acquire))
     }
 
     /// Takes in everything that the home said.
     pub(crate) fn learn_info(&self, info: &InodeInfo) {
         if !info.inline {
-            self.goes_to_lanes();
+            self.goes_to_lanes(lanes_since(info));
         }
         self.learn(Size { generation: info.attributes.generation, size: info.attributes.size });
     }
@@ -145,7 +154,14 @@ pub(crate) struct Inodes {
     gates: Mutex<HashMap<InodeId, Arc<Gate>>>,
     /// How often a home was told when its inode was written, whatever it said.
     times_told: AtomicU64,
+    /// `Close`s that were begun, and those that are over.
+    closes_begun: AtomicU64,
+    closes_over: AtomicU64,
 }
+
+/// A moment at which no `Close` was under way.
+#[derive(Clone, Copy)]
+pub(crate) struct Quiet(Option<u64>);
 
 /// One open file's share of its inode; gives it back when it is dropped.
 pub(crate) struct Handle {
@@ -224,6 +240,18 @@ impl Inodes {
         }
     }
 
+    /// Whether no `Close` is under way now.
+    pub(crate) fn quiet(&self) -> Quiet {
+        let over = self.closes_over.load(Ordering::SeqCst);
+        let begun = self.closes_begun.load(Ordering::SeqCst);
+        Quiet((over == begun).then_some(begun))
+    }
+
+    /// Whether none has been under way since.
+    fn quiet_since(&self, quiet: Quiet) -> bool {
+        quiet.0 == Some(self.closes_begun.load(Ordering::SeqCst))
+    }
+
     fn opened(&self) -> Vec<Arc<OpenInode>> {
         let gates: Vec<Arc<Gate>> = lock(&self.gates).values().cloned().collect();
         // A gate that is held is being opened or closed: closing tells the time itself.
@@ -260,13 +288,18 @@ impl Session {
         Ok((self.handle(open), opened))
     }
 
-    /// Takes in an inode that `Create` opened at its home.
-    pub(crate) fn adopt(self: &Arc<Session>, opened: &Opened, rights: Rights) -> Result<Handle> {
+    /// Takes in an inode that was opened at its home by its name; `quiet` is of before.
+    pub(crate) fn adopt(
+        self: &Arc<Session>,
+        opened: &Opened,
+        rights: Rights,
+        quiet: Quiet,
+    ) -> Result<Handle> {
         check_file(&opened.info)?;
         let inode = opened.info.attributes.inode;
         let open = self.inodes.with_gate(inode, |gate| {
-            if !opened.created && gate.files == 0 {
-                // It was there before, and this process may have closed it after the answer.
+            if !opened.created && gate.files == 0 && !self.inodes.quiet_since(quiet) {
+                // It was there before, and this process may have closed it after it was opened.
                 let request = Open { inode, read: rights.read, write: rights.write };
                 let again = self.change(inode.slot(), &request, self.deadline()).inspect_err(|error| {
                     note_unanswered_open(gate, inode, error);
@@ -302,19 +335,31 @@ impl Session {
         let closed = if deadline <= Instant::now() {
             Err(Error::new(ErrorKind::TimedOut, "its home did not answer a moment ago"))
         } else {
-            self.change(open.inode.slot(), &request, deadline)
+            // One that is given up here is done before the next change of the slot, or never.
+            self.inodes.closes_begun.fetch_add(1, Ordering::SeqCst);
+            let closed = self.change(open.inode.slot(), &request, deadline);
+            self.inodes.closes_over.fetch_add(1, Ordering::SeqCst);
+            closed
         };
         if modified.is_some() {
             self.inodes.times_told.fetch_add(1, Ordering::AcqRel);
         }
-        let unheard = |error: &Error| matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut);
-        gate.owes_close = closed.as_ref().is_err_and(unheard) && !self.is_ended();
+        gate.owes_close = closed.as_ref().is_err_and(is_unanswered) && !self.is_ended();
         if !gate.owes_close {
             gate.open = None;
         } else if let Some(modified) = modified {
             open.put_back(modified);
         }
         closed
+    }
+
+    /// The session has an inode open at its home, by which no file may be open here.
+    pub(crate) fn owe_close(&self, inode: InodeId) {
+        // As many gates as there may be are in use: then it stays open until the session ends.
+        let _ = self.inodes.with_gate(inode, |gate| {
+            owe_close(gate, inode);
+            Ok(())
+        });
     }
 
     /// Tells homes that answer again of files that were closed meanwhile.
@@ -422,11 +467,26 @@ fn enter(gate: &mut GateState, info: &InodeInfo) -> Arc<OpenInode> {
 
 /// The home may have opened the inode, or may open it yet: it is told of the close when it answers again.
 fn note_unanswered_open(gate: &mut GateState, inode: InodeId, error: &Error) {
-    if gate.files == 0 && matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut) {
+    if is_unanswered(error) {
+        owe_close(gate, inode);
+    }
+}
+
+fn owe_close(gate: &mut GateState, inode: InodeId) {
+    if gate.files == 0 {
         gate.owes_close = true;
         let unknown = Size { generation: Generation(0), size: 0 };
-        gate.open.get_or_insert_with(|| Arc::new(OpenInode::of_size(inode, unknown, true)));
+        gate.open.get_or_insert_with(|| Arc::new(OpenInode::of_size(inode, unknown, true, Epoch(0))));
     }
+}
+
+/// Whether a change may have been done, or may be done yet, though its caller hears of an error.
+pub(crate) fn is_unanswered(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut)
+}
+
+fn lanes_since(info: &InodeInfo) -> Epoch {
+    info.layout.map_or(Epoch(0), |layout| layout.created)
 }
 
 fn check_file(info: &InodeInfo) -> Result<()> {
@@ -459,7 +519,7 @@ mod tests {
     #[test]
     fn sizes_grow_within_a_generation_and_follow_a_newer_one() {
         let size = |generation, size| Size { generation: Generation(generation), size };
-        let open = OpenInode::of_size(InodeId::ROOT, size(2, 100), false);
+        let open = OpenInode::of_size(InodeId::ROOT, size(2, 100), false, Epoch(1));
         open.learn(size(2, 50));
         assert_eq!(open.size(), size(2, 100));
         open.learn(size(2, 150));
@@ -471,7 +531,8 @@ mod tests {
 
     #[test]
     fn a_time_that_could_not_be_told_is_kept_unless_a_later_one_came() {
-        let open = OpenInode::of_size(InodeId::ROOT, Size { generation: Generation(1), size: 0 }, false);
+        let open =
+            OpenInode::of_size(InodeId::ROOT, Size { generation: Generation(1), size: 0 }, false, Epoch(1));
         open.written.store(5, Ordering::Release);
         let taken = open.take_written().unwrap();
         assert_eq!(open.take_written(), None);

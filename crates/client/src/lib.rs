@@ -28,6 +28,7 @@ pub mod fault;
 mod file;
 mod file_locks;
 mod fork;
+mod given_up;
 mod heart;
 mod inline;
 mod inodes;
@@ -60,6 +61,7 @@ mod space;
 mod tests;
 mod transfer;
 mod waits;
+mod ways;
 mod xattrs;
 
 pub use acting::acting_for;

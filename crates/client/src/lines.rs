@@ -10,7 +10,7 @@ use std::time::Instant;
 use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_transport::blocking::{Connection, Received};
 use ramlace_transport::{ConnectFailure, Failure};
-use ramlace_wire::{ClusterMap, Credentials, Header, Request, ServerEntry};
+use ramlace_wire::{ClusterMap, Front, Header, Request, ServerEntry};
 
 use crate::descriptors::{Descriptors, Noted};
 
@@ -243,19 +243,19 @@ impl Line {
         data: &[IoSlice<'_>],
         deadline: Instant,
     ) -> Result<()> {
-        self.send_for(None, header, request, data, deadline)
+        self.send_behind(Front::default(), header, request, data, deadline)
     }
 
-    /// The same for one of the users for whom a host's session acts.
-    pub(crate) fn send_for<R: Request>(
+    /// The same with something in front of the body.
+    pub(crate) fn send_behind<R: Request>(
         &mut self,
-        who: Option<&Credentials>,
+        front: Front<'_>,
         header: Header,
         request: &R,
         data: &[IoSlice<'_>],
         deadline: Instant,
     ) -> Result<()> {
-        let sent = self.connection()?.send_for(who, header, request, data, deadline);
+        let sent = self.connection()?.send_behind(front, header, request, data, deadline);
         self.calls_under_way += 1;
         sent.map_err(|failure| {
             self.link = None;

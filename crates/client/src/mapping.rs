@@ -190,7 +190,7 @@ impl File {
         }
         let (descriptor, length) = self
             .with_size(handle, |size| {
-                let transfer = self.transfer(session, size, Direction::Read, &Memory::NONE);
+                let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
                 let target = transfer.target(lane)?;
                 grant_lane(session, target, writable, session.deadline())
             })

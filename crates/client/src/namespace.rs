@@ -10,6 +10,7 @@ use ramlace_wire::{Attributes, FileKind, LayoutHints};
 
 use crate::locator::ShownPath;
 use crate::path::{LastLink, Place, Wanted, resolve, resolve_making, resolve_with};
+use crate::raw::Raw;
 use crate::{File, OpenOptions, Pool};
 
 /// Which attributes [`Pool::set_attributes`] changes: what is `Some`.
@@ -52,8 +53,7 @@ impl Pool {
     /// Creates a directory; `mode` counts as it is, without a umask.
     pub fn mkdir(&self, path: impl AsRef<[u8]>, mode: u16) -> Result<Attributes> {
         let path = path.as_ref();
-        let (parent, name) = self.new_entry(path)?;
-        self.raw().make_directory(parent, &name, mode).map_err(|error| error.context(ShownPath(path)))
+        self.make_entry(path, |raw, parent, name| raw.make_directory(parent, name, mode))
     }
 
     /// Creates a directory and those above it that are missing; one that is there is fine.
@@ -80,18 +80,15 @@ impl Pool {
     /// Removes an entry that is no directory.
     pub fn unlink(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
-        let tell = |error: Error| error.context(ShownPath(path));
         // The server finds out what is there, but where a slash behind the name wants a directory.
-        if let Place::Entry { parent, name, found: None, slash: false } =
-            resolve(&self.raw(), path, LastLink::Unseen)?
-        {
-            return self.raw().unlink(parent, &name).map_err(tell);
+        if self.at_entry(path, |raw, parent, name| raw.unlink(parent, name))?.is_some() {
+            return Ok(());
         }
         let (parent, name, found) = self.old_entry(path)?;
         if path.ends_with(b"/") && found.kind != FileKind::Directory {
             return Err(Error::new(ErrorKind::NotDirectory, format!("{} is no directory", ShownPath(path))));
         }
-        self.raw().unlink(parent, &name).map_err(tell)
+        self.raw().unlink(parent, &name).map_err(|error| error.context(ShownPath(path)))
     }
 
     /// Gives what `old` names the name `new`; links at their ends are not followed. An entry that
@@ -172,8 +169,7 @@ impl Pool {
     /// Creates a symbolic link at `path` that points to `target`.
     pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<Attributes> {
         let path = path.as_ref();
-        let (parent, name) = self.new_entry(path)?;
-        self.raw().symlink(parent, &name, target.as_ref()).map_err(|error| error.context(ShownPath(path)))
+        self.make_entry(path, |raw, parent, name| raw.symlink(parent, name, target.as_ref()))
     }
 
     /// Creates a named pipe, a socket's address or a device (which takes the super-user); `mode` counts
@@ -186,9 +182,9 @@ impl Pool {
         device: u32,
     ) -> Result<Attributes> {
         let path = path.as_ref();
-        let (parent, name) = self.new_entry(path)?;
-        let request = MakeNode { parent, name, kind, mode, device };
-        self.raw().make_node(&request).map_err(|error| error.context(ShownPath(path)))
+        self.make_entry(path, |raw, parent, name| {
+            raw.make_node(&MakeNode { parent, name: name.clone(), kind, mode, device })
+        })
     }
 
     /// The target of a symbolic link.
@@ -299,10 +295,15 @@ impl Pool {
         }
     }
 
-    /// Where an entry can be made: its directory and its name.
-    fn new_entry(&self, path: &[u8]) -> Result<(InodeId, Name)> {
+    /// Makes an entry; a slash behind its name changes nothing.
+    fn make_entry<T>(&self, path: &[u8], make: impl Fn(Raw<'_>, InodeId, &Name) -> Result<T>) -> Result<T> {
+        if let Some(made) = self.at_entry(path, &make)? {
+            return Ok(made);
+        }
         match resolve(&self.raw(), path, LastLink::Unseen)? {
-            Place::Entry { parent, name, .. } => Ok((parent, name)),
+            Place::Entry { parent, name, .. } => {
+                make(self.raw(), parent, &name).map_err(|error| error.context(ShownPath(path)))
+            }
             Place::Directory(_) => {
                 Err(Error::new(ErrorKind::Exists, format!("{} is there already", ShownPath(path))))
             }

@@ -76,7 +76,7 @@ impl File {
         if memory.bytes() < NEAR_BYTES_MIN || !handle.session.local() || near.is_paused() {
             return None;
         }
-        let transfer = self.transfer(&handle.session, size, Direction::Read, memory);
+        let transfer = self.transfer(handle, size, Direction::Read, memory);
         // SAFETY: the caller's promise.
         match unsafe { near.read(&transfer) } {
             Ok(()) => Some(Outcome::Done),
@@ -179,6 +179,7 @@ pub(crate) fn grant_lane(
         slot: target.slot,
         request: &request,
         ticket: None,
+        way: &[],
         data: &[],
         on_retry,
         local_only,
@@ -202,6 +203,7 @@ fn confirm(session: &Arc<Session>, target: &LaneTarget) -> Result<()> {
         slot: target.slot,
         request: &request,
         ticket: None,
+        way: &[],
         data: &[],
         on_retry,
         local_only,

@@ -1,14 +1,16 @@
 //! Opening files: what for, what to make when there is none, and where its bytes shall lie.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
-use ramlace_wire::namespace::{Create, CreateUnnamed, Open, Opened};
+use ramlace_wire::namespace::{Create, CreateUnnamed, Open, OpenEntry, Opened};
 use ramlace_wire::{FileAttributes, FileKind, LayoutHints};
 
 use crate::Pool;
 use crate::backoff::Backoff;
 use crate::file::File;
+use crate::inodes::Quiet;
 use crate::locator::ShownPath;
 use crate::path::{LastLink, Place, Wanted, resolve, resolve_with};
+use crate::raw::Raw;
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,7 +148,7 @@ impl File {
                     if matches!(error.kind(), ErrorKind::Stale | ErrorKind::Retry)
                         && !pool.session()?.is_ended()
                         && backoff.pause().is_ok() => {}
-                other => break other.map_err(tell)?,
+                other => break other?,
             }
         };
         file.path = path.to_vec();
@@ -164,74 +166,88 @@ impl File {
         rights: Rights,
         unit_min: u64,
     ) -> Result<(File, Opened)> {
-        if options.create
-            && let Some(created) = File::try_create(pool, path, options, rights, unit_min)?
-        {
-            return Ok(created);
+        let opened = pool.at_entry(path, |raw, parent, name| {
+            if options.create {
+                raw.create(&options.request(pool, parent, name.clone(), rights, unit_min)?)
+            } else {
+                raw.open_entry(parent, name, rights)
+            }
+        });
+        match opened {
+            Ok(Some(opened)) => return Ok(opened),
+            // The path ends in no name, or a symbolic link has it: to be followed, but for O_EXCL.
+            Ok(None) => {}
+            Err(error) if error.kind() == ErrorKind::Loop && !options.exclusive => {}
+            Err(error) => return Err(error),
         }
         // O_EXCL does not follow a link at the end; everything else does.
         let last = if options.create && options.exclusive { LastLink::Keep } else { LastLink::Follow };
         let raw = pool.raw();
-        match resolve(&raw, path, last)? {
-            Place::Directory(_) => Err(Error::new(ErrorKind::IsDirectory, "it is a directory")),
+        let refuse = |kind, text| Err(Error::new(kind, text));
+        let opened = match resolve(&raw, path, last)? {
+            Place::Directory(_) => refuse(ErrorKind::IsDirectory, "it is a directory"),
             Place::Entry { found: Some(_), .. } if options.create && options.exclusive => {
-                Err(Error::new(ErrorKind::Exists, "it is there already"))
+                refuse(ErrorKind::Exists, "it is there already")
             }
             Place::Entry { found: Some(found), .. } => match found.kind {
-                FileKind::Directory => Err(Error::new(ErrorKind::IsDirectory, "it is a directory")),
+                FileKind::Directory => refuse(ErrorKind::IsDirectory, "it is a directory"),
                 _ => File::open_inode(pool, found.inode, rights),
             },
             Place::Entry { found: None, slash: true, .. } => {
-                Err(Error::new(ErrorKind::IsDirectory, "a path that ends with a slash names no file"))
+                refuse(ErrorKind::IsDirectory, "a path that ends with a slash names no file")
             }
             Place::Entry { parent, name, found: None, .. } if options.create => {
                 raw.create(&options.request(pool, parent, name, rights, unit_min)?)
             }
-            Place::Entry { found: None, .. } => Err(Error::new(ErrorKind::NotFound, "it does not exist")),
-        }
-    }
-
-    /// Creates the file, or opens the one that is there, without looking at its name first; `None` when
-    /// that does not tell what to do: a symbolic link has the name.
-    fn try_create(
-        pool: &Pool,
-        path: &[u8],
-        options: &OpenOptions,
-        rights: Rights,
-        unit_min: u64,
-    ) -> Result<Option<(File, Opened)>> {
-        let place = resolve(&pool.raw(), path, LastLink::Unseen)?;
-        let Place::Entry { parent, name, found: None, slash: false } = place else { return Ok(None) };
-        match pool.raw().create(&options.request(pool, parent, name, rights, unit_min)?) {
-            Err(error) if error.kind() == ErrorKind::Loop && !options.exclusive => Ok(None),
-            created => created.map(Some),
-        }
-    }
-
-    pub(crate) fn create(pool: &Pool, request: &Create) -> Result<(File, Opened)> {
-        let session = pool.session()?;
-        let rights = Rights { read: request.read, write: request.write };
-        let made = session.in_partition(request.parent, &request.name, |slot, deadline| {
-            session.change(slot, request, deadline)
-        });
-        let opened = match made {
-            // It is there, and lives elsewhere: a name keeps its inode's number when it moves.
-            Err(error) if error.kind() == ErrorKind::Exists && !request.exclusive => {
-                let found = pool.raw().lookup(request.parent, &request.name).map_err(come_again)?;
-                return File::open_inode(pool, found.inode, rights);
-            }
-            opened => opened?,
+            Place::Entry { found: None, .. } => refuse(ErrorKind::NotFound, "it does not exist"),
         };
-        let handle = session.adopt(&opened, rights)?;
-        Ok((File::new(pool, &opened, rights, handle)?, opened))
+        opened.map_err(|error| error.context(ShownPath(path)))
+    }
+
+    pub(crate) fn create(raw: Raw<'_>, request: &Create) -> Result<(File, Opened)> {
+        let rights = Rights { read: request.read, write: request.write };
+        let quiet = raw.pool.session()?.inodes.quiet();
+        match raw.open_by_entry(request.parent, &request.name, request) {
+            Err(error) if error.kind() == ErrorKind::Exists && !request.exclusive => {
+                File::open_elsewhere(raw, request.parent, &request.name, rights)
+            }
+            opened => File::adopt(raw.pool, &opened?, rights, quiet),
+        }
+    }
+
+    pub(crate) fn open_entry(
+        raw: Raw<'_>,
+        parent: InodeId,
+        name: &Name,
+        rights: Rights,
+    ) -> Result<(File, Opened)> {
+        let request = OpenEntry { parent, name: name.clone(), read: rights.read, write: rights.write };
+        let quiet = raw.pool.session()?.inodes.quiet();
+        match raw.open_by_entry(parent, name, &request) {
+            Err(error) if error.kind() == ErrorKind::Exists => {
+                File::open_elsewhere(raw, parent, name, rights)
+            }
+            opened => File::adopt(raw.pool, &opened?, rights, quiet),
+        }
+    }
+
+    /// It is there, and lives elsewhere: a name keeps its inode's number when it moves.
+    fn open_elsewhere(raw: Raw<'_>, parent: InodeId, name: &Name, rights: Rights) -> Result<(File, Opened)> {
+        let found = raw.lookup(parent, name).map_err(come_again)?;
+        File::open_inode(raw.pool, found.inode, rights)
+    }
+
+    fn adopt(pool: &Pool, opened: &Opened, rights: Rights, quiet: Quiet) -> Result<(File, Opened)> {
+        let handle = pool.session()?.adopt(opened, rights, quiet)?;
+        Ok((File::new(pool, opened, rights, handle)?, opened.clone()))
     }
 
     pub(crate) fn create_unnamed(pool: &Pool, request: &CreateUnnamed) -> Result<(File, Opened)> {
         let session = pool.session()?;
         let rights = Rights { read: request.read, write: request.write };
-        let opened = session.change(request.parent.slot(), request, session.deadline())?;
-        let handle = session.adopt(&opened, rights)?;
-        Ok((File::new(pool, &opened, rights, handle)?, opened))
+        let quiet = session.inodes.quiet();
+        let opened = session.change_opening(&[], request.parent.slot(), request, session.deadline())?;
+        File::adopt(pool, &opened, rights, quiet)
     }
 
     pub(crate) fn open_inode(pool: &Pool, inode: InodeId, rights: Rights) -> Result<(File, Opened)> {

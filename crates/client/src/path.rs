@@ -15,6 +15,8 @@ pub(crate) trait Tree {
     fn walk(&self, parent: InodeId, names: Vec<Name>, wanted: Wanted) -> Result<Walked>;
     /// The target of a symbolic link.
     fn read_link(&self, inode: InodeId) -> Result<Vec<u8>>;
+    /// A path was walked without a link on its way: `above` are the directories passed, the root first.
+    fn note_way(&self, _path: &[u8], _above: &[InodeId]) {}
 }
 
 /// What comes with the last step, where that is the same request.
@@ -62,7 +64,12 @@ pub(crate) enum LastLink {
 /// Walks `path` from the root; a path without a leading slash means the same.
 pub(crate) fn resolve(tree: &impl Tree, path: &[u8], last: LastLink) -> Result<Place> {
     check_path(path)?;
-    Way::new(tree, path).run(last).map_err(|error| error.context(ShownPath(path)))
+    let mut way = Way::new(tree, path);
+    let place = way.run(last).map_err(|error| error.context(ShownPath(path)))?;
+    if last == LastLink::Unseen && way.links == 0 {
+        tree.note_way(path, &way.above);
+    }
+    Ok(place)
 }
 
 /// The same, with what is wanted of what the path leads to.

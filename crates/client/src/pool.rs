@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ramlace_base::{Epoch, Result, ServerId};
+use ramlace_base::{Epoch, Name, Result, ServerId};
 use ramlace_wire::ClusterMap;
 use ramlace_wire::cluster::ForgetServer;
 use ramlace_wire::session::{GetServerStatus, ServerStatus, StopServer};
@@ -97,7 +97,12 @@ impl Pool {
     /// Operations by inode, for callers that keep their own paths (the mount).
     #[must_use]
     pub fn raw(&self) -> Raw<'_> {
-        Raw { pool: self }
+        self.raw_by(&[])
+    }
+
+    /// The same by a path: what is about an entry is done only while the path leads to its directory.
+    pub(crate) fn raw_by<'a>(&'a self, way: &'a [Name]) -> Raw<'a> {
+        Raw { pool: self, way }
     }
 
     /// The cluster map as this client knows it.

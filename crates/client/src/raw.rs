@@ -9,7 +9,7 @@ use ramlace_wire::namespace::{
     SetAttributes, SetLayout, Symlink, Truncate, Unlink,
 };
 use ramlace_wire::walk::{Walk, Walked};
-use ramlace_wire::{Attributes, FileKind, LayoutHints};
+use ramlace_wire::{Attributes, FileKind, LayoutHints, Request};
 
 use crate::Pool;
 use crate::file::File;
@@ -21,6 +21,8 @@ use crate::path::{Tree, Wanted};
 #[derive(Clone, Copy)]
 pub struct Raw<'a> {
     pub(crate) pool: &'a Pool,
+    /// The path by which entries are changed; none: by their directory alone.
+    pub(crate) way: &'a [Name],
 }
 
 impl Raw<'_> {
@@ -71,7 +73,13 @@ impl Raw<'_> {
     /// Creates a file and opens it; opens the one that is there unless the request is exclusive.
     /// `Retry` when the name goes at this moment: the same call makes it anew.
     pub fn create(self, request: &Create) -> Result<(File, Opened)> {
-        File::create(self.pool, request)
+        File::create(self, request)
+    }
+
+    /// Opens the file that has a name. `Loop` for a symbolic link, which is not followed; `Retry` when the name goes
+    /// at this moment.
+    pub fn open_entry(self, parent: InodeId, name: &Name, rights: Rights) -> Result<(File, Opened)> {
+        File::open_entry(self, parent, name, rights)
     }
 
     /// Creates a file without a name and opens it: it lives until its last close, unless [`Raw::link`] gives
@@ -87,17 +95,13 @@ impl Raw<'_> {
 
     /// Creates a symbolic link.
     pub fn symlink(self, parent: InodeId, name: &Name, target: &[u8]) -> Result<Attributes> {
-        let session = self.pool.session()?;
         let request = Symlink { parent, name: name.clone(), target: target.to_vec() };
-        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
+        self.change_entry(parent, name, &request)
     }
 
     /// Creates a named pipe, a socket's address or a device.
     pub fn make_node(self, request: &MakeNode) -> Result<Attributes> {
-        let session = self.pool.session()?;
-        session.in_partition(request.parent, &request.name, |slot, deadline| {
-            session.change(slot, request, deadline)
-        })
+        self.change_entry(request.parent, &request.name, request)
     }
 
     /// The target of a symbolic link.
@@ -108,23 +112,17 @@ impl Raw<'_> {
 
     /// Creates a directory.
     pub fn make_directory(self, parent: InodeId, name: &Name, mode: u16) -> Result<Attributes> {
-        let session = self.pool.session()?;
-        let request = MakeDirectory { parent, name: name.clone(), mode };
-        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
+        self.change_entry(parent, name, &MakeDirectory { parent, name: name.clone(), mode })
     }
 
     /// Removes an empty directory.
     pub fn remove_directory(self, parent: InodeId, name: &Name) -> Result<()> {
-        let session = self.pool.session()?;
-        let request = RemoveDirectory { parent, name: name.clone() };
-        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
+        self.change_entry(parent, name, &RemoveDirectory { parent, name: name.clone() })
     }
 
     /// Removes an entry that is no directory.
     pub fn unlink(self, parent: InodeId, name: &Name) -> Result<()> {
-        let session = self.pool.session()?;
-        let request = Unlink { parent, name: name.clone() };
-        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
+        self.change_entry(parent, name, &Unlink { parent, name: name.clone() })
     }
 
     /// Gives an entry another name, here or in another directory.
@@ -149,6 +147,31 @@ impl Raw<'_> {
         let session = self.pool.session()?;
         let request = Link { parent, name: name.clone(), inode };
         session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
+    }
+
+    /// Opens what an entry leads to, or what is made with it.
+    pub(crate) fn open_by_entry<R: Request<Reply = Opened>>(
+        self,
+        parent: InodeId,
+        name: &Name,
+        request: &R,
+    ) -> Result<Opened> {
+        let session = self.pool.session()?;
+        session.in_partition(parent, name, |slot, deadline| {
+            session.change_opening(self.way, slot, request, deadline)
+        })
+    }
+
+    /// Changes an entry where its directory has it.
+    pub(crate) fn change_entry<R: Request>(
+        self,
+        parent: InodeId,
+        name: &Name,
+        request: &R,
+    ) -> Result<R::Reply> {
+        let session = self.pool.session()?;
+        session
+            .in_partition(parent, name, |slot, deadline| session.change_by(self.way, slot, request, deadline))
     }
 
     /// Entries of a directory behind the cookie `after`, at most `entries_max`; none when there are no more.
@@ -201,5 +224,11 @@ impl Tree for Raw<'_> {
 
     fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {
         Raw::read_link(*self, inode)
+    }
+
+    fn note_way(&self, path: &[u8], above: &[InodeId]) {
+        if let Ok(session) = self.pool.session() {
+            session.ways.note(path, above);
+        }
     }
 }

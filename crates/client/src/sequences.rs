@@ -26,9 +26,13 @@ impl Waiting {
         if waiting.first().is_some_and(|oldest| next - oldest >= limits::REPLIES_PER_SESSION_MAX as u64) {
             return None;
         }
-        waiting.push(next);
-        self.last = next;
-        Some(next)
+        Some(self.push(slot))
+    }
+
+    fn push(&mut self, slot: Slot) -> u64 {
+        self.last += 1;
+        self.slots.entry(slot).or_default().push(self.last);
+        self.last
     }
 }
 
@@ -44,6 +48,14 @@ pub(crate) struct Ticket<'a> {
     sequences: &'a Sequences,
     slot: Slot,
     sequence: u64,
+}
+
+/// The number of a mutation that is over for its caller, but not for its slot: it counts as unanswered until it is
+/// released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) slot: Slot,
+    pub(crate) sequence: Sequence,
 }
 
 impl Sequences {
@@ -76,6 +88,17 @@ impl Sequences {
         }
     }
 
+    /// The same beyond the window: for what is to make room in it.
+    pub(crate) fn take_beyond(&self, slot: Slot) -> Ticket<'_> {
+        let sequence = self.lock().push(slot);
+        Ticket { sequences: self, slot, sequence }
+    }
+
+    /// A mutation that was kept is over.
+    pub(crate) fn release(&self, kept: Kept) {
+        drop(Ticket { sequences: self, slot: kept.slot, sequence: kept.sequence.0 });
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,6 +107,13 @@ impl Sequences {
 impl Ticket<'_> {
     pub(crate) fn sequence(&self) -> Sequence {
         Sequence(self.sequence)
+    }
+
+    /// Keeps the number when the caller goes.
+    pub(crate) fn keep(self) -> Kept {
+        let kept = Kept { slot: self.slot, sequence: self.sequence() };
+        std::mem::forget(self);
+        kept
     }
 
     /// How far behind this mutation the oldest one lies that still waits in the same slot.

@@ -10,6 +10,7 @@ use ramlace_wire::namespace::LayoutWish;
 use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints};
 
 use crate::descriptors::Descriptors;
+use crate::given_up::GivenUps;
 use crate::heart::Heart;
 use crate::inodes::Inodes;
 use crate::lines::Server;
@@ -19,6 +20,7 @@ use crate::partitions::Spreads;
 use crate::reach::this_host;
 use crate::sequences::{Sequences, Ticket};
 use crate::waits::Waits;
+use crate::ways::Ways;
 
 /// One process's session. Connections are made when they are needed.
 pub(crate) struct Session {
@@ -38,6 +40,8 @@ pub(crate) struct Session {
     pub(crate) heart: Arc<Heart>,
     /// Directories that are spread over slots, as far as it has met them.
     pub(crate) spreads: Spreads,
+    pub(crate) ways: Ways,
+    pub(crate) given_ups: GivenUps,
     /// Locks that it waits for.
     pub(crate) waits: Waits,
 }
@@ -61,6 +65,8 @@ impl Session {
             inodes: Inodes::default(),
             heart: Arc::default(),
             spreads: Spreads::default(),
+            ways: Ways::default(),
+            given_ups: GivenUps::default(),
             waits: Waits::default(),
         }))
     }

@@ -7,7 +7,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ramlace_base::{ByteRange, Error, ErrorKind, Generation, InodeId, LaneId, Result};
+use ramlace_base::{ByteRange, Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Result};
 use ramlace_transport::blocking::Received;
 use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk, WriteChunk};
 use ramlace_wire::{ClusterMap, Layout};
@@ -48,6 +48,8 @@ pub(crate) struct Transfer<'a> {
     pub(crate) session: &'a Arc<Session>,
     pub(crate) inode: InodeId,
     pub(crate) layout: &'a Layout,
+    /// The epoch since which the lanes have what they were given.
+    pub(crate) since: Epoch,
     pub(crate) generation: Generation,
     pub(crate) direction: Direction,
     pub(crate) memory: &'a Memory<'a>,
@@ -67,7 +69,7 @@ impl<'a> Transfer<'a> {
             lane: LaneId { inode: self.inode, lane },
             slot: ramlace_layout::lane_slot(self.layout, lane, map.slots()),
             generation: self.generation,
-            created: self.layout.created,
+            created: self.since,
         }
     }
 
@@ -127,8 +129,16 @@ impl<'a> Transfer<'a> {
         match self.direction {
             Direction::Read => {
                 let request = ReadChunk { target, offset: piece.lane_offset, length: piece.length as u32 };
-                let call =
-                    Call { slot, request: &request, ticket: None, data: &[], on_retry, local_only, deadline };
+                let call = Call {
+                    slot,
+                    request: &request,
+                    ticket: None,
+                    way: &[],
+                    data: &[],
+                    on_retry,
+                    local_only,
+                    deadline,
+                };
                 self.session.call(&call, |line, received| {
                     if let Some((start, length)) = self.memory.one_piece(range) {
                         // SAFETY: the caller's promise.
@@ -158,6 +168,7 @@ impl<'a> Transfer<'a> {
                     slot,
                     request: &request,
                     ticket: Some(&ticket),
+                    way: &[],
                     data,
                     on_retry,
                     local_only,

@@ -108,7 +108,11 @@ structures! {
     InvalidateInodeOut = 24 { ino: u64, off: i64, len: i64 }
     InvalidateEntryOut = 16 { parent: u64, namelen: u32, flags: u32 }
     DeleteOut = 24 { parent: u64, child: u64, namelen: u32, padding: u32 }
+    PruneOut = 16 { count: u32, padding: u32, spare: u64 }
     StoreOut = 24 { nodeid: u64, offset: u64, size: u32, padding: u32 }
+
+    // Of the device's ioctls.
+    BackingMap = 16 { fd: i32, flags: u32, padding: u64 }
 }
 
 macro_rules! numbers {
@@ -152,4 +156,4 @@ numbers!(flag: u32 {
     POLL_SCHEDULE_NOTIFY = 1, EXPIRE_ONLY = 1,
 });
 
-numbers!(notify: i32 { INVAL_INODE = 2, INVAL_ENTRY = 3, STORE = 4, DELETE = 6, INC_EPOCH = 8 });
+numbers!(notify: i32 { INVAL_INODE = 2, INVAL_ENTRY = 3, STORE = 4, DELETE = 6, INC_EPOCH = 8, PRUNE = 9 });

@@ -1,15 +1,22 @@
 //! A descriptor of `/dev/fuse`: one connection to the kernel may have several.
 
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Setter};
+
+use crate::abi::BackingMap;
 
 /// The character device of FUSE.
 pub const DEVICE_PATH: &str = "/dev/fuse";
 /// FUSE_DEV_IOC_CLONE of `linux/fuse.h`: _IOR(229, 0, uint32_t).
-const CLONE: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
+const CLONE: Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
+/// FUSE_DEV_IOC_BACKING_OPEN: _IOW(229, 1, struct fuse_backing_map).
+const BACKING_OPEN: Opcode = rustix::ioctl::opcode::write::<BackingMap>(229, 1);
+/// FUSE_DEV_IOC_BACKING_CLOSE: _IOW(229, 2, uint32_t).
+const BACKING_CLOSE: Opcode = rustix::ioctl::opcode::write::<u32>(229, 2);
 
 /// One descriptor. A request is answered by the descriptor that it was read from: the kernel looks nowhere else.
 #[derive(Debug)]
@@ -33,8 +40,22 @@ impl Device {
         let descriptor = Device::open()?;
         let connected = self.0.as_raw_fd().cast_unsigned();
         // SAFETY: the kernel reads one u32, a descriptor's number, from the pointer, which is valid during the call.
-        unsafe { rustix::ioctl::ioctl(&descriptor, rustix::ioctl::Setter::<CLONE, u32>::new(connected))? };
+        unsafe { rustix::ioctl::ioctl(&descriptor, Setter::<CLONE, u32>::new(connected))? };
         Ok(Device(descriptor))
+    }
+
+    /// Registers a file of this process, and brings its number.
+    pub fn open_backing(&self, descriptor: RawFd) -> Result<u32, Errno> {
+        let map = BackingMap { fd: descriptor, ..BackingMap::default() };
+        // SAFETY: the kernel reads the structure, which is valid during the call.
+        let id = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_OPEN as libc::c_ulong, &raw const map) };
+        u32::try_from(id).map_err(|_| last_error())
+    }
+
+    /// Takes a number back.
+    pub fn close_backing(&self, id: u32) -> Result<(), Errno> {
+        // SAFETY: the kernel reads one u32 from the pointer, which is valid during the call.
+        unsafe { rustix::ioctl::ioctl(&self.0, Setter::<BACKING_CLOSE, u32>::new(id)) }
     }
 
     /// Waits for a request.
@@ -46,4 +67,8 @@ impl Device {
     pub fn write(&self, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
         rustix::io::writev(&self.0, parts).map(drop)
     }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

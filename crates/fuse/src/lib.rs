@@ -13,6 +13,7 @@
 
 mod abi;
 mod attributes;
+mod backing;
 mod bdi;
 mod buffer;
 mod decode;
@@ -33,6 +34,7 @@ mod session;
 mod workers;
 
 pub use attributes::{Attributes, Entry, FileLock, LockKind, OpenFlags, StatFs, StatX, Time};
+pub use backing::{Backing, BackingFiles};
 pub use buffer::Scratch;
 pub use directory::DirectoryBuffer;
 pub use flusher::become_io_flusher;

@@ -60,6 +60,12 @@ impl Notifier {
         self.tell(notify::INC_EPOCH, "increment the epoch of names", &[])
     }
 
+    /// The kernel forgets the node, unless a program has it open or mapped (Linux 6.18).
+    pub fn prune(&self, node: u64) -> Result<bool> {
+        let body = abi::PruneOut { count: 1, padding: 0, spare: 0 };
+        self.tell(notify::PRUNE, "forget a node", &[body.as_bytes(), node.as_bytes()])
+    }
+
     fn entry(&self, parent: u64, name: &[u8], flags: u32, doing: &str) -> Result<bool> {
         let body = abi::InvalidateEntryOut { parent, namelen: length(name)?, flags };
         self.tell(notify::INVAL_ENTRY, doing, &[body.as_bytes(), name, b"\0"])

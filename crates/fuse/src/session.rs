@@ -16,7 +16,7 @@ use crate::init::{Agreed, agree, request_pages_limit};
 use crate::mount::{check_mount_point, mount, take_away};
 use crate::mounts::{MountPoint, mount_on};
 use crate::workers::{Control, Pool, lost};
-use crate::{FileSystem, MountOptions, Notifier, Workers, bdi};
+use crate::{BackingFiles, FileSystem, MountOptions, Notifier, Workers, bdi};
 
 /// Why [`Session::run`] came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +176,13 @@ impl Session {
     #[must_use]
     pub fn notifier(&self) -> Notifier {
         Notifier { device: Arc::downgrade(self.device()) }
+    }
+
+    /// Registers files with the kernel, where passthrough was agreed on.
+    #[must_use]
+    pub fn backing_files(&self) -> Option<BackingFiles> {
+        let agreed = self.agreed.flags & abi::init::PASSTHROUGH != 0;
+        agreed.then(|| BackingFiles { device: Arc::downgrade(self.device()) })
     }
 
     /// Ends [`Session::run`] from another thread.

@@ -84,6 +84,10 @@ pub enum Op {
     RemoveDirectory(wire::RemoveDirectory),
     /// By a client, at the parent's slot.
     Unlink(wire::Unlink),
+    /// See the wire.
+    OpenEntry(wire::OpenEntry),
+    /// See the wire.
+    GiveUp(wire::GiveUp),
     /// By a client.
     WriteInline {
         /// What the client asked.
@@ -93,7 +97,13 @@ pub enum Op {
         room: bool,
     },
     /// By a client.
-    Spill(inline::Spill),
+    /// With the epoch of the home's map.
+    Spill {
+        /// The request.
+        request: inline::Spill,
+        /// The map's.
+        epoch: Epoch,
+    },
     /// By a client.
     Extend(wire::Extend),
     /// By a client.
@@ -298,13 +308,17 @@ impl ErrandAnswer {
 /// What answers a mutation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
-    /// To `Create`, `CreateUnnamed` and `Open`.
+    /// To `Create`, `CreateUnnamed`, `Open` and `OpenEntry`.
     Opened(Box<wire::Opened>),
+    /// To `GiveUp`.
+    GivenUp(wire::GivenUp),
     /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeNode`, `MakeDirectory` and `Link`.
     Attributes(Box<Attributes>),
     /// To `WriteInline`.
     WroteInline(inline::InlineWritten),
-    /// To `Extend`, `FinishAppend` and `Spill`.
+    /// To `Spill`.
+    Spilled(inline::Spilled),
+    /// To `Extend` and `FinishAppend`.
     Size(wire::SizeInfo),
     /// To `ReserveAppend`.
     Reserved(wire::AppendReserved),
@@ -326,8 +340,10 @@ impl Reply {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Reply::Opened(body) => encode_body(body),
+            Reply::GivenUp(body) => encode_body(body),
             Reply::Attributes(body) => encode_body(body),
             Reply::WroteInline(body) => encode_body(body),
+            Reply::Spilled(body) => encode_body(body),
             Reply::Size(body) => encode_body(body),
             Reply::Reserved(body) => encode_body(body),
             Reply::Locked(body) => encode_body(body),

@@ -1,7 +1,7 @@
 //! Operations on entries whose inodes live beside them: create, symlink, mknod.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Timestamp, limits};
-use ramlace_wire::namespace::{Create, MakeNode, Open, Opened, Symlink};
+use ramlace_wire::namespace::{Create, MakeNode, Open, OpenEntry, Opened, Symlink};
 use ramlace_wire::{Credentials, FileAttributes, FileKind, Layout, Owner};
 
 use crate::command::Reply;
@@ -23,7 +23,8 @@ impl SlotState {
             if request.exclusive {
                 return Err(taken(&request.name));
             }
-            return self.open_existing(caller, request, inode, kind);
+            let Create { read, write, .. } = *request;
+            return self.open_existing(caller, &request.name, Open { inode, read, write }, kind);
         }
         self.session_mut(caller).check_may_open(InodeId(0))?;
         let layout = self.checked_layout(request.layout)?;
@@ -35,23 +36,34 @@ impl SlotState {
         Ok(Some(self.opened(inode, true)?))
     }
 
-    /// A non-exclusive create of a name that is there.
-    fn open_existing(&mut self, caller: Caller, request: &Create, inode: InodeId, kind: FileKind) -> Step {
-        let name = &request.name;
+    pub(crate) fn open_entry(&mut self, caller: Caller, request: &OpenEntry) -> Step {
+        let OpenEntry { parent, name, read, write } = request;
+        let directory = self.directory_to_change(*parent, name, caller.who)?;
+        directory.check_not_busy(name)?;
+        let Some((_, entry)) = directory.entries.find(self.hash.of(name), name) else {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no '{name}' in the directory")));
+        };
+        let (kind, open) = (entry.kind, Open { inode: entry.inode, read: *read, write: *write });
+        self.open_existing(caller, name, open, kind)
+    }
+
+    /// Opens what has the name.
+    fn open_existing(&mut self, caller: Caller, name: &Name, open: Open, kind: FileKind) -> Step {
+        let inode = open.inode;
         match kind {
             FileKind::Directory => {
                 Err(Error::new(ErrorKind::IsDirectory, format!("'{name}' is a directory")))
             }
             FileKind::Symlink => Err(Error::new(
                 ErrorKind::Loop,
-                format!("'{name}' is a symbolic link; create the file that it points to"),
+                format!("'{name}' is a symbolic link; ask for the file that it points to"),
             )),
             kind if kind.is_special() => Err(no_bytes(kind, inode)),
             _ if inode.slot() != self.slot => Err(Error::new(
                 ErrorKind::Exists,
                 format!("'{name}' exists already and lives in {}; open it there", inode.slot()),
             )),
-            _ => self.open(caller, Open { inode, read: request.read, write: request.write }),
+            _ => self.open(caller, open),
         }
     }
 

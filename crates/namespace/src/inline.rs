@@ -7,10 +7,11 @@
 //!
 //! Invariant: the bytes end where the size does, or before; what is missing is zero.
 
-use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
 use ramlace_wire::Credentials;
 use ramlace_wire::inline::{
-    Bytes, BytesPlace, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, WriteInline,
+    Bytes, BytesPlace, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, Spilled,
+    WriteInline,
 };
 use ramlace_wire::namespace::{SizeInfo, Truncate};
 use ramlace_wire::peer::{FillLane, Token};
@@ -80,6 +81,10 @@ impl File {
         SizeInfo { size: self.size, generation: self.generation }
     }
 
+    fn spilled(&self) -> Reply {
+        Reply::Spilled(Spilled { size: self.size_info(), since: self.layout.created })
+    }
+
     /// The errand that carries the bytes away, and who waits for it.
     pub(crate) fn take_leaving(&mut self) -> Option<(ErrandId, Option<Token>)> {
         let taken = self.work.as_mut().and_then(|work| work.leaving.take());
@@ -121,7 +126,11 @@ impl SlotState {
             let end = bytes.len().min(start.saturating_add(request.length as usize));
             Bytes(bytes[start..end].to_vec())
         };
-        Ok(InlineRead { size: file.size_info(), bytes: file.inline.as_deref().map(part) })
+        Ok(InlineRead {
+            size: file.size_info(),
+            bytes: file.inline.as_deref().map(part),
+            since: file.layout.created,
+        })
     }
 
     /// Changes an inline file's bytes. `room`: whether the server keeps more of them.
@@ -140,7 +149,8 @@ impl SlotState {
         }
         let start = if request.mode == InlineMode::End { file.size } else { request.offset };
         let told = |file: &File, outcome| {
-            Ok(Some(Reply::WroteInline(InlineWritten { outcome, offset: start, size: file.size_info() })))
+            let (size, since) = (file.size_info(), file.layout.created);
+            Ok(Some(Reply::WroteInline(InlineWritten { outcome, offset: start, size, since })))
         };
         match file.place() {
             BytesPlace::Lanes => return told(file, InlineOutcome::InLanes),
@@ -189,8 +199,15 @@ impl SlotState {
         Ok(Some(Reply::Attributes(Box::new(inode.attributes(id)))))
     }
 
-    /// Sends an inline file's bytes to lane 0.
-    pub(crate) fn spill(&mut self, caller: Caller, request: Spill, effects: &mut Vec<Effect>) -> Step {
+    /// Sends an inline file's bytes to lane 0. Its lanes have whatever they are given from now on, in this epoch: what a
+    /// server has lost before was never theirs.
+    pub(crate) fn spill(
+        &mut self,
+        caller: Caller,
+        request: Spill,
+        epoch: Epoch,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
         let id = request.inode;
         let inode = self.inode(id)?;
         let file = inode.file(id)?;
@@ -200,19 +217,22 @@ impl SlotState {
             inode.check_allows(caller.who, right::WRITE, id)?;
         }
         file.check_not_leaving(id)?;
-        let bytes = match file.inline.as_deref() {
-            // A lane that may have begun must hear of it, were it but to hold nothing.
-            Some(bytes) if !bytes.is_empty() || file.refused => Bytes(bytes.to_vec()),
-            _ => {
-                let file = self.file_mut(id);
-                file.inline = None;
-                return Ok(Some(Reply::Size(file.size_info())));
-            }
+        let Some(inline) = file.inline.as_deref() else {
+            return Ok(Some(file.spilled()));
         };
+        // A lane that may have begun must hear of it, were it but to hold nothing.
+        if inline.is_empty() && !file.refused {
+            let file = self.file_mut(id);
+            file.inline = None;
+            file.layout.created = file.layout.created.max(epoch);
+            return Ok(Some(file.spilled()));
+        }
+        let bytes = Bytes(inline.to_vec());
         self.outbox.check_room(1)?;
         let slots = self.slots;
         let file = self.file_mut(id);
         file.generation = file.generation.next();
+        file.layout.created = file.layout.created.max(epoch);
         let message = FillLane {
             lane: LaneId { inode: id, lane: 0 },
             slot: ramlace_layout::lane_slot(&file.layout, 0, slots),
@@ -245,7 +265,7 @@ impl SlotState {
                 file.inline = None;
                 file.refused = false;
                 file.untrimmed = true;
-                Ok(Some(Reply::Size(file.size_info())))
+                Ok(Some(file.spilled()))
             }
         };
         file.forget_finished_work();

@@ -71,6 +71,24 @@ impl Session {
         Ok(self.replies.get(&sequence))
     }
 
+    /// Whether something has become of a mutation, or will.
+    pub(crate) fn has_met(&self, sequence: Sequence) -> bool {
+        sequence < self.acknowledged_below || self.replies.contains_key(&sequence)
+    }
+
+    /// A mutation is not done any more; which inode it had opened before.
+    pub(crate) fn give_up(&mut self, sequence: Sequence) -> Option<InodeId> {
+        match self.replies.get(&sequence) {
+            Some(Cached::Answered(Ok(Reply::Opened(opened)))) => Some(opened.info.attributes.inode),
+            Some(_) => None,
+            None => {
+                let refusal = Error::new(ErrorKind::Stale, "the mutation was given up before it came");
+                self.remember(sequence, Cached::Answered(Err(ErrorBody::new(&refusal))));
+                None
+            }
+        }
+    }
+
     /// Remembers what has become of a mutation, unless its answer has been seen already.
     pub(crate) fn remember(&mut self, sequence: Sequence, cached: Cached) {
         if sequence >= self.acknowledged_below {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, SessionId, Slot, Timestamp, limits};
+use ramlace_wire::namespace::GivenUp;
 use ramlace_wire::peer::Token;
 use ramlace_wire::{Credentials, ErrorBody, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
@@ -201,6 +202,11 @@ impl SlotState {
         match op {
             Op::Create(request) => self.create(caller, request),
             Op::Open(request) => self.open(caller, *request),
+            Op::GiveUp(request) => {
+                let opened = self.session_mut(caller).give_up(request.sequence);
+                Ok(Some(Reply::GivenUp(GivenUp { opened })))
+            }
+            Op::OpenEntry(request) => self.open_entry(caller, request),
             Op::Close(request) => self.close(caller, *request, effects),
             Op::SetAttributes(request) => self.set_attributes(caller, *request, effects),
             Op::Truncate(request) => self.truncate(caller, *request, effects),
@@ -215,7 +221,7 @@ impl SlotState {
             Op::Rename(request) => self.rename(caller, request, effects),
             Op::Link(request) => self.link(caller, request, effects),
             Op::WriteInline { request, room } => self.write_inline(caller, request, *room),
-            Op::Spill(request) => self.spill(caller, *request, effects),
+            Op::Spill { request, epoch } => self.spill(caller, *request, *epoch, effects),
             Op::Extend(request) => self.extend(caller, *request),
             Op::ReserveAppend(request) => self.reserve_append(caller, *request),
             Op::FinishAppend(request) => self.finish_append(caller, *request),
@@ -270,6 +276,12 @@ impl SlotState {
             Some(Errand::CutLane(message)) => self.cut_is_awaited(message.lane),
             Some(Errand::Settle(_) | Errand::DropLane(_)) | None => false,
         }
+    }
+
+    /// Whether a mutation has an answer here already, or is under way.
+    #[must_use]
+    pub fn has_met(&self, token: Token) -> bool {
+        self.sessions.get(&token.session).is_some_and(|session| session.has_met(token.sequence))
     }
 
     /// Sessions that have left something here: those that need an `EndSession` when they end.

@@ -106,9 +106,9 @@ impl World {
             (Some(Ok(Reply::Opened(opened))), _) => world.file = opened.info.attributes.inode,
             other => panic!("{other:?}"),
         }
-        let spilled = world.client(Op::Spill(Spill { inode: world.file })).0;
+        let spilled = world.client(Op::Spill { request: Spill { inode: world.file }, epoch: Epoch(1) }).0;
         assert!(
-            matches!(spilled, Some(Ok(Reply::Size(_)))),
+            matches!(spilled, Some(Ok(Reply::Spilled(_)))),
             "an empty file has nothing to carry: {spilled:?}"
         );
         world

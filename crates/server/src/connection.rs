@@ -17,7 +17,7 @@ use ramlace_wire::{Credentials, Header, Kind, decode_body, encode_body};
 use tokio::time::timeout;
 
 use crate::clock;
-use crate::identity::{Bound, Identity, Proved};
+use crate::identity::{Bound, Identity, Proved, body_behind_way};
 use crate::record::Record;
 use crate::requests;
 use crate::server::{Outcome, Refusal, Server};
@@ -208,9 +208,10 @@ async fn serve_small(
         }
         _ if let Some(page) = server.serve_check(&identity.who, kind, body) => page,
         _ => {
+            let (way, body) = body_behind_way(header, body)?;
             match requests::parse(header, body)? {
                 Some(request) if peer || !request.is_peers_own() => {
-                    server.serve_slot(header, identity, request).await
+                    server.serve_slot(header, identity, &way, request).await
                 }
                 _ => Err(Error::new(ErrorKind::Denied, format!("{kind:?} is for servers of the pool alone"))
                     .into()),

@@ -155,6 +155,7 @@ impl Durable {
                     | Op::Unlink(_)
                     | Op::RemoveDirectory(_)
                     | Op::Close(_)
+                    | Op::GiveUp(_)
                     | Op::Truncate(_)
                     | Op::Prepare(_)
                     | Op::Settle(_)

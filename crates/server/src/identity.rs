@@ -2,9 +2,9 @@
 //! host's session says that it asks. Identity is never a field that a client may choose, but for
 //! the session of a host, which may choose among the users of its machine.
 
-use ramlace_base::{Error, ErrorKind, Result, SessionId};
+use ramlace_base::{Error, ErrorKind, Name, Result, SessionId};
 use ramlace_wire::session::SessionKind;
-use ramlace_wire::{Credentials, Header, Kind, decode_on_behalf, flags};
+use ramlace_wire::{Credentials, Header, Kind, decode_on_behalf, decode_way, flags};
 
 use crate::clock;
 use crate::server::Server;
@@ -62,6 +62,18 @@ pub struct Identity {
     pub who: Credentials,
     /// One of the users for whom the session of a host acts.
     pub on_behalf: bool,
+}
+
+/// A request's body, and the path by which it goes: none as a rule.
+pub fn body_behind_way<'body>(header: &Header, body: &'body [u8]) -> Result<(Vec<Name>, &'body [u8])> {
+    if header.flags & flags::BY_PATH == 0 {
+        return Ok((Vec::new(), body));
+    }
+    if !header.kind.goes_by_path() {
+        let text = format!("a {:?} goes by no path", header.kind);
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    decode_way(header.kind, body)
 }
 
 impl Server {

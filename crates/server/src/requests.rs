@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, Result, Sequence, SessionId, Slot, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, Result, Sequence, SessionId, Slot, limits};
 use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query};
 use ramlace_wire::coordination;
 use ramlace_wire::inline::{self, InlineRead};
@@ -75,6 +75,8 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         Kind::Truncate => mutation!(Truncate, inode),
         Kind::Create => entry!(Create),
         Kind::Open => mutation!(Open, inode),
+        Kind::OpenEntry => entry!(OpenEntry),
+        Kind::GiveUp => entry!(GiveUp),
         Kind::Close => mutation!(Close, inode),
         Kind::Symlink => entry!(Symlink),
         Kind::MakeNode => entry!(MakeNode),
@@ -114,7 +116,8 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         }
         Kind::Spill => {
             let request = read!(inline::Spill);
-            Request::Mutation(request.inode.slot(), Op::Spill(request))
+            // In which epoch, the home knows.
+            Request::Mutation(request.inode.slot(), Op::Spill { request, epoch: Epoch(0) })
         }
         Kind::SetLock => {
             let request = read!(locks::SetLock);
@@ -174,6 +177,23 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
 }
 
 impl Request {
+    /// The directory of the entry that it is about, where it is about one.
+    fn parent(&self) -> Option<InodeId> {
+        Some(match self {
+            Request::MakeDirectory(_, request) => request.parent,
+            Request::Mutation(_, op) => match op {
+                Op::Create(request) => request.parent,
+                Op::OpenEntry(request) => request.parent,
+                Op::Symlink(request) => request.parent,
+                Op::MakeNode(request) => request.parent,
+                Op::Unlink(request) => request.parent,
+                Op::RemoveDirectory(request) => request.parent,
+                _ => return None,
+            },
+            _ => return None,
+        })
+    }
+
     /// Whether only another server of the pool may ask this.
     pub fn is_peers_own(&self) -> bool {
         matches!(self, Request::Errand(_) | Request::Query(_, Query::QueryInode(_)))
@@ -221,12 +241,19 @@ impl Server {
         self: &Rc<Self>,
         header: &Header,
         identity: Identity,
+        way: &[Name],
         request: Request,
     ) -> Outcome<Vec<u8>> {
         let Identity { who, on_behalf } = identity;
         let slot = request.slot();
         let map = self.admit_slot(header.epoch, slot).await?;
         self.notice_lost_slots()?;
+        let token = Token { session: header.session, sequence: header.sequence };
+        // From here to the slot's step nothing else happens: what the path leads to stays so. One that was
+        // taken before has its answer, wherever the path leads by now.
+        if !way.is_empty() && !self.has_met(slot, token) {
+            self.check_way(&who, &map, way, request.parent())?;
+        }
         let op = match request {
             Request::Query(slot, query) => {
                 let answer = self.query(&who, slot, &query)?;
@@ -275,6 +302,7 @@ impl Server {
                 request.wish = names::LayoutWish::default();
                 Op::CreateUnnamed(request)
             }
+            Request::Mutation(_, Op::Spill { request, .. }) => Op::Spill { request, epoch: map.epoch },
             Request::Mutation(_, op) => op,
             Request::MakeDirectory(_, request) => Op::MakeDirectory { request, home: self.choose_home(&map) },
         };
@@ -293,7 +321,6 @@ impl Server {
             },
             op,
         };
-        let token = Token { session: header.session, sequence: header.sequence };
         Ok(self.mutate(slot, token, command).await?.encode())
     }
 }

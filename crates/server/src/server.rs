@@ -268,6 +268,11 @@ impl Server {
         true
     }
 
+    /// Whether a slot has an answer for a mutation already, or will have.
+    pub fn has_met(&self, slot: Slot, token: Token) -> bool {
+        self.durable.borrow().slots.get(&slot).is_some_and(|slot| slot.has_met(token))
+    }
+
     /// Asks a slot something.
     pub fn query(
         self: &Rc<Self>,

@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, InodeId, SessionId, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, SessionId, limits};
 use ramlace_namespace::{Answer, Query};
 use ramlace_wire::inline::{Bytes, ReadInline};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, Lookup};
 use ramlace_wire::walk::{Walk, Walked};
-use ramlace_wire::{Credentials, ErrorBody, FileKind, Header};
+use ramlace_wire::{ClusterMap, Credentials, ErrorBody, FileKind, Header};
 
 use crate::server::{Outcome, Server};
 
@@ -53,6 +53,27 @@ impl Server {
         Ok(walked)
     }
 
+    /// Whether a path leads to this directory now, as this server can see: with every directory on the way in one
+    /// of its own slots, and no link among them.
+    pub fn check_way(
+        self: &Rc<Self>,
+        who: &Credentials,
+        map: &ClusterMap,
+        way: &[Name],
+        parent: Option<InodeId>,
+    ) -> Result<()> {
+        let mut here = InodeId::ROOT;
+        for name in way {
+            let is_mine = map.primary(here.slot()) == Some(self.me);
+            let lookup = Lookup { parent: here, name: name.clone() };
+            match is_mine.then(|| self.query(who, here.slot(), &Query::Lookup(lookup))) {
+                Some(Ok(Answer::Found(found))) if found.kind == FileKind::Directory => here = found.inode,
+                _ => return Err(astray()),
+            }
+        }
+        if Some(here) == parent { Ok(()) } else { Err(astray()) }
+    }
+
     /// What this server alone can say: not of a directory that is spread. Whoever needs what is not
     /// here asks for it, and is told why.
     fn info_of(self: &Rc<Self>, who: &Credentials, inode: InodeId) -> Option<InodeInfo> {
@@ -81,6 +102,10 @@ impl Server {
             _ => None,
         }
     }
+}
+
+fn astray() -> Error {
+    Error::new(ErrorKind::Astray, "the path leads elsewhere, as far as this server can see")
 }
 
 /// Whether asking the same again would be answered the same: other errors say where to ask, or when.

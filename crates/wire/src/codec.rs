@@ -4,7 +4,7 @@ use ramlace_base::{Error, ErrorKind, Result, limits};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterMap, Credentials, Kind};
+use crate::{ClusterMap, Kind};
 
 /// A request body: it knows its number and what answers it.
 pub trait Request: Serialize + DeserializeOwned {
@@ -55,14 +55,6 @@ pub fn encode_body<T: Serialize>(body: &T) -> Vec<u8> {
     let bytes = postcard::to_stdvec(body).expect("every message can be written");
     assert!(bytes.len() <= limits::BODY_BYTES_MAX as usize, "a body of {} bytes was built", bytes.len());
     bytes
-}
-
-/// Reads what stands before the body of a request with [`crate::flags::ON_BEHALF`]; returns the body.
-pub fn decode_on_behalf(kind: Kind, bytes: &[u8]) -> Result<(Credentials, &[u8])> {
-    postcard::take_from_bytes(bytes).map_err(|error| {
-        let text = format!("for whom a {kind:?} message is makes no sense: {error}");
-        Error::new(ErrorKind::Protocol, text)
-    })
 }
 
 /// Reads a body; bytes left over are as wrong as bytes missing.

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use ramlace_base::{InodeId, limits};
+use ramlace_base::{Epoch, InodeId, limits};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -86,6 +86,8 @@ pub struct InlineRead {
     pub size: SizeInfo,
     /// `None`: the file is in its lanes.
     pub bytes: Option<Bytes>,
+    /// The epoch since which its lanes have what they were given, once it is there.
+    pub since: Epoch,
 }
 
 impl Request for ReadInline {
@@ -139,6 +141,8 @@ pub struct InlineWritten {
     pub offset: u64,
     /// Size and generation afterwards.
     pub size: SizeInfo,
+    /// As [`InlineRead::since`].
+    pub since: Epoch,
 }
 
 impl Request for WriteInline {
@@ -153,9 +157,18 @@ pub struct Spill {
     pub inode: InodeId,
 }
 
+/// The file is in its lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spilled {
+    /// Size and generation.
+    pub size: SizeInfo,
+    /// As [`InlineRead::since`].
+    pub since: Epoch,
+}
+
 impl Request for Spill {
     const KIND: Kind = Kind::Spill;
-    type Reply = SizeInfo;
+    type Reply = Spilled;
 }
 
 /// What a file may have inline, so that it fits any message with what goes along.

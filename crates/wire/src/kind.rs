@@ -131,6 +131,10 @@ kinds! {
     GetAttributesMany = 0x0322,
     /// For `check`: some entries of a server.
     CheckEntries = 0x0323,
+    /// Open the file that has a name.
+    OpenEntry = 0x0324,
+    /// A mutation is given up: it is not done any more.
+    GiveUp = 0x0325,
 
     // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.
@@ -185,6 +189,21 @@ impl Kind {
     #[must_use]
     pub fn is_of_namespace(self) -> bool {
         self.number() >> 8 == 3
+    }
+
+    /// About one entry of a directory: may go by the path of the directory ([`crate::flags::BY_PATH`]).
+    #[must_use]
+    pub fn goes_by_path(self) -> bool {
+        matches!(
+            self,
+            Kind::Create
+                | Kind::OpenEntry
+                | Kind::MakeDirectory
+                | Kind::Symlink
+                | Kind::MakeNode
+                | Kind::Unlink
+                | Kind::RemoveDirectory
+        )
     }
 
     /// Asked by a file that the session has open, for whoever has it: his rights were checked when it was opened.

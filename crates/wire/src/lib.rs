@@ -14,6 +14,7 @@ pub mod cluster;
 mod codec;
 pub mod coordination;
 mod credentials;
+mod front;
 mod header;
 pub mod inline;
 mod kind;
@@ -26,8 +27,9 @@ mod types;
 pub mod walk;
 pub mod xattrs;
 
-pub use codec::{ErrorBody, Request, decode_body, decode_on_behalf, encode_body};
+pub use codec::{ErrorBody, Request, decode_body, encode_body};
 pub use credentials::{Credentials, Groups, Owner};
+pub use front::{Front, decode_on_behalf, decode_way};
 pub use header::{FrameHeader, HEADER_BYTES, Header, MAGIC, flags};
 pub use kind::Kind;
 pub use types::{

@@ -2,7 +2,7 @@
 //! an entry of a directory, or lists or describes a directory, goes to the slot that its header names:
 //! a directory may be spread over several.
 
-use ramlace_base::{Generation, InodeId, Name, ServerId, Slot, Timestamp};
+use ramlace_base::{Generation, InodeId, Name, Sequence, ServerId, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::types::numbered;
@@ -224,6 +224,44 @@ pub struct Opened {
 impl Request for Create {
     const KIND: Kind = Kind::Create;
     type Reply = Opened;
+}
+
+/// Opens the file that has a name, where its inode lives with the entry: else `Exists`, and `Loop` for a symbolic link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenEntry {
+    /// The directory.
+    pub parent: InodeId,
+    /// The entry.
+    pub name: Name,
+    /// Check that the caller may read.
+    pub read: bool,
+    /// Check that the caller may write.
+    pub write: bool,
+}
+
+impl Request for OpenEntry {
+    const KIND: Kind = Kind::OpenEntry;
+    type Reply = Opened;
+}
+
+/// An earlier mutation of the session in this slot is given up: it is not done if it comes after this. For what opens an inode
+/// that its caller cannot name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GiveUp {
+    /// Its number.
+    pub sequence: Sequence,
+}
+
+/// What the mutation had come to before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenUp {
+    /// The inode that it has opened.
+    pub opened: Option<InodeId>,
+}
+
+impl Request for GiveUp {
+    const KIND: Kind = Kind::GiveUp;
+    type Reply = GivenUp;
 }
 
 /// Opens an inode for the session: it lives until the session closes it.

@@ -211,7 +211,7 @@ impl Attributes {
 }
 
 /// Where a file's bytes lie: chunk `i` is on lane `i mod width`; lane `k` is in slot
-/// `(base_slot + k × stride) mod slots`. Fixed when the file is created.
+/// `(base_slot + k × stride) mod slots`. Fixed when the file is created, but for the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
     /// Bytes of a chunk: a power of two, at least 64 KiB.
@@ -224,7 +224,7 @@ pub struct Layout {
     pub stride: u16,
     /// Copies of each chunk.
     pub copies: u8,
-    /// The map's epoch when the file was created: tells a hole from a loss.
+    /// The map's epoch when the file was created, or left its inode for its lanes: tells a hole from a loss.
     pub created: Epoch,
 }
 

@@ -66,8 +66,8 @@ fn no_message_is_missing_from_the_list() {
         bodies.iter().filter(|body| body.name.ends_with(".request")).map(|body| body.kind).collect();
     assert_eq!(requests.iter().collect::<BTreeSet<_>>(), Kind::ALL.iter().collect::<BTreeSet<_>>());
     assert_eq!(requests.len(), Kind::ALL.len());
-    // And an error, and what says for whom a request is.
-    assert_eq!(bodies.len(), 2 * Kind::ALL.len() + 2);
+    // And an error, and what stands in front of a body.
+    assert_eq!(bodies.len(), 2 * Kind::ALL.len() + 3);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn refusals_of_headers_say_why() {
         (Header { body_bytes: u32::MAX, ..good }, ErrorKind::TooLarge, "4294967295"),
         (Header { deadline_millis: u32::MAX, ..good }, ErrorKind::Protocol, "deadline"),
         (Header { outstanding: 6, ..good }, ErrorKind::Protocol, "oldest waiting"),
-        (Header { flags: 16, ..good }, ErrorKind::Protocol, "no meaning"),
+        (Header { flags: 1 << 15, ..good }, ErrorKind::Protocol, "no meaning"),
     ] {
         let error = Header::decode(&bad.encode()).unwrap_err();
         assert_eq!(error.kind(), kind);

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use ramlace_base::{ErrorKind, ServerId};
+use ramlace_base::{ErrorKind, Result, ServerId};
 use ramlace_wire::{Kind, LayoutHints};
 
 use super::{pattern, read, striped, write_all};
 use crate::fake::{FakePool, Fault};
-use crate::{ConnectOptions, File, OpenOptions, Pool, RenameMode};
+use crate::{ConnectOptions, File, OpenOptions, Pool, RenameMode, Rights};
 
 #[test]
 fn lost_replies_have_one_effect() {
@@ -207,20 +207,28 @@ fn a_server_that_was_silent_is_asked_for_a_sign_of_life_first() {
 fn what_a_silent_home_may_have_opened_is_closed_when_it_answers_again() {
     let pool = FakePool::start(1);
     let client = Pool::connect(&ConnectOptions { deadline_millis: 300, ..pool.options() }).unwrap();
-    client.open("/file", &OpenOptions::creating()).unwrap().close().unwrap();
-    // Done, and nobody hears of it in time.
-    pool.fault(Kind::Open, Fault::LoseReply);
-    for _ in 0..10_000 {
-        pool.fault(Kind::Open, Fault::LoseRequest);
-    }
-    let refused = client.open("/file", &OpenOptions::reading()).unwrap_err();
-    assert!(matches!(refused.kind(), ErrorKind::HostDown | ErrorKind::TimedOut), "{refused}");
-    assert_eq!(pool.state().open.len(), 1);
-    pool.state().faults.clear();
-    let end = Instant::now() + Duration::from_secs(20);
-    while !pool.state().open.is_empty() {
-        assert!(Instant::now() < end, "it stays open");
-        std::thread::sleep(Duration::from_millis(20));
+    let inode = client.open("/file", &OpenOptions::creating()).unwrap().inode();
+    type Open<'a> = &'a dyn Fn() -> Result<File>;
+    let by_name = || client.open("/file", &OpenOptions::reading());
+    let by_inode = || client.raw().open(inode, Rights { read: true, write: false }).map(|opened| opened.0);
+    let new = || client.open("/new", &OpenOptions::creating());
+    for (kind, open) in
+        [(Kind::OpenEntry, &by_name as Open<'_>), (Kind::Open, &by_inode), (Kind::Create, &new)]
+    {
+        // Done, and nobody hears of it in time.
+        pool.fault(kind, Fault::LoseReply);
+        for _ in 0..10_000 {
+            pool.fault(kind, Fault::LoseRequest);
+        }
+        let refused = open().err().unwrap();
+        assert!(matches!(refused.kind(), ErrorKind::HostDown | ErrorKind::TimedOut), "{refused}");
+        assert_eq!(pool.state().open.len(), 1);
+        pool.state().faults.clear();
+        let end = Instant::now() + Duration::from_secs(20);
+        while !pool.state().open.is_empty() {
+            assert!(Instant::now() < end, "it stays open");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
     // A file that is open here keeps what it has.
     let kept = client.open("/file", &OpenOptions::reading()).unwrap();

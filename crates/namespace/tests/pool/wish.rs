@@ -175,7 +175,7 @@ impl Wish {
                 let (offset, bytes) = (offset.unwrap_or(0), Bytes(bytes));
                 Op::WriteInline { request: WriteInline { inode, mode, offset, bytes }, room: true }
             }
-            Wish::Spill { .. } => Op::Spill(Spill { inode }),
+            Wish::Spill { .. } => Op::Spill { request: Spill { inode }, epoch: Epoch(1) },
             Wish::Extend { size, .. } => Op::Extend(wire::Extend { inode, generation, size }),
             Wish::Truncate { size, .. } => Op::Truncate(wire::Truncate { inode, size }),
             Wish::SetMode { mode, .. } => Op::SetAttributes(wire::SetAttributes {

@@ -42,6 +42,32 @@ fn an_unlinked_file_lives_until_its_last_close() {
 }
 
 #[test]
+fn an_entry_is_opened_where_its_file_lives_beside_it() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    let find = |text: &str| Op::OpenEntry(open_entry(InodeId::ROOT, text));
+    let found = opened(story.ask(find("f")));
+    assert_eq!((found.info.attributes.inode, found.created), (file, false));
+    let (parent, name, target) = (InodeId::ROOT, name("link"), b"f".to_vec());
+    story.ask(Op::Symlink(wire::Symlink { parent, name, target })).unwrap();
+    let elsewhere = InodeId::new(Slot(5), 9);
+    story.send(mkdir(InodeId::ROOT, "d", Slot(5)));
+    let result = Ok(ErrandAnswer::Prepared(peer::Prepared::Made(elsewhere)));
+    story.server(Op::ErrandDone { errand: story.sent.last().unwrap().0, result });
+    for (text, kind) in
+        [("none", ErrorKind::NotFound), ("link", ErrorKind::Loop), ("d", ErrorKind::IsDirectory)]
+    {
+        assert_eq!(story.refused(find(text)), kind, "{text}");
+    }
+    assert_eq!(story.refused(Op::OpenEntry(open_entry(file, "x"))), ErrorKind::NotDirectory);
+    let private =
+        Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..wire::SetAttributes::nothing(file) });
+    story.ask(private).unwrap();
+    story.who = MALLORY;
+    assert_eq!(story.refused(find("f")), ErrorKind::Denied);
+}
+
+#[test]
 fn a_slot_that_begins_anew_does_not_repeat_numbers() {
     let mut story = Story::new();
     let file = story.create(InodeId::ROOT, "f");

@@ -199,6 +199,10 @@ pub fn layout(width: u16) -> Layout {
     Layout { stripe_unit: 1 << 16, width, base_slot: Slot(9), stride: 3, copies: 1, created: Epoch(1) }
 }
 
+pub fn open_entry(parent: InodeId, text: &str) -> wire::OpenEntry {
+    wire::OpenEntry { parent, name: name(text), read: true, write: false }
+}
+
 pub fn create(parent: InodeId, text: &str, width: u16) -> wire::Create {
     let layout = layout(width);
     wire::Create {
@@ -231,7 +235,7 @@ pub fn truncate(inode: InodeId, size: u64) -> Op {
 }
 
 pub fn spill(inode: InodeId) -> Op {
-    Op::Spill(Spill { inode })
+    Op::Spill { request: Spill { inode }, epoch: Epoch(1) }
 }
 
 pub fn close(inode: InodeId) -> Op {
@@ -274,6 +278,7 @@ pub fn attributes(reply: Result<Reply>) -> Attributes {
 pub fn size_of_reply(reply: Result<Reply>) -> u64 {
     match reply.unwrap() {
         Reply::Size(info) => info.size,
+        Reply::Spilled(spilled) => spilled.size.size,
         other => panic!("{other:?}"),
     }
 }

@@ -13,7 +13,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Result, limits};
-use ramlace_wire::{Credentials, HEADER_BYTES, Header, Request, encode_body, flags};
+use ramlace_wire::{Front, HEADER_BYTES, Header, Request, encode_body, flags};
 
 use crate::frame::{append_head, check_reply, decode_header, decode_reply};
 use crate::input::{INPUT_BYTES, Input};
@@ -101,13 +101,13 @@ impl Connection {
         data: &[IoSlice<'_>],
         deadline: Instant,
     ) -> Outcome<()> {
-        self.send_for(None, header, body, data, deadline)
+        self.send_behind(Front::default(), header, body, data, deadline)
     }
 
-    /// The same for one of the users for whom a host's session acts.
-    pub fn send_for<R: Request>(
+    /// The same with something in front of the body.
+    pub fn send_behind<R: Request>(
         &mut self,
-        who: Option<&Credentials>,
+        front: Front<'_>,
         header: Header,
         body: &R,
         data: &[IoSlice<'_>],
@@ -122,11 +122,8 @@ impl Connection {
         }
         self.scratch.clear();
         let mut header = Header { kind: R::KIND, ..header };
-        let mut bytes = encode_body(body);
-        if let Some(who) = who {
-            header.flags |= flags::ON_BEHALF;
-            bytes.splice(..0, encode_body(who));
-        }
+        let mut bytes = front.encode(&mut header);
+        bytes.extend(encode_body(body));
         append_head(&mut self.scratch, header, &bytes, data_bytes);
         let sent = self.line().and_then(|line| line.send_all(&self.scratch, data, deadline));
         sent.map_err(|error| self.fail(error, "sending a request"))

@@ -78,6 +78,13 @@ macro_rules! messages {
                 sample: sample::<Credentials>,
                 decodes: decodes::<Credentials>,
             });
+            // And before that of one that goes by a path.
+            all.push(Body {
+                name: "ByPath".into(),
+                kind: Kind::GetMap,
+                sample: sample::<Vec<ramlace_base::Name>>,
+                decodes: decodes::<Vec<ramlace_base::Name>>,
+            });
             all
         }
     };
@@ -88,7 +95,7 @@ messages! {
     cluster: GetMap, JoinPool, ForgetServer;
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, AllocateLane;
-    namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, Close, Symlink, ReadLink,
+    namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, OpenEntry, GiveUp, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,
         Rename, Link, MakeNode, CreateUnnamed, GetPartitions;
     walk: Walk;

@@ -352,6 +352,9 @@ fields! {
     Create { parent, name, mode, exclusive, read, write, layout, wish, named }
     Opened { info, created }
     Open { inode, read, write }
+    OpenEntry { parent, name, read, write }
+    GiveUp { sequence }
+    GivenUp { opened }
     Close { inode, modified }
     Symlink { parent, name, target }
     ReadLink { inode }
@@ -377,9 +380,10 @@ fields! {
     RemoveXattr { inode, name }
 
     ReadInline { inode, offset, length }
-    InlineRead { size, bytes }
+    InlineRead { size, bytes, since }
     WriteInline { inode, mode, offset, bytes }
-    InlineWritten { outcome, offset, size }
+    InlineWritten { outcome, offset, size, since }
+    Spilled { size, since }
     Spill { inode }
 
     SetLock { inode, table, owner, kind, start, end, pid, wait, detects }
