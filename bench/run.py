@@ -22,7 +22,7 @@ import startup
 
 from pool import BenchError, Pool, bench_binary
 
-DRIVERS = ("transfer", "latency", "columns", "names")
+DRIVERS = ("transfer", "latency", "columns", "names", "coordination")
 MEMORY = "3GiB"
 MEMORY_QUICK = "384MiB"
 SERVERS = 3

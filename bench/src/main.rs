@@ -10,6 +10,7 @@ mod args;
 mod clock;
 mod columns;
 mod connection;
+mod coordination;
 mod cores;
 mod hold_file;
 mod idle_client;
@@ -48,6 +49,7 @@ fn run(args: &Args) -> Result<()> {
         "latency" => latency::run(args)?,
         "columns" => columns::run(args)?,
         "names" => names::run(args)?,
+        "coordination" => coordination::run(args)?,
         "mount" => mount::run(args)?,
         // What the drivers and bench/run.py start as helpers: they answer on standard output and
         // end with standard input.
@@ -59,7 +61,7 @@ fn run(args: &Args) -> Result<()> {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "there is no driver '{other}'; there are transfer, latency, columns, names, mount, hold-file, null-fuse, idle-client"
+                    "there is no driver '{other}'; there are transfer, latency, columns, names, coordination, mount, hold-file, null-fuse, idle-client"
                 ),
             ));
         }
