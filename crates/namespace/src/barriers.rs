@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::command::{Effect, Reply};
 use crate::state::{Caller, SlotState, Step};
 
+/// A session that waits, and its number for the wait.
+type Told = (SessionId, u64);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Stand {
     /// It waits in the round at hand.
@@ -46,11 +49,7 @@ pub(crate) struct Barrier {
 
 impl Barrier {
     /// A member comes: the round that is complete with it, and who else is to be told.
-    fn arrive(
-        &mut self,
-        session: SessionId,
-        request: &ArriveBarrier,
-    ) -> Result<(Option<u64>, Vec<(SessionId, u64)>)> {
+    fn arrive(&mut self, session: SessionId, request: &ArriveBarrier) -> Result<(Option<u64>, Vec<Told>)> {
         let before = self.members.get(&request.member);
         if let Some(member) = before.filter(|member| (member.session, member.wait) == (session, request.wait))
         {
@@ -90,7 +89,7 @@ impl Barrier {
     }
 
     /// The round is over; those who are to be told, but for the last.
-    fn complete(&mut self, last: u32) -> Vec<(SessionId, u64)> {
+    fn complete(&mut self, last: u32) -> Vec<Told> {
         self.rounds += 1;
         self.waiting = 0;
         let mut told = Vec::new();

@@ -17,6 +17,9 @@ fn session(number: u64) -> SessionId {
     SessionId([number as u8 + 1; 16])
 }
 
+/// A session, its wait, and the round.
+type Told = (SessionId, u64, u64);
+
 /// A slot, its log, and how it is asked.
 struct Host {
     state: SlotState,
@@ -36,7 +39,7 @@ impl Host {
         self.state.apply(&command)
     }
 
-    fn change(&mut self, of: u64, op: Op) -> (Result<Reply, ErrorKind>, Vec<(SessionId, u64, u64)>) {
+    fn change(&mut self, of: u64, op: Op) -> (Result<Reply, ErrorKind>, Vec<Told>) {
         self.sequence += 1;
         let origin = Origin::Client {
             session: session(of),

@@ -219,7 +219,7 @@ impl Durable {
             })?;
         }
         for state in self.slots.values() {
-            put(Record::Slot(Cow::Borrowed(state)))?;
+            put(Record::Slot(Box::new(Cow::Borrowed(state))))?;
         }
         file.append_urgent(&buffer)?;
         Ok(file.length())

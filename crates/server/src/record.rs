@@ -89,7 +89,7 @@ pub enum Record<'state> {
         store: Option<CellStore>,
     },
     /// In snapshots: a slot's whole state.
-    Slot(Cow<'state, SlotState>),
+    Slot(Box<Cow<'state, SlotState>>),
 }
 
 /// What a cell is to hold.
