@@ -1,6 +1,7 @@
 """A full pool says so, and how far it came; everything else goes on, and deleting frees."""
 
 import errno
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -198,6 +199,27 @@ def test_several_clients_fill_a_pool_and_none_loses_an_acknowledged_byte(new_poo
                 content = bytearray(done)
                 assert file.pread_into(content, 0) == done
             assert content == expected, f"client {number}"
+
+
+def test_directories_are_made_as_long_as_any_server_may_hold_one(planned: NewPool) -> None:
+    """The server that is drawn as a home may be full; an entry needs no inode where its directory is."""
+    pool = planned(3, 32)
+    pool.up("--inodes", "30")
+    with pool.connect() as connected:
+        made = []
+        with pytest.raises(OSError, match="inodes") as full:
+            for number in itertools.count():
+                connected.mkdir(f"/{number}")
+                made.append(f"{number}")
+        assert full.value.errno == errno.ENOSPC
+        room = connected.statfs()
+        assert room.inodes == room.inodes_max == 30 == len(made) + 1
+        assert sorted(connected.listdir("/")) == sorted(made)
+        connected.rmdir(f"/{made.pop()}")
+        connected.mkdir("/again")
+        for name in [*made, "again"]:
+            connected.rmdir(f"/{name}")
+    assert pool.run("check").returncode == 0
 
 
 def test_a_server_that_may_hold_no_more_files_says_so_and_changes_nothing(planned: NewPool) -> None:

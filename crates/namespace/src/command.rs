@@ -76,9 +76,9 @@ pub enum Op {
     MakeDirectory {
         /// What the client asked.
         request: wire::MakeDirectory,
-        /// Where the inode shall live: a slot of a live server, chosen by the shell. A retry may
-        /// name another one; the first attempt's stands.
-        home: Slot,
+        /// Where the inode shall live, and if there is no room, where instead: slots of live servers, chosen by the
+        /// shell. A retry may name others; the first attempt's stand.
+        homes: Vec<Slot>,
     },
     /// By a client, at the parent's slot.
     RemoveDirectory(wire::RemoveDirectory),

@@ -69,7 +69,7 @@ impl Story {
 
     fn mkdir(&mut self, text: &str, home: Slot) {
         let request = wire::MakeDirectory { parent: InodeId::ROOT, name: name(text), mode: 0o700 };
-        self.apply(Op::MakeDirectory { request, home });
+        self.apply(Op::MakeDirectory { request, homes: vec![home] });
     }
 
     fn file(&self) -> InodeId {

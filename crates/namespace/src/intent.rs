@@ -50,7 +50,8 @@ pub(crate) struct Intent {
 /// What an operation is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Goal {
-    MakeDirectory,
+    /// And the homes that are asked, one after the other, when the one before has no room.
+    MakeDirectory(Vec<Slot>),
     RemoveDirectory,
     Link,
     Unlink,
@@ -63,10 +64,15 @@ impl SlotState {
         &mut self,
         caller: Caller,
         request: &MakeDirectory,
-        home: Slot,
+        homes: &[Slot],
         effects: &mut Vec<Effect>,
     ) -> Step {
-        assert!(u32::from(home.0) < self.slots, "{home} is not among the {} slots of the pool", self.slots);
+        let slots = self.slots;
+        assert!(
+            homes.iter().all(|home| u32::from(home.0) < slots),
+            "{homes:?} are not all among {slots} slots"
+        );
+        let (home, others) = homes.split_first().expect("a directory gets a home");
         check_mode(request.mode)?;
         self.check_new_entry(request.parent, &request.name, caller.who)?;
         self.check_may_begin(caller.token)?;
@@ -79,8 +85,54 @@ impl SlotState {
             hints: above.directory(request.parent)?.hints,
         };
         let hold = self.claim_unmade(request.parent, &request.name)?;
-        self.begin(caller, Goal::MakeDirectory, hold);
-        self.single_part(caller, home, &part, effects)
+        self.begin(caller, Goal::MakeDirectory(others.to_vec()), hold);
+        let made = self.part(caller.token, *home, part.clone(), caller.now, effects);
+        self.home_answered(caller.token, &part, made, caller.now, caller.now, effects)
+    }
+
+    /// A home makes the directory, or it is made by the next one: a server that has no room is no reason while
+    /// others have.
+    fn home_answered(
+        &mut self,
+        token: Token,
+        part: &Part,
+        mut answer: Result<Option<Prepared>>,
+        began: Timestamp,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
+        loop {
+            let why = match answer {
+                Ok(Some(made)) => return self.single_part_held(token, part, began, made, now, effects),
+                Ok(None) => return Ok(None),
+                Err(why) => why,
+            };
+            let next = match &mut self.intent_mut(token).goal {
+                Goal::MakeDirectory(others) if why.kind() == ErrorKind::NoSpace && !others.is_empty() => {
+                    others.remove(0)
+                }
+                _ => return self.abort(token, &why, now, effects),
+            };
+            answer = self.part(token, next, part.clone(), began, effects);
+        }
+    }
+
+    /// Another slot refuses to make a directory.
+    pub(crate) fn home_refused(
+        &mut self,
+        message: &Prepare,
+        why: Error,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let (token, slot) = (message.token, message.slot);
+        self.question_answered(token);
+        // It has nothing to do with the operation any more, however that ends.
+        if let Some(number) = self.intent_mut(token).asked.remove(&slot) {
+            self.send_settle(token, slot, number, false, now, effects);
+        }
+        let step = self.home_answered(token, &message.part, Err(why), message.now, now, effects);
+        self.conclude_if_ended(token, step, effects);
     }
 
     pub(crate) fn remove_directory(
@@ -382,7 +434,7 @@ impl SlotState {
 impl Goal {
     fn doing(&self) -> String {
         match self {
-            Goal::MakeDirectory => "making the directory".into(),
+            Goal::MakeDirectory(_) => "making the directory".into(),
             Goal::RemoveDirectory => "removing the directory".into(),
             Goal::Link => "making the link".into(),
             Goal::Unlink => "removing the entry".into(),

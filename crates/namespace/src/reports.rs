@@ -67,6 +67,11 @@ impl SlotState {
             (Errand::Prepare(message), Report::Refused(why)) if is_lost(&message.part, why.kind()) => {
                 self.part_held(message, Prepared::Ready, now, effects);
             }
+            (Errand::Prepare(message), Report::Refused(why))
+                if matches!(message.part, Part::MakeDirectory { .. }) =>
+            {
+                self.home_refused(message, why, now, effects);
+            }
             (Errand::Prepare(message), Report::Unreachable(why) | Report::Refused(why)) => {
                 self.question_failed(message.token, &why, now, effects);
             }

@@ -215,7 +215,7 @@ impl SlotState {
             Op::CreateUnnamed(request) => self.create_unnamed(caller, request),
             Op::SetXattr(request) => self.set_xattr(caller, request),
             Op::RemoveXattr(request) => self.remove_xattr(caller, request),
-            Op::MakeDirectory { request, home } => self.make_directory(caller, request, *home, effects),
+            Op::MakeDirectory { request, homes } => self.make_directory(caller, request, homes, effects),
             Op::RemoveDirectory(request) => self.remove_directory(caller, request, effects),
             Op::Unlink(request) => self.unlink(caller, request, effects),
             Op::Rename(request) => self.rename(caller, request, effects),

@@ -192,7 +192,7 @@ impl Slots {
 
     fn make_directory(&mut self, name: &Name, home: Slot) -> Result<InodeId> {
         let request = wire::MakeDirectory { parent: ROOT, name: name.clone(), mode: 0o755 };
-        let op = Op::MakeDirectory { request, home };
+        let op = Op::MakeDirectory { request, homes: vec![home] };
         match self.change(&ALICE, self.slot_of(name), op).expect("answered")? {
             Reply::Attributes(attributes) => Ok(attributes.inode),
             other => panic!("{other:?}"),

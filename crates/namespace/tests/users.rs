@@ -39,7 +39,7 @@ impl Place {
             &ROOT_USER,
             Op::MakeDirectory {
                 request: wire::MakeDirectory { parent: InodeId::ROOT, name: name(), mode: 0 },
-                home: Slot(0),
+                homes: vec![Slot(0)],
             },
         );
         let Ok(Reply::Attributes(made)) = made else { panic!("{made:?}") };
@@ -264,7 +264,7 @@ proptest! {
         let who = credentials(&user);
         let made = place.ask(&who, Op::MakeDirectory {
             request: wire::MakeDirectory { parent: place.directory, name: Name::new("d").unwrap(), mode: 0o700 },
-            home: Slot(0),
+            homes: vec![Slot(0)],
         });
         match made {
             Ok(Reply::Attributes(made)) => {

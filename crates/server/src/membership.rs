@@ -28,6 +28,10 @@ const JOIN_PAUSE: Duration = Duration::from_millis(10);
 const JOIN_QUIET: Duration = Duration::from_secs(1);
 /// Slots that are looked at for a new directory's home, when servers do not answer.
 const HOME_ATTEMPTS_MAX: usize = 64;
+/// Servers that may be asked, one after the other, to be the home of a directory.
+const HOMES_MAX: usize = 8;
+/// From one of them to the next; odd, so that it comes to every slot.
+const HOME_STRIDE: u32 = 0x9e37;
 
 /// The map and, on one server of the pool, the coordinator.
 pub struct Membership {
@@ -194,16 +198,31 @@ impl Server {
         self.membership.adopt(&mut self.store.borrow_mut(), map)
     }
 
-    /// A slot for a new directory, on a server that answers as far as this one knows.
-    pub fn choose_home(&self, map: &ClusterMap) -> Slot {
+    /// A slot for a new directory, on a server that answers as far as this one knows, and slots of others: the next
+    /// is asked where the one before has no room.
+    pub fn choose_homes(&self, map: &ClusterMap) -> Vec<Slot> {
+        let answers = |home: Slot| map.primary(home).filter(|primary| !self.is_unreachable(*primary));
         let mut home = self.membership.next_home(map.slots());
         for _ in 0..HOME_ATTEMPTS_MAX {
-            if map.primary(home).is_some_and(|primary| !self.is_unreachable(primary)) {
+            if answers(home).is_some() {
                 break;
             }
             home = self.membership.next_home(map.slots());
         }
-        home
+        let mut homes = vec![home];
+        let mut servers = vec![map.primary(home)];
+        for _ in 0..HOME_ATTEMPTS_MAX {
+            if homes.len() == HOMES_MAX.min(map.servers.len()) {
+                break;
+            }
+            home = Slot(((u32::from(home.0) + HOME_STRIDE) % map.slots()) as u16);
+            let primary = answers(home);
+            if primary.is_some() && !servers.contains(&primary) {
+                homes.push(home);
+                servers.push(primary);
+            }
+        }
+        homes
     }
 
     /// Where the bytes of a new file shall lie: as the creator wishes, as the directory hands down, and

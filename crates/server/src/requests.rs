@@ -304,7 +304,9 @@ impl Server {
             }
             Request::Mutation(_, Op::Spill { request, .. }) => Op::Spill { request, epoch: map.epoch },
             Request::Mutation(_, op) => op,
-            Request::MakeDirectory(_, request) => Op::MakeDirectory { request, home: self.choose_home(&map) },
+            Request::MakeDirectory(_, request) => {
+                Op::MakeDirectory { request, homes: self.choose_homes(&map) }
+            }
         };
         if header.sequence == Sequence(0) {
             let text = format!("a {:?} needs a sequence number", header.kind);

@@ -162,9 +162,10 @@ impl Wish {
                 Op::MakeNode(wire::MakeNode { parent: inode, name, kind, mode: 0o640, device: 0 })
             }
             Wish::Unlink { name, .. } => Op::Unlink(wire::Unlink { parent: inode, name }),
-            Wish::MakeDirectory { name, home, .. } => {
-                Op::MakeDirectory { request: wire::MakeDirectory { parent: inode, name, mode: 0o750 }, home }
-            }
+            Wish::MakeDirectory { name, home, .. } => Op::MakeDirectory {
+                request: wire::MakeDirectory { parent: inode, name, mode: 0o750 },
+                homes: vec![home],
+            },
             Wish::RemoveDirectory { name, .. } => {
                 Op::RemoveDirectory(wire::RemoveDirectory { parent: inode, name })
             }

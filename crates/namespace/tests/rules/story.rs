@@ -219,7 +219,10 @@ pub fn create(parent: InodeId, text: &str, width: u16) -> wire::Create {
 }
 
 pub fn mkdir(parent: InodeId, text: &str, home: Slot) -> Op {
-    Op::MakeDirectory { request: wire::MakeDirectory { parent, name: name(text), mode: 0o755 }, home }
+    Op::MakeDirectory {
+        request: wire::MakeDirectory { parent, name: name(text), mode: 0o755 },
+        homes: vec![home],
+    }
 }
 
 pub fn rmdir(parent: InodeId, text: &str) -> Op {

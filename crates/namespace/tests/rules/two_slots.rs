@@ -68,6 +68,51 @@ fn a_prepared_directory_waits_for_its_entry() {
 }
 
 #[test]
+fn a_home_without_room_is_passed_over() {
+    let full = || Err(ErrorBody::new(&Error::new(ErrorKind::NoSpace, "no room")));
+    let down = || Err(ErrorBody::new(&Error::new(ErrorKind::Denied, "something else")));
+    let begin = |story: &mut Story| {
+        let request = wire::MakeDirectory { parent: InodeId::ROOT, name: name("d"), mode: 0o700 };
+        let homes = [5, 6, 7].map(Slot).to_vec();
+        assert_eq!(story.send(Op::MakeDirectory { request, homes }), None);
+    };
+    // Answers the latest question; the home that was asked, and what the client hears.
+    let answer = |story: &mut Story, result| {
+        let asked = story.sent.iter().rev().find_map(|(errand, message)| match message {
+            Errand::Prepare(message) => Some((*errand, message.slot)),
+            _ => None,
+        });
+        let (errand, home) = asked.unwrap();
+        (home, reply(&story.server(Op::ErrandDone { errand, result })))
+    };
+    let mut story = Story::new();
+    begin(&mut story);
+    assert_eq!(answer(&mut story, full()), (Slot(5), None));
+    let inode = InodeId::new(Slot(6), 9);
+    let (home, told) = answer(&mut story, made(inode));
+    assert_eq!((home, attributes(told.unwrap()).inode), (Slot(6), inode));
+    let told_of_ends: Vec<(u16, bool)> = story
+        .sent
+        .iter()
+        .filter_map(|(_, message)| match message {
+            Errand::Settle(settle) => Some((settle.slot.0, settle.commit)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told_of_ends, [(5, false), (6, true)]);
+    // None has room; another reason than room is one.
+    for (last, kind) in [(full(), ErrorKind::NoSpace), (down(), ErrorKind::Denied)] {
+        let mut story = Story::new();
+        begin(&mut story);
+        answer(&mut story, full());
+        answer(&mut story, full());
+        let (home, told) = answer(&mut story, last);
+        assert_eq!((home, told.unwrap().unwrap_err().kind()), (Slot(7), kind));
+        assert_eq!(story.page(InodeId::ROOT, 0, 10).entries, []);
+    }
+}
+
+#[test]
 fn late_duplicates_leave_no_orphan() {
     let mut story = Story::new();
     // The abort comes before the question, and again afterwards.
