@@ -16,7 +16,7 @@ use crate::cores::{Cores, Servers};
 use crate::pool::connect;
 use crate::raw_client;
 use crate::raw_server::RawServer;
-use crate::rounds::{Extra, Side, measure};
+use crate::rounds::{Side, measure};
 
 const TIMES: usize = 3_000;
 const TIMES_QUICK: usize = 50;

@@ -352,14 +352,14 @@ def test_a_change_of_a_range_is_told_and_one_beside_it_is_not(shared_pool: Pool,
                 is_same(file, version)
                 # It changes while he waits, by whatever changes bytes.
                 acts: list[Callable[[], Any]] = [
-                    lambda theirs=theirs: theirs.pwrite(b"z", 16),
-                    lambda theirs=theirs: theirs.fetch_add(16),
-                    lambda file=file: file.pwrite(b"own", 17),
+                    partial(theirs.pwrite, b"z", 16),
+                    partial(theirs.fetch_add, 16),
+                    partial(file.pwrite, b"own", 17),
                 ]
                 for act in acts:
                     version = changes(file, version, act, shared_pool)
                     is_same(file, version)
-                changes(file, version, lambda theirs=theirs: theirs.truncate(20), shared_pool)
+                changes(file, version, partial(theirs.truncate, 20), shared_pool)
                 waiting(shared_pool, "change_waits", 0)
 
 
