@@ -40,6 +40,8 @@ pub struct Durable {
     pub lanes: Lanes,
     /// Chunk writes that are done.
     pub writes: WritesDone,
+    /// There may be holders of leases.
+    pub gives_leases: bool,
     inline_bytes: u64,
     log: MetaFile,
     number: u64,
@@ -59,6 +61,7 @@ impl Durable {
             inodes: 0,
             lanes: Lanes::default(),
             writes: WritesDone::default(),
+            gives_leases: false,
             inline_bytes: 0,
             log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
             number: number.unwrap_or(0),
@@ -205,6 +208,9 @@ impl Durable {
         for state in self.slots.values() {
             put(Record::Slot(Cow::Borrowed(state)))?;
         }
+        if self.gives_leases {
+            put(Record::GivesLeases(true))?;
+        }
         file.append_urgent(&buffer)?;
         Ok(file.length())
     }
@@ -281,6 +287,7 @@ impl Durable {
             Record::Lane { lane, record } => self.lanes.set(lane, record),
             Record::ChunkWritten { slot, session, sequence } => self.writes.insert(slot, session, sequence),
             Record::Slot(state) => self.put_slot(state.into_owned()),
+            Record::GivesLeases(given) => self.gives_leases = given,
         }
     }
 

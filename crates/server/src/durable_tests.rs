@@ -116,7 +116,7 @@ fn random_op(dice: &mut Dice, slot: Slot) -> Op {
         6 => Op::Extend(Extend { inode, generation: Generation(1), size: dice.roll(1 << 20) }),
         _ => {
             let request = MakeDirectory { parent, name, mode: 0o755 };
-            Op::MakeDirectory { request, home: Slot(dice.roll(u64::from(SLOTS)) as u16) }
+            Op::MakeDirectory { request, homes: vec![Slot(dice.roll(u64::from(SLOTS)) as u16)] }
         }
     }
 }

@@ -37,6 +37,7 @@ pub struct SlotBirth {
 }
 
 /// One thing that happened.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 #[derive(Serialize, Deserialize)]
 pub enum Record<'state> {
     /// A session began.
@@ -77,6 +78,8 @@ pub enum Record<'state> {
     },
     /// In snapshots: a slot's whole state.
     Slot(Cow<'state, SlotState>),
+    /// Leases are given from now on, or those that were are over.
+    GivesLeases(bool),
 }
 
 /// Appends a record's bytes, unless they are more than [`Records`] would read again.

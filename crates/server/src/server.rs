@@ -26,6 +26,7 @@ use crate::config::ChildConfig;
 use crate::durable::Durable;
 use crate::errands::{Errands, owe_errands};
 use crate::events::EventQueues;
+use crate::leases::LeaseDesk;
 use crate::membership::Membership;
 use crate::peers::Peers;
 use crate::record::{Record, SlotBirth};
@@ -119,6 +120,8 @@ pub struct Server {
     pub spreading: Spreading,
     /// What sessions wait to hear.
     pub events: EventQueues,
+    /// What mounts may believe without asking.
+    pub leases: LeaseDesk,
     /// Held while a circle of waits is looked for.
     pub deadlocks: tokio::sync::Mutex<()>,
     /// What it has done.
@@ -153,6 +156,7 @@ impl Server {
         });
         let now = clock::instant();
         let durable = Durable::load(&mut store, now)?;
+        let leases = LeaseDesk::new(durable.gives_leases, now);
         let membership = Membership::load(&mut store, coordinator, home_seed)?;
         let label = format!("server {} (pid {})", options.server, std::process::id());
         Ok(Server {
@@ -169,6 +173,7 @@ impl Server {
             errands: Errands::default(),
             spreading: Spreading::default(),
             events: EventQueues::default(),
+            leases,
             deadlocks: tokio::sync::Mutex::default(),
             counters: Counters::default(),
             stopping: Notify::new(),
@@ -187,7 +192,9 @@ impl Server {
             self.durable.borrow_mut().commit(&mut store, record, clock::instant())?
         };
         let mut others = owe_errands(self, effects);
-        others.retain(|effect| !self.answer_waiting(effect) && !self.tell_event(effect));
+        others.retain(|effect| {
+            !self.leases.note(effect) && !self.answer_waiting(effect) && !self.tell_event(effect)
+        });
         Ok(others)
     }
 
@@ -230,6 +237,7 @@ impl Server {
     /// Tells every request of a session that waits for an answer that there will be none.
     pub fn session_ended(&self, session: SessionId) {
         self.events.end(session);
+        self.leases.end_session(session);
         self.waiting.borrow_mut().retain(|token, sender| {
             let stays = token.session != session && !sender.is_closed();
             if !stays {

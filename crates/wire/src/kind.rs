@@ -28,7 +28,7 @@ macro_rules! kinds {
     };
 }
 
-// Reserved families: 0x05 leases, 0x06 the shared-memory call ring.
+// Reserved families: 0x05 leases of data, 0x06 the shared-memory call ring.
 kinds! {
     /// Begin or resume a session on this connection.
     OpenSession = 0x0001,
@@ -168,13 +168,20 @@ kinds! {
     ListLockWaits = 0x0706,
     /// Server to server: a wait for a lock is over.
     EndLockWait = 0x0707,
+
+    /// Where a name leads, with leases.
+    LeaseName = 0x0710,
+    /// An inode's attributes, with leases.
+    LeaseAttributes = 0x0711,
+    /// Which leases are recalled; answered when there is one.
+    WaitRecalls = 0x0712,
 }
 
 impl Kind {
     /// Whether it is of the namespace's family, where a host's session says for whom it asks.
     #[must_use]
     pub fn is_of_namespace(self) -> bool {
-        self.number() >> 8 == 3
+        self.number() >> 8 == 3 || matches!(self, Kind::LeaseName | Kind::LeaseAttributes)
     }
 
     /// About one entry of a directory: may go by the path of the directory ([`crate::flags::BY_PATH`]).

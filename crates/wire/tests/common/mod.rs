@@ -102,6 +102,7 @@ messages! {
     xattrs: SetXattr, GetXattr, ListXattrs, RemoveXattr;
     inline: ReadInline, WriteInline, Spill;
     locks: SetLock, CancelLock, GetLock, WaitEvents, FindDeadlock, ListLockWaits, EndLockWait;
+    leases: LeaseName, LeaseAttributes, WaitRecalls;
     peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane;
 }
 

@@ -5,7 +5,8 @@ use ramlace_base::{
 };
 use ramlace_wire::session::*;
 use ramlace_wire::{
-    check::*, chunk::*, cluster::*, inline::*, locks::*, namespace::*, peer::*, walk::*, xattrs::*, *,
+    check::*, chunk::*, cluster::*, inline::*, leases::*, locks::*, namespace::*, peer::*, walk::*,
+    xattrs::*, *,
 };
 
 /// Where values come from: words that run out and are zero afterwards.
@@ -200,6 +201,12 @@ impl Sample for LockTable {
     }
 }
 
+impl Sample for Leased {
+    fn sample(source: &mut Source) -> Leased {
+        [Leased::Attributes, Leased::Names][(source.word() % 2) as usize]
+    }
+}
+
 impl Sample for LockKind {
     fn sample(source: &mut Source) -> LockKind {
         [LockKind::Shared, LockKind::Exclusive][(source.word() % 2) as usize]
@@ -385,6 +392,14 @@ fields! {
     LockWaits { waits }
     EndLockWait { inode, session, wait }
     LockWaitEnded { ended }
+
+    LeaseName { parent, name, names }
+    NameLeased { found, names, attributes }
+    LeaseAttributes { inode, names }
+    AttributesLeased { info, attributes, names }
+    WaitRecalls { heard }
+    Recall { number, inode, what }
+    Recalls { recalls }
 
     Token { session, sequence }
     IntentStamp { coordinator, number, open_from }

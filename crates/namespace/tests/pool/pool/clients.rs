@@ -228,8 +228,8 @@ impl Pool {
         if sent.again {
             return self.attempt(client, sequences[at]);
         }
-        if let Op::MakeDirectory { home, .. } = &mut sent.op {
-            *home = Slot((home.0 + 1) % slots);
+        if let Op::MakeDirectory { homes, .. } = &mut sent.op {
+            homes[0] = Slot((homes[0].0 + 1) % slots);
         }
         let first = sent.outcome.clone();
         let effects = self.transmit(client, sequences[at]);
