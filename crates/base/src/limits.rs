@@ -147,6 +147,17 @@ pub const WATCHES_PER_SERVER_MAX: usize = 4096;
 pub const WATCH_CHANGES_MAX: usize = 64;
 /// Waits for a change at one server, of all sessions.
 pub const WATCH_WAITS_PER_SERVER_MAX: usize = 65_536;
+/// How long a lease lasts, from before the request for it leaves.
+pub const LEASE_MILLIS: u64 = 500;
+/// What a server waits beyond that for a holder that says nothing: clocks run at different rates, and a kernel
+/// may take in an answer a little after it was written.
+pub const LEASE_MARGIN_MILLIS: u64 = 250;
+/// A lease that was recalled is not given again for so long: who changes something often waits for holders as rarely.
+pub const LEASE_REST_MILLIS: u64 = 500;
+/// Leases that one server has given; one more is not given.
+pub const LEASES_PER_SERVER_MAX: usize = 65_536;
+/// Leases by which one mount lets its kernel believe something.
+pub const LEASES_PER_MOUNT_MAX: usize = 65_536;
 /// Owners about whose waits a server is asked at once.
 pub const DEADLOCK_OWNERS_MAX: usize = 32;
 /// Waits that it tells of in one answer, and for whom each waits, as far as they are told.

@@ -1,6 +1,7 @@
 //! Opening and closing files.
 
 use std::ffi::{c_char, c_int};
+use std::io::Read;
 use std::sync::Arc;
 
 use libc::mode_t;
@@ -119,7 +120,10 @@ pub(crate) fn permissions(mode: mode_t) -> Result<u16> {
 pub(crate) fn umask() -> u16 {
     // Systems that hide it (it is there since Linux 4.7) get the usual one.
     const USUAL: u16 = 0o022;
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    // It is the second line: one read brings it.
+    let mut head = [0; 256];
+    let read = std::fs::File::open("/proc/thread-self/status").and_then(|mut file| file.read(&mut head));
+    let status = String::from_utf8_lossy(&head[..read.unwrap_or(0)]);
     let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     told.and_then(|octal| u16::from_str_radix(octal.trim(), 8).ok()).unwrap_or(USUAL)
 }

@@ -32,6 +32,7 @@ mod given_up;
 mod heart;
 mod inline;
 mod inodes;
+mod leases;
 mod lines;
 mod list;
 mod liveness;
@@ -76,6 +77,7 @@ pub use file::File;
 pub use file_locks::LockRequest;
 #[doc(hidden)]
 pub use fork::PerFork;
+pub use leases::OnRecall;
 pub use locator::{Locator, PoolName};
 pub use locking::{GivenUp, Waited};
 pub use mapping::Mapping;

@@ -1,11 +1,13 @@
 //! How to reach a pool, and what a session may use.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_transport::Secret;
 
 use crate::directory::{self, HOST_KEY_FILE_VARIABLE, PoolDirectory, SECRET_FILE_VARIABLE};
+use crate::leases::OnRecall;
 use crate::locator::{self, Locator, PoolName};
 
 /// Environment variable that switches the local shortcuts off when it is `off`.
@@ -78,6 +80,7 @@ impl ConnectOptions {
             local: self.local,
             deadline_millis: self.deadline_millis,
             label: self.label.clone(),
+            on_recall: OnceLock::new(),
         })
     }
 
@@ -158,4 +161,6 @@ pub(crate) struct Settings {
     pub(crate) local: bool,
     pub(crate) deadline_millis: u32,
     pub(crate) label: String,
+    /// What is done with recalled leases; none are asked for before it is set.
+    pub(crate) on_recall: OnceLock<OnRecall>,
 }

@@ -79,6 +79,11 @@ impl Pool {
         self.sessions()?.renew()
     }
 
+    /// What does not change while the pool is connected.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
     /// This process's session.
     pub(crate) fn session(&self) -> Result<Arc<Session>> {
         Ok(self.sessions()?.current())

@@ -13,6 +13,7 @@ use crate::descriptors::Descriptors;
 use crate::given_up::GivenUps;
 use crate::heart::Heart;
 use crate::inodes::Inodes;
+use crate::leases::Listening;
 use crate::lines::Server;
 use crate::liveness::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::options::Settings;
@@ -44,6 +45,8 @@ pub(crate) struct Session {
     pub(crate) given_ups: GivenUps,
     /// Locks that it waits for.
     pub(crate) waits: Waits,
+    /// Servers whose recalls of leases are heard.
+    pub(crate) listening: Listening,
 }
 
 impl Session {
@@ -68,6 +71,7 @@ impl Session {
             ways: Ways::default(),
             given_ups: GivenUps::default(),
             waits: Waits::default(),
+            listening: Listening::default(),
         }))
     }
 

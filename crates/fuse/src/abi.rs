@@ -10,6 +10,8 @@ pub const MAJOR: u32 = 7;
 pub const MINOR_MAX: u32 = 45;
 /// Oldest minor version that is spoken (Linux 5.4).
 pub const MINOR_MIN: u32 = 31;
+/// First minor version with an epoch of names (Linux 6.16).
+pub const EPOCH_MINOR_MIN: u32 = 44;
 /// The smallest buffer that the kernel accepts for reading a request.
 pub const READ_BUFFER_BYTES_MIN: usize = 8192;
 /// The largest structure before the data of a WRITE: header and arguments.

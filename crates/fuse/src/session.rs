@@ -209,6 +209,12 @@ impl Session {
         self.agreed.minor
     }
 
+    /// [`Notifier::increment_epoch`] is known to the kernel.
+    #[must_use]
+    pub fn has_epochs(&self) -> bool {
+        self.agreed.minor >= abi::EPOCH_MINOR_MIN
+    }
+
     /// Files opened with `direct_io` may be mapped.
     #[must_use]
     pub fn has_direct_io_mmap(&self) -> bool {

@@ -1,17 +1,12 @@
 //! Attributes and times, from the pool's words into the kernel's and back.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ramlace_base::{InodeId, Timestamp};
 use ramlace_fuse::{Attributes as KernelAttributes, Entry, SetTime};
 use ramlace_wire::Attributes;
 
-/// How long the kernel may go by attributes it has just got: long enough for the checks of
-/// rights on the way along a path (the kernel rounds up to a tick), too short for anything else.
-pub(crate) const ATTRIBUTES_VALID: Duration = Duration::from_millis(1);
-
-/// Names are asked for again each time: another mount may have changed them.
-pub(crate) const ENTRY_VALID: Duration = Duration::ZERO;
+use crate::leases::Believed;
 
 /// What programs should read and write at once, as `st_blksize` says: a staged, atomic piece.
 const BLOCK_BYTES: u32 = ramlace_base::limits::STAGED_BYTES_MAX as u32;
@@ -36,13 +31,13 @@ pub(crate) fn kernel_attributes(attributes: &Attributes) -> KernelAttributes {
 }
 
 /// An entry that leads to these attributes.
-pub(crate) fn entry(attributes: &Attributes) -> Entry {
+pub(crate) fn entry(attributes: &Attributes, believed: Believed) -> Entry {
     Entry {
         node: attributes.inode.0,
         generation: 0,
         attributes: kernel_attributes(attributes),
-        entry_valid: ENTRY_VALID,
-        attributes_valid: ATTRIBUTES_VALID,
+        entry_valid: believed.name,
+        attributes_valid: believed.attributes,
     }
 }
 

@@ -44,11 +44,14 @@ impl PoolFileSystem {
         let open = self.handles.get(number)?;
         if flags.kill_set_id && self.handles.has_set_id(inode) {
             self.handles.note(&open.file.drop_set_id()?);
+            self.leases.changed_here(&[inode]);
         }
         if flags.cached {
-            return write_back(&open.file, offset, bytes)
+            let written = write_back(&open.file, offset, bytes)
                 .inspect_err(|error| self.write_errors.note(inode, error))
                 .map(|()| bytes.len());
+            self.leases.changed_here(&[inode]);
+            return written;
         }
         if !flags.append {
             return open.file.write_at(bytes, offset);
@@ -87,20 +90,23 @@ impl PoolFileSystem {
         // The kernel does not say so of this call.
         if caller != 0 && self.handles.has_set_id(inode) {
             self.handles.note(&open.file.drop_set_id()?);
+            self.leases.changed_here(&[inode]);
         }
         let range = ByteRange { start: offset, end: offset.saturating_add(length) };
         const KEEP: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
         const PUNCH_AND_KEEP: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32 | KEEP;
         const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
         const ZERO_AND_KEEP: u32 = ZERO | KEEP;
-        match mode {
+        let allocated = match mode {
             0 => open.file.reserve(range, false),
             KEEP => open.file.reserve(range, true),
             PUNCH_AND_KEEP => open.file.punch(range),
             ZERO => open.file.zero(range, false),
             ZERO_AND_KEEP => open.file.zero(range, true),
             _ => Err(unsupported("this mode of fallocate")),
-        }
+        };
+        self.leases.changed_here(&[inode]);
+        allocated
     }
 }
 

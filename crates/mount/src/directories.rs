@@ -8,6 +8,7 @@ use ramlace_wire::namespace::DirectoryEntry;
 
 use crate::attributes::entry;
 use crate::filesystem::PoolFileSystem;
+use crate::leases::Believed;
 
 /// Places behind `.` and `..`; cookies of entries are larger, for the hash in them is never 0.
 const BEHIND_DOT: u64 = 1;
@@ -64,7 +65,7 @@ fn push_dots(buffer: &mut DirectoryBuffer, inode: InodeId, after: u64, plus: boo
 }
 
 fn push(buffer: &mut DirectoryBuffer, found: &DirectoryEntry, plus: bool) -> bool {
-    let known = found.attributes.as_ref().map(entry);
+    let known = found.attributes.as_ref().map(|attributes| entry(attributes, Believed::NOT));
     add(buffer, found.name.as_bytes(), found.inode, found.kind, found.cookie, known.as_ref(), plus)
 }
 

@@ -1,5 +1,7 @@
 //! Opening, closing and changing files as wholes: handles, sizes, modes, times.
 
+use std::time::Duration;
+
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_client::{File, Rights};
 use ramlace_fuse::{
@@ -11,6 +13,7 @@ use ramlace_wire::{Attributes, LayoutHints};
 use crate::attributes::{entry, kernel_attributes, timestamp};
 use crate::filesystem::PoolFileSystem;
 use crate::handles::OpenFile;
+use crate::leases::Believed;
 use crate::names::permissions;
 use crate::versions::Version;
 
@@ -18,18 +21,23 @@ use crate::versions::Version;
 pub(crate) const SET_ID_BITS: u16 = 0o6000;
 
 impl PoolFileSystem {
-    pub(crate) fn attributes(&self, inode: InodeId) -> Result<KernelAttributes> {
-        Ok(kernel_attributes(&self.attributes_now(inode)?))
+    /// Attributes, and how long the kernel may believe them.
+    pub(crate) fn attributes(&self, inode: InodeId) -> Result<(KernelAttributes, Duration)> {
+        self.attributes_now(inode).map(|(attributes, valid)| (kernel_attributes(&attributes), valid))
     }
 
     /// What an inode is now, or was when it was removed as a directory that somebody here has open.
-    fn attributes_now(&self, inode: InodeId) -> Result<Attributes> {
-        match self.raw().info(inode) {
-            Ok(info) => {
-                self.handles.note(&info.attributes);
-                Ok(info.attributes)
+    fn attributes_now(&self, inode: InodeId) -> Result<(Attributes, Duration)> {
+        let asked = self.leases.ask();
+        match self.raw().lease_attributes(inode, false) {
+            Ok(leased) => {
+                self.handles.note(&leased.info.attributes);
+                let valid = self.leases.attributes(asked, inode, leased.attributes);
+                Ok((leased.info.attributes, valid))
             }
-            Err(error) if error.kind() == ErrorKind::Stale => self.removed.get(inode).ok_or(error),
+            Err(error) if error.kind() == ErrorKind::Stale => {
+                self.removed.get(inode).map(|last| (last, Duration::ZERO)).ok_or(error)
+            }
             Err(error) => Err(error),
         }
     }
@@ -39,6 +47,7 @@ impl PoolFileSystem {
         // Who may not write through it cuts the file by his own right, and the home sees who he is.
         if kill_set_id && rights_of(flags).write && opened.info.attributes.mode & SET_ID_BITS != 0 {
             self.handles.note(&file.drop_set_id()?);
+            self.leases.changed_here(&[inode]);
         }
         self.adopt(file, &opened, flags)
     }
@@ -54,7 +63,8 @@ impl PoolFileSystem {
         let request = self.create_request(parent, name, mode, rights_of(flags), exclusive)?;
         let (file, opened) = retry(|| self.raw().create(&request))?;
         let (number, open_flags) = self.adopt(file, &opened, flags)?;
-        Ok((entry(&opened.info.attributes), number, open_flags))
+        self.leases.changed_here(&[parent]);
+        Ok((entry(&opened.info.attributes, Believed::NOT), number, open_flags))
     }
 
     /// Gives an opened file a number, and says what the kernel may do with its pages.
@@ -111,7 +121,7 @@ impl PoolFileSystem {
                 self.handles.note(&attributes);
                 Ok(kernel_attributes(&attributes))
             }
-            None => self.attributes(inode),
+            None => self.attributes(inode).map(|(attributes, _)| attributes),
         }
     }
 
@@ -121,6 +131,7 @@ impl PoolFileSystem {
             Some(open) if open.file.rights().write => {
                 if changes.kill_suid && self.handles.has_set_id(inode) {
                     self.handles.note(&open.file.drop_set_id()?);
+                    self.leases.changed_here(&[inode]);
                 }
                 open.file.set_size(size)
             }
@@ -129,10 +140,10 @@ impl PoolFileSystem {
         }
     }
 
-    pub(crate) fn statx(&self, inode: InodeId) -> Result<StatX> {
-        let attributes = self.attributes_now(inode)?;
+    pub(crate) fn statx(&self, inode: InodeId) -> Result<(StatX, Duration)> {
+        let (attributes, valid) = self.attributes_now(inode)?;
         let created = Some((attributes.created.seconds(), attributes.created.subsecond_nanos()));
-        Ok(StatX { attributes: kernel_attributes(&attributes), created })
+        Ok((StatX { attributes: kernel_attributes(&attributes), created }, valid))
     }
 
     /// A file without a name, for `O_TMPFILE`.
@@ -153,7 +164,7 @@ impl PoolFileSystem {
         };
         let (file, opened) = self.raw().create_unnamed(&request)?;
         let (number, open_flags) = self.adopt(file, &opened, flags)?;
-        Ok((entry(&opened.info.attributes), number, open_flags))
+        Ok((entry(&opened.info.attributes, Believed::NOT), number, open_flags))
     }
 }
 

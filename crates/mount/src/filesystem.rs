@@ -1,14 +1,16 @@
 //! Each request of the kernel to the method that serves it, and its result into the reply.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ramlace_base::Result;
 use ramlace_client::{Pool, Raw, acting_for};
 use ramlace_fuse::{FileSystem, OpenFlags, Operation, Reply, Request, Scratch};
 
-use crate::attributes::{ATTRIBUTES_VALID, inode_of};
+use crate::attributes::inode_of;
 use crate::data::WriteFlags;
 use crate::handles::Handles;
+use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::refresh::{Answer, REFRESH_ATTRIBUTE, Refresher};
 use crate::removed::Removed;
@@ -30,6 +32,7 @@ pub(crate) struct PoolFileSystem {
     pub(crate) write_errors: Arc<WriteErrors>,
     pub(crate) locks: Arc<Locks>,
     pub(crate) removed: Removed,
+    pub(crate) leases: Arc<Leases>,
 }
 
 impl PoolFileSystem {
@@ -131,12 +134,15 @@ impl PoolFileSystem {
             Operation::ReleaseDirectory { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
                 reply.ok();
             }
-            Operation::GetAttributes { .. } => answer(reply, self.attributes(inode), |reply, attributes| {
-                reply.attributes(&attributes, ATTRIBUTES_VALID)
-            }),
+            Operation::GetAttributes { .. } => {
+                answer(reply, self.attributes(inode), |reply, (attributes, valid)| {
+                    reply.attributes(&attributes, valid)
+                });
+            }
             Operation::SetAttributes(changes) => {
                 answer(reply, self.set_attributes(inode, &changes), |reply, attributes| {
-                    reply.attributes(&attributes, ATTRIBUTES_VALID)
+                    // The kernel takes them without looking whether something was recalled meanwhile.
+                    reply.attributes(&attributes, Duration::ZERO)
                 });
             }
             Operation::StatFs => {
@@ -156,7 +162,7 @@ impl PoolFileSystem {
             Operation::ListXattr { size } => answer_sized(reply, self.list_xattrs(inode), size),
             Operation::RemoveXattr { name } => done(reply, self.remove_xattr(inode, name)),
             Operation::StatX { .. } => {
-                answer(reply, self.statx(inode), |reply, statx| reply.statx(&statx, ATTRIBUTES_VALID))
+                answer(reply, self.statx(inode), |reply, (statx, valid)| reply.statx(&statx, valid))
             }
             _ => {
                 reply.error(libc::ENOSYS);

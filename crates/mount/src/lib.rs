@@ -3,7 +3,7 @@
 //! [`Mount::new`] connects the pool and mounts it; [`Mount::run`] serves the kernel until the
 //! directory is unmounted. What the kernel may keep, and until when:
 //!
-//! * Names and attributes: no longer than one walk along a path. Each lookup asks the pool.
+//! * Names and attributes: for the rest of a lease, unless it is recalled ([`leases`]).
 //! * Pages: from open to open as long as nobody changed the file ([`versions`]); an open that finds another
 //!   version drops them, and so does another size. `user.ramlace.refresh` drops them at once ([`refresh`]).
 //! * Written bytes: not at all. A `write` is in the pool when it returns; stores into mapped memory
@@ -18,6 +18,7 @@ mod directories;
 mod files;
 mod filesystem;
 mod handles;
+mod leases;
 mod locks;
 mod mount;
 mod names;

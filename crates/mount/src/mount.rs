@@ -9,6 +9,7 @@ use ramlace_fuse::{Ended, Invalidation, MountPoint, Session, Stopper, Workers};
 
 use crate::filesystem::PoolFileSystem;
 use crate::handles::Handles;
+use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::refresh::Refresher;
 use crate::removed::Removed;
@@ -67,6 +68,11 @@ impl Mount {
         let versions = Arc::new(Versions::default());
         let write_errors = Arc::new(WriteErrors::default());
         let refresher = Arc::new(Refresher::start(&session.notifier(), &versions, &write_errors)?);
+        // Root of a host may be nobody in the pool, and anybody to the kernel: it must ask for each name.
+        let names = session.has_epochs() && !options.allow_other;
+        let leases = Arc::new(Leases::new(session.notifier(), names));
+        let recalled = leases.clone();
+        pool.hear_recalls(Box::new(move |recalls| recalled.recall(recalls)));
         let locks = Locks::new(options.locks, &versions, &refresher);
         let file_system = PoolFileSystem {
             pool,
@@ -78,6 +84,7 @@ impl Mount {
             write_errors,
             locks,
             removed: Removed::default(),
+            leases,
         };
         Ok(Mount { session, file_system: Arc::new(file_system) })
     }
@@ -110,6 +117,8 @@ fn kernel_options(options: &MountOptions) -> ramlace_fuse::MountOptions {
         // The last page of a file that another machine has made longer shows zeros where bytes are now.
         invalidation: Invalidation::SizeChange,
         background_requests_max: BACKGROUND_REQUESTS_MAX,
+        // A listing says nothing that the kernel could believe: it does not look whether names were recalled meanwhile.
+        readdir_plus: false,
         ..ramlace_fuse::MountOptions::default()
     }
 }

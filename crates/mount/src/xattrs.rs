@@ -20,7 +20,9 @@ impl PoolFileSystem {
             _ => return Err(Error::new(ErrorKind::Invalid, "flags of setxattr that nobody knows")),
         };
         self.handles.expect_xattrs(inode);
-        self.raw().set_xattr(inode, &name, value, mode)
+        let set = self.raw().set_xattr(inode, &name, value, mode);
+        self.leases.changed_here(&[inode]);
+        set
     }
 
     pub(crate) fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
@@ -38,7 +40,9 @@ impl PoolFileSystem {
     }
 
     pub(crate) fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
-        self.raw().remove_xattr(inode, &XattrName::new(name)?)
+        let removed = self.raw().remove_xattr(inode, &XattrName::new(name)?);
+        self.leases.changed_here(&[inode]);
+        removed
     }
 }
 

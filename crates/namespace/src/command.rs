@@ -236,6 +236,16 @@ pub enum Effect {
         /// Which round it was.
         round: u64,
     },
+    /// Others see an inode of this slot differently from now on: whoever holds a lease on it must hear of that
+    /// before anybody is shown.
+    Changed {
+        /// The inode.
+        inode: InodeId,
+        /// Names that were in it are gone or lead elsewhere.
+        names: bool,
+        /// The session that asked for it and needs not be told.
+        knows: Option<SessionId>,
+    },
     /// Whether the wait that was to end was one still.
     LockWaitEnded {
         /// It was.

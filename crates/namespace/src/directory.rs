@@ -110,6 +110,18 @@ pub(crate) struct Entries {
     by_cookie: BTreeMap<u64, Entry>,
     /// Cookies of entries that an operation under way will make.
     reserved: BTreeSet<u64>,
+    #[serde(skip)]
+    removals: Removals,
+}
+
+/// How often entries were removed since this process began: tells two moments apart, and is no part of the state.
+#[derive(Clone, Copy, Debug, Default)]
+struct Removals(u64);
+
+impl PartialEq for Removals {
+    fn eq(&self, _other: &Removals) -> bool {
+        true
+    }
 }
 
 impl Entries {
@@ -165,6 +177,7 @@ impl Entries {
 
     /// Keeps the entries whose cookies are wanted.
     pub(crate) fn retain(&mut self, wanted: impl Fn(u64) -> bool) {
+        self.removals.0 += 1;
         self.by_cookie.retain(|cookie, _| wanted(*cookie));
     }
 
@@ -178,7 +191,13 @@ impl Entries {
         self.by_cookie.contains_key(&cookie)
     }
 
+    /// Grows whenever entries are removed.
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals.0
+    }
+
     pub(crate) fn remove(&mut self, cookie: u64) {
+        self.removals.0 += 1;
         let before = self.by_cookie.remove(&cookie);
         assert!(before.is_some(), "cookie {cookie} had no entry");
     }

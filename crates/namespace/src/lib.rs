@@ -40,6 +40,7 @@ mod holds;
 mod inline;
 mod inode;
 mod intent;
+pub mod leases;
 mod links;
 mod locking;
 mod locks;
@@ -54,6 +55,7 @@ mod set_id;
 mod sizes;
 mod spread;
 mod state;
+mod touched;
 mod unnamed;
 mod xattrs;
 

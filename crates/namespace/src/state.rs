@@ -20,6 +20,7 @@ use crate::outbox::Outbox;
 use crate::peers::Coordinator;
 use crate::session::{Cached, Session};
 use crate::spread::FollowUp;
+use crate::touched::{Inodes, tell_changes};
 
 /// A slot that starts empty counts inodes and operations from its first epoch times this, so
 /// that it does not repeat the numbers of a predecessor that was lost.
@@ -39,7 +40,7 @@ pub struct SlotState {
     pub(crate) next_counter: u64,
     /// The number by which the next slot that is asked knows the operation.
     pub(crate) next_intent: u64,
-    pub(crate) inodes: BTreeMap<InodeId, Box<Inode>>,
+    pub(crate) inodes: Inodes,
     /// Bytes of inline files.
     pub(crate) inline_bytes: u64,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
@@ -93,7 +94,7 @@ impl SlotState {
             // Counters 0 and 1 stay free: no inode is 0, and 1 is the root.
             next_counter: first.max(InodeId::ROOT.counter() + 1),
             next_intent: first,
-            inodes: BTreeMap::new(),
+            inodes: Inodes::default(),
             inline_bytes: 0,
             sessions: BTreeMap::new(),
             intents: BTreeMap::new(),
@@ -131,6 +132,7 @@ impl SlotState {
         let inode = Inode::new(ROOT_MODE, owner, now, Body::Directory(Box::new(directory)));
         let before = self.inodes.insert(InodeId::ROOT, Box::new(inode));
         assert!(before.is_none(), "the pool has a root directory already");
+        self.inodes.forget_touched();
     }
 
     /// Takes one step: the only way this state changes.
@@ -194,6 +196,7 @@ impl SlotState {
             (Origin::Server, op) => panic!("{op:?} does not come from the server"),
         }
         self.follow_up(now, &mut effects);
+        tell_changes(&mut self.inodes, self.slot, command, &mut effects);
         effects
     }
 
@@ -309,6 +312,12 @@ impl SlotState {
     /// The inodes that live here, in the order of their numbers.
     pub fn inodes(&self) -> impl Iterator<Item = InodeId> + '_ {
         self.inodes.keys().copied().filter(|inode| self.is_mine(*inode))
+    }
+
+    /// Whether all of a directory's names are in this slot, which is its home, and stay for now.
+    #[must_use]
+    pub fn has_all_names(&self, directory: InodeId) -> bool {
+        self.is_mine(directory) && self.inodes.has_all_names(directory)
     }
 
     /// Which slot this is.

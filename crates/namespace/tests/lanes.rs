@@ -132,6 +132,7 @@ impl World {
             match effect {
                 Effect::Reply { outcome, .. } => reply = Some(outcome),
                 Effect::Send { errand, .. } => sent.push(errand),
+                Effect::Changed { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

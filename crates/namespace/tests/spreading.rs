@@ -96,6 +96,7 @@ impl Slots {
                         let op = Op::Spread { directory, partitions };
                         open.push_back((slot, self.apply(slot, Origin::Server, op)));
                     }
+                    Effect::Changed { .. } => {}
                     other => panic!("nobody asked for {other:?}"),
                 }
             }

@@ -9,6 +9,7 @@ use ramlace_transport::nonblocking::{Connection, Incoming};
 use ramlace_wire::chunk::{AllocateLane, GrantLane, PunchChunk, ReadChunk, WriteChunk};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
+use ramlace_wire::leases::{LeaseAttributes, LeaseName, WaitRecalls};
 use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits, WaitEvents};
 use ramlace_wire::namespace::GetAttributesMany;
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
@@ -167,6 +168,18 @@ async fn serve_small(
             let asked = server.attributes_of_many(header, &identity.who, &request).await;
             asked.map(|reply| encode_body(&reply))
         }
+        Kind::LeaseName => {
+            let request: LeaseName = decode_body(kind, body)?;
+            server.lease_name(header, &identity.who, request).await.map(|leased| encode_body(&leased))
+        }
+        Kind::LeaseAttributes => {
+            let request: LeaseAttributes = decode_body(kind, body)?;
+            server.lease_attributes(header, &identity.who, request).await.map(|leased| encode_body(&leased))
+        }
+        Kind::WaitRecalls => {
+            let request: WaitRecalls = decode_body(kind, body)?;
+            Ok(encode_body(&server.wait_recalls(header.session, request).await?))
+        }
         Kind::WaitEvents => {
             let request: WaitEvents = decode_body(kind, body)?;
             Ok(encode_body(&server.wait_events(header.session, request).await?))
@@ -210,8 +223,15 @@ async fn serve_small(
         _ => {
             let (way, body) = body_behind_way(header, body)?;
             match requests::parse(header, body)? {
-                Some(request) if peer || !request.is_peers_own() => {
+                Some(request) if request.is_peers_own() && peer => {
                     server.serve_slot(header, identity, &way, request).await
+                }
+                Some(request) if !request.is_peers_own() => {
+                    let slot = request.slot();
+                    let served = server.serve_slot(header, identity, &way, request).await;
+                    // A path may have led through any slot of this server.
+                    server.leases.settle(way.is_empty().then_some(slot)).await;
+                    served
                 }
                 _ => Err(Error::new(ErrorKind::Denied, format!("{kind:?} is for servers of the pool alone"))
                     .into()),

@@ -40,6 +40,8 @@ pub struct Durable {
     pub lanes: Lanes,
     /// Chunk writes that are done.
     pub writes: WritesDone,
+    /// There may be holders of leases.
+    pub gives_leases: bool,
     inline_bytes: u64,
     /// Of the last record: a cell that may have to be stored, and what it held.
     unstored: Option<(CellStore, u64)>,
@@ -61,6 +63,7 @@ impl Durable {
             inodes: 0,
             lanes: Lanes::default(),
             writes: WritesDone::default(),
+            gives_leases: false,
             inline_bytes: 0,
             unstored: None,
             log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
@@ -221,6 +224,9 @@ impl Durable {
         for state in self.slots.values() {
             put(Record::Slot(Box::new(Cow::Borrowed(state))))?;
         }
+        if self.gives_leases {
+            put(Record::GivesLeases(true))?;
+        }
         file.append_urgent(&buffer)?;
         Ok(file.length())
     }
@@ -301,6 +307,7 @@ impl Durable {
                 self.writes.insert_cell(slot, session, sequence, Some(before));
             }
             Record::Slot(state) => self.put_slot(state.into_owned()),
+            Record::GivesLeases(given) => self.gives_leases = given,
         }
     }
 

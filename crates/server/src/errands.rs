@@ -215,6 +215,8 @@ impl Server {
         let (slot, op) = op;
         let command = Command { now: clock::now(), origin: Origin::Peer, op };
         let answer = self.submit(slot, command)?;
+        // The operation goes on, and may end, when nobody believes any more what was before this part of it.
+        self.leases.settle(Some(slot)).await;
         answer
             .unwrap_or_else(|| {
                 Err(Error::new(ErrorKind::Fatal, "a slot left a peer's message unanswered; this is a bug"))

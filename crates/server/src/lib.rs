@@ -22,6 +22,7 @@ mod identity;
 mod keeper;
 mod lane_life;
 mod lanes;
+mod leases;
 mod membership;
 mod peers;
 mod process;

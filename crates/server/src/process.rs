@@ -101,6 +101,7 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Endi
             () = server.stopping.notified() => return Ok(()),
         }
         tokio::task::spawn_local(end_silent_sessions(server.clone()));
+        tokio::task::spawn_local(server.clone().forget_old_leases());
         ready.tell("ready");
         tokio::select! {
             told = &mut stopped => told?,

@@ -37,6 +37,7 @@ pub struct SlotBirth {
 }
 
 /// One thing that happened.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 #[derive(Serialize, Deserialize)]
 pub enum Record<'state> {
     /// A session began.
@@ -90,6 +91,8 @@ pub enum Record<'state> {
     },
     /// In snapshots: a slot's whole state.
     Slot(Box<Cow<'state, SlotState>>),
+    /// Leases are given from now on, or those that were are over.
+    GivesLeases(bool),
 }
 
 /// What a cell is to hold.

@@ -1,5 +1,6 @@
 //! Families 0x03 and 0x04: what clients and peers ask of slots, and which slot they mean.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, Result, Sequence, SessionId, Slot, limits};
@@ -199,7 +200,8 @@ impl Request {
         matches!(self, Request::Errand(_) | Request::Query(_, Query::QueryInode(_)))
     }
 
-    fn slot(&self) -> Slot {
+    /// The slot that is asked.
+    pub fn slot(&self) -> Slot {
         match self {
             Request::Query(slot, _) | Request::Mutation(slot, _) | Request::MakeDirectory(slot, _) => *slot,
 
@@ -232,6 +234,10 @@ impl Server {
                 Some(Ok(Answer::Info(info))) if info.partitions.is_empty() => Some(info.attributes),
                 _ => None,
             });
+        }
+        let slots: BTreeSet<Slot> = request.inodes.iter().map(|inode| inode.slot()).collect();
+        for slot in slots {
+            self.leases.settle(Some(slot)).await;
         }
         Ok(names::ManyAttributes { attributes })
     }

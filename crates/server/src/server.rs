@@ -26,6 +26,7 @@ use crate::config::ChildConfig;
 use crate::durable::Durable;
 use crate::errands::{Errands, owe_errands};
 use crate::events::EventQueues;
+use crate::leases::LeaseDesk;
 use crate::membership::Membership;
 use crate::peers::Peers;
 use crate::record::{Record, SlotBirth};
@@ -122,6 +123,8 @@ pub struct Server {
     pub events: EventQueues,
     /// Changes of bytes about which somebody has asked.
     pub watches: RefCell<Watches>,
+    /// What mounts may believe without asking.
+    pub leases: LeaseDesk,
     /// Held while a circle of waits is looked for.
     pub deadlocks: tokio::sync::Mutex<()>,
     /// What it has done.
@@ -156,6 +159,7 @@ impl Server {
         });
         let now = clock::instant();
         let durable = Durable::load(&mut store, now)?;
+        let leases = LeaseDesk::new(durable.gives_leases, now);
         let membership = Membership::load(&mut store, coordinator, home_seed)?;
         let label = format!("server {} (pid {})", options.server, std::process::id());
         Ok(Server {
@@ -173,6 +177,7 @@ impl Server {
             spreading: Spreading::default(),
             events: EventQueues::default(),
             watches: RefCell::default(),
+            leases,
             deadlocks: tokio::sync::Mutex::default(),
             counters: Counters::default(),
             stopping: Notify::new(),
@@ -193,7 +198,9 @@ impl Server {
         };
         self.note_homes(&watched);
         let mut others = owe_errands(self, effects);
-        others.retain(|effect| !self.answer_waiting(effect) && !self.tell_event(effect));
+        others.retain(|effect| {
+            !self.leases.note(effect) && !self.answer_waiting(effect) && !self.tell_event(effect)
+        });
         Ok(others)
     }
 
@@ -237,6 +244,7 @@ impl Server {
     pub fn session_ended(&self, session: SessionId) {
         self.events.end(session);
         self.watches.borrow_mut().end_session(session);
+        self.leases.end_session(session);
         self.waiting.borrow_mut().retain(|token, sender| {
             let stays = token.session != session && !sender.is_closed();
             if !stays {

@@ -1,8 +1,9 @@
 //! Several steps of a path in one request.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, SessionId, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, SessionId, Slot, limits};
 use ramlace_namespace::{Answer, Query};
 use ramlace_wire::inline::{Bytes, ReadInline};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, Lookup};
@@ -14,6 +15,21 @@ use crate::server::{Outcome, Server};
 impl Server {
     /// Follows the names as long as their entries are in slots of this server.
     pub async fn walk(self: &Rc<Self>, header: &Header, who: &Credentials, request: Walk) -> Outcome<Walked> {
+        let mut seen = BTreeSet::new();
+        let walked = self.follow(header, who, request, &mut seen).await;
+        for slot in seen {
+            self.leases.settle(Some(slot)).await;
+        }
+        walked
+    }
+
+    async fn follow(
+        self: &Rc<Self>,
+        header: &Header,
+        who: &Credentials,
+        request: Walk,
+        seen: &mut BTreeSet<Slot>,
+    ) -> Outcome<Walked> {
         let count = request.names.len();
         if count == 0 || count > limits::WALK_NAMES_MAX {
             let most = limits::WALK_NAMES_MAX;
@@ -23,6 +39,7 @@ impl Server {
         let mut walked = Walked { steps: Vec::with_capacity(count), stopped: None, info: None, bytes: None };
         let (mut parent, mut slot) = (request.from, header.slot);
         for name in request.names {
+            seen.insert(slot);
             let admitted = self.admit_slot(header.epoch, slot).await;
             match admitted {
                 Err(refusal) if walked.steps.is_empty() => return Err(refusal),
@@ -45,6 +62,7 @@ impl Server {
                 break;
             }
         }
+        seen.insert(slot);
         if walked.steps.len() == count && request.info && self.admit_slot(header.epoch, slot).await.is_ok() {
             walked.info = self.info_of(who, parent);
             walked.bytes =

@@ -4,6 +4,9 @@
 //! sleep, 3 µs elsewhere. Whoever expects an answer at once looks for it again and again for some microseconds,
 //! lets other programs run in between, and sleeps only then. A connection on which that was in vain, since the other
 //! side is far away or slow, stops it but for a trial now and then: an idle connection costs nothing.
+//!
+//! Where both sides share a core, looking only keeps the other from answering: whoever finds what he waits for, but
+//! only after the core was given to another, sleeps at once for a while.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -15,36 +18,89 @@ const TRIAL_EVERY: u32 = 64;
 /// Successes that count: after so many waits in vain in a row a connection sleeps at once.
 const CREDIT_MAX: u32 = 4;
 
+/// From one look during which it is counted how often the core was given away to the next.
+const COUNT_EVERY: u32 = 32;
+/// So many of these in a row that were in need of it: the core is shared.
+const SHARED_LOOKS: u32 = 3;
+/// Waits that then sleep at once, before it is looked again.
+const SHARED_WAITS: u32 = 256;
+
 /// What a connection has learned of its waits.
 #[derive(Default)]
 pub(crate) struct Spin {
     credit: Cell<u32>,
     slept: Cell<u32>,
+    /// Looks until the next that counts.
+    uncounted: Cell<u32>,
+    /// Counted looks in a row that needed the core to be given away.
+    shared_looks: Cell<u32>,
+    /// Waits that are still to sleep at once, since the core is shared.
+    shared_waits: Cell<u32>,
 }
 
 impl Spin {
     /// Begins a wait; `None`: sleep at once.
     pub(crate) fn begin(&self) -> Option<Spinning<'_>> {
+        if let Some(left) = self.shared_waits.get().checked_sub(1) {
+            self.shared_waits.set(left);
+            return None;
+        }
         let slept = self.slept.get();
         if self.credit.get() == 0 && slept < TRIAL_EVERY {
             self.slept.set(slept + 1);
             return None;
         }
         self.slept.set(0);
-        Some(Spinning { spin: self, until: Instant::now() + Duration::from_micros(SPIN_MICROS_MAX) })
+        let until = Instant::now() + Duration::from_micros(SPIN_MICROS_MAX);
+        Some(Spinning { spin: self, until, switches: self.counts().then(switches) })
     }
+
+    /// Whether this look counts; after one that needed it, the next one does, too.
+    fn counts(&self) -> bool {
+        let counts = self.uncounted.get() == 0 || self.shared_looks.get() > 0;
+        self.uncounted.set(if counts { COUNT_EVERY } else { self.uncounted.get() - 1 });
+        counts
+    }
+
+    /// A look that counted has found what it looked for.
+    fn note_switches(&self, count: u64) {
+        let looks = if count == 0 { 0 } else { self.shared_looks.get() + 1 };
+        if looks < SHARED_LOOKS {
+            self.shared_looks.set(looks);
+        } else {
+            // The next look decides whether it goes on.
+            self.shared_looks.set(SHARED_LOOKS - 1);
+            self.shared_waits.set(SHARED_WAITS);
+        }
+    }
+}
+
+/// How often this thread's core was given to another.
+fn switches() -> u64 {
+    // SAFETY: `getrusage` fills the structure, which is plain numbers.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage
+    };
+    usage.ru_nvcsw.unsigned_abs() + usage.ru_nivcsw.unsigned_abs()
 }
 
 /// One wait that looks.
 pub(crate) struct Spinning<'a> {
     spin: &'a Spin,
     until: Instant,
+    /// How often the core had been given away when it began, if this look counts.
+    switches: Option<u64>,
 }
 
 impl Spinning<'_> {
     /// What was waited for is here.
     pub(crate) fn found(&self) {
         self.spin.credit.set(CREDIT_MAX);
+        if let Some(before) = self.switches {
+            self.spin.note_switches(switches() - before);
+        }
     }
 
     /// Lets others run. `false`: it is time to sleep.
@@ -77,7 +133,26 @@ mod tests {
                 spinning.found();
             }
         }
+        spin.shared_waits.set(0);
         let looked = (0..TRIAL_EVERY).filter(|_| looks()).count();
         assert_eq!(looked as u32, CREDIT_MAX);
+    }
+
+    #[test]
+    fn where_the_core_is_shared_waits_sleep_at_once_until_it_is_not() {
+        let spin = Spin { credit: Cell::new(CREDIT_MAX), ..Spin::default() };
+        let sleeps = || (0..SHARED_WAITS).filter(|_| spin.begin().is_none()).count() as u32;
+        // One that needed it is no sign; several in a row are.
+        spin.note_switches(1);
+        spin.note_switches(0);
+        (0..SHARED_LOOKS - 1).for_each(|_| spin.note_switches(2));
+        assert_eq!(sleeps(), 0);
+        (0..SHARED_LOOKS).for_each(|_| spin.note_switches(1));
+        assert_eq!(sleeps(), SHARED_WAITS);
+        assert!(spin.begin().is_some_and(|spinning| spinning.switches.is_some()), "it is looked at again");
+        spin.note_switches(1);
+        assert_eq!(sleeps(), SHARED_WAITS);
+        spin.note_switches(0);
+        assert_eq!(sleeps(), 0);
     }
 }

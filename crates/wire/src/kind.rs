@@ -28,7 +28,7 @@ macro_rules! kinds {
     };
 }
 
-// Reserved families: 0x05 leases, 0x06 the shared-memory call ring.
+// Reserved families: 0x05 leases of data, 0x06 the shared-memory call ring.
 kinds! {
     /// Begin or resume a session on this connection.
     OpenSession = 0x0001,
@@ -182,13 +182,20 @@ kinds! {
     EndWatch = 0x070d,
     /// Bytes of a lane were changed by stores into its memory.
     NoteChange = 0x070e,
+
+    /// Where a name leads, with leases.
+    LeaseName = 0x0710,
+    /// An inode's attributes, with leases.
+    LeaseAttributes = 0x0711,
+    /// Which leases are recalled; answered when there is one.
+    WaitRecalls = 0x0712,
 }
 
 impl Kind {
     /// Whether it is of the namespace's family, where a host's session says for whom it asks.
     #[must_use]
     pub fn is_of_namespace(self) -> bool {
-        self.number() >> 8 == 3
+        self.number() >> 8 == 3 || matches!(self, Kind::LeaseName | Kind::LeaseAttributes)
     }
 
     /// About one entry of a directory: may go by the path of the directory ([`crate::flags::BY_PATH`]).

@@ -18,6 +18,7 @@ mod front;
 mod header;
 pub mod inline;
 mod kind;
+pub mod leases;
 pub mod locks;
 pub mod namespace;
 pub mod peer;

@@ -1,6 +1,11 @@
 //! A server's part of the bargain: each command is logged before it is applied.
 
-use ramlace_namespace::{Command, Effect, SlotState};
+use std::collections::BTreeMap;
+
+use ramlace_base::{InodeId, Name, limits};
+use ramlace_namespace::{Answer, Command, Effect, Query, SlotState};
+use ramlace_wire::namespace::{GetAttributes, ReadDirectory};
+use ramlace_wire::{Attributes, Credentials};
 
 /// One slot with its snapshot and its log.
 pub struct Host {
@@ -17,7 +22,10 @@ impl Host {
 
     pub fn apply(&mut self, command: &Command) -> Vec<Effect> {
         self.log.push(postcard::to_stdvec(command).unwrap());
-        self.state.apply(command)
+        let before = View::of(&self.state);
+        let effects = self.state.apply(command);
+        before.check_told(&View::of(&self.state), &effects);
+        effects
     }
 
     /// Begins again from snapshot and log: everything must be as before.
@@ -33,5 +41,54 @@ impl Host {
     pub fn write_snapshot(&mut self) {
         self.snapshot = postcard::to_stdvec(&self.state).unwrap();
         self.log.clear();
+    }
+}
+
+/// What clients may believe of a slot by leases.
+struct View {
+    attributes: BTreeMap<InodeId, Attributes>,
+    names: BTreeMap<InodeId, BTreeMap<Name, InodeId>>,
+}
+
+impl View {
+    fn of(state: &SlotState) -> View {
+        let who = Credentials::new(0, 0);
+        let mut view = View { attributes: BTreeMap::new(), names: BTreeMap::new() };
+        for inode in state.inodes() {
+            let asked = state.query(&who, &Query::GetAttributes(GetAttributes { inode }));
+            let Ok(Answer::Info(info)) = asked else { panic!("{asked:?}") };
+            view.attributes.insert(inode, info.attributes);
+            if state.has_all_names(inode) {
+                let entries_max = limits::READDIR_ENTRIES_MAX;
+                let request = ReadDirectory { inode, after: 0, entries_max };
+                let asked = state.query(&who, &Query::ReadDirectory(request));
+                let Ok(Answer::Page(page)) = asked else { panic!("{asked:?}") };
+                let names = page.entries.into_iter().map(|entry| (entry.name, entry.inode));
+                view.names.insert(inode, names.collect());
+            }
+        }
+        view
+    }
+
+    /// Whoever knew what this step has changed is told.
+    fn check_told(&self, after: &View, effects: &[Effect]) {
+        let told = |wanted: InodeId, of_names: bool| {
+            effects.iter().any(|effect| {
+                matches!(effect, Effect::Changed { inode, names, .. } if *inode == wanted && (*names || !of_names))
+            })
+        };
+        for (inode, attributes) in &self.attributes {
+            let changed = after.attributes.get(inode) != Some(attributes);
+            assert!(!changed || told(*inode, false), "{inode} has changed and nobody is told");
+        }
+        for (directory, names) in &self.names {
+            let now = after.names.get(directory);
+            let stays =
+                |(name, inode): (&Name, &InodeId)| now.is_some_and(|now| now.get(name) == Some(inode));
+            assert!(
+                names.iter().all(stays) || told(*directory, true),
+                "names of {directory} went in silence"
+            );
+        }
     }
 }

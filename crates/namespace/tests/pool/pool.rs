@@ -313,6 +313,7 @@ impl Pool {
                 }
                 Effect::Reply { token, outcome } => self.answered(token, outcome),
                 Effect::Crowded { directory } => self.spread(slot, directory),
+                Effect::Changed { .. } => {}
                 Effect::PeerReply(answer) => panic!("nobody asked for {answer:?}"),
                 Effect::LockGranted { .. } | Effect::LockWaitEnded { .. } | Effect::BarrierPassed { .. } => {
                     panic!("nobody waits here")

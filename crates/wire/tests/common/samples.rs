@@ -5,8 +5,8 @@ use ramlace_base::{
 };
 use ramlace_wire::session::*;
 use ramlace_wire::{
-    check::*, chunk::*, cluster::*, coordination::*, inline::*, locks::*, namespace::*, peer::*, walk::*,
-    xattrs::*, *,
+    check::*, chunk::*, cluster::*, coordination::*, inline::*, leases::*, locks::*, namespace::*, peer::*,
+    walk::*, xattrs::*, *,
 };
 
 /// Where values come from: words that run out and are zero afterwards.
@@ -198,6 +198,12 @@ impl Sample for InlineOutcome {
 impl Sample for LockTable {
     fn sample(source: &mut Source) -> LockTable {
         [LockTable::Fcntl, LockTable::Flock][(source.word() % 2) as usize]
+    }
+}
+
+impl Sample for Leased {
+    fn sample(source: &mut Source) -> Leased {
+        [Leased::Attributes, Leased::Names][(source.word() % 2) as usize]
     }
 }
 
@@ -418,6 +424,14 @@ fields! {
     WatchAnswer { changed, number, inline }
     EndWatch { inode, lane, wait }
     NoteChange { target, start, end }
+
+    LeaseName { parent, name, names }
+    NameLeased { found, names, attributes }
+    LeaseAttributes { inode, names }
+    AttributesLeased { info, attributes, names }
+    WaitRecalls { heard }
+    Recall { number, inode, what }
+    Recalls { recalls }
 
     Token { session, sequence }
     IntentStamp { coordinator, number, open_from }

@@ -229,7 +229,7 @@ impl Pool {
             return self.attempt(client, sequences[at]);
         }
         if let Op::MakeDirectory { homes, .. } = &mut sent.op {
-            homes.iter_mut().for_each(|home| *home = Slot((home.0 + 1) % slots));
+            homes[0] = Slot((homes[0].0 + 1) % slots);
         }
         let first = sent.outcome.clone();
         let effects = self.transmit(client, sequences[at]);

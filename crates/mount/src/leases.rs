@@ -1,0 +1,248 @@
+//! What the kernel may believe without asking: attributes and names, for the rest of a lease.
+//!
+//! A reply may bring a lifetime when its answer came with a lease and nothing was recalled since the question left. A
+//! recall ends it: the kernel is told to drop what it has, and what is on its way to it is void, for the kernel goes by
+//! what was told between a question and its answer (the version of its attributes, the epoch of its names). The one case
+//! in which there is nothing to tell it of is an inode that it is just hearing of for the first time: then it is told
+//! again until it knows it.
+//!
+//! Nothing here waits for a request of the kernel or an answer of a server. So names are dropped by a new epoch of all
+//! names, and not one by one: for that the kernel takes the directory's lock, which two mounts may hold against each
+//! other.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{InodeId, limits};
+use ramlace_fuse::Notifier;
+use ramlace_wire::leases::{Leased, Recall};
+
+/// How long attributes are believed where each walk asks for each name, and so for what it leads to: for the checks of
+/// rights on the way (the kernel rounds up to a tick).
+const ONE_WALK: Duration = Duration::from_millis(1);
+/// Recalls that are remembered for questions under way, at most.
+const MARKS_MAX: usize = 4_096;
+/// Pause before the kernel is told again of an inode that it does not know yet.
+const PAUSE: Duration = Duration::from_micros(500);
+
+type Subject = (InodeId, Leased);
+
+/// How long the kernel may believe what an entry says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Believed {
+    pub(crate) name: Duration,
+    pub(crate) attributes: Duration,
+}
+
+impl Believed {
+    /// Not at all: the kernel takes these answers without looking whether something was recalled meanwhile.
+    pub(crate) const NOT: Believed = Believed { name: Duration::ZERO, attributes: Duration::ZERO };
+}
+
+/// A question that is about to leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    at: Instant,
+    marks: u64,
+}
+
+/// What the kernel believes, and what has been recalled.
+pub(crate) struct Leases {
+    notifier: Notifier,
+    /// Names are believed: the kernel has epochs, and all programs are one user's.
+    pub(crate) names: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Grows with each mark.
+    marks: u64,
+    /// What was recalled, or changed here, last: answers to older questions are not believed.
+    marked: HashMap<Subject, u64>,
+    /// Marks up to this one are forgotten.
+    forgotten: u64,
+    /// What the kernel may believe at most until when.
+    given: HashMap<Subject, Instant>,
+}
+
+impl Leases {
+    pub(crate) fn new(notifier: Notifier, names: bool) -> Leases {
+        Leases { notifier, names, state: Mutex::default() }
+    }
+
+    /// To be called before each question whose answer may bring leases.
+    pub(crate) fn ask(&self) -> Asked {
+        Asked { marks: self.lock().marks, at: Instant::now() }
+    }
+
+    /// How long an entry may be believed, whose leases were given or not.
+    pub(crate) fn entry(&self, asked: Asked, parent: (InodeId, bool), inode: (InodeId, bool)) -> Believed {
+        let name = if parent.1 { self.give(asked, (parent.0, Leased::Names)) } else { None };
+        let attributes = if inode.1 { self.give(asked, (inode.0, Leased::Attributes)) } else { None };
+        // Where names are believed, a walk asks for nothing.
+        let unleased = if self.names { Duration::ZERO } else { ONE_WALK };
+        Believed { name: name.unwrap_or_default(), attributes: attributes.unwrap_or(unleased) }
+    }
+
+    /// How long attributes may be believed.
+    pub(crate) fn attributes(&self, asked: Asked, inode: InodeId, leased: bool) -> Duration {
+        leased.then(|| self.give(asked, (inode, Leased::Attributes))).flatten().unwrap_or_default()
+    }
+
+    fn give(&self, asked: Asked, subject: Subject) -> Option<Duration> {
+        let until = asked.at + Duration::from_millis(limits::LEASE_MILLIS);
+        let mut state = self.lock();
+        let now = Instant::now();
+        if until <= now || !state.is_newer(asked, subject) {
+            return None;
+        }
+        if state.given.len() >= limits::LEASES_PER_MOUNT_MAX && !state.given.contains_key(&subject) {
+            state.given.retain(|_, until| *until > now);
+            if state.given.len() >= limits::LEASES_PER_MOUNT_MAX {
+                return None;
+            }
+        }
+        let given = state.given.entry(subject).or_insert(until);
+        *given = until.max(*given);
+        Some(until - now)
+    }
+
+    /// The mount has changed these itself. The kernel knows, but an answer that is on its way may be older. To be called
+    /// before the kernel hears that it is done.
+    pub(crate) fn changed_here(&self, inodes: &[InodeId]) {
+        for inode in inodes {
+            let subject = (*inode, Leased::Attributes);
+            if self.lock().mark(subject).is_some() {
+                self.drop_attributes(*inode);
+            }
+        }
+    }
+
+    /// A name moves from one directory to another, with what the kernel believes of it: that has to be leased there, too.
+    /// `lease` asks for that. Returns what to do when it has moved.
+    pub(crate) fn before_move(&self, from: InodeId, to: InodeId, lease: impl Fn(InodeId) -> bool) -> Moving {
+        let at = Instant::now();
+        if !self.names || from == to {
+            return Moving { at, directories: None, covered: true };
+        }
+        let covered = self.believes_names(from, to)
+            && [from, to].into_iter().all(|directory| {
+                let asked = self.ask();
+                lease(directory) && self.give(asked, (directory, Leased::Names)).is_some()
+            });
+        Moving { at, directories: Some((from, to)), covered }
+    }
+
+    /// It has moved. What the kernel was told meanwhile lasts a little longer than what was leased before; so does a server wait.
+    pub(crate) fn after_move(&self, moving: Moving) {
+        let Some((from, to)) = moving.directories else { return };
+        let soon = moving.at.elapsed() < Duration::from_millis(limits::LEASE_MARGIN_MILLIS / 2);
+        if !(moving.covered && soon) && self.believes_names(from, to) {
+            self.drop_names();
+        }
+    }
+
+    fn believes_names(&self, from: InodeId, to: InodeId) -> bool {
+        let (state, now) = (self.lock(), Instant::now());
+        [from, to]
+            .iter()
+            .any(|directory| state.given.get(&(*directory, Leased::Names)).is_some_and(|until| *until > now))
+    }
+
+    /// Leases end before their time: when this is back, the kernel believes nothing by them.
+    pub(crate) fn recall(&self, recalls: &[Recall]) {
+        let given: Vec<(Subject, Instant)> = {
+            let mut state = self.lock();
+            let subjects = recalls.iter().map(|recall| (recall.inode, recall.what));
+            subjects.filter_map(|subject| Some((subject, state.mark(subject)?))).collect()
+        };
+        if given.iter().any(|((_, what), _)| *what == Leased::Names) {
+            self.drop_names();
+        }
+        for ((inode, what), until) in given {
+            while what == Leased::Attributes && !self.drop_attributes(inode) && Instant::now() < until {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Whether the kernel has dropped them. Otherwise it does not know the inode: not yet, or not any more.
+    fn drop_attributes(&self, inode: InodeId) -> bool {
+        self.notifier.invalidate_inode(inode.0, -1, 0).unwrap_or(false)
+    }
+
+    fn drop_names(&self) {
+        if let Err(error) = self.notifier.increment_epoch() {
+            // It was asked whether it can when the mount was made. What it believes is over in a moment.
+            eprintln!("ramlace: {error}");
+            std::thread::sleep(Duration::from_millis(limits::LEASE_MILLIS));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A name on its way.
+#[must_use]
+#[derive(Clone, Copy)]
+pub(crate) struct Moving {
+    at: Instant,
+    directories: Option<(InodeId, InodeId)>,
+    covered: bool,
+}
+
+impl State {
+    /// Whether nothing was recalled since the question left.
+    fn is_newer(&self, asked: Asked, subject: Subject) -> bool {
+        asked.marks >= self.forgotten && self.marked.get(&subject).is_none_or(|mark| *mark <= asked.marks)
+    }
+
+    /// Answers to earlier questions are not believed any more. Until when the kernel may believe one that it has.
+    fn mark(&mut self, subject: Subject) -> Option<Instant> {
+        self.marks += 1;
+        if self.marked.len() >= MARKS_MAX {
+            self.marked.clear();
+            self.forgotten = self.marks;
+        }
+        self.marked.insert(subject, self.marks);
+        self.given.remove(&subject).filter(|until| *until > Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Subject = (InodeId(70), Leased::Attributes);
+
+    fn question(state: &State) -> Asked {
+        Asked { at: Instant::now(), marks: state.marks }
+    }
+
+    #[test]
+    fn an_answer_to_a_question_from_before_a_recall_is_not_believed() {
+        let mut state = State::default();
+        let before = question(&state);
+        assert!(state.is_newer(before, FILE));
+        assert_eq!(state.mark(FILE), None, "the kernel had nothing");
+        assert!(!state.is_newer(before, FILE));
+        assert!(state.is_newer(before, (FILE.0, Leased::Names)), "that is another lease");
+        assert!(state.is_newer(question(&state), FILE));
+    }
+
+    #[test]
+    fn forgotten_marks_void_whatever_was_asked_before() {
+        let mut state = State::default();
+        let before = question(&state);
+        for inode in 0..=MARKS_MAX as u64 {
+            state.mark((InodeId(100 + inode), Leased::Attributes));
+        }
+        assert!(state.marked.len() <= MARKS_MAX);
+        assert!(!state.is_newer(before, FILE));
+        assert!(state.is_newer(question(&state), FILE));
+    }
+}

@@ -1,0 +1,182 @@
+//! Leases against a model of holders who believe what they were given until its time is over or they hear of its recall.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SESSIONS: u8 = 3;
+const INODES: u64 = 3;
+
+fn session(number: u8) -> SessionId {
+    SessionId([number + 1; 16])
+}
+
+fn inode(number: u64) -> InodeId {
+    InodeId::new(Slot((number % 2) as u16), number + 10)
+}
+
+fn subject(number: u64) -> Subject {
+    let what = if number.is_multiple_of(2) { Leased::Attributes } else { Leased::Names };
+    (inode(number / 2), what)
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    /// A session asks for a lease; the request has been on its way for so long.
+    Give {
+        session: u8,
+        subject: u64,
+        late: u64,
+    },
+    Change {
+        subject: u64,
+        knows: Option<u8>,
+    },
+    /// A session hears of its recalls, does them, and says so with its next question.
+    Hear {
+        session: u8,
+    },
+    /// Its connection is new: it says nothing of what it was told before.
+    Begin {
+        session: u8,
+    },
+    End {
+        session: u8,
+    },
+    Wait {
+        millis: u64,
+    },
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let session = || 0..SESSIONS;
+    let subject = || 0..2 * INODES;
+    prop_oneof![
+        6 => (session(), subject(), 0..20u64).prop_map(|(session, subject, late)| Act::Give { session, subject, late }),
+        4 => (subject(), prop::option::of(session())).prop_map(|(subject, knows)| Act::Change { subject, knows }),
+        3 => session().prop_map(|session| Act::Hear { session }),
+        1 => session().prop_map(|session| Act::Begin { session }),
+        1 => session().prop_map(|session| Act::End { session }),
+        4 => prop_oneof![0..30u64, 300..900u64].prop_map(|millis| Act::Wait { millis }),
+    ]
+}
+
+/// What each session believes: until when, and which version of the subject.
+#[derive(Default)]
+struct Model {
+    now: u64,
+    versions: HashMap<Subject, u64>,
+    believed: HashMap<(SessionId, Subject), (u64, u64)>,
+}
+
+impl Model {
+    fn version(&self, subject: Subject) -> u64 {
+        self.versions.get(&subject).copied().unwrap_or_default()
+    }
+
+    /// Nobody believes what is not so any more, unless somebody is waited for.
+    fn check(&self, leases: &Leases) {
+        for ((holder, subject), (until, version)) in &self.believed {
+            let stale = *until > self.now && *version != self.version(*subject);
+            let slot = Some(subject.0.slot());
+            let pending = leases.newest_pending(slot);
+            assert!(!stale || pending.is_some(), "{holder:?} believes an old {subject:?}");
+            if let Some(number) = pending {
+                assert!(leases.pending_until(slot, number).is_some());
+                assert!(leases.newest_pending(None) >= pending);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn nobody_believes_what_has_changed_once_nobody_is_waited_for(acts in prop::collection::vec(act(), 1..200)) {
+        let (mut leases, mut model) = (Leases::default(), Model { now: 1_000, ..Model::default() });
+        for act in acts {
+            match act {
+                Act::Give { session: who, subject: which, late } => {
+                    let (who, subject) = (session(who), subject(which));
+                    let resting = leases.resting.get(&subject).is_some_and(|until| *until > model.now);
+                    if leases.give(who, subject.0, subject.1, model.now) {
+                        assert!(!resting && !leases.subjects.contains_key(&subject), "a lease while one is recalled");
+                        let until = model.now - late + limits::LEASE_MILLIS;
+                        model.believed.insert((who, subject), (until, model.version(subject)));
+                    } else {
+                        // A holder may go by the lease that he has; the answer is new all the same.
+                        model.believed.remove(&(who, subject));
+                    }
+                }
+                Act::Change { subject: which, knows } => {
+                    let (subject, knows) = (subject(which), knows.map(session));
+                    *model.versions.entry(subject).or_default() += 1;
+                    let version = model.version(subject);
+                    if let Some(knows) = knows
+                        && let Some((_, believed)) = model.believed.get_mut(&(knows, subject))
+                    {
+                        *believed = version;
+                    }
+                    leases.changed(subject.0, subject.1, knows, model.now);
+                }
+                Act::Hear { session: who } => {
+                    let who = session(who);
+                    let told = leases.unheard(who);
+                    for recall in &told {
+                        model.believed.remove(&(who, (recall.inode, recall.what)));
+                    }
+                    leases.heard(who, told.last().map_or(0, |recall| recall.number));
+                }
+                Act::Begin { session: who } => leases.heard(session(who), 0),
+                Act::End { session: who } => {
+                    let who = session(who);
+                    model.believed.retain(|(holder, _), _| *holder != who);
+                    leases.end_session(who);
+                }
+                Act::Wait { millis } => {
+                    model.now += millis;
+                    leases.pass(model.now);
+                }
+            }
+            model.check(&leases);
+            let counted: usize = leases.holders.values().map(Vec::len).sum();
+            prop_assert_eq!(counted, leases.given);
+        }
+        // Whoever is silent is waited for as long as his lease and no longer.
+        leases.pass(model.now + HOLD_MILLIS);
+        prop_assert!(leases.recalls.is_empty() && leases.in_slots.is_empty() && leases.subjects.is_empty());
+        prop_assert!(leases.listeners.values().all(|listener| listener.unheard.is_empty()));
+    }
+}
+
+#[test]
+fn who_lets_a_recall_run_out_gets_nothing_before_he_asks_again() {
+    let (mut leases, file) = (Leases::default(), inode(0));
+    assert!(!leases.give(session(0), file, Leased::Attributes, 0), "nobody hears of his recalls");
+    leases.heard(session(0), 0);
+    assert!(leases.give(session(0), file, Leased::Attributes, 0));
+    assert!(!leases.changed(file, Leased::Names, None, 1), "that is another lease");
+    assert!(leases.changed(file, Leased::Attributes, Some(session(1)), 1));
+    assert_eq!(leases.newest_pending(Some(file.slot())), Some(1));
+    assert_eq!(leases.pending_until(Some(file.slot()), 1), Some(HOLD_MILLIS));
+    leases.pass(HOLD_MILLIS);
+    assert_eq!(leases.newest_pending(Some(file.slot())), None);
+    let later = HOLD_MILLIS + limits::LEASE_REST_MILLIS;
+    assert!(!leases.give(session(0), file, Leased::Attributes, later));
+    leases.heard(session(0), 0);
+    assert!(leases.give(session(0), file, Leased::Attributes, later));
+}
+
+#[test]
+fn a_full_table_gives_nothing_and_keeps_what_it_gave() {
+    let mut leases = Leases::default();
+    leases.heard(session(0), 0);
+    let one = |number: usize| InodeId::new(Slot(1), number as u64);
+    for number in 0..limits::LEASES_PER_SERVER_MAX {
+        assert!(leases.give(session(0), one(number), Leased::Attributes, 10));
+    }
+    assert!(!leases.give(session(0), one(limits::LEASES_PER_SERVER_MAX), Leased::Attributes, 20));
+    assert!(leases.give(session(0), one(7), Leased::Attributes, 20), "an extension takes no room");
+    assert!(leases.changed(one(7), Leased::Attributes, None, 30));
+    assert!(leases.give(session(0), one(limits::LEASES_PER_SERVER_MAX), Leased::Attributes, 40));
+    assert!(leases.give(session(0), one(0), Leased::Attributes, 10 + HOLD_MILLIS), "what is over makes room");
+}

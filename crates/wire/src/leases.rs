@@ -1,0 +1,105 @@
+//! Leases, in the family of locks and events: what a session may believe for a short while without asking, and how
+//! it is told that it may not any more.
+//!
+//! A lease is on an inode: on its attributes, or on the names in it. It lasts for
+//! [`ramlace_base::limits::LEASE_MILLIS`] from the moment before the request for it left.
+
+use ramlace_base::{InodeId, Name};
+use serde::{Deserialize, Serialize};
+
+use crate::namespace::{Found, InodeInfo};
+use crate::types::numbered;
+use crate::{Kind, Request};
+
+numbered! {
+    /// What of an inode a lease is on.
+    Leased {
+        /// Its attributes.
+        Attributes = 1,
+        /// Where the names in a directory lead that are in it.
+        Names = 2,
+    }
+}
+
+/// A [`crate::namespace::Lookup`] that asks for leases on the names of the directory and on the attributes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseName {
+    /// The directory.
+    pub parent: InodeId,
+    /// The entry.
+    pub name: Name,
+    /// The names are wanted, too.
+    pub names: bool,
+}
+
+/// Where it leads, and what may be believed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameLeased {
+    /// As of a lookup.
+    pub found: Found,
+    /// The directory's names are leased.
+    pub names: bool,
+    /// The attributes that came are leased.
+    pub attributes: bool,
+}
+
+impl Request for LeaseName {
+    const KIND: Kind = Kind::LeaseName;
+    type Reply = NameLeased;
+}
+
+/// A [`crate::namespace::GetAttributes`] that asks for leases on the attributes and, of a directory, on its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseAttributes {
+    /// Of which inode.
+    pub inode: InodeId,
+    /// The names are wanted, too.
+    pub names: bool,
+}
+
+/// What it is, and what may be believed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttributesLeased {
+    /// As of `GetAttributes`.
+    pub info: InodeInfo,
+    /// The attributes are leased.
+    pub attributes: bool,
+    /// The names are leased.
+    pub names: bool,
+}
+
+impl Request for LeaseAttributes {
+    const KIND: Kind = Kind::LeaseAttributes;
+    type Reply = AttributesLeased;
+}
+
+/// Which leases of the session are recalled? Answered when there is one, or after a while. A question takes the
+/// place of those that came before it, and acknowledges what they were told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitRecalls {
+    /// Recalls up to this number are done: nothing is believed by their leases any more. 0 on a new connection.
+    pub heard: u64,
+}
+
+/// A lease that ends before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recall {
+    /// Its number at this server; they grow.
+    pub number: u64,
+    /// The inode.
+    pub inode: InodeId,
+    /// What of it.
+    pub what: Leased,
+}
+
+/// Recalls that were not acknowledged, by their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recalls {
+    /// At most [`ramlace_base::limits::EVENTS_PER_ANSWER_MAX`].
+    pub recalls: Vec<Recall>,
+}
+
+impl Request for WaitRecalls {
+    const KIND: Kind = Kind::WaitRecalls;
+    type Reply = Recalls;
+}
