@@ -15,7 +15,7 @@ fn session(number: u64) -> SessionId {
     SessionId([number as u8 + 1; 16])
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Act {
     Note {
         place: u64,
