@@ -61,9 +61,10 @@ impl PoolFileSystem {
     ) -> Result<(Entry, u64, OpenFlags)> {
         let exclusive = flags & libc::O_EXCL as u32 != 0;
         let request = self.create_request(parent, name, mode, rights_of(flags), exclusive)?;
-        let (file, opened) = retry(|| self.raw().create(&request))?;
-        let (number, open_flags) = self.adopt(file, &opened, flags)?;
+        let created = retry(|| self.raw().create(&request));
         self.leases.changed_here(&[parent]);
+        let (file, opened) = created?;
+        let (number, open_flags) = self.adopt(file, &opened, flags)?;
         Ok((entry(&opened.info.attributes, Believed::NOT), number, open_flags))
     }
 

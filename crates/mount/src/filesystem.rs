@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ramlace_base::Result;
 use ramlace_client::{Pool, Raw, acting_for};
-use ramlace_fuse::{FileSystem, OpenFlags, Operation, Reply, Request, Scratch};
+use ramlace_fuse::{Entry, FileSystem, OpenFlags, Operation, Reply, Request, Scratch};
 
 use crate::attributes::inode_of;
 use crate::data::WriteFlags;
@@ -44,6 +44,7 @@ impl PoolFileSystem {
     /// opens go on in a session of their own. While that cannot be had, requests fail as Stale, too.
     fn leave_ended_session(&self) {
         if self.pool.is_ended() {
+            self.leases.end();
             let _ = self.pool.reconnect();
         }
     }
@@ -59,17 +60,23 @@ impl PoolFileSystem {
         let parent = inode_of(request.node);
         match request.operation {
             Operation::Lookup { name } => {
-                answer(reply, self.lookup(parent, name), |reply, entry| reply.entry(&entry));
+                answer(reply, self.lookup(parent, name), |reply, entry| {
+                    self.counted(reply.entry(&entry), &entry)
+                });
             }
             Operation::Symlink { name, target } => {
-                answer(reply, self.symlink(parent, name, target), |reply, entry| reply.entry(&entry));
+                answer(reply, self.symlink(parent, name, target), |reply, entry| {
+                    self.tell_made(reply, &entry)
+                });
             }
             Operation::MakeNode { name, mode, device, .. } => {
                 let made = self.make_node(parent, name, mode, device);
-                answer(reply, made, |reply, entry| reply.entry(&entry));
+                answer(reply, made, |reply, entry| self.tell_made(reply, &entry));
             }
             Operation::MakeDirectory { name, mode, .. } => {
-                answer(reply, self.make_directory(parent, name, mode), |reply, entry| reply.entry(&entry));
+                answer(reply, self.make_directory(parent, name, mode), |reply, entry| {
+                    self.tell_made(reply, &entry)
+                });
             }
             Operation::Unlink { name } => done(reply, self.unlink(parent, name)),
             Operation::RemoveDirectory { name } => done(reply, self.remove_directory(parent, name)),
@@ -77,7 +84,9 @@ impl PoolFileSystem {
                 done(reply, self.rename(parent, name, inode_of(new_parent), new_name, flags));
             }
             Operation::Link { node, name } => {
-                answer(reply, self.link(inode_of(node), parent, name), |reply, entry| reply.entry(&entry));
+                answer(reply, self.link(inode_of(node), parent, name), |reply, entry| {
+                    self.tell_made(reply, &entry)
+                });
             }
             Operation::Create { name, flags, mode, .. } => {
                 self.handle_create(request, reply, name, flags, mode)
@@ -95,7 +104,8 @@ impl PoolFileSystem {
     fn handle_create(&self, request: &Request<'_>, reply: Reply, name: &[u8], flags: u32, mode: u32) {
         answer(reply, self.create(inode_of(request.node), name, mode, flags), |reply, created| {
             let (entry, number, flags) = created;
-            let heard = reply.created(&entry, number, flags);
+            self.leases.count(inode_of(entry.node), 1);
+            let heard = self.counted(reply.created(&entry, number, flags), &entry);
             self.unless_heard(heard, number)
         });
     }
@@ -103,9 +113,24 @@ impl PoolFileSystem {
     fn handle_temporary(&self, request: &Request<'_>, reply: Reply, flags: u32, mode: u32) {
         answer(reply, self.create_unnamed(inode_of(request.node), mode, flags), |reply, created| {
             let (entry, number, flags) = created;
-            let heard = reply.created(&entry, number, flags);
+            self.leases.count(inode_of(entry.node), 1);
+            let heard = self.counted(reply.created(&entry, number, flags), &entry);
             self.unless_heard(heard, number)
         });
+    }
+
+    /// An entry that was made here.
+    fn tell_made(&self, reply: Reply, entry: &Entry) -> bool {
+        self.leases.count(inode_of(entry.node), 1);
+        self.counted(reply.entry(entry), entry)
+    }
+
+    /// The kernel was told of an entry: one that it no longer wanted counts for nothing.
+    fn counted(&self, heard: bool, entry: &Entry) -> bool {
+        if !heard {
+            self.leases.count(inode_of(entry.node), -1);
+        }
+        heard
     }
 
     /// A kernel that no longer wants a file will never release it.
@@ -251,7 +276,8 @@ impl FileSystem for PoolFileSystem {
         self.locks.end();
     }
 
-    fn forget(&self, node: u64, _lookups: u64) {
+    fn forget(&self, node: u64, lookups: u64) {
+        self.leases.count(inode_of(node), -i64::try_from(lookups).unwrap_or(i64::MAX));
         // The kernel may still know the node by other lookups: then its next open drops pages for nothing.
         self.versions.forget(inode_of(node));
         self.write_errors.forget(inode_of(node));

@@ -4,7 +4,7 @@
 //! recall ends it: the kernel is told to drop what it has, and what is on its way to it is void, for the kernel goes by
 //! what was told between a question and its answer (the version of its attributes, the epoch of its names). The one case
 //! in which there is nothing to tell it of is an inode that it is just hearing of for the first time: then it is told
-//! again until it knows it.
+//! again until it knows it. So it is counted which inodes it knows: one that it has forgotten it does not believe.
 //!
 //! Nothing here waits for a request of the kernel or an answer of a server. So names are dropped by a new epoch of all
 //! names, and not one by one: for that the kernel takes the directory's lock, which two mounts may hold against each
@@ -63,8 +63,11 @@ struct State {
     marked: HashMap<Subject, u64>,
     /// Marks up to this one are forgotten.
     forgotten: u64,
-    /// What the kernel may believe at most until when.
+    /// What the kernel may believe at most until when: it counts a lifetime from when it takes the answer in, and in
+    /// whole ticks, so the margin that servers wait counts here, too.
     given: HashMap<Subject, Instant>,
+    /// How many entries that lead to an inode the kernel was told, or is being told, and has not forgotten.
+    lookups: HashMap<InodeId, i64>,
 }
 
 impl Leases {
@@ -77,9 +80,11 @@ impl Leases {
         Asked { marks: self.lock().marks, at: Instant::now() }
     }
 
-    /// How long an entry may be believed, whose leases were given or not.
+    /// How long an entry may be believed, whose leases were given or not. The kernel is told of it next.
     pub(crate) fn entry(&self, asked: Asked, parent: (InodeId, bool), inode: (InodeId, bool)) -> Believed {
         let name = if parent.1 { self.give(asked, (parent.0, Leased::Names)) } else { None };
+        // Before it is looked whether they were recalled: a recall that comes behind that finds it known.
+        self.count(inode.0, 1);
         let attributes = if inode.1 { self.give(asked, (inode.0, Leased::Attributes)) } else { None };
         // Where names are believed, a walk asks for nothing.
         let unleased = if self.names { Duration::ZERO } else { ONE_WALK };
@@ -91,21 +96,32 @@ impl Leases {
         leased.then(|| self.give(asked, (inode, Leased::Attributes))).flatten().unwrap_or_default()
     }
 
+    /// The kernel is being told of an entry that leads to this inode, or, with a number below 0, has forgotten so many.
+    pub(crate) fn count(&self, inode: InodeId, more: i64) {
+        let mut state = self.lock();
+        let lookups = state.lookups.entry(inode).or_default();
+        *lookups += more;
+        if *lookups == 0 {
+            state.lookups.remove(&inode);
+        }
+    }
+
     fn give(&self, asked: Asked, subject: Subject) -> Option<Duration> {
         let until = asked.at + Duration::from_millis(limits::LEASE_MILLIS);
+        let over = until + Duration::from_millis(limits::LEASE_MARGIN_MILLIS);
         let mut state = self.lock();
         let now = Instant::now();
         if until <= now || !state.is_newer(asked, subject) {
             return None;
         }
         if state.given.len() >= limits::LEASES_PER_MOUNT_MAX && !state.given.contains_key(&subject) {
-            state.given.retain(|_, until| *until > now);
+            state.given.retain(|_, over| *over > now);
             if state.given.len() >= limits::LEASES_PER_MOUNT_MAX {
                 return None;
             }
         }
-        let given = state.given.entry(subject).or_insert(until);
-        *given = until.max(*given);
+        let given = state.given.entry(subject).or_insert(over);
+        *given = over.max(*given);
         Some(until - now)
     }
 
@@ -158,17 +174,34 @@ impl Leases {
             let subjects = recalls.iter().map(|recall| (recall.inode, recall.what));
             subjects.filter_map(|subject| Some((subject, state.mark(subject)?))).collect()
         };
+        self.drop_given(given);
+    }
+
+    /// The session has ended, and its leases with it: servers forget them when they hear of that.
+    pub(crate) fn end(&self) {
+        let given = {
+            let mut state = self.lock();
+            state.forget_marks();
+            state.given.drain().collect()
+        };
+        self.drop_given(given);
+    }
+
+    fn drop_given(&self, given: Vec<(Subject, Instant)>) {
         if given.iter().any(|((_, what), _)| *what == Leased::Names) {
             self.drop_names();
         }
         for ((inode, what), until) in given {
-            while what == Leased::Attributes && !self.drop_attributes(inode) && Instant::now() < until {
+            while what == Leased::Attributes && !self.drop_attributes(inode) {
+                if !self.lock().lookups.contains_key(&inode) || Instant::now() >= until {
+                    break;
+                }
                 std::thread::sleep(PAUSE);
             }
         }
     }
 
-    /// Whether the kernel has dropped them. Otherwise it does not know the inode: not yet, or not any more.
+    /// Whether the kernel has dropped them. Otherwise it does not know the inode: not yet, or not any more, as it will say.
     fn drop_attributes(&self, inode: InodeId) -> bool {
         self.notifier.invalidate_inode(inode.0, -1, 0).unwrap_or(false)
     }
@@ -201,13 +234,19 @@ impl State {
         asked.marks >= self.forgotten && self.marked.get(&subject).is_none_or(|mark| *mark <= asked.marks)
     }
 
+    /// No answer to an earlier question is believed any more.
+    fn forget_marks(&mut self) {
+        self.marks += 1;
+        self.marked.clear();
+        self.forgotten = self.marks;
+    }
+
     /// Answers to earlier questions are not believed any more. Until when the kernel may believe one that it has.
     fn mark(&mut self, subject: Subject) -> Option<Instant> {
-        self.marks += 1;
         if self.marked.len() >= MARKS_MAX {
-            self.marked.clear();
-            self.forgotten = self.marks;
+            self.forget_marks();
         }
+        self.marks += 1;
         self.marked.insert(subject, self.marks);
         self.given.remove(&subject).filter(|until| *until > Instant::now())
     }

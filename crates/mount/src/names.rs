@@ -48,20 +48,18 @@ impl PoolFileSystem {
         }
     }
 
-    /// An entry that was made here: its directory has changed.
-    fn made(&self, parent: InodeId, attributes: &Attributes) -> Entry {
+    /// An entry is made here: its directory has changed, perhaps also where no answer came.
+    fn made(&self, parent: InodeId, made: Result<Attributes>) -> Result<Entry> {
         self.leases.changed_here(&[parent]);
-        entry(attributes, Believed::NOT)
+        Ok(entry(&made?, Believed::NOT))
     }
 
     pub(crate) fn symlink(&self, parent: InodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
-        let made = self.raw().symlink(parent, &name_of(name)?, target)?;
-        Ok(self.made(parent, &made))
+        self.made(parent, self.raw().symlink(parent, &name_of(name)?, target))
     }
 
     pub(crate) fn make_directory(&self, parent: InodeId, name: &[u8], mode: u32) -> Result<Entry> {
-        let made = self.raw().make_directory(parent, &name_of(name)?, permissions(mode))?;
-        Ok(self.made(parent, &made))
+        self.made(parent, self.raw().make_directory(parent, &name_of(name)?, permissions(mode)))
     }
 
     /// `mknod`, `mkfifo`, and `bind` of a Unix socket.
@@ -73,16 +71,15 @@ impl PoolFileSystem {
         if let Some(kind) = kind.filter(|kind| kind.is_special()) {
             let device = if kind.is_device() { device } else { 0 };
             let request = MakeNode { parent, name: name_of(name)?, kind, mode: permissions(mode), device };
-            let made = self.raw().make_node(&request)?;
-            return Ok(self.made(parent, &made));
+            return self.made(parent, self.raw().make_node(&request));
         }
         if kind != Some(FileKind::File) {
             return Err(Error::new(ErrorKind::Invalid, "a kind of node that nobody knows"));
         }
         let rights = Rights { read: false, write: false };
-        let (file, opened) = self.raw().create(&self.create_request(parent, name, mode, rights, true)?)?;
-        file.close()?;
-        Ok(self.made(parent, &opened.info.attributes))
+        let made = self.raw().create(&self.create_request(parent, name, mode, rights, true)?);
+        let made = made.and_then(|(file, opened)| file.close().map(|()| opened.info.attributes));
+        self.made(parent, made)
     }
 
     pub(crate) fn create_request(
@@ -133,8 +130,7 @@ impl PoolFileSystem {
 
     /// One more name for a file.
     pub(crate) fn link(&self, inode: InodeId, parent: InodeId, name: &[u8]) -> Result<Entry> {
-        let made = self.raw().link(inode, parent, &name_of(name)?)?;
-        Ok(self.made(parent, &made))
+        self.made(parent, self.raw().link(inode, parent, &name_of(name)?))
     }
 
     pub(crate) fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<()> {
