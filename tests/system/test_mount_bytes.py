@@ -354,7 +354,8 @@ def test_fallocate_takes_room_punches_and_zeroes(shared_pool: Pool, place: str, 
         for mode in (KEEP, ZERO | KEEP):
             fallocate(number, mode, 1 << 40, 3 * MIB)
             # Each of three lanes takes the two huge pages that its MiB touches.
-            assert 3 * MIB <= used() - before <= 3 * 4 * MIB
+            # And a server's log grows by a page now and then.
+            assert 3 * MIB <= used() - before <= 3 * 4 * MIB + 256 * KIB
         fallocate(number, PUNCH | KEEP, 1 << 40, 3 * MIB)
         assert used() - before <= 3 * 3 * MIB
         assert os.fstat(number).st_size == 4 * MIB + 10

@@ -245,7 +245,8 @@ def by_mount(root: Path, name: str, draw: random.Random) -> None:
             case 3:
                 path.unlink()
             case 4:
-                path.chmod(draw.randrange(0o1000))
+                # Ordinary users shall be able to go on with it.
+                path.chmod(0o600 | draw.randrange(0o1000))
             case 5:
                 os.utime(path, ns=(1, draw.randrange(10**12)))
             case 6:

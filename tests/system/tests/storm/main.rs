@@ -21,9 +21,10 @@ use client::{Client, SHARED, shared};
 use door::Door;
 
 const SERVERS: u16 = 3;
-const SECONDS_DEFAULT: u64 = 5;
-/// Between two kills of servers: each lives for longer than its keeper takes for a failed start.
-const KILL_PAUSE: Duration = Duration::from_millis(700);
+const SECONDS_DEFAULT: u64 = 8;
+/// Between two kills of servers: each lives for longer than its keeper takes for a failed start, and than the three
+/// quarters of a second for which a server that mounts have used is quiet when it comes back.
+const KILL_PAUSE: Duration = Duration::from_millis(1_500);
 /// How long a client lives that is killed.
 const VICTIM_LIFE: Duration = Duration::from_millis(900);
 /// Where a victim finds its pool.
