@@ -137,8 +137,10 @@ fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> T {
 #[test]
 fn a_storm_of_everything_leaves_each_client_what_its_model_says_and_nothing_else() {
     let seconds = std::env::var("RAMLACE_STORM_SECONDS").ok().and_then(|text| text.parse().ok());
-    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(SECONDS_DEFAULT));
-    let pool = TestPool::start(SERVERS, "1GiB");
+    let seconds = seconds.unwrap_or(SECONDS_DEFAULT);
+    // Killed clients leave their trees behind: about 10 MiB a second.
+    let pool = TestPool::start(SERVERS, if seconds > 30 { "6GiB" } else { "1GiB" });
+    let end = Instant::now() + Duration::from_secs(seconds);
     let first = patient(pool.options(true));
     (0..SHARED).for_each(|index| _ = first.mkdir(shared(index), 0o755).unwrap());
     // Files with many lanes, and files with few.
