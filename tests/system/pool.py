@@ -221,6 +221,14 @@ class Pool:
 
         assert eventually(is_back), f"server {server} was not started again: {self.log(server)}"
 
+    def restart_each(self, rounds: int, pause_seconds: float) -> None:
+        """Kill the processes that serve, one after the other and so many times each; return when all answer again."""
+        for restart in range(1, rounds + 1):
+            for server in range(len(self.addresses)):
+                time.sleep(pause_seconds)
+                self.kill_child(server)
+                self.await_restart(server, restart)
+
     def log(self, server: int) -> str:
         """Return what a server has said."""
         return (self.directory / f"server-{server}.log").read_text()

@@ -158,11 +158,7 @@ def test_a_storm_of_barriers_survives_killed_servers(new_pool: NewPool) -> None:
             for member in range(parties)
         ]
         with clients.running(*works) as started:
-            for restart in (1, 2):
-                for server in range(2):
-                    time.sleep(0.05)
-                    running.kill_child(server)
-                    running.await_restart(server, restart)
+            running.restart_each(2, 0.05)
             for client in started:
                 client.result()
         with pool.open("/came", "rb", buffering=0) as file:
@@ -269,11 +265,7 @@ def test_fetch_adds_of_all_clients_count_once_each_while_servers_are_killed(new_
         offsets = [8, UNIT, 0, 4 * UNIT + 16]
         works = [(members.count_up, running.name, nth % 2 == 0, paths, offsets, 3 + nth) for nth in range(4)]
         with clients.running(*works) as started:
-            for restart in (1, 2):
-                for server in range(3):
-                    time.sleep(0.1)
-                    running.kill_child(server)
-                    running.await_restart(server, restart)
+            running.restart_each(2, 0.1)
             for client in started:
                 client.stop()
             counts = [client.result() for client in started]

@@ -60,11 +60,7 @@ def test_killed_servers_come_back_with_every_acknowledged_byte_and_no_client_not
             (clients.keep_reading, running.name, False, "/steady", 5, 2 * MIB),
         ]
         with clients.running(*works) as started:
-            for round_number in (1, 2):
-                for server in range(3):
-                    time.sleep(0.05)
-                    running.kill_child(server)
-                    running.await_restart(server, round_number)
+            running.restart_each(2, 0.05)
             for client in started:
                 client.stop()
             near, far, reads = [client.result() for client in started]

@@ -36,6 +36,14 @@ pub(crate) struct Call<'a, R> {
     pub(crate) deadline: Instant,
 }
 
+impl<'a, R> Call<'a, R> {
+    /// A question about a lane: when the file has another generation, Retry goes to the caller.
+    pub(crate) fn about_lane(slot: Slot, request: &'a R, deadline: Instant) -> Call<'a, R> {
+        let on_retry = OnRetry::Tell;
+        Call { slot, request, ticket: None, way: &[], data: &[], on_retry, local_only: false, deadline }
+    }
+}
+
 impl Session {
     /// Asks the server of a slot; nothing is changed.
     pub(crate) fn ask<R: Request>(

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{ErrorKind, InodeId, Name, Result, Slot, limits};
+use ramlace_base::{InodeId, Name, Result, Slot, limits};
 use ramlace_wire::Request;
 use ramlace_wire::namespace::{GiveUp, Opened};
 
 use crate::inodes::is_unanswered;
+use crate::locking::is_unheard;
 use crate::sequences::{Kept, Ticket};
 use crate::session::Session;
 
@@ -105,7 +106,7 @@ impl Session {
             let request = GiveUp { sequence: kept.sequence };
             let opened = match self.change_with(&ticket, &[], slot, &request, deadline) {
                 Ok(given_up) => given_up.opened,
-                Err(error) if is_unanswered(&error) || error.kind() == ErrorKind::Retry => return Err(error),
+                Err(error) if is_unheard(&error) => return Err(error),
                 // A slot that says no knows nothing of it any more.
                 Err(_) => None,
             };

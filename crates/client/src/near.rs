@@ -19,7 +19,7 @@ use ramlace_transport::blocking::Received;
 use ramlace_wire::ClusterMap;
 use ramlace_wire::chunk::{GrantLane, LaneTarget, ReadChunk};
 
-use crate::calls::{Call, OnRetry};
+use crate::calls::Call;
 use crate::file::File;
 use crate::inodes::{Handle, Size};
 use crate::lines::{Unanswered, descriptor_of};
@@ -174,17 +174,7 @@ pub(crate) fn grant_lane(
     deadline: Instant,
 ) -> Result<(OwnedFd, u64)> {
     let request = GrantLane { target, writable };
-    let (on_retry, local_only) = (OnRetry::Tell, true);
-    let call = Call {
-        slot: target.slot,
-        request: &request,
-        ticket: None,
-        way: &[],
-        data: &[],
-        on_retry,
-        local_only,
-        deadline,
-    };
+    let call = Call { local_only: true, ..Call::about_lane(target.slot, &request, deadline) };
     session.call(&call, |_, received| {
         descriptor_of(received).map(|(reply, file)| (file, reply.length)).map_err(Unanswered::lost)
     })
@@ -198,17 +188,7 @@ fn soon(session: &Session) -> Instant {
 /// Asks the server whether the lane still has the generation, by a read of nothing.
 fn confirm(session: &Arc<Session>, target: &LaneTarget) -> Result<()> {
     let request = ReadChunk { target: *target, offset: 0, length: 0 };
-    let (on_retry, local_only, deadline) = (OnRetry::Tell, false, soon(session));
-    let call = Call {
-        slot: target.slot,
-        request: &request,
-        ticket: None,
-        way: &[],
-        data: &[],
-        on_retry,
-        local_only,
-        deadline,
-    };
+    let call = Call::about_lane(target.slot, &request, soon(session));
     session.call(&call, |_, _: Received<_>| Ok(()))
 }
 

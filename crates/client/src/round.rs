@@ -156,7 +156,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         if piece.ticket.is_none() {
             piece.ticket = match session.sequences.try_take(target.slot) {
                 None if !share.under_way.is_empty() => return Ok(None),
-                None => Some(session.sequences.take(target.slot, self.deadline)?),
+                None => Some(session.ticket(target.slot, self.deadline)?),
                 taken => taken,
             };
         }

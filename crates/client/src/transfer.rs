@@ -13,7 +13,7 @@ use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk, WriteChunk};
 use ramlace_wire::{ClusterMap, Layout};
 
 use crate::backoff::Backoff;
-use crate::calls::{Call, OnRetry};
+use crate::calls::Call;
 use crate::lines::{Line, Unanswered};
 pub(crate) use crate::memory::Memory;
 use crate::pieces::{self, Piece};
@@ -125,20 +125,11 @@ impl<'a> Transfer<'a> {
         let deadline = self.session.deadline();
         let target = self.target(piece.lane)?;
         let range = ByteRange { start: piece.file_offset, end: piece.file_offset + piece.length };
-        let (slot, on_retry, local_only) = (target.slot, OnRetry::Tell, false);
+        let slot = target.slot;
         match self.direction {
             Direction::Read => {
                 let request = ReadChunk { target, offset: piece.lane_offset, length: piece.length as u32 };
-                let call = Call {
-                    slot,
-                    request: &request,
-                    ticket: None,
-                    way: &[],
-                    data: &[],
-                    on_retry,
-                    local_only,
-                    deadline,
-                };
+                let call = Call::about_lane(slot, &request, deadline);
                 self.session.call(&call, |line, received| {
                     if let Some((start, length)) = self.memory.one_piece(range) {
                         // SAFETY: the caller's promise.
@@ -152,7 +143,7 @@ impl<'a> Transfer<'a> {
                 })
             }
             Direction::Write => {
-                let ticket = self.session.sequences.take(slot, deadline)?;
+                let ticket = self.session.ticket(slot, deadline)?;
                 let request = WriteChunk { target, offset: piece.lane_offset };
                 let mut slices = Vec::new();
                 let one = self.memory.one_piece(range).map(|(start, length)| {
@@ -164,16 +155,8 @@ impl<'a> Transfer<'a> {
                     unsafe { self.memory.push_slices(range, &mut slices) };
                 }
                 let data = one.as_ref().map_or(&slices[..], |one| &one[..]);
-                let call = Call {
-                    slot,
-                    request: &request,
-                    ticket: Some(&ticket),
-                    way: &[],
-                    data,
-                    on_retry,
-                    local_only,
-                    deadline,
-                };
+                let ticket = Some(&ticket);
+                let call = Call { ticket, data, ..Call::about_lane(slot, &request, deadline) };
                 self.session.call(&call, |_, _| Ok(()))
             }
         }

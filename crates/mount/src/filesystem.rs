@@ -144,17 +144,14 @@ impl PoolFileSystem {
     /// Directories as wholes, and attributes of anything.
     fn handle_directory(&self, request: &Request<'_>, reply: Reply) {
         let inode = inode_of(request.node);
-        let list = |offset, size, plus| self.read_directory(inode, offset, size, plus);
         match request.operation {
             // A listing needs no state here: a cookie says where it goes on.
             Operation::OpenDirectory { .. } => {
                 reply.opened(0, OpenFlags::default());
             }
             Operation::ReadDirectory { offset, size, .. } => {
-                answer(reply, list(offset, size, false), |reply, entries| reply.directory(&entries));
-            }
-            Operation::ReadDirectoryPlus { offset, size, .. } => {
-                answer(reply, list(offset, size, true), |reply, entries| reply.directory(&entries));
+                let entries = self.read_directory(inode, offset, size);
+                answer(reply, entries, |reply, entries| reply.directory(&entries));
             }
             Operation::ReleaseDirectory { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
                 reply.ok();

@@ -37,7 +37,6 @@ pub struct SlotBirth {
 }
 
 /// One thing that happened.
-#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 #[derive(Serialize, Deserialize)]
 pub enum Record<'state> {
     /// A session began.
