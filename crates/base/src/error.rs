@@ -119,6 +119,8 @@ error_kinds! {
     Deadlock = 34, 35, "EDEADLK";
     /// The path does not lead to the directory that the request names, as far as its server can see; walk it.
     Astray = 35, 11, "EAGAIN";
+    /// A kernel maps the file: what makes it longer takes its memory first.
+    Handed = 36, 11, "EAGAIN";
 }
 
 /// An operation that failed: a kind for programs and a sentence for people.

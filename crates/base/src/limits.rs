@@ -158,6 +158,10 @@ pub const LEASE_REST_MILLIS: u64 = 500;
 pub const LEASES_PER_SERVER_MAX: usize = 65_536;
 /// Leases by which one mount lets its kernel believe something.
 pub const LEASES_PER_MOUNT_MAX: usize = 65_536;
+/// Smaller files are not handed to a kernel: two requests more for an open cost more than its pages.
+pub const HANDED_BYTES_MIN: u64 = 1 << 20;
+/// Files that one mount has handed to its kernel; one more goes by the kernel's pages.
+pub const HANDED_FILES_PER_MOUNT_MAX: usize = 1_024;
 /// Owners about whose waits a server is asked at once.
 pub const DEADLOCK_OWNERS_MAX: usize = 32;
 /// Waits that it tells of in one answer, and for whom each waits, as far as they are told.

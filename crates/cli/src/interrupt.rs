@@ -84,6 +84,9 @@ mod tests {
 
     #[test]
     fn a_signal_is_told_and_ends_nothing() {
+        // Who runs the tests may have left the terminal, and them with it deaf for this.
+        // SAFETY: the usual treatment of a signal, in a process of tests alone.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
         let interrupt = Interrupt::catch().unwrap();
         assert!(!interrupt.came());
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();

@@ -451,7 +451,7 @@ impl State {
                 body(&inode.info.attributes)
             }
             Kind::Truncate => {
-                let Truncate { inode, size } = decode!(Truncate);
+                let Truncate { inode, size, .. } = decode!(Truncate);
                 let found = self.inode(id, inode)?;
                 found.reserved_to = 0;
                 found.bytes.truncate(size as usize);
@@ -687,7 +687,7 @@ impl State {
                 body(&())
             }
             Kind::AllocateLane => {
-                let AllocateLane { target, offset, length } = decode!(AllocateLane);
+                let AllocateLane { target, offset, length, .. } = decode!(AllocateLane);
                 let end = (offset + length) as usize;
                 if end > self.lane_bytes_max {
                     return error(ErrorKind::NoSpace, "full");
@@ -732,6 +732,7 @@ fn new_inode(inode: InodeId, kind: FileKind) -> Inode {
             named: Vec::new(),
             partitions: Vec::new(),
             inline: kind == FileKind::File,
+            handed: false,
         },
         target: Vec::new(),
         bytes: Vec::new(),

@@ -485,7 +485,7 @@ pub(crate) fn is_unanswered(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut)
 }
 
-fn lanes_since(info: &InodeInfo) -> Epoch {
+pub(crate) fn lanes_since(info: &InodeInfo) -> Epoch {
     info.layout.map_or(Epoch(0), |layout| layout.created)
 }
 

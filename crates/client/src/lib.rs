@@ -29,6 +29,7 @@ mod file;
 mod file_locks;
 mod fork;
 mod given_up;
+mod handing;
 mod heart;
 mod inline;
 mod inodes;
@@ -77,6 +78,7 @@ pub use file::File;
 pub use file_locks::LockRequest;
 #[doc(hidden)]
 pub use fork::PerFork;
+pub use handing::HandedFile;
 pub use leases::OnRecall;
 pub use locator::{Locator, PoolName};
 pub use locking::{GivenUp, Waited};

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Epoch, ErrorKind, Generation, Result};
 use ramlace_transport::blocking::Received;
-use ramlace_wire::ClusterMap;
-use ramlace_wire::chunk::{GrantLane, LaneTarget, ReadChunk};
+use ramlace_wire::chunk::{GrantLane, LaneGranted, LaneTarget, ReadChunk};
+use ramlace_wire::{ClusterMap, Request};
 
 use crate::calls::Call;
 use crate::file::File;
@@ -173,8 +173,17 @@ pub(crate) fn grant_lane(
     writable: bool,
     deadline: Instant,
 ) -> Result<(OwnedFd, u64)> {
-    let request = GrantLane { target, writable };
-    let call = Call { local_only: true, ..Call::about_lane(target.slot, &request, deadline) };
+    ask_for_file(session, target, &GrantLane { target, writable }, deadline)
+}
+
+/// Asks a server of this machine for a lane's file.
+pub(crate) fn ask_for_file<R: Request<Reply = LaneGranted>>(
+    session: &Arc<Session>,
+    target: LaneTarget,
+    request: &R,
+    deadline: Instant,
+) -> Result<(OwnedFd, u64)> {
+    let call = Call { local_only: true, ..Call::about_lane(target.slot, request, deadline) };
     session.call(&call, |_, received| {
         descriptor_of(received).map(|(reply, file)| (file, reply.length)).map_err(Unanswered::lost)
     })
@@ -186,7 +195,7 @@ fn soon(session: &Session) -> Instant {
 }
 
 /// Asks the server whether the lane still has the generation, by a read of nothing.
-fn confirm(session: &Arc<Session>, target: &LaneTarget) -> Result<()> {
+pub(crate) fn confirm(session: &Arc<Session>, target: &LaneTarget) -> Result<()> {
     let request = ReadChunk { target: *target, offset: 0, length: 0 };
     let call = Call::about_lane(target.slot, &request, soon(session));
     session.call(&call, |_, _: Received<_>| Ok(()))

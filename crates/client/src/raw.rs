@@ -6,7 +6,7 @@ use ramlace_base::{InodeId, Name, Result, ServerId};
 use ramlace_wire::namespace::{
     Create, CreateUnnamed, DirectoryEntry, DirectoryPage, Found, GetAttributesMany, InodeInfo, LayoutWish,
     Link, Lookup, MakeDirectory, MakeNode, Opened, ReadLink, RemoveDirectory, Rename, RenameMode,
-    SetAttributes, SetLayout, Symlink, Truncate, Unlink,
+    SetAttributes, SetLayout, Symlink, Unlink,
 };
 use ramlace_wire::walk::{Walk, Walked};
 use ramlace_wire::{Attributes, FileKind, LayoutHints, Request};
@@ -59,7 +59,7 @@ impl Raw<'_> {
     /// Sets a file's size.
     pub fn truncate(self, inode: InodeId, size: u64) -> Result<Attributes> {
         let session = self.pool.session()?;
-        let attributes = session.change(inode.slot(), &Truncate { inode, size }, session.deadline())?;
+        let attributes = session.truncate(inode, size)?;
         session.learn_size(inode, attributes.generation, attributes.size);
         Ok(attributes)
     }

@@ -3,7 +3,7 @@
 use ramlace_base::{ByteRange, Result};
 use ramlace_wire::Attributes;
 use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk};
-use ramlace_wire::namespace::{SetAttributes, TimeReason, Truncate};
+use ramlace_wire::namespace::{SetAttributes, TimeReason};
 
 use crate::content::check_range;
 use crate::file::File;
@@ -20,11 +20,9 @@ impl File {
     pub fn set_size(&self, size: u64) -> Result<Attributes> {
         self.needs_writing()?;
         let handle = self.handle()?;
-        let session = &handle.session;
         let written = handle.open.written();
-        let request = Truncate { inode: self.inode(), size };
         // What a mode says now is no matter to who has it open for writing.
-        let change = || session.change(self.inode().slot(), &request, session.deadline());
+        let change = || handle.session.truncate(self.inode(), size);
         let attributes = crate::acting::for_nobody(change).map_err(|error| self.tell(error))?;
         handle.open.learn(Size { generation: attributes.generation, size: attributes.size });
         handle.open.clean_if(written);
@@ -96,7 +94,7 @@ impl File {
     fn reserve_lanes(&self, handle: &Handle, size: Size, range: ByteRange, keep_size: bool) -> Result<()> {
         let session = &handle.session;
         self.each_lane(handle, size, range, |target, span| {
-            let request = AllocateLane { target, offset: span.start, length: span.length() };
+            let request = AllocateLane { target, offset: span.start, length: span.length(), keep_size };
             session.change_lane(target.slot, &request, session.deadline())
         })?;
         if keep_size { Ok(()) } else { self.extend(handle, size, range.end) }

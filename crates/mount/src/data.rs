@@ -18,12 +18,19 @@ pub(crate) struct WriteFlags {
 }
 
 impl PoolFileSystem {
-    /// Bytes for a program (`direct`), or for the kernel's pages.
-    pub(crate) fn read(&self, number: u64, offset: u64, buffer: &mut [u8], direct: bool) -> Result<usize> {
+    /// Bytes for a program, or for the kernel's pages.
+    pub(crate) fn read(&self, number: u64, offset: u64, buffer: &mut [u8], for_pages: bool) -> Result<usize> {
         let open = self.handles.get(number)?;
         open.settle(&self.versions);
+        if open.handed && for_pages {
+            // `splice` fills pages also where the kernel was told to keep none, and would show them after newer stores.
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "splice from a descriptor that may write a mapped file",
+            ));
+        }
         let read = open.file.read_at(buffer, offset)?;
-        if read == 0 && buffer.len() > rustix::param::page_size() && !direct && !open.append {
+        if read == 0 && buffer.len() > rustix::param::page_size() && for_pages {
             // The kernel reads ahead behind the end: it does not know yet that another mount has cut the file. It
             // takes the place of such an answer for the end, and of several that come out of order the wrong
             // one: a program would read zeros up to there. After an error it asks again, page by page.
@@ -69,6 +76,9 @@ impl PoolFileSystem {
     pub(crate) fn publish(&self, number: u64) -> Result<()> {
         let open = self.handles.get(number)?;
         open.settle(&self.versions);
+        if open.handed {
+            self.handed.publish(open.file.inode())?;
+        }
         match open.file.sync() {
             // The file was removed: there is no time to tell any more.
             Err(error) if error.kind() == ErrorKind::NotFound => {}

@@ -1,5 +1,6 @@
 //! Opening, closing and changing files as wholes: handles, sizes, modes, times.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
@@ -28,6 +29,8 @@ impl PoolFileSystem {
 
     /// What an inode is now, or was when it was removed as a directory that somebody here has open.
     fn attributes_now(&self, inode: InodeId) -> Result<(Attributes, Duration)> {
+        // Of a home that does not answer the next question tells.
+        let _ = self.handed.publish(inode);
         let asked = self.leases.ask();
         match self.raw().lease_attributes(inode, false) {
             Ok(leased) => {
@@ -78,21 +81,27 @@ impl PoolFileSystem {
             // Opened for reading and cut all the same: by the mode, which the kernel has asked as well.
             self.raw().truncate(attributes.inode, 0)?;
         }
-        let version = Version::of(attributes);
+        let version = Version::of(&opened.info);
         let keep = self.versions.are_of(attributes.inode, version) && !cut;
         let append = flags & libc::O_APPEND as u32 != 0;
+        let file = Arc::new(file);
+        let passthrough = self.handed.open(&file, if cut { 0 } else { attributes.size });
+        let handed = passthrough.is_some();
         // The home alone knows where the end is: an appended byte must not lie in a page that
-        // the kernel put elsewhere.
-        let open_flags = OpenFlags { keep_cache: keep, direct_io: append, ..OpenFlags::default() };
-        Ok((
-            self.handles.add(OpenFile::new(file, append, version, self.write_errors.begin()), attributes),
-            open_flags,
-        ))
+        // the kernel put elsewhere. And a server alone promises memory for what is written.
+        let direct_io = append || (handed && rights_of(flags).write);
+        let open_flags =
+            OpenFlags { keep_cache: keep && !handed, direct_io, passthrough, ..OpenFlags::default() };
+        let open = OpenFile::new(file, append, handed, version, self.write_errors.begin());
+        Ok((self.handles.add(open, attributes), open_flags))
     }
 
     /// The last descriptor is closed. Nobody waits for this: `flush` has told of errors before.
     pub(crate) fn release(&self, number: u64) {
-        drop(self.handles.remove(number));
+        let Some(open) = self.handles.remove(number) else { return };
+        if open.handed {
+            self.handed.close(open.file.inode());
+        }
     }
 
     pub(crate) fn set_attributes(&self, inode: InodeId, changes: &Changes) -> Result<KernelAttributes> {

@@ -9,6 +9,7 @@ use ramlace_fuse::{Entry, FileSystem, OpenFlags, Operation, Reply, Request, Scra
 
 use crate::attributes::inode_of;
 use crate::data::WriteFlags;
+use crate::handed::HandedFiles;
 use crate::handles::Handles;
 use crate::leases::Leases;
 use crate::locks::Locks;
@@ -33,6 +34,7 @@ pub(crate) struct PoolFileSystem {
     pub(crate) locks: Arc<Locks>,
     pub(crate) removed: Removed,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) handed: Arc<HandedFiles>,
 }
 
 impl PoolFileSystem {
@@ -202,9 +204,10 @@ impl PoolFileSystem {
                     self.unless_heard(heard, number)
                 });
             }
-            Operation::Read { handle, offset, length, flags, .. } => {
-                let direct = flags & libc::O_DIRECT as u32 != 0;
-                self.handle_read(request.scratch, reply, handle, offset, length as usize, direct);
+            Operation::Read { handle, offset, length, lock_owner, .. } => {
+                // A program that reads is an owner of locks.
+                let for_pages = lock_owner.is_none();
+                self.handle_read(request.scratch, reply, handle, offset, length as usize, for_pages);
             }
             Operation::Write { handle, offset, data, flags, cached, kill_suid, .. } => {
                 let append = flags & libc::O_APPEND as u32 != 0;
@@ -240,10 +243,10 @@ impl PoolFileSystem {
         handle: u64,
         offset: u64,
         length: usize,
-        direct: bool,
+        for_pages: bool,
     ) {
         let buffer = scratch.bytes(length);
-        match self.read(handle, offset, buffer, direct) {
+        match self.read(handle, offset, buffer, for_pages) {
             Ok(read) => reply.data(&buffer[..read]),
             Err(error) => reply.error(error.errno()),
         };
@@ -274,7 +277,9 @@ impl FileSystem for PoolFileSystem {
     }
 
     fn forget(&self, node: u64, lookups: u64) {
-        self.leases.count(inode_of(node), -i64::try_from(lookups).unwrap_or(i64::MAX));
+        if self.leases.count(inode_of(node), -i64::try_from(lookups).unwrap_or(i64::MAX)) {
+            self.handed.forgotten(inode_of(node));
+        }
         // The kernel may still know the node by other lookups: then its next open drops pages for nothing.
         self.versions.forget(inode_of(node));
         self.write_errors.forget(inode_of(node));

@@ -14,9 +14,11 @@ use crate::write_errors::Heard;
 
 /// A file the kernel has open.
 pub(crate) struct OpenFile {
-    pub(crate) file: File,
+    pub(crate) file: Arc<File>,
     /// It was opened to append, so the kernel keeps no pages of what is written by it.
     pub(crate) append: bool,
+    /// The kernel reads and maps it without asking: see [`crate::handed`].
+    pub(crate) handed: bool,
     /// What the file was when it was opened.
     opened_in: Version,
     /// The program has its descriptor, and the kernel has dropped older pages: [`Versions`] know it.
@@ -26,8 +28,14 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    pub(crate) fn new(file: File, append: bool, opened_in: Version, errors_heard: Heard) -> OpenFile {
-        OpenFile { file, append, opened_in, settled: AtomicBool::new(false), errors_heard }
+    pub(crate) fn new(
+        file: Arc<File>,
+        append: bool,
+        handed: bool,
+        opened_in: Version,
+        errors_heard: Heard,
+    ) -> OpenFile {
+        OpenFile { file, append, handed, opened_in, settled: AtomicBool::new(false), errors_heard }
     }
 
     /// The descriptor is used, so its open is over. Not to be called for a write of the kernel's own, which

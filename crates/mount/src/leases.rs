@@ -97,13 +97,16 @@ impl Leases {
     }
 
     /// The kernel is being told of an entry that leads to this inode, or, with a number below 0, has forgotten so many.
-    pub(crate) fn count(&self, inode: InodeId, more: i64) {
+    /// Whether it does not know the inode any more.
+    pub(crate) fn count(&self, inode: InodeId, more: i64) -> bool {
         let mut state = self.lock();
         let lookups = state.lookups.entry(inode).or_default();
         *lookups += more;
-        if *lookups == 0 {
+        let unknown = *lookups == 0;
+        if unknown {
             state.lookups.remove(&inode);
         }
+        unknown
     }
 
     fn give(&self, asked: Asked, subject: Subject) -> Option<Duration> {

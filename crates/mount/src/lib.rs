@@ -17,6 +17,7 @@ mod data;
 mod directories;
 mod files;
 mod filesystem;
+mod handed;
 mod handles;
 mod leases;
 mod locks;

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ramlace_base::Result;
+use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{ConnectOptions, Pool};
-use ramlace_fuse::{Ended, Invalidation, MountPoint, Session, Stopper, Workers};
+use ramlace_fuse::{BackingFiles, Ended, Invalidation, MountPoint, Session, Stopper, Workers};
 
 use crate::filesystem::PoolFileSystem;
+use crate::handed::HandedFiles;
 use crate::handles::Handles;
 use crate::leases::Leases;
 use crate::locks::Locks;
@@ -45,11 +46,15 @@ pub struct MountOptions {
     pub allow_devices: bool,
     /// Locks hold across the pool; without it every lock is refused.
     pub locks: bool,
+    /// The kernel reads and maps files that lie whole on this machine from the memory of their servers (root only,
+    /// Linux 6.9).
+    pub passthrough: bool,
 }
 
 /// A mounted pool. Dropping it takes the mount away.
 pub struct Mount {
     session: Session,
+    handed: Arc<HandedFiles>,
     file_system: Arc<PoolFileSystem>,
 }
 
@@ -74,6 +79,8 @@ impl Mount {
         let recalled = leases.clone();
         pool.hear_recalls(Box::new(move |recalls| recalled.recall(recalls)));
         let locks = Locks::new(options.locks, &versions, &refresher);
+        let kernel = if options.passthrough { Some(kernel_that_takes_files(&session)?) } else { None };
+        let handed = Arc::new(HandedFiles::start(kernel, session.notifier())?);
         let file_system = PoolFileSystem {
             pool,
             for_users: options.allow_other,
@@ -85,8 +92,9 @@ impl Mount {
             locks,
             removed: Removed::default(),
             leases,
+            handed: handed.clone(),
         };
-        Ok(Mount { session, file_system: Arc::new(file_system) })
+        Ok(Mount { session, handed, file_system: Arc::new(file_system) })
     }
 
     /// Where it is mounted, as the kernel lists it.
@@ -103,7 +111,12 @@ impl Mount {
 
     /// Serves the kernel until the directory is unmounted, or the stopper was used.
     pub fn run(self) -> Result<Ended> {
-        self.session.run(self.file_system, WORKERS)
+        let handed = self.handed;
+        let ended = self.session.run(self.file_system, WORKERS);
+        if matches!(ended, Ok(Ended::Unmounted)) {
+            handed.close_all();
+        }
+        ended
     }
 }
 
@@ -119,8 +132,24 @@ fn kernel_options(options: &MountOptions) -> ramlace_fuse::MountOptions {
         background_requests_max: BACKGROUND_REQUESTS_MAX,
         // A listing says nothing that the kernel could believe: it does not look whether names were recalled meanwhile.
         readdir_plus: false,
+        passthrough: options.passthrough,
         ..ramlace_fuse::MountOptions::default()
     }
+}
+
+/// Fails where the kernel, or its rule for who may, does not let this process hand files over.
+fn kernel_that_takes_files(session: &Session) -> Result<BackingFiles> {
+    let refused = |why: &str| {
+        let text = format!(
+            "--passthrough needs root and Linux 6.9: {why}; leave it out, everything works without it"
+        );
+        Error::new(ErrorKind::NotPermitted, text)
+    };
+    let files = session.backing_files().ok_or_else(|| refused("the kernel does not offer it here"))?;
+    let probe = rustix::fs::memfd_create("ramlace-probe", rustix::fs::MemfdFlags::CLOEXEC)
+        .map_err(|errno| Error::from_io(&errno.into(), "making a file to try passthrough with"))?;
+    files.register(&probe).map_err(|error| refused(error.message()))?;
+    Ok(files)
 }
 
 /// Takes the mount on `directory` away; with `detach` also when programs use it, which keep what

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ramlace_base::{Generation, InodeId, Timestamp};
 use ramlace_client::LockedFile;
 use ramlace_wire::Attributes;
+use ramlace_wire::namespace::InodeInfo;
 
 /// Files whose versions are remembered, at most; a file that is not loses its pages at the next open.
 const VERSIONS_MAX: usize = 65_536;
@@ -24,15 +25,19 @@ pub(crate) struct Version {
     size: u64,
     generation: Generation,
     changed: Timestamp,
+    /// A kernel changes it and nobody hears of it: no two states of it are known to be the same.
+    unheard: bool,
 }
 
 impl Version {
-    pub(crate) fn of(attributes: &Attributes) -> Version {
-        Version { size: attributes.size, generation: attributes.generation, changed: attributes.changed }
+    pub(crate) fn of(info: &InodeInfo) -> Version {
+        let Attributes { size, generation, changed, .. } = info.attributes;
+        Version { size, generation, changed, unheard: info.handed }
     }
 
     pub(crate) fn of_locked(file: &LockedFile) -> Version {
-        Version { size: file.size, generation: file.generation, changed: file.changed }
+        let LockedFile { size, generation, changed, handed } = *file;
+        Version { size, generation, changed, unheard: handed }
     }
 }
 
@@ -45,7 +50,7 @@ pub(crate) struct Versions {
 impl Versions {
     /// Whether the kernel's pages of a file are of this version, or of none.
     pub(crate) fn are_of(&self, inode: InodeId, version: Version) -> bool {
-        self.known().get(&inode) == Some(&version)
+        !version.unheard && self.known().get(&inode) == Some(&version)
     }
 
     /// The kernel has no pages of a file that are older than this version. A version that comes late is
@@ -74,7 +79,7 @@ mod tests {
     const FILE: InodeId = InodeId(7);
 
     fn version(size: u64, changed: i64) -> Version {
-        Version { size, generation: Generation::FIRST, changed: Timestamp { nanos: changed } }
+        Version { size, generation: Generation::FIRST, changed: Timestamp { nanos: changed }, unheard: false }
     }
 
     #[test]
@@ -88,6 +93,9 @@ mod tests {
         assert!(!versions.are_of(FILE, Version { generation: Generation::FIRST.next(), ..version(10, 1) }));
         versions.learn(FILE, version(11, 2));
         assert!(versions.are_of(FILE, version(11, 2)));
+        let unheard = Version { unheard: true, ..version(11, 2) };
+        versions.learn(FILE, unheard);
+        assert!(!versions.are_of(FILE, unheard), "it may have been written since");
         versions.forget(FILE);
         assert!(!versions.are_of(FILE, version(11, 2)));
     }

@@ -65,6 +65,8 @@ pub enum Op {
     /// By a client.
     Open(wire::Open),
     /// By a client.
+    HandOver(wire::HandOver),
+    /// By a client.
     Close(wire::Close),
     /// By a client.
     SetAttributes(wire::SetAttributes),
@@ -320,6 +322,8 @@ impl ErrandAnswer {
 pub enum Reply {
     /// To `Create`, `CreateUnnamed`, `Open` and `OpenEntry`.
     Opened(Box<wire::Opened>),
+    /// To `HandOver`.
+    HandedOver(wire::HandedOver),
     /// To `GiveUp`.
     GivenUp(wire::GivenUp),
     /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeNode`, `MakeDirectory` and `Link`.
@@ -351,6 +355,7 @@ impl Reply {
         match self {
             Reply::Opened(body) => encode_body(body),
             Reply::GivenUp(body) => encode_body(body),
+            Reply::HandedOver(body) => encode_body(body),
             Reply::Attributes(body) => encode_body(body),
             Reply::WroteInline(body) => encode_body(body),
             Reply::Spilled(body) => encode_body(body),

@@ -1,7 +1,7 @@
 //! Operations on entries whose inodes live beside them: create, symlink, mknod.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Timestamp, limits};
-use ramlace_wire::namespace::{Create, MakeNode, Open, OpenEntry, Opened, Symlink};
+use ramlace_wire::namespace::{Create, InodeInfo, MakeNode, Open, OpenEntry, Opened, Symlink};
 use ramlace_wire::{Credentials, FileAttributes, FileKind, Layout, Owner};
 
 use crate::command::Reply;
@@ -151,7 +151,12 @@ impl SlotState {
     }
 
     pub(crate) fn opened(&self, inode: InodeId, created: bool) -> Result<Reply> {
-        Ok(Reply::Opened(Box::new(Opened { info: self.inode(inode)?.info(inode), created })))
+        Ok(Reply::Opened(Box::new(Opened { info: self.info(inode, self.inode(inode)?), created })))
+    }
+
+    /// Everything about an inode.
+    pub(crate) fn info(&self, id: InodeId, inode: &Inode) -> InodeInfo {
+        InodeInfo { handed: self.is_written_unheard(id), ..inode.info(id) }
     }
 
     pub(crate) fn checked_layout(&self, layout: Option<Layout>) -> Result<Layout> {

@@ -63,11 +63,15 @@ impl SlotState {
             ));
         };
         self.drop_locks(caller.token.session, request.inode, effects);
+        let unheard = self.end_handover(request.inode, caller.token.session, true, effects);
         let inode = self.inode_mut(request.inode)?;
         if let Some(modified) = request.modified.filter(|_| write) {
             inode.modified = inode.modified.max(modified);
             inode.changed = caller.now;
             inode.content_changed_by(caller.who);
+        } else if unheard {
+            // Nobody knows whether its kernel has written since the times were told last.
+            inode.changed = caller.now;
         }
         self.release(request.inode, effects);
         Ok(Some(Reply::Done))
@@ -90,9 +94,10 @@ impl SlotState {
             return;
         }
         let (layout, size) = (file.layout, file.size);
+        let handovers_over = self.handovers_over(id);
         for lane in (0..layout.width).filter(|lane| has_tail(&layout, *lane, size)) {
             let slot = ramlace_layout::lane_slot(&layout, lane, self.slots);
-            let message = TrimLane { lane: LaneId { inode: id, lane }, slot };
+            let message = TrimLane { lane: LaneId { inode: id, lane }, slot, handovers_over };
             self.outbox.send(Errand::TrimLane(message), effects);
         }
     }
@@ -106,6 +111,7 @@ impl SlotState {
         }
         let inode = self.inodes.remove(&id).expect("just seen");
         let Body::File(mut file) = inode.body else { return };
+        self.handovers.remove(&id);
         let layout = file.layout;
         let in_inode = file.place() == BytesPlace::Inode && !file.refused;
         self.inline_bytes -= file.inline.as_ref().map_or(0, |bytes| bytes.len() as u64);
@@ -148,6 +154,9 @@ impl SlotState {
             }
         }
         for inode in session.open.into_keys() {
+            if self.end_handover(inode, id, false, effects) {
+                self.inodes.get_mut(&inode).expect("an open inode lives").changed = now;
+            }
             self.release(inode, effects);
         }
     }

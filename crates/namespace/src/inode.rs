@@ -122,6 +122,7 @@ impl Inode {
             named: Vec::new(),
             partitions: Vec::new(),
             inline: false,
+            handed: false,
         };
         match &self.body {
             Body::File(file) => {

@@ -35,6 +35,7 @@ mod facts;
 mod file;
 mod findings;
 mod handles;
+mod handovers;
 mod hash;
 mod holds;
 mod inline;

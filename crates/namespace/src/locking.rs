@@ -174,7 +174,7 @@ impl SlotState {
     fn locked_file(&self, inode: InodeId) -> Result<LockedFile> {
         let attributes = self.inode(inode)?.attributes(inode);
         let (size, generation, changed) = (attributes.size, attributes.generation, attributes.changed);
-        Ok(LockedFile { size, generation, changed })
+        Ok(LockedFile { size, generation, changed, handed: self.is_written_unheard(inode) })
     }
 
     /// The session has ended: everything that it had locked is free.

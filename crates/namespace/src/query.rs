@@ -28,7 +28,7 @@ impl SlotState {
                 } else {
                     self.directory_here(request.inode)?.0
                 };
-                Ok(Answer::Info(Box::new(inode.info(request.inode))))
+                Ok(Answer::Info(Box::new(self.info(request.inode, inode))))
             }
             Query::ReadLink(request) => self.read_link(*request).map(Answer::Bytes),
             Query::GetXattr(request) => self.get_xattr(who, request).map(Answer::Bytes),

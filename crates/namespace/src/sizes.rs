@@ -14,9 +14,13 @@ impl SlotState {
         let id = request.inode;
         let file = self.file_to_write(caller, id)?;
         let (width, inline) = (file.layout.width, file.inline.is_some());
+        let (grows, has_memory) = (request.size > file.size, request.allocated == Some(file.generation));
         check_size(request.size, id)?;
         if inline {
             return self.truncate_inline(caller, request);
+        }
+        if grows {
+            self.check_may_grow(id, has_memory)?;
         }
         self.outbox.check_room(width)?;
         let cut = self.file_mut(id).truncate(request.size, id)?;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::barriers::Barrier;
 use crate::command::{Command, Effect, Errand, ErrandId, Op, Origin, Reply, Room};
 use crate::directory::{Directory, Phase};
+use crate::handovers::Handover;
 use crate::hash::NameHash;
 use crate::inode::{Body, Inode};
 use crate::intent::Intent;
@@ -57,6 +58,10 @@ pub struct SlotState {
     pub(crate) locks: BTreeMap<InodeId, FileLocks>,
     /// Barriers by name.
     pub(crate) barriers: BTreeMap<Vec<u8>, Barrier>,
+    /// Files that kernels have.
+    pub(crate) handovers: BTreeMap<InodeId, Handover>,
+    /// The number of the last time that a kernel got one.
+    pub(crate) handover_last: u64,
     /// A directory with so many entries is to be spread.
     pub(crate) whole_entries_max: u64,
     /// What the present step makes necessary.
@@ -104,6 +109,8 @@ impl SlotState {
             outbox: Outbox::default(),
             locks: BTreeMap::new(),
             barriers: BTreeMap::new(),
+            handovers: BTreeMap::new(),
+            handover_last: first,
             whole_entries_max: limits::DIRECTORY_WHOLE_ENTRIES_MAX,
             follow_up: Vec::new(),
             full: false,
@@ -210,6 +217,7 @@ impl SlotState {
                 Ok(Some(Reply::GivenUp(GivenUp { opened })))
             }
             Op::OpenEntry(request) => self.open_entry(caller, request),
+            Op::HandOver(request) => self.hand_over(caller, *request),
             Op::Close(request) => self.close(caller, *request, effects),
             Op::SetAttributes(request) => self.set_attributes(caller, *request, effects),
             Op::Truncate(request) => self.truncate(caller, *request, effects),

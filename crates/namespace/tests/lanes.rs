@@ -241,7 +241,8 @@ impl World {
     }
 
     fn truncate(&mut self, size: u64) {
-        let (reply, sent) = self.client(Op::Truncate(wire::Truncate { inode: self.file, size }));
+        let (reply, sent) =
+            self.client(Op::Truncate(wire::Truncate { inode: self.file, size, allocated: None }));
         match reply {
             Some(reply) => assert!(reply.is_ok() && sent.is_empty()),
             None => assert!(self.deliver(), "every lane has heard or is down, yet there is no answer"),

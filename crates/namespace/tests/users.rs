@@ -173,7 +173,7 @@ fn what_a_hosts_session_has_open_gives_its_users_no_right() {
     let owned = |mode| Owned { uid: 1, gid: 1, mode };
     let mut place = Place::new(owned(0o777), owned(0o600));
     let (owner, other) = (Credentials::new(1, 1), Credentials::new(2, 2));
-    let cut = |inode| Op::Truncate(wire::Truncate { inode, size: 5 });
+    let cut = |inode| Op::Truncate(wire::Truncate { inode, size: 5, allocated: None });
     let told_when = wrote(place.file);
     place.on_behalf = true;
     place.ask(&owner, Op::Open(wire::Open { inode: place.file, read: true, write: true })).unwrap();
@@ -203,7 +203,7 @@ proptest! {
                 place.ask(&who, Op::Close(wire::Close { inode: place.file, modified: None })).unwrap();
             }
         }
-        let cut = Op::Truncate(wire::Truncate { inode: place.file, size: 0 });
+        let cut = Op::Truncate(wire::Truncate { inode: place.file, size: 0, allocated: None });
         prop_assert_eq!(told(place.ask(&who, cut)), expect(user.has(2, file), ErrorKind::Denied));
         let longer = wire::Extend { inode: place.file, generation: Generation::FIRST, size: 0 };
         let longer = told(place.ask(&who, Op::Extend(longer)));

@@ -4,7 +4,7 @@
 //! lane in one call, so that nobody sees half of them. More are received into the lane's memory
 //! and sent from it, without a copy, while other requests go on.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, Sequence, Slot, limits};
@@ -199,6 +199,7 @@ impl Server {
             }
         }
         self.check_loss(lane, |loss| loss.accepts_write(range))?;
+        self.leave_no_gap(&request.target, range).await?;
         Ok(true)
     }
 
@@ -272,12 +273,7 @@ impl Server {
             };
         }
         self.check_loss(lane, |loss| !loss.touches(range))?;
-        {
-            let mut store = self.store.borrow_mut();
-            if store.has_lane(lane) {
-                store.punch(lane, range.start, range.length())?;
-            }
-        }
+        self.make_hole(&request.target, range).await?;
         self.note_change(lane, range);
         self.commit(Record::ChunkWritten { slot, session: header.session, sequence: header.sequence })?;
         Ok(())
@@ -294,11 +290,19 @@ impl Server {
     pub async fn allocate_lane(self: &Rc<Self>, header: &Header, request: AllocateLane) -> Outcome<()> {
         let range = checked_range(request.offset, request.length)?;
         self.admit_slot(header.epoch, request.target.slot).await?;
-        let lane = request.target.lane;
+        if request.keep_size {
+            self.check_may_reserve(request.target.lane, range)?;
+        }
+        self.take_memory(&request.target, range).await
+    }
+
+    /// The same, step by step.
+    pub async fn take_memory(self: &Rc<Self>, target: &LaneTarget, range: ByteRange) -> Outcome<()> {
+        let lane = target.lane;
         let mut taken = range.start;
         loop {
             // While others had their turn the lane may have been cut or dropped.
-            self.admit_lane(&request.target, Purpose::Write).await?;
+            self.admit_lane(target, Purpose::Write).await?;
             self.check_loss(lane, Loss::is_over)?;
             taken = self.allocate_more(lane, taken, range).map_err(|error| error.context(self.me))?;
             if taken == range.end {
@@ -328,7 +332,18 @@ impl Server {
         header: &Header,
         request: GrantLane,
     ) -> Result<()> {
-        match self.prepare_grant(connection.peer_uid(), header, &request).await {
+        let granted = self.prepare_grant(connection.peer_uid(), header, &request).await;
+        self.send_lane(connection, header, granted).await
+    }
+
+    /// Answers with a lane's file, or why not.
+    pub async fn send_lane(
+        self: &Rc<Self>,
+        connection: &mut Connection,
+        header: &Header,
+        granted: Outcome<(LaneGranted, OwnedFd)>,
+    ) -> Result<()> {
+        match granted {
             Ok((reply, descriptor)) => {
                 let header = header.reply(self.membership.epoch());
                 connection.send_descriptor(header, &encode_body(&reply), descriptor.as_fd()).await
@@ -340,19 +355,22 @@ impl Server {
         }
     }
 
+    /// Memory is shared with processes of the same user, over the Unix socket.
+    pub fn check_shares_memory(&self, peer: Option<u32>) -> Outcome<()> {
+        if peer == Some(self.owner.uid) {
+            return Ok(());
+        }
+        let text = "memory is shared only with a process of the same user, over the Unix socket";
+        Err(Error::new(ErrorKind::Denied, text).into())
+    }
+
     async fn prepare_grant(
         self: &Rc<Self>,
         peer: Option<u32>,
         header: &Header,
         request: &GrantLane,
-    ) -> Outcome<(LaneGranted, std::os::fd::OwnedFd)> {
-        if peer != Some(self.owner.uid) {
-            return Err(Error::new(
-                ErrorKind::Denied,
-                "memory is shared only with a process of the same user, over the Unix socket",
-            )
-            .into());
-        }
+    ) -> Outcome<(LaneGranted, OwnedFd)> {
+        self.check_shares_memory(peer)?;
         self.admit_slot(header.epoch, request.target.slot).await?;
         let lane = request.target.lane;
         let purpose = if request.writable { Purpose::Write } else { Purpose::Read };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, limits};
 use ramlace_transport::nonblocking::{Connection, Incoming};
-use ramlace_wire::chunk::{AllocateLane, GrantLane, PunchChunk, ReadChunk, WriteChunk};
+use ramlace_wire::chunk::{AllocateLane, GrantLane, HandLane, PunchChunk, ReadChunk, WriteChunk};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
 use ramlace_wire::leases::{LeaseAttributes, LeaseName, WaitRecalls};
@@ -102,6 +102,10 @@ async fn serve_request(
         Kind::GrantLane => {
             let request: GrantLane = decode_body(header.kind, body)?;
             server.grant_lane(connection, header, request).await?;
+        }
+        Kind::HandLane => {
+            let request: HandLane = decode_body(header.kind, body)?;
+            server.hand_lane(connection, header, request).await?;
         }
         _ => {
             let limit = Duration::from_millis(u64::from(header.deadline_millis));

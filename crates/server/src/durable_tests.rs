@@ -56,7 +56,7 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
         1 => Record::SessionEnded { session, now },
         2 | 3 => {
             let loss = (dice.roll(2) == 0).then(|| Loss::new(1 << 16, dice.roll(1 << 30)));
-            Record::Lane { lane, record: Some(LaneRecord { generation: Generation(1 + dice.roll(5)), loss }) }
+            Record::Lane { lane, record: Some(LaneRecord::new(Generation(1 + dice.roll(5)), loss)) }
         }
         4 => Record::Lane { lane, record: None },
         5 => Record::ChunkWritten { slot, session, sequence: Sequence(number) },
@@ -117,7 +117,7 @@ fn random_op(dice: &mut Dice, slot: Slot) -> Op {
             })
         }
         4 => Op::Unlink(Unlink { parent, name }),
-        5 => Op::Truncate(Truncate { inode, size: dice.roll(1 << 20) }),
+        5 => Op::Truncate(Truncate { inode, size: dice.roll(1 << 20), allocated: None }),
         6 => Op::Extend(Extend { inode, generation: Generation(1), size: dice.roll(1 << 20) }),
         _ => {
             let request = MakeDirectory { parent, name, mode: 0o755 };

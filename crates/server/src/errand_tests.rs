@@ -102,7 +102,7 @@ async fn create_cut_remove(client: &mut Client, sequence: u64, name: Name) -> Re
     client.spill(sequence, inode).await?;
     let extend = Extend { inode, generation: attributes.generation, size: 1 << 20 };
     client.change(sequence + 1, 0, &extend).await?;
-    client.change(sequence + 2, 0, &Truncate { inode, size: 0 }).await?;
+    client.change(sequence + 2, 0, &Truncate { inode, size: 0, allocated: None }).await?;
     client.change(sequence + 3, 0, &Unlink { parent, name }).await?;
     client.change(sequence + 4, 0, &Close { inode, modified: None }).await
 }

@@ -32,7 +32,7 @@ impl Server {
             put_bytes(&mut self.store.borrow_mut(), lane, &request.bytes.0)
                 .map_err(|error| error.context(self.me))?;
             // From here on the bytes are the lane's: a process that dies before this begins anew.
-            let record = LaneRecord { generation: request.generation, loss: None };
+            let record = LaneRecord::new(request.generation, None);
             self.commit(Record::Lane { lane, record: Some(record) })?;
             self.counters.written_bytes(request.bytes.0.len() as u64);
             Ok(())

@@ -66,8 +66,9 @@ impl Server {
         .await
     }
 
-    /// The home says that nobody has the file open: pages beyond its end are given back.
-    pub fn trim_lane(&self, request: TrimLane) -> Outcome<()> {
+    /// The home says that nobody has the file open: pages beyond its end are given back. Or that no kernel has it.
+    pub fn trim_lane(self: &Rc<Self>, request: TrimLane) -> Outcome<()> {
+        self.end_handovers(request.lane, request.handovers_over)?;
         let idle = self.durable.borrow().lanes.writes_under_way(request.lane).is_empty();
         let mut store = self.store.borrow_mut();
         if idle && store.has_lane(request.lane) {
@@ -140,7 +141,7 @@ impl Server {
             Absent::Lost if older > 0 => Some(Loss::new(answer.layout.stripe_unit, older)),
             _ => None,
         };
-        let record = LaneRecord { generation: answer.generation, loss };
+        let record = LaneRecord::new(answer.generation, loss);
         self.commit(Record::Lane { lane: target.lane, record: Some(record) })?;
         Ok(())
     }

@@ -21,6 +21,15 @@ pub struct LaneRecord {
     pub generation: Generation,
     /// Set when the lane began on a server that does not have the file's older bytes.
     pub loss: Option<Loss>,
+    /// Kernels have its file since this handover, which was the last: then it has no holes. 0: none has it.
+    pub handover: u64,
+}
+
+impl LaneRecord {
+    /// A lane that begins.
+    pub fn new(generation: Generation, loss: Option<Loss>) -> LaneRecord {
+        LaneRecord { generation, loss, handover: 0 }
+    }
 }
 
 /// Which bytes of a lane are lost: everything below `below` but the chunks written since.
@@ -123,6 +132,11 @@ impl Lanes {
             Some(record) => self.known.insert(lane, record),
             None => self.known.remove(&lane),
         };
+    }
+
+    /// Whether a kernel may map the lane: then it must have no holes.
+    pub fn is_handed(&self, lane: LaneId) -> bool {
+        self.known.get(&lane).is_some_and(|record| record.handover != 0)
     }
 
     /// All records, for snapshots.
@@ -236,7 +250,7 @@ mod tests {
         let lane = LaneId { inode: ramlace_base::InodeId(1), lane: 0 };
         let mut lanes = Lanes::default();
         assert!(matches!(lanes.standing(lane, Generation(1)), Ok(Standing::Unknown)));
-        lanes.set(lane, Some(LaneRecord { generation: Generation(3), loss: None }));
+        lanes.set(lane, Some(LaneRecord::new(Generation(3), None)));
         assert!(matches!(lanes.standing(lane, Generation(3)), Ok(Standing::Current)));
         assert!(matches!(lanes.standing(lane, Generation(5)), Ok(Standing::Behind)));
         assert_eq!(lanes.standing(lane, Generation(2)).err().unwrap().kind(), ErrorKind::Retry);

@@ -78,6 +78,7 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         Kind::Open => mutation!(Open, inode),
         Kind::OpenEntry => entry!(OpenEntry),
         Kind::GiveUp => entry!(GiveUp),
+        Kind::HandOver => mutation!(HandOver, inode),
         Kind::Close => mutation!(Close, inode),
         Kind::Symlink => entry!(Symlink),
         Kind::MakeNode => entry!(MakeNode),

@@ -102,7 +102,7 @@ fn huge_numbers_are_refused() {
             (0, 1 << 62, ErrorKind::NoSpace),
             (1 << 61, 1 << 61, ErrorKind::NoSpace),
         ] {
-            let allocate = AllocateLane { target, offset, length };
+            let allocate = AllocateLane { target, offset, length, keep_size: false };
             assert_eq!(client.change(sequence, 0, &allocate).await.unwrap_err().kind(), kind);
             sequence += 1;
         }
@@ -235,7 +235,12 @@ impl Storm {
     async fn truncate(&mut self) {
         let size = self.dice.roll(900 << 10);
         let (sequence, inode) = (self.take(), self.target.lane.inode);
-        let attributes = self.client().await.change(sequence, 0, &Truncate { inode, size }).await.unwrap();
+        let attributes = self
+            .client()
+            .await
+            .change(sequence, 0, &Truncate { inode, size, allocated: None })
+            .await
+            .unwrap();
         self.target.generation = attributes.generation;
         self.model.resize(size as usize, 0);
     }
@@ -308,16 +313,24 @@ fn a_large_allocation_takes_turns_and_takes_nothing_when_it_does_not_fit() {
         let mut client = Client::user(&server.address, 1).await;
         let target = target(&create(&mut client, 1, "file", layout(1)).await);
         let before = client.ask(&GetServerStatus {}).await.unwrap().used_bytes;
-        let refused =
-            client.change(2, 0, &AllocateLane { target, offset: 0, length: 100 << 20 }).await.unwrap_err();
+        let refused = client
+            .change(2, 0, &AllocateLane { target, offset: 0, length: 100 << 20, keep_size: false })
+            .await
+            .unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
         assert!(client.ask(&GetServerStatus {}).await.unwrap().used_bytes < before + (64 << 10));
         // Far behind, and no more than that.
-        client.change(3, 0, &AllocateLane { target, offset: 1 << 40, length: 3 << 20 }).await.unwrap();
+        client
+            .change(3, 0, &AllocateLane { target, offset: 1 << 40, length: 3 << 20, keep_size: false })
+            .await
+            .unwrap();
         let used = client.ask(&GetServerStatus {}).await.unwrap().used_bytes - before;
         assert!((3 << 20..=8 << 20).contains(&used), "{used} bytes taken for 3 MiB");
         client.change(4, 0, &PunchChunk { target, offset: 1 << 40, length: 3 << 20 }).await.unwrap();
-        client.change(5, 0, &AllocateLane { target, offset: 0, length: 80 << 20 }).await.unwrap();
+        client
+            .change(5, 0, &AllocateLane { target, offset: 0, length: 80 << 20, keep_size: false })
+            .await
+            .unwrap();
         assert!(client.ask(&GetServerStatus {}).await.unwrap().used_bytes >= 80 << 20);
         client.write(6, 0, target, 79 << 20, &vec![1; 1 << 20]).await.unwrap();
         assert_eq!(client.read(target, (79 << 20) - 1, 2).await.unwrap(), [0, 1]);

@@ -270,6 +270,24 @@ impl Store {
         punched
     }
 
+    /// Writes zeros into a range, as far as the lane goes, and frees nothing. Its memory must be there.
+    ///
+    /// Errors: `NotFound`; `NoSpace` where its memory was not there.
+    pub fn zero(&mut self, id: LaneId, offset: u64, length: u64) -> Result<()> {
+        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let range = checked_range(id, offset, length)?;
+        let end = range.end.min(self.lane_length(id)?);
+        let file = self.file(id)?;
+        let mut at = range.start;
+        while at < end {
+            let bytes = (end - at).min(ZEROS.len() as u64);
+            let zeros = &ZEROS[..bytes as usize];
+            sys::tell(sys::write_all_at(&file, zeros, at), format_args!("zeroing lane {id}"))?;
+            at += bytes;
+        }
+        Ok(())
+    }
+
     /// Makes the lane `length` bytes long: frees everything beyond, also what was taken ahead, and
     /// zeroes the rest of the last page. A longer lane ends in a hole. Errors: `NotFound`.
     pub fn cut(&mut self, id: LaneId, length: u64) -> Result<()> {

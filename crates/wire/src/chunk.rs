@@ -93,6 +93,26 @@ impl Request for GrantLane {
     type Reply = LaneGranted;
 }
 
+/// Asks for a descriptor of the lane's file for a kernel, which will read and map it without asking. From then on,
+/// until the home says that the handover is over, the lane has memory for every byte up to its end: what would make
+/// a hole takes memory, or writes zeros. Unix sockets only, same user only.
+///
+/// Unsupported when the lane has holes already, or is not as long as the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandLane {
+    /// The lane.
+    pub target: LaneTarget,
+    /// The number that the home gave the handover.
+    pub handover: u64,
+    /// Bytes of the file, all of which are in this lane.
+    pub length: u64,
+}
+
+impl Request for HandLane {
+    const KIND: Kind = Kind::HandLane;
+    type Reply = LaneGranted;
+}
+
 /// Takes the memory of a part of a lane, all or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocateLane {
@@ -102,6 +122,9 @@ pub struct AllocateLane {
     pub offset: u64,
     /// How many bytes.
     pub length: u64,
+    /// The file will not become longer by it: Unsupported behind the end of a lane that a kernel has, which would read
+    /// what is there.
+    pub keep_size: bool,
 }
 
 impl Request for AllocateLane {

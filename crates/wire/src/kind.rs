@@ -66,6 +66,8 @@ kinds! {
     GrantLane = 0x0204,
     /// Take the memory of a lane's first bytes.
     AllocateLane = 0x0205,
+    /// The lane's file, for a kernel that reads and maps it.
+    HandLane = 0x0206,
 
     /// The entry with a name.
     Lookup = 0x0301,
@@ -135,6 +137,8 @@ kinds! {
     OpenEntry = 0x0324,
     /// A mutation is given up: it is not done any more.
     GiveUp = 0x0325,
+    /// A kernel will read and map the file without asking.
+    HandOver = 0x0326,
 
     // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.
@@ -225,6 +229,7 @@ impl Kind {
                 | Kind::ReadInline
                 | Kind::WriteInline
                 | Kind::Spill
+                | Kind::HandOver
                 | Kind::ChangeInlineCell
         )
     }

@@ -62,6 +62,8 @@ pub struct LockedFile {
     pub generation: Generation,
     /// When it was last changed, by the home's clock.
     pub changed: Timestamp,
+    /// A kernel may have changed it since, and nobody heard of it: see [`crate::namespace::HandOver`].
+    pub handed: bool,
 }
 
 /// Locks bytes of a file, or unlocks them.

@@ -75,6 +75,8 @@ pub struct InodeInfo {
     pub partitions: Vec<Slot>,
     /// A file's bytes live with its inode, and its lanes are empty: see [`crate::inline`].
     pub inline: bool,
+    /// A kernel may change the bytes at any moment, and nobody hears of it: see [`HandOver`].
+    pub handed: bool,
 }
 
 impl Request for GetAttributes {
@@ -167,6 +169,9 @@ pub struct Truncate {
     pub inode: InodeId,
     /// Its new size.
     pub size: u64,
+    /// The generation in which the sender has taken memory up to the new size: without it a file that a kernel maps is
+    /// not made longer (`Handed`).
+    pub allocated: Option<Generation>,
 }
 
 impl Request for Truncate {
@@ -278,6 +283,33 @@ pub struct Open {
 impl Request for Open {
     const KIND: Kind = Kind::Open;
     type Reply = Opened;
+}
+
+/// Tells the home that the session's kernel will read and map the file without asking, until the session closes the
+/// inode. The session has it open; its bytes are in one lane. Again: it is the same handover, for writing as well where
+/// either said so.
+///
+/// When the session ends without having closed the inode, a kernel may still change it: that is believed for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandOver {
+    /// The file.
+    pub inode: InodeId,
+    /// The kernel may change the bytes.
+    pub write: bool,
+}
+
+/// What the file is, for [`crate::chunk::HandLane`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// Number of the handover; a later one has a larger number.
+    pub number: u64,
+    /// Its size and generation.
+    pub size: SizeInfo,
+}
+
+impl Request for HandOver {
+    const KIND: Kind = Kind::HandOver;
+    type Reply = HandedOver;
 }
 
 /// Gives back the session's reference to an inode.

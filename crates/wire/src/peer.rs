@@ -330,13 +330,15 @@ impl Request for FillLane {
     type Reply = ();
 }
 
-/// Nobody has the file open any more: pages beyond its end are given back.
+/// Nobody has the file open any more, or no kernel has it: pages beyond its end are given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrimLane {
     /// The lane.
     pub lane: LaneId,
     /// The slot it lies in.
     pub slot: Slot,
+    /// Handovers to kernels up to this number are over.
+    pub handovers_over: u64,
 }
 
 impl Request for TrimLane {

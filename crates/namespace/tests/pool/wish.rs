@@ -178,7 +178,7 @@ impl Wish {
             }
             Wish::Spill { .. } => Op::Spill { request: Spill { inode }, epoch: Epoch(1) },
             Wish::Extend { size, .. } => Op::Extend(wire::Extend { inode, generation, size }),
-            Wish::Truncate { size, .. } => Op::Truncate(wire::Truncate { inode, size }),
+            Wish::Truncate { size, .. } => Op::Truncate(wire::Truncate { inode, size, allocated: None }),
             Wish::SetMode { mode, .. } => Op::SetAttributes(wire::SetAttributes {
                 inode,
                 mode: Some(mode),

@@ -190,7 +190,7 @@ fn a_grant_tells_what_the_file_is() {
     let effects = story.set_lock(unlock(file, 1));
     let attributes = story.info(file).unwrap().attributes;
     let (size, generation, changed) = (4711, attributes.generation, attributes.changed);
-    let told = LockedFile { size, generation, changed };
+    let told = LockedFile { size, generation, changed, handed: false };
     assert!(effects.contains(&Effect::LockGranted { session: session(2), inode: file, wait: 5, file: told }));
 }
 

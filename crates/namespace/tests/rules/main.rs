@@ -2,6 +2,7 @@
 
 mod entries;
 mod exactly_once;
+mod handovers;
 mod inline;
 mod locks;
 mod renames;

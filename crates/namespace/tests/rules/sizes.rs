@@ -3,7 +3,6 @@
 use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Slot, limits};
 use ramlace_namespace::{Errand, ErrandAnswer, Op};
 use ramlace_wire::namespace as wire;
-use ramlace_wire::peer::{self};
 
 use crate::story::*;
 
@@ -164,7 +163,8 @@ fn a_closed_file_gives_back_its_tails_once() {
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent.len(), 2);
     let lane = LaneId { inode: file, lane: 0 };
-    assert_eq!(story.sent[0].1, Errand::TrimLane(peer::TrimLane { lane, slot: Slot(9) }));
+    let Errand::TrimLane(trim) = &story.sent[0].1 else { panic!("{:?}", story.sent) };
+    assert_eq!((trim.lane, trim.slot), (lane, Slot(9)));
     let (kept, given_up) = (story.sent[0].0, story.sent[1].0);
     story.done(kept);
     let open = Op::Open(wire::Open { inode: file, read: true, write: false });

@@ -234,7 +234,7 @@ pub fn unlink(parent: InodeId, text: &str) -> Op {
 }
 
 pub fn truncate(inode: InodeId, size: u64) -> Op {
-    Op::Truncate(wire::Truncate { inode, size })
+    Op::Truncate(wire::Truncate { inode, size, allocated: None })
 }
 
 pub fn spill(inode: InodeId) -> Op {

@@ -94,8 +94,8 @@ messages! {
     session: OpenSession, Heartbeat, CloseSession, GetServerStatus, StopServer;
     cluster: GetMap, JoinPool, ForgetServer;
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
-    chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, AllocateLane;
-    namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, OpenEntry, GiveUp, Close, Symlink, ReadLink,
+    chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, HandLane, AllocateLane;
+    namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, OpenEntry, GiveUp, HandOver, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,
         Rename, Link, MakeNode, CreateUnnamed, GetPartitions;
     walk: Walk;

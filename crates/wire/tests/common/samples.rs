@@ -340,7 +340,8 @@ fields! {
     PunchChunk { target, offset, length }
     GrantLane { target, writable }
     LaneGranted { length }
-    AllocateLane { target, offset, length }
+    HandLane { target, handover, length }
+    AllocateLane { target, offset, length, keep_size }
 
     Lookup { parent, name }
     Found { inode, kind, attributes }
@@ -349,14 +350,16 @@ fields! {
     ManyAttributes { attributes }
     Walk { from, names, info, bytes }
     Walked { steps, stopped, info, bytes }
-    InodeInfo { attributes, layout, hints, named, partitions, inline }
+    InodeInfo { attributes, layout, hints, named, partitions, inline, handed }
     GetPartitions { inode, slots }
     PartitionsInfo { attributes, slots }
     SetAttributes { inode, mode, uid, gid, accessed, modified, times }
-    Truncate { inode, size }
+    Truncate { inode, size, allocated }
     LayoutWish { hints, stripe_unit_min, silent }
     Create { parent, name, mode, exclusive, read, write, layout, wish, named }
     Opened { info, created }
+    HandOver { inode, write }
+    HandedOver { number, size }
     Open { inode, read, write }
     OpenEntry { parent, name, read, write }
     GiveUp { sequence }
@@ -393,7 +396,7 @@ fields! {
     Spill { inode }
 
     SetLock { inode, table, owner, kind, start, end, pid, wait, detects }
-    LockedFile { size, generation, changed }
+    LockedFile { size, generation, changed, handed }
     LockAnswer { outcome, file }
     CancelLock { inode, wait }
     GetLock { inode, table, owner, kind, start, end }
@@ -448,7 +451,7 @@ fields! {
     DropLane { lane, slot }
     QueryInode { inode, since }
     InodeAnswer { generation, size, smallest_size, layout, place }
-    TrimLane { lane, slot }
+    TrimLane { lane, slot, handovers_over }
     FillLane { lane, slot, generation, bytes }
 }
 

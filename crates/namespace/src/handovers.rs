@@ -1,0 +1,103 @@
+//! Files that kernels read and map without asking: who has which, and what follows for everybody else.
+//!
+//! Nobody hears of stores into such a file. So whoever keeps bytes of it by its times must not, while it may be written;
+//! and it must have no holes, for a store into one would take memory that was not promised. A session that ends
+//! without a word leaves a kernel behind that nobody can ask any more: what it could write stays *loose* for ever.
+
+use std::collections::BTreeMap;
+
+use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, SessionId};
+use ramlace_wire::namespace::{HandOver, HandedOver, SizeInfo};
+use ramlace_wire::peer::TrimLane;
+use serde::{Deserialize, Serialize};
+
+use crate::command::{Effect, Errand, Reply};
+use crate::state::{Caller, SlotState, Step};
+
+/// The kernels that have one file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Handover {
+    /// The sessions whose kernels have it, and whether they may write.
+    sessions: BTreeMap<SessionId, bool>,
+    /// A kernel may write it that nobody can ask any more.
+    loose: bool,
+}
+
+impl SlotState {
+    pub(crate) fn hand_over(&mut self, caller: Caller, request: HandOver) -> Step {
+        let (id, session) = (request.inode, caller.token.session);
+        let file = self.inode(id)?.file(id)?;
+        file.check_in_lanes(id)?;
+        if file.layout.width != 1 {
+            let text =
+                format!("file {id} has {} lanes; a kernel can have files of one lane", file.layout.width);
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        let size = SizeInfo { size: file.size, generation: file.generation };
+        match self.sessions.get(&session).and_then(|session| session.open.get(&id)) {
+            Some(write) if *write || !request.write => {}
+            _ => {
+                let text = format!("the session does not have inode {id} open for what its kernel shall do");
+                return Err(Error::new(ErrorKind::BadHandle, text));
+            }
+        }
+        self.handover_last += 1;
+        let write = self.handovers.entry(id).or_default().sessions.entry(session).or_default();
+        *write |= request.write;
+        Ok(Some(Reply::HandedOver(HandedOver { number: self.handover_last, size })))
+    }
+
+    /// Whether somebody's kernel has it.
+    pub(crate) fn is_handed(&self, inode: InodeId) -> bool {
+        self.handovers.contains_key(&inode)
+    }
+
+    /// Whether its bytes may change and nobody hears of it.
+    pub(crate) fn is_written_unheard(&self, inode: InodeId) -> bool {
+        let may_write =
+            |handover: &Handover| handover.loose || handover.sessions.values().any(|write| *write);
+        self.handovers.get(&inode).is_some_and(may_write)
+    }
+
+    /// A file that a kernel has grows only with its memory: a load of a hole would take some that was not promised.
+    pub(crate) fn check_may_grow(&self, inode: InodeId, has_memory: bool) -> Result<()> {
+        if has_memory || !self.is_handed(inode) {
+            return Ok(());
+        }
+        let text = format!("a kernel maps file {inode}: take the memory first, then make it longer");
+        Err(Error::new(ErrorKind::Handed, text))
+    }
+
+    /// The session's kernel does not have the file any more, as the session `says`, or else as far as can be told. Whether
+    /// it may have written.
+    pub(crate) fn end_handover(
+        &mut self,
+        inode: InodeId,
+        session: SessionId,
+        says: bool,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(handover) = self.handovers.get_mut(&inode) else { return false };
+        let Some(write) = handover.sessions.remove(&session) else { return false };
+        handover.loose |= write && !says;
+        if handover.sessions.is_empty() && !handover.loose {
+            self.handovers.remove(&inode);
+            self.lane_is_free(inode, effects);
+        }
+        write
+    }
+
+    /// Handovers of a file up to this number are over. A message that says so late, or twice, ends no later one.
+    pub(crate) fn handovers_over(&self, inode: InodeId) -> u64 {
+        if self.is_handed(inode) { 0 } else { self.handover_last }
+    }
+
+    /// Tells the only lane of a file that no kernel has it any more.
+    fn lane_is_free(&mut self, inode: InodeId, effects: &mut Vec<Effect>) {
+        let layout = self.file_mut(inode).layout;
+        let lane = LaneId { inode, lane: 0 };
+        let slot = ramlace_layout::lane_slot(&layout, lane.lane, self.slots);
+        let message = TrimLane { lane, slot, handovers_over: self.handovers_over(inode) };
+        self.outbox.send(Errand::TrimLane(message), effects);
+    }
+}

@@ -1,0 +1,132 @@
+//! Files that kernels read and map without asking.
+
+use ramlace_base::{ErrorKind, Generation, InodeId};
+use ramlace_namespace::{Errand, Op, Reply};
+use ramlace_wire::namespace as wire;
+
+use crate::story::*;
+
+fn hand_over(inode: InodeId, write: bool) -> Op {
+    Op::HandOver(wire::HandOver { inode, write })
+}
+
+fn open(inode: InodeId, write: bool) -> Op {
+    Op::Open(wire::Open { inode, read: true, write })
+}
+
+fn number(story: &mut Story, inode: InodeId, write: bool) -> u64 {
+    match story.ask(hand_over(inode, write)).unwrap() {
+        Reply::HandedOver(told) => told.number,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the lane heard: handovers up to which number are over.
+fn over(story: &Story) -> Vec<u64> {
+    let told = |errand: &Errand| match errand {
+        Errand::TrimLane(message) => Some(message.handovers_over),
+        _ => None,
+    };
+    story.sent.iter().filter_map(|(_, errand)| told(errand)).collect()
+}
+
+/// A file of 100 bytes in one lane, open for writing.
+fn story_with_file() -> (Story, InodeId) {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    story.extend(file, 1, 100).unwrap();
+    (story, file)
+}
+
+#[test]
+fn a_kernel_gets_what_its_session_has_open_and_no_more() {
+    let (mut story, file) = story_with_file();
+    let Reply::HandedOver(told) = story.ask(hand_over(file, true)).unwrap() else { panic!() };
+    assert_eq!((told.size.size, told.size.generation), (100, Generation(1)));
+    story.session = session(2);
+    assert_eq!(story.refused(hand_over(file, false)), ErrorKind::BadHandle);
+    story.ask(open(file, false)).unwrap();
+    assert_eq!(story.refused(hand_over(file, true)), ErrorKind::BadHandle);
+    assert!(number(&mut story, file, false) > told.number);
+    let wide = story.create_wide(InodeId::ROOT, "wide", 2);
+    assert_eq!(story.refused(hand_over(wide, false)), ErrorKind::Unsupported);
+    let small = story.create_inline(InodeId::ROOT, "small", 1);
+    assert!(story.ask(hand_over(small, false)).is_err());
+}
+
+#[test]
+fn nobody_is_told_that_bytes_are_the_same_while_a_kernel_may_write_them() {
+    let (mut story, file) = story_with_file();
+    number(&mut story, file, false);
+    assert!(!story.info(file).unwrap().handed, "it only reads");
+    number(&mut story, file, true);
+    assert!(story.info(file).unwrap().handed);
+    number(&mut story, file, false);
+    assert!(story.info(file).unwrap().handed, "it goes on writing");
+    let before = story.info(file).unwrap().attributes.changed;
+    story.ask(close(file)).unwrap();
+    let after = story.info(file).unwrap();
+    assert!(!after.handed);
+    assert!(after.attributes.changed > before, "it may have been written until then");
+}
+
+#[test]
+fn a_kernel_that_nobody_can_ask_any_more_is_believed_to_write_for_ever() {
+    for write in [false, true] {
+        let (mut story, file) = story_with_file();
+        let last = number(&mut story, file, write);
+        story.server(Op::EndSession { session: session(1) });
+        assert_eq!(story.info(file).unwrap().handed, write);
+        assert_eq!(over(&story), if write { vec![] } else { vec![last] });
+        story.session = session(2);
+        story.ask(open(file, true)).unwrap();
+        number(&mut story, file, true);
+        story.ask(close(file)).unwrap();
+        assert_eq!(story.info(file).unwrap().handed, write);
+        // And what it has must not be given other memory: its lane keeps what it has.
+        let grown = story.ask(truncate(file, 200)).map_err(|error| error.kind());
+        assert_eq!(grown.err(), write.then_some(ErrorKind::Handed));
+    }
+}
+
+#[test]
+fn the_lane_hears_when_the_last_kernel_has_let_go() {
+    let (mut story, file) = story_with_file();
+    number(&mut story, file, true);
+    story.session = session(2);
+    story.ask(open(file, false)).unwrap();
+    let last = number(&mut story, file, false);
+    story.ask(close(file)).unwrap();
+    assert_eq!(over(&story), vec![]);
+    story.session = session(1);
+    story.ask(close(file)).unwrap();
+    assert_eq!(over(&story), vec![last]);
+    // A message that comes late says nothing of what came later.
+    story.ask(open(file, false)).unwrap();
+    assert!(number(&mut story, file, false) > last);
+}
+
+#[test]
+fn what_a_kernel_has_grows_with_its_memory() {
+    let (mut story, file) = story_with_file();
+    let grow = |size, allocated| Op::Truncate(wire::Truncate { inode: file, size, allocated });
+    number(&mut story, file, false);
+    assert_eq!(story.refused(grow(200, None)), ErrorKind::Handed);
+    assert_eq!(story.refused(grow(200, Some(Generation(7)))), ErrorKind::Handed);
+    assert_eq!(story.size(file), 100);
+    story.ask(grow(200, Some(Generation(1)))).unwrap();
+    assert_eq!(story.size(file), 200);
+    assert!(story.send(grow(50, None)).is_none(), "a shorter one waits for its lane, as ever");
+    story.deliver();
+    assert_eq!(story.refused(grow(60, Some(Generation(1)))), ErrorKind::Handed, "that memory was cut off");
+}
+
+#[test]
+fn a_file_that_is_gone_is_forgotten_here_too() {
+    let (mut story, file) = story_with_file();
+    number(&mut story, file, true);
+    story.ask(unlink(InodeId::ROOT, "f")).unwrap();
+    story.ask(close(file)).unwrap();
+    story.deliver();
+    assert!(story.info(file).is_err());
+}

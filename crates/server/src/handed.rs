@@ -1,0 +1,151 @@
+//! Lanes whose files kernels read and map without asking.
+//!
+//! Such a lane has memory for every byte up to its end: a load of a hole would take some that nobody promised, and end
+//! its program where there is none. So what makes holes elsewhere takes memory here, or writes zeros.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result};
+use ramlace_transport::nonblocking::Connection;
+use ramlace_wire::Header;
+use ramlace_wire::chunk::{HandLane, LaneGranted, LaneTarget};
+
+use crate::chunk::checked_range;
+use crate::lane_life::Purpose;
+use crate::lanes::Loss;
+use crate::record::Record;
+use crate::server::{Outcome, Server};
+
+/// Zeros that are written before others have a turn.
+const ZEROED_AT_ONCE_BYTES: u64 = 16 << 20;
+
+impl Server {
+    /// Hands the lane's file to the kernel of a client of the same user on this machine.
+    pub async fn hand_lane(
+        self: &Rc<Self>,
+        connection: &mut Connection,
+        header: &Header,
+        request: HandLane,
+    ) -> Result<()> {
+        let granted = self.prepare_hand(connection.peer_uid(), header, &request).await;
+        self.send_lane(connection, header, granted).await
+    }
+
+    async fn prepare_hand(
+        self: &Rc<Self>,
+        peer: Option<u32>,
+        header: &Header,
+        request: &HandLane,
+    ) -> Outcome<(LaneGranted, OwnedFd)> {
+        self.check_shares_memory(peer)?;
+        let lane = request.target.lane;
+        let range = checked_range(0, request.length)?;
+        self.admit_slot(header.epoch, request.target.slot).await?;
+        self.admit_lane(&request.target, Purpose::Read).await?;
+        self.check_loss(lane, Loss::is_over)?;
+        if !self.durable.borrow().lanes.is_handed(lane) {
+            self.check_has_memory(lane, request.length)?;
+        }
+        // From here on nobody makes a hole. What looked like enough memory may have lain behind the end.
+        self.note_handover(lane, request.handover)?;
+        self.take_memory(&request.target, range).await?;
+        let mut store = self.store.borrow_mut();
+        let length = store.lane_length(lane)?;
+        Ok((LaneGranted { length }, store.grant(lane, false)?))
+    }
+
+    /// Whether the lane is as long as its file and has about as much memory: a file full of holes would take what its
+    /// owner did not mean to take.
+    fn check_has_memory(&self, lane: LaneId, bytes: u64) -> Outcome<()> {
+        let mut store = self.store.borrow_mut();
+        let (length, allocated) = match store.has_lane(lane) {
+            true => (store.lane_length(lane)?, store.lane_allocated_bytes(lane)?),
+            false => (0, 0),
+        };
+        if bytes > 0 && length == bytes && allocated >= length {
+            return Ok(());
+        }
+        let text = format!(
+            "lane {lane} has {length} bytes and memory for {allocated} of the {bytes} that its file has: a kernel gets \
+             files without holes, as long as they are told to be"
+        );
+        Err(Error::new(ErrorKind::Unsupported, text).into())
+    }
+
+    fn note_handover(self: &Rc<Self>, lane: LaneId, number: u64) -> Outcome<()> {
+        let record = self.durable.borrow().lanes.get(lane).cloned();
+        let Some(mut record) = record else { return Ok(()) };
+        if number > record.handover {
+            record.handover = number;
+            self.commit(Record::Lane { lane, record: Some(record) })?;
+        }
+        Ok(())
+    }
+
+    /// Handovers up to this number are over.
+    pub fn end_handovers(self: &Rc<Self>, lane: LaneId, number: u64) -> Outcome<()> {
+        let record = self.durable.borrow().lanes.get(lane).cloned();
+        let Some(mut record) = record else { return Ok(()) };
+        if record.handover != 0 && record.handover <= number {
+            record.handover = 0;
+            self.commit(Record::Lane { lane, record: Some(record) })?;
+        }
+        Ok(())
+    }
+
+    /// A kernel reads as far as the lane goes, so no room is kept behind the end of what it has.
+    pub fn check_may_reserve(&self, lane: LaneId, range: ByteRange) -> Outcome<()> {
+        if !self.durable.borrow().lanes.is_handed(lane) || range.end <= self.length_of(lane)? {
+            return Ok(());
+        }
+        let text = format!("a kernel reads inode {} and would find what is kept behind its end", lane.inode);
+        Err(Error::new(ErrorKind::Unsupported, text).into())
+    }
+
+    fn length_of(&self, lane: LaneId) -> Result<u64> {
+        let mut store = self.store.borrow_mut();
+        if store.has_lane(lane) { store.lane_length(lane) } else { Ok(0) }
+    }
+
+    /// A write behind the end of a lane that kernels map takes the memory in between, too.
+    pub async fn leave_no_gap(self: &Rc<Self>, target: &LaneTarget, range: ByteRange) -> Outcome<()> {
+        let lane = target.lane;
+        if !self.durable.borrow().lanes.is_handed(lane) || range.is_empty() {
+            return Ok(());
+        }
+        let length = self.length_of(lane)?;
+        if length < range.start {
+            self.take_memory(target, ByteRange { start: length, end: range.start }).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeros, and frees its memory unless a kernel maps it.
+    pub async fn make_hole(self: &Rc<Self>, target: &LaneTarget, range: ByteRange) -> Outcome<()> {
+        let lane = target.lane;
+        let mut at = range.start;
+        while at < range.end {
+            if !self.durable.borrow().lanes.is_handed(lane) {
+                let mut store = self.store.borrow_mut();
+                if store.has_lane(lane) {
+                    store.punch(lane, at, range.end - at)?;
+                }
+                return Ok(());
+            }
+            let length = {
+                let mut store = self.store.borrow_mut();
+                store.zero(lane, at, ZEROED_AT_ONCE_BYTES.min(range.end - at))?;
+                store.lane_length(lane)?
+            };
+            at += ZEROED_AT_ONCE_BYTES;
+            if at >= length {
+                return Ok(());
+            }
+            tokio::task::yield_now().await;
+            // Meanwhile it may have been cut or dropped.
+            self.admit_lane(target, Purpose::Read).await?;
+        }
+        Ok(())
+    }
+}
