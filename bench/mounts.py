@@ -20,22 +20,42 @@ def figures(pool: Pool, args: argparse.Namespace, run: Callable[[list, Pool], li
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         print("mounts are left out: /dev/fuse cannot be opened", file=sys.stderr)
         return []
-    with mounted_pool(pool) as mount, mounted_null(pool, quick=args.quick) as null:
+    with (
+        mounted_pool(pool) as mount,
+        mounted_null(pool, quick=args.quick) as null,
+        mounted_handing(pool) as handing,
+    ):
         command = [bench_binary(), "mount", "--mount", mount, "--null", null, "--only", args.only]
-        command += ["--pids", ",".join(map(str, [*pool.pids(), *daemons(mount, null)]))]
+        directories = [mount, null]
+        if handing:
+            command += ["--handing", handing]
+            directories.append(handing)
+        command += ["--pids", ",".join(map(str, [*pool.pids(), *daemons(*directories)]))]
         return run([*command, "--quick"] if args.quick else command, pool)
 
 
 @contextlib.contextmanager
-def mounted_pool(pool: Pool) -> Iterator[Path]:
+def mounted_pool(pool: Pool, *words: str) -> Iterator[Path]:
     """Mount the pool for the block."""
-    directory = pool.scratch / "mnt"
+    directory = pool.scratch / "-".join(["mnt", *words])
     directory.mkdir()
-    pool.command("mount", str(directory))
+    pool.command("mount", *words, str(directory))
     try:
         yield directory
     finally:
         pool.command("unmount", str(directory))
+
+
+@contextlib.contextmanager
+def mounted_handing(pool: Pool) -> Iterator[Path | None]:
+    """Mount the pool so that it hands files to the kernel, where that is possible."""
+    with contextlib.ExitStack() as stack:
+        try:
+            directory = stack.enter_context(mounted_pool(pool, "--passthrough"))
+        except BenchError as error:
+            print(f"passthrough is left out: {error}", file=sys.stderr)
+            directory = None
+        yield directory
 
 
 @contextlib.contextmanager

@@ -24,6 +24,8 @@ pub struct Args {
     pub mount: PathBuf,
     /// Where `null-fuse` is mounted.
     pub null: PathBuf,
+    /// Where the pool is mounted with `--passthrough`, where there is that.
+    pub handing: Option<PathBuf>,
     /// For `hold-file`: 4 KiB pages instead of huge ones.
     pub small_pages: bool,
 }
@@ -42,6 +44,7 @@ impl Args {
             side: String::new(),
             mount: PathBuf::new(),
             null: PathBuf::new(),
+            handing: None,
             small_pages: false,
         };
         while let Some(word) = words.next() {
@@ -55,6 +58,7 @@ impl Args {
                 "--scratch" => args.scratch = value(&word, &mut words)?.into(),
                 "--mount" => args.mount = value(&word, &mut words)?.into(),
                 "--null" => args.null = value(&word, &mut words)?.into(),
+                "--handing" => args.handing = Some(value(&word, &mut words)?.into()),
                 "--bytes" => args.bytes = number(&word, &value(&word, &mut words)?)?,
                 "--only" => args.only = value(&word, &mut words)?,
                 "--side" => args.side = value(&word, &mut words)?,

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{File as PoolFile, Pool};
+use ramlace_wire::LayoutHints;
 use serde_json::Value;
 
 use crate::args::Args;
@@ -27,6 +28,8 @@ const ROWS_QUICK: usize = 1 << 14;
 const NAME: &str = "bench-mount";
 const CALL_BYTES: usize = 1 << 20;
 const PASSTHROUGH: &str = "null FUSE, passthrough";
+const HANDING: &str = "figure with --passthrough";
+const HANDED_NAME: &str = "bench-handed";
 const STORED: u8 = 7;
 
 /// What `read_test` of 2002 reads: 2,048,000 floats at random offsets of a file of 780 MB, 1000 times.
@@ -53,9 +56,19 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
     if let Some(handed) = &handed {
         fill(numbers_mut(Region::of_file(handed, bytes)?.bytes_mut()));
     }
+    let passed =
+        args.handing.as_deref().map(|mount| Passed::make(&pool, mount, &small, bytes)).transpose()?;
     let here = Processes::with(&args.pids)?;
-    let sides =
-        Sides { args, here: &here, rows, bytes, mounted: &mounted, null: &null, handed: handed.as_ref() };
+    let sides = Sides {
+        args,
+        here: &here,
+        rows,
+        bytes,
+        mounted: &mounted,
+        null: &null,
+        handed: handed.as_ref(),
+        passed: passed.as_ref(),
+    };
     let pair =
         Pair { args, here: &here, bytes, mounted: (&mounted, &mounted_path), null: (&null, &null_path) };
     let figures = [
@@ -66,7 +79,13 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
         pair.stats(),
         // The last one of this file, for it leaves no numbers to be summed.
         sides.stores(&huge, &file),
-        read_test(args, &pool, &here),
+        {
+            if passed.is_some() {
+                pool.unlink(format!("/{HANDED_NAME}"))?;
+            }
+            drop(passed);
+            read_test(args, &pool, &here)
+        },
     ];
     drop(file);
     pool.unlink(format!("/{NAME}"))?;
@@ -82,6 +101,28 @@ struct Sides<'a> {
     null: &'a File,
     /// A file of the null file system that goes by kernel passthrough, where there is that.
     handed: Option<&'a File>,
+    /// The pool's.
+    passed: Option<&'a Passed>,
+}
+
+/// A file of one lane on a mount with `--passthrough`.
+struct Passed {
+    reader: File,
+    writer: File,
+}
+
+impl Passed {
+    fn make(pool: &Pool, mount: &Path, content: &File, bytes: usize) -> Result<Passed> {
+        let hints = LayoutHints { width: Some(1), ..LayoutHints::default() };
+        let options = ramlace_client::OpenOptions { hints, ..ramlace_client::OpenOptions::creating() };
+        let file = pool.open(format!("/{HANDED_NAME}"), &options)?;
+        write_all(&file, Region::of_file(content, bytes)?.bytes(), 0)?;
+        file.close()?;
+        let path = mount.join(HANDED_NAME);
+        let reader = File::open(&path)
+            .map_err(|error| Error::from_io(&error, format!("opening {}", path.display())))?;
+        Ok(Passed { reader, writer: open(&path)? })
+    }
 }
 
 impl Sides<'_> {
@@ -97,6 +138,7 @@ impl Sides<'_> {
         };
         let mut sides = vec![self.side("null FUSE", || read(self.null))];
         sides.extend(self.handed.map(|handed| self.side(PASSTHROUGH, move || read(handed))));
+        sides.extend(self.passed.map(|passed| self.side(HANDING, move || read(&passed.reader))));
         sides.extend([
             self.side("tmpfs, huge pages", || read(huge)),
             self.side("figure", || read(self.mounted)),
@@ -120,7 +162,14 @@ impl Sides<'_> {
             let region = Region::of_file(self.mounted, self.bytes)?;
             check_sums(self.rows, numbers(region.bytes()))
         };
-        let sides = vec![self.side("null FUSE", null), self.side("figure", mounted)];
+        let mut sides = vec![self.side("null FUSE", null)];
+        sides.extend(self.passed.map(|passed| {
+            self.side(HANDING, || {
+                let region = Region::of_file(&passed.writer, self.bytes)?;
+                check_sums(self.rows, numbers(region.bytes()))
+            })
+        }));
+        sides.push(self.side("figure", mounted));
         measure(self.args, name, "bytes", self.bytes as f64, sides).map(Some)
     }
 
@@ -137,6 +186,7 @@ impl Sides<'_> {
             self.side("tmpfs, huge pages", || sum(huge)),
         ];
         sides.extend(self.handed.map(|handed| self.side(PASSTHROUGH, move || sum(handed))));
+        sides.extend(self.passed.map(|passed| self.side(HANDING, move || sum(&passed.writer))));
         sides.push(self.side("figure", || sum(self.mounted)));
         measure(self.args, name, "bytes", self.bytes as f64, sides).map(Some)
     }
@@ -155,6 +205,7 @@ impl Sides<'_> {
         let mut sides =
             vec![self.side("null FUSE", || store(self.null)), self.side("tmpfs, huge pages", || store(huge))];
         sides.extend(self.handed.map(|handed| self.side(PASSTHROUGH, move || store(handed))));
+        sides.extend(self.passed.map(|passed| self.side(HANDING, move || store(&passed.writer))));
         sides.push(self.side("figure", || store(self.mounted)));
         let figure = measure(self.args, name, "bytes", self.bytes as f64, sides)?;
         let mut last = [0];

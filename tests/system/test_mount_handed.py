@@ -265,7 +265,11 @@ def test_who_may_write_reads_and_maps_one_memory_and_cannot_splice(handing: Hand
 def test_appends_and_growing_writes_are_in_mappings_at_once(handing: Handing) -> None:
     content = handing.make()
     path = handing.here / "file"
-    with open(path, "ab", buffering=0) as appender, open(path, "r+b", buffering=0) as writer, open(path, "rb") as reader:
+    with (
+        open(path, "ab", buffering=0) as appender,
+        open(path, "r+b", buffering=0) as writer,
+        open(path, "rb") as reader,
+    ):
         for _ in range(3):
             assert appender.write(b"appended") == 8
             content += b"appended"

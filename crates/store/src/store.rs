@@ -274,7 +274,7 @@ impl Store {
     ///
     /// Errors: `NotFound`; `NoSpace` where its memory was not there.
     pub fn zero(&mut self, id: LaneId, offset: u64, length: u64) -> Result<()> {
-        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let range = checked_range(id, offset, length)?;
         let end = range.end.min(self.lane_length(id)?);
         let file = self.file(id)?;
