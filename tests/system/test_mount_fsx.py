@@ -131,7 +131,7 @@ class File:
             except OSError as error:
                 # No room behind the end of what a kernel reads.
                 behind = mode & KEEP and not mode & PUNCH and offset + length > len(self.model)
-                assert error.errno == errno.EOPNOTSUPP and behind and self.may_be_handed, error  # noqa: PT018
+                assert error.errno == errno.EOPNOTSUPP and behind and self.may_be_handed, error
             if not mode & KEEP:
                 self.reach(offset + length)
             if mode & (PUNCH | ZERO):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import NewPool
-from mount import Mount, NewMount, Program, fails, is_mounted, mapping
+from mount import NewMount, Program, fails, is_mounted, mapping
 from pool import KIB, MIB, PATIENCE_SECONDS, Pool, binary, eventually, frozen, pattern
 from test_mount_bytes import KEEP, PUNCH, fallocate
 
@@ -262,6 +262,25 @@ def test_who_may_write_reads_and_maps_one_memory_and_cannot_splice(handing: Hand
             os.close(descriptor)
 
 
+def test_a_file_that_has_grown_while_it_was_open_goes_one_way(handing: Handing) -> None:
+    """The kernel refuses to go two ways at once with one file."""
+    path = handing.here / "grows"
+    with open(path, "w+b", buffering=0) as first:
+        first.write(b"small")
+        first.seek(0, os.SEEK_END)
+        first.write(bytes(SIZE))
+        for mode in ("rb", "r+b", "ab"):
+            with open(path, mode) as later, open(path, "rb") as reader:
+                later.flush()
+                assert reader.read(5) == b"small"
+        with mmap.mmap(first.fileno(), 0) as view, open(path, "rb") as reader:
+            view[:5] = b"large"
+            assert reader.read(5) == b"large"
+    with Program(reading(path)) as program, frozen(handing.pool.process("child", 0)):
+        assert program.ask("view[:5]") == b"large"
+        assert program.ask(f"len(os.pread(file, {MIB}, {MIB}))") == MIB
+
+
 def test_appends_and_growing_writes_are_in_mappings_at_once(handing: Handing) -> None:
     content = handing.make()
     path = handing.here / "file"
@@ -340,9 +359,8 @@ def test_what_was_lost_with_a_server_is_an_error_though_the_kernel_has_it(
         pool.run("forget", "1")
         # As the server's own memory it is still there for those who have it.
         assert program.ask("len(view[:])") == SIZE
-        with Program() as other:
-            with pytest.raises(OSError, match=r"."):
-                other.run(f"os.pread(os.open({str(path)!r}, os.O_RDONLY), {SIZE}, 0)")
+        with Program() as other, pytest.raises(OSError, match=r"."):
+            other.run(f"os.pread(os.open({str(path)!r}, os.O_RDONLY), {SIZE}, 0)")
     assert eventually(lambda: fails_with_eio(path))
 
 

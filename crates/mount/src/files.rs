@@ -85,7 +85,7 @@ impl PoolFileSystem {
         let keep = self.versions.are_of(attributes.inode, version) && !cut;
         let append = flags & libc::O_APPEND as u32 != 0;
         let file = Arc::new(file);
-        let passthrough = self.handed.open(&file, if cut { 0 } else { attributes.size });
+        let passthrough = self.handed.open(&file, if cut { 0 } else { attributes.size })?;
         let handed = passthrough.is_some();
         // The home alone knows where the end is: an appended byte must not lie in a page that
         // the kernel put elsewhere. And a server alone promises memory for what is written.
@@ -98,9 +98,8 @@ impl PoolFileSystem {
 
     /// The last descriptor is closed. Nobody waits for this: `flush` has told of errors before.
     pub(crate) fn release(&self, number: u64) {
-        let Some(open) = self.handles.remove(number) else { return };
-        if open.handed {
-            self.handed.close(open.file.inode());
+        if let Some(open) = self.handles.remove(number) {
+            self.handed.close(&open.file, open.handed);
         }
     }
 

@@ -31,10 +31,18 @@ pub(crate) struct HandedFiles {
 
 struct Shared {
     notifier: Notifier,
-    files: Mutex<HashMap<InodeId, Arc<Handed>>>,
+    table: Mutex<Table>,
     /// A file has come.
     came: Condvar,
     ended: AtomicBool,
+}
+
+#[derive(Default)]
+struct Table {
+    /// What the kernel has, or is about to get.
+    handed: HashMap<InodeId, Arc<Handed>>,
+    /// How often each other file of one lane is open: it may have grown since, and goes the usual way until nobody has it.
+    usual: HashMap<InodeId, usize>,
 }
 
 /// One file.
@@ -68,7 +76,7 @@ impl HandedFiles {
     pub(crate) fn start(kernel: Option<BackingFiles>, notifier: Notifier) -> Result<HandedFiles> {
         let shared = Arc::new(Shared {
             notifier,
-            files: Mutex::default(),
+            table: Mutex::default(),
             came: Condvar::new(),
             ended: AtomicBool::new(false),
         });
@@ -84,48 +92,49 @@ impl HandedFiles {
 
     /// A program opens a file of so many bytes: the kernel's number of the file to which it goes. `None`: by the kernel's pages, as
     /// on any mount.
-    pub(crate) fn open(&self, file: &Arc<File>, bytes: u64) -> Option<u32> {
-        let kernel = self.kernel.as_ref()?;
+    ///
+    /// Errors: those of a server that does not answer, of a file that the kernel may have mapped and nobody has open.
+    pub(crate) fn open(&self, file: &Arc<File>, bytes: u64) -> Result<Option<u32>> {
+        let Some(kernel) = self.kernel.as_ref().filter(|_| file.layout().width == 1) else { return Ok(None) };
         let inode = file.inode();
         loop {
-            let handed =
-                self.find_or_begin(inode, file.layout().width == 1 && bytes >= limits::HANDED_BYTES_MIN)?;
+            let Some(handed) = lock(&self.shared.table).way_of(inode, bytes) else { return Ok(None) };
             let mut state = lock(&handed.state);
             if state.gone {
                 continue;
             }
-            let opened = state.open(kernel, file);
-            match opened {
+            let error = match state.open(kernel, file) {
                 Ok(backing) => {
                     state.opens += 1;
                     self.shared.came.notify_all();
-                    return Some(backing);
+                    return Ok(Some(backing));
                 }
-                // Sparse, elsewhere, or with a server that has no time: the usual way always works. Where programs have it
-                // open by the other, the kernel tells this one EIO.
-                Err(_) => {
-                    if state.opens == 0 {
-                        state.gone = true;
-                        lock(&self.shared.files).remove(&inode);
-                    }
-                    return None;
-                }
+                Err(error) => error,
+            };
+            if state.kernel.is_some() && error.kind() != ErrorKind::Lost {
+                return Err(error);
             }
+            // Sparse, or elsewhere: the usual way always works. Or lost: then programs that have it open keep it, and the
+            // kernel tells this one EIO.
+            if state.opens == 0 {
+                state.gone = true;
+                let mut table = lock(&self.shared.table);
+                table.handed.remove(&inode);
+                *table.usual.entry(inode).or_default() += 1;
+            }
+            return Ok(None);
         }
     }
 
-    fn find_or_begin(&self, inode: InodeId, may_begin: bool) -> Option<Arc<Handed>> {
-        let mut files = lock(&self.shared.files);
-        if let Some(handed) = files.get(&inode) {
-            return Some(handed.clone());
+    /// A descriptor is closed. Whether it was `handed` its open has said.
+    pub(crate) fn close(&self, file: &File, handed: bool) {
+        if self.kernel.is_none() || file.layout().width != 1 {
+            return;
         }
-        let room = files.len() < limits::HANDED_FILES_PER_MOUNT_MAX;
-        (may_begin && room).then(|| files.entry(inode).or_default().clone())
-    }
-
-    /// A descriptor is closed by which the kernel went its way.
-    pub(crate) fn close(&self, inode: InodeId) {
-        if let Some(handed) = self.shared.get(inode) {
+        let inode = file.inode();
+        if !handed {
+            lock(&self.shared.table).close_usual(inode);
+        } else if let Some(handed) = self.shared.get(inode) {
             let mut state = lock(&handed.state);
             state.opens = state.opens.saturating_sub(1);
         }
@@ -148,7 +157,7 @@ impl HandedFiles {
             return;
         }
         state.gone = true;
-        lock(&self.shared.files).remove(&inode);
+        lock(&self.shared.table).handed.remove(&inode);
         // A home that does not answer hears of the close later, and that a kernel had the file.
         let _ = state.publish();
     }
@@ -156,7 +165,7 @@ impl HandedFiles {
     /// The kernel has let go of the whole mount: nothing is mapped any more. What is not closed in this way stays
     /// noted at its home as a file that some kernel may still write.
     pub(crate) fn close_all(&self) {
-        let files = std::mem::take(&mut *lock(&self.shared.files));
+        let files = std::mem::take(&mut lock(&self.shared.table).handed);
         for handed in files.values() {
             let _ = lock(&handed.state).publish();
         }
@@ -168,7 +177,7 @@ impl Drop for HandedFiles {
         self.shared.ended.store(true, Ordering::Release);
         self.shared.came.notify_all();
         // Mappings may outlive this process: their files must not be closed at their homes as if they had ended.
-        std::mem::forget(std::mem::take(&mut *lock(&self.shared.files)));
+        std::mem::forget(std::mem::take(&mut lock(&self.shared.table).handed));
     }
 }
 
@@ -219,7 +228,33 @@ impl State {
 
 impl Shared {
     fn get(&self, inode: InodeId) -> Option<Arc<Handed>> {
-        lock(&self.files).get(&inode).cloned()
+        lock(&self.table).handed.get(&inode).cloned()
+    }
+}
+
+impl Table {
+    /// The way of one more open, which is noted if it is the usual one.
+    fn way_of(&mut self, inode: InodeId, bytes: u64) -> Option<Arc<Handed>> {
+        let room = self.handed.len() < limits::HANDED_FILES_PER_MOUNT_MAX;
+        if !self.usual.contains_key(&inode) {
+            if let Some(handed) = self.handed.get(&inode) {
+                return Some(handed.clone());
+            }
+            if room && bytes >= limits::HANDED_BYTES_MIN {
+                return Some(self.handed.entry(inode).or_default().clone());
+            }
+        }
+        *self.usual.entry(inode).or_default() += 1;
+        None
+    }
+
+    fn close_usual(&mut self, inode: InodeId) {
+        if let Some(opens) = self.usual.get_mut(&inode) {
+            *opens -= 1;
+            if *opens == 0 {
+                self.usual.remove(&inode);
+            }
+        }
     }
 }
 
@@ -227,13 +262,13 @@ impl Shared {
 fn keep(shared: &Weak<Shared>) {
     for pause in 1u32.. {
         let Some(shared) = shared.upgrade() else { return };
-        let mut files = lock(&shared.files);
-        while files.is_empty() && !shared.ended.load(Ordering::Acquire) {
-            files = shared.came.wait(files).unwrap_or_else(PoisonError::into_inner);
+        let mut table = lock(&shared.table);
+        while table.handed.is_empty() && !shared.ended.load(Ordering::Acquire) {
+            table = shared.came.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
         let all: Vec<(InodeId, Arc<Handed>)> =
-            files.iter().map(|(inode, handed)| (*inode, handed.clone())).collect();
-        drop(files);
+            table.handed.iter().map(|(inode, handed)| (*inode, handed.clone())).collect();
+        drop(table);
         if shared.ended.load(Ordering::Acquire) {
             return;
         }
