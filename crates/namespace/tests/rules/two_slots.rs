@@ -2,6 +2,7 @@
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, Sequence, Slot, Timestamp, limits};
 use ramlace_namespace::{Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Reply, SlotState};
+use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self, IntentStamp, Part, Prepared, Token};
 use ramlace_wire::{ErrorBody, LayoutHints};
@@ -251,6 +252,76 @@ fn operations_across_slots_are_bounded() {
     }
     assert_eq!(story.refused(mkdir(InodeId::ROOT, "one more", Slot(5))), ErrorKind::Busy);
     assert_eq!(story.refused(rmdir(InodeId::ROOT, "one more")), ErrorKind::NotFound);
+}
+
+#[test]
+fn what_is_owed_to_servers_that_are_down_is_bounded() {
+    let mut story = Story::new();
+    let wide = u16::try_from(SLOTS).unwrap();
+    let narrow = story.create_wide(InodeId::ROOT, "narrow", 1);
+    let file = story.create_wide(InodeId::ROOT, "file", 2);
+    let small = story.create_inline(InodeId::ROOT, "small", 1);
+    let bytes = WriteInline { inode: small, mode: InlineMode::At, offset: 0, bytes: Bytes(vec![1]) };
+    story.ask(Op::WriteInline { request: bytes, room: true }).unwrap();
+    story.extend(file, 1, 1 << 20).unwrap();
+    // Each lane of a truncated file is owed the news. In the end there is room for one message more.
+    let full = limits::ERRANDS_PER_SLOT_MAX - 1;
+    for number in 0.. {
+        let left = full - story.state.open_errands().count();
+        if left == 0 {
+            break;
+        }
+        let width = wide.min(u16::try_from(left).unwrap_or(wide));
+        let owed = story.create_wide(InodeId::ROOT, &number.to_string(), width);
+        story.extend(owed, 1, 1 << 30).unwrap();
+        assert_eq!(story.send(truncate(owed, 0)), None);
+    }
+    let lower = |number, inode| part(number, 1, Part::LowerLinks { inode, owner: None });
+    assert_eq!(story.refused(unlink(InodeId::ROOT, "file")), ErrorKind::Busy);
+    assert_eq!(story.refused(truncate(file, 0)), ErrorKind::Busy);
+    assert_eq!(story.peer(lower(1, file)).unwrap_err().kind(), ErrorKind::Busy);
+    story.peer(lower(2, narrow)).unwrap();
+    story.peer(settle(2, 1, false)).unwrap();
+    // The last.
+    assert_eq!(story.send(mkdir(InodeId::ROOT, "a", Slot(5))), None);
+    assert_eq!(story.refused(mkdir(InodeId::ROOT, "b", Slot(5))), ErrorKind::Busy);
+    assert_eq!(story.refused(spill(small)), ErrorKind::Busy);
+    assert_eq!(story.refused(unlink(InodeId::ROOT, "narrow")), ErrorKind::Busy);
+    assert_eq!(story.state.open_errands().count(), limits::ERRANDS_PER_SLOT_MAX);
+}
+
+#[test]
+fn every_message_says_what_is_not_settled_yet() {
+    let mut story = Story::new();
+    let begin = |story: &mut Story, text: &str, home| {
+        assert_eq!(story.send(mkdir(InodeId::ROOT, text, Slot(home))), None);
+        match story.sent.last() {
+            Some((errand, Errand::Prepare(message))) => (*errand, message.stamp),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (question, first) = begin(&mut story, "a", 5);
+    let (_, second) = begin(&mut story, "b", 5);
+    let (_, other) = begin(&mut story, "c", 6);
+    assert_eq!((first.open_from, second.open_from), (first.number, first.number));
+    assert_eq!(other.open_from, other.number, "each pair of slots has its own");
+    story.server(Op::ErrandDone { errand: question, result: made(InodeId::new(Slot(5), 9)) });
+    let Some((told, Errand::Settle(message))) = story.sent.last().cloned() else {
+        panic!("{:?}", story.sent)
+    };
+    assert_eq!(message.stamp, first);
+    story.done(told);
+    let (_, third) = begin(&mut story, "d", 5);
+    assert_eq!(third.open_from, second.number, "the first is settled");
+}
+
+#[test]
+fn an_operation_that_outlives_its_session_is_not_begun_again() {
+    let mut story = Story::new();
+    assert_eq!(story.send(mkdir(InodeId::ROOT, "d", Slot(5))), None);
+    story.server(Op::EndSession { session: story.session });
+    story.sequence -= 1;
+    assert_eq!(story.refused(mkdir(InodeId::ROOT, "e", Slot(5))), ErrorKind::Invalid);
 }
 
 #[test]
