@@ -303,6 +303,14 @@ impl Server {
     }
 }
 
+#[cfg(test)]
+impl Errands {
+    /// How many wait for a server.
+    pub fn queued(&self, target: ServerId) -> usize {
+        self.queues.borrow().get(&target).map_or(0, |queue| queue.owed.len())
+    }
+}
+
 /// Queues the errands among some effects, and spreads directories that have grown; the others come back.
 pub fn owe_errands(server: &Rc<Server>, effects: Vec<(Slot, Effect)>) -> Vec<Effect> {
     let (mut others, mut crowded) = (Vec::new(), Vec::new());
