@@ -156,7 +156,7 @@ impl TestServer {
     pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Server) -> T + Send + 'static) -> T {
         let (tell, told) = oneshot::channel();
         let look: Look = Box::new(|server| drop(tell.send(look(server))));
-        self.looks.send(look).ok().expect("it lives");
+        self.looks.send(look).expect("it lives");
         told.await.expect("it lives")
     }
 
