@@ -14,7 +14,7 @@ use crate::lanes::LaneRecord;
 use crate::sessions::SessionRecord;
 
 /// First bytes of a log and of a snapshot; the number is the version of [`Record`].
-pub const LOG_MAGIC: [u8; 8] = *b"rlog\0\0\0\x05";
+pub const LOG_MAGIC: [u8; 8] = *b"rlog\0\0\0\x06";
 /// Largest record: one slot's state in a snapshot.
 const RECORD_BYTES_MAX: usize = 1 << 30;
 const HEADER_BYTES: usize = 8;

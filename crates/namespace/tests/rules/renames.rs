@@ -114,7 +114,7 @@ fn renames_that_make_no_sense_have_their_errno_and_no_effect() {
         (link(InodeId::new(Slot(64), 1), ROOT, "x"), ErrorKind::Stale),
         (link(outer, ROOT, "x"), ErrorKind::NotPermitted),
         (link(file, ROOT, "outer"), ErrorKind::Exists),
-        (link(InodeId::new(Slot(0), 9), ROOT, "x"), ErrorKind::Stale),
+        (link(InodeId::new(Slot(0), 1 << 40), ROOT, "x"), ErrorKind::Stale),
     ] {
         assert_eq!(story.refused(op.clone()), kind, "{op:?}");
     }

@@ -211,15 +211,34 @@ fn a_home_that_is_out_of_reach_aborts_the_mkdir() {
 
 #[test]
 fn the_entry_of_a_lost_directory_can_be_removed() {
-    let mut story = Story::new();
-    story.send(mkdir(InodeId::ROOT, "d", Slot(5)));
-    story.server(Op::ErrandDone { errand: story.sent[0].0, result: made(InodeId::new(Slot(5), 9)) });
-    assert_eq!(story.send(rmdir(InodeId::ROOT, "d")), None);
-    let seal = story.sent.last().unwrap().0;
-    let lost = ErrorBody::new(&Error::new(ErrorKind::Stale, "its server was forgotten"));
-    let effects = story.server(Op::ErrandDone { errand: seal, result: Err(lost) });
-    assert_eq!(reply(&effects), Some(Ok(Reply::Done)));
-    assert_eq!(story.size(InodeId::ROOT), 0);
+    for kind in [ErrorKind::Stale, ErrorKind::Lost] {
+        let mut story = Story::new();
+        story.send(mkdir(InodeId::ROOT, "d", Slot(5)));
+        story.server(Op::ErrandDone { errand: story.sent[0].0, result: made(InodeId::new(Slot(5), 9)) });
+        assert_eq!(story.send(rmdir(InodeId::ROOT, "d")), None);
+        let seal = story.sent.last().unwrap().0;
+        let lost = ErrorBody::new(&Error::new(kind, "its server was forgotten"));
+        let effects = story.server(Op::ErrandDone { errand: seal, result: Err(lost) });
+        assert_eq!(reply(&effects), Some(Ok(Reply::Done)));
+        assert_eq!(story.size(InodeId::ROOT), 0);
+    }
+}
+
+#[test]
+fn what_was_lost_with_the_server_before_is_told_from_what_was_removed() {
+    let state = SlotState::new(Slot(3), SLOTS, Epoch(4), 7);
+    let mut story = Story { state, ..Story::new() };
+    let inode = |counter| InodeId::new(Slot(3), counter);
+    let Op::Prepare(message) = prepare(1, 1) else { unreachable!() };
+    let first =
+        prepared(story.peer(Op::Prepare(Box::new(peer::Prepare { slot: Slot(3), ..*message })))).counter();
+    assert_eq!(first, 4 << 24);
+    for (counter, kind) in [(2, ErrorKind::Lost), (first - 1, ErrorKind::Lost), (first + 1, ErrorKind::Stale)]
+    {
+        assert_eq!(story.info(inode(counter)).unwrap_err().kind(), kind, "{counter}");
+        let open = Op::Open(wire::Open { inode: inode(counter), read: true, write: false });
+        assert_eq!(story.refused(open), kind, "{counter}");
+    }
 }
 
 #[test]
