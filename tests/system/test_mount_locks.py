@@ -316,8 +316,7 @@ def test_a_server_that_was_silent_hears_of_unlocks_before_anything_new(
             if end == "is killed":
                 # With what it has received and not read.
                 server.send(signal.SIGKILL)
-        if end == "is killed":
-            pool.await_restart(0, 1)
+        pool.await_restart(0, 1 if end == "is killed" else 0)
         first.run("posix(f, W)")
         for waiter in waiting:
             waiter.hear()
