@@ -6,18 +6,41 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from conftest import NewPool
-from mount import NewMount, Program, fails, is_mounted, mapping
+from mount import Mount, NewMount, Program, fails, is_mounted, mapping
 from pool import KIB, MIB, Pool, eventually, pattern
 
 UNIT = 64 * KIB
 # A session that was not heard for so long has ended.
 SESSION_SECONDS = 10
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
+
+
+@contextmanager
+def mounted_again(mount: Mount) -> Iterator[None]:
+    """Mount the pool once more where an earlier mount was."""
+    mount.pool.run("mount", str(mount.directory))
+    try:
+        yield
+    finally:
+        mount.pool.run("unmount", str(mount.directory))
+
+
+def hears_of_the_end(program: Program, mount: Mount, *uses: str) -> None:
+    """Kill the daemon; each use by the program is an error then."""
+    mount.daemon.send(signal.SIGKILL)
+    assert mount.daemon.ends()
+    for use in uses:
+        with pytest.raises(OSError, match="Errno") as told:
+            program.run(use)
+        assert told.value.errno in GONE, told.value
+
 
 # Unmounting what is used.
 
@@ -65,12 +88,9 @@ def test_a_directory_can_be_mounted_again_while_an_old_mount_is_still_used(
     path.write_bytes(b"old")
     with Program(f"file = os.open({str(path)!r}, os.O_RDWR)") as program:
         assert mount.unmount()["detached"]
-        shared_pool.run("mount", str(mount.directory))
-        try:
+        with mounted_again(mount):
             program.run("os.pwrite(file, b'new', 0)")
             assert path.read_bytes() == b"new"
-        finally:
-            shared_pool.run("unmount", str(mount.directory))
 
 
 # Death of the daemon.
@@ -85,22 +105,15 @@ def test_programs_hear_an_error_when_the_daemon_is_killed_and_unmount_clears_up(
     with Program(
         f"file = os.open({str(path)!r}, os.O_RDWR | os.O_DIRECT); os.chdir({str(mount / place)!r})"
     ) as program:
-        mount.daemon.send(signal.SIGKILL)
-        assert mount.daemon.ends()
-        for use in ("os.pread(file, 5, 0)", "os.pwrite(file, b'x', 0)", "os.fsync(file)", f"os.stat({str(path)!r})"):
-            with pytest.raises(OSError, match="Errno") as told:
-                program.run(use)
-            assert told.value.errno in GONE, told.value
+        uses = ("os.pread(file, 5, 0)", "os.pwrite(file, b'x', 0)", "os.fsync(file)", f"os.stat({str(path)!r})")
+        hears_of_the_end(program, mount, *uses)
         said = shared_pool.refused("mount", str(mount.directory))
         assert "is a dead mount" in said, said
         assert f"ramlace unmount {mount.directory}" in said, said
         shared_pool.run("unmount", str(mount.directory))
         assert not is_mounted(mount.directory)
-        shared_pool.run("mount", str(mount.directory))
-        try:
+        with mounted_again(mount):
             assert path.read_bytes() == pattern(1, MIB)
-        finally:
-            shared_pool.run("unmount", str(mount.directory))
 
 
 def test_a_program_in_a_mapping_is_told_when_the_daemon_is_killed(
@@ -112,11 +125,7 @@ def test_a_program_in_a_mapping_is_told_when_the_daemon_is_killed(
         file.write(pattern(1, 8 * MIB))
     with Program(mapping(path)) as program, Program(mapping(path)) as second:
         program.run("view[0:3] = b'new'")
-        mount.daemon.send(signal.SIGKILL)
-        assert mount.daemon.ends()
-        with pytest.raises(OSError, match="Errno") as told:
-            program.run("view.flush()")
-        assert told.value.errno in GONE, told.value
+        hears_of_the_end(program, mount, "view.flush()")
         # Pages that are not here cannot come any more.
         assert second.dies_of(f"view[{6 * MIB}]") == signal.SIGBUS
         assert shared_pool.run("unmount", str(mount.directory)).returncode == 0

@@ -19,7 +19,7 @@ import pytest
 
 from conftest import NewPool
 from mount import NewMount, Program, fails
-from pool import Pool, eventually
+from pool import Pool, eventually, frozen
 
 # The numbers of fcntl and flock on x86-64 and on arm64.
 CALLS = ("72", "73", "25", "32")
@@ -283,6 +283,50 @@ def test_locks_survive_the_death_of_every_server_and_so_do_those_who_wait(
             holder.run("posix(f, U)")
             waiter.hear(20)
             assert not holder.takes("posix(f, R)")
+
+
+@pytest.mark.parametrize("end", ["goes on", "is killed"])
+def test_a_server_that_was_silent_hears_of_unlocks_before_anything_new(
+    new_pool: NewPool, new_mount: NewMount, end: str
+) -> None:
+    """What was given up meanwhile is free afterwards, and what is locked from then on stays locked."""
+    pool = new_pool(1)
+    one, two = new_mount(pool), new_mount(pool)
+    with ExitStack() as stack:
+        names = [f"file-{number}" for number in range(6)]
+        holders = [stack.enter_context(Locker(one / name)) for name in names]
+        waiting = [stack.enter_context(Locker(two / name)) for name in names]
+        for holder in holders:
+            holder.run("posix(f, W); g = os.open(f'/proc/self/fd/{f}', os.O_RDWR)")
+        (first, kept, *holders), (late, leaving, *waiting) = holders, waiting
+        for waiter in waiting:
+            waiter.begin_waiting("posix(f, W, wait=True)")
+        leaving.run("class Alarm(Exception): pass")
+        leaving.run("def ring(*_): raise Alarm")
+        leaving.run("signal.signal(signal.SIGUSR1, ring)")
+        leaving.begin_waiting("\ntry:\n posix(f, W, wait=True)\nexcept Alarm: pass")
+        queued(pool, len(waiting) + 1)
+        server = pool.process("child", 0)
+        with frozen(server):
+            for holder in (first, *holders):
+                holder.begin("os.close(g)")
+            os.kill(leaving.pid, signal.SIGUSR1)
+            for program in (first, *holders, leaving):
+                program.hear()
+            if end == "is killed":
+                # With what it has received and not read.
+                server.send(signal.SIGKILL)
+        pool.await_restart(0, 1 if end == "is killed" else 0)
+        first.run("posix(f, W)")
+        for waiter in waiting:
+            waiter.hear()
+        queued(pool, 0)
+        assert not late.takes("posix(f, R)"), "locked since"
+        first.run("posix(f, U)")
+        assert late.takes("posix(f, W)")
+        kept.run("posix(f, U)")
+        with Locker(kept.path) as third:
+            assert third.takes("posix(f, W)"), "nobody waits there any more"
 
 
 def test_a_circle_of_posix_locks_is_refused_also_across_files_and_servers(

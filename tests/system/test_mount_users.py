@@ -516,9 +516,10 @@ def test_a_host_acts_for_users_and_its_root_for_nobody(squashed: Pool) -> None:
         squashed.run("chmod", "775", "/")
         for sequence, who in enumerate((user(1001, 0, 0), user(1001, 2001, 0), user(0, 0), b""), 4):
             assert "may not" in make_directory(line, who, b"refused", sequence).error
-        # The number that means "as it is" is no user and no group.
-        for who in (user(2**32 - 1, 5), user(5, 2**32 - 1)):
-            assert "is no user" in make_directory(line, who, b"refused", 8).error
+        # The number that means "as it is" is no user and no group, and the one for whoever has a file open is none.
+        for number in (2**32 - 1, 2**32 - 2):
+            for who in (user(number, 5), user(5, number)):
+                assert "is no user" in make_directory(line, who, b"refused", 8).error
     entries = squashed.json("ls", "-l", "/")
     owned = {entry["name"]: (entry["uid"], entry["gid"]) for entry in entries}
     assert owned == {"user": (1001, 2001), "root": (NOBODY, NOBODY), "nobody": (NOBODY, NOBODY)}

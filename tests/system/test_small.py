@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -128,13 +129,19 @@ def test_small_bytes_are_lost_with_their_home_and_never_zeros(new_pool: NewPool)
                 assert file.pread_into(buffer, 0) == 5
                 assert buffer == b"small"
             except ramlace.Error as error:
-                assert error.kind in ("Stale", "NotFound"), error
+                assert error.kind == "Lost", error
                 lost += 1
-                with pytest.raises(ramlace.Error):
-                    file.pwrite(b"x", 1)
-                with pytest.raises(ramlace.Error):
-                    far.open(f"/{number}/f")
+                calls: list[Callable[[], object]] = [
+                    partial(file.pwrite, b"x", 1),
+                    partial(far.open, f"/{number}/f"),
+                    partial(far.listdir, f"/{number}"),
+                ]
+                for call in calls:
+                    with pytest.raises(ramlace.Error, match="was lost with the server"):
+                        call()
         assert 0 < lost < 16
+        # Nobody takes it for removed.
+        assert "was lost with the server" in running.refused("find", "/")
         for file in opened:
             # What was lost cannot be closed well either.
             with contextlib.suppress(ramlace.Error):

@@ -12,6 +12,7 @@ use ramlace_base::{
 use ramlace_transport::nonblocking::{Connection, Listener};
 use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{AllocateLane, ChunkRead, LaneTarget, PunchChunk, ReadChunk, WriteChunk};
+use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell, InlineCellChanged};
 use ramlace_wire::inline::{
     Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, Spilled, WriteInline,
 };
@@ -41,6 +42,8 @@ pub(crate) enum Fault {
     LoseReply,
     /// Answered with Moved, without a map.
     Moved,
+    /// Answered with Spread: it knows nothing of this part of a directory.
+    Spread,
 }
 
 struct Inode {
@@ -285,6 +288,7 @@ impl State {
         match fault {
             Some(Fault::Retry) => return Answer::Refused(Error::new(ErrorKind::Retry, "again"), None),
             Some(Fault::Moved) => return Answer::Refused(Error::new(ErrorKind::Moved, "elsewhere"), None),
+            Some(Fault::Spread) => return Answer::Refused(Error::new(ErrorKind::Spread, "none here"), None),
             Some(Fault::LoseRequest) => return Answer::Gone,
             _ => {}
         }
@@ -616,6 +620,20 @@ impl State {
                 let size = size_of(inode);
                 body(&InlineWritten { outcome, offset: start, size, since: Epoch(1) })
             }
+            Kind::ChangeInlineCell => {
+                let ChangeInlineCell { inode, offset, change } = decode!(ChangeInlineCell);
+                let inode = self.inode(id, inode)?;
+                let (outcome, cell) = if inode.info.inline {
+                    (InlineOutcome::Written, change_cell(&mut inode.bytes, offset, change))
+                } else {
+                    (InlineOutcome::InLanes, CellChanged { before: 0, changed: false })
+                };
+                body(&InlineCellChanged { outcome, cell, size: size_of(inode) })
+            }
+            Kind::ChangeCell => {
+                let ChangeCell { target, offset, change } = decode!(ChangeCell);
+                body(&change_cell(self.lane(id, &target)?, offset, change))
+            }
             Kind::Spill => {
                 let Spill { inode } = decode!(Spill);
                 let lane_bytes_max = self.lane_bytes_max;
@@ -699,6 +717,15 @@ impl State {
             _ => error(ErrorKind::Unsupported, "not in a fake"),
         }
     }
+}
+
+fn change_cell(bytes: &mut Vec<u8>, offset: u64, change: CellChange) -> CellChanged {
+    let (start, end) = (offset as usize, offset as usize + 8);
+    bytes.resize(bytes.len().max(end), 0);
+    let before = u64::from_le_bytes(bytes[start..end].try_into().unwrap());
+    let after = change.after(before);
+    bytes[start..end].copy_from_slice(&after.unwrap_or(before).to_le_bytes());
+    CellChanged { before, changed: after.is_some() }
 }
 
 fn size_of(inode: &Inode) -> SizeInfo {

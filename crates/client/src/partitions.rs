@@ -291,3 +291,23 @@ fn other_slots(info: &InodeInfo) -> Vec<Slot> {
     slots.dedup();
     slots
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_spread_directories_are_remembered() {
+        let spreads = Spreads::default();
+        let directory = |number| InodeId::new(Slot(1), number);
+        let slots: Partitions = Some(Arc::from([Slot(1); limits::DIRECTORY_PARTITIONS]));
+        let most = limits::DIRECTORIES_REMEMBERED_MAX as u64;
+        (0..most + 3).for_each(|number| spreads.put(directory(number), &slots));
+        assert_eq!(spreads.lock().len() as u64, most);
+        let last = directory(most + 2);
+        spreads.set_lost(last, 3, true);
+        spreads.put(last, &slots);
+        assert!(spreads.has_lost(last), "what is known already takes nobody's place");
+        assert_eq!(spreads.lock().len() as u64, most);
+    }
+}

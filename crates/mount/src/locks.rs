@@ -36,10 +36,41 @@ pub(crate) struct Locks {
     enabled: bool,
     /// By the number of the request.
     parked: Mutex<HashMap<u64, Parked>>,
-    /// Owners of `fcntl` locks, and the open files by which they may have locked.
-    owners: Mutex<HashMap<(InodeId, u64), HashSet<u64>>>,
+    owners: Mutex<Owners>,
     versions: Arc<Versions>,
     refresher: Arc<Refresher>,
+}
+
+/// Owners of `fcntl` locks by file, and the open files by which they may have locked. A file without locks costs its
+/// closes one look.
+#[derive(Default)]
+struct Owners(HashMap<InodeId, HashMap<u64, HashSet<u64>>>);
+
+impl Owners {
+    fn note(&mut self, inode: InodeId, owner: u64, handle: u64) {
+        self.0.entry(inode).or_default().entry(owner).or_default().insert(handle);
+    }
+
+    /// An owner is gone; whether it was known.
+    fn end(&mut self, inode: InodeId, owner: u64) -> bool {
+        let Entry::Occupied(mut owners) = self.0.entry(inode) else { return false };
+        let known = owners.get_mut().remove(&owner).is_some();
+        if owners.get().is_empty() {
+            owners.remove();
+        }
+        known
+    }
+
+    /// An open file is gone; the owners who may have locked by that alone.
+    fn end_file(&mut self, inode: InodeId, handle: u64) -> Vec<u64> {
+        let Entry::Occupied(mut owners) = self.0.entry(inode) else { return Vec::new() };
+        let left = owners.get_mut().extract_if(|_, handles| handles.remove(&handle) && handles.is_empty());
+        let left = left.map(|(owner, _)| owner).collect();
+        if owners.get().is_empty() {
+            owners.remove();
+        }
+        left
+    }
 }
 
 /// Whose lock, by which open file.
@@ -60,14 +91,14 @@ impl Locks {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn owners(&self) -> MutexGuard<'_, HashMap<(InodeId, u64), HashSet<u64>>> {
+    fn owners(&self) -> MutexGuard<'_, Owners> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The owner may hold something from now on.
     fn note(&self, holder: Holder) {
         if holder.request.table == LockTable::Fcntl && holder.request.kind.is_some() {
-            self.owners().entry((holder.inode, holder.request.owner)).or_default().insert(holder.handle);
+            self.owners().note(holder.inode, holder.request.owner, holder.handle);
         }
     }
 
@@ -208,7 +239,7 @@ impl PoolFileSystem {
 
     /// A process closes a descriptor: its POSIX locks of the file go, by whatever descriptor it has locked.
     pub(crate) fn release_process_locks(&self, inode: InodeId, handle: u64, owner: u64) {
-        if self.locks.owners().remove(&(inode, owner)).is_some()
+        if self.locks.owners().end(inode, owner)
             && let Ok(file) = self.handles.get(handle)
         {
             file.file.release_locks(LockTable::Fcntl, owner);
@@ -217,13 +248,7 @@ impl PoolFileSystem {
 
     /// An open file is gone: its `flock`, and its OFD locks, which nobody else can have left behind.
     pub(crate) fn release_file_locks(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>) {
-        let mut left = Vec::new();
-        self.locks.owners().retain(|(of, owner), handles| {
-            if *of == inode && handles.remove(&handle) && handles.is_empty() {
-                left.push(*owner);
-            }
-            !handles.is_empty()
-        });
+        let left = self.locks.owners().end_file(inode, handle);
         if left.is_empty() && flock_owner.is_none() {
             return;
         }
@@ -277,6 +302,21 @@ mod tests {
         assert!(is_ofd_call("72 0x3 0x26 0x7ffd1c5b2e80 0x0 0x0 0x0 0x7ffd1c5b2e58 0x7f2b1c3a1d3f\n"));
         assert!(!is_ofd_call("72 0x3 0x7 0x7ffd1c5b2e80 0x0 0x0 0x0 0x7ffd1c5b2e58 0x7f2b1c3a1d3f\n"));
         assert!(!is_ofd_call("running\n"));
+    }
+
+    #[test]
+    fn owners_end_with_the_last_file_by_which_they_have_locked() {
+        let mut owners = Owners::default();
+        let (inode, other) = (InodeId::ROOT, InodeId::new(ramlace_base::Slot(1), 2));
+        for (owner, handle) in [(1, 10), (1, 11), (2, 10)] {
+            owners.note(inode, owner, handle);
+        }
+        owners.note(other, 1, 20);
+        assert!(owners.end_file(inode, 12).is_empty());
+        assert_eq!(owners.end_file(inode, 10), [2]);
+        assert!(!owners.end(inode, 2) && owners.end(other, 1));
+        assert_eq!(owners.end_file(inode, 11), [1]);
+        assert!(owners.0.is_empty());
     }
 
     #[test]

@@ -121,3 +121,25 @@ impl SlotState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ramlace_base::{Sequence, SessionId};
+
+    use super::*;
+
+    #[test]
+    fn so_many_are_remembered_and_those_who_never_come_again_make_room() {
+        let token = |number| Token { session: SessionId([1; 16]), sequence: Sequence(number) };
+        let most = limits::DIRECTORY_REMOVERS_MAX as u64;
+        let mut callers = Callers::default();
+        callers.note(token(0));
+        callers.begin();
+        callers.refuse(&Error::new(ErrorKind::NotEmpty, "not empty"));
+        (1..=most).for_each(|number| callers.note(token(number)));
+        assert_eq!(callers.0.len() as u64, most);
+        assert_eq!(callers.take_refusal(token(0)), None, "made room for the last");
+        callers.note(token(most + 1));
+        assert_eq!(callers.0.len() as u64, most, "nobody makes room who waits for an answer");
+    }
+}

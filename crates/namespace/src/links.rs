@@ -66,7 +66,7 @@ impl SlotState {
     }
 
     /// An inode whose last entry is just going, and which nobody has open, may be gone when the
-    /// caller's change arrives: it has to wait.
+    /// caller's change arrives: it has to wait. Bytes are written by those who have it open.
     pub(crate) fn check_not_going(&self, op: &Op) -> Result<()> {
         let inode = match op {
             Op::Open(request) => request.inode,
@@ -74,9 +74,6 @@ impl SlotState {
             Op::Truncate(request) => request.inode,
             Op::SetXattr(request) => request.inode,
             Op::RemoveXattr(request) => request.inode,
-            Op::Extend(request) => request.inode,
-            Op::ReserveAppend(request) => request.inode,
-            Op::FinishAppend(request) => request.inode,
             _ => return Ok(()),
         };
         match self.inodes.get(&inode) {

@@ -122,7 +122,7 @@ impl SlotState {
 /// Whether a refusal says that what the part is to take away, or to tell, was lost.
 fn is_lost(part: &Part, why: ErrorKind) -> bool {
     match part {
-        Part::SealDirectory { .. } | Part::LowerLinks { .. } => why == ErrorKind::Stale,
+        Part::SealDirectory { .. } | Part::LowerLinks { .. } => is_gone(why),
         Part::SealPartition { .. } | Part::SetPartition { .. } => why == ErrorKind::Spread,
         _ => false,
     }
@@ -132,7 +132,12 @@ fn is_lost(part: &Part, why: ErrorKind) -> bool {
 fn done(report: &Report) -> bool {
     match report {
         Report::Done(_) => true,
-        Report::Refused(why) => why.kind() == ErrorKind::Stale,
+        Report::Refused(why) => is_gone(why.kind()),
         Report::Again | Report::Unreachable(_) => false,
     }
+}
+
+/// Whether an inode is not there, and never will be again.
+fn is_gone(why: ErrorKind) -> bool {
+    matches!(why, ErrorKind::Stale | ErrorKind::Lost)
 }

@@ -98,9 +98,13 @@ impl SlotState {
         }
     }
 
-    /// What is said of an inode that is not here: one of this slot is gone, and of another's directory
-    /// there is no partition here (any more).
+    /// What is said of an inode that is not here: one of this slot is gone, or was lost with the server that had
+    /// the slot before, and of another's directory there is no partition here (any more).
     pub(crate) fn not_here(&self, inode: InodeId) -> Error {
+        if self.is_mine(inode) && inode.counter() < self.first_number {
+            let text = format!("inode {inode} was lost with the server that held {} before", self.slot);
+            return Error::new(ErrorKind::Lost, text);
+        }
         if self.is_mine(inode) {
             return Error::new(ErrorKind::Stale, format!("inode {inode} is gone"));
         }

@@ -37,6 +37,8 @@ pub struct SlotState {
     /// Slots of the pool: places lanes.
     pub(crate) slots: u32,
     pub(crate) hash: NameHash,
+    /// The slot began with it: inodes with smaller ones were lost with the server that held the slot before.
+    pub(crate) first_number: u64,
     /// The counter of the next inode.
     pub(crate) next_counter: u64,
     /// The number by which the next slot that is asked knows the operation.
@@ -97,6 +99,7 @@ impl SlotState {
             slots,
             hash: NameHash::new(hash_seed),
             // Counters 0 and 1 stay free: no inode is 0, and 1 is the root.
+            first_number: first,
             next_counter: first.max(InodeId::ROOT.counter() + 1),
             next_intent: first,
             inodes: Inodes::default(),

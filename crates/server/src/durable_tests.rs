@@ -4,8 +4,13 @@
 use std::collections::BTreeSet;
 
 use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, Sequence};
-use ramlace_namespace::Room;
-use ramlace_wire::namespace::{Create, Extend, MakeDirectory, Truncate, Unlink};
+use ramlace_namespace::{ErrandAnswer, ErrandId, Room};
+use ramlace_wire::coordination::LeaveBarrier;
+use ramlace_wire::locks::{CancelLock, EndLockWait, LOCK_END, LockKind, LockTable};
+use ramlace_wire::namespace::{
+    Close, Create, Extend, GiveUp, MakeDirectory, RemoveDirectory, Truncate, Unlink,
+};
+use ramlace_wire::peer::{IntentStamp, Part, Prepare, Settle, Token};
 use ramlace_wire::{Credentials, Layout};
 
 use super::*;
@@ -259,6 +264,89 @@ fn a_store_that_is_full_to_any_page_loses_nothing() {
         drop(durable);
         assert!(state(&load(&mut store)) == told, "with {pages} pages left");
         assert_eq!(store.usage().used_bytes + store.usage().reserved_bytes, store.kernel_usage().unwrap());
+    }
+}
+
+/// Commits a record that finds no room in the last page of the log, and takes it back.
+fn commit_to_full(durable: &mut Durable, store: &mut Store, record: Record<'_>) -> Result<()> {
+    const PAGE: u64 = 4096;
+    let length = durable.log.length();
+    let rest = length.next_multiple_of(PAGE) - length;
+    durable.log.append_urgent(&vec![0; rest as usize]).unwrap();
+    let committed = durable.commit(store, record, crate::clock::instant());
+    durable.log.cut(length).unwrap();
+    committed.map(drop)
+}
+
+#[test]
+fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
+    let mut store = TestStore::new();
+    let mut durable = load(&mut store);
+    let (slot, session, now) = (Slot(0), SessionId([1; 16]), Timestamp { nanos: 1 });
+    let birth = SlotBirth { slot, slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO.owner(), now };
+    let inode = InodeId::new(slot, 9);
+    let (known, unknown) = (LaneId { inode, lane: 0 }, LaneId { inode, lane: 1 });
+    let lane =
+        |lane| Record::Lane { lane, record: Some(LaneRecord::new(Generation(1), None)) };
+    for record in [Record::SlotBorn(birth), lane(known)] {
+        durable.commit(&mut store, record, crate::clock::instant()).unwrap();
+    }
+    let free = store.usage().free_bytes;
+    store.meta_append_file("filler").unwrap().append_urgent(&vec![1; free as usize - (64 << 10)]).unwrap();
+
+    let command = |origin, op| {
+        let command = Box::new(Command { now, origin, op });
+        Record::Command { slot, command, room: Room::ForInodes }
+    };
+    let mut last = 0;
+    let mut client = |op| {
+        last += 1;
+        let (sequence, acknowledged_below) = (Sequence(last), Sequence(last));
+        let origin = Origin::Client { session, sequence, acknowledged_below, who: WHO, on_behalf: false };
+        command(origin, op)
+    };
+    let (parent, name) = (InodeId::ROOT, Name::new("name").unwrap());
+    let lock = |kind| {
+        let (table, owner, start, end) = (LockTable::Flock, 1, 0, LOCK_END);
+        Op::SetLock(SetLock { inode, table, owner, kind, start, end, pid: 1, wait: 0, detects: false })
+    };
+    let token = Token { session, sequence: Sequence(1) };
+    let stamp = IntentStamp { coordinator: Slot(5), number: 1, open_from: 1 };
+    let prepare = Prepare { token, stamp, slot, number: 1, who: WHO, now, part: Part::OrderMoves };
+    let errand = ErrandId(77);
+    for (what, record) in [
+        ("a lane that is cut", lane(known)),
+        ("a lane that is dropped", Record::Lane { lane: known, record: None }),
+        ("an unlock", client(lock(None))),
+        ("a lock's wait", client(Op::CancelLock(CancelLock { inode, wait: 1 }))),
+        ("a circle", command(Origin::Server, Op::EndLockWait(EndLockWait { inode, session, wait: 1 }))),
+        ("leaving", client(Op::LeaveBarrier(LeaveBarrier { name: b"b".to_vec(), member: 0, wait: 1 }))),
+        ("unlink", client(Op::Unlink(Unlink { parent, name: name.clone() }))),
+        ("rmdir", client(Op::RemoveDirectory(RemoveDirectory { parent, name: name.clone() }))),
+        ("close", client(Op::Close(Close { inode, modified: None }))),
+        ("giving up", client(Op::GiveUp(GiveUp { sequence: Sequence(1) }))),
+        ("truncate", client(Op::Truncate(Truncate { inode, size: 0, allocated: None }))),
+        ("a part", command(Origin::Peer, Op::Prepare(Box::new(prepare)))),
+        ("its end", command(Origin::Peer, Op::Settle(Settle { token, stamp, slot, commit: true, now }))),
+        (
+            "a lost slot",
+            command(Origin::Server, Op::CoordinatorLost { coordinator: Slot(5), began: Epoch(2) }),
+        ),
+        ("an errand", command(Origin::Server, Op::ErrandDone { errand, result: Ok(ErrandAnswer::Done) })),
+        ("a silent server", command(Origin::Server, Op::ErrandUnreachable { errand })),
+        ("a session in a slot", command(Origin::Server, Op::EndSession { session })),
+        ("a session", Record::SessionEnded { session, now }),
+    ] {
+        commit_to_full(&mut durable, &mut store, record).unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+    for record in [
+        lane(unknown),
+        client(lock(Some(LockKind::Shared))),
+        client(Op::MakeDirectory { request: MakeDirectory { parent, name, mode: 0o755 }, homes: vec![slot] }),
+        Record::ChunkWritten { slot, session, sequence: Sequence(1) },
+    ] {
+        let refused = commit_to_full(&mut durable, &mut store, record).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
     }
 }
 

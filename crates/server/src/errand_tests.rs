@@ -2,19 +2,27 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
-use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, ServerId, SessionId, Slot};
+use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Name, ServerId, SessionId, Slot};
 use ramlace_transport::Address;
 use ramlace_transport::nonblocking::{Connection, Listener};
-use ramlace_wire::cluster::{ForgetServer, JoinPool};
+use ramlace_wire::chunk::LaneTarget;
+use ramlace_wire::cluster::{ForgetServer, GetMap, JoinPool};
+use ramlace_wire::inline::{Bytes, BytesPlace};
 use ramlace_wire::namespace::{Close, Create, Extend, MakeDirectory, Truncate, Unlink};
+use ramlace_wire::peer::{FillLane, InodeAnswer};
 use ramlace_wire::session::{CloseSession, GetServerStatus, SessionKind, SessionOpened};
 use ramlace_wire::{Credentials, ErrorBody, HostId, Kind, Layout, PoolId, ServerEntry, encode_body, flags};
 
-use crate::testing::{Client, TestServer, run, secret};
+use crate::testing::{Client, LONG, TestServer, run, secret};
 
-/// What a false server says to an errand; `None`: nothing.
-type Says = dyn Fn(Kind) -> Option<Result<(), Error>>;
+/// The body with which a false server answers; `None`: not at all.
+type Says = dyn Fn(Kind) -> Option<Result<Vec<u8>, Error>>;
+
+fn done() -> Option<Result<Vec<u8>, Error>> {
+    Some(Ok(encode_body(&())))
+}
 
 /// The second server of a pool, false: it has joined, and answers errands as it is told to.
 async fn false_server(server: &TestServer, says: Rc<Says>) -> tokio::task::JoinHandle<()> {
@@ -60,7 +68,7 @@ async fn answer_falsely(mut connection: Connection, says: Rc<Says>) {
         let mut reply = header.reply(Epoch(1));
         let body = match (header.kind, says(header.kind)) {
             (Kind::OpenSession, _) => encode_body(&opened),
-            (_, Some(Ok(()))) => encode_body(&()),
+            (_, Some(Ok(body))) => body,
             (_, Some(Err(error))) => {
                 reply.flags |= flags::ERROR;
                 encode_body(&ErrorBody::new(&error))
@@ -77,6 +85,25 @@ fn name(text: &str) -> Name {
 
 /// Makes a file with a lane on each server, cuts it, and removes it. Five numbers from `sequence`.
 async fn create_cut_remove(client: &mut Client, sequence: u64, name: Name) -> Result<(), Error> {
+    let parent = InodeId::ROOT;
+    let inode = create(client, sequence, name.clone()).await?;
+    extend_and_cut(client, sequence + 1, inode, Generation::FIRST).await?;
+    client.change(sequence + 3, 0, &Unlink { parent, name }).await?;
+    client.change(sequence + 4, 0, &Close { inode, modified: None }).await
+}
+
+async fn extend_and_cut(
+    client: &mut Client,
+    sequence: u64,
+    inode: InodeId,
+    generation: Generation,
+) -> Result<Generation, Error> {
+    client.change(sequence, 0, &Extend { inode, generation, size: 1 << 20 }).await?;
+    Ok(client.change(sequence + 1, 0, &Truncate { inode, size: 0, allocated: None }).await?.generation)
+}
+
+/// Makes a file with a lane on each server.
+async fn create(client: &mut Client, sequence: u64, name: Name) -> Result<InodeId, Error> {
     let layout = Layout {
         stripe_unit: 1 << 16,
         width: 2,
@@ -85,10 +112,9 @@ async fn create_cut_remove(client: &mut Client, sequence: u64, name: Name) -> Re
         copies: 1,
         created: Epoch(1),
     };
-    let parent = InodeId::ROOT;
     let create = Create {
-        parent,
-        name: name.clone(),
+        parent: InodeId::ROOT,
+        name,
         mode: 0o644,
         exclusive: true,
         read: true,
@@ -97,14 +123,9 @@ async fn create_cut_remove(client: &mut Client, sequence: u64, name: Name) -> Re
         wish: ramlace_wire::namespace::LayoutWish::default(),
         named: Vec::new(),
     };
-    let attributes = client.change(sequence, 0, &create).await?.info.attributes;
-    let inode = attributes.inode;
+    let inode = client.change(sequence, 0, &create).await?.info.attributes.inode;
     client.spill(sequence, inode).await?;
-    let extend = Extend { inode, generation: attributes.generation, size: 1 << 20 };
-    client.change(sequence + 1, 0, &extend).await?;
-    client.change(sequence + 2, 0, &Truncate { inode, size: 0, allocated: None }).await?;
-    client.change(sequence + 3, 0, &Unlink { parent, name }).await?;
-    client.change(sequence + 4, 0, &Close { inode, modified: None }).await
+    Ok(inode)
 }
 
 #[test]
@@ -142,7 +163,7 @@ fn an_errand_that_is_refused_is_owed_all_the_same() {
                         return Some(Err(Error::new(ErrorKind::NoSpace, "not now")));
                     }
                 }
-                Some(Ok(()))
+                done()
             }
         };
         let peer = false_server(&server, Rc::new(says)).await;
@@ -161,7 +182,7 @@ fn an_errand_that_is_refused_is_owed_all_the_same() {
 fn directories_are_made_where_servers_answer() {
     let server = TestServer::start(2);
     run(async {
-        let says = |_| Some(Ok(()));
+        let says = |_| done();
         let peer = false_server(&server, Rc::new(says)).await;
         peer.abort();
         let _ = peer.await;
@@ -195,6 +216,79 @@ fn a_session_that_ends_waits_for_nothing() {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         other.ask(&CloseSession {}).await.unwrap();
         assert_eq!(cut.await.unwrap().unwrap_err().kind(), ErrorKind::Stale);
+        peer.abort();
+    });
+}
+
+#[test]
+fn a_server_that_is_down_is_owed_the_last_truncation_of_a_file_alone() {
+    let server = TestServer::start(2);
+    run(async {
+        let peer = false_server(&server, Rc::new(|_| done())).await;
+        let mut client = Client::user(&server.address, 1).await;
+        let first = create(&mut client, 1, name("first")).await.unwrap();
+        let other = create(&mut client, 2, name("other")).await.unwrap();
+        peer.abort();
+        let _ = peer.await;
+        let mut generation = Generation::FIRST;
+        extend_and_cut(&mut client, 3, first, generation).await.unwrap();
+        for number in 0..50 {
+            generation = extend_and_cut(&mut client, 5 + 2 * number, other, generation).await.unwrap();
+        }
+        let queued = || server.look(|server| server.errands.queued(ServerId(1)));
+        let end = Instant::now() + LONG;
+        while queued().await > 2 {
+            assert!(Instant::now() < end, "{} are queued for a server that is down", queued().await);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(queued().await > 0, "it is owed the last ones still");
+    });
+}
+
+#[test]
+fn bytes_that_come_late_or_twice_to_a_lane_overwrite_nothing() {
+    let server = TestServer::start(2);
+    run(async {
+        // The false server is the home of the file, whose lane is here.
+        let says: Rc<RefCell<Vec<u8>>> = Rc::default();
+        let home = says.clone();
+        let peer = false_server(&server, Rc::new(move |_| Some(Ok(home.borrow().clone())))).await;
+        let mut client = Client::user(&server.address, 1).await;
+        let map = client.ask(&GetMap {}).await.unwrap();
+        let slot_of =
+            |server| (0..).map(Slot).find(|slot| map.primary(*slot) == Some(ServerId(server))).unwrap();
+        let (lane, slot) = (LaneId { inode: InodeId::new(slot_of(1), 9), lane: 0 }, slot_of(0));
+        let layout = Layout {
+            stripe_unit: 1 << 16,
+            width: 1,
+            base_slot: slot,
+            stride: 1,
+            copies: 1,
+            created: map.epoch,
+        };
+        let set_home = |place, generation| {
+            let (generation, smallest_size) = (Generation(generation), None);
+            *says.borrow_mut() =
+                encode_body(&InodeAnswer { generation, size: 5, smallest_size, layout, place });
+        };
+        let generation = Generation(2);
+        let fill = FillLane { lane, slot, generation, bytes: Bytes(b"bytes".to_vec()) };
+        let mut sender = Client::connect(&server.address, SessionId([98; 16]), SessionKind::Peer).await;
+        // Refused before, at the lane that it went to, and of an earlier attempt.
+        for (place, generation) in [(BytesPlace::Inode, 2), (BytesPlace::Lanes, 2), (BytesPlace::Leaving, 3)]
+        {
+            set_home(place, generation);
+            sender.ask(&fill).await.unwrap();
+            assert_eq!(client.ask(&GetServerStatus {}).await.unwrap().lanes, 0, "{place:?} {generation}");
+        }
+        set_home(BytesPlace::Leaving, 2);
+        sender.ask(&fill).await.unwrap();
+        let target = LaneTarget { lane, slot, generation, created: map.epoch };
+        assert_eq!(client.read(target, 0, 5).await.unwrap(), b"bytes");
+        // Written since; what the home said may be older.
+        client.write(1, 0, target, 0, b"new").await.unwrap();
+        sender.ask(&fill).await.unwrap();
+        assert_eq!(client.read(target, 0, 5).await.unwrap(), b"newes");
         peer.abort();
     });
 }

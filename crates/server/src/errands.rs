@@ -155,7 +155,10 @@ impl Server {
         // A refusal that nobody waits for changes nothing.
         let matters = match &result {
             Ok(_) => true,
-            Err(body) => body.kind == ErrorKind::Stale.number() || self.is_awaited(owed.from, owed.id),
+            Err(body) => {
+                let gone = [ErrorKind::Stale, ErrorKind::Lost].map(ErrorKind::number);
+                gone.contains(&body.kind) || self.is_awaited(owed.from, owed.id)
+            }
         };
         if matters {
             self.settle(owed.from, Op::ErrandDone { errand: owed.id, result });
@@ -300,6 +303,14 @@ impl Server {
         {
             eprintln!("ramlace: a peer's map was refused: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+impl Errands {
+    /// How many wait for a server.
+    pub fn queued(&self, target: ServerId) -> usize {
+        self.queues.borrow().get(&target).map_or(0, |queue| queue.owed.len())
     }
 }
 

@@ -59,3 +59,22 @@ fn put_bytes(store: &mut Store, lane: LaneId, bytes: &[u8]) -> Result<()> {
     store.prepare_write(lane, 0, bytes.len() as u64)?;
     store.write_staged(lane, 0, bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use ramlace_base::InodeId;
+
+    use super::*;
+    use crate::testing::TestStore;
+
+    #[test]
+    fn what_a_process_that_died_has_left_of_them_is_not_seen() {
+        let mut store = TestStore::new();
+        let lane = LaneId { inode: InodeId::ROOT, lane: 0 };
+        put_bytes(&mut store, lane, b"all of what was there").unwrap();
+        put_bytes(&mut store, lane, b"less").unwrap();
+        let mut bytes = [1; 21];
+        store.read_staged(lane, 0, &mut bytes).unwrap();
+        assert_eq!(bytes, *b"less\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+    }
+}

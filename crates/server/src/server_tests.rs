@@ -1,8 +1,9 @@
 //! Whole servers, driven through their sockets: what late, repeated and wrong requests come to.
 
-use ramlace_base::{Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Slot};
+use ramlace_base::{Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Slot, limits};
 use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk, WriteChunk};
-use ramlace_wire::namespace::{Create, Extend, Opened, Truncate};
+use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell};
+use ramlace_wire::namespace::{Create, Extend, GetAttributesMany, Opened, Truncate};
 use ramlace_wire::session::{CloseSession, GetServerStatus};
 use ramlace_wire::{Kind, Layout};
 
@@ -15,6 +16,12 @@ fn layout(width: u16) -> Layout {
 }
 
 async fn create(client: &mut Client, sequence: u64, name: &str, layout: Layout) -> Opened {
+    let opened = create_inline(client, sequence, name, layout).await;
+    client.spill(sequence, opened.info.attributes.inode).await.unwrap();
+    opened
+}
+
+async fn create_inline(client: &mut Client, sequence: u64, name: &str, layout: Layout) -> Opened {
     let name = Name::new(name).unwrap();
     let request = Create {
         parent: InodeId::ROOT,
@@ -27,9 +34,7 @@ async fn create(client: &mut Client, sequence: u64, name: &str, layout: Layout) 
         wish: ramlace_wire::namespace::LayoutWish::default(),
         named: Vec::new(),
     };
-    let opened = client.change(sequence, 0, &request).await.unwrap();
-    client.spill(sequence, opened.info.attributes.inode).await.unwrap();
-    opened
+    client.change(sequence, 0, &request).await.unwrap()
 }
 
 /// Lane 0 of a file in its present generation.
@@ -118,6 +123,18 @@ fn huge_numbers_are_refused() {
 }
 
 #[test]
+fn attributes_of_too_many_at_once_are_refused() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let many = |count| GetAttributesMany { inodes: vec![InodeId::ROOT; count] };
+        let most = limits::READDIR_ENTRIES_MAX as usize;
+        assert_eq!(client.ask(&many(most)).await.unwrap().attributes.len(), most);
+        assert_eq!(client.ask(&many(most + 1)).await.unwrap_err().kind(), ErrorKind::Invalid);
+    });
+}
+
+#[test]
 fn a_late_attempt_does_not_overwrite_newer_bytes() {
     let server = TestServer::start(1);
     run(async {
@@ -169,6 +186,43 @@ fn what_a_session_left_under_way_ends_with_it() {
         gate.let_pass(usize::MAX);
         assert_eq!(slow.answer::<()>().await.unwrap_err().kind(), ErrorKind::Stale);
         assert_eq!(client.ask(&GetServerStatus {}).await.unwrap_err().kind(), ErrorKind::Stale);
+    });
+}
+
+#[test]
+fn a_repeated_change_of_a_cell_counts_once() {
+    let mut server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let target = target(&create(&mut client, 1, "lanes", layout(1)).await);
+        let inode = target.lane.inode;
+        client.change(2, 0, &Extend { inode, generation: target.generation, size: 64 }).await.unwrap();
+        let inline = create_inline(&mut client, 3, "inline", layout(1)).await.info.attributes.inode;
+        client.change(4, 0, &Truncate { inode: inline, size: 64, allocated: None }).await.unwrap();
+        let in_lane = |number| ChangeCell { target, offset: 8, change: CellChange::Add(number) };
+        let at_home = |number| ChangeInlineCell { inode: inline, offset: 8, change: CellChange::Add(number) };
+        // Numbers up to the one before are acknowledged, and no more.
+        for (sequence, before) in [(5, 0), (10, 107)] {
+            for life in 0..3 {
+                let told = client.change(sequence, 0, &in_lane(7)).await.unwrap();
+                assert_eq!(told, CellChanged { before, changed: true }, "attempt {life}");
+                let told = client.change(sequence + 1, 1, &at_home(7)).await.unwrap();
+                assert_eq!(told.cell, CellChanged { before, changed: true }, "attempt {life}");
+                if life == 0 {
+                    // Another's change, which the first answer does not know of.
+                    let mut other = Client::user(&server.address, 2).await;
+                    other.change(sequence, 0, &in_lane(100)).await.unwrap();
+                    other.change(sequence + 1, 1, &at_home(100)).await.unwrap();
+                } else {
+                    server.kill();
+                    server.revive();
+                    client = Client::user(&server.address, 1).await;
+                }
+            }
+        }
+        let told = client.change(20, 0, &in_lane(0)).await.unwrap();
+        let told_at_home = client.change(21, 0, &at_home(0)).await.unwrap().cell;
+        assert_eq!((told.before, told_at_home.before), (214, 214));
     });
 }
 

@@ -176,6 +176,15 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_could_not_be_spread_is_tried_again_after_a_pause() {
+        let (spreading, begin) = (Spreading::default(), clock::instant());
+        let tries = |number, later| spreading.may_try(InodeId::new(Slot(0), number), begin + later);
+        assert!(tries(1, Duration::ZERO) && tries(2, PAUSE / 2));
+        assert!(!tries(1, PAUSE / 2) && !tries(2, PAUSE));
+        assert!(tries(1, PAUSE));
+    }
+
+    #[test]
     fn a_small_pool_gives_a_slot_several_partitions() {
         let slots = chosen(2, 4, &[0, 1]);
         assert_eq!(slots.len(), limits::DIRECTORY_PARTITIONS);

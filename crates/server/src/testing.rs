@@ -20,7 +20,7 @@ use ramlace_wire::session::{OpenSession, SessionKind};
 use ramlace_wire::{ErrorBody, Header, Kind, Request, decode_body, encode_body};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener as Doors, TcpStream};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::config::{ChildConfig, ServeOptions};
 use crate::process;
@@ -87,7 +87,11 @@ pub struct TestServer {
     directory: PathBuf,
     root: Option<StoreRoot>,
     life: Option<(oneshot::Sender<()>, JoinHandle<StoreRoot>)>,
+    looks: mpsc::UnboundedSender<Look>,
 }
+
+/// What a test wants to know of a server, asked in the server's thread.
+type Look = Box<dyn FnOnce(&Server) + Send>;
 
 impl TestServer {
     /// The first of `servers` servers, which has the coordinator.
@@ -132,7 +136,8 @@ impl TestServer {
             keeper_pid: 0,
         };
         let root = Some(StoreRoot::create(&store).unwrap());
-        let mut server = TestServer { address, config, listener, directory, root, life: None };
+        let looks = mpsc::unbounded_channel().0;
+        let mut server = TestServer { address, config, listener, directory, root, life: None, looks };
         server.revive();
         server
     }
@@ -141,8 +146,18 @@ impl TestServer {
     pub fn revive(&mut self) {
         let root = self.root.take().expect("it is dead");
         let (stop, stopped) = oneshot::channel();
+        let (looks, looked) = mpsc::unbounded_channel();
         let (config, listener) = (self.config.clone(), self.listener.try_clone().unwrap());
-        self.life = Some((stop, std::thread::spawn(|| live(config, root, listener, stopped))));
+        self.looks = looks;
+        self.life = Some((stop, std::thread::spawn(|| live(config, root, listener, stopped, looked))));
+    }
+
+    /// Asks something of a server that has joined its pool.
+    pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Server) -> T + Send + 'static) -> T {
+        let (tell, told) = oneshot::channel();
+        let look: Look = Box::new(|server| drop(tell.send(look(server))));
+        self.looks.send(look).expect("it lives");
+        told.await.expect("it lives")
     }
 
     /// Ends it where it is; its memory stays.
@@ -171,6 +186,7 @@ fn live(
     root: StoreRoot,
     listener: TcpListener,
     mut stopped: oneshot::Receiver<()>,
+    mut looked: mpsc::UnboundedReceiver<Look>,
 ) -> StoreRoot {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let local = tokio::task::LocalSet::new();
@@ -184,8 +200,12 @@ fn live(
             joined = server.join_pool() => joined.unwrap(),
             _ = &mut stopped => return server,
         }
-        let _ = stopped.await;
-        server
+        loop {
+            tokio::select! {
+                Some(look) = looked.recv() => look(&server),
+                _ = &mut stopped => return server,
+            }
+        }
     });
     drop(local);
     drop(runtime);

@@ -53,6 +53,30 @@ fn lost_replies_have_one_effect() {
 }
 
 #[test]
+fn a_lost_reply_changes_a_cell_once() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Retry, Fault::Moved] {
+        let file = client.open(format!("/{fault:?}"), &striped(2)).unwrap();
+        write_all(&file, &[0; 16], 0);
+        for (kind, before) in [(Kind::ChangeInlineCell, 0), (Kind::ChangeCell, 12)] {
+            pool.fault(kind, fault);
+            assert_eq!(file.fetch_add(8, 5).unwrap(), before, "{kind:?} {fault:?}");
+            pool.fault(kind, fault);
+            assert_eq!(
+                file.compare_swap(8, before + 5, before + 12).unwrap(),
+                before + 5,
+                "{kind:?} {fault:?}"
+            );
+            assert_eq!(file.fetch_add(8, 0).unwrap(), before + 12, "{kind:?} {fault:?}");
+            assert!(pool.state().faults.is_empty());
+            // Into its lanes.
+            write_all(&file, &[1; 5000], 16);
+        }
+    }
+}
+
+#[test]
 fn a_large_transfer_survives_lost_connections() {
     let pool = FakePool::start(3);
     let file = pool.connect().open("/large", &striped(3)).unwrap();

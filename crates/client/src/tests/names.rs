@@ -1,11 +1,11 @@
 //! Trees, and references to open inodes.
 
-use ramlace_base::ErrorKind;
+use ramlace_base::{ErrorKind, InodeId, Name};
 use ramlace_wire::{FileKind, Kind};
 
 use super::{striped, write_all};
 use crate::OpenOptions;
-use crate::fake::FakePool;
+use crate::fake::{FakePool, Fault};
 
 #[test]
 fn trees_are_made_listed_and_removed() {
@@ -45,6 +45,21 @@ fn trees_are_made_listed_and_removed() {
     client.remove_tree("/a").unwrap();
     assert_eq!(client.read_dir("/").unwrap().count(), 0);
     assert_eq!(client.remove_tree("/a").unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_part_of_a_directory_is_lost_when_its_slot_knows_nothing_again_and_again() {
+    let pool = FakePool::start(1);
+    let client = pool.connect();
+    client.mkdir("/a", 0o755).unwrap();
+    let name = Name::new("a").unwrap();
+    let look = |times| {
+        (0..times).for_each(|_| pool.fault(Kind::Lookup, Fault::Spread));
+        client.raw().lookup(InodeId::ROOT, &name).map(|found| found.kind).map_err(|error| error.kind())
+    };
+    // The first answer teaches how the directory is. It may be made whole and spread between two more.
+    assert_eq!(look(3), Ok(FileKind::Directory));
+    assert_eq!(look(4), Err(ErrorKind::Lost));
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let other = story.create(InodeId::ROOT, "other");
     story.ask(close(other)).unwrap();
     assert_eq!(story.refused(Op::SetLock(lock(other, 1, 0))), ErrorKind::BadHandle);
-    let gone = InodeId::new(Slot(0), 999);
+    let gone = InodeId::new(Slot(0), 1 << 40);
     assert_eq!(story.refused(Op::SetLock(lock(gone, 1, 0))), ErrorKind::Stale);
     story.ask(close(file)).unwrap();
     story.ask(Op::Open(Open { inode: file, read: true, write: false })).unwrap();

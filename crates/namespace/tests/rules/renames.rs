@@ -1,10 +1,11 @@
 //! Renames and links in one slot, and each half of those across slots.
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Sequence, Slot, Timestamp, limits};
-use ramlace_namespace::{Answer, Errand, ErrandAnswer, Op, Query, Reply};
+use ramlace_namespace::{Answer, Errand, ErrandAnswer, ErrandId, Op, Query, Reply, SlotState};
 use ramlace_wire::namespace::{self as wire, RenameMode};
-use ramlace_wire::peer::{self, IntentStamp, Part, Prepared, PutEntry, Target, Token};
-use ramlace_wire::{Credentials, ErrorBody, FileKind};
+use ramlace_wire::peer::{self, Ascended, IntentStamp, Part, Prepared, PutEntry, Target, Token};
+use ramlace_wire::xattrs::{RemoveXattr, SetXattr, XattrMode, XattrName};
+use ramlace_wire::{Credentials, ErrorBody, FileKind, LayoutHints};
 
 use crate::story::*;
 
@@ -113,7 +114,7 @@ fn renames_that_make_no_sense_have_their_errno_and_no_effect() {
         (link(InodeId::new(Slot(64), 1), ROOT, "x"), ErrorKind::Stale),
         (link(outer, ROOT, "x"), ErrorKind::NotPermitted),
         (link(file, ROOT, "outer"), ErrorKind::Exists),
-        (link(InodeId::new(Slot(0), 9), ROOT, "x"), ErrorKind::Stale),
+        (link(InodeId::new(Slot(0), 1 << 40), ROOT, "x"), ErrorKind::Stale),
     ] {
         assert_eq!(story.refused(op.clone()), kind, "{op:?}");
     }
@@ -277,7 +278,17 @@ fn a_new_entry_is_held_until_it_is_decided() {
     for op in [unlink(ROOT, "f"), rename(ROOT, "f", ROOT, "g"), link(old, ROOT, "g")] {
         assert_eq!(story.refused(op.clone()), ErrorKind::Retry, "{op:?}");
     }
-    assert_eq!(story.refused(truncate(old, 1)), ErrorKind::Retry, "it may be gone the next moment");
+    // It may be gone the next moment.
+    let xattr = XattrName::new("user.x").unwrap();
+    for op in [
+        Op::Open(wire::Open { inode: old, read: true, write: false }),
+        Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..set(old) }),
+        truncate(old, 1),
+        Op::SetXattr(SetXattr { inode: old, name: xattr.clone(), value: vec![1], mode: XattrMode::Any }),
+        Op::RemoveXattr(RemoveXattr { inode: old, name: xattr }),
+    ] {
+        assert_eq!(story.refused(op.clone()), ErrorKind::Retry, "{op:?}");
+    }
     assert_eq!(story.peer(message(4, part.clone(), ALICE)).unwrap_err().kind(), ErrorKind::Busy);
     story.peer(settle(3, false)).unwrap();
     assert_eq!((look(&story, ROOT, "f"), links(&story, old)), (Ok(old), 1));
@@ -377,6 +388,38 @@ fn directories_move_one_after_the_other() {
     story.ask(rename(ROOT, "d", ROOT, "e")).unwrap();
     story.peer(settle(3, true)).unwrap();
     story.ask(rename(ROOT, "e", inner, "d")).unwrap();
+}
+
+#[test]
+fn the_order_of_moves_is_let_go_when_all_else_is_done() {
+    let here = Slot(3);
+    let mut story = Story { state: SlotState::new(here, SLOTS, Epoch(1), 7), ..Story::new() };
+    let hints = LayoutHints::default();
+    let make = Part::MakeDirectory { parent: ROOT, mode: 0o755, owner: ALICE.owner(), hints };
+    let Op::Prepare(make) = message(1, make, ALICE) else { unreachable!() };
+    let made = story.peer(Op::Prepare(Box::new(peer::Prepare { slot: here, ..*make })));
+    let Ok(ErrandAnswer::Prepared(Prepared::Made(from))) = made else { panic!("{made:?}") };
+    let Op::Settle(settle) = settle(1, true) else { unreachable!() };
+    story.peer(Op::Settle(peer::Settle { slot: here, ..settle })).unwrap();
+    story.ask(mkdir(from, "d", here)).unwrap();
+    let there = InodeId::new(Slot(5), 9);
+    assert_eq!(story.send(rename(from, "d", there, "d")), None);
+    // The order, the walk from the new parent, the new entry.
+    for answer in [
+        ErrandAnswer::Prepared(Prepared::Ready),
+        ErrandAnswer::Ascended(Ascended { inode: ROOT }),
+        ErrandAnswer::Prepared(Prepared::Found(None)),
+    ] {
+        let errand = story.sent.last().unwrap().0;
+        assert_eq!(reply(&story.server(Op::ErrandDone { errand, result: Ok(answer) })), None);
+    }
+    let owed = |story: &Story| -> Vec<(ErrandId, Slot)> {
+        story.state.open_errands().map(|(errand, message)| (errand, message.slot())).collect()
+    };
+    let [(entry, Slot(5))] = owed(&story)[..] else { panic!("{:?}", owed(&story)) };
+    assert_eq!(story.done(entry), None);
+    let [(order, Slot(0))] = owed(&story)[..] else { panic!("{:?}", owed(&story)) };
+    assert_eq!(story.done(order), Some(Ok(Reply::Done)));
 }
 
 #[test]

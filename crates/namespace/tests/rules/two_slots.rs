@@ -2,6 +2,7 @@
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, Sequence, Slot, Timestamp, limits};
 use ramlace_namespace::{Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Reply, SlotState};
+use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self, IntentStamp, Part, Prepared, Token};
 use ramlace_wire::{ErrorBody, LayoutHints};
@@ -210,15 +211,34 @@ fn a_home_that_is_out_of_reach_aborts_the_mkdir() {
 
 #[test]
 fn the_entry_of_a_lost_directory_can_be_removed() {
-    let mut story = Story::new();
-    story.send(mkdir(InodeId::ROOT, "d", Slot(5)));
-    story.server(Op::ErrandDone { errand: story.sent[0].0, result: made(InodeId::new(Slot(5), 9)) });
-    assert_eq!(story.send(rmdir(InodeId::ROOT, "d")), None);
-    let seal = story.sent.last().unwrap().0;
-    let lost = ErrorBody::new(&Error::new(ErrorKind::Stale, "its server was forgotten"));
-    let effects = story.server(Op::ErrandDone { errand: seal, result: Err(lost) });
-    assert_eq!(reply(&effects), Some(Ok(Reply::Done)));
-    assert_eq!(story.size(InodeId::ROOT), 0);
+    for kind in [ErrorKind::Stale, ErrorKind::Lost] {
+        let mut story = Story::new();
+        story.send(mkdir(InodeId::ROOT, "d", Slot(5)));
+        story.server(Op::ErrandDone { errand: story.sent[0].0, result: made(InodeId::new(Slot(5), 9)) });
+        assert_eq!(story.send(rmdir(InodeId::ROOT, "d")), None);
+        let seal = story.sent.last().unwrap().0;
+        let lost = ErrorBody::new(&Error::new(kind, "its server was forgotten"));
+        let effects = story.server(Op::ErrandDone { errand: seal, result: Err(lost) });
+        assert_eq!(reply(&effects), Some(Ok(Reply::Done)));
+        assert_eq!(story.size(InodeId::ROOT), 0);
+    }
+}
+
+#[test]
+fn what_was_lost_with_the_server_before_is_told_from_what_was_removed() {
+    let state = SlotState::new(Slot(3), SLOTS, Epoch(4), 7);
+    let mut story = Story { state, ..Story::new() };
+    let inode = |counter| InodeId::new(Slot(3), counter);
+    let Op::Prepare(message) = prepare(1, 1) else { unreachable!() };
+    let first =
+        prepared(story.peer(Op::Prepare(Box::new(peer::Prepare { slot: Slot(3), ..*message })))).counter();
+    assert_eq!(first, 4 << 24);
+    for (counter, kind) in [(2, ErrorKind::Lost), (first - 1, ErrorKind::Lost), (first + 1, ErrorKind::Stale)]
+    {
+        assert_eq!(story.info(inode(counter)).unwrap_err().kind(), kind, "{counter}");
+        let open = Op::Open(wire::Open { inode: inode(counter), read: true, write: false });
+        assert_eq!(story.refused(open), kind, "{counter}");
+    }
 }
 
 #[test]
@@ -251,6 +271,76 @@ fn operations_across_slots_are_bounded() {
     }
     assert_eq!(story.refused(mkdir(InodeId::ROOT, "one more", Slot(5))), ErrorKind::Busy);
     assert_eq!(story.refused(rmdir(InodeId::ROOT, "one more")), ErrorKind::NotFound);
+}
+
+#[test]
+fn what_is_owed_to_servers_that_are_down_is_bounded() {
+    let mut story = Story::new();
+    let wide = u16::try_from(SLOTS).unwrap();
+    let narrow = story.create_wide(InodeId::ROOT, "narrow", 1);
+    let file = story.create_wide(InodeId::ROOT, "file", 2);
+    let small = story.create_inline(InodeId::ROOT, "small", 1);
+    let bytes = WriteInline { inode: small, mode: InlineMode::At, offset: 0, bytes: Bytes(vec![1]) };
+    story.ask(Op::WriteInline { request: bytes, room: true }).unwrap();
+    story.extend(file, 1, 1 << 20).unwrap();
+    // Each lane of a truncated file is owed the news. In the end there is room for one message more.
+    let full = limits::ERRANDS_PER_SLOT_MAX - 1;
+    for number in 0.. {
+        let left = full - story.state.open_errands().count();
+        if left == 0 {
+            break;
+        }
+        let width = wide.min(u16::try_from(left).unwrap_or(wide));
+        let owed = story.create_wide(InodeId::ROOT, &number.to_string(), width);
+        story.extend(owed, 1, 1 << 30).unwrap();
+        assert_eq!(story.send(truncate(owed, 0)), None);
+    }
+    let lower = |number, inode| part(number, 1, Part::LowerLinks { inode, owner: None });
+    assert_eq!(story.refused(unlink(InodeId::ROOT, "file")), ErrorKind::Busy);
+    assert_eq!(story.refused(truncate(file, 0)), ErrorKind::Busy);
+    assert_eq!(story.peer(lower(1, file)).unwrap_err().kind(), ErrorKind::Busy);
+    story.peer(lower(2, narrow)).unwrap();
+    story.peer(settle(2, 1, false)).unwrap();
+    // The last.
+    assert_eq!(story.send(mkdir(InodeId::ROOT, "a", Slot(5))), None);
+    assert_eq!(story.refused(mkdir(InodeId::ROOT, "b", Slot(5))), ErrorKind::Busy);
+    assert_eq!(story.refused(spill(small)), ErrorKind::Busy);
+    assert_eq!(story.refused(unlink(InodeId::ROOT, "narrow")), ErrorKind::Busy);
+    assert_eq!(story.state.open_errands().count(), limits::ERRANDS_PER_SLOT_MAX);
+}
+
+#[test]
+fn every_message_says_what_is_not_settled_yet() {
+    let mut story = Story::new();
+    let begin = |story: &mut Story, text: &str, home| {
+        assert_eq!(story.send(mkdir(InodeId::ROOT, text, Slot(home))), None);
+        match story.sent.last() {
+            Some((errand, Errand::Prepare(message))) => (*errand, message.stamp),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (question, first) = begin(&mut story, "a", 5);
+    let (_, second) = begin(&mut story, "b", 5);
+    let (_, other) = begin(&mut story, "c", 6);
+    assert_eq!((first.open_from, second.open_from), (first.number, first.number));
+    assert_eq!(other.open_from, other.number, "each pair of slots has its own");
+    story.server(Op::ErrandDone { errand: question, result: made(InodeId::new(Slot(5), 9)) });
+    let Some((told, Errand::Settle(message))) = story.sent.last().cloned() else {
+        panic!("{:?}", story.sent)
+    };
+    assert_eq!(message.stamp, first);
+    story.done(told);
+    let (_, third) = begin(&mut story, "d", 5);
+    assert_eq!(third.open_from, second.number, "the first is settled");
+}
+
+#[test]
+fn an_operation_that_outlives_its_session_is_not_begun_again() {
+    let mut story = Story::new();
+    assert_eq!(story.send(mkdir(InodeId::ROOT, "d", Slot(5))), None);
+    story.server(Op::EndSession { session: story.session });
+    story.sequence -= 1;
+    assert_eq!(story.refused(mkdir(InodeId::ROOT, "e", Slot(5))), ErrorKind::Invalid);
 }
 
 #[test]
