@@ -286,8 +286,7 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
     let birth = SlotBirth { slot, slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO.owner(), now };
     let inode = InodeId::new(slot, 9);
     let (known, unknown) = (LaneId { inode, lane: 0 }, LaneId { inode, lane: 1 });
-    let lane =
-        |lane| Record::Lane { lane, record: Some(LaneRecord::new(Generation(1), None)) };
+    let lane = |lane| Record::Lane { lane, record: Some(LaneRecord::new(Generation(1), None)) };
     for record in [Record::SlotBorn(birth), lane(known)] {
         durable.commit(&mut store, record, crate::clock::instant()).unwrap();
     }
