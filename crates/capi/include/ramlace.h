@@ -240,6 +240,10 @@ enum ramlace_error_kind {
      * EAGAIN: The path leads elsewhere; the library walks it again, and programs do not see this.
      */
     RAMLACE_ERROR_ASTRAY = 35,
+    /**
+     * EAGAIN: A kernel maps the file; the library takes the memory that it needs to grow, and programs do not see this.
+     */
+    RAMLACE_ERROR_HANDED = 36,
 };
 
 /**

@@ -77,6 +77,8 @@ pub enum ramlace_error_kind {
     RAMLACE_ERROR_DEADLOCK = 34,
     /// EAGAIN: The path leads elsewhere; the library walks it again, and programs do not see this.
     RAMLACE_ERROR_ASTRAY = 35,
+    /// EAGAIN: A kernel maps the file; the library takes the memory that it needs to grow, and programs do not see this.
+    RAMLACE_ERROR_HANDED = 36,
 }
 
 #[cfg(test)]
