@@ -341,6 +341,38 @@ def test_a_mapping_that_outlives_its_daemon_shows_nobody_the_past(handing: Handi
         assert handing.used_bytes() == used
 
 
+@pytest.mark.long
+def test_a_mount_that_slept_for_longer_than_its_session_goes_on_with_what_its_kernel_has(handing: Handing) -> None:
+    content = bytearray(handing.make())
+    path = handing.here / "file"
+    with Program(mapping(path)) as program:
+        handing.here.daemon.send(signal.SIGSTOP)
+        time.sleep(13)
+        handing.here.daemon.send(signal.SIGCONT)
+        program.run("view[1] = 1")
+        content[1] = 1
+        assert (handing.there / "file").read_bytes() == content
+        with Program(f"view = 0; path = {str(path)!r}") as later:
+
+            def is_open() -> bool:
+                try:
+                    later.run(mapping(path))
+                except OSError as error:
+                    assert error.errno == errno.ESTALE
+                    return False
+                return True
+
+            assert eventually(is_open)
+            later.run("view[2] = 2")
+            content[2] = 2
+            assert program.ask("view[:]") == content
+            assert (handing.there / "file").read_bytes() == content
+            with open(handing.there / "file", "r+b") as file:
+                used = handing.used_bytes()
+                fallocate(file.fileno(), PUNCH | KEEP, 0, MIB)
+                assert handing.used_bytes() == used
+
+
 def test_what_was_lost_with_a_server_is_an_error_though_the_kernel_has_it(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
