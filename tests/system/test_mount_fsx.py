@@ -132,6 +132,7 @@ class File:
                 # No room behind the end of what a kernel reads.
                 behind = mode & KEEP and not mode & PUNCH and offset + length > len(self.model)
                 assert error.errno == errno.EOPNOTSUPP and behind and self.may_be_handed, error
+                return
             if not mode & KEEP:
                 self.reach(offset + length)
             if mode & (PUNCH | ZERO):

@@ -226,6 +226,83 @@ def test_a_full_pool_ends_no_program_that_stores(handing: Handing) -> None:
         pool.remove("filler")
 
 
+def test_a_write_that_finds_no_room_behind_the_end_takes_none(handing: Handing) -> None:
+    """There would be room for what lies between, and not for the write."""
+    handing.make()
+    path = handing.here / "file"
+    with open(path, "r+b", buffering=0) as file, open(path, "rb", buffering=0) as reader:
+        used = handing.used_bytes()
+        fails(errno.ENOSPC, os.pwrite, file.fileno(), bytes(MIB), SIZE + 64 * MIB - used - 600 * KIB)
+        assert handing.used_bytes() <= used + 2 * MIB
+        assert len(reader.read(4 * MIB)) == path.stat().st_size == SIZE
+
+
+def test_stores_behind_the_end_within_the_last_page_never_enter_the_file(handing: Handing) -> None:
+    content = handing.make()
+    path = handing.here / "file"
+
+    def cut_longer() -> None:
+        os.truncate(path, SIZE + 60)
+
+    def write_behind() -> None:
+        with open(handing.there / "file", "r+b") as file:
+            file.seek(SIZE + 50)
+            file.write(b"end")
+
+    def append() -> None:
+        with open(handing.there / "file", "ab") as file:
+            file.write(b"appended")
+
+    for grow in (cut_longer, write_behind, append):
+        with Program(mapping(path)) as program:
+            program.run("import ctypes; base = ctypes.addressof(ctypes.c_char.from_buffer(view))")
+            program.run(f"ctypes.memset(base + {SIZE}, ord('y'), 100)")
+            grow()
+            found = handing.bytes_of()
+            assert found[:SIZE] == content
+            assert b"y" not in found[SIZE:]
+            assert program.ask(f"ctypes.string_at(base + {SIZE}, 100)").count(b"y") == 0 or grow is append
+        os.truncate(path, SIZE)
+
+
+def test_times_that_were_chosen_stay(handing: Handing) -> None:
+    handing.make()
+    path = handing.here / "file"
+    with open(path, "r+b", buffering=0) as file, mmap.mmap(file.fileno(), 0) as view:
+        file.write(b"written")
+        view[PAGE] = 1
+        os.utime(file.fileno(), ns=(1000, 1000))
+        assert os.fstat(file.fileno()).st_mtime_ns == 1000
+        os.pwrite(file.fileno(), b"again", 0)
+        # The home hears of the time of this write now, and not later than of the next.
+        os.fsync(file.fileno())
+        with open(handing.there / "file", "r+b") as other:
+            other.write(b"other")
+        os.utime(handing.there / "file", ns=(2000, 2000))
+        assert os.fstat(file.fileno()).st_mtime_ns == 2000
+        os.fsync(file.fileno())
+    assert path.stat().st_mtime_ns == 2000
+    with open(path, "rb") as reader:
+        reader.read(1)
+        with open(path, "r+b"):
+            pass
+    assert path.stat().st_mtime_ns == 2000
+
+
+def test_a_file_with_holes_is_no_kernels_and_goes_on_having_holes(handing: Handing) -> None:
+    with handing.pool.connect() as pool, pool.open("sparse", "wb", buffering=0) as file:
+        file.pwrite(b"end", 8 * MIB - 3)
+    path = handing.here / "sparse"
+    used = handing.used_bytes()
+    with open(path, "r+b") as file, open(path, "rb") as reader:
+        assert reader.read()[-5:] == b"\0\0end"
+        os.ftruncate(file.fileno(), 500 * MIB)
+        os.truncate(handing.there / "sparse", 600 * MIB)
+        fallocate(file.fileno(), KEEP, 0, PAGE)
+    # Memory of a large file comes in pieces of 2 MiB.
+    assert handing.used_bytes() <= used + 3 * MIB
+
+
 def test_a_removed_file_lives_while_it_is_mapped_and_its_memory_is_free_afterwards(handing: Handing) -> None:
     before = handing.used_bytes()
     content = handing.make(size=8 * MIB)
@@ -322,9 +399,10 @@ def test_servers_that_die_and_return_cost_no_store(handing: Handing) -> None:
         assert program.ask(f"view[:{MIB}]") == bytes(MIB)
 
 
-def test_a_mapping_that_outlives_its_daemon_shows_nobody_the_past(handing: Handing) -> None:
+def test_a_mapping_that_outlives_its_daemon_shows_nobody_the_past_and_keeps_its_memory(handing: Handing) -> None:
     content = bytearray(handing.make())
-    with Program(mapping(handing.here / "file")) as program:
+    other = handing.make("read")
+    with Program(mapping(handing.here / "file")) as program, Program(reading(handing.here / "read")) as reader:
         assert (handing.there / "file").read_bytes() == content
         handing.here.daemon.send(signal.SIGKILL)
         assert handing.here.daemon.ends()
@@ -335,10 +413,12 @@ def test_a_mapping_that_outlives_its_daemon_shows_nobody_the_past(handing: Handi
             assert (handing.there / "file").read_bytes() == content
             time.sleep(6)
             assert (handing.there / "file").read_bytes() == content
-    with Program(), open(handing.there / "file", "r+b") as file:
         used = handing.used_bytes()
-        fallocate(file.fileno(), PUNCH | KEEP, 0, MIB)
+        for name in ("file", "read"):
+            with open(handing.there / name, "r+b") as file:
+                fallocate(file.fileno(), PUNCH | KEEP, 0, MIB)
         assert handing.used_bytes() == used
+        assert reader.ask("view[:]") == bytes(MIB) + other[MIB:]
 
 
 @pytest.mark.long

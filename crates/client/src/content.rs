@@ -101,7 +101,8 @@ impl File {
             // SAFETY: a write only reads the caller's buffer.
             let outcome = unsafe { self.transfer(handle, size, Direction::Write, &memory).run() };
             // Finished even when it failed: an open reservation holds the published size back.
-            let finish = FinishAppend { inode: self.inode(), offset: reserved.offset };
+            let failed = !matches!(outcome, Outcome::Done);
+            let finish = FinishAppend { inode: self.inode(), offset: reserved.offset, failed };
             let finished = session.change(self.inode().slot(), &finish, session.deadline());
             match outcome {
                 Outcome::Done => {

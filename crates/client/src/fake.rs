@@ -666,7 +666,7 @@ impl State {
                 body(&AppendReserved { offset, generation: inode.info.attributes.generation })
             }
             Kind::FinishAppend => {
-                let FinishAppend { inode, offset } = decode!(FinishAppend);
+                let FinishAppend { inode, offset, .. } = decode!(FinishAppend);
                 let inode = self.inode(id, inode)?;
                 inode.reservations.remove(&offset);
                 let published = inode.reservations.first().copied().unwrap_or(inode.reserved_to);

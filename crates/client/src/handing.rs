@@ -3,53 +3,70 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use ramlace_base::{Error, ErrorKind, Generation, InodeId, LaneId, Result, ServerId};
+use ramlace_base::{Error, ErrorKind, Generation, InodeId, LaneId, Result, ServerId, Timestamp};
 use ramlace_wire::chunk::{AllocateLane, HandLane, LaneTarget};
 use ramlace_wire::namespace::{GetAttributes, HandOver, HandedOver, Truncate};
-use ramlace_wire::{Attributes, Layout};
+use ramlace_wire::{Attributes, ClusterMap, Layout};
 
 use crate::backoff::Backoff;
 use crate::file::File;
 use crate::inodes::{Size, lanes_since};
-use crate::near::{ask_for_file, confirm};
+use crate::near::{ask_for_file, grant_lane, soon};
 use crate::session::Session;
 use crate::transfer::{Direction, Memory};
 
-/// A file as a kernel may have it.
+/// The memory of a file of one lane.
 #[derive(Debug)]
-pub struct HandedFile {
+pub struct LaneHere {
     /// All bytes of the file, for reading.
-    pub lane: OwnedFd,
+    pub file: OwnedFd,
     /// The server that has them.
     pub server: ServerId,
 }
 
 impl File {
+    /// The memory of a file of one lane, from its server, which answers soon or not at all.
+    ///
+    /// Errors: `Unsupported` for a file that has several lanes, that lives with its inode, or whose server is not on
+    /// this machine; `Denied` when its server is another user's; `Lost` when its bytes were.
+    pub fn lane_here(&self) -> Result<LaneHere> {
+        self.find_lane().map_err(|error| self.tell(error))
+    }
+
     /// Tells the pool that this machine's kernel will read and map the file, and with `write` store into it, without
     /// asking. It is over when the last open file of the inode in this process is closed; until then the file has no holes.
     ///
-    /// Errors: `Unsupported` for a file that has several lanes, or holes, that lives with its inode, or whose server is not
-    /// on this machine; `Denied` when its server is another user's.
-    pub fn hand_over(&self, write: bool) -> Result<HandedFile> {
+    /// Errors: as for [`File::lane_here`]; `Unsupported` for a file with holes. Then no kernel is expected to have it.
+    pub fn hand_over(&self, write: bool) -> Result<LaneHere> {
         self.try_hand_over(write).map_err(|error| self.tell(error))
     }
 
     /// The kernel that has the file will store into it, too.
     pub fn hand_over_for_writing(&self) -> Result<()> {
-        self.tell_home_of_kernel(true).map(drop).map_err(|error| self.tell(error))
+        self.tell_home_of_kernel(true, false).map(drop).map_err(|error| self.tell(error))
     }
 
-    /// The server that has the bytes of a file of one lane at this moment: it is asked.
-    ///
-    /// Errors: `Lost` when they were lost; those of a server that does not answer soon.
-    pub fn only_server(&self) -> Result<Option<ServerId>> {
+    /// The kernel did not take the file. A home that cannot be told believes that it did until the file is closed.
+    pub fn take_back(&self) {
+        let _ = self.tell_home_of_kernel(false, true);
+    }
+
+    /// Tells whoever is interested that the kernel's mappings were stored into, at this time by the clock of this machine:
+    /// the home, unless it knows of something later, and those who wait for a change of the bytes.
+    pub fn publish_stores(&self, at: Timestamp) -> Result<()> {
         let handle = self.handle()?;
-        self.with_size(handle, |size| {
-            let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
-            confirm(&handle.session, &transfer.target(0)?)
-        })?;
-        let map = handle.session.map()?;
-        Ok(map.primary(ramlace_layout::lane_slot(self.layout(), 0, map.slots())))
+        if at > self.info()?.attributes.changed {
+            handle.open.put_back(at);
+            self.sync()?;
+        }
+        let bytes = handle.open.size().size;
+        self.note_stores(handle, bytes).map_err(|error| self.tell(error))
+    }
+
+    /// Whether its home answered when it was last asked.
+    #[must_use]
+    pub fn home_answers(&self) -> bool {
+        self.handle().is_ok_and(|handle| handle.session.answers(self.inode()))
     }
 
     /// Whether both were opened in the same session: what was said of the one is not known in another.
@@ -61,30 +78,45 @@ impl File {
         }
     }
 
-    fn tell_home_of_kernel(&self, write: bool) -> Result<HandedOver> {
-        let (inode, session) = (self.inode(), &self.handle()?.session);
-        session.change(inode.slot(), &HandOver { inode, write }, session.deadline())
-    }
-
-    fn try_hand_over(&self, write: bool) -> Result<HandedFile> {
+    fn find_lane(&self) -> Result<LaneHere> {
         let handle = self.handle()?;
         let session = &handle.session;
         if self.layout().width != 1 || handle.open.is_inline() || !session.local() {
             let text = "a kernel gets files of one lane, whose server is on this machine";
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
-        let told = self.tell_home_of_kernel(write)?;
+        self.with_size(handle, |size| {
+            let map = session.map()?;
+            let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
+            let target = transfer.target_in(&map, 0);
+            let (file, _) = grant_lane(session, target, false, soon(session))?;
+            Ok(LaneHere { file, server: server_of(&map, target)? })
+        })
+    }
+
+    fn tell_home_of_kernel(&self, write: bool, over: bool) -> Result<HandedOver> {
+        let (inode, session) = (self.inode(), &self.handle()?.session);
+        session.change(inode.slot(), &HandOver { inode, write, over }, session.deadline())
+    }
+
+    fn try_hand_over(&self, write: bool) -> Result<LaneHere> {
+        let handle = self.handle()?;
+        let session = &handle.session;
+        let told = self.tell_home_of_kernel(write, false)?;
         let map = session.map()?;
         let size = Size { generation: told.size.generation, size: told.size.size };
         let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
         let target = transfer.target_in(&map, 0);
         let request = HandLane { target, handover: told.number, length: size.size };
-        let (lane, _) = ask_for_file(session, target, &request, session.deadline())?;
-        let server = map.primary(target.slot).ok_or_else(|| {
-            Error::new(ErrorKind::HostDown, format!("{} has no server at this moment", target.slot))
-        })?;
-        Ok(HandedFile { lane, server })
+        let handed = ask_for_file(session, target, &request, session.deadline())
+            .and_then(|(file, _)| Ok(LaneHere { file, server: server_of(&map, target)? }));
+        handed.inspect_err(|_| self.take_back())
     }
+}
+
+fn server_of(map: &ClusterMap, target: LaneTarget) -> Result<ServerId> {
+    let none = || Error::new(ErrorKind::HostDown, format!("{} has no server at this moment", target.slot));
+    map.primary(target.slot).ok_or_else(none)
 }
 
 impl Session {
@@ -103,6 +135,8 @@ impl Session {
                     }
                     allocated = self.take_memory(inode, size)?;
                 }
+                // What was under way behind its end went first.
+                Ok(attributes) if attributes.size < size => allocated = None,
                 other => return other,
             }
         }

@@ -118,7 +118,7 @@ impl OpenInode {
     }
 
     /// The home did not hear: puts the time back unless there is a later one.
-    fn put_back(&self, written: Timestamp) {
+    pub(crate) fn put_back(&self, written: Timestamp) {
         self.written.fetch_max(written.nanos, Ordering::AcqRel);
     }
 

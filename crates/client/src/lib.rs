@@ -78,7 +78,7 @@ pub use file::File;
 pub use file_locks::LockRequest;
 #[doc(hidden)]
 pub use fork::PerFork;
-pub use handing::HandedFile;
+pub use handing::LaneHere;
 pub use leases::OnRecall;
 pub use locator::{Locator, PoolName};
 pub use locking::{GivenUp, Waited};

@@ -190,12 +190,12 @@ pub(crate) fn ask_for_file<R: Request<Reply = LaneGranted>>(
 }
 
 /// A server that does not answer at once may be silent: the socket's way needs its time to tell.
-fn soon(session: &Session) -> Instant {
+pub(crate) fn soon(session: &Session) -> Instant {
     session.deadline().min(Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX))
 }
 
 /// Asks the server whether the lane still has the generation, by a read of nothing.
-pub(crate) fn confirm(session: &Arc<Session>, target: &LaneTarget) -> Result<()> {
+fn confirm(session: &Arc<Session>, target: &LaneTarget) -> Result<()> {
     let request = ReadChunk { target: *target, offset: 0, length: 0 };
     let call = Call::about_lane(target.slot, &request, soon(session));
     session.call(&call, |_, _: Received<_>| Ok(()))

@@ -69,6 +69,10 @@ impl File {
     /// Not atomic: memory is given back and taken again, as [`File::punch`] and [`File::reserve`]
     /// do. Errors: `NoSpace` when it cannot be taken again; the range reads as zeros then too.
     pub fn zero(&self, range: ByteRange, keep_size: bool) -> Result<()> {
+        if keep_size && !range.is_empty() {
+            // Where a kernel has the file, no room is kept behind its end: refused before anything has changed.
+            self.reserve(ByteRange { start: range.end - 1, end: range.end }, true)?;
+        }
         self.punch(range)?;
         self.reserve(range, keep_size)
     }

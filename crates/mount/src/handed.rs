@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, limits};
-use ramlace_client::File;
+use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, Timestamp, limits};
+use ramlace_client::{File, LaneHere};
 use ramlace_fuse::{Backing, BackingFiles, Notifier};
 
 /// How long a file that nobody has open stays, at least, and how often the kernel is asked to forget it.
@@ -63,12 +63,16 @@ struct State {
 
 struct Known {
     backing: Backing,
-    lane: OwnedFd,
     server: ServerId,
+    kept: Kept,
+}
+
+/// What tells the home of stores.
+#[derive(Clone)]
+struct Kept {
     /// Keeps it open at its home; opened for writing where somebody may.
     file: Arc<File>,
-    /// The time of the lane's file when the home heard last.
-    heard: (i64, u64),
+    lane: Arc<OwnedFd>,
 }
 
 impl HandedFiles {
@@ -99,11 +103,13 @@ impl HandedFiles {
         let inode = file.inode();
         loop {
             let Some(handed) = lock(&self.shared.table).way_of(inode, bytes) else { return Ok(None) };
+            // Asked before anything is locked: its server may be silent, and then each waits for himself alone.
+            let lane = file.lane_here();
             let mut state = lock(&handed.state);
             if state.gone {
                 continue;
             }
-            let error = match state.open(kernel, file) {
+            let error = match lane.and_then(|lane| state.open(kernel, file, &lane, bytes)) {
                 Ok(backing) => {
                     state.opens += 1;
                     self.shared.came.notify_all();
@@ -140,12 +146,17 @@ impl HandedFiles {
         }
     }
 
-    /// Tells the home of stores that have been made since it heard last.
+    /// Tells the home of stores that it has not heard of.
     pub(crate) fn publish(&self, inode: InodeId) -> Result<()> {
-        match self.shared.get(inode) {
-            Some(handed) => lock(&handed.state).publish(),
-            None => Ok(()),
-        }
+        let Some(handed) = self.shared.get(inode) else { return Ok(()) };
+        let kept = lock(&handed.state).writer();
+        kept.map_or(Ok(()), |kept| kept.publish())
+    }
+
+    /// Whether programs may store into mappings of it, and change its times without asking.
+    pub(crate) fn may_be_stored_into(&self, inode: InodeId) -> bool {
+        self.kernel.is_some()
+            && self.shared.get(inode).is_some_and(|handed| lock(&handed.state).writer().is_some())
     }
 
     /// The kernel has forgotten a node, so nobody has it mapped.
@@ -157,9 +168,13 @@ impl HandedFiles {
             return;
         }
         state.gone = true;
+        let kept = state.writer();
         lock(&self.shared.table).handed.remove(&inode);
+        drop(state);
         // A home that does not answer hears of the close later, and that a kernel had the file.
-        let _ = state.publish();
+        if let Some(kept) = kept.filter(|kept| kept.file.home_answers()) {
+            let _ = kept.publish();
+        }
     }
 
     /// The kernel has let go of the whole mount: nothing is mapped any more. What is not closed in this way stays
@@ -167,7 +182,9 @@ impl HandedFiles {
     pub(crate) fn close_all(&self) {
         let files = std::mem::take(&mut lock(&self.shared.table).handed);
         for handed in files.values() {
-            let _ = lock(&handed.state).publish();
+            if let Some(kept) = lock(&handed.state).writer().filter(|kept| kept.file.home_answers()) {
+                let _ = kept.publish();
+            }
         }
     }
 }
@@ -183,46 +200,47 @@ impl Drop for HandedFiles {
 
 impl State {
     /// The kernel's number of the file, for one more open.
-    fn open(&mut self, kernel: &BackingFiles, file: &Arc<File>) -> Result<u32> {
+    fn open(&mut self, kernel: &BackingFiles, file: &Arc<File>, lane: &LaneHere, bytes: u64) -> Result<u32> {
         let write = file.rights().write;
         let Some(known) = &mut self.kernel else {
+            check_is_whole(&lane.file, bytes)?;
             let handed = file.hand_over(write)?;
-            let backing = kernel.register(&handed.lane)?;
+            let backing = kernel.register(&handed.file).inspect_err(|_| file.take_back())?;
             let id = backing.id();
-            let heard = time_of(&handed.lane)?;
-            self.kernel =
-                Some(Known { backing, lane: handed.lane, server: handed.server, file: file.clone(), heard });
+            let kept = Kept { file: file.clone(), lane: Arc::new(handed.file) };
+            self.kernel = Some(Known { backing, server: handed.server, kept });
             return Ok(id);
         };
-        if file.only_server()? != Some(known.server) {
+        if lane.server != known.server {
             return Err(Error::new(ErrorKind::Lost, "what the kernel has was lost with its server"));
         }
-        if !file.is_of_session_of(&known.file) {
+        if !file.is_of_session_of(&known.kept.file) {
             // This machine slept for longer than its session lives. The memory is the same, or else the kernel refuses.
             let handed = file.hand_over(write)?;
-            known.lane = handed.lane;
-            known.file = file.clone();
-        } else if write && !known.file.rights().write {
+            known.kept = Kept { file: file.clone(), lane: Arc::new(handed.file) };
+        } else if write && !known.kept.file.rights().write {
             file.hand_over_for_writing()?;
-            known.file = file.clone();
+            known.kept.file = file.clone();
         }
         Ok(known.backing.id())
     }
 
-    fn publish(&mut self) -> Result<()> {
-        let Some(known) = self.kernel.as_mut().filter(|known| known.file.rights().write) else {
-            return Ok(());
-        };
-        let now = time_of(&known.lane)?;
-        if now != known.heard {
-            match known.file.publish() {
-                // The file was removed: there is no time to tell any more.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                other => other?,
-            }
-            known.heard = now;
+    /// What tells the home of stores, where there may be some.
+    fn writer(&self) -> Option<Kept> {
+        let kept = &self.kernel.as_ref()?.kept;
+        kept.file.rights().write.then(|| kept.clone())
+    }
+}
+
+impl Kept {
+    /// Tells the home of stores that were made since the lane's file had no time, as its server leaves it.
+    fn publish(&self) -> Result<()> {
+        let Some(at) = time_of_stores(&self.lane)? else { return Ok(()) };
+        match self.file.publish_stores(at) {
+            // The file was removed: there is no time to tell any more.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            other => other,
         }
-        Ok(())
     }
 }
 
@@ -272,12 +290,9 @@ fn keep(shared: &Weak<Shared>) {
         if shared.ended.load(Ordering::Acquire) {
             return;
         }
-        for (inode, handed) in all {
+        for (inode, handed) in &all {
             let idle = {
-                let mut state = lock(&handed.state);
-                if pause.is_multiple_of(PAUSES_PER_LOOK) {
-                    let _ = state.publish();
-                }
+                let state = lock(&handed.state);
                 state.opens == 0 && state.kernel.is_some()
             };
             // A kernel that cannot be asked (before Linux 6.18) forgets when it needs memory, or with the file's last name.
@@ -285,16 +300,38 @@ fn keep(shared: &Weak<Shared>) {
                 let _ = shared.notifier.prune(inode.0);
             }
         }
+        if pause.is_multiple_of(PAUSES_PER_LOOK) {
+            let writers = all.iter().filter_map(|(_, handed)| lock(&handed.state).writer());
+            for kept in writers.filter(|kept| kept.file.home_answers()) {
+                let _ = kept.publish();
+            }
+        }
+        // What is held on to is not closed.
+        drop(all);
         drop(shared);
         std::thread::sleep(PAUSE);
     }
 }
 
-/// When the lane's file was changed last: with the first store into each page of a mapping, and with each write.
-fn time_of(lane: &OwnedFd) -> Result<(i64, u64)> {
-    let stat = rustix::fs::fstat(lane)
-        .map_err(|errno| Error::from_io(&errno.into(), "looking at the memory of a mapped file"))?;
-    Ok((stat.st_mtime, stat.st_mtime_nsec))
+/// Whether a lane is as long as its file and has its memory, as far as can be seen from here: others are not worth asking for.
+fn check_is_whole(lane: &OwnedFd, bytes: u64) -> Result<()> {
+    let stat = look_at(lane)?;
+    if stat.st_size.cast_unsigned() == bytes && stat.st_blocks.cast_unsigned() * 512 >= bytes {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, "it has holes, or room behind its end"))
+}
+
+/// When programs stored into mappings of the lane last, in pages that they had not loaded before.
+fn time_of_stores(lane: &OwnedFd) -> Result<Option<Timestamp>> {
+    let stat = look_at(lane)?;
+    let nanos = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);
+    Ok((nanos != 0).then(|| Timestamp { nanos: nanos.clamp(0, i64::MAX.into()) as i64 }))
+}
+
+fn look_at(lane: &OwnedFd) -> Result<rustix::fs::Stat> {
+    rustix::fs::fstat(lane)
+        .map_err(|errno| Error::from_io(&errno.into(), "looking at the memory of a mapped file"))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

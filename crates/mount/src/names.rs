@@ -33,6 +33,7 @@ impl PoolFileSystem {
             _ => self.attributes_of_entry(found.inode)?,
         };
         self.handles.note(&attributes);
+        let leased = leased && !self.handed.may_be_stored_into(found.inode);
         let believed = self.leases.entry(asked, (parent, names), (found.inode, leased));
         Ok(entry(&attributes, believed))
     }

@@ -150,7 +150,14 @@ impl File {
     }
 
     /// The reserved bytes are written, or stay a hole. Returns whether the published size grew.
-    pub(crate) fn finish(&mut self, session: SessionId, offset: u64, inode: InodeId) -> Result<bool> {
+    /// With `gap` those that were not written are none of the file's, unless there are others behind them.
+    pub(crate) fn finish(
+        &mut self,
+        session: SessionId,
+        offset: u64,
+        gap: bool,
+        inode: InodeId,
+    ) -> Result<bool> {
         let missing = || {
             Error::new(
                 ErrorKind::Retry,
@@ -165,11 +172,17 @@ impl File {
             .position(|reservation| reservation.offset == offset && reservation.session == session)
             .ok_or_else(missing)?;
         let end = reservations.remove(at).end();
-        Ok(self.extend(end))
+        Ok(self.extend(if gap { 0 } else { end }))
     }
 
-    /// The session is gone: what it reserved stays a hole. Returns whether the published size grew.
-    pub(crate) fn abandon(&mut self, session: SessionId) -> bool {
+    /// Whether appends are under way, or bytes are there that are not published yet.
+    pub(crate) fn is_unpublished(&self) -> bool {
+        self.extent() > self.size || self.work.as_ref().is_some_and(|work| !work.reservations.is_empty())
+    }
+
+    /// The session is gone: what it reserved stays a hole, or with `gap` is nothing where nothing is behind it. Returns
+    /// whether the published size grew.
+    pub(crate) fn abandon(&mut self, session: SessionId, gap: bool) -> bool {
         let Some(work) = &mut self.work else { return false };
         let mut end = 0;
         work.reservations.retain(|reservation| {
@@ -179,7 +192,7 @@ impl File {
             }
             stays
         });
-        self.extend(end)
+        self.extend(if gap { 0 } else { end })
     }
 
     /// Sets the size. Returns the length to which the file's bytes must be cut in every lane,

@@ -146,9 +146,11 @@ impl SlotState {
         self.end_locks(id, session.locked.into_keys().collect(), effects);
         self.end_barriers(id, session.barriers);
         for inode in session.appending {
+            // A hole at the end of what a kernel maps has no memory.
+            let gap = self.is_handed(inode);
             if let Some(inode) = self.inodes.get_mut(&inode)
                 && let Body::File(file) = &mut inode.body
-                && file.abandon(id)
+                && file.abandon(id, gap)
             {
                 inode.touch(now);
             }

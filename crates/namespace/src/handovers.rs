@@ -2,7 +2,7 @@
 //!
 //! Nobody hears of stores into such a file. So whoever keeps bytes of it by its times must not, while it may be written;
 //! and it must have no holes, for a store into one would take memory that was not promised. A session that ends
-//! without a word leaves a kernel behind that nobody can ask any more: what it could write stays *loose* for ever.
+//! without a word leaves a kernel behind that nobody can ask any more: what it has stays *loose* for ever.
 
 use std::collections::BTreeMap;
 
@@ -19,21 +19,32 @@ use crate::state::{Caller, SlotState, Step};
 pub(crate) struct Handover {
     /// The sessions whose kernels have it, and whether they may write.
     sessions: BTreeMap<SessionId, bool>,
-    /// A kernel may write it that nobody can ask any more.
-    loose: bool,
+    /// A kernel has it, or may even write it, that nobody can ask any more.
+    loose: Option<Loose>,
+}
+
+/// What such a kernel may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Loose {
+    Reads,
+    Writes,
 }
 
 impl SlotState {
-    pub(crate) fn hand_over(&mut self, caller: Caller, request: HandOver) -> Step {
+    pub(crate) fn hand_over(&mut self, caller: Caller, request: HandOver, effects: &mut Vec<Effect>) -> Step {
         let (id, session) = (request.inode, caller.token.session);
         let file = self.inode(id)?.file(id)?;
+        let size = SizeInfo { size: file.size, generation: file.generation };
+        if request.over {
+            self.end_handover(id, session, true, effects);
+            return Ok(Some(Reply::HandedOver(HandedOver { number: 0, size })));
+        }
         file.check_in_lanes(id)?;
         if file.layout.width != 1 {
             let text =
                 format!("file {id} has {} lanes; a kernel can have files of one lane", file.layout.width);
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
-        let size = SizeInfo { size: file.size, generation: file.generation };
         match self.sessions.get(&session).and_then(|session| session.open.get(&id)) {
             Some(write) if *write || !request.write => {}
             _ => {
@@ -54,8 +65,9 @@ impl SlotState {
 
     /// Whether its bytes may change and nobody hears of it.
     pub(crate) fn is_written_unheard(&self, inode: InodeId) -> bool {
-        let may_write =
-            |handover: &Handover| handover.loose || handover.sessions.values().any(|write| *write);
+        let may_write = |handover: &Handover| {
+            handover.loose == Some(Loose::Writes) || handover.sessions.values().any(|write| *write)
+        };
         self.handovers.get(&inode).is_some_and(may_write)
     }
 
@@ -79,8 +91,11 @@ impl SlotState {
     ) -> bool {
         let Some(handover) = self.handovers.get_mut(&inode) else { return false };
         let Some(write) = handover.sessions.remove(&session) else { return false };
-        handover.loose |= write && !says;
-        if handover.sessions.is_empty() && !handover.loose {
+        if !says {
+            let loose = if write { Loose::Writes } else { Loose::Reads };
+            handover.loose = handover.loose.max(Some(loose));
+        }
+        if handover.sessions.is_empty() && handover.loose.is_none() {
             self.handovers.remove(&inode);
             self.lane_is_free(inode, effects);
         }

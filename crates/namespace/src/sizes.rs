@@ -10,17 +10,28 @@ use crate::inode::{Body, right};
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {
-    pub(crate) fn truncate(&mut self, caller: Caller, request: Truncate, effects: &mut Vec<Effect>) -> Step {
+    pub(crate) fn truncate(
+        &mut self,
+        caller: Caller,
+        mut request: Truncate,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
         let id = request.inode;
         let file = self.file_to_write(caller, id)?;
         let (width, inline) = (file.layout.width, file.inline.is_some());
-        let (grows, has_memory) = (request.size > file.size, request.allocated == Some(file.generation));
+        let (size, unpublished) = (file.size, file.is_unpublished());
+        let has_memory = request.allocated == Some(file.generation);
         check_size(request.size, id)?;
         if inline {
             return self.truncate_inline(caller, request);
         }
-        if grows {
-            self.check_may_grow(id, has_memory)?;
+        if request.size > size && self.is_handed(id) {
+            if unpublished {
+                // What lies behind the end goes first, and with it the memory that was taken: the sender comes again.
+                request.size = size;
+            } else {
+                self.check_may_grow(id, has_memory)?;
+            }
         }
         self.outbox.check_room(width)?;
         let cut = self.file_mut(id).truncate(request.size, id)?;
@@ -110,7 +121,8 @@ impl SlotState {
     pub(crate) fn finish_append(&mut self, caller: Caller, request: FinishAppend) -> Step {
         let id = request.inode;
         self.inode(id)?.file(id)?.check_in_lanes(id)?;
-        let grew = self.file_mut(id).finish(caller.token.session, request.offset, id)?;
+        let gap = request.failed && self.is_handed(id);
+        let grew = self.file_mut(id).finish(caller.token.session, request.offset, gap, id)?;
         self.size_info(caller, id, grew)
     }
 

@@ -220,7 +220,7 @@ impl SlotState {
                 Ok(Some(Reply::GivenUp(GivenUp { opened })))
             }
             Op::OpenEntry(request) => self.open_entry(caller, request),
-            Op::HandOver(request) => self.hand_over(caller, *request),
+            Op::HandOver(request) => self.hand_over(caller, *request, effects),
             Op::Close(request) => self.close(caller, *request, effects),
             Op::SetAttributes(request) => self.set_attributes(caller, *request, effects),
             Op::Truncate(request) => self.truncate(caller, *request, effects),

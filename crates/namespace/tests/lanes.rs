@@ -235,7 +235,7 @@ impl World {
         assert_eq!(reserved.offset, end);
         self.generation = reserved.generation;
         assert!(self.write_lanes(reserved.offset, bytes));
-        let finish = wire::FinishAppend { inode: self.file, offset: reserved.offset };
+        let finish = wire::FinishAppend { inode: self.file, offset: reserved.offset, failed: false };
         assert!(self.client(Op::FinishAppend(finish)).0.unwrap().is_ok());
         self.model.append(self.node, bytes).unwrap();
     }

@@ -193,13 +193,15 @@ impl Server {
             if self.is_done(header, slot)? {
                 return Ok(false);
             }
+            if self.leave_no_gap(&request.target, range).await? {
+                continue;
+            }
             // An attempt that began while this one waited for the lane is stopped as well.
             if !self.stop_replaced(lane, writer, acknowledged_below(header)).await {
                 break;
             }
         }
         self.check_loss(lane, |loss| loss.accepts_write(range))?;
-        self.leave_no_gap(&request.target, range).await?;
         Ok(true)
     }
 
@@ -273,7 +275,7 @@ impl Server {
             };
         }
         self.check_loss(lane, |loss| !loss.touches(range))?;
-        self.make_hole(&request.target, range).await?;
+        self.make_hole(header, &request.target, range).await?;
         self.note_change(lane, range);
         self.commit(Record::ChunkWritten { slot, session: header.session, sequence: header.sequence })?;
         Ok(())
@@ -290,21 +292,28 @@ impl Server {
     pub async fn allocate_lane(self: &Rc<Self>, header: &Header, request: AllocateLane) -> Outcome<()> {
         let range = checked_range(request.offset, request.length)?;
         self.admit_slot(header.epoch, request.target.slot).await?;
-        if request.keep_size {
-            self.check_may_reserve(request.target.lane, range)?;
-        }
-        self.take_memory(&request.target, range).await
+        self.take_memory(&request.target, range, request.keep_size).await
     }
 
     /// The same, step by step.
-    pub async fn take_memory(self: &Rc<Self>, target: &LaneTarget, range: ByteRange) -> Outcome<()> {
+    pub async fn take_memory(
+        self: &Rc<Self>,
+        target: &LaneTarget,
+        range: ByteRange,
+        keep_size: bool,
+    ) -> Outcome<()> {
         let lane = target.lane;
         let mut taken = range.start;
         loop {
             // While others had their turn the lane may have been cut or dropped.
             self.admit_lane(target, Purpose::Write).await?;
             self.check_loss(lane, Loss::is_over)?;
+            if keep_size {
+                self.check_may_reserve(lane, range)?;
+            }
+            self.clean_tail(lane, range)?;
             taken = self.allocate_more(lane, taken, range).map_err(|error| error.context(self.me))?;
+            self.forget_time(lane);
             if taken == range.end {
                 return Ok(());
             }

@@ -70,6 +70,7 @@ impl Server {
 
     /// Bytes of a lane have changed: whoever waits for that is told.
     pub fn note_change(&self, lane: LaneId, range: ByteRange) {
+        self.forget_time(lane);
         let told = self.watches.borrow_mut().note((lane.inode, Some(lane.lane)), range);
         self.tell_changes(told);
     }

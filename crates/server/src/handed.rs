@@ -49,7 +49,8 @@ impl Server {
         }
         // From here on nobody makes a hole. What looked like enough memory may have lain behind the end.
         self.note_handover(lane, request.handover)?;
-        self.take_memory(&request.target, range).await?;
+        self.take_memory(&request.target, range, false).await?;
+        self.forget_time(lane);
         let mut store = self.store.borrow_mut();
         let length = store.lane_length(lane)?;
         Ok((LaneGranted { length }, store.grant(lane, false)?))
@@ -76,6 +77,11 @@ impl Server {
     fn note_handover(self: &Rc<Self>, lane: LaneId, number: u64) -> Outcome<()> {
         let record = self.durable.borrow().lanes.get(lane).cloned();
         let Some(mut record) = record else { return Ok(()) };
+        if number <= record.handovers_over {
+            // It comes late: whoever sent it has given up.
+            let text = format!("handover {number} of lane {lane} is over");
+            return Err(Error::new(ErrorKind::Unsupported, text).into());
+        }
         if number > record.handover {
             record.handover = number;
             self.commit(Record::Lane { lane, record: Some(record) })?;
@@ -86,12 +92,21 @@ impl Server {
     /// Handovers up to this number are over.
     pub fn end_handovers(self: &Rc<Self>, lane: LaneId, number: u64) -> Outcome<()> {
         let record = self.durable.borrow().lanes.get(lane).cloned();
-        let Some(mut record) = record else { return Ok(()) };
-        if record.handover != 0 && record.handover <= number {
+        let Some(mut record) = record.filter(|record| number > record.handovers_over) else { return Ok(()) };
+        record.handovers_over = number;
+        if record.handover <= number {
             record.handover = 0;
-            self.commit(Record::Lane { lane, record: Some(record) })?;
         }
+        self.commit(Record::Lane { lane, record: Some(record) })?;
         Ok(())
+    }
+
+    /// The time of the lane's file tells of stores through mappings alone: what the server has changed is told otherwise.
+    pub fn forget_time(&self, lane: LaneId) {
+        if self.durable.borrow().lanes.is_handed(lane) {
+            // At worst it is told that something was stored.
+            let _ = self.store.borrow_mut().forget_time(lane);
+        }
     }
 
     /// A kernel reads as far as the lane goes, so no room is kept behind the end of what it has.
@@ -108,21 +123,43 @@ impl Server {
         if store.has_lane(lane) { store.lane_length(lane) } else { Ok(0) }
     }
 
-    /// A write behind the end of a lane that kernels map takes the memory in between, too.
-    pub async fn leave_no_gap(self: &Rc<Self>, target: &LaneTarget, range: ByteRange) -> Outcome<()> {
+    /// A write behind the end of a lane that kernels map takes the memory in between, too, together with its own: else a
+    /// write that does not fit would have taken some. Whether others had their turn meanwhile.
+    pub async fn leave_no_gap(self: &Rc<Self>, target: &LaneTarget, range: ByteRange) -> Outcome<bool> {
         let lane = target.lane;
-        if !self.durable.borrow().lanes.is_handed(lane) || range.is_empty() {
-            return Ok(());
+        if range.is_empty() {
+            return Ok(false);
+        }
+        self.clean_tail(lane, range)?;
+        if !self.durable.borrow().lanes.is_handed(lane) {
+            return Ok(false);
         }
         let length = self.length_of(lane)?;
-        if length < range.start {
-            self.take_memory(target, ByteRange { start: length, end: range.start }).await?;
+        if length >= range.start {
+            return Ok(false);
+        }
+        self.take_memory(target, ByteRange { start: length, end: range.end }, false).await?;
+        Ok(true)
+    }
+
+    /// What was stored behind the end of a mapped lane, within its last page, never enters the file, also when it grows
+    /// over that.
+    pub fn clean_tail(&self, lane: LaneId, range: ByteRange) -> Result<()> {
+        let handed = self.durable.borrow().lanes.is_handed(lane);
+        let mut store = self.store.borrow_mut();
+        if handed && store.has_lane(lane) && range.end > store.lane_length(lane)? {
+            store.clean_tail(lane)?;
         }
         Ok(())
     }
 
     /// Makes a range read as zeros, and frees its memory unless a kernel maps it.
-    pub async fn make_hole(self: &Rc<Self>, target: &LaneTarget, range: ByteRange) -> Outcome<()> {
+    pub async fn make_hole(
+        self: &Rc<Self>,
+        header: &Header,
+        target: &LaneTarget,
+        range: ByteRange,
+    ) -> Outcome<()> {
         let lane = target.lane;
         let mut at = range.start;
         while at < range.end {
@@ -143,8 +180,11 @@ impl Server {
                 return Ok(());
             }
             tokio::task::yield_now().await;
-            // Meanwhile it may have been cut or dropped.
+            // Meanwhile it may have been cut or dropped, or a repetition has done all of it, and others have written since.
             self.admit_lane(target, Purpose::Read).await?;
+            if self.is_done(header, target.slot)? {
+                return Ok(());
+            }
         }
         Ok(())
     }

@@ -23,12 +23,14 @@ pub struct LaneRecord {
     pub loss: Option<Loss>,
     /// Kernels have its file since this handover, which was the last: then it has no holes. 0: none has it.
     pub handover: u64,
+    /// Handovers up to this one are over, whenever a message says otherwise.
+    pub handovers_over: u64,
 }
 
 impl LaneRecord {
     /// A lane that begins.
     pub fn new(generation: Generation, loss: Option<Loss>) -> LaneRecord {
-        LaneRecord { generation, loss, handover: 0 }
+        LaneRecord { generation, loss, handover: 0, handovers_over: 0 }
     }
 }
 

@@ -288,6 +288,25 @@ impl Store {
         Ok(())
     }
 
+    /// Zeroes what was stored behind the lane's end within its last page. Errors: `NotFound`.
+    pub fn clean_tail(&mut self, id: LaneId) -> Result<()> {
+        let length = self.lane_length(id)?;
+        let tail = ByteRange { start: length, end: length.next_multiple_of(PAGE_BYTES) };
+        if tail.is_empty() {
+            return Ok(());
+        }
+        let file = self.file(id)?;
+        sys::tell(sys::punch(&file, tail), format_args!("cleaning the end of lane {id}"))
+    }
+
+    /// Sets the lane's time of modification to the beginning of time. Errors: `NotFound`.
+    pub fn forget_time(&mut self, id: LaneId) -> Result<()> {
+        let file = self.file(id)?;
+        let never = rustix::fs::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let times = rustix::fs::Timestamps { last_access: never, last_modification: never };
+        sys::tell(rustix::fs::futimens(&file, &times), format_args!("setting the time of lane {id}"))
+    }
+
     /// Makes the lane `length` bytes long: frees everything beyond, also what was taken ahead, and
     /// zeroes the rest of the last page. A longer lane ends in a hole. Errors: `NotFound`.
     pub fn cut(&mut self, id: LaneId, length: u64) -> Result<()> {

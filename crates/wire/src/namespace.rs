@@ -296,6 +296,8 @@ pub struct HandOver {
     pub inode: InodeId,
     /// The kernel may change the bytes.
     pub write: bool,
+    /// It does not come about: the session's kernel does not have the file.
+    pub over: bool,
 }
 
 /// What the file is, for [`crate::chunk::HandLane`].
@@ -495,6 +497,8 @@ pub struct FinishAppend {
     pub inode: InodeId,
     /// Offset of the reservation.
     pub offset: u64,
+    /// Not all of its bytes were written.
+    pub failed: bool,
 }
 
 impl Request for FinishAppend {

@@ -7,7 +7,7 @@ use ramlace_wire::namespace as wire;
 use crate::story::*;
 
 fn hand_over(inode: InodeId, write: bool) -> Op {
-    Op::HandOver(wire::HandOver { inode, write })
+    Op::HandOver(wire::HandOver { inode, write, over: false })
 }
 
 fn open(inode: InodeId, write: bool) -> Op {
@@ -74,18 +74,18 @@ fn nobody_is_told_that_bytes_are_the_same_while_a_kernel_may_write_them() {
 fn a_kernel_that_nobody_can_ask_any_more_is_believed_to_write_for_ever() {
     for write in [false, true] {
         let (mut story, file) = story_with_file();
-        let last = number(&mut story, file, write);
+        number(&mut story, file, write);
         story.server(Op::EndSession { session: session(1) });
         assert_eq!(story.info(file).unwrap().handed, write);
-        assert_eq!(over(&story), if write { vec![] } else { vec![last] });
+        assert_eq!(over(&story), vec![]);
         story.session = session(2);
         story.ask(open(file, true)).unwrap();
         number(&mut story, file, true);
         story.ask(close(file)).unwrap();
         assert_eq!(story.info(file).unwrap().handed, write);
         // And what it has must not be given other memory: its lane keeps what it has.
-        let grown = story.ask(truncate(file, 200)).map_err(|error| error.kind());
-        assert_eq!(grown.err(), write.then_some(ErrorKind::Handed));
+        assert_eq!(story.refused(truncate(file, 200)), ErrorKind::Handed);
+        assert_eq!(over(&story), vec![]);
     }
 }
 
@@ -129,4 +129,51 @@ fn a_file_that_is_gone_is_forgotten_here_too() {
     story.ask(close(file)).unwrap();
     story.deliver();
     assert!(story.info(file).is_err());
+}
+
+#[test]
+fn what_is_under_way_behind_the_end_goes_before_a_mapped_file_grows() {
+    let (mut story, file) = story_with_file();
+    let grow = |generation| {
+        Op::Truncate(wire::Truncate { inode: file, size: 200, allocated: Some(Generation(generation)) })
+    };
+    number(&mut story, file, true);
+    let offset = story.reserve(file, 10);
+    // Its lane is cut at the end that everybody sees, and so is the memory that was taken for more.
+    assert!(story.send(grow(1)).is_none());
+    let lengths: Vec<u64> = story.cuts().iter().map(|(_, cut)| cut.length).collect();
+    assert_eq!(lengths, [100]);
+    story.deliver();
+    assert_eq!(story.size(file), 100);
+    assert_eq!(story.finish(file, offset).unwrap_err().kind(), ErrorKind::Retry);
+    story.ask(grow(2)).unwrap();
+    assert_eq!(story.size(file), 200);
+}
+
+#[test]
+fn an_append_that_was_not_written_makes_no_mapped_file_longer() {
+    let (mut story, file) = story_with_file();
+    let finish = |offset, failed| Op::FinishAppend(wire::FinishAppend { inode: file, offset, failed });
+    number(&mut story, file, true);
+    let (first, second) = (story.reserve(file, 10), story.reserve(file, 10));
+    story.ask(finish(first, true)).unwrap();
+    assert_eq!(story.size(file), 100);
+    // There are bytes behind it, so it has memory.
+    story.ask(finish(second, false)).unwrap();
+    assert_eq!(story.size(file), 120);
+    story.session = session(2);
+    story.ask(open(file, true)).unwrap();
+    story.reserve(file, 50);
+    story.server(Op::EndSession { session: session(2) });
+    assert_eq!(story.size(file), 120);
+}
+
+#[test]
+fn a_handover_that_does_not_come_about_leaves_nothing() {
+    let (mut story, file) = story_with_file();
+    let last = number(&mut story, file, true);
+    story.ask(Op::HandOver(wire::HandOver { inode: file, write: true, over: true })).unwrap();
+    assert!(!story.info(file).unwrap().handed);
+    assert_eq!(over(&story), vec![last]);
+    story.ask(truncate(file, 200)).unwrap();
 }

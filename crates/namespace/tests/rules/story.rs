@@ -168,7 +168,7 @@ impl Story {
     }
 
     pub fn finish(&mut self, inode: InodeId, offset: u64) -> Result<Reply> {
-        self.ask(Op::FinishAppend(wire::FinishAppend { inode, offset }))
+        self.ask(Op::FinishAppend(wire::FinishAppend { inode, offset, failed: false }))
     }
 
     pub fn extend(&mut self, inode: InodeId, generation: u64, size: u64) -> Result<Reply> {

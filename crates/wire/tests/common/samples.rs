@@ -358,7 +358,7 @@ fields! {
     LayoutWish { hints, stripe_unit_min, silent }
     Create { parent, name, mode, exclusive, read, write, layout, wish, named }
     Opened { info, created }
-    HandOver { inode, write }
+    HandOver { inode, write, over }
     HandedOver { number, size }
     Open { inode, read, write }
     OpenEntry { parent, name, read, write }
@@ -377,7 +377,7 @@ fields! {
     SizeInfo { size, generation }
     ReserveAppend { inode, length }
     AppendReserved { offset, generation }
-    FinishAppend { inode, offset }
+    FinishAppend { inode, offset, failed }
     SetLayout { inode, hints }
     Rename { parent, name, new_parent, new_slot, new_name, mode }
     Link { parent, name, inode }
