@@ -129,8 +129,8 @@ impl PoolFileSystem {
 
     /// The kernel was told of an entry: one that it no longer wanted counts for nothing.
     fn counted(&self, heard: bool, entry: &Entry) -> bool {
-        if !heard {
-            self.leases.count(inode_of(entry.node), -1);
+        if !heard && self.leases.count(inode_of(entry.node), -1) {
+            self.handed.forgotten(inode_of(entry.node));
         }
         heard
     }

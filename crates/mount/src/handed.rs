@@ -57,6 +57,8 @@ struct State {
     kernel: Option<Known>,
     /// Descriptors of programs.
     opens: usize,
+    /// The kernel has forgotten the node since the last open. It may say so before the last close.
+    forgotten: bool,
     /// It has left the table.
     gone: bool,
 }
@@ -112,6 +114,7 @@ impl HandedFiles {
             let error = match lane.and_then(|lane| state.open(kernel, file, &lane, bytes)) {
                 Ok(backing) => {
                     state.opens += 1;
+                    state.forgotten = false;
                     self.shared.came.notify_all();
                     return Ok(Some(backing));
                 }
@@ -143,6 +146,7 @@ impl HandedFiles {
         } else if let Some(handed) = self.shared.get(inode) {
             let mut state = lock(&handed.state);
             state.opens = state.opens.saturating_sub(1);
+            self.shared.end_if_over(inode, state);
         }
     }
 
@@ -163,18 +167,8 @@ impl HandedFiles {
     pub(crate) fn forgotten(&self, inode: InodeId) {
         let Some(handed) = self.shared.get(inode) else { return };
         let mut state = lock(&handed.state);
-        if state.opens > 0 {
-            // Somebody has found it again meanwhile.
-            return;
-        }
-        state.gone = true;
-        let kept = state.writer();
-        lock(&self.shared.table).handed.remove(&inode);
-        drop(state);
-        // A home that does not answer hears of the close later, and that a kernel had the file.
-        if let Some(kept) = kept.filter(|kept| kept.file.home_answers()) {
-            let _ = kept.publish();
-        }
+        state.forgotten = true;
+        self.shared.end_if_over(inode, state);
     }
 
     /// The kernel has let go of the whole mount: nothing is mapped any more. What is not closed in this way stays
@@ -247,6 +241,24 @@ impl Kept {
 impl Shared {
     fn get(&self, inode: InodeId) -> Option<Arc<Handed>> {
         lock(&self.table).handed.get(&inode).cloned()
+    }
+
+    /// Closes a file that nobody has open or mapped.
+    fn end_if_over(&self, inode: InodeId, mut state: MutexGuard<'_, State>) {
+        if state.opens > 0 || !state.forgotten || state.gone {
+            return;
+        }
+        state.gone = true;
+        let known = state.kernel.take();
+        lock(&self.table).handed.remove(&inode);
+        drop(state);
+        // A home that does not answer hears of the close later, and that a kernel had the file.
+        if let Some(Known { kept, .. }) = known
+            && kept.file.rights().write
+            && kept.file.home_answers()
+        {
+            let _ = kept.publish();
+        }
     }
 }
 

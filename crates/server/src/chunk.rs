@@ -303,7 +303,7 @@ impl Server {
         keep_size: bool,
     ) -> Outcome<()> {
         let lane = target.lane;
-        let mut taken = range.start;
+        let mut taken = self.without_gap(lane, range)?.start;
         loop {
             // While others had their turn the lane may have been cut or dropped.
             self.admit_lane(target, Purpose::Write).await?;
@@ -312,6 +312,7 @@ impl Server {
                 self.check_may_reserve(lane, range)?;
             }
             self.clean_tail(lane, range)?;
+            let range = self.without_gap(lane, range)?;
             taken = self.allocate_more(lane, taken, range).map_err(|error| error.context(self.me))?;
             self.forget_time(lane);
             if taken == range.end {

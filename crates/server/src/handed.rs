@@ -142,6 +142,14 @@ impl Server {
         Ok(true)
     }
 
+    /// Memory that is asked for behind the end of a lane that kernels map begins at its end.
+    pub fn without_gap(&self, lane: LaneId, range: ByteRange) -> Result<ByteRange> {
+        if !self.durable.borrow().lanes.is_handed(lane) {
+            return Ok(range);
+        }
+        Ok(ByteRange { start: range.start.min(self.length_of(lane)?), end: range.end })
+    }
+
     /// What was stored behind the end of a mapped lane, within its last page, never enters the file, also when it grows
     /// over that.
     pub fn clean_tail(&self, lane: LaneId, range: ByteRange) -> Result<()> {

@@ -78,7 +78,11 @@ impl MetaFile {
         }
         let before = self.size()?;
         self.pool.promise(purpose, needed).map_err(|error| error.context(self.doing("appending to")))?;
-        let written = self.write(bytes, end);
+        let mut written = self.write(bytes, end);
+        if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace) && self.pool.give_way()? {
+            // Who maps a lane has taken memory that nobody counted: what is kept free is there for the log.
+            written = self.write(bytes, end);
+        }
         let after = self.size().unwrap_or(before);
         self.pool.settle(purpose, needed, before, after);
         written

@@ -105,6 +105,14 @@ impl Pool {
         }
     }
 
+    /// Lets go of some memory that is held free, whatever the counters say; whether there was some.
+    pub(crate) fn give_way(&self) -> Result<bool> {
+        let mut state = self.lock();
+        let held = state.ballast.allocated();
+        state.ballast.shrink(limits::HUGE_PAGE_BYTES)?;
+        Ok(state.ballast.allocated() < held)
+    }
+
     pub(crate) fn usage(&self) -> Usage {
         let state = self.lock();
         let used = state.lanes + state.meta;
