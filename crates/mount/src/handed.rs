@@ -143,29 +143,34 @@ impl HandedFiles {
         let inode = file.inode();
         if !handed {
             lock(&self.shared.table).close_usual(inode);
-        } else if let Some(handed) = self.shared.get(inode) {
+        } else if let Some(handed) = self.find(inode) {
             let mut state = lock(&handed.state);
             state.opens = state.opens.saturating_sub(1);
             self.shared.end_if_over(inode, state);
         }
     }
 
+    /// Costs nothing on a mount that hands no files over.
+    fn find(&self, inode: InodeId) -> Option<Arc<Handed>> {
+        self.kernel.as_ref()?;
+        lock(&self.shared.table).handed.get(&inode).cloned()
+    }
+
     /// Tells the home of stores that it has not heard of.
     pub(crate) fn publish(&self, inode: InodeId) -> Result<()> {
-        let Some(handed) = self.shared.get(inode) else { return Ok(()) };
+        let Some(handed) = self.find(inode) else { return Ok(()) };
         let kept = lock(&handed.state).writer();
         kept.map_or(Ok(()), |kept| kept.publish())
     }
 
     /// Whether programs may store into mappings of it, and change its times without asking.
     pub(crate) fn may_be_stored_into(&self, inode: InodeId) -> bool {
-        self.kernel.is_some()
-            && self.shared.get(inode).is_some_and(|handed| lock(&handed.state).writer().is_some())
+        self.find(inode).is_some_and(|handed| lock(&handed.state).writer().is_some())
     }
 
     /// The kernel has forgotten a node, so nobody has it mapped.
     pub(crate) fn forgotten(&self, inode: InodeId) {
-        let Some(handed) = self.shared.get(inode) else { return };
+        let Some(handed) = self.find(inode) else { return };
         let mut state = lock(&handed.state);
         state.forgotten = true;
         self.shared.end_if_over(inode, state);
@@ -239,10 +244,6 @@ impl Kept {
 }
 
 impl Shared {
-    fn get(&self, inode: InodeId) -> Option<Arc<Handed>> {
-        lock(&self.table).handed.get(&inode).cloned()
-    }
-
     /// Closes a file that nobody has open or mapped.
     fn end_if_over(&self, inode: InodeId, mut state: MutexGuard<'_, State>) {
         if state.opens > 0 || !state.forgotten || state.gone {

@@ -62,7 +62,7 @@ pub struct SlotState {
     pub(crate) barriers: BTreeMap<Vec<u8>, Barrier>,
     /// Files that kernels have.
     pub(crate) handovers: BTreeMap<InodeId, Handover>,
-    /// The number of the last time that a kernel got one.
+    /// The number of the last time that a kernel got one; 0: none ever did.
     pub(crate) handover_last: u64,
     /// A directory with so many entries is to be spread.
     pub(crate) whole_entries_max: u64,
@@ -113,7 +113,7 @@ impl SlotState {
             locks: BTreeMap::new(),
             barriers: BTreeMap::new(),
             handovers: BTreeMap::new(),
-            handover_last: first,
+            handover_last: 0,
             whole_entries_max: limits::DIRECTORY_WHOLE_ENTRIES_MAX,
             follow_up: Vec::new(),
             full: false,

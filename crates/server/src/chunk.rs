@@ -4,7 +4,6 @@
 //! lane in one call, so that nobody sees half of them. More are received into the lane's memory
 //! and sent from it, without a copy, while other requests go on.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, Sequence, Slot, limits};
@@ -12,9 +11,7 @@ use ramlace_cluster::{Absent, is_hole_or_lost};
 use ramlace_store::Window;
 use ramlace_transport::RawSegment;
 use ramlace_transport::nonblocking::Connection;
-use ramlace_wire::chunk::{
-    AllocateLane, ChunkRead, GrantLane, LaneGranted, LaneTarget, PunchChunk, ReadChunk, WriteChunk,
-};
+use ramlace_wire::chunk::{AllocateLane, ChunkRead, LaneTarget, PunchChunk, ReadChunk, WriteChunk};
 use ramlace_wire::{Header, encode_body};
 
 use crate::lane_life::{Purpose, UnderWay};
@@ -303,7 +300,7 @@ impl Server {
         keep_size: bool,
     ) -> Outcome<()> {
         let lane = target.lane;
-        let mut taken = self.without_gap(lane, range)?.start;
+        let mut taken = self.begin_growth(lane, range)?.start;
         loop {
             // While others had their turn the lane may have been cut or dropped.
             self.admit_lane(target, Purpose::Write).await?;
@@ -311,8 +308,7 @@ impl Server {
             if keep_size {
                 self.check_may_reserve(lane, range)?;
             }
-            self.clean_tail(lane, range)?;
-            let range = self.without_gap(lane, range)?;
+            let range = self.begin_growth(lane, range)?;
             taken = self.allocate_more(lane, taken, range).map_err(|error| error.context(self.me))?;
             self.forget_time(lane);
             if taken == range.end {
@@ -333,69 +329,6 @@ impl Server {
         // From the beginning each time: while others had their turn it may have been punched.
         store.prepare_write(lane, range.start, end - range.start)?;
         Ok(end)
-    }
-
-    /// Hands the lane's file, and that alone, to a client of the same user on this machine.
-    pub async fn grant_lane(
-        self: &Rc<Self>,
-        connection: &mut Connection,
-        header: &Header,
-        request: GrantLane,
-    ) -> Result<()> {
-        let granted = self.prepare_grant(connection.peer_uid(), header, &request).await;
-        self.send_lane(connection, header, granted).await
-    }
-
-    /// Answers with a lane's file, or why not.
-    pub async fn send_lane(
-        self: &Rc<Self>,
-        connection: &mut Connection,
-        header: &Header,
-        granted: Outcome<(LaneGranted, OwnedFd)>,
-    ) -> Result<()> {
-        match granted {
-            Ok((reply, descriptor)) => {
-                let header = header.reply(self.membership.epoch());
-                connection.send_descriptor(header, &encode_body(&reply), descriptor.as_fd()).await
-            }
-            Err(refusal) => {
-                self.refuse(connection, header, &refusal);
-                Ok(())
-            }
-        }
-    }
-
-    /// Memory is shared with processes of the same user, over the Unix socket.
-    pub fn check_shares_memory(&self, peer: Option<u32>) -> Outcome<()> {
-        if peer == Some(self.owner.uid) {
-            return Ok(());
-        }
-        let text = "memory is shared only with a process of the same user, over the Unix socket";
-        Err(Error::new(ErrorKind::Denied, text).into())
-    }
-
-    async fn prepare_grant(
-        self: &Rc<Self>,
-        peer: Option<u32>,
-        header: &Header,
-        request: &GrantLane,
-    ) -> Outcome<(LaneGranted, OwnedFd)> {
-        self.check_shares_memory(peer)?;
-        self.admit_slot(header.epoch, request.target.slot).await?;
-        let lane = request.target.lane;
-        let purpose = if request.writable { Purpose::Write } else { Purpose::Read };
-        let begun = self.admit_lane(&request.target, purpose).await?;
-        self.check_loss(lane, Loss::is_over)?;
-        let mut store = self.store.borrow_mut();
-        if request.writable {
-            ensure_lane(&mut store, lane)?;
-        } else if !begun || !store.has_lane(lane) {
-            // A reader's wish must not take memory.
-            let text = format!("lane {lane} was never written: it has no memory that could be shared");
-            return Err(Error::new(ErrorKind::Unsupported, text).into());
-        }
-        let length = store.lane_length(lane)?;
-        Ok((LaneGranted { length }, store.grant(lane, request.writable)?))
     }
 
     /// Refuses what a loss does not allow.

@@ -126,39 +126,24 @@ impl Server {
     /// A write behind the end of a lane that kernels map takes the memory in between, too, together with its own: else a
     /// write that does not fit would have taken some. Whether others had their turn meanwhile.
     pub async fn leave_no_gap(self: &Rc<Self>, target: &LaneTarget, range: ByteRange) -> Outcome<bool> {
-        let lane = target.lane;
-        if range.is_empty() {
+        if range.is_empty() || self.begin_growth(target.lane, range)?.start == range.start {
             return Ok(false);
         }
-        self.clean_tail(lane, range)?;
-        if !self.durable.borrow().lanes.is_handed(lane) {
-            return Ok(false);
-        }
-        let length = self.length_of(lane)?;
-        if length >= range.start {
-            return Ok(false);
-        }
-        self.take_memory(target, ByteRange { start: length, end: range.end }, false).await?;
+        self.take_memory(target, range, false).await?;
         Ok(true)
     }
 
-    /// Memory that is asked for behind the end of a lane that kernels map begins at its end.
-    pub fn without_gap(&self, lane: LaneId, range: ByteRange) -> Result<ByteRange> {
+    /// The memory that a range needs before it is part of a lane: of one that kernels map, all of it from the lane's
+    /// end on. What was stored behind that end, within its last page, never enters the file.
+    pub fn begin_growth(&self, lane: LaneId, range: ByteRange) -> Result<ByteRange> {
         if !self.durable.borrow().lanes.is_handed(lane) {
             return Ok(range);
         }
-        Ok(ByteRange { start: range.start.min(self.length_of(lane)?), end: range.end })
-    }
-
-    /// What was stored behind the end of a mapped lane, within its last page, never enters the file, also when it grows
-    /// over that.
-    pub fn clean_tail(&self, lane: LaneId, range: ByteRange) -> Result<()> {
-        let handed = self.durable.borrow().lanes.is_handed(lane);
-        let mut store = self.store.borrow_mut();
-        if handed && store.has_lane(lane) && range.end > store.lane_length(lane)? {
-            store.clean_tail(lane)?;
+        let length = self.length_of(lane)?;
+        if range.end > length && length > 0 {
+            self.store.borrow_mut().clean_tail(lane)?;
         }
-        Ok(())
+        Ok(ByteRange { start: range.start.min(length), end: range.end })
     }
 
     /// Makes a range read as zeros, and frees its memory unless a kernel maps it.

@@ -18,6 +18,7 @@ mod errand_tests;
 mod errands;
 mod events;
 mod fill;
+mod grant;
 mod handed;
 mod identity;
 mod keeper;
