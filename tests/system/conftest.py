@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from handing import handing
 from mount import first_mount, fuse, here, new_mount, second_mount, there
 from pool import MIB, Pool
 
@@ -23,7 +24,7 @@ _numbers = itertools.count()
 NewPool = Callable[..., Pool]
 
 # Fixtures that live where mounts do.
-__all__ = ["first_mount", "fuse", "here", "new_mount", "second_mount", "there"]
+__all__ = ["first_mount", "fuse", "handing", "here", "new_mount", "second_mount", "there"]
 
 
 @pytest.fixture(scope="session")

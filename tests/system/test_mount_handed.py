@@ -11,52 +11,10 @@ from pathlib import Path
 import pytest
 
 from conftest import NewPool
+from handing import PAGE, SIZE, Handing, reading
 from mount import NewMount, Program, fails, is_mounted, mapping
-from pool import KIB, MIB, PATIENCE_SECONDS, Pool, binary, eventually, frozen, pattern
-from test_mount_bytes import KEEP, PUNCH, ZERO, fallocate
-
-PAGE = 4 * KIB
-SIZE = 2 * MIB + 100
-
-
-@pytest.fixture(autouse=True)
-def _root(fuse: None) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("the kernel lets root alone hand files over")
-
-
-class Handing:
-    """A pool of one server with a mount that hands files over, and one that does not."""
-
-    def __init__(self, pool: Pool, mount: NewMount) -> None:
-        self.pool = pool
-        self.here = mount(pool, "--passthrough")
-        self.there = mount(pool)
-
-    def make(self, name: str = "file", size: int = SIZE) -> bytes:
-        """Make a file that can be handed over, and return what is in it."""
-        content = pattern(len(name), size)
-        with self.pool.connect() as pool, pool.open(name, "wb") as file:
-            file.write(content)
-        return content
-
-    def bytes_of(self, name: str = "file") -> bytes:
-        """Return what the library reads."""
-        with self.pool.connect() as pool, pool.open(name) as file:
-            return bytes(file.read())
-
-    def used_bytes(self) -> int:
-        return int(self.pool.status()[0]["used_bytes"])
-
-
-@pytest.fixture
-def handing(new_pool: NewPool, new_mount: NewMount) -> Handing:
-    return Handing(new_pool(1, 64), new_mount)
-
-
-def reading(path: Path) -> str:
-    """Return what a `Program` runs to map a file for reading as `view`."""
-    return f"file = os.open({str(path)!r}, os.O_RDONLY); view = mmap.mmap(file, 0, prot=mmap.PROT_READ)"
+from pool import KIB, MIB, PATIENCE_SECONDS, binary, eventually, frozen
+from test_mount_bytes import KEEP, PUNCH, fallocate
 
 
 def test_what_is_open_and_mapped_needs_no_server(handing: Handing) -> None:
@@ -148,146 +106,6 @@ def test_stores_of_a_mapping_whose_file_is_closed_are_seen_by_the_next_open(hand
         assert (handing.there / "file").read_bytes() == content
 
 
-def test_a_size_that_anybody_changes_counts_for_mappings(handing: Handing) -> None:
-    content = handing.make()
-    path = handing.here / "file"
-    with handing.pool.connect() as pool, Program(mapping(path)) as program:
-        pool.truncate("file", MIB + 5)
-        assert program.ask(f"view[:{MIB + 5}]") == content[: MIB + 5]
-        assert program.ask("os.fstat(file).st_size") == MIB + 5
-        # The rest of the last page is zeros, and behind it there is nothing.
-        assert program.ask(f"view[{MIB + 5}:{MIB + 9}]") == bytes(4)
-        pool.truncate("file", 3 * MIB)
-        program.run(f"more = mmap.mmap(file, {3 * MIB})")
-        assert program.ask(f"more[{MIB}:]") == content[MIB : MIB + 5] + bytes(2 * MIB - 5)
-        program.run(f"more[{3 * MIB - 1}] = 9")
-        os.truncate(handing.there / "file", 4 * MIB)
-        program.run(f"os.ftruncate(file, {5 * MIB}); last = mmap.mmap(file, {5 * MIB}); last[-1] = 8")
-        with pool.open("file", "r+b", buffering=0) as file:
-            # Far behind the end: what lies between takes its memory, too.
-            file.pwrite(b"x", 9 * MIB)
-        program.run(f"far = mmap.mmap(file, 0); far[{7 * MIB}] = 7")
-        assert handing.used_bytes() >= 9 * MIB
-        found = handing.bytes_of()
-        assert (len(found), found[3 * MIB - 1], found[5 * MIB - 1], found[7 * MIB]) == (9 * MIB + 1, 9, 8, 7)
-        pool.truncate("file", PAGE)
-        assert program.dies_of(f"view[{PAGE}]") == signal.SIGBUS
-    assert path.read_bytes() == found[:PAGE]
-
-
-def test_a_hole_is_zeros_with_memory_while_a_kernel_has_the_file_and_none_afterwards(handing: Handing) -> None:
-    content = bytearray(handing.make(size=8 * MIB))
-    path = handing.here / "file"
-    used = handing.used_bytes()
-    with Program(mapping(path)) as program:
-        for door, start in ((handing.here, MIB), (handing.there, 3 * MIB + 5)):
-            with open(door / "file", "r+b") as file:
-                fallocate(file.fileno(), PUNCH | KEEP, start, MIB)
-            content[start : start + MIB] = bytes(MIB)
-        assert program.ask("view[:]") == content
-        assert handing.used_bytes() == used
-        program.run(f"view[{MIB}] = 5")
-        content[MIB] = 5
-        assert handing.used_bytes() == used
-    with open(handing.there / "file", "r+b") as file:
-
-        def is_freed() -> bool:
-            # A whole huge page: of a part of one the kernel may keep the rest.
-            fallocate(file.fileno(), PUNCH | KEEP, 4 * MIB, 2 * MIB)
-            return handing.used_bytes() <= used - 2 * MIB
-
-        # The kernel lets go of it a moment later.
-        assert eventually(is_freed)
-    content[4 * MIB : 6 * MIB] = bytes(2 * MIB)
-    assert path.read_bytes() == content
-
-
-def test_a_full_pool_ends_no_program_that_stores(handing: Handing) -> None:
-    """What is mapped has its memory, and what would have none is refused."""
-    handing.make(size=8 * MIB)
-    path = handing.here / "file"
-    with Program(mapping(path)) as program, handing.pool.connect() as pool:
-        with pool.open("file", "r+b", buffering=0) as file:
-            fails(errno.ENOSPC, file.truncate, 500 * MIB)
-            fails(errno.ENOSPC, file.pwrite, b"x", 500 * MIB)
-        fails(errno.ENOSPC, os.truncate, path, 500 * MIB)
-        assert path.stat().st_size == 8 * MIB
-        with open(handing.there / "file", "r+b") as punched:
-            fallocate(punched.fileno(), PUNCH | KEEP, 0, 4 * MIB)
-        with pool.open("filler", "wb", buffering=0) as filler:
-            size = 0
-            while True:
-                try:
-                    size += filler.pwrite(bytes(256 * KIB), size)
-                except OSError as error:
-                    assert error.errno == errno.ENOSPC
-                    break
-        program.run(f"view[:] = bytes([7]) * {8 * MIB}; view.flush()")
-        assert handing.bytes_of() == b"\7" * 8 * MIB
-        pool.remove("filler")
-
-
-def test_a_write_that_finds_no_room_behind_the_end_takes_none(handing: Handing) -> None:
-    """There would be room for what lies between, and not for the write."""
-    handing.make()
-    path = handing.here / "file"
-    with open(path, "r+b", buffering=0) as file, open(path, "rb", buffering=0) as reader:
-        used = handing.used_bytes()
-        fails(errno.ENOSPC, os.pwrite, file.fileno(), bytes(MIB), SIZE + 64 * MIB - used - 1600 * KIB)
-        assert handing.used_bytes() <= used + 2 * MIB
-        assert len(reader.read(4 * MIB)) == path.stat().st_size == SIZE
-
-
-@pytest.mark.parametrize("mode", [0, ZERO], ids=["allocate", "zero"])
-@pytest.mark.parametrize("door", ["here", "there", "library"])
-def test_room_that_is_taken_far_behind_the_end_leaves_no_gap(handing: Handing, door: str, mode: int) -> None:
-    handing.make()
-    path = handing.here / "file"
-    if door == "library" and mode:
-        pytest.skip("the library has no call for this")
-    with Program(mapping(path)) as program:
-        used = handing.used_bytes()
-        if door == "library":
-            with handing.pool.connect() as pool, pool.open("file", "r+b", buffering=0) as file:
-                file.truncate(12 * MIB)
-        else:
-            with open(getattr(handing, door) / "file", "r+b") as opened:
-                fallocate(opened.fileno(), mode, 11 * MIB, MIB)
-        assert path.stat().st_size == 12 * MIB
-        assert handing.used_bytes() >= used + 9 * MIB
-        before = handing.used_bytes()
-        program.run(f"more = mmap.mmap(file, 0); more[{4 * MIB}:{10 * MIB}] = bytes([7]) * {6 * MIB}")
-        assert handing.used_bytes() == before
-
-
-def test_stores_behind_the_end_within_the_last_page_never_enter_the_file(handing: Handing) -> None:
-    content = handing.make()
-    path = handing.here / "file"
-
-    def cut_longer() -> None:
-        os.truncate(path, SIZE + 60)
-
-    def write_behind() -> None:
-        with open(handing.there / "file", "r+b") as file:
-            file.seek(SIZE + 50)
-            file.write(b"end")
-
-    def append() -> None:
-        with open(handing.there / "file", "ab") as file:
-            file.write(b"appended")
-
-    for grow in (cut_longer, write_behind, append):
-        with Program(mapping(path)) as program:
-            program.run("import ctypes; base = ctypes.addressof(ctypes.c_char.from_buffer(view))")
-            program.run(f"ctypes.memset(base + {SIZE}, ord('y'), 100)")
-            grow()
-            found = handing.bytes_of()
-            assert found[:SIZE] == content
-            assert b"y" not in found[SIZE:]
-            assert program.ask(f"ctypes.string_at(base + {SIZE}, 100)").count(b"y") == 0 or grow is append
-        os.truncate(path, SIZE)
-
-
 def test_times_that_were_chosen_stay(handing: Handing) -> None:
     handing.make()
     path = handing.here / "file"
@@ -310,20 +128,6 @@ def test_times_that_were_chosen_stay(handing: Handing) -> None:
         with open(path, "r+b"):
             pass
     assert path.stat().st_mtime_ns == 2000
-
-
-def test_a_file_with_holes_is_no_kernels_and_goes_on_having_holes(handing: Handing) -> None:
-    with handing.pool.connect() as pool, pool.open("sparse", "wb", buffering=0) as file:
-        file.pwrite(b"end", 8 * MIB - 3)
-    path = handing.here / "sparse"
-    used = handing.used_bytes()
-    with open(path, "r+b") as file, open(path, "rb") as reader:
-        assert reader.read()[-5:] == b"\0\0end"
-        os.ftruncate(file.fileno(), 500 * MIB)
-        os.truncate(handing.there / "sparse", 600 * MIB)
-        fallocate(file.fileno(), KEEP, 0, PAGE)
-    # Memory of a large file comes in pieces of 2 MiB.
-    assert handing.used_bytes() <= used + 3 * MIB
 
 
 def test_a_removed_file_lives_while_it_is_mapped_and_its_memory_is_free_afterwards(handing: Handing) -> None:
@@ -508,8 +312,25 @@ def fails_with_eio(path: Path) -> bool:
     raise AssertionError("lost bytes were read")
 
 
+@pytest.mark.long
 def test_more_files_than_a_mount_may_hand_over_go_the_usual_way(new_pool: NewPool, new_mount: NewMount) -> None:
-    """The kernel is asked to forget what nobody has open, so there is room again."""
+    handing = Handing(new_pool(1, 1200), new_mount)
+    names = [f"file-{index}" for index in range(1030)]
+    contents = {len(name): handing.make(name, MIB) for name in names}
+    with Program("files = []") as program:
+        for name in names:
+            program.run(f"files.append(os.open({str(handing.here / name)!r}, os.O_RDONLY))")
+        with frozen(handing.pool.process("child", 0)):
+            for at, name in enumerate(names[:1024]):
+                assert program.ask(f"os.pread(files[{at}], {MIB}, 0)") == contents[len(name)]
+            with pytest.raises(OSError, match=r"."):
+                program.ask("os.pread(files[1024], 1, 0)")
+        for at, name in enumerate(names[1024:], 1024):
+            assert program.ask(f"os.pread(files[{at}], {MIB}, 0)") == contents[len(name)]
+
+
+def test_files_that_nobody_has_open_are_let_go_of(new_pool: NewPool, new_mount: NewMount) -> None:
+    """The kernel is asked to forget them."""
     handing = Handing(new_pool(1, 64), new_mount)
     names = [f"file-{index}" for index in range(30)]
     contents = {name: handing.make(name, MIB) for name in names}

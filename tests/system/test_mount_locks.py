@@ -18,7 +18,7 @@ import h5py
 import pytest
 
 from conftest import NewPool
-from mount import NewMount, Program, fails
+from mount import Mount, NewMount, Program, fails
 from pool import Pool, eventually, frozen
 
 # The numbers of fcntl and flock on x86-64 and on arm64.
@@ -259,21 +259,24 @@ def test_a_killed_daemon_s_locks_are_free_when_its_session_has_ended(
         b.hear(30)
 
 
+def six_lockers(stack: ExitStack, mount: Mount) -> list[Locker]:
+    """Return one program for each of six files of a mount."""
+    return [stack.enter_context(Locker(mount / f"file-{number}")) for number in range(6)]
+
+
 def test_locks_survive_the_death_of_every_server_and_so_do_those_who_wait(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
     pool = new_pool(3)
     one, two = new_mount(pool), new_mount(pool)
     with ExitStack() as stack:
-        paths = [f"file-{number}" for number in range(6)]
-        holders = [stack.enter_context(Locker(one / path)) for path in paths]
-        waiting = [stack.enter_context(Locker(two / path)) for path in paths]
+        holders, waiting = (six_lockers(stack, mount) for mount in (one, two))
         for holder, waiter in zip(holders, waiting, strict=True):
             holder.run("posix(f, W); fcntl.flock(f, EX)")
             waiter.begin_waiting("posix(f, W, wait=True)")
         for server in range(3):
             pool.kill_child(server)
-        with Locker(two / paths[0]) as third:
+        with Locker(two / "file-0") as third:
             assert not third.takes("posix(f, R)")
             assert not third.takes("fcntl.flock(f, SH | NB)")
         assert all(waiter.waits() for waiter in waiting)
@@ -293,9 +296,7 @@ def test_a_server_that_was_silent_hears_of_unlocks_before_anything_new(
     pool = new_pool(1)
     one, two = new_mount(pool), new_mount(pool)
     with ExitStack() as stack:
-        names = [f"file-{number}" for number in range(6)]
-        holders = [stack.enter_context(Locker(one / name)) for name in names]
-        waiting = [stack.enter_context(Locker(two / name)) for name in names]
+        holders, waiting = (six_lockers(stack, mount) for mount in (one, two))
         for holder in holders:
             holder.run("posix(f, W); g = os.open(f'/proc/self/fd/{f}', os.O_RDWR)")
         (first, kept, *holders), (late, leaving, *waiting) = holders, waiting

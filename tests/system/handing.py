@@ -1,0 +1,50 @@
+"""Pools with a mount that hands files over to the kernel (`mount --passthrough`), for root alone."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mount import NewMount
+from pool import KIB, MIB, Pool, pattern
+
+PAGE = 4 * KIB
+SIZE = 2 * MIB + 100
+
+
+class Handing:
+    """A pool of one server with a mount that hands files over, and one that does not."""
+
+    def __init__(self, pool: Pool, mount: NewMount) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("the kernel lets root alone hand files over")
+        self.pool = pool
+        self.here = mount(pool, "--passthrough")
+        self.there = mount(pool)
+
+    def make(self, name: str = "file", size: int = SIZE) -> bytes:
+        """Make a file that can be handed over, and return what is in it."""
+        content = pattern(len(name), size)
+        with self.pool.connect() as pool, pool.open(name, "wb") as file:
+            file.write(content)
+        return content
+
+    def bytes_of(self, name: str = "file") -> bytes:
+        """Return what the library reads."""
+        with self.pool.connect() as pool, pool.open(name) as file:
+            return bytes(file.read())
+
+    def used_bytes(self) -> int:
+        return int(self.pool.status()[0]["used_bytes"])
+
+
+@pytest.fixture
+def handing(new_pool: Callable[..., Pool], new_mount: NewMount) -> Handing:
+    """Return such a pool, of 64 MiB."""
+    return Handing(new_pool(1, 64), new_mount)
+
+
+def reading(path: Path) -> str:
+    """Return what a `Program` runs to map a file for reading as `view`."""
+    return f"file = os.open({str(path)!r}, os.O_RDONLY); view = mmap.mmap(file, 0, prot=mmap.PROT_READ)"
