@@ -15,7 +15,7 @@ use ramlace_store::{MetaFile, Store};
 use ramlace_wire::locks::SetLock;
 
 use crate::lanes::Lanes;
-use crate::record::{self, CellStore, LOG_MAGIC, Record, Records};
+use crate::record::{self, CellStore, Damage, LOG_MAGIC, Record, Records};
 use crate::sessions::Sessions;
 use crate::writes::WritesDone;
 
@@ -75,16 +75,17 @@ impl Durable {
         if let Some(number) = number {
             let snapshot = store.meta_append_file(&format!("snapshot-{number}"))?;
             let bytes = snapshot.read_all()?;
-            // It got its number when it was whole: what cannot be read now is damage, not a torn tail.
-            if durable.replay(&bytes, now)? != bytes.len() || bytes.is_empty() {
-                let text = format!("the store's file 'snapshot-{number}' is damaged");
-                return Err(Error::new(ErrorKind::Corrupt, text));
+            let whole = durable.replay(snapshot.name(), &bytes, now)?;
+            // It got its number when it was whole: a tail is damage here.
+            if whole != bytes.len() || bytes.is_empty() {
+                return Err(damaged(snapshot.name(), Damage { offset: whole, what: "its end is missing" }));
             }
             durable.snapshot_bytes = snapshot.length();
             durable.compact_at_bytes = LOG_BYTES_MIN.max(2 * snapshot.length());
         }
         let bytes = durable.log.read_all()?;
-        let whole = durable.replay(&bytes, now)?;
+        let name = durable.log.name().to_owned();
+        let whole = durable.replay(&name, &bytes, now)?;
         if let Some((cell, before)) = durable.unstored.take() {
             store_again(store, cell, before)?;
         }
@@ -269,12 +270,12 @@ impl Durable {
         Ok(())
     }
 
-    /// Applies every whole record; returns the bytes they took.
-    fn replay(&mut self, bytes: &[u8], now: Instant) -> Result<usize> {
-        let mut records = Records::new(bytes)?;
+    /// Applies every whole record of the file `name`; returns the bytes they took.
+    fn replay(&mut self, name: &str, bytes: &[u8], now: Instant) -> Result<usize> {
+        let mut records = Records::new(bytes).map_err(|damage| damaged(name, damage))?;
         // What the slots wanted done was done, or stands in their open errands.
         let mut effects = Vec::new();
-        while let Some(record) = records.next() {
+        while let Some(record) = records.next().map_err(|damage| damaged(name, damage))? {
             self.unstored = cell_to_store(&record);
             self.apply(record, now, &mut effects);
             effects.clear();
@@ -332,6 +333,17 @@ impl Durable {
             self.inline_bytes = self.inline_bytes - bytes + state.inline_bytes();
         }
     }
+}
+
+/// Why a server does not start: what follows the damage was acknowledged, and would be lost in silence.
+fn damaged(name: &str, damage: Damage) -> Error {
+    let Damage { offset, what } = damage;
+    let text = format!(
+        "the store's file '{name}' is damaged at byte {offset}: {what}. The server does not start, so that nothing of \
+         what it has acknowledged is lost in silence; let the others go on without what it holds with 'ramlace forget', \
+         or end the pool with 'ramlace down'"
+    );
+    Error::new(ErrorKind::Corrupt, text)
 }
 
 fn cell_to_store(record: &Record<'_>) -> Option<(CellStore, u64)> {

@@ -367,6 +367,36 @@ fn a_damaged_snapshot_is_refused() {
 }
 
 #[test]
+fn a_flipped_bit_anywhere_in_the_log_is_refused_and_cuts_nothing_off() {
+    let mut dice = Dice(7);
+    let mut store = TestStore::new();
+    let mut durable = load(&mut store);
+    for number in 0..200 {
+        let record = random_record(&mut dice, &durable, number);
+        durable.commit(&mut store, record, crate::clock::instant()).unwrap();
+    }
+    let told = state(&durable);
+    let bytes = durable.log.read_all().unwrap();
+    drop(durable);
+    for _ in 0..200 {
+        let bit = dice.roll(8 * bytes.len() as u64) as usize;
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        tear(&mut store, "log-0", &damaged);
+        let refused = Durable::load(&mut store, crate::clock::instant()).err();
+        let refused = refused.unwrap_or_else(|| panic!("bit {bit} of {} bytes", bytes.len()));
+        assert_eq!(refused.kind(), ErrorKind::Corrupt);
+        assert!(refused.to_string().contains("'log-0' is damaged at byte "), "{refused}");
+        assert!(
+            store.meta_append_file("log-0").unwrap().read_all().unwrap() == damaged,
+            "nothing is cut off"
+        );
+    }
+    tear(&mut store, "log-0", &bytes);
+    assert!(state(&load(&mut store)) == told);
+}
+
+#[test]
 fn a_record_that_cannot_be_applied_is_not_kept() {
     let mut store = TestStore::new();
     let mut durable = load(&mut store);
