@@ -107,13 +107,61 @@ def test_programs_hear_an_error_when_the_daemon_is_killed_and_unmount_clears_up(
     ) as program:
         uses = ("os.pread(file, 5, 0)", "os.pwrite(file, b'x', 0)", "os.fsync(file)", f"os.stat({str(path)!r})")
         hears_of_the_end(program, mount, *uses)
-        said = shared_pool.refused("mount", str(mount.directory))
-        assert "is a dead mount" in said, said
-        assert f"ramlace unmount {mount.directory}" in said, said
         shared_pool.run("unmount", str(mount.directory))
         assert not is_mounted(mount.directory)
         with mounted_again(mount):
             assert path.read_bytes() == pattern(1, MIB)
+
+
+def test_a_dead_mount_is_shown_and_mounted_anew_by_one_command(
+    shared_pool: Pool, place: str, new_mount: NewMount
+) -> None:
+    mount, other = new_mount(shared_pool), new_mount(shared_pool)
+    (mount / place / "file").write_bytes(b"kept")
+    states = {str(mount.directory): "serving", str(other.directory): "serving"}
+    assert mounts_in_status(shared_pool) == states
+    with Program(f"file = os.open({str(mount / place / 'file')!r}, os.O_RDWR)") as program:
+        hears_of_the_end(program, mount, "os.fsync(file)")
+        states[str(mount.directory)] = "dead"
+        assert mounts_in_status(shared_pool) == states
+        said = shared_pool.run("status").stdout.decode()
+        assert f"Dead mount on {mount.directory}" in said, said
+        assert f"Mounted on {other.directory}." in said, said
+        # Also while a program holds what it had open, and is told of errors for ever.
+        said = shared_pool.run("mount", str(mount.directory)).stderr.decode()
+        assert f"cleared a dead mount of ramlace:{shared_pool.name}" in said, said
+        try:
+            assert (mount / place / "file").read_bytes() == b"kept"
+            with pytest.raises(OSError, match="Errno"):
+                program.run("os.fsync(file)")
+            states[str(mount.directory)] = "serving"
+            assert mounts_in_status(shared_pool) == states
+            # A mount that lives is never taken for a dead one.
+            assert "already a mount" in shared_pool.refused("mount", str(mount.directory))
+            assert "already a mount" in shared_pool.refused("mount", str(other.directory))
+        finally:
+            shared_pool.run("unmount", str(mount.directory))
+    del states[str(mount.directory)]
+    assert mounts_in_status(shared_pool) == states
+
+
+def mounts_in_status(pool: Pool) -> dict[str, str]:
+    """Return the state of each mount that `ramlace status` knows."""
+    return {mount["directory"]: mount["state"] for mount in pool.json("status")["mounts"]}
+
+
+def test_a_mount_whose_daemon_is_stopped_is_shown_as_silent_and_not_cleared(
+    shared_pool: Pool, new_mount: NewMount
+) -> None:
+    mount = new_mount(shared_pool)
+    mount.daemon.send(signal.SIGSTOP)
+    try:
+        assert mounts_in_status(shared_pool) == {str(mount.directory): "not answering"}
+        said = shared_pool.run("status").stdout.decode()
+        assert f"Mounted on {mount.directory}, which does not answer" in said, said
+    finally:
+        mount.daemon.send(signal.SIGCONT)
+    assert mounts_in_status(shared_pool) == {str(mount.directory): "serving"}
 
 
 def test_a_program_in_a_mapping_is_told_when_the_daemon_is_killed(

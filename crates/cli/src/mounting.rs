@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result};
@@ -15,8 +16,12 @@ use ramlace_client::{
 use ramlace_mount::MountPoint;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::output::Output;
+
 /// How long a daemon may take to connect and to mount.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a look at mounts may take: one that is stopped, or waits for its servers, does not answer.
+const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// The word with which the daemon says that the directory is mounted.
 pub const MOUNTED: &str = "mounted";
 /// Bytes of what a daemon says that are read, at most.
@@ -30,13 +35,78 @@ pub fn source_of(named: Option<&str>) -> String {
     }
 }
 
-/// The mounts of this very pool of this machine, as this process sees them: others may have a pool of the same name.
+/// This user's mounts of this very pool, as this process sees them: others may have a pool of the same name. Of a pool
+/// that lives elsewhere, those by the same address.
 pub fn mounts_of(pool: &str) -> Result<Vec<MountPoint>> {
+    if pool.contains(':') {
+        let (source, user) = (source_of(Some(pool)), rustix::process::geteuid().as_raw());
+        let is_its = |mount: &MountPoint| mount.source == source && mount.user == user;
+        return Ok(ramlace_mount::mounts()?.into_iter().filter(is_its).collect());
+    }
     let directory = PoolDirectory::locate(pool)?;
     let is_its = |mount: &MountPoint| {
         fs::read(record_path(&directory, mount)).is_ok_and(|dir| dir == mount.dir.as_os_str().as_bytes())
     };
     Ok(ramlace_mount::mounts()?.into_iter().filter(is_its).collect())
+}
+
+/// How a mount is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Its daemon answers.
+    Serving,
+    /// Its daemon has ended.
+    Dead,
+    /// Its daemon, or a server that it asks, does not answer in time.
+    Silent,
+}
+
+/// How each of these mounts is; looks at all of them at once.
+pub fn look_at(mounts: &[MountPoint]) -> Vec<Health> {
+    let asked = mounts.iter().map(|mount| {
+        let (tell, told) = channel();
+        let mount = mount.clone();
+        // Left behind when the mount does not answer; this command ends soon.
+        std::thread::spawn(move || {
+            let _ = tell.send(if mount.is_dead() { Health::Dead } else { Health::Serving });
+        });
+        told
+    });
+    let asked: Vec<_> = asked.collect();
+    let end = Instant::now() + LOOK_PATIENCE;
+    let left = || end.saturating_duration_since(Instant::now());
+    asked.into_iter().map(|told| told.recv_timeout(left()).unwrap_or(Health::Silent)).collect()
+}
+
+/// A directory for a mount, without links and dots, because a daemon has another working directory. Dead mounts on it
+/// are cleared away, and said.
+pub fn directory_for(directory: &Path, output: &mut Output) -> Result<PathBuf> {
+    for cleared in clear_dead(directory)? {
+        output.note(format_args!(
+            "cleared a dead mount of {} from {}",
+            cleared.source,
+            cleared.dir.display()
+        ));
+    }
+    fs::canonicalize(directory).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT) => Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "{} does not exist; make it with 'mkdir -p {}'",
+                directory.display(),
+                directory.display()
+            ),
+        ),
+        _ => Error::from_io(&error, format!("looking at {}", directory.display())),
+    })
+}
+
+/// One command of this user at a time: between the look at a mount and its end nobody else may mount there.
+fn clear_dead(directory: &Path) -> Result<Vec<MountPoint>> {
+    let logs = log_directory()?;
+    let turns = fs::File::open(&logs).and_then(|turns| turns.lock().map(|()| turns));
+    let _turn = turns.map_err(|error| Error::from_io(&error, format!("locking {}", logs.display())))?;
+    ramlace_mount::clear_dead(directory)
 }
 
 /// The note of a mount in its pool's directory, for as long as its daemon lives.
@@ -154,11 +224,17 @@ pub fn tell_failure(error: &Error) -> String {
     format!("{} {}\n", error.kind().number(), error.message().replace('\n', " "))
 }
 
-/// Where the daemon for a directory writes what goes wrong; outlives the pool.
-pub fn log_path(directory: &Path) -> Result<PathBuf> {
+/// Where daemons of mounts write; outlives the pools.
+fn log_directory() -> Result<PathBuf> {
     let logs = runtime_directory()?.join(".mounts");
     fs::create_dir_all(&logs)
         .map_err(|error| Error::from_io(&error, format!("making {}", logs.display())))?;
+    Ok(logs)
+}
+
+/// Where the daemon for a directory writes what goes wrong.
+pub fn log_path(directory: &Path) -> Result<PathBuf> {
+    let logs = log_directory()?;
     // A path has no NUL and a name no slash; what is left of a very long path tells it apart.
     let name = directory.to_string_lossy().replace('/', "%");
     let start = name.len().saturating_sub(200);

@@ -38,7 +38,7 @@ pub use backing::{Backing, BackingFiles};
 pub use buffer::Scratch;
 pub use directory::DirectoryBuffer;
 pub use flusher::become_io_flusher;
-pub use mount::unmount;
+pub use mount::{clear_dead, unmount};
 pub use mounts::{MountPoint, mounts};
 pub use notifier::Notifier;
 pub use operation::{Caller, Operation, Request, SetAttributes, SetTime};

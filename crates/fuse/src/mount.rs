@@ -33,10 +33,8 @@ pub fn check_mount_point(dir: &Path, options: &MountOptions) -> Result<PathBuf> 
     let shown = dir.display();
     let absolute = kernel_path(dir)?;
     if let Some(mount) = mount_on(&absolute)? {
-        // The kernel may still know attributes of a dead mount; it never keeps what statfs tells.
-        let (what, dead) =
-            (mount.source, rustix::fs::statfs(dir).is_err_and(|errno| errno == Errno::NOTCONN));
-        let state = if dead { "a dead mount" } else { "already a mount" };
+        let state = if mount.is_dead() { "a dead mount" } else { "already a mount" };
+        let what = mount.source;
         return Err(Error::new(
             ErrorKind::Busy,
             format!("{shown} is {state} of {what}; `ramlace unmount {shown}` takes it away"),
@@ -91,6 +89,21 @@ pub fn unmount(dir: &Path, detach: bool) -> Result<()> {
         ));
     };
     take_away(&mount, detach)
+}
+
+/// Takes mounts whose program has ended away from `dir`, in use or not, and says which: programs that have files of
+/// them open hear errors whether they are in sight or not.
+///
+/// # Errors
+/// When one cannot be taken away, such as another user's.
+pub fn clear_dead(dir: &Path) -> Result<Vec<MountPoint>> {
+    let dir = kernel_path(dir)?;
+    let mut cleared = Vec::new();
+    while let Some(mount) = mount_on(&dir)?.filter(MountPoint::is_dead) {
+        take_away(&mount, true)?;
+        cleared.push(mount);
+    }
+    Ok(cleared)
 }
 
 /// Unmounts what `mounts` has told.

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use ramlace_base::{Error, Result};
+use rustix::io::Errno;
 
 /// Subtypes of our mounts begin so.
 const KIND_PREFIX: &[u8] = b"fuse.ramlace";
@@ -23,6 +24,17 @@ pub struct MountPoint {
     /// The device's major and minor number: the name of its entry in `/sys/class/bdi`; the minor is the number
     /// of its connection in `/sys/fs/fuse/connections`.
     pub device: (u32, u32),
+    /// The user who mounted it.
+    pub user: u32,
+}
+
+impl MountPoint {
+    /// Whether the program that answered for it has ended. Waits for one that is stopped.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        // The kernel may still know attributes of a dead mount; it never keeps what statfs tells.
+        rustix::fs::statfs(&self.dir).is_err_and(|errno| errno == Errno::NOTCONN)
+    }
 }
 
 /// The mounts of ramlace that this process sees, oldest first.
@@ -51,12 +63,15 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
     if !kind.starts_with(KIND_PREFIX) {
         return None;
     }
+    let user =
+        tail.next()?.split(|byte| *byte == b',').find_map(|option| option.strip_prefix(b"user_id="))?;
     let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
     Some(MountPoint {
         dir: PathBuf::from(OsString::from_vec(unescape(dir))),
         kind: String::from_utf8_lossy(&unescape(kind)).into_owned(),
         source: String::from_utf8_lossy(&unescape(source)).into_owned(),
         device: (major.parse().ok()?, minor.parse().ok()?),
+        user: std::str::from_utf8(user).ok()?.parse().ok()?,
     })
 }
 
@@ -82,11 +97,11 @@ mod tests {
 
     #[test]
     fn a_line_of_ours_is_read_whole() {
-        let line = br"99 24 0:51 / /tmp/my\040pool\134x rw,nosuid,nodev shared:7 master:1 - fuse.ramlace ramlace:a\040b rw";
+        let line = br"99 24 0:51 / /tmp/my\040pool\134x rw,nosuid,nodev shared:7 master:1 - fuse.ramlace ramlace:a\040b rw,user_id=1000,group_id=4";
         let mount = parse_line(line).unwrap();
         assert_eq!(mount.dir, Path::new(r"/tmp/my pool\x"));
         assert_eq!((mount.kind.as_str(), mount.source.as_str()), ("fuse.ramlace", "ramlace:a b"));
-        assert_eq!(mount.device, (0, 51));
+        assert_eq!((mount.device, mount.user), ((0, 51), 1000));
     }
 
     #[test]
@@ -95,7 +110,8 @@ mod tests {
             &b"24 1 0:22 / /proc rw - proc proc rw"[..],
             b"99 24 0:51 / /x rw - fuse.sshfs host: rw",
             b"99 24 0:51 / /x rw - fuse",
-            b"99 24 x / /x rw - fuse.ramlace a rw",
+            b"99 24 x / /x rw - fuse.ramlace a rw,user_id=0",
+            b"99 24 0:51 / /x rw - fuse.ramlace a rw",
             b"",
             b"- - - - -",
         ] {

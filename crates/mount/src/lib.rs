@@ -33,6 +33,6 @@ mod write_errors;
 mod xattrs;
 
 pub use mount::{Mount, MountOptions, unmount};
-pub use ramlace_fuse::{Ended, MountPoint, Stopper, mounts};
+pub use ramlace_fuse::{Ended, MountPoint, Stopper, clear_dead, mounts};
 pub use refresh::REFRESH_ATTRIBUTE;
 pub use signals::on_ending;

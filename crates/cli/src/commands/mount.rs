@@ -1,6 +1,5 @@
 //! `mount`: the pool as a directory.
 
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,7 @@ use ramlace_mount::{Mount, MountOptions};
 use serde_json::json;
 
 use crate::failure::Done;
-use crate::mounting::{MOUNTED, Record, source_of, start, tell_failure};
+use crate::mounting::{MOUNTED, Record, directory_for, source_of, start, tell_failure};
 use crate::output::Output;
 use crate::place::connect_options;
 
@@ -20,6 +19,8 @@ Examples:
   ramlace mount --pool node0:7000 ~/lab        a pool that lives elsewhere (RAMLACE_SECRET_FILE names its secret)
   ramlace mount --allow-other /srv/pool        for every user of this machine, each with his own rights
   ramlace unmount /mnt/pool
+
+A dead mount on DIR, whose daemon was killed, is cleared away first.
 
 With --allow-other, files belong to who makes them, and servers check owners, groups and modes for each user. Root
 acts as nobody there unless the pool was started with --no-root-squash. For a pool that lives elsewhere,
@@ -78,7 +79,7 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     if args.daemon {
         return Ok(run_daemon(args, named)?);
     }
-    let directory = absolute(&args.directory)?;
+    let directory = directory_for(&args.directory, output)?;
     if args.foreground {
         let mount = prepare(args, &directory, named)?;
         let _record = Record::write(named, mount.mount_point())?;
@@ -133,31 +134,6 @@ fn tell(directory: &Path, named: Option<&str>, output: &mut Output) -> Done {
         directory.display(),
         directory.display()
     ))
-}
-
-/// The directory without links and dots, because a daemon has another working directory. A mount
-/// whose daemon has died answers nothing but ENOTCONN.
-pub fn absolute(directory: &Path) -> Result<PathBuf> {
-    fs::canonicalize(directory).map_err(|error| match error.raw_os_error() {
-        // ENOTCONN
-        Some(107) => Error::new(
-            ErrorKind::Busy,
-            format!(
-                "the process that served the mount on {} has died; 'ramlace unmount {}' clears it away",
-                directory.display(),
-                directory.display()
-            ),
-        ),
-        Some(2) => Error::new(
-            ErrorKind::NotFound,
-            format!(
-                "{} does not exist; make it with 'mkdir -p {}'",
-                directory.display(),
-                directory.display()
-            ),
-        ),
-        _ => Error::from_io(&error, format!("looking at {}", directory.display())),
-    })
 }
 
 /// Signals first, for threads inherit how they are treated; then the pool, then the mount.

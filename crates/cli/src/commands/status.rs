@@ -7,6 +7,7 @@ use ramlace_wire::session::ServerStatus;
 use serde_json::{Value, json};
 
 use crate::failure::{Done, Failure};
+use crate::mounting::{Health, look_at, mounts_of};
 use crate::output::Output;
 use crate::place::connect_options;
 use crate::show::{duration_text, percent, table};
@@ -17,6 +18,8 @@ Examples:
   ramlace status --pool lab          the pool 'lab' of this machine
   ramlace status --pool node0:7000   the pool of that server
   ramlace status --json | jq '.servers[].used_bytes'
+
+Your mounts of the pool on this machine are shown as well, and which of them are dead: whose daemon was killed.
 
 The exit code is 1 when a server does not answer.";
 
@@ -39,13 +42,56 @@ impl From<ServerReport> for Row {
     }
 }
 
+/// A mount of the pool.
+struct Mounted {
+    directory: String,
+    health: Health,
+}
+
+impl Mounted {
+    /// This user's mounts of the pool on this machine.
+    fn all(pool: &str) -> Result<Vec<Mounted>> {
+        let mounts = mounts_of(pool)?;
+        let healths = look_at(&mounts);
+        let mounted = mounts.iter().zip(healths);
+        Ok(mounted
+            .map(|(mount, health)| Mounted { directory: mount.dir.to_string_lossy().into_owned(), health })
+            .collect())
+    }
+
+    fn line(&self) -> String {
+        let directory = &self.directory;
+        match self.health {
+            Health::Serving => format!("Mounted on {directory}."),
+            Health::Dead => format!(
+                "Dead mount on {directory}, its daemon has ended: 'ramlace mount {directory}' mounts anew, \
+                 'ramlace unmount {directory}' clears it away."
+            ),
+            Health::Silent => format!(
+                "Mounted on {directory}, which does not answer: its daemon is stopped or waits for a server."
+            ),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let state = match self.health {
+            Health::Serving => "serving",
+            Health::Dead => "dead",
+            Health::Silent => "not answering",
+        };
+        json!({"directory": self.directory, "state": state})
+    }
+}
+
 /// Prints one line for each server and the pool's sums.
 pub fn run(_: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let (pool, rows) = ask(named)?;
+    let mounts = Mounted::all(&pool)?;
     if output.json {
-        output.json(&as_json(&pool, &rows))?;
+        output.json(&as_json(&pool, &rows, &mounts))?;
     } else {
         print(&pool, &rows, output)?;
+        mounts.iter().try_for_each(|mount| output.line(mount.line()))?;
     }
     output.flush()?;
     if rows.iter().all(|row| row.status.is_ok()) { Ok(()) } else { Err(Failure::Told) }
@@ -149,7 +195,7 @@ fn sums(rows: &[Row]) -> (u64, u64) {
     answers.fold((0, 0), |(used, total), status| (used + status.used_bytes, total + status.store_bytes))
 }
 
-fn as_json(pool: &str, rows: &[Row]) -> Value {
+fn as_json(pool: &str, rows: &[Row], mounts: &[Mounted]) -> Value {
     let (used, total) = sums(rows);
     json!({
         "pool": pool,
@@ -158,6 +204,7 @@ fn as_json(pool: &str, rows: &[Row]) -> Value {
         "total_bytes": total,
         "free_bytes": total.saturating_sub(used),
         "servers": rows.iter().map(row_json).collect::<Vec<_>>(),
+        "mounts": mounts.iter().map(Mounted::json).collect::<Vec<_>>(),
     })
 }
 
@@ -189,7 +236,7 @@ mod tests {
         let error = Error::new(ErrorKind::HostDown, "gone");
         let row = Row { server: 1, host: None, address: "a:1".into(), status: Err(error) };
         assert_eq!(cells(&row).len(), 10);
-        let value = as_json("lab", &[row]);
+        let value = as_json("lab", &[row], &[]);
         assert_eq!(
             (&value["healthy"], &value["servers"][0]["state"]),
             (&json!(false), &json!("not answering"))

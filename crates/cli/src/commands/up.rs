@@ -10,7 +10,6 @@ use ramlace_client::{PoolDirectory, PoolFile, PoolFileServer, pool_name};
 use ramlace_server::ServeOptions;
 
 use super::down_hosts::hosts_of;
-use super::mount::absolute;
 use super::serve::{default_slots, random_pool_id};
 use super::up_hosts;
 use super::up_plan::{Addresses, share_memory};
@@ -128,7 +127,8 @@ pub fn parse_patience(text: &str) -> Result<f64> {
 /// Starts the pool and says how to use it.
 pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     // Looked at first: a pool that is up for nothing is a nuisance.
-    let mount = args.mount.as_deref().map(absolute).transpose()?;
+    let mount =
+        args.mount.as_deref().map(|directory| mounting::directory_for(directory, output)).transpose()?;
     if let Some(hosts) = &args.hosts {
         return up_hosts::run(args, hosts, mount.as_deref(), named, output);
     }
