@@ -21,6 +21,7 @@ import wire
 from conftest import NewPool
 from mount import Mount, NewMount, fails
 from pool import MIB, Pool, binary
+from test_mount_bytes import KEEP, PUNCH, ZERO, fallocate
 
 NOBODY = 65_534
 ROOT_INODE = 1
@@ -285,6 +286,112 @@ def test_a_writer_who_is_not_the_owner_takes_the_set_id_bits_away(common: Path) 
         (common / "file").chmod(0o4775)
         member.does(common, work)
         assert _ids(common / "file") == (1003, 3000, 0o775)
+
+
+# cap_net_raw+p, as setcap writes it.
+NET_RAW = bytes.fromhex("0000000200200000000000000000000000000000")
+
+
+def test_who_may_change_a_file_with_capabilities_does_and_takes_them(common: Path) -> None:
+    """Its kernel takes them in the name of whoever writes, before he writes."""
+    path = common / "file"
+    ALICE.does(common, _write("file", b"program"))
+
+    def changes(work: Callable[[int], Any], flags: int = os.O_RDWR) -> Callable[[], None]:
+        def work_open() -> None:
+            file = os.open("file", flags)
+            work(file)
+            os.close(file)
+
+        return work_open
+
+    for who in (ALICE, BOB, ROOT):
+        path.chmod(0o755 if who is ALICE else 0o777)
+        for work in (
+            changes(lambda file: os.pwrite(file, b"P", 0)),
+            changes(lambda file: os.write(file, b"P"), os.O_WRONLY | os.O_APPEND),
+            changes(lambda file: os.ftruncate(file, 3)),
+            changes(lambda file: os.posix_fallocate(file, 0, 5000)),
+            changes(lambda file: os.pwrite(file, b"P", 4000)),
+            changes(lambda file: None, os.O_WRONLY | os.O_TRUNC),
+            lambda: os.truncate("file", 1),
+        ):
+            os.setxattr(path, "security.capability", NET_RAW)
+            who.does(common, work)
+            fails(errno.ENODATA, os.getxattr, path, "security.capability")
+    # With a descriptor that was opened when the mode allowed it.
+    path.chmod(0o666)
+    os.setxattr(path, "security.capability", NET_RAW)
+    opened, opens = os.pipe()
+    closed, closes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(opened, 1)
+        path.chmod(0)
+        os.write(closes, b".")
+        os._exit(0)
+
+    def write_when_the_mode_says_no() -> None:
+        file = os.open("file", os.O_WRONLY)
+        os.write(opens, b".")
+        os.read(closed, 1)
+        os.write(file, b"P")
+
+    BOB.does(common, write_when_the_mode_says_no)
+    os.waitpid(child, 0)
+    for end in (opened, opens, closed, closes):
+        os.close(end)
+    fails(errno.ENODATA, os.getxattr, path, "security.capability")
+    # A change of the group.
+    os.chown(path, CAROL.uid, CAROL.gid)
+    os.setxattr(path, "security.capability", NET_RAW)
+    CAROL.does(common, lambda: os.chown("file", -1, 3000))
+    fails(errno.ENODATA, os.getxattr, path, "security.capability")
+
+
+def test_nobody_but_the_super_user_touches_capabilities_by_name(common: Path) -> None:
+    ALICE.does(common, _write("file"))
+    os.setxattr(common / "file", "security.capability", NET_RAW)
+    for who in (ALICE, BOB):
+        who.fails(errno.EPERM, common, lambda: os.removexattr("file", "security.capability"))
+        who.fails(errno.EPERM, common, lambda: os.setxattr("file", "security.capability", NET_RAW))
+        assert who.does(common, lambda: os.getxattr("file", "security.capability")) == NET_RAW
+    BOB.fails(errno.EACCES, common, _write("file"))
+    assert os.getxattr(common / "file", "security.capability") == NET_RAW
+    os.removexattr(common / "file", "security.capability")
+    fails(errno.ENODATA, os.removexattr, common / "file", "security.capability")
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_writer_who_is_not_of_the_group_takes_its_set_id_bit(common: Path, size: int) -> None:
+    """Where the group may not run the file, the bit is its members' to keep."""
+    path = common / "file"
+    path.write_bytes(bytes(size))
+    os.chown(path, ALICE.uid, 3000)
+
+    def after(who: User, work: Callable[[int], Any]) -> int:
+        path.chmod(0o2666)
+
+        def change() -> None:
+            file = os.open("file", os.O_RDWR)
+            work(file)
+            os.close(file)
+
+        who.does(common, change)
+        return stat.S_IMODE(path.stat().st_mode)
+
+    for work in (
+        lambda file: os.pwrite(file, b"x", 0),
+        lambda file: os.pwrite(file, b"x", size),
+        lambda file: os.ftruncate(file, size // 2),
+        lambda file: os.posix_fallocate(file, 0, size),
+        lambda file: fallocate(file, PUNCH | KEEP, 0, size // 2),
+        lambda file: fallocate(file, ZERO, 0, size // 2),
+    ):
+        assert after(ROOT, work) == 0o2666
+        assert after(CAROL, work) == 0o2666, "she is of the group"
+        assert after(ALICE, work) == 0o666, "the owner is not"
+        assert after(BOB, work) == 0o666
 
 
 def test_a_user_in_more_groups_than_a_pool_takes_is_refused(common: Path) -> None:

@@ -30,15 +30,15 @@ impl File {
     }
 
     /// For a mount, whose kernel says that who writes through this file may not keep set-id bits: takes them
-    /// away, and returns the attributes that the file has now.
+    /// away, and returns the attributes that the file has now. Within [`crate::acting_for`] also those of a group that the
+    /// user is not in, where it may not run the file.
     pub fn drop_set_id(&self) -> Result<Attributes> {
         self.needs_writing()?;
         let session = &self.handle()?.session;
         let modified = Some(crate::inodes::now());
         let times = TimeReason::WroteAndDropsSetId;
         let request = SetAttributes { modified, times, ..SetAttributes::nothing(self.inode()) };
-        let change = || session.change(self.inode().slot(), &request, session.deadline());
-        crate::acting::for_nobody(change).map_err(|error| self.tell(error))
+        session.change(self.inode().slot(), &request, session.deadline()).map_err(|error| self.tell(error))
     }
 
     /// Takes the memory of the file's first `length` bytes and makes the file at least so long.

@@ -1,10 +1,12 @@
 //! The bytes of files: reading, writing, allocating, publishing.
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
-use ramlace_client::File;
+use ramlace_client::{File, acting_for};
+use ramlace_fuse::Caller;
 
 use crate::files::unsupported;
 use crate::filesystem::PoolFileSystem;
+use crate::users::credentials;
 
 /// What kind of write it is.
 #[derive(Clone, Copy)]
@@ -47,11 +49,11 @@ impl PoolFileSystem {
         offset: u64,
         bytes: &[u8],
         flags: WriteFlags,
+        caller: Caller,
     ) -> Result<usize> {
         let open = self.handles.get(number)?;
-        if flags.kill_set_id && self.handles.has_set_id(inode) {
-            self.handles.note(&open.file.drop_set_id()?);
-            self.leases.changed_here(&[inode]);
+        if flags.kill_set_id {
+            self.drop_set_id(&open.file, caller)?;
         }
         if flags.cached {
             let written = write_back(&open.file, offset, bytes)
@@ -70,6 +72,21 @@ impl PoolFileSystem {
             self.refresher.drop_pages(inode);
         }
         Ok(bytes.len())
+    }
+
+    /// Takes set-id bits from a file that this user is about to change by a descriptor. Whether the group's stays depends on
+    /// the groups, so on a mount for several users the home hears who it is.
+    pub(crate) fn drop_set_id(&self, file: &File, caller: Caller) -> Result<()> {
+        if !self.handles.has_set_id(file.inode()) {
+            return Ok(());
+        }
+        let dropped = match self.for_users {
+            true => acting_for(credentials(caller)?, || file.drop_set_id()),
+            false => file.drop_set_id(),
+        };
+        self.handles.note(&dropped?);
+        self.leases.changed_here(&[file.inode()]);
+        Ok(())
     }
 
     /// `fsync`, `msync` and `close`: the kernel has written its pages back; the home hears of the time.
@@ -94,13 +111,12 @@ impl PoolFileSystem {
         offset: u64,
         length: u64,
         mode: u32,
-        caller: u32,
+        caller: Caller,
     ) -> Result<()> {
         let open = self.handles.get(number)?;
         // The kernel does not say so of this call.
-        if caller != 0 && self.handles.has_set_id(inode) {
-            self.handles.note(&open.file.drop_set_id()?);
-            self.leases.changed_here(&[inode]);
+        if caller.uid != 0 {
+            self.drop_set_id(&open.file, caller)?;
         }
         let range = ByteRange { start: offset, end: offset.saturating_add(length) };
         const KEEP: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_client::{File, Rights};
 use ramlace_fuse::{
-    Attributes as KernelAttributes, Entry, OpenFlags, SetAttributes as Changes, SetTime, StatX,
+    Attributes as KernelAttributes, Caller, Entry, OpenFlags, SetAttributes as Changes, SetTime, StatX,
 };
 use ramlace_wire::namespace::{CreateUnnamed, Opened, SetAttributes, TimeReason};
 use ramlace_wire::{Attributes, LayoutHints};
@@ -105,12 +105,17 @@ impl PoolFileSystem {
         }
     }
 
-    pub(crate) fn set_attributes(&self, inode: InodeId, changes: &Changes) -> Result<KernelAttributes> {
+    pub(crate) fn set_attributes(
+        &self,
+        inode: InodeId,
+        changes: &Changes,
+        caller: Caller,
+    ) -> Result<KernelAttributes> {
         // Stores of before must not be told as later than what is chosen now.
         let _ = self.handed.publish(inode);
         let mut latest = None;
         if let Some(size) = changes.size {
-            latest = Some(self.set_size(inode, size, changes)?);
+            latest = Some(self.set_size(inode, size, changes, caller)?);
         }
         let chosen = |time: &SetTime| matches!(time, SetTime::At(_));
         let times = match [changes.accessed, changes.modified].iter().flatten().any(chosen) {
@@ -139,12 +144,11 @@ impl PoolFileSystem {
     }
 
     /// A descriptor's right to write was checked when it was opened; a path's is checked now.
-    fn set_size(&self, inode: InodeId, size: u64, changes: &Changes) -> Result<Attributes> {
+    fn set_size(&self, inode: InodeId, size: u64, changes: &Changes, caller: Caller) -> Result<Attributes> {
         match changes.handle.map(|number| self.handles.get(number)).transpose()? {
             Some(open) if open.file.rights().write => {
-                if changes.kill_suid && self.handles.has_set_id(inode) {
-                    self.handles.note(&open.file.drop_set_id()?);
-                    self.leases.changed_here(&[inode]);
+                if changes.kill_suid {
+                    self.drop_set_id(&open.file, caller)?;
                 }
                 open.file.set_size(size)
             }

@@ -164,7 +164,7 @@ impl PoolFileSystem {
                 });
             }
             Operation::SetAttributes(changes) => {
-                answer(reply, self.set_attributes(inode, &changes), |reply, attributes| {
+                answer(reply, self.set_attributes(inode, &changes, request.caller), |reply, attributes| {
                     // The kernel takes them without looking whether something was recalled meanwhile.
                     reply.attributes(&attributes, Duration::ZERO)
                 });
@@ -184,7 +184,9 @@ impl PoolFileSystem {
             }
             Operation::GetXattr { name, size } => answer_sized(reply, self.get_xattr(inode, name), size),
             Operation::ListXattr { size } => answer_sized(reply, self.list_xattrs(inode), size),
-            Operation::RemoveXattr { name } => done(reply, self.remove_xattr(inode, name)),
+            Operation::RemoveXattr { name } => {
+                done(reply, self.remove_xattr(inode, name, request.caller));
+            }
             Operation::StatX { .. } => {
                 answer(reply, self.statx(inode), |reply, (statx, valid)| reply.statx(&statx, valid))
             }
@@ -212,7 +214,7 @@ impl PoolFileSystem {
             Operation::Write { handle, offset, data, flags, cached, kill_suid, .. } => {
                 let append = flags & libc::O_APPEND as u32 != 0;
                 let flags = WriteFlags { cached, append, kill_set_id: kill_suid };
-                let written = self.write(inode, handle, offset, data, flags);
+                let written = self.write(inode, handle, offset, data, flags, request.caller);
                 answer(reply, written, |reply, bytes| reply.written(bytes as u32));
             }
             Operation::Fsync { handle, .. } => done(reply, self.publish(handle)),
@@ -228,8 +230,7 @@ impl PoolFileSystem {
                 reply.ok();
             }
             Operation::Allocate { handle, offset, length, mode } => {
-                let caller = request.caller.uid;
-                done(reply, self.allocate(inode, handle, offset, length, mode, caller));
+                done(reply, self.allocate(inode, handle, offset, length, mode, request.caller));
             }
             _ => return Some(reply),
         }

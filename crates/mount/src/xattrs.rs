@@ -5,7 +5,7 @@
 //! none is answered without asking its home.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
-use ramlace_fuse::Reply;
+use ramlace_fuse::{Caller, Reply};
 use ramlace_wire::xattrs::{XattrMode, XattrName};
 
 use crate::filesystem::PoolFileSystem;
@@ -39,10 +39,20 @@ impl PoolFileSystem {
         Ok(names.iter().flat_map(|name| [name.as_bytes(), b"\0"].concat()).collect())
     }
 
-    pub(crate) fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove_xattr(&self, inode: InodeId, name: &[u8], caller: Caller) -> Result<()> {
         let removed = self.raw().remove_xattr(inode, &XattrName::new(name)?);
         self.leases.changed_here(&[inode]);
-        removed
+        // Before a file is changed the kernel takes its capabilities away, for whoever changes it (it lets nobody but the
+        // super-user ask for that). Another mount's writer may have done so since it looked.
+        let before_change = caller.uid != 0 || self.handles.is_written_here(inode);
+        match removed {
+            Err(error)
+                if error.kind() == ErrorKind::NoData && name == XattrName::CAPABILITY && before_change =>
+            {
+                Ok(())
+            }
+            removed => removed,
+        }
     }
 }
 

@@ -21,7 +21,12 @@ impl SlotState {
     ) -> Step {
         request.mode.map_or(Ok(()), check_mode)?;
         let inode = self.inode(request.inode)?;
-        let wrote = is_writing(request.times) && self.has_open_for_writing(caller, request.inode);
+        let wrote = match request.times {
+            TimeReason::Wrote => self.has_open_for_writing(caller, request.inode),
+            // The kernel of a host names the user who writes by an open file: which groups that one is in matters.
+            TimeReason::WroteAndDropsSetId => self.session_writes(caller, request.inode),
+            TimeReason::Chosen | TimeReason::Now => false,
+        };
         check_may_set(inode, caller.who, &request, wrote)?;
         if let Body::Directory(directory) = &inode.body {
             directory.check_settled(request.inode)?;

@@ -148,8 +148,14 @@ impl SlotState {
     /// Whether the caller has it open for writing, which is a right whatever the mode says now. What a
     /// host's session has open, others may have opened: its kernel alone knows whose descriptor it is.
     pub(crate) fn has_open_for_writing(&self, caller: Caller, id: InodeId) -> bool {
+        !caller.on_behalf && self.session_writes(caller, id)
+    }
+
+    /// Whether the caller's session has it open for writing, for whomever: enough to take set-id bits and capabilities
+    /// from it, as a write does.
+    pub(crate) fn session_writes(&self, caller: Caller, id: InodeId) -> bool {
         let session = self.sessions.get(&caller.token.session);
-        !caller.on_behalf && session.is_some_and(|session| session.open.get(&id) == Some(&true))
+        session.is_some_and(|session| session.open.get(&id) == Some(&true))
     }
 
     /// A file that is known to be one and to be here.

@@ -186,6 +186,32 @@ fn what_a_hosts_session_has_open_gives_its_users_no_right() {
     }
 }
 
+#[test]
+fn who_writes_by_a_hosts_open_file_takes_the_set_id_bit_of_a_group_that_is_not_his() {
+    let (member, other) = (Credentials::new(2, 1), Credentials::new(3, 3));
+    for (who, mode, left) in [
+        (&member, 0o6600, 0o2600),
+        (&member, 0o6610, 0o610),
+        (&other, 0o6600, 0o600),
+        (&other, 0o2600, 0o600),
+        (&ROOT_USER, 0o6600, 0o2600),
+    ] {
+        let mut place = Place::new(Owned { uid: 1, gid: 1, mode: 0o777 }, Owned { uid: 1, gid: 1, mode });
+        let drop_bits =
+            wire::SetAttributes { times: wire::TimeReason::WroteAndDropsSetId, ..wrote(place.file) };
+        place.on_behalf = true;
+        if who.uid != 0 {
+            // Nobody of this host has it open.
+            let refused = told(place.ask(who, Op::SetAttributes(drop_bits)));
+            assert_eq!(refused, Err(ErrorKind::Denied));
+        }
+        let open = wire::Open { inode: place.file, read: false, write: true };
+        place.ask(&ROOT_USER, Op::Open(open)).unwrap();
+        place.ask(who, Op::SetAttributes(drop_bits)).unwrap();
+        assert_eq!(place.owned(place.file).mode, left, "user {} and mode {mode:o}", who.uid);
+    }
+}
+
 proptest! {
     #[test]
     fn every_class_of_users_has_its_rights_and_no_more(user in user(), directory in owned(), file in owned()) {

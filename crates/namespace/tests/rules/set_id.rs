@@ -3,7 +3,7 @@
 use ramlace_base::{ErrorKind, InodeId, Timestamp};
 use ramlace_namespace::{Op, Query};
 use ramlace_wire::namespace::{self as wire, TimeReason};
-use ramlace_wire::xattrs::{GetXattr, SetXattr, XattrMode, XattrName};
+use ramlace_wire::xattrs::{GetXattr, RemoveXattr, SetXattr, XattrMode, XattrName};
 use ramlace_wire::{Credentials, Owner};
 
 use crate::story::*;
@@ -109,6 +109,45 @@ fn capabilities_go_with_a_change_of_content_or_owner() {
         let asked = story.state.query(&ROOT_USER, &Query::GetXattr(GetXattr { inode: file, name: name() }));
         assert_eq!(asked.unwrap_err().kind(), ErrorKind::NoData, "{text}");
     }
+}
+
+#[test]
+fn who_may_change_a_file_or_its_owner_may_take_its_capabilities_and_no_more() {
+    let capability = || XattrName::new(XattrName::CAPABILITY).unwrap();
+    let mut story = Story::new();
+    let file = program(&mut story, "f", 0o2750);
+    let set_xattr =
+        |name, value| Op::SetXattr(SetXattr { inode: file, name, value: vec![value], mode: XattrMode::Any });
+    let remove = |name| Op::RemoveXattr(RemoveXattr { inode: file, name });
+    let bytes = |story: &Story| {
+        let asked = Query::GetXattr(GetXattr { inode: file, name: capability() });
+        story.state.query(&ROOT_USER, &asked).is_ok()
+    };
+    for (who, mode, may) in [
+        (ALICE, 0o400, true),
+        (BOB, 0o770, true),
+        (BOB, 0o757, false),
+        (MALLORY, 0o772, true),
+        (MALLORY, 0o775, false),
+    ] {
+        story.who = ROOT_USER;
+        mode_to(&mut story, file, mode);
+        story.ask(set_xattr(capability(), 1)).unwrap();
+        story.who = who;
+        assert_eq!(story.refused(set_xattr(capability(), 2)), ErrorKind::NotPermitted);
+        assert_eq!(story.ask(remove(capability())).is_ok(), may, "user {} and mode {mode:o}", story.who.uid);
+        assert_eq!(bytes(&story), !may);
+    }
+    // A descriptor that was opened before the mode changed.
+    story.ask(Op::Open(wire::Open { inode: file, read: true, write: false })).unwrap();
+    assert_eq!(story.refused(remove(capability())), ErrorKind::NotPermitted);
+    story.who = ROOT_USER;
+    story.ask(Op::Open(wire::Open { inode: file, read: true, write: true })).unwrap();
+    let other = XattrName::new(b"security.other").unwrap();
+    story.ask(set_xattr(other.clone(), 1)).unwrap();
+    story.who = MALLORY;
+    story.ask(remove(capability())).unwrap();
+    assert_eq!(story.refused(remove(other)), ErrorKind::NotPermitted);
 }
 
 #[test]
