@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ramlace_base::{Error, ErrorKind, limits};
 use ramlace_client::{
-    ArrayType, ConnectOptions, Locator, OpenOptions, Order, Pool as ClientPool, RenameMode,
+    ArrayType, ConnectOptions, OpenOptions, Order, Pool as ClientPool, PoolName, RenameMode,
 };
 use ramlace_wire::LayoutHints;
 use ramlace_wire::xattrs::XattrMode;
@@ -47,7 +47,7 @@ struct Open {
 
 #[pymethods]
 impl Pool {
-    /// Connects to the pool that a locator or a name means; None is the user's default pool.
+    /// Connects to the pool that a name, an address or a locator means; None: `RAMLACE_POOL`, else the default one.
     #[staticmethod]
     #[pyo3(signature = (pool, local, deadline_millis))]
     fn connect(
@@ -56,12 +56,7 @@ impl Pool {
         local: bool,
         deadline_millis: Option<u32>,
     ) -> PyResult<Pool> {
-        let mut options = match pool {
-            Some(text) if Locator::looks_like(text) => {
-                ConnectOptions::for_locator(&raised(py, Locator::parse(text))?, None)
-            }
-            _ => ConnectOptions { pool: pool.map(str::to_owned), ..ConnectOptions::default() },
-        };
+        let mut options = ConnectOptions { pool: pool.map(str::to_owned), ..ConnectOptions::default() };
         options.local &= local;
         options.deadline_millis = deadline_millis.unwrap_or(limits::DEADLINE_MILLIS_DEFAULT);
         Ok(Pool { pool: detached(py, || ClientPool::connect(&options))? })
@@ -246,6 +241,19 @@ impl Pool {
 
     fn servers(&self, py: Python<'_>) -> PyResult<Vec<ServerReport>> {
         Ok(detached(py, || self.pool.status())?.iter().map(ServerReport::new).collect())
+    }
+
+    /// The pool's name on this machine, or None when it was reached by an address.
+    fn name(&self) -> Option<String> {
+        match self.pool.reached() {
+            PoolName::Named(name) => Some(name.clone()),
+            PoolName::At(_) | PoolName::Default => None,
+        }
+    }
+
+    /// The path in this pool that a path or a locator means.
+    fn path<'py>(&self, py: Python<'py>, text: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &detached(py, || self.pool.path_meant_by(text))?))
     }
 
     /// `host:port` of a server that is not forgotten.

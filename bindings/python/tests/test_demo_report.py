@@ -58,6 +58,44 @@ def test_the_plot_holds_the_data(tmp_path):
         assert (np.abs(pixels - wanted).max(axis=-1) <= 2).sum() > 1000
 
 
+def test_no_label_lies_on_the_line_a_bar_or_another_label():
+    # One bar ends just before the line, one just behind it.
+    rows = [row("near", 0.205, 0.195), row("far", 2.0, 0.1), *ROWS]
+    figure = plot.compose(rows, rows[::-1], 5.0, "t")
+    figure.canvas.draw()
+    for panel in figure.axes:
+        labels = [text.get_window_extent() for text in panel.texts]
+        assert len(labels) == 2 * len(rows)
+        marks = [patch.get_window_extent() for patch in panel.patches] + [line.get_window_extent() for line in panel.lines]
+        assert len(marks) == 2 * len(rows) + 1
+        for index, label in enumerate(labels):
+            assert label.x1 <= panel.bbox.x1
+            assert not any(label.overlaps(other) for other in [*labels[:index], *marks])
+
+
+class SlowTeam:
+    """Does the jobs here and says that several workers took longer than one."""
+
+    def run(self, jobs):
+        return types.SimpleNamespace(seconds=1.0 if len(jobs) == 1 else 1.5, results=[job()() for job in jobs])
+
+
+class NumbersDoor(doors.Door):
+    """Columns of numbers."""
+
+    def connect(self):
+        column = np.arange(float(self.rows))
+        return lambda: types.SimpleNamespace(column=lambda _: column, close=lambda: None)
+
+
+def test_a_longer_bar_is_never_a_longer_time():
+    place = cases.Place("x", "x", 1, NumbersDoor(100, 4))
+    found = cases.measure_bootstrap(SlowTeam(), 3, place, 1, 6, 7)
+    assert found.sequential.seconds < found.parallel.seconds
+    assert found.sequential.gigabytes_per_second > found.parallel.gigabytes_per_second
+    assert found.sequential.gigabytes_per_second == 100 * 4 * 8 / 1e9
+
+
 def test_the_bars_are_as_long_as_the_rates(tmp_path):
     _, svg = plot.draw(ROWS[:2], ROWS[:2], 5.0, "t", tmp_path / "p")
     widths = {}

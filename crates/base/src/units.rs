@@ -61,6 +61,28 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
+/// Writes a size that somebody has chosen, without rounding it: `3 MiB`, `65537 B`.
+#[must_use]
+pub fn format_bytes_exactly(bytes: u64) -> String {
+    let (unit, scale) =
+        [("PiB", 1u64 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)]
+            .into_iter()
+            .find(|(_, scale)| bytes > 0 && bytes.is_multiple_of(*scale))
+            .unwrap_or(("B", 1));
+    format!("{} {unit}", bytes / scale)
+}
+
+/// A number of things, with the word for one of them or for several: `1 server`, `3 entries`.
+#[must_use]
+pub fn count(number: u64, noun: &str) -> String {
+    match (number, noun.strip_suffix('y')) {
+        (1, _) => format!("1 {noun}"),
+        // A vowel before it (`key`) keeps it.
+        (_, Some(stem)) if !stem.ends_with(['a', 'e', 'o', 'u']) => format!("{number} {stem}ies"),
+        _ => format!("{number} {noun}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +102,27 @@ mod tests {
         }
         for text in ["", "GiB", "-1", "4 GiBs", "1..5G", "99999999999999999999", "1e3", "20000000PiB"] {
             assert_eq!(parse_bytes(text).unwrap_err().kind(), ErrorKind::Invalid, "{text}");
+        }
+    }
+
+    #[test]
+    fn chosen_sizes_are_not_rounded() {
+        for (bytes, text) in [(3 << 20, "3 MiB"), (65_537, "65537 B"), (1 << 30, "1 GiB"), (0, "0 B")] {
+            assert_eq!(format_bytes_exactly(bytes), text);
+        }
+    }
+
+    #[test]
+    fn one_thing_is_no_things() {
+        for (number, noun, text) in [
+            (1, "server", "1 server"),
+            (0, "server", "0 servers"),
+            (2, "server", "2 servers"),
+            (1, "entry", "1 entry"),
+            (7, "copy", "7 copies"),
+            (2, "key", "2 keys"),
+        ] {
+            assert_eq!(count(number, noun), text);
         }
     }
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::ffi::{c_char, c_int};
 
-use ramlace_base::{Error, Result};
-use ramlace_client::{ConnectOptions, Locator, Pool, PoolDirectory, PoolName, pool_name};
+use ramlace_base::Result;
+use ramlace_client::{ConnectOptions, Locator, Pool, PoolName};
 
 use crate::failure::{guard, invalid};
 use crate::fork;
@@ -12,11 +12,9 @@ use crate::pass::{Growing, growing, optional_path, optional_text, put, text};
 use crate::table::{self, Kept};
 use crate::types::{ramlace_options, ramlace_pool, ramlace_statfs};
 
-/// A connected pool and how it was reached.
+/// A connected pool.
 pub(crate) struct Connected {
     pub(crate) pool: Pool,
-    /// By its name, or by an address.
-    reached: PoolName,
 }
 
 impl Kept for Connected {
@@ -33,7 +31,7 @@ unsafe impl Growing for ramlace_options {
 /// else happens. The session ends with ramlace_disconnect and the close of the last file.
 ///
 /// locator: NULL is the pool that the environment's RAMLACE_POOL names, else the user's default
-/// pool on this machine; "lab" the user's pool of that name; "ramlace://host:port" the pool of
+/// pool on this machine; "lab" the user's pool of that name; "host:port" or "ramlace://host:port" the pool of
 /// which one server listens there, whose secret is in options, in the environment
 /// (RAMLACE_SECRET_FILE) or known on this machine. Any locator of a file in a pool will do as
 /// well ("ramlace:/x", "ramlace://lab/x", "ramlace://host:port/x"): its path is not looked at.
@@ -56,11 +54,7 @@ pub unsafe extern "C" fn ramlace_connect(
         };
         // SAFETY: options or NULL, by the header.
         let options = unsafe { connect_options(&name, options) }?;
-        let reached = match name {
-            PoolName::Default => PoolName::Named(pool_name(None)),
-            other => other,
-        };
-        Ok(table::keep(Connected { pool: Pool::connect(&options)?, reached }))
+        Ok(table::keep(Connected { pool: Pool::connect(&options)? }))
     })
 }
 
@@ -83,16 +77,10 @@ pub unsafe extern "C" fn ramlace_statfs(pool: *mut ramlace_pool, out: *mut ramla
 }
 
 fn pool_meant_by(locator: &[u8]) -> Result<PoolName> {
-    if Locator::looks_like(locator) {
-        return Locator::parse(locator).map(|locator| locator.pool);
-    }
     match std::str::from_utf8(locator) {
-        // The name itself is checked where its directory is looked for.
-        Ok(name) if !name.is_empty() && !name.contains([':', '/']) => Ok(PoolName::Named(name.to_owned())),
-        _ => Err(invalid(format!(
-            "'{}' is neither the name of a pool nor a locator; write ramlace://host:port",
-            locator.escape_ascii()
-        ))),
+        Ok(text) => PoolName::parse(text),
+        // The path behind the pool may hold any bytes.
+        Err(_) => Locator::parse(locator).map(|locator| locator.pool),
     }
 }
 
@@ -132,43 +120,6 @@ impl Connected {
     pub(crate) unsafe fn path<'a>(&self, path: *const c_char) -> Result<Cow<'a, [u8]>> {
         // SAFETY: the caller's promise.
         let path = unsafe { text(path, "path") }?;
-        if !Locator::looks_like(path) {
-            return Ok(Cow::Borrowed(path));
-        }
-        let locator = Locator::parse(path)?;
-        if self.is_meant_by(&locator.pool)? { Ok(Cow::Owned(locator.path)) } else { Err(self.other(path)) }
-    }
-
-    fn is_meant_by(&self, name: &PoolName) -> Result<bool> {
-        match (name, &self.reached) {
-            // As with the command's --pool: what was connected to by name is the pool meant.
-            (PoolName::Default, PoolName::Default | PoolName::Named(_)) => Ok(true),
-            (PoolName::Default, PoolName::At(_)) => self.is_named(&pool_name(None)),
-            (PoolName::Named(name), PoolName::Named(own)) if name == own => Ok(true),
-            (PoolName::Named(name), _) => self.is_named(name),
-            (PoolName::At(address), PoolName::At(own)) if address == own => Ok(true),
-            (PoolName::At(address), _) => {
-                let map = self.pool.map()?;
-                Ok(map.servers.iter().any(|server| !server.forgotten && server.tcp == *address))
-            }
-        }
-    }
-
-    /// Whether this user's pool of that name is this one; one that is not there is another one.
-    fn is_named(&self, name: &str) -> Result<bool> {
-        let id = self.pool.map()?.pool.to_string();
-        let file = PoolDirectory::locate(name).and_then(|directory| directory.read_pool_file());
-        Ok(file.is_ok_and(|file| file.pool == id))
-    }
-
-    fn other(&self, path: &[u8]) -> Error {
-        let own = match &self.reached {
-            PoolName::At(own) | PoolName::Named(own) => format!("ramlace://{own}"),
-            PoolName::Default => "the default pool".to_owned(),
-        };
-        invalid(format!(
-            "{} lies in another pool than {own}, which is connected; connect to that one for it",
-            path.escape_ascii()
-        ))
+        self.pool.path_meant_by(path)
     }
 }

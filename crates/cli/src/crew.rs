@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -252,7 +253,7 @@ fn together(failures: &[Error]) -> Error {
     let more = texts.len().saturating_sub(NAMED_MAX);
     let mut text = texts[..texts.len() - more].join("\n");
     if more > 0 {
-        text.push_str(&format!("\nand {more} more hosts"));
+        text.push_str(&format!("\nand {}", count(more as u64, "further host")));
     }
     Error::new(failures[0].kind(), text)
 }

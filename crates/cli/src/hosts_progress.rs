@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ramlace_base::units::count;
 
 /// What is faster shows nothing.
 const DELAY: Duration = Duration::from_secs(1);
@@ -51,10 +52,11 @@ impl Drop for HostsProgress {
 
 fn text(doing: &str, waiting: &[&str], total: usize) -> String {
     let done = total.saturating_sub(waiting.len());
+    let total = count(total as u64, "host");
     let named = waiting.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
     match waiting.len().saturating_sub(NAMED_MAX) {
-        0 => format!("{doing}: {done} of {total} hosts; waiting for {named}"),
-        more => format!("{doing}: {done} of {total} hosts; waiting for {named} and {more} more"),
+        0 => format!("{doing}: {done} of {total}; waiting for {named}"),
+        more => format!("{doing}: {done} of {total}; waiting for {named} and {more} more"),
     }
 }
 

@@ -167,9 +167,15 @@ pub fn start(directory: &Path, named: Option<&str>, words: Vec<&'static str>) ->
             // It has failed or hangs; either way it must not mount later, when nobody expects it.
             let _ = daemon.kill();
             let _ = daemon.wait();
-            Err(error.context(format!("mounting on {}", directory.display())))
+            Err(naming(directory, error))
         }
     }
+}
+
+/// The failure with the directory's name, which most of them have.
+fn naming(directory: &Path, error: Error) -> Error {
+    let shown = directory.display().to_string();
+    if error.message().contains(&shown) { error } else { error.context(format!("mounting on {shown}")) }
 }
 
 /// Waits for the daemon's word.
@@ -254,6 +260,14 @@ mod tests {
         for nonsense in [&b""[..], b"mount", b"9", b"99999 x", b"\xff\xfe\n"] {
             assert_eq!(understand(nonsense).unwrap_err().kind(), ErrorKind::Fatal, "{nonsense:?}");
         }
+    }
+
+    #[test]
+    fn a_failure_names_the_directory_once() {
+        let named =
+            |text: &str| naming(Path::new("/m"), Error::new(ErrorKind::Denied, text)).message().to_owned();
+        assert_eq!(named("mounting /m: refused"), "mounting /m: refused");
+        assert_eq!(named("no pool 'x' here"), "mounting on /m: no pool 'x' here");
     }
 
     #[test]

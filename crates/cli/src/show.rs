@@ -1,6 +1,7 @@
 //! Bytes, modes, times and tables as people read them.
 
 use ramlace_base::Timestamp;
+use ramlace_base::units::count;
 use ramlace_wire::{DeviceNumbers, FileKind};
 use serde_json::{Value, json};
 
@@ -125,6 +126,22 @@ pub fn table(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     rows.iter().map(line).collect()
+}
+
+/// `3 of 4 servers answer`.
+pub fn answering(answering: usize, servers: usize) -> String {
+    let verb = if answering == 1 { "answers" } else { "answer" };
+    format!("{answering} of {} {verb}", count(servers as u64, "server"))
+}
+
+/// Why a server, perhaps of a host, says nothing. The library names the server where it knows which one it asked.
+pub fn silence(server: u16, host: Option<&str>, why: &str) -> String {
+    let host = host.map_or(String::new(), |host| format!("host {host}: "));
+    let named = format!("server {server} at ");
+    match why.starts_with(&named) {
+        true => format!("{host}{}", escaped(why.as_bytes())),
+        false => format!("{host}server {server} does not answer: {}", escaped(why.as_bytes())),
+    }
 }
 
 #[cfg(test)]

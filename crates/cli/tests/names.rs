@@ -101,7 +101,8 @@ fn a_file_has_several_names() {
     home.run_with(["cp", "-", "ramlace:/a/f"], b"once").good();
     assert_eq!(home.run(["ln", "--json", "/a/f", "/b/g"]).good().json()["links"], 2);
     home.run(["ln", "/a/f", "/b/g"]).bad(&["/b/g", "there already"]);
-    home.run(["ln", "/a", "/b/h"]).bad(&["directory"]);
+    let said = home.run(["ln", "/a", "/b/h"]).bad(&["/b/h", "a directory has one name"]).stderr;
+    assert!(!said.contains("inode"), "{said}");
     home.run(["rm", "/a/f"]).good();
     assert_eq!(home.run(["cat", "/b/g"]).good().text(), "once");
     assert!(home.run(["stat", "--json", "/b/g"]).good().json()["size"] == 4);
@@ -119,6 +120,45 @@ fn directories_hand_their_layout_down() {
     home.run(["layout", "set", "/d/f", "--width", "1"]).bad(&["fixed when it was created"]);
     home.run_with(["cp", "--stripe-unit", "100000", "-", "ramlace:/odd"], b"x").bad(&["power of two"]);
     home.run(["layout", "get", "/missing"]).bad(&["/missing"]);
+    home.run(["layout", "set", "/d", "--width", "5"]).bad(&["/d: ", "5 lanes", "4 servers"]);
+    assert!(home.run(["layout", "get", "/d"]).good().text().contains("width 3"));
+    home.run(["layout", "set", "/d", "--stripe-unit", "3MiB"])
+        .bad(&["unit of 3 MiB", "from 64 KiB to 1 GiB"]);
+}
+
+#[test]
+fn what_is_wrong_with_an_attribute_names_the_path() {
+    let home = Home::with_pool(1, "64MiB");
+    home.run_with(["cp", "-", "ramlace:/f"], b"x").good();
+    for words in [
+        &["get", "/f", "user.x"][..],
+        &["remove", "/f", "user.x"],
+        &["set", "/f", "user.x", "y", "--replace"],
+    ] {
+        let said = home.run([&["xattr"], words].concat()).bad(&["/f: it has no attribute 'user.x'"]).stderr;
+        assert!(!said.contains("inode"), "{said}");
+    }
+}
+
+#[test]
+fn one_is_no_plural() {
+    let home = Home::with_pool(1, "64MiB");
+    home.run_with(["cp", "-", "ramlace:/f"], b"x").good();
+    assert!(home.run(["status"]).good().text().contains("1 of 1 server answers"));
+    assert!(home.run(["stat", "/f"]).good().text().contains("1 byte (1 B)"));
+    assert!(home.run(["stat", "/"]).good().text().contains("1 entry\n"));
+    let checked = home.run(["check"]).good().text();
+    assert!(checked.contains("1 server, ") && checked.contains("1 entry and 0 lanes"), "{checked}");
+}
+
+#[test]
+fn a_full_pool_advises_what_can_be_done() {
+    let home = Home::with_pool(1, "64MiB");
+    let said = home.run_with(["cp", "-", "ramlace:/f"], &common::noise(80 << 20)).stderr;
+    assert!(
+        said.contains("is full") && said.contains("--memory") && !said.contains("add a server"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ use common::{Home, kill, runs, there};
 fn a_pool_comes_up_is_seen_and_goes_down() {
     let home = Home::new();
     let up = home.run(["up", "--servers", "4", "--memory", "128MiB", "--no-reserve"]).good();
-    for words in ["4 servers, 128 MiB", "ramlace cp", "ramlace status", "ramlace down"] {
+    for words in ["4 servers, 128 MiB", "ramlace cp", "ramlace mount DIR", "ramlace status", "ramlace down"] {
         assert!(up.text().contains(words), "{}", up.text());
     }
     let mode = |path: &str| home.pool("default").join(path).metadata().unwrap().permissions().mode() & 0o777;
@@ -59,6 +59,35 @@ fn json_tells_programs_what_they_need() {
     home.run(["status", "--pool", address]).good();
     home.run(["ls", &format!("ramlace://{address}/")]).good();
     assert_eq!(home.run(["down", "--json"]).good().json()["servers"], 2);
+}
+
+#[test]
+fn a_missing_server_is_said_once_and_makes_reports_fail() {
+    let home = Home::with_pool(2, "64MiB");
+    let server = home.status()["servers"][1].clone();
+    kill(server["keeper_pid"].as_u64().unwrap());
+    kill(server["pid"].as_u64().unwrap());
+    let status = home.run(["status"]).bad(&["server 1 at "]);
+    assert_eq!(status.stderr.matches("does not answer").count(), 1, "{}", status.stderr);
+    assert!(!status.stderr.contains("ramlace status"), "{}", status.stderr);
+    assert!(status.text().contains("1 of 2 servers answers"), "{}", status.text());
+    let df = home.run(["df"]).bad(&["1 server does not answer and is not counted", "ramlace status"]);
+    assert!(df.text().contains("32 MiB"), "{}", df.text());
+    let json = home.run(["df", "--json"]);
+    assert_eq!((json.code, &json.json()["silent_servers"]), (Some(1), &1.into()));
+}
+
+#[test]
+fn a_host_that_is_not_there_is_no_missing_secret() {
+    let home = Home::new();
+    home.run(["ls", "ramlace://nowhere.invalid:7000/"]).bad(&["nowhere.invalid:7000"]);
+    let said = home.run(["ls", "ramlace://nowhere.invalid:7000/"]).stderr;
+    assert!(!said.contains("secret"), "{said}");
+    home.run(["ls", "ramlace://127.0.0.1:1/"]).bad(&[
+        "/ramlace/POOL/secret",
+        "ramlace pools",
+        "RAMLACE_SECRET_FILE",
+    ]);
 }
 
 #[test]
@@ -196,7 +225,7 @@ fn a_server_alone_serves_in_the_foreground() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let status = common::Done::from(list.unwrap()).good().text();
-    assert!(status.contains("1 of 1 servers answer"), "{status}");
+    assert!(status.contains("1 of 1 server answers"), "{status}");
 }
 
 #[test]
@@ -217,6 +246,9 @@ fn usage_is_explained() {
     for arguments in [&["nonsense"][..], &["cp", "a"], &["ls", "--nonsense"], &["rm"], &["layout"]] {
         assert_eq!(home.run(arguments).code, Some(2), "{arguments:?}");
     }
+    let negative = home.run(["up", "--memory", "-1GiB"]);
+    assert_eq!(negative.code, Some(2));
+    assert!(negative.stderr.contains("'-1GiB' is no size"), "{}", negative.stderr);
     assert!(home.run(["cp", "--help"]).good().text().contains("Examples:"));
     assert!(home.run(["--version"]).good().text().starts_with("ramlace "));
     for shell in ["bash", "zsh", "fish"] {

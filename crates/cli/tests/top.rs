@@ -66,7 +66,7 @@ fn a_silent_server_is_shown_and_makes_it_fail() {
     let done = home.run(["top", "--once", "--interval", "100"]);
     assert_eq!(done.code, Some(1), "{done:?}");
     let text = done.text();
-    for words in ["1 of 2 servers answer", "not answering for", "server 1 does not answer: "] {
+    for words in ["1 of 2 servers answers", "not answering for", "server 1 at ", " does not answer: "] {
         assert!(text.contains(words), "{text}");
     }
     let json = home.run(["top", "--json", "--interval", "100"]).json();
@@ -177,7 +177,7 @@ fn on_a_terminal_it_is_live_until_q() {
     let server = home.status()["servers"][1].clone();
     kill(server["keeper_pid"].as_u64().unwrap());
     kill(server["pid"].as_u64().unwrap());
-    screen.until("1 of 2 servers answer");
+    screen.until("1 of 2 servers answers");
     screen.until("not answering for");
     resize(&screen.terminal, 40, 7);
     screen.until("more; a taller window");
@@ -191,7 +191,7 @@ fn on_a_terminal_it_is_live_until_q() {
 fn a_signal_leaves_the_terminal_as_it_was() {
     let home = Home::with_pool(1, "64MiB");
     let mut screen = Screen::new(&home, 100, 20);
-    screen.until("1 of 1 servers answer");
+    screen.until("1 of 1 server answers");
     assert!(screen.is_raw());
     let process = rustix::process::Pid::from_child(&screen.child);
     rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();

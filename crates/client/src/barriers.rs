@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, Result, Slot, limits};
+use ramlace_base::{Error, ErrorKind, Result, Slot, limits, units};
 use ramlace_wire::coordination::{
     ArriveBarrier, BarrierAnswer, BarrierLeft, LeaveBarrier, MemberPlace, MissingMember,
 };
@@ -136,7 +136,9 @@ fn late(left: Result<BarrierLeft>, parties: u32, timeout: Duration) -> Error {
     let text = match left {
         Ok(left) => {
             let count = left.missing_count;
-            let mut text = format!("{count} of {parties} members have not come within {timeout:?}");
+            let have = if count == 1 { "has" } else { "have" };
+            let all = units::count(parties.into(), "member");
+            let mut text = format!("{count} of {all} {have} not come within {timeout:?}");
             let mut separator = ": ";
             for missing in &left.missing {
                 let _ = write!(text, "{separator}{}", shown(missing));

@@ -269,15 +269,18 @@ fn reply_without_data<T>(received: Received<T>) -> std::result::Result<T, Unansw
     Ok(received.reply)
 }
 
+/// What a call that failed advises; a report of all servers leaves it out, for it is that very report.
+pub(crate) const STATUS_ADVICE: &str = "; 'ramlace status' shows which servers answer";
+
 /// Tells a failure with the server's number and address, and what to do next.
 pub(crate) fn name_server(server: &Server, error: &Error) -> Error {
     let entry = server.entry();
     let next = match error.kind() {
-        ErrorKind::HostDown | ErrorKind::TimedOut => "; 'ramlace status' shows which servers answer",
+        ErrorKind::HostDown | ErrorKind::TimedOut => STATUS_ADVICE,
         _ => "",
     };
-    Error::new(
-        error.kind(),
-        format!("{} at {} does not answer: {}{next}", server.id, entry.tcp, error.message()),
-    )
+    // The connection names its address as well.
+    let address = format!("tcp:{}: ", entry.tcp);
+    let why = error.message().strip_prefix(&address).unwrap_or(error.message());
+    Error::new(error.kind(), format!("{} at {} does not answer: {why}{next}", server.id, entry.tcp))
 }

@@ -91,7 +91,7 @@ pub struct PoolDirectory {
     path: PathBuf,
 }
 
-/// Which pool is meant: `named` (from `--pool`), else `RAMLACE_POOL`, else "default".
+/// The name of the pool that is meant: `named` (from `--pool`), else `RAMLACE_POOL`, else "default".
 #[must_use]
 pub fn pool_name(named: Option<&str>) -> String {
     named

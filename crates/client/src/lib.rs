@@ -52,6 +52,7 @@ mod pieces;
 mod pool;
 mod raw;
 mod reach;
+mod reached;
 mod round;
 #[cfg(test)]
 mod scratch;
@@ -91,3 +92,4 @@ pub use ramlace_transport::Secret;
 pub use ramlace_wire::locks::{HeldLock, LOCK_END, LockKind, LockTable, LockedFile};
 pub use ramlace_wire::namespace::RenameMode;
 pub use raw::Raw;
+pub use reach::NOBODY_ANSWERS;

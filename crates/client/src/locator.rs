@@ -1,9 +1,14 @@
-//! How people name things in pools: `ramlace:/path` and `ramlace://host:port/path`.
+//! How people name pools, and places in them: the one grammar of every door.
+//!
+//! A pool is `lab` (of this user on this machine), `host:port` (of which one server listens there), or any locator, whose path
+//! is not looked at then. A place is a locator: `ramlace:/path`, `ramlace://lab/path`, `ramlace://host:port/path`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use ramlace_base::{Error, ErrorKind, Result};
+
+use crate::directory::{self, POOL_DEFAULT, POOL_VARIABLE};
 
 /// Which pool a locator means.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +19,58 @@ pub enum PoolName {
     Named(String),
     /// A pool of which one server listens at `host:port`.
     At(String),
+}
+
+impl PoolName {
+    /// Reads what `--pool`, `RAMLACE_POOL` and the libraries' connect take: `lab`, `host:port`, a locator of the pool or of
+    /// any place in it, and `ramlace:lab`, as a mount's source is shown.
+    pub fn parse(text: &str) -> Result<PoolName> {
+        if let Some(rest) = text.strip_prefix("ramlace:") {
+            return match rest {
+                "" => Ok(PoolName::Default),
+                _ if rest.starts_with('/') => Locator::parse(text).map(|locator| locator.pool),
+                name => directory::check_name(name).map(|()| PoolName::Named(name.to_owned())),
+            };
+        }
+        if text.contains([':', '/']) && !is_address(text) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "'{}' is no name of a pool; write its name, host:port of one of its servers, or \
+                     ramlace://host:port",
+                    text.escape_debug()
+                ),
+            ));
+        }
+        if text.contains(':') {
+            return Ok(PoolName::At(text.to_owned()));
+        }
+        directory::check_name(text).map(|()| PoolName::Named(text.to_owned()))
+    }
+
+    /// The pool that is meant, by its name or an address: `named`, else `RAMLACE_POOL`, else this user's default pool.
+    pub fn meant(named: Option<&str>) -> Result<PoolName> {
+        let variable = || std::env::var(POOL_VARIABLE).ok().filter(|name| !name.is_empty());
+        let named = named.map_or(Ok(PoolName::Default), PoolName::parse)?;
+        let meant = match (named, variable()) {
+            (PoolName::Default, Some(text)) => PoolName::parse(&text)?,
+            (named, _) => named,
+        };
+        Ok(match meant {
+            PoolName::Default => PoolName::Named(POOL_DEFAULT.to_owned()),
+            meant => meant,
+        })
+    }
+}
+
+impl fmt::Display for PoolName {
+    /// As `--pool` takes it.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            PoolName::Default => "ramlace:/",
+            PoolName::Named(text) | PoolName::At(text) => text,
+        })
+    }
 }
 
 /// A place in a pool.
@@ -68,7 +125,7 @@ impl Locator {
             }
             return Ok(Locator { pool: PoolName::At(authority.to_owned()), path });
         }
-        match crate::directory::check_name(authority) {
+        match directory::check_name(authority) {
             Ok(()) => Ok(Locator { pool: PoolName::Named(authority.to_owned()), path }),
             Err(_) => refuse("names no pool"),
         }
@@ -163,6 +220,30 @@ mod tests {
             let error = Locator::parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
             assert!(error.message().contains("ramlace://host:port/path"), "{text}");
+        }
+    }
+
+    #[test]
+    fn pools_are_named_by_name_address_or_locator() {
+        let (named, at) =
+            (|name: &str| PoolName::Named(name.into()), |address: &str| PoolName::At(address.into()));
+        for (text, pool) in [
+            ("lab", named("lab")),
+            ("ramlace:lab", named("lab")),
+            ("ramlace://lab/x", named("lab")),
+            ("host:7000", at("host:7000")),
+            ("[::1]:7000", at("[::1]:7000")),
+            ("ramlace://host:7000", at("host:7000")),
+            ("ramlace://host:7000/x", at("host:7000")),
+            ("ramlace:", PoolName::Default),
+            ("ramlace:/x", PoolName::Default),
+        ] {
+            let read = PoolName::parse(text).unwrap();
+            assert_eq!(read, pool, "{text}");
+            assert_eq!(PoolName::parse(&read.to_string()).unwrap(), pool, "{text}");
+        }
+        for text in ["", "..", "a/b", "host:", ":7000", "host:0", "a:b:1", "ramlace:..", "ramlace:///x"] {
+            assert_eq!(PoolName::parse(text).unwrap_err().kind(), ErrorKind::Invalid, "{text}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, limits};
 use ramlace_wire::namespace::{
     DirectoryEntry, Found, InodeInfo, MakeNode, RenameMode, SetAttributes, TimeReason,
@@ -262,7 +263,24 @@ impl Pool {
                 ),
             ));
         }
-        self.raw().set_layout(inode, hints).map_err(|error| error.context(ShownPath(path)))
+        self.check_width(hints)
+            .and_then(|()| self.raw().set_layout(inode, hints))
+            .map_err(|error| error.context(ShownPath(path)))
+    }
+
+    /// A file's lanes lie on servers of their own: more of them than servers are never there.
+    fn check_width(&self, hints: LayoutHints) -> Result<()> {
+        let Some(width) = hints.width else { return Ok(()) };
+        let servers = self.map()?.servers.iter().filter(|entry| !entry.forgotten).count();
+        if usize::from(width) <= servers {
+            return Ok(());
+        }
+        let text = format!(
+            "files cannot have {}: the pool has {}, and each lane lies on another; without a width they get all",
+            count(width.into(), "lane"),
+            count(servers as u64, "server")
+        );
+        Err(Error::new(ErrorKind::Invalid, text))
     }
 
     /// Opens, or creates, a file.

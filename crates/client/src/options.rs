@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_transport::Secret;
+use ramlace_transport::blocking::resolve;
 
 use crate::directory::{self, HOST_KEY_FILE_VARIABLE, PoolDirectory, SECRET_FILE_VARIABLE};
 use crate::leases::OnRecall;
@@ -16,9 +18,9 @@ pub const LOCAL_VARIABLE: &str = "RAMLACE_LOCAL";
 /// How to reach a pool. `ConnectOptions::default()` means this user's default pool.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// A pool of this user on this machine; `None`: `RAMLACE_POOL`, else "default".
+    /// The pool, in any form that [`PoolName::parse`] reads; `None`: `RAMLACE_POOL`, else "default".
     pub pool: Option<String>,
-    /// `host:port` of some servers, for a pool that lives elsewhere; then `pool` is not used.
+    /// `host:port` of several servers, for a pool that lives elsewhere; then `pool` is not used.
     pub addresses: Vec<String>,
     /// Where the secret lies; `None`: `RAMLACE_SECRET_FILE`, else the pool's directory.
     pub secret_file: Option<PathBuf>,
@@ -70,9 +72,17 @@ impl ConnectOptions {
                 format!("a deadline lies between 1 and {} milliseconds", limits::DEADLINE_MILLIS_MAX),
             ));
         }
-        let (seeds, pool, secret) =
-            if self.addresses.is_empty() { self.settle_here()? } else { self.settle_elsewhere()? };
+        let reached = match self.addresses.first() {
+            Some(address) => PoolName::At(address.clone()),
+            None => PoolName::meant(self.pool.as_deref())?,
+        };
+        let (seeds, pool, secret) = match &reached {
+            PoolName::At(_) if !self.addresses.is_empty() => self.settle_elsewhere(&self.addresses)?,
+            PoolName::At(address) => self.settle_elsewhere(std::slice::from_ref(address))?,
+            named => self.settle_here(&named.to_string())?,
+        };
         Ok(Settings {
+            reached,
             seeds,
             pool,
             secret,
@@ -84,8 +94,8 @@ impl ConnectOptions {
         })
     }
 
-    fn settle_here(&self) -> Result<(Vec<Seed>, Option<String>, Secret)> {
-        let directory = PoolDirectory::locate(&directory::pool_name(self.pool.as_deref()))?;
+    fn settle_here(&self, name: &str) -> Result<(Vec<Seed>, Option<String>, Secret)> {
+        let directory = PoolDirectory::locate(name)?;
         let file = directory.read_pool_file()?;
         let secret = match self.secret_path() {
             Some(path) => directory::read_secret_file(&path)?,
@@ -95,8 +105,8 @@ impl ConnectOptions {
         Ok((seeds.collect(), Some(file.pool), secret))
     }
 
-    fn settle_elsewhere(&self) -> Result<(Vec<Seed>, Option<String>, Secret)> {
-        if let Some(wrong) = self.addresses.iter().find(|address| !locator::is_address(address)) {
+    fn settle_elsewhere(&self, addresses: &[String]) -> Result<(Vec<Seed>, Option<String>, Secret)> {
+        if let Some(wrong) = addresses.iter().find(|address| !locator::is_address(address)) {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!("'{}' is no address of a server; write host:port", wrong.escape_debug()),
@@ -104,30 +114,46 @@ impl ConnectOptions {
         }
         let secret = match self.secret_path() {
             Some(path) => directory::read_secret_file(&path)?,
-            None => self.secret_of_known_pool()?,
+            None => self.secret_of_known_pool(addresses)?,
         };
-        Ok((self.addresses.iter().map(|tcp| Seed { tcp: tcp.clone(), unix: None }).collect(), None, secret))
+        Ok((addresses.iter().map(|tcp| Seed { tcp: tcp.clone(), unix: None }).collect(), None, secret))
     }
 
     /// An address may belong to a pool of this user on this machine: then its secret is known.
-    fn secret_of_known_pool(&self) -> Result<Secret> {
+    fn secret_of_known_pool(&self, addresses: &[String]) -> Result<Secret> {
         for directory in PoolDirectory::list()? {
             let Ok(file) = directory.read_pool_file() else { continue };
-            if file.servers.iter().any(|server| self.addresses.contains(&server.tcp)) {
+            if file.servers.iter().any(|server| addresses.contains(&server.tcp)) {
                 return self.key_of(&directory);
             }
         }
-        let (key, variable) = match self.for_users {
-            true => ("host key", HOST_KEY_FILE_VARIABLE),
-            false => ("secret", SECRET_FILE_VARIABLE),
+        self.find_host(addresses)?;
+        let (key, file, variable) = match self.for_users {
+            true => ("host key", "host-key", HOST_KEY_FILE_VARIABLE),
+            false => ("secret", "secret", SECRET_FILE_VARIABLE),
         };
         Err(Error::new(
             ErrorKind::NotFound,
             format!(
-                "the {key} of the pool at {} is not known here; copy its {key} file and name it in {variable}",
-                self.addresses.join(", ")
+                "the {key} of the pool at {} is not known here; where the pool was started it lies at \
+                 $XDG_RUNTIME_DIR/ramlace/POOL/{file}, or /tmp/ramlace-UID/POOL/{file} ('ramlace pools' there says \
+                 which): copy it and name the copy in {variable}",
+                addresses.join(", ")
             ),
         ))
+    }
+
+    /// A host that does not exist has no secret to be copied: that is said first.
+    fn find_host(&self, addresses: &[String]) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_millis(self.deadline_millis.into());
+        let mut last = None;
+        for address in addresses {
+            match resolve(address, deadline) {
+                Ok(_) => return Ok(()),
+                Err(error) => last = Some(error.context(address)),
+            }
+        }
+        last.map_or(Ok(()), Err)
     }
 
     fn key_of(&self, directory: &PoolDirectory) -> Result<Secret> {
@@ -151,6 +177,8 @@ pub(crate) struct Seed {
 
 /// What does not change while a pool is connected; a forked child reads it without a lock.
 pub(crate) struct Settings {
+    /// How the pool was named: by its name or an address, never as the default one.
+    pub(crate) reached: PoolName,
     pub(crate) seeds: Vec<Seed>,
     /// The pool's id as `pool.json` has it.
     pub(crate) pool: Option<String>,

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use ramlace_base::{Epoch, Name, Result, ServerId};
+use ramlace_base::{Epoch, Error, Name, Result, ServerId};
 use ramlace_wire::ClusterMap;
 use ramlace_wire::cluster::ForgetServer;
 use ramlace_wire::session::{GetServerStatus, ServerStatus, StopServer};
 
+use crate::calls::STATUS_ADVICE;
 use crate::fork::{self, PerFork};
 use crate::options::{ConnectOptions, Settings};
 use crate::raw::Raw;
@@ -49,6 +50,14 @@ pub struct Capacity {
     pub inodes_max: u64,
     /// Servers that did not answer; their bytes are not in these sums.
     pub silent_servers: u32,
+}
+
+/// The failure of one server in a report of all: whoever reads it is looking at all servers already.
+fn without_advice(error: Error) -> Error {
+    match error.message().strip_suffix(STATUS_ADVICE) {
+        Some(text) => Error::new(error.kind(), text),
+        None => error,
+    }
 }
 
 impl Pool {
@@ -140,7 +149,7 @@ impl Pool {
                 .into_iter()
                 .map(|(entry, asked)| ServerReport {
                     entry,
-                    status: asked.join().expect("asking does not panic"),
+                    status: asked.join().expect("asking does not panic").map_err(without_advice),
                 })
                 .collect())
         })

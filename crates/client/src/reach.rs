@@ -17,6 +17,9 @@ use crate::heart::Heart;
 use crate::lines::{Line, Link, Server, Unanswered, roundtrip};
 use crate::session::Session;
 
+/// No server of the pool could be reached.
+pub const NOBODY_ANSWERS: &str = "no server of the pool answers ('ramlace status' shows them)";
+
 type Connected<T> = std::result::Result<T, ConnectFailure>;
 
 impl Session {
@@ -76,7 +79,7 @@ impl Session {
             }
         }
         if matches!(last.kind(), ErrorKind::HostDown | ErrorKind::TimedOut) {
-            last = last.context("no server of the pool answers ('ramlace status' shows them)");
+            last = last.context(NOBODY_ANSWERS);
         }
         Err(ConnectFailure { error: last, refused })
     }

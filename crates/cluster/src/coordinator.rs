@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ramlace_base::units::count;
 use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, limits};
 use ramlace_wire::cluster::JoinPool;
 use ramlace_wire::{Chain, ClusterMap, PoolId, ServerEntry};
@@ -83,13 +84,18 @@ impl Coordinator {
             return refuse(
                 ErrorKind::Invalid,
                 format!(
-                    "{} slots do not fit {servers} servers: at least {least} for each server, at most {most} in all",
-                    config.slots
+                    "{} do not fit {}: at least {least} for each server, at most {most} in all",
+                    count(config.slots.into(), "slot"),
+                    count(servers.into(), "server")
                 ),
             );
         }
         if config.coordinator.0 >= config.servers_expected {
-            let text = format!("{} cannot coordinate a pool of {servers} servers", config.coordinator);
+            let text = format!(
+                "{} cannot coordinate a pool of {}",
+                config.coordinator,
+                count(servers.into(), "server")
+            );
             return refuse(ErrorKind::Invalid, text);
         }
         let (gathered, unanswered) = (BTreeMap::new(), BTreeSet::new());
@@ -128,8 +134,8 @@ impl Coordinator {
         let server = join.entry.server;
         if server.0 >= self.config.servers_expected {
             let text = format!(
-                "{server} is not expected: the pool was made with {} servers, numbered from 0, and cannot grow yet",
-                self.config.servers_expected
+                "{server} is not expected: the pool was made with {}, numbered from 0, and cannot grow yet",
+                count(self.config.servers_expected.into(), "server")
             );
             return refuse(ErrorKind::NotPermitted, text);
         }

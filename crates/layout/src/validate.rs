@@ -1,5 +1,6 @@
 //! What a layout must be before anything is computed from it.
 
+use ramlace_base::units::{count, format_bytes_exactly};
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_wire::Layout;
 
@@ -28,9 +29,10 @@ pub(crate) fn check_unit(unit: u64) -> Result<()> {
     let allowed = limits::STRIPE_UNIT_BYTES_MIN..=limits::STRIPE_UNIT_BYTES_MAX;
     if !unit.is_power_of_two() || !allowed.contains(&unit) {
         return refuse(format!(
-            "a stripe unit of {unit} bytes is not possible; it is a power of two from {} to {}",
-            allowed.start(),
-            allowed.end()
+            "a stripe unit of {} is not possible; it is a power of two from {} to {}",
+            format_bytes_exactly(unit),
+            format_bytes_exactly(*allowed.start()),
+            format_bytes_exactly(*allowed.end())
         ));
     }
     Ok(())
@@ -39,7 +41,8 @@ pub(crate) fn check_unit(unit: u64) -> Result<()> {
 pub(crate) fn check_width(width: u16) -> Result<()> {
     if !(1..=limits::WIDTH_LANES_MAX).contains(&width) {
         return refuse(format!(
-            "a width of {width} lanes is not possible; it is from 1 to {}",
+            "a width of {} is not possible; it is from 1 to {}",
+            count(width.into(), "lane"),
             limits::WIDTH_LANES_MAX
         ));
     }
@@ -48,7 +51,8 @@ pub(crate) fn check_width(width: u16) -> Result<()> {
 
 pub(crate) fn check_copies(copies: u8) -> Result<()> {
     if !(1..=limits::COPIES_MAX).contains(&copies) {
-        return refuse(format!("{copies} copies are not possible; there are 1 to {}", limits::COPIES_MAX));
+        let asked = count(copies.into(), "copy");
+        return refuse(format!("{asked} of each chunk: a pool keeps 1 to {}", limits::COPIES_MAX));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@
 
 use std::collections::btree_map::Entry as Slotted;
 
+use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, Timestamp, limits};
 use ramlace_wire::namespace::RenameMode;
 use ramlace_wire::peer::{Part, PartitionAttributes, Prepared, PutEntry, Target, Token};
@@ -261,7 +262,7 @@ impl SlotState {
         let above = self.inode(put.parent)?;
         above.check_allows(asker.who, right::WRITE, put.parent)?;
         if put.kind == FileKind::Directory {
-            check_one_more_link(above, put.parent)?;
+            check_one_more_link(above)?;
         }
         let Some((_, entry)) = directory.entries.find(self.hash.of(&put.name), &put.name) else {
             return if put.mode == RenameMode::Exchange { Err(not_found(&put.name)) } else { Ok(None) };
@@ -295,15 +296,15 @@ impl SlotState {
     fn hold_raise(&mut self, asker: Asker, id: InodeId) -> Result<()> {
         let inode = self.inode_mut(id)?;
         if let Body::Directory(_) = inode.body {
-            let text = format!("inode {id} is a directory, to which no second entry may lead");
+            let text = "a directory has one name, and no second entry may lead to it";
             return Err(Error::new(ErrorKind::NotPermitted, text));
         }
         inode.check_not_held(id)?;
         if inode.links == 0 && !inode.linkable {
-            return Err(Error::new(ErrorKind::NotFound, format!("inode {id} has no name any more")));
+            return Err(Error::new(ErrorKind::NotFound, "what it shall lead to has no name any more"));
         }
         if inode.links >= limits::LINKS_PER_FILE_MAX {
-            let text = format!("{} entries lead to inode {id}; more are not possible", inode.links);
+            let text = format!("it would lead to what has {} names; more are not possible", inode.links);
             return Err(Error::new(ErrorKind::TooManyLinks, text));
         }
         inode.links += 1;
@@ -395,12 +396,12 @@ pub(crate) fn target_part(mode: RenameMode, target: Target, parent: InodeId, fro
     }
 }
 
-pub(crate) fn check_one_more_link(above: &Inode, inode: InodeId) -> Result<()> {
+pub(crate) fn check_one_more_link(above: &Inode) -> Result<()> {
     // Directories that are just being made are not counted yet: leave room for all of them.
     if above.links as usize > u32::MAX as usize - limits::INTENTS_PER_SLOT_MAX {
         return Err(Error::new(
             ErrorKind::TooMany,
-            format!("directory {inode} has {} directories in it", above.links - 2),
+            format!("the directory has {} in it", count(u64::from(above.links) - 2, "directory")),
         ));
     }
     Ok(())
@@ -429,11 +430,11 @@ pub(crate) fn check_sealable(directory: &Directory, inode: InodeId) -> Result<()
         )),
         Phase::Live if !directory.entries.is_empty() => Err(Error::new(
             ErrorKind::NotEmpty,
-            format!("directory {inode} still has {} entries", directory.entries.len()),
+            format!("the directory still has {}", count(directory.entries.len() as u64, "entry")),
         )),
         Phase::Live if !directory.busy.is_empty() => Err(Error::new(
             ErrorKind::Retry,
-            format!("{} entries of directory {inode} are just being made", directory.busy.len()),
+            format!("{} of the directory: just being made", count(directory.busy.len() as u64, "entry")),
         )),
         Phase::Live => Ok(()),
         Phase::Prepared | Phase::Sealed | Phase::Changing => directory.check_settled(inode),

@@ -77,7 +77,7 @@ impl SlotState {
         self.check_new_entry(request.parent, &request.name, caller.who)?;
         self.check_may_begin(caller.token)?;
         let above = self.inode(request.parent)?;
-        check_one_more_link(above, request.parent)?;
+        check_one_more_link(above)?;
         let part = Part::MakeDirectory {
             parent: request.parent,
             mode: request.mode | (above.mode & SET_GID),

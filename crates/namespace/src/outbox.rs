@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +42,10 @@ impl Outbox {
         if self.open.len() + usize::from(more) > limits::ERRANDS_PER_SLOT_MAX {
             return Err(Error::new(
                 ErrorKind::Busy,
-                format!("{} messages wait for servers that are down; see `ramlace status`", self.open.len()),
+                format!(
+                    "{} not delivered to servers that are down; see `ramlace status`",
+                    count(self.open.len() as u64, "message")
+                ),
             ));
         }
         Ok(())

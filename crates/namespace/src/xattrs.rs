@@ -17,7 +17,7 @@ pub(crate) struct Xattrs(BTreeMap<XattrName, Box<[u8]>>);
 
 impl Xattrs {
     /// Whether a name and a value more, in the place of what the name had, stay within the limits.
-    fn check_room(&self, name: &XattrName, value: &[u8], inode: InodeId) -> Result<()> {
+    fn check_room(&self, name: &XattrName, value: &[u8]) -> Result<()> {
         let others = || self.0.iter().filter(|(other, _)| *other != name);
         let bytes = |name: &XattrName, value: &[u8]| name.as_bytes().len() + value.len();
         let all = bytes(name, value) + others().map(|(name, value)| bytes(name, value)).sum::<usize>();
@@ -28,7 +28,7 @@ impl Xattrs {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "inode {inode} would have {all} bytes of extended attributes, {list} of them names; at most {} \
+                    "it would have {all} bytes of extended attributes, {list} of them names; at most {} \
                      and {} are possible",
                     limits::XATTRS_PER_INODE_BYTES_MAX,
                     limits::XATTR_LIST_BYTES_MAX
@@ -63,10 +63,10 @@ impl Inode {
 
     /// Linux's rules: `trusted.` is nobody's but the super-user's, `security.` is his to set, and
     /// `user.` goes by the mode, on files and directories alone; in a sticky directory's own by its owner.
-    fn check_xattr(&self, who: &Credentials, name: &XattrName, change: bool, inode: InodeId) -> Result<()> {
+    fn check_xattr(&self, who: &Credentials, name: &XattrName, change: bool) -> Result<()> {
         let refused = |why: &str| {
             let kind = if change { ErrorKind::NotPermitted } else { ErrorKind::NoData };
-            Err(Error::new(kind, format!("{why}: '{name}' of inode {inode} is not for user {}", who.uid)))
+            Err(Error::new(kind, format!("{why}: '{name}' is not for user {}", who.uid)))
         };
         match name.class() {
             XattrClass::Trusted if who.uid != 0 => refused("only the super-user has trusted attributes"),
@@ -80,9 +80,19 @@ impl Inode {
             XattrClass::User if change && self.is_others_sticky_directory(who) => {
                 refused("the attributes of a sticky directory are its owner's")
             }
-            XattrClass::User => {
-                self.check_allows(who, if change { right::WRITE } else { right::READ }, inode)
+            XattrClass::User if !self.allows(who, if change { right::WRITE } else { right::READ }) => {
+                Err(Error::new(
+                    ErrorKind::Denied,
+                    format!(
+                        "user {} may not {} its attributes: it belongs to user {} with mode {:04o}",
+                        who.uid,
+                        if change { "change" } else { "read" },
+                        self.uid,
+                        self.mode
+                    ),
+                ))
             }
+            XattrClass::User => Ok(()),
         }
     }
 
@@ -104,17 +114,17 @@ impl SlotState {
             );
             return Err(Error::new(ErrorKind::ValueTooBig, text));
         }
-        inode.check_xattr(caller.who, name, true, id)?;
+        inode.check_xattr(caller.who, name, true)?;
         match (request.mode, inode.xattr(name)) {
             (XattrMode::Create, Some(_)) => {
-                return Err(Error::new(ErrorKind::Exists, format!("inode {id} has '{name}' already")));
+                return Err(Error::new(ErrorKind::Exists, format!("it has '{name}' already")));
             }
-            (XattrMode::Replace, None) => return Err(missing(name, id)),
+            (XattrMode::Replace, None) => return Err(missing(name)),
             _ => {}
         }
         match &inode.xattrs {
-            Some(xattrs) => xattrs.check_room(name, &request.value, id)?,
-            None => Xattrs::default().check_room(name, &request.value, id)?,
+            Some(xattrs) => xattrs.check_room(name, &request.value)?,
+            None => Xattrs::default().check_room(name, &request.value)?,
         }
         let inode = self.inode_mut(id)?;
         let xattrs = inode.xattrs.get_or_insert_default();
@@ -128,9 +138,9 @@ impl SlotState {
         let inode = self.inode_with_xattrs(id)?;
         // Before the content or the owner changes, a kernel takes capabilities away in the name of whoever changes it.
         if name.as_bytes() != XattrName::CAPABILITY || !self.may_change(caller, inode, id) {
-            inode.check_xattr(caller.who, name, true, id)?;
+            inode.check_xattr(caller.who, name, true)?;
         }
-        inode.xattr(name).ok_or_else(|| missing(name, id))?;
+        inode.xattr(name).ok_or_else(|| missing(name))?;
         let inode = self.inode_mut(id)?;
         inode.remove_xattr(name);
         inode.changed = caller.now;
@@ -139,8 +149,8 @@ impl SlotState {
 
     pub(crate) fn get_xattr(&self, who: &Credentials, request: &GetXattr) -> Result<Vec<u8>> {
         let inode = self.inode(request.inode)?;
-        inode.check_xattr(who, &request.name, false, request.inode)?;
-        let value = inode.xattr(&request.name).ok_or_else(|| missing(&request.name, request.inode))?;
+        inode.check_xattr(who, &request.name, false)?;
+        let value = inode.xattr(&request.name).ok_or_else(|| missing(&request.name))?;
         Ok(value.to_vec())
     }
 
@@ -166,6 +176,6 @@ impl SlotState {
     }
 }
 
-fn missing(name: &XattrName, inode: InodeId) -> Error {
-    Error::new(ErrorKind::NoData, format!("inode {inode} has no attribute '{name}'"))
+fn missing(name: &XattrName) -> Error {
+    Error::new(ErrorKind::NoData, format!("it has no attribute '{name}'"))
 }

@@ -49,17 +49,18 @@ impl ServeOptions {
         let refuse = |text: String| Err(Error::new(ErrorKind::Invalid, text));
         if self.servers == 0 || self.server >= self.servers {
             return refuse(format!(
-                "server number {} does not exist in a pool of {} servers (they count from 0)",
-                self.server, self.servers
+                "server number {} does not exist in a pool of {} (they count from 0)",
+                self.server,
+                units::count(self.servers.into(), "server")
             ));
         }
         if self.slots > limits::SLOTS_MAX
             || self.slots < u32::from(self.servers) * limits::SLOTS_PER_SERVER_MIN
         {
             return refuse(format!(
-                "{} slots do not fit {} servers: at least {} for each server, at most {} in all",
-                self.slots,
-                self.servers,
+                "{} do not fit {}: at least {} for each server, at most {} in all",
+                units::count(self.slots.into(), "slot"),
+                units::count(self.servers.into(), "server"),
                 limits::SLOTS_PER_SERVER_MIN,
                 limits::SLOTS_MAX
             ));

@@ -192,7 +192,7 @@ impl State {
             ErrorKind::NoSpace,
             format!(
                 "the store is full: {} more do not fit beside {} of files and {} of log in {} ({} are kept for \
-                 the log); remove something or add a server",
+                 the log); remove something, or start a pool with more --memory: one that runs does not grow",
                 format_bytes(bytes),
                 format_bytes(self.lanes),
                 format_bytes(self.meta),

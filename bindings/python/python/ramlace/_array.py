@@ -54,7 +54,8 @@ class Array:
         stripe_unit: int | None,
         width: int | None,
     ) -> "Array":
-        encoded, name = _paths.encode(path), _paths.decode(_paths.encode(path))
+        encoded = pool._path(path)
+        name = _paths.decode(encoded)
         wanted = None if shape is None else Described.of(shape, dtype, order or "C")
         try:
             found = pool._client.open_array(encoded)
@@ -96,7 +97,7 @@ class Array:
         fortran = source.flags.f_contiguous and not source.flags.c_contiguous
         order: Order = "F" if fortran else "C"
         array = cls._create(
-            pool, _paths.encode(path), Described.of(source.shape, source.dtype, order), stripe_unit, width
+            pool, pool._path(path), Described.of(source.shape, source.dtype, order), stripe_unit, width
         )
         try:
             array.write(source)

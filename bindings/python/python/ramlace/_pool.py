@@ -34,8 +34,8 @@ def up(name: str = POOL_DEFAULT, servers: int = 1, memory: int | str = "1GiB", *
     ``arguments`` go to the command as they are. The pool outlives this process: stop it by
     ``Pool.down()``.
 
-    Raises ramlace.Error with the command's own words when it does not start, for instance
-    because a pool of that name runs already or memory is missing.
+    Raises ramlace.Error with the command's own words when it does not start: EINVAL for arguments that it does not
+    take, others for instance because a pool of that name runs already or memory is missing.
     """
     wanted = ("--pool", name, "--servers", str(servers), "--memory", str(memory))
     _command.run("up", *wanted, *arguments)
@@ -45,8 +45,8 @@ def up(name: str = POOL_DEFAULT, servers: int = 1, memory: int | str = "1GiB", *
 def connect(pool: str | None = None, *, local: bool = True, deadline_seconds: float | None = None) -> "Pool":
     """Connect to a running pool.
 
-    ``pool`` is its name, or a locator such as ``ramlace://host:port/``; None means
-    ``RAMLACE_POOL``, else this user's default pool. With ``local=False`` all bytes go over TCP, also
+    ``pool`` is its name, ``host:port`` of one of its servers, or a locator such as ``ramlace://host:port/``; None means
+    ``RAMLACE_POOL``, which has the same forms, else this user's default pool. With ``local=False`` all bytes go over TCP, also
     between processes of one machine. No call takes longer than ``deadline_seconds``
     (default: 4; at most 600) before it fails with TimeoutError.
 
@@ -59,7 +59,8 @@ def connect(pool: str | None = None, *, local: bool = True, deadline_seconds: fl
 class Pool:
     """A connected pool; made by ``up`` and ``connect``.
 
-    Paths begin at the pool's root, with or without a slash, as text, bytes or path objects.
+    Paths begin at the pool's root, with or without a slash, as text, bytes or path objects; ``ramlace:/path`` and the
+    other locators of this pool mean the same.
     Every method raises ramlace.Error, which is the built-in OSError of its errno too:
     FileNotFoundError, FileExistsError, PermissionError and so on. A pool that is pickled, or
     used after a fork, connects anew in the other process. Leaving the context ends this
@@ -71,6 +72,7 @@ class Pool:
         self._arguments = (named, local, deadline_seconds)
         millis = None if deadline_seconds is None else _millis(deadline_seconds)
         self._connected: _native.Pool | None = _native.Pool.connect(named, local, millis)
+        self._name = self._connected.name()
 
     @property
     def _client(self) -> _native.Pool:
@@ -81,13 +83,7 @@ class Pool:
     @property
     def name(self) -> str | None:
         """The pool's name on this machine, or None when it was reached by an address."""
-        named = self._arguments[0]
-        if not named.startswith("ramlace:"):
-            return named
-        authority = named.removeprefix("ramlace:").removeprefix("//").split("/")[0]
-        if ":" in authority:
-            return None
-        return authority or os.environ.get(POOL_VARIABLE) or POOL_DEFAULT
+        return self._name
 
     @property
     def locator(self) -> str:
@@ -98,6 +94,11 @@ class Pool:
     def local(self) -> bool:
         """Whether shared memory and Unix sockets may be used with servers on this machine."""
         return self._arguments[1]
+
+    def _path(self, path: "PathLike") -> bytes:
+        """Return the bytes of a path in this pool; of a locator, its path, when it means this pool."""
+        encoded = _paths.encode(path)
+        return self._client.path(encoded) if encoded.startswith(b"ramlace:") else encoded
 
     def __enter__(self) -> "Pool":
         return self
@@ -189,7 +190,7 @@ class Pool:
             "width": width,
             "copies": None,
         }
-        encoded = _paths.encode(path)
+        encoded = self._path(path)
         raw = _file.RawFile(self._client.open(encoded, how), _paths.decode(encoded), wanted)
         try:
             return _file.wrap(raw, wanted, buffering, encoding, errors, newline)
@@ -203,7 +204,7 @@ class Pool:
 
     def scandir(self, path: "PathLike" = "/") -> Iterator[Entry]:
         """Yield the entries of a directory in the servers' order; of one that has lost some, first what is there."""
-        entries, broken = self._client.read_directory(_paths.encode(path))
+        entries, broken = self._client.read_directory(self._path(path))
         for entry in entries:
             yield Entry(_paths.decode(entry.name), entry.kind, entry.inode)
         if broken is not None:
@@ -215,23 +216,23 @@ class Pool:
 
     def stat(self, path: "PathLike", *, follow_symlinks: bool = True) -> _native.Stat:
         """Return the attributes of what the path leads to, under the names of os.stat_result."""
-        return self._client.stat(_paths.encode(path), follow_symlinks)
+        return self._client.stat(self._path(path), follow_symlinks)
 
     def read_bytes(self, path: "PathLike") -> bytes:
         """Return all bytes of a file; those of a small one come without opening it, in one request."""
-        return self._client.read(_paths.encode(path))
+        return self._client.read(self._path(path))
 
     def exists(self, path: "PathLike") -> bool:
         """Return whether the path leads to something."""
-        return self._client.exists(_paths.encode(path))
+        return self._client.exists(self._path(path))
 
     def mkdir(self, path: "PathLike", permissions: int = 0o777) -> None:
         """Make a directory, with ``permissions`` less the process's umask."""
-        self._client.mkdir(_paths.encode(path), permissions & ~_umask() & 0o7777)
+        self._client.mkdir(self._path(path), permissions & ~_umask() & 0o7777)
 
     def makedirs(self, path: "PathLike", permissions: int = 0o777, *, exist_ok: bool = False) -> None:
         """Make a directory and those above it that are missing; FileExistsError unless ``exist_ok``."""
-        encoded = _paths.encode(path)
+        encoded = self._path(path)
         permissions &= ~_umask() & 0o7777
         parent, _, name = encoded.rstrip(b"/").rpartition(b"/")
         if exist_ok or not name:
@@ -243,15 +244,15 @@ class Pool:
 
     def remove(self, path: "PathLike") -> None:
         """Remove a file or a link; an open file lives until its last close."""
-        self._client.unlink(_paths.encode(path))
+        self._client.unlink(self._path(path))
 
     def rmdir(self, path: "PathLike") -> None:
         """Remove an empty directory."""
-        self._client.rmdir(_paths.encode(path))
+        self._client.rmdir(self._path(path))
 
     def rmtree(self, path: "PathLike") -> None:
         """Remove a file, a link, or a directory with all that is in it; links are not followed."""
-        self._client.remove_tree(_paths.encode(path))
+        self._client.remove_tree(self._path(path))
 
     def rename(self, old: "PathLike", new: "PathLike", *, overwrite: bool = True, exchange: bool = False) -> None:
         """Give a file, link or directory another name; no bytes move.
@@ -263,7 +264,7 @@ class Pool:
         if exchange and not overwrite:
             raise ValueError("an exchange has no use for overwrite=False")
         mode = 2 if exchange else 0 if overwrite else 1
-        self._client.rename(_paths.encode(old), _paths.encode(new), mode)
+        self._client.rename(self._path(old), self._path(new), mode)
 
     def replace(self, old: "PathLike", new: "PathLike") -> None:
         """Rename, replacing what has the new name: ``os.replace``."""
@@ -271,15 +272,15 @@ class Pool:
 
     def link(self, old: "PathLike", new: "PathLike") -> None:
         """Give a file or a link one more name; it lives while it has one, or is open."""
-        self._client.link(_paths.encode(old), _paths.encode(new))
+        self._client.link(self._path(old), self._path(new))
 
     def symlink(self, target: "PathLike", path: "PathLike") -> None:
         """Make a symbolic link at ``path`` that points to ``target``."""
-        self._client.symlink(_paths.encode(target), _paths.encode(path))
+        self._client.symlink(_paths.encode(target), self._path(path))
 
     def readlink(self, path: "PathLike") -> str:
         """Return the target of a symbolic link."""
-        return _paths.decode(self._client.read_link(_paths.encode(path)))
+        return _paths.decode(self._client.read_link(self._path(path)))
 
     def setxattr(
         self, path: "PathLike", attribute: str | bytes, value: bytes, flags: int = 0, *, follow_symlinks: bool = True
@@ -287,29 +288,29 @@ class Pool:
         """Set an extended attribute, at most 64 KiB; ``flags`` are os.XATTR_CREATE and os.XATTR_REPLACE."""
         if flags not in (0, os.XATTR_CREATE, os.XATTR_REPLACE):
             raise ValueError(f"flags {flags} have no meaning")
-        self._client.set_xattr(_paths.encode(path), follow_symlinks, os.fsencode(attribute), bytes(value), flags)
+        self._client.set_xattr(self._path(path), follow_symlinks, os.fsencode(attribute), bytes(value), flags)
 
     def getxattr(self, path: "PathLike", attribute: str | bytes, *, follow_symlinks: bool = True) -> bytes:
         """Return the value of an extended attribute; an error with errno ENODATA when there is none."""
-        return self._client.get_xattr(_paths.encode(path), follow_symlinks, os.fsencode(attribute))
+        return self._client.get_xattr(self._path(path), follow_symlinks, os.fsencode(attribute))
 
     def listxattr(self, path: "PathLike", *, follow_symlinks: bool = True) -> list[str]:
         """Return the names of the extended attributes that this user may see."""
-        return [os.fsdecode(name) for name in self._client.list_xattrs(_paths.encode(path), follow_symlinks)]
+        return [os.fsdecode(name) for name in self._client.list_xattrs(self._path(path), follow_symlinks)]
 
     def removexattr(self, path: "PathLike", attribute: str | bytes, *, follow_symlinks: bool = True) -> None:
         """Remove an extended attribute."""
-        self._client.remove_xattr(_paths.encode(path), follow_symlinks, os.fsencode(attribute))
+        self._client.remove_xattr(self._path(path), follow_symlinks, os.fsencode(attribute))
 
     def truncate(self, path: "PathLike", size: int) -> None:
         """Set the size of a file, in bytes; what is new reads as zeros."""
         if size < 0:
             raise ValueError(f"negative size: {size}")
-        self._client.truncate(_paths.encode(path), size)
+        self._client.truncate(self._path(path), size)
 
     def layout(self, path: "PathLike") -> _native.Layout:
         """Return where a file's bytes lie, or what a directory hands down to new files."""
-        return self._client.layout(_paths.encode(path))
+        return self._client.layout(self._path(path))
 
     def set_layout(self, path: "PathLike", *, stripe_unit: int | None = None, width: int | None = None) -> None:
         """Set what files that are made in a directory get: chunks of ``stripe_unit`` bytes on ``width`` servers.
@@ -317,7 +318,7 @@ class Pool:
         None leaves it to the directory above, or the pool. NotADirectoryError for a file: its
         layout was fixed when it was created.
         """
-        self._client.set_layout(_paths.encode(path), stripe_unit, width, None)
+        self._client.set_layout(self._path(path), stripe_unit, width, None)
 
     def statfs(self) -> _native.Capacity:
         """Return what the pool lends and holds, in bytes, over the servers that answered."""

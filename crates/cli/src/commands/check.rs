@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ramlace_base::Result;
-use ramlace_base::units::format_bytes;
+use ramlace_base::units::{count, format_bytes};
 use ramlace_client::Pool;
 use ramlace_namespace::{CheckCounts, Checked, Finding};
 use serde_json::{Value, json};
@@ -61,12 +61,12 @@ fn print(checked: &Checked, seconds: f64, output: &mut Output) -> Done {
     }
     let counts = &checked.counts;
     output.line(format_args!(
-        "{} servers, {} slots in use, {} inodes, {} entries and {} lanes with {} looked at in {seconds:.1} s.",
-        counts.servers,
-        counts.slots,
-        counts.inodes,
-        counts.entries,
-        counts.lanes,
+        "{}, {} in use, {}, {} and {} with {} looked at in {seconds:.1} s.",
+        count(counts.servers, "server"),
+        count(counts.slots, "slot"),
+        count(counts.inodes, "inode"),
+        count(counts.entries, "entry"),
+        count(counts.lanes, "lane"),
         format_bytes(counts.lane_bytes)
     ))?;
     remarks(counts, output)?;
@@ -81,21 +81,22 @@ fn print(checked: &Checked, seconds: f64, output: &mut Output) -> Done {
 fn remarks(counts: &CheckCounts, output: &mut Output) -> Done {
     if counts.open_without_name > 0 {
         output.line(format_args!(
-            "{} inodes have no name any more and live until they are closed.",
-            counts.open_without_name
+            "{} without a name any more, until the last close.",
+            count(counts.open_without_name, "inode")
         ))?;
     }
     if counts.operations + counts.errands > 0 {
         output.line(format_args!(
-            "{} operations and {} messages between slots are under way.",
-            counts.operations, counts.errands
+            "Under way between slots: {} and {}.",
+            count(counts.operations, "operation"),
+            count(counts.errands, "message")
         ))?;
     }
     if counts.lanes_beyond_end > 0 {
         output.line(format_args!(
-            "{} lanes have {} beyond the end of their files, taken ahead or left by writes that were never completed.",
-            counts.lanes_beyond_end,
-            format_bytes(counts.bytes_beyond_end)
+            "Beyond the end of their files: {} in {}, taken ahead or left by writes that were never completed.",
+            format_bytes(counts.bytes_beyond_end),
+            count(counts.lanes_beyond_end, "lane")
         ))?;
     }
     Ok(())

@@ -48,7 +48,7 @@ pub struct Args {
 
     /// Bytes of a chunk of new files in the pool: a power of two from 64KiB to 1GiB
     /// [default: what their directory hands down, else 2MiB]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_bytes)]
     pub stripe_unit: Option<u64>,
 
     /// Over how many servers new files in the pool are spread

@@ -1,9 +1,10 @@
 //! `df`: how much room the pool has.
 
-use ramlace_base::units::format_bytes;
+use ramlace_base::units::{count, format_bytes};
+use ramlace_client::Capacity;
 use serde_json::json;
 
-use crate::failure::Done;
+use crate::failure::{Done, Failure};
 use crate::output::Output;
 use crate::place::Pools;
 use crate::show::{percent, table};
@@ -13,7 +14,7 @@ Examples:
   ramlace df
   ramlace df --json | jq .free_bytes
 
-Bytes of servers that do not answer are not counted; `ramlace status` shows each server.";
+Bytes of servers that do not answer are not counted, and the exit code is 1 then; `ramlace status` shows each server.";
 
 /// Arguments of `df`.
 #[derive(clap::Args, Debug)]
@@ -24,13 +25,31 @@ pub struct Args {}
 pub fn run(_: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let capacity = pools.usual()?.statfs()?;
     if output.json {
-        return output.json(&json!({
+        output.json(&json!({
             "total_bytes": capacity.total_bytes, "used_bytes": capacity.used_bytes,
             "free_bytes": capacity.free_bytes, "inodes": capacity.inodes,
             "inodes_max": capacity.inodes_max,
             "silent_servers": capacity.silent_servers,
-        }));
+        }))?;
+    } else {
+        print(&capacity, output)?;
     }
+    output.flush()?;
+    if capacity.silent_servers == 0 {
+        return Ok(());
+    }
+    output.note(silence(capacity.silent_servers));
+    Err(Failure::Told)
+}
+
+/// That the sums are not those of the whole pool.
+fn silence(servers: u32) -> String {
+    let (do_not, are) = if servers == 1 { ("does not", "is") } else { ("do not", "are") };
+    let servers = count(servers.into(), "server");
+    format!("{servers} {do_not} answer and {are} not counted; 'ramlace status' shows each server")
+}
+
+fn print(capacity: &Capacity, output: &mut Output) -> Done {
     let rows = [
         ["SIZE", "USED", "FREE", "FILL", "INODES", "OF"].map(str::to_owned).to_vec(),
         vec![
@@ -42,12 +61,5 @@ pub fn run(_: &Args, pools: &mut Pools, output: &mut Output) -> Done {
             capacity.inodes_max.to_string(),
         ],
     ];
-    table(&rows, &[0, 1, 2, 3, 4, 5]).into_iter().try_for_each(|line| output.line(line))?;
-    if capacity.silent_servers > 0 {
-        output.note(format_args!(
-            "{} servers do not answer and are not counted; see 'ramlace status'",
-            capacity.silent_servers
-        ));
-    }
-    Ok(())
+    table(&rows, &[0, 1, 2, 3, 4, 5]).into_iter().try_for_each(|line| output.line(line))
 }

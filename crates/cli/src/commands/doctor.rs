@@ -12,7 +12,7 @@ Examples:
   ramlace doctor
   ramlace doctor --json | jq '.checks[] | select(.state != \"ok\")'
 
-ok: found and used. absent: ramlace works without it, as it says. broken: ramlace cannot work here; exit code 1.";
+ok: found. absent: ramlace works without it, as it says. broken: ramlace, or its mount, cannot work here; exit code 1.";
 
 /// Arguments of `doctor`.
 #[derive(clap::Args, Debug)]

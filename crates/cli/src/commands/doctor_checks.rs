@@ -5,13 +5,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use ramlace_base::units::format_bytes;
+use ramlace_base::units::{count, format_bytes};
 use ramlace_base::{Error, limits};
-use ramlace_client::{PoolDirectory, pool_name};
+use ramlace_client::{ConnectOptions, POOL_DEFAULT, Pool, PoolDirectory};
 use ramlace_store::{Backing, StoreOptions, StoreRoot, find_stale, machine_memory};
 use rustix::process::{Resource, getrlimit};
 
+use super::down_hosts::hosts_of;
+use super::up_hosts::listed;
+use super::up_report::option_for;
 use crate::pool_processes;
+use crate::show::answering;
 use crate::stop::count_servers;
 
 /// How a thing was found.
@@ -21,7 +25,7 @@ pub enum State {
     Ok,
     /// Not there; ramlace works without it.
     Absent,
-    /// ramlace cannot work without it.
+    /// ramlace, or its mount, cannot work without it.
     Broken,
 }
 
@@ -203,10 +207,6 @@ impl Machine {
     fn at(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
-
-    fn setting(&self, path: &str) -> Option<String> {
-        setting(&self.at(path).to_string_lossy())
-    }
 }
 
 /// What the mount needs, and what it can use.
@@ -214,7 +214,8 @@ fn fuse(machine: &Machine) -> Vec<Finding> {
     let helper = fusermount(machine);
     vec![
         fuse_device(machine, helper.as_deref()),
-        fuse_features(machine),
+        fuse_passthrough(machine),
+        fuse_direct_mappings(machine),
         read_ahead(machine),
         allow_other(machine),
     ]
@@ -230,13 +231,13 @@ fn fusermount(machine: &Machine) -> Option<PathBuf> {
 /// Root mounts by itself. For others fusermount3 does, and opens the device with their rights.
 fn fuse_device(machine: &Machine, helper: Option<&Path>) -> Finding {
     let device = fs::OpenOptions::new().read(true).write(true).open(machine.at("/dev/fuse"));
-    let absent = |text: String| finding("FUSE", false, text);
+    let broken = |found: String| Finding { name: "FUSE", state: State::Broken, found };
     match (device, helper) {
-        (Err(error), _) => absent(closed_device(&error)),
+        (Err(error), _) => broken(closed_device(&error)),
         (Ok(_), None) if !machine.is_root => {
-            absent("fusermount3 is not in PATH; only root can mount the pool (Debian's package fuse3)".into())
+            broken("fusermount3 is not in PATH; only root can mount the pool (Debian's package fuse3)".into())
         }
-        (Ok(_), Some(helper)) if !machine.is_root && !is_set_user_id_root(helper) => absent(format!(
+        (Ok(_), Some(helper)) if !machine.is_root && !is_set_user_id_root(helper) => broken(format!(
             "{} is not set-user-id root; only root can mount the pool (chmod u+s, or install fuse3 again)",
             helper.display()
         )),
@@ -264,30 +265,27 @@ fn is_set_user_id_root(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|metadata| metadata.uid() == 0 && metadata.mode() & 0o4000 != 0)
 }
 
-/// By the kernel's number, and for io_uring by the switch that keeps it off until root turns it on.
-fn fuse_features(machine: &Machine) -> Finding {
-    let switch = "/sys/module/fuse/parameters/enable_uring";
-    let since = |version: (u32, u32), what: &str| {
-        let have = machine.kernel >= version;
-        (
-            have,
-            format!(
-                "{what} {}",
-                if have { "yes".into() } else { format!("needs {}.{}", version.0, version.1) }
-            ),
-        )
+/// Whether the kernel may have files itself (`mount --passthrough`), by its number.
+fn fuse_passthrough(machine: &Machine) -> Finding {
+    let text = if machine.kernel < (6, 9) {
+        "needs Linux 6.9; the mount works without it, and mapped files are read through its daemon"
+    } else if machine.is_root {
+        "`mount --passthrough` maps files of one lane from the memory of this machine's servers"
+    } else {
+        "this kernel has it, for root alone: `mount --passthrough` is refused to you"
     };
-    let (passthrough, passthrough_text) = since((6, 9), "passthrough");
-    let (direct, direct_text) = since((6, 6), "mmap beside direct_io");
-    let (ring, ring_text) = match (since((6, 14), "io_uring"), machine.setting(switch)) {
-        ((true, _), Some(word)) if matches!(word.as_str(), "N" | "0") => {
-            (false, format!("io_uring off ({switch} is {word}; root may write Y)"))
-        }
-        ((true, _), None) => (false, format!("io_uring not in this kernel's build ({switch} is missing)")),
-        (found, _) => found,
+    finding("FUSE passthrough", machine.kernel >= (6, 9), text.into())
+}
+
+/// Whether files that bypass the kernel's pages in calls can be mapped, by the kernel's number.
+fn fuse_direct_mappings(machine: &Machine) -> Finding {
+    let has = machine.kernel >= (6, 6);
+    let text = if has {
+        "files that are open for appending can be mapped"
+    } else {
+        "needs Linux 6.6: files that are open for appending cannot be mapped"
     };
-    let text = format!("{passthrough_text}, {direct_text}, {ring_text}; the mount works without them");
-    finding("FUSE features", passthrough && direct && ring, text)
+    finding("FUSE direct mmap", has, text.into())
 }
 
 /// The kernel begins at 128 KiB; only root may change it, for each mount.
@@ -354,7 +352,7 @@ fn threads() -> Finding {
 }
 
 fn directory() -> Finding {
-    match PoolDirectory::locate(&pool_name(None)) {
+    match PoolDirectory::locate(POOL_DEFAULT) {
         Ok(directory) => {
             let base = directory.path().parent().unwrap_or(Path::new("/"));
             finding("pool directory", true, format!("{} (yours alone)", base.display()))
@@ -363,21 +361,78 @@ fn directory() -> Finding {
     }
 }
 
+/// What is known of a pool of this user.
+#[derive(Debug)]
+enum PoolState {
+    /// So many servers run on this machine.
+    RunsHere(usize),
+    /// Servers on these hosts were asked: so many of so many answer.
+    Answers(String, usize, usize),
+    /// None of the servers on these hosts could be reached.
+    Silent(String, Error),
+    /// Nothing of it runs any more.
+    Dead,
+    /// It cannot be told.
+    Unknown(Error),
+}
+
+/// How long a pool on other machines may take to answer.
+const POOL_PATIENCE_MILLIS: u32 = 2000;
+
 fn pools() -> Finding {
     let directories = match PoolDirectory::list() {
         Ok(directories) => directories,
         Err(error) => return broken("pools", &error),
     };
-    let state = |directory: &PoolDirectory| match pool_processes::find(&directory.secret_path()) {
-        Ok(running) if running.is_empty() => {
-            format!("{} (dead; 'ramlace up' or 'down' clears it)", directory.name())
-        }
-        Ok(running) => format!("{} ({} running)", directory.name(), count_servers(&running)),
-        Err(error) => format!("{} ({error})", directory.name()),
-    };
-    let states: Vec<String> = directories.iter().map(state).collect();
-    let text = if states.is_empty() { "none; 'ramlace up' starts one".to_owned() } else { states.join(", ") };
-    finding("pools", true, text)
+    pools_finding(directories.iter().map(|directory| (directory.name(), look_at_pool(directory))))
+}
+
+/// A pool of several machines is asked: its servers need no process here.
+fn look_at_pool(directory: &PoolDirectory) -> PoolState {
+    if let Ok(Some((_, hosts))) = hosts_of(directory) {
+        let options = ConnectOptions {
+            pool: Some(directory.name().to_owned()),
+            deadline_millis: POOL_PATIENCE_MILLIS,
+            ..ConnectOptions::default()
+        };
+        let hosts = listed(&hosts.hosts);
+        return match Pool::connect(&options).and_then(|pool| pool.status()) {
+            Ok(reports) => {
+                let answering = reports.iter().filter(|report| report.status.is_ok()).count();
+                PoolState::Answers(hosts, answering, reports.len())
+            }
+            Err(error) => PoolState::Silent(hosts, error),
+        };
+    }
+    match pool_processes::find(&directory.secret_path()) {
+        Ok(running) if running.is_empty() => PoolState::Dead,
+        Ok(running) => PoolState::RunsHere(count_servers(&running)),
+        Err(error) => PoolState::Unknown(error),
+    }
+}
+
+fn pools_finding<'a>(pools: impl Iterator<Item = (&'a str, PoolState)>) -> Finding {
+    let mut good = true;
+    let mut texts = Vec::new();
+    for (name, state) in pools {
+        let option = option_for(name);
+        let text = match &state {
+            PoolState::RunsHere(servers) => format!("{} running", count(*servers as u64, "server")),
+            PoolState::Answers(hosts, answered, servers) => {
+                format!("{}, on {hosts}", answering(*answered, *servers))
+            }
+            PoolState::Silent(hosts, error) => format!(
+                "on {hosts}: {}; it may run all the same, 'ramlace status{option}' asks again",
+                error.message()
+            ),
+            PoolState::Dead => format!("dead; 'ramlace up{option}' or 'down{option}' clears it"),
+            PoolState::Unknown(error) => error.message().to_owned(),
+        };
+        good &= matches!(state, PoolState::RunsHere(_) | PoolState::Answers(..));
+        texts.push(format!("{name} ({text})"));
+    }
+    let text = if texts.is_empty() { "none; 'ramlace up' starts one".to_owned() } else { texts.join(", ") };
+    finding("pools", good, text)
 }
 
 fn stale_stores() -> Finding {
@@ -401,6 +456,8 @@ fn stale_stores() -> Finding {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+
+    use ramlace_base::ErrorKind;
 
     use super::*;
 
@@ -458,16 +515,16 @@ mod tests {
         let (state, found) = MadeUp::new("root", (6, 1), true, &[DEVICE]).check("FUSE");
         assert!(state == State::Ok && found.contains("not needed"), "{found}");
         let (state, found) = MadeUp::new("none", (6, 1), true, &[HELPER]).check("FUSE");
-        assert!(state == State::Absent && found.contains("modprobe fuse"), "{found}");
+        assert!(state == State::Broken && found.contains("modprobe fuse"), "{found}");
     }
 
     #[test]
     fn users_need_the_helper_with_its_right() {
         let (state, found) = MadeUp::new("helpless", (6, 1), false, &[DEVICE]).check("FUSE");
-        assert!(state == State::Absent && found.contains("package fuse3"), "{found}");
+        assert!(state == State::Broken && found.contains("package fuse3"), "{found}");
         let machine = MadeUp::new("helped", (6, 1), false, &[DEVICE, HELPER]);
         let (state, found) = machine.check("FUSE");
-        assert!(state == State::Absent && found.contains("set-user-id"), "{found}");
+        assert!(state == State::Broken && found.contains("set-user-id"), "{found}");
         let helper = machine.0.root.join("bin/fusermount3");
         fs::set_permissions(&helper, fs::Permissions::from_mode(0o4755)).unwrap();
         let (state, found) = machine.check("FUSE");
@@ -486,24 +543,35 @@ mod tests {
     }
 
     #[test]
-    fn features_are_told_by_the_kernels_number_and_switch() {
-        let check = |kernel, word: Option<&str>| {
-            let file = word.map(|word| ("sys/module/fuse/parameters/enable_uring", word));
-            MadeUp::new("features", kernel, true, file.as_slice()).check("FUSE features")
-        };
-        let (state, found) = check((6, 1), None);
-        assert_eq!(state, State::Absent);
-        for text in ["passthrough needs 6.9", "mmap beside direct_io needs 6.6", "io_uring needs 6.14"] {
-            assert!(found.contains(text), "{found}");
+    fn each_feature_is_told_for_itself() {
+        let check = |name: &str, kernel, is_root| MadeUp::new("features", kernel, is_root, &[]).check(name);
+        let (state, found) = check("FUSE passthrough", (6, 1), true);
+        assert!(state == State::Absent && found.contains("needs Linux 6.9"), "{found}");
+        assert_eq!(check("FUSE passthrough", (6, 9), true).0, State::Ok);
+        let (state, found) = check("FUSE passthrough", (7, 0), false);
+        assert!(state == State::Ok && found.contains("for root alone"), "{found}");
+        let (state, found) = check("FUSE direct mmap", (6, 1), true);
+        assert!(state == State::Absent && found.contains("needs Linux 6.6"), "{found}");
+        assert_eq!(check("FUSE direct mmap", (6, 6), true).0, State::Ok);
+    }
+
+    #[test]
+    fn a_pool_of_other_machines_is_not_dead_because_nothing_of_it_runs_here() {
+        let found = |state| pools_finding([("lab", state)].into_iter());
+        let hosts = || "hosts n1, n2".to_owned();
+        let answers = found(PoolState::Answers(hosts(), 4, 4));
+        assert_eq!(
+            (answers.state, &answers.found[..]),
+            (State::Ok, "lab (4 of 4 servers answer, on hosts n1, n2)")
+        );
+        let silent = found(PoolState::Silent(hosts(), Error::new(ErrorKind::HostDown, "no route")));
+        assert_eq!(silent.state, State::Absent);
+        assert!(silent.found.contains("status --pool lab"), "{}", silent.found);
+        for advice in ["down", "up", "dead"] {
+            assert!(!silent.found.contains(advice), "{}", silent.found);
         }
-        let (_, found) = check((6, 9), None);
-        assert!(found.contains("passthrough yes, mmap beside direct_io yes, io_uring needs 6.14"), "{found}");
-        let (state, found) = check((6, 18), Some("N\n"));
-        assert!(state == State::Absent && found.contains("io_uring off"), "{found}");
-        let (state, found) = check((6, 18), None);
-        assert!(state == State::Absent && found.contains("not in this kernel's build"), "{found}");
-        let (state, found) = check((7, 0), Some("Y\n"));
-        assert!(state == State::Ok && found.contains("io_uring yes"), "{found}");
+        assert!(found(PoolState::Dead).found.contains("'down --pool lab' clears it"));
+        assert_eq!(found(PoolState::RunsHere(1)).found, "lab (1 server running)");
     }
 
     #[test]

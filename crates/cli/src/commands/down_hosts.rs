@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileHosts};
 use serde_json::{Value, json};
@@ -85,7 +86,10 @@ fn notes(stopped: &HostStopped, file: &PoolFile) -> Vec<String> {
             let mut notes: Vec<String> = notes.iter().map(|note| format!("host {host}: {note}")).collect();
             let given = given(file, host);
             if *servers < given {
-                notes.push(format!("host {host}: {servers} of its {given} servers were still running"));
+                notes.push(format!(
+                    "host {host}: of its {} still ran: {servers}",
+                    count(given as u64, "server")
+                ));
             }
             notes
         }
@@ -115,11 +119,11 @@ fn report(stopped: &[HostStopped], file: &PoolFile, failed: bool, force: bool, o
         ));
     }
     output.note(format_args!(
-        "pool '{}' is not down: {} of {} hosts did not answer; repeat 'ramlace down{named}' when they can be reached, \
+        "pool '{}' is not down: {} of {} did not answer; repeat 'ramlace down{named}' when they can be reached, \
          or forget them with 'ramlace down --force{named}'",
         file.name,
         silent.len(),
-        stopped.len()
+        count(stopped.len() as u64, "host")
     ));
     Ok(())
 }

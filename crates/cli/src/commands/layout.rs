@@ -51,7 +51,7 @@ pub enum Action {
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct HintArgs {
     /// Bytes of a chunk: a power of two from 64KiB to 1GiB [default: 2MiB]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_bytes)]
     pub stripe_unit: Option<u64>,
 
     /// Over how many servers a file is spread [default: all]

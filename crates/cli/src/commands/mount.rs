@@ -4,9 +4,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_client::{POOL_DEFAULT, Pool};
 use ramlace_mount::{Mount, MountOptions};
 use serde_json::json;
 
+use super::up_report::option_for;
 use crate::failure::Done;
 use crate::mounting::{MOUNTED, Record, directory_for, source_of, start, tell_failure};
 use crate::output::Output;
@@ -84,10 +86,22 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         let mount = prepare(args, &directory, named)?;
         let _record = Record::write(named, mount.mount_point())?;
         output.note(format!("mounted on {}; Ctrl-C unmounts", directory.display()));
+        args.notes(named).iter().for_each(|note| output.note(note));
         return Ok(mount.run().map(drop)?);
     }
     start(&directory, named, args.words())?;
-    tell(&directory, named, output)
+    tell(&directory, named, &args.notes(named), output)
+}
+
+/// What `--passthrough` does for files with so many lanes, when that is nothing.
+fn passthrough_note(lanes: usize, named: Option<&str>) -> Option<String> {
+    let option = option_for(named.unwrap_or(POOL_DEFAULT));
+    (lanes > 1).then(|| {
+        format!(
+            "--passthrough is for files of one lane, and new files in this pool's root have {lanes}: \
+             'ramlace layout set{option} / --width 1' gives one to those that are made from then on"
+        )
+    })
 }
 
 impl Args {
@@ -102,6 +116,18 @@ impl Args {
             (self.passthrough, "--passthrough"),
         ];
         words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect()
+    }
+
+    /// What is mounted and still of no use. The mount is there: what cannot be found out is left out.
+    fn notes(&self, named: Option<&str>) -> Vec<String> {
+        let lanes = || {
+            let pool = Pool::connect(&connect_options(named)).ok()?;
+            let width = pool.get_layout("/").ok()?.hints.width.map(usize::from);
+            let servers = pool.map().ok()?.servers.iter().filter(|server| !server.forgotten).count();
+            Some(width.unwrap_or(servers).min(servers))
+        };
+        let lanes = if self.passthrough { lanes() } else { None };
+        lanes.and_then(|lanes| passthrough_note(lanes, named)).into_iter().collect()
     }
 
     /// Refuses what this user may not ask.
@@ -123,11 +149,12 @@ impl Args {
 }
 
 /// Says what is mounted now.
-fn tell(directory: &Path, named: Option<&str>, output: &mut Output) -> Done {
+fn tell(directory: &Path, named: Option<&str>, notes: &[String], output: &mut Output) -> Done {
+    notes.iter().for_each(|note| output.note(note));
     let source = source_of(named);
     if output.json {
         return output
-            .json(&json!({"source": source, "directory": directory.to_string_lossy(), "mounted": true}));
+            .json(&json!({"source": source, "directory": directory.to_string_lossy(), "mounted": true, "notes": notes}));
     }
     output.line(format_args!(
         "{source} is mounted on {}; 'ramlace unmount {}' takes it away.",
@@ -188,4 +215,17 @@ fn run_daemon(args: &Args, named: Option<&str>) -> Result<()> {
     let _ = std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush());
     let (mount, _record) = mounted?;
     mount.run().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passthrough_of_nothing_is_said() {
+        assert_eq!(passthrough_note(1, None), None);
+        let note = passthrough_note(2, Some("lab")).unwrap();
+        assert!(note.contains("have 2") && note.contains("layout set --pool lab / --width 1"), "{note}");
+        assert!(passthrough_note(2, None).unwrap().contains("layout set / --width 1"));
+    }
 }

@@ -28,7 +28,7 @@ SIGTERM or Ctrl-C stops the server; what it holds is gone.";
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Memory to lend, such as 4GiB
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = units::parse_bytes)]
     pub memory: u64,
 
     /// This server's number, from 0

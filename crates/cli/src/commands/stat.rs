@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use ramlace_base::Result;
-use ramlace_base::units::format_bytes;
+use ramlace_base::units::{count, format_bytes};
 use ramlace_client::Pool;
 use ramlace_wire::namespace::InodeInfo;
 use ramlace_wire::{Attributes, DeviceNumbers, FileKind, Layout, LayoutHints};
@@ -88,9 +88,9 @@ fn print(seen: &Seen, output: &mut Output) -> Done {
     let arrow = seen.target.as_ref().map_or(String::new(), |target| format!(" -> {}", escaped(target)));
     output.line(format_args!("{}{arrow}", escaped(&seen.path)))?;
     let size = match attributes.kind {
-        FileKind::Directory => format!("{} entries", attributes.size),
+        FileKind::Directory => count(attributes.size, "entry"),
         kind if kind.is_device() => format!("device {}", device_text(attributes.device)),
-        _ => format!("{} bytes ({})", attributes.size, format_bytes(attributes.size)),
+        _ => format!("{} ({})", count(attributes.size, "byte"), format_bytes(attributes.size)),
     };
     let mut rows = vec![
         ("kind", kind_name(attributes.kind).to_owned()),
@@ -120,13 +120,12 @@ fn print(seen: &Seen, output: &mut Output) -> Done {
 pub fn layout_text(layout: &Layout, servers: &[u16]) -> String {
     let servers: Vec<String> = servers.iter().map(u16::to_string).collect();
     format!(
-        "stripe unit {}, width {} (server{} {}), {} {}",
+        "stripe unit {}, width {} (server{} {}), {}",
         format_bytes(layout.stripe_unit),
         layout.width,
         if servers.len() == 1 { "" } else { "s" },
         servers.join(" "),
-        layout.copies,
-        if layout.copies == 1 { "copy" } else { "copies" }
+        count(layout.copies.into(), "copy")
     )
 }
 

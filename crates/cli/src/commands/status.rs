@@ -2,7 +2,7 @@
 
 use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, Result};
-use ramlace_client::{Pool, PoolDirectory, PoolFile, ServerReport, pool_name};
+use ramlace_client::{NOBODY_ANSWERS, Pool, PoolDirectory, PoolFile, ServerReport, pool_name};
 use ramlace_wire::session::ServerStatus;
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::failure::{Done, Failure};
 use crate::mounting::{Health, look_at, mounts_of};
 use crate::output::Output;
 use crate::place::connect_options;
-use crate::show::{duration_text, percent, table};
+use crate::show::{answering, duration_text, percent, silence, table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -101,7 +101,7 @@ pub fn run(_: &Args, named: Option<&str>, output: &mut Output) -> Done {
 fn ask(named: Option<&str>) -> Result<(String, Vec<Row>)> {
     let is_address = named.is_some_and(|name| name.contains(':'));
     let name = if is_address { named.unwrap_or_default().to_owned() } else { pool_name(named) };
-    match Pool::connect(&connect_options(named)).and_then(|pool| pool.status()) {
+    match Pool::connect(&connect_options(named)).and_then(|pool| pool.status()).map_err(without_advice) {
         Ok(reports) => {
             let mut rows: Vec<Row> = reports.into_iter().map(Row::from).collect();
             if !is_address {
@@ -115,6 +115,14 @@ fn ask(named: Option<&str>) -> Result<(String, Vec<Row>)> {
             let file = PoolDirectory::locate(&name)?.read_pool_file()?;
             Ok((name, silent_rows(&file, &error)))
         }
+    }
+}
+
+/// Nobody who looks at all servers is told to do so.
+fn without_advice(error: Error) -> Error {
+    match error.message().strip_prefix(NOBODY_ANSWERS) {
+        Some(rest) => Error::new(error.kind(), format!("no server of the pool answers{rest}")),
+        None => error,
     }
 }
 
@@ -148,21 +156,29 @@ fn print(pool: &str, rows: &[Row], output: &mut Output) -> Done {
         output.line(line)?;
     }
     let (used, total) = sums(rows);
-    let answering = rows.iter().filter(|row| row.status.is_ok()).count();
     output.line(format_args!(
-        "\nPool '{pool}': {answering} of {} servers answer; {} of {} used ({:.1} %).",
-        rows.len(),
+        "\nPool '{pool}': {}; {} of {} used ({:.1} %).",
+        answering(rows.iter().filter(|row| row.status.is_ok()).count(), rows.len()),
         format_bytes(used),
         format_bytes(total),
         percent(used, total)
     ))?;
-    for row in rows {
-        if let Err(error) = &row.status {
-            let host = row.host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
-            output.note(format_args!("server {}{host} does not answer: {error}", row.server));
-        }
-    }
+    notes(rows).iter().for_each(|note| output.note(note));
     Ok(())
+}
+
+/// Why servers do not answer. When none does, they have one reason together: the pool was not reached.
+fn notes(rows: &[Row]) -> Vec<String> {
+    let failed = |row: &Row| row.status.as_ref().err().map(|error| error.message().to_owned());
+    let whys: Vec<Option<String>> = rows.iter().map(failed).collect();
+    if let Some(Some(first)) = whys.first()
+        && first.starts_with("no server of the pool answers")
+        && whys.iter().all(|why| why.as_ref() == Some(first))
+    {
+        return vec![first.clone()];
+    }
+    let row = |(row, why): (&Row, Option<String>)| Some(silence(row.server, row.host.as_deref(), &why?));
+    rows.iter().zip(whys).filter_map(row).collect()
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -230,6 +246,31 @@ mod tests {
     use ramlace_base::ErrorKind;
 
     use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said_once_and_points_elsewhere() {
+        let row = |server: u16, host: Option<&str>, why: &str| Row {
+            server,
+            host: host.map(str::to_owned),
+            address: "a:1".into(),
+            status: Err(Error::new(ErrorKind::HostDown, why)),
+        };
+        let nobody = format!("{NOBODY_ANSWERS}: the server at a:1: refused");
+        let told = without_advice(Error::new(ErrorKind::HostDown, nobody));
+        let rows = [row(0, None, told.message()), row(1, None, told.message())];
+        assert_eq!(notes(&rows), ["no server of the pool answers: the server at a:1: refused"]);
+        let rows = [
+            row(0, None, "server 0 at a:1 does not answer: refused"),
+            row(1, Some("n1"), "a handshake failed"),
+        ];
+        assert_eq!(
+            notes(&rows),
+            [
+                "server 0 at a:1 does not answer: refused",
+                "host n1: server 1 does not answer: a handshake failed"
+            ]
+        );
+    }
 
     #[test]
     fn a_silent_server_has_as_many_cells_as_others() {

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use ramlace_base::units::{format_bytes, parse_bytes};
+use ramlace_base::units::{count, format_bytes, parse_bytes};
 use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileServer, pool_name};
 use ramlace_server::ServeOptions;
@@ -60,7 +60,7 @@ pub struct Args {
 
     /// Memory of all servers together, such as 4GiB [default: half of what each machine has available].
     /// With --hosts, what the hosts with memory= leave of it is divided equally among the others
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_bytes)]
     pub memory: Option<u64>,
 
     /// Files, directories and links that all servers together may hold; each holds its part of them at the most
@@ -188,11 +188,10 @@ pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
         return Err(Error::new(
             ErrorKind::Exists,
             format!(
-                "pool '{}' is running already ({} server{}); use it, stop it with 'ramlace down{named}', \
+                "pool '{}' is running already ({}); use it, stop it with 'ramlace down{named}', \
                  or start another with --pool NAME",
                 directory.name(),
-                count_servers(&running),
-                if count_servers(&running) == 1 { "" } else { "s" }
+                count(count_servers(&running) as u64, "server")
             ),
         ));
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ramlace_base::units::format_bytes;
+use ramlace_base::units::{count, format_bytes};
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_store::MachineMemory;
 
@@ -79,8 +79,9 @@ pub fn share_memory(memory: Option<u64>, servers: u16, machine: &MachineMemory) 
         return Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "{} is too little for {servers} servers; each lends at least {}, so write --memory {} or more",
+                "{} is too little for {}; each lends at least {}, so write --memory {} or more",
                 format_bytes(total),
+                count(servers, "server"),
                 format_bytes(limits::STORE_BYTES_MIN),
                 format_bytes(limits::STORE_BYTES_MIN * servers).replace(' ', "")
             ),

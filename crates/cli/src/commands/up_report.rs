@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ramlace_base::units::format_bytes;
+use ramlace_base::units::{count, format_bytes};
 use ramlace_client::{POOL_DEFAULT, PoolDirectory, PoolFile};
 use serde_json::{Value, json};
 
@@ -69,15 +69,14 @@ impl Report<'_> {
             }
             return output.json(&report);
         }
-        let count = file.servers.len();
         output.line(format_args!(
-            "Pool '{}' is up: {count} server{}{}, {}, in {:.2} s.{}",
+            "Pool '{}' is up: {}{}, {}, in {:.2} s.{}",
             file.name,
-            if count == 1 { "" } else { "s" },
+            count(file.servers.len() as u64, "server"),
             if hosts.is_empty() {
                 String::new()
             } else {
-                format!(" on {} host{}", hosts.len(), if hosts.len() == 1 { "" } else { "s" })
+                format!(" on {}", count(hosts.len() as u64, "host"))
             },
             format_bytes(memory),
             took.as_secs_f64(),
@@ -86,11 +85,13 @@ impl Report<'_> {
         if !hosts.is_empty() {
             self.tell_hosts(output)?;
         }
-        if let Some(mount) = mount {
-            output.line(format_args!("  ls {:<35} # the pool as a directory", mount.display()))?;
-        }
         let option = option_for(&file.name);
+        let directory_first = match mount {
+            Some(mount) => (format!("ls {}", mount.display()), "the pool as a directory"),
+            None => (format!("ramlace mount{option} DIR"), "the pool as a directory, for any program"),
+        };
         for (command, meaning) in [
+            directory_first,
             (format!("ramlace cp{option} FILE ramlace:/"), "copy a file in"),
             (format!("ramlace ls{option} -l /"), "look at what is there"),
             (format!("ramlace cp{option} ramlace:/FILE -"), "copy it out, here to standard output"),

@@ -4,7 +4,7 @@ use ramlace_base::units::format_bytes;
 
 use super::samples::Rates;
 use super::view::{Row, Sort, View};
-use crate::show::{duration_text, escaped, percent, table};
+use crate::show::{answering, duration_text, escaped, percent, silence, table};
 
 /// How a line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub fn plain(view: &View) -> Vec<String> {
     lines.extend(server_table(view));
     for row in &view.rows {
         if let Some((_, why)) = &row.known.silent {
-            lines.push(format!("server {} does not answer: {}", row.server, escaped(why.as_bytes())));
+            lines.push(silence(row.server, None, why));
         }
     }
     lines
@@ -79,11 +79,10 @@ fn head(view: &View, paused: bool) -> Vec<Line> {
     let fill = percent(totals.used_bytes, totals.store_bytes);
     let mark = if paused { "   PAUSED" } else { "" };
     let title = format!(
-        "Pool '{}', epoch {}: {} of {} servers answer{mark}",
+        "Pool '{}', epoch {}: {}{mark}",
         escaped(view.pool.as_bytes()),
         view.epoch,
-        totals.answering,
-        totals.servers
+        answering(totals.answering, totals.servers)
     );
     let room = format!(
         "{} {fill:.1}% full: {} of {}, {} of it for {} files, directories and links",

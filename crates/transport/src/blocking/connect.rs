@@ -63,9 +63,9 @@ fn unreachable(error: &std::io::Error) -> ConnectFailure {
     ConnectFailure { error: Error::new(ErrorKind::HostDown, text), refused }
 }
 
-/// Turns `host:port` into addresses. Asking for a name has no time limit of its own, so a thread
+/// Turns `host:port` into addresses; `HostDown` when there is no such host. Asking for a name has no time limit of its own, so a thread
 /// does it, and is left alone when the deadline passes.
-fn resolve(place: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
+pub fn resolve(place: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
     if let Ok(address) = place.parse() {
         return Ok(vec![address]);
     }
@@ -79,10 +79,11 @@ fn resolve(place: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
             let _ = sender.send(found);
         })
         .map_err(|error| Error::from_io(&error, "starting a thread that asks for an address"))?;
-    let found: std::io::Result<Vec<SocketAddr>> = receiver
-        .recv_timeout(time_left(deadline)?)
-        .map_err(|_| Error::new(ErrorKind::TimedOut, "the name was not resolved within the deadline"))?;
-    found.map_err(|error| Error::new(ErrorKind::HostDown, format!("the name cannot be resolved: {error}")))
+    let found: std::io::Result<Vec<SocketAddr>> =
+        receiver.recv_timeout(time_left(deadline)?).map_err(|_| {
+            Error::new(ErrorKind::TimedOut, "the name was not resolved within the deadline; is it right?")
+        })?;
+    found.map_err(|error| Error::new(ErrorKind::HostDown, format!("there is no such host ({error})")))
 }
 
 fn connect_unix(path: &Path, deadline: Instant) -> Outcome {

@@ -18,6 +18,7 @@ use ramlace_wire::{Front, HEADER_BYTES, Header, Request, encode_body, flags};
 use crate::frame::{append_head, check_reply, decode_header, decode_reply};
 use crate::input::{INPUT_BYTES, Input};
 use crate::{Address, ConnectFailure, Failure, Secret};
+pub use connect::resolve;
 use line::Line;
 
 type Outcome<T> = std::result::Result<T, Failure>;

@@ -1,6 +1,6 @@
 """Measures the cases, and compares what they computed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Measured:
-    """One figure: the runs in seconds, and the bytes that all workers together looked at in one run."""
+    """One figure: the runs in seconds, and the bytes of the matrix with which the workers were done in one run."""
 
     workers: int
     runs: list[float]
@@ -48,7 +48,7 @@ class Measured:
 
     @property
     def gigabytes_per_second(self) -> float:
-        """10^9 bytes looked at in a second."""
+        """10^9 bytes of the matrix done in a second: whatever takes longer has the lower rate."""
         return self.nbytes / self.seconds / 1e9
 
 
@@ -70,8 +70,7 @@ def measure_sums(team: Team, workers: int, place: Place, repeat: int) -> Row:
     def jobs(count: int) -> list[Job[Floats]]:
         return [SumJob(door, share(door.cols, count, number)) for number in range(count)]
 
-    nbytes = door.rows * door.cols * 8
-    return _measure(team, workers, place, repeat, jobs, np.concatenate, {1: nbytes, workers: nbytes})
+    return _measure(team, workers, place, repeat, jobs)
 
 
 def measure_bootstrap(team: Team, workers: int, place: Place, repeat: int, replicates: int, seed: int) -> Row:
@@ -81,9 +80,7 @@ def measure_bootstrap(team: Team, workers: int, place: Place, repeat: int, repli
     def jobs(count: int) -> list[Job[Floats]]:
         return [BootstrapJob(door, share(replicates, count, number), seed) for number in range(count)]
 
-    nbytes = door.rows * door.cols * 8
-    # Every worker needs every column: what one of them has looked at is of no use to the others.
-    return _measure(team, workers, place, repeat, jobs, np.concatenate, {1: nbytes, workers: nbytes * workers})
+    return _measure(team, workers, place, repeat, jobs)
 
 
 def _measure(
@@ -92,9 +89,8 @@ def _measure(
     place: Place,
     repeat: int,
     jobs: Callable[[int], list[Job[Floats]]],
-    join: Callable[[Sequence[Floats]], Floats],
-    nbytes: dict[int, int],
 ) -> Row:
+    nbytes = place.door.rows * place.door.cols * 8
     measured: list[Measured] = []
     results: list[Floats] = []
     caches: list[str] = []
@@ -105,8 +101,8 @@ def _measure(
                 caches.append(cache)
             timed = team.run(jobs(count))
             runs.append(timed.seconds)
-            results.append(join(timed.results))
-        measured.append(Measured(count, runs, nbytes[count]))
+            results.append(np.concatenate(timed.results))
+        measured.append(Measured(count, runs, nbytes))
     agree(place.title, results[0], *results[1:])
     return Row(place, measured[0], measured[1], "; ".join(caches) or None, results[0])
 

@@ -13,8 +13,8 @@ LIMIT_COLOUR = "#555555"
 def draw(sums: list[Row], bootstrap: list[Row], memcpy: float, title: str, target: Path) -> list[Path]:
     """Write ``target`` with the suffixes .png and .svg; return both paths.
 
-    Each panel shows one bar for each place and number of workers; its length is the rate in
-    GB/s, and the number at its end says it again with the seconds.
+    Each panel shows one bar for each place and number of workers: the longer, the sooner done. Its length is the rate
+    in GB/s, and the label in the column at the right says it again with the seconds.
     """
     import matplotlib as mpl
 
@@ -23,10 +23,7 @@ def draw(sums: list[Row], bootstrap: list[Row], memcpy: float, title: str, targe
     mpl.rcParams["svg.fonttype"] = "none"
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, 2, figsize=(13, 5), sharex=False, layout="constrained")
-    figure.suptitle(title)
-    for panel, rows, name in zip(panels, (sums, bootstrap), ("column sums", "bootstrap of the means"), strict=True):
-        _panel(panel, rows, memcpy, name)
+    figure = compose(sums, bootstrap, memcpy, title)
     paths = [target.with_suffix(suffix) for suffix in (".png", ".svg")]
     for path in paths:
         figure.savefig(path, dpi=120)
@@ -34,8 +31,22 @@ def draw(sums: list[Row], bootstrap: list[Row], memcpy: float, title: str, targe
     return paths
 
 
+def compose(sums: list[Row], bootstrap: list[Row], memcpy: float, title: str):  # type: ignore[no-untyped-def]
+    """Return the figure."""
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(15, 6), sharex=False, layout="constrained")
+    figure.suptitle(title)
+    for panel, rows, name in zip(panels, (sums, bootstrap), ("column sums", "bootstrap of the means"), strict=True):
+        _panel(panel, rows, memcpy, name)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    return figure
+
+
 def _panel(panel, rows: list[Row], memcpy: float, name: str) -> None:  # type: ignore[no-untyped-def]
     height = 0.38
+    longest = max(memcpy, *(m.gigabytes_per_second for r in rows for m in (r.sequential, r.parallel)))
     for position, row in enumerate(rows):
         bars = ((row.sequential, SEQUENTIAL_COLOUR, -1), (row.parallel, PARALLEL_COLOUR, 1))
         for measured, colour, side in bars:
@@ -44,12 +55,14 @@ def _panel(panel, rows: list[Row], memcpy: float, name: str) -> None:  # type: i
             label = "sequential" if side < 0 else f"{measured.workers} workers"
             rate = measured.gigabytes_per_second
             panel.barh(place, rate, height, color=colour, alpha=shade, label=label if position == 0 else None)
-            panel.text(rate, place, f" {rate:.2f} GB/s, {measured.seconds:.3f} s", va="center", fontsize=8)
-    panel.axvline(memcpy, color=LIMIT_COLOUR, linestyle=":", label=f"memcpy {memcpy:.2f} GB/s")
+            # In a column of their own, behind every bar and the line.
+            panel.text(
+                1.03 * longest, place, f"{rate:.2f} GB/s, {measured.seconds:.3f} s", va="center", fontsize=8
+            )
+    what = f"memcpy {memcpy:.2f} GB/s: reads every byte and writes it; a view is only read, and may be faster"
+    panel.axvline(memcpy, color=LIMIT_COLOUR, linestyle=":", label=what)
     panel.set_yticks(range(len(rows)), [row.place.title for row in rows])
     panel.invert_yaxis()
-    panel.set_xlabel("GB/s looked at by all workers together")
+    panel.set_xlabel("GB of the matrix done in a second")
     panel.set_title(name)
-    # Room for the numbers at the ends of the bars.
-    panel.set_xlim(0, 1.35 * max(memcpy, *(m.gigabytes_per_second for r in rows for m in (r.sequential, r.parallel))))
-    panel.legend(loc="lower right", fontsize=8)
+    panel.set_xlim(0, 1.5 * longest)
