@@ -568,7 +568,7 @@ int ramlace_error_code(void);
  * else happens. The session ends with ramlace_disconnect and the close of the last file.
  *
  * locator: NULL is the pool that the environment's RAMLACE_POOL names, else the user's default
- * pool on this machine; "lab" the user's pool of that name; "ramlace://host:port" the pool of
+ * pool on this machine; "lab" the user's pool of that name; "host:port" or "ramlace://host:port" the pool of
  * which one server listens there, whose secret is in options, in the environment
  * (RAMLACE_SECRET_FILE) or known on this machine. Any locator of a file in a pool will do as
  * well ("ramlace:/x", "ramlace://lab/x", "ramlace://host:port/x"): its path is not looked at.
