@@ -66,7 +66,7 @@ def test_no_label_lies_on_the_line_a_bar_or_another_label():
     for panel in figure.axes:
         labels = [text.get_window_extent() for text in panel.texts]
         assert len(labels) == 2 * len(rows)
-        marks = [patch.get_window_extent() for patch in panel.patches] + [line.get_window_extent() for line in panel.lines]
+        marks = [mark.get_window_extent() for mark in [*panel.patches, *panel.lines]]
         assert len(marks) == 2 * len(rows) + 1
         for index, label in enumerate(labels):
             assert label.x1 <= panel.bbox.x1

@@ -96,9 +96,7 @@ class Array:
             raise TypeError("a masked array has no place for its mask in a pool; pass values.filled(...)")
         fortran = source.flags.f_contiguous and not source.flags.c_contiguous
         order: Order = "F" if fortran else "C"
-        array = cls._create(
-            pool, pool._path(path), Described.of(source.shape, source.dtype, order), stripe_unit, width
-        )
+        array = cls._create(pool, pool._path(path), Described.of(source.shape, source.dtype, order), stripe_unit, width)
         try:
             array.write(source)
         except BaseException:

@@ -46,8 +46,8 @@ def connect(pool: str | None = None, *, local: bool = True, deadline_seconds: fl
     """Connect to a running pool.
 
     ``pool`` is its name, ``host:port`` of one of its servers, or a locator such as ``ramlace://host:port/``; None means
-    ``RAMLACE_POOL``, which has the same forms, else this user's default pool. With ``local=False`` all bytes go over TCP, also
-    between processes of one machine. No call takes longer than ``deadline_seconds``
+    ``RAMLACE_POOL``, which has the same forms, else this user's default pool. With ``local=False`` all bytes go over
+    TCP, also between processes of one machine. No call takes longer than ``deadline_seconds``
     (default: 4; at most 600) before it fails with TimeoutError.
 
     Raises ramlace.Error: FileNotFoundError when there is no such pool, PermissionError for a

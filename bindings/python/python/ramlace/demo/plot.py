@@ -56,9 +56,7 @@ def _panel(panel, rows: list[Row], memcpy: float, name: str) -> None:  # type: i
             rate = measured.gigabytes_per_second
             panel.barh(place, rate, height, color=colour, alpha=shade, label=label if position == 0 else None)
             # In a column of their own, behind every bar and the line.
-            panel.text(
-                1.03 * longest, place, f"{rate:.2f} GB/s, {measured.seconds:.3f} s", va="center", fontsize=8
-            )
+            panel.text(1.03 * longest, place, f"{rate:.2f} GB/s, {measured.seconds:.3f} s", va="center", fontsize=8)
     what = f"memcpy {memcpy:.2f} GB/s: reads every byte and writes it; a view is only read, and may be faster"
     panel.axvline(memcpy, color=LIMIT_COLOUR, linestyle=":", label=what)
     panel.set_yticks(range(len(rows)), [row.place.title for row in rows])
