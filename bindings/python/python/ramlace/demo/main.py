@@ -205,8 +205,8 @@ def _explain(asked: options.Options) -> list[str]:
         "its replicates, so several workers move several times the bytes",
         "views may pass memcpy: it reads every byte and writes it elsewhere, while a view is only read where it lies",
         "mount, cold: every byte comes from the servers through the mount's daemon into the kernel's pages, which "
-        "takes this machine's processors from the workers; a disk fills the same pages without them, so that a job of much "
-        "arithmetic, as the bootstrap, may be faster from a cold disk",
+        "takes this machine's processors from the workers; a disk fills the same pages without them, so that a job of "
+        "much arithmetic, as the bootstrap, may be faster from a cold disk",
     ]
 
 
