@@ -23,9 +23,11 @@ export LOCKED
 
 DEMO_ARGS ?=
 BENCH_ARGS ?=
-
-PACKAGE_SOURCES := $(shell find bindings/python crates Cargo.toml -type f \
-	\( -path bindings/python/src/\* -o -path crates/\*/src/\* -o -name Cargo.toml -o -name pyproject.toml \) 2>/dev/null)
+# What `make test` shall run; nothing: all of it. ROUND_ARGS=--lint adds the lints.
+TESTS ?=
+ROUND_ARGS ?=
+# They read no clock and do no I/O; their tests take seconds.
+PURE := base wire layout namespace cluster
 
 .PHONY: help
 help: ## List the targets
@@ -40,31 +42,13 @@ setup-tests:
 	@scripts/setup.sh test
 
 .PHONY: build
-build: target/release/ramlace $(VENV)/package.stamp $(VENV)/bin/ramlace ## Build target/release/ramlace and .venv/
+build: setup ## Build target/release/ramlace, the C library and .venv/
+	@scripts/build.sh $(VENV)
 
 # Cargo knows best what is out of date: it is always asked, and answers in a moment.
 .PHONY: target/release/ramlace
 target/release/ramlace: setup
 	@$(STAGE) "build the command" $(RUN) cargo build --release $(LOCKED)
-
-$(VENV)/venv.stamp: bindings/python/pyproject.toml scripts/venv.sh | setup
-	@$(STAGE) "make the virtual environment" scripts/venv.sh $(VENV)
-	@touch $@
-
-# After the command, so that the crates they share are compiled once.
-$(VENV)/package.stamp: $(VENV)/venv.stamp $(PACKAGE_SOURCES) | target/release/ramlace
-	@$(STAGE) "build the Python package" $(RUN) scripts/package.sh $(VENV)
-	@touch $@
-
-$(VENV)/bin/ramlace: $(VENV)/venv.stamp
-	@ln -sfn ../../target/release/ramlace $@
-
-# What `cc ... $(PKG_CONFIG_PATH=target/release/pkgconfig pkg-config --cflags --libs ramlace)` needs.
-build: target/release/pkgconfig/ramlace.pc
-
-.PHONY: target/release/pkgconfig/ramlace.pc
-target/release/pkgconfig/ramlace.pc: target/release/ramlace
-	@scripts/c_library.sh here
 
 PREFIX ?= /usr/local
 
@@ -77,28 +61,29 @@ demo: build ## The main job: column sums of a real matrix from disk, TCP and sha
 	@$(PYTHON) -m ramlace.demo $(DEMO_ARGS)
 
 .PHONY: test
-test: setup-tests build ## Every test of the everyday round
-	@scripts/test.sh
+test: setup-tests build ## Every test of the everyday round, or those named: TESTS="tests/system/test_x.py client::locks"
+	@$(RUN) $(PYTHON) scripts/round.py $(ROUND_ARGS) $(TESTS)
 
 .PHONY: test-long
-test-long: setup-tests build ## The same with more cases, and the tests that take long
-	@RAMLACE_TEST_LONG=1 scripts/test.sh
+test-long: setup-tests build ## The same with more cases, the tests that take long, and all as root and as a user
+	@RAMLACE_TEST_LONG=1 $(RUN) $(PYTHON) scripts/round.py $(ROUND_ARGS)
+
+.PHONY: check
+check: build ## What to run before each commit: format, lints, types, and the tests of the pure crates
+	@for name in rustfmt ruff ruff-format mypy licences clippy; do $(STAGE) "lint: $$name" scripts/lint.sh $$name; done
+	@$(STAGE) "hygiene" $(PYTHON) scripts/hygiene.py
+	@$(STAGE) "tests of the pure crates" $(RUN) $(PYTHON) scripts/rust_tests.py $(PURE:%=--package=ramlace-%)
 
 .PHONY: lint
-lint: build ## rustfmt, clippy, ruff, mypy, whitespace; warnings are errors
-	@$(STAGE) "rustfmt" $(RUN) cargo fmt --all -- --check
-	@$(STAGE) "clippy" $(RUN) cargo clippy --release $(LOCKED) --workspace --exclude ramlace-python --all-targets -- -D warnings
-	@$(STAGE) "clippy of the Python crate" $(RUN) scripts/package.sh $(VENV) clippy
-	@$(STAGE) "ruff" $(VENV)/bin/ruff check bindings/python tests bench scripts
-	@$(STAGE) "ruff format" $(VENV)/bin/ruff format --check bindings/python tests bench scripts
-	@$(STAGE) "mypy" scripts/mypy.sh $(VENV)
+lint: build ## Every lint; warnings are errors
+	@for name in $$(scripts/lint.sh --list); do $(STAGE) "lint: $$name" scripts/lint.sh $$name; done
 	@$(STAGE) "hygiene" $(PYTHON) scripts/hygiene.py
 
 .PHONY: format
 format: build ## Write every file as rustfmt and ruff want it
 	@$(RUN) cargo fmt --all
-	@$(VENV)/bin/ruff check --fix-only --quiet bindings/python tests bench scripts
-	@$(VENV)/bin/ruff format --quiet bindings/python tests bench scripts
+	@$(VENV)/bin/ruff check --fix-only --quiet bindings/python tests bench scripts examples
+	@$(VENV)/bin/ruff format --quiet bindings/python tests bench scripts examples
 
 .PHONY: bench
 bench: build ## Each figure beside the machine's limit measured in the same run (BENCH_ARGS=...)

@@ -1,29 +1,21 @@
 #!/usr/bin/env bash
-# Builds the Python package into the virtual environment, or checks its crate by clippy.
+# Makes the Python package usable from the virtual environment, as it lies in the checkout, with the extension that
+# cargo has built. (A wheel is built by `pip wheel bindings/python`, that is by maturin.)
 #
-# maturin is the only builder of this crate: its settings for PyO3 differ from a plain cargo's,
-# and each change of them compiles PyO3 again.
-#
-# usage: scripts/package.sh DIRECTORY [clippy]
+# usage: scripts/package.sh VENV
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv=$PWD/$1
-if [[ ${2:-} == clippy ]]; then
-    # What maturin sets: PyO3 is compiled anew whenever one of these changes.
-    configuration=("$PWD"/target/maturin/pyo3-config-*-abi3.txt)
-    export PYO3_BUILD_EXTENSION_MODULE=1 PYO3_CONFIG_FILE="${configuration[0]}"
-    export PYO3_PYTHON="$venv/bin/python" PYTHON_SYS_EXECUTABLE="$venv/bin/python"
-    PYO3_ENVIRONMENT_SIGNATURE=$("$venv/bin/python" -c \
-        'import sys; print("cpython-%d.%d-64bit" % sys.version_info[:2])')
-    export PYO3_ENVIRONMENT_SIGNATURE
-    exec cargo clippy --release ${LOCKED---locked} -p ramlace-python --all-targets -- -D warnings
+built=target/release/lib_native.so
+extension=bindings/python/python/ramlace/_native.abi3.so
+if ! cmp -s "$built" "$extension"; then
+    # Beside it first: a program that has it mapped keeps the old one.
+    cp "$built" "$extension.new"
+    mv -f "$extension.new" "$extension"
 fi
-export VIRTUAL_ENV=$venv
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-"$venv/bin/maturin" develop --release ${LOCKED---locked} --manifest-path bindings/python/Cargo.toml >"$log" 2>&1 || {
-    cat "$log" >&2
-    exit 1
-}
+packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+# What an earlier way of building has left would come first, or be told as installed.
+rm -rf "$packages"/ramlace-*.dist-info
+echo "$PWD/bindings/python/python" >"$packages/ramlace.pth"
 "$venv/bin/python" -c 'import ramlace'

@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
-# Runs the system tests once more as an ordinary user, where the first round ran as root.
+# Runs the system tests as an ordinary user, where this is root.
 #
 # Everything the user needs is put where it can be read (linked, else copied): the checkout and
 # the interpreter may lie under a home that is closed to others. The user has a home, a
-# temporary directory and a runtime directory of its own, all removed at the end.
+# temporary directory (with a short name: paths of sockets are short) and a runtime directory of its own, all
+# removed at the end.
 #
 # usage: scripts/test_as_user.sh [PYTEST OPTION...]
+#        scripts/test_as_user.sh --can   succeeds where this can be done; says why not, where it cannot
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly uid=65534
 if [[ $(id -u) != 0 ]]; then
-    echo "skipped: the tests above ran as an ordinary user already (uid $(id -u))"
-    exit 0
+    echo "this is an ordinary user already (uid $(id -u))" >&2
+    exit 1
 fi
 if ! setpriv --reuid=$uid --regid=$uid --clear-groups true 2>/dev/null; then
-    echo "skipped: this machine does not let root become uid $uid (setpriv failed)"
-    exit 0
+    echo "this machine does not let root become uid $uid (setpriv failed): the system tests run as root alone" >&2
+    exit 1
 fi
+[[ ${1:-} != --can ]] || exit 0
 
 place=$(mktemp -d "${TMPDIR:-/tmp}/ramlace-user.XXXXXX")
 trap 'rm -rf "$place"' EXIT
@@ -76,4 +79,4 @@ chmod -R a+rX "$place/checkout" "$place/ramlace" "$place/ramlace-bench"
 cd "$place/checkout"
 as_user RAMLACE_BIN="$place/ramlace" RAMLACE_BENCH_BIN="$place/ramlace-bench" PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH="$place/python/lib" \
     PYTHONPATH="$place/checkout/bindings/python/python:$place/site-packages" \
-    "$interpreter" -m pytest "$@" tests/system
+    "$interpreter" -m pytest --basetemp="$place/tmp/t" "$@" tests/system

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,27 @@ NewPool = Callable[..., Pool]
 
 # Fixtures that live where mounts do.
 __all__ = ["first_mount", "fuse", "handing", "here", "new_mount", "second_mount", "there"]
+
+
+IS_ROOT = os.geteuid() == 0
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what only root can do."""
+    if not IS_ROOT and item.get_closest_marker("needs_root"):
+        pytest.skip("this needs root")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let no test be lost: what an ordinary user skips for want of root must be marked, so that root runs it."""
+    report = yield
+    if report.skipped and not IS_ROOT and isinstance(report.longrepr, tuple) and "root" in report.longrepr[2]:
+        marks = {mark.name for mark in item.iter_markers()}
+        if not marks & {"needs_root", "both"}:
+            report.outcome = "failed"
+            report.longrepr = f"{report.longrepr[2]}; mark it: pytest.mark.needs_root"
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import pytest
 
 import clients
 from conftest import NewPool
@@ -14,6 +15,7 @@ PRIVATE_BYTES_MAX = 16 * MIB
 IDLE_SECONDS_PER_MINUTE = 0.010
 
 
+@pytest.mark.alone(reason="the processor time of servers at rest is measured")
 def test_a_servers_memory_beside_its_store_stays_small_and_rest_costs_nothing(new_pool: NewPool) -> None:
     running = new_pool(2, 192)
     with running.connect() as near, running.connect(local=False) as far:

@@ -577,8 +577,6 @@ class Network:
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces are made by root")
     if not shutil.which("ip"):
         pytest.skip("the command ip (iproute2) is missing")
     made = Network(tuple(f"r{letter}{os.getpid()}" for letter in "abc"))
@@ -613,6 +611,7 @@ def net_lab(network: Network, root: Path) -> Iterator[tuple[Lab, Callable[..., A
     lab.close()
 
 
+@pytest.mark.needs_root
 def test_hosts_with_a_network_each(network: Network, net_lab: tuple[Lab, Callable[..., Any]]) -> None:
     lab, run = net_lab
     first, second, _ = network.names
@@ -646,6 +645,7 @@ def test_hosts_with_a_network_each(network: Network, net_lab: tuple[Lab, Callabl
     lab.assert_nothing_left()
 
 
+@pytest.mark.needs_root
 def test_a_host_that_says_a_wrong_address_is_an_error(
     network: Network, net_lab: tuple[Lab, Callable[..., Any]]
 ) -> None:

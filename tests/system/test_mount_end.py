@@ -16,6 +16,9 @@ from conftest import NewPool
 from mount import Mount, NewMount, Program, fails, is_mounted, mapping
 from pool import KIB, MIB, Pool, eventually, pattern
 
+# Root unmounts by a system call, others by fusermount3.
+pytestmark = pytest.mark.both
+
 UNIT = 64 * KIB
 # A session that was not heard for so long has ended.
 SESSION_SECONDS = 10

@@ -216,11 +216,10 @@ def test_a_file_that_is_changed_by_every_door_is_what_a_bytearray_holds(
 
 
 @pytest.mark.parametrize("seed", range(12 if IS_LONG else 2))
+@pytest.mark.needs_root
 def test_a_file_that_kernels_map_is_what_a_bytearray_holds(
     shared_pool: Pool, place: str, there: Path, new_mount: NewMount, seed: int
 ) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("the kernel lets root alone hand files over")
     mount = new_mount(shared_pool, "--passthrough")
     change_on_two_mounts(shared_pool, place, mount / place, there, "mapped", seed)
 

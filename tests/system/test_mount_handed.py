@@ -16,6 +16,9 @@ from mount import NewMount, Program, fails, is_mounted, mapping
 from pool import KIB, MIB, PATIENCE_SECONDS, binary, eventually, frozen
 from test_mount_bytes import KEEP, PUNCH, fallocate
 
+# The kernel lets root alone hand files over.
+pytestmark = pytest.mark.needs_root
+
 
 def test_what_is_open_and_mapped_needs_no_server(handing: Handing) -> None:
     """Only memory answers while the server is silent: so it is handed over, and not served by requests."""

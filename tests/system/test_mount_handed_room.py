@@ -11,6 +11,9 @@ from mount import Program, fails, mapping
 from pool import KIB, MIB, eventually
 from test_mount_bytes import KEEP, PUNCH, ZERO, fallocate
 
+# The kernel lets root alone hand files over.
+pytestmark = pytest.mark.needs_root
+
 
 def test_a_size_that_anybody_changes_counts_for_mappings(handing: Handing) -> None:
     content = handing.make()

@@ -17,6 +17,9 @@ from conftest import NewPool
 from mount import DEVICE, Mount, NewMount, Program, fails, is_mounted, mapping
 from pool import KIB, MIB, PATIENCE_SECONDS, Pool, binary, eventually
 
+# Root mounts by a system call, others by fusermount3.
+pytestmark = pytest.mark.both
+
 UNIT = 64 * KIB
 
 

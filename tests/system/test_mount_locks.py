@@ -405,17 +405,22 @@ def test_uncontended_locks_cost_one_request_and_a_hand_over_two(
         return sum(server["requests"] for server in shared_pool.status())
 
     a, b, _, _ = lockers
-    rounds = 200
+    rounds = 40
     a.run("posix(f, W); posix(f, U)")
-    idle = -requests() + requests()
-    before = requests()
-    a.run(f"for n in range({rounds}): posix(f, W); posix(f, U)")
-    alone = requests() - before - idle
-    assert 2 * rounds <= alone <= 2 * rounds + 20, "one request for each call; beats come on top"
+    # The least of several, also below: heartbeats in between belong to no lock.
+    idle = min(-requests() + requests() for _ in range(5))
+
+    def cost() -> int:
+        before = requests()
+        a.run(f"for n in range({rounds}): posix(f, W); posix(f, U)")
+        return requests() - before - idle
+
+    alone = min(cost() for _ in range(5))
+    assert 2 * rounds <= alone <= 2 * rounds + 4, "one request for each call"
     # Two who pass a lock to and fro: each waits while the other has it.
     a.run("posix(f, W, 0, 1); posix(f, W, 2, 1)")
     b.run("posix(f, W, 1, 1); posix(f, W, 3, 1)")
-    handed = 0
+    costs = []
     for n in range(20):
         # a holds the even bytes, b the odd ones; b waits for one of a's.
         byte = 0 if n % 2 == 0 else 2
@@ -426,10 +431,10 @@ def test_uncontended_locks_cost_one_request_and_a_hand_over_two(
         before = requests()
         a.run(f"posix(f, U, {byte}, 1)")
         b.hear()
-        handed += requests() - before - idle
+        costs.append(requests() - before - idle)
         b.run(f"posix(f, U, {byte}, 1)")
         a.run(f"posix(f, W, {byte}, 1)")
-    assert handed <= 20 * 2 + 10, "the unlock, and the event's answer with the next question"
+    assert sorted(costs)[10] <= 2, f"the unlock, and the event's answer with the next question: {costs}"
 
 
 def test_a_storm_of_locks_and_kills_leaves_none_behind(here: Path, there: Path) -> None:

@@ -459,8 +459,6 @@ class ControlGroup:
 @contextmanager
 def control_group(memory_bytes: int) -> Iterator[ControlGroup]:
     """Make a control group of little memory; skips where there is none to be had."""
-    if os.geteuid() != 0:
-        pytest.skip("control groups are made by root")
     found = _place_of_groups()
     if not found:
         pytest.skip("control groups do not limit memory here")
@@ -513,6 +511,7 @@ def scan_and_fill(program: Program, length: int) -> None:
     assert program.ask("found") == length // PAGE
 
 
+@pytest.mark.needs_root
 def test_servers_daemon_and_program_share_less_memory_than_the_mapping_needs(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -539,6 +538,7 @@ def test_servers_daemon_and_program_share_less_memory_than_the_mapping_needs(
         pool.close()
 
 
+@pytest.mark.needs_root
 def test_a_mapping_larger_than_the_memory_it_may_use_is_scanned_and_written(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:

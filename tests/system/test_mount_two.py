@@ -206,6 +206,7 @@ def test_the_size_of_a_file_that_another_writes_is_seen_without_a_close(here: Pa
     assert seen == (here / "log").read_bytes()
 
 
+@pytest.mark.both
 def test_what_another_mount_has_cut_off_is_never_read_as_zeros(here: Path, there: Path) -> None:
     """Also a moment after its size was asked for, by reads ahead of one another behind the new end."""
     with read_ahead(there, 128):

@@ -23,14 +23,11 @@ from mount import Mount, NewMount, fails
 from pool import MIB, Pool, binary
 from test_mount_bytes import KEEP, PUNCH, ZERO, fallocate
 
+# Only root can become other users, and let them into a mount without /etc/fuse.conf.
+pytestmark = pytest.mark.needs_root
+
 NOBODY = 65_534
 ROOT_INODE = 1
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _root() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can become other users, and let them into a mount without /etc/fuse.conf")
 
 
 @dataclass(frozen=True)

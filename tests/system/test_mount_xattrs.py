@@ -13,6 +13,9 @@ from conftest import NewPool
 from mount import REFRESH, NewMount, fails
 from pool import KIB, Pool, eventually
 
+# Root alone sets capabilities and trusted attributes.
+pytestmark = pytest.mark.both
+
 PRIVILEGED = os.geteuid() == 0
 VALUE_BYTES_MAX = 64 * KIB
 CAPABILITY = "security.capability"

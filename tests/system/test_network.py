@@ -16,6 +16,9 @@ SERVER_ADDRESS = "10.219.77.1"
 CLIENT_ADDRESS = "10.219.77.2"
 PORT = 7000
 
+# Network namespaces are made by root.
+pytestmark = pytest.mark.needs_root
+
 
 def ip(*words: str) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(["ip", *words], capture_output=True, check=True)
@@ -65,8 +68,6 @@ class Net:
 
 @pytest.fixture
 def net() -> Iterator[Net]:
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces are made by root")
     if not shutil.which("ip"):
         pytest.skip("the command ip (iproute2) is missing")
     made = Net(f"rl{os.getpid()}")

@@ -11,6 +11,9 @@ import pytest
 from conftest import NewPool
 from pool import MIB, PATIENCE_SECONDS, Pool, binary, eventually, pattern
 
+# Root mounts the store itself, others in a user namespace.
+pytestmark = pytest.mark.both
+
 
 def assert_nothing_left(pool: Pool) -> None:
     assert eventually(lambda: not pool.processes()), f"a failed start left {pool.processes()}"

@@ -1,0 +1,213 @@
+"""Every test of a round, as much at once as two cores and the tests bear.
+
+usage: round.py [--lint] [TEST...]
+
+Two lanes run side by side. Real pools mostly wait, so their lane has four processes and the
+machine's first attention:
+
+* the system tests as an ordinary user; when this is root, it becomes one (scripts/test_as_user.sh);
+* as root, those that need root (`needs_root`) or behave differently there (`both`);
+* the tests of the Python package.
+
+The other lane takes the processor time that is left: it links the test programs of Rust, with --lint runs the
+lints, and runs the programs (scripts/rust_tests.py). When both are done the tests marked `alone` run: they
+measure what a busy machine disturbs.
+
+All stages run, whatever fails; the exit code is 1 when anything did. What a stage printed appears when it
+ends. RAMLACE_TEST_LONG=1 means more cases for each property, the tests marked `long`, and every system
+test both as root and as an ordinary user.
+
+With TEST arguments only these run: a path below tests/ or bindings/ (pytest's own words, `::name` included), or a
+crate of the workspace, with or without `::name` (a filter of its tests).
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = str(ROOT / ".venv/bin/python")
+SYSTEM = "tests/system"
+PACKAGE = "bindings/python/tests"
+PYTEST = ("-q", "-p", "no:cacheprovider", "--strict-markers", "-c", "bindings/python/pyproject.toml", "--rootdir", ".")
+# Real pools wait more than they compute: more processes than cores.
+WORKERS = 4
+LONG = bool(os.environ.get("RAMLACE_TEST_LONG"))
+RUST = "scripts/run.sh"
+# Linking gives way to the pools; test programs give way a little.
+LAST, LATER = ("nice", "-n", "19"), ("nice", "-n", "5")
+
+Words = tuple[str, ...]
+
+
+class Round:
+    """The stages of a round; `failed` names those that did not succeed."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+        self._printing = threading.Lock()
+
+    def run(self, name: str, words: Words, variables: dict[str, str] | None = None) -> None:
+        """Run a stage to its end; print what it said, and keep its time for the summary of `.ci/run`."""
+        began = time.monotonic()
+        with self._printing:
+            print(f"== {name}: begins", file=sys.stderr, flush=True)
+        done = subprocess.run(
+            words,
+            cwd=ROOT,
+            env={**os.environ, **(variables or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        result = "ok" if done.returncode == 0 else f"failed ({done.returncode})"
+        seconds = f"{time.monotonic() - began:.1f}"
+        with self._printing:
+            sys.stdout.write(done.stdout)
+            sys.stdout.flush()
+            print(f"== {name}: {result} in {seconds} s", file=sys.stderr, flush=True)
+            if done.returncode:
+                self.failed.append(name)
+            if stages := os.environ.get("RAMLACE_STAGES"):
+                with Path(stages).open("a") as table:
+                    table.write(f"{seconds}\t{result}\t{name}\n")
+
+
+def can_become_a_user() -> bool:
+    """Whether this is root, and scripts/test_as_user.sh can run tests as an ordinary user."""
+    check = ["scripts/test_as_user.sh", "--can"]
+    return subprocess.run(check, cwd=ROOT, check=False).returncode == 0
+
+
+def marked(expression: str) -> Words:
+    """Return pytest's words for the tests with such marks, without the long ones in the everyday round."""
+    words = [f"({expression})"] + ([] if LONG else ["not long"])
+    return ("-m", " and ".join(words), "--durations=25", "--durations-min=1")
+
+
+def parallel(workers: int) -> Words:
+    """Return pytest's words for so many processes, each with whole files."""
+    return ("-n", str(workers), "--dist", "loadfile")
+
+
+def pytest(*words: str) -> Words:
+    """Return the command of pytest."""
+    return (PYTHON, "-m", "pytest", *PYTEST, *words)
+
+
+def as_user(*words: str) -> Words:
+    """Return the command of pytest over the system tests as an ordinary user."""
+    return ("scripts/test_as_user.sh", *PYTEST, *words)
+
+
+def system(round_: Round, group: str, *words: str) -> None:
+    """Run a group of the system tests: as an ordinary user, and as root what is different there."""
+    if os.geteuid() != 0:
+        round_.run(f"system tests, {group}", pytest(*marked(group), *words, SYSTEM))
+        return
+    for_root = group
+    if can_become_a_user():
+        round_.run(f"system tests, {group}, as an ordinary user", as_user(*marked(group), *words))
+        if not LONG:
+            for_root = f"{group} and (needs_root or both)"
+    round_.run(f"system tests, {group}, as root", pytest(*marked(for_root), *words, SYSTEM))
+
+
+def pools(round_: Round) -> None:
+    """Run what starts real pools from Python."""
+    system(round_, "not alone", *parallel(WORKERS))
+    round_.run("tests of the Python package", pytest(*marked("not alone"), *parallel(2), PACKAGE))
+
+
+def programs(round_: Round, *, lint: bool) -> None:
+    """Link the tests of Rust, and run them; lints in between, while the pools of the other lane need the machine."""
+    round_.run("link the Rust tests", (*LAST, RUST, PYTHON, "scripts/rust_tests.py", "--link-only"))
+    if lint:
+        lints(round_)
+    variables = {}
+    if LONG:
+        # The pure crates take 20,000 cases in minutes; what runs whole pools takes 400.
+        variables = {
+            "RAMLACE_FUZZ_ITERATIONS": "300000",
+            "RAMLACE_STORM_CASES": "400",
+            "RAMLACE_STORM_SECONDS": "120",
+            **os.environ,
+            "PROPTEST_CASES": "400",
+        }
+    round_.run("Rust tests", (*LATER, RUST, PYTHON, "scripts/rust_tests.py"), variables)
+    if LONG:
+        pure = [f"--package=ramlace-{name}" for name in ("layout", "cluster", "namespace", "model")]
+        words = (*LATER, RUST, PYTHON, "scripts/rust_tests.py", *pure)
+        cases = os.environ.get("PROPTEST_CASES", "20000")
+        round_.run("Rust tests, pure crates at length", words, {"PROPTEST_CASES": cases})
+
+
+def lints(round_: Round) -> None:
+    """Run the lints, with warnings as errors."""
+    for line in subprocess.run(["scripts/lint.sh", "--list"], cwd=ROOT, capture_output=True, check=True).stdout.split():
+        name = line.decode()
+        round_.run(f"lint: {name}", (*LAST, "scripts/lint.sh", name))
+
+
+def chosen(round_: Round, tests: list[str]) -> None:
+    """Run the tests that were named."""
+    for test in tests:
+        crate, _, name = test.partition("::")
+        if test.split("/")[0] in ("tests", "bindings"):
+            round_.run(test, pytest("-v", test))
+        else:
+            package = crate if crate.startswith("ramlace-") else f"ramlace-{crate}"
+            words = ("cargo", "test", "--release", *locked(), "-p", package, "--", name)
+            round_.run(test, (RUST, *words))
+
+
+def locked() -> Words:
+    """Return the words by which cargo keeps to Cargo.lock; LOCKED is the Makefile's."""
+    return tuple(os.environ.get("LOCKED", "--locked").split())
+
+
+def status() -> str:
+    """Return what git says of the checkout; nothing where there is no git."""
+    return subprocess.run(
+        ["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout
+
+
+def side_by_side(*lanes: Callable[[], None]) -> None:
+    """Run lanes at once, to the end of all."""
+    threads = [threading.Thread(target=lane) for lane in lanes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def main(words: list[str]) -> int:
+    """Run the round; return the exit code."""
+    os.environ.setdefault("RAMLACE_BIN", str(ROOT / "target/release/ramlace"))
+    lint, tests = "--lint" in words, [word for word in words if word != "--lint"]
+    before = status()
+    round_ = Round()
+    if tests:
+        chosen(round_, tests)
+    else:
+        side_by_side(lambda: pools(round_), lambda: programs(round_, lint=lint))
+        system(round_, "alone")
+        round_.run("hygiene", (PYTHON, "scripts/hygiene.py"))
+    if status() != before:
+        print("the tests left something in the checkout (git status changed)", file=sys.stderr)
+        round_.failed.append("a clean checkout")
+    if round_.failed:
+        print(f"failed: {', '.join(round_.failed)}", file=sys.stderr)
+    return 1 if round_.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
