@@ -4,7 +4,7 @@
 //! Facts of a pool at work are of different moments: what one look finds may be what was just under
 //! way. Look twice and believe what both have found ([`Checked::keep_found_by`]).
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{Epoch, InodeId, LaneId, Name, ServerId, Slot};
 use ramlace_layout::{COLLISION_BITS, lane_length, lane_slot};
@@ -29,12 +29,12 @@ pub struct Check<'map> {
     paths: BTreeMap<InodeId, (InodeId, Name)>,
     /// The entries before this one with the same hash: where names may be equal.
     neighbours: Vec<(InodeId, u64, Name)>,
-    asked: HashSet<(Slot, Slot, u64)>,
+    asked: BTreeSet<(Slot, Slot, u64)>,
     held: Vec<(ServerId, Slot, Slot, u64)>,
     /// What slots other than their homes have of directories: where, and directories inside.
     partitions: BTreeMap<InodeId, Vec<(ServerId, Slot, PartitionFacts)>>,
     /// Lanes in slots that have begun anew.
-    lanes_in_new_slots: HashSet<LaneId>,
+    lanes_in_new_slots: BTreeSet<LaneId>,
     checked: Checked,
 }
 
@@ -69,10 +69,10 @@ impl Check<'_> {
             directories: BTreeMap::new(),
             paths: BTreeMap::new(),
             neighbours: Vec::new(),
-            asked: HashSet::new(),
+            asked: BTreeSet::new(),
             held: Vec::new(),
             partitions: BTreeMap::new(),
-            lanes_in_new_slots: HashSet::new(),
+            lanes_in_new_slots: BTreeSet::new(),
             checked: Checked::default(),
         }
     }
@@ -416,7 +416,7 @@ impl Check<'_> {
 
     /// Every directory that is in another leads to the root, or to one that nothing leads to.
     fn check_cycles(&mut self) {
-        let mut seen: HashSet<InodeId> = HashSet::new();
+        let mut seen: BTreeSet<InodeId> = BTreeSet::new();
         let mut cycles = Vec::new();
         for start in self.directories.keys() {
             let mut way = Vec::new();

@@ -4,7 +4,7 @@
 //! Time is milliseconds of one clock that never goes back. A holder counts his lease from before his request left, so
 //! that it is over for him before it is over here.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{InodeId, SessionId, Slot, limits};
 use ramlace_wire::leases::{Leased, Recall};
@@ -21,15 +21,15 @@ type Holders = Vec<(SessionId, u64)>;
 /// All leases of one server.
 #[derive(Debug, Default)]
 pub struct Leases {
-    holders: HashMap<Subject, Holders>,
+    holders: BTreeMap<Subject, Holders>,
     /// Leases in `holders`, those that are over among them.
     given: usize,
     /// No new lease before this moment.
-    resting: HashMap<Subject, u64>,
+    resting: BTreeMap<Subject, u64>,
     recalls: BTreeMap<u64, Pending>,
     /// The same by slot, and by what is recalled.
     in_slots: BTreeSet<(Slot, u64)>,
-    subjects: HashMap<Subject, u64>,
+    subjects: BTreeMap<Subject, u64>,
     /// Sessions that ask for recalls, and what they have not acknowledged.
     listeners: BTreeMap<SessionId, Listener>,
     last_number: u64,

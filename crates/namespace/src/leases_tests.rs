@@ -65,8 +65,8 @@ fn act() -> impl Strategy<Value = Act> {
 #[derive(Default)]
 struct Model {
     now: u64,
-    versions: HashMap<Subject, u64>,
-    believed: HashMap<(SessionId, Subject), (u64, u64)>,
+    versions: BTreeMap<Subject, u64>,
+    believed: BTreeMap<(SessionId, Subject), (u64, u64)>,
 }
 
 impl Model {

@@ -3,7 +3,7 @@
 //! Slots go round the servers, so that a pool has few different chains and no long runs. The map
 //! of 4,096 slots takes some 4 KiB, that of 65,536 slots and 4,096 servers fits one body.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use ramlace_base::limits;
 use serde::de::Error as _;
@@ -13,7 +13,7 @@ use crate::Chain;
 
 pub(crate) fn serialize<S: Serializer>(chains: &[Chain], serializer: S) -> Result<S::Ok, S::Error> {
     let mut different: Vec<&Chain> = Vec::new();
-    let mut numbers: HashMap<&Chain, u32> = HashMap::new();
+    let mut numbers: BTreeMap<&Chain, u32> = BTreeMap::new();
     let of_slots: Vec<u32> = chains
         .iter()
         .map(|chain| {

@@ -6,6 +6,8 @@
 //!
 //! Invariant: `wire` opens no socket, and no decoder panics, whatever the bytes.
 #![forbid(unsafe_code)]
+// Pure: `clippy.toml` says what may not be called or used here.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod chains;
 pub mod check;

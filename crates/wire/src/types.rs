@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 macro_rules! numbered {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $number:literal,)* }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         #[serde(try_from = "u8", into = "u8")]
         pub enum $name {
             $($(#[$variant_doc])* $variant,)*
@@ -273,7 +273,7 @@ pub struct ServerEntry {
 }
 
 /// The servers of a slot.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Chain {
     /// The first is the primary (home), the others replicas.
     pub servers: Vec<ServerId>,

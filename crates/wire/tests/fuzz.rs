@@ -63,7 +63,6 @@ fn memory_of<T>(run: impl FnOnce() -> T) -> (T, usize) {
     (result, PEAK_BYTES.get())
 }
 
-#[allow(clippy::disallowed_methods, reason = "a test is told how long to run")]
 fn iterations() -> u64 {
     match std::env::var("RAMLACE_FUZZ_ITERATIONS") {
         Ok(text) => text.parse().expect("RAMLACE_FUZZ_ITERATIONS is a number"),

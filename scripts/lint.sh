@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Runs lints; every warning is an error.
+#
+# usage: scripts/lint.sh --list   the names of all lints
+#        scripts/lint.sh NAME...
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+venv=$PWD/.venv
+sources=(bindings/python tests bench scripts examples)
+locked=(${LOCKED---locked})
+
+lint() {
+    case $1 in
+    rustfmt) scripts/run.sh cargo fmt --all -- --check ;;
+    clippy) scripts/run.sh cargo clippy --release "${locked[@]}" --quiet --workspace --all-targets -- -D warnings ;;
+    # The command's own pages would lie where the C library's do: both are called ramlace.
+    rustdoc)
+        RUSTDOCFLAGS="-D warnings" scripts/run.sh cargo doc --release "${locked[@]}" --quiet --workspace --no-deps --lib
+        ;;
+    ruff) "$venv/bin/ruff" check --quiet "${sources[@]}" ;;
+    ruff-format) "$venv/bin/ruff" format --quiet --check "${sources[@]}" ;;
+    mypy) scripts/mypy.sh .venv ;;
+    licences) scripts/run.sh "$venv/bin/python" scripts/licences.py ;;
+    *)
+        echo "no such lint: $1" >&2
+        return 2
+        ;;
+    esac
+}
+
+all=(rustfmt ruff ruff-format mypy licences clippy rustdoc)
+if [[ ${1:-} == --list ]]; then
+    printf '%s\n' "${all[@]}"
+    exit 0
+fi
+for name in "$@"; do lint "$name"; done
