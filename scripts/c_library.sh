@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Makes the C library usable: from this checkout, or installed.
+# Makes the C library usable: from this checkout, or installed together with the command.
 #
 # usage: scripts/c_library.sh here             target/release/pkgconfig/ramlace.pc and the soname's link
-#        scripts/c_library.sh install PREFIX   the command, the library, its header and ramlace.pc
+#        scripts/c_library.sh install PREFIX   the command and its manual, the library, its header and ramlace.pc
 #
 # DESTDIR goes before every path that is written to, as usual.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/tools.sh
 
 built=$PWD/target/release
 soname=$(sed -nE 's/.*"(libramlace\.so\.[0-9]+)".*/\1/p' crates/capi/build.rs)
@@ -33,6 +34,7 @@ install)
     install -m 755 "$built/libramlace.so" "$to/lib/$soname"
     ln -sfn "$soname" "$to/lib/libramlace.so"
     install -m 644 crates/capi/include/ramlace.h "$to/include/ramlace.h"
+    "$(find_python)" scripts/man.py "$built/ramlace" "$to/share/man/man1"
     pkgconfig "$prefix" "\${prefix}/lib" "\${prefix}/include" "" >"$to/lib/pkgconfig/ramlace.pc"
     ;;
 *)

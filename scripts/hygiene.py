@@ -1,6 +1,6 @@
 """Check every text file that git would take: no blanks at line ends, no conflict markers.
 
-Check also that each numbered sentence of docs/SEMANTICS.md names a test, and that it exists.
+Check also that what the documents say exists (contract.py).
 
 usage: hygiene.py
 
@@ -8,11 +8,12 @@ Prints `file:line: what is wrong` and exits with 1 when there is anything. Outsi
 checkout (a source archive) it says so and exits with 0.
 """
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import contract
 
 ROOT = Path(__file__).resolve().parent.parent
 # Bytes of one file; what is larger does not belong into a source repository.
@@ -49,24 +50,6 @@ def problems(path: Path) -> Iterator[tuple[int, str]]:
             yield number, "a conflict marker"
 
 
-def broken_promises(found: list[Path]) -> Iterator[str]:
-    """Yield what is wrong with the sentences of docs/SEMANTICS.md and the tests behind them."""
-    tests = "".join(
-        path.read_text(errors="replace") for path in found if path.suffix in {".py", ".rs"} and path.is_file()
-    )
-    sentences = re.split(r"^(\d+)\. ", (ROOT / "docs/SEMANTICS.md").read_text(), flags=re.MULTILINE)
-    for expected, (number, text) in enumerate(zip(sentences[1::2], sentences[2::2], strict=True), 1):
-        if int(number) != expected:
-            yield f"docs/SEMANTICS.md: sentence {number} stands where {expected} belongs"
-        # A sentence ends where the next section or the appendix begins.
-        named = re.findall(r"`([a-z0-9_]{12,})`", text.split("\n## ")[0])
-        if not named:
-            yield f"docs/SEMANTICS.md: sentence {number} names no test"
-        for test in named:
-            if not re.search(rf"\b(def|fn) {test}\b", tests):
-                yield f"docs/SEMANTICS.md: sentence {number} names the test {test}, which does not exist"
-
-
 def main() -> int:
     """Check all files; return the exit code."""
     found = files()
@@ -79,7 +62,7 @@ def main() -> int:
             for line, what in problems(path):
                 print(f"{path.relative_to(ROOT)}:{line}: {what}")
                 count += 1
-    for problem in broken_promises(found):
+    for problem in contract.problems(ROOT, found):
         print(problem)
         count += 1
     return 1 if count else 0

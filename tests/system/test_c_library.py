@@ -2,9 +2,11 @@
 
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +98,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     """Install the library into a scratch directory, and build every C program against it."""
     base = tmp_path_factory.mktemp("c")
     made = Programs(base / "prefix", base)
-    subprocess.run([str(ROOT / "scripts/c_library.sh"), "install", str(made.prefix)], check=True)
+    environment = {**os.environ, "PYTHON": sys.executable}
+    subprocess.run([str(ROOT / "scripts/c_library.sh"), "install", str(made.prefix)], check=True, env=environment)
     made.build("capi_test", sorted((ROOT / "tests/system/c").glob("*.c")), "-pthread")
     for name in ("hello", "read_test"):
         made.build(name, [EXAMPLES / f"{name}.c"])
@@ -245,7 +248,9 @@ def test_a_program_builds_from_the_checkout_and_runs_anywhere(shared_pool: Pool,
 
 def test_what_is_installed_is_the_whole_and_nothing_else(programs: Programs) -> None:
     found = {str(path.relative_to(programs.prefix)) for path in programs.prefix.rglob("*") if not path.is_dir()}
-    assert found == {
+    manual = {path for path in found if path.startswith("share/man/man1/ramlace")}
+    assert "share/man/man1/ramlace.1" in manual
+    assert found - manual == {
         "bin/ramlace",
         "include/ramlace.h",
         "lib/libramlace.so",
@@ -255,6 +260,25 @@ def test_what_is_installed_is_the_whole_and_nothing_else(programs: Programs) -> 
     assert (programs.prefix / "lib/libramlace.so").readlink() == Path("libramlace.so.0")
     command = programs.prefix / "bin/ramlace"
     assert subprocess.run([str(command), "--version"], check=True, capture_output=True).stdout.startswith(b"ramlace ")
+
+
+def test_each_command_has_a_manual_page_with_all_its_options(programs: Programs) -> None:
+    def said(*words: str) -> str:
+        command = [str(programs.prefix / "bin/ramlace"), *words, "--help"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    pages = programs.prefix / "share/man/man1"
+    names = re.findall(r"^  ([a-z-]+)  ", said().split("\nCommands:\n")[1].split("\n\n")[0], re.MULTILINE)
+    assert {"up", "cp", "mount", "serve"} <= set(names)
+    assert {path.name for path in pages.iterdir()} == {"ramlace.1", *(f"ramlace-{name}.1" for name in names)}
+    for name in names:
+        page = (pages / f"ramlace-{name}.1").read_text().replace("\\-", "-")
+        assert page.startswith(f'.TH "RAMLACE-{name.upper()}" 1 ')
+        options = set(re.findall(r"--[a-z][a-z-]+", said(name)))
+        assert options and all(option in page for option in options), options
+        if shutil.which("groff"):
+            checked = ["groff", "-man", "-Tutf8", "-ww", "-z", str(pages / f"ramlace-{name}.1")]
+            assert subprocess.run(checked, capture_output=True, check=True, text=True).stderr == ""
 
 
 def test_the_library_exports_its_functions_and_nothing_else(programs: Programs) -> None:

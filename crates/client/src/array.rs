@@ -1,5 +1,5 @@
 //! Arrays: files without a header whose named attributes hold shape, type and order
-//! (decision 23).
+//! (`docs/records/arrays.md`).
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
 //! A fetched copy of a file's bytes, for arrays that cannot be mapped: publish sends what was
-//! changed here, refresh takes what was changed elsewhere (decision 23).
+//! changed here, refresh takes what was changed elsewhere (`docs/records/arrays.md`).
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Where a pool's files live on this machine (decision 22): secret, addresses, sockets, logs.
+//! Where a pool's files live on this machine (`docs/records/pool-directory.md`): secret, addresses, sockets, logs.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Files that are handed to this machine's kernel, which reads and maps them without asking (decision 15).
+//! Files that are handed to this machine's kernel, which reads and maps them without asking (`docs/records/passthrough.md`).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use ramlace_base::{Error, Result, limits};
 
 use crate::session::Session;
 
-/// Times of written files reach their homes after so long at the latest (decision 6).
+/// Times of written files reach their homes after so long at the latest (`docs/records/generations.md`).
 const PUSH_MILLIS: u64 = 1_000;
 /// How long one beat may take for all servers together: several fit into a session's expiry.
 const BEAT_MILLIS_MAX: u64 = 3_000;

@@ -23,7 +23,7 @@ use crate::session::Session;
 /// How long dropping a file may wait for its home to hear of it; the heart does the rest.
 const DROP_MILLIS_MAX: u64 = 250;
 
-/// A size that is a lower bound as long as the generation holds (decision 6).
+/// A size that is a lower bound as long as the generation holds (`docs/records/generations.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) generation: Generation,

@@ -1,5 +1,5 @@
 //! A file's bytes mapped into this process: the lane files of this machine's servers, stitched
-//! together chunk by chunk (decisions 3 and 5).
+//! together chunk by chunk (`docs/records/store.md`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -66,7 +66,7 @@ impl Drop for AddressRange {
 /// this machine, and with the servers. Unmapped when it is dropped. It holds the file
 /// open: it outlives its [`File`] and the file's name, but not the session or its server.
 ///
-/// Loads and stores go past the servers: they know neither truncations nor sizes (decision 15).
+/// Loads and stores go past the servers: they know neither truncations nor sizes (`docs/records/arrays.md`).
 pub struct Mapping {
     range: AddressRange,
     length: usize,

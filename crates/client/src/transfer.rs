@@ -1,5 +1,5 @@
 //! Striped reads and writes: requests go to all servers, then the answers are collected, with
-//! several in flight on each connection (decision 2). Data moves between the sockets and the
+//! several in flight on each connection (`docs/records/connections.md`). Data moves between the sockets and the
 //! caller's memory and nowhere else.
 
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! A file's size, generation, truncations and appends: decision 6 of the design.
+//! A file's size, generation, truncations and appends: `docs/records/generations.md`.
 //!
 //! Three sizes matter. The *published* size is what everybody sees. The *extent* is the end of
 //! the last byte known to be written, or to stay a hole. The *tail* is the end of the last append

@@ -1,4 +1,4 @@
-//! Small files whose bytes live with their inode: decision 10 of the design.
+//! Small files whose bytes live with their inode: `docs/records/inline-files.md`.
 //!
 //! A file begins inline and goes to its lanes once, when it grows beyond what an inode may carry or
 //! when somebody wants its lanes; there is no way back. While it is inline no lane exists, and this

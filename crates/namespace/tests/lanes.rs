@@ -1,6 +1,6 @@
 //! The home of a file and the file's lanes, some of which miss truncations: whatever happens, what
-//! is read is what the model has. The lanes here keep the rules that decision 6 of the design
-//! sets for those of a server.
+//! is read is what the model has. The lanes here keep the rules that
+//! `docs/records/generations.md` sets for those of a server.
 
 use std::collections::BTreeMap;
 

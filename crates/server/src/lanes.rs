@@ -1,7 +1,7 @@
 //! What a server knows of the lanes it holds: generations, losses, and writes under way.
 //!
 //! A lane is *known* from its first write on. A request with another generation than the
-//! lane's shows that one side has not heard of a truncation yet (design decision 6).
+//! lane's shows that one side has not heard of a truncation yet (`docs/records/generations.md`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;

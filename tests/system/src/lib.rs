@@ -49,13 +49,15 @@ impl TestPool {
     /// When it cannot be started.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(command_path())
-            .env("XDG_RUNTIME_DIR", &self.directory)
-            .env_remove("RAMLACE_POOL")
-            .args(["--pool", &self.name])
-            .args(arguments)
-            .output()
-            .expect("the command runs")
+        self.program(&command_path()).args(arguments).output().expect("the command runs")
+    }
+
+    /// A program whose default pool is this one.
+    #[must_use]
+    pub fn program(&self, path: &Path) -> Command {
+        let mut command = Command::new(path);
+        command.env("XDG_RUNTIME_DIR", &self.directory).env("RAMLACE_POOL", &self.name);
+        command
     }
 
     /// Everything that the servers hold fits together, whatever has happened before; but for what was

@@ -1,0 +1,75 @@
+"""What the documents say of the code and its tests, held to what is there.
+
+* Each numbered sentence of docs/SEMANTICS.md names tests, and they exist.
+* Each path that a document names exists.
+* A comment that cites a decision cites a page of docs/records/ that exists.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+SOURCES = {".py", ".rs", ".c", ".h", ".sh"}
+# Paths that a document names are below one of these, or are written as from one of them.
+BASES = ("", "crates", "docs", "tests", "bindings/python", "crates/wire/src")
+# `crates/base`, `client/src/events.rs`, `records/x.md`: with a slash, and of letters that names of files have.
+PATH = re.compile(r"`((?:\.?[a-z0-9_-]+/)+[A-Za-z0-9_.-]*|[A-Za-z0-9_-]+\.(?:rs|py|md|sh|toml))`")
+# What looks like a path of the repository, and is one of a machine or of what is built.
+ELSEWHERE = ("target/", "bench/out", "lib/", "include/", "share/", "bin/", "application/", "text/", "fs/fuse")
+CITED = re.compile(r"\bdecisions? (?:\d+|`[^`]*`)")
+
+
+def problems(root: Path, found: list[Path]) -> Iterator[str]:
+    """Yield what is wrong with the documents among the files of a checkout."""
+    found = [path for path in found if path.is_file()]
+    yield from broken_promises(root, found)
+    yield from missing_files(root, found)
+    yield from uncited_decisions(root, found)
+
+
+def text_of(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield files with what is in them."""
+    for path in paths:
+        yield path, path.read_text(errors="replace")
+
+
+def broken_promises(root: Path, found: list[Path]) -> Iterator[str]:
+    """Yield what is wrong with the sentences of docs/SEMANTICS.md and the tests behind them."""
+    functions: set[str] = set()
+    for _, text in text_of(path for path in found if path.suffix in {".py", ".rs"}):
+        functions.update(re.findall(r"\b(?:def|fn) ([a-z0-9_]+)\b", text))
+    sentences = re.split(r"^(\d+)\. ", (root / "docs/SEMANTICS.md").read_text(), flags=re.MULTILINE)
+    for expected, (number, text) in enumerate(zip(sentences[1::2], sentences[2::2], strict=True), 1):
+        if int(number) != expected:
+            yield f"docs/SEMANTICS.md: sentence {number} stands where {expected} belongs"
+        # A sentence ends where the next section or the appendix begins.
+        named = re.findall(r"`([a-z0-9_]{12,})`", text.split("\n## ")[0])
+        if not named:
+            yield f"docs/SEMANTICS.md: sentence {number} names no test"
+        for test in named:
+            if test not in functions:
+                yield f"docs/SEMANTICS.md: sentence {number} names the test {test}, which does not exist"
+
+
+def missing_files(root: Path, found: list[Path]) -> Iterator[str]:
+    """Yield the files and directories that documents name and that do not exist."""
+    names = {path.name for path in found}
+    for path, text in text_of(path for path in found if path.suffix == ".md" and path.name != "CHANGELOG.md"):
+        for name in sorted(set(PATH.findall(text))):
+            if name.startswith(ELSEWHERE):
+                continue
+            bases = (root / base for base in BASES)
+            if not any((base / name).exists() for base in (path.parent, *bases)) and name not in names:
+                yield f"{path.relative_to(root)}: names {name}, which does not exist"
+
+
+def uncited_decisions(root: Path, found: list[Path]) -> Iterator[str]:
+    """Yield the comments that cite a decision by a number, and the pages of docs/records/ that do not exist."""
+    for path, text in text_of(path for path in found if path.suffix in SOURCES):
+        if path == Path(__file__):
+            continue
+        for cited in CITED.findall(text):
+            yield f"{path.relative_to(root)}: cites '{cited}': name the page of docs/records/ that it is in"
+        for page in set(re.findall(r"docs/records/([a-z0-9-]+\.md)", text)):
+            if not (root / "docs/records" / page).is_file():
+                yield f"{path.relative_to(root)}: cites docs/records/{page}, which does not exist"
