@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 
 PREAMBLE_MAGIC = b"ramlace\n"
-VERSION = 6
+VERSION = 7
 WELCOME, REFUSED = 0, 1
 HEADER_BYTES = 64
 REPLY, ERROR, ON_BEHALF, BY_PATH = 1, 2, 8, 16

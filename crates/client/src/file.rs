@@ -104,7 +104,8 @@ impl File {
     pub(crate) fn handle(&self) -> Result<&Handle> {
         self.handles
             .get_or_make(|| {
-                let request = Open { inode: self.inode, read: self.rights.read, write: self.rights.write };
+                let request =
+                    Open { inode: self.inode, read: self.rights.read, write: self.rights.write, run: false };
                 self.pool.session()?.open_inode(&request).map(|(handle, _)| handle)
             })
             .map_err(|error| self.tell(error))

@@ -300,7 +300,7 @@ impl Session {
         let open = self.inodes.with_gate(inode, |gate| {
             if !opened.created && gate.files == 0 && !self.inodes.quiet_since(quiet) {
                 // It was there before, and this process may have closed it after it was opened.
-                let request = Open { inode, read: rights.read, write: rights.write };
+                let request = Open { inode, read: rights.read, write: rights.write, run: false };
                 let again = self.change(inode.slot(), &request, self.deadline()).inspect_err(|error| {
                     note_unanswered_open(gate, inode, error);
                 })?;

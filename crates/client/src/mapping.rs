@@ -166,7 +166,7 @@ impl File {
         self.spill(handle)?;
         let bytes =
             usize::try_from(length).map_err(|_| Error::new(ErrorKind::TooBig, "it is larger than memory"))?;
-        let again = Open { inode: self.inode(), read: true, write: writable };
+        let again = Open { inode: self.inode(), read: true, write: writable, run: false };
         let (own, _) = handle.session.open_inode(&again)?;
         let range = AddressRange::reserve(bytes, ProtFlags::empty())?;
         let mapping = Mapping { range, length: bytes, writable, open: PerFork::with(own) };

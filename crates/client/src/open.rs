@@ -251,8 +251,16 @@ impl File {
     }
 
     pub(crate) fn open_inode(pool: &Pool, inode: InodeId, rights: Rights) -> Result<(File, Opened)> {
-        let request = Open { inode, read: rights.read, write: rights.write };
-        let (handle, opened) = pool.session()?.open_inode(&request)?;
+        File::open_as(pool, &Open { inode, read: rights.read, write: rights.write, run: false }, rights)
+    }
+
+    pub(crate) fn open_to_run(pool: &Pool, inode: InodeId) -> Result<(File, Opened)> {
+        let rights = Rights { read: true, write: false };
+        File::open_as(pool, &Open { inode, read: false, write: false, run: true }, rights)
+    }
+
+    fn open_as(pool: &Pool, request: &Open, rights: Rights) -> Result<(File, Opened)> {
+        let (handle, opened) = pool.session()?.open_inode(request)?;
         Ok((File::new(pool, &opened, rights, handle)?, opened))
     }
 }

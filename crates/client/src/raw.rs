@@ -93,6 +93,11 @@ impl Raw<'_> {
         File::open_inode(self.pool, inode, rights)
     }
 
+    /// Opens an inode for a kernel that runs it and shows its bytes to nobody who may not read them.
+    pub fn open_to_run(self, inode: InodeId) -> Result<(File, Opened)> {
+        File::open_to_run(self.pool, inode)
+    }
+
     /// Creates a symbolic link.
     pub fn symlink(self, parent: InodeId, name: &Name, target: &[u8]) -> Result<Attributes> {
         let request = Symlink { parent, name: name.clone(), target: target.to_vec() };

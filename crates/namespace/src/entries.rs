@@ -24,7 +24,7 @@ impl SlotState {
                 return Err(taken(&request.name));
             }
             let Create { read, write, .. } = *request;
-            return self.open_existing(caller, &request.name, Open { inode, read, write }, kind);
+            return self.open_existing(caller, &request.name, Open { inode, read, write, run: false }, kind);
         }
         self.session_mut(caller).check_may_open(InodeId(0))?;
         let layout = self.checked_layout(request.layout)?;
@@ -43,7 +43,7 @@ impl SlotState {
         let Some((_, entry)) = directory.entries.find(self.hash.of(name), name) else {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no '{name}' in the directory")));
         };
-        let (kind, open) = (entry.kind, Open { inode: entry.inode, read: *read, write: *write });
+        let (kind, open) = (entry.kind, Open { inode: entry.inode, read: *read, write: *write, run: false });
         self.open_existing(caller, name, open, kind)
     }
 

@@ -16,10 +16,10 @@ impl SlotState {
         match &inode.body {
             Body::File(_) => {}
             Body::Directory(directory) => {
-                if request.write {
+                if request.write || request.run {
                     return Err(Error::new(
                         ErrorKind::IsDirectory,
-                        format!("directory {} cannot be opened for writing", request.inode),
+                        format!("directory {} cannot be opened for writing, nor be run", request.inode),
                     ));
                 }
                 directory.check_settled(request.inode)?;
@@ -32,8 +32,14 @@ impl SlotState {
                 ));
             }
         }
-        let rights =
-            if request.read { right::READ } else { 0 } | if request.write { right::WRITE } else { 0 };
+        // Whoever asks for themselves gets the bytes, so that running is reading, but for the owner, who may always allow it.
+        let runs = request.run && (caller.on_behalf || caller.who.uid == inode.uid);
+        let rights = [
+            (request.read || (request.run && !runs), right::READ),
+            (request.write, right::WRITE),
+            (runs, right::RUN),
+        ];
+        let rights = rights.iter().filter(|(asked, _)| *asked).fold(0, |all, (_, right)| all | right);
         inode.check_allows(caller.who, rights, request.inode)?;
         self.reference(caller, request.inode, request.write)?;
         Ok(Some(self.opened(request.inode, false)?))

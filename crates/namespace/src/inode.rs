@@ -51,7 +51,10 @@ pub(crate) struct Special {
 pub(crate) mod right {
     pub const READ: u16 = 4;
     pub const WRITE: u16 = 2;
+    /// Of a directory.
     pub const SEARCH: u16 = 1;
+    /// Of a file.
+    pub const RUN: u16 = 1;
 }
 
 /// Permission bits, set-id bits and the sticky bit.

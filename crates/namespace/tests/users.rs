@@ -176,7 +176,9 @@ fn what_a_hosts_session_has_open_gives_its_users_no_right() {
     let cut = |inode| Op::Truncate(wire::Truncate { inode, size: 5, allocated: None });
     let told_when = wrote(place.file);
     place.on_behalf = true;
-    place.ask(&owner, Op::Open(wire::Open { inode: place.file, read: true, write: true })).unwrap();
+    place
+        .ask(&owner, Op::Open(wire::Open { inode: place.file, read: true, write: true, run: false }))
+        .unwrap();
     for op in [cut(place.file), Op::SetAttributes(told_when)] {
         assert_eq!(told(place.ask(&other, op.clone())), Err(ErrorKind::Denied));
         // By the open file, whoever asks: nobody, for whom the host's kernel vouches.
@@ -184,6 +186,32 @@ fn what_a_hosts_session_has_open_gives_its_users_no_right() {
         place.ask(&Credentials::NOBODY, op).unwrap();
         place.on_behalf = true;
     }
+}
+
+#[test]
+fn a_program_is_opened_to_run_for_whom_its_mode_lets_run_it_and_a_kernel_vouches() {
+    let (owner, member, other) = (Credentials::new(1, 1), Credentials::new(2, 1), Credentials::new(3, 3));
+    for (mode, on_behalf, may) in [
+        (0o111, true, [true, true, true]),
+        (0o010, true, [false, true, false]),
+        (0o666, true, [false, false, false]),
+        // Whoever asks for themselves would have the bytes.
+        (0o111, false, [true, false, false]),
+        (0o444, false, [false, true, true]),
+    ] {
+        let mut place = Place::new(Owned { uid: 1, gid: 1, mode: 0o777 }, Owned { uid: 1, gid: 1, mode });
+        place.on_behalf = on_behalf;
+        for (who, may) in [&owner, &member, &other].into_iter().zip(may) {
+            let open = wire::Open { inode: place.file, read: false, write: false, run: true };
+            let opened = told(place.ask(who, Op::Open(open)));
+            assert_eq!(opened, expect(may, ErrorKind::Denied), "user {} and mode {mode:o}", who.uid);
+            let read = wire::Open { read: true, ..open };
+            assert_eq!(told(place.ask(who, Op::Open(read))).is_ok(), may && mode & 0o444 == 0o444);
+        }
+    }
+    let mut place = Place::new(Owned { uid: 1, gid: 1, mode: 0o777 }, Owned { uid: 1, gid: 1, mode: 0o777 });
+    let directory = wire::Open { inode: place.directory, read: false, write: false, run: true };
+    assert_eq!(told(place.ask(&owner, Op::Open(directory))), Err(ErrorKind::IsDirectory));
 }
 
 #[test]
@@ -205,7 +233,7 @@ fn who_writes_by_a_hosts_open_file_takes_the_set_id_bit_of_a_group_that_is_not_h
             let refused = told(place.ask(who, Op::SetAttributes(drop_bits)));
             assert_eq!(refused, Err(ErrorKind::Denied));
         }
-        let open = wire::Open { inode: place.file, read: false, write: true };
+        let open = wire::Open { inode: place.file, read: false, write: true, run: false };
         place.ask(&ROOT_USER, Op::Open(open)).unwrap();
         place.ask(who, Op::SetAttributes(drop_bits)).unwrap();
         assert_eq!(place.owned(place.file).mode, left, "user {} and mode {mode:o}", who.uid);
@@ -223,7 +251,7 @@ proptest! {
         prop_assert_eq!(place.state.query(&who, &list).is_ok(), user.has(4, directory));
         for (read, write) in [(true, false), (false, true), (true, true)] {
             let rights = if read { 4 } else { 0 } + if write { 2 } else { 0 };
-            let opened = place.ask(&who, Op::Open(wire::Open { inode: place.file, read, write }));
+            let opened = place.ask(&who, Op::Open(wire::Open { inode: place.file, read, write, run: false }));
             prop_assert_eq!(told(opened), expect(user.has(rights, file), ErrorKind::Denied));
             if user.has(rights, file) {
                 place.ask(&who, Op::Close(wire::Close { inode: place.file, modified: None })).unwrap();

@@ -278,6 +278,9 @@ pub struct Open {
     pub read: bool,
     /// Check that the caller may write.
     pub write: bool,
+    /// Check that the caller may run it: a kernel opens it for execution, and shows its bytes to nobody who may not read
+    /// them. Of the users of a host its kernel is believed so; of others the owner of the file, who may change its mode.
+    pub run: bool,
 }
 
 impl Request for Open {

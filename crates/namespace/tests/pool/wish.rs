@@ -169,7 +169,7 @@ impl Wish {
             Wish::RemoveDirectory { name, .. } => {
                 Op::RemoveDirectory(wire::RemoveDirectory { parent: inode, name })
             }
-            Wish::Open { .. } => Op::Open(wire::Open { inode, read: true, write: false }),
+            Wish::Open { .. } => Op::Open(wire::Open { inode, read: true, write: false, run: false }),
             Wish::Close { .. } => Op::Close(wire::Close { inode, modified: None }),
             Wish::Write { offset, bytes, .. } => {
                 let mode = if offset.is_some() { InlineMode::At } else { InlineMode::End };

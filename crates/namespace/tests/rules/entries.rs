@@ -13,8 +13,8 @@ fn an_unlinked_file_lives_until_its_last_close() {
     let mut story = Story::new();
     let file = story.create_wide(InodeId::ROOT, "f", 2);
     story.session = session(2);
-    story.ask(Op::Open(wire::Open { inode: file, read: true, write: false })).unwrap();
-    story.ask(Op::Open(wire::Open { inode: file, read: true, write: true })).unwrap();
+    story.ask(Op::Open(wire::Open { inode: file, read: true, write: false, run: false })).unwrap();
+    story.ask(Op::Open(wire::Open { inode: file, read: true, write: true, run: false })).unwrap();
     story.ask(unlink(InodeId::ROOT, "f")).unwrap();
     assert_eq!(story.info(file).unwrap().attributes.links, 0);
     story.ask(close(file)).unwrap();

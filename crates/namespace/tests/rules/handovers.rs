@@ -11,7 +11,7 @@ fn hand_over(inode: InodeId, write: bool) -> Op {
 }
 
 fn open(inode: InodeId, write: bool) -> Op {
-    Op::Open(wire::Open { inode, read: true, write })
+    Op::Open(wire::Open { inode, read: true, write, run: false })
 }
 
 fn number(story: &mut Story, inode: InodeId, write: bool) -> u64 {

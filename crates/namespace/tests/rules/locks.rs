@@ -54,7 +54,9 @@ impl Story {
     fn shared_file(&mut self) -> InodeId {
         let file = self.create(InodeId::ROOT, "file");
         for number in [2, 3, 1] {
-            self.as_session(number).ask(Op::Open(Open { inode: file, read: true, write: true })).unwrap();
+            self.as_session(number)
+                .ask(Op::Open(Open { inode: file, read: true, write: true, run: false }))
+                .unwrap();
         }
         file
     }
@@ -100,7 +102,7 @@ fn closing_and_the_end_of_a_session_give_everything_back() {
     // A waiter goes with its session too.
     story.server(Op::EndSession { session: session(3) });
     assert_eq!(story.state.locks_awaited(), 0);
-    story.as_session(1).ask(Op::Open(Open { inode: file, read: true, write: true })).unwrap();
+    story.as_session(1).ask(Op::Open(Open { inode: file, read: true, write: true, run: false })).unwrap();
     story.set_lock(lock(file, 1, 8));
     let ended = story.server(Op::EndSession { session: session(2) });
     assert_eq!(granted(&ended), [(session(1), 8)]);
@@ -153,7 +155,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let gone = InodeId::new(Slot(0), 1 << 40);
     assert_eq!(story.refused(Op::SetLock(lock(gone, 1, 0))), ErrorKind::Stale);
     story.ask(close(file)).unwrap();
-    story.ask(Op::Open(Open { inode: file, read: true, write: false })).unwrap();
+    story.ask(Op::Open(Open { inode: file, read: true, write: false, run: false })).unwrap();
     assert_eq!(story.refused(Op::SetLock(good)), ErrorKind::BadHandle, "not open for writing");
     let flock = SetLock { table: LockTable::Flock, ..good };
     assert_eq!(outcome(&story.set_lock(flock)), LockOutcome::Granted);
@@ -203,7 +205,7 @@ fn a_session_waits_for_so_many_locks_of_a_slot() {
     for number in 0..=most / each {
         let file = story.as_session(1).create(InodeId::ROOT, &format!("file-{number}"));
         story.set_lock(lock(file, 1, 0));
-        story.as_session(2).ask(Op::Open(Open { inode: file, read: true, write: true })).unwrap();
+        story.as_session(2).ask(Op::Open(Open { inode: file, read: true, write: true, run: false })).unwrap();
         files.push(file);
     }
     for number in 0..most {

@@ -281,7 +281,7 @@ fn a_new_entry_is_held_until_it_is_decided() {
     // It may be gone the next moment.
     let xattr = XattrName::new("user.x").unwrap();
     for op in [
-        Op::Open(wire::Open { inode: old, read: true, write: false }),
+        Op::Open(wire::Open { inode: old, read: true, write: false, run: false }),
         Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..set(old) }),
         truncate(old, 1),
         Op::SetXattr(SetXattr { inode: old, name: xattr.clone(), value: vec![1], mode: XattrMode::Any }),

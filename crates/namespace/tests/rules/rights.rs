@@ -66,7 +66,7 @@ fn names_of_the_wrong_kind_are_refused() {
         attributes(story.ask(Op::Symlink(wire::Symlink { parent: InodeId::ROOT, name: name("l"), target })))
             .inode;
     let exclusive = Op::Create(wire::Create { exclusive: true, ..create(InodeId::ROOT, "f", 1) });
-    let open = |inode, write| Op::Open(wire::Open { inode, read: true, write });
+    let open = |inode, write| Op::Open(wire::Open { inode, read: true, write, run: false });
     for (op, kind) in [
         (exclusive, ErrorKind::Exists),
         (Op::Create(create(InodeId::ROOT, "d", 1)), ErrorKind::IsDirectory),
@@ -114,7 +114,7 @@ fn names_of_the_wrong_kind_are_refused() {
 fn modes_decide_who_may_do_what() {
     let mut story = Story::new();
     let file = story.create(InodeId::ROOT, "f");
-    let open = |write: bool| Op::Open(wire::Open { inode: file, read: !write, write });
+    let open = |write: bool| Op::Open(wire::Open { inode: file, read: !write, write, run: false });
     story.session = session(2);
     story.who = BOB;
     story.ask(open(false)).unwrap();

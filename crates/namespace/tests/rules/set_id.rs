@@ -139,10 +139,10 @@ fn who_may_change_a_file_or_its_owner_may_take_its_capabilities_and_no_more() {
         assert_eq!(bytes(&story), !may);
     }
     // A descriptor that was opened before the mode changed.
-    story.ask(Op::Open(wire::Open { inode: file, read: true, write: false })).unwrap();
+    story.ask(Op::Open(wire::Open { inode: file, read: true, write: false, run: false })).unwrap();
     assert_eq!(story.refused(remove(capability())), ErrorKind::NotPermitted);
     story.who = ROOT_USER;
-    story.ask(Op::Open(wire::Open { inode: file, read: true, write: true })).unwrap();
+    story.ask(Op::Open(wire::Open { inode: file, read: true, write: true, run: false })).unwrap();
     let other = XattrName::new(b"security.other").unwrap();
     story.ask(set_xattr(other.clone(), 1)).unwrap();
     story.who = MALLORY;
@@ -226,7 +226,7 @@ fn a_file_without_a_name_lives_while_it_is_open_and_may_get_one() {
     story.ask(close(made)).unwrap();
     assert_eq!(story.info(made).unwrap().attributes.links, 1);
     // Once it had a name, losing it is for good.
-    story.ask(Op::Open(wire::Open { inode: made, read: true, write: false })).unwrap();
+    story.ask(Op::Open(wire::Open { inode: made, read: true, write: false, run: false })).unwrap();
     story.ask(unlink(InodeId::ROOT, "a")).unwrap();
     assert_eq!(story.refused(link("b")), ErrorKind::NotFound);
     story.who = Credentials::new(7, 7);

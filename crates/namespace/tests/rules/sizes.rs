@@ -167,7 +167,7 @@ fn a_closed_file_gives_back_its_tails_once() {
     assert_eq!((trim.lane, trim.slot), (lane, Slot(9)));
     let (kept, given_up) = (story.sent[0].0, story.sent[1].0);
     story.done(kept);
-    let open = Op::Open(wire::Open { inode: file, read: true, write: false });
+    let open = Op::Open(wire::Open { inode: file, read: true, write: false, run: false });
     story.ask(open.clone()).unwrap();
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent.len(), 2, "nobody can have written");
@@ -187,7 +187,7 @@ fn a_file_whose_size_was_set_before_it_was_written_gives_back_its_tails_too() {
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent.len(), 2);
     // A later write into the hole at its end does not make it grow either.
-    story.ask(Op::Open(wire::Open { inode: file, read: false, write: true })).unwrap();
+    story.ask(Op::Open(wire::Open { inode: file, read: false, write: true, run: false })).unwrap();
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent.len(), 4);
 }
@@ -200,7 +200,7 @@ fn small_files_have_no_tails() {
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent, []);
     // The store takes whole huge pages from this very length on.
-    story.ask(Op::Open(wire::Open { inode: file, read: true, write: true })).unwrap();
+    story.ask(Op::Open(wire::Open { inode: file, read: true, write: true, run: false })).unwrap();
     story.extend(file, 1, 2 * limits::EXACT_PAGES_BYTES_MAX - 1).unwrap();
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent.len(), 1);

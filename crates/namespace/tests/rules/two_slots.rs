@@ -176,7 +176,7 @@ fn a_sealed_directory_takes_no_entries_until_it_is_decided() {
     story.ask(unlink(child, "f")).unwrap();
     story.ask(close(file)).unwrap();
     // Somebody has it open: it goes with the last close, and takes no entries meanwhile.
-    story.ask(Op::Open(wire::Open { inode: child, read: true, write: false })).unwrap();
+    story.ask(Op::Open(wire::Open { inode: child, read: true, write: false, run: false })).unwrap();
     story.peer(seal(4)).unwrap();
     story.peer(settle(4, true)).unwrap();
     assert_eq!(story.refused(Op::Create(create(child, "f", 1))), ErrorKind::NotFound);
@@ -236,7 +236,7 @@ fn what_was_lost_with_the_server_before_is_told_from_what_was_removed() {
     for (counter, kind) in [(2, ErrorKind::Lost), (first - 1, ErrorKind::Lost), (first + 1, ErrorKind::Stale)]
     {
         assert_eq!(story.info(inode(counter)).unwrap_err().kind(), kind, "{counter}");
-        let open = Op::Open(wire::Open { inode: inode(counter), read: true, write: false });
+        let open = Op::Open(wire::Open { inode: inode(counter), read: true, write: false, run: false });
         assert_eq!(story.refused(open), kind, "{counter}");
     }
 }

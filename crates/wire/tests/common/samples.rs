@@ -360,7 +360,7 @@ fields! {
     Opened { info, created }
     HandOver { inode, write, over }
     HandedOver { number, size }
-    Open { inode, read, write }
+    Open { inode, read, write, run }
     OpenEntry { parent, name, read, write }
     GiveUp { sequence }
     GivenUp { opened }
