@@ -83,6 +83,38 @@ def test_a_directory_that_is_removed_while_it_is_open_is_empty(here: Path) -> No
         os.close(descriptor)
 
 
+def test_a_directory_that_is_replaced_while_it_is_open_is_empty(here: Path) -> None:
+    for rounds in range(3):
+        (here / "old").mkdir(mode=0o750)
+        (here / "other").mkdir(exist_ok=True)
+        (here / f"other/new{rounds}").mkdir(mode=0o700)
+        number = (here / "old").stat().st_ino
+        descriptor = os.open(here / "old", os.O_RDONLY)
+        try:
+            os.rename(here / f"other/new{rounds}", here / "old")
+            found = os.fstat(descriptor)
+            assert (found.st_ino, found.st_mode, found.st_nlink) == (number, stat.S_IFDIR | 0o750, 0)
+            assert os.listdir(descriptor) == []
+            fails(errno.ENOENT, lambda opened=descriptor: os.mkdir("new", dir_fd=opened))
+        finally:
+            os.close(descriptor)
+        assert stat.S_IMODE((here / "old").stat().st_mode) == 0o700
+        (here / "old").rmdir()
+
+
+def test_a_rename_that_fails_leaves_an_open_directory_as_it_is(here: Path) -> None:
+    (here / "old").mkdir()
+    (here / "old/full").mkdir()
+    (here / "new").mkdir()
+    descriptor = os.open(here / "old", os.O_RDONLY)
+    try:
+        fails(errno.ENOTEMPTY, os.rename, here / "new", here / "old")
+        assert os.fstat(descriptor).st_nlink == 3
+        assert os.listdir(descriptor) == ["full"]
+    finally:
+        os.close(descriptor)
+
+
 def test_a_working_directory_that_was_removed_is_a_directory_without_links(here: Path) -> None:
     (here / "directory").mkdir(mode=0o750)
     number = (here / "directory").stat().st_ino

@@ -46,6 +46,45 @@ def test_each_kind_of_node_is_what_it_was_made_on_every_mount(nodes: Path, there
             assert (os.major(block.st_rdev), os.minor(block.st_rdev)) == (0xABC, 0xFEDCB)
 
 
+@pytest.mark.parametrize("remover", ["here", "there", "rename"])
+def test_a_node_that_was_removed_while_it_is_open_is_one_without_links(
+    nodes: Path, there: Path, tmp_path: Path, remover: str
+) -> None:
+    """The kernel opens them without a word to anybody."""
+
+    def remove(path: Path) -> None:
+        if remover == "rename":
+            os.rename(path.with_name("file"), path)
+        else:
+            os.unlink(path if remover == "here" else there / path.name)
+
+    for name in ("pipe", "socket", *(("character", "block") if PRIVILEGED else ())):
+        (nodes / "file").touch()
+        before = (nodes / name).lstat()
+        file = os.open(nodes / name, os.O_RDWR if name == "pipe" else os.O_PATH)
+        try:
+            remove(nodes / name)
+            found = os.fstat(file)
+            assert (found.st_ino, found.st_mode, found.st_rdev) == (before.st_ino, before.st_mode, before.st_rdev)
+            assert found.st_nlink == 0
+            if name == "pipe":
+                os.write(file, b"through it")
+                assert os.read(file, 99) == b"through it"
+        finally:
+            os.close(file)
+        assert remover == "rename" or not (nodes / name).exists()
+
+
+def test_cat_reads_a_pipe_that_has_no_name_any_more(nodes: Path) -> None:
+    with (nodes / "pipe").open("r+b", buffering=0) as pipe:
+        (nodes / "pipe").unlink()
+        pipe.write(b"through it")
+        with subprocess.Popen(["cat"], stdin=pipe, stdout=subprocess.PIPE) as reader:
+            assert reader.stdout
+            assert reader.stdout.read(10) == b"through it"
+            reader.kill()
+
+
 def test_the_library_and_the_command_show_nodes_and_do_not_open_them(
     nodes: Path, shared_pool: Pool, place: str, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,35 @@ def test_what_one_has_closed_the_other_opens_and_sees(
         )
         # And again, from the pages.
         assert (there / "file").read_bytes() == content
+
+
+def holds(path: Path, content: bytes) -> bool:
+    return path.read_bytes() == content
+
+
+def is_later_than(path: Path, before: os.stat_result) -> bool:
+    return path.stat().st_mtime_ns > before.st_mtime_ns
+
+
+@pytest.mark.parametrize("size", [5, 2 * UNIT])
+def test_an_overwrite_is_seen_once_it_is_synced_and_without_that_in_a_while(here: Path, there: Path, size: int) -> None:
+    """The other has the old bytes in its pages, and asks again and again for as long as it takes."""
+    (here / "file").write_bytes(b"0" * size)
+    file = os.open(here / "file", os.O_WRONLY)
+    try:
+        for turn in range(1, 5):
+            before = (there / "file").stat()
+            assert (there / "file").read_bytes()[:1] == b"%d" % (turn - 1)
+            os.pwrite(file, b"%d" % turn * size, 0)
+            if turn % 2:
+                os.fsync(file)
+                assert (there / "file").read_bytes() == b"%d" % turn * size
+            assert eventually(partial(holds, there / "file", b"%d" % turn * size))
+            assert eventually(partial(is_later_than, there / "file", before))
+        os.pwrite(file, b"9" * size, 0)
+    finally:
+        os.close(file)
+    assert (there / "file").read_bytes() == b"9" * size
 
 
 @pytest.mark.parametrize("write", WRITERS)

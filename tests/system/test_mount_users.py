@@ -408,6 +408,58 @@ def test_a_mount_for_all_trusts_no_set_id_bits_and_no_devices_unless_told(lab: M
     assert not {"nosuid", "nodev"} & set(options(told))
 
 
+# Programs
+
+PROGRAM = Path("/bin/true")
+
+
+def _run(name: str) -> Callable[[], int]:
+    return lambda: subprocess.run([f"./{name}"], check=False).returncode
+
+
+def test_a_program_is_run_by_whom_its_mode_lets_run_it_and_read_by_nobody_else(common: Path) -> None:
+    ALICE.does(common, _write("program", PROGRAM.read_bytes()))
+    os.chown(common / "program", ALICE.uid, 3000)
+    for mode, runners in [
+        (0o111, (ALICE, BOB, CAROL)),
+        (0o100, (ALICE,)),
+        (0o010, (CAROL,)),
+        (0o001, (ALICE, BOB)),
+        (0o666, ()),
+        (0o511, (ALICE, BOB, CAROL)),
+    ]:
+        (common / "program").chmod(mode)
+        if mode == 0o001:
+            os.chown(common / "program", 0, 3000)
+            (common / "program").chmod(mode)
+        for user in (ALICE, BOB, CAROL):
+            if user in runners:
+                assert user.does(common, _run("program")) == 0, (oct(mode), user)
+            else:
+                user.fails(errno.EACCES, common, _run("program"))
+            if mode == 0o111:
+                user.fails(errno.EACCES, common, _read("program"))
+        if mode & 0o111:
+            assert ROOT.does(common, _run("program")) == 0
+        os.chown(common / "program", ALICE.uid, 3000)
+
+
+def test_a_program_that_runs_shows_its_bytes_to_nobody_who_may_not_read_them(common: Path) -> None:
+    ALICE.does(common, _write("sleep", Path("/bin/sleep").read_bytes()))
+    (common / "sleep").chmod(0o111)
+
+    def look_at_it() -> None:
+        program = subprocess.Popen(["./sleep", "60"])
+        try:
+            Path(f"/proc/{program.pid}/exe").read_bytes()
+        finally:
+            program.kill()
+            program.wait()
+
+    ALICE.fails(errno.EACCES, common, look_at_it)
+    BOB.fails(errno.EACCES, common, look_at_it)
+
+
 # Root squash
 
 

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ramlace_base::{InodeId, Timestamp};
+use ramlace_base::Timestamp;
 use ramlace_fuse::{Attributes as KernelAttributes, Entry, SetTime};
 use ramlace_wire::Attributes;
 
@@ -41,11 +41,6 @@ pub(crate) fn entry(attributes: &Attributes, believed: Believed) -> Entry {
     }
 }
 
-/// The kernel's node numbers are the pool's inode numbers: both begin at the root with 1.
-pub(crate) fn inode_of(node: u64) -> InodeId {
-    InodeId(node)
-}
-
 /// A time that shall be set, with this machine's clock for "now".
 pub(crate) fn timestamp(time: SetTime) -> Timestamp {
     let nanos = match time {
@@ -67,11 +62,6 @@ fn now_nanos() -> i128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_root_has_the_kernels_number() {
-        assert_eq!(inode_of(1), InodeId::ROOT);
-    }
 
     #[test]
     fn times_that_do_not_fit_are_the_farthest_that_do() {

@@ -21,13 +21,16 @@ use crate::versions::Version;
 /// Bits that a write or a truncation takes from a file that is no longer what its owner made it.
 pub(crate) const SET_ID_BITS: u16 = 0o6000;
 
+/// Among the flags of an open: the kernel is about to run the file (`__FMODE_EXEC`). No program can say so.
+const FOR_EXECUTION: u32 = 0x20;
+
 impl PoolFileSystem {
     /// Attributes, and how long the kernel may believe them.
     pub(crate) fn attributes(&self, inode: InodeId) -> Result<(KernelAttributes, Duration)> {
         self.attributes_now(inode).map(|(attributes, valid)| (kernel_attributes(&attributes), valid))
     }
 
-    /// What an inode is now, or was when it was removed as a directory that somebody here has open.
+    /// What an inode is now, or was when it was removed: a directory, a pipe or the like that somebody here has open.
     fn attributes_now(&self, inode: InodeId) -> Result<(Attributes, Duration)> {
         // Of a home that does not answer the next question tells.
         let _ = self.handed.publish(inode);
@@ -35,7 +38,9 @@ impl PoolFileSystem {
         match self.raw().lease_attributes(inode, false) {
             Ok(leased) => {
                 self.handles.note(&leased.info.attributes);
-                let valid = self.leases.attributes(asked, inode, leased.attributes);
+                self.removed.heard(&leased.info.attributes);
+                let one_number = self.nodes.has_one_number(inode);
+                let valid = self.leases.attributes(asked, inode, leased.attributes && one_number);
                 // Nobody recalls the times of what programs store into without asking.
                 let valid = if self.handed.may_be_stored_into(inode) { Duration::ZERO } else { valid };
                 Ok((leased.info.attributes, valid))
@@ -48,7 +53,10 @@ impl PoolFileSystem {
     }
 
     pub(crate) fn open(&self, inode: InodeId, flags: u32, kill_set_id: bool) -> Result<(u64, OpenFlags)> {
-        let (file, opened) = self.raw().open(inode, rights_of(flags))?;
+        let (file, opened) = match flags & FOR_EXECUTION {
+            0 => self.raw().open(inode, rights_of(flags))?,
+            _ => self.raw().open_to_run(inode)?,
+        };
         // Who may not write through it cuts the file by his own right, and the home sees who he is.
         if kill_set_id && rights_of(flags).write && opened.info.attributes.mode & SET_ID_BITS != 0 {
             self.handles.note(&file.drop_set_id()?);

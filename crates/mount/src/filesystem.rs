@@ -7,12 +7,12 @@ use ramlace_base::Result;
 use ramlace_client::{Pool, Raw, acting_for};
 use ramlace_fuse::{Entry, FileSystem, OpenFlags, Operation, Reply, Request, Scratch};
 
-use crate::attributes::inode_of;
 use crate::data::WriteFlags;
 use crate::handed::HandedFiles;
 use crate::handles::Handles;
 use crate::leases::Leases;
 use crate::locks::Locks;
+use crate::nodes::Nodes;
 use crate::refresh::{Answer, REFRESH_ATTRIBUTE, Refresher};
 use crate::removed::Removed;
 use crate::space::Space;
@@ -34,6 +34,7 @@ pub(crate) struct PoolFileSystem {
     pub(crate) locks: Arc<Locks>,
     pub(crate) removed: Removed,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) nodes: Nodes,
     pub(crate) handed: Arc<HandedFiles>,
 }
 
@@ -51,6 +52,16 @@ impl PoolFileSystem {
         }
     }
 
+    /// What a thread asks tells whether it has got the directories that it was told of.
+    fn note_thread(&self, request: &Request<'_>) {
+        let attributes_of = match request.operation {
+            Operation::Lookup { .. } => return,
+            Operation::GetAttributes { .. } | Operation::StatX { .. } => Some(request.node),
+            _ => None,
+        };
+        self.nodes.asks(request.caller.pid, attributes_of);
+    }
+
     fn handle_any(&self, request: &mut Request<'_>, reply: Reply) {
         if let Some(reply) = self.handle_file(request, reply) {
             self.handle_name(request, reply);
@@ -59,10 +70,10 @@ impl PoolFileSystem {
 
     /// Names: what leads where.
     fn handle_name(&self, request: &Request<'_>, reply: Reply) {
-        let parent = inode_of(request.node);
+        let parent = self.nodes.inode(request.node);
         match request.operation {
             Operation::Lookup { name } => {
-                answer(reply, self.lookup(parent, name), |reply, entry| {
+                answer(reply, self.lookup(request.node, name, request.caller.pid), |reply, entry| {
                     self.counted(reply.entry(&entry), &entry)
                 });
             }
@@ -76,17 +87,17 @@ impl PoolFileSystem {
                 answer(reply, made, |reply, entry| self.tell_made(reply, &entry));
             }
             Operation::MakeDirectory { name, mode, .. } => {
-                answer(reply, self.make_directory(parent, name, mode), |reply, entry| {
+                answer(reply, self.make_directory(request.node, name, mode), |reply, entry| {
                     self.tell_made(reply, &entry)
                 });
             }
             Operation::Unlink { name } => done(reply, self.unlink(parent, name)),
-            Operation::RemoveDirectory { name } => done(reply, self.remove_directory(parent, name)),
+            Operation::RemoveDirectory { name } => done(reply, self.remove_directory(request.node, name)),
             Operation::Rename { name, new_parent, new_name, flags } => {
-                done(reply, self.rename(parent, name, inode_of(new_parent), new_name, flags));
+                done(reply, self.rename((request.node, name), (new_parent, new_name), flags));
             }
             Operation::Link { node, name } => {
-                answer(reply, self.link(inode_of(node), parent, name), |reply, entry| {
+                answer(reply, self.link(self.nodes.inode(node), parent, name), |reply, entry| {
                     self.tell_made(reply, &entry)
                 });
             }
@@ -104,18 +115,18 @@ impl PoolFileSystem {
     }
 
     fn handle_create(&self, request: &Request<'_>, reply: Reply, name: &[u8], flags: u32, mode: u32) {
-        answer(reply, self.create(inode_of(request.node), name, mode, flags), |reply, created| {
+        answer(reply, self.create(self.nodes.inode(request.node), name, mode, flags), |reply, created| {
             let (entry, number, flags) = created;
-            self.leases.count(inode_of(entry.node), 1);
+            self.leases.count(self.nodes.inode(entry.node), 1);
             let heard = self.counted(reply.created(&entry, number, flags), &entry);
             self.unless_heard(heard, number)
         });
     }
 
     fn handle_temporary(&self, request: &Request<'_>, reply: Reply, flags: u32, mode: u32) {
-        answer(reply, self.create_unnamed(inode_of(request.node), mode, flags), |reply, created| {
+        answer(reply, self.create_unnamed(self.nodes.inode(request.node), mode, flags), |reply, created| {
             let (entry, number, flags) = created;
-            self.leases.count(inode_of(entry.node), 1);
+            self.leases.count(self.nodes.inode(entry.node), 1);
             let heard = self.counted(reply.created(&entry, number, flags), &entry);
             self.unless_heard(heard, number)
         });
@@ -123,14 +134,14 @@ impl PoolFileSystem {
 
     /// An entry that was made here.
     fn tell_made(&self, reply: Reply, entry: &Entry) -> bool {
-        self.leases.count(inode_of(entry.node), 1);
+        self.leases.count(self.nodes.inode(entry.node), 1);
         self.counted(reply.entry(entry), entry)
     }
 
     /// The kernel was told of an entry: one that it no longer wanted counts for nothing.
     fn counted(&self, heard: bool, entry: &Entry) -> bool {
-        if !heard && self.leases.count(inode_of(entry.node), -1) {
-            self.handed.forgotten(inode_of(entry.node));
+        if !heard && self.leases.count(self.nodes.inode(entry.node), -1) {
+            self.handed.forgotten(self.nodes.inode(entry.node));
         }
         heard
     }
@@ -145,7 +156,7 @@ impl PoolFileSystem {
 
     /// Directories as wholes, and attributes of anything.
     fn handle_directory(&self, request: &Request<'_>, reply: Reply) {
-        let inode = inode_of(request.node);
+        let inode = self.nodes.inode(request.node);
         match request.operation {
             // A listing needs no state here: a cookie says where it goes on.
             Operation::OpenDirectory { .. } => {
@@ -198,7 +209,7 @@ impl PoolFileSystem {
 
     /// Open files and their bytes; true when the request was one of these.
     fn handle_file(&self, request: &mut Request<'_>, reply: Reply) -> Option<Reply> {
-        let inode = inode_of(request.node);
+        let inode = self.nodes.inode(request.node);
         match request.operation {
             Operation::Open { flags, kill_suid } => {
                 answer(reply, self.open(inode, flags, kill_suid), |reply, (number, flags)| {
@@ -257,6 +268,7 @@ impl PoolFileSystem {
 impl FileSystem for PoolFileSystem {
     fn handle(&self, mut request: Request<'_>, reply: Reply) {
         self.leave_ended_session();
+        self.note_thread(&request);
         if !self.for_users || !needs_user(&request.operation) {
             return self.handle_any(&mut request, reply);
         }
@@ -278,13 +290,15 @@ impl FileSystem for PoolFileSystem {
     }
 
     fn forget(&self, node: u64, lookups: u64) {
-        if self.leases.count(inode_of(node), -i64::try_from(lookups).unwrap_or(i64::MAX)) {
-            self.handed.forgotten(inode_of(node));
+        let inode = self.nodes.inode(node);
+        if self.leases.count(inode, -i64::try_from(lookups).unwrap_or(i64::MAX)) {
+            self.handed.forgotten(inode);
+            self.removed.forget(inode);
+            self.nodes.forget(inode, || self.leases.is_known(inode));
         }
         // The kernel may still know the node by other lookups: then its next open drops pages for nothing.
-        self.versions.forget(inode_of(node));
-        self.write_errors.forget(inode_of(node));
-        self.removed.forget(inode_of(node));
+        self.versions.forget(inode);
+        self.write_errors.forget(inode);
     }
 }
 

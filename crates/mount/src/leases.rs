@@ -109,6 +109,11 @@ impl Leases {
         unknown
     }
 
+    /// The kernel was told of the inode and has not forgotten it.
+    pub(crate) fn is_known(&self, inode: InodeId) -> bool {
+        self.lock().lookups.contains_key(&inode)
+    }
+
     fn give(&self, asked: Asked, subject: Subject) -> Option<Duration> {
         let until = asked.at + Duration::from_millis(limits::LEASE_MILLIS);
         let over = until + Duration::from_millis(limits::LEASE_MARGIN_MILLIS);

@@ -23,6 +23,7 @@ mod leases;
 mod locks;
 mod mount;
 mod names;
+mod nodes;
 mod refresh;
 mod removed;
 mod signals;

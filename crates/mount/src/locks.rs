@@ -16,7 +16,6 @@ use ramlace_base::{Error, InodeId, Result};
 use ramlace_client::{GivenUp, LOCK_END, LockKind, LockRequest, LockTable, LockedFile, Waited};
 use ramlace_fuse::{FileLock, LockKind as KernelKind, Operation, Reply, Request};
 
-use crate::attributes::inode_of;
 use crate::filesystem::PoolFileSystem;
 use crate::handles::OpenFile;
 use crate::refresh::Refresher;
@@ -158,7 +157,7 @@ impl PoolFileSystem {
             reply.error(libc::ENOSYS);
             return;
         }
-        let inode = inode_of(request.node);
+        let inode = self.nodes.inode(request.node);
         match request.operation {
             Operation::GetLock { handle, owner, lock, is_flock } => {
                 match self.get_lock(handle, &lock_request(owner, &lock, is_flock)) {

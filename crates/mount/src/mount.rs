@@ -12,6 +12,7 @@ use crate::handed::HandedFiles;
 use crate::handles::Handles;
 use crate::leases::Leases;
 use crate::locks::Locks;
+use crate::nodes::Nodes;
 use crate::refresh::Refresher;
 use crate::removed::Removed;
 use crate::space::Space;
@@ -92,6 +93,7 @@ impl Mount {
             locks,
             removed: Removed::default(),
             leases,
+            nodes: Nodes::default(),
             handed: handed.clone(),
         };
         Ok(Mount { session, handed, file_system: Arc::new(file_system) })

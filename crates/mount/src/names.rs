@@ -1,5 +1,7 @@
 //! Entries: looking them up, making and removing them.
 
+use std::time::Duration;
+
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
 use ramlace_client::{RenameMode, Rights};
 use ramlace_fuse::Entry;
@@ -9,7 +11,7 @@ use ramlace_wire::{Attributes, FileAttributes, FileKind, LayoutHints};
 
 use crate::attributes::entry;
 use crate::filesystem::PoolFileSystem;
-use crate::leases::Believed;
+use crate::leases::{Asked, Believed};
 
 /// Permission bits, without the file's type.
 const PERMISSIONS: u32 = 0o7777;
@@ -23,7 +25,8 @@ pub(crate) fn name_of(bytes: &[u8]) -> Result<Name> {
 }
 
 impl PoolFileSystem {
-    pub(crate) fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Entry> {
+    pub(crate) fn lookup(&self, parent_node: u64, name: &[u8], thread: u32) -> Result<Entry> {
+        let parent = self.nodes.inode(parent_node);
         let asked = self.leases.ask();
         let NameLeased { found, names, attributes: leased } =
             self.raw().lease_name(parent, &name_of(name)?, self.leases.names)?;
@@ -33,9 +36,38 @@ impl PoolFileSystem {
             _ => self.attributes_of_entry(found.inode)?,
         };
         self.handles.note(&attributes);
+        self.removed.heard(&attributes);
         let leased = leased && !self.handed.may_be_stored_into(found.inode);
+        if attributes.kind == FileKind::Directory {
+            return Ok(self.found_directory(
+                asked,
+                (parent_node, name, names),
+                (&attributes, leased),
+                thread,
+            ));
+        }
         let believed = self.leases.entry(asked, (parent, names), (found.inode, leased));
         Ok(entry(&attributes, believed))
+    }
+
+    /// The kernel may have a directory elsewhere: see [`crate::nodes`].
+    fn found_directory(
+        &self,
+        asked: Asked,
+        (parent, name, names): (u64, &[u8], bool),
+        (attributes, leased): (&Attributes, bool),
+        thread: u32,
+    ) -> Entry {
+        // Counted before a number is chosen for it, so that nothing is forgotten in between.
+        self.leases.count(attributes.inode, 1);
+        let told = self.nodes.found(parent, name, attributes.inode, thread);
+        let subject = (attributes.inode, leased && told.leased);
+        let mut believed = self.leases.entry(asked, (self.nodes.inode(parent), names), subject);
+        self.leases.count(attributes.inode, -1);
+        if told.unsure {
+            believed.attributes = Duration::ZERO;
+        }
+        Entry { node: told.node, ..entry(attributes, believed) }
     }
 
     /// Attributes of an inode that an entry led to a moment ago, and whether they are leased.
@@ -59,8 +91,12 @@ impl PoolFileSystem {
         self.made(parent, self.raw().symlink(parent, &name_of(name)?, target))
     }
 
-    pub(crate) fn make_directory(&self, parent: InodeId, name: &[u8], mode: u32) -> Result<Entry> {
-        self.made(parent, self.raw().make_directory(parent, &name_of(name)?, permissions(mode)))
+    pub(crate) fn make_directory(&self, parent_node: u64, name: &[u8], mode: u32) -> Result<Entry> {
+        let parent = self.nodes.inode(parent_node);
+        let made =
+            self.made(parent, self.raw().make_directory(parent, &name_of(name)?, permissions(mode)))?;
+        self.nodes.made(parent_node, name, InodeId(made.node));
+        Ok(made)
     }
 
     /// `mknod`, `mkfifo`, and `bind` of a Unix socket.
@@ -72,7 +108,9 @@ impl PoolFileSystem {
         if let Some(kind) = kind.filter(|kind| kind.is_special()) {
             let device = if kind.is_device() { device } else { 0 };
             let request = MakeNode { parent, name: name_of(name)?, kind, mode: permissions(mode), device };
-            return self.made(parent, self.raw().make_node(&request));
+            let made = self.raw().make_node(&request);
+            made.iter().for_each(|attributes| self.removed.heard(attributes));
+            return self.made(parent, made);
         }
         if kind != Some(FileKind::File) {
             return Err(Error::new(ErrorKind::Invalid, "a kind of node that nobody knows"));
@@ -105,28 +143,36 @@ impl PoolFileSystem {
         })
     }
 
-    /// `renameat2`: replacing, not replacing, or exchanging.
-    pub(crate) fn rename(
-        &self,
-        parent: InodeId,
-        name: &[u8],
-        new_parent: InodeId,
-        new_name: &[u8],
-        flags: u32,
-    ) -> Result<()> {
+    /// `renameat2`: replacing, not replacing, or exchanging; from a name in a node to one in another.
+    pub(crate) fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<()> {
         let mode = match flags {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::Keep,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(Error::new(ErrorKind::Invalid, "a rename that no pool knows")),
         };
+        let (parent, new_parent) = (self.nodes.inode(from.0), self.nodes.inode(to.0));
+        let replaced = if mode == RenameMode::Replace { self.keep_replaced(to) } else { None };
         // Only what is all with its home can be leased; without it the names are dropped when it is done.
         let lease = |directory| self.raw().lease_attributes(directory, true).is_ok_and(|leased| leased.names);
         let moving = self.leases.before_move(parent, new_parent, lease);
-        let renamed = self.raw().rename(parent, &name_of(name)?, new_parent, &name_of(new_name)?, mode);
+        let renamed = self.raw().rename(parent, &name_of(from.1)?, new_parent, &name_of(to.1)?, mode);
         self.leases.changed_here(&[parent, new_parent]);
         self.leases.after_move(moving);
+        match (&renamed, replaced) {
+            (Ok(()), _) => self.nodes.moved(from, to, mode == RenameMode::Exchange),
+            (Err(_), Some(inode)) => self.removed.forget(inode),
+            (Err(_), None) => {}
+        }
         renamed
+    }
+
+    /// A directory that is about to be replaced is removed: what it was is kept, where the kernel knows it.
+    fn keep_replaced(&self, place: (u64, &[u8])) -> Option<InodeId> {
+        let inode = self.nodes.at(place.0, place.1)?;
+        let (attributes, _) = self.attributes_of_entry(inode).ok()?;
+        self.removed.keep(&attributes);
+        Some(inode)
     }
 
     /// One more name for a file.
@@ -140,8 +186,8 @@ impl PoolFileSystem {
         removed
     }
 
-    pub(crate) fn remove_directory(&self, parent: InodeId, name: &[u8]) -> Result<()> {
-        let name = name_of(name)?;
+    pub(crate) fn remove_directory(&self, parent_node: u64, name: &[u8]) -> Result<()> {
+        let (parent, name) = (self.nodes.inode(parent_node), name_of(name)?);
         // Who works in it or has it open may go on asking what it is. Where that cannot be had now, the removal says why.
         let found = self.raw().lookup(parent, &name).ok();
         let known = found.filter(|found| found.kind == FileKind::Directory).and_then(|found| {
