@@ -4,7 +4,7 @@
 # As root on a system with apt-get the packages are installed; else the one line to run is
 # printed and the script fails. Does nothing, quickly, when everything is there.
 #
-# usage: scripts/setup.sh build|test
+# usage: scripts/setup.sh build|test|test-long
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/tools.sh
@@ -34,7 +34,7 @@ collect_missing() {
     need_python
     need_command cc gcc
     need_command git git
-    if [[ $purpose == test ]]; then
+    if [[ $purpose == test* ]]; then
         need_command ip iproute2
         need_command setpriv util-linux
         need_command unshare util-linux
@@ -46,6 +46,12 @@ collect_missing() {
         # Starting R to ask for a package would take longer than everything else here.
         compgen -G "/usr/*/R/*library/bigmemory" >/dev/null ||
             compgen -G "/usr/local/lib/R/*library/bigmemory" >/dev/null || wished+=(r-cran-bigmemory)
+        # Half a minute to install: too long for every day.
+        if [[ $purpose == test-long ]]; then
+            command -v mpicc.openmpi >/dev/null || wished+=(openmpi-bin libopenmpi-dev)
+            command -v mpicc.mpich >/dev/null || wished+=(mpich libmpich-dev)
+            command -v gfortran >/dev/null || wished+=(gfortran)
+        fi
     fi
 }
 

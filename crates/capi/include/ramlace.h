@@ -592,6 +592,14 @@ int ramlace_disconnect(struct ramlace_pool *pool);
 int ramlace_statfs(struct ramlace_pool *pool, struct ramlace_statfs *out);
 
 /**
+ * Puts the number that this pool has and no other into buffer, as a text with its NUL, at most size bytes
+ * (64 are enough), and returns its bytes; with size 0 only that. ERANGE when it is longer than size.
+ */
+ssize_t ramlace_pool_id(struct ramlace_pool *pool,
+                        char *buffer,
+                        size_t size);
+
+/**
  * Opens a file, or creates it.
  *
  * flags: one of O_RDONLY, O_WRONLY and O_RDWR of <fcntl.h>, with any of O_CREAT, O_EXCL (with

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::{c_char, c_int};
 
+use libc::ssize_t;
 use ramlace_base::Result;
 use ramlace_client::{ConnectOptions, Locator, Pool, PoolName};
 
@@ -11,6 +12,7 @@ use crate::fork;
 use crate::pass::{Growing, growing, optional_path, optional_text, put, text};
 use crate::table::{self, Kept};
 use crate::types::{ramlace_options, ramlace_pool, ramlace_statfs};
+use crate::xattrs::put_bytes;
 
 /// A connected pool.
 pub(crate) struct Connected {
@@ -73,6 +75,22 @@ pub unsafe extern "C" fn ramlace_statfs(pool: *mut ramlace_pool, out: *mut ramla
         let connected = connected(pool)?;
         // SAFETY: memory for a result or NULL, by the header.
         unsafe { put(out, "ramlace_statfs", || Ok(connected.pool.statfs()?.into())) }.map(|()| 0)
+    })
+}
+
+/// Puts the number that this pool has and no other into buffer, as a text with its NUL, at most size bytes
+/// (64 are enough), and returns its bytes; with size 0 only that. ERANGE when it is longer than size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_pool_id(
+    pool: *mut ramlace_pool,
+    buffer: *mut c_char,
+    size: usize,
+) -> ssize_t {
+    guard(|| {
+        let mut id = connected(pool)?.pool.map()?.pool.to_string().into_bytes();
+        id.push(0);
+        // SAFETY: memory of so many bytes, by the header.
+        unsafe { put_bytes(&id, buffer.cast(), size) }
     })
 }
 

@@ -99,7 +99,7 @@ pub unsafe extern "C" fn ramlace_removexattr(
 
 /// # Safety
 /// The pointer leads to so many bytes that can be written, or is not used: NULL, or a size of 0.
-unsafe fn put_bytes(bytes: &[u8], place: *mut c_void, size: usize) -> Result<ssize_t> {
+pub(crate) unsafe fn put_bytes(bytes: &[u8], place: *mut c_void, size: usize) -> Result<ssize_t> {
     if size > 0 {
         if place.is_null() {
             return Err(null("memory for the result"));

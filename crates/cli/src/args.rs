@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     cat, check, chmod, chown, completions, cp, df, doctor, down, du, find, forget, layout, ln, ls, mkdir,
-    mount, mv, publish, rm, serve, stat, status, top, touch, unmount, up, warm, xattr,
+    mount, mpirun, mv, publish, rm, serve, stat, status, top, touch, unmount, up, warm, xattr,
 };
 
 /// One pool of memory, laced from many machines.
@@ -59,6 +59,8 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Mount a pool on a directory: any program can use what is in it
     Mount(mount::Args),
+    /// Run an MPI program whose MPI-IO reaches the pool itself
+    Mpirun(mpirun::Args),
     /// Take a pool's mount away
     Unmount(unmount::Args),
     /// Make what programs have stored into a file's mappings visible to other machines

@@ -24,6 +24,7 @@ pub mod ln;
 pub mod ls;
 pub mod mkdir;
 pub mod mount;
+pub mod mpirun;
 pub mod mv;
 pub mod publish;
 pub mod rm;
@@ -62,6 +63,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Done {
         Command::Top(args) => top::run(args, named, output),
         Command::Doctor(args) => doctor::run(args, output),
         Command::Mount(args) => mount::run(args, named, output),
+        Command::Mpirun(args) => mpirun::run(args, named),
         Command::Unmount(args) => unmount::run(args, output),
         Command::Publish(args) => publish::publish(args, output),
         Command::Refresh(args) => publish::refresh(args, output),

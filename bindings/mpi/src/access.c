@@ -1,0 +1,228 @@
+/* Reading and writing: the bytes of the view that an access means, and the bytes of memory they come from or go to. */
+#include "mpiio.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One piece of memory, and the runs of the file that it is for. */
+struct piece {
+    struct file *file;
+    bool write;
+    char *bytes;
+    const struct runs *runs;
+};
+
+/* Moves a piece; a read stops at the file's end. */
+static int move(const struct piece *piece, int64_t *moved)
+{
+    char *at = piece->bytes;
+    for (size_t i = 0; i < piece->runs->count; i++) {
+        struct run run = piece->runs->items[i];
+        for (int64_t number = 0; number < run.count; number++) {
+            int64_t offset = run.offset + number * run.stride;
+            ssize_t done = piece->write ? ramlace_pwrite(piece->file->file, at, run.length, offset)
+                                        : ramlace_pread(piece->file->file, at, run.length, offset);
+            if (done < 0)
+                return error_class();
+            *moved += done;
+            at += done;
+            if (done < run.length)
+                return piece->write ? MPI_ERR_IO : MPI_SUCCESS;
+        }
+    }
+    return MPI_SUCCESS;
+}
+
+/* Copies between memory that lies in runs and bytes that lie one behind the other. */
+static void gather_or_scatter(char *base, const struct runs *runs, char *bytes, int64_t length, bool gather)
+{
+    for (size_t i = 0; i < runs->count && length > 0; i++) {
+        struct run run = runs->items[i];
+        for (int64_t number = 0; number < run.count && length > 0; number++) {
+            char *place = base + run.offset + number * run.stride;
+            int64_t count = run.length < length ? run.length : length;
+            memcpy(gather ? bytes : place, gather ? place : bytes, count);
+            bytes += count;
+            length -= count;
+        }
+    }
+}
+
+/* Moves `length` bytes of the view's data from `from` on, straight from or to memory in one piece. */
+static int move_plain(struct file *file, bool write, int64_t from, char *bytes, int64_t length, int64_t *moved)
+{
+    struct runs runs = {0};
+    int error = tiling_runs(&file->view.tiling, from, length, &runs);
+    if (error == MPI_SUCCESS)
+        error = move(&(struct piece){file, write, bytes, &runs}, moved);
+    runs_free(&runs);
+    return error;
+}
+
+/* The same for memory in pieces: through a buffer, a part after the other. */
+static int move_staged(struct file *file, bool write, int64_t from, char *base, const struct tiling *memory,
+                       int64_t length, int64_t *moved)
+{
+    int64_t room = length < STAGE_BYTES_MAX ? length : STAGE_BYTES_MAX;
+    char *stage = malloc(room ? room : 1);
+    int error = stage ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+    for (int64_t done = 0; done < length && error == MPI_SUCCESS; done += room) {
+        struct runs runs = {0};
+        int64_t part = length - done < room ? length - done : room, part_moved = 0;
+        error = tiling_runs(memory, done, part, &runs);
+        if (error == MPI_SUCCESS && write)
+            gather_or_scatter(base, &runs, stage, part, true);
+        if (error == MPI_SUCCESS)
+            error = move_plain(file, write, from + done, stage, part, &part_moved);
+        if (!write)
+            gather_or_scatter(base, &runs, stage, part_moved, false);
+        runs_free(&runs);
+        *moved += part_moved;
+        if (part_moved < part)
+            break;
+    }
+    free(stage);
+    return error;
+}
+
+/* Locks what an atomic access touches, in the order of the file: nobody holds a later place while it waits for an earlier
+ * one, so no two wait for each other. */
+static int lock_runs(struct file *file, bool write, const struct runs *runs)
+{
+    int kind = write ? RAMLACE_LOCK_EXCLUSIVE : RAMLACE_LOCK_SHARED;
+    int64_t places = 0;
+    for (size_t i = 0; i < runs->count; i++)
+        places += runs->items[i].count;
+    if (places > LOCKS_MAX) {
+        struct run first = runs->items[0], last = runs->items[runs->count - 1];
+        int64_t end = last.offset + (last.count - 1) * last.stride + last.length;
+        return ramlace_lock(file->file, first.offset, end - first.offset, kind, -1) ? error_class() : MPI_SUCCESS;
+    }
+    for (size_t i = 0; i < runs->count; i++) {
+        struct run run = runs->items[i];
+        for (int64_t number = 0; number < run.count; number++)
+            if (ramlace_lock(file->file, run.offset + number * run.stride, run.length, kind, -1) != 0)
+                return error_class();
+    }
+    return MPI_SUCCESS;
+}
+
+static int move_memory(struct file *file, const struct access *access, const struct tiling *memory, int64_t from,
+                       int64_t length, int64_t *moved)
+{
+    char *base = access->buffer;
+    struct runs all = {0};
+    int error = tiling_runs(memory, 0, length, &all);
+    if (error == MPI_SUCCESS) {
+        bool plain = all.count <= 1 && (all.count == 0 || all.items[0].count == 1);
+        int64_t at = all.count ? all.items[0].offset : 0;
+        error = plain ? move_plain(file, access->write, from, base + at, length, moved)
+                      : move_staged(file, access->write, from, base, memory, length, moved);
+    }
+    runs_free(&all);
+    return error;
+}
+
+static int move_atomically(struct file *file, const struct access *access, const struct tiling *memory, int64_t from,
+                           int64_t length, int64_t *moved)
+{
+    struct runs runs = {0};
+    pthread_mutex_lock(&file->lock);
+    int error = tiling_runs(&file->view.tiling, from, length, &runs);
+    if (error == MPI_SUCCESS && runs.count > 0)
+        error = lock_runs(file, access->write, &runs);
+    if (error == MPI_SUCCESS)
+        error = move_memory(file, access, memory, from, length, moved);
+    if (runs.count > 0 && ramlace_unlock(file->file, 0, 0) != 0 && error == MPI_SUCCESS)
+        error = error_class();
+    pthread_mutex_unlock(&file->lock);
+    runs_free(&runs);
+    return error;
+}
+
+/* Where the access begins, in bytes of the view's data. Individual pointers move on; what a read did not find is taken
+ * back afterwards. */
+static int place(struct file *file, const struct access *access, int64_t length, int64_t *from)
+{
+    int64_t etypes = length / file->view.etype_bytes, at = access->offset;
+    int error = MPI_SUCCESS;
+    switch (access->pointer) {
+    case AT_OFFSET:
+        break;
+    case AT_POSITION:
+        pthread_mutex_lock(&file->lock);
+        *from = file->position;
+        file->position += length;
+        pthread_mutex_unlock(&file->lock);
+        return MPI_SUCCESS;
+    case AT_SHARED:
+        pthread_mutex_lock(&file->lock);
+        error = shared_add(file, etypes, &at);
+        pthread_mutex_unlock(&file->lock);
+        break;
+    case AT_ORDERED:
+        error = shared_add_ordered(file, etypes, &at);
+        break;
+    }
+    if (__builtin_mul_overflow(at, file->view.etype_bytes, from))
+        error = error ? error : MPI_ERR_ARG;
+    return error;
+}
+
+static int check(const struct file *file, const struct access *access)
+{
+    bool sequential = file->amode & MPI_MODE_SEQUENTIAL;
+    if (access->write && (file->amode & MPI_MODE_RDONLY))
+        return MPI_ERR_READ_ONLY;
+    if (!access->write && (file->amode & MPI_MODE_WRONLY))
+        return MPI_ERR_ACCESS;
+    if (sequential && (access->pointer == AT_OFFSET || access->pointer == AT_POSITION))
+        return MPI_ERR_UNSUPPORTED_OPERATION;
+    if (access->count < 0)
+        return MPI_ERR_COUNT;
+    if (access->type == MPI_DATATYPE_NULL)
+        return MPI_ERR_TYPE;
+    if (access->pointer == AT_OFFSET && access->offset < 0)
+        return MPI_ERR_ARG;
+    return MPI_SUCCESS;
+}
+
+static int check_and_measure(const struct file *file, const struct access *access, struct tiling *memory, int64_t *length)
+{
+    int error = check(file, access);
+    if (error == MPI_SUCCESS)
+        error = type_tiling(access->type, 0, memory);
+    if (error != MPI_SUCCESS)
+        return error;
+    if (__builtin_mul_overflow(access->count, memory->tile_bytes, length))
+        return MPI_ERR_COUNT;
+    /* Only whole etypes are moved; a view of nothing has no place for anything. */
+    if (*length % file->view.etype_bytes != 0 || (*length > 0 && file->view.tiling.tile_bytes == 0))
+        return MPI_ERR_IO;
+    return MPI_SUCCESS;
+}
+
+int file_access(struct file *file, const struct access *access, int64_t *moved)
+{
+    struct tiling memory = {0};
+    int64_t length = 0, from = 0;
+    *moved = 0;
+    int error = check_and_measure(file, access, &memory, &length);
+    if (error == MPI_SUCCESS || access->pointer == AT_ORDERED) {
+        /* An ordered call is collective: a rank whose arguments are wrong still takes part, with nothing. */
+        int placed = place(file, access, error ? 0 : length, &from);
+        error = error ? error : placed;
+    }
+    if (error == MPI_SUCCESS && length > 0) {
+        __atomic_fetch_add(access->write ? &counters.writes : &counters.reads, 1, __ATOMIC_RELAXED);
+        error = file->atomic ? move_atomically(file, access, &memory, from, length, moved)
+                             : move_memory(file, access, &memory, from, length, moved);
+        if (access->pointer == AT_POSITION && *moved < length) {
+            pthread_mutex_lock(&file->lock);
+            file->position -= length - *moved;
+            pthread_mutex_unlock(&file->lock);
+        }
+    }
+    tiling_free(&memory);
+    return error;
+}

@@ -1,0 +1,195 @@
+/* What the parts of the MPI-IO library share. README.md says how the whole fits together. */
+#ifndef RAMLACE_MPIIO_H
+#define RAMLACE_MPIIO_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <mpi.h>
+#include <pthread.h>
+#include <ramlace.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* Bytes that pass through our own memory at once, where the program's memory is not in one piece. */
+#define STAGE_BYTES_MAX (4 << 20)
+/* Runs of one flattened datatype; what has more is refused with MPI_ERR_NO_MEM. */
+#define RUNS_MAX ((size_t)1 << 24)
+/* Locks that one atomic access takes; what touches more places locks all from its first byte to its last. */
+#define LOCKS_MAX 64
+/* Cells of one file of shared pointers: each change of the view or of the pointer takes a new one. */
+#define CELLS_OF_A_FILE 512
+
+/* ---- runs.c: lists of runs of bytes, in the order of the data ---- */
+
+/* `count` runs of `length` bytes each, the first at `offset`, each `stride` bytes behind the one before. */
+struct run {
+    int64_t offset, length, stride, count;
+};
+
+struct runs {
+    struct run *items;
+    size_t count, room;
+};
+
+/* Appends runs, merging them with the last item where that describes the same bytes. MPI_SUCCESS or MPI_ERR_NO_MEM. */
+int runs_append(struct runs *into, struct run more);
+/* Appends `count` copies of `from`, the first shifted by `at`, each `stride` bytes behind the one before. */
+int runs_repeat(struct runs *into, const struct runs *from, int64_t at, int64_t count, int64_t stride);
+void runs_free(struct runs *runs);
+
+/* A tile of runs that repeats for ever: a file view, or a buffer of so many elements of a datatype. */
+struct tiling {
+    struct runs tile;
+    /* Bytes of data before each item, and of the whole tile. */
+    int64_t *before;
+    int64_t start, extent, tile_bytes;
+};
+
+/* The tiling that begins at `start`; takes the runs over. */
+int tiling_make(struct tiling *tiling, struct runs *tile, int64_t start, int64_t extent);
+void tiling_free(struct tiling *tiling);
+/* Appends the runs of `length` bytes of data, `from` bytes of data behind the beginning. */
+int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struct runs *out);
+/* Whether all data lie one behind the other. */
+bool tiling_is_contiguous(const struct tiling *tiling);
+/* Whether no byte lies before an earlier one. */
+bool tiling_is_ascending(const struct tiling *tiling);
+/* Bytes of data that lie before this offset; the tiling is ascending. */
+int64_t tiling_bytes_below(const struct tiling *tiling, int64_t offset);
+
+/* ---- types.c: datatypes ---- */
+
+/* The runs of one element of a datatype, in the order of its type map. An MPI error class. */
+int type_flatten(MPI_Datatype type, struct runs *out);
+/* The tiling of a datatype's elements from `start` on. */
+int type_tiling(MPI_Datatype type, int64_t start, struct tiling *out);
+/* A type of our own that means the same; predefined ones are themselves. */
+int type_keep(MPI_Datatype type, MPI_Datatype *kept);
+void type_release(MPI_Datatype *kept);
+
+/* ---- names.c: which files are ours ---- */
+
+struct pool {
+    struct pool *next;
+    ramlace_pool *handle;
+    /* How it was connected to. */
+    char *reached;
+    char id[64];
+};
+
+enum place { PLACE_FOREIGN, PLACE_MOUNTED, PLACE_LOCATOR };
+
+struct name {
+    enum place place;
+    struct pool *pool;
+    /* From the pool's root. */
+    char *path;
+};
+
+/* Whose file this is. A locator that leads nowhere is an MPI error class; below a mount that cannot be reached
+ * otherwise, the file is foreign: the mount serves it. */
+int name_resolve(const char *filename, bool for_writing, struct name *name);
+void name_free(struct name *name);
+void pools_disconnect(void);
+
+/* ---- handles.c: open files ---- */
+
+struct view {
+    MPI_Datatype etype, filetype;
+    int64_t etype_bytes;
+    struct tiling tiling;
+    char representation[MPI_MAX_DATAREP_STRING + 1];
+};
+
+struct file {
+    struct file *next;
+    MPI_File handle;
+    MPI_Comm comm;
+    int rank, ranks, amode;
+    struct name name;
+    ramlace_file *file;
+    /* Guards what follows; an atomic access holds it from its locks to their end, for they are the file's. */
+    pthread_mutex_t lock;
+    struct view view;
+    /* The individual pointer, in bytes of the view's data. */
+    int64_t position;
+    bool atomic;
+    /* The split collective call that has begun: its name, and what it moved. */
+    const char *split;
+    int64_t split_bytes;
+    /* Shared pointers: see shared.c. */
+    uint64_t shared_id, shared_epoch;
+    int64_t shared_base;
+    /* The one in use, and how many this rank has used. */
+    ramlace_file *shared_file;
+    uint64_t shared_files;
+};
+
+/* The state behind a handle, or NULL when it is none of ours. */
+struct file *file_find(MPI_File handle);
+void file_insert(struct file *file);
+void file_remove(struct file *file);
+/* A handle of the MPI library's own, as a place for its error handler and as a number for Fortran. */
+int handle_take(MPI_File *handle);
+void handle_give_back(MPI_File handle);
+
+/* ---- errors.c ---- */
+
+/* The class of what the C library said last. */
+int error_class(void);
+/* Tells the file's error handler, or the default one where `file` is NULL; returns the code for the program. A class
+ * that has a sentence by ramlace_error() brings it in its error string. */
+int error_raise(struct file *file, int class);
+
+/* ---- open.c ---- */
+
+int file_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI_File *handle, bool *ours);
+int file_close(struct file *file);
+int file_delete(const char *filename, bool *ours);
+int file_set_view(struct file *file, MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype,
+                  const char *representation);
+int file_get_info(struct file *file, MPI_Info *info);
+int64_t file_size(struct file *file);
+
+/* ---- access.c ---- */
+
+enum pointer { AT_OFFSET, AT_POSITION, AT_SHARED, AT_ORDERED };
+
+struct access {
+    bool write;
+    enum pointer pointer;
+    MPI_Offset offset;
+    void *buffer;
+    MPI_Count count;
+    MPI_Datatype type;
+};
+
+/* Does what a data access routine says; `moved` are bytes. An MPI error class. */
+int file_access(struct file *file, const struct access *access, int64_t *moved);
+
+/* ---- shared.c ---- */
+
+/* Adds to the shared pointer, in etypes, and tells where it was. */
+int shared_add(struct file *file, int64_t etypes, int64_t *before);
+/* The same for all ranks together, in their order. */
+int shared_add_ordered(struct file *file, int64_t etypes, int64_t *before);
+/* Sets it to a place; on all ranks, with the same place. */
+void shared_set(struct file *file, int64_t etypes);
+/* Where it is now. */
+int shared_get(struct file *file, int64_t *etypes);
+/* On all ranks, when the file is closed; `files` is the most that a rank has in shared_files. */
+void shared_end(struct file *file, uint64_t files);
+
+/* ---- counters.c: what this process did, so that a test knows that it was us ---- */
+
+struct counters {
+    long opens, reads, writes;
+};
+extern struct counters counters;
+void counters_report(void);
+
+#endif

@@ -1,0 +1,283 @@
+/* Opening, closing, views: what all ranks of a file do together. */
+#include "mpiio.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define HINT_BYTES_MAX 64
+
+static int check_amode(int amode)
+{
+    int ways = !!(amode & MPI_MODE_RDONLY) + !!(amode & MPI_MODE_WRONLY) + !!(amode & MPI_MODE_RDWR);
+    bool makes = amode & (MPI_MODE_CREATE | MPI_MODE_EXCL);
+    if (ways != 1 || ((amode & MPI_MODE_RDONLY) && makes) || ((amode & MPI_MODE_RDWR) && (amode & MPI_MODE_SEQUENTIAL)))
+        return MPI_ERR_AMODE;
+    return MPI_SUCCESS;
+}
+
+static int64_t hash(const char *text)
+{
+    uint64_t value = 14695981039346656037u;
+    for (; *text; text++)
+        value = (value ^ (unsigned char)*text) * 1099511628211u;
+    /* Its negative is a number, too. */
+    return (int64_t)(value >> 1);
+}
+
+/* What the ranks think of the file. */
+struct agreement {
+    /* A rank knows it by a locator; all know it as ours; all mean the same file, and in the same way. */
+    bool by_locator, all_ours, same;
+    /* The largest class of an error. */
+    int error;
+};
+
+static struct agreement agree(MPI_Comm comm, const struct name *name, int amode, int error)
+{
+    bool known = name->path != NULL;
+    /* The smallest of a number and of its negative: equal numbers are those whose sum is 0. */
+    int64_t pool = known ? hash(name->pool->id) : 0, path = known ? hash(name->path) : 0;
+    int64_t mine[9] = {pool, -pool, path, -path, amode, -amode, -(name->place == PLACE_LOCATOR),
+                       name->place != PLACE_FOREIGN, -error};
+    int64_t all[9];
+    PMPI_Allreduce(mine, all, 9, MPI_INT64_T, MPI_MIN, comm);
+    bool same = all[0] + all[1] == 0 && all[2] + all[3] == 0 && all[4] + all[5] == 0;
+    return (struct agreement){all[6] != 0, all[7] != 0, same, (int)-all[8]};
+}
+
+static bool hint(MPI_Info info, const char *key, unsigned long long *value)
+{
+    char text[HINT_BYTES_MAX], *end;
+    int found = 0;
+    if (info == MPI_INFO_NULL ||
+        PMPI_Info_get(info, (char *)key, sizeof text - 1, text, &found) != MPI_SUCCESS || !found)
+        return false;
+    errno = 0;
+    *value = strtoull(text, &end, 10);
+    return errno == 0 && end != text && *end == '\0';
+}
+
+/* Hints that make no sense are as if they were not there. */
+static struct ramlace_hints layout_hints(MPI_Info info)
+{
+    struct ramlace_hints hints = RAMLACE_HINTS_INIT;
+    unsigned long long value;
+    if (hint(info, "striping_factor", &value) && value > 0 && value <= RAMLACE_VERSION_LANES)
+        hints.width = (uint32_t)value;
+    if (hint(info, "striping_unit", &value) && value >= 65536 && value <= 1ull << 30 && (value & (value - 1)) == 0)
+        hints.stripe_unit = value;
+    return hints;
+}
+
+static int open_file(struct file *file, MPI_Info info, bool creating)
+{
+    struct ramlace_hints hints = layout_hints(info);
+    int flags = file->amode & MPI_MODE_RDONLY ? O_RDONLY : file->amode & MPI_MODE_WRONLY ? O_WRONLY : O_RDWR;
+    if (creating && (file->amode & MPI_MODE_CREATE))
+        flags |= O_CREAT | (file->amode & MPI_MODE_EXCL ? O_EXCL : 0);
+    file->file = ramlace_open_with(file->name.pool->handle, file->name.path, flags, 0666, &hints);
+    return file->file ? MPI_SUCCESS : error_class();
+}
+
+int64_t file_size(struct file *file)
+{
+    struct ramlace_stat stat;
+    return ramlace_fstat(file->file, &stat) == 0 ? (int64_t)stat.size : -1;
+}
+
+/* The first rank makes the file, tells how that went, and the others open what is there. */
+static int open_together(struct file *file, MPI_Info info)
+{
+    int64_t told[3] = {MPI_SUCCESS, 0, 0};
+    if (file->rank == 0) {
+        told[0] = open_file(file, info, true);
+        if (getrandom(&told[1], sizeof told[1], 0) != sizeof told[1])
+            told[1] = (int64_t)(uintptr_t)file;
+        if (told[0] == MPI_SUCCESS && (file->amode & MPI_MODE_APPEND) && (told[2] = file_size(file)) < 0)
+            told[0] = error_class();
+    }
+    PMPI_Bcast(told, 3, MPI_INT64_T, 0, file->comm);
+    file->shared_id = (uint64_t)told[1];
+    file->shared_base = file->position = told[2];
+    int mine = (int)told[0], all = mine;
+    if (mine == MPI_SUCCESS && file->rank != 0)
+        mine = open_file(file, info, false);
+    if (told[0] == MPI_SUCCESS && file->ranks > 1)
+        PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MAX, file->comm);
+    return mine ? mine : all;
+}
+
+static void file_forget(struct file *file)
+{
+    if (file->file != NULL)
+        ramlace_close(file->file);
+    tiling_free(&file->view.tiling);
+    type_release(&file->view.etype);
+    type_release(&file->view.filetype);
+    name_free(&file->name);
+    if (file->comm != MPI_COMM_NULL)
+        PMPI_Comm_free(&file->comm);
+    pthread_mutex_destroy(&file->lock);
+    free(file);
+}
+
+/* Everything but the handle. The name goes over to the file. */
+static int file_make(MPI_Comm comm, struct name *name, int amode, MPI_Info info, struct file **made)
+{
+    struct file *file = *made = calloc(1, sizeof *file);
+    if (file == NULL)
+        return MPI_ERR_NO_MEM;
+    pthread_mutex_init(&file->lock, NULL);
+    file->name = *name;
+    *name = (struct name){PLACE_FOREIGN, NULL, NULL};
+    file->comm = MPI_COMM_NULL;
+    file->view.etype = file->view.filetype = MPI_DATATYPE_NULL;
+    file->amode = amode;
+    int error = PMPI_Comm_dup(comm, &file->comm);
+    if (error != MPI_SUCCESS)
+        return error;
+    PMPI_Comm_rank(file->comm, &file->rank);
+    PMPI_Comm_size(file->comm, &file->ranks);
+    error = open_together(file, info);
+    int64_t position = file->position, base = file->shared_base;
+    if (error == MPI_SUCCESS)
+        error = file_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native");
+    file->position = position;
+    file->shared_base = base;
+    return error;
+}
+
+int file_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI_File *handle, bool *ours)
+{
+    struct name name;
+    int error = name_resolve(filename, !(amode & MPI_MODE_RDONLY), &name);
+    if (error == MPI_SUCCESS && name.place != PLACE_FOREIGN)
+        error = check_amode(amode);
+    struct agreement all = agree(comm, &name, amode, error);
+    /* Where a rank does not see the mount, or not its pool, the MPI library's own way is the same for all. */
+    *ours = all.all_ours || all.by_locator;
+    if (error == MPI_SUCCESS && *ours && all.error != MPI_SUCCESS)
+        error = all.error;
+    if (error == MPI_SUCCESS && *ours && !(all.all_ours && all.same))
+        error = MPI_ERR_NOT_SAME;
+    struct file *file = NULL;
+    if (*ours && error == MPI_SUCCESS)
+        error = file_make(comm, &name, amode, info, &file);
+    name_free(&name);
+    if (*ours && error == MPI_SUCCESS)
+        error = handle_take(&file->handle);
+    if (*ours && error == MPI_SUCCESS) {
+        *handle = file->handle;
+        file_insert(file);
+        __atomic_fetch_add(&counters.opens, 1, __ATOMIC_RELAXED);
+    } else if (file != NULL) {
+        file_forget(file);
+    }
+    return *ours ? error : MPI_SUCCESS;
+}
+
+int file_close(struct file *file)
+{
+    uint64_t files = file->shared_files;
+    /* Nobody uses the file any more when this has returned. */
+    PMPI_Allreduce(MPI_IN_PLACE, &files, 1, MPI_UINT64_T, MPI_MAX, file->comm);
+    shared_end(file, files);
+    int error = ramlace_close(file->file) == 0 ? MPI_SUCCESS : error_class();
+    file->file = NULL;
+    if ((file->amode & MPI_MODE_DELETE_ON_CLOSE) && file->rank == 0 &&
+        ramlace_unlink(file->name.pool->handle, file->name.path) != 0 && errno != ENOENT)
+        error = error_class();
+    if (file->amode & MPI_MODE_DELETE_ON_CLOSE)
+        PMPI_Barrier(file->comm);
+    file_remove(file);
+    handle_give_back(file->handle);
+    file_forget(file);
+    return error;
+}
+
+int file_delete(const char *filename, bool *ours)
+{
+    struct name name;
+    int error = name_resolve(filename, true, &name);
+    *ours = name.place != PLACE_FOREIGN;
+    if (error == MPI_SUCCESS && *ours && ramlace_unlink(name.pool->handle, name.path) != 0)
+        error = error_class();
+    name_free(&name);
+    return error;
+}
+
+/* The view's tiling and types, checked. */
+static int view_make(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, struct view *view)
+{
+    MPI_Count etype_bytes = 0;
+    if (etype == MPI_DATATYPE_NULL || filetype == MPI_DATATYPE_NULL)
+        return MPI_ERR_TYPE;
+    int error = PMPI_Type_size_x(etype, &etype_bytes);
+    if (error == MPI_SUCCESS && etype_bytes <= 0)
+        error = MPI_ERR_ARG;
+    if (error == MPI_SUCCESS)
+        error = type_tiling(filetype, displacement, &view->tiling);
+    if (error != MPI_SUCCESS)
+        return error;
+    view->etype_bytes = etype_bytes;
+    if (view->tiling.tile_bytes % etype_bytes != 0)
+        return MPI_ERR_ARG;
+    if (!tiling_is_ascending(&view->tiling) || (view->tiling.tile_bytes > 0 && view->tiling.extent <= 0))
+        return MPI_ERR_IO;
+    error = type_keep(etype, &view->etype);
+    return error ? error : type_keep(filetype, &view->filetype);
+}
+
+int file_set_view(struct file *file, MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype,
+                  const char *representation)
+{
+    struct view view = {.etype = MPI_DATATYPE_NULL, .filetype = MPI_DATATYPE_NULL};
+    int error = displacement < 0 ? MPI_ERR_ARG : MPI_SUCCESS;
+    /* On machines of one kind, which pools have, what programs call internal is as the memory has it. */
+    if (strcmp(representation, "native") != 0 && strcmp(representation, "internal") != 0)
+        error = MPI_ERR_UNSUPPORTED_DATAREP;
+    if (error == MPI_SUCCESS)
+        error = view_make(displacement, etype, filetype, &view);
+    pthread_mutex_lock(&file->lock);
+    struct view *old = &file->view;
+    if (error == MPI_SUCCESS) {
+        struct view was = *old;
+        *old = view;
+        view = was;
+        strcpy(old->representation, representation);
+        file->position = 0;
+    }
+    /* All ranks go on to the next cell, also one whose view is refused. */
+    shared_set(file, 0);
+    pthread_mutex_unlock(&file->lock);
+    tiling_free(&view.tiling);
+    type_release(&view.etype);
+    type_release(&view.filetype);
+    return error;
+}
+
+int file_get_info(struct file *file, MPI_Info *info)
+{
+    struct ramlace_stat stat;
+    char text[HINT_BYTES_MAX];
+    if (ramlace_fstat(file->file, &stat) != 0)
+        return error_class();
+    int error = PMPI_Info_create(info);
+    if (error != MPI_SUCCESS)
+        return error;
+    snprintf(text, sizeof text, "%u", stat.width);
+    PMPI_Info_set(*info, "striping_factor", text);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)stat.stripe_unit);
+    PMPI_Info_set(*info, "striping_unit", text);
+    /* Every rank talks to the servers itself, and holes are never read to be written again. */
+    static const char *const off[][2] = {{"collective_buffering", "false"}, {"romio_cb_read", "disable"},
+                                         {"romio_cb_write", "disable"}, {"romio_ds_read", "disable"},
+                                         {"romio_ds_write", "disable"}};
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
+        PMPI_Info_set(*info, off[i][0], off[i][1]);
+    return MPI_SUCCESS;
+}

@@ -1,0 +1,202 @@
+/* Lists of runs, and tilings of them. Nothing here knows MPI's objects. */
+#include "mpiio.h"
+
+#include <stdlib.h>
+
+static int push(struct runs *into, struct run more)
+{
+    if (into->count == into->room) {
+        size_t room = into->room ? 2 * into->room : 8;
+        struct run *items = room <= RUNS_MAX ? realloc(into->items, room * sizeof *items) : NULL;
+        if (items == NULL)
+            return MPI_ERR_NO_MEM;
+        into->items = items;
+        into->room = room;
+    }
+    into->items[into->count++] = more;
+    return MPI_SUCCESS;
+}
+
+/* Whether `more` goes on where the last item ends; then it has been added to it. */
+static bool merge(struct run *last, struct run more)
+{
+    if (last->count == 1 && more.count == 1 && last->offset + last->length == more.offset) {
+        last->length += more.length;
+        return true;
+    }
+    if (last->length != more.length)
+        return false;
+    int64_t step = more.offset - (last->offset + (last->count - 1) * last->stride);
+    if ((last->count > 1 && step != last->stride) || (more.count > 1 && step != more.stride))
+        return false;
+    last->stride = step;
+    last->count += more.count;
+    return true;
+}
+
+int runs_append(struct runs *into, struct run more)
+{
+    if (more.length == 0 || more.count == 0)
+        return MPI_SUCCESS;
+    if (more.count == 1 || more.stride == more.length)
+        more = (struct run){more.offset, more.length * more.count, 0, 1};
+    if (into->count > 0 && merge(&into->items[into->count - 1], more))
+        return MPI_SUCCESS;
+    return push(into, more);
+}
+
+int runs_repeat(struct runs *into, const struct runs *from, int64_t at, int64_t count, int64_t stride)
+{
+    const struct run *one = from->items;
+    if (from->count == 1 && one->count == 1)
+        return runs_append(into, (struct run){at + one->offset, one->length, stride, count});
+    if (from->count == 1 && stride == one->stride * one->count)
+        return runs_append(into, (struct run){at + one->offset, one->length, stride / one->count, one->count * count});
+    int error = MPI_SUCCESS;
+    for (int64_t copy = 0; copy < count && from->count > 0; copy++) {
+        for (size_t i = 0; i < from->count && error == MPI_SUCCESS; i++) {
+            struct run item = from->items[i];
+            item.offset += at + copy * stride;
+            error = runs_append(into, item);
+        }
+        if (error != MPI_SUCCESS)
+            break;
+    }
+    return error;
+}
+
+void runs_free(struct runs *runs)
+{
+    free(runs->items);
+    *runs = (struct runs){0};
+}
+
+int tiling_make(struct tiling *tiling, struct runs *tile, int64_t start, int64_t extent)
+{
+    *tiling = (struct tiling){.tile = *tile, .start = start, .extent = extent};
+    *tile = (struct runs){0};
+    tiling->before = malloc((tiling->tile.count + 1) * sizeof *tiling->before);
+    if (tiling->before == NULL) {
+        tiling_free(tiling);
+        return MPI_ERR_NO_MEM;
+    }
+    for (size_t i = 0; i < tiling->tile.count; i++) {
+        tiling->before[i] = tiling->tile_bytes;
+        tiling->tile_bytes += tiling->tile.items[i].length * tiling->tile.items[i].count;
+    }
+    tiling->before[tiling->tile.count] = tiling->tile_bytes;
+    return MPI_SUCCESS;
+}
+
+void tiling_free(struct tiling *tiling)
+{
+    runs_free(&tiling->tile);
+    free(tiling->before);
+    *tiling = (struct tiling){0};
+}
+
+bool tiling_is_contiguous(const struct tiling *tiling)
+{
+    return tiling->tile.count == 1 && tiling->tile.items[0].count == 1 &&
+           tiling->tile.items[0].length == tiling->extent;
+}
+
+/* The item in which the byte of data `within` of a tile lies. */
+static size_t item_of(const struct tiling *tiling, int64_t within)
+{
+    size_t low = 0, high = tiling->tile.count;
+    while (low + 1 < high) {
+        size_t middle = (low + high) / 2;
+        if (tiling->before[middle] <= within)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Appends up to `length` bytes of one item, `skip` bytes of data behind its beginning; returns how many were left. */
+static int item_part(struct run item, int64_t base, int64_t skip, int64_t *length, struct runs *out)
+{
+    int64_t number = skip / item.length, cut = skip % item.length;
+    int error = MPI_SUCCESS;
+    item.offset += base;
+    if (cut > 0) {
+        int64_t take = item.length - cut < *length ? item.length - cut : *length;
+        error = runs_append(out, (struct run){item.offset + number * item.stride + cut, take, 0, 1});
+        *length -= take;
+        number++;
+    }
+    int64_t whole = *length / item.length;
+    if (whole > item.count - number)
+        whole = item.count - number;
+    if (error == MPI_SUCCESS && whole > 0) {
+        error = runs_append(out, (struct run){item.offset + number * item.stride, item.length, item.stride, whole});
+        *length -= whole * item.length;
+        number += whole;
+    }
+    if (error == MPI_SUCCESS && *length > 0 && number < item.count) {
+        error = runs_append(out, (struct run){item.offset + number * item.stride, *length, 0, 1});
+        *length = 0;
+    }
+    return error;
+}
+
+int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struct runs *out)
+{
+    if (length <= 0 || tiling->tile_bytes == 0)
+        return MPI_SUCCESS;
+    if (tiling_is_contiguous(tiling))
+        return runs_append(out, (struct run){tiling->start + tiling->tile.items[0].offset + from, length, 0, 1});
+    int error = MPI_SUCCESS;
+    int64_t tile = from / tiling->tile_bytes, within = from % tiling->tile_bytes;
+    for (; length > 0 && error == MPI_SUCCESS; tile++, within = 0) {
+        int64_t base = tiling->start + tile * tiling->extent;
+        for (size_t i = item_of(tiling, within); i < tiling->tile.count && length > 0 && error == MPI_SUCCESS; i++) {
+            error = item_part(tiling->tile.items[i], base, within - tiling->before[i], &length, out);
+            within = tiling->before[i + 1];
+        }
+    }
+    return error;
+}
+
+/* Behind the last byte of an item. */
+static int64_t end_of(struct run item)
+{
+    return item.offset + (item.count - 1) * item.stride + item.length;
+}
+
+bool tiling_is_ascending(const struct tiling *tiling)
+{
+    const struct runs *tile = &tiling->tile;
+    int64_t at = -tiling->start;
+    for (size_t i = 0; i < tile->count; i++) {
+        struct run item = tile->items[i];
+        if (item.offset < at || (item.count > 1 && item.stride < item.length))
+            return false;
+        at = end_of(item);
+    }
+    /* The next tile, too, begins behind this one. */
+    return tile->count == 0 || tiling->extent + tile->items[0].offset >= at;
+}
+
+int64_t tiling_bytes_below(const struct tiling *tiling, int64_t offset)
+{
+    const struct runs *tile = &tiling->tile;
+    if (tile->count == 0)
+        return 0;
+    int64_t below = offset - tiling->start, end = end_of(tile->items[tile->count - 1]);
+    int64_t whole = below >= end ? (below - end) / tiling->extent + 1 : 0;
+    int64_t bytes = whole * tiling->tile_bytes;
+    below -= whole * tiling->extent;
+    for (size_t i = 0; i < tile->count && tile->items[i].offset < below; i++) {
+        struct run item = tile->items[i];
+        for (int64_t number = 0; number < item.count; number++) {
+            int64_t left = below - (item.offset + number * item.stride);
+            if (left <= 0)
+                break;
+            bytes += left < item.length ? left : item.length;
+        }
+    }
+    return bytes;
+}

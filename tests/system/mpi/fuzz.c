@@ -1,0 +1,337 @@
+/* Random views, datatypes and calls on a file, and on an image of it in memory to which MPI_Pack and MPI_Unpack give the
+ * MPI library's own opinion of each datatype. Bytes, statuses, pointers and the size must agree after each call.
+ *
+ * The image, and not the MPI library's own files, because these are no oracle: ROMIO takes resized types inside others for
+ * contiguous, and its strided reads say at the end of a file that they brought everything; OMPIO seeks to wrong ends.
+ *
+ * usage: fuzz FILE SEED ROUNDS */
+#include "check.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Bytes of a datatype's extent, elements of one call, etypes before it. */
+#define BYTES_MAX 1024
+#define COUNT_MAX 4
+#define OFFSET_MAX 200
+/* What a view with one etype in each extent reaches. */
+#define IMAGE_BYTES ((size_t)(OFFSET_MAX + COUNT_MAX * BYTES_MAX / 4 + 300) * BYTES_MAX)
+
+static uint64_t state;
+
+static unsigned below(unsigned limit)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (unsigned)((state >> 11) % limit);
+}
+
+/* Makes a committed type; `etypes` of 4 bytes only, and displacements that do not go back. */
+static MPI_Datatype random_type(int depth)
+{
+    MPI_Datatype inner, type;
+    if (depth == 0) {
+        static MPI_Datatype const basic[] = {MPI_INT, MPI_FLOAT, MPI_INT32_T, MPI_UNSIGNED};
+        return basic[below(4)];
+    }
+    inner = random_type(depth - 1);
+    MPI_Aint lower, extent;
+    MPI_Type_get_extent(inner, &lower, &extent);
+    int count = 1 + (int)below(3), lengths[4], places[4], at = 0;
+    MPI_Aint bytes[4];
+    MPI_Datatype types[4];
+    for (int i = 0; i < count; i++) {
+        lengths[i] = 1 + (int)below(3);
+        places[i] = at + (int)below(2);
+        bytes[i] = places[i] * extent;
+        types[i] = inner;
+        at = places[i] + lengths[i] + (int)below(2);
+    }
+    int sizes[3], subsizes[3], starts[3], distributions[3], arguments[3], grid[3] = {2, 1, 2};
+    for (int i = 0; i < 3; i++) {
+        sizes[i] = 2 + (int)below(3);
+        subsizes[i] = 1 + (int)below(sizes[i]);
+        starts[i] = (int)below(sizes[i] - subsizes[i] + 1);
+        distributions[i] = below(2) ? MPI_DISTRIBUTE_BLOCK : MPI_DISTRIBUTE_CYCLIC;
+        arguments[i] = MPI_DISTRIBUTE_DFLT_DARG;
+    }
+    if (below(2))
+        distributions[1] = MPI_DISTRIBUTE_NONE;
+    int order = below(2) ? MPI_ORDER_C : MPI_ORDER_FORTRAN;
+    switch (below(11)) {
+    case 0:
+        CALL(MPI_Type_contiguous(count, inner, &type));
+        break;
+    case 1:
+        CALL(MPI_Type_vector(count, lengths[0], lengths[0] + (int)below(3), inner, &type));
+        break;
+    case 2:
+        CALL(MPI_Type_create_hvector(count, lengths[0], (lengths[0] + (int)below(3)) * extent, inner, &type));
+        break;
+    case 3:
+        CALL(MPI_Type_indexed(count, lengths, places, inner, &type));
+        break;
+    case 4:
+        CALL(MPI_Type_create_hindexed(count, lengths, bytes, inner, &type));
+        break;
+    case 5:
+        for (int i = 0; i < count; i++)
+            places[i] = i * (lengths[0] + 1);
+        CALL(MPI_Type_create_indexed_block(count, lengths[0], places, inner, &type));
+        break;
+    case 6:
+        CALL(MPI_Type_create_struct(count, lengths, bytes, types, &type));
+        break;
+    case 7:
+        CALL(MPI_Type_create_subarray(3, sizes, subsizes, starts, order, inner, &type));
+        break;
+    case 8:
+        CALL(MPI_Type_create_darray(4, (int)below(4), 3, sizes, distributions, arguments, grid, order, inner, &type));
+        break;
+    case 9:
+        CALL(MPI_Type_create_resized(inner, 0, extent + 4 * (int)below(3), &type));
+        break;
+    default:
+        CALL(MPI_Type_dup(inner, &type));
+    }
+    return type;
+}
+
+static MPI_Datatype committed_type(int depth_max)
+{
+    for (;;) {
+        MPI_Datatype type = random_type((int)below(depth_max + 1));
+        MPI_Aint lower, extent, true_lower, true_extent;
+        int size;
+        MPI_Type_size(type, &size);
+        MPI_Type_get_extent(type, &lower, &extent);
+        MPI_Type_get_true_extent(type, &true_lower, &true_extent);
+        if (size > 0 && size <= BYTES_MAX && true_lower + true_extent <= BYTES_MAX && extent <= BYTES_MAX &&
+            lower == 0 && true_lower + true_extent <= extent) {
+            CALL(MPI_Type_commit(&type));
+            return type;
+        }
+    }
+}
+
+/* The file as it should be, and how the calls see it. */
+static char *image;
+static int64_t image_size, tile_bytes, tile_extent, displacement, position;
+static MPI_Datatype filetype;
+static MPI_File file;
+static char memory[COUNT_MAX * BYTES_MAX], expected[COUNT_MAX * BYTES_MAX];
+
+static void free_type(MPI_Datatype *type)
+{
+    int ints, addresses, types, combiner;
+    MPI_Type_get_envelope(*type, &ints, &addresses, &types, &combiner);
+    if (combiner != MPI_COMBINER_NAMED)
+        MPI_Type_free(type);
+}
+
+/* Moves the first `bytes` bytes of the view between the image and `data`, by the MPI library's hand; whole tiles of it. */
+static void view_move(char *data, int64_t bytes, bool into_image)
+{
+    int tiles = (int)((bytes + tile_bytes - 1) / tile_bytes), at = 0, length = tiles * (int)tile_bytes;
+    CHECK(displacement + tiles * tile_extent <= (int64_t)IMAGE_BYTES);
+    if (into_image)
+        CALL(MPI_Unpack(data, length, &at, image + displacement, tiles, filetype, MPI_COMM_SELF));
+    else
+        CALL(MPI_Pack(image + displacement, tiles, filetype, data, length, &at, MPI_COMM_SELF));
+    CHECK(at == length);
+}
+
+/* Where byte `at` of the view's data lies: the image's only byte that is not 0. */
+static int64_t place_of(int64_t at)
+{
+    char *kept = image, *data = calloc(1, (size_t)(at + 1 + tile_bytes));
+    image = calloc(1, IMAGE_BYTES);
+    data[at] = 1;
+    view_move(data, at + 1, true);
+    int64_t place = (char *)memchr(image, 1, IMAGE_BYTES) - image;
+    free(image);
+    free(data);
+    image = kept;
+    return place;
+}
+
+/* The bytes of a view that lie before the end of the file. */
+static int64_t bytes_below_end(int64_t from, int64_t bytes)
+{
+    int64_t low = 0, high = bytes;
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (place_of(from + middle - 1) < image_size)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* The same call on the image; returns the bytes it moves. */
+static int64_t model(bool write, int64_t from, MPI_Datatype type, int count)
+{
+    int bytes, at = 0;
+    MPI_Type_size(type, &bytes);
+    bytes *= count;
+    char *data = calloc(1, (size_t)(from + bytes + 2 * tile_bytes)), *packed = malloc((size_t)bytes + 1);
+    view_move(data, from + bytes, false);
+    int64_t moved = write ? bytes : bytes_below_end(from, bytes);
+    if (write) {
+        CALL(MPI_Pack(expected, count, type, packed, bytes, &at, MPI_COMM_SELF));
+        memcpy(data + from, packed, (size_t)bytes);
+        view_move(data, from + bytes, true);
+        int64_t end = place_of(from + bytes - 1) + 1;
+        image_size = end > image_size ? end : image_size;
+    } else {
+        /* What lies behind the end leaves the memory as it was. */
+        CALL(MPI_Pack(expected, count, type, packed, bytes, &at, MPI_COMM_SELF));
+        memcpy(packed, data + from, (size_t)moved);
+        at = 0;
+        CALL(MPI_Unpack(packed, bytes, &at, expected, count, type, MPI_COMM_SELF));
+    }
+    free(data);
+    free(packed);
+    return moved;
+}
+
+static void call(unsigned kind, MPI_Offset offset, int count, MPI_Datatype type, MPI_Status *status)
+{
+    MPI_Request request;
+    switch (kind) {
+    case 0: CALL(MPI_File_read_at(file, offset, memory, count, type, status)); break;
+    case 1: CALL(MPI_File_write_at(file, offset, memory, count, type, status)); break;
+    case 2: CALL(MPI_File_read(file, memory, count, type, status)); break;
+    case 3: CALL(MPI_File_write(file, memory, count, type, status)); break;
+    case 4:
+        CALL(MPI_File_iread_at(file, offset, memory, count, type, &request));
+        CALL(MPI_Wait(&request, status));
+        break;
+    case 5:
+        CALL(MPI_File_iwrite_at(file, offset, memory, count, type, &request));
+        CALL(MPI_Wait(&request, status));
+        break;
+    case 6: CALL(MPI_File_read_at_all(file, offset, memory, count, type, status)); break;
+    case 7: CALL(MPI_File_write_at_all(file, offset, memory, count, type, status)); break;
+    case 8: CALL(MPI_File_read_all(file, memory, count, type, status)); break;
+    case 9: CALL(MPI_File_write_all(file, memory, count, type, status)); break;
+    case 10:
+        CALL(MPI_File_read_all_begin(file, memory, count, type));
+        CALL(MPI_File_read_all_end(file, memory, status));
+        break;
+    default:
+        CALL(MPI_File_write_at_all_begin(file, offset, memory, count, type));
+        CALL(MPI_File_write_at_all_end(file, memory, status));
+    }
+}
+
+static void access_both(unsigned kind, MPI_Offset offset, int count, MPI_Datatype type)
+{
+    MPI_Status status;
+    MPI_Offset where;
+    int bytes;
+    for (size_t i = 0; i < sizeof memory; i++)
+        memory[i] = expected[i] = (char)below(256);
+    bool by_pointer = kind == 2 || kind == 3 || (kind >= 8 && kind <= 10);
+    int64_t moved = model(kind % 2 == 1, by_pointer ? position : offset * 4, type, count);
+    if (by_pointer)
+        position += moved;
+    call(kind, offset, count, type, &status);
+    CALL(MPI_Get_count(&status, MPI_BYTE, &bytes));
+    if (bytes != moved)
+        FAIL("call %u moved %d bytes instead of %lld", kind, bytes, (long long)moved);
+    if (memcmp(memory, expected, sizeof memory) != 0)
+        FAIL("call %u left other bytes in memory", kind);
+    CALL(MPI_File_get_position(file, &where));
+    if (where != position / 4)
+        FAIL("the pointer is at %lld after call %u, not at %lld", (long long)where, kind, (long long)position / 4);
+}
+
+static void seek_both(MPI_Offset offset, int whence)
+{
+    MPI_Offset where;
+    CALL(MPI_File_seek(file, offset, whence));
+    if (whence == MPI_SEEK_END)
+        position = (bytes_below_end(0, OFFSET_MAX * 4) + 3) / 4 * 4 + offset * 4;
+    else
+        position = offset * 4 + (whence == MPI_SEEK_CUR ? position : 0);
+    CALL(MPI_File_get_position(file, &where));
+    if (where != position / 4)
+        FAIL("a seek by %d led to %lld, not to %lld", whence, (long long)where, (long long)position / 4);
+}
+
+/* The size, and all bytes, in a view of bytes. */
+static void compare_file(void)
+{
+    MPI_Offset size;
+    char *whole = malloc(IMAGE_BYTES);
+    CALL(MPI_File_get_size(file, &size));
+    if (size != image_size)
+        FAIL("the file has %lld bytes instead of %lld", (long long)size, (long long)image_size);
+    CALL(MPI_File_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
+    CALL(MPI_File_read_at(file, 0, whole, (int)size, MPI_BYTE, MPI_STATUS_IGNORE));
+    for (int64_t i = 0; i < size; i++)
+        if (whole[i] != image[i])
+            FAIL("byte %lld of the file is %d instead of %d", (long long)i, whole[i], image[i]);
+    free(whole);
+}
+
+/* One view, and some calls with it. */
+static void round_of_calls(void)
+{
+    MPI_Aint lower, extent;
+    int size;
+    filetype = committed_type(3);
+    MPI_Type_size(filetype, &size);
+    MPI_Type_get_extent(filetype, &lower, &extent);
+    tile_bytes = size;
+    tile_extent = extent;
+    displacement = below(200);
+    position = 0;
+    CALL(MPI_File_set_view(file, displacement, MPI_INT, filetype, "native", MPI_INFO_NULL));
+    for (unsigned i = 0; i < 6; i++) {
+        MPI_Datatype type = committed_type(2);
+        MPI_Type_get_extent(type, &lower, &extent);
+        int count = 1 + (int)below(COUNT_MAX);
+        if (position > OFFSET_MAX * 4 || below(3) == 0)
+            seek_both(below(OFFSET_MAX), MPI_SEEK_SET);
+        access_both(below(12), below(OFFSET_MAX), count, type);
+        MPI_Offset offset = below(OFFSET_MAX), place;
+        CALL(MPI_File_get_byte_offset(file, offset, &place));
+        if (place != place_of(offset * 4))
+            FAIL("etype %lld lies at %lld", (long long)offset, (long long)place);
+        free_type(&type);
+    }
+    if (place_of(OFFSET_MAX * 4) >= image_size)
+        seek_both(below(30), MPI_SEEK_END);
+    seek_both(below(30), MPI_SEEK_CUR);
+    compare_file();
+    free_type(&filetype);
+    if (below(4) == 0) {
+        MPI_Offset bytes = below((unsigned)image_size + 1000);
+        CALL(MPI_File_set_size(file, bytes));
+        if (bytes < image_size)
+            memset(image + bytes, 0, (size_t)(image_size - bytes));
+        image_size = bytes;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    if (argc != 4)
+        FAIL("usage: %s FILE SEED ROUNDS", argv[0]);
+    MPI_File_set_errhandler(MPI_FILE_NULL, MPI_ERRORS_RETURN);
+    state = 88172645463325252ull + strtoull(argv[2], NULL, 10) * 7919;
+    image = calloc(1, IMAGE_BYTES);
+    int amode = MPI_MODE_RDWR | MPI_MODE_CREATE;
+    CALL(MPI_File_open(MPI_COMM_SELF, argv[1], amode, MPI_INFO_NULL, &file));
+    for (int rounds = atoi(argv[3]); step < rounds; step++)
+        round_of_calls();
+    CALL(MPI_File_close(&file));
+    free(image);
+    MPI_Finalize();
+    return 0;
+}
