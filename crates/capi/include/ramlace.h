@@ -577,7 +577,8 @@ int ramlace_error_code(void);
  * Returns NULL and sets errno: ENOENT no such pool, EHOSTDOWN no server answers, EACCES the
  * secret is wrong, EINVAL the locator or the options make no sense.
  */
-struct ramlace_pool *ramlace_connect(const char *locator, const struct ramlace_options *options);
+struct ramlace_pool *ramlace_connect(const char *locator,
+                                     const struct ramlace_options *options);
 
 /**
  * Ends the connection; the handle is invalid afterwards. Files and directories that are open
