@@ -430,7 +430,7 @@ pub(crate) fn check_sealable(directory: &Directory, inode: InodeId) -> Result<()
         )),
         Phase::Live if !directory.entries.is_empty() => Err(Error::new(
             ErrorKind::NotEmpty,
-            format!("the directory still has {}", count(directory.entries.len() as u64, "entry")),
+            format!("the directory still has {}", count(directory.entries.len(), "entry")),
         )),
         Phase::Live if !directory.busy.is_empty() => Err(Error::new(
             ErrorKind::Retry,
