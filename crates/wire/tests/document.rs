@@ -71,6 +71,7 @@ fn header_fields_lie_where_the_table_says() {
         assert_eq!(bytes[at..at + size], value.to_le_bytes()[..size], "{field}");
     };
     let number = 0x0002_0304;
+    check("version", base, PROTOCOL_VERSION.into(), 2);
     check("kind", base, Kind::GetMap.number().into(), 2);
     check("flags", Header { flags: 5, ..base }, 5, 2);
     check("slot", Header { slot: ramlace_base::Slot(0x0203), ..base }, 0x0203, 2);
