@@ -163,10 +163,10 @@ fn nonsense_is_refused_with_its_value() {
     let good = Layout { base_slot: Slot(0), ..layout(1 << 21, 4) };
     validate(&good, 4096).unwrap();
     for (bad, words) in [
-        (Layout { stripe_unit: 0, ..good }, "0 bytes"),
-        (Layout { stripe_unit: 3 << 20, ..good }, "3145728"),
-        (Layout { stripe_unit: 32 << 10, ..good }, "32768"),
-        (Layout { stripe_unit: 2 << 30, ..good }, "2147483648"),
+        (Layout { stripe_unit: 0, ..good }, "0 B"),
+        (Layout { stripe_unit: 3 << 20, ..good }, "3 MiB"),
+        (Layout { stripe_unit: 32 << 10, ..good }, "32 KiB"),
+        (Layout { stripe_unit: 2 << 30, ..good }, "2 GiB"),
         (Layout { width: 0, ..good }, "0 lanes"),
         (Layout { width: WIDTH_LANES_MAX + 1, ..good }, "4097 lanes"),
         (Layout { stride: 0, ..good }, "stride of 0"),
