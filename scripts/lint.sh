@@ -14,9 +14,11 @@ lint() {
     case $1 in
     rustfmt) scripts/run.sh cargo fmt --all -- --check ;;
     clippy) scripts/run.sh cargo clippy --release "${locked[@]}" --quiet --workspace --all-targets -- -D warnings ;;
-    # The command's own pages would lie where the C library's do: both are called ramlace.
+    # With private items: these pages are for who works here. The command's own would lie where the C library's do, for
+    # both are called ramlace.
     rustdoc)
-        RUSTDOCFLAGS="-D warnings" scripts/run.sh cargo doc --release "${locked[@]}" --quiet --workspace --no-deps --lib
+        RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" scripts/run.sh cargo doc --release "${locked[@]}" --quiet --workspace --no-deps \
+            --document-private-items --lib
         ;;
     ruff) "$venv/bin/ruff" check --quiet "${sources[@]}" ;;
     ruff-format) "$venv/bin/ruff" format --quiet --check "${sources[@]}" ;;

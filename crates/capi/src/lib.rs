@@ -9,6 +9,8 @@
 #![allow(non_camel_case_types)]
 // What a caller must hold to is said once, at the head of the header.
 #![allow(clippy::missing_safety_doc)]
+// These comments are the header's: brackets in them are C's.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 mod coordination;
 mod directory;

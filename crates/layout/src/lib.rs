@@ -2,7 +2,7 @@
 //!
 //! Chunk `i` of a file is on lane `i mod width`, at `(i div width) × stripe_unit` of that lane's
 //! dense file; lane `k` is in slot `(base_slot + k × stride) mod slots`. A layout that came from
-//! outside goes through [`validate`] once; everything else here takes valid layouts.
+//! outside goes through [`validate()`] once; everything else here takes valid layouts.
 //!
 //! Invariant: `layout` does no I/O, reads no clock and draws no random number: the same
 //! arguments give the same places, on every machine.
