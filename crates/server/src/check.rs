@@ -1,9 +1,10 @@
 //! Family of `ramlace check`: what this server holds, page by page. Changes nothing.
 
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::rc::Rc;
 
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, Slot, limits};
+use ramlace_lanes::Lane;
 use ramlace_wire::check::{
     CheckEntries, CheckInodes, CheckLanes, CheckSlots, EntriesPage, EntryPlace, InodesPage, LaneFacts,
     LanesPage, SlotsPage, StoreFacts,
@@ -65,13 +66,16 @@ impl Server {
         let mut store = self.store.borrow_mut();
         let durable = self.durable.borrow();
         let beyond = |lane: &LaneId| after.is_none_or(|after| *lane > after);
-        let unstored = durable.lanes.records().map(|(lane, _)| lane).filter(|lane| !store.has_lane(*lane));
+        let known = || durable.lanes.values().flat_map(|table| table.iter());
+        let unstored = known().map(|(lane, _)| lane).filter(|lane| !store.has_lane(*lane));
         let ids: Vec<LaneId> =
             smallest(store.lane_ids().chain(unstored).filter(beyond), limits::CHECK_LANES_MAX + 1);
         let end = ids.len() <= limits::CHECK_LANES_MAX;
+        let records: HashMap<LaneId, &Lane> =
+            known().filter(|(lane, _)| ids.binary_search(lane).is_ok()).collect();
         let mut lanes = Vec::with_capacity(ids.len());
-        for lane in ids.into_iter().take(limits::CHECK_LANES_MAX) {
-            let record = durable.lanes.get(lane);
+        for lane in ids.iter().copied().take(limits::CHECK_LANES_MAX) {
+            let record = records.get(&lane);
             let is_stored = store.has_lane(lane);
             lanes.push(LaneFacts {
                 lane,
@@ -79,7 +83,7 @@ impl Server {
                 length: if is_stored { Some(store.lane_length(lane)?) } else { None },
                 allocated_bytes: if is_stored { store.lane_allocated_bytes(lane)? } else { 0 },
                 lost_below: record.and_then(|record| record.loss.as_ref()).map_or(0, |loss| loss.below),
-                writing: !durable.lanes.writes_under_way(lane).is_empty(),
+                writing: self.lane_desk.is_written(lane),
             });
         }
         Ok(LanesPage { lanes, end })

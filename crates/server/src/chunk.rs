@@ -7,16 +7,16 @@
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, Sequence, Slot, limits};
-use ramlace_cluster::{Absent, is_hole_or_lost};
+use ramlace_cluster::is_hole_or_lost;
+use ramlace_lanes::{LaneChange, Residency, Writer, lost};
 use ramlace_store::Window;
 use ramlace_transport::RawSegment;
 use ramlace_transport::nonblocking::Connection;
 use ramlace_wire::chunk::{AllocateLane, ChunkRead, LaneTarget, PunchChunk, ReadChunk, WriteChunk};
-use ramlace_wire::{Header, encode_body};
+use ramlace_wire::{ClusterMap, Header, encode_body};
 
-use crate::lane_life::{Purpose, UnderWay};
-use crate::lanes::{Loss, Writer};
-use crate::record::Record;
+use crate::lane_life::Purpose;
+use crate::lanes::UnderWay;
 use crate::server::{Outcome, Refusal, Server};
 
 /// Zeros that are sent where a lane has a hole: a load of the hole would allocate memory.
@@ -71,16 +71,13 @@ impl Server {
         }
         let map = self.admit_slot(header.epoch, request.target.slot).await?;
         let lane = request.target.lane;
-        if !self.admit_lane(&request.target, Purpose::Read).await? {
-            return match is_hole_or_lost(&map, request.target.slot, request.target.created) {
-                Absent::Hole => Ok(Readable::Hole),
-                Absent::Lost => Err(self.lost(lane)),
-            };
-        }
-        self.check_loss(lane, |loss| !loss.touches(range))?;
+        self.admit_lane(&request.target, Purpose::Read).await?;
         let mut store = self.store.borrow_mut();
-        if !store.has_lane(lane) || range.is_empty() {
-            return Ok(Readable::Hole);
+        let stored = store.has_lane(lane) && !range.is_empty();
+        match self.residency(&map, &request.target, range, stored) {
+            Residency::Here => {}
+            Residency::Hole => return Ok(Readable::Hole),
+            Residency::Lost => return Err(lost(lane, self.me).into()),
         }
         if range.length() <= limits::STAGED_BYTES_MAX as u64 {
             let mut bytes = vec![0; range.length() as usize];
@@ -160,12 +157,10 @@ impl Server {
             .segments()
             .map(|piece| RawSegment { pointer: piece.address, length: piece.length })
             .collect();
-        let under_way = UnderWay::begin(self, target.lane, writer, connection);
+        let under_way = UnderWay::begin(self, target, range, writer, connection);
         // SAFETY: the window keeps the segments mapped until this call has returned.
         let received = unsafe { connection.read_data_in_place(&segments).await };
         drop(under_way);
-        // Also what came of a write that was cut short is there.
-        self.note_change(target.lane, range);
         match received {
             Ok(()) => Ok(self.finish_write(target, range, writer)),
             // The memory went away beneath the data: the request fails, the connection goes on.
@@ -194,11 +189,11 @@ impl Server {
                 continue;
             }
             // An attempt that began while this one waited for the lane is stopped as well.
-            if !self.stop_replaced(lane, writer, acknowledged_below(header)).await {
+            if !self.lane_desk.stop_replaced(lane, writer, acknowledged_below(header)).await {
                 break;
             }
         }
-        self.check_loss(lane, |loss| loss.accepts_write(range))?;
+        self.lanes(slot, |lanes, me| lanes.check_write(lane, range, me))?;
         Ok(true)
     }
 
@@ -209,16 +204,11 @@ impl Server {
         bytes: &[u8],
         writer: Writer,
     ) -> Outcome<()> {
-        {
-            let mut store = self.store.borrow_mut();
-            let mut write = || {
-                ensure_lane(&mut store, target.lane)?;
-                store.prepare_write(target.lane, range.start, range.length())?;
-                store.write_staged(target.lane, range.start, bytes)
-            };
-            write().map_err(|error| error.context(self.me))?;
-        }
-        self.note_change(target.lane, range);
+        self.change_bytes(target, range, |store| {
+            ensure_lane(store, target.lane)?;
+            store.prepare_write(target.lane, range.start, range.length())?;
+            store.write_staged(target.lane, range.start, bytes)
+        })?;
         self.finish_write(target, range, writer)
     }
 
@@ -235,18 +225,9 @@ impl Server {
     /// Logs a write whose bytes are in their place, unless the lane was cut or dropped meanwhile.
     fn finish_write(self: &Rc<Self>, target: &LaneTarget, range: ByteRange, writer: Writer) -> Outcome<()> {
         self.check_session(writer.0)?;
-        let record = self.durable.borrow().lanes.get(target.lane).cloned();
-        let Some(mut record) = record else { return Err(gone(target.lane).into()) };
-        if record.generation != target.generation {
-            return Err(Error::new(ErrorKind::Retry, "the file was truncated while it was written").into());
-        }
-        if record.loss.as_mut().is_some_and(|loss| loss.recover(range)) {
-            self.commit(Record::Lane { lane: target.lane, record: Some(record) })?;
-        }
+        let change = self.lanes(target.slot, |lanes, _| lanes.finish(target, range, writer))?;
         self.counters.written_bytes(range.length());
-        let (session, sequence) = writer;
-        self.commit(Record::ChunkWritten { slot: target.slot, session, sequence })?;
-        Ok(())
+        Ok(self.commit_lane(target.slot, change)?)
     }
 
     /// Frees a range. Numbered like a write: a late first attempt must not free newer bytes.
@@ -255,34 +236,32 @@ impl Server {
         require_sequence(header)?;
         let (lane, slot) = (request.target.lane, request.target.slot);
         let map = self.admit_slot(header.epoch, slot).await?;
-        let begun = loop {
-            let begun = self.admit_lane(&request.target, Purpose::Read).await?;
+        let writer = (header.session, header.sequence);
+        loop {
+            self.admit_lane(&request.target, Purpose::Read).await?;
             if self.is_done(header, slot)? {
                 return Ok(());
             }
-            let writer = (header.session, header.sequence);
-            if !self.stop_replaced(lane, writer, acknowledged_below(header)).await {
-                break begun;
+            if !self.lane_desk.stop_replaced(lane, writer, acknowledged_below(header)).await {
+                break;
             }
-        };
-        if !begun {
-            return match is_hole_or_lost(&map, slot, request.target.created) {
-                Absent::Hole => Ok(()),
-                Absent::Lost => Err(self.lost(lane)),
-            };
         }
-        self.check_loss(lane, |loss| !loss.touches(range))?;
+        let begun = self.lanes(slot, |lanes, _| lanes.get(lane).is_some());
+        match self.residency(&map, &request.target, range, begun) {
+            Residency::Here => {}
+            Residency::Hole => return Ok(()),
+            Residency::Lost => return Err(lost(lane, self.me).into()),
+        }
         self.make_hole(header, &request.target, range).await?;
-        self.note_change(lane, range);
-        self.commit(Record::ChunkWritten { slot, session: header.session, sequence: header.sequence })?;
-        Ok(())
+        let (session, sequence) = writer;
+        Ok(self.commit_lane(slot, LaneChange::Written { lane, range, session, sequence })?)
     }
 
     /// Whether this change of a chunk was made already. Forgets what the session knows is answered.
     pub fn is_done(&self, header: &Header, slot: Slot) -> Result<bool> {
         self.check_session(header.session)?;
         let (session, sequence) = (header.session, header.sequence);
-        self.durable.borrow_mut().writes.admit(slot, session, sequence, acknowledged_below(header))
+        self.durable.borrow_mut().lanes_mut(slot).is_done(session, sequence, acknowledged_below(header))
     }
 
     /// Takes the memory of a part of a lane, all or nothing.
@@ -299,18 +278,18 @@ impl Server {
         range: ByteRange,
         keep_size: bool,
     ) -> Outcome<()> {
-        let lane = target.lane;
-        let mut taken = self.begin_growth(lane, range)?.start;
+        let LaneTarget { lane, slot, .. } = *target;
+        let mut taken = self.begin_growth(target, range)?.start;
         loop {
             // While others had their turn the lane may have been cut or dropped.
             self.admit_lane(target, Purpose::Write).await?;
-            self.check_loss(lane, Loss::is_over)?;
+            self.lanes(slot, |lanes, me| lanes.check_whole(lane, me))?;
             if keep_size {
-                self.check_may_reserve(lane, range)?;
+                self.check_may_reserve(target, range)?;
             }
-            let range = self.begin_growth(lane, range)?;
+            let range = self.begin_growth(target, range)?;
             taken = self.allocate_more(lane, taken, range).map_err(|error| error.context(self.me))?;
-            self.forget_time(lane);
+            self.forget_time(slot, lane);
             if taken == range.end {
                 return Ok(());
             }
@@ -331,25 +310,10 @@ impl Server {
         Ok(end)
     }
 
-    /// Refuses what a loss does not allow.
-    pub fn check_loss(&self, lane: LaneId, fine: impl FnOnce(&Loss) -> bool) -> Outcome<()> {
-        let durable = self.durable.borrow();
-        match durable.lanes.get(lane).and_then(|record| record.loss.as_ref()) {
-            Some(loss) if !fine(loss) => Err(self.lost(lane)),
-            _ => Ok(()),
-        }
-    }
-
-    fn lost(&self, lane: LaneId) -> Refusal {
-        Error::new(
-            ErrorKind::Lost,
-            format!(
-                "these bytes of inode {} were lost with the server that held them ({} has their slot now); \
-                 write whole chunks anew, or truncate the file",
-                lane.inode, self.me
-            ),
-        )
-        .into()
+    /// Where bytes of a lane are.
+    fn residency(&self, map: &ClusterMap, target: &LaneTarget, range: ByteRange, stored: bool) -> Residency {
+        let absent = is_hole_or_lost(map, target.slot, target.created);
+        self.lanes(target.slot, |lanes, _| lanes.residency(target.lane, range, absent, stored))
     }
 }
 
@@ -391,10 +355,6 @@ fn too_large(bytes: u64) -> Refusal {
         format!("one request moves at most {} bytes, not {bytes}", limits::DATA_BYTES_MAX),
     )
     .into()
-}
-
-fn gone(lane: LaneId) -> Error {
-    Error::new(ErrorKind::Stale, format!("inode {} was deleted meanwhile", lane.inode))
 }
 
 /// A lane's record is logged before its file is made; a crash between them leaves this to do.

@@ -3,20 +3,20 @@
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, SessionId, Slot, limits};
+use ramlace_lanes::{CellStore, HomeSeen, LaneChange, LaneEffect};
 use ramlace_namespace::{Command, Op, SlotState};
 use ramlace_wire::Header;
+use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::coordination::{
     ArriveBarrier, CellChanged, ChangeCell, ChangeInlineCell, EndWatch, NoteChange, WatchAnswer, WatchChange,
 };
 use ramlace_wire::inline::{InlineMode, WriteInline};
-use ramlace_wire::locks::Event;
 
 use crate::chunk::{acknowledged_below, checked_range, ensure_lane, require_sequence};
 use crate::clock;
 use crate::lane_life::Purpose;
-use crate::record::{CellStore, Record};
+use crate::record::Record;
 use crate::server::{Outcome, Server};
-use crate::watches::HomeSeen;
 
 /// Bytes of a cell.
 const CELL_BYTES: u64 = 8;
@@ -36,25 +36,24 @@ impl Server {
         loop {
             self.admit_lane(&target, Purpose::Write).await?;
             if self.is_done(header, slot)? {
-                let before = self.durable.borrow().writes.cell_before(slot, session, sequence);
+                let before = self.lanes(slot, |lanes, _| lanes.writes().cell_before(session, sequence));
                 let text = "this number was a write's, not a cell's";
                 let before = before.ok_or_else(|| Error::new(ErrorKind::Invalid, text))?;
                 return Ok(CellChanged { before, changed: true });
             }
-            if !self.stop_replaced(lane, (session, sequence), acknowledged_below(header)).await {
+            if !self.lane_desk.stop_replaced(lane, (session, sequence), acknowledged_below(header)).await {
                 break;
             }
         }
-        self.check_loss(lane, |loss| !loss.touches(range))?;
+        self.lanes(slot, |lanes, me| lanes.check_there(lane, range, me))?;
         let before = self.read_cell(lane, offset).map_err(|error| error.context(self.me))?;
         // Where nothing is changed, a retry may as well look again.
         let Some(after) = change.after(before) else { return Ok(CellChanged { before, changed: false }) };
-        let store = Some(CellStore { lane, offset, after });
-        self.commit(Record::CellChanged { slot, session, sequence, before, store })?;
+        let cell = CellStore { lane, offset, before, after };
+        self.commit_lane(slot, LaneChange::CellChanged { cell, session, sequence })?;
         // Should there be no room for it: a replay looks at the cell before it changes it.
-        let _ = self.commit(Record::ChunkWritten { slot, session, sequence });
+        let _ = self.commit_lane(slot, LaneChange::CellStored { lane });
         self.counters.written_bytes(CELL_BYTES);
-        self.note_change(lane, range);
         Ok(CellChanged { before, changed: true })
     }
 
@@ -66,17 +65,6 @@ impl Server {
         let mut bytes = [0; CELL_BYTES as usize];
         store.read_staged(lane, offset, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
-    }
-
-    /// Bytes of a lane have changed: whoever waits for that is told.
-    pub fn note_change(&self, lane: LaneId, range: ByteRange) {
-        self.forget_time(lane);
-        let told = self.watches.borrow_mut().note((lane.inode, Some(lane.lane)), range);
-        self.tell_changes(told);
-    }
-
-    fn tell_changes(&self, told: Vec<(SessionId, Event)>) {
-        told.into_iter().for_each(|(session, event)| self.events.push(session, event));
     }
 
     /// Answers whether bytes were changed since, and notes who waits for it.
@@ -100,7 +88,7 @@ impl Server {
             }
         }
         self.check_session(header.session)?;
-        let mut watches = self.watches.borrow_mut();
+        let mut watches = self.lane_desk.traffic.borrow_mut();
         if lane.is_none() {
             let seen = self.home_seen(inode);
             let open = self.has_open(header.session, inode);
@@ -119,13 +107,17 @@ impl Server {
 
     /// A session waits no longer for a change.
     pub fn end_watch(&self, session: SessionId, request: EndWatch) {
-        self.watches.borrow_mut().end((request.inode, request.lane), session, request.wait);
+        self.lane_desk.traffic.borrow_mut().end_wait((request.inode, request.lane), session, request.wait);
     }
 
     /// Stores into the memory of a lane are over.
     pub async fn note_stores(self: &Rc<Self>, header: &Header, request: NoteChange) -> Outcome<()> {
-        self.admit_slot(header.epoch, request.target.slot).await?;
-        self.note_change(request.target.lane, ByteRange { start: request.start, end: request.end });
+        let LaneTarget { lane, slot, .. } = request.target;
+        self.admit_slot(header.epoch, slot).await?;
+        self.note_effect(
+            slot,
+            LaneEffect::Changed { lane, range: ByteRange { start: request.start, end: request.end } },
+        );
         Ok(())
     }
 
@@ -151,7 +143,7 @@ impl Server {
 
     /// What a record may change of homes that somebody has asked about.
     pub fn watched_by(&self, record: &Record<'_>) -> Watched {
-        if self.watches.borrow().has_no_homes() {
+        if self.lane_desk.traffic.borrow().has_no_homes() {
             return Watched::default();
         }
         match record {
@@ -168,10 +160,10 @@ impl Server {
         if !watched.homes {
             return;
         }
-        let mut watches = self.watches.borrow_mut();
+        let mut watches = self.lane_desk.traffic.borrow_mut();
         let mut told = Vec::new();
         if let Some((inode, range)) = watched.bytes {
-            told.extend(watches.note((inode, None), range));
+            told.extend(watches.note_inline(inode, range));
         }
         for (inode, before) in watches.homes(watched.slot) {
             let now = self.home_seen(inode);
@@ -180,7 +172,7 @@ impl Server {
             }
         }
         drop(watches);
-        self.tell_changes(told);
+        self.tell(told);
     }
 }
 

@@ -10,14 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, Slot, Timestamp};
+use ramlace_lanes::{LaneChange, LaneEffect, LaneTable, StoreStep};
 use ramlace_namespace::{Command, Effect, Op, Origin, SlotState};
 use ramlace_store::{MetaFile, Store};
 use ramlace_wire::locks::SetLock;
 
-use crate::lanes::Lanes;
-use crate::record::{self, CellStore, Damage, LOG_MAGIC, Record, Records};
+use crate::record::{self, Damage, LOG_MAGIC, Record, Records};
 use crate::sessions::Sessions;
-use crate::writes::WritesDone;
 
 /// A log shorter than this is not worth a snapshot.
 const LOG_BYTES_MIN: u64 = 4 << 20;
@@ -28,6 +27,15 @@ const SNAPSHOT_BUFFER_BYTES: usize = 1 << 20;
 /// A snapshot's name while it is written.
 const SNAPSHOT_NEXT: &str = "snapshot-next";
 
+/// What follows from a record.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// What slots want done.
+    pub names: Vec<(Slot, Effect)>,
+    /// What has become of lanes.
+    pub lanes: Vec<(Slot, LaneEffect)>,
+}
+
 /// The state of a server that outlives its process.
 pub struct Durable {
     /// Who is connected.
@@ -36,15 +44,11 @@ pub struct Durable {
     pub slots: BTreeMap<Slot, SlotState>,
     /// Inodes in all of them.
     pub inodes: u64,
-    /// What is known of lanes.
-    pub lanes: Lanes,
-    /// Chunk writes that are done.
-    pub writes: WritesDone,
+    /// The lanes in each slot.
+    pub lanes: BTreeMap<Slot, LaneTable>,
     /// There may be holders of leases.
     pub gives_leases: bool,
     inline_bytes: u64,
-    /// Of the last record: a cell that may have to be stored, and what it held.
-    unstored: Option<(CellStore, u64)>,
     log: MetaFile,
     number: u64,
     compact_at_bytes: u64,
@@ -61,11 +65,9 @@ impl Durable {
             sessions: Sessions::default(),
             slots: BTreeMap::new(),
             inodes: 0,
-            lanes: Lanes::default(),
-            writes: WritesDone::default(),
+            lanes: BTreeMap::new(),
             gives_leases: false,
             inline_bytes: 0,
-            unstored: None,
             log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
             number: number.unwrap_or(0),
             compact_at_bytes: LOG_BYTES_MIN,
@@ -75,7 +77,7 @@ impl Durable {
         if let Some(number) = number {
             let snapshot = store.meta_append_file(&format!("snapshot-{number}"))?;
             let bytes = snapshot.read_all()?;
-            let whole = durable.replay(snapshot.name(), &bytes, now)?;
+            let (whole, _) = durable.replay(snapshot.name(), &bytes, now)?;
             // It got its number when it was whole: a tail is damage here.
             if whole != bytes.len() || bytes.is_empty() {
                 return Err(damaged(snapshot.name(), Damage { offset: whole, what: "its end is missing" }));
@@ -85,9 +87,10 @@ impl Durable {
         }
         let bytes = durable.log.read_all()?;
         let name = durable.log.name().to_owned();
-        let whole = durable.replay(&name, &bytes, now)?;
-        if let Some((cell, before)) = durable.unstored.take() {
-            store_again(store, cell, before)?;
+        let (whole, last) = durable.replay(&name, &bytes, now)?;
+        if let Some(step) = last.filter(|step| !step.frees_memory()) {
+            // The process may have ended before it was done. What frees memory is done before its record.
+            perform(store, step)?;
         }
         if whole < LOG_MAGIC.len() {
             durable.log.cut(0)?;
@@ -102,16 +105,15 @@ impl Durable {
     /// Writes a record and applies it. What the slots want done comes back.
     ///
     /// Errors: `NoSpace` when the store is full; then nothing has changed.
-    pub fn commit(
-        &mut self,
-        store: &mut Store,
-        record: Record<'_>,
-        now: Instant,
-    ) -> Result<Vec<(Slot, Effect)>> {
+    pub fn commit(&mut self, store: &mut Store, record: Record<'_>, now: Instant) -> Result<Effects> {
+        let step = record.bytes();
+        if let Some(step) = step.filter(|step| step.frees_memory()) {
+            perform(store, step)?;
+        }
         let mut bytes = std::mem::take(&mut self.buffer);
         bytes.clear();
         record::encode(&record, &mut bytes);
-        let urgent = self.frees_memory(&record);
+        let urgent = frees_memory(&record);
         let mut appended = self.append(&bytes, urgent);
         if matches!(&appended, Err(error) if error.kind() == ErrorKind::NoSpace)
             && self.log.length() > LOG_BYTES_WORTH
@@ -125,51 +127,21 @@ impl Durable {
         let length = bytes.len() as u64;
         self.buffer = bytes;
         appended?;
-        let mut effects = Vec::new();
-        let cell = cell_to_store(&record);
+        let mut effects = Effects::default();
         let applied = catch_unwind(AssertUnwindSafe(|| self.apply(record, now, &mut effects)));
         if let Err(bug) = applied {
             // Nobody has heard of the record, and it would end each further life as it ends this.
             let _ = self.log.cut(self.log.length() - length);
             resume_unwind(bug);
         }
-        if let Some((cell, _)) = cell {
+        if let Some(step) = step.filter(|step| !step.frees_memory()) {
             // Before a snapshot can say that it was stored.
-            let stored = store.write_staged(cell.lane, cell.offset, &cell.after.to_le_bytes());
-            stored.unwrap_or_else(|error| fatal(&error));
+            perform(store, step).unwrap_or_else(|error| fatal(&error));
         }
         if self.log.length() >= self.compact_at_bytes {
             self.compact(store);
         }
         Ok(effects)
-    }
-
-    /// Whether the record may use the last of the store, because it frees memory or ends something.
-    fn frees_memory(&self, record: &Record<'_>) -> bool {
-        match record {
-            Record::SessionEnded { .. } | Record::Lane { record: None, .. } => true,
-            // A lane that is known already is cut, or has a lost chunk again.
-            Record::Lane { lane, record: Some(_) } => self.lanes.get(*lane).is_some(),
-            Record::Command { command, .. } => matches!(
-                &command.op,
-                Op::SetLock(SetLock { kind: None, .. })
-                    | Op::CancelLock(_)
-                    | Op::EndLockWait(_)
-                    | Op::LeaveBarrier(_)
-                    | Op::Unlink(_)
-                    | Op::RemoveDirectory(_)
-                    | Op::Close(_)
-                    | Op::GiveUp(_)
-                    | Op::Truncate(_)
-                    | Op::Prepare(_)
-                    | Op::Settle(_)
-                    | Op::CoordinatorLost { .. }
-                    | Op::ErrandDone { .. }
-                    | Op::ErrandUnreachable { .. }
-                    | Op::EndSession { .. }
-            ),
-            _ => false,
-        }
     }
 
     /// Bytes of inline files, over all slots.
@@ -213,14 +185,8 @@ impl Durable {
         for session in self.sessions.records() {
             put(Record::SessionOpened(session.clone()))?;
         }
-        for (lane, record) in self.lanes.records() {
-            put(Record::Lane { lane, record: Some(record.clone()) })?;
-        }
-        for (slot, session, sequence, before) in self.writes.iter() {
-            put(match before {
-                Some(before) => Record::CellChanged { slot, session, sequence, before, store: None },
-                None => Record::ChunkWritten { slot, session, sequence },
-            })?;
+        for (slot, table) in self.lanes.iter().filter(|(_, table)| !table.is_empty()) {
+            put(Record::Lanes { slot: *slot, table: Box::new(Cow::Borrowed(table)) })?;
         }
         for state in self.slots.values() {
             put(Record::Slot(Box::new(Cow::Borrowed(state))))?;
@@ -270,20 +236,20 @@ impl Durable {
         Ok(())
     }
 
-    /// Applies every whole record of the file `name`; returns the bytes they took.
-    fn replay(&mut self, name: &str, bytes: &[u8], now: Instant) -> Result<usize> {
+    /// Applies every whole record of the file `name`; returns the bytes they took, and what the last does to bytes of
+    /// lanes.
+    fn replay(&mut self, name: &str, bytes: &[u8], now: Instant) -> Result<(usize, Option<StoreStep>)> {
         let mut records = Records::new(bytes).map_err(|damage| damaged(name, damage))?;
-        // What the slots wanted done was done, or stands in their open errands.
-        let mut effects = Vec::new();
+        let mut last = None;
         while let Some(record) = records.next().map_err(|damage| damaged(name, damage))? {
-            self.unstored = cell_to_store(&record);
-            self.apply(record, now, &mut effects);
-            effects.clear();
+            last = record.bytes();
+            // What the slots wanted done was done, or stands in their open errands.
+            self.apply(record, now, &mut Effects::default());
         }
-        Ok(records.consumed())
+        Ok((records.consumed(), last))
     }
 
-    fn apply(&mut self, record: Record<'_>, now: Instant, effects: &mut Vec<(Slot, Effect)>) {
+    fn apply(&mut self, record: Record<'_>, now: Instant, effects: &mut Effects) {
         match record {
             Record::SessionOpened(session) => self.sessions.insert(session, now),
             Record::SessionEnded { session, now } => self.end_session(session, now, effects),
@@ -300,14 +266,14 @@ impl Durable {
                 let wanted = state.apply_within(&command, room);
                 self.inodes = self.inodes - before + state.inode_count();
                 self.inline_bytes = self.inline_bytes - bytes + state.inline_bytes();
-                effects.extend(wanted.into_iter().map(|effect| (slot, effect)));
+                effects.names.extend(wanted.into_iter().map(|effect| (slot, effect)));
             }
-            Record::Lane { lane, record } => self.lanes.set(lane, record),
-            Record::ChunkWritten { slot, session, sequence } => self.writes.insert(slot, session, sequence),
-            Record::CellChanged { slot, session, sequence, before, .. } => {
-                self.writes.insert_cell(slot, session, sequence, Some(before));
+            Record::Lane { slot, change } => {
+                let effect = self.lanes.entry(slot).or_default().apply(&change);
+                effects.lanes.extend(effect.map(|effect| (slot, effect)));
             }
             Record::Slot(state) => self.put_slot(state.into_owned()),
+            Record::Lanes { slot, table } => drop(self.lanes.insert(slot, table.into_owned())),
             Record::GivesLeases(given) => self.gives_leases = given,
         }
     }
@@ -321,14 +287,21 @@ impl Durable {
         }
     }
 
-    fn end_session(&mut self, session: SessionId, now: Timestamp, effects: &mut Vec<(Slot, Effect)>) {
+    /// The lanes in a slot.
+    pub fn lanes_mut(&mut self, slot: Slot) -> &mut LaneTable {
+        self.lanes.entry(slot).or_default()
+    }
+
+    fn end_session(&mut self, session: SessionId, now: Timestamp, effects: &mut Effects) {
         self.sessions.remove(session);
-        self.writes.end_session(session);
+        for table in self.lanes.values_mut() {
+            table.apply(&LaneChange::SessionEnded { session });
+        }
         let command = Command { now, origin: Origin::Server, op: Op::EndSession { session } };
         for (slot, state) in &mut self.slots {
             // An unlinked file that was open takes its bytes along.
             let (before, bytes) = (state.inode_count(), state.inline_bytes());
-            effects.extend(state.apply(&command).into_iter().map(|effect| (*slot, effect)));
+            effects.names.extend(state.apply(&command).into_iter().map(|effect| (*slot, effect)));
             self.inodes = self.inodes - before + state.inode_count();
             self.inline_bytes = self.inline_bytes - bytes + state.inline_bytes();
         }
@@ -346,23 +319,57 @@ fn damaged(name: &str, damage: Damage) -> Error {
     Error::new(ErrorKind::Corrupt, text)
 }
 
-fn cell_to_store(record: &Record<'_>) -> Option<(CellStore, u64)> {
+/// Whether the record may use the last of the store, because it frees memory or ends something.
+fn frees_memory(record: &Record<'_>) -> bool {
     match record {
-        Record::CellChanged { store: Some(cell), before, .. } => Some((*cell, *before)),
-        _ => None,
+        Record::SessionEnded { .. } => true,
+        Record::Lane { change, .. } => change.is_urgent(),
+        Record::Command { command, .. } => matches!(
+            &command.op,
+            Op::SetLock(SetLock { kind: None, .. })
+                | Op::CancelLock(_)
+                | Op::EndLockWait(_)
+                | Op::LeaveBarrier(_)
+                | Op::Unlink(_)
+                | Op::RemoveDirectory(_)
+                | Op::Close(_)
+                | Op::GiveUp(_)
+                | Op::Truncate(_)
+                | Op::Prepare(_)
+                | Op::Settle(_)
+                | Op::CoordinatorLost { .. }
+                | Op::ErrandDone { .. }
+                | Op::ErrandUnreachable { .. }
+                | Op::EndSession { .. }
+        ),
+        _ => false,
     }
 }
 
-/// The process ended between the record of a cell's change and the mark that it was stored. What holds another
-/// number than before was stored, by this change or by somebody who did not wait for it.
-fn store_again(store: &mut Store, cell: CellStore, before: u64) -> Result<()> {
-    if !store.has_lane(cell.lane) {
-        return Ok(());
-    }
-    let mut bytes = [0; 8];
-    store.read_staged(cell.lane, cell.offset, &mut bytes)?;
-    if u64::from_le_bytes(bytes) == before {
-        store.write_staged(cell.lane, cell.offset, &cell.after.to_le_bytes())?;
+/// Does to the store what a record says. A cell that holds another number than before was stored already, by this
+/// change or by somebody who did not wait for it.
+fn perform(store: &mut Store, step: StoreStep) -> Result<()> {
+    match step {
+        StoreStep::Cut { lane, length } => {
+            if store.has_lane(lane) && store.lane_length(lane)? > length {
+                store.cut(lane, length)?;
+            }
+        }
+        StoreStep::Remove { lane } => {
+            if store.has_lane(lane) {
+                store.remove_lane(lane)?;
+            }
+        }
+        StoreStep::Cell(cell) => {
+            if !store.has_lane(cell.lane) {
+                return Ok(());
+            }
+            let mut bytes = [0; 8];
+            store.read_staged(cell.lane, cell.offset, &mut bytes)?;
+            if u64::from_le_bytes(bytes) == cell.before {
+                store.write_staged(cell.lane, cell.offset, &cell.after.to_le_bytes())?;
+            }
+        }
     }
     Ok(())
 }

@@ -1,9 +1,8 @@
 //! A process may be killed at any byte of its log and at any step of a compaction: its next life
 //! knows what was committed.
 
-use std::collections::BTreeSet;
-
-use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, Sequence};
+use ramlace_base::{ByteRange, Epoch, Generation, InodeId, LaneId, Name, Sequence};
+use ramlace_lanes::{CellStore, Loss};
 use ramlace_namespace::{ErrandAnswer, ErrandId, Room};
 use ramlace_wire::coordination::LeaveBarrier;
 use ramlace_wire::locks::{CancelLock, EndLockWait, LOCK_END, LockKind, LockTable};
@@ -14,7 +13,6 @@ use ramlace_wire::peer::{IntentStamp, Part, Prepare, Settle, Token};
 use ramlace_wire::{Credentials, Layout};
 
 use super::*;
-use crate::lanes::{LaneRecord, Loss};
 use crate::record::SlotBirth;
 use crate::sessions::SessionRecord;
 use crate::testing::{Dice, TestStore};
@@ -27,17 +25,14 @@ const SLOTS: u32 = 32;
 struct State {
     sessions: BTreeMap<SessionId, SessionRecord>,
     slots: BTreeMap<Slot, SlotState>,
-    lanes: BTreeMap<LaneId, LaneRecord>,
-    /// With what a cell held before.
-    writes: BTreeSet<(Slot, SessionId, Sequence, Option<u64>)>,
+    lanes: BTreeMap<Slot, LaneTable>,
 }
 
 fn state(durable: &Durable) -> State {
     State {
         sessions: durable.sessions.records().map(|record| (record.session, record.clone())).collect(),
         slots: durable.slots.clone(),
-        lanes: durable.lanes.records().map(|(lane, record)| (lane, record.clone())).collect(),
-        writes: durable.writes.iter().collect(),
+        lanes: durable.lanes.clone().into_iter().filter(|(_, table)| !table.is_empty()).collect(),
     }
 }
 
@@ -49,7 +44,6 @@ fn load(store: &mut Store) -> Durable {
 fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'static> {
     let session = SessionId([1 + dice.roll(4) as u8; 16]);
     let slot = Slot(dice.roll(4) as u16);
-    let lane = LaneId { inode: InodeId::new(slot, 1 + dice.roll(9)), lane: dice.roll(3) as u16 };
     let now = Timestamp { nanos: number as i64 };
     match dice.roll(12) {
         0 => Record::SessionOpened(SessionRecord {
@@ -59,16 +53,7 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
             label: format!("test {number}"),
         }),
         1 => Record::SessionEnded { session, now },
-        2 | 3 => {
-            let loss = (dice.roll(2) == 0).then(|| Loss::new(1 << 16, dice.roll(1 << 30)));
-            Record::Lane { lane, record: Some(LaneRecord::new(Generation(1 + dice.roll(5)), loss)) }
-        }
-        4 => Record::Lane { lane, record: None },
-        5 => Record::ChunkWritten { slot, session, sequence: Sequence(number) },
-        6 => {
-            let (sequence, before) = (Sequence(number), dice.roll(9));
-            Record::CellChanged { slot, session, sequence, before, store: None }
-        }
+        2..=6 => Record::Lane { slot, change: random_change(dice, slot, session, number) },
         _ if !durable.slots.contains_key(&slot) => Record::SlotBorn(SlotBirth {
             slot,
             slots: SLOTS,
@@ -92,6 +77,29 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
                 room: if dice.roll(4) == 0 { Room::None } else { Room::ForInodes },
             }
         }
+    }
+}
+
+fn random_change(dice: &mut Dice, slot: Slot, session: SessionId, number: u64) -> LaneChange {
+    let lane = LaneId { inode: InodeId::new(slot, 1 + dice.roll(9)), lane: dice.roll(3) as u16 };
+    let (generation, sequence) = (Generation(1 + dice.roll(5)), Sequence(number));
+    let start = dice.roll(1 << 30);
+    let range = ByteRange { start, end: start + dice.roll(1 << 20) };
+    match dice.roll(9) {
+        0 | 1 => {
+            let loss = (dice.roll(2) == 0).then(|| Loss::new(1 << 16, dice.roll(1 << 30)));
+            LaneChange::Begun { lane, generation, loss }
+        }
+        2 => LaneChange::Cut { lane, generation, length: (dice.roll(2) == 0).then_some(start) },
+        3 => LaneChange::Dropped { lane },
+        4 => LaneChange::Handed { lane, number },
+        5 => LaneChange::HandoversOver { lane, number },
+        6 => {
+            let cell =
+                CellStore { lane, offset: 8 * dice.roll(99), before: dice.roll(9), after: dice.roll(9) };
+            LaneChange::CellChanged { cell, session, sequence }
+        }
+        _ => LaneChange::Written { lane, range, session, sequence },
     }
 }
 
@@ -131,6 +139,11 @@ fn random_op(dice: &mut Dice, slot: Slot) -> Op {
     }
 }
 
+fn written(session: SessionId, sequence: Sequence) -> LaneChange {
+    let lane = LaneId { inode: InodeId::new(Slot(0), 9), lane: 0 };
+    LaneChange::Written { lane, range: ByteRange { start: 0, end: 64 }, session, sequence }
+}
+
 /// Puts `bytes` in the place of the log, as if the process had been killed there.
 fn tear(store: &mut Store, log: &str, bytes: &[u8]) {
     let mut file = store.meta_append_file(log).unwrap();
@@ -166,8 +179,7 @@ fn a_log_torn_at_any_byte_gives_the_state_of_its_last_whole_record() {
             let mut again = load(&mut store);
             assert!(state(&again) == *expected, "seed {seed}, cut at {cut} of {}", bytes.len());
             // What follows is found by the life after that.
-            let record =
-                Record::ChunkWritten { slot: Slot(9), session: SessionId([9; 16]), sequence: Sequence(1) };
+            let record = Record::Lane { slot: Slot(9), change: written(SessionId([9; 16]), Sequence(1)) };
             again.commit(&mut store, record, now).unwrap();
             let told = state(&again);
             drop(again);
@@ -286,8 +298,10 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
     let birth = SlotBirth { slot, slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO.owner(), now };
     let inode = InodeId::new(slot, 9);
     let (known, unknown) = (LaneId { inode, lane: 0 }, LaneId { inode, lane: 1 });
-    let lane = |lane| Record::Lane { lane, record: Some(LaneRecord::new(Generation(1), None)) };
-    for record in [Record::SlotBorn(birth), lane(known)] {
+    let lane = |change| Record::Lane { slot, change };
+    let begun = |lane| LaneChange::Begun { lane, generation: Generation(1), loss: None };
+    let cut = LaneChange::Cut { lane: known, generation: Generation(2), length: None };
+    for record in [Record::SlotBorn(birth), lane(begun(known))] {
         durable.commit(&mut store, record, crate::clock::instant()).unwrap();
     }
     let free = store.usage().free_bytes;
@@ -314,8 +328,9 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
     let prepare = Prepare { token, stamp, slot, number: 1, who: WHO, now, part: Part::OrderMoves };
     let errand = ErrandId(77);
     for (what, record) in [
-        ("a lane that is cut", lane(known)),
-        ("a lane that is dropped", Record::Lane { lane: known, record: None }),
+        ("a lane that is cut", lane(cut)),
+        ("the end of handovers", lane(LaneChange::HandoversOver { lane: known, number: 1 })),
+        ("a lane that is dropped", lane(LaneChange::Dropped { lane: known })),
         ("an unlock", client(lock(None))),
         ("a lock's wait", client(Op::CancelLock(CancelLock { inode, wait: 1 }))),
         ("a circle", command(Origin::Server, Op::EndLockWait(EndLockWait { inode, session, wait: 1 }))),
@@ -339,10 +354,10 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
         commit_to_full(&mut durable, &mut store, record).unwrap_or_else(|error| panic!("{what}: {error}"));
     }
     for record in [
-        lane(unknown),
+        lane(begun(unknown)),
         client(lock(Some(LockKind::Shared))),
         client(Op::MakeDirectory { request: MakeDirectory { parent, name, mode: 0o755 }, homes: vec![slot] }),
-        Record::ChunkWritten { slot, session, sequence: Sequence(1) },
+        lane(written(session, Sequence(1))),
     ] {
         let refused = commit_to_full(&mut durable, &mut store, record).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace);
@@ -432,24 +447,31 @@ fn a_cell_is_stored_once_whenever_the_process_dies() {
         store.create_lane(lane).unwrap();
         store.prepare_write(lane, 0, 64).unwrap();
         store.write_staged(lane, 16, &41u64.to_le_bytes()).unwrap();
-        let change = CellStore { lane, offset: 16, after: 42 };
-        let record = Record::CellChanged { slot, session, sequence, before: 41, store: Some(change) };
+        let change = CellStore { lane, offset: 16, before: 41, after: 42 };
+        let record =
+            Record::Lane { slot, change: LaneChange::CellChanged { cell: change, session, sequence } };
         durable.commit(&mut store, record, now).unwrap();
         assert_eq!(cell(&mut store), 42, "it is stored with its record");
         if marked {
-            durable.commit(&mut store, Record::ChunkWritten { slot, session, sequence }, now).unwrap();
+            durable
+                .commit(&mut store, Record::Lane { slot, change: LaneChange::CellStored { lane } }, now)
+                .unwrap();
         }
         drop(durable);
         store.write_staged(lane, 16, &u64::to_le_bytes(left)).unwrap();
         for _ in 0..2 {
             let durable = load(&mut store);
             assert_eq!(cell(&mut store), found, "{left} was left, marked: {marked}");
-            assert_eq!(durable.writes.cell_before(slot, session, sequence), Some(41), "the answer stays");
+            assert_eq!(
+                durable.lanes[&slot].writes().cell_before(session, sequence),
+                Some(41),
+                "the answer stays"
+            );
         }
         let mut durable = load(&mut store);
         durable.compact(&mut store);
         drop(durable);
-        assert_eq!(load(&mut store).writes.cell_before(slot, session, sequence), Some(41));
+        assert_eq!(load(&mut store).lanes[&slot].writes().cell_before(session, sequence), Some(41));
         assert_eq!(cell(&mut store), found, "a snapshot stores nothing");
     }
 }

@@ -7,33 +7,27 @@
 use std::rc::Rc;
 
 use ramlace_base::{Generation, LaneId, Result, limits};
+use ramlace_lanes::LaneTable;
 use ramlace_store::Store;
-use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::peer::{FillLane, QueryInode};
 
-use crate::lanes::LaneRecord;
-use crate::record::Record;
 use crate::server::{Outcome, Server};
 
 impl Server {
     /// The home says: these are the lane's first bytes.
     pub async fn fill_lane(self: &Rc<Self>, request: FillLane) -> Outcome<()> {
-        let lane = request.lane;
+        let (lane, slot) = (request.lane, request.slot);
         self.changing_lane(lane, async {
-            let known = self.durable.borrow().lanes.get(lane).map(|record| record.generation);
-            if known.is_some_and(|known| known >= request.generation) {
+            if !self.lanes(slot, |lanes, _| lanes.wants_fill(lane, request.generation)) {
                 return Ok(());
             }
             let question = QueryInode { inode: lane.inode, since: Generation(0) };
             let answer = self.query_home(question).await?;
-            if answer.place != BytesPlace::Leaving || answer.generation != request.generation {
-                return Ok(()); // A late duplicate.
-            }
+            let Some(change) = LaneTable::fill(lane, request.generation, &answer) else { return Ok(()) };
             put_bytes(&mut self.store.borrow_mut(), lane, &request.bytes.0)
                 .map_err(|error| error.context(self.me))?;
             // From here on the bytes are the lane's: a process that dies before this begins anew.
-            let record = LaneRecord::new(request.generation, None);
-            self.commit(Record::Lane { lane, record: Some(record) })?;
+            self.commit_lane(slot, change)?;
             self.counters.written_bytes(request.bytes.0.len() as u64);
             Ok(())
         })

@@ -5,12 +5,11 @@ use std::rc::Rc;
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_transport::nonblocking::Connection;
-use ramlace_wire::chunk::{GrantLane, LaneGranted};
+use ramlace_wire::chunk::{GrantLane, LaneGranted, LaneTarget};
 use ramlace_wire::{Header, encode_body};
 
 use crate::chunk::ensure_lane;
 use crate::lane_life::Purpose;
-use crate::lanes::Loss;
 use crate::server::{Outcome, Server};
 
 impl Server {
@@ -60,11 +59,11 @@ impl Server {
         request: &GrantLane,
     ) -> Outcome<(LaneGranted, OwnedFd)> {
         self.check_shares_memory(peer)?;
-        self.admit_slot(header.epoch, request.target.slot).await?;
-        let lane = request.target.lane;
+        let LaneTarget { lane, slot, .. } = request.target;
+        self.admit_slot(header.epoch, slot).await?;
         let purpose = if request.writable { Purpose::Write } else { Purpose::Read };
         let begun = self.admit_lane(&request.target, purpose).await?;
-        self.check_loss(lane, Loss::is_over)?;
+        self.lanes(slot, |lanes, me| lanes.check_whole(lane, me))?;
         let mut store = self.store.borrow_mut();
         if request.writable {
             ensure_lane(&mut store, lane)?;

@@ -6,15 +6,13 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result};
+use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, Slot};
 use ramlace_transport::nonblocking::Connection;
 use ramlace_wire::Header;
 use ramlace_wire::chunk::{HandLane, LaneGranted, LaneTarget};
 
 use crate::chunk::checked_range;
 use crate::lane_life::Purpose;
-use crate::lanes::Loss;
-use crate::record::Record;
 use crate::server::{Outcome, Server};
 
 /// Zeros that are written before others have a turn.
@@ -39,18 +37,20 @@ impl Server {
         request: &HandLane,
     ) -> Outcome<(LaneGranted, OwnedFd)> {
         self.check_shares_memory(peer)?;
-        let lane = request.target.lane;
+        let LaneTarget { lane, slot, .. } = request.target;
         let range = checked_range(0, request.length)?;
-        self.admit_slot(header.epoch, request.target.slot).await?;
+        self.admit_slot(header.epoch, slot).await?;
         self.admit_lane(&request.target, Purpose::Read).await?;
-        self.check_loss(lane, Loss::is_over)?;
-        if !self.durable.borrow().lanes.is_handed(lane) {
+        self.lanes(slot, |lanes, me| lanes.check_whole(lane, me))?;
+        if !self.is_handed(slot, lane) {
             self.check_has_memory(lane, request.length)?;
         }
         // From here on nobody makes a hole. What looked like enough memory may have lain behind the end.
-        self.note_handover(lane, request.handover)?;
+        if let Some(change) = self.lanes(slot, |lanes, _| lanes.hand(lane, request.handover))? {
+            self.commit_lane(slot, change)?;
+        }
         self.take_memory(&request.target, range, false).await?;
-        self.forget_time(lane);
+        self.forget_time(slot, lane);
         let mut store = self.store.borrow_mut();
         let length = store.lane_length(lane)?;
         Ok((LaneGranted { length }, store.grant(lane, false)?))
@@ -74,44 +74,18 @@ impl Server {
         Err(Error::new(ErrorKind::Unsupported, text).into())
     }
 
-    fn note_handover(self: &Rc<Self>, lane: LaneId, number: u64) -> Outcome<()> {
-        let record = self.durable.borrow().lanes.get(lane).cloned();
-        let Some(mut record) = record else { return Ok(()) };
-        if number <= record.handovers_over {
-            // It comes late: whoever sent it has given up.
-            let text = format!("handover {number} of lane {lane} is over");
-            return Err(Error::new(ErrorKind::Unsupported, text).into());
-        }
-        if number > record.handover {
-            record.handover = number;
-            self.commit(Record::Lane { lane, record: Some(record) })?;
-        }
-        Ok(())
-    }
-
-    /// Handovers up to this number are over.
-    pub fn end_handovers(self: &Rc<Self>, lane: LaneId, number: u64) -> Outcome<()> {
-        let record = self.durable.borrow().lanes.get(lane).cloned();
-        let Some(mut record) = record.filter(|record| number > record.handovers_over) else { return Ok(()) };
-        record.handovers_over = number;
-        if record.handover <= number {
-            record.handover = 0;
-        }
-        self.commit(Record::Lane { lane, record: Some(record) })?;
-        Ok(())
-    }
-
     /// The time of the lane's file tells of stores through mappings alone: what the server has changed is told otherwise.
-    pub fn forget_time(&self, lane: LaneId) {
-        if self.durable.borrow().lanes.is_handed(lane) {
+    pub fn forget_time(&self, slot: Slot, lane: LaneId) {
+        if self.is_handed(slot, lane) {
             // At worst it is told that something was stored.
             let _ = self.store.borrow_mut().forget_time(lane);
         }
     }
 
     /// A kernel reads as far as the lane goes, so no room is kept behind the end of what it has.
-    pub fn check_may_reserve(&self, lane: LaneId, range: ByteRange) -> Outcome<()> {
-        if !self.durable.borrow().lanes.is_handed(lane) || range.end <= self.length_of(lane)? {
+    pub fn check_may_reserve(&self, target: &LaneTarget, range: ByteRange) -> Outcome<()> {
+        let lane = target.lane;
+        if !self.is_handed(target.slot, lane) || range.end <= self.length_of(lane)? {
             return Ok(());
         }
         let text = format!("a kernel reads inode {} and would find what is kept behind its end", lane.inode);
@@ -126,7 +100,7 @@ impl Server {
     /// A write behind the end of a lane that kernels map takes the memory in between, too, together with its own: else a
     /// write that does not fit would have taken some. Whether others had their turn meanwhile.
     pub async fn leave_no_gap(self: &Rc<Self>, target: &LaneTarget, range: ByteRange) -> Outcome<bool> {
-        if range.is_empty() || self.begin_growth(target.lane, range)?.start == range.start {
+        if range.is_empty() || self.begin_growth(target, range)?.start == range.start {
             return Ok(false);
         }
         self.take_memory(target, range, false).await?;
@@ -135,8 +109,9 @@ impl Server {
 
     /// The memory that a range needs before it is part of a lane: of one that kernels map, all of it from the lane's
     /// end on. What was stored behind that end, within its last page, never enters the file.
-    pub fn begin_growth(&self, lane: LaneId, range: ByteRange) -> Result<ByteRange> {
-        if !self.durable.borrow().lanes.is_handed(lane) {
+    pub fn begin_growth(&self, target: &LaneTarget, range: ByteRange) -> Result<ByteRange> {
+        let lane = target.lane;
+        if !self.is_handed(target.slot, lane) {
             return Ok(range);
         }
         let length = self.length_of(lane)?;
@@ -156,20 +131,17 @@ impl Server {
         let lane = target.lane;
         let mut at = range.start;
         while at < range.end {
-            if !self.durable.borrow().lanes.is_handed(lane) {
-                let mut store = self.store.borrow_mut();
-                if store.has_lane(lane) {
-                    store.punch(lane, at, range.end - at)?;
-                }
+            if !self.is_handed(target.slot, lane) {
+                let rest = ByteRange { start: at, end: range.end };
+                self.change_bytes(target, rest, |store| {
+                    if store.has_lane(lane) { store.punch(lane, at, rest.length()) } else { Ok(()) }
+                })?;
                 return Ok(());
             }
-            let length = {
-                let mut store = self.store.borrow_mut();
-                store.zero(lane, at, ZEROED_AT_ONCE_BYTES.min(range.end - at))?;
-                store.lane_length(lane)?
-            };
+            let part = ByteRange { start: at, end: range.end.min(at + ZEROED_AT_ONCE_BYTES) };
+            self.change_bytes(target, part, |store| store.zero(lane, at, part.length()))?;
             at += ZEROED_AT_ONCE_BYTES;
-            if at >= length {
+            if at >= self.length_of(lane)? {
                 return Ok(());
             }
             tokio::task::yield_now().await;

@@ -1,260 +1,193 @@
-//! What a server knows of the lanes it holds: generations, losses, and writes under way.
+//! What drives the lanes of this server: the rules are those of `ramlace_lanes`, the bytes the store's.
 //!
-//! A lane is *known* from its first write on. A request with another generation than the
-//! lane's shows that one side has not heard of a truncation yet (`docs/records/generations.md`).
+//! Bytes of lanes change in three ways: by a record ([`Server::commit`]), at once ([`Server::change_bytes`]), or while
+//! they arrive ([`UnderWay`]). Each ends in [`Server::note_effect`], so nobody who waits for a change is forgotten.
 
-use std::collections::{BTreeSet, HashMap};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 
-use ramlace_base::{ByteRange, Error, ErrorKind, Generation, LaneId, Result, Sequence, SessionId};
-use ramlace_transport::nonblocking::Canceller;
-use serde::{Deserialize, Serialize};
+use ramlace_base::{ByteRange, LaneId, Result, Sequence, ServerId, Slot};
+use ramlace_lanes::{LaneChange, LaneEffect, LaneTable, Told, Traffic, Writer};
+use ramlace_store::Store;
+use ramlace_transport::nonblocking::{Canceller, Connection};
+use ramlace_wire::chunk::LaneTarget;
 use tokio::sync::Notify;
 
-/// Names a write for ever.
-pub type Writer = (SessionId, Sequence);
-
-/// What of a lane outlives the process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaneRecord {
-    /// The newest generation it has heard of.
-    pub generation: Generation,
-    /// Set when the lane began on a server that does not have the file's older bytes.
-    pub loss: Option<Loss>,
-    /// Kernels have its file since this handover, which was the last: then it has no holes. 0: none has it.
-    pub handover: u64,
-    /// Handovers up to this one are over, whenever a message says otherwise.
-    pub handovers_over: u64,
-}
-
-impl LaneRecord {
-    /// A lane that begins.
-    pub fn new(generation: Generation, loss: Option<Loss>) -> LaneRecord {
-        LaneRecord { generation, loss, handover: 0, handovers_over: 0 }
-    }
-}
-
-/// Which bytes of a lane are lost: everything below `below` but the chunks written since.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loss {
-    /// Bytes of a chunk.
-    pub stripe_unit: u64,
-    /// Bytes that the lane had when they were lost.
-    pub below: u64,
-    /// Chunks of the lane that were written whole since.
-    pub recovered: BTreeSet<u64>,
-}
-
-impl Loss {
-    /// The lane had bytes up to `length` when they were lost.
-    pub fn new(stripe_unit: u64, length: u64) -> Loss {
-        Loss { stripe_unit, below: length, recovered: BTreeSet::new() }
-    }
-
-    /// Whether some byte of the range is lost.
-    pub fn touches(&self, range: ByteRange) -> bool {
-        let lost = range.intersection(ByteRange { start: 0, end: self.below });
-        !lost.is_empty() && self.chunks(lost).any(|chunk| !self.recovered.contains(&chunk))
-    }
-
-    /// Whether nothing is lost any more.
-    pub fn is_over(&self) -> bool {
-        !self.touches(ByteRange { start: 0, end: self.below })
-    }
-
-    /// Whether a write to the range leaves no byte half lost: lost chunks are written whole, as far
-    /// as the lane had them.
-    pub fn accepts_write(&self, range: ByteRange) -> bool {
-        let whole = |chunk: u64| {
-            range.start <= chunk * self.stripe_unit
-                && range.end >= ((chunk + 1) * self.stripe_unit).min(self.below)
-        };
-        let lost = range.intersection(ByteRange { start: 0, end: self.below });
-        lost.is_empty() || self.chunks(lost).all(|chunk| self.recovered.contains(&chunk) || whole(chunk))
-    }
-
-    /// Notes that the range was written; whether that changed anything.
-    pub fn recover(&mut self, range: ByteRange) -> bool {
-        let lost = range.intersection(ByteRange { start: 0, end: self.below });
-        let before = self.recovered.len();
-        if !lost.is_empty() {
-            let chunks = self.chunks(lost);
-            self.recovered.extend(chunks);
-        }
-        self.recovered.len() != before
-    }
-
-    /// Notes that the lane was cut to `length` bytes: what lay beyond is no loss any more.
-    pub fn cut(&mut self, length: u64) {
-        self.below = self.below.min(length);
-        let chunks = self.below.div_ceil(self.stripe_unit);
-        self.recovered.retain(|chunk| *chunk < chunks);
-    }
-
-    fn chunks(&self, range: ByteRange) -> std::ops::Range<u64> {
-        range.start / self.stripe_unit..range.end.div_ceil(self.stripe_unit)
-    }
-}
+use crate::record::Record;
+use crate::server::{Outcome, Server};
 
 /// A write into a lane's memory whose bytes are still arriving.
-pub struct WriteUnderWay {
+struct Arriving {
     /// Stops the connection that it arrives on.
-    pub canceller: Canceller,
+    canceller: Canceller,
     /// Told when the write has ended, one way or the other.
-    pub ended: Notify,
+    ended: Notify,
 }
 
-/// The lanes of one server.
+/// What one life of the server knows of its lanes.
 #[derive(Default)]
-pub struct Lanes {
-    known: HashMap<LaneId, LaneRecord>,
-    under_way: HashMap<LaneId, HashMap<Writer, Rc<WriteUnderWay>>>,
-    changing: HashMap<LaneId, Rc<tokio::sync::Mutex<()>>>,
+pub struct LaneDesk {
+    /// Writes under way, and waits for changes.
+    pub traffic: RefCell<Traffic>,
+    arriving: RefCell<HashMap<(LaneId, Writer), Rc<Arriving>>>,
+    /// The locks under which lanes are begun, cut or dropped; requests wait while one exists.
+    changing: RefCell<HashMap<LaneId, Rc<tokio::sync::Mutex<()>>>>,
 }
 
-/// How a request's generation stands to a lane's.
-pub enum Standing {
-    /// The lane has had no write yet.
-    Unknown,
-    /// Both agree.
-    Current,
-    /// The requester knows of a truncation that the lane has not heard of.
-    Behind,
-}
-
-impl Lanes {
-    /// The lane's record.
-    pub fn get(&self, lane: LaneId) -> Option<&LaneRecord> {
-        self.known.get(&lane)
+impl LaneDesk {
+    /// Whether somebody is beginning, cutting or dropping the lane right now: its standing counts
+    /// only with the lane's lock in hand.
+    pub fn is_changing(&self, lane: LaneId) -> bool {
+        self.changing.borrow().contains_key(&lane)
     }
 
-    /// Sets or forgets a record, as the log says.
-    pub fn set(&mut self, lane: LaneId, record: Option<LaneRecord>) {
-        match record {
-            Some(record) => self.known.insert(lane, record),
-            None => self.known.remove(&lane),
-        };
+    /// Whether bytes are arriving for a lane.
+    pub fn is_written(&self, lane: LaneId) -> bool {
+        self.traffic.borrow().first_of(lane).is_some()
+    }
+
+    /// Stops a write under way and waits for its end.
+    async fn stop(&self, lane: LaneId, writer: Writer) {
+        let write = self.arriving.borrow().get(&(lane, writer)).cloned();
+        let write = write.expect("a write under way arrives on a connection");
+        let ended = write.ended.notified();
+        write.canceller.cancel();
+        ended.await;
+    }
+
+    /// Stops every write under way in a lane.
+    pub async fn stop_writes(&self, lane: LaneId) {
+        loop {
+            let first = self.traffic.borrow().first_of(lane);
+            let Some(writer) = first else { return };
+            self.stop(lane, writer).await;
+        }
+    }
+
+    /// A retry stops the attempt it repeats, and those that its session has given up, so that late
+    /// bytes cannot overwrite newer ones. Whether there were any: then others had their turn.
+    pub async fn stop_replaced(&self, lane: LaneId, writer: Writer, below: Sequence) -> bool {
+        let mut stopped = false;
+        loop {
+            let replaced = self.traffic.borrow().replaced_by(lane, writer, below);
+            let Some(replaced) = replaced else { return stopped };
+            self.stop(lane, replaced).await;
+            stopped = true;
+        }
+    }
+}
+
+impl Server {
+    /// Asks the lanes of a slot something.
+    pub fn lanes<T>(&self, slot: Slot, ask: impl FnOnce(&LaneTable, ServerId) -> T) -> T {
+        ask(self.durable.borrow().lanes.get(&slot).unwrap_or(&LaneTable::default()), self.me)
+    }
+
+    /// Logs what happened to a lane, and does what follows from it.
+    pub fn commit_lane(self: &Rc<Self>, slot: Slot, change: LaneChange) -> Result<()> {
+        self.commit(Record::Lane { slot, change }).map(drop)
     }
 
     /// Whether a kernel may map the lane: then it must have no holes.
-    pub fn is_handed(&self, lane: LaneId) -> bool {
-        self.known.get(&lane).is_some_and(|record| record.handover != 0)
+    pub fn is_handed(&self, slot: Slot, lane: LaneId) -> bool {
+        self.lanes(slot, |lanes, _| lanes.is_handed(lane))
     }
 
-    /// All records, for snapshots.
-    pub fn records(&self) -> impl Iterator<Item = (LaneId, &LaneRecord)> {
-        self.known.iter().map(|(lane, record)| (*lane, record))
+    /// Changes bytes of a lane at once. Whatever came of it, others hear of it.
+    pub fn change_bytes<T>(
+        &self,
+        target: &LaneTarget,
+        range: ByteRange,
+        change: impl FnOnce(&mut Store) -> Result<T>,
+    ) -> Result<T> {
+        let changed = change(&mut self.store.borrow_mut());
+        self.note_effect(target.slot, LaneEffect::Changed { lane: target.lane, range });
+        changed.map_err(|error| error.context(self.me))
     }
 
-    /// Number of lanes.
-    pub fn len(&self) -> usize {
-        self.known.len()
+    /// Does what follows from a step of lanes: the one place where changes of their bytes are told.
+    pub fn note_effect(&self, slot: Slot, effect: LaneEffect) {
+        let LaneEffect::Changed { lane, .. } = effect;
+        self.forget_time(slot, lane);
+        let told = self.lane_desk.traffic.borrow_mut().note(effect);
+        self.tell(told);
     }
 
-    /// Whether somebody is beginning, cutting or dropping the lane right now: its standing counts
-    /// only with the lock of [`Lanes::changing`] in hand.
-    pub fn is_changing(&self, lane: LaneId) -> bool {
-        self.changing.contains_key(&lane)
+    /// Events for whoever waits for them.
+    pub fn tell(&self, told: Vec<Told>) {
+        told.into_iter().for_each(|(session, event)| self.events.push(session, event));
     }
 
-    /// Compares the requester's generation with the lane's. Retry when the requester is behind.
-    pub fn standing(&self, lane: LaneId, generation: Generation) -> Result<Standing> {
-        let Some(record) = self.known.get(&lane) else { return Ok(Standing::Unknown) };
-        match generation.cmp(&record.generation) {
-            std::cmp::Ordering::Equal => Ok(Standing::Current),
-            std::cmp::Ordering::Greater => Ok(Standing::Behind),
-            std::cmp::Ordering::Less => {
-                Err(Error::new(ErrorKind::Retry, "the file was truncated meanwhile; ask its home again"))
-            }
-        }
-    }
-
-    /// The lock under which a lane is begun, cut or dropped; requests wait while it exists.
-    pub fn changing(&mut self, lane: LaneId) -> Rc<tokio::sync::Mutex<()>> {
-        self.changing.entry(lane).or_default().clone()
-    }
-
-    /// Removes the lock when nobody else waits for it.
-    pub fn changed(&mut self, lane: LaneId, lock: &Rc<tokio::sync::Mutex<()>>) {
-        // Two owners: this table and the caller.
-        if Rc::strong_count(lock) <= 2 {
-            self.changing.remove(&lane);
-        }
-    }
-
-    /// Notes that a write's bytes begin to arrive.
-    pub fn begin_write(&mut self, lane: LaneId, writer: Writer, write: Rc<WriteUnderWay>) {
-        self.under_way.entry(lane).or_default().insert(writer, write);
-    }
-
-    /// Notes that the write has ended.
-    pub fn end_write(&mut self, lane: LaneId, writer: Writer) {
-        if let Some(writes) = self.under_way.get_mut(&lane) {
-            if let Some(write) = writes.remove(&writer) {
-                write.ended.notify_waiters();
-            }
-            if writes.is_empty() {
-                self.under_way.remove(&lane);
-            }
-        }
-    }
-
-    /// A write under way that this one takes the place of: its own first attempt, or one of the
-    /// session's numbers below `below`, which were given up.
-    pub fn replaced_by(&self, lane: LaneId, writer: Writer, below: Sequence) -> Option<Rc<WriteUnderWay>> {
-        let replaced = |other: &Writer| *other == writer || (other.0 == writer.0 && other.1 < below);
-        self.under_way.get(&lane)?.iter().find(|(other, _)| replaced(other)).map(|(_, write)| write.clone())
-    }
-
-    /// Every write under way in a lane.
-    pub fn writes_under_way(&self, lane: LaneId) -> Vec<Rc<WriteUnderWay>> {
-        self.under_way.get(&lane).map(|writes| writes.values().cloned().collect()).unwrap_or_default()
+    /// Runs a change of a lane alone: requests for the lane wait until it is over.
+    pub async fn changing_lane<T>(
+        self: &Rc<Self>,
+        lane: LaneId,
+        change: impl Future<Output = Outcome<T>>,
+    ) -> Outcome<T> {
+        let changing = Changing::begin(self, lane);
+        let held = changing.lock.lock().await;
+        let outcome = change.await;
+        drop(held);
+        outcome
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A lane's lock, held or waited for. It leaves the table with the last of those, however they end.
+struct Changing {
+    server: Rc<Server>,
+    lane: LaneId,
+    lock: Rc<tokio::sync::Mutex<()>>,
+}
 
-    fn range(start: u64, end: u64) -> ByteRange {
-        ByteRange { start, end }
+impl Changing {
+    fn begin(server: &Rc<Server>, lane: LaneId) -> Changing {
+        let lock = server.lane_desk.changing.borrow_mut().entry(lane).or_default().clone();
+        Changing { server: server.clone(), lane, lock }
     }
+}
 
-    #[test]
-    fn a_lost_chunk_accepts_only_a_whole_write() {
-        let mut loss = Loss::new(100, 250);
-        assert!(loss.touches(range(249, 251)) && !loss.touches(range(250, 400)));
-        assert!(!loss.accepts_write(range(100, 199)) && !loss.accepts_write(range(150, 250)));
-        assert!(loss.accepts_write(range(100, 200)) && loss.accepts_write(range(300, 301)));
-        assert!(loss.recover(range(100, 200)) && !loss.recover(range(120, 130)));
-        assert!(!loss.touches(range(100, 200)) && loss.touches(range(100, 201)));
-        assert!(loss.accepts_write(range(120, 130)));
-        // The last chunk is whole as far as the file had it.
-        assert!(!loss.accepts_write(range(200, 249)) && loss.accepts_write(range(200, 250)));
-        assert!(loss.recover(range(200, 250)) && !loss.is_over());
-        assert!(loss.recover(range(0, 100)) && loss.is_over());
+impl Drop for Changing {
+    fn drop(&mut self) {
+        // Two owners: the table and this.
+        if Rc::strong_count(&self.lock) <= 2 {
+            self.server.lane_desk.changing.borrow_mut().remove(&self.lane);
+        }
     }
+}
 
-    #[test]
-    fn a_cut_makes_holes_of_losses() {
-        let mut loss = Loss::new(100, 300);
-        loss.recover(range(200, 300));
-        loss.cut(150);
-        assert!(loss.touches(range(0, 1)) && loss.touches(range(149, 160)));
-        assert!(!loss.touches(range(150, 300)));
-        assert!(loss.recovered.is_empty());
-        loss.cut(0);
-        assert!(loss.is_over());
+/// Notes a write under way until it is dropped, whatever ends it.
+pub struct UnderWay {
+    server: Rc<Server>,
+    target: LaneTarget,
+    writer: Writer,
+}
+
+impl UnderWay {
+    /// The write's bytes begin to arrive on this connection.
+    pub fn begin(
+        server: &Rc<Server>,
+        target: &LaneTarget,
+        range: ByteRange,
+        writer: Writer,
+        connection: &Connection,
+    ) -> UnderWay {
+        let write = Rc::new(Arriving { canceller: connection.canceller(), ended: Notify::new() });
+        server.lane_desk.arriving.borrow_mut().insert((target.lane, writer), write);
+        server.lane_desk.traffic.borrow_mut().begin(target.lane, writer, range);
+        UnderWay { server: server.clone(), target: *target, writer }
     }
+}
 
-    #[test]
-    fn an_older_generation_is_told_to_ask_again() {
-        let lane = LaneId { inode: ramlace_base::InodeId(1), lane: 0 };
-        let mut lanes = Lanes::default();
-        assert!(matches!(lanes.standing(lane, Generation(1)), Ok(Standing::Unknown)));
-        lanes.set(lane, Some(LaneRecord::new(Generation(3), None)));
-        assert!(matches!(lanes.standing(lane, Generation(3)), Ok(Standing::Current)));
-        assert!(matches!(lanes.standing(lane, Generation(5)), Ok(Standing::Behind)));
-        assert_eq!(lanes.standing(lane, Generation(2)).err().unwrap().kind(), ErrorKind::Retry);
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let (desk, lane) = (&self.server.lane_desk, self.target.lane);
+        let effect = desk.traffic.borrow_mut().end(lane, self.writer);
+        if let Some(effect) = effect {
+            self.server.note_effect(self.target.slot, effect);
+        }
+        if let Some(write) = desk.arriving.borrow_mut().remove(&(lane, self.writer)) {
+            write.ended.notify_waiters();
+        }
     }
 }

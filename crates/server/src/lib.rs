@@ -39,8 +39,6 @@ mod stop;
 #[cfg(test)]
 mod testing;
 mod walk;
-mod watches;
-mod writes;
 
 pub use config::ServeOptions;
 pub use keeper::keep;

@@ -10,12 +10,12 @@
 
 use std::borrow::Cow;
 
-use ramlace_base::{Error, ErrorKind, LaneId, Result, Sequence, SessionId, Slot, Timestamp};
+use ramlace_base::{Error, ErrorKind, Result, SessionId, Slot, Timestamp};
+use ramlace_lanes::{LaneChange, LaneTable, StoreStep};
 use ramlace_namespace::{Command, Room, SlotState};
 use ramlace_wire::Owner;
 use serde::{Deserialize, Serialize};
 
-use crate::lanes::LaneRecord;
 use crate::sessions::SessionRecord;
 
 /// First bytes of a log and of a snapshot; the number is the version of [`Record`].
@@ -66,50 +66,34 @@ pub enum Record<'state> {
         /// Whether it may make an inode.
         room: Room,
     },
-    /// What is known of a lane changed.
+    /// Something happened to the lanes of a slot.
     Lane {
-        /// The lane.
-        lane: LaneId,
-        /// `None`: it was dropped.
-        record: Option<LaneRecord>,
-    },
-    /// A chunk write was done; a retry of it is answered and not done again.
-    ChunkWritten {
-        /// The lane's slot.
+        /// The slot.
         slot: Slot,
-        /// The writer's session.
-        session: SessionId,
-        /// The write.
-        sequence: Sequence,
-    },
-    /// A cell is changed: its answer, and what is still to be stored. `ChunkWritten` follows when it was.
-    CellChanged {
-        /// The lane's slot.
-        slot: Slot,
-        /// Who changes it.
-        session: SessionId,
-        /// The change.
-        sequence: Sequence,
-        /// What the cell held.
-        before: u64,
-        /// `None` in snapshots: it was stored.
-        store: Option<CellStore>,
+        /// What.
+        change: LaneChange,
     },
     /// In snapshots: a slot's whole state.
     Slot(Box<Cow<'state, SlotState>>),
+    /// In snapshots: all lanes of a slot.
+    Lanes {
+        /// The slot.
+        slot: Slot,
+        /// They.
+        table: Box<Cow<'state, LaneTable>>,
+    },
     /// Leases are given from now on, or those that were are over.
     GivesLeases(bool),
 }
 
-/// What a cell is to hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CellStore {
-    /// The lane.
-    pub lane: LaneId,
-    /// Where in its file.
-    pub offset: u64,
-    /// The number.
-    pub after: u64,
+impl Record<'_> {
+    /// What it does to the bytes of a lane.
+    pub fn bytes(&self) -> Option<StoreStep> {
+        match self {
+            Record::Lane { change, .. } => change.bytes(),
+            _ => None,
+        }
+    }
 }
 
 /// Appends a record's bytes, unless they are more than [`Records`] would read again.
@@ -196,17 +180,24 @@ impl<'bytes> Records<'bytes> {
 
 #[cfg(test)]
 mod tests {
+    use ramlace_base::{ByteRange, InodeId, LaneId, Sequence};
+
     use super::*;
 
     fn written(sequence: u64) -> Record<'static> {
-        Record::ChunkWritten { slot: Slot(7), session: SessionId([9; 16]), sequence: Sequence(sequence) }
+        let lane = LaneId { inode: InodeId(9), lane: 0 };
+        let (range, session) = (ByteRange { start: 0, end: 8 }, SessionId([9; 16]));
+        let change = LaneChange::Written { lane, range, session, sequence: Sequence(sequence) };
+        Record::Lane { slot: Slot(7), change }
     }
 
     fn sequences(bytes: &[u8]) -> std::result::Result<(Vec<u64>, usize), Damage> {
         let mut records = Records::new(bytes)?;
         let mut found = Vec::new();
         while let Some(record) = records.next()? {
-            let Record::ChunkWritten { sequence, .. } = record else { panic!("another record was written") };
+            let Record::Lane { change: LaneChange::Written { sequence, .. }, .. } = record else {
+                panic!("another record was written")
+            };
             found.push(sequence.0);
         }
         Ok((found, records.consumed()))

@@ -26,12 +26,12 @@ use crate::config::ChildConfig;
 use crate::durable::Durable;
 use crate::errands::{Errands, owe_errands};
 use crate::events::EventQueues;
+use crate::lanes::LaneDesk;
 use crate::leases::LeaseDesk;
 use crate::membership::Membership;
 use crate::peers::Peers;
 use crate::record::{Record, SlotBirth};
 use crate::spread::Spreading;
-use crate::watches::Watches;
 
 /// A request that cannot be done: why, and with Moved the newer map.
 #[derive(Debug)]
@@ -121,8 +121,8 @@ pub struct Server {
     pub spreading: Spreading,
     /// What sessions wait to hear.
     pub events: EventQueues,
-    /// Changes of bytes about which somebody has asked.
-    pub watches: RefCell<Watches>,
+    /// Writes under way in lanes, and who waits for changes of their bytes.
+    pub lane_desk: LaneDesk,
     /// What mounts may believe without asking.
     pub leases: LeaseDesk,
     /// Held while a circle of waits is looked for.
@@ -176,7 +176,7 @@ impl Server {
             errands: Errands::default(),
             spreading: Spreading::default(),
             events: EventQueues::default(),
-            watches: RefCell::default(),
+            lane_desk: LaneDesk::default(),
             leases,
             deadlocks: tokio::sync::Mutex::default(),
             counters: Counters::default(),
@@ -197,7 +197,10 @@ impl Server {
             self.durable.borrow_mut().commit(&mut store, record, clock::instant())?
         };
         self.note_homes(&watched);
-        let mut others = owe_errands(self, effects);
+        for (slot, effect) in effects.lanes {
+            self.note_effect(slot, effect);
+        }
+        let mut others = owe_errands(self, effects.names);
         others.retain(|effect| {
             !self.leases.note(effect) && !self.answer_waiting(effect) && !self.tell_event(effect)
         });
@@ -243,7 +246,7 @@ impl Server {
     /// Tells every request of a session that waits for an answer that there will be none.
     pub fn session_ended(&self, session: SessionId) {
         self.events.end(session);
-        self.watches.borrow_mut().end_session(session);
+        self.lane_desk.traffic.borrow_mut().end_session(session);
         self.leases.end_session(session);
         self.waiting.borrow_mut().retain(|token, sender| {
             let stays = token.session != session && !sender.is_closed();
@@ -370,11 +373,11 @@ impl Server {
             reserved_bytes: usage.reserved_bytes,
             inodes: durable.inodes,
             inodes_max: self.config.options.inodes_max,
-            lanes: durable.lanes.len() as u64,
+            lanes: durable.lanes.values().map(|table| table.len() as u64).sum(),
             locks: durable.slots.values().map(|state| state.locks_held()).sum(),
             lock_waits: durable.slots.values().map(|state| state.locks_awaited()).sum(),
             barrier_waits: durable.slots.values().map(|state| state.barrier_waits()).sum(),
-            change_waits: self.watches.borrow().waits(),
+            change_waits: self.lane_desk.traffic.borrow().waits(),
             sessions: durable.sessions.len() as u32,
             connections: self.counters.connections.get(),
             read_bytes: self.counters.read_bytes.get(),

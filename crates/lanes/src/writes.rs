@@ -3,20 +3,22 @@
 //! Kept for each slot, because it moves with the slot; at most
 //! [`limits::REPLIES_PER_SESSION_MAX`] numbers for each session and slot.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use ramlace_base::{Error, ErrorKind, Result, Sequence, SessionId, Slot, limits};
+use ramlace_base::{Error, ErrorKind, Result, Sequence, SessionId, limits};
+use serde::{Deserialize, Serialize};
 
-/// The chunk writes done, by slot and session.
-#[derive(Default)]
+/// The chunk writes done in a slot, by session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WritesDone {
-    done: HashMap<(SessionId, Slot), Window>,
+    done: BTreeMap<SessionId, Window>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Window {
     /// Every write below has been answered or given up. Not logged: what a late attempt could still
     /// do, it does in this life of the process.
+    #[serde(skip)]
     below: Sequence,
     /// With what a cell held before, where the change was one of a cell.
     done: BTreeMap<Sequence, Option<u64>>,
@@ -28,14 +30,8 @@ impl WritesDone {
     ///
     /// Errors: `Stale` when the write itself is one of those, an attempt that was held up somewhere:
     /// its bytes must not land on newer ones; `TooMany` when the session has too many under way.
-    pub fn admit(
-        &mut self,
-        slot: Slot,
-        session: SessionId,
-        sequence: Sequence,
-        below: Sequence,
-    ) -> Result<bool> {
-        let window = self.done.entry((session, slot)).or_default();
+    pub fn admit(&mut self, session: SessionId, sequence: Sequence, below: Sequence) -> Result<bool> {
+        let window = self.done.entry(session).or_default();
         if below > window.below {
             window.below = below;
             window.done = window.done.split_off(&below);
@@ -58,14 +54,10 @@ impl WritesDone {
         Ok(window.done.contains_key(&sequence))
     }
 
-    /// Notes a write. The oldest is forgotten beyond the limit: a session has no more under way.
-    pub fn insert(&mut self, slot: Slot, session: SessionId, sequence: Sequence) {
-        self.insert_cell(slot, session, sequence, None);
-    }
-
-    /// Notes the change of a cell. That it was stored, which comes later, does not change its answer.
-    pub fn insert_cell(&mut self, slot: Slot, session: SessionId, sequence: Sequence, before: Option<u64>) {
-        let done = &mut self.done.entry((session, slot)).or_default().done;
+    /// Notes a write, with what the cell held before where it is the change of one. The oldest is forgotten beyond
+    /// the limit: a session has no more under way.
+    pub fn insert(&mut self, session: SessionId, sequence: Sequence, before: Option<u64>) {
+        let done = &mut self.done.entry(session).or_default().done;
         done.entry(sequence).or_insert(before);
         if done.len() > limits::REPLIES_PER_SESSION_MAX {
             done.pop_first();
@@ -73,19 +65,32 @@ impl WritesDone {
     }
 
     /// What a cell held before a change that is done.
-    pub fn cell_before(&self, slot: Slot, session: SessionId, sequence: Sequence) -> Option<u64> {
-        *self.done.get(&(session, slot))?.done.get(&sequence)?
+    #[must_use]
+    pub fn cell_before(&self, session: SessionId, sequence: Sequence) -> Option<u64> {
+        *self.done.get(&session)?.done.get(&sequence)?
     }
 
     /// Forgets a session.
     pub fn end_session(&mut self, session: SessionId) {
-        self.done.retain(|(other, _), _| *other != session);
+        self.done.remove(&session);
     }
 
-    /// Everything, for snapshots.
-    pub fn iter(&self) -> impl Iterator<Item = (Slot, SessionId, Sequence, Option<u64>)> {
-        self.done.iter().flat_map(|((session, slot), window)| {
-            window.done.iter().map(|(sequence, before)| (*slot, *session, *sequence, *before))
+    /// Whether the session has written here.
+    #[must_use]
+    pub fn knows(&self, session: SessionId) -> bool {
+        self.done.contains_key(&session)
+    }
+
+    /// Whether nobody has.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.done.is_empty()
+    }
+
+    /// Everything that is remembered.
+    pub fn iter(&self) -> impl Iterator<Item = (SessionId, Sequence, Option<u64>)> {
+        self.done.iter().flat_map(|(session, window)| {
+            window.done.iter().map(|(sequence, before)| (*session, *sequence, *before))
         })
     }
 }
@@ -94,22 +99,21 @@ impl WritesDone {
 mod tests {
     use super::*;
 
-    const SLOT: Slot = Slot(3);
     const SESSION: SessionId = SessionId([1; 16]);
 
     fn admit(writes: &mut WritesDone, sequence: u64, below: u64) -> Result<bool> {
-        writes.admit(SLOT, SESSION, Sequence(sequence), Sequence(below))
+        writes.admit(SESSION, Sequence(sequence), Sequence(below))
     }
 
     #[test]
     fn writes_are_remembered_until_acknowledged() {
         let mut writes = WritesDone::default();
         for sequence in 1..=5 {
-            writes.insert(SLOT, SESSION, Sequence(sequence));
+            writes.insert(SESSION, Sequence(sequence), None);
         }
         assert!(admit(&mut writes, 1, 1).unwrap() && admit(&mut writes, 4, 4).unwrap());
         assert!(!admit(&mut writes, 6, 4).unwrap());
-        assert!(!writes.admit(Slot(4), SESSION, Sequence(4), Sequence(4)).unwrap());
+        assert!(!writes.admit(SessionId([2; 16]), Sequence(4), Sequence(4)).unwrap());
         writes.end_session(SESSION);
         assert_eq!(writes.iter().count(), 0);
     }
@@ -117,7 +121,7 @@ mod tests {
     #[test]
     fn an_attempt_that_was_given_up_is_refused_for_ever() {
         let mut writes = WritesDone::default();
-        writes.insert(SLOT, SESSION, Sequence(5));
+        writes.insert(SESSION, Sequence(5), None);
         assert!(!admit(&mut writes, 6, 6).unwrap());
         assert_eq!(admit(&mut writes, 5, 5).unwrap_err().kind(), ErrorKind::Stale);
         assert_eq!(admit(&mut writes, 4, 1).unwrap_err().kind(), ErrorKind::Stale);
@@ -136,7 +140,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut writes = WritesDone::default();
         for sequence in 0..3000 {
-            writes.insert(SLOT, SESSION, Sequence(sequence));
+            writes.insert(SESSION, Sequence(sequence), None);
         }
         assert_eq!(writes.iter().count(), limits::REPLIES_PER_SESSION_MAX);
     }

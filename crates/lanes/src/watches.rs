@@ -3,9 +3,9 @@
 //! Nothing is remembered of bytes that nobody has asked about, and nothing outlives the process: a number that is
 //! not known any more stands for a state that has changed. So a wait may end early, and never late.
 //!
-//! This is no I/O and no clock: the caller brings what a new table counts from.
+//! The caller brings what a new table counts from: this reads no clock.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Generation, InodeId, Result, SessionId, Slot, limits};
 use ramlace_wire::coordination::WatchAnswer;
@@ -71,7 +71,7 @@ fn overlaps(one: ByteRange, other: ByteRange) -> bool {
 /// What one server knows of changes.
 #[derive(Default)]
 pub struct Watches {
-    places: HashMap<Place, Watch>,
+    places: BTreeMap<Place, Watch>,
     homes: BTreeMap<InodeId, HomeSeen>,
     questions: u64,
     waits: usize,

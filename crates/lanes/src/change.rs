@@ -1,0 +1,158 @@
+//! What happens to the lanes of a slot: the content of log records.
+
+use ramlace_base::{ByteRange, Generation, LaneId, Sequence, SessionId};
+use serde::{Deserialize, Serialize};
+
+use crate::residency::Loss;
+
+/// One thing that happened to a lane, or to what is remembered of its writers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LaneChange {
+    /// It begins: with its first write, or with the bytes that its file had inline.
+    Begun {
+        /// The lane.
+        lane: LaneId,
+        /// The newest generation it has heard of.
+        generation: Generation,
+        /// Set when it begins on a server that does not have the file's older bytes.
+        loss: Option<Loss>,
+    },
+    /// Its file was truncated.
+    Cut {
+        /// The lane.
+        lane: LaneId,
+        /// The file's generation since.
+        generation: Generation,
+        /// Bytes of the lane that stay; `None`: all of them.
+        length: Option<u64>,
+    },
+    /// Its file is gone.
+    Dropped {
+        /// The lane.
+        lane: LaneId,
+    },
+    /// A kernel has its file: from now on it has no holes.
+    Handed {
+        /// The lane.
+        lane: LaneId,
+        /// The number of the handover.
+        number: u64,
+    },
+    /// Handovers up to this one are over.
+    HandoversOver {
+        /// The lane.
+        lane: LaneId,
+        /// The number of the last of them.
+        number: u64,
+    },
+    /// A change of bytes is done, a write or a punch: a retry of it is answered and not done again.
+    Written {
+        /// The lane.
+        lane: LaneId,
+        /// The bytes.
+        range: ByteRange,
+        /// The writer's session.
+        session: SessionId,
+        /// The write.
+        sequence: Sequence,
+    },
+    /// A cell is changed: its answer, and what is to be stored. `CellStored` follows when it was.
+    CellChanged {
+        /// What is stored.
+        cell: CellStore,
+        /// Who changes it.
+        session: SessionId,
+        /// The change.
+        sequence: Sequence,
+    },
+    /// The change of a cell before this was stored: nothing is left to be done for it.
+    CellStored {
+        /// The lane.
+        lane: LaneId,
+    },
+    /// A session has ended: its writes are forgotten.
+    SessionEnded {
+        /// Which.
+        session: SessionId,
+    },
+}
+
+/// What a cell holds, and is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellStore {
+    /// The lane.
+    pub lane: LaneId,
+    /// Where in its file.
+    pub offset: u64,
+    /// The number before.
+    pub before: u64,
+    /// The number afterwards.
+    pub after: u64,
+}
+
+/// What a change does to the bytes of a lane. To do it twice does no harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreStep {
+    /// Bytes from this one on are gone.
+    Cut {
+        /// The lane.
+        lane: LaneId,
+        /// Bytes that stay.
+        length: u64,
+    },
+    /// All of them are.
+    Remove {
+        /// The lane.
+        lane: LaneId,
+    },
+    /// A cell that still holds the number before holds another.
+    Cell(CellStore),
+}
+
+impl StoreStep {
+    /// Whether it gives memory back: it is done before its record is written, which may need that memory. A process
+    /// that dies between them is told again by the file's home.
+    #[must_use]
+    pub fn frees_memory(self) -> bool {
+        !matches!(self, StoreStep::Cell(_))
+    }
+}
+
+impl LaneChange {
+    /// What it does to bytes. Those of writes are there before, and those of a punch gone.
+    #[must_use]
+    pub fn bytes(&self) -> Option<StoreStep> {
+        match *self {
+            LaneChange::Cut { lane, length: Some(length), .. } => Some(StoreStep::Cut { lane, length }),
+            LaneChange::Dropped { lane } => Some(StoreStep::Remove { lane }),
+            LaneChange::CellChanged { cell, .. } => Some(StoreStep::Cell(cell)),
+            _ => None,
+        }
+    }
+
+    /// Whether it may use the last of the store: it frees memory, or ends something.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        matches!(
+            self,
+            LaneChange::Cut { .. }
+                | LaneChange::Dropped { .. }
+                | LaneChange::Handed { .. }
+                | LaneChange::HandoversOver { .. }
+                | LaneChange::SessionEnded { .. }
+        )
+    }
+}
+
+/// What follows from a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneEffect {
+    /// Bytes of a lane are others now: whoever waits for that hears of it, and the time of a file that a kernel has
+    /// tells of nothing that this server did.
+    Changed {
+        /// The lane.
+        lane: LaneId,
+        /// The bytes.
+        range: ByteRange,
+    },
+}

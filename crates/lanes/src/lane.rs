@@ -1,0 +1,109 @@
+//! One lane.
+
+use std::cmp::Ordering;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, Generation, LaneId, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::residency::{Loss, Residency};
+
+/// What of a lane outlives the process. A lane is *known* from its first write on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lane {
+    /// The newest generation it has heard of.
+    pub generation: Generation,
+    /// Set when the lane began on a server that does not have the file's older bytes.
+    pub loss: Option<Loss>,
+    /// Kernels have its file since this handover, which was the last: then it has no holes. 0: none has it.
+    pub handover: u64,
+    /// Handovers up to this one are over, whenever a message says otherwise.
+    pub handovers_over: u64,
+}
+
+/// How a request's generation stands to a lane's. One that differs shows that one side has not heard of a truncation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The lane has had no write yet.
+    Unknown,
+    /// Both agree.
+    Current,
+    /// The requester knows of a truncation that the lane has not heard of.
+    Behind,
+}
+
+impl Lane {
+    /// A lane that begins.
+    #[must_use]
+    pub fn new(generation: Generation, loss: Option<Loss>) -> Lane {
+        Lane { generation, loss, handover: 0, handovers_over: 0 }
+    }
+
+    /// Compares the requester's generation with the lane's. Retry when the requester is behind.
+    pub fn standing(&self, generation: Generation) -> Result<Standing> {
+        match generation.cmp(&self.generation) {
+            Ordering::Equal => Ok(Standing::Current),
+            Ordering::Greater => Ok(Standing::Behind),
+            Ordering::Less => {
+                Err(Error::new(ErrorKind::Retry, "the file was truncated meanwhile; ask its home again"))
+            }
+        }
+    }
+
+    /// Whether some of these bytes are lost.
+    #[must_use]
+    pub fn has_lost(&self, range: ByteRange) -> bool {
+        self.loss.as_ref().is_some_and(|loss| loss.touches(range))
+    }
+
+    /// Where these bytes are; `stored`: the store has some of them.
+    #[must_use]
+    pub fn residency(&self, range: ByteRange, stored: bool) -> Residency {
+        match stored {
+            _ if self.has_lost(range) => Residency::Lost,
+            true => Residency::Here,
+            false => Residency::Hole,
+        }
+    }
+
+    /// Whether a kernel may map it: then it has no holes.
+    #[must_use]
+    pub fn is_handed(&self) -> bool {
+        self.handover != 0
+    }
+
+    /// Whether a kernel may have it by this handover.
+    pub(crate) fn check_handover(&self, id: LaneId, number: u64) -> Result<()> {
+        if number > self.handovers_over {
+            return Ok(());
+        }
+        // It comes late: whoever sent it has given up.
+        Err(Error::new(ErrorKind::Unsupported, format!("handover {number} of lane {id} is over")))
+    }
+
+    pub(crate) fn cut(&mut self, generation: Generation, length: Option<u64>) {
+        self.generation = generation;
+        if let (Some(loss), Some(length)) = (&mut self.loss, length) {
+            loss.cut(length);
+        }
+    }
+
+    pub(crate) fn end_handovers(&mut self, number: u64) {
+        self.handovers_over = self.handovers_over.max(number);
+        if self.handover <= number {
+            self.handover = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_generation_is_told_to_ask_again() {
+        let lane = Lane::new(Generation(3), None);
+        assert!(matches!(lane.standing(Generation(3)), Ok(Standing::Current)));
+        assert!(matches!(lane.standing(Generation(5)), Ok(Standing::Behind)));
+        assert_eq!(lane.standing(Generation(2)).err().unwrap().kind(), ErrorKind::Retry);
+    }
+}

@@ -1,0 +1,34 @@
+//! What a server knows of lanes, and how it decides: generations, losses, writes that are done, handovers to kernels,
+//! and changes of bytes that somebody waits for. Bytes themselves stay in `store`.
+//!
+//! [`LaneTable`] is the part of a slot that outlives the process. Its questions (`standing`, `cut`, `finish` and
+//! others) change nothing and answer with a [`LaneChange`]; the shell logs that and gives it to
+//! [`LaneTable::apply`], the only door through which the table changes. So a replay, and later a replica, goes through
+//! the same states. [`Traffic`] is what one life of a process knows beside it: writes whose bytes are arriving, and who
+//! waits for changes.
+//!
+//! What the shell owes this crate:
+//! - it logs a change before it applies it, and does to the store what [`LaneChange::bytes`] says;
+//! - whatever came of a write or a punch, also of one that was cut short, becomes a [`LaneEffect`] in one place, and
+//!   each effect goes to [`Traffic::note`]: that is how others hear of it;
+//! - it stops the writes under way in a lane before it cuts or drops it: late bytes must not land on newer ones;
+//! - one lane begins, is cut, filled or dropped by one task at a time.
+//!
+//! Invariant: `lanes` does no I/O, reads no clock, draws no random number and starts no thread.
+#![forbid(unsafe_code)]
+
+mod change;
+mod lane;
+mod residency;
+mod table;
+mod traffic;
+mod watches;
+mod writes;
+
+pub use change::{CellStore, LaneChange, LaneEffect, StoreStep};
+pub use lane::{Lane, Standing};
+pub use residency::{Loss, Residency};
+pub use table::{CutPlan, LaneTable, lost};
+pub use traffic::{Told, Traffic, Writer};
+pub use watches::{HomeSeen, Place};
+pub use writes::WritesDone;

@@ -1,0 +1,280 @@
+//! The lanes of one slot, and the writes that are done in them.
+
+use std::collections::BTreeMap;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, Generation, LaneId, Result, Sequence, ServerId, SessionId};
+use ramlace_cluster::Absent;
+use ramlace_layout::{lane_length, lane_slot};
+use ramlace_wire::chunk::LaneTarget;
+use ramlace_wire::inline::BytesPlace;
+use ramlace_wire::peer::InodeAnswer;
+use serde::{Deserialize, Serialize};
+
+use crate::change::{LaneChange, LaneEffect};
+use crate::lane::{Lane, Standing};
+use crate::residency::{Loss, Residency};
+use crate::writes::WritesDone;
+
+/// The lanes of one slot. Serialized, they are their part of the slot's snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneTable {
+    lanes: BTreeMap<LaneId, Lane>,
+    writes: WritesDone,
+}
+
+/// What a truncation comes to at a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CutPlan {
+    /// It has heard of it, or has nothing to lose.
+    Nothing,
+    /// This happens, once the writes under way have ended.
+    Cut(LaneChange),
+    /// An earlier truncation has not arrived yet: the home knows the smallest size since this generation.
+    AskHome(Generation),
+}
+
+impl LaneTable {
+    /// A lane, if it has begun.
+    #[must_use]
+    pub fn get(&self, lane: LaneId) -> Option<&Lane> {
+        self.lanes.get(&lane)
+    }
+
+    /// All lanes, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (LaneId, &Lane)> {
+        self.lanes.iter().map(|(id, lane)| (*id, lane))
+    }
+
+    /// How many have begun.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lanes.is_empty() && self.writes.is_empty()
+    }
+
+    /// The writes that are done.
+    #[must_use]
+    pub fn writes(&self) -> &WritesDone {
+        &self.writes
+    }
+
+    /// Whether a kernel may map the lane.
+    #[must_use]
+    pub fn is_handed(&self, lane: LaneId) -> bool {
+        self.get(lane).is_some_and(Lane::is_handed)
+    }
+
+    /// Compares the requester's generation with the lane's. Retry when the requester is behind.
+    pub fn standing(&self, lane: LaneId, generation: Generation) -> Result<Standing> {
+        self.get(lane).map_or(Ok(Standing::Unknown), |lane| lane.standing(generation))
+    }
+
+    /// Where these bytes are; `absent`: what the map says of a lane that has never begun here, `stored`: whether the
+    /// store has some of them.
+    #[must_use]
+    pub fn residency(&self, lane: LaneId, range: ByteRange, absent: Absent, stored: bool) -> Residency {
+        match (self.get(lane), absent) {
+            (Some(lane), _) => lane.residency(range, stored),
+            (None, Absent::Hole) => Residency::Hole,
+            (None, Absent::Lost) => Residency::Lost,
+        }
+    }
+
+    /// Refuses what would leave a chunk half lost: lost chunks are written whole.
+    pub fn check_write(&self, lane: LaneId, range: ByteRange, me: ServerId) -> Result<()> {
+        let loss = self.get(lane).and_then(|lane| lane.loss.as_ref());
+        if loss.is_none_or(|loss| loss.accepts_write(range)) { Ok(()) } else { Err(lost(lane, me)) }
+    }
+
+    /// Refuses what needs bytes that are lost.
+    pub fn check_there(&self, lane: LaneId, range: ByteRange, me: ServerId) -> Result<()> {
+        if self.get(lane).is_some_and(|lane| lane.has_lost(range)) { Err(lost(lane, me)) } else { Ok(()) }
+    }
+
+    /// Refuses what needs the whole lane.
+    pub fn check_whole(&self, lane: LaneId, me: ServerId) -> Result<()> {
+        self.check_there(lane, ByteRange { start: 0, end: u64::MAX }, me)
+    }
+
+    /// Whether this change of bytes was made already. Forgets what the session knows is answered.
+    pub fn is_done(&mut self, session: SessionId, sequence: Sequence, below: Sequence) -> Result<bool> {
+        self.writes.admit(session, sequence, below)
+    }
+
+    /// What a home's word of a truncation comes to.
+    #[must_use]
+    pub fn cut(&self, lane: LaneId, generation: Generation, length: u64) -> CutPlan {
+        match self.get(lane).map(|lane| lane.generation) {
+            None => CutPlan::Nothing,
+            Some(known) if generation <= known => CutPlan::Nothing,
+            Some(known) if generation == known.next() => {
+                CutPlan::Cut(LaneChange::Cut { lane, generation, length: Some(length) })
+            }
+            Some(known) => CutPlan::AskHome(known),
+        }
+    }
+
+    /// The same by what the home answers.
+    #[must_use]
+    pub fn cut_as_answered(lane: LaneId, answer: &InodeAnswer) -> LaneChange {
+        let length = answer.smallest_size.map(|size| lane_length(&answer.layout, lane.lane, size));
+        LaneChange::Cut { lane, generation: answer.generation, length }
+    }
+
+    /// Since which generation a lane must ask its home before it serves a request of this one; `None`: it need not.
+    #[must_use]
+    pub fn missed_since(&self, lane: LaneId, generation: Generation) -> Option<Generation> {
+        match self.get(lane).map(|lane| lane.generation) {
+            Some(known) if known >= generation => None,
+            known => Some(known.unwrap_or_default()),
+        }
+    }
+
+    /// What the home's answer comes to: the lane begins, or is cut. A lane that is not the file's would never be
+    /// dropped, and a generation that is yet to come never be met: those are Invalid.
+    pub fn bring_up(
+        &self,
+        target: &LaneTarget,
+        answer: &InodeAnswer,
+        slots: u32,
+        absent: Absent,
+    ) -> Result<LaneChange> {
+        check_target(target, answer, slots)?;
+        let lane = target.lane;
+        if self.get(lane).is_some() {
+            return Ok(LaneTable::cut_as_answered(lane, answer));
+        }
+        let older = lane_length(&answer.layout, lane.lane, answer.size);
+        let is_lost = absent == Absent::Lost && older > 0;
+        let loss = is_lost.then(|| Loss::new(answer.layout.stripe_unit, older));
+        Ok(LaneChange::Begun { lane, generation: answer.generation, loss })
+    }
+
+    /// Whether the bytes that a file had inline may be new to its lane 0: nobody else begins a lane of an inline file,
+    /// so one that knows the message's generation has had it.
+    #[must_use]
+    pub fn wants_fill(&self, lane: LaneId, generation: Generation) -> bool {
+        self.get(lane).is_none_or(|lane| lane.generation < generation)
+    }
+
+    /// How the lane begins with them, if the home says that they are on their way still: else the message is a late
+    /// duplicate.
+    #[must_use]
+    pub fn fill(lane: LaneId, generation: Generation, answer: &InodeAnswer) -> Option<LaneChange> {
+        let is_leaving = answer.place == BytesPlace::Leaving && answer.generation == generation;
+        is_leaving.then_some(LaneChange::Begun { lane, generation, loss: None })
+    }
+
+    /// A kernel is to have the lane's file.
+    ///
+    /// Errors: `Unsupported` when the handover is over already.
+    pub fn hand(&self, lane: LaneId, number: u64) -> Result<Option<LaneChange>> {
+        let Some(known) = self.get(lane) else { return Ok(None) };
+        known.check_handover(lane, number)?;
+        Ok((number > known.handover).then_some(LaneChange::Handed { lane, number }))
+    }
+
+    /// Handovers up to this number are over.
+    #[must_use]
+    pub fn end_handovers(&self, lane: LaneId, number: u64) -> Option<LaneChange> {
+        let known = self.get(lane)?;
+        (number > known.handovers_over).then_some(LaneChange::HandoversOver { lane, number })
+    }
+
+    /// A write whose bytes are in their place is done, unless the lane was cut or dropped meanwhile.
+    pub fn finish(
+        &self,
+        target: &LaneTarget,
+        range: ByteRange,
+        writer: (SessionId, Sequence),
+    ) -> Result<LaneChange> {
+        let lane = target.lane;
+        let Some(known) = self.get(lane) else {
+            return Err(Error::new(ErrorKind::Stale, format!("inode {} was deleted meanwhile", lane.inode)));
+        };
+        if known.generation != target.generation {
+            return Err(Error::new(ErrorKind::Retry, "the file was truncated while it was written"));
+        }
+        Ok(LaneChange::Written { lane, range, session: writer.0, sequence: writer.1 })
+    }
+
+    /// Takes one step: the only way the table changes.
+    pub fn apply(&mut self, change: &LaneChange) -> Option<LaneEffect> {
+        let beyond =
+            |lane, start| Some(LaneEffect::Changed { lane, range: ByteRange { start, end: u64::MAX } });
+        match *change {
+            LaneChange::Begun { lane, generation, ref loss } => {
+                self.lanes.insert(lane, Lane::new(generation, loss.clone()));
+                None
+            }
+            LaneChange::Cut { lane, generation, length } => {
+                self.lanes.get_mut(&lane)?.cut(generation, length);
+                beyond(lane, length.unwrap_or(0))
+            }
+            LaneChange::Dropped { lane } => {
+                self.lanes.remove(&lane);
+                beyond(lane, 0)
+            }
+            LaneChange::Handed { lane, number } => {
+                self.lanes.get_mut(&lane)?.handover = number;
+                None
+            }
+            LaneChange::HandoversOver { lane, number } => {
+                self.lanes.get_mut(&lane)?.end_handovers(number);
+                None
+            }
+            // That its bytes have changed, others hear when it ends, however it ends.
+            LaneChange::Written { lane, range, session, sequence } => {
+                if let Some(loss) = self.lanes.get_mut(&lane).and_then(|lane| lane.loss.as_mut()) {
+                    loss.recover(range);
+                }
+                self.writes.insert(session, sequence, None);
+                None
+            }
+            LaneChange::CellChanged { cell, session, sequence } => {
+                self.writes.insert(session, sequence, Some(cell.before));
+                let range = ByteRange { start: cell.offset, end: cell.offset + 8 };
+                Some(LaneEffect::Changed { lane: cell.lane, range })
+            }
+            LaneChange::CellStored { .. } => None,
+            LaneChange::SessionEnded { session } => {
+                self.writes.end_session(session);
+                None
+            }
+        }
+    }
+}
+
+fn check_target(target: &LaneTarget, answer: &InodeAnswer, slots: u32) -> Result<()> {
+    let LaneId { inode, lane } = target.lane;
+    let text = if answer.place != BytesPlace::Lanes {
+        format!("the bytes of file {inode} live with its inode; spill it first")
+    } else if lane >= answer.layout.width {
+        format!("file {inode} has {} lanes, there is no lane {lane}", answer.layout.width)
+    } else if lane_slot(&answer.layout, lane, slots) != target.slot {
+        format!("lane {lane} of file {inode} does not lie in {}", target.slot)
+    } else if target.generation > answer.generation {
+        format!("file {inode} has {}; {} is yet to come", answer.generation, target.generation)
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::Invalid, text))
+}
+
+/// What a request for lost bytes is told.
+#[must_use]
+pub fn lost(lane: LaneId, me: ServerId) -> Error {
+    Error::new(
+        ErrorKind::Lost,
+        format!(
+            "these bytes of inode {} were lost with the server that held them ({me} has their slot now); \
+             write whole chunks anew, or truncate the file",
+            lane.inode
+        ),
+    )
+}

@@ -1,0 +1,120 @@
+//! What one life of a server knows of its lanes: writes whose bytes are arriving, and who waits for changes.
+
+use std::collections::BTreeMap;
+
+use ramlace_base::{ByteRange, InodeId, LaneId, Result, Sequence, SessionId, Slot};
+use ramlace_wire::coordination::WatchAnswer;
+use ramlace_wire::locks::Event;
+
+use crate::change::LaneEffect;
+use crate::watches::{HomeSeen, Place, Watches};
+
+/// Names a write for ever.
+pub type Writer = (SessionId, Sequence);
+
+/// An event for a session.
+pub type Told = (SessionId, Event);
+
+/// Writes under way, and waits for changes.
+#[derive(Default)]
+pub struct Traffic {
+    under_way: BTreeMap<LaneId, BTreeMap<Writer, ByteRange>>,
+    watches: Watches,
+}
+
+impl Traffic {
+    /// Bytes of a lane begin to change.
+    pub fn begin(&mut self, lane: LaneId, writer: Writer, range: ByteRange) {
+        self.under_way.entry(lane).or_default().insert(writer, range);
+    }
+
+    /// That is over, one way or the other: what came of a write that was cut short is there, too.
+    pub fn end(&mut self, lane: LaneId, writer: Writer) -> Option<LaneEffect> {
+        let writes = self.under_way.get_mut(&lane)?;
+        let range = writes.remove(&writer);
+        if writes.is_empty() {
+            self.under_way.remove(&lane);
+        }
+        range.map(|range| LaneEffect::Changed { lane, range })
+    }
+
+    /// A write under way that this one takes the place of: its own first attempt, or one of the
+    /// session's numbers below `below`, which were given up.
+    #[must_use]
+    pub fn replaced_by(&self, lane: LaneId, writer: Writer, below: Sequence) -> Option<Writer> {
+        let of_session = (writer.0, Sequence(0))..=(writer.0, below.max(writer.1));
+        let mut writes = self.under_way.get(&lane)?.range(of_session).map(|(other, _)| *other);
+        writes.find(|other| *other == writer || other.1 < below)
+    }
+
+    /// A write under way in a lane.
+    #[must_use]
+    pub fn first_of(&self, lane: LaneId) -> Option<Writer> {
+        self.under_way.get(&lane)?.keys().next().copied()
+    }
+
+    /// Does what follows from a step: the events that somebody waits for.
+    #[must_use]
+    pub fn note(&mut self, effect: LaneEffect) -> Vec<Told> {
+        let LaneEffect::Changed { lane, range } = effect;
+        self.watches.note((lane.inode, Some(lane.lane)), range)
+    }
+
+    /// Bytes that live with an inode were changed.
+    #[must_use]
+    pub fn note_inline(&mut self, inode: InodeId, range: ByteRange) -> Vec<Told> {
+        self.watches.note((inode, None), range)
+    }
+
+    /// Whether bytes were changed since a number; if not, and with a waiter, it is told when they are. `begin` is a
+    /// number above all that were ever given of this place.
+    pub fn ask(
+        &mut self,
+        place: Place,
+        range: ByteRange,
+        since: Option<u64>,
+        waiter: Option<(SessionId, u64)>,
+        begin: u64,
+    ) -> Result<WatchAnswer> {
+        self.watches.ask(place, range, since, waiter, begin)
+    }
+
+    /// What a home is when it is asked about.
+    pub fn see(&mut self, inode: InodeId, seen: HomeSeen) {
+        self.watches.see(inode, seen);
+    }
+
+    /// The homes in a slot that somebody has asked about; of all slots without one.
+    #[must_use]
+    pub fn homes(&self, slot: Option<Slot>) -> Vec<(InodeId, HomeSeen)> {
+        self.watches.homes(slot)
+    }
+
+    /// Whether no home is watched.
+    #[must_use]
+    pub fn has_no_homes(&self) -> bool {
+        self.watches.has_no_homes()
+    }
+
+    /// A home is as it is now, or gone: whom to tell.
+    #[must_use]
+    pub fn compare(&mut self, inode: InodeId, now: Option<HomeSeen>) -> Vec<Told> {
+        self.watches.compare(inode, now)
+    }
+
+    /// A session waits no longer.
+    pub fn end_wait(&mut self, place: Place, session: SessionId, wait: u64) {
+        self.watches.end(place, session, wait);
+    }
+
+    /// A session has ended.
+    pub fn end_session(&mut self, session: SessionId) {
+        self.watches.end_session(session);
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn waits(&self) -> u64 {
+        self.watches.waits()
+    }
+}
