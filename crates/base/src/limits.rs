@@ -183,6 +183,8 @@ pub const SEND_STALL_MILLIS_MAX: u64 = 10_000;
 pub const CONNECTION_INPUT_BYTES: usize = 16 << 10;
 /// Queued replies of a connection beyond this leave before its next request is taken.
 pub const CONNECTION_OUTPUT_BYTES_MAX: usize = 256 << 10;
+/// Answers of a connection that may wait for recalls while it goes on with its next requests.
+pub const ANSWERS_AT_GATE_PER_CONNECTION_MAX: usize = 64;
 /// Time between two heartbeats of a session.
 pub const HEARTBEAT_MILLIS: u64 = 2_500;
 /// A session that has not been heard for so long has ended.

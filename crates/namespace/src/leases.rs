@@ -157,28 +157,18 @@ impl Leases {
         }
     }
 
-    /// The newest recall of a slot, or of all, for which somebody is waited.
+    /// The newest recall of a slot for which somebody is waited.
     #[must_use]
-    pub fn newest_pending(&self, slot: Option<Slot>) -> Option<u64> {
-        match slot {
-            Some(slot) => {
-                self.in_slots.range((slot, 0)..=(slot, u64::MAX)).next_back().map(|(_, number)| *number)
-            }
-            None => self.recalls.last_key_value().map(|(number, _)| *number),
-        }
+    pub fn newest_pending(&self, slot: Slot) -> Option<u64> {
+        self.in_slots.range((slot, 0)..=(slot, u64::MAX)).next_back().map(|(_, number)| *number)
     }
 
-    /// Whether a recall of the slot, or any, up to this number is not over; then the moment when one is, at the latest.
+    /// Whether a recall of the slot, up to this number is not over; then the moment when one is, at the latest.
     #[must_use]
-    pub fn pending_until(&self, slot: Option<Slot>, number: u64) -> Option<u64> {
+    pub fn pending_until(&self, slot: Slot, number: u64) -> Option<u64> {
         let first = |pending: &Pending| pending.waiting.iter().map(|(_, until)| *until).min();
-        match slot {
-            Some(slot) => {
-                let numbers = self.in_slots.range((slot, 0)..=(slot, number));
-                numbers.filter_map(|(_, number)| first(&self.recalls[number])).min()
-            }
-            None => self.recalls.range(..=number).filter_map(|(_, pending)| first(pending)).min(),
-        }
+        let numbers = self.in_slots.range((slot, 0)..=(slot, number));
+        numbers.filter_map(|(_, number)| first(&self.recalls[number])).min()
     }
 
     /// A session has ended: it believes nothing any more.

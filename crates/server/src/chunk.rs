@@ -15,6 +15,7 @@ use ramlace_transport::nonblocking::Connection;
 use ramlace_wire::chunk::{AllocateLane, ChunkRead, LaneTarget, PunchChunk, ReadChunk, WriteChunk};
 use ramlace_wire::{ClusterMap, Header, encode_body};
 
+use crate::gate::{Answer, Call};
 use crate::lane_life::Purpose;
 use crate::lanes::UnderWay;
 use crate::server::{Outcome, Refusal, Server};
@@ -26,50 +27,25 @@ const ZERO_BYTES: usize = 64 << 10;
 const ALLOCATED_AT_ONCE_BYTES: u64 = 64 << 20;
 
 impl Server {
-    /// Answers a read. Errors of the connection are returned, those of the request answered.
-    pub async fn read_chunk(
-        self: &Rc<Self>,
-        connection: &mut Connection,
-        header: &Header,
-        request: ReadChunk,
-    ) -> Result<()> {
-        let window = match self.prepare_read(header, &request).await {
-            Ok(window) => window,
-            Err(refusal) => {
-                self.refuse(connection, header, &refusal);
-                return Ok(());
-            }
-        };
-        let reply = header.reply(self.membership.epoch());
+    /// Bytes of a lane.
+    pub async fn read_chunk(self: &Rc<Self>, header: &Call, request: ReadChunk) -> Outcome<Answer> {
+        let readable = self.prepare_read(header, &request).await?;
         self.counters.read_bytes(u64::from(request.length));
-        match window {
-            Readable::Hole => {
-                connection.queue_reply(reply, &encode_body(&ChunkRead { hole: true }), &[]);
-                Ok(())
-            }
-            Readable::Staged(bytes) => {
-                connection.queue_reply(reply, &encode_body(&ChunkRead { hole: false }), &bytes);
-                Ok(())
-            }
-            Readable::InPlace { window: _window, segments } => {
-                let body = encode_body(&ChunkRead { hole: false });
-                // SAFETY: the window keeps the segments mapped until this call has returned,
-                // and the zeros are static.
-                unsafe { connection.send_in_place(reply, &body, &segments).await }
-            }
-        }
+        let body = encode_body(&ChunkRead { hole: matches!(readable, Readable::Hole) });
+        Ok(match readable {
+            Readable::Hole => Answer::Body(body),
+            Readable::Staged(bytes) => Answer::Staged(body, bytes),
+            // What is no part of the window are static zeros.
+            Readable::InPlace { window, segments } => Answer::InPlace { body, window, segments },
+        })
     }
 
-    async fn prepare_read(
-        self: &Rc<Self>,
-        header: &Header,
-        request: &ReadChunk,
-    ) -> std::result::Result<Readable, Refusal> {
+    async fn prepare_read(self: &Rc<Self>, header: &Call, request: &ReadChunk) -> Outcome<Readable> {
         let range = checked_range(request.offset, u64::from(request.length))?;
         if request.length > limits::DATA_BYTES_MAX {
             return Err(too_large(u64::from(request.length)));
         }
-        let map = self.admit_slot(header.epoch, request.target.slot).await?;
+        let map = self.admit_slot(header, request.target.slot).await?;
         let lane = request.target.lane;
         self.admit_lane(&request.target, Purpose::Read).await?;
         let mut store = self.store.borrow_mut();
@@ -93,32 +69,13 @@ impl Server {
         Ok(Readable::InPlace { window, segments })
     }
 
-    /// Takes a write's data and answers. Errors of the connection are returned.
+    /// Takes a write's data. The outer error is the connection's, the inner one the request's. Data that is refused
+    /// is left for the connection to skip.
     pub async fn write_chunk(
         self: &Rc<Self>,
         connection: &mut Connection,
-        header: &Header,
+        header: &Call,
         request: WriteChunk,
-    ) -> Result<()> {
-        match self.receive_write(connection, header, &request).await? {
-            Ok(()) => {
-                connection.queue_reply(header.reply(self.membership.epoch()), &encode_body(&()), &[]);
-                Ok(())
-            }
-            Err(refusal) => {
-                self.refuse(connection, header, &refusal);
-                Ok(())
-            }
-        }
-    }
-
-    /// The outer error is the connection's, the inner one the request's. Data that is refused
-    /// is left for the connection to skip.
-    async fn receive_write(
-        self: &Rc<Self>,
-        connection: &mut Connection,
-        header: &Header,
-        request: &WriteChunk,
     ) -> Result<Outcome<()>> {
         let length = header.data_bytes as usize;
         let range = match checked_range(request.offset, length as u64) {
@@ -131,7 +88,7 @@ impl Server {
             connection.read_data_staged(length, &mut staged).await?;
         }
         let writer = (header.session, header.sequence);
-        match self.prepare_write(header, request, range, writer).await {
+        match self.prepare_write(header, &request, range, writer).await {
             Ok(true) => {}
             Ok(false) => return Ok(Ok(())),
             Err(refusal) => return Ok(Err(refusal)),
@@ -172,14 +129,14 @@ impl Server {
     /// Everything that must hold before bytes may change. `false`: the write is done already.
     async fn prepare_write(
         self: &Rc<Self>,
-        header: &Header,
+        header: &Call,
         request: &WriteChunk,
         range: ByteRange,
         writer: Writer,
     ) -> std::result::Result<bool, Refusal> {
         require_sequence(header)?;
         let (lane, slot) = (request.target.lane, request.target.slot);
-        self.admit_slot(header.epoch, slot).await?;
+        self.admit_slot(header, slot).await?;
         loop {
             self.admit_lane(&request.target, Purpose::Write).await?;
             if self.is_done(header, slot)? {
@@ -231,11 +188,11 @@ impl Server {
     }
 
     /// Frees a range. Numbered like a write: a late first attempt must not free newer bytes.
-    pub async fn punch_chunk(self: &Rc<Self>, header: &Header, request: PunchChunk) -> Outcome<()> {
+    pub async fn punch_chunk(self: &Rc<Self>, header: &Call, request: PunchChunk) -> Outcome<()> {
         let range = checked_range(request.offset, request.length)?;
         require_sequence(header)?;
         let (lane, slot) = (request.target.lane, request.target.slot);
-        let map = self.admit_slot(header.epoch, slot).await?;
+        let map = self.admit_slot(header, slot).await?;
         let writer = (header.session, header.sequence);
         loop {
             self.admit_lane(&request.target, Purpose::Read).await?;
@@ -265,9 +222,9 @@ impl Server {
     }
 
     /// Takes the memory of a part of a lane, all or nothing.
-    pub async fn allocate_lane(self: &Rc<Self>, header: &Header, request: AllocateLane) -> Outcome<()> {
+    pub async fn allocate_lane(self: &Rc<Self>, header: &Call, request: AllocateLane) -> Outcome<()> {
         let range = checked_range(request.offset, request.length)?;
-        self.admit_slot(header.epoch, request.target.slot).await?;
+        self.admit_slot(header, request.target.slot).await?;
         self.take_memory(&request.target, range, request.keep_size).await
     }
 

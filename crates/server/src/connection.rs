@@ -2,11 +2,11 @@
 //! another. Connections share nothing but the server; one that never reads delays nobody.
 
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, limits};
 use ramlace_transport::nonblocking::{Connection, Incoming};
-use ramlace_wire::chunk::{AllocateLane, GrantLane, HandLane, PunchChunk, ReadChunk, WriteChunk};
+use ramlace_wire::chunk::{AllocateLane, PunchChunk};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
 use ramlace_wire::leases::{LeaseAttributes, LeaseName, WaitRecalls};
@@ -15,13 +15,14 @@ use ramlace_wire::namespace::GetAttributesMany;
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
 use ramlace_wire::walk::Walk;
 use ramlace_wire::{Credentials, Header, Kind, decode_body, encode_body};
-use tokio::time::timeout;
+use tokio::time::timeout_at;
 
 use crate::clock;
+use crate::gate::{Answer, Call, Gate, too_late};
 use crate::identity::{Bound, Identity, Proved, body_behind_way};
 use crate::record::Record;
 use crate::requests;
-use crate::server::{Outcome, Refusal, Server};
+use crate::server::{Outcome, Server};
 use crate::sessions::SessionRecord;
 use crate::stop::BugEndsProcess;
 
@@ -55,10 +56,11 @@ impl Drop for Counted {
 }
 
 async fn serve_requests(server: &Rc<Server>, connection: &mut Connection, proved: Proved) -> Result<()> {
-    let mut bound = Bound::Nobody;
+    let (mut bound, mut gate) = (Bound::Nobody, Gate::default());
     loop {
-        // Replies leave before this waits for the next request; data that nobody took is skipped.
-        let Some((header, body)) = connection.read_request().await? else { return Ok(()) };
+        let Some((header, body)) = next_request(server, connection, &mut gate).await? else {
+            return gate.drain(server, connection).await;
+        };
         server.counters.request();
         if header.is_reply() {
             return Err(Error::new(ErrorKind::Protocol, "a client sent a reply"));
@@ -66,74 +68,77 @@ async fn serve_requests(server: &Rc<Server>, connection: &mut Connection, proved
         if header.data_bytes > 0 && header.kind != Kind::WriteChunk {
             return Err(Error::new(ErrorKind::Protocol, format!("{:?} carries no data", header.kind)));
         }
-        serve_request(server, connection, proved, &mut bound, &header, &body).await?;
+        let call = Call::new(&header);
+        let small = !matches!(
+            header.kind,
+            Kind::ReadChunk | Kind::WriteChunk | Kind::GrantLane | Kind::HandLane | Kind::OpenSession
+        );
+        let limit = Duration::from_millis(u64::from(header.deadline_millis));
+        let until = small.then(|| clock::instant() + limit);
+        let outcome = serve_request(server, connection, proved, &mut bound, &call, &body, until).await?;
+        gate.answer(server, connection, &call, outcome, until).await?;
     }
 }
 
-/// Answers one request. Only errors of the connection are returned.
+/// The next request; meanwhile answers that wait at the gate leave. Replies leave before this waits for the peer;
+/// data that nobody took is skipped.
+async fn next_request(
+    server: &Rc<Server>,
+    connection: &mut Connection,
+    gate: &mut Gate,
+) -> Result<Option<(Header, Vec<u8>)>> {
+    while !gate.is_empty() {
+        if gate.is_full() {
+            gate.wait(server).await;
+        } else {
+            tokio::select! {
+                biased;
+                () = gate.wait(server) => {}
+                request = connection.read_request() => return request,
+            }
+        }
+        gate.release(server, connection).await?;
+    }
+    connection.read_request().await
+}
+
+/// What one request comes to. Only errors of the connection are returned as such.
 async fn serve_request(
     server: &Rc<Server>,
     connection: &mut Connection,
     proved: Proved,
     bound: &mut Bound,
-    header: &Header,
+    call: &Call,
     body: &[u8],
-) -> Result<()> {
-    let (identity, body) = match server.identify(proved, *bound, header, body) {
+    until: Option<Instant>,
+) -> Result<Outcome<Answer>> {
+    let (identity, body) = match server.identify(proved, *bound, call, body) {
         Ok(identified) => identified,
-        Err(error) => {
-            server.refuse(connection, header, &Refusal::from(error));
-            return Ok(());
-        }
+        Err(error) => return Ok(Err(error.into())),
     };
-    match header.kind {
-        Kind::OpenSession => {
-            let outcome = open_session(server, proved, bound, header, body);
-            answer(server, connection, header, outcome);
-        }
-        Kind::ReadChunk => {
-            let request: ReadChunk = decode_body(header.kind, body)?;
-            server.read_chunk(connection, header, request).await?;
-        }
+    let kind = call.kind;
+    Ok(match kind {
+        Kind::OpenSession => open_session(server, proved, bound, call, body).map(Answer::Body),
+        Kind::ReadChunk => server.read_chunk(call, decode_body(kind, body)?).await,
         Kind::WriteChunk => {
-            let request: WriteChunk = decode_body(header.kind, body)?;
-            server.write_chunk(connection, header, request).await?;
+            let written = server.write_chunk(connection, call, decode_body(kind, body)?).await?;
+            written.map(|()| Answer::Body(encode_body(&())))
         }
-        Kind::GrantLane => {
-            let request: GrantLane = decode_body(header.kind, body)?;
-            server.grant_lane(connection, header, request).await?;
-        }
-        Kind::HandLane => {
-            let request: HandLane = decode_body(header.kind, body)?;
-            server.hand_lane(connection, header, request).await?;
-        }
+        Kind::GrantLane => server.grant_lane(connection.peer_uid(), call, decode_body(kind, body)?).await,
+        Kind::HandLane => server.hand_lane(connection.peer_uid(), call, decode_body(kind, body)?).await,
         _ => {
-            let limit = Duration::from_millis(u64::from(header.deadline_millis));
-            let served = timeout(limit, serve_small(server, *bound, header, body, identity)).await;
-            answer(server, connection, header, served.unwrap_or_else(|_| Err(too_late(header))));
+            let until = until.expect("a small request has a deadline");
+            let served = timeout_at(until.into(), serve_small(server, *bound, call, body, identity)).await;
+            served.unwrap_or_else(|_| Err(too_late(call))).map(Answer::Body)
         }
-    }
-    Ok(())
-}
-
-fn answer(server: &Server, connection: &mut Connection, header: &Header, outcome: Outcome<Vec<u8>>) {
-    match outcome {
-        Ok(body) => connection.queue_reply(header.reply(server.membership.epoch()), &body, &[]),
-        Err(refusal) => server.refuse(connection, header, &refusal),
-    }
-}
-
-/// What was begun goes on; a retry of it finds its answer.
-fn too_late(header: &Header) -> Refusal {
-    let text = format!("{:?} was not done within its {} ms", header.kind, header.deadline_millis);
-    Error::new(ErrorKind::TimedOut, text).into()
+    })
 }
 
 /// Requests whose answer is a body alone.
 async fn serve_small(
     server: &Rc<Server>,
     bound: Bound,
-    header: &Header,
+    header: &Call,
     body: &[u8],
     identity: Identity,
 ) -> Outcome<Vec<u8>> {
@@ -206,7 +211,7 @@ async fn serve_small(
         }
         Kind::FindDeadlock => {
             let request: FindDeadlock = decode_body(kind, body)?;
-            let map = server.admit_slot(header.epoch, InodeId::ROOT.slot()).await?;
+            let map = server.admit_slot(header, InodeId::ROOT.slot()).await?;
             let found = server.find_deadlock(&map, header.session, request).await;
             found.map(|found| encode_body(&found))
         }
@@ -216,7 +221,7 @@ async fn serve_small(
         }
         Kind::EndLockWait if peer => {
             let request: EndLockWait = decode_body(kind, body)?;
-            server.admit_slot(header.epoch, request.inode.slot()).await?;
+            server.admit_slot(header, request.inode.slot()).await?;
             Ok(encode_body(&server.end_lock_wait(request)?))
         }
         Kind::Walk => {
@@ -231,11 +236,7 @@ async fn serve_small(
                     server.serve_slot(header, identity, &way, request).await
                 }
                 Some(request) if !request.is_peers_own() => {
-                    let slot = request.slot();
-                    let served = server.serve_slot(header, identity, &way, request).await;
-                    // A path may have led through any slot of this server.
-                    server.leases.settle(way.is_empty().then_some(slot)).await;
-                    served
+                    server.serve_slot(header, identity, &way, request).await
                 }
                 _ => Err(Error::new(ErrorKind::Denied, format!("{kind:?} is for servers of the pool alone"))
                     .into()),

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, SessionId, Slot, limits};
 use ramlace_lanes::{CellStore, HomeSeen, LaneChange, LaneEffect};
 use ramlace_namespace::{Command, Op, SlotState};
-use ramlace_wire::Header;
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::coordination::{
     ArriveBarrier, CellChanged, ChangeCell, ChangeInlineCell, EndWatch, NoteChange, WatchAnswer, WatchChange,
@@ -14,6 +13,7 @@ use ramlace_wire::inline::{InlineMode, WriteInline};
 
 use crate::chunk::{acknowledged_below, checked_range, ensure_lane, require_sequence};
 use crate::clock;
+use crate::gate::Call;
 use crate::lane_life::Purpose;
 use crate::record::Record;
 use crate::server::{Outcome, Server};
@@ -23,7 +23,7 @@ const CELL_BYTES: u64 = 8;
 
 impl Server {
     /// Changes a number in a lane. From the look at the cell to its change nothing else runs.
-    pub async fn change_cell(self: &Rc<Self>, header: &Header, request: ChangeCell) -> Outcome<CellChanged> {
+    pub async fn change_cell(self: &Rc<Self>, header: &Call, request: ChangeCell) -> Outcome<CellChanged> {
         let ChangeCell { target, offset, change } = request;
         let range = checked_range(offset, CELL_BYTES)?;
         if !offset.is_multiple_of(CELL_BYTES) {
@@ -32,7 +32,7 @@ impl Server {
         }
         require_sequence(header)?;
         let (lane, slot, session, sequence) = (target.lane, target.slot, header.session, header.sequence);
-        self.admit_slot(header.epoch, slot).await?;
+        self.admit_slot(header, slot).await?;
         loop {
             self.admit_lane(&target, Purpose::Write).await?;
             if self.is_done(header, slot)? {
@@ -68,11 +68,7 @@ impl Server {
     }
 
     /// Answers whether bytes were changed since, and notes who waits for it.
-    pub async fn watch_change(
-        self: &Rc<Self>,
-        header: &Header,
-        request: WatchChange,
-    ) -> Outcome<WatchAnswer> {
+    pub async fn watch_change(self: &Rc<Self>, header: &Call, request: WatchChange) -> Outcome<WatchAnswer> {
         let WatchChange { inode, lane, start, end, since, wait } = request;
         if start >= end || lane.is_some_and(|target| target.lane.inode != inode) {
             let text = format!("bytes {start} to {end} of inode {inode} cannot be waited for");
@@ -80,11 +76,11 @@ impl Server {
         }
         match lane {
             Some(target) => {
-                self.admit_slot(header.epoch, target.slot).await?;
+                self.admit_slot(header, target.slot).await?;
                 self.admit_lane(&target, Purpose::Read).await?;
             }
             None => {
-                self.admit_slot(header.epoch, inode.slot()).await?;
+                self.admit_slot(header, inode.slot()).await?;
             }
         }
         self.check_session(header.session)?;
@@ -111,9 +107,9 @@ impl Server {
     }
 
     /// Stores into the memory of a lane are over.
-    pub async fn note_stores(self: &Rc<Self>, header: &Header, request: NoteChange) -> Outcome<()> {
+    pub async fn note_stores(self: &Rc<Self>, header: &Call, request: NoteChange) -> Outcome<()> {
         let LaneTarget { lane, slot, .. } = request.target;
-        self.admit_slot(header.epoch, slot).await?;
+        self.admit_slot(header, slot).await?;
         self.note_effect(
             slot,
             LaneEffect::Changed { lane, range: ByteRange { start: request.start, end: request.end } },

@@ -186,7 +186,7 @@ impl Server {
     /// Takes an errand to its slot, here or elsewhere.
     async fn carry(self: &Rc<Self>, errand: &Errand) -> Outcome<ErrandAnswer> {
         if self.primary(errand.slot())? == self.me {
-            return self.accept(errand.clone()).await;
+            return self.accept_own(errand.clone()).await;
         }
         let done = |()| ErrandAnswer::Done;
         match errand {
@@ -204,6 +204,15 @@ impl Server {
         }
     }
 
+    /// The answer to an errand of this server's own slots waits as others do, though no connection brings it: an
+    /// operation goes on, and may end, when nobody believes any more what was before this part of it.
+    async fn accept_own(self: &Rc<Self>, errand: Errand) -> Outcome<ErrandAnswer> {
+        let waits = matches!(errand, Errand::Prepare(_) | Errand::Settle(_)).then(|| errand.slot());
+        let accepted = self.accept(errand).await;
+        self.leases.pass(&self.leases.recalled(waits.into_iter(), false)).await;
+        accepted
+    }
+
     /// Does here what an errand asks, whoever brought it.
     pub async fn accept(self: &Rc<Self>, errand: Errand) -> Outcome<ErrandAnswer> {
         let op = match errand {
@@ -217,10 +226,7 @@ impl Server {
         };
         let (slot, op) = op;
         let command = Command { now: clock::now(), origin: Origin::Peer, op };
-        let answer = self.submit(slot, command)?;
-        // The operation goes on, and may end, when nobody believes any more what was before this part of it.
-        self.leases.settle(Some(slot)).await;
-        answer
+        self.submit(slot, command)?
             .unwrap_or_else(|| {
                 Err(Error::new(ErrorKind::Fatal, "a slot left a peer's message unanswered; this is a bug"))
             })

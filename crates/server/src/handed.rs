@@ -3,15 +3,14 @@
 //! Such a lane has memory for every byte up to its end: a load of a hole would take some that nobody promised, and end
 //! its program where there is none. So what makes holes elsewhere takes memory here, or writes zeros.
 
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, Slot};
-use ramlace_transport::nonblocking::Connection;
-use ramlace_wire::Header;
 use ramlace_wire::chunk::{HandLane, LaneGranted, LaneTarget};
+use ramlace_wire::{Header, encode_body};
 
 use crate::chunk::checked_range;
+use crate::gate::{Answer, Call};
 use crate::lane_life::Purpose;
 use crate::server::{Outcome, Server};
 
@@ -22,24 +21,14 @@ impl Server {
     /// Hands the lane's file to the kernel of a client of the same user on this machine.
     pub async fn hand_lane(
         self: &Rc<Self>,
-        connection: &mut Connection,
-        header: &Header,
-        request: HandLane,
-    ) -> Result<()> {
-        let granted = self.prepare_hand(connection.peer_uid(), header, &request).await;
-        self.send_lane(connection, header, granted).await
-    }
-
-    async fn prepare_hand(
-        self: &Rc<Self>,
         peer: Option<u32>,
-        header: &Header,
-        request: &HandLane,
-    ) -> Outcome<(LaneGranted, OwnedFd)> {
+        header: &Call,
+        request: HandLane,
+    ) -> Outcome<Answer> {
         self.check_shares_memory(peer)?;
         let LaneTarget { lane, slot, .. } = request.target;
         let range = checked_range(0, request.length)?;
-        self.admit_slot(header.epoch, slot).await?;
+        self.admit_slot(header, slot).await?;
         self.admit_lane(&request.target, Purpose::Read).await?;
         self.lanes(slot, |lanes, me| lanes.check_whole(lane, me))?;
         if !self.is_handed(slot, lane) {
@@ -53,7 +42,8 @@ impl Server {
         self.forget_time(slot, lane);
         let mut store = self.store.borrow_mut();
         let length = store.lane_length(lane)?;
-        Ok((LaneGranted { length }, store.grant(lane, false)?))
+        let descriptor = store.grant(lane, false)?;
+        Ok(Answer::Descriptor(encode_body(&LaneGranted { length }), descriptor))
     }
 
     /// Whether the lane is as long as its file and has about as much memory: a file full of holes would take what its

@@ -1,7 +1,7 @@
 //! Leases of mounts: who is told that what he believes has changed, and which answers wait until he knows.
 //!
 //! The rule is [`Leases`]; this drives it. A change recalls the leases on what it changed in the step that commits it.
-//! Answers of its slot that are made from then on wait until every holder has acknowledged, or his time is over: one
+//! Answers of its slot that are made from then on wait at the gate ([`crate::gate`]) until every holder has acknowledged, or his time is over: one
 //! rule for all answers, whatever they show, and a holder who says nothing stops one slot once for that time.
 //!
 //! A life that follows one that had given leases does not know them, and its state may show what no holder has heard
@@ -14,15 +14,16 @@ use std::time::{Duration, Instant};
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, Slot, limits};
 use ramlace_namespace::leases::{HOLD_MILLIS, Leases};
 use ramlace_namespace::{Answer, Effect, Query};
+use ramlace_wire::Credentials;
 use ramlace_wire::leases::{
     AttributesLeased, LeaseAttributes, LeaseName, Leased, NameLeased, Recalls, WaitRecalls,
 };
 use ramlace_wire::namespace::{GetAttributes, Lookup};
-use ramlace_wire::{Credentials, Header};
 use tokio::sync::Notify;
 use tokio::time::{sleep_until, timeout};
 
 use crate::clock;
+use crate::gate::Call;
 use crate::record::Record;
 use crate::server::{Outcome, Server};
 
@@ -83,15 +84,31 @@ impl LeaseDesk {
         self.changed.notify_waiters();
     }
 
-    /// Waits until nobody believes any more what was changed in a slot, or in any, up to now.
-    pub async fn settle(&self, slot: Option<Slot>) {
-        if let Some(over) = self.quiet_from.get() {
-            if over > clock::instant() {
-                sleep_until(over.into()).await;
-            }
-            self.quiet_from.set(None);
+    /// What answers that are made now out of these slots wait for. Bytes of lanes are nothing that a holder of the last
+    /// life may believe.
+    pub fn recalled(&self, slots: impl Iterator<Item = Slot>, bytes_alone: bool) -> Recalled {
+        let mut recalled = Recalled::default();
+        let leases = self.leases.borrow();
+        let mut slots = slots.peekable();
+        if slots.peek().is_some() && !bytes_alone {
+            self.quiet_from.set(self.quiet_from.get().filter(|over| *over > clock::instant()));
+            recalled.quiet_until = self.quiet_from.get();
         }
-        let Some(newest) = self.leases.borrow().newest_pending(slot) else { return };
+        recalled.recalls.extend(slots.filter_map(|slot| Some((slot, leases.newest_pending(slot)?))));
+        recalled
+    }
+
+    /// Waits until nobody believes any more what was changed before.
+    pub async fn pass(&self, recalled: &Recalled) {
+        if let Some(over) = recalled.quiet_until {
+            sleep_until(over.into()).await;
+        }
+        for (slot, newest) in recalled.recalls.iter().copied() {
+            self.pass_slot(slot, newest).await;
+        }
+    }
+
+    async fn pass_slot(&self, slot: Slot, newest: u64) {
         loop {
             let until = self.leases.borrow().pending_until(slot, newest);
             let Some(until) = until else { return };
@@ -107,16 +124,31 @@ impl LeaseDesk {
     }
 }
 
+/// Recalls that an answer waits for.
+#[derive(Debug, Default)]
+pub struct Recalled {
+    quiet_until: Option<Instant>,
+    /// In each slot all up to the newest that there was.
+    recalls: Vec<(Slot, u64)>,
+}
+
+impl Recalled {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.quiet_until.is_none() && self.recalls.is_empty()
+    }
+}
+
 impl Server {
     /// A lookup with leases.
     pub async fn lease_name(
         self: &Rc<Self>,
-        header: &Header,
+        header: &Call,
         who: &Credentials,
         request: LeaseName,
     ) -> Outcome<NameLeased> {
         let (slot, parent) = (header.slot, request.parent);
-        self.admit_slot(header.epoch, slot).await?;
+        self.admit_slot(header, slot).await?;
         self.notice_lost_slots()?;
         let asked = self.query(who, slot, &Query::Lookup(Lookup { parent, name: request.name }));
         let answer = asked.map(|answer| match answer {
@@ -128,20 +160,19 @@ impl Server {
             }
             _ => unreachable!("a slot answers what it was asked"),
         });
-        self.leases.settle(Some(slot)).await;
         Ok(answer?)
     }
 
     /// Attributes with leases.
     pub async fn lease_attributes(
         self: &Rc<Self>,
-        header: &Header,
+        header: &Call,
         who: &Credentials,
         request: LeaseAttributes,
     ) -> Outcome<AttributesLeased> {
         let inode = request.inode;
         let slot = inode.slot();
-        self.admit_slot(header.epoch, slot).await?;
+        self.admit_slot(header, slot).await?;
         self.notice_lost_slots()?;
         let asked = self.query(who, slot, &Query::GetAttributes(GetAttributes { inode }));
         let answer = asked.map(|answer| match answer {
@@ -154,7 +185,6 @@ impl Server {
             }
             _ => unreachable!("a slot answers what it was asked"),
         });
-        self.leases.settle(Some(slot)).await;
         Ok(answer?)
     }
 

@@ -18,6 +18,9 @@ mod errand_tests;
 mod errands;
 mod events;
 mod fill;
+mod gate;
+#[cfg(test)]
+mod gate_tests;
 mod grant;
 mod handed;
 mod identity;

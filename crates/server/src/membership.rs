@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::clock;
+use crate::gate::Call;
 use crate::server::{Outcome, Refusal, Server};
 
 const MAP_FILE: &str = "map";
@@ -246,11 +247,12 @@ impl Server {
 
     /// Checks that this server is the slot's primary. A requester that knows a newer map makes
     /// it fetch that map first; one that knows an older map is told the newer.
-    pub async fn admit_slot(&self, epoch: Epoch, slot: Slot) -> Outcome<Rc<ClusterMap>> {
+    pub async fn admit_slot(&self, call: &Call, slot: Slot) -> Outcome<Rc<ClusterMap>> {
+        call.saw(slot);
         // The first map comes with the answer to the join alone: the coordinator must know that a
         // store is in use before it holds anything.
         let mut map = self.membership.map()?;
-        if epoch > map.epoch {
+        if call.epoch > map.epoch {
             let refreshed = self.refresh_map().await;
             map = self.membership.map()?;
             // The requester's newer map leads it here, and so does the one this server has: while

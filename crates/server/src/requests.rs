@@ -1,6 +1,5 @@
 //! Families 0x03 and 0x04: what clients and peers ask of slots, and which slot they mean.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, Result, Sequence, SessionId, Slot, limits};
@@ -13,6 +12,7 @@ use ramlace_wire::peer::{self, Token};
 use ramlace_wire::{Header, Kind, decode_body, encode_body, flags, xattrs};
 
 use crate::clock;
+use crate::gate::Call;
 use crate::identity::Identity;
 use crate::server::{Outcome, Server};
 
@@ -217,7 +217,7 @@ impl Server {
     /// it is gone, says so of that one alone.
     pub async fn attributes_of_many(
         self: &Rc<Self>,
-        header: &Header,
+        header: &Call,
         who: &ramlace_wire::Credentials,
         request: &names::GetAttributesMany,
     ) -> Outcome<names::ManyAttributes> {
@@ -229,16 +229,12 @@ impl Server {
         let mut attributes = Vec::with_capacity(request.inodes.len());
         for inode in request.inodes.iter().copied() {
             let query = Query::GetAttributes(names::GetAttributes { inode });
-            let is_here = self.admit_slot(header.epoch, inode.slot()).await.is_ok();
+            let is_here = self.admit_slot(header, inode.slot()).await.is_ok();
             attributes.push(match is_here.then(|| self.query(who, inode.slot(), &query)) {
                 // Of a spread directory this is not all.
                 Some(Ok(Answer::Info(info))) if info.partitions.is_empty() => Some(info.attributes),
                 _ => None,
             });
-        }
-        let slots: BTreeSet<Slot> = request.inodes.iter().map(|inode| inode.slot()).collect();
-        for slot in slots {
-            self.leases.settle(Some(slot)).await;
         }
         Ok(names::ManyAttributes { attributes })
     }
@@ -246,20 +242,20 @@ impl Server {
     /// Does what a request asks of a slot; the answer's body comes back.
     pub async fn serve_slot(
         self: &Rc<Self>,
-        header: &Header,
+        header: &Call,
         identity: Identity,
         way: &[Name],
         request: Request,
     ) -> Outcome<Vec<u8>> {
         let Identity { who, on_behalf } = identity;
         let slot = request.slot();
-        let map = self.admit_slot(header.epoch, slot).await?;
+        let map = self.admit_slot(header, slot).await?;
         self.notice_lost_slots()?;
         let token = Token { session: header.session, sequence: header.sequence };
         // From here to the slot's step nothing else happens: what the path leads to stays so. One that was
         // taken before has its answer, wherever the path leads by now.
         if !way.is_empty() && !self.has_met(slot, token) {
-            self.check_way(&who, &map, way, request.parent())?;
+            self.check_way(header, &who, &map, way, request.parent())?;
         }
         let op = match request {
             Request::Query(slot, query) => {
@@ -269,7 +265,9 @@ impl Server {
                 }
                 return Ok(answer.encode());
             }
-            Request::Partitions(request) => return Ok(encode_body(&self.partitions(&who, &map, &request)?)),
+            Request::Partitions(request) => {
+                return Ok(encode_body(&self.partitions(header, &who, &map, &request)?));
+            }
             Request::Errand(errand) => return Ok(self.accept(errand).await?.encode()),
             // The home knows in which epoch it creates; a creator's map may be older.
             Request::Mutation(_, Op::Create(mut request)) => {

@@ -14,6 +14,7 @@ use ramlace_wire::namespace::{GetAttributes, GetPartitions, PartitionsInfo};
 use ramlace_wire::{Attributes, ClusterMap, Credentials};
 
 use crate::clock;
+use crate::gate::Call;
 use crate::server::Server;
 
 /// Pause before a directory that could not be spread, because a server did not answer, is tried again.
@@ -62,6 +63,7 @@ impl Server {
     /// What the partitions that are here say together; the first of the slots is here.
     pub fn partitions(
         self: &Rc<Self>,
+        call: &Call,
         who: &Credentials,
         map: &ClusterMap,
         request: &GetPartitions,
@@ -71,6 +73,7 @@ impl Server {
         slots.retain(|slot| map.primary(*slot) == Some(self.me));
         let mut whole: Option<Attributes> = None;
         for slot in &slots {
+            call.saw(*slot);
             let query = Query::GetAttributes(GetAttributes { inode });
             let Answer::Info(part) = self.query(who, *slot, &query)? else {
                 return Err(Error::new(ErrorKind::Fatal, "a slot answers something else; this is a bug"));

@@ -1,35 +1,20 @@
 //! Several steps of a path in one request.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, SessionId, Slot, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, SessionId, limits};
 use ramlace_namespace::{Answer, Query};
 use ramlace_wire::inline::{Bytes, ReadInline};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, Lookup};
 use ramlace_wire::walk::{Walk, Walked};
-use ramlace_wire::{ClusterMap, Credentials, ErrorBody, FileKind, Header};
+use ramlace_wire::{ClusterMap, Credentials, ErrorBody, FileKind};
 
+use crate::gate::Call;
 use crate::server::{Outcome, Server};
 
 impl Server {
     /// Follows the names as long as their entries are in slots of this server.
-    pub async fn walk(self: &Rc<Self>, header: &Header, who: &Credentials, request: Walk) -> Outcome<Walked> {
-        let mut seen = BTreeSet::new();
-        let walked = self.follow(header, who, request, &mut seen).await;
-        for slot in seen {
-            self.leases.settle(Some(slot)).await;
-        }
-        walked
-    }
-
-    async fn follow(
-        self: &Rc<Self>,
-        header: &Header,
-        who: &Credentials,
-        request: Walk,
-        seen: &mut BTreeSet<Slot>,
-    ) -> Outcome<Walked> {
+    pub async fn walk(self: &Rc<Self>, header: &Call, who: &Credentials, request: Walk) -> Outcome<Walked> {
         let count = request.names.len();
         if count == 0 || count > limits::WALK_NAMES_MAX {
             let most = limits::WALK_NAMES_MAX;
@@ -39,8 +24,7 @@ impl Server {
         let mut walked = Walked { steps: Vec::with_capacity(count), stopped: None, info: None, bytes: None };
         let (mut parent, mut slot) = (request.from, header.slot);
         for name in request.names {
-            seen.insert(slot);
-            let admitted = self.admit_slot(header.epoch, slot).await;
+            let admitted = self.admit_slot(header, slot).await;
             match admitted {
                 Err(refusal) if walked.steps.is_empty() => return Err(refusal),
                 Err(_) => return Ok(walked),
@@ -62,8 +46,7 @@ impl Server {
                 break;
             }
         }
-        seen.insert(slot);
-        if walked.steps.len() == count && request.info && self.admit_slot(header.epoch, slot).await.is_ok() {
+        if walked.steps.len() == count && request.info && self.admit_slot(header, slot).await.is_ok() {
             walked.info = self.info_of(who, parent);
             walked.bytes =
                 walked.info.as_ref().filter(|_| request.bytes).and_then(|info| self.bytes_of(who, info));
@@ -75,6 +58,7 @@ impl Server {
     /// of its own slots, and no link among them.
     pub fn check_way(
         self: &Rc<Self>,
+        call: &Call,
         who: &Credentials,
         map: &ClusterMap,
         way: &[Name],
@@ -82,6 +66,7 @@ impl Server {
     ) -> Result<()> {
         let mut here = InodeId::ROOT;
         for name in way {
+            call.saw(here.slot());
             let is_mine = map.primary(here.slot()) == Some(self.me);
             let lookup = Lookup { parent: here, name: name.clone() };
             match is_mine.then(|| self.query(who, here.slot(), &Query::Lookup(lookup))) {

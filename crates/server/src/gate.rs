@@ -1,0 +1,196 @@
+//! The one gate for answers: whatever a request comes to leaves here, in its connection's order, and waits here until
+//! nobody believes any more what it contradicts. Answers will wait here for replicas, too.
+//!
+//! A request notes the slots that it looks into or changes ([`Call::saw`], which the admission of a slot calls). What is
+//! made out of them waits for the recalls that are pending in these slots then. Meanwhile its connection goes on with
+//! the next request: at most [`limits::ANSWERS_AT_GATE_PER_CONNECTION_MAX`] answers wait.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Deref;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Instant;
+
+use ramlace_base::{Error, ErrorKind, Result, Slot, limits};
+use ramlace_store::Window;
+use ramlace_transport::RawSegment;
+use ramlace_transport::nonblocking::Connection;
+use ramlace_wire::{Header, Kind};
+
+use crate::leases::Recalled;
+use crate::server::{Outcome, Refusal, Server};
+
+/// A request under way, and the slots that its answer may show.
+pub struct Call {
+    header: Header,
+    saw: RefCell<BTreeSet<Slot>>,
+    shows: Shows,
+}
+
+/// What an answer shows to those who hear of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shows {
+    /// Names and attributes.
+    Names,
+    /// Bytes of lanes: nothing that a holder of a lease of the server's last life may believe.
+    Bytes,
+    /// Nothing that a lease is on; most are part of what another server does, whose answer will wait.
+    Nothing,
+}
+
+fn shows(kind: Kind) -> Shows {
+    match kind {
+        Kind::ReadChunk | Kind::WriteChunk | Kind::PunchChunk | Kind::GrantLane => Shows::Bytes,
+        Kind::AllocateLane | Kind::HandLane | Kind::ChangeCell => Shows::Bytes,
+        Kind::WatchChange | Kind::NoteChange => Shows::Bytes,
+        Kind::CutLane | Kind::DropLane | Kind::TrimLane | Kind::FillLane => Shows::Nothing,
+        Kind::QueryInode | Kind::Ascend | Kind::EndLockWait | Kind::FindDeadlock => Shows::Nothing,
+        _ => Shows::Names,
+    }
+}
+
+impl Call {
+    /// A request begins.
+    pub fn new(header: &Header) -> Call {
+        Call { header: *header, saw: RefCell::default(), shows: shows(header.kind) }
+    }
+
+    /// Its answer may show what is in this slot.
+    pub fn saw(&self, slot: Slot) {
+        if self.shows == Shows::Nothing {
+            return;
+        }
+        self.saw.borrow_mut().insert(slot);
+    }
+}
+
+impl Deref for Call {
+    type Target = Header;
+    fn deref(&self) -> &Header {
+        &self.header
+    }
+}
+
+/// What a request comes to.
+pub enum Answer {
+    /// A body alone.
+    Body(Vec<u8>),
+    /// A body, and a copy of some bytes.
+    Staged(Vec<u8>, Vec<u8>),
+    /// A body, and bytes where they are.
+    InPlace {
+        /// The body.
+        body: Vec<u8>,
+        /// Keeps the segments mapped.
+        window: Window,
+        /// The bytes.
+        segments: Vec<RawSegment>,
+    },
+    /// A body, and a descriptor.
+    Descriptor(Vec<u8>, OwnedFd),
+}
+
+/// An answer at the gate.
+struct Held {
+    header: Header,
+    outcome: Outcome<Answer>,
+    recalled: Recalled,
+    /// When its client is told that it is too late; `None`: it waits as long as it takes.
+    until: Option<Instant>,
+}
+
+/// The answers of one connection that have not left, in their order.
+#[derive(Default)]
+pub struct Gate {
+    held: VecDeque<Held>,
+}
+
+impl Gate {
+    /// Whether as many answers wait as may.
+    pub fn is_full(&self) -> bool {
+        self.held.len() >= limits::ANSWERS_AT_GATE_PER_CONNECTION_MAX
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// All answers leave: no more requests come.
+    pub async fn drain(mut self, server: &Server, connection: &mut Connection) -> Result<()> {
+        while !self.is_empty() {
+            self.wait(server).await;
+            self.release(server, connection).await?;
+        }
+        connection.flush().await
+    }
+
+    /// Takes an answer. It leaves at once where nothing is in its way. Only errors of the connection are returned.
+    pub async fn answer(
+        &mut self,
+        server: &Rc<Server>,
+        connection: &mut Connection,
+        call: &Call,
+        outcome: Outcome<Answer>,
+        until: Option<Instant>,
+    ) -> Result<()> {
+        let recalled = server.leases.recalled(call.saw.borrow().iter().copied(), call.shows == Shows::Bytes);
+        // A window is not held longer than its bytes take to leave.
+        let in_place = matches!(&outcome, Ok(Answer::InPlace { .. }));
+        self.held.push_back(Held { header: **call, outcome, recalled, until });
+        while !self.is_empty() && (in_place || self.is_first_free()) {
+            self.wait(server).await;
+            self.release(server, connection).await?;
+        }
+        Ok(())
+    }
+
+    fn is_first_free(&self) -> bool {
+        self.held.front().is_some_and(|first| first.recalled.is_empty())
+    }
+
+    /// Waits until the first answer may leave; endless without one. May be dropped while it waits.
+    pub async fn wait(&mut self, server: &Server) {
+        let Some(first) = self.held.front_mut() else { return std::future::pending().await };
+        if first.recalled.is_empty() {
+            return;
+        }
+        let passed = server.leases.pass(&first.recalled);
+        match first.until {
+            None => passed.await,
+            Some(until) => {
+                if tokio::time::timeout_at(until.into(), passed).await.is_err() {
+                    first.outcome = Err(too_late(&first.header));
+                }
+            }
+        }
+        first.recalled = Recalled::default();
+    }
+
+    /// The first answer leaves. Only errors of the connection are returned.
+    pub async fn release(&mut self, server: &Server, connection: &mut Connection) -> Result<()> {
+        let Some(Held { header, outcome, .. }) = self.held.pop_front() else { return Ok(()) };
+        let reply = header.reply(server.membership.epoch());
+        match outcome {
+            Ok(Answer::Body(body)) => connection.queue_reply(reply, &body, &[]),
+            Ok(Answer::Staged(body, bytes)) => connection.queue_reply(reply, &body, &bytes),
+            Ok(Answer::InPlace { body, window: _window, segments }) => {
+                // SAFETY: the window keeps the segments mapped until this call has returned; what is no part of it is
+                // static.
+                return unsafe { connection.send_in_place(reply, &body, &segments).await };
+            }
+            Ok(Answer::Descriptor(body, descriptor)) => {
+                return connection.send_descriptor(reply, &body, descriptor.as_fd()).await;
+            }
+            Err(refusal) => server.refuse(connection, &header, &refusal),
+        }
+        Ok(())
+    }
+}
+
+/// What was begun goes on; a retry of it finds its answer.
+pub fn too_late(header: &Header) -> Refusal {
+    let text = format!("{:?} was not done within its {} ms", header.kind, header.deadline_millis);
+    Error::new(ErrorKind::TimedOut, text).into()
+}

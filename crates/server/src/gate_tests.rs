@@ -1,0 +1,128 @@
+//! Answers wait until holders of leases know better; the connection that they leave by does not.
+
+use ramlace_base::{Epoch, InodeId, LaneId, Name, Slot};
+use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk};
+use ramlace_wire::leases::{LeaseAttributes, WaitRecalls};
+use ramlace_wire::namespace::{Create, LayoutWish, Opened, Truncate};
+use ramlace_wire::session::SessionKind;
+use ramlace_wire::{Attributes, Kind, Layout, encode_body};
+
+use crate::server::Server;
+use crate::testing::{Client, TestServer, run};
+
+/// Where the root directory's files live, and their lanes.
+const SLOT: Slot = Slot(0);
+
+fn create(name: &str) -> Create {
+    let layout =
+        Layout { stripe_unit: 64 << 10, width: 1, base_slot: SLOT, stride: 1, copies: 1, created: Epoch(1) };
+    Create {
+        parent: InodeId::ROOT,
+        name: Name::new(name).unwrap(),
+        mode: 0o644,
+        exclusive: true,
+        read: true,
+        write: true,
+        layout: Some(layout),
+        wish: LayoutWish::default(),
+        named: Vec::new(),
+    }
+}
+
+/// Inodes, and whether somebody is waited for.
+fn state(server: &Server) -> (u64, bool) {
+    (server.durable.borrow().inodes, !server.leases.recalled([SLOT].into_iter(), true).is_empty())
+}
+
+async fn another(client: &Client, address: &str) -> Client {
+    let mut other = Client::connect(address, client.session, SessionKind::User).await;
+    other.epoch = client.epoch;
+    other
+}
+
+#[test]
+fn a_connection_goes_on_while_its_answers_wait_and_they_leave_in_order() {
+    // On a machine that is busy elsewhere a holder's time may be over before this has looked.
+    assert!(
+        (0..5).any(|_| is_seen_to_wait()),
+        "no answer was ever seen to wait while its connection went on"
+    );
+}
+
+/// Whether everything was seen while the holder had not acknowledged.
+fn is_seen_to_wait() -> bool {
+    let server = TestServer::start(1);
+    run(async {
+        let mut holder = Client::user(&server.address, 1).await;
+        let mut listener = another(&holder, &server.address).await;
+        let mut changer = Client::user(&server.address, 2).await;
+        let mut reader = another(&changer, &server.address).await;
+        let file: Opened = changer.change(1, 0, &create("file")).await.unwrap();
+        let inode = file.info.attributes.inode;
+        assert_eq!(inode.slot(), SLOT);
+
+        // Whoever does not listen gets no lease.
+        let listening = tokio::task::spawn_local(async move {
+            let told = listener.ask(&WaitRecalls { heard: 0 }).await.unwrap();
+            (listener, told)
+        });
+        let lease = LeaseAttributes { inode, names: false };
+        while !holder.ask(&lease).await.unwrap().attributes {
+            tokio::task::yield_now().await;
+        }
+        let (inodes, waits) = server.look(state).await;
+        assert!(!waits);
+
+        // What others do not know yet, and what comes after it.
+        let header = changer.header(Kind::Truncate, 2, 0);
+        changer.connection.queue_reply(
+            header,
+            &encode_body(&Truncate { inode, size: 1, allocated: None }),
+            &[],
+        );
+        changer.connection.queue_reply(
+            changer.header(Kind::Create, 3, 1),
+            &encode_body(&create("next")),
+            &[],
+        );
+        changer.connection.flush().await.unwrap();
+        loop {
+            let (now, waits) = server.look(state).await;
+            if now > inodes {
+                if !waits {
+                    return false;
+                }
+                break;
+            }
+        }
+
+        // Bytes of the same slot wait, too.
+        let lane = LaneId { inode, lane: 0 };
+        let generation = file.info.attributes.generation;
+        let target = LaneTarget { lane, slot: SLOT, generation, created: Epoch(1) };
+        let read = ReadChunk { target, offset: 0, length: 4 };
+        let served = server.look(|server| server.status().requests).await;
+        reader.connection.queue_reply(reader.header(Kind::ReadChunk, 0, 0), &encode_body(&read), &[]);
+        reader.connection.flush().await.unwrap();
+        let arrived = async {
+            // Once it was taken, the server has done with it what it does before it waits.
+            while server.look(|server| server.status().requests).await == served {}
+            server.look(state).await.1
+        };
+        tokio::select! {
+            biased;
+            _ = reader.answer::<ChunkRead>() => return false,
+            waits = arrived => if !waits {
+                return false;
+            },
+        }
+
+        let (mut listener, told) = listening.await.unwrap();
+        let heard = told.recalls.iter().map(|recall| recall.number).max().expect("something was recalled");
+        tokio::task::spawn_local(async move { listener.ask(&WaitRecalls { heard }).await });
+        changer.answer::<Attributes>().await.unwrap();
+        assert!(changer.answer::<Opened>().await.is_ok(), "the second answer comes second");
+        assert!(reader.answer::<ChunkRead>().await.unwrap().0.hole);
+        true
+    })
+}
