@@ -20,7 +20,8 @@ pub struct Lane {
     pub handovers_over: u64,
 }
 
-/// How a request's generation stands to a lane's. One that differs shows that one side has not heard of a truncation.
+/// How a request's generation stands to a lane's. One that differs shows that one side has not heard of a truncation
+/// (`docs/records/generations.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The lane has had no write yet.

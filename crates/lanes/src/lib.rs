@@ -16,6 +16,7 @@
 //!
 //! Invariant: `lanes` does no I/O, reads no clock, draws no random number and starts no thread.
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod change;
 mod lane;
