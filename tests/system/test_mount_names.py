@@ -14,7 +14,7 @@ import pytest
 
 import ramlace
 from mount import Program, fails
-from pool import KIB, MIB, Pool, eventually, pattern
+from pool import KIB, MIB, Pool, binary, eventually, pattern
 
 LONGEST = "n" * 255
 STRANGE = [b"\xff\xfe", b"caf\xe9", b"new\nline", b" ", b"-rf", b"\\", b"..x", b"...", "日本".encode(), b"\x01\x7f"]
@@ -23,6 +23,35 @@ STRANGE = [b"\xff\xfe", b"caf\xe9", b"new\nline", b" ", b"-rf", b"\\", b"..x", b
 def make(path: Path, content: bytes = b"content") -> Path:
     path.write_bytes(content)
     return path
+
+
+def test_a_path_on_a_mount_is_that_place_in_the_pool_for_every_command(
+    here: Path, there: Path, place: str, shared_pool: Pool, tmp_path: Path
+) -> None:
+    (here / "dir").mkdir()
+    make(here / "dir/file")
+    inside = f"{place if place.startswith('/') else '/' + place}/dir/file"
+    link = tmp_path / "link"
+    link.symlink_to(here / "dir")
+    for path in (here / "dir/file", there / "dir/file", link / "file", here / "dir/../dir/file"):
+        assert shared_pool.json("stat", str(path))["path"] == inside
+    assert shared_pool.json("layout", "get", str(here / "dir/file"))["path"] == inside
+    # In the working directory, and with a pool of no meaning named: the mount says which one it is.
+    program = subprocess.run(
+        [binary(), "cat", "file"], cwd=here / "dir", env={**os.environ, "RAMLACE_POOL": "none"}, capture_output=True
+    )
+    assert (program.stdout, program.returncode) == (b"content", 0), program.stderr
+    shared_pool.run("cp", str(here / "dir/file"), str(tmp_path / "out"))
+    assert (tmp_path / "out").read_bytes() == b"content"
+    shared_pool.run("cp", str(tmp_path / "out"), str(there / "dir/in"))
+    shared_pool.run("mv", str(here / "dir/in"), f"ramlace:{inside}2")
+    shared_pool.run("mkdir", "-p", str(here / "new/deep"))
+    shared_pool.run("ln", str(here / "dir/file"), str(there / "new/deep/name"))
+    assert (there / "new/deep/name").read_bytes() == (there / "dir/file2").read_bytes() == b"content"
+    shared_pool.run("rm", "-r", str(here / "new"))
+    assert shared_pool.run("ls", str(there) + "/").stdout == b"dir\n"
+    assert "is a file of this machine" in shared_pool.refused("mv", str(here / "dir/file"), str(tmp_path / "x"))
+    assert "lies on no mount" in shared_pool.refused("stat", "nowhere/file")
 
 
 def test_what_is_made_is_found_and_what_is_not_there_is_enoent(here: Path, there: Path) -> None:

@@ -1,5 +1,6 @@
 """Files and directories of a running pool, with the machine's shortcuts and without."""
 
+import errno
 import io
 import os
 import pickle
@@ -221,6 +222,33 @@ def test_a_pool_is_reached_by_its_locator(pool, pool_name, place):
             other.down()
     with pytest.raises(ValueError, match="closed"):
         other.listdir(place)
+
+
+def test_a_pool_and_its_places_are_named_as_for_the_command(pool, pool_name, place, monkeypatch):
+    pool.open(f"ramlace:{place}/f", "wb").close()
+    address = pool.servers()[0].tcp
+    for path in (f"ramlace://{pool_name}{place}", f"ramlace://{address}{place}"):
+        assert pool.listdir(path) == ["f"]
+    pool.rename(f"ramlace:{place}/f", f"{place}/g")
+    with pytest.raises(ramlace.Error, match="another pool") as failed:
+        pool.stat(f"ramlace://{pool_name}-none/x")
+    assert failed.value.errno == errno.EINVAL
+    for form in (address, f"ramlace://{address}/any/path", f"ramlace:{pool_name}", f"ramlace://{pool_name}"):
+        with ramlace.connect(form) as other:
+            assert other.listdir(place) == ["g"]
+            assert other.name == (None if ":" in form.removeprefix("ramlace:") else pool_name)
+        monkeypatch.setenv("RAMLACE_POOL", form)
+        with ramlace.connect() as other:
+            assert other.stat(f"ramlace:{place}/g").st_size == 0
+    with pytest.raises(ramlace.Error, match="host:port"):
+        ramlace.connect("no/pool")
+
+
+def test_a_wrong_argument_of_up_is_einval():
+    for words in ({"servers": "many"}, {"memory": "-1GiB"}):
+        with pytest.raises(ramlace.Error) as failed:
+            ramlace.up("never", **words)
+        assert failed.value.errno == errno.EINVAL
 
 
 def test_a_second_pool_of_the_same_name_is_refused(pool_name):

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     cat, check, chmod, chown, completions, cp, df, doctor, down, du, find, forget, layout, ln, ls, mkdir,
-    mount, mpirun, mv, publish, rm, serve, stat, status, top, touch, unmount, up, warm, xattr,
+    mount, mpirun, mv, pools, publish, rm, serve, stat, status, top, touch, unmount, up, warm, xattr,
 };
 
 /// One pool of memory, laced from many machines.
@@ -14,20 +14,27 @@ use crate::commands::{
     version,
     about = "Lace the memory of many machines into one pool",
     long_about = "ramlace laces the memory of many machines into one pool of files and arrays.\n\n\
-                  A pool is a set of servers that lend memory. Paths in a pool are written ramlace:/path, \
-                  or ramlace://host:port/path for a pool that lives elsewhere.",
+                  A pool is a set of servers that lend memory.",
     after_help = "Examples:\n  \
                   ramlace up --servers 4 --memory 4GiB      start a pool on this machine\n  \
                   ramlace cp big.npy ramlace:/big.npy       copy a file into it, striped over the servers\n  \
                   ramlace ls -l /                           look at it\n  \
                   ramlace cp ramlace:/big.npy - | sha256sum copy it out\n  \
                   ramlace down                              stop the pool; what it holds is gone\n\n\
+                  Names, the same for every command:\n  \
+                  ramlace:/path             in the pool that --pool or RAMLACE_POOL names, else 'default'\n  \
+                  ramlace://POOL/path       in your pool of that name\n  \
+                  ramlace://host:port/path  in the pool of which one server listens there\n  \
+                  pool/x, /mnt/pool/x       on a mount of a pool: that place in the pool\n  \
+                  /path                     otherwise from the pool's root; for cp and mv a file of this machine\n\n\
+                  A pool is named by its name, by host:port, or by any locator: for --pool, for RAMLACE_POOL, and for \
+                  the libraries' connect. docs/ENVIRONMENT.md lists all environment variables.\n\n\
                   Exit codes: 0 done, 1 failed, 2 wrong usage.",
     disable_help_subcommand = true,
     arg_required_else_help = true
 )]
 pub struct Cli {
-    /// The pool: the name of one on this machine, or host:port of one elsewhere
+    /// The pool: the name of one on this machine, host:port of one elsewhere, or a locator
     /// [default: RAMLACE_POOL, else 'default']
     #[arg(long, global = true, value_name = "NAME")]
     pub pool: Option<String>,
@@ -49,6 +56,8 @@ pub enum Command {
     Up(up::Args),
     /// Stop a pool; what it holds is gone
     Down(down::Args),
+    /// Your pools that this machine knows
+    Pools(pools::Args),
     /// What is running: servers, their fill and how they are
     Status(status::Args),
     /// Whether names, inodes and memory of all servers fit together
@@ -124,6 +133,17 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn h_is_help_everywhere() {
+        let mut command = Cli::command();
+        command.build();
+        for found in command.get_subcommands() {
+            let h = found.get_arguments().find(|argument| argument.get_short() == Some('h'));
+            let name = h.map(|argument| argument.get_id().as_str());
+            assert_eq!(name, Some("help"), "-h of {} is something else", found.get_name());
+        }
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use ramlace_base::Error;
 use serde_json::json;
 
-/// Exit code when the operation failed. (0 is success, 2 is wrong usage.)
+/// Exit code when the operation failed. (0 is success.)
 const EXIT_FAILED: u8 = 1;
+/// Exit code of wrong usage.
+pub const EXIT_USAGE: u8 = 2;
 /// Exit code when nobody reads the output any more: what a shell sees of a program that SIGPIPE ended.
 const EXIT_PIPE: u8 = 128 + 13;
 

@@ -16,11 +16,13 @@ mod daemon;
 mod date;
 mod failure;
 mod glob;
+mod help;
 mod hosts;
 mod hosts_progress;
 mod hosts_stop;
 mod interrupt;
 mod json_list;
+mod known_pools;
 mod local_time;
 mod lock;
 mod mode_words;
@@ -42,14 +44,20 @@ mod words;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
+use ramlace_base::{Error, ErrorKind};
 
 use crate::args::Cli;
 use crate::output::Output;
 
 fn main() -> ExitCode {
     let words = commands::find_words::with_double_dashes(std::env::args_os());
-    let cli = Cli::parse_from(words);
+    let json = words.iter().any(|word| word == "--json");
+    let parsed = help::command().try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) => return wrong_usage(&error, json),
+    };
     let mut output = Output::new(cli.json);
     let done = commands::run(&cli, &mut output);
     let done = done.and_then(|()| output.flush());
@@ -57,4 +65,15 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => ExitCode::from(failure.report(cli.json)),
     }
+}
+
+/// Says what is wrong with the command line, or what was asked about it. With `--json` a program is told.
+fn wrong_usage(error: &clap::Error, json: bool) -> ExitCode {
+    if !error.use_stderr() || !json {
+        error.exit();
+    }
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    failure::say(&Error::new(ErrorKind::Invalid, first.strip_prefix("error: ").unwrap_or(first)), true);
+    ExitCode::from(failure::EXIT_USAGE)
 }

@@ -1,72 +1,205 @@
-//! What people name on the command line: places in pools, and local files.
+//! What people name on the command line, in one grammar for every command.
+//!
+//! * `ramlace:/path`, `ramlace://POOL/path` and `ramlace://host:port/path` are places in a pool.
+//! * A path that lies on a mount of a pool is that place in the pool.
+//! * Any other `/path` is a path in the pool for commands that work in pools alone, and a file of this machine for
+//!   `cp` and `mv`, which have two sides. `-` is standard input or output where bytes go by.
+//!
+//! `read` is the grammar and asks the machine nothing; `at_hand` finds out where mounts are.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{ConnectOptions, Locator, Pool, PoolName};
+use ramlace_mount::MountPoint;
 
-/// A source or a destination of `cp`.
+use crate::mounting::mounts_of;
+use crate::show::escaped;
+
+/// What a word on the command line names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Standard input or output.
     Stream,
-    /// A file of this machine.
+    /// A path of this machine, on no mount of a pool.
     Local(PathBuf),
     /// A place in a pool.
     Pool(Locator),
 }
 
 impl Place {
-    /// `-`, `ramlace:/path`, `ramlace://host:port/path`, or a local path.
+    /// For commands with two sides, on which paths of this machine may stand.
     pub fn parse(text: &OsStr) -> Result<Place> {
-        if text == "-" {
-            return Ok(Place::Stream);
-        }
-        if Locator::looks_like(text.as_bytes()) {
-            return Locator::parse(text.as_bytes()).map(Place::Pool);
-        }
-        if text.is_empty() {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "an empty path names nothing; '.' is the current directory",
-            ));
-        }
-        Ok(Place::Local(text.into()))
+        read(text, &mut at_hand)
     }
 }
 
-/// A place that can only be in a pool: `ramlace:/x` and `/x` mean the same.
+/// For commands that work in pools alone: what lies on no mount is a path from the pool's root.
 pub fn in_pool(text: &OsStr) -> Result<Locator> {
-    let bytes = text.as_bytes();
-    if Locator::looks_like(bytes) {
-        return Locator::parse(bytes);
+    in_pool_with(text, &mut at_hand)
+}
+
+/// For `mv`, which reads its words as `cp` does: a file of this machine is told what to do.
+pub fn in_pool_as_cp_reads_it(text: &OsStr) -> Result<Locator> {
+    match Place::parse(text)? {
+        Place::Pool(locator) => Ok(locator),
+        Place::Stream => Err(Error::new(ErrorKind::Invalid, "'-' has no name that could be changed")),
+        Place::Local(path) => {
+            let shown = escaped(path.as_os_str().as_bytes());
+            let slash = if shown.starts_with('/') { "" } else { "/" };
+            Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "'{shown}' is a file of this machine, as for cp; in the pool it is written ramlace:{slash}{shown}, \
+                     and cp moves bytes between the two"
+                ),
+            ))
+        }
     }
-    match bytes.first() {
-        Some(b'/') if !bytes.contains(&0) => Ok(Locator { pool: PoolName::Default, path: bytes.to_vec() }),
-        _ => Err(Error::new(
+}
+
+/// A place that a path of this machine leads to on a mount, if it does.
+type Mounted<'a> = &'a mut dyn FnMut(&Path) -> Result<Option<Locator>>;
+
+/// The grammar; `mounted` says what a path of this machine is on a mount.
+fn read(text: &OsStr, mounted: Mounted<'_>) -> Result<Place> {
+    if text == "-" {
+        return Ok(Place::Stream);
+    }
+    if Locator::looks_like(text.as_bytes()) {
+        return Locator::parse(text.as_bytes()).map(Place::Pool);
+    }
+    if text.is_empty() {
+        return Err(Error::new(
             ErrorKind::Invalid,
-            format!(
-                "'{}' is no path in a pool, which begins with a slash; write /{} or ramlace:/{}",
-                bytes.escape_ascii(),
-                bytes.escape_ascii(),
-                bytes.escape_ascii()
-            ),
+            "an empty path names nothing; '.' is the current directory, ramlace:/ the root of a pool",
+        ));
+    }
+    Ok(mounted(Path::new(text))?.map_or_else(|| Place::Local(text.into()), Place::Pool))
+}
+
+fn in_pool_with(text: &OsStr, mounted: Mounted<'_>) -> Result<Locator> {
+    let refuse =
+        |why: &str| Err(Error::new(ErrorKind::Invalid, format!("'{}' {why}", escaped(text.as_bytes()))));
+    if text.as_bytes().contains(&0) {
+        return refuse("is no path: it contains a NUL");
+    }
+    match read(text, mounted)? {
+        Place::Pool(locator) => Ok(locator),
+        Place::Local(path) if path.is_absolute() => {
+            Ok(Locator { pool: PoolName::Default, path: path.into_os_string().into_vec() })
+        }
+        Place::Stream | Place::Local(_) => refuse(&format!(
+            "lies on no mount of a pool; a path from the pool's root begins with a slash: ramlace:/{}",
+            escaped(text.as_bytes())
         )),
     }
 }
 
-/// How to reach the pool that `--pool` names: a name, or `host:port`.
-pub fn connect_options(named: Option<&str>) -> ConnectOptions {
-    match named {
-        // No name of a pool contains a colon.
-        Some(address) if address.contains(':') => {
-            ConnectOptions { addresses: vec![address.to_owned()], ..ConnectOptions::default() }
-        }
-        _ => ConnectOptions { pool: named.map(str::to_owned), ..ConnectOptions::default() },
+/// Where a path of this machine really lies: links above its last name are followed, and that one where a slash stands behind.
+struct Found {
+    path: PathBuf,
+    /// The device of what is there, or of the nearest directory above it that is.
+    device: (u32, u32),
+}
+
+/// The place in a pool that a path means by a mount of this machine, if it lies on one.
+fn at_hand(path: &Path) -> Result<Option<Locator>> {
+    let mounts = ramlace_mount::mounts()?;
+    if mounts.is_empty() {
+        return Ok(None);
     }
+    let absolute = std::path::absolute(path).map_err(|error| Error::from_io(&error, path.display()))?;
+    let follow = path.as_os_str().as_bytes().ends_with(b"/");
+    let found = find(&absolute, follow).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOTCONN) => Error::new(
+            ErrorKind::HostDown,
+            format!("{} lies on a dead mount: 'ramlace mount' on its directory mounts anew", path.display()),
+        ),
+        _ => Error::from_io(&error, format!("looking at {}", path.display())),
+    })?;
+    let Some((mount, mut inside)) = found.and_then(|found| on_mount(&found, &mounts)) else {
+        return Ok(None);
+    };
+    if follow && !inside.ends_with(b"/") {
+        inside.push(b'/');
+    }
+    Ok(Some(Locator { pool: pool_of(mount, path)?, path: inside }))
+}
+
+/// Follows a path as far as it is there; `None` where this user may not look.
+fn find(absolute: &Path, follow: bool) -> io::Result<Option<Found>> {
+    let mut rest: Vec<&OsStr> = Vec::new();
+    let mut at = absolute;
+    loop {
+        let is_last = rest.is_empty();
+        let looked = if is_last && !follow { fs::symlink_metadata(at) } else { fs::metadata(at) };
+        match (looked, at.parent()) {
+            (Ok(metadata), above) => {
+                let mut path = match (above, at.file_name()) {
+                    (Some(above), Some(name)) if is_last && !follow => above.canonicalize()?.join(name),
+                    _ => at.canonicalize()?,
+                };
+                path.extend(rest.iter().rev());
+                let device = metadata.dev();
+                return Ok(Some(Found {
+                    path,
+                    device: (rustix::fs::major(device), rustix::fs::minor(device)),
+                }));
+            }
+            (Err(error), Some(above)) if is_absent(&error) => {
+                rest.push(at.components().next_back().map_or(OsStr::new(""), |last| last.as_os_str()));
+                at = above;
+            }
+            (Err(error), _) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+            (Err(error), _) => return Err(error),
+        }
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// The mount on whose device something lies, and its path from the mount's root.
+fn on_mount<'a>(found: &Found, mounts: &'a [MountPoint]) -> Option<(&'a MountPoint, Vec<u8>)> {
+    let its = mounts.iter().rev().filter(|mount| mount.device == found.device);
+    its.filter_map(|mount| {
+        let inside = found.path.strip_prefix(&mount.dir).ok()?;
+        Some((mount, join(b"/", inside.as_os_str().as_bytes())))
+    })
+    .next()
+}
+
+/// The pool of a mount: one of this user's, or one that has an address.
+fn pool_of(mount: &MountPoint, path: &Path) -> Result<PoolName> {
+    let pool = PoolName::parse(&mount.source)?;
+    let known = match &pool {
+        PoolName::Named(name) => mounts_of(name)?.iter().any(|own| own.device == mount.device),
+        PoolName::At(_) | PoolName::Default => true,
+    };
+    if known {
+        return Ok(pool);
+    }
+    Err(Error::new(
+        ErrorKind::Denied,
+        format!(
+            "{} lies on a mount of {}, which is no pool of yours on this machine; use it as a file there, or name it by \
+             ramlace://host:port/path",
+            path.display(),
+            mount.source
+        ),
+    ))
+}
+
+/// How to reach the pool that `--pool` names.
+pub fn connect_options(named: Option<&str>) -> ConnectOptions {
+    ConnectOptions { pool: named.map(str::to_owned), ..ConnectOptions::default() }
 }
 
 /// The pools that a command talks to, each connected once.
@@ -97,8 +230,7 @@ impl Pools {
         }
         let options = match name {
             PoolName::Default => connect_options(self.named.as_deref()),
-            PoolName::Named(name) => connect_options(Some(name)),
-            PoolName::At(address) => connect_options(Some(address)),
+            PoolName::Named(text) | PoolName::At(text) => connect_options(Some(text)),
         };
         let pool = Pool::connect(&options)?;
         self.connected.insert(name.clone(), pool.clone());
@@ -130,26 +262,69 @@ pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn places_are_told_apart() {
-        let place = |text: &str| Place::parse(OsStr::new(text)).unwrap();
-        assert_eq!(place("-"), Place::Stream);
-        assert_eq!(place("./ramlace:/x"), Place::Local("./ramlace:/x".into()));
-        assert_eq!(place("/x"), Place::Local("/x".into()));
-        let Place::Pool(locator) = place("ramlace://host:1/x") else { panic!() };
-        assert_eq!((locator.pool, &locator.path[..]), (PoolName::At("host:1".into()), &b"/x"[..]));
-        assert_eq!(Place::parse(OsStr::new("")).unwrap_err().kind(), ErrorKind::Invalid);
-        assert_eq!(Place::parse(OsStr::new("ramlace:x")).unwrap_err().kind(), ErrorKind::Invalid);
+    /// A machine on which `/mnt/…` and `here/…` lie on a mount of the pool 'lab'.
+    fn mounted(path: &Path) -> Result<Option<Locator>> {
+        let inside = path.strip_prefix("/mnt").or_else(|_| path.strip_prefix("here")).ok();
+        let path = inside.map(|inside| join(b"/", inside.as_os_str().as_bytes()));
+        Ok(path.map(|path| Locator { pool: PoolName::Named("lab".into()), path }))
+    }
+
+    fn lab(path: &str) -> Locator {
+        Locator { pool: PoolName::Named("lab".into()), path: path.as_bytes().to_vec() }
     }
 
     #[test]
-    fn pool_paths_need_a_slash_or_the_scheme() {
-        assert_eq!(in_pool(OsStr::new("/x")).unwrap(), in_pool(OsStr::new("ramlace:/x")).unwrap());
-        for text in ["x", "", "./x", "file:/x"] {
-            let error = in_pool(OsStr::new(text)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
-            assert!(error.message().contains("ramlace:/"), "{error}");
+    fn places_are_told_apart() {
+        let place = |text: &str| read(OsStr::new(text), &mut mounted).unwrap();
+        assert_eq!(place("-"), Place::Stream);
+        assert_eq!(place("./ramlace:/x"), Place::Local("./ramlace:/x".into()));
+        assert_eq!(place("/x"), Place::Local("/x".into()));
+        assert_eq!(place("/mnt/x"), Place::Pool(lab("/x")));
+        assert_eq!(place("here"), Place::Pool(lab("/")));
+        let Place::Pool(locator) = place("ramlace://host:1/x") else { panic!() };
+        assert_eq!((locator.pool, &locator.path[..]), (PoolName::At("host:1".into()), &b"/x"[..]));
+        for text in ["", "ramlace:x"] {
+            assert_eq!(
+                read(OsStr::new(text), &mut mounted).unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{text}"
+            );
         }
+    }
+
+    #[test]
+    fn in_a_pool_a_path_is_on_a_mount_or_begins_with_a_slash_or_the_scheme() {
+        let place = |text: &str| in_pool_with(OsStr::new(text), &mut mounted);
+        assert_eq!(place("/x").unwrap(), place("ramlace:/x").unwrap());
+        assert_eq!(place("/mnt/x").unwrap(), lab("/x"));
+        assert_eq!(place("here/x").unwrap(), lab("/x"));
+        assert_eq!(place("ramlace:/mnt/x").unwrap().path, b"/mnt/x");
+        for text in ["x", "", "./x", "file:/x", "-", "/x\0"] {
+            let error = place(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
+        }
+        assert!(place("x").unwrap_err().message().contains("ramlace:/x"));
+    }
+
+    #[test]
+    fn a_mount_is_known_by_its_device_and_the_newest_counts() {
+        let mount = |dir: &str, device| MountPoint {
+            dir: dir.into(),
+            kind: "fuse.ramlace".into(),
+            source: dir.into(),
+            device,
+            user: 0,
+        };
+        let mounts = [mount("/a", (0, 1)), mount("/a/b", (0, 2)), mount("/c", (0, 1))];
+        let on = |path: &str, device| {
+            let found = on_mount(&Found { path: path.into(), device }, &mounts);
+            found.map(|(mount, inside)| (mount.dir.to_str().unwrap(), String::from_utf8(inside).unwrap()))
+        };
+        assert_eq!(on("/a/x/y", (0, 1)), Some(("/a", "/x/y".into())));
+        assert_eq!(on("/a/b/x", (0, 2)), Some(("/a/b", "/x".into())));
+        assert_eq!(on("/c", (0, 1)), Some(("/c", "/".into())));
+        // Another file system is mounted on a directory of the pool.
+        assert_eq!(on("/a/x", (0, 9)), None);
     }
 
     #[test]
@@ -168,12 +343,5 @@ mod tests {
         }
         assert_eq!(join(b"/", b"x"), b"/x");
         assert_eq!(join(b"/a", b"x"), b"/a/x");
-    }
-
-    #[test]
-    fn a_pool_is_named_or_addressed() {
-        assert_eq!(connect_options(Some("lab")).pool.as_deref(), Some("lab"));
-        assert_eq!(connect_options(Some("host:7000")).addresses, ["host:7000"]);
-        assert!(connect_options(None).pool.is_none());
     }
 }

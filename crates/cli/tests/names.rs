@@ -77,21 +77,28 @@ fn files_and_directories_get_other_names() {
     for name in ["f", "g"] {
         home.run_with(["cp", "-", &format!("ramlace:/a/{name}")], name.as_bytes()).good();
     }
-    home.run(["mv", "/a/f", "ramlace:/b/h"]).good();
+    home.run(["mv", "ramlace:/a/f", "ramlace:/b/h"]).good();
     assert_eq!(home.run(["cat", "/b/h"]).good().text(), "f");
-    home.run(["mv", "-n", "/a/g", "/b/h"]).bad(&["/b/h", "exists"]);
-    home.run(["mv", "--exchange", "/a/g", "/b/h"]).good();
+    home.run(["mv", "-n", "ramlace:/a/g", "ramlace:/b/h"]).bad(&["/b/h", "exists"]);
+    home.run(["mv", "--exchange", "ramlace:/a/g", "ramlace:/b/h"]).good();
     assert_eq!(home.run(["cat", "/a/g", "/b/h"]).good().text(), "fg");
-    home.run(["mv", "/a/g", "/b/h", "/c"]).good();
+    home.run(["mv", "ramlace:/a/g", "ramlace:/b/h", "ramlace:/c"]).good();
     assert_eq!(home.run(["ls", "/c"]).good().text(), "g\nh\n");
-    home.run(["mv", "/c/g", "/c/h", "/nothing"]).bad(&["/nothing is no directory"]);
-    home.run(["mv", "-T", "/a", "/b"]).good();
-    home.run(["mv", "/c", "/b"]).good();
+    home.run(["mv", "ramlace:/c/g", "ramlace:/c/h", "ramlace:/nothing"]).bad(&["/nothing is no directory"]);
+    home.run(["mv", "-T", "ramlace:/a", "ramlace:/b"]).good();
+    home.run(["mv", "ramlace:/c", "ramlace:/b"]).good();
     assert_eq!(home.run(["ls", "/b/c"]).good().text(), "g\nh\n");
-    home.run(["mv", "/b", "/b/c"]).bad(&["into itself"]);
-    home.run(["mv", "/missing", "/b"]).bad(&["/missing does not exist"]);
-    home.run(["mv", "/", "/b"]).bad(&["/"]);
-    assert_eq!(home.run(["mv", "--json", "/b/c/g", "/x"]).good().json()["moved"], 1);
+    home.run(["mv", "ramlace:/b", "ramlace:/b/c"]).bad(&["into itself"]);
+    home.run(["mv", "ramlace:/missing", "ramlace:/b"]).bad(&["/missing does not exist"]);
+    home.run(["mv", "ramlace:/", "ramlace:/b"]).bad(&["/"]);
+    let local = home.write("local", b"x");
+    for words in
+        [["mv", "/b/c/g", "ramlace:/x"], ["mv", "ramlace:/b/c/g", "/x"], ["mv", "local", "ramlace:/x"]]
+    {
+        home.run(words).bad(&["is a file of this machine, as for cp", "ramlace:/"]);
+    }
+    assert!(local.exists());
+    assert_eq!(home.run(["mv", "--json", "ramlace:/b/c/g", "ramlace:/x"]).good().json()["moved"], 1);
 }
 
 #[test]

@@ -62,6 +62,35 @@ fn json_tells_programs_what_they_need() {
 }
 
 #[test]
+fn pools_are_listed_and_named_in_every_form() {
+    let home = Home::new();
+    assert!(home.run(["pools"]).good().text().contains("ramlace up"));
+    assert_eq!(home.run(["pools", "--json"]).good().json(), serde_json::json!([]));
+    home.run(["up", "--memory", "32MiB", "--no-reserve", "--pool", "lab"]).good();
+    let listed = home.run(["pools", "--json"]).good().json();
+    assert_eq!((&listed[0]["name"], &listed[0]["state"]), (&"lab".into(), &"running".into()));
+    assert_eq!(listed[0]["directory"], home.pool("lab").to_str().unwrap());
+    assert!(home.run(["pools"]).good().text().contains("1 server running"));
+    let address = listed[0]["address"].as_str().unwrap().to_owned();
+    let forms = ["lab", "ramlace:lab", "ramlace://lab/any/path", &address, &format!("ramlace://{address}")];
+    for form in forms {
+        home.run(["ls", "--pool", form]).good();
+        let named = home.command().args(["ls", "ramlace:/"]).env("RAMLACE_POOL", form).output().unwrap();
+        common::Done::from(named).good();
+    }
+    home.run(["ls", "--pool", "a/b"]).bad(&["no name of a pool", "host:port"]);
+}
+
+#[test]
+fn a_wrong_command_line_is_told_to_programs() {
+    let home = Home::new();
+    let done = home.run(["up", "--servers", "many", "--json"]);
+    let error: serde_json::Value = serde_json::from_str(&done.stderr).unwrap();
+    assert_eq!((done.code, &error["error"]["errno_name"]), (Some(2), &"EINVAL".into()));
+    assert!(error["error"]["message"].as_str().unwrap().contains("many"), "{error}");
+}
+
+#[test]
 fn a_missing_server_is_said_once_and_makes_reports_fail() {
     let home = Home::with_pool(2, "64MiB");
     let server = home.status()["servers"][1].clone();

@@ -279,7 +279,7 @@ fn chown_changes_owners() {
     // What a link leads to; with -h and in trees, the link.
     home.run(["chown", "1", "/data/link"]).good();
     assert_eq!((owner("/data/sub").0, owner("/data/link").0), (1, 0));
-    home.run(["chown", "-h", "2", "/data/link"]).good();
+    home.run(["chown", "--no-dereference", "2", "/data/link"]).good();
     assert_eq!((owner("/data/sub").0, owner("/data/link").0), (1, 2));
     assert_eq!(home.run(["chown", "-R", "--json", "5:6", "/data"]).good().json()["changed"], 7);
     for path in found(&home, "find /data") {
@@ -334,7 +334,7 @@ fn touch_makes_files_and_sets_times() {
     assert_eq!(times("/new").1, 1_782_921_630_000_000_000);
     // A link is followed, unless it is meant itself.
     home.run(["touch", "-d", "@300", "/data/link"]).good();
-    home.run(["touch", "-h", "-d", "@400", "/data/link"]).good();
+    home.run(["touch", "--no-dereference", "-d", "@400", "/data/link"]).good();
     assert_eq!((times("/data/sub").1, times("/data/link").1), (300_000_000_000, 400_000_000_000));
 }
 
@@ -342,7 +342,7 @@ fn touch_makes_files_and_sets_times() {
 fn touch_makes_nothing_when_asked_and_goes_on() {
     let home = Home::with_pool(1, "64MiB");
     assert_eq!(home.run(["touch", "-c", "--json", "/x"]).good().json()["touched"], 0);
-    home.run(["touch", "-h", "/x"]).bad(&["/x does not exist"]);
+    home.run(["touch", "--no-dereference", "/x"]).bad(&["/x does not exist"]);
     home.run(["touch", "/no/way", "/x"]).bad(&["/no/way"]);
     assert_eq!(home.run(["ls"]).good().text(), "x\n");
     assert_eq!(mode(&home, "/x"), format!("{:o}", 0o666 & !current_umask()));

@@ -27,14 +27,14 @@ always a number. Who may give something away is decided by the servers: the supe
 
 /// Arguments of `chown`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES, disable_help_flag = true)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Directories with all that is in them; links are changed themselves
     #[arg(short = 'R', long)]
     pub recursive: bool,
 
     /// Change links themselves, not what they lead to
-    #[arg(short = 'h', long)]
+    #[arg(long)]
     pub no_dereference: bool,
 
     /// USER, USER:GROUP, :GROUP or USER: (and the user's own group); names or numbers
@@ -44,10 +44,6 @@ pub struct Args {
     /// What to change: /path or ramlace:/path
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<OsString>,
-
-    /// Print help
-    #[arg(long, action = clap::ArgAction::Help)]
-    pub help: Option<bool>,
 }
 
 /// Changes each path; goes on after one that fails.

@@ -23,7 +23,8 @@ Examples:
   tar c dir | ramlace cp - ramlace:/dir.tar             from standard input
   ramlace cp ramlace:/x - | sha256sum                   to standard output
 
-Paths without ramlace: are local. Mode and time of change are kept, holes stay holes, links are copied as links
+Paths without ramlace: are files of this machine, unless they lie on a mount of a pool: then the bytes go by the library,
+not through the mount. Mode and time of change are kept, holes stay holes, links are copied as links
 with -r and followed without. A copy that fails is removed, or named where it overwrote something.";
 
 /// Threads that copy unless told otherwise: enough to keep several servers busy.

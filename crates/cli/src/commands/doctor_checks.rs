@@ -5,18 +5,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use ramlace_base::units::{count, format_bytes};
+use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, limits};
-use ramlace_client::{ConnectOptions, POOL_DEFAULT, Pool, PoolDirectory};
+use ramlace_client::{POOL_DEFAULT, PoolDirectory};
 use ramlace_store::{Backing, StoreOptions, StoreRoot, find_stale, machine_memory};
 use rustix::process::{Resource, getrlimit};
 
-use super::down_hosts::hosts_of;
-use super::up_hosts::listed;
-use super::up_report::option_for;
-use crate::pool_processes;
-use crate::show::answering;
-use crate::stop::count_servers;
+use crate::known_pools::known_pools;
 
 /// How a thing was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -361,78 +356,15 @@ fn directory() -> Finding {
     }
 }
 
-/// What is known of a pool of this user.
-#[derive(Debug)]
-enum PoolState {
-    /// So many servers run on this machine.
-    RunsHere(usize),
-    /// Servers on these hosts were asked: so many of so many answer.
-    Answers(String, usize, usize),
-    /// None of the servers on these hosts could be reached.
-    Silent(String, Error),
-    /// Nothing of it runs any more.
-    Dead,
-    /// It cannot be told.
-    Unknown(Error),
-}
-
-/// How long a pool on other machines may take to answer.
-const POOL_PATIENCE_MILLIS: u32 = 2000;
-
 fn pools() -> Finding {
-    let directories = match PoolDirectory::list() {
-        Ok(directories) => directories,
+    let pools = match known_pools() {
+        Ok(pools) => pools,
         Err(error) => return broken("pools", &error),
     };
-    pools_finding(directories.iter().map(|directory| (directory.name(), look_at_pool(directory))))
-}
-
-/// A pool of several machines is asked: its servers need no process here.
-fn look_at_pool(directory: &PoolDirectory) -> PoolState {
-    if let Ok(Some((_, hosts))) = hosts_of(directory) {
-        let options = ConnectOptions {
-            pool: Some(directory.name().to_owned()),
-            deadline_millis: POOL_PATIENCE_MILLIS,
-            ..ConnectOptions::default()
-        };
-        let hosts = listed(&hosts.hosts);
-        return match Pool::connect(&options).and_then(|pool| pool.status()) {
-            Ok(reports) => {
-                let answering = reports.iter().filter(|report| report.status.is_ok()).count();
-                PoolState::Answers(hosts, answering, reports.len())
-            }
-            Err(error) => PoolState::Silent(hosts, error),
-        };
-    }
-    match pool_processes::find(&directory.secret_path()) {
-        Ok(running) if running.is_empty() => PoolState::Dead,
-        Ok(running) => PoolState::RunsHere(count_servers(&running)),
-        Err(error) => PoolState::Unknown(error),
-    }
-}
-
-fn pools_finding<'a>(pools: impl Iterator<Item = (&'a str, PoolState)>) -> Finding {
-    let mut good = true;
-    let mut texts = Vec::new();
-    for (name, state) in pools {
-        let option = option_for(name);
-        let text = match &state {
-            PoolState::RunsHere(servers) => format!("{} running", count(*servers as u64, "server")),
-            PoolState::Answers(hosts, answered, servers) => {
-                format!("{}, on {hosts}", answering(*answered, *servers))
-            }
-            PoolState::Silent(hosts, error) => format!(
-                "on {hosts}: {}; it may run all the same, 'ramlace status{option}' asks again",
-                error.message()
-            ),
-            PoolState::Dead => format!("dead; 'ramlace up{option}' or 'down{option}' clears it"),
-            PoolState::Unknown(error) => error.message().to_owned(),
-        };
-        good &= matches!(state, PoolState::RunsHere(_) | PoolState::Answers(..));
-        texts.push(format!("{name} ({text})"));
-    }
-    let text = if texts.is_empty() { "none; 'ramlace up' starts one".to_owned() } else { texts.join(", ") };
-    finding("pools", good, text)
+    let told: Vec<String> =
+        pools.iter().map(|pool| format!("{} ({})", pool.name, pool.state.told(&pool.name))).collect();
+    let text = if told.is_empty() { "none; 'ramlace up' starts one".to_owned() } else { told.join(", ") };
+    finding("pools", pools.iter().all(|pool| pool.state.is_good()), text)
 }
 
 fn stale_stores() -> Finding {
@@ -456,8 +388,6 @@ fn stale_stores() -> Finding {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
-
-    use ramlace_base::ErrorKind;
 
     use super::*;
 
@@ -553,25 +483,6 @@ mod tests {
         let (state, found) = check("FUSE direct mmap", (6, 1), true);
         assert!(state == State::Absent && found.contains("needs Linux 6.6"), "{found}");
         assert_eq!(check("FUSE direct mmap", (6, 6), true).0, State::Ok);
-    }
-
-    #[test]
-    fn a_pool_of_other_machines_is_not_dead_because_nothing_of_it_runs_here() {
-        let found = |state| pools_finding([("lab", state)].into_iter());
-        let hosts = || "hosts n1, n2".to_owned();
-        let answers = found(PoolState::Answers(hosts(), 4, 4));
-        assert_eq!(
-            (answers.state, &answers.found[..]),
-            (State::Ok, "lab (4 of 4 servers answer, on hosts n1, n2)")
-        );
-        let silent = found(PoolState::Silent(hosts(), Error::new(ErrorKind::HostDown, "no route")));
-        assert_eq!(silent.state, State::Absent);
-        assert!(silent.found.contains("status --pool lab"), "{}", silent.found);
-        for advice in ["down", "up", "dead"] {
-            assert!(!silent.found.contains(advice), "{}", silent.found);
-        }
-        assert!(found(PoolState::Dead).found.contains("'down --pool lab' clears it"));
-        assert_eq!(found(PoolState::RunsHere(1)).found, "lab (1 server running)");
     }
 
     #[test]

@@ -18,19 +18,19 @@ use crate::tree::{Node, Root, Visitor};
 
 const EXAMPLES: &str = "\
 Examples:
-  ramlace du -sh /data        one line for all of it
-  ramlace du -h -d 1          the pool's root, and what is directly in it
+  ramlace du -sH /data        one line for all of it
+  ramlace du -H -d 1          the pool's root, and what is directly in it
   ramlace du -a /data         files too
   ramlace du -s --json / | jq '.[0].bytes'
 
 Sizes are those that 'ls -l' shows (du --apparent-size): what memory a single file takes is known to no server,
 less for files with holes, more by up to a page for others; 'ramlace df' tells what all files together take.
 A directory counts what is in it. Links count their own few bytes and are not followed; a file with several
-names counts once. Without -h, -b: in KiB, rounded up, as du does.";
+names counts once. Without -H, -b: in KiB, rounded up, as du does.";
 
 /// Arguments of `du`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES, disable_help_flag = true)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Directories or files: /path or ramlace:/path
     #[arg(default_value = "/", value_name = "PATH")]
@@ -41,7 +41,7 @@ pub struct Args {
     pub summarize: bool,
 
     /// Sizes such as 1.5 GiB
-    #[arg(short = 'h', long = "human-readable")]
+    #[arg(short = 'H', long = "human-readable", visible_alias = "human")]
     pub human: bool,
 
     /// Sizes in bytes
@@ -63,10 +63,6 @@ pub struct Args {
     /// Accepted: these are the only sizes there are
     #[arg(long)]
     pub apparent_size: bool,
-
-    /// Print help
-    #[arg(long, action = clap::ArgAction::Help)]
-    pub help: Option<bool>,
 }
 
 impl Args {

@@ -36,7 +36,7 @@ pub struct Args {
     pub long: bool,
 
     /// With -l: sizes such as 1.5 GiB
-    #[arg(short = 'H', long)]
+    #[arg(short = 'H', long = "human-readable", visible_alias = "human")]
     pub human: bool,
 
     /// Accepted, as every name is shown anyway.

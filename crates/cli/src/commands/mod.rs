@@ -11,7 +11,7 @@ pub mod df;
 pub mod doctor;
 mod doctor_checks;
 pub mod down;
-mod down_hosts;
+pub mod down_hosts;
 pub mod du;
 pub mod find;
 mod find_tests;
@@ -26,6 +26,7 @@ pub mod mkdir;
 pub mod mount;
 pub mod mpirun;
 pub mod mv;
+pub mod pools;
 pub mod publish;
 pub mod rm;
 pub mod serve;
@@ -35,29 +36,36 @@ pub mod top;
 pub mod touch;
 pub mod unmount;
 pub mod up;
-mod up_hosts;
+pub mod up_hosts;
 mod up_hosts_plan;
 mod up_plan;
-mod up_report;
+pub mod up_report;
 pub mod warm;
 pub mod xattr;
 
-use ramlace_client::POOL_VARIABLE;
+use ramlace_client::{POOL_VARIABLE, PoolName};
 
 use crate::args::{Cli, Command};
 use crate::failure::Done;
 use crate::output::Output;
 use crate::place::Pools;
 
+/// The pool that is named, in its shortest form: its name, or `host:port`. What is no name is left to whoever uses it.
+fn named(cli: &Cli) -> Option<String> {
+    let variable = || std::env::var(POOL_VARIABLE).ok().filter(|name| !name.is_empty());
+    let text = cli.pool.clone().or_else(variable)?;
+    Some(PoolName::meant(Some(&text)).map_or(text, |name| name.to_string()))
+}
+
 /// Runs the command that was asked for.
 pub fn run(cli: &Cli, output: &mut Output) -> Done {
-    let variable = || std::env::var(POOL_VARIABLE).ok().filter(|name| !name.is_empty());
-    let named = cli.pool.clone().or_else(variable);
+    let named = named(cli);
     let named = named.as_deref();
     let mut pools = Pools::new(named);
     match &cli.command {
         Command::Up(args) => up::run(args, named, output),
         Command::Down(args) => down::run(args, named, output),
+        Command::Pools(args) => pools::run(args, output),
         Command::Status(args) => status::run(args, named, output),
         Command::Check(args) => check::run(args, named, output),
         Command::Top(args) => top::run(args, named, output),

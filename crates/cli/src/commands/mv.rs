@@ -9,23 +9,24 @@ use serde_json::json;
 
 use crate::failure::{Done, Failure, say};
 use crate::output::Output;
-use crate::place::{Pools, base_name, in_pool, join};
+use crate::place::{Pools, base_name, in_pool_as_cp_reads_it, join};
 use crate::show::escaped;
 
 const EXAMPLES: &str = "\
 Examples:
-  ramlace mv /data/x.npy /data/y.npy     another name; a file that has it is replaced
-  ramlace mv /a /b /old                  into a directory that is there
-  ramlace mv -n /data/new /data/latest   only when the name is free
-  ramlace mv --exchange /a /b            each gets the other's name
+  ramlace mv ramlace:/data/x.npy ramlace:/data/y.npy  another name; a file that has it is replaced
+  ramlace mv pool/a pool/b pool/old                   into a directory that is there; 'pool' is a mount
+  ramlace mv -n ramlace:/data/new ramlace:/latest     only when the name is free
+  ramlace mv --exchange ramlace:/a ramlace:/b         each gets the other's name
 
-No bytes move, however large the file. Both names are in one pool; cp copies between pools.";
+No bytes move, however large the file. Both names are in one pool; cp copies between pools, and to and from this machine.
+As for cp, a path without ramlace: that lies on no mount is a file of this machine.";
 
 /// Arguments of `mv`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to rename: /path or ramlace:/path
+    /// What to rename: ramlace:/path, or a path on a mount
     #[arg(required = true, value_name = "SOURCE")]
     pub sources: Vec<OsString>,
 
@@ -48,7 +49,7 @@ pub struct Args {
 
 /// Renames each source; goes on after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
-    let target = in_pool(&args.target)?;
+    let target = in_pool_as_cp_reads_it(&args.target)?;
     let pool = pools.of(&target)?;
     let into = !args.no_target_directory && !args.exchange && is_directory(&pool, &target.path)?;
     if args.sources.len() > 1 && !into {
@@ -80,7 +81,7 @@ fn rename(
     pool: &Pool,
     pools: &mut Pools,
 ) -> Result<()> {
-    let source = in_pool(source)?;
+    let source = in_pool_as_cp_reads_it(source)?;
     if pools.of(&source)?.map()?.pool != pool.map()?.pool {
         return Err(Error::new(
             ErrorKind::Invalid,

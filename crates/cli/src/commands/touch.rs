@@ -20,11 +20,11 @@ Examples:
   ramlace touch -c -d '2026-01-31 17:05' /data/x    local time; nothing is made
   ramlace touch -m -r /data/x /data/y               y is as new as x
 
-Links are followed; with -h they are touched themselves.";
+Links are followed; with --no-dereference they are touched themselves.";
 
 /// Arguments of `touch`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = EXAMPLES, disable_help_flag = true)]
+#[command(after_help = EXAMPLES)]
 #[command(group = clap::ArgGroup::new("moment").args(["date", "stamp", "reference"]))]
 pub struct Args {
     /// Files and directories: /path or ramlace:/path
@@ -57,12 +57,8 @@ pub struct Args {
     pub modified: bool,
 
     /// Touch links themselves, not what they lead to
-    #[arg(short = 'h', long)]
+    #[arg(long)]
     pub no_dereference: bool,
-
-    /// Print help
-    #[arg(long, action = clap::ArgAction::Help)]
-    pub help: Option<bool>,
 }
 
 /// What is set; the times are when it was read and written.
