@@ -3,6 +3,7 @@
 * Each numbered sentence of docs/SEMANTICS.md names tests, and they exist.
 * Each path that a document names exists.
 * A comment that cites a decision cites a page of docs/records/ that exists.
+* docs/ENVIRONMENT.md has every environment variable that the source reads, and no other.
 """
 
 import re
@@ -16,6 +17,17 @@ BASES = ("", "crates", "docs", "tests", "bindings/python", "crates/wire/src")
 PATH = re.compile(r"`((?:\.?[a-z0-9_-]+/)+[A-Za-z0-9_.-]*|[A-Za-z0-9_-]+\.(?:rs|py|md|sh|toml))`")
 # What looks like a path of the repository, and is one of a machine or of what is built.
 ELSEWHERE = ("target/", "bench/out", "lib/", "include/", "share/", "bin/", "application/", "text/", "fs/fuse")
+# How the name of an environment variable stands in the source: ramlace's own anywhere, but for what the compiler reads
+# while it builds (env!); others where they are read.
+READS = (
+    re.compile(r'(?<!env!\()"(RAMLACE_[A-Z_]*[A-Z])"'),
+    re.compile(r"\$\{?(RAMLACE_[A-Z_]*[A-Z])"),
+    re.compile(r'env::var(?:_os)?\(\s*"([A-Z_]+)"'),
+    re.compile(r'\benv = "([A-Z_]+)"'),
+    re.compile(r'os\.(?:environ(?:\.get\(|\[)|getenv\()"([A-Z_]+)"'),
+)
+# Variables that the standard library reads for the program.
+READ_BY_CALLS = {"TMPDIR": "env::temp_dir()"}
 CITED = re.compile(r"\bdecisions? (?:\d+|`[^`]*`)")
 
 
@@ -25,6 +37,7 @@ def problems(root: Path, found: list[Path]) -> Iterator[str]:
     yield from broken_promises(root, found)
     yield from missing_files(root, found)
     yield from uncited_decisions(root, found)
+    yield from wrong_variables(root, found)
 
 
 def text_of(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
@@ -73,3 +86,20 @@ def uncited_decisions(root: Path, found: list[Path]) -> Iterator[str]:
         for page in set(re.findall(r"docs/records/([a-z0-9-]+\.md)", text)):
             if not (root / "docs/records" / page).is_file():
                 yield f"{path.relative_to(root)}: cites docs/records/{page}, which does not exist"
+
+
+def wrong_variables(root: Path, found: list[Path]) -> Iterator[str]:
+    """Yield how docs/ENVIRONMENT.md differs from the environment variables that Rust, Python and shell here read."""
+    read: set[str] = set()
+    sources = (path for path in found if path.suffix in {".rs", ".py", ".sh"} or path.name == "Makefile")
+    for path, text in text_of(sources):
+        if path == Path(__file__):
+            continue
+        read.update(name for pattern in READS for name in pattern.findall(text))
+        read.update(name for name, call in READ_BY_CALLS.items() if call in text)
+    page = (root / "docs/ENVIRONMENT.md").read_text()
+    told = set(re.findall(r"^\| `([A-Z_]+)` \|", page, flags=re.MULTILINE))
+    for name in sorted(read - told):
+        yield f"docs/ENVIRONMENT.md: {name} is read and not described"
+    for name in sorted(told - read):
+        yield f"docs/ENVIRONMENT.md: {name} is described, and nothing reads it"

@@ -139,6 +139,7 @@ def test_locators_of_the_connected_pool_are_paths_and_others_are_refused(
     check("by-name", shared_pool.name, by_address, [])
     check("by-locator", own, by_address, [])
     check("by-address", by_address[1], by_address, [])
+    check("by-host-and-port", shared_pool.addresses[1], by_address, [])
     # Reached by an address, `ramlace:/path` lies in the pool that the environment names.
     check("by-address-at-home", by_address[0], ["ramlace:"], [], shared_pool.name)
     check("by-address-abroad", by_address[0], [], ["ramlace:"], other.name)

@@ -52,6 +52,9 @@ def test_a_path_on_a_mount_is_that_place_in_the_pool_for_every_command(
     assert shared_pool.run("ls", str(there) + "/").stdout == b"dir\n"
     assert "is a file of this machine" in shared_pool.refused("mv", str(here / "dir/file"), str(tmp_path / "x"))
     assert "lies on no mount" in shared_pool.refused("stat", "nowhere/file")
+    # Somebody else's pool may have the same name: what lies on this mount is never looked for there.
+    elsewhere = shared_pool.refused("stat", str(here / "dir/file"), variables={"XDG_RUNTIME_DIR": str(tmp_path)})
+    assert "no pool of yours" in elsewhere, elsewhere
 
 
 def test_what_is_made_is_found_and_what_is_not_there_is_enoent(here: Path, there: Path) -> None:

@@ -177,7 +177,7 @@ fn du_adds_up() {
         expected.sort();
         assert_eq!(found(&home, words), expected, "{words}");
     }
-    assert_eq!(found(&home, "du -sh /data/sub"), ["3 MiB\t/data/sub"]);
+    assert_eq!(found(&home, "du -sH /data/sub"), ["3 MiB\t/data/sub"]);
     // What is in a directory stands before it, as du prints it.
     assert!(home.run(["du", "/data"]).good().text().ends_with("\t/data\n"));
 }
