@@ -24,6 +24,7 @@ READS = (
     re.compile(r"\$\{?(RAMLACE_[A-Z_]*[A-Z])"),
     re.compile(r'env::var(?:_os)?\(\s*"([A-Z_]+)"'),
     re.compile(r'\benv = "([A-Z_]+)"'),
+    re.compile(r'\bgetenv\("([A-Z_]+)"'),
     re.compile(r'os\.(?:environ(?:\.get\(|\[)|getenv\()"([A-Z_]+)"'),
 )
 # Variables that the standard library reads for the program.
@@ -89,9 +90,9 @@ def uncited_decisions(root: Path, found: list[Path]) -> Iterator[str]:
 
 
 def wrong_variables(root: Path, found: list[Path]) -> Iterator[str]:
-    """Yield how docs/ENVIRONMENT.md differs from the environment variables that Rust, Python and shell here read."""
+    """Yield how docs/ENVIRONMENT.md differs from the environment variables that Rust, C, Python and shell here read."""
     read: set[str] = set()
-    sources = (path for path in found if path.suffix in {".rs", ".py", ".sh"} or path.name == "Makefile")
+    sources = (path for path in found if path.suffix in SOURCES or path.name == "Makefile")
     for path, text in text_of(sources):
         if path == Path(__file__):
             continue

@@ -142,7 +142,9 @@ mod tests {
         for found in command.get_subcommands() {
             let h = found.get_arguments().find(|argument| argument.get_short() == Some('h'));
             let name = h.map(|argument| argument.get_id().as_str());
-            assert_eq!(name, Some("help"), "-h of {} is something else", found.get_name());
+            // What follows `mpirun` is the launcher's: its `-h` begins `-host`.
+            let launches = found.get_name() == "mpirun" && name.is_none();
+            assert!(launches || name == Some("help"), "-h of {} is {name:?}", found.get_name());
         }
     }
 
