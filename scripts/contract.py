@@ -24,9 +24,9 @@ READS = (
     re.compile(r"\$\{?(RAMLACE_[A-Z_]*[A-Z])"),
     re.compile(r'env::var(?:_os)?\(\s*"([A-Z_]+)"'),
     re.compile(r'\benv = "([A-Z_]+)"'),
-    re.compile(r'\bgetenv\("([A-Z_]+)"'),
     re.compile(r'os\.(?:environ(?:\.get\(|\[)|getenv\()"([A-Z_]+)"'),
 )
+READS_IN_C = (re.compile(r'\bgetenv\("([A-Z_]+)"'),)
 # Variables that the standard library reads for the program.
 READ_BY_CALLS = {"TMPDIR": "env::temp_dir()"}
 CITED = re.compile(r"\bdecisions? (?:\d+|`[^`]*`)")
@@ -96,7 +96,8 @@ def wrong_variables(root: Path, found: list[Path]) -> Iterator[str]:
     for path, text in text_of(sources):
         if path == Path(__file__):
             continue
-        read.update(name for pattern in READS for name in pattern.findall(text))
+        patterns = READS_IN_C if path.suffix in {".c", ".h"} else READS
+        read.update(name for pattern in patterns for name in pattern.findall(text))
         read.update(name for name, call in READ_BY_CALLS.items() if call in text)
     page = (root / "docs/ENVIRONMENT.md").read_text()
     told = set(re.findall(r"^\| `([A-Z_]+)` \|", page, flags=re.MULTILINE))
