@@ -42,11 +42,11 @@ STRANGERS = {
     "web": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "not its protocol"),
     "zeros": (bytes(64), "not its protocol"),
     "nearly": (b"ramlace\r" + bytes(60), "not its protocol"),
-    "old_version": (wire.preamble(48, version=0) + bytes(48), f"version 0, this side version {wire.VERSION}"),
-    "new_version": (wire.preamble(48, version=700) + bytes(48), f"version 700, this side version {wire.VERSION}"),
+    "old_version": (wire.preamble(version=0) + bytes(52), f"version 0, this side version {wire.VERSION}"),
+    "new_version": (wire.preamble(version=700) + bytes(52), f"version 700, this side version {wire.VERSION}"),
     "no_secret": (wire.preamble(0), "has a secret and the client brought none"),
     "huge_length": (wire.preamble(0xFFFF_FFFF), "makes no sense"),
-    "wrong_secret": (wire.preamble(48) + bytes(range(48)), "secret is not this pool's"),
+    "wrong_secret": (wire.preamble() + bytes(range(52)), "secret is not this pool's"),
 }
 
 
@@ -74,7 +74,7 @@ def test_the_command_says_that_its_secret_is_wrong(one: Pool, tmp_path: Path) ->
 
 
 def test_half_a_greeting_is_given_up(one: Pool) -> None:
-    halves = [b"", b"ram", wire.preamble(48)[:12], wire.preamble(48) + bytes(20)]
+    halves = [b"", b"ram", wire.preamble()[:12], wire.preamble() + bytes(20)]
     lines = [knock(one, door) for door in DOORS for _ in halves]
     try:
         for line, half in zip(lines, halves * len(DOORS), strict=True):
@@ -88,29 +88,54 @@ def test_half_a_greeting_is_given_up(one: Pool) -> None:
 
 def test_a_greeting_in_single_bytes_is_a_greeting(one: Pool) -> None:
     with knock(one, "tcp") as line:
-        first = wire.preamble(48)
-        noise = wire.Noise(one.secret, first)
+        noise, first = wire.hello(one.secret)
         for byte in first + noise.first():
             line.send(bytes([byte]))
-        answer = line.take(16 + 48)
+        answer = line.take(16 + wire.SECOND_BYTES)
         assert answer[10] == wire.WELCOME
         line.send(noise.finish(answer[16:]))
+        line.sealing, line.opening = (wire.Cipher(key) for key in noise.frames)
         assert line.open_session().error == ""
 
 
 def test_a_recorded_greeting_lets_nobody_in(one: Pool) -> None:
-    first = wire.preamble(48)
-    noise = wire.Noise(one.secret, first)
+    noise, first = wire.hello(one.secret)
     hello = first + noise.first()
     with knock(one, "tcp") as line:
         line.send(hello)
-        confirmation = noise.finish(line.take(64)[16:])
+        confirmation = noise.finish(line.take(16 + wire.SECOND_BYTES)[16:])
     with knock(one, "tcp") as line:
         line.send(hello)
-        assert line.take(64)[10] == wire.WELCOME
+        assert line.take(16 + wire.SECOND_BYTES)[10] == wire.WELCOME
         # What was right the first time is not this time: the server's half is fresh.
         line.send(confirmation)
         assert "not its own" in line.refusal()
+
+
+def test_a_greeting_is_for_one_server_and_passing_it_on_gains_nothing(one: Pool) -> None:
+    """A stranger who has bound a dead server's port passes the owner's greeting on to a living one."""
+    with knock(one, "tcp") as line, pytest.raises(wire.RefusedError, match=r"this is server 0 .* meant for server 1"):
+        line.greet(one.secret, wanted=1)
+    # To the same server it can be passed on; what the stranger says then has no key, and is not done.
+    with knock(one, "tcp") as line:
+        line.greet(one.secret, wanted=0)
+        line.sealing = None
+        line.send(wire.header(wire.STOP_SERVER, bytes(16), 0), bytes(wire.TAG_BYTES))
+        assert line.is_closed()
+    with knock(one, "tcp") as line:
+        line.greet(one.secret)
+        assert line.call(wire.SERVER_STATUS, b"").error == ""
+
+
+def test_a_frame_said_twice_ends_its_connection(one: Pool) -> None:
+    with enter(one) as line:
+        head = wire.header(wire.HEARTBEAT, line.session, 0)
+        assert line.sealing is not None
+        frame = head + line.sealing.seal(head, b"")
+        line.send(frame)
+        assert line.reply().error == ""
+        line.send(frame)
+        assert line.is_closed()
 
 
 def damaged_frames(session: bytes) -> dict[str, bytes]:
@@ -134,7 +159,8 @@ def damaged_frames(session: bytes) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("damage", damaged_frames(bytes(16)))
 def test_a_damaged_frame_ends_its_connection_and_nothing_else(one: Pool, damage: str) -> None:
-    with enter(one) as line, enter(one) as other:
+    # Where frames have keys, no damage gets as far as this.
+    with enter(one, "unix") as line, enter(one) as other:
         line.send(damaged_frames(line.session)[damage])
         # Told, or closed: never taken for something else.
         head = line.take(wire.HEADER_BYTES)
@@ -198,11 +224,11 @@ def _knock_badly(pool: Pool, chance: random.Random) -> None:
         if kind == 0:
             line.send(chance.randbytes(chance.randrange(1, 2000)))
         elif kind == 1:
-            line.send((wire.preamble(48) + bytes(48))[: chance.randrange(1, 64)])
+            line.send((wire.preamble() + bytes(52))[: chance.randrange(1, 68)])
         elif kind == 2:
-            line.send(wire.preamble(chance.choice([0, 48, 512, 1 << 31])))
+            line.send(wire.preamble(chance.choice([0, 52, 512, 1 << 31])))
         else:
-            line.send(wire.preamble(48) + chance.randbytes(48))
+            line.send(wire.preamble() + chance.randbytes(52))
         if chance.random() < 0.3 and isinstance(line.socket, socket.socket):
             # Gone with a reset.
             line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

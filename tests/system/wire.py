@@ -1,19 +1,18 @@
-"""The wire protocol as docs/WIRE.md has it, written a second time: a client that may misbehave.
+"""The wire protocol as docs/WIRE.md has it, written a second time: a client that may misbehave."""
 
-The cryptography is plain Python from RFC 7748 (X25519), RFC 8439 (ChaCha20-Poly1305) and the Noise
-specification; nothing here is shared with the product, so the two implementations check each other.
-"""
-
-import hashlib
-import hmac
 import os
 import socket
 import struct
 from pathlib import Path
 
+from noise import HOST, OWNER, TAG_BYTES, WORDS, Cipher, Noise, derive, server_public
+
 PREAMBLE_MAGIC = b"ramlace\n"
 VERSION = 7
-WELCOME, REFUSED = 0, 1
+WELCOME, REFUSED, ELSEWHERE = 0, 1, 2
+# Lengths of the two Noise messages.
+FIRST_BYTES, SECOND_BYTES = 52, 56
+RECORD_BYTES = 64 << 10
 HEADER_BYTES = 64
 REPLY, ERROR, ON_BEHALF, BY_PATH = 1, 2, 8, 16
 
@@ -25,112 +24,6 @@ WALK = 0x0321
 CHECK_SLOTS, CHECK_INODES, CHECK_ENTRIES = 0x0106, 0x0107, 0x0323
 CUT_LANE = 0x0405
 SESSION_USER, SESSION_HOST, SESSION_PEER = 1, 2, 3
-
-
-# Cryptography
-
-
-def x25519(scalar: bytes, point: bytes) -> bytes:
-    """Multiply a point of Curve25519 (RFC 7748)."""
-    p = 2**255 - 19
-    k = int.from_bytes(bytes([scalar[0] & 248, *scalar[1:31], scalar[31] & 127 | 64]), "little")
-    u = int.from_bytes(point, "little") & ((1 << 255) - 1)
-    x2, z2, x3, z3, swap = 1, 0, u, 1, 0
-    for bit in range(254, -1, -1):
-        now = k >> bit & 1
-        if swap ^ now:
-            x2, x3, z2, z3 = x3, x2, z3, z2
-        swap = now
-        a, b, c, d = x2 + z2, x2 - z2, x3 + z3, x3 - z3
-        aa, bb, da, cb = a * a % p, b * b % p, d * a % p, c * b % p
-        e = aa - bb
-        x3, z3 = (da + cb) ** 2 % p, u * (da - cb) ** 2 % p
-        x2, z2 = aa * bb % p, e * (aa + 121_665 * e) % p
-    if swap:
-        x2, z2 = x3, z3
-    return (x2 * pow(z2, p - 2, p) % p).to_bytes(32, "little")
-
-
-def _chacha_block(key: bytes, counter: int, nonce: bytes) -> bytes:
-    words = list(struct.unpack("<4I8II3I", b"expand 32-byte k" + key + struct.pack("<I", counter) + nonce))
-    state = words.copy()
-
-    def quarter(a: int, b: int, c: int, d: int) -> None:
-        for x, y, z, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-            state[x] = (state[x] + state[y]) & 0xFFFF_FFFF
-            mixed = state[z] ^ state[x]
-            state[z] = (mixed << turn | mixed >> (32 - turn)) & 0xFFFF_FFFF
-
-    for _ in range(10):
-        for column in range(4):
-            quarter(column, column + 4, column + 8, column + 12)
-        for row in range(4):
-            quarter(row, 4 + (row + 1) % 4, 8 + (row + 2) % 4, 12 + (row + 3) % 4)
-    return struct.pack("<16I", *((x + y) & 0xFFFF_FFFF for x, y in zip(words, state, strict=True)))
-
-
-def seal_nothing(key: bytes, counter: int, associated: bytes) -> bytes:
-    """Return the tag of an empty message (RFC 8439, with Noise's nonce)."""
-    nonce = bytes(4) + counter.to_bytes(8, "little")
-    one_time = _chacha_block(key, 0, nonce)[:32]
-    r = int.from_bytes(one_time[:16], "little") & 0x0FFFFFFC0FFFFFFC0FFFFFFC0FFFFFFF
-    padded = associated + bytes(-len(associated) % 16) + struct.pack("<QQ", len(associated), 0)
-    total = 0
-    for at in range(0, len(padded), 16):
-        total = (total + int.from_bytes(padded[at : at + 16] + b"\x01", "little")) * r % (2**130 - 5)
-    return ((total + int.from_bytes(one_time[16:], "little")) % 2**128).to_bytes(16, "little")
-
-
-def _hash(data: bytes) -> bytes:
-    return hashlib.blake2s(data).digest()
-
-
-def _hkdf(chaining: bytes, material: bytes, count: int) -> list[bytes]:
-    key = hmac.digest(chaining, material, "blake2s")
-    outputs, last = [], b""
-    for number in range(1, count + 1):
-        last = hmac.digest(key, last + bytes([number]), "blake2s")
-        outputs.append(last)
-    return outputs
-
-
-class Noise:
-    """The client's side of Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s."""
-
-    def __init__(self, secret: bytes, prologue: bytes) -> None:
-        # The name is longer than a hash: it is hashed.
-        self.h = _hash(b"Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s")
-        self.ck = self.h
-        self.key = b""
-        self._mix_hash(prologue)
-        self.ck, mixed, self.key = _hkdf(self.ck, secret, 3)
-        self._mix_hash(mixed)
-        self.private = os.urandom(32)
-
-    def _mix_hash(self, data: bytes) -> None:
-        self.h = _hash(self.h + data)
-
-    def _mix_key(self, material: bytes) -> None:
-        self.ck, self.key = _hkdf(self.ck, material, 2)
-
-    def first(self) -> bytes:
-        """Return message 1."""
-        public = x25519(self.private, (9).to_bytes(32, "little"))
-        self._mix_hash(public)
-        self._mix_key(public)
-        tag = seal_nothing(self.key, 0, self.h)
-        self._mix_hash(tag)
-        return public + tag
-
-    def finish(self, answer: bytes) -> bytes:
-        """Check message 2 and return the confirmation."""
-        public, tag = answer[:32], answer[32:]
-        self._mix_hash(public)
-        self._mix_key(public)
-        self._mix_key(x25519(self.private, public))
-        assert tag == seal_nothing(self.key, 0, self.h), "the server does not know the secret"
-        sending, _ = _hkdf(self.ck, b"", 2)
-        return seal_nothing(sending, 0, b"")
 
 
 # Frames
@@ -156,9 +49,17 @@ def crc32c(data: bytes) -> int:
     return value ^ 0xFFFF_FFFF
 
 
-def preamble(payload_bytes: int, version: int = VERSION, magic: bytes = PREAMBLE_MAGIC) -> bytes:
+def preamble(payload_bytes: int = FIRST_BYTES, version: int = VERSION, role: int = OWNER) -> bytes:
     """Return the first 16 bytes of a client."""
-    return magic + struct.pack("<HBBI", version, WELCOME, 0, payload_bytes)
+    return PREAMBLE_MAGIC + struct.pack("<HBBI", version, WELCOME, role, payload_bytes)
+
+
+def hello(secret: bytes, role: int = OWNER) -> tuple[Noise, bytes]:
+    """Return a greeting's state and its preamble; of a host, `secret` is what its key file holds."""
+    first = preamble(role=role)
+    if role == HOST:
+        return Noise(secret[:32], secret[32:], first), first
+    return Noise(derive(secret, WORDS[role]), server_public(secret), first), first
 
 
 def varint(number: int) -> bytes:
@@ -257,6 +158,9 @@ class Wire:
             host, port = address.rsplit(":", 1)
             self.socket = socket.create_connection((host, int(port)), timeout)
         self.session = os.urandom(16)
+        # What frames are sealed with; none on a Unix socket.
+        self.sealing: Cipher | None = None
+        self.opening: Cipher | None = None
 
     def __enter__(self) -> "Wire":
         return self
@@ -296,16 +200,27 @@ class Wire:
         assert self.is_closed()
         return line.decode().strip()
 
-    def greet(self, secret: bytes) -> None:
-        """Prove the secret; RefusedError with the server's line when it does not want us."""
-        first = preamble(48)
-        noise = Noise(secret, first)
-        self.send(first, noise.first())
+    def greet(self, secret: bytes, wanted: int = 0xFFFF_FFFF) -> None:
+        """Prove the secret, or a host key; RefusedError with the server's line when it does not want us."""
+        noise, first = hello(secret, OWNER if len(secret) == 32 else HOST)
+        self.send(first, noise.first(wanted))
         head = self.take(16)
         payload = self.take(int.from_bytes(head[12:16], "little"))
         if head[10] != WELCOME:
             raise RefusedError(payload.decode())
         self.send(noise.finish(payload))
+        protection = noise.answered[4]
+        assert protection == (0 if self.socket.family == socket.AF_UNIX else 2)
+        if protection:
+            self.sealing, self.opening = (Cipher(key) for key in noise.frames)
+
+    def say(self, head: bytes, body: bytes, data: bytes = b"") -> None:
+        """Send a frame, sealed where frames are."""
+        if self.sealing is None:
+            self.send(head, body, data)
+            return
+        records = [data[at : at + RECORD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
+        self.send(head, self.sealing.seal(head, body), *(self.sealing.seal(b"", record) for record in records))
 
     def call(
         self,
@@ -321,7 +236,7 @@ class Wire:
         """Send a request and take its reply."""
         lengths = len(body), len(data)
         head = header(kind, self.session, *lengths, slot=slot, sequence=sequence, epoch=epoch, flags=flags)
-        self.send(head, body, data)
+        self.say(head, body, data)
         return self.reply()
 
     def reply(self) -> Reply:
@@ -329,7 +244,18 @@ class Wire:
         head = self.take(HEADER_BYTES)
         assert len(head) == HEADER_BYTES, "the server closed the connection"
         body, data = (int.from_bytes(head[at : at + 4], "little") for at in (52, 56))
-        return Reply(head, self.take(body), self.take(data))
+        return Reply(head, self._opened(head, body), self._data(data))
+
+    def _opened(self, associated: bytes, count: int) -> bytes:
+        if self.opening is None:
+            return self.take(count)
+        return self.opening.open(associated, self.take(count + TAG_BYTES))
+
+    def _data(self, count: int) -> bytes:
+        if self.opening is None:
+            return self.take(count)
+        lengths = (min(RECORD_BYTES, count - at) for at in range(0, count, RECORD_BYTES))
+        return b"".join(self._opened(b"", length) for length in lengths)
 
     def open_session(self, kind: int = SESSION_USER) -> Reply:
         """Begin a session."""

@@ -90,6 +90,8 @@ pub struct Prepare {
     pub reserve: bool,
     /// The super-user of a mount for everybody acts as nobody.
     pub root_squash: bool,
+    /// Bulk data cross the network without a key.
+    pub trust_network: bool,
     /// How long servers may take to become ready, in milliseconds.
     pub patience_millis: u64,
 }

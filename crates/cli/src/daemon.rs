@@ -163,6 +163,9 @@ fn arguments(options: &ServeOptions) -> Vec<std::ffi::OsString> {
     if !options.root_squash {
         words.push("--no-root-squash".into());
     }
+    if options.trust_network {
+        words.push("--trust-network".into());
+    }
     words
 }
 
@@ -212,6 +215,7 @@ mod tests {
             backing: "shared-memory".into(),
             reserve: false,
             root_squash: false,
+            trust_network: true,
         };
         let words = [std::ffi::OsString::from("ramlace")].into_iter().chain(arguments(&options));
         let cli = Cli::try_parse_from(words).unwrap();

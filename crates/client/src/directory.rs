@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId};
-use ramlace_transport::Secret;
+use ramlace_transport::{HostKey, Secret};
 use serde::{Deserialize, Serialize};
 
 /// The pool that is meant when none is named.
@@ -23,7 +23,7 @@ const POOL_NAME_BYTES_MAX: usize = 32;
 /// Largest `pool.json` that is read: a few hundred bytes for each of 4,096 servers.
 const POOL_FILE_BYTES_MAX: u64 = 4 << 20;
 /// Largest secret file that is read: 64 hexadecimal digits and white space.
-const SECRET_FILE_BYTES_MAX: u64 = 256;
+const KEY_FILE_BYTES_MAX: u64 = 256;
 
 /// One server as `pool.json` names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,7 +142,9 @@ impl PoolDirectory {
         self.create_private()?;
         if exists(&self.secret_path())? {
             let secret = self.read_secret()?;
-            return if exists(&self.host_key_path())? { Ok(()) } else { self.write_secret(&secret) };
+            // One that is missing, or of an older version, is worked out again.
+            let kept = self.read_host_key().is_ok_and(|kept| kept == secret.host_key());
+            return if kept { Ok(()) } else { self.write_secret(&secret) };
         }
         self.write_secret(&new_secret()?)
     }
@@ -212,14 +214,15 @@ impl PoolDirectory {
     }
 
     /// The pool's host key, which opens sessions that act for the users of this machine.
-    pub fn read_host_key(&self) -> Result<Secret> {
-        read_secret_file(&self.host_key_path())
+    pub fn read_host_key(&self) -> Result<HostKey> {
+        read_host_key_file(&self.host_key_path())
     }
 
     /// Writes both keys; the secret last, for who finds it takes the host key to be there.
     fn write_secret(&self, secret: &Secret) -> Result<()> {
-        for (path, key) in [(self.host_key_path(), &secret.host_key()), (self.secret_path(), secret)] {
-            replace_file(&path, format!("{}\n", key.to_hex()).as_bytes())?;
+        let host_key = secret.host_key().to_hex();
+        for (path, digits) in [(self.host_key_path(), host_key), (self.secret_path(), secret.to_hex())] {
+            replace_file(&path, format!("{digits}\n").as_bytes())?;
         }
         Ok(())
     }
@@ -286,15 +289,24 @@ fn new_secret() -> Result<Secret> {
 
 /// Reads a secret: a file of the caller that nobody else can read, with 64 hexadecimal digits.
 pub fn read_secret_file(path: &Path) -> Result<Secret> {
+    read_key_file(path, "secret", Secret::from_hex)
+}
+
+/// Reads a host key: a file of the caller that nobody else can read, with 128 hexadecimal digits.
+pub fn read_host_key_file(path: &Path) -> Result<HostKey> {
+    read_key_file(path, "host key", HostKey::from_hex)
+}
+
+fn read_key_file<T>(path: &Path, what: &str, decode: fn(&str) -> Result<T>) -> Result<T> {
     if !exists(path)? {
         return Err(Error::new(
             ErrorKind::NotFound,
-            format!("the pool's secret {} is not there; 'ramlace up' makes one", path.display()),
+            format!("the pool's {what} {} is not there; 'ramlace up' makes one", path.display()),
         ));
     }
-    let bytes = read_private(path, SECRET_FILE_BYTES_MAX)?;
+    let bytes = read_private(path, KEY_FILE_BYTES_MAX)?;
     let text = std::str::from_utf8(&bytes).unwrap_or_default();
-    Secret::from_hex(text)
+    decode(text)
         .map_err(|error| Error::new(ErrorKind::Corrupt, format!("{}: {}", path.display(), error.message())))
 }
 

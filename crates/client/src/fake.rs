@@ -172,7 +172,8 @@ fn serve(
                     incoming = listener.accept() => {
                         let (incoming, state, secret) = (incoming.unwrap(), state.clone(), secret.clone());
                         tokio::task::spawn_local(async move {
-                            if let Ok(connection) = Connection::accept(incoming, &secret).await {
+                            let keys = secret.server_keys(id);
+                            if let Ok((connection, _)) = Connection::accept(incoming, &keys).await {
                                 talk(id, connection, &state).await;
                             }
                         });

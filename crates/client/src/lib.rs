@@ -88,7 +88,7 @@ pub use namespace::{AttributeChanges, ReadDir};
 pub use open::{OpenOptions, Rights};
 pub use options::{ConnectOptions, LOCAL_VARIABLE};
 pub use pool::{Capacity, Pool, ServerReport};
-pub use ramlace_transport::Secret;
+pub use ramlace_transport::{HostKey, Secret};
 pub use ramlace_wire::locks::{HeldLock, LOCK_END, LockKind, LockTable, LockedFile};
 pub use ramlace_wire::namespace::RenameMode;
 pub use raw::Raw;

@@ -1,11 +1,11 @@
 //! How to reach a pool, and what a session may use.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, Result, limits};
-use ramlace_transport::Secret;
+use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
+use ramlace_transport::ClientKey;
 use ramlace_transport::blocking::resolve;
 
 use crate::directory::{self, HOST_KEY_FILE_VARIABLE, PoolDirectory, SECRET_FILE_VARIABLE};
@@ -76,7 +76,7 @@ impl ConnectOptions {
             Some(address) => PoolName::At(address.clone()),
             None => PoolName::meant(self.pool.as_deref())?,
         };
-        let (seeds, pool, secret) = match &reached {
+        let (seeds, pool, key) = match &reached {
             PoolName::At(_) if !self.addresses.is_empty() => self.settle_elsewhere(&self.addresses)?,
             PoolName::At(address) => self.settle_elsewhere(std::slice::from_ref(address))?,
             named => self.settle_here(&named.to_string())?,
@@ -85,7 +85,7 @@ impl ConnectOptions {
             reached,
             seeds,
             pool,
-            secret,
+            key,
             for_users: self.for_users,
             local: self.local,
             deadline_millis: self.deadline_millis,
@@ -94,33 +94,38 @@ impl ConnectOptions {
         })
     }
 
-    fn settle_here(&self, name: &str) -> Result<(Vec<Seed>, Option<String>, Secret)> {
+    fn settle_here(&self, name: &str) -> Result<(Vec<Seed>, Option<String>, ClientKey)> {
         let directory = PoolDirectory::locate(name)?;
         let file = directory.read_pool_file()?;
-        let secret = match self.secret_path() {
-            Some(path) => directory::read_secret_file(&path)?,
+        let key = match self.key_path() {
+            Some(path) => self.read_key(&path)?,
             None => self.key_of(&directory)?,
         };
-        let seeds = file.servers.into_iter().map(|server| Seed { tcp: server.tcp, unix: server.unix });
-        Ok((seeds.collect(), Some(file.pool), secret))
+        let seeds = file.servers.into_iter().map(|server| Seed {
+            server: Some(server.id()),
+            tcp: server.tcp,
+            unix: server.unix,
+        });
+        Ok((seeds.collect(), Some(file.pool), key))
     }
 
-    fn settle_elsewhere(&self, addresses: &[String]) -> Result<(Vec<Seed>, Option<String>, Secret)> {
+    fn settle_elsewhere(&self, addresses: &[String]) -> Result<(Vec<Seed>, Option<String>, ClientKey)> {
         if let Some(wrong) = addresses.iter().find(|address| !locator::is_address(address)) {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!("'{}' is no address of a server; write host:port", wrong.escape_debug()),
             ));
         }
-        let secret = match self.secret_path() {
-            Some(path) => directory::read_secret_file(&path)?,
-            None => self.secret_of_known_pool(addresses)?,
+        let key = match self.key_path() {
+            Some(path) => self.read_key(&path)?,
+            None => self.key_of_known_pool(addresses)?,
         };
-        Ok((addresses.iter().map(|tcp| Seed { tcp: tcp.clone(), unix: None }).collect(), None, secret))
+        let seeds = addresses.iter().map(|tcp| Seed { server: None, tcp: tcp.clone(), unix: None });
+        Ok((seeds.collect(), None, key))
     }
 
     /// An address may belong to a pool of this user on this machine: then its secret is known.
-    fn secret_of_known_pool(&self, addresses: &[String]) -> Result<Secret> {
+    fn key_of_known_pool(&self, addresses: &[String]) -> Result<ClientKey> {
         for directory in PoolDirectory::list()? {
             let Ok(file) = directory.read_pool_file() else { continue };
             if file.servers.iter().any(|server| addresses.contains(&server.tcp)) {
@@ -156,12 +161,19 @@ impl ConnectOptions {
         last.map_or(Ok(()), Err)
     }
 
-    fn key_of(&self, directory: &PoolDirectory) -> Result<Secret> {
-        if self.for_users { directory.read_host_key() } else { directory.read_secret() }
+    fn key_of(&self, directory: &PoolDirectory) -> Result<ClientKey> {
+        self.read_key(&if self.for_users { directory.host_key_path() } else { directory.secret_path() })
+    }
+
+    fn read_key(&self, path: &Path) -> Result<ClientKey> {
+        if self.for_users {
+            return directory::read_host_key_file(path).map(|key| key.client_key());
+        }
+        directory::read_secret_file(path).map(|secret| secret.owner_key())
     }
 
     /// The file with the key that was named.
-    fn secret_path(&self) -> Option<PathBuf> {
+    fn key_path(&self) -> Option<PathBuf> {
         let named = if self.for_users { None } else { self.secret_file.clone() };
         let variable = if self.for_users { HOST_KEY_FILE_VARIABLE } else { SECRET_FILE_VARIABLE };
         named.or_else(|| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from))
@@ -171,6 +183,8 @@ impl ConnectOptions {
 /// Where one server of the pool may be found before the map is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Seed {
+    /// Its number, where the pool's own file names it.
+    pub(crate) server: Option<ServerId>,
     pub(crate) tcp: String,
     pub(crate) unix: Option<PathBuf>,
 }
@@ -182,8 +196,8 @@ pub(crate) struct Settings {
     pub(crate) seeds: Vec<Seed>,
     /// The pool's id as `pool.json` has it.
     pub(crate) pool: Option<String>,
-    /// What proves who this is: the pool's secret, or its host key.
-    pub(crate) secret: Secret,
+    /// What proves as whom this connects: the pool's owner, or a host.
+    pub(crate) key: ClientKey,
     /// The session is a host's.
     pub(crate) for_users: bool,
     pub(crate) local: bool,

@@ -15,6 +15,7 @@ use ramlace_wire::{ClusterMap, HostId, Request, ServerEntry};
 use crate::backoff::Backoff;
 use crate::heart::Heart;
 use crate::lines::{Line, Link, Server, Unanswered, roundtrip};
+use crate::options::Seed;
 use crate::session::Session;
 
 /// No server of the pool could be reached.
@@ -66,7 +67,7 @@ impl Session {
             let here = seed.unix.iter().filter(|path| self.settings.local && path.exists());
             let addresses = here.cloned().map(Address::Unix).chain([Address::Tcp(seed.tcp.clone())]);
             for address in addresses {
-                match self.reach(&address, &seed.tcp, deadline) {
+                match self.reach(&address, seed, deadline) {
                     Ok(reached) => return Ok(reached),
                     Err(failure) => {
                         refused &= failure.refused;
@@ -87,13 +88,13 @@ impl Session {
     fn reach(
         &self,
         address: &Address,
-        name: &str,
+        seed: &Seed,
         deadline: Instant,
     ) -> Connected<(Link, SessionOpened, ClusterMap)> {
-        let place = format!("the server at {name}");
+        let place = format!("the server at {}", seed.tcp);
         let tell = |error: Error| error.context(&place);
         let connection =
-            Connection::try_connect(address, &self.settings.secret, handshake_deadline(deadline))
+            Connection::try_connect(address, &self.settings.key, seed.server, handshake_deadline(deadline))
                 .map_err(|failure| failure.context(&place))?;
         let mut link = Link::new(connection, &self.descriptors);
         let opened = self.open_session(&mut link, false, deadline).map_err(tell)?;
@@ -166,13 +167,13 @@ impl Session {
 
     /// By the Unix socket where there is one, else by TCP.
     fn connect_somehow(&self, entry: &ServerEntry, deadline: Instant) -> Connected<Connection> {
-        let tcp = Address::Tcp(entry.tcp.clone());
-        let Some(path) = self.socket_path(entry) else {
-            return Connection::try_connect(&tcp, &self.settings.secret, deadline);
+        let connect = |address: &Address| {
+            Connection::try_connect(address, &self.settings.key, Some(entry.server), deadline)
         };
-        let by_socket = Connection::try_connect(&Address::Unix(path), &self.settings.secret, deadline);
-        by_socket.or_else(|first| {
-            let by_tcp = Connection::try_connect(&tcp, &self.settings.secret, deadline);
+        let tcp = Address::Tcp(entry.tcp.clone());
+        let Some(path) = self.socket_path(entry) else { return connect(&tcp) };
+        connect(&Address::Unix(path)).or_else(|first| {
+            let by_tcp = connect(&tcp);
             by_tcp.map_err(|second| ConnectFailure { refused: first.refused && second.refused, ..second })
         })
     }

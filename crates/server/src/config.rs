@@ -41,6 +41,8 @@ pub struct ServeOptions {
     pub reserve: bool,
     /// The super-user of a host's session acts as nobody.
     pub root_squash: bool,
+    /// Bulk data cross the network without a key.
+    pub trust_network: bool,
 }
 
 impl ServeOptions {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, limits};
+use ramlace_transport::Role;
 use ramlace_transport::nonblocking::{Connection, Incoming};
 use ramlace_wire::chunk::{AllocateLane, PunchChunk};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
@@ -19,7 +20,7 @@ use tokio::time::timeout_at;
 
 use crate::clock;
 use crate::gate::{Answer, Call, Gate, too_late};
-use crate::identity::{Bound, Identity, Proved, body_behind_way};
+use crate::identity::{Bound, Identity, body_behind_way, check_may_open};
 use crate::record::Record;
 use crate::requests;
 use crate::server::{Outcome, Server};
@@ -31,9 +32,8 @@ pub async fn serve(server: Rc<Server>, incoming: Incoming) {
     let _bug = BugEndsProcess;
     let counted = Counted::new(&server);
     // Why a stranger was refused, the stranger was told; there is nothing to do here.
-    let keys = [&server.secret, &server.host_key];
-    if let Ok((mut connection, which)) = Connection::accept_any(incoming, &keys).await {
-        let _ = serve_requests(&server, &mut connection, Proved::by(which)).await;
+    if let Ok((mut connection, role)) = Connection::accept(incoming, &server.keys).await {
+        let _ = serve_requests(&server, &mut connection, role).await;
     }
     drop(counted);
 }
@@ -55,7 +55,7 @@ impl Drop for Counted {
     }
 }
 
-async fn serve_requests(server: &Rc<Server>, connection: &mut Connection, proved: Proved) -> Result<()> {
+async fn serve_requests(server: &Rc<Server>, connection: &mut Connection, role: Role) -> Result<()> {
     let (mut bound, mut gate) = (Bound::Nobody, Gate::default());
     loop {
         let Some((header, body)) = next_request(server, connection, &mut gate).await? else {
@@ -75,7 +75,7 @@ async fn serve_requests(server: &Rc<Server>, connection: &mut Connection, proved
         );
         let limit = Duration::from_millis(u64::from(header.deadline_millis));
         let until = small.then(|| clock::instant() + limit);
-        let outcome = serve_request(server, connection, proved, &mut bound, &call, &body, until).await?;
+        let outcome = serve_request(server, connection, role, &mut bound, &call, &body, until).await?;
         gate.answer(server, connection, &call, outcome, until).await?;
     }
 }
@@ -106,19 +106,19 @@ async fn next_request(
 async fn serve_request(
     server: &Rc<Server>,
     connection: &mut Connection,
-    proved: Proved,
+    role: Role,
     bound: &mut Bound,
     call: &Call,
     body: &[u8],
     until: Option<Instant>,
 ) -> Result<Outcome<Answer>> {
-    let (identity, body) = match server.identify(proved, *bound, call, body) {
+    let (identity, body) = match server.identify(role, *bound, call, body) {
         Ok(identified) => identified,
         Err(error) => return Ok(Err(error.into())),
     };
     let kind = call.kind;
     Ok(match kind {
-        Kind::OpenSession => open_session(server, proved, bound, call, body).map(Answer::Body),
+        Kind::OpenSession => open_session(server, role, bound, call, body).map(Answer::Body),
         Kind::ReadChunk => server.read_chunk(call, decode_body(kind, body)?).await,
         Kind::WriteChunk => {
             let written = server.write_chunk(connection, call, decode_body(kind, body)?).await?;
@@ -248,7 +248,7 @@ async fn serve_small(
 /// Begins a session, or joins this connection to it.
 fn open_session(
     server: &Rc<Server>,
-    proved: Proved,
+    role: Role,
     bound: &mut Bound,
     header: &Header,
     body: &[u8],
@@ -261,7 +261,7 @@ fn open_session(
     if !matches!(bound, Bound::Nobody) {
         return Err(Error::new(ErrorKind::Invalid, "this connection has a session already").into());
     }
-    proved.check_may_open(request.kind)?;
+    check_may_open(role, request.kind)?;
     let mut credentials = server.owner.clone();
     match request.kind {
         SessionKind::Peer => *bound = Bound::Peer(session),

@@ -47,7 +47,9 @@ async fn false_server(server: &TestServer, says: Rc<Says>) -> tokio::task::JoinH
             let incoming = listener.accept().await.unwrap();
             let says = says.clone();
             tasks.spawn_local(async move {
-                if let Ok(connection) = Connection::accept(incoming, &secret()).await {
+                if let Ok((connection, _)) =
+                    Connection::accept(incoming, &secret().server_keys(ServerId(1))).await
+                {
                     answer_falsely(connection, says).await;
                 }
             });

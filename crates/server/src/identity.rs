@@ -3,43 +3,31 @@
 //! the session of a host, which may choose among the users of its machine.
 
 use ramlace_base::{Error, ErrorKind, Name, Result, SessionId};
+use ramlace_transport::Role;
 use ramlace_wire::session::SessionKind;
 use ramlace_wire::{Credentials, Header, Kind, decode_on_behalf, decode_way, flags};
 
 use crate::clock;
 use crate::server::Server;
 
-/// Which key a connection's greeting has proved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proved {
-    /// The pool's secret: the owner's.
-    Secret,
-    /// The host key.
-    HostKey,
-}
-
-impl Proved {
-    /// By the key's place among those that the server lets in.
-    pub fn by(which: usize) -> Proved {
-        if which == 0 { Proved::Secret } else { Proved::HostKey }
-    }
-
-    /// Whether a connection may open a session of this kind. The host key opens nothing but sessions of
-    /// hosts: it is no way to the owner's rights.
-    pub fn check_may_open(self, kind: SessionKind) -> Result<()> {
-        match (self, kind) {
-            (Proved::Secret, SessionKind::User | SessionKind::Peer)
-            | (Proved::HostKey, SessionKind::Host) => Ok(()),
-            (Proved::Secret, SessionKind::Host) => Err(Error::new(
-                ErrorKind::Denied,
-                "a session for several users is opened with the pool's host key, not with its secret",
-            )),
-            (Proved::HostKey, _) => Err(Error::new(
-                ErrorKind::Denied,
-                "the host key opens sessions for the users of a machine and no others; use the pool's secret",
-            )),
+/// Whether a connection made in this role may open a session of this kind. Each role's key opens its own
+/// kind alone: the host key is no way to the owner's rights.
+pub fn check_may_open(role: Role, kind: SessionKind) -> Result<()> {
+    let text = match (role, kind) {
+        (Role::Owner, SessionKind::User)
+        | (Role::Peer, SessionKind::Peer)
+        | (Role::Host, SessionKind::Host) => {
+            return Ok(());
         }
-    }
+        (_, SessionKind::Host) => {
+            "a session for several users is opened with the pool's host key, not with its secret"
+        }
+        (Role::Host, _) => {
+            "the host key opens sessions for the users of a machine and no others; use the pool's secret"
+        }
+        _ => "a connection of the owner opens no session of a server, nor the other way round",
+    };
+    Err(Error::new(ErrorKind::Denied, text))
 }
 
 /// Whose connection it is.
@@ -80,7 +68,7 @@ impl Server {
     /// As whom the request is made, and its body without what says so.
     pub fn identify<'body>(
         &self,
-        proved: Proved,
+        role: Role,
         bound: Bound,
         header: &Header,
         body: &'body [u8],
@@ -94,9 +82,7 @@ impl Server {
             _ if header.kind == Kind::OpenSession => Ok((owner(), body)),
             // What a newcomer may ask: the map, to find the other servers, and how things are.
             Bound::Nobody if matches!(header.kind, Kind::GetMap | Kind::ServerStatus) => Ok((owner(), body)),
-            Bound::Nobody if header.kind == Kind::StopServer && proved == Proved::Secret => {
-                Ok((owner(), body))
-            }
+            Bound::Nobody if header.kind == Kind::StopServer && role == Role::Owner => Ok((owner(), body)),
             Bound::Nobody => Err(denied(header, "needs a session; open one first")),
             Bound::Client(session) | Bound::Host(session) | Bound::Peer(session)
                 if session != header.session =>

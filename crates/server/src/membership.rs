@@ -21,6 +21,8 @@ use crate::clock;
 use crate::gate::Call;
 use crate::server::{Outcome, Refusal, Server};
 
+/// The number of the server where the coordinator is embedded.
+const COORDINATOR: ServerId = ServerId(0);
 const MAP_FILE: &str = "map";
 const COORDINATOR_FILE: &str = "coordinator";
 /// Pause between two attempts to join.
@@ -114,7 +116,7 @@ impl Server {
             known.tcp.clone()
         };
         let header = Header::request(GetServerStatus::KIND);
-        self.peers.call_address(&known, header, &GetServerStatus {}).await.is_ok()
+        self.peers.call_address(newcomer.server, &known, header, &GetServerStatus {}).await.is_ok()
     }
 
     /// One step of the coordinator: kept in the store before anybody hears of it.
@@ -149,7 +151,7 @@ impl Server {
                 None => self.join(request.clone()).await.map_err(|refusal| refusal.error),
                 Some(address) => self
                     .peers
-                    .call_address(address, Header::request(JoinPool::KIND), &request)
+                    .call_address(COORDINATOR, address, Header::request(JoinPool::KIND), &request)
                     .await
                     .map_err(|failure| failure.error),
             };
@@ -193,7 +195,7 @@ impl Server {
         let Some(address) = &self.config.options.coordinator else { return Ok(()) };
         let map = self
             .peers
-            .call_address(address, Header::request(GetMap::KIND), &GetMap {})
+            .call_address(COORDINATOR, address, Header::request(GetMap::KIND), &GetMap {})
             .await
             .map_err(|failure| failure.error.context("asking the coordinator for the map"))?;
         self.membership.adopt(&mut self.store.borrow_mut(), map)

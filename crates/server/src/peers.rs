@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId};
 use ramlace_transport::nonblocking::Connection;
-use ramlace_transport::{Address, Failure, Secret};
+use ramlace_transport::{Address, ClientKey, Failure};
 use ramlace_wire::session::{OpenSession, SessionKind};
 use ramlace_wire::{ClusterMap, Header, Request};
 
@@ -20,7 +20,7 @@ const IDLE_CONNECTIONS_MAX: usize = 4;
 
 /// The way to the other servers.
 pub struct Peers {
-    secret: Secret,
+    key: ClientKey,
     session: SessionId,
     label: String,
     idle: RefCell<HashMap<String, Vec<Connection>>>,
@@ -28,8 +28,8 @@ pub struct Peers {
 
 impl Peers {
     /// `session`: a fresh one that names this process in its calls.
-    pub fn new(secret: Secret, session: SessionId, label: String) -> Peers {
-        Peers { secret, session, label, idle: RefCell::default() }
+    pub fn new(key: ClientKey, session: SessionId, label: String) -> Peers {
+        Peers { key, session, label, idle: RefCell::default() }
     }
 
     /// Calls a server of the map.
@@ -43,12 +43,15 @@ impl Peers {
             Failure::from(Error::new(ErrorKind::HostDown, format!("{server} is not in the map any more")))
         })?;
         let header = Header { epoch: map.epoch, ..Header::request(R::KIND) };
-        self.call_address(&entry.tcp, header, request).await.map_err(|failure| failure.context(server))
+        self.call_address(server, &entry.tcp, header, request)
+            .await
+            .map_err(|failure| failure.context(server))
     }
 
-    /// Calls whoever serves the address.
+    /// Calls the server at an address that its map entry does not say yet, or not any more.
     pub async fn call_address<R: Request>(
         &self,
+        server: ServerId,
         address: &str,
         header: Header,
         request: &R,
@@ -60,7 +63,7 @@ impl Peers {
                 outcome => return self.settle(address, connection, outcome),
             }
         }
-        let mut connection = self.connect(address).await?;
+        let mut connection = self.connect(server, address).await?;
         let outcome = connection.call(header, request, PEER_DEADLINE).await;
         self.settle(address, connection, outcome)
     }
@@ -85,9 +88,10 @@ impl Peers {
         self.idle.borrow_mut().get_mut(address)?.pop()
     }
 
-    async fn connect(&self, address: &str) -> Result<Connection> {
+    async fn connect(&self, server: ServerId, address: &str) -> Result<Connection> {
         let connecting = async {
-            let mut connection = Connection::connect(&Address::Tcp(address.to_owned()), &self.secret).await?;
+            let place = Address::Tcp(address.to_owned());
+            let mut connection = Connection::connect(&place, &self.key, Some(server)).await?;
             let hello = OpenSession { kind: SessionKind::Peer, resume: false, label: self.label.clone() };
             let header = Header { session: self.session, ..Header::request(OpenSession::KIND) };
             connection.call(header, &hello, PEER_DEADLINE).await.map_err(|failure| failure.error)?;

@@ -14,7 +14,7 @@ use ramlace_cluster::CoordinatorConfig;
 use ramlace_namespace::{Command, Effect, ErrandAnswer, Op, Origin, Query, Reply, Room};
 use ramlace_store::Store;
 use ramlace_transport::nonblocking::Connection;
-use ramlace_transport::{Failure, Secret};
+use ramlace_transport::{Failure, ServerKeys};
 use ramlace_wire::locks::Event;
 use ramlace_wire::peer::{InodeAnswer, QueryInode, Token};
 use ramlace_wire::session::ServerStatus;
@@ -103,10 +103,8 @@ pub struct Server {
     pub pool: PoolId,
     /// The user whose pool this is: the one whose process this is.
     pub owner: Credentials,
-    /// The pool's secret.
-    pub secret: Secret,
-    /// What opens sessions of hosts.
-    pub host_key: Secret,
+    /// What it proves, and what those who connect have to prove.
+    pub keys: ServerKeys,
     /// The other servers.
     pub peers: Peers,
     /// The memory.
@@ -167,9 +165,8 @@ impl Server {
             host: host_id()?,
             pool,
             owner: Credentials::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
-            peers: Peers::new(secret.clone(), session, label),
-            host_key: secret.host_key(),
-            secret,
+            peers: Peers::new(secret.peer_key(), session, label),
+            keys: secret.server_keys(ServerId(options.server)).trusting_the_network(options.trust_network),
             store: RefCell::new(store),
             durable: RefCell::new(durable),
             membership,
@@ -367,6 +364,7 @@ impl Server {
             restarts: self.config.restarts,
             uptime_millis: self.started.elapsed().as_millis() as u64,
             epoch: self.epoch(),
+            trusts_network: self.config.options.trust_network,
             store_bytes: usage.size_bytes,
             used_bytes: usage.used_bytes,
             meta_bytes: usage.meta_bytes,

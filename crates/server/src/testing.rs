@@ -120,6 +120,7 @@ impl TestServer {
             backing: "auto".into(),
             reserve: false,
             root_squash: true,
+            trust_network: false,
         };
         let store = StoreOptions { size_bytes: STORE_BYTES, backing: Backing::Auto, name: "test".into() };
         let config = ChildConfig {
@@ -237,7 +238,12 @@ pub type Told<T> = std::result::Result<T, Error>;
 impl Client {
     /// Connects; waits for the pool's map.
     pub async fn connect(address: &str, session: SessionId, kind: SessionKind) -> Client {
-        let mut connection = Connection::connect(&Address::Tcp(address.into()), &secret()).await.unwrap();
+        let key = match kind {
+            SessionKind::User => secret().owner_key(),
+            SessionKind::Host => secret().host_key().client_key(),
+            SessionKind::Peer => secret().peer_key(),
+        };
+        let mut connection = Connection::connect(&Address::Tcp(address.into()), &key, None).await.unwrap();
         let hello = OpenSession { kind, resume: false, label: "test".into() };
         let header = Header { session, ..Header::request(OpenSession::KIND) };
         connection.call(header, &hello, LONG).await.unwrap();

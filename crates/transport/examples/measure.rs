@@ -16,7 +16,7 @@ use memory::Memory;
 use ramlace_base::{Epoch, Generation, InodeId, LaneId, Slot, limits};
 use ramlace_transport::blocking;
 use ramlace_transport::nonblocking::{Connection, Listener};
-use ramlace_transport::{Address, Secret};
+use ramlace_transport::{Address, ClientKey, Secret};
 use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk, WriteChunk};
 use ramlace_wire::{Header, Kind, decode_body, encode_body};
 
@@ -27,6 +27,10 @@ const ROUNDS: usize = 5;
 
 fn secret() -> Secret {
     Secret::from_bytes([7; 32])
+}
+
+fn owner() -> ClientKey {
+    secret().owner_key()
 }
 
 async fn serve(mut connection: Connection, memory: &Memory) -> ramlace_base::Result<()> {
@@ -78,7 +82,8 @@ fn start_server(address: Address) -> Address {
             loop {
                 let incoming = listener.accept().await.unwrap();
                 tokio::task::spawn_local(async move {
-                    let connection = Connection::accept(incoming, &secret()).await.unwrap();
+                    let keys = secret().server_keys(ramlace_base::ServerId(0));
+                    let (connection, _) = Connection::accept(incoming, &keys).await.unwrap();
                     serve(connection, memory).await.unwrap();
                 });
             }
@@ -167,7 +172,8 @@ fn compare(name: &str, address: &Address, up: usize, down: usize) {
     let bytes = up.len() + down.len();
     let count = if bytes > 100_000 { 500 } else { 20_000 };
     let mut connection =
-        blocking::Connection::connect(address, &secret(), Instant::now() + Duration::from_secs(4)).unwrap();
+        blocking::Connection::connect(address, &owner(), None, Instant::now() + Duration::from_secs(4))
+            .unwrap();
     let mut raw = raw_stream(address);
     let mut rows = [const { Vec::new() }; 4];
     let mut costs = [const { Vec::new() }; 2];
@@ -278,8 +284,13 @@ fn main() {
         compare(&format!("{name} 1 MiB write"), address, LARGE, 0);
         let (seconds, cpu) = time(500, |_| {
             drop(
-                blocking::Connection::connect(address, &secret(), Instant::now() + Duration::from_secs(4))
-                    .unwrap(),
+                blocking::Connection::connect(
+                    address,
+                    &owner(),
+                    None,
+                    Instant::now() + Duration::from_secs(4),
+                )
+                .unwrap(),
             );
         });
         println!(

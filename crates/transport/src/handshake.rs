@@ -1,31 +1,48 @@
 //! The handshake without its sockets: what each side says and what it makes of the answer.
 //!
-//! Noise NNpsk0, the pool's secret as the pre-shared key, the client's preamble as the prologue:
+//! Noise NKpsk0: the server proves the pool's server key, the client the key of its role as the pre-shared
+//! key; the client's preamble, which names the role, is the prologue.
 //!
-//! 1. client: preamble, message 1. It proves the secret, but an old one could be said again.
-//! 2. server: preamble, message 2. It proves the secret, freshly.
-//! 3. client: an empty message under the session's key ([`CONFIRMATION_BYTES`]): only who made
-//!    message 1 just now can say it. Without it, whoever has recorded a message 1 would be let in,
-//!    because the frames that follow are plain.
+//! 1. client: preamble, message 1, whose payload names the server that is meant. It proves the role's key,
+//!    but an old one could be said again.
+//! 2. server: preamble, message 2, whose payload says which server this is and how frames are protected. It
+//!    proves the server key, freshly.
+//! 3. client: an empty message under the session's key ([`CONFIRMATION_BYTES`]): only the maker of message 1
+//!    can say it. Without it a recorded message 1 would be answered, and would hold a connection.
+//!
+//! Both sides then have a key for the frames of each direction, which nobody between them has: whoever passes
+//! a greeting on, to the same server or another, has gained nothing.
 
-use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_base::{Error, ErrorKind, Result, ServerId};
 use ramlace_wire::PROTOCOL_VERSION;
 use ramlace_wire::preamble::{PREAMBLE_BYTES, PREAMBLE_MAGIC, PREAMBLE_PAYLOAD_BYTES_MAX, Preamble, Status};
 use snow::{Builder, HandshakeState, TransportState};
 
-use crate::Secret;
+use crate::keys::{ClientKey, KEY_BYTES, Role, ServerKeys, derive};
+use crate::seal::{FrameKeys, Protection};
 
-const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// Length of both Noise messages: an ephemeral key and a tag.
-const MESSAGE_BYTES: usize = 32 + 16;
+const NOISE: &str = "Noise_NKpsk0_25519_ChaChaPoly_BLAKE2s";
+/// An ephemeral key and a tag: what a Noise message has beside its payload.
+const NOISE_BYTES: usize = 32 + 16;
+/// Payload of message 1: the number of the server that is meant.
+const WANTED_BYTES: usize = 4;
+/// Payload of message 2: the server's number, how frames are protected, and three bytes of 0.
+const ANSWER_BYTES: usize = 8;
+/// Length of message 1.
+const MESSAGE_1_BYTES: usize = NOISE_BYTES + WANTED_BYTES;
+/// Length of message 2.
+const MESSAGE_2_BYTES: usize = NOISE_BYTES + ANSWER_BYTES;
 /// Length of the client's confirmation: a tag.
 pub(crate) const CONFIRMATION_BYTES: usize = 16;
+/// Bytes of a client's hello: its preamble and message 1.
+pub(crate) const HELLO_BYTES: usize = PREAMBLE_BYTES + MESSAGE_1_BYTES;
+/// In the place of a server's number: any server of the pool is meant.
+const WHICHEVER: u32 = u32::MAX;
+/// What the keys of frames are worked out from, beside those of the Noise session.
+const FRAME_WORDS: &[u8] = b"ramlace frames";
 
-fn builder(prologue: &[u8; PREAMBLE_BYTES], secret: &Secret, initiator: bool) -> HandshakeState {
-    let build = || {
-        let builder = Builder::new(NOISE.parse()?).prologue(prologue)?.psk(0, secret.as_bytes())?;
-        if initiator { builder.build_initiator() } else { builder.build_responder() }
-    };
+fn builder<'a>(prologue: &'a [u8; PREAMBLE_BYTES], key: &'a [u8; KEY_BYTES]) -> Builder<'a> {
+    let build = || Builder::new(NOISE.parse()?).prologue(prologue)?.psk(0, key);
     build().expect("the Noise pattern is complete and its primitives are built in")
 }
 
@@ -33,47 +50,91 @@ fn protocol(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Protocol, text)
 }
 
+/// The keys of both directions, the client's first: each worked out from one of the Noise session's.
+fn frame_keys(noise: &mut HandshakeState) -> [[u8; KEY_BYTES]; 2] {
+    let (client, server) = noise.dangerously_get_raw_split();
+    [derive(&client, FRAME_WORDS), derive(&server, FRAME_WORDS)]
+}
+
 /// The client's side, waiting for the server's answer.
-pub(crate) struct ClientHandshake(HandshakeState);
+pub(crate) struct ClientHandshake {
+    noise: HandshakeState,
+    wanted: Option<ServerId>,
+}
+
+/// What a client knows of the server when its greeting has been answered.
+pub(crate) struct Answered {
+    /// What is to be sent before the first frame.
+    pub(crate) confirmation: [u8; CONFIRMATION_BYTES],
+    pub(crate) server: ServerId,
+    pub(crate) protection: Protection,
+    pub(crate) keys: FrameKeys,
+}
 
 impl ClientHandshake {
-    /// Begins; returns what to send first.
-    pub(crate) fn begin(secret: &Secret) -> (ClientHandshake, Vec<u8>) {
-        let preamble = Preamble::new(Status::Welcome, MESSAGE_BYTES).encode();
-        let mut noise = builder(&preamble, secret, true);
+    /// Begins; returns what to send first. `wanted`: the server that is meant, unless any of the pool will do.
+    pub(crate) fn begin(key: &ClientKey, wanted: Option<ServerId>) -> (ClientHandshake, Vec<u8>) {
+        let preamble = Preamble::of_client(key.role().number(), MESSAGE_1_BYTES).encode();
+        let noise = builder(&preamble, key.key()).remote_public_key(key.server_public());
+        let noise = noise.and_then(Builder::build_initiator);
+        let mut noise = noise.expect("the Noise pattern is complete and its primitives are built in");
+        let payload = wanted.map_or(WHICHEVER, |server| u32::from(server.0)).to_le_bytes();
         let mut hello = preamble.to_vec();
-        hello.resize(PREAMBLE_BYTES + MESSAGE_BYTES, 0);
-        let written = noise.write_message(&[], &mut hello[PREAMBLE_BYTES..]);
-        assert_eq!(written.expect("the system has random bytes"), MESSAGE_BYTES);
-        (ClientHandshake(noise), hello)
+        hello.resize(HELLO_BYTES, 0);
+        let written = noise.write_message(&payload, &mut hello[PREAMBLE_BYTES..]);
+        assert_eq!(written.expect("the system has random bytes"), MESSAGE_1_BYTES);
+        (ClientHandshake { noise, wanted }, hello)
     }
 
-    /// Reads what came behind the server's preamble; returns the confirmation to send.
+    /// Reads what came behind the server's preamble.
     ///
-    /// Errors: the server's own line when it refuses (`Denied`, or `Protocol` when it speaks
-    /// another version), `Denied` when it does not know the secret.
-    pub(crate) fn finish(mut self, preamble: &Preamble, payload: &[u8]) -> Result<[u8; CONFIRMATION_BYTES]> {
+    /// Errors: the server's own line when it refuses (`Denied`, `HostDown` when another server was meant, or
+    /// `Protocol` when it speaks another version), `Denied` when it has not the pool's server key.
+    pub(crate) fn finish(mut self, preamble: &Preamble, payload: &[u8]) -> Result<Answered> {
         let same_version = preamble.version == PROTOCOL_VERSION;
-        if preamble.status == Status::Refused {
+        if preamble.status != Status::Welcome {
             // What a stranger says must not move the reader's cursor.
             let line = String::from_utf8_lossy(payload).trim_end().replace(char::is_control, "?");
-            let kind = if same_version { ErrorKind::Denied } else { ErrorKind::Protocol };
+            let kind = match preamble.status {
+                _ if !same_version => ErrorKind::Protocol,
+                Status::Elsewhere => ErrorKind::HostDown,
+                _ => ErrorKind::Denied,
+            };
             return Err(Error::new(kind, format!("the server refused: {line}")));
         }
         if !same_version {
             return Err(protocol(versions_differ("server", preamble.version)));
         }
-        self.0.read_message(payload, &mut []).map_err(|_| {
+        if *preamble != Preamble::new(Status::Welcome, MESSAGE_2_BYTES) {
+            return Err(protocol("the server's greeting makes no sense"));
+        }
+        let mut answer = [0; ANSWER_BYTES];
+        let read = self.noise.read_message(payload, &mut answer).map_err(|_| {
             Error::new(
                 ErrorKind::Denied,
                 "the server does not know the pool's secret; it belongs to another pool",
             )
         })?;
-        let mut session = self.0.into_transport_mode().expect("both messages have passed");
+        assert_eq!(read, ANSWER_BYTES, "the length was checked");
+        let (server, protection) = decode_answer(&answer)?;
+        if self.wanted.is_some_and(|wanted| wanted != server) {
+            return Err(Error::new(ErrorKind::HostDown, format!("{server} answers at this address")));
+        }
+        let [send, receive] = frame_keys(&mut self.noise);
+        let mut session = self.noise.into_transport_mode().expect("both messages have passed");
         let mut confirmation = [0; CONFIRMATION_BYTES];
         let written = session.write_message(&[], &mut confirmation).expect("a tag fits");
         assert_eq!(written, CONFIRMATION_BYTES);
-        Ok(confirmation)
+        Ok(Answered { confirmation, server, protection, keys: FrameKeys { send, receive } })
+    }
+}
+
+fn decode_answer(answer: &[u8; ANSWER_BYTES]) -> Result<(ServerId, Protection)> {
+    let number = u32::from_le_bytes([answer[0], answer[1], answer[2], answer[3]]);
+    let server = u16::try_from(number).ok().map(ServerId);
+    match (server, Protection::by_number(answer[4]), &answer[5..]) {
+        (Some(server), Some(protection), [0, 0, 0]) => Ok((server, protection)),
+        _ => Err(protocol("the server's answer to the greeting makes no sense")),
     }
 }
 
@@ -89,10 +150,10 @@ pub(crate) fn check_greeting(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Checks a client's preamble.
+/// Checks a client's preamble; returns as whom it connects.
 ///
 /// Errors: `Protocol` or `Denied`, with the line that the client is told.
-pub(crate) fn check_client_preamble(bytes: &[u8; PREAMBLE_BYTES]) -> Result<()> {
+pub(crate) fn check_client_preamble(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Role> {
     check_greeting(bytes)?;
     // The version is at a fixed place in every version; the rest may mean something else there.
     let version = u16::from_le_bytes([bytes[8], bytes[9]]);
@@ -103,10 +164,10 @@ pub(crate) fn check_client_preamble(bytes: &[u8; PREAMBLE_BYTES]) -> Result<()> 
     if preamble.payload_bytes == 0 {
         return Err(Error::new(ErrorKind::Denied, "this pool has a secret and the client brought none"));
     }
-    if preamble.payload_bytes as usize != MESSAGE_BYTES || preamble.status != Status::Welcome {
-        return Err(protocol("the client's greeting makes no sense"));
+    match Role::by_number(preamble.role) {
+        Some(role) if preamble == Preamble::of_client(role.number(), MESSAGE_1_BYTES) => Ok(role),
+        _ => Err(protocol("the client's greeting makes no sense")),
     }
-    Ok(())
 }
 
 fn versions_differ(who: &str, version: u16) -> String {
@@ -116,46 +177,56 @@ fn versions_differ(who: &str, version: u16) -> String {
     )
 }
 
-/// Bytes of a client's hello: its preamble and message 1.
-pub(crate) const HELLO_BYTES: usize = PREAMBLE_BYTES + MESSAGE_BYTES;
-
 /// The server's side, waiting for the client's confirmation.
-pub(crate) struct ServerHandshake(TransportState);
+pub(crate) struct ServerHandshake {
+    session: TransportState,
+    keys: FrameKeys,
+}
 
 impl ServerHandshake {
-    /// Reads a hello whose preamble has been checked; returns which of these keys it proves, and what
-    /// to answer. Who knows none of them has cost one try of each.
+    /// Reads a hello whose preamble has been checked; returns as whom the client connects, and what to answer.
     ///
-    /// Errors: `Denied`, with the line that the client is told.
+    /// Errors, with the line that the client is told: `Denied`; `Moved` when another server was meant.
     pub(crate) fn answer(
-        keys: &[&Secret],
+        keys: &ServerKeys,
+        protection: Protection,
         hello: &[u8; HELLO_BYTES],
-    ) -> Result<(usize, ServerHandshake, Vec<u8>)> {
+    ) -> Result<(Role, ServerHandshake, Vec<u8>)> {
         let (preamble, message) = hello.split_at(PREAMBLE_BYTES);
-        let read = |key: &Secret| {
-            let mut noise = builder(preamble.try_into().expect("it was cut there"), key, false);
-            noise.read_message(message, &mut []).ok().map(|_| noise)
-        };
-        let proved = keys.iter().enumerate().find_map(|(which, key)| Some((which, read(key)?)));
-        let Some((which, mut noise)) = proved else {
+        let preamble = preamble.try_into().expect("it was cut there");
+        let role = check_client_preamble(preamble)?;
+        let noise = builder(preamble, keys.of(role)).local_private_key(keys.private());
+        let noise = noise.and_then(Builder::build_responder);
+        let mut noise = noise.expect("the Noise pattern is complete and its primitives are built in");
+        let mut wanted = [0; WANTED_BYTES];
+        if noise.read_message(message, &mut wanted).ok() != Some(WANTED_BYTES) {
             return Err(Error::new(
                 ErrorKind::Denied,
                 "the client's secret is not this pool's; check which pool it was given",
             ));
-        };
-        let mut answer = Preamble::new(Status::Welcome, MESSAGE_BYTES).encode().to_vec();
-        answer.resize(HELLO_BYTES, 0);
-        let written = noise.write_message(&[], &mut answer[PREAMBLE_BYTES..]);
-        assert_eq!(written.expect("the system has random bytes"), MESSAGE_BYTES);
-        let shaking = ServerHandshake(noise.into_transport_mode().expect("both messages have passed"));
-        Ok((which, shaking, answer))
+        }
+        let (me, wanted) = (u32::from(keys.server().0), u32::from_le_bytes(wanted));
+        if wanted != me && wanted != WHICHEVER {
+            let text = format!("this is server {me} of the pool; the greeting was meant for server {wanted}");
+            return Err(Error::new(ErrorKind::Moved, text));
+        }
+        let mut payload = [0; ANSWER_BYTES];
+        payload[..4].copy_from_slice(&me.to_le_bytes());
+        payload[4] = protection.number();
+        let mut answer = Preamble::new(Status::Welcome, MESSAGE_2_BYTES).encode().to_vec();
+        answer.resize(PREAMBLE_BYTES + MESSAGE_2_BYTES, 0);
+        let written = noise.write_message(&payload, &mut answer[PREAMBLE_BYTES..]);
+        assert_eq!(written.expect("the system has random bytes"), MESSAGE_2_BYTES);
+        let [receive, send] = frame_keys(&mut noise);
+        let session = noise.into_transport_mode().expect("both messages have passed");
+        Ok((role, ServerHandshake { session, keys: FrameKeys { send, receive } }, answer))
     }
 
-    /// Checks the confirmation. Errors: `Denied`.
-    pub(crate) fn confirm(mut self, confirmation: &[u8; CONFIRMATION_BYTES]) -> Result<()> {
-        self.0
-            .read_message(confirmation, &mut [])
-            .map(drop)
+    /// Checks the confirmation; returns the keys of the frames. Errors: `Denied`.
+    pub(crate) fn confirm(mut self, confirmation: &[u8; CONFIRMATION_BYTES]) -> Result<FrameKeys> {
+        let confirmed = self.session.read_message(confirmation, &mut []);
+        confirmed
+            .map(|_| self.keys)
             .map_err(|_| Error::new(ErrorKind::Denied, "the client repeated a greeting that was not its own"))
     }
 }
@@ -166,7 +237,8 @@ pub(crate) fn refusal(error: &Error) -> Vec<u8> {
     let cut =
         (0..=line.len().min(PREAMBLE_PAYLOAD_BYTES_MAX - 1)).rev().find(|at| line.is_char_boundary(*at));
     let line = &line[..cut.unwrap_or(0)];
-    let mut bytes = Preamble::new(Status::Refused, line.len() + 1).encode().to_vec();
+    let status = if error.kind() == ErrorKind::Moved { Status::Elsewhere } else { Status::Refused };
+    let mut bytes = Preamble::new(status, line.len() + 1).encode().to_vec();
     bytes.extend_from_slice(line.as_bytes());
     bytes.push(b'\n');
     bytes
@@ -175,90 +247,125 @@ pub(crate) fn refusal(error: &Error) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Secret;
+
+    const THIS: ServerId = ServerId(3);
 
     fn secret(byte: u8) -> Secret {
         Secret::from_bytes([byte; 32])
     }
 
-    fn answered(hello: &[u8], with: &Secret) -> Result<(ServerHandshake, Vec<u8>)> {
-        let hello: &[u8; HELLO_BYTES] = hello.try_into().unwrap();
-        check_client_preamble(hello[..PREAMBLE_BYTES].try_into().unwrap())?;
-        let keys = [with, &with.host_key()];
-        ServerHandshake::answer(&keys, hello).map(|(_, server, answer)| (server, answer))
+    fn begin(key: &ClientKey) -> (ClientHandshake, Vec<u8>) {
+        ClientHandshake::begin(key, Some(THIS))
     }
 
-    fn finished(client: ClientHandshake, answer: &[u8]) -> Result<[u8; CONFIRMATION_BYTES]> {
+    fn answered(hello: &[u8], with: &Secret) -> Result<(Role, ServerHandshake, Vec<u8>)> {
+        let hello: &[u8; HELLO_BYTES] = hello.try_into().unwrap();
+        check_client_preamble(hello[..PREAMBLE_BYTES].try_into().unwrap())?;
+        ServerHandshake::answer(&with.server_keys(THIS), Protection::Everything, hello)
+    }
+
+    fn finished(client: ClientHandshake, answer: &[u8]) -> Result<Answered> {
         let preamble = Preamble::decode(answer[..PREAMBLE_BYTES].try_into().unwrap())?;
         let payload = answer[PREAMBLE_BYTES..].get(..preamble.payload_bytes as usize);
         client.finish(&preamble, payload.ok_or_else(|| protocol("the answer is too short"))?)
     }
 
     #[test]
-    fn both_sides_with_the_secret_agree() {
-        let (client, hello) = ClientHandshake::begin(&secret(1));
-        let (server, answer) = answered(&hello, &secret(1)).unwrap();
-        server.confirm(&finished(client, &answer).unwrap()).unwrap();
+    fn both_sides_agree_on_roles_servers_protection_and_keys() {
+        let pool = secret(1);
+        for key in [pool.owner_key(), pool.peer_key(), pool.host_key().client_key()] {
+            for wanted in [Some(THIS), None] {
+                let (client, hello) = ClientHandshake::begin(&key, wanted);
+                let (role, server, answer) = answered(&hello, &pool).unwrap();
+                let at_client = finished(client, &answer).unwrap();
+                let at_server = server.confirm(&at_client.confirmation).unwrap();
+                assert_eq!((role, at_client.server), (key.role(), THIS));
+                assert_eq!(at_client.protection, Protection::Everything);
+                assert_eq!(at_client.keys.send, at_server.receive);
+                assert_eq!(at_client.keys.receive, at_server.send);
+                assert_ne!(at_client.keys.send, at_client.keys.receive);
+            }
+        }
     }
 
     #[test]
     fn another_secret_is_refused_with_a_line() {
-        let (client, hello) = ClientHandshake::begin(&secret(1));
+        let (client, hello) = begin(&secret(1).owner_key());
         let Err(error) = answered(&hello, &secret(2)) else { panic!("a wrong secret passed") };
-        let told = finished(client, &refusal(&error)).unwrap_err();
+        let told = finished(client, &refusal(&error)).err().unwrap();
         assert_eq!(told.kind(), ErrorKind::Denied);
         assert!(told.message().contains("secret is not this pool's"), "{told}");
     }
 
     #[test]
-    fn the_host_key_is_told_from_the_secret() {
-        let (pool, other) = (secret(1), secret(2));
-        let which = |key: &Secret| {
-            let (client, hello) = ClientHandshake::begin(key);
-            let hello: &[u8; HELLO_BYTES] = hello[..].try_into().unwrap();
-            let (which, server, answer) = ServerHandshake::answer(&[&pool, &pool.host_key()], hello)?;
-            server.confirm(&finished(client, &answer)?)?;
-            Ok::<usize, Error>(which)
-        };
-        assert_eq!(which(&pool).unwrap(), 0);
-        assert_eq!(which(&pool.host_key()).unwrap(), 1);
-        assert_eq!(which(&other.host_key()).unwrap_err().kind(), ErrorKind::Denied);
-        assert_eq!(which(&pool.host_key().host_key()).unwrap_err().kind(), ErrorKind::Denied);
+    fn a_greeting_for_another_server_is_refused_by_both_sides() {
+        let pool = secret(1);
+        let (client, hello) = ClientHandshake::begin(&pool.owner_key(), Some(ServerId(2)));
+        let error = answered(&hello, &pool).err().unwrap();
+        let told = finished(client, &refusal(&error)).err().unwrap();
+        assert_eq!(told.kind(), ErrorKind::HostDown);
+        assert!(told.message().contains("this is server 3") && told.message().contains("server 2"), "{told}");
+        // A server that lies about whom it heard is found out by the client.
+        let (client, hello) = ClientHandshake::begin(&pool.owner_key(), Some(ServerId(2)));
+        let hello: &[u8; HELLO_BYTES] = hello[..].try_into().unwrap();
+        let lying = ServerKeys::of_secret(&[1; 32], ServerId(2));
+        let (_, _, answer) = ServerHandshake::answer(&lying, Protection::Everything, hello).unwrap();
+        assert_eq!(finished(client, &answer).unwrap().server, ServerId(2));
     }
 
     #[test]
-    fn a_recorded_greeting_with_the_host_key_lets_nobody_in() {
-        let (client, hello) = ClientHandshake::begin(&secret(1).host_key());
-        let (_, answer) = answered(&hello, &secret(1)).unwrap();
-        let recorded = finished(client, &answer).unwrap();
-        let (server, _) = answered(&hello, &secret(1)).unwrap();
-        assert_eq!(server.confirm(&recorded).unwrap_err().kind(), ErrorKind::Denied);
+    fn a_host_key_makes_no_server_and_no_owner() {
+        let pool = secret(1);
+        let host = pool.host_key();
+        // It answers a greeting with all that it has: its own key for every role, and some server key.
+        let claimed = Secret::from_hex(&host.to_hex()[..64]).unwrap();
+        let (_, hello) = begin(&host.client_key());
+        assert!(answered(&hello, &claimed).is_err());
+        // As the owner it has the wrong key, whatever it says that it is.
+        let (_, mut hello) = begin(&host.client_key());
+        hello[11] = Role::Owner.number();
+        assert_eq!(answered(&hello, &pool).err().unwrap().kind(), ErrorKind::Denied);
+        hello[11] = 9;
+        assert_eq!(answered(&hello, &pool).err().unwrap().kind(), ErrorKind::Protocol);
     }
 
     #[test]
-    fn a_server_with_another_secret_is_not_believed() {
-        let (client, _) = ClientHandshake::begin(&secret(1));
-        let (_, hello) = ClientHandshake::begin(&secret(2));
-        let (_, answer) = answered(&hello, &secret(2)).unwrap();
-        assert_eq!(finished(client, &answer).unwrap_err().kind(), ErrorKind::Denied);
+    fn an_answer_without_the_server_key_is_not_believed() {
+        let pool = secret(1);
+        let (client, hello) = begin(&pool.host_key().client_key());
+        // The role's key is right, the server key is somebody else's.
+        let preamble: &[u8; PREAMBLE_BYTES] = hello[..PREAMBLE_BYTES].try_into().unwrap();
+        let key = *pool.host_key().client_key().key();
+        let noise = builder(preamble, &key).local_private_key(&[9; 32]).and_then(Builder::build_responder);
+        assert!(noise.unwrap().read_message(&hello[PREAMBLE_BYTES..], &mut [0; 64]).is_err());
+        let mut answer = Preamble::new(Status::Welcome, MESSAGE_2_BYTES).encode().to_vec();
+        answer.resize(PREAMBLE_BYTES + MESSAGE_2_BYTES, 7);
+        assert_eq!(finished(client, &answer).err().unwrap().kind(), ErrorKind::Denied);
     }
 
     #[test]
     fn a_recorded_greeting_lets_nobody_in() {
-        let (client, hello) = ClientHandshake::begin(&secret(1));
-        let (_, answer) = answered(&hello, &secret(1)).unwrap();
-        let recorded = finished(client, &answer).unwrap();
-        let (server, _) = answered(&hello, &secret(1)).unwrap();
-        assert_eq!(server.confirm(&recorded).unwrap_err().kind(), ErrorKind::Denied);
+        for key in [secret(1).owner_key(), secret(1).host_key().client_key()] {
+            let (client, hello) = begin(&key);
+            let (_, _, answer) = answered(&hello, &secret(1)).unwrap();
+            let recorded = finished(client, &answer).unwrap().confirmation;
+            let (_, server, _) = answered(&hello, &secret(1)).unwrap();
+            assert_eq!(server.confirm(&recorded).err().unwrap().kind(), ErrorKind::Denied);
+        }
     }
 
     #[test]
     fn no_changed_bit_passes() {
-        for bit in 0..HELLO_BYTES * 8 {
-            let (client, mut hello) = ClientHandshake::begin(&secret(1));
-            hello[bit / 8] ^= 1 << (bit % 8);
-            assert!(answered(&hello, &secret(1)).is_err(), "bit {bit} of the hello");
-            hello[bit / 8] ^= 1 << (bit % 8);
-            let (server, mut answer) = answered(&hello, &secret(1)).unwrap();
+        let key = secret(1).owner_key();
+        for bit in 0..(PREAMBLE_BYTES + MESSAGE_2_BYTES) * 8 {
+            let (client, mut hello) = begin(&key);
+            if bit < HELLO_BYTES * 8 {
+                hello[bit / 8] ^= 1 << (bit % 8);
+                assert!(answered(&hello, &secret(1)).is_err(), "bit {bit} of the hello");
+                hello[bit / 8] ^= 1 << (bit % 8);
+            }
+            let (_, server, mut answer) = answered(&hello, &secret(1)).unwrap();
             answer[bit / 8] ^= 1 << (bit % 8);
             assert!(finished(client, &answer).is_err(), "bit {bit} of the answer");
             assert!(server.confirm(&[bit as u8; CONFIRMATION_BYTES]).is_err());
@@ -267,7 +374,7 @@ mod tests {
 
     #[test]
     fn an_old_version_hears_both_numbers() {
-        let mut bytes = Preamble::new(Status::Welcome, MESSAGE_BYTES).encode();
+        let mut bytes = Preamble::of_client(1, MESSAGE_1_BYTES).encode();
         bytes[8..10].copy_from_slice(&77u16.to_le_bytes());
         let error = check_client_preamble(&bytes).unwrap_err();
         assert!(error.message().contains("version 77"), "{error}");

@@ -29,6 +29,11 @@ impl Input {
         &self.buffer[self.start..self.end]
     }
 
+    /// What is there, to be opened in its place.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.start..self.end]
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.end - self.start
     }
@@ -73,10 +78,10 @@ impl Input {
         assert!(self.end <= self.buffer.len());
     }
 
-    /// Learns from a frame what the next one may look like.
-    pub(crate) fn expect_like(&mut self, header: &Header) {
+    /// Learns from a frame, with a tag of so many bytes behind its body, what the next one may look like.
+    pub(crate) fn expect_like(&mut self, header: &Header, tag_bytes: usize) {
         let bulky = header.data_bytes as usize > limits::STAGED_BYTES_MAX;
-        let head = HEADER_BYTES + header.body_bytes as usize;
+        let head = HEADER_BYTES + header.body_bytes as usize + tag_bytes;
         self.wanted = if bulky { head.min(INPUT_BYTES) } else { INPUT_BYTES };
     }
 
@@ -129,10 +134,10 @@ mod tests {
     fn after_bulk_data_no_more_than_a_head_is_asked_for() {
         let mut input = filled(10);
         let bulky = Header { body_bytes: 40, data_bytes: 1 << 20, ..Header::request(Kind::WriteChunk) };
-        input.expect_like(&bulky);
-        assert_eq!(input.room(1).len(), HEADER_BYTES + 40 - 10);
+        input.expect_like(&bulky, 16);
+        assert_eq!(input.room(1).len(), HEADER_BYTES + 40 + 16 - 10);
         assert_eq!(input.room(200).len(), 200);
-        input.expect_like(&Header { data_bytes: 4096, ..bulky });
+        input.expect_like(&Header { data_bytes: 4096, ..bulky }, 0);
         assert_eq!(input.room(1).len(), INPUT_BYTES - 10);
     }
 }

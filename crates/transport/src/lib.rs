@@ -14,13 +14,17 @@ mod failure;
 mod frame;
 mod handshake;
 mod input;
+mod keys;
 pub mod nonblocking;
 mod raw;
+mod seal;
 mod secret;
 mod socket;
 mod spin;
 
 pub use address::Address;
 pub use failure::{ConnectFailure, Failure};
+pub use keys::{ClientKey, HostKey, Role, ServerKeys};
 pub use raw::RawSegment;
+pub use seal::Protection;
 pub use secret::Secret;

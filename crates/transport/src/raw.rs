@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -149,55 +148,66 @@ pub(crate) fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<Async
     Ok(unsafe { AsyncFd::register_with_interest(descriptor, interest) }?)
 }
 
-/// Carries bytes into segments by way of the kernel, so that missing memory is an error.
-pub(crate) struct Ferry {
-    read: OwnedFd,
-    write: OwnedFd,
+/// Copies all of `bytes` to the cursor by one system call, or a few.
+///
+/// # Safety
+/// As for [`receive`].
+pub(crate) unsafe fn store(mut bytes: &[u8], cursor: &mut Cursor<'_>) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let mut pieces = Pieces::new();
+        let count = cursor.pieces(&mut pieces, bytes.len());
+        let mine = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: count };
+        // SAFETY: the kernel reads from `bytes` and writes to the caller's segments only, which the caller
+        // vouches for.
+        let copied = unsafe { between(Direction::ToSegments, &mine, &pieces) }?;
+        bytes = &bytes[copied..];
+        cursor.advance(copied);
+    }
+    Ok(())
 }
 
-impl Ferry {
-    pub(crate) fn new() -> io::Result<Ferry> {
-        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok(Ferry { read, write })
-    }
-
-    /// Copies all of `bytes` to the cursor. After an error the ferry may hold bytes: drop it.
-    ///
-    /// # Safety
-    /// As for [`receive`].
-    pub(crate) unsafe fn carry(&self, mut bytes: &[u8], cursor: &mut Cursor<'_>) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let mut aboard = match rustix::io::write(&self.write, bytes) {
-                Err(Errno::INTR) => continue,
-                other => other?,
-            };
-            bytes = &bytes[aboard..];
-            while aboard > 0 {
-                // SAFETY: the caller's promise is passed on.
-                aboard -= unsafe { self.unload(aboard, cursor)? };
-            }
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    /// As for [`receive`].
-    unsafe fn unload(&self, count: usize, cursor: &mut Cursor<'_>) -> io::Result<usize> {
+/// Fills `into` with the bytes at the cursor, by one system call, or a few.
+///
+/// # Safety
+/// As for [`receive`].
+pub(crate) unsafe fn load(cursor: &mut Cursor<'_>, mut into: &mut [u8]) -> io::Result<()> {
+    while !into.is_empty() {
         let mut pieces = Pieces::new();
-        cursor.pieces(&mut pieces, count);
-        let pieces_count = pieces.count as libc::c_int;
-        // SAFETY: the pieces outlive the call; the kernel writes to the caller's segments only,
-        // which the caller vouches for.
-        let result = unsafe { libc::readv(self.read.as_raw_fd(), pieces.list.as_ptr(), pieces_count) };
-        match counted(result) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-            Ok(0) => Err(Errno::FAULT.into()),
-            Ok(read) => {
-                cursor.advance(read);
-                Ok(read)
-            }
-            Err(error) => Err(error),
+        let count = cursor.pieces(&mut pieces, into.len());
+        let mine = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: count };
+        // SAFETY: the kernel writes to `into` and reads from the caller's segments only, which the caller
+        // vouches for.
+        let copied = unsafe { between(Direction::FromSegments, &mine, &pieces) }?;
+        into = &mut into[copied..];
+        cursor.advance(copied);
+    }
+    Ok(())
+}
+
+enum Direction {
+    ToSegments,
+    FromSegments,
+}
+
+/// Copies between this process's own memory and segments in it: the kernel's call for the memory of other
+/// processes, which answers EFAULT where a load or store would end this one. Never returns 0.
+///
+/// # Safety
+/// `mine` may be read, or written, and as for [`receive`].
+unsafe fn between(direction: Direction, mine: &libc::iovec, segments: &Pieces) -> io::Result<usize> {
+    // SAFETY: getpid takes nothing and cannot fail.
+    let me = unsafe { libc::getpid() };
+    let (theirs, count) = (segments.list.as_ptr(), segments.count as libc::c_ulong);
+    // SAFETY: both lists outlive the call; the caller vouches for what they name.
+    let result = unsafe {
+        match direction {
+            Direction::ToSegments => libc::process_vm_writev(me, mine, 1, theirs, count, 0),
+            Direction::FromSegments => libc::process_vm_readv(me, mine, 1, theirs, count, 0),
         }
+    };
+    match counted(result)? {
+        0 => Err(Errno::FAULT.into()),
+        copied => Ok(copied),
     }
 }
 
@@ -226,12 +236,29 @@ mod tests {
     }
 
     #[test]
-    fn the_ferry_fills_segments_in_order() {
+    fn segments_are_stored_to_and_loaded_from_in_order() {
         let mut buffers = vec![vec![0u8; 3], vec![], vec![0; 70_000], vec![0; 5]];
         let list = segments(&mut buffers);
         let bytes: Vec<u8> = (0..70_008u32).map(|index| (index % 251) as u8).collect();
+        let mut loaded = vec![0; bytes.len()];
         // SAFETY: the segments are the buffers above, which nothing else uses meanwhile.
-        unsafe { Ferry::new().unwrap().carry(&bytes, &mut Cursor::new(&list)).unwrap() };
+        unsafe {
+            store(&bytes, &mut Cursor::new(&list)).unwrap();
+            load(&mut Cursor::new(&list), &mut loaded).unwrap();
+        }
+        assert_eq!(loaded, bytes);
         assert_eq!(buffers.concat(), bytes);
+    }
+
+    #[test]
+    fn memory_that_is_gone_is_an_error() {
+        let nowhere = RawSegment { pointer: std::ptr::null_mut::<u8>().wrapping_add(4096), length: 10 };
+        // SAFETY: nothing is mapped there, and nobody has a reference to it.
+        let (stored, loaded) = unsafe {
+            (store(&[1; 10], &mut Cursor::new(&[nowhere])), load(&mut Cursor::new(&[nowhere]), &mut [0; 10]))
+        };
+        for outcome in [stored, loaded] {
+            assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EFAULT));
+        }
     }
 }

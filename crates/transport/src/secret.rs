@@ -2,12 +2,10 @@
 
 use std::fmt;
 
-use ramlace_base::{Error, ErrorKind, Result};
-use snow::params::HashChoice;
-use snow::resolvers::{CryptoResolver, DefaultResolver};
+use ramlace_base::{Error, ErrorKind, Result, ServerId};
 
-/// What is hashed with the secret into the host key.
-const HOST_KEY_WORDS: &[u8] = b"ramlace host key";
+use crate::keys::{self, ClientKey, HostKey, Role, ServerKeys};
+
 /// Length of a secret.
 const SECRET_BYTES: usize = 32;
 
@@ -34,36 +32,37 @@ impl Secret {
     ///
     /// Errors: `Invalid`, without a word of what was read.
     pub fn from_hex(text: &str) -> Result<Secret> {
-        let digits = text.trim_end_matches(['\r', '\n']).as_bytes();
-        let mut bytes = [0; SECRET_BYTES];
-        if digits.len() != 2 * SECRET_BYTES {
-            return Err(refuse());
-        }
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let digit = |at: usize| char::from(pair[at]).to_digit(16).ok_or_else(refuse);
-            *byte = (digit(0)? << 4 | digit(1)?) as u8;
-        }
-        Ok(Secret(bytes))
+        keys::from_hex(text).map(Secret).ok_or_else(refuse)
     }
 
     /// 64 hexadecimal digits, without a line feed.
     #[must_use]
     pub fn to_hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        keys::to_hex(&self.0)
     }
 
-    /// The host key of the pool with this secret: HMAC-BLAKE2s of `ramlace host key`. Who has the
-    /// secret has both; who is given the host key alone cannot work out the secret.
+    /// What the pool's owner proves to its servers.
     #[must_use]
-    pub fn host_key(&self) -> Secret {
-        let mut hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s).expect("BLAKE2s is built in");
-        let mut bytes = [0; SECRET_BYTES];
-        hash.hmac(&self.0, HOST_KEY_WORDS, &mut bytes);
-        Secret(bytes)
+    pub fn owner_key(&self) -> ClientKey {
+        ClientKey::of_secret(&self.0, Role::Owner)
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8; SECRET_BYTES] {
-        &self.0
+    /// What a server of the pool proves to the others.
+    #[must_use]
+    pub fn peer_key(&self) -> ClientKey {
+        ClientKey::of_secret(&self.0, Role::Peer)
+    }
+
+    /// The key of a machine that acts for its users.
+    #[must_use]
+    pub fn host_key(&self) -> HostKey {
+        HostKey::of_secret(&self.0)
+    }
+
+    /// What the server with this number proves, and what it lets in.
+    #[must_use]
+    pub fn server_keys(&self, server: ServerId) -> ServerKeys {
+        ServerKeys::of_secret(&self.0, server)
     }
 }
 
@@ -94,16 +93,6 @@ mod tests {
         assert!(hex.starts_with("010203") && hex.len() == 64);
         assert_eq!(Secret::from_hex(&format!("{hex}\n")).unwrap(), secret);
         assert_eq!(format!("{secret:?}"), "Secret(..)");
-    }
-
-    /// The number is Python's: `hmac.new(bytes([1]) * 32, b"ramlace host key", "blake2s")`.
-    #[test]
-    fn the_host_key_is_another_key() {
-        let (secret, other) = (Secret::from_bytes([1; 32]), Secret::from_bytes([2; 32]));
-        let expected = "0ba5fabd304b38f2a7ea2641dffdbf11c5ff5ab3fd80af4836d93684ea5e71ec";
-        assert_eq!(secret.host_key().to_hex(), expected);
-        assert_ne!(secret.host_key(), other.host_key());
-        assert_ne!(secret.host_key(), secret);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! client → server: preamble, then Noise message 1. Server → client: preamble, then Noise
 //! message 2 when `status` is [`Status::Welcome`], else a UTF-8 line that says why not. Client →
 //! server: the confirmation, an empty message under the session's key (16 bytes), without which a
-//! recorded message 1 would let anybody in. Frames follow at once.
+//! recorded message 1 would get an answer and hold a connection. Frames follow at once.
 
 use ramlace_base::{Error, ErrorKind, Result};
 use zerocopy::byteorder::little_endian::{U16, U32};
@@ -27,6 +27,8 @@ numbered! {
         Welcome = 0,
         /// Refused; what follows is a line of text.
         Refused = 1,
+        /// Refused by another server than the greeting was meant for; what follows is a line of text.
+        Elsewhere = 2,
     }
 }
 
@@ -36,7 +38,7 @@ struct RawPreamble {
     magic: [u8; 8],
     version: U16,
     status: u8,
-    reserved: u8,
+    role: u8,
     payload_bytes: U32,
 }
 
@@ -50,16 +52,24 @@ pub struct Preamble {
     pub version: u16,
     /// Always `Welcome` from clients.
     pub status: Status,
+    /// As whom a client connects, by number; 0 from servers.
+    pub role: u8,
     /// Bytes that follow; at most [`PREAMBLE_PAYLOAD_BYTES_MAX`].
     pub payload_bytes: u32,
 }
 
 impl Preamble {
-    /// This side's preamble before `payload_bytes` bytes.
+    /// A server's preamble before `payload_bytes` bytes.
     #[must_use]
     pub fn new(status: Status, payload_bytes: usize) -> Preamble {
         assert!(payload_bytes <= PREAMBLE_PAYLOAD_BYTES_MAX);
-        Preamble { version: PROTOCOL_VERSION, status, payload_bytes: payload_bytes as u32 }
+        Preamble { version: PROTOCOL_VERSION, status, role: 0, payload_bytes: payload_bytes as u32 }
+    }
+
+    /// A client's preamble before `payload_bytes` bytes.
+    #[must_use]
+    pub fn of_client(role: u8, payload_bytes: usize) -> Preamble {
+        Preamble { role, ..Preamble::new(Status::Welcome, payload_bytes) }
     }
 
     /// The bytes.
@@ -69,7 +79,7 @@ impl Preamble {
             magic: PREAMBLE_MAGIC,
             version: self.version.into(),
             status: self.status.into(),
-            reserved: 0,
+            role: self.role,
             payload_bytes: self.payload_bytes.into(),
         };
         zerocopy::transmute!(raw)
@@ -85,9 +95,14 @@ impl Preamble {
         let Ok(status) = Status::try_from(raw.status) else {
             return refuse("the other side's greeting has an unknown status");
         };
-        if raw.reserved != 0 || raw.payload_bytes.get() as usize > PREAMBLE_PAYLOAD_BYTES_MAX {
+        if raw.payload_bytes.get() as usize > PREAMBLE_PAYLOAD_BYTES_MAX {
             return refuse("the other side's greeting makes no sense");
         }
-        Ok(Preamble { version: raw.version.get(), status, payload_bytes: raw.payload_bytes.get() })
+        Ok(Preamble {
+            version: raw.version.get(),
+            status,
+            role: raw.role,
+            payload_bytes: raw.payload_bytes.get(),
+        })
     }
 }

@@ -88,6 +88,8 @@ pub struct ServerStatus {
     pub uptime_millis: u64,
     /// The map it believes in.
     pub epoch: Epoch,
+    /// Bulk data cross the network without a key.
+    pub trusts_network: bool,
     /// Bytes it lends.
     pub store_bytes: u64,
     /// Bytes taken by files and by the namespace.

@@ -29,6 +29,7 @@ fn line(text: &mut String, name: &str, bytes: &[u8]) {
 fn golden() -> String {
     let mut text = String::new();
     line(&mut text, "preamble.welcome", &Preamble::new(Status::Welcome, 48).encode());
+    line(&mut text, "preamble.client", &Preamble::of_client(2, 52).encode());
     line(&mut text, "preamble.refused", &Preamble::new(Status::Refused, 512).encode());
     line(&mut text, "header.least", &header_sample(&mut Source::new(&[])).encode());
     line(&mut text, "header.full", &header_sample(&mut Source::full(&words_for("header"))).encode());

@@ -158,6 +158,7 @@ impl Site {
             backing: told.backing.clone(),
             reserve: told.reserve,
             root_squash: told.root_squash,
+            trust_network: told.trust_network,
         };
         options.check()?;
         Ok(options)

@@ -83,6 +83,10 @@ pub struct Args {
     #[arg(long)]
     pub no_root_squash: bool,
 
+    /// Send file contents over TCP as they are, without encryption
+    #[arg(long)]
+    pub trust_network: bool,
+
     /// Descriptor to which `listening ADDRESS` and `ready`, or `error TEXT`, are written.
     #[arg(long, hide = true, value_name = "N")]
     pub ready_fd: Option<i32>,
@@ -173,6 +177,7 @@ impl Args {
             backing: self.backing.clone(),
             reserve: !self.no_reserve,
             root_squash: !self.no_root_squash,
+            trust_network: self.trust_network,
         }
     }
 }

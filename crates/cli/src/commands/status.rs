@@ -233,7 +233,8 @@ fn row_json(row: &Row) -> Value {
             "store_bytes": status.store_bytes, "used_bytes": status.used_bytes, "meta_bytes": status.meta_bytes,
             "reserved_bytes": status.reserved_bytes, "inodes": status.inodes, "lanes": status.lanes,
             "locks": status.locks, "lock_waits": status.lock_waits, "barrier_waits": status.barrier_waits, "change_waits": status.change_waits, "sessions": status.sessions, "connections": status.connections, "requests": status.requests,
-            "read_bytes": status.read_bytes, "written_bytes": status.written_bytes, "notes": status.notes,
+            "read_bytes": status.read_bytes, "written_bytes": status.written_bytes, "trusts_network": status.trusts_network,
+            "notes": status.notes,
         }),
         Err(error) => json!({
             "server": row.server, "host": row.host, "address": row.address, "state": "not answering", "error": error.message(),

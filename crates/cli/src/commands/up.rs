@@ -89,6 +89,10 @@ pub struct Args {
     #[arg(long)]
     pub no_root_squash: bool,
 
+    /// Send file contents over TCP as they are, without encryption: for a network that nobody else can reach
+    #[arg(long)]
+    pub trust_network: bool,
+
     /// Where the memory comes from
     #[arg(long, default_value = "auto", value_name = "KIND", value_parser = ["auto", "private-tmpfs", "shared-memory"])]
     pub backing: String,
@@ -247,6 +251,7 @@ fn start(
         backing: args.backing.clone(),
         reserve: !args.no_reserve,
         root_squash: !args.no_root_squash,
+        trust_network: args.trust_network,
     };
     let log = |server| directory.log_path(ServerId(server));
     let interrupt = Interrupt::catch()?;

@@ -124,6 +124,7 @@ pub mod tests {
     /// A server of 1 GiB that has read `work` MiB, written twice and answered a hundred times as much.
     pub fn status(server: u16, pid: u32, work: u64) -> Box<ServerStatus> {
         Box::new(ServerStatus {
+            trusts_network: false,
             server: ServerId(server),
             pid,
             keeper_pid: 1,

@@ -7,16 +7,16 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_base::{Error, ErrorKind, Result, ServerId};
 use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use super::line::Line;
-use crate::handshake::ClientHandshake;
+use crate::handshake::{Answered, ClientHandshake};
 use crate::socket::{prepare_tcp, unix_socket};
-use crate::{Address, ConnectFailure, Secret};
+use crate::{Address, ClientKey, ConnectFailure};
 
 type Outcome = std::result::Result<OwnedFd, ConnectFailure>;
 
@@ -102,8 +102,13 @@ fn connect_unix(path: &Path, deadline: Instant) -> Outcome {
 }
 
 /// The client's part of the handshake.
-pub(super) fn shake_hands(line: &Line, secret: &Secret, deadline: Instant) -> Result<()> {
-    let (handshake, hello) = ClientHandshake::begin(secret);
+pub(super) fn shake_hands(
+    line: &Line,
+    key: &ClientKey,
+    wanted: Option<ServerId>,
+    deadline: Instant,
+) -> Result<Answered> {
+    let (handshake, hello) = ClientHandshake::begin(key, wanted);
     // A server that refuses at once may have closed already; its line is worth more than that.
     let sent = line.send_all(&hello, &[], deadline);
     let mut preamble = [0; PREAMBLE_BYTES];
@@ -113,8 +118,10 @@ pub(super) fn shake_hands(line: &Line, secret: &Secret, deadline: Instant) -> Re
     let preamble = Preamble::decode(&preamble)?;
     let mut payload = vec![0; preamble.payload_bytes as usize];
     receive_exactly(line, &mut payload, deadline)?;
-    let confirmation = handshake.finish(&preamble, &payload)?;
-    line.send_all(&confirmation, &[], deadline)
+    let answered = handshake.finish(&preamble, &payload)?;
+    answered.protection.check_on(line.is_unix())?;
+    line.send_all(&answered.confirmation, &[], deadline)?;
+    Ok(answered)
 }
 
 fn receive_exactly(line: &Line, into: &mut [u8], deadline: Instant) -> Result<()> {

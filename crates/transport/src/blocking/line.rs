@@ -45,6 +45,10 @@ impl Line {
         Ok(Line { socket, is_unix, spin: Spin::default() })
     }
 
+    pub(super) fn is_unix(&self) -> bool {
+        self.is_unix
+    }
+
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -12,12 +12,13 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use ramlace_base::{Epoch, Error, ErrorKind, Result, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, limits};
 use ramlace_wire::{Front, HEADER_BYTES, Header, Request, encode_body, flags};
 
 use crate::frame::{append_head, check_reply, decode_header, decode_reply};
 use crate::input::{INPUT_BYTES, Input};
-use crate::{Address, ConnectFailure, Failure, Secret};
+use crate::seal::{RECORD_BYTES, Record, Seal, tag_bytes};
+use crate::{Address, ClientKey, ConnectFailure, Failure};
 pub use connect::resolve;
 use line::Line;
 
@@ -37,6 +38,11 @@ pub struct Connection {
     line: Option<Line>,
     address: Address,
     is_local: bool,
+    server: ServerId,
+    /// What its frames are under; `None` on a Unix socket.
+    seal: Option<Box<Seal>>,
+    /// Sealed data of the latest reply, as far as they have come.
+    record: Record,
     input: Input,
     /// Data of the latest reply that nobody has taken yet.
     data_left: usize,
@@ -59,28 +65,38 @@ pub struct Received<T> {
 }
 
 impl Connection {
-    /// Connects, and proves the secret to each other.
+    /// Connects; both sides prove their keys. `wanted`: the server that is meant, unless any of the pool will do.
     ///
-    /// Errors: `HostDown` or `TimedOut` when nobody answers, `Denied` or `Protocol` with the
-    /// server's own line when it refuses. All of them name the address.
-    pub fn connect(address: &Address, secret: &Secret, deadline: Instant) -> Result<Connection> {
-        Connection::try_connect(address, secret, deadline).map_err(Error::from)
+    /// Errors: `HostDown` or `TimedOut` when nobody answers, or another server does; `Denied` or `Protocol` with
+    /// the server's own line when it refuses. All of them name the address.
+    pub fn connect(
+        address: &Address,
+        key: &ClientKey,
+        wanted: Option<ServerId>,
+        deadline: Instant,
+    ) -> Result<Connection> {
+        Connection::try_connect(address, key, wanted, deadline).map_err(Error::from)
     }
 
     /// The same, and tells whether nobody listens there.
     pub fn try_connect(
         address: &Address,
-        secret: &Secret,
+        key: &ClientKey,
+        wanted: Option<ServerId>,
         deadline: Instant,
     ) -> std::result::Result<Connection, ConnectFailure> {
         let name = |failure: ConnectFailure| failure.context(address);
         let line = Line::new(connect::connect(address, deadline).map_err(name)?)?;
-        connect::shake_hands(&line, secret, deadline).map_err(|error| name(error.into()))?;
+        let answered =
+            connect::shake_hands(&line, key, wanted, deadline).map_err(|error| name(error.into()))?;
         let is_local = crate::socket::peer_uid(line.as_fd()) == Some(rustix::process::geteuid().as_raw());
         let mut connection = Connection {
             line: Some(line),
             address: address.clone(),
             is_local,
+            server: answered.server,
+            seal: Seal::new(&answered.keys, answered.protection),
+            record: Record::default(),
             input: Input::new(),
             data_left: 0,
             descriptors: VecDeque::new(),
@@ -126,8 +142,37 @@ impl Connection {
         let mut bytes = front.encode(&mut header);
         bytes.extend(encode_body(body));
         append_head(&mut self.scratch, header, &bytes, data_bytes);
-        let sent = self.line().and_then(|line| line.send_all(&self.scratch, data, deadline));
+        let sent = self.send_frame(data, deadline);
         sent.map_err(|error| self.fail(error, "sending a request"))
+    }
+
+    /// Sends the head that was put together, and the data behind it.
+    fn send_frame(&mut self, data: &[IoSlice<'_>], deadline: Instant) -> Result<()> {
+        let line = self.line.as_ref().ok_or_else(closed)?;
+        let Some(seal) = &mut self.seal else { return line.send_all(&self.scratch, data, deadline) };
+        seal.seal_head(&mut self.scratch, 0);
+        if !seal.covers_data() {
+            return line.send_all(&self.scratch, data, deadline);
+        }
+        let mut begun = self.scratch.len();
+        for piece in data {
+            let mut piece: &[u8] = piece;
+            while !piece.is_empty() {
+                let count = piece.len().min(begun + RECORD_BYTES - self.scratch.len());
+                self.scratch.extend_from_slice(&piece[..count]);
+                piece = &piece[count..];
+                if self.scratch.len() == begun + RECORD_BYTES {
+                    seal.seal_record(&mut self.scratch, begun);
+                    line.send_all(&self.scratch, &[], deadline)?;
+                    self.scratch.clear();
+                    begun = 0;
+                }
+            }
+        }
+        if self.scratch.len() > begun {
+            seal.seal_record(&mut self.scratch, begun);
+        }
+        line.send_all(&self.scratch, &[], deadline)
     }
 
     /// Receives the reply to the request `R` that was sent as `call`. Data of the previous reply
@@ -168,6 +213,12 @@ impl Connection {
         self.is_local
     }
 
+    /// The server that answers, as it has proved.
+    #[must_use]
+    pub fn server(&self) -> ServerId {
+        self.server
+    }
+
     /// Where this connection goes.
     #[must_use]
     pub fn address(&self) -> &Address {
@@ -195,9 +246,7 @@ impl Connection {
     }
 
     fn line(&self) -> Result<&Line> {
-        self.line.as_ref().ok_or_else(|| {
-            Error::new(ErrorKind::HostDown, "the connection was closed after an earlier failure")
-        })
+        self.line.as_ref().ok_or_else(closed)
     }
 
     /// Closes the connection; the failure names the address and what was being done.
@@ -213,7 +262,7 @@ impl Connection {
         check_reply::<R>(&header, call)?;
         let reply = self.receive_body::<R>(&header, deadline)?;
         self.data_left = header.data_bytes as usize;
-        self.input.expect_like(&header);
+        self.input.expect_like(&header, tag_bytes(self.seal.as_deref()));
         let descriptor = self.claim_descriptor(&header)?;
         Ok(Received { reply: reply?, data_bytes: header.data_bytes, descriptor, epoch: header.epoch })
     }
@@ -224,10 +273,12 @@ impl Connection {
         header: &Header,
         deadline: Instant,
     ) -> Result<std::result::Result<R::Reply, Failure>> {
-        let body_bytes = header.body_bytes as usize;
+        let body_bytes = header.body_bytes as usize + tag_bytes(self.seal.as_deref());
         if HEADER_BYTES + body_bytes <= INPUT_BYTES {
             self.fill(HEADER_BYTES + body_bytes, deadline)?;
-            let reply = decode_reply::<R>(header, &self.input.bytes()[HEADER_BYTES..][..body_bytes]);
+            let (head, rest) = self.input.bytes_mut().split_at_mut(HEADER_BYTES);
+            let head = (&*head).try_into().expect("it was cut there");
+            let reply = decode_reply::<R>(header, opened(&mut self.seal, head, &mut rest[..body_bytes])?);
             self.input.consume(HEADER_BYTES + body_bytes);
             return told(reply);
         }
@@ -235,7 +286,7 @@ impl Connection {
         let mut body = vec![0; body_bytes];
         let buffered = self.input.take(&mut body);
         self.line()?.receive_all(&mut [IoSliceMut::new(&mut body[buffered..])], deadline)?;
-        told(decode_reply::<R>(header, &body))
+        told(decode_reply::<R>(header, opened(&mut self.seal, &header.encode(), &mut body)?))
     }
 
     /// Makes sure that the buffer holds at least so many bytes.
@@ -270,6 +321,9 @@ impl Connection {
 
     fn receive_pieces(&mut self, into: &mut [IoSliceMut<'_>], deadline: Instant) -> Result<()> {
         let mut pieces = into;
+        if self.data_is_sealed() {
+            return self.open_pieces(pieces, deadline);
+        }
         while self.input.len() > 0 && self.data_left > 0 {
             let count = self.input.take(&mut pieces[0]);
             self.data_left -= count;
@@ -280,8 +334,52 @@ impl Connection {
         Ok(())
     }
 
+    fn data_is_sealed(&self) -> bool {
+        self.seal.as_ref().is_some_and(|seal| seal.covers_data())
+    }
+
+    fn open_pieces(&mut self, into: &mut [IoSliceMut<'_>], deadline: Instant) -> Result<()> {
+        for piece in into {
+            let mut filled = 0;
+            while filled < piece.len() {
+                self.next_record(deadline)?;
+                let count = (piece.len() - filled).min(self.record.left());
+                piece[filled..filled + count].copy_from_slice(&self.record.bytes()[..count]);
+                self.take_opened(count);
+                filled += count;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_opened(&mut self, count: usize) {
+        self.record.consume(count);
+        self.data_left -= count;
+    }
+
+    /// Makes sure that opened bytes are there, for data that are left.
+    fn next_record(&mut self, deadline: Instant) -> Result<()> {
+        if self.record.left() > 0 {
+            return Ok(());
+        }
+        self.record.begin(self.data_left);
+        let buffered = self.input.take(self.record.room());
+        let line = self.line.as_ref().ok_or_else(closed)?;
+        line.receive_all(&mut [IoSliceMut::new(&mut self.record.room()[buffered..])], deadline)?;
+        self.record.filled = self.record.buffer.len();
+        self.record.open(self.seal.as_mut().expect("only sealed data come in records"))
+    }
+
     fn skip(&mut self, deadline: Instant) -> Result<()> {
         if self.data_left == 0 {
+            return Ok(());
+        }
+        if self.data_is_sealed() {
+            // Only what is opened keeps the count of what was sealed.
+            while self.data_left > 0 {
+                self.next_record(deadline)?;
+                self.take_opened(self.record.left());
+            }
             return Ok(());
         }
         let mut nowhere = [0; INPUT_BYTES];
@@ -293,6 +391,22 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// The body, without its tag where there is one.
+fn opened<'body>(
+    seal: &mut Option<Box<Seal>>,
+    header: &[u8; HEADER_BYTES],
+    body: &'body mut [u8],
+) -> Result<&'body [u8]> {
+    match seal {
+        Some(seal) => Ok(seal.open_body(header, body)?),
+        None => Ok(body),
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::HostDown, "the connection was closed after an earlier failure")
 }
 
 /// Parts what the server said from what breaks the connection.

@@ -13,42 +13,40 @@ use tokio::time::timeout;
 use super::connection::Connection;
 use super::listener::Incoming;
 use super::socket::{Canceller, Patience, Socket};
-use crate::Secret;
 use crate::handshake::{
     CONFIRMATION_BYTES, HELLO_BYTES, ServerHandshake, check_client_preamble, check_greeting, refusal,
 };
+use crate::keys::{Role, ServerKeys};
+use crate::seal::{FrameKeys, Protection, Seal};
 
 /// Bytes of a refused stranger that are read and dropped, so that closing does not destroy the
 /// line that tells it why.
 const DRAIN_BYTES_MAX: usize = 64 << 10;
 
 impl Connection {
-    /// Takes a newcomer in, if it proves the secret within [`limits::HANDSHAKE_MILLIS_MAX`]. One
-    /// that does not is told why in one line.
+    /// Takes a newcomer in, if it proves the key of a role within [`limits::HANDSHAKE_MILLIS_MAX`]; tells which
+    /// role. One that does not is told why in one line.
     ///
-    /// Errors: `Denied` or `Protocol` with the line that the stranger was told; `TimedOut`;
+    /// Errors: `Denied`, `Moved` or `Protocol` with the line that the stranger was told; `TimedOut`;
     /// `HostDown` when it went away, or when it was the oldest of more than
-    /// [`limits::CONNECTIONS_UNPROVEN_MAX`] that have not proved the secret yet.
-    pub async fn accept(incoming: Incoming, secret: &Secret) -> Result<Connection> {
-        Connection::accept_any(incoming, &[secret]).await.map(|(connection, _)| connection)
-    }
-
-    /// The same where several keys are let in; tells which of them it proved.
-    pub async fn accept_any(incoming: Incoming, keys: &[&Secret]) -> Result<(Connection, usize)> {
+    /// [`limits::CONNECTIONS_UNPROVEN_MAX`] that have not proved a key yet.
+    pub async fn accept(incoming: Incoming, keys: &ServerKeys) -> Result<(Connection, Role)> {
         let Incoming { socket, peer } = incoming;
         let name = |error: Error| error.context(&peer);
         let limit = Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
-        if crate::socket::peer_uid(&socket).is_none() {
+        let is_unix = crate::socket::peer_uid(&socket).is_some();
+        if !is_unix {
             crate::socket::prepare_tcp(&socket).map_err(name)?;
         }
+        let protection = keys.protection(is_unix);
         let socket = Rc::new(Socket::new(socket).map_err(name)?);
         let unproven = Unproven::enter(&socket);
-        let proved = timeout(limit, prove(&socket, keys)).await.unwrap_or_else(|_| {
+        let proved = timeout(limit, prove(&socket, keys, protection)).await.unwrap_or_else(|_| {
             let text = format!("the handshake was not finished within {} ms", limit.as_millis());
             Err(Error::new(ErrorKind::TimedOut, text))
         });
-        let which = match proved {
-            Ok(which) => which,
+        let (role, frame_keys) = match proved {
+            Ok(proved) => proved,
             Err(error) => {
                 // The line is a courtesy: whoever does not take it in time does without.
                 let _ = timeout(limit, refuse(&socket, &error)).await;
@@ -56,12 +54,13 @@ impl Connection {
             }
         };
         drop(unproven);
-        Ok((Connection::new(socket, peer), which))
+        let seal = Seal::new(&frame_keys, protection);
+        Ok((Connection::new(socket, peer, keys.server(), seal), role))
     }
 }
 
-/// Which of the keys the newcomer proves.
-async fn prove(socket: &Socket, keys: &[&Secret]) -> Result<usize> {
+/// As whom the newcomer connects, and the keys of the frames.
+async fn prove(socket: &Socket, keys: &ServerKeys, protection: Protection) -> Result<(Role, FrameKeys)> {
     let mut hello = [0; HELLO_BYTES];
     let mut filled = 0;
     while filled < PREAMBLE_BYTES {
@@ -70,12 +69,11 @@ async fn prove(socket: &Socket, keys: &[&Secret]) -> Result<usize> {
     }
     check_client_preamble(hello[..PREAMBLE_BYTES].try_into().expect("the length was just cut"))?;
     receive_exactly(socket, &mut hello[PREAMBLE_BYTES..]).await?;
-    let (which, handshake, answer) = ServerHandshake::answer(keys, &hello)?;
+    let (role, handshake, answer) = ServerHandshake::answer(keys, protection, &hello)?;
     send_all(socket, &answer).await?;
     let mut confirmation = [0; CONFIRMATION_BYTES];
     receive_exactly(socket, &mut confirmation).await?;
-    handshake.confirm(&confirmation)?;
-    Ok(which)
+    Ok((role, handshake.confirm(&confirmation)?))
 }
 
 async fn refuse(socket: &Socket, error: &Error) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use crate::input::INPUT_BYTES;
-use crate::raw::{Cursor, Ferry};
+use crate::seal::Record;
 
 /// Buffers kept for the next connection that needs one.
 const SPARE_BUFFERS_MAX: usize = 32;
@@ -11,7 +11,7 @@ const SPARE_BUFFERS_MAX: usize = 32;
 #[derive(Default)]
 struct Spare {
     input: Vec<Vec<u8>>,
-    ferry: Option<Ferry>,
+    records: Vec<Vec<u8>>,
 }
 
 thread_local! {
@@ -31,18 +31,19 @@ pub(super) fn return_input(buffer: Vec<u8>) {
     });
 }
 
-/// Copies bytes to the cursor by system calls.
-///
-/// # Safety
-/// As for [`crate::raw::receive`].
-pub(super) unsafe fn carry(bytes: &[u8], cursor: &mut Cursor<'_>) -> std::io::Result<()> {
-    let ferry = match SPARE.with_borrow_mut(|spare| spare.ferry.take()) {
-        Some(ferry) => ferry,
-        None => Ferry::new()?,
-    };
-    // SAFETY: the caller's promise is passed on.
-    unsafe { ferry.carry(bytes, cursor) }?;
-    // Only an empty ferry is used again.
-    SPARE.with_borrow_mut(|spare| spare.ferry = Some(ferry));
-    Ok(())
+/// Gives a record memory, if it has none.
+pub(super) fn lend_record(record: &mut Record) {
+    if record.buffer.capacity() == 0 {
+        record.buffer = SPARE.with_borrow_mut(|spare| spare.records.pop()).unwrap_or_default();
+    }
+}
+
+/// Takes the memory of a record that is used up.
+pub(super) fn return_record(record: &mut Record) {
+    let buffer = std::mem::take(record).buffer;
+    SPARE.with_borrow_mut(|spare| {
+        if buffer.capacity() > 0 && spare.records.len() < SPARE_BUFFERS_MAX {
+            spare.records.push(buffer);
+        }
+    });
 }

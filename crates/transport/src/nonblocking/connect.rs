@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags};
@@ -14,36 +14,45 @@ use tokio::net::TcpStream;
 use super::accept::{receive_exactly, send_all};
 use super::connection::Connection;
 use super::socket::Socket;
-use crate::handshake::ClientHandshake;
+use crate::handshake::{Answered, ClientHandshake};
+use crate::seal::Seal;
 use crate::socket::{prepare_tcp, unix_socket};
-use crate::{Address, Secret};
+use crate::{Address, ClientKey};
 
 /// Pause before a Unix socket with a full backlog is tried again.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(5);
 
 impl Connection {
-    /// Connects, and proves the secret to each other, within [`limits::HANDSHAKE_MILLIS_MAX`].
+    /// Connects; both sides prove their keys, within [`limits::HANDSHAKE_MILLIS_MAX`]. `wanted`: the server that
+    /// is meant, unless any of the pool will do.
     ///
-    /// Errors: `HostDown` or `TimedOut` when nobody answers, `Denied` or `Protocol` with the
-    /// server's own line when it refuses. All of them name the address.
-    pub async fn connect(address: &Address, secret: &Secret) -> Result<Connection> {
+    /// Errors: `HostDown` or `TimedOut` when nobody answers, or another server does; `Denied` or `Protocol` with
+    /// the server's own line when it refuses. All of them name the address.
+    pub async fn connect(address: &Address, key: &ClientKey, wanted: Option<ServerId>) -> Result<Connection> {
         let limit = Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
-        let connected = tokio::time::timeout(limit, connect(address, secret)).await.unwrap_or_else(|_| {
+        let connecting = connect(address, key, wanted);
+        let connected = tokio::time::timeout(limit, connecting).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::TimedOut, format!("no connection within {} ms", limit.as_millis())))
         });
-        let socket = connected.map_err(|error| error.context(address))?;
-        Ok(Connection::new(socket, address.to_string()))
+        let (socket, answered) = connected.map_err(|error| error.context(address))?;
+        let seal = Seal::new(&answered.keys, answered.protection);
+        Ok(Connection::new(socket, address.to_string(), answered.server, seal))
     }
 }
 
-async fn connect(address: &Address, secret: &Secret) -> Result<Rc<Socket>> {
+async fn connect(
+    address: &Address,
+    key: &ClientKey,
+    wanted: Option<ServerId>,
+) -> Result<(Rc<Socket>, Answered)> {
     let socket = match address {
         Address::Tcp(place) => connect_tcp(place).await?,
         Address::Unix(path) => connect_unix(path).await?,
     };
+    let is_unix = matches!(address, Address::Unix(_));
     let socket = Socket::new(socket)?;
-    shake_hands(&socket, secret).await?;
-    Ok(Rc::new(socket))
+    let answered = shake_hands(&socket, key, wanted, is_unix).await?;
+    Ok((Rc::new(socket), answered))
 }
 
 fn unreachable(error: &std::io::Error) -> Error {
@@ -70,8 +79,13 @@ async fn connect_unix(path: &Path) -> Result<OwnedFd> {
     }
 }
 
-async fn shake_hands(socket: &Socket, secret: &Secret) -> Result<()> {
-    let (handshake, hello) = ClientHandshake::begin(secret);
+async fn shake_hands(
+    socket: &Socket,
+    key: &ClientKey,
+    wanted: Option<ServerId>,
+    is_unix: bool,
+) -> Result<Answered> {
+    let (handshake, hello) = ClientHandshake::begin(key, wanted);
     // A server that refuses at once may have closed already; its line is worth more than that.
     let sent = send_all(socket, &hello).await;
     let mut preamble = [0; PREAMBLE_BYTES];
@@ -81,6 +95,8 @@ async fn shake_hands(socket: &Socket, secret: &Secret) -> Result<()> {
     let preamble = Preamble::decode(&preamble)?;
     let mut payload = vec![0; preamble.payload_bytes as usize];
     receive_exactly(socket, &mut payload).await?;
-    let confirmation = handshake.finish(&preamble, &payload)?;
-    send_all(socket, &confirmation).await
+    let answered = handshake.finish(&preamble, &payload)?;
+    answered.protection.check_on(is_unix)?;
+    send_all(socket, &answered.confirmation).await?;
+    Ok(answered)
 }

@@ -3,12 +3,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_wire::Header;
 
 use super::buffers;
 use super::socket::{Canceller, Patience, Socket};
 use crate::input::Input;
+use crate::seal::{Record, Seal};
 
 /// An output buffer that has grown beyond this is not kept.
 pub(super) const OUTPUT_KEPT_BYTES_MAX: usize = 16 << 10;
@@ -22,6 +23,11 @@ pub struct Connection {
     /// What messages call the other side.
     pub(super) peer: String,
     pub(super) peer_uid: Option<u32>,
+    server: ServerId,
+    /// What its frames are under; `None` on a Unix socket.
+    pub(super) seal: Option<Box<Seal>>,
+    /// Sealed data of the latest frame, as far as they have come.
+    pub(super) record: Record,
     pub(super) input: Input,
     /// A header whose long body is still arriving.
     pub(super) partial: Option<(Header, Vec<u8>)>,
@@ -37,11 +43,19 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(socket: Rc<Socket>, peer: String) -> Connection {
+    pub(super) fn new(
+        socket: Rc<Socket>,
+        peer: String,
+        server: ServerId,
+        seal: Option<Box<Seal>>,
+    ) -> Connection {
         Connection {
             peer_uid: crate::socket::peer_uid(socket.as_fd()),
             socket,
             peer,
+            server,
+            seal,
+            record: Record::default(),
             input: Input::new(),
             partial: None,
             data_left: 0,
@@ -63,6 +77,12 @@ impl Connection {
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.peer
+    }
+
+    /// The server of the two sides, as it has proved.
+    #[must_use]
+    pub fn server(&self) -> ServerId {
+        self.server
     }
 
     /// What stops this connection from another task.

@@ -18,6 +18,7 @@ mod connect;
 mod connection;
 mod listener;
 mod receive;
+mod records;
 mod reply;
 mod socket;
 

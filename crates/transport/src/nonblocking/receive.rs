@@ -12,6 +12,7 @@ use crate::RawSegment;
 use crate::frame::decode_header;
 use crate::input::INPUT_BYTES;
 use crate::raw::{self, Cursor};
+use crate::seal::tag_bytes;
 
 /// A long body is given memory in steps of this size, as it arrives.
 const BODY_STEP_BYTES: usize = 64 << 10;
@@ -44,7 +45,7 @@ impl Connection {
                 return self.read_long_body().await.map(Some);
             }
             let missing = match self.next_frame()? {
-                Next::Whole(header) => return Ok(Some(self.take_frame(header))),
+                Next::Whole(header) => return self.take_frame(header).map(Some),
                 Next::Long(header) => {
                     self.begin_long_body(header);
                     continue;
@@ -63,11 +64,21 @@ impl Connection {
     /// before the replies so far are flushed.
     #[must_use]
     pub fn has_buffered_request(&self) -> bool {
-        let Some(bytes) = self.input.bytes().get(self.data_left..) else { return false };
+        let data_left =
+            if self.data_is_sealed() { self.record.wire_bytes_left(self.data_left) } else { self.data_left };
+        let Some(bytes) = self.input.bytes().get(data_left..) else { return false };
         // A damaged header is an answer too: the next read reports it.
         bytes.len() >= HEADER_BYTES
-            && decode_header(bytes)
-                .map_or(true, |header| bytes.len() >= HEADER_BYTES + header.body_bytes as usize)
+            && decode_header(bytes).map_or(true, |header| bytes.len() >= self.head_bytes(&header))
+    }
+
+    fn tag_bytes(&self) -> usize {
+        tag_bytes(self.seal.as_deref())
+    }
+
+    /// Length of a frame's header and body, with the tag behind them.
+    fn head_bytes(&self, header: &Header) -> usize {
+        HEADER_BYTES + header.body_bytes as usize + self.tag_bytes()
     }
 
     fn next_frame(&self) -> Result<Next> {
@@ -76,7 +87,7 @@ impl Connection {
             return Ok(Next::Missing(HEADER_BYTES - bytes.len()));
         }
         let header = decode_header(bytes)?;
-        let head = HEADER_BYTES + header.body_bytes as usize;
+        let head = self.head_bytes(&header);
         Ok(match head {
             _ if bytes.len() >= head => Next::Whole(header),
             _ if head > INPUT_BYTES => Next::Long(header),
@@ -84,17 +95,27 @@ impl Connection {
         })
     }
 
-    fn take_frame(&mut self, header: Header) -> (Header, Vec<u8>) {
-        let head = HEADER_BYTES + header.body_bytes as usize;
+    fn take_frame(&mut self, header: Header) -> Result<(Header, Vec<u8>)> {
+        let head = self.head_bytes(&header);
         let body = self.input.bytes()[HEADER_BYTES..head].to_vec();
         self.input.consume(head);
+        let body = self.open_body(&header, body)?;
         self.begin_data(&header);
-        (header, body)
+        Ok((header, body))
+    }
+
+    /// The body, without its tag where there is one.
+    fn open_body(&mut self, header: &Header, mut body: Vec<u8>) -> Result<Vec<u8>> {
+        if let Some(seal) = &mut self.seal {
+            let length = seal.open_body(&header.encode(), &mut body)?.len();
+            body.truncate(length);
+        }
+        Ok(body)
     }
 
     fn begin_data(&mut self, header: &Header) {
         self.data_left = header.data_bytes as usize;
-        self.input.expect_like(header);
+        self.input.expect_like(header, self.tag_bytes());
     }
 
     fn begin_long_body(&mut self, header: Header) {
@@ -105,12 +126,13 @@ impl Connection {
     }
 
     async fn read_long_body(&mut self) -> Result<(Header, Vec<u8>)> {
-        let patience = self.patience();
+        let (patience, tag_bytes) = (self.patience(), self.tag_bytes());
         loop {
             let (header, body) = self.partial.as_mut().expect("a body is arriving");
-            let missing = header.body_bytes as usize - body.len();
+            let missing = header.body_bytes as usize + tag_bytes - body.len();
             if missing == 0 {
                 let (header, body) = self.partial.take().expect("it was there just now");
+                let body = self.open_body(&header, body)?;
                 self.begin_data(&header);
                 return Ok((header, body));
             }
@@ -172,6 +194,9 @@ impl Connection {
     }
 
     async fn stage(&mut self, buffer: &mut [u8]) -> Result<()> {
+        if self.data_is_sealed() {
+            return self.stage_opened(buffer).await;
+        }
         let mut filled = self.input.take(buffer);
         self.data_left -= filled;
         self.flush_before_waiting(filled < buffer.len()).await?;
@@ -226,11 +251,15 @@ impl Connection {
     /// # Safety
     /// As for [`Connection::read_data_in_place`].
     async unsafe fn place(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+        if self.data_is_sealed() {
+            // SAFETY: the caller's promise is passed on.
+            return unsafe { self.place_opened(cursor).await };
+        }
         let buffered = cursor.left().min(self.input.len());
         if buffered > 0 {
             self.socket.check_cancelled()?;
             // SAFETY: the caller's promise is passed on.
-            let carried = unsafe { buffers::carry(&self.input.bytes()[..buffered], cursor) };
+            let carried = unsafe { raw::store(&self.input.bytes()[..buffered], cursor) };
             self.input.consume(buffered);
             self.data_left -= buffered;
             carried.map_err(|error| Error::from_io(&error, "storing received bytes"))?;
@@ -265,6 +294,9 @@ impl Connection {
     }
 
     async fn skip(&mut self, mut length: usize) -> Result<()> {
+        if self.data_is_sealed() {
+            return self.skip_opened(length).await;
+        }
         while length > 0 {
             if self.input.len() == 0 && self.fill(length.min(INPUT_BYTES), self.patience()).await? == 0 {
                 return Err(closed_inside_a_frame());
@@ -278,13 +310,13 @@ impl Connection {
         Ok(())
     }
 
-    fn return_input_buffer(&mut self) {
+    pub(super) fn return_input_buffer(&mut self) {
         if let Some(buffer) = self.input.return_buffer() {
             buffers::return_input(buffer);
         }
     }
 
-    async fn flush_before_waiting(&mut self, will_wait: bool) -> Result<()> {
+    pub(super) async fn flush_before_waiting(&mut self, will_wait: bool) -> Result<()> {
         if will_wait { self.send_output().await } else { Ok(()) }
     }
 }

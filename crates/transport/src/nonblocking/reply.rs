@@ -13,14 +13,31 @@ use super::connection::{Connection, OUTPUT_KEPT_BYTES_MAX, closed_inside_a_frame
 use super::socket::UNTIL_TOLD_TO_WAIT;
 use crate::frame::{append_head, check_reply, decode_reply};
 use crate::raw::{self, Cursor};
+use crate::seal::RECORD_BYTES;
 use crate::{Failure, RawSegment};
 
 impl Connection {
     /// Queues a reply, its lengths filled in, with a copy of its (small) data. It leaves with the
     /// next flush, in-place send, or wait for the peer. Panics on what is too long for a frame.
     pub fn queue_reply(&mut self, header: Header, body: &[u8], data: &[u8]) {
-        append_head(&mut self.output, header, body, data.len());
-        self.output.extend_from_slice(data);
+        self.append_head(header, body, data.len());
+        let Some(seal) = self.seal.as_mut().filter(|seal| seal.covers_data()) else {
+            return self.output.extend_from_slice(data);
+        };
+        for record in data.chunks(RECORD_BYTES) {
+            let begun = self.output.len();
+            self.output.extend_from_slice(record);
+            seal.seal_record(&mut self.output, begun);
+        }
+    }
+
+    /// Appends a frame's header and body to what leaves next, sealed where frames are.
+    fn append_head(&mut self, header: Header, body: &[u8], data_bytes: usize) {
+        let begun = self.output.len();
+        append_head(&mut self.output, header, body, data_bytes);
+        if let Some(seal) = &mut self.seal {
+            seal.seal_head(&mut self.output, begun);
+        }
     }
 
     /// Sends what is queued. May be dropped while it waits: the rest leaves next time.
@@ -61,10 +78,14 @@ impl Connection {
     ) -> Result<()> {
         self.check_usable()?;
         let mut cursor = Cursor::new(segments);
-        append_head(&mut self.output, header, body, cursor.left());
+        self.append_head(header, body, cursor.left());
         self.broken = true;
+        let sealed = self.data_is_sealed();
         // SAFETY: the caller's promise is passed on.
-        match unsafe { self.send_gathered(&mut cursor).await } {
+        let sent = unsafe {
+            if sealed { self.send_sealed(&mut cursor).await } else { self.send_gathered(&mut cursor).await }
+        };
+        match sent {
             Ok(()) => {
                 self.broken = false;
                 Ok(())
@@ -92,6 +113,22 @@ impl Connection {
         Ok(())
     }
 
+    /// # Safety
+    /// As for [`Connection::send_in_place`].
+    async unsafe fn send_sealed(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+        while cursor.left() > 0 {
+            let begun = self.output.len();
+            self.output.resize(begun + cursor.left().min(RECORD_BYTES), 0);
+            // SAFETY: the caller's promise is passed on.
+            let loaded = unsafe { raw::load(cursor, &mut self.output[begun..]) };
+            loaded.map_err(|error| Error::from_io(&error, "loading bytes to send"))?;
+            let seal = self.seal.as_mut().expect("only sealed data go in records");
+            seal.seal_record(&mut self.output, begun);
+            self.send_output().await?;
+        }
+        self.send_output().await
+    }
+
     /// Sends the queue and a reply that a descriptor travels with: with its first byte.
     ///
     /// Errors: `Unsupported` over TCP (the connection goes on), else as for
@@ -109,7 +146,7 @@ impl Connection {
         }
         self.flush().await?;
         let header = Header { flags: header.flags | flags::DESCRIPTOR, ..header };
-        append_head(&mut self.output, header, body, 0);
+        self.append_head(header, body, 0);
         self.broken = true;
         match self.send_output_with(descriptor).await {
             Ok(()) => {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::{Random, pattern};
 use crate::proxy::{Mischief, Proxy};
-use crate::server::{TestServer, header, map, read, secret, soon, target, write};
+use crate::server::{TestServer, header, map, owner, read, soon, target, write};
 
 /// A message with a body of any length; the server sends the body back.
 #[derive(Serialize, Deserialize)]
@@ -29,7 +29,7 @@ impl Request for Long {
 
 #[test]
 fn data_of_every_size_goes_both_ways() {
-    for server in TestServer::both() {
+    for server in TestServer::all() {
         let mut connection = server.connect();
         let sizes = [
             0,
@@ -233,7 +233,7 @@ fn over_tcp_no_descriptor_travels() {
 fn bytes_that_come_one_by_one_are_as_good() {
     for server in TestServer::both() {
         let proxy = Proxy::new(&server.address, Mischief::Dribble, Mischief::Dribble);
-        let mut connection = blocking::Connection::connect(&proxy.address, &secret(), soon()).unwrap();
+        let mut connection = blocking::Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
         let bytes = pattern(80_000, 6);
         write(&mut connection, 1, 0, &bytes[..3000]).unwrap();
         write(&mut connection, 2, 3000, &bytes[3000..]).unwrap();
@@ -253,7 +253,8 @@ fn servers_call_each_other() {
     for server in TestServer::both() {
         run(async {
             let limit = Duration::from_secs(20);
-            let mut connection = nonblocking::Connection::connect(&server.address, &secret()).await.unwrap();
+            let mut connection =
+                nonblocking::Connection::connect(&server.address, &owner(), None).await.unwrap();
             for length in [0, 100, 500_000] {
                 let request = Long { bytes: pattern(length, 7) };
                 let reply = connection.call(Header::request(Kind::ReadLink), &request, limit).await.unwrap();
@@ -273,7 +274,7 @@ fn a_server_that_does_not_answer_another_in_time_loses_the_connection() {
     let server = TestServer::tcp();
     let proxy = Proxy::new(&server.address, Mischief::None, Mischief::StallAt(crate::proxy::GREETING_DOWN));
     run(async {
-        let mut connection = nonblocking::Connection::connect(&proxy.address, &secret()).await.unwrap();
+        let mut connection = nonblocking::Connection::connect(&proxy.address, &owner(), None).await.unwrap();
         let limit = Duration::from_millis(50);
         let failure =
             connection.call(Header::request(Kind::Heartbeat), &Heartbeat {}, limit).await.unwrap_err();

@@ -12,7 +12,7 @@ use ramlace_wire::session::Heartbeat;
 
 use crate::memory::pattern;
 use crate::proxy::{GREETING_DOWN, GREETING_UP, Mischief, Proxy};
-use crate::server::{TestServer, header, read, scratch_directory, secret, soon, target};
+use crate::server::{TestServer, header, owner, read, scratch_directory, soon, target};
 
 fn late(millis: u64) -> Instant {
     Instant::now() + Duration::from_millis(millis)
@@ -32,7 +32,7 @@ fn a_reply_that_does_not_come_is_waited_for_until_the_deadline() {
         // Longer and shorter than one slice of waiting.
         for millis in [1, 250] {
             let proxy = Proxy::new(&server.address, Mischief::None, Mischief::StallAt(GREETING_DOWN));
-            let mut connection = Connection::connect(&proxy.address, &secret(), soon()).unwrap();
+            let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
             let deadline = late(millis);
             connection.send(header(Kind::Heartbeat, 1), &Heartbeat {}, &[], soon()).unwrap();
             let failure = connection.receive::<Heartbeat>(1, deadline).unwrap_err();
@@ -49,7 +49,7 @@ fn a_deadline_may_pass_in_the_middle_of_data() {
             let bytes = pattern(1 << 20, 1);
             server.memory().write(0, &bytes);
             let proxy = Proxy::new(&server.address, Mischief::None, Mischief::StallAt(GREETING_DOWN + stall));
-            let mut connection = Connection::connect(&proxy.address, &secret(), soon()).unwrap();
+            let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
             let request = ReadChunk { target: target(), offset: 0, length: 1 << 20 };
             connection.send(header(Kind::ReadChunk, 1), &request, &[], soon()).unwrap();
             connection.receive::<ReadChunk>(1, soon()).unwrap();
@@ -64,7 +64,7 @@ fn a_deadline_may_pass_in_the_middle_of_data() {
 fn sending_to_somebody_who_does_not_read_ends_at_the_deadline() {
     for server in TestServer::both() {
         let proxy = Proxy::new(&server.address, Mischief::StallAt(GREETING_UP), Mischief::None);
-        let mut connection = Connection::connect(&proxy.address, &secret(), soon()).unwrap();
+        let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
         let data = vec![1; 8 << 20];
         let request = WriteChunk { target: target(), offset: 0 };
         let deadline = late(150);
@@ -82,7 +82,7 @@ fn sending_to_somebody_who_does_not_read_ends_at_the_deadline() {
 fn a_server_that_does_not_greet_is_waited_for_until_the_deadline() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Tcp(silent.local_addr().unwrap().to_string());
-    let error = Connection::connect(&address, &secret(), late(120)).err().unwrap();
+    let error = Connection::connect(&address, &owner(), None, late(120)).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(error.message().contains(&address.to_string()), "{error}");
 }
@@ -96,7 +96,7 @@ fn a_unix_socket_whose_queue_is_full_is_waited_for_until_the_deadline() {
     bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     listen(&listener, 0).unwrap();
     let address = Address::Unix(path);
-    let connect = || Connection::connect(&address, &secret(), late(60)).err().unwrap().kind();
+    let connect = || Connection::connect(&address, &owner(), None, late(60)).err().unwrap().kind();
     // The first has a place in the queue, and waits for the greeting; the others for a place.
     assert_eq!([connect(), connect(), connect()], [ErrorKind::TimedOut; 3]);
     std::fs::remove_dir_all(directory).unwrap();
@@ -111,7 +111,7 @@ fn nobody_at_the_address_is_told_at_once_and_by_name() {
         Address::Unix("x".repeat(500).into()),
         Address::Tcp("no-such-host.invalid:1".into()),
     ] {
-        let error = Connection::connect(&address, &secret(), soon()).err().unwrap();
+        let error = Connection::connect(&address, &owner(), None, soon()).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::HostDown, "{error}");
         assert!(error.message().contains(&address.to_string()), "{error}");
     }
@@ -122,6 +122,6 @@ fn a_name_is_as_good_as_a_number() {
     let server = TestServer::tcp();
     let Address::Tcp(place) = &server.address else { unreachable!() };
     let named = Address::Tcp(place.replace("127.0.0.1", "localhost"));
-    let mut connection = Connection::connect(&named, &secret(), soon()).unwrap();
+    let mut connection = Connection::connect(&named, &owner(), None, soon()).unwrap();
     assert_eq!(read(&mut connection, 1, 0, 1).unwrap(), [0]);
 }

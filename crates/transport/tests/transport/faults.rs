@@ -1,13 +1,15 @@
 //! Memory that vanishes under a transfer is an error, never a signal.
 
 use ramlace_base::ErrorKind;
+use ramlace_transport::blocking::Connection;
 
 use crate::memory::pattern;
-use crate::server::{MEMORY_BYTES, TestServer, Ways, read, write};
+use crate::proxy::{GREETING_UP, Mischief, Proxy};
+use crate::server::{MEMORY_BYTES, TestServer, Ways, owner, read, soon, write};
 
 #[test]
 fn writing_into_memory_that_is_gone_is_an_error_and_the_connection_goes_on() {
-    for server in TestServer::both() {
+    for server in TestServer::all() {
         let mut connection = server.connect();
         // The cut lies among what came with the request, among what comes later, and before all.
         for (call, kept) in [1000, 500_000, 0].into_iter().enumerate() {
@@ -25,7 +27,7 @@ fn writing_into_memory_that_is_gone_is_an_error_and_the_connection_goes_on() {
 
 #[test]
 fn reading_from_memory_that_is_gone_ends_the_connection_and_no_other() {
-    for server in TestServer::both() {
+    for server in TestServer::all() {
         for kept in [0, 300_000] {
             let mut other = server.connect();
             let mut connection = server.connect();
@@ -48,15 +50,12 @@ fn a_cancelled_write_stores_nothing_more() {
         TestServer::tcp_with(Ways { cancels_writes: true, ..Ways::default() }),
         TestServer::unix_with(Ways { cancels_writes: true, ..Ways::default() }),
     ] {
-        let mut connection = server.connect();
-        let raw = connection.descriptor().unwrap().try_clone_to_owned().unwrap();
         // A frame that announces a megabyte and brings a tenth of it.
-        let bytes = vec![1; 100_000];
-        crate::hostile::send_write_head(&raw, 0, 1 << 20);
-        crate::hostile::send_all(&raw, &bytes);
+        let proxy = Proxy::new(&server.address, Mischief::StallAt(GREETING_UP + 100_000), Mischief::None);
+        let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
+        assert!(write(&mut connection, 1, 0, &vec![1; 1 << 20]).unwrap_err().fatal);
         let error = server.wait_for_error();
         assert_eq!(error.kind(), ErrorKind::HostDown, "{error}");
-        assert!(write(&mut connection, 1, 0, b"more").unwrap_err().fatal);
         assert_eq!(server.memory().read(100_000, 1 << 20), vec![0; 1 << 20]);
     }
 }

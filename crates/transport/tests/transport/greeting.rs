@@ -3,14 +3,14 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
-use ramlace_base::{ErrorKind, limits};
+use ramlace_base::{ErrorKind, ServerId, limits};
 use ramlace_transport::blocking::Connection;
 use ramlace_transport::{Secret, nonblocking};
 use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble, Status};
 
 use crate::memory::{Random, pattern};
-use crate::proxy::{GREETING_DOWN, GREETING_UP, Mischief, Proxy, Stream};
-use crate::server::{TestServer, read, secret, soon};
+use crate::proxy::{GREETING_DOWN, GREETING_UP, HELLO, Mischief, Proxy, Stream};
+use crate::server::{THIS, TestServer, owner, read, secret, soon};
 
 /// What a server says to these bytes, until it closes the connection.
 fn answer(server: &TestServer, bytes: &[u8]) -> Vec<u8> {
@@ -31,9 +31,16 @@ fn line_of(answer: &[u8]) -> String {
 }
 
 fn hello(change: impl FnOnce(&mut [u8; PREAMBLE_BYTES])) -> Vec<u8> {
-    let mut bytes = Preamble::new(Status::Welcome, 48).encode();
+    let mut bytes = Preamble::of_client(1, 52).encode();
     change(&mut bytes);
-    [&bytes[..], &pattern(48, 1)].concat()
+    [&bytes[..], &pattern(52, 1)].concat()
+}
+
+/// What a server says that lets somebody in.
+fn welcome(change: impl FnOnce(&mut [u8; PREAMBLE_BYTES])) -> Vec<u8> {
+    let mut bytes = Preamble::new(Status::Welcome, 56).encode();
+    change(&mut bytes);
+    [&bytes[..], &pattern(56, 1)].concat()
 }
 
 #[test]
@@ -50,6 +57,7 @@ fn strangers_hear_one_line_that_says_why() {
             (hello(|bytes| bytes[10] = 1), "makes no sense"),
             (hello(|bytes| bytes[10] = 9), "unknown status"),
             (hello(|bytes| bytes[11] = 9), "makes no sense"),
+            (hello(|bytes| bytes[11] = 0), "makes no sense"),
             (hello(|_| {}), "secret is not this pool's"),
         ] {
             let line = line_of(&answer(&server, &bytes));
@@ -82,7 +90,7 @@ fn a_stranger_that_says_nothing_is_told_so_in_the_end() {
 #[test]
 fn a_stranger_that_leaves_again_does_no_harm() {
     let server = TestServer::tcp();
-    for length in 0..64 {
+    for length in 0..HELLO {
         let mut stream = Stream::connect(&server.address);
         stream.write_all(&hello(|_| {})[..length]).unwrap();
         stream.shutdown(Shutdown::Both);
@@ -94,15 +102,15 @@ fn a_stranger_that_leaves_again_does_no_harm() {
 #[test]
 fn a_wrong_secret_is_refused_on_every_path() {
     for server in TestServer::both() {
-        let wrong = Secret::from_bytes([8; 32]);
-        let error = Connection::connect(&server.address, &wrong, soon()).err().unwrap();
+        let wrong = Secret::from_bytes([8; 32]).owner_key();
+        let error = Connection::connect(&server.address, &wrong, None, soon()).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Denied);
         assert!(error.message().contains("secret is not this pool's"), "{error}");
         assert!(error.message().contains(&server.address.to_string()), "{error}");
         assert_eq!(server.wait_for_error().kind(), ErrorKind::Denied);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let error =
-            runtime.block_on(nonblocking::Connection::connect(&server.address, &wrong)).err().unwrap();
+            runtime.block_on(nonblocking::Connection::connect(&server.address, &wrong, None)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Denied);
         assert_eq!(server.wait_for_error().kind(), ErrorKind::Denied);
     }
@@ -112,25 +120,27 @@ fn a_wrong_secret_is_refused_on_every_path() {
 fn a_server_that_speaks_something_else_is_not_believed() {
     for (bytes, kind) in [
         (b"220 mail.example ESMTP ready\r\n".to_vec(), ErrorKind::Protocol),
-        (hello(|bytes| bytes[8] = 77), ErrorKind::Protocol),
-        (hello(|_| {}), ErrorKind::Denied),
-        (hello(|bytes| bytes[10] = 1), ErrorKind::Denied),
+        (welcome(|bytes| bytes[8] = 77), ErrorKind::Protocol),
+        (welcome(|_| {}), ErrorKind::Denied),
+        (welcome(|bytes| bytes[10] = 1), ErrorKind::Denied),
+        (welcome(|bytes| bytes[10] = 2), ErrorKind::HostDown),
+        (welcome(|bytes| bytes[11] = 1), ErrorKind::Protocol),
         (
-            hello(|bytes| {
+            welcome(|bytes| {
                 bytes[8] = 77;
                 bytes[10] = 1;
             }),
             ErrorKind::Protocol,
         ),
-        (hello(|bytes| bytes[12] = 47), ErrorKind::Denied),
-        (hello(|bytes| bytes[14] = 1), ErrorKind::Protocol),
-        (hello(|_| {})[..30].to_vec(), ErrorKind::HostDown),
+        (welcome(|bytes| bytes[12] = 47), ErrorKind::Protocol),
+        (welcome(|bytes| bytes[14] = 1), ErrorKind::Protocol),
+        (welcome(|_| {})[..30].to_vec(), ErrorKind::HostDown),
     ] {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = ramlace_transport::Address::Tcp(listener.local_addr().unwrap().to_string());
         let rogue = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut hello = [0; 64];
+            let mut hello = [0; HELLO];
             stream.read_exact(&mut hello).unwrap();
             stream.write_all(&bytes).unwrap();
             // The client may have seen enough and gone.
@@ -138,7 +148,7 @@ fn a_server_that_speaks_something_else_is_not_believed() {
             // Until the client has gone.
             let _ = stream.read_to_end(&mut Vec::new());
         });
-        let error = Connection::connect(&address, &secret(), soon()).err().unwrap();
+        let error = Connection::connect(&address, &owner(), None, soon()).err().unwrap();
         assert_eq!(error.kind(), kind, "{error}");
         rogue.join().unwrap();
     }
@@ -156,7 +166,7 @@ fn a_greeting_with_any_damage_lets_nobody_in() {
         // A greeting that grows by its damage is waited for: not for long.
         let patience = std::time::Instant::now() + std::time::Duration::from_millis(200);
         let proxy = Proxy::new(&server.address, up.clone(), down.clone());
-        if let Ok(mut connection) = Connection::connect(&proxy.address, &secret(), patience) {
+        if let Ok(mut connection) = Connection::connect(&proxy.address, &owner(), None, patience) {
             // A damaged confirmation is seen by the server alone.
             assert!(read(&mut connection, 1, 0, 1).is_err(), "{up:?} {down:?} passed");
         }
@@ -178,15 +188,15 @@ fn a_recorded_greeting_lets_nobody_in() {
         let (mut client, _) = listener.accept().unwrap();
         let mut real = Stream::connect(&place);
         let mut said = [0; GREETING_UP];
-        client.read_exact(&mut said[..64]).unwrap();
-        real.write_all(&said[..64]).unwrap();
+        client.read_exact(&mut said[..HELLO]).unwrap();
+        real.write_all(&said[..HELLO]).unwrap();
         let mut answer = [0; GREETING_DOWN];
         real.read_exact(&mut answer).unwrap();
         client.write_all(&answer).unwrap();
-        client.read_exact(&mut said[64..]).unwrap();
+        client.read_exact(&mut said[HELLO..]).unwrap();
         said
     });
-    let honest = Connection::connect(&address, &secret(), soon()).unwrap();
+    let honest = Connection::connect(&address, &owner(), None, soon()).unwrap();
     let said = recorder.join().unwrap();
     drop(honest);
     server.wait_for_ends(1);
@@ -209,5 +219,62 @@ fn a_crowd_of_silent_strangers_keeps_nobody_out_and_the_oldest_go() {
         }
         server.assert_alive();
         drop(crowd);
+    }
+}
+
+#[test]
+fn a_greeting_for_one_server_is_worth_nothing_at_another() {
+    for server in TestServer::both() {
+        let error = Connection::connect(&server.address, &owner(), Some(ServerId(9)), soon()).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::HostDown, "another server answers where a dead one did");
+        assert!(error.message().contains("server 3") && error.message().contains("server 9"), "{error}");
+        assert_eq!(server.wait_for_error().kind(), ErrorKind::Moved);
+        let connection = Connection::connect(&server.address, &owner(), Some(THIS), soon()).unwrap();
+        assert_eq!(connection.server(), THIS);
+        drop(connection);
+        server.wait_for_ends(1);
+    }
+}
+
+/// What took a pool over once: a stranger at a dead server's port passes an owner's greeting on to a living one,
+/// and then speaks for himself.
+#[test]
+fn a_stranger_who_passes_a_greeting_on_has_gained_nothing() {
+    let server = TestServer::tcp();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = ramlace_transport::Address::Tcp(listener.local_addr().unwrap().to_string());
+    let place = server.address.clone();
+    let stranger = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut real = Stream::connect(&place);
+        let mut hello = [0; HELLO];
+        client.read_exact(&mut hello).unwrap();
+        real.write_all(&hello).unwrap();
+        let mut answer = [0; GREETING_DOWN];
+        real.read_exact(&mut answer).unwrap();
+        client.write_all(&answer).unwrap();
+        let mut confirmation = [0; GREETING_UP - HELLO];
+        client.read_exact(&mut confirmation).unwrap();
+        real.write_all(&confirmation).unwrap();
+        // The greeting stands. Now a request of his own, as the protocol has it but for the key.
+        let frame = [crate::hostile::write_head(0, 5), vec![0; 16], b"yours".to_vec(), vec![0; 16]].concat();
+        real.write_all(&frame).unwrap();
+        let mut rest = Vec::new();
+        real.read_to_end(&mut rest).map(|_| rest.len())
+    });
+    let mut owner = Connection::connect(&address, &owner(), Some(THIS), soon()).unwrap();
+    let error = server.wait_for_error();
+    assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+    assert!(matches!(stranger.join().unwrap(), Ok(0) | Err(_)), "nothing is answered");
+    assert!(read(&mut owner, 1, 0, 1).is_err());
+    assert_eq!((server.served(), server.memory().read(0, 5)), (0, vec![0; 5]));
+}
+
+#[test]
+fn each_role_has_its_own_key() {
+    let server = TestServer::tcp();
+    for key in [secret().owner_key(), secret().peer_key(), secret().host_key().client_key()] {
+        Connection::connect(&server.address, &key, Some(THIS), soon()).unwrap();
+        assert_eq!(server.wait_for_ends(1), [None]);
     }
 }

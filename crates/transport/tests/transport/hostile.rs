@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use ramlace_base::{Epoch, ErrorKind};
+use ramlace_transport::Address;
 use ramlace_transport::blocking::Connection;
 use ramlace_wire::chunk::{GrantLane, ReadChunk, WriteChunk};
 use ramlace_wire::session::Heartbeat;
@@ -12,8 +13,8 @@ use ramlace_wire::{HEADER_BYTES, Header, Kind, encode_body, flags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::memory::{Random, pattern};
-use crate::proxy::{GREETING_DOWN, GREETING_UP, Mischief, Proxy};
-use crate::server::{TestServer, header, read, secret, soon, target, write};
+use crate::proxy::{GREETING_DOWN, GREETING_UP, HELLO, Mischief, Proxy};
+use crate::server::{TestServer, Ways, header, owner, read, soon, target, write};
 
 pub fn send_all(socket: &OwnedFd, mut bytes: &[u8]) {
     while !bytes.is_empty() {
@@ -26,10 +27,16 @@ pub fn send_all(socket: &OwnedFd, mut bytes: &[u8]) {
     }
 }
 
-pub fn send_write_head(socket: &OwnedFd, offset: u64, data_bytes: u32) {
+/// Header and body of a write, as they are without a key.
+pub fn write_head(offset: u64, data_bytes: u32) -> Vec<u8> {
     let body = encode_body(&WriteChunk { target: target(), offset });
     let header = Header { body_bytes: body.len() as u32, data_bytes, ..header(Kind::WriteChunk, 1) };
-    send_all(socket, &[&header.encode()[..], &body].concat());
+    [&header.encode()[..], &body].concat()
+}
+
+/// What stands behind each head on connections to this server.
+pub fn tag_bytes(server: &TestServer) -> usize {
+    if matches!(server.address, Address::Tcp(_)) { 16 } else { 0 }
 }
 
 fn raw(connection: &Connection) -> OwnedFd {
@@ -46,7 +53,8 @@ fn with_checksum(mut bytes: [u8; HEADER_BYTES], change: impl FnOnce(&mut [u8; HE
 
 #[test]
 fn the_end_at_every_byte_of_a_request_is_an_error_and_between_requests_it_is_none() {
-    for server in TestServer::both() {
+    {
+        let server = TestServer::unix();
         let body = encode_body(&WriteChunk { target: target(), offset: 0 });
         let data = pattern(50, 1);
         let frame_header =
@@ -70,7 +78,7 @@ fn the_end_at_every_byte_of_a_request_is_an_error_and_between_requests_it_is_non
         for length in [0, 1, 100_000, 199_999] {
             let connection = server.connect();
             let socket = raw(&connection);
-            send_write_head(&socket, 0, 200_000);
+            send_all(&socket, &write_head(0, 200_000));
             send_all(&socket, &vec![1; length]);
             drop((connection, socket));
             assert_eq!(server.wait_for_error().kind(), ErrorKind::HostDown);
@@ -83,11 +91,11 @@ fn the_end_at_every_byte_of_a_request_is_an_error_and_between_requests_it_is_non
 fn the_end_at_every_byte_of_a_reply_is_an_error() {
     let server = TestServer::tcp();
     server.memory().write(0, &pattern(100, 1));
-    // A reply of 64 + 1 + 100 bytes.
-    for length in 0..165 {
+    // A reply of 64 + 1 + 100 bytes, and two tags.
+    for length in 0..197 {
         let proxy = Proxy::new(&server.address, Mischief::None, Mischief::CutAt(GREETING_DOWN + length));
         // The cut at nothing may come before the handshake has been finished by the client.
-        let Ok(mut connection) = Connection::connect(&proxy.address, &secret(), soon()) else {
+        let Ok(mut connection) = Connection::connect(&proxy.address, &owner(), None, soon()) else {
             assert_eq!(length, 0);
             continue;
         };
@@ -104,14 +112,14 @@ fn a_damaged_header_is_noticed_by_both_sides() {
     for _ in 0..60 {
         let (byte, bit) = (random.below(HEADER_BYTES), random.below(8) as u8);
         let proxy = Proxy::new(&server.address, Mischief::Flip(GREETING_UP + byte, bit), Mischief::None);
-        let mut connection = Connection::connect(&proxy.address, &secret(), soon()).unwrap();
+        let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
         assert!(write(&mut connection, 1, 0, b"never").unwrap_err().fatal);
         drop((connection, proxy));
         let error = server.wait_for_error();
         assert!([ErrorKind::Corrupt, ErrorKind::Protocol].contains(&error.kind()), "{error}");
 
         let proxy = Proxy::new(&server.address, Mischief::None, Mischief::Flip(GREETING_DOWN + byte, bit));
-        let mut connection = Connection::connect(&proxy.address, &secret(), soon()).unwrap();
+        let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
         let failure = read(&mut connection, 1, 0, 10).unwrap_err();
         assert!([ErrorKind::Corrupt, ErrorKind::Protocol].contains(&failure.error.kind()), "{failure}");
         assert!(failure.fatal && !connection.is_open());
@@ -123,8 +131,89 @@ fn a_damaged_header_is_noticed_by_both_sides() {
 }
 
 #[test]
-fn requests_that_make_no_sense_are_refused() {
+fn the_end_at_every_byte_of_a_sealed_request_is_an_error() {
     let server = TestServer::tcp();
+    // 64 bytes of header, a body, 50 bytes of data, and two tags.
+    let frame = write_head(0, 50).len() + 16 + 50 + 16;
+    for length in 1..frame {
+        let proxy = Proxy::new(&server.address, Mischief::CutAt(GREETING_UP + length), Mischief::None);
+        let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
+        assert!(write(&mut connection, 1, 0, &pattern(50, 1)).unwrap_err().fatal);
+        drop(connection);
+        assert_eq!(server.wait_for_error().kind(), ErrorKind::HostDown);
+    }
+    assert_eq!(server.memory().read(0, 50), vec![0; 50]);
+}
+
+#[test]
+fn a_bit_changed_anywhere_on_the_network_is_noticed_before_a_byte_reaches_its_place() {
+    let server = TestServer::tcp();
+    server.memory().write(1 << 20, &pattern(200_000, 2));
+    let head = write_head(0, 200_000).len() + 16;
+    let mut random = Random(17);
+    for _ in 0..60 {
+        let (byte, bit) = (random.below(head + 200_000 + 4 * 16), random.below(8) as u8);
+        let flip = Mischief::Flip(GREETING_UP + byte, bit);
+        let proxy = Proxy::new(&server.address, flip, Mischief::None);
+        let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
+        assert!(write(&mut connection, 1, 0, &vec![1; 200_000]).unwrap_err().fatal);
+        drop((connection, proxy));
+        let error = server.wait_for_error();
+        assert!([ErrorKind::Corrupt, ErrorKind::Protocol].contains(&error.kind()), "{byte}: {error}");
+        // The record that it hit is not there, nor what comes behind it.
+        let from = byte.saturating_sub(head) / (65_536 + 16) * 65_536;
+        assert_eq!(server.memory().read(from, 200_000 - from), vec![0; 200_000 - from], "{byte}");
+        server.memory().write(0, &vec![0; 200_000]);
+
+        let (byte, bit) = (random.below(200_000), random.below(8) as u8);
+        let flip = Mischief::Flip(GREETING_DOWN + byte, bit);
+        let proxy = Proxy::new(&server.address, Mischief::None, flip);
+        let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
+        let failure = read(&mut connection, 1, 1 << 20, 200_000).unwrap_err();
+        assert!([ErrorKind::Corrupt, ErrorKind::Protocol].contains(&failure.error.kind()), "{failure}");
+        drop((connection, proxy));
+        server.wait_for_ends(1);
+    }
+    server.assert_alive();
+}
+
+#[test]
+fn a_pool_that_trusts_its_network_still_notices_a_changed_head() {
+    let server = TestServer::tcp_with(Ways { trusts_network: true, ..Ways::default() });
+    let head = write_head(0, 1000).len() + 16;
+    for byte in 0..head {
+        let flip = Mischief::Flip(GREETING_UP + byte, (byte % 8) as u8);
+        let proxy = Proxy::new(&server.address, flip, Mischief::None);
+        let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
+        assert!(write(&mut connection, 1, 0, &vec![1; 1000]).unwrap_err().fatal);
+        drop((connection, proxy));
+        let error = server.wait_for_error();
+        assert!([ErrorKind::Corrupt, ErrorKind::Protocol].contains(&error.kind()), "{byte}: {error}");
+    }
+    assert_eq!(server.memory().read(0, 1000), vec![0; 1000]);
+}
+
+#[test]
+fn a_frame_injected_into_a_proved_connection_ends_it_and_is_not_done() {
+    for server in [TestServer::tcp(), TestServer::tcp_with(Ways { trusts_network: true, ..Ways::default() })]
+    {
+        let mut connection = server.connect();
+        write(&mut connection, 1, 0, b"mine").unwrap();
+        // Somebody on the network knows the protocol and all that was said in plain.
+        send_all(
+            &raw(&connection),
+            &[write_head(0, 5), vec![0; 16], b"yours".to_vec(), vec![0; 16]].concat(),
+        );
+        let error = server.wait_for_error();
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+        assert!(write(&mut connection, 2, 0, b"more").unwrap_err().fatal);
+        assert_eq!(server.memory().read(0, 5), b"mine\0");
+    }
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused() {
+    let server = TestServer::unix();
     let good = header(Kind::Heartbeat, 1).encode();
     let number = |at: usize, value: u32| {
         with_checksum(good, |bytes| bytes[at..at + 4].copy_from_slice(&value.to_le_bytes()))
@@ -192,7 +281,7 @@ fn replies_that_make_no_sense_end_the_connection() {
     ];
     for (what, bytes) in nonsense {
         let proxy = Proxy::new(&server.address, Mischief::None, Mischief::Replace(GREETING_DOWN, bytes));
-        let mut connection = Connection::connect(&proxy.address, &secret(), soon()).unwrap();
+        let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
         connection.send(header(Kind::Heartbeat, 1), &Heartbeat {}, &[], soon()).unwrap();
         let failure = connection.receive::<Heartbeat>(1, soon()).unwrap_err();
         assert_eq!((failure.error.kind(), failure.fatal), (ErrorKind::Protocol, true), "{what}: {failure}");
@@ -238,12 +327,12 @@ fn descriptors_that_a_server_did_not_announce_are_closed() {
         let (mut client, _) = listener.accept().unwrap();
         let mut real = crate::proxy::Stream::connect(&real);
         let mut bytes = [0; GREETING_UP];
-        client.read_exact(&mut bytes[..64]).unwrap();
-        real.write_all(&bytes[..64]).unwrap();
+        client.read_exact(&mut bytes[..HELLO]).unwrap();
+        real.write_all(&bytes[..HELLO]).unwrap();
         let mut answer = [0; GREETING_DOWN];
         real.read_exact(&mut answer).unwrap();
         client.write_all(&answer).unwrap();
-        client.read_exact(&mut bytes[64..]).unwrap();
+        client.read_exact(&mut bytes[HELLO..]).unwrap();
         let mut pipes = Vec::new();
         let unit = encode_body(&());
         pipes.push(send_with_pipe(&client, &reply(Kind::Heartbeat, 1, |_| {}, &unit)));
@@ -258,7 +347,7 @@ fn descriptors_that_a_server_did_not_announce_are_closed() {
         (client, pipes)
     });
     let mut connection =
-        Connection::connect(&ramlace_transport::Address::Unix(path), &secret(), soon()).unwrap();
+        Connection::connect(&ramlace_transport::Address::Unix(path), &owner(), None, soon()).unwrap();
     connection.send(header(Kind::Heartbeat, 1), &Heartbeat {}, &[], soon()).unwrap();
     assert!(connection.receive::<Heartbeat>(1, soon()).unwrap().descriptor.is_none());
     assert!(connection.receive::<ReadChunk>(2, soon()).unwrap().descriptor.is_none());

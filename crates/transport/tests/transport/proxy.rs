@@ -15,8 +15,9 @@ use ramlace_transport::Address;
 use crate::server::scratch_directory;
 
 /// Bytes of the greeting: client to server, and back.
-pub const GREETING_UP: usize = 16 + 48 + 16;
-pub const GREETING_DOWN: usize = 16 + 48;
+pub const HELLO: usize = 16 + 48 + 4;
+pub const GREETING_UP: usize = HELLO + 16;
+pub const GREETING_DOWN: usize = 16 + 48 + 8;
 
 /// What happens to the bytes of one direction.
 #[derive(Clone, Debug)]

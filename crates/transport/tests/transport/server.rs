@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Result, ServerId, Slot, limits};
 use ramlace_transport::blocking;
 use ramlace_transport::nonblocking::{Canceller, Connection, Incoming, Listener};
-use ramlace_transport::{Address, Secret};
+use ramlace_transport::{Address, ClientKey, Secret, ServerKeys};
 use ramlace_wire::chunk::{ChunkRead, LaneGranted, LaneTarget, ReadChunk, WriteChunk};
 use ramlace_wire::{Chain, ClusterMap, ErrorBody, Header, Kind, PoolId, decode_body, encode_body, flags};
 use tokio::sync::oneshot;
@@ -23,6 +23,14 @@ pub fn secret() -> Secret {
     Secret::from_bytes([7; 32])
 }
 
+/// What the pool's owner proves.
+pub fn owner() -> ClientKey {
+    secret().owner_key()
+}
+
+/// The number of the server.
+pub const THIS: ServerId = ServerId(3);
+
 pub fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
@@ -33,6 +41,13 @@ pub struct Ways {
     pub stall: Option<Duration>,
     /// A write's task is cancelled by another task as soon as it waits for its data.
     pub cancels_writes: bool,
+    pub trusts_network: bool,
+}
+
+impl Ways {
+    fn keys(self) -> ServerKeys {
+        secret().server_keys(THIS).trusting_the_network(self.trusts_network)
+    }
 }
 
 struct Shared {
@@ -83,6 +98,12 @@ impl TestServer {
         [TestServer::tcp(), TestServer::unix()]
     }
 
+    /// One for each way in which frames are protected.
+    pub fn all() -> [TestServer; 3] {
+        let trusting = TestServer::tcp_with(Ways { trusts_network: true, ..Ways::default() });
+        [TestServer::tcp(), TestServer::unix(), trusting]
+    }
+
     fn start(address: Address, directory: Option<PathBuf>, ways: Ways) -> TestServer {
         let shared = Arc::new(Shared {
             memory: Memory::new(MEMORY_BYTES),
@@ -118,7 +139,7 @@ impl TestServer {
     }
 
     pub fn connect(&self) -> blocking::Connection {
-        blocking::Connection::connect(&self.address, &secret(), soon()).unwrap()
+        blocking::Connection::connect(&self.address, &owner(), None, soon()).unwrap()
     }
 
     /// Requests that were answered so far.
@@ -170,8 +191,8 @@ impl Drop for TestServer {
 
 async fn serve(shared: Arc<Shared>, incoming: Incoming) {
     shared.open.fetch_add(1, Ordering::SeqCst);
-    let end = match Connection::accept(incoming, &secret()).await {
-        Ok(mut connection) => {
+    let end = match Connection::accept(incoming, &shared.ways.keys()).await {
+        Ok((mut connection, _)) => {
             if let Some(stall) = shared.ways.stall {
                 connection.set_stall_limit(stall);
             }

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use ramlace_base::ErrorKind;
+use ramlace_transport::blocking::Connection;
 use ramlace_wire::Kind;
 use ramlace_wire::chunk::ReadChunk;
 
-use crate::hostile::{send_all, send_write_head};
+use crate::hostile::{send_all, tag_bytes, write_head};
 use crate::memory::pattern;
-use crate::server::{TestServer, Ways, header, read, soon, target};
+use crate::proxy::{GREETING_UP, Mischief, Proxy};
+use crate::server::{TestServer, Ways, header, owner, read, soon, target, write};
 
 /// Anonymous memory of this process.
 fn resident_bytes() -> usize {
@@ -69,10 +71,12 @@ fn a_client_that_stops_inside_a_frame_loses_its_connection_and_an_idle_one_does_
         let mut idle = server.connect();
         for data_bytes in [1000, 1 << 20] {
             for sent in [0, 500] {
-                let connection = server.connect();
-                let raw = connection.descriptor().unwrap().try_clone_to_owned().unwrap();
-                send_write_head(&raw, 0, data_bytes);
-                send_all(&raw, &vec![1; sent]);
+                // The head is here, and so many bytes behind it.
+                let head = write_head(0, data_bytes as u32).len() + tag_bytes(&server);
+                let stall = Mischief::StallAt(GREETING_UP + head + sent);
+                let proxy = Proxy::new(&server.address, stall, Mischief::None);
+                let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
+                assert!(write(&mut connection, 1, 0, &vec![1; data_bytes]).unwrap_err().fatal);
                 let error = server.wait_for_error();
                 assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
                 assert!(error.message().contains("sends nothing"), "{error}");

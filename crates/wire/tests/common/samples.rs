@@ -304,7 +304,7 @@ fields! {
     CloseSession {}
     GetServerStatus {}
     ServerStatus {
-        server, pid, keeper_pid, restarts, uptime_millis, epoch, store_bytes, used_bytes, meta_bytes,
+        server, pid, keeper_pid, restarts, uptime_millis, epoch, trusts_network, store_bytes, used_bytes, meta_bytes,
         reserved_bytes, inodes, inodes_max, lanes, locks, lock_waits, barrier_waits, change_waits, sessions, connections, read_bytes, written_bytes, requests, notes
     }
     StopServer {}
