@@ -25,6 +25,7 @@ STRICT = ("-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic", "-std=c99")
 SHARED = [
     "files",
     "vectors",
+    "runs",
     "space",
     "names",
     "strange_names",
@@ -114,7 +115,7 @@ def test_every_function_does_what_the_header_says(programs: Programs, shared_poo
     programs.run("capi_test", name, shared_pool.name, place)
 
 
-@pytest.mark.parametrize("name", ["files", "vectors", "threads", "forks", "strange_names", "coordination"])
+@pytest.mark.parametrize("name", ["files", "vectors", "runs", "threads", "forks", "strange_names", "coordination"])
 def test_it_does_the_same_over_the_network(
     programs: Programs, shared_pool: Pool, place: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +317,7 @@ STRUCTURES = {
         *("size", "inode", "blocks", "stripe_unit", "generation", "mode", "links", "uid", "gid", "width", "copies"),
         *("accessed", "modified", "changed", "created", "device_major", "device_minor", "reserved"),
     ],
+    "ramlace_run": ["offset", "length", "stride", "count"],
     "ramlace_layout": ["stripe_unit", "width", "copies", "fixed", "reserved"],
     "ramlace_statfs": [
         *(
@@ -336,6 +338,7 @@ ramlace_options 32 0 8 12 16 24
 ramlace_hints 24 0 8 16 20
 ramlace_time 16 0 8 12
 ramlace_stat 160 0 8 16 24 32 40 44 48 52 56 60 64 80 96 112 128 132 136
+ramlace_run 32 0 8 16 24
 ramlace_layout 48 0 8 12 16 20
 ramlace_statfs 72 0 8 16 24 32 36 40 48
 ramlace_entry 288 0 8 12 16 272

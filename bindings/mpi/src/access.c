@@ -4,40 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One piece of memory, and the runs of the file that it is for. */
-struct piece {
-    struct file *file;
-    bool write;
-    char *bytes;
-    const struct runs *runs;
-};
-
-/* Moves a piece; a read stops at the file's end. */
-static int move(const struct piece *piece, int64_t *moved)
+/* Moves bytes that lie one behind the other to or from runs of the file, in one call; a read stops at the file's end. */
+static int move(struct file *file, bool write, char *bytes, int64_t length, const struct runs *runs, int64_t *moved)
 {
-    char *at = piece->bytes;
-    for (size_t i = 0; i < piece->runs->count; i++) {
-        struct run run = piece->runs->items[i];
-        for (int64_t number = 0; number < run.count; number++) {
-            int64_t offset = run.offset + number * run.stride;
-            ssize_t done = piece->write ? ramlace_pwrite(piece->file->file, at, run.length, offset)
-                                        : ramlace_pread(piece->file->file, at, run.length, offset);
-            if (done < 0)
-                return error_class();
-            *moved += done;
-            at += done;
-            if (done < run.length)
-                return piece->write ? MPI_ERR_IO : MPI_SUCCESS;
-        }
-    }
-    return MPI_SUCCESS;
+    ssize_t done = write ? ramlace_pwrite_runs(file->file, bytes, (size_t)length, runs->items, runs->count)
+                         : ramlace_pread_runs(file->file, bytes, (size_t)length, runs->items, runs->count);
+    if (done < 0)
+        return error_class();
+    *moved += done;
+    /* A write is short where the pool has filled up. */
+    return write && done < length ? MPI_ERR_NO_SPACE : MPI_SUCCESS;
 }
 
 /* Copies between memory that lies in runs and bytes that lie one behind the other. */
 static void gather_or_scatter(char *base, const struct runs *runs, char *bytes, int64_t length, bool gather)
 {
     for (size_t i = 0; i < runs->count && length > 0; i++) {
-        struct run run = runs->items[i];
+        ramlace_run run = runs->items[i];
         for (int64_t number = 0; number < run.count && length > 0; number++) {
             char *place = base + run.offset + number * run.stride;
             int64_t count = run.length < length ? run.length : length;
@@ -54,7 +37,7 @@ static int move_plain(struct file *file, bool write, int64_t from, char *bytes, 
     struct runs runs = {0};
     int error = tiling_runs(&file->view.tiling, from, length, &runs);
     if (error == MPI_SUCCESS)
-        error = move(&(struct piece){file, write, bytes, &runs}, moved);
+        error = move(file, write, bytes, length, &runs, moved);
     runs_free(&runs);
     return error;
 }
@@ -94,12 +77,12 @@ static int lock_runs(struct file *file, bool write, const struct runs *runs)
     for (size_t i = 0; i < runs->count; i++)
         places += runs->items[i].count;
     if (places > LOCKS_MAX) {
-        struct run first = runs->items[0], last = runs->items[runs->count - 1];
+        ramlace_run first = runs->items[0], last = runs->items[runs->count - 1];
         int64_t end = last.offset + (last.count - 1) * last.stride + last.length;
         return ramlace_lock(file->file, first.offset, end - first.offset, kind, -1) ? error_class() : MPI_SUCCESS;
     }
     for (size_t i = 0; i < runs->count; i++) {
-        struct run run = runs->items[i];
+        ramlace_run run = runs->items[i];
         for (int64_t number = 0; number < run.count; number++)
             if (ramlace_lock(file->file, run.offset + number * run.stride, run.length, kind, -1) != 0)
                 return error_class();

@@ -25,18 +25,14 @@
 
 /* ---- runs.c: lists of runs of bytes, in the order of the data ---- */
 
-/* `count` runs of `length` bytes each, the first at `offset`, each `stride` bytes behind the one before. */
-struct run {
-    int64_t offset, length, stride, count;
-};
-
+/* Equal runs at equal distances are one item, as the C library has them. */
 struct runs {
-    struct run *items;
+    ramlace_run *items;
     size_t count, room;
 };
 
 /* Appends runs, merging them with the last item where that describes the same bytes. MPI_SUCCESS or MPI_ERR_NO_MEM. */
-int runs_append(struct runs *into, struct run more);
+int runs_append(struct runs *into, ramlace_run more);
 /* Appends `count` copies of `from`, the first shifted by `at`, each `stride` bytes behind the one before. */
 int runs_repeat(struct runs *into, const struct runs *from, int64_t at, int64_t count, int64_t stride);
 void runs_free(struct runs *runs);

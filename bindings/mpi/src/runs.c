@@ -3,11 +3,11 @@
 
 #include <stdlib.h>
 
-static int push(struct runs *into, struct run more)
+static int push(struct runs *into, ramlace_run more)
 {
     if (into->count == into->room) {
         size_t room = into->room ? 2 * into->room : 8;
-        struct run *items = room <= RUNS_MAX ? realloc(into->items, room * sizeof *items) : NULL;
+        ramlace_run *items = room <= RUNS_MAX ? realloc(into->items, room * sizeof *items) : NULL;
         if (items == NULL)
             return MPI_ERR_NO_MEM;
         into->items = items;
@@ -18,7 +18,7 @@ static int push(struct runs *into, struct run more)
 }
 
 /* Whether `more` goes on where the last item ends; then it has been added to it. */
-static bool merge(struct run *last, struct run more)
+static bool merge(ramlace_run *last, ramlace_run more)
 {
     if (last->count == 1 && more.count == 1 && last->offset + last->length == more.offset) {
         last->length += more.length;
@@ -34,12 +34,12 @@ static bool merge(struct run *last, struct run more)
     return true;
 }
 
-int runs_append(struct runs *into, struct run more)
+int runs_append(struct runs *into, ramlace_run more)
 {
     if (more.length == 0 || more.count == 0)
         return MPI_SUCCESS;
     if (more.count == 1 || more.stride == more.length)
-        more = (struct run){more.offset, more.length * more.count, 0, 1};
+        more = (ramlace_run){more.offset, more.length * more.count, 0, 1};
     if (into->count > 0 && merge(&into->items[into->count - 1], more))
         return MPI_SUCCESS;
     return push(into, more);
@@ -47,15 +47,15 @@ int runs_append(struct runs *into, struct run more)
 
 int runs_repeat(struct runs *into, const struct runs *from, int64_t at, int64_t count, int64_t stride)
 {
-    const struct run *one = from->items;
+    const ramlace_run *one = from->items;
     if (from->count == 1 && one->count == 1)
-        return runs_append(into, (struct run){at + one->offset, one->length, stride, count});
+        return runs_append(into, (ramlace_run){at + one->offset, one->length, stride, count});
     if (from->count == 1 && stride == one->stride * one->count)
-        return runs_append(into, (struct run){at + one->offset, one->length, stride / one->count, one->count * count});
+        return runs_append(into, (ramlace_run){at + one->offset, one->length, stride / one->count, one->count * count});
     int error = MPI_SUCCESS;
     for (int64_t copy = 0; copy < count && from->count > 0; copy++) {
         for (size_t i = 0; i < from->count && error == MPI_SUCCESS; i++) {
-            struct run item = from->items[i];
+            ramlace_run item = from->items[i];
             item.offset += at + copy * stride;
             error = runs_append(into, item);
         }
@@ -116,14 +116,14 @@ static size_t item_of(const struct tiling *tiling, int64_t within)
 }
 
 /* Appends up to `length` bytes of one item, `skip` bytes of data behind its beginning; returns how many were left. */
-static int item_part(struct run item, int64_t base, int64_t skip, int64_t *length, struct runs *out)
+static int item_part(ramlace_run item, int64_t base, int64_t skip, int64_t *length, struct runs *out)
 {
     int64_t number = skip / item.length, cut = skip % item.length;
     int error = MPI_SUCCESS;
     item.offset += base;
     if (cut > 0) {
         int64_t take = item.length - cut < *length ? item.length - cut : *length;
-        error = runs_append(out, (struct run){item.offset + number * item.stride + cut, take, 0, 1});
+        error = runs_append(out, (ramlace_run){item.offset + number * item.stride + cut, take, 0, 1});
         *length -= take;
         number++;
     }
@@ -131,12 +131,12 @@ static int item_part(struct run item, int64_t base, int64_t skip, int64_t *lengt
     if (whole > item.count - number)
         whole = item.count - number;
     if (error == MPI_SUCCESS && whole > 0) {
-        error = runs_append(out, (struct run){item.offset + number * item.stride, item.length, item.stride, whole});
+        error = runs_append(out, (ramlace_run){item.offset + number * item.stride, item.length, item.stride, whole});
         *length -= whole * item.length;
         number += whole;
     }
     if (error == MPI_SUCCESS && *length > 0 && number < item.count) {
-        error = runs_append(out, (struct run){item.offset + number * item.stride, *length, 0, 1});
+        error = runs_append(out, (ramlace_run){item.offset + number * item.stride, *length, 0, 1});
         *length = 0;
     }
     return error;
@@ -147,7 +147,7 @@ int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struc
     if (length <= 0 || tiling->tile_bytes == 0)
         return MPI_SUCCESS;
     if (tiling_is_contiguous(tiling))
-        return runs_append(out, (struct run){tiling->start + tiling->tile.items[0].offset + from, length, 0, 1});
+        return runs_append(out, (ramlace_run){tiling->start + tiling->tile.items[0].offset + from, length, 0, 1});
     int error = MPI_SUCCESS;
     int64_t tile = from / tiling->tile_bytes, within = from % tiling->tile_bytes;
     for (; length > 0 && error == MPI_SUCCESS; tile++, within = 0) {
@@ -161,7 +161,7 @@ int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struc
 }
 
 /* Behind the last byte of an item. */
-static int64_t end_of(struct run item)
+static int64_t end_of(ramlace_run item)
 {
     return item.offset + (item.count - 1) * item.stride + item.length;
 }
@@ -171,7 +171,7 @@ bool tiling_is_ascending(const struct tiling *tiling)
     const struct runs *tile = &tiling->tile;
     int64_t at = -tiling->start;
     for (size_t i = 0; i < tile->count; i++) {
-        struct run item = tile->items[i];
+        ramlace_run item = tile->items[i];
         if (item.offset < at || (item.count > 1 && item.stride < item.length))
             return false;
         at = end_of(item);
@@ -190,7 +190,7 @@ int64_t tiling_bytes_below(const struct tiling *tiling, int64_t offset)
     int64_t bytes = whole * tiling->tile_bytes;
     below -= whole * tiling->extent;
     for (size_t i = 0; i < tile->count && tile->items[i].offset < below; i++) {
-        struct run item = tile->items[i];
+        ramlace_run item = tile->items[i];
         for (int64_t number = 0; number < item.count; number++) {
             int64_t left = below - (item.offset + number * item.stride);
             if (left <= 0)

@@ -109,12 +109,12 @@ static int flatten_predefined(MPI_Datatype type, struct runs *out)
     if (type == MPI_SHORT_INT) {
         /* A named type with a hole. */
         struct pair { short first; int second; };
-        int error = runs_append(out, (struct run){0, sizeof(short), 0, 1});
-        return error ? error : runs_append(out, (struct run){offsetof(struct pair, second), sizeof(int), 0, 1});
+        int error = runs_append(out, (ramlace_run){0, sizeof(short), 0, 1});
+        return error ? error : runs_append(out, (ramlace_run){offsetof(struct pair, second), sizeof(int), 0, 1});
     }
     MPI_Count bytes;
     int error = PMPI_Type_size_x(type, &bytes);
-    return error ? error : runs_append(out, (struct run){0, bytes, 0, 1});
+    return error ? error : runs_append(out, (ramlace_run){0, bytes, 0, 1});
 }
 
 /* The elements of one dimension that belong to a process: blocks of `block` from `start` on, every `step`, below `size`. */

@@ -50,6 +50,7 @@ typedef struct ramlace_options ramlace_options;
 typedef struct ramlace_hints ramlace_hints;
 typedef struct ramlace_entry ramlace_entry;
 typedef struct ramlace_time ramlace_time;
+typedef struct ramlace_run ramlace_run;
 
 /** The version of this header; ramlace_version() is that of the library. */
 #define RAMLACE_VERSION "0.1.0"
@@ -450,6 +451,28 @@ struct ramlace_stat {
 };
 
 /**
+ * Equal runs of a file's bytes at equal distances: a column of a matrix, a tile's rows.
+ */
+struct ramlace_run {
+    /**
+     * Where the first one begins, in bytes.
+     */
+    int64_t offset;
+    /**
+     * Bytes of each.
+     */
+    int64_t length;
+    /**
+     * From one's beginning to the next one's, in bytes; not looked at when there is one.
+     */
+    int64_t stride;
+    /**
+     * How many.
+     */
+    int64_t count;
+};
+
+/**
  * Stands for some bytes of a file at one moment: ramlace_change_version fills it, and what is in it
  * is the library's own. It may be copied, and used by other threads and processes that have the same
  * file open.
@@ -733,6 +756,29 @@ ssize_t ramlace_pwritev(struct ramlace_file *file,
                         const struct iovec *buffers,
                         int buffer_count,
                         int64_t offset);
+
+/**
+ * Reads runs into buffer, one behind the other, without touching what lies between them: run_count
+ * descriptions of equal runs (see ramlace_run), which ascend and do not overlap. length is what all
+ * of them have together. Returns the bytes read: fewer at the end of the file, where it stops.
+ * Returns -1 and sets errno: EINVAL for runs that overlap, descend, are empty, or have not length
+ * bytes; EBADF not open, or not for reading; and as ramlace_pread.
+ */
+ssize_t ramlace_pread_runs(struct ramlace_file *file,
+                           void *buffer,
+                           size_t length,
+                           const struct ramlace_run *runs,
+                           size_t run_count);
+
+/**
+ * Writes runs from buffer, in which they lie one behind the other; otherwise as ramlace_pread_runs and
+ * ramlace_pwrite. What lies between the runs stays as it is, whoever changes it meanwhile.
+ */
+ssize_t ramlace_pwrite_runs(struct ramlace_file *file,
+                            const void *buffer,
+                            size_t length,
+                            const struct ramlace_run *runs,
+                            size_t run_count);
 
 /**
  * Locks length bytes from offset on, 0 for all that follow, for this open file: against every other

@@ -115,6 +115,20 @@ pub struct ramlace_stat {
     pub reserved: [u64; 3],
 }
 
+/// Equal runs of a file's bytes at equal distances: a column of a matrix, a tile's rows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ramlace_run {
+    /// Where the first one begins, in bytes.
+    pub offset: i64,
+    /// Bytes of each.
+    pub length: i64,
+    /// From one's beginning to the next one's, in bytes; not looked at when there is one.
+    pub stride: i64,
+    /// How many.
+    pub count: i64,
+}
+
 /// Where the bytes of a file lie, or of the files that are made in a directory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

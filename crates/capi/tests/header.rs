@@ -5,7 +5,7 @@
 use std::path::Path;
 
 /// The source in the order of the header.
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "version",
     "failure",
     "kinds",
@@ -14,6 +14,7 @@ const SOURCES: [&str; 15] = [
     "open",
     "file",
     "vectors",
+    "runs",
     "locks",
     "coordination",
     "mapping",

@@ -178,7 +178,7 @@ impl File {
     }
 
     /// Whether the file still has this generation, by its home.
-    fn is_current(&self, handle: &Handle, size: Size) -> Result<bool> {
+    pub(crate) fn is_current(&self, handle: &Handle, size: Size) -> Result<bool> {
         let info = self.refresh(handle).map_err(|error| self.tell(error))?;
         Ok(info.attributes.generation == size.generation)
     }

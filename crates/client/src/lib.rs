@@ -54,6 +54,7 @@ mod raw;
 mod reach;
 mod reached;
 mod round;
+mod runs;
 #[cfg(test)]
 mod scratch;
 mod sequences;

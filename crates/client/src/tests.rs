@@ -5,6 +5,7 @@ mod bytes;
 mod failures;
 mod inline;
 mod names;
+mod runs;
 mod sessions;
 
 use ramlace_wire::LayoutHints;

@@ -23,7 +23,7 @@ static const struct {
     const char *name;
     void (*run)(void);
 } tests[] = {
-    {"files", test_files},     {"vectors", test_vectors}, {"space", test_space},
+    {"files", test_files},     {"vectors", test_vectors}, {"runs", test_runs}, {"space", test_space},
     {"names", test_names},     {"lists", test_lists},     {"layouts", test_layouts},
     {"strange_names", test_strange_names},                {"maps", test_maps},
     {"wrong", test_wrong},     {"threads", test_threads}, {"forks", test_forks},

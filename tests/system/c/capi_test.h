@@ -52,6 +52,7 @@ static inline void fill(unsigned char *bytes, size_t seed, size_t length)
 
 void test_files(void);
 void test_vectors(void);
+void test_runs(void);
 void test_space(void);
 void test_names(void);
 void test_strange_names(void);

@@ -145,6 +145,35 @@ void test_vectors(void)
     CHECK(ramlace_close(file) == 0);
 }
 
+void test_runs(void)
+{
+    static unsigned char bytes[3 * UNIT], back[3 * UNIT], some[1000];
+    ramlace_hints hints = RAMLACE_HINTS_INIT;
+    hints.stripe_unit = UNIT;
+    ramlace_file *file = ramlace_open_with(pool, at("runs"), O_RDWR | O_CREAT, 0644, &hints);
+    CHECK(file != NULL);
+    fill(bytes, 3, sizeof bytes);
+    CHECK(ramlace_pwrite(file, bytes, sizeof bytes, 0) == (ssize_t)sizeof bytes);
+    /* Across a border of chunks; then one more behind the end. */
+    ramlace_run runs[2] = {{UNIT - 100, 10, 30, 20}, {3 * UNIT + 50, 8, 0, 1}};
+    fill(some, 4, 208);
+    CHECK(ramlace_pwrite_runs(file, some, 208, runs, 2) == 208);
+    for (int i = 0; i < 20; i++)
+        memcpy(bytes + UNIT - 100 + 30 * i, some + 10 * i, 10);
+    CHECK(ramlace_pread(file, back, sizeof back, 0) == (ssize_t)sizeof back && memcmp(back, bytes, sizeof back) == 0);
+    memset(back, 0, 208);
+    CHECK(ramlace_pread_runs(file, back, 208, runs, 2) == 208 && memcmp(back, some, 208) == 0);
+    runs[1].length = 9;
+    CHECK(ramlace_pread_runs(file, back, 209, runs, 2) == 208);
+    CHECK(ramlace_pread_runs(file, NULL, 0, NULL, 0) == 0);
+    FAILS(ramlace_pread_runs(file, back, 208, runs, 2) == -1, EINVAL, "209 bytes");
+    FAILS(ramlace_pread_runs(file, back, 8, NULL, 1) == -1, EFAULT, "null");
+    FAILS(ramlace_pwrite_runs(file, NULL, 209, runs, 2) == -1, EFAULT, "null");
+    runs[0].stride = 9;
+    FAILS(ramlace_pwrite_runs(file, some, 209, runs, 2) == -1, EINVAL, "overlaps");
+    CHECK(ramlace_close(file) == 0);
+}
+
 void test_space(void)
 {
     unsigned char back[16];
