@@ -328,6 +328,8 @@ STRUCTURES = {
             "silent_servers",
             "name_bytes_max",
             "inodes_max",
+            "file_bytes",
+            "directory_inodes",
             "reserved",
         ),
     ],
@@ -340,7 +342,7 @@ ramlace_time 16 0 8 12
 ramlace_stat 160 0 8 16 24 32 40 44 48 52 56 60 64 80 96 112 128 132 136
 ramlace_run 32 0 8 16 24
 ramlace_layout 48 0 8 12 16 20
-ramlace_statfs 72 0 8 16 24 32 36 40 48
+ramlace_statfs 72 0 8 16 24 32 36 40 48 56 64
 ramlace_entry 288 0 8 12 16 272
 """
 

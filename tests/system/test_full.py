@@ -13,6 +13,7 @@ import pytest
 import clients
 import ramlace
 from conftest import NewPool
+from mount import NewMount
 from pool import KIB, MIB, Pool, eventually, pattern
 
 UNIT = 64 * KIB
@@ -262,3 +263,67 @@ def test_a_server_that_may_hold_no_more_files_says_so_and_changes_nothing(planne
             file.write(b"now")
         with pytest.raises(OSError, match="inodes"):
             connected.open("/d/and another", "xb")
+
+
+@pytest.mark.parametrize(("servers", "each"), [(3, 32), (1, 96), (3, 64)])
+def test_what_df_says_that_one_file_can_have_it_gets(
+    new_pool: NewPool, new_mount: NewMount, servers: int, each: int
+) -> None:
+    """Through a mount and by the library, also when one server is fuller than the others."""
+    running = new_pool(servers, each)
+    mount = new_mount(running)
+    log_bytes = servers * max(each * MIB // 64, 256 * KIB)
+
+    def fill_up(name: str) -> tuple[int, int]:
+        found = os.statvfs(mount.directory)
+        promised, done = found.f_bavail * found.f_frsize, 0
+        piece = pattern(1, MIB)
+        with (mount / name).open("xb", buffering=0) as file:
+            with pytest.raises(OSError, match="space") as full:
+                while True:
+                    done += file.write(piece)
+            assert full.value.errno == errno.ENOSPC
+        return promised, done
+
+    with running.connect() as pool:
+        said = pool.statfs()
+        assert running.json("df")["file_bytes"] == pytest.approx(said.file_bytes, abs=MIB)
+        assert said.file_bytes <= said.free_bytes
+        assert "ONE FILE" in running.run("df").stdout.decode()
+        assert "One more file on all servers can have" in running.run("status").stdout.decode()
+        promised, done = fill_up("all")
+        assert promised == pytest.approx(said.file_bytes, abs=MIB)
+        assert promised - log_bytes - servers * 2 * MIB <= done <= promised, f"{done} of {promised} bytes"
+        # Nearly all of the pool: 1/64 of each server, 1 MiB at the least, is kept for its log.
+        kept = servers * max(each * MIB // 64, MIB)
+        assert promised >= servers * each * MIB - kept - servers * MIB
+        (mount / "all").unlink()
+        assert eventually(lambda: pool.statfs().free_bytes > said.free_bytes - 2 * log_bytes)
+        if servers > 1:
+            filler = make_file_on(running, pool, "filler", {1})
+            with pool.open(filler, "r+b", buffering=0) as file:
+                file.write(pattern(2, each * MIB // 2))
+            eventually(lambda: os.statvfs(mount.directory).f_bavail < (promised - 3 * MIB) // 4096)
+            promised, done = fill_up("rest")
+            assert promised < servers * each * MIB * 0.6 < pool.statfs().free_bytes + done
+            assert promised - log_bytes - servers * 2 * MIB <= done <= promised, f"{done} of {promised} bytes"
+
+
+def test_what_df_says_that_one_directory_can_have_it_gets(planned: NewPool) -> None:
+    """The files of a directory live with its server."""
+    running = planned(3, 32)
+    running.up("--inodes", "300")
+    with running.connect() as pool:
+        pool.open("/first", "xb", buffering=0).close()
+        said = pool.statfs()
+        assert said.inodes_max == 300
+        assert 80 < said.directory_inodes <= 100
+        assert running.json("df")["directory_inodes"] == said.directory_inodes
+        assert "ONE DIRECTORY" in running.run("df").stdout.decode()
+        made = 0
+        with pytest.raises(OSError, match="inodes") as full:
+            for made in itertools.count():
+                pool.open(f"/{made}", "xb", buffering=0).close()
+        assert full.value.errno == errno.ENOSPC
+        assert made >= said.directory_inodes
+        assert pool.statfs().directory_inodes == 0

@@ -125,9 +125,11 @@ def test_what_was_never_written_is_zeros_and_takes_hardly_any_room(shared_pool: 
             assert pool.open(f"{place}/sparse", buffering=0).pread_into(buffer, offset) == len(expected)
             assert buffer == expected
         assert os.pread(file.fileno(), 10, 1 << 40) == b""
-        # A pool does not tell where holes are: all of it counts as data.
         assert os.lseek(file.fileno(), 100, os.SEEK_DATA) == 100
-        assert os.lseek(file.fileno(), 100, os.SEEK_HOLE) == 1 << 40
+        assert os.lseek(file.fileno(), 100, os.SEEK_HOLE) == 4 * KIB
+        # A huge page of a lane is 32 chunks, each behind two of other lanes.
+        assert 10 * MIB - 3 * 2 * MIB < os.lseek(file.fileno(), MIB, os.SEEK_DATA) <= 10 * MIB + 17
+        assert (1 << 40) - 3 * 2 * MIB < os.lseek(file.fileno(), 1 << 39, os.SEEK_DATA) < 1 << 40
 
 
 def test_what_a_truncation_cut_off_is_zeros_when_the_file_grows_again(here: Path, there: Path) -> None:

@@ -182,13 +182,23 @@ class File:
         elif way == 1:
             assert os.pread(self.direct, length, offset) == expected
         elif way == 2 and self.model:
-            # A pool does not tell where holes are: data goes from anywhere to the end.
-            at = self.chance.randrange(len(self.model))
-            assert os.lseek(self.plain[0], at, os.SEEK_DATA) == at
-            assert os.lseek(self.plain[0], at, os.SEEK_HOLE) == len(self.model)
-            fails(errno.ENXIO, os.lseek, self.plain[0], len(self.model), os.SEEK_DATA)
+            self.check_holes(self.chance.randrange(len(self.model)))
         else:
             assert os.pread(self.chance.choice(self.plain), length, offset) == expected
+
+    def check_holes(self, at: int) -> None:
+        """Check that what counts as a hole is zeros, also where programs have stored and not published."""
+        try:
+            data = os.lseek(self.plain[0], at, os.SEEK_DATA)
+        except OSError as error:
+            assert error.errno == errno.ENXIO
+            data = len(self.model)
+        assert at <= data and not any(self.model[at:data])
+        hole = os.lseek(self.plain[0], at, os.SEEK_HOLE)
+        assert at <= hole <= len(self.model) and (hole == at or data == at)
+        if hole < len(self.model):
+            assert not any(self.model[hole : min(hole + 1, len(self.model))])
+        fails(errno.ENXIO, os.lseek, self.plain[0], len(self.model), os.SEEK_DATA)
 
     def place(self) -> tuple[int, int]:
         """Return an offset and a length: any, or near a border of anything."""

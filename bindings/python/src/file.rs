@@ -6,6 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use ramlace_base::{ByteRange, ErrorKind};
 use ramlace_client::{Array as ClientArray, ArrayType, File as ClientFile, LockKind, Rights};
+use ramlace_wire::chunk::Sought;
 
 use crate::buffer::Bytes;
 use crate::error::detached;
@@ -173,6 +174,13 @@ impl File {
         let wait =
             |pause: &mut (dyn FnMut() -> _ + Send)| file.file().wait_for_change_with(since, timeout, pause);
         Ok(ChangeVersion { version: interruptible(py, wait)? })
+    }
+
+    /// Where the next data, or hole, at or behind an offset begins.
+    fn seek_data_or_hole(&self, py: Python<'_>, offset: u64, data: bool) -> PyResult<u64> {
+        let file = self.get()?;
+        let sought = if data { Sought::Data } else { Sought::Hole };
+        detached(py, || file.file().seek(offset, sought))
     }
 
     /// Attributes as the home has them now.

@@ -25,6 +25,7 @@ pub(crate) struct Stat {
     st_uid: u32,
     st_gid: u32,
     st_size: u64,
+    st_blocks: u64,
     st_rdev: u64,
     st_atime_ns: i64,
     st_mtime_ns: i64,
@@ -44,6 +45,7 @@ impl Stat {
             st_uid: attributes.uid,
             st_gid: attributes.gid,
             st_size: attributes.size,
+            st_blocks: attributes.allocated.unwrap_or(attributes.size).div_ceil(512),
             st_rdev: device_number(attributes.device),
             st_atime_ns: attributes.accessed.nanos,
             st_mtime_ns: attributes.modified.nanos,
@@ -165,8 +167,10 @@ pub(crate) struct Capacity {
     total_bytes: u64,
     used_bytes: u64,
     free_bytes: u64,
+    file_bytes: u64,
     inodes: u64,
     inodes_max: u64,
+    directory_inodes: u64,
     silent_servers: u32,
 }
 
@@ -176,8 +180,10 @@ impl Capacity {
             total_bytes: capacity.total_bytes,
             used_bytes: capacity.used_bytes,
             free_bytes: capacity.free_bytes,
+            file_bytes: capacity.file_bytes,
             inodes: capacity.inodes,
             inodes_max: capacity.inodes_max,
+            directory_inodes: capacity.directory_inodes,
             silent_servers: capacity.silent_servers,
         }
     }

@@ -121,6 +121,8 @@ error_kinds! {
     Astray = 35, 11, "EAGAIN";
     /// A kernel maps the file: what makes it longer takes its memory first.
     Handed = 36, 11, "EAGAIN";
+    /// No data, or no hole, is left in the file from there on.
+    NothingThere = 37, 6, "ENXIO";
 }
 
 /// An operation that failed: a kind for programs and a sentence for people.

@@ -245,6 +245,10 @@ enum ramlace_error_kind {
      * EAGAIN: A kernel maps the file; the library takes the memory that it needs to grow, and programs do not see this.
      */
     RAMLACE_ERROR_HANDED = 36,
+    /**
+     * ENXIO: No data, or no hole, is left in the file from there on.
+     */
+    RAMLACE_ERROR_NOTHING_THERE = 37,
 };
 
 /**
@@ -325,9 +329,18 @@ struct ramlace_statfs {
      */
     uint64_t inodes_max;
     /**
+     * Bytes that one more file can have whose lanes lie on all servers, as usual: the one with the
+     * least room counts for each, and what is kept for the servers' logs is not in it.
+     */
+    uint64_t file_bytes;
+    /**
+     * Files that one more directory can have at the least.
+     */
+    uint64_t directory_inodes;
+    /**
      * 0; room for what comes.
      */
-    uint64_t reserved[3];
+    uint64_t reserved;
 };
 
 /**
@@ -385,7 +398,8 @@ struct ramlace_stat {
      */
     uint64_t inode;
     /**
-     * Units of 512 bytes that the size takes; holes count as if they were filled.
+     * Units of 512 bytes of memory that a file holds: less than its size where it has holes. While a
+     * server of it does not answer, its part counts as if it had none.
      */
     uint64_t blocks;
     /**
@@ -703,9 +717,11 @@ int64_t ramlace_append(struct ramlace_file *file, const void *buffer, size_t len
 
 /**
  * Moves the position: offset is in bytes from the beginning (whence SEEK_SET), from the
- * position (SEEK_CUR) or from the end (SEEK_END). A position beyond the end is allowed; a write
- * there leaves a hole. Returns the new position, or -1: EINVAL for another whence or a position
- * before the beginning or beyond 2^62.
+ * position (SEEK_CUR) or from the end (SEEK_END); or to the next data (SEEK_DATA) or hole
+ * (SEEK_HOLE) at or behind the byte that offset counts from the beginning; the end is a hole, too.
+ * A position beyond the end is allowed; a write there leaves a hole. Returns the new position, or
+ * -1: EINVAL for another whence or a position before the beginning or beyond 2^62, ENXIO where no
+ * data, or no hole, is left before the end.
  */
 int64_t ramlace_lseek(struct ramlace_file *file, int64_t offset, int whence);
 

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use libc::ssize_t;
 use ramlace_base::{ByteRange, Result, limits};
+use ramlace_wire::chunk::Sought;
 
 use crate::failure::{guard, invalid};
 use crate::open::{OpenFile, open_file};
@@ -115,19 +116,35 @@ pub unsafe extern "C" fn ramlace_append(
 }
 
 /// Moves the position: offset is in bytes from the beginning (whence SEEK_SET), from the
-/// position (SEEK_CUR) or from the end (SEEK_END). A position beyond the end is allowed; a write
-/// there leaves a hole. Returns the new position, or -1: EINVAL for another whence or a position
-/// before the beginning or beyond 2^62.
+/// position (SEEK_CUR) or from the end (SEEK_END); or to the next data (SEEK_DATA) or hole
+/// (SEEK_HOLE) at or behind the byte that offset counts from the beginning; the end is a hole, too.
+/// A position beyond the end is allowed; a write there leaves a hole. Returns the new position, or
+/// -1: EINVAL for another whence or a position before the beginning or beyond 2^62, ENXIO where no
+/// data, or no hole, is left before the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_lseek(file: *mut ramlace_file, offset: i64, whence: c_int) -> i64 {
     guard(|| {
         let open = open_file(file)?;
         let turn = open.position.turn()?;
+        let sought = match whence {
+            libc::SEEK_DATA => Some(Sought::Data),
+            libc::SEEK_HOLE => Some(Sought::Hole),
+            _ => None,
+        };
+        if let Some(sought) = sought {
+            let found = open.file.seek(file_bytes(offset, "offset")?, sought)?;
+            turn.set(found);
+            return Ok(found as i64);
+        }
         let from = match whence {
             libc::SEEK_SET => 0,
             libc::SEEK_CUR => turn.get(),
             libc::SEEK_END => open.file.size()?,
-            other => return Err(invalid(format!("{other} is neither SEEK_SET, SEEK_CUR nor SEEK_END"))),
+            other => {
+                return Err(invalid(format!(
+                    "{other} is neither SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA nor SEEK_HOLE"
+                )));
+            }
         };
         let to = from.checked_add_signed(offset).filter(|to| *to <= limits::FILE_BYTES_MAX);
         let to = to.ok_or_else(|| invalid(format!("no position is {offset} bytes from {from}")))?;

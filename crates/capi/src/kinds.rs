@@ -79,6 +79,8 @@ pub enum ramlace_error_kind {
     RAMLACE_ERROR_ASTRAY = 35,
     /// EAGAIN: A kernel maps the file; the library takes the memory that it needs to grow, and programs do not see this.
     RAMLACE_ERROR_HANDED = 36,
+    /// ENXIO: No data, or no hole, is left in the file from there on.
+    RAMLACE_ERROR_NOTHING_THERE = 37,
 }
 
 #[cfg(test)]

@@ -81,7 +81,8 @@ pub struct ramlace_stat {
     pub size: u64,
     /// Number of the inode; unique in its pool, never used again.
     pub inode: u64,
-    /// Units of 512 bytes that the size takes; holes count as if they were filled.
+    /// Units of 512 bytes of memory that a file holds: less than its size where it has holes. While a
+    /// server of it does not answer, its part counts as if it had none.
     pub blocks: u64,
     /// Bytes of a chunk; of a directory what its new files inherit, 0: as usual; of a link 0.
     pub stripe_unit: u64,
@@ -163,8 +164,13 @@ pub struct ramlace_statfs {
     pub name_bytes_max: u32,
     /// Inodes that there may be.
     pub inodes_max: u64,
+    /// Bytes that one more file can have whose lanes lie on all servers, as usual: the one with the
+    /// least room counts for each, and what is kept for the servers' logs is not in it.
+    pub file_bytes: u64,
+    /// Files that one more directory can have at the least.
+    pub directory_inodes: u64,
     /// 0; room for what comes.
-    pub reserved: [u64; 3],
+    pub reserved: u64,
 }
 
 /// An entry of a directory.
@@ -197,7 +203,10 @@ impl From<&InodeInfo> for ramlace_stat {
         ramlace_stat {
             size: attributes.size,
             inode: attributes.inode.0,
-            blocks: if attributes.kind == FileKind::File { attributes.size.div_ceil(512) } else { 0 },
+            blocks: match attributes.kind {
+                FileKind::File => attributes.allocated.unwrap_or(attributes.size).div_ceil(512),
+                _ => 0,
+            },
             stripe_unit: layout.stripe_unit,
             generation: attributes.generation.0,
             mode: attributes.kind.type_bits() | u32::from(attributes.mode),
@@ -249,7 +258,9 @@ impl From<Capacity> for ramlace_statfs {
             inodes_max: capacity.inodes_max,
             silent_servers: capacity.silent_servers,
             name_bytes_max: ramlace_base::limits::NAME_BYTES_MAX as u32,
-            reserved: [0; 3],
+            file_bytes: capacity.file_bytes,
+            directory_inodes: capacity.directory_inodes,
+            reserved: 0,
         }
     }
 }

@@ -17,8 +17,9 @@ use crate::place::{Pools, base_name, in_pool};
 use crate::show::escaped;
 
 /// One thing in a tree.
-#[derive(Debug)]
 pub struct Node<'a> {
+    /// The pool.
+    pub pool: &'a Pool,
     /// As the user would write it: what he named, and the names from there on.
     pub path: &'a [u8],
     /// The last name of `path`; `/` for the root.
@@ -85,6 +86,7 @@ impl Root {
 
     fn node(&self) -> Node<'_> {
         Node {
+            pool: &self.pool,
             path: &self.shown,
             name: &self.name,
             depth: 0,
@@ -191,7 +193,8 @@ impl Walk<'_> {
             }
         };
         let (name, inode, kind) = (entry.name.as_bytes(), entry.inode, entry.kind);
-        let node = Node { path, name, depth, inode, kind, attributes: attributes.as_ref() };
+        let pool = &self.root.pool;
+        let node = Node { pool, path, name, depth, inode, kind, attributes: attributes.as_ref() };
         let enter = visitor.enter(&node)? && kind == FileKind::Directory;
         Ok(enter.then(|| Level::new(inode, attributes, path, name.len())))
     }
@@ -208,6 +211,7 @@ impl Walk<'_> {
             return visitor.leave(&self.root.node());
         }
         visitor.leave(&Node {
+            pool: &self.root.pool,
             path,
             name: &path[level.name_start..],
             depth,

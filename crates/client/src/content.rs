@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 
-use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_base::{ByteRange, Error, ErrorKind, Result, limits};
 use ramlace_wire::namespace::{Extend, FinishAppend, ReserveAppend};
 
 use crate::backoff::Backoff;
@@ -202,7 +202,7 @@ impl File {
         let write = |size: Size| {
             // SAFETY: the caller's promise.
             let written = unsafe { self.write_once(handle, size, memory, offset) }?;
-            self.extend(handle, size, offset + written)?;
+            self.extend(handle, size, ByteRange { start: offset, end: offset + written })?;
             Ok(written as usize)
         };
         self.with_size(handle, write).map_err(|error| self.tell(error))
@@ -230,14 +230,15 @@ impl File {
         }
     }
 
-    /// Tells the home that the file reaches `end`, unless that is known; marks it as written.
-    pub(crate) fn extend(&self, handle: &Handle, size: Size, end: u64) -> Result<()> {
+    /// Tells the home that the file reaches the end of what was written, unless that is known; marks it as written.
+    pub(crate) fn extend(&self, handle: &Handle, size: Size, written: ByteRange) -> Result<()> {
+        let ByteRange { start: from, end } = written;
         if end <= size.size {
             handle.session.touch(&handle.open);
             return Ok(());
         }
         let written = handle.open.written();
-        let request = Extend { inode: self.inode(), generation: size.generation, size: end };
+        let request = Extend { inode: self.inode(), generation: size.generation, size: end, from };
         let told = handle.session.change_lane(self.inode().slot(), &request, handle.session.deadline())?;
         handle.open.learn(Size { generation: told.generation, size: told.size });
         // The home took its own time for this, which is later than what it had not heard of.

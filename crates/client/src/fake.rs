@@ -650,7 +650,7 @@ impl State {
                 body(&Spilled { size, since: Epoch(1) })
             }
             Kind::Extend => {
-                let Extend { inode, generation, size } = decode!(Extend);
+                let Extend { inode, generation, size, .. } = decode!(Extend);
                 let attributes = &mut self.inode(id, inode)?.info.attributes;
                 if generation < attributes.generation {
                     return error(ErrorKind::Retry, "truncated");
@@ -658,6 +658,7 @@ impl State {
                 attributes.size = attributes.size.max(size);
                 body(&SizeInfo { size: attributes.size, generation: attributes.generation })
             }
+            Kind::NoteMemory => body(&()),
             Kind::ReserveAppend => {
                 let ReserveAppend { inode, length } = decode!(ReserveAppend);
                 let inode = self.inode(id, inode)?;
@@ -751,6 +752,7 @@ fn new_inode(inode: InodeId, kind: FileKind) -> Inode {
         changed: now,
         created: now,
         xattrs: false,
+        allocated: Some(0),
     };
     Inode {
         info: InodeInfo {

@@ -75,14 +75,16 @@ impl File {
         self.rights
     }
 
-    /// Attributes, layout and named bytes as the home has them now.
+    /// Attributes, layout and named bytes as the home has them now, and what memory it holds.
     pub fn info(&self) -> Result<InodeInfo> {
-        self.refresh(self.handle()?).map_err(|error| self.tell(error))
+        let handle = self.handle()?;
+        let info = self.refresh(handle).and_then(|info| handle.session.with_allocated(info));
+        info.map_err(|error| self.tell(error))
     }
 
     /// The published size in bytes.
     pub fn size(&self) -> Result<u64> {
-        Ok(self.info()?.attributes.size)
+        self.refresh(self.handle()?).map(|info| info.attributes.size).map_err(|error| self.tell(error))
     }
 
     /// Makes times exact at the home. Written bytes are in the servers' memory already when a

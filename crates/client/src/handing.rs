@@ -55,7 +55,7 @@ impl File {
     /// the home, unless it knows of something later, and those who wait for a change of the bytes.
     pub fn publish_stores(&self, at: Timestamp) -> Result<()> {
         let handle = self.handle()?;
-        if at > self.info()?.attributes.changed {
+        if at > self.refresh(self.handle()?)?.attributes.changed {
             handle.open.put_back(at);
             self.sync()?;
         }

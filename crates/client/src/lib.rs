@@ -31,6 +31,7 @@ mod fork;
 mod given_up;
 mod handing;
 mod heart;
+mod holes;
 mod inline;
 mod inodes;
 mod leases;

@@ -299,7 +299,9 @@ impl Pool {
         };
         match came.info {
             // What this process has written, and its home has not heard of, is in no answer of its home.
-            Some(info) if info.attributes.inode == inode && !session.owes_times(inode, told) => Ok(info),
+            Some(info) if info.attributes.inode == inode && !session.owes_times(inode, told) => {
+                session.with_allocated(info)
+            }
             _ => self.raw().info(inode).map_err(|error| error.context(ShownPath(path))),
         }
     }

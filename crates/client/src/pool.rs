@@ -44,10 +44,16 @@ pub struct Capacity {
     pub used_bytes: u64,
     /// Bytes not taken.
     pub free_bytes: u64,
+    /// Bytes that one more file can have whose lanes lie on all servers, as they usually do: its lanes are equally
+    /// long, so the server with the least room counts for each. What is kept for the servers' logs is not in it.
+    pub file_bytes: u64,
     /// Inodes.
     pub inodes: u64,
     /// Inodes that there may be.
     pub inodes_max: u64,
+    /// Files that one more directory can have at the least: they live with the server that has the directory, until
+    /// it is large and is spread.
+    pub directory_inodes: u64,
     /// Servers that did not answer; their bytes are not in these sums.
     pub silent_servers: u32,
 }
@@ -157,10 +163,15 @@ impl Pool {
 
     /// What the pool holds: asks every server.
     pub fn statfs(&self) -> Result<Capacity> {
-        let mut sum = Capacity::default();
+        let mut sum = Capacity { directory_inodes: u64::MAX, ..Capacity::default() };
+        let (mut least_bytes, mut answering) = (u64::MAX, 0);
         for report in self.status()? {
             match report.status {
                 Ok(status) => {
+                    answering += 1;
+                    least_bytes = least_bytes.min(status.files_free_bytes);
+                    let inodes_left = status.inodes_max.saturating_sub(status.inodes);
+                    sum.directory_inodes = sum.directory_inodes.min(inodes_left);
                     sum.total_bytes += status.store_bytes;
                     sum.used_bytes += status.used_bytes;
                     sum.free_bytes += status.store_bytes.saturating_sub(status.used_bytes);
@@ -170,6 +181,7 @@ impl Pool {
                 Err(_) => sum.silent_servers += 1,
             }
         }
+        sum.file_bytes = if answering == 0 { 0 } else { least_bytes.saturating_mul(answering) };
         Ok(sum)
     }
 

@@ -33,11 +33,17 @@ impl Raw<'_> {
         session.in_partition(parent, name, |slot, deadline| session.ask(slot, &request, deadline))
     }
 
-    /// Attributes, layout and named bytes of an inode, with this process's latest writes.
+    /// Attributes, layout and named bytes of an inode, with this process's latest writes, and what memory it holds.
     pub fn info(self, inode: InodeId) -> Result<InodeInfo> {
         let session = self.pool.session()?;
         session.push_times(inode)?;
-        session.whole_info(inode)
+        session.with_allocated(session.whole_info(inode)?)
+    }
+
+    /// Bytes of memory that a file holds: asked of its lanes where its home does not know, because it may have holes. While
+    /// the server of a lane does not answer, that lane counts as if it had none.
+    pub fn allocated(self, info: &InodeInfo) -> Result<u64> {
+        self.pool.session()?.allocated(info)
     }
 
     /// Changes what is `Some`.

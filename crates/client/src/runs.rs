@@ -86,9 +86,13 @@ impl File {
         self.with_size(handle, write).map_err(|error| self.tell(error))
     }
 
-    /// The file reaches as far as what was written.
+    /// The file reaches as far as what was written. The home hears of the last stretch without a gap: what lies
+    /// before it may be a hole.
     fn extend_over(&self, handle: &Handle, size: crate::inodes::Size, done: &[ByteRange]) -> Result<()> {
-        done.last().map_or(Ok(()), |last| self.extend(handle, size, last.end))
+        let Some(last) = done.last() else { return Ok(()) };
+        let joined = done.windows(2).rev().take_while(|pair| pair[0].end == pair[1].start);
+        let start = joined.last().map_or(last.start, |pair| pair[0].start);
+        self.extend(handle, size, ByteRange { start, end: last.end })
     }
 }
 

@@ -3,7 +3,7 @@
 use ramlace_base::{ByteRange, Result};
 use ramlace_wire::Attributes;
 use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk};
-use ramlace_wire::namespace::{SetAttributes, TimeReason};
+use ramlace_wire::namespace::{NoteMemory, SetAttributes, TimeReason};
 
 use crate::content::check_range;
 use crate::file::File;
@@ -92,7 +92,16 @@ impl File {
             session.touch(&handle.open);
             Ok(())
         };
-        self.with_size(handle, punch).map_err(|error| self.tell(error))
+        self.with_size(handle, punch).map_err(|error| self.tell(error))?;
+        // Not before: what is written meanwhile would be told of first.
+        self.note_memory(handle, handle.open.size(), range, false).map_err(|error| self.tell(error))
+    }
+
+    /// Tells the home what it cannot see by the size.
+    fn note_memory(&self, handle: &Handle, size: Size, range: ByteRange, taken: bool) -> Result<()> {
+        let (inode, generation) = (self.inode(), size.generation);
+        let request = NoteMemory { inode, generation, start: range.start, end: range.end, taken };
+        crate::acting::for_nobody(|| handle.session.change(inode.slot(), &request, handle.session.deadline()))
     }
 
     fn reserve_lanes(&self, handle: &Handle, size: Size, range: ByteRange, keep_size: bool) -> Result<()> {
@@ -101,7 +110,10 @@ impl File {
             let request = AllocateLane { target, offset: span.start, length: span.length(), keep_size };
             session.change_lane(target.slot, &request, session.deadline())
         })?;
-        if keep_size { Ok(()) } else { self.extend(handle, size, range.end) }
+        if keep_size || range.end <= size.size {
+            return self.note_memory(handle, size, range, true);
+        }
+        self.extend(handle, size, range)
     }
 
     /// Calls `each` for every lane with bytes in a range: the lane, and the range within it.

@@ -11,13 +11,17 @@ use crate::leases::Believed;
 /// What programs should read and write at once, as `st_blksize` says: a staged, atomic piece.
 const BLOCK_BYTES: u32 = ramlace_base::limits::STAGED_BYTES_MAX as u32;
 
-/// The attributes as the kernel wants them. Holes are not known here: every byte counts as a block.
+/// Unit of `st_blocks`.
+const COUNTED_BYTES: u64 = 512;
+
+/// The attributes as the kernel wants them. Where nobody has counted what the file holds, it is as much as its size: the
+/// kernel does not believe such attributes.
 pub(crate) fn kernel_attributes(attributes: &Attributes) -> KernelAttributes {
     let moment = |time: Timestamp| (time.seconds(), time.subsecond_nanos());
     KernelAttributes {
         ino: attributes.inode.0,
         size: attributes.size,
-        blocks: attributes.size.div_ceil(512),
+        blocks: attributes.allocated.unwrap_or(attributes.size).div_ceil(COUNTED_BYTES),
         accessed: moment(attributes.accessed),
         modified: moment(attributes.modified),
         changed: moment(attributes.changed),

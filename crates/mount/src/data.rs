@@ -2,7 +2,8 @@
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
 use ramlace_client::{File, acting_for};
-use ramlace_fuse::Caller;
+use ramlace_fuse::{Caller, Reply};
+use ramlace_wire::chunk::Sought;
 
 use crate::files::unsupported;
 use crate::filesystem::PoolFileSystem;
@@ -102,6 +103,35 @@ impl PoolFileSystem {
             other => other?,
         }
         self.write_errors.tell(open.file.inode(), &open.errors_heard)
+    }
+
+    /// `lseek` for data or for a hole. What programs have stored into pages of this kernel lies in holes still.
+    pub(crate) fn seek(&self, inode: InodeId, number: u64, offset: u64, whence: u32, reply: Reply) {
+        let sought = match whence as i32 {
+            libc::SEEK_DATA => Ok(Sought::Data),
+            libc::SEEK_HOLE => Ok(Sought::Hole),
+            _ => Err(Error::new(ErrorKind::Invalid, format!("{whence} is neither SEEK_DATA nor SEEK_HOLE"))),
+        };
+        let (open, sought) = match self.handles.get(number).and_then(|open| Ok((open, sought?))) {
+            Ok(asked) => asked,
+            Err(error) => {
+                reply.error(error.errno());
+                return;
+            }
+        };
+        open.settle(&self.versions);
+        let handed = open.handed;
+        let seek = move |written: Result<()>| {
+            match written.and_then(|()| open.file.seek(offset, sought)) {
+                Ok(found) => reply.seeked(found),
+                Err(error) => reply.error(error.errno()),
+            };
+        };
+        if self.handles.is_written_here(inode) && !handed {
+            self.refresher.after_writing_back(inode, Box::new(seek));
+        } else {
+            seek(Ok(()));
+        }
     }
 
     pub(crate) fn allocate(

@@ -36,7 +36,8 @@ impl PoolFileSystem {
         let _ = self.handed.publish(inode);
         let asked = self.leases.ask();
         match self.raw().lease_attributes(inode, false) {
-            Ok(leased) => {
+            Ok(mut leased) => {
+                leased.info.attributes.allocated = Some(self.raw().allocated(&leased.info)?);
                 self.handles.note(&leased.info.attributes);
                 self.removed.heard(&leased.info.attributes);
                 let one_number = self.nodes.has_one_number(inode);

@@ -240,6 +240,7 @@ impl PoolFileSystem {
                 self.release(handle);
                 reply.ok();
             }
+            Operation::Seek { handle, offset, whence } => self.seek(inode, handle, offset, whence, reply),
             Operation::Allocate { handle, offset, length, mode } => {
                 done(reply, self.allocate(inode, handle, offset, length, mode, request.caller));
             }

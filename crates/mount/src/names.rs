@@ -31,8 +31,13 @@ impl PoolFileSystem {
         let NameLeased { found, names, attributes: leased } =
             self.raw().lease_name(parent, &name_of(name)?, self.leases.names)?;
         let (attributes, leased) = match found.attributes {
-            // What this mount has written and not told anybody yet is told before the home is asked.
-            Some(attributes) if !self.handles.is_written_here(found.inode) => (attributes, leased),
+            // What this mount has written and not told anybody yet is told before the home is asked. And what a file with
+            // holes takes its lanes know.
+            Some(attributes)
+                if attributes.allocated.is_some() && !self.handles.is_written_here(found.inode) =>
+            {
+                (attributes, leased)
+            }
             _ => self.attributes_of_entry(found.inode)?,
         };
         self.handles.note(&attributes);
@@ -77,7 +82,11 @@ impl PoolFileSystem {
             Err(error) if error.kind() == ErrorKind::Stale => {
                 Err(Error::new(ErrorKind::NotFound, "it was removed just now"))
             }
-            leased => leased.map(|leased| (leased.info.attributes, leased.attributes)),
+            leased => {
+                let mut leased = leased?;
+                leased.info.attributes.allocated = Some(self.raw().allocated(&leased.info)?);
+                Ok((leased.info.attributes, leased.attributes))
+            }
         }
     }
 

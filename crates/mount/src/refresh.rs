@@ -32,11 +32,16 @@ pub(crate) enum Answer {
 /// The attribute's value, which means nothing.
 const VALUE: &[u8] = b"1";
 
+/// What follows when the pages are gone, or could not be dropped.
+type Then = Box<dyn FnOnce(Result<()>) + Send>;
+
 struct Wanted {
     inode: InodeId,
-    reply: Option<(Reply, Answer)>,
+    then: Option<Then>,
     /// What the file was when the refresh was asked for, where that is known.
     version: Option<Version>,
+    /// Whoever asks hears of pages that could not be written back before.
+    tells_errors: bool,
 }
 
 /// Where refreshes are asked for.
@@ -66,45 +71,56 @@ impl Refresher {
 
     /// Refreshes a file and answers when its pages are gone.
     pub(crate) fn refresh(&self, inode: InodeId, reply: Reply, answer: Answer) {
-        self.want(Wanted { inode, reply: Some((reply, answer)), version: None });
+        self.want(Wanted { inode, then: Some(answering(reply, answer)), version: None, tells_errors: true });
     }
 
     /// Answers when no pages are left from before this version.
     pub(crate) fn bring_to(&self, inode: InodeId, version: Version, reply: Reply) {
-        self.want(Wanted { inode, reply: Some((reply, Answer::Ok)), version: Some(version) });
+        let then = Some(answering(reply, Answer::Ok));
+        self.want(Wanted { inode, then, version: Some(version), tells_errors: true });
+    }
+
+    /// Does something when the kernel has written back what programs stored into the file's pages.
+    pub(crate) fn after_writing_back(&self, inode: InodeId, then: Then) {
+        self.want(Wanted { inode, then: Some(then), version: None, tells_errors: false });
     }
 
     fn want(&self, wanted: Wanted) {
         if let Err(TrySendError::Full(refused) | TrySendError::Disconnected(refused)) =
             self.wanted.try_send(wanted)
-            && let Some((reply, _)) = refused.reply
+            && let Some(then) = refused.then
         {
-            reply.error(ErrorKind::Busy.errno());
+            then(Err(Error::new(ErrorKind::Busy, "too many refreshes wait for their turn")));
         }
     }
 
     /// Drops a file's pages soon, and tells nobody. Too many at once: the next refresh or open does it.
     pub(crate) fn drop_pages(&self, inode: InodeId) {
-        let _ = self.wanted.try_send(Wanted { inode, reply: None, version: None });
+        let _ = self.wanted.try_send(Wanted { inode, then: None, version: None, tells_errors: false });
     }
 }
 
 fn run(work: &Mutex<Receiver<Wanted>>, notifier: &Notifier, versions: &Versions, errors: &WriteErrors) {
     // One of the threads waits for work, and the others for their turn to do so.
     let next = || work.lock().unwrap_or_else(PoisonError::into_inner).recv();
-    while let Ok(Wanted { inode, reply, version }) = next() {
+    while let Ok(Wanted { inode, then, version, tells_errors }) = next() {
         // Pages that come from now on may be older than the version at the last open.
         versions.forget(inode);
         // A kernel that does not know the file has no pages of it. What it could not write back it drops with the others,
         // and says nothing.
-        let dropped = notifier.invalidate_inode(inode.0, 0, 0).and_then(|_| errors.tell_refresh(inode));
+        let dropped = notifier.invalidate_inode(inode.0, 0, 0);
+        let dropped = dropped.and_then(|_| if tells_errors { errors.tell_refresh(inode) } else { Ok(()) });
         if let (Some(version), Ok(())) = (version, &dropped) {
             versions.learn(inode, version);
         }
-        if let Some((reply, answer)) = reply {
-            tell(reply, answer, dropped);
+        if let Some(then) = then {
+            then(dropped);
         }
     }
+}
+
+fn answering(reply: Reply, answer: Answer) -> Then {
+    Box::new(move |dropped| tell(reply, answer, dropped))
 }
 
 fn tell(reply: Reply, answer: Answer, dropped: Result<()>) {

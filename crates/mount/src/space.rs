@@ -41,7 +41,8 @@ fn kernel_space(capacity: &Capacity) -> StatFs {
     StatFs {
         blocks: capacity.total_bytes / BLOCK_BYTES,
         blocks_free: free,
-        blocks_available: free,
+        // What a program that asks wants to know: whether its file will fit.
+        blocks_available: (capacity.file_bytes / BLOCK_BYTES).min(free),
         files: capacity.inodes_max,
         files_free: capacity.inodes_max.saturating_sub(capacity.inodes),
         block_size: BLOCK_BYTES as u32,

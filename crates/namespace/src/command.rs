@@ -109,6 +109,8 @@ pub enum Op {
     /// By a client.
     Extend(wire::Extend),
     /// By a client.
+    NoteMemory(wire::NoteMemory),
+    /// By a client.
     ReserveAppend(wire::ReserveAppend),
     /// By a client.
     FinishAppend(wire::FinishAppend),

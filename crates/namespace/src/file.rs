@@ -17,6 +17,9 @@ use serde::{Deserialize, Serialize};
 use crate::command::ErrandId;
 use crate::inline::Leaving;
 
+/// Lanes hold whole pages.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
 /// What only files have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct File {
@@ -29,6 +32,10 @@ pub(crate) struct File {
     /// Grew, or was open for writing, since its lanes were last told to give back their unused tails.
     /// A write takes memory ahead also where the file does not grow: in a hole at its end.
     pub untrimmed: bool,
+    /// Bytes from the beginning that are known to have memory: where that is all of them there is no hole.
+    pub filled: u64,
+    /// Memory was taken up to here, perhaps behind the end.
+    pub taken_to: u64,
     /// Lane 0 has refused inline bytes, and yet may have begun with them: the message came twice.
     pub refused: bool,
     /// Named bytes; most files have none.
@@ -94,6 +101,8 @@ impl File {
             generation: Generation::FIRST,
             layout,
             untrimmed: false,
+            filled: 0,
+            taken_to: 0,
             refused: false,
             named: (!named.is_empty()).then(|| Box::new(named)),
             inline: Some(Box::default()),
@@ -104,6 +113,24 @@ impl File {
     /// Bytes up to the end of the last that was written, published or not.
     pub(crate) fn extent(&self) -> u64 {
         self.work.as_ref().map_or(self.size, |work| work.extent.max(self.size))
+    }
+
+    /// Bytes of memory that it holds, if that is known here.
+    pub(crate) fn allocated(&self) -> Option<u64> {
+        match &self.inline {
+            Some(bytes) => Some(bytes.len() as u64),
+            None => {
+                let whole = self.size.next_multiple_of(PAGE_BYTES);
+                (self.filled >= self.size && self.taken_to <= whole).then_some(whole)
+            }
+        }
+    }
+
+    /// The bytes from `start` to `end` have memory. What lies before them and was not told of yet may be a hole.
+    pub(crate) fn fill(&mut self, start: u64, end: u64) {
+        if start <= self.filled {
+            self.filled = self.filled.max(end);
+        }
     }
 
     pub(crate) fn work(&mut self) -> &mut FileWork {
@@ -149,12 +176,13 @@ impl File {
         Ok(offset)
     }
 
-    /// The reserved bytes are written, or stay a hole. Returns whether the published size grew.
+    /// The reserved bytes are written, or stay a hole because that failed. Returns whether the published size grew.
     /// With `gap` those that were not written are none of the file's, unless there are others behind them.
     pub(crate) fn finish(
         &mut self,
         session: SessionId,
         offset: u64,
+        failed: bool,
         gap: bool,
         inode: InodeId,
     ) -> Result<bool> {
@@ -172,7 +200,10 @@ impl File {
             .position(|reservation| reservation.offset == offset && reservation.session == session)
             .ok_or_else(missing)?;
         let end = reservations.remove(at).end();
-        Ok(self.extend(if gap { 0 } else { end }))
+        if !failed {
+            self.fill(offset, end);
+        }
+        Ok(self.extend(if failed && gap { 0 } else { end }))
     }
 
     /// Whether appends are under way, or bytes are there that are not published yet.
@@ -203,6 +234,7 @@ impl File {
     /// behind them: those go first, and their writers meet a newer generation.
     pub(crate) fn truncate(&mut self, size: u64, inode: InodeId) -> Result<Option<u64>> {
         let kept = size.min(self.size);
+        self.filled = self.filled.min(kept);
         let appends = self.work.as_ref().is_some_and(|work| !work.reservations.is_empty());
         if kept == self.extent() && !appends {
             self.size = size;
@@ -224,6 +256,7 @@ impl File {
         work.history.push(Truncated { generation, size: kept });
         work.reservations.clear();
         work.extent = 0;
+        self.taken_to = 0;
         self.size = size;
         Ok(Some(kept))
     }

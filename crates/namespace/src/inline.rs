@@ -262,6 +262,7 @@ impl SlotState {
             }
             None => {
                 self.inline_bytes -= file.inline_bytes();
+                file.filled = file.inline_bytes();
                 file.inline = None;
                 file.refused = false;
                 file.untrimmed = true;

@@ -114,6 +114,11 @@ impl Inode {
             changed: self.changed,
             created: self.created,
             xattrs: self.xattrs.is_some(),
+            allocated: match &self.body {
+                Body::File(file) => file.allocated(),
+                Body::Symlink(target) => Some(target.len() as u64),
+                Body::Directory(_) | Body::Special(_) => Some(0),
+            },
         }
     }
 

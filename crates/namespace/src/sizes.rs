@@ -1,7 +1,9 @@
 //! Operations on sizes: truncate, extend, append.
 
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, limits};
-use ramlace_wire::namespace::{AppendReserved, Extend, FinishAppend, ReserveAppend, SizeInfo, Truncate};
+use ramlace_wire::namespace::{
+    AppendReserved, Extend, FinishAppend, NoteMemory, ReserveAppend, SizeInfo, Truncate,
+};
 use ramlace_wire::peer::CutLane;
 
 use crate::command::{Effect, Errand, Reply};
@@ -34,7 +36,11 @@ impl SlotState {
             }
         }
         self.outbox.check_room(width)?;
-        let cut = self.file_mut(id).truncate(request.size, id)?;
+        let file = self.file_mut(id);
+        let cut = file.truncate(request.size, id)?;
+        if has_memory && cut.is_none() {
+            file.fill(size, request.size);
+        }
         let inode = self.inode_mut(id)?;
         inode.touch(caller.now);
         inode.content_changed_by(caller.who);
@@ -101,8 +107,24 @@ impl SlotState {
                 format!("file {id} has {}; {} is yet to come", file.generation, request.generation),
             ));
         }
-        let grew = self.file_mut(id).extend(request.size);
+        let file = self.file_mut(id);
+        file.fill(request.from, request.size);
+        let grew = file.extend(request.size);
         self.size_info(caller, id, grew)
+    }
+
+    /// A part of the file has memory now, or may have none.
+    pub(crate) fn note_memory(&mut self, caller: Caller, request: NoteMemory) -> Step {
+        let id = request.inode;
+        let generation = self.file_to_write(caller, id)?.generation;
+        let file = self.file_mut(id);
+        if !request.taken {
+            file.filled = file.filled.min(request.start);
+        } else if request.generation == generation {
+            file.fill(request.start, request.end.min(file.size));
+            file.taken_to = file.taken_to.max(request.end);
+        }
+        Ok(Some(Reply::Done))
     }
 
     pub(crate) fn reserve_append(&mut self, caller: Caller, request: ReserveAppend) -> Step {
@@ -121,8 +143,9 @@ impl SlotState {
     pub(crate) fn finish_append(&mut self, caller: Caller, request: FinishAppend) -> Step {
         let id = request.inode;
         self.inode(id)?.file(id)?.check_in_lanes(id)?;
-        let gap = request.failed && self.is_handed(id);
-        let grew = self.file_mut(id).finish(caller.token.session, request.offset, gap, id)?;
+        let gap = self.is_handed(id);
+        let file = self.file_mut(id);
+        let grew = file.finish(caller.token.session, request.offset, request.failed, gap, id)?;
         self.size_info(caller, id, grew)
     }
 

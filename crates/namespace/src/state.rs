@@ -237,6 +237,7 @@ impl SlotState {
             Op::WriteInline { request, room } => self.write_inline(caller, request, *room),
             Op::Spill { request, epoch } => self.spill(caller, *request, *epoch, effects),
             Op::Extend(request) => self.extend(caller, *request),
+            Op::NoteMemory(request) => self.note_memory(caller, *request),
             Op::ReserveAppend(request) => self.reserve_append(caller, *request),
             Op::FinishAppend(request) => self.finish_append(caller, *request),
             Op::SetLayout(request) => self.set_layout(caller, *request, effects),

@@ -212,7 +212,8 @@ impl World {
         loop {
             if self.write_lanes(offset, bytes) {
                 let (inode, generation) = (self.file, self.generation);
-                let extend = wire::Extend { inode, generation, size: offset + bytes.len() as u64 };
+                let extend =
+                    wire::Extend { inode, generation, size: offset + bytes.len() as u64, from: offset };
                 match self.client(Op::Extend(extend)).0.unwrap() {
                     Ok(_) => break,
                     Err(error) => assert_eq!(error.kind(), ErrorKind::Retry),

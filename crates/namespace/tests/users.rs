@@ -259,7 +259,7 @@ proptest! {
         }
         let cut = Op::Truncate(wire::Truncate { inode: place.file, size: 0, allocated: None });
         prop_assert_eq!(told(place.ask(&who, cut)), expect(user.has(2, file), ErrorKind::Denied));
-        let longer = wire::Extend { inode: place.file, generation: Generation::FIRST, size: 0 };
+        let longer = wire::Extend { inode: place.file, generation: Generation::FIRST, size: 0, from: 0 };
         let longer = told(place.ask(&who, Op::Extend(longer)));
         prop_assert_eq!(longer == Err(ErrorKind::Denied), !user.has(2, file));
     }

@@ -268,7 +268,13 @@ impl Server {
     }
 
     /// Where bytes of a lane are.
-    fn residency(&self, map: &ClusterMap, target: &LaneTarget, range: ByteRange, stored: bool) -> Residency {
+    pub fn residency(
+        &self,
+        map: &ClusterMap,
+        target: &LaneTarget,
+        range: ByteRange,
+        stored: bool,
+    ) -> Residency {
         let absent = is_hole_or_lost(map, target.slot, target.created);
         self.lanes(target.slot, |lanes, _| lanes.residency(target.lane, range, absent, stored))
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, limits};
 use ramlace_transport::Role;
 use ramlace_transport::nonblocking::{Connection, Incoming};
-use ramlace_wire::chunk::{AllocateLane, PunchChunk};
+use ramlace_wire::chunk::{AllocateLane, CountLane, PunchChunk, SeekLane};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
 use ramlace_wire::leases::{LeaseAttributes, LeaseName, WaitRecalls};
@@ -171,6 +171,14 @@ async fn serve_small(
         Kind::AllocateLane => {
             let request: AllocateLane = decode_body(kind, body)?;
             server.allocate_lane(header, request).await.map(|()| encode_body(&()))
+        }
+        Kind::CountLane => {
+            let request: CountLane = decode_body(kind, body)?;
+            server.count_lane(header, request).await.map(|reply| encode_body(&reply))
+        }
+        Kind::SeekLane => {
+            let request: SeekLane = decode_body(kind, body)?;
+            server.seek_lane(header, request).await.map(|reply| encode_body(&reply))
         }
         Kind::GetAttributesMany => {
             let request: GetAttributesMany = decode_body(kind, body)?;

@@ -18,8 +18,12 @@ use ramlace_wire::locks::SetLock;
 use crate::record::{self, Damage, LOG_MAGIC, Record, Records};
 use crate::sessions::Sessions;
 
-/// A log shorter than this is not worth a snapshot.
+/// A log shorter than this is not worth a snapshot, in a store that does not miss it.
 const LOG_BYTES_MIN: u64 = 4 << 20;
+/// In a small store it is this part of it: what the log holds no file can have.
+const LOG_FRACTION_OF_STORE: u64 = 64;
+/// And so much at the least.
+const LOG_BYTES_MIN_IN_SMALL: u64 = 256 << 10;
 /// A log longer than this is replaced when the store is full.
 const LOG_BYTES_WORTH: u64 = 64 << 10;
 /// A snapshot is written through a buffer of this size.
@@ -56,6 +60,11 @@ pub struct Durable {
     buffer: Vec<u8>,
 }
 
+/// A log shorter than this stays.
+fn log_bytes_min(store: &Store) -> u64 {
+    (store.usage().size_bytes / LOG_FRACTION_OF_STORE).clamp(LOG_BYTES_MIN_IN_SMALL, LOG_BYTES_MIN)
+}
+
 impl Durable {
     /// Rebuilds the state from the store. Sessions get a fresh time to be heard.
     pub fn load(store: &mut Store, now: Instant) -> Result<Durable> {
@@ -70,7 +79,7 @@ impl Durable {
             inline_bytes: 0,
             log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
             number: number.unwrap_or(0),
-            compact_at_bytes: LOG_BYTES_MIN,
+            compact_at_bytes: log_bytes_min(store),
             snapshot_bytes: 0,
             buffer: Vec::new(),
         };
@@ -83,7 +92,7 @@ impl Durable {
                 return Err(damaged(snapshot.name(), Damage { offset: whole, what: "its end is missing" }));
             }
             durable.snapshot_bytes = snapshot.length();
-            durable.compact_at_bytes = LOG_BYTES_MIN.max(2 * snapshot.length());
+            durable.compact_at_bytes = log_bytes_min(store).max(2 * snapshot.length());
         }
         let bytes = durable.log.read_all()?;
         let name = durable.log.name().to_owned();
@@ -159,7 +168,7 @@ impl Durable {
         match self.write_snapshot(store).and_then(|length| Ok((length, self.next_log(store)?))) {
             Ok((length, log)) => {
                 self.snapshot_bytes = length;
-                self.compact_at_bytes = LOG_BYTES_MIN.max(2 * length);
+                self.compact_at_bytes = log_bytes_min(store).max(2 * length);
                 self.switch_to(store, log);
             }
             Err(error) => {

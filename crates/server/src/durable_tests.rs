@@ -131,7 +131,7 @@ fn random_op(dice: &mut Dice, slot: Slot) -> Op {
         }
         4 => Op::Unlink(Unlink { parent, name }),
         5 => Op::Truncate(Truncate { inode, size: dice.roll(1 << 20), allocated: None }),
-        6 => Op::Extend(Extend { inode, generation: Generation(1), size: dice.roll(1 << 20) }),
+        6 => Op::Extend(Extend { inode, generation: Generation(1), size: dice.roll(1 << 20), from: 0 }),
         _ => {
             let request = MakeDirectory { parent, name, mode: 0o755 };
             Op::MakeDirectory { request, homes: vec![Slot(dice.roll(u64::from(SLOTS)) as u16)] }

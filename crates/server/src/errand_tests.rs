@@ -100,7 +100,7 @@ async fn extend_and_cut(
     inode: InodeId,
     generation: Generation,
 ) -> Result<Generation, Error> {
-    client.change(sequence, 0, &Extend { inode, generation, size: 1 << 20 }).await?;
+    client.change(sequence, 0, &Extend { inode, generation, size: 1 << 20, from: 0 }).await?;
     Ok(client.change(sequence + 1, 0, &Truncate { inode, size: 0, allocated: None }).await?.generation)
 }
 

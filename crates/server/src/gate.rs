@@ -43,6 +43,7 @@ fn shows(kind: Kind) -> Shows {
     match kind {
         Kind::ReadChunk | Kind::WriteChunk | Kind::PunchChunk | Kind::GrantLane => Shows::Bytes,
         Kind::AllocateLane | Kind::HandLane | Kind::ChangeCell => Shows::Bytes,
+        Kind::CountLane | Kind::SeekLane => Shows::Bytes,
         Kind::WatchChange | Kind::NoteChange => Shows::Bytes,
         Kind::CutLane | Kind::DropLane | Kind::TrimLane | Kind::FillLane => Shows::Nothing,
         Kind::QueryInode | Kind::Ascend | Kind::EndLockWait | Kind::FindDeadlock => Shows::Nothing,

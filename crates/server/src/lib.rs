@@ -23,6 +23,7 @@ mod gate;
 mod gate_tests;
 mod grant;
 mod handed;
+mod holes;
 mod identity;
 mod keeper;
 mod lane_life;

@@ -102,6 +102,7 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
             Request::Query(request.inode.slot(), Query::ListXattrs(request))
         }
         Kind::Extend => mutation!(Extend, inode),
+        Kind::NoteMemory => mutation!(NoteMemory, inode),
         Kind::ReserveAppend => mutation!(ReserveAppend, inode),
         Kind::FinishAppend => mutation!(FinishAppend, inode),
         Kind::ReadInline => {

@@ -368,6 +368,7 @@ impl Server {
             store_bytes: usage.size_bytes,
             used_bytes: usage.used_bytes,
             meta_bytes: usage.meta_bytes,
+            files_free_bytes: usage.free_for_lanes_bytes,
             reserved_bytes: usage.reserved_bytes,
             inodes: durable.inodes,
             inodes_max: self.config.options.inodes_max,

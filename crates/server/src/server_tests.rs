@@ -196,7 +196,10 @@ fn a_repeated_change_of_a_cell_counts_once() {
         let mut client = Client::user(&server.address, 1).await;
         let target = target(&create(&mut client, 1, "lanes", layout(1)).await);
         let inode = target.lane.inode;
-        client.change(2, 0, &Extend { inode, generation: target.generation, size: 64 }).await.unwrap();
+        client
+            .change(2, 0, &Extend { inode, generation: target.generation, size: 64, from: 0 })
+            .await
+            .unwrap();
         let inline = create_inline(&mut client, 3, "inline", layout(1)).await.info.attributes.inode;
         client.change(4, 0, &Truncate { inode: inline, size: 64, allocated: None }).await.unwrap();
         let in_lane = |number| ChangeCell { target, offset: 8, change: CellChange::Add(number) };
@@ -268,7 +271,8 @@ impl Storm {
             self.model.resize(end, 0);
         }
         self.model[offset as usize..end].copy_from_slice(&data);
-        let extend = Extend { inode: target.lane.inode, generation: target.generation, size: end as u64 };
+        let extend =
+            Extend { inode: target.lane.inode, generation: target.generation, size: end as u64, from: 0 };
         let sequence = self.take();
         self.client().await.change(sequence, 0, &extend).await.unwrap();
     }

@@ -251,6 +251,29 @@ impl Store {
         Ok(extents)
     }
 
+    /// Where the next bytes at or behind `offset` are that may be other than zero; `None`: nowhere.
+    ///
+    /// Errors: `NotFound`.
+    pub fn next_data(&mut self, id: LaneId, offset: u64) -> Result<Option<u64>> {
+        let file = self.file(id)?;
+        // The last page is there to its end, wherever the file ends in it.
+        let (page, end) = (offset / PAGE_BYTES * PAGE_BYTES, limits::FILE_BYTES_MAX);
+        let data =
+            sys::tell(sys::next_data(&file, page, end), format_args!("looking for data of lane {id}"))?;
+        Ok(data.map(|data| data.start.max(offset)))
+    }
+
+    /// Where the next hole at or behind `offset` is; behind the file's end there is one.
+    ///
+    /// Errors: `NotFound`.
+    pub fn next_hole(&mut self, id: LaneId, offset: u64) -> Result<u64> {
+        let file = self.file(id)?;
+        let page = offset / PAGE_BYTES * PAGE_BYTES;
+        let hole =
+            sys::tell(sys::next_hole(&file, page), format_args!("looking for the holes of lane {id}"))?;
+        Ok(hole.next_multiple_of(PAGE_BYTES).max(offset))
+    }
+
     /// Makes a range read as zeros: frees its whole pages and zeroes its edges. The length stays.
     ///
     /// Errors: `NotFound`.

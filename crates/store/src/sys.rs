@@ -96,6 +96,14 @@ pub(crate) fn next_data(file: impl AsFd, from: u64, end: u64) -> rustix::io::Res
     }
 }
 
+/// The next hole at or after `from`; behind the end of the file there is one.
+pub(crate) fn next_hole(file: impl AsFd, from: u64) -> rustix::io::Result<u64> {
+    match rustix::fs::seek(&file, SeekFrom::Hole(from)) {
+        Err(Errno::NXIO) => Ok(from),
+        found => found,
+    }
+}
+
 /// Writes all of `bytes` at `offset`.
 pub(crate) fn write_all_at(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
     while !bytes.is_empty() {

@@ -3,6 +3,7 @@
 use ramlace_base::{Epoch, Generation, LaneId, Slot};
 use serde::{Deserialize, Serialize};
 
+use crate::types::numbered;
 use crate::{Kind, Request};
 
 /// Which lane is meant, and what the sender believes about its file.
@@ -130,4 +131,56 @@ pub struct AllocateLane {
 impl Request for AllocateLane {
     const KIND: Kind = Kind::AllocateLane;
     type Reply = ();
+}
+
+/// Asks how much memory a lane holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountLane {
+    /// The lane.
+    pub target: LaneTarget,
+}
+
+/// What a lane holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneCounted {
+    /// Bytes of memory.
+    pub allocated: u64,
+}
+
+impl Request for CountLane {
+    const KIND: Kind = Kind::CountLane;
+    type Reply = LaneCounted;
+}
+
+numbered! {
+    /// What is sought in a lane, or in a file.
+    Sought {
+        /// Bytes that may be other than zero.
+        Data = 1,
+        /// Zeros that have no memory; the end of the file is one, too.
+        Hole = 2,
+    }
+}
+
+/// Asks where the next data, or the next hole, begins. Behind the lane's end there is a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeekLane {
+    /// The lane.
+    pub target: LaneTarget,
+    /// From here on.
+    pub offset: u64,
+    /// What.
+    pub sought: Sought,
+}
+
+/// Where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneSought {
+    /// None: there is no more data.
+    pub offset: Option<u64>,
+}
+
+impl Request for SeekLane {
+    const KIND: Kind = Kind::SeekLane;
+    type Reply = LaneSought;
 }

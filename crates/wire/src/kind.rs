@@ -68,6 +68,10 @@ kinds! {
     AllocateLane = 0x0205,
     /// The lane's file, for a kernel that reads and maps it.
     HandLane = 0x0206,
+    /// How much memory a lane holds.
+    CountLane = 0x0207,
+    /// Where the next data, or the next hole, of a lane begins.
+    SeekLane = 0x0208,
 
     /// The entry with a name.
     Lookup = 0x0301,
@@ -139,6 +143,8 @@ kinds! {
     GiveUp = 0x0325,
     /// A kernel will read and map the file without asking.
     HandOver = 0x0326,
+    /// A part of a file has got memory, or lost it.
+    NoteMemory = 0x0327,
 
     // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.
@@ -230,6 +236,7 @@ impl Kind {
                 | Kind::WriteInline
                 | Kind::Spill
                 | Kind::HandOver
+                | Kind::NoteMemory
                 | Kind::ChangeInlineCell
         )
     }

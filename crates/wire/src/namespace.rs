@@ -454,6 +454,29 @@ pub struct Extend {
     pub generation: Generation,
     /// The least size.
     pub size: u64,
+    /// From here on to `size` all bytes were written, or have memory.
+    pub from: u64,
+}
+
+/// A part of the file has got memory, or may have lost it, and its size stays: sent after the lanes have done it. The home
+/// knows of a file without holes that it has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoteMemory {
+    /// The file.
+    pub inode: InodeId,
+    /// The generation in which it was done.
+    pub generation: Generation,
+    /// Where the part begins.
+    pub start: u64,
+    /// Where it ends.
+    pub end: u64,
+    /// It has memory now, else it may have none.
+    pub taken: bool,
+}
+
+impl Request for NoteMemory {
+    const KIND: Kind = Kind::NoteMemory;
+    type Reply = ();
 }
 
 /// What the home knows about a file's size.

@@ -96,6 +96,8 @@ pub struct ServerStatus {
     pub used_bytes: u64,
     /// Bytes of `used_bytes` that hold the namespace and its log.
     pub meta_bytes: u64,
+    /// Bytes that files may still take: what is free, but for what is kept for the log.
+    pub files_free_bytes: u64,
     /// Free bytes that are already taken from the machine.
     pub reserved_bytes: u64,
     /// Inodes it is home to.

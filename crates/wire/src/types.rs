@@ -197,6 +197,8 @@ pub struct Attributes {
     pub created: Timestamp,
     /// It has extended attributes; most have none.
     pub xattrs: bool,
+    /// Bytes of memory that a file holds. None: it may have holes, or memory behind its end, and its lanes know.
+    pub allocated: Option<u64>,
 }
 
 impl Attributes {

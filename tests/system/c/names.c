@@ -58,7 +58,8 @@ static void test_attributes(void)
     times[0].nanoseconds = 1000000000;
     FAILS(ramlace_utimens(pool, at("file"), times) == -1, EINVAL, "nanoseconds");
     CHECK(ramlace_truncate(pool, at("file"), 12345) == 0 && ramlace_stat(pool, at("file"), &stat) == 0);
-    CHECK(stat.size == 12345 && stat.blocks == 25);
+    /* What a truncation adds is a hole. */
+    CHECK(stat.size == 12345 && stat.blocks < 8);
     FAILS(ramlace_truncate(pool, at("file"), -1) == -1, EINVAL, "negative");
     FAILS(ramlace_truncate(pool, at("."), 0) == -1, EISDIR, "");
 }

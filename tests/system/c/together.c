@@ -188,8 +188,8 @@ void test_maps(void)
 static void test_wrong_options(void)
 {
     ramlace_options options = RAMLACE_OPTIONS_INIT;
-    FAILS(ramlace_connect("no such pool/", NULL) == NULL, EINVAL, "neither");
-    FAILS(ramlace_connect("", NULL) == NULL, EINVAL, "neither");
+    FAILS(ramlace_connect("no such pool/", NULL) == NULL, EINVAL, "is no name of a pool");
+    FAILS(ramlace_connect("", NULL) == NULL, EINVAL, "use 1 to 32");
     FAILS(ramlace_connect("ramlace://host:0", NULL) == NULL, EINVAL, "host:port");
     FAILS(ramlace_connect("nosuchpool", NULL) == NULL, ENOENT, "nosuchpool");
     options.deadline_millis = 600001;

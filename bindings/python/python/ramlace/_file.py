@@ -162,8 +162,15 @@ class RawFile(io.RawIOBase):
         return self._native.write_at(data, _offset(offset))
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move the position; return it. A position beyond the end is allowed, one below 0 a ValueError."""
+        """Move the position; return it. A position beyond the end is allowed, one below 0 a ValueError.
+
+        ``os.SEEK_DATA`` and ``os.SEEK_HOLE`` move it to the next data or hole at or behind ``offset``; an OSError
+        (ENXIO) where there is none before the end.
+        """
         self._check()
+        if whence in (os.SEEK_DATA, os.SEEK_HOLE):
+            self._position = self._native.seek_data_or_hole(_offset(offset), whence == os.SEEK_DATA)
+            return self._position
         starts = {os.SEEK_SET: lambda: 0, os.SEEK_CUR: lambda: self._position, os.SEEK_END: self.size}
         if whence not in starts:
             raise ValueError(f"invalid whence ({whence}, should be 0, 1 or 2)")

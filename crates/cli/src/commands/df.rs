@@ -14,6 +14,10 @@ Examples:
   ramlace df
   ramlace df --json | jq .free_bytes
 
+ONE FILE is what one more file can have that lies on all servers, as usual: the one with the least room counts for each
+of them, and what servers keep for their logs is no file's. ONE DIRECTORY is how many more files any one directory can
+have at the least: its files live with one server until there are 8,192.
+
 Bytes of servers that do not answer are not counted, and the exit code is 1 then; `ramlace status` shows each server.";
 
 /// Arguments of `df`.
@@ -27,8 +31,8 @@ pub fn run(_: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     if output.json {
         output.json(&json!({
             "total_bytes": capacity.total_bytes, "used_bytes": capacity.used_bytes,
-            "free_bytes": capacity.free_bytes, "inodes": capacity.inodes,
-            "inodes_max": capacity.inodes_max,
+            "free_bytes": capacity.free_bytes, "file_bytes": capacity.file_bytes, "inodes": capacity.inodes,
+            "inodes_max": capacity.inodes_max, "directory_inodes": capacity.directory_inodes,
             "silent_servers": capacity.silent_servers,
         }))?;
     } else {
@@ -51,15 +55,19 @@ fn silence(servers: u32) -> String {
 
 fn print(capacity: &Capacity, output: &mut Output) -> Done {
     let rows = [
-        ["SIZE", "USED", "FREE", "FILL", "INODES", "OF"].map(str::to_owned).to_vec(),
+        ["SIZE", "USED", "FREE", "FILL", "ONE FILE", "INODES", "OF", "ONE DIRECTORY"]
+            .map(str::to_owned)
+            .to_vec(),
         vec![
             format_bytes(capacity.total_bytes),
             format_bytes(capacity.used_bytes),
             format_bytes(capacity.free_bytes),
             format!("{:.1}%", percent(capacity.used_bytes, capacity.total_bytes)),
+            format_bytes(capacity.file_bytes),
             capacity.inodes.to_string(),
             capacity.inodes_max.to_string(),
+            capacity.directory_inodes.to_string(),
         ],
     ];
-    table(&rows, &[0, 1, 2, 3, 4, 5]).into_iter().try_for_each(|line| output.line(line))
+    table(&rows, &[0, 1, 2, 3, 4, 5, 6, 7]).into_iter().try_for_each(|line| output.line(line))
 }

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 
 use ramlace_base::units::format_bytes;
-use ramlace_base::{Error, InodeId};
-use ramlace_wire::FileKind;
+use ramlace_base::{Error, InodeId, Result};
+use ramlace_wire::{Attributes, FileKind};
 use serde_json::{Value, json};
 
 use crate::failure::{Done, Failure, say};
@@ -23,9 +23,9 @@ Examples:
   ramlace du -a /data         files too
   ramlace du -s --json / | jq '.[0].bytes'
 
-Sizes are those that 'ls -l' shows (du --apparent-size): what memory a single file takes is known to no server,
-less for files with holes, more by up to a page for others; 'ramlace df' tells what all files together take.
-A directory counts what is in it. Links count their own few bytes and are not followed; a file with several
+A file counts with the memory that it holds: less than 'ls -l' shows where it has holes, more by up to a page else;
+with --apparent-size, or -b, it is what 'ls -l' shows. While a server does not answer, its part of a file with holes
+counts as if it had none. A directory counts what is in it. Links count their own few bytes and are not followed; a file with several
 names counts once. Without -H, -b: in KiB, rounded up, as du does.";
 
 /// Arguments of `du`.
@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(short = 'H', long = "human-readable", visible_alias = "human")]
     pub human: bool,
 
-    /// Sizes in bytes
+    /// Sizes in bytes, as 'ls -l' shows them
     #[arg(short, long, conflicts_with = "human")]
     pub bytes: bool,
 
@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(short = 'c', long)]
     pub total: bool,
 
-    /// Accepted: these are the only sizes there are
+    /// Sizes that 'ls -l' shows, and not the memory that files hold
     #[arg(long)]
     pub apparent_size: bool,
 }
@@ -132,6 +132,21 @@ struct Adding<'a> {
 }
 
 impl Adding<'_> {
+    /// What one of them counts.
+    fn bytes_of(&self, node: &Node<'_>, attributes: &Attributes) -> Result<u64> {
+        if self.args.apparent_size || self.args.bytes {
+            return Ok(attributes.size);
+        }
+        match attributes.allocated {
+            Some(bytes) => Ok(bytes),
+            // Only its lanes know.
+            None => {
+                let info = node.pool.raw().info(node.inode)?;
+                Ok(info.attributes.allocated.unwrap_or(info.attributes.size))
+            }
+        }
+    }
+
     /// Counts something where it lies, and prints it where it was asked for.
     fn count(&mut self, sum: Sum, node: &Node<'_>) -> Done {
         self.levels.last_mut().unwrap_or(&mut self.whole).add(sum);
@@ -184,7 +199,10 @@ impl Visitor for Adding<'_> {
         if attributes.links > 1 && !self.seen.insert(node.inode) {
             return Ok(false);
         }
-        self.count(Sum { bytes: attributes.size, files: 1, directories: 0 }, node)?;
+        match self.bytes_of(node, attributes) {
+            Ok(bytes) => self.count(Sum { bytes, files: 1, directories: 0 }, node)?,
+            Err(error) => self.failed(error),
+        }
         Ok(false)
     }
 

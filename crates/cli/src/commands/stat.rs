@@ -95,6 +95,7 @@ fn print(seen: &Seen, output: &mut Output) -> Done {
     let mut rows = vec![
         ("kind", kind_name(attributes.kind).to_owned()),
         ("size", size),
+        ("holds", format_bytes(attributes.allocated.unwrap_or(attributes.size))),
         ("mode", format!("{} ({:04o})", mode_text(attributes.kind, attributes.mode), attributes.mode)),
         ("owner", format!("user {}, group {}", attributes.uid, attributes.gid)),
         ("links", attributes.links.to_string()),
@@ -147,6 +148,7 @@ pub fn attributes_json(attributes: &Attributes) -> Value {
     json!({
         "inode": attributes.inode.to_string(), "kind": kind_name(attributes.kind), "mode": attributes.mode,
         "uid": attributes.uid, "gid": attributes.gid, "links": attributes.links, "size": attributes.size,
+        "allocated": attributes.allocated,
         "device": [device.major, device.minor],
         "generation": attributes.generation.0, "accessed": seconds(attributes.accessed),
         "modified": seconds(attributes.modified), "modified_ns": attributes.modified.nanos,

@@ -163,6 +163,12 @@ fn print(pool: &str, rows: &[Row], output: &mut Output) -> Done {
         format_bytes(total),
         percent(used, total)
     ))?;
+    if let Some((bytes, inodes)) = room(rows) {
+        output.line(format_args!(
+            "One more file on all servers can have {}, one directory {inodes} more files at the least.",
+            format_bytes(bytes)
+        ))?;
+    }
     notes(rows).iter().for_each(|note| output.note(note));
     Ok(())
 }
@@ -205,6 +211,15 @@ fn cells(row: &Row) -> Vec<String> {
     }
 }
 
+/// What one more file on all servers that answer can have, and how many more files one directory: the least server
+/// counts for each.
+fn room(rows: &[Row]) -> Option<(u64, u64)> {
+    let answers = || rows.iter().filter_map(|row| row.status.as_ref().ok());
+    let bytes = answers().map(|status| status.files_free_bytes).min()?;
+    let inodes = answers().map(|status| status.inodes_max.saturating_sub(status.inodes)).min()?;
+    Some((bytes.saturating_mul(answers().count() as u64), inodes))
+}
+
 /// Used and lent bytes of the servers that answer.
 fn sums(rows: &[Row]) -> (u64, u64) {
     let answers = rows.iter().filter_map(|row| row.status.as_ref().ok());
@@ -231,6 +246,7 @@ fn row_json(row: &Row) -> Value {
             "pid": status.pid, "keeper_pid": status.keeper_pid, "restarts": status.restarts,
             "uptime_seconds": status.uptime_millis as f64 / 1000.0, "epoch": status.epoch.0,
             "store_bytes": status.store_bytes, "used_bytes": status.used_bytes, "meta_bytes": status.meta_bytes,
+            "files_free_bytes": status.files_free_bytes, "inodes_max": status.inodes_max,
             "reserved_bytes": status.reserved_bytes, "inodes": status.inodes, "lanes": status.lanes,
             "locks": status.locks, "lock_waits": status.lock_waits, "barrier_waits": status.barrier_waits, "change_waits": status.change_waits, "sessions": status.sessions, "connections": status.connections, "requests": status.requests,
             "read_bytes": status.read_bytes, "written_bytes": status.written_bytes, "trusts_network": status.trusts_network,

@@ -134,6 +134,7 @@ pub mod tests {
             store_bytes: 1 << 30,
             used_bytes: u64::from(server + 1) << 28,
             meta_bytes: 1 << 20,
+            files_free_bytes: 1 << 20,
             reserved_bytes: 0,
             inodes: 10,
             inodes_max: 1000,

@@ -177,7 +177,7 @@ impl Wish {
                 Op::WriteInline { request: WriteInline { inode, mode, offset, bytes }, room: true }
             }
             Wish::Spill { .. } => Op::Spill { request: Spill { inode }, epoch: Epoch(1) },
-            Wish::Extend { size, .. } => Op::Extend(wire::Extend { inode, generation, size }),
+            Wish::Extend { size, .. } => Op::Extend(wire::Extend { inode, generation, size, from: 0 }),
             Wish::Truncate { size, .. } => Op::Truncate(wire::Truncate { inode, size, allocated: None }),
             Wish::SetMode { mode, .. } => Op::SetAttributes(wire::SetAttributes {
                 inode,

@@ -167,7 +167,7 @@ fn an_empty_file_goes_to_its_lanes_without_a_message() {
     let mut story = Story::new();
     let file = story.create_inline(ROOT, "f", 2);
     assert_eq!(
-        story.refused(Op::Extend(wire::Extend { inode: file, generation: Generation(1), size: 1 })),
+        story.refused(Op::Extend(wire::Extend { inode: file, generation: Generation(1), size: 1, from: 0 })),
         ErrorKind::Invalid
     );
     assert_eq!(size_of_reply(story.ask(spill(file))), 0);

@@ -5,6 +5,7 @@ mod exactly_once;
 mod handovers;
 mod inline;
 mod locks;
+mod memory;
 mod renames;
 mod rights;
 mod set_id;

@@ -121,7 +121,10 @@ fn modes_decide_who_may_do_what() {
     for (op, kind) in [
         (open(true), ErrorKind::Denied),
         (truncate(file, 0), ErrorKind::Denied),
-        (Op::Extend(wire::Extend { inode: file, generation: Generation(1), size: 1 }), ErrorKind::Denied),
+        (
+            Op::Extend(wire::Extend { inode: file, generation: Generation(1), size: 1, from: 0 }),
+            ErrorKind::Denied,
+        ),
         (Op::ReserveAppend(wire::ReserveAppend { inode: file, length: 1 }), ErrorKind::Denied),
         (Op::Create(create(InodeId::ROOT, "f", 1)), ErrorKind::Denied),
         (Op::Create(create(InodeId::ROOT, "g", 1)), ErrorKind::Denied),

@@ -172,7 +172,7 @@ impl Story {
     }
 
     pub fn extend(&mut self, inode: InodeId, generation: u64, size: u64) -> Result<Reply> {
-        self.ask(Op::Extend(wire::Extend { inode, generation: Generation(generation), size }))
+        self.ask(Op::Extend(wire::Extend { inode, generation: Generation(generation), size, from: 0 }))
     }
 
     /// The errands of the last truncation, one for each lane.

@@ -94,9 +94,9 @@ messages! {
     session: OpenSession, Heartbeat, CloseSession, GetServerStatus, StopServer;
     cluster: GetMap, JoinPool, ForgetServer;
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
-    chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, HandLane, AllocateLane;
+    chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, HandLane, AllocateLane, CountLane, SeekLane;
     namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, OpenEntry, GiveUp, HandOver, Close, Symlink, ReadLink,
-        MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, ReserveAppend, FinishAppend, SetLayout,
+        MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, NoteMemory, ReserveAppend, FinishAppend, SetLayout,
         Rename, Link, MakeNode, CreateUnnamed, GetPartitions;
     walk: Walk;
     xattrs: SetXattr, GetXattr, ListXattrs, RemoveXattr;

@@ -153,6 +153,12 @@ impl Sample for XattrName {
     }
 }
 
+impl Sample for Sought {
+    fn sample(source: &mut Source) -> Sought {
+        [Sought::Data, Sought::Hole][(source.word() % 2) as usize]
+    }
+}
+
 impl Sample for SessionKind {
     fn sample(source: &mut Source) -> SessionKind {
         [SessionKind::User, SessionKind::Host, SessionKind::Peer][(source.word() % 3) as usize]
@@ -289,7 +295,7 @@ fields! {
     Credentials { uid, gid, groups }
     Owner { uid, gid }
     Attributes {
-        inode, kind, mode, uid, gid, links, size, device, generation, accessed, modified, changed, created, xattrs
+        inode, kind, mode, uid, gid, links, size, device, generation, accessed, modified, changed, created, xattrs, allocated
     }
     Layout { stripe_unit, width, base_slot, stride, copies, created }
     LayoutHints { stripe_unit, width, copies }
@@ -305,7 +311,7 @@ fields! {
     GetServerStatus {}
     ServerStatus {
         server, pid, keeper_pid, restarts, uptime_millis, epoch, trusts_network, store_bytes, used_bytes, meta_bytes,
-        reserved_bytes, inodes, inodes_max, lanes, locks, lock_waits, barrier_waits, change_waits, sessions, connections, read_bytes, written_bytes, requests, notes
+        files_free_bytes, reserved_bytes, inodes, inodes_max, lanes, locks, lock_waits, barrier_waits, change_waits, sessions, connections, read_bytes, written_bytes, requests, notes
     }
     StopServer {}
 
@@ -342,6 +348,10 @@ fields! {
     LaneGranted { length }
     HandLane { target, handover, length }
     AllocateLane { target, offset, length, keep_size }
+    CountLane { target }
+    LaneCounted { allocated }
+    SeekLane { target, offset, sought }
+    LaneSought { offset }
 
     Lookup { parent, name }
     Found { inode, kind, attributes }
@@ -373,7 +383,8 @@ fields! {
     ReadDirectory { inode, after, entries_max }
     DirectoryEntry { cookie, name, inode, kind, attributes }
     DirectoryPage { entries, end, next }
-    Extend { inode, generation, size }
+    Extend { inode, generation, size, from }
+    NoteMemory { inode, generation, start, end, taken }
     SizeInfo { size, generation }
     ReserveAppend { inode, length }
     AppendReserved { offset, generation }
