@@ -66,6 +66,7 @@ mkdir -p "$place/checkout/bindings/python"
 bring ".venv/lib/$name/site-packages" "$place/site-packages"
 cp -L "${RAMLACE_BIN:-target/release/ramlace}" "$place/ramlace"
 cp -a bindings/python/python bindings/python/pyproject.toml "$place/checkout/bindings/python/"
+cp -a bindings/mpi "$place/checkout/bindings/"
 cp -a tests bench "$place/checkout/"
 bring target/release/ramlace-bench "$place/ramlace-bench"
 # What the C library's tests install and build: the library and where it comes from.

@@ -65,7 +65,8 @@ def test_mount_says_what_is_mounted_and_unmount_takes_it_away(shared_pool: Pool,
 
 def test_mount_and_unmount_report_as_json(shared_pool: Pool, empty: Path) -> None:
     source = f"ramlace:{shared_pool.name}"
-    assert shared_pool.json("mount", str(empty)) == {"source": source, "directory": str(empty), "mounted": True}
+    told = {"source": source, "directory": str(empty), "mounted": True, "notes": []}
+    assert shared_pool.json("mount", str(empty)) == told
     with Program(f"os.chdir({str(empty)!r})") as program:
         report = shared_pool.json("unmount", str(empty))
         assert (report["directory"], report["source"], report["detached"]) == (str(empty), source, True)

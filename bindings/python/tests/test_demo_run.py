@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -18,10 +19,11 @@ import pytest
 
 @pytest.fixture
 def environment(tmp_path):
-    run, temporary = tmp_path / "run", tmp_path / "tmp"
-    run.mkdir(mode=0o700)
+    temporary = tmp_path / "tmp"
     temporary.mkdir()
-    return {**os.environ, "XDG_RUNTIME_DIR": str(run), "TMPDIR": str(temporary)}
+    # Sockets have short names: no directory deep below the temporary ones.
+    with tempfile.TemporaryDirectory(prefix="rl-") as run:
+        yield {**os.environ, "XDG_RUNTIME_DIR": run, "TMPDIR": str(temporary)}
 
 
 def start(environment, cwd, *arguments, prefix=()):
