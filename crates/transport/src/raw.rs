@@ -184,6 +184,7 @@ pub(crate) unsafe fn load(cursor: &mut Cursor<'_>, mut into: &mut [u8]) -> io::R
     Ok(())
 }
 
+#[derive(Clone, Copy)]
 enum Direction {
     ToSegments,
     FromSegments,

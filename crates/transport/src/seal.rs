@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn what_was_changed_repeated_left_out_or_turned_back_is_refused() {
         let (mut there, mut here) = pair();
-        let (wire, header) = sealed(&mut there, b"body");
+        let (mut wire, header) = sealed(&mut there, b"body");
         for bit in 0..wire.len() * 8 {
             let (_, mut fresh) = pair();
             let mut damaged = wire.clone();
@@ -270,7 +270,7 @@ mod tests {
         assert!(turned.open_body(&header, &mut wire.clone()).is_err(), "reflected");
         // A record is no body.
         let (_, mut fresh) = pair();
-        assert!(fresh.open_record(&mut wire.clone()).is_err());
+        assert!(fresh.open_record(&mut wire).is_err());
     }
 
     #[test]
