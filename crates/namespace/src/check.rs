@@ -17,8 +17,6 @@ use crate::file::PAGE_BYTES;
 use crate::findings::{CheckCounts, Checked, FINDINGS_MAX, Finding, FindingKind};
 use crate::state::first_number;
 
-/// Memory is taken by pages: a lane may take so much more than it has bytes.
-
 /// One look at a pool. First all slots and inodes, then entries, lanes and books, in any order.
 pub struct Check<'map> {
     map: &'map ClusterMap,
