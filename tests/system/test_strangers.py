@@ -12,6 +12,7 @@ import pytest
 import ramlace
 import wire
 from conftest import NewPool
+from noise import TAG_BYTES, Cipher
 from pool import KIB, MIB, Pool, eventually, pattern
 
 UNIT = 64 * KIB
@@ -94,7 +95,7 @@ def test_a_greeting_in_single_bytes_is_a_greeting(one: Pool) -> None:
         answer = line.take(16 + wire.SECOND_BYTES)
         assert answer[10] == wire.WELCOME
         line.send(noise.finish(answer[16:]))
-        line.sealing, line.opening = (wire.Cipher(key) for key in noise.frames)
+        line.sealing, line.opening = (Cipher(key) for key in noise.frames)
         assert line.open_session().error == ""
 
 
@@ -120,7 +121,7 @@ def test_a_greeting_is_for_one_server_and_passing_it_on_gains_nothing(one: Pool)
     with knock(one, "tcp") as line:
         line.greet(one.secret, wanted=0)
         line.sealing = None
-        line.send(wire.header(wire.STOP_SERVER, bytes(16), 0), bytes(wire.TAG_BYTES))
+        line.send(wire.header(wire.STOP_SERVER, bytes(16), 0), bytes(TAG_BYTES))
         assert line.is_closed()
     with knock(one, "tcp") as line:
         line.greet(one.secret)
