@@ -59,9 +59,9 @@ def test_a_hole_is_zeros_with_memory_while_a_kernel_has_the_file_and_none_afterw
     with open(handing.there / "file", "r+b") as file:
 
         def is_freed() -> bool:
-            # A whole huge page: of a part of one the kernel may keep the rest.
+            # A whole huge page: of a part of one the kernel may keep the rest. The log grows by a page now and then.
             fallocate(file.fileno(), PUNCH | KEEP, 4 * MIB, 2 * MIB)
-            return handing.used_bytes() <= used - 2 * MIB
+            return handing.used_bytes() <= used - 2 * MIB + MIB // 16
 
         # The kernel lets go of it a moment later.
         assert eventually(is_freed)
