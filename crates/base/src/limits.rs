@@ -93,7 +93,8 @@ pub const ERROR_TEXT_BYTES_MAX: usize = 1024;
 pub const CONNECTIONS_PER_SERVER_MAX: usize = 8;
 /// Connections that one server holds, of all clients.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// Connections that have not proved the secret yet.
+/// Connections that have said nothing that shows a key; and, apart from these, connections whose first message was
+/// good and whose second is still missing.
 pub const CONNECTIONS_UNPROVEN_MAX: usize = 64;
 /// Sessions that one server holds.
 pub const SESSIONS_MAX: usize = 4096;

@@ -226,3 +226,65 @@ fn pipes_devices_and_proc_are_read_to_their_end() {
     assert_eq!(home.run(["cat", "/d/file"]).good().text(), "x");
     assert!(there(&home.path("d/file")));
 }
+
+/// What made whoever copied again overwrite a file of their own: a link that an earlier copy had brought along.
+#[test]
+fn a_copy_writes_through_no_link_below_the_directory_that_was_named() {
+    let home = Home::with_pool(2, "96MiB");
+    let (mine, private) = (home.write("mine", b"precious"), home.path("private"));
+    fs::create_dir(&private).unwrap();
+    let link = |target: &Path, path: &str| home.run(["ln", "-s", target.to_str().unwrap(), path]).good();
+    home.run(["mkdir", "/t"]).good();
+    link(&mine, "/t/file");
+    link(&private, "/t/dir");
+    home.run(["cp", "-r", "ramlace:/t", "."]).good();
+    assert!(home.path("t/file").is_symlink() && home.path("t/dir").is_symlink());
+
+    home.run(["rm", "/t/file", "/t/dir"]).good();
+    home.run_with(["cp", "-", "ramlace:/t/file"], b"another's").good();
+    home.run(["mkdir", "/t/dir"]).good();
+    home.run_with(["cp", "-", "ramlace:/t/dir/new"], b"another's").good();
+    home.run(["cp", "-r", "ramlace:/t", "."]).bad(&[
+        "will not copy ramlace:/t/file through the symbolic link",
+        "t/dir is there and no directory; it stays, ramlace:/t/dir is not copied",
+    ]);
+    home.run(["cp", "ramlace:/t/file", "t"])
+        .bad(&["will not copy ramlace:/t/file through the symbolic link"]);
+    assert_eq!(fs::read(&mine).unwrap(), b"precious");
+    assert_eq!(fs::read_dir(&private).unwrap().count(), 0);
+    // A link that was named is what the user means.
+    home.run(["cp", "ramlace:/t/file", "t/file"]).good();
+    assert_eq!(fs::read(&mine).unwrap(), b"another's");
+
+    // The same the other way round: a link that somebody put into the pool.
+    home.run(["mkdir", "/shared"]).good();
+    home.run_with(["cp", "-", "ramlace:/secret"], b"precious").good();
+    link(Path::new("/secret"), "/shared/mine");
+    home.run(["cp", "mine", "ramlace:/shared"]).bad(&["will not copy mine through the symbolic link"]);
+    assert_eq!(home.run(["cat", "/secret"]).good().stdout, b"precious");
+}
+
+#[test]
+fn what_a_copy_makes_obeys_the_umask() {
+    let home = Home::with_pool(1, "32MiB");
+    fs::create_dir(home.path("tree")).unwrap();
+    let made = home.path("tree/file");
+    fs::write(&made, b"x").unwrap();
+    fs::set_permissions(&made, fs::Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(home.path("tree"), fs::Permissions::from_mode(0o777)).unwrap();
+    let with_umask = |arguments: &[&str]| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "umask 027; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_ramlace")]);
+        shell.args(arguments).current_dir(home.path("")).env("XDG_RUNTIME_DIR", home.path(""));
+        shell.env_remove("RAMLACE_POOL").env_remove("RAMLACE_SECRET_FILE").env_remove("RAMLACE_LOCAL");
+        assert!(shell.status().unwrap().success(), "{arguments:?}");
+    };
+    with_umask(&["cp", "-r", "tree", "ramlace:/t"]);
+    with_umask(&["chmod", "666", "/t/file"]);
+    with_umask(&["cp", "-r", "ramlace:/t", "back"]);
+    with_umask(&["cp", "-r", "ramlace:/t", "back"]);
+    with_umask(&["cp", "ramlace:/t/file", "alone"]);
+    let mode = |name: &str| home.path(name).metadata().unwrap().mode() & 0o777;
+    assert_eq!(["back", "back/t"].map(mode), [0o750; 2]);
+    assert_eq!(["back/file", "back/t/file", "alone"].map(mode), [0o640; 3]);
+}

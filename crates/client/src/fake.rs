@@ -9,7 +9,7 @@ use ramlace_base::{
     Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Name, Sequence, ServerId, SessionId, Slot,
     Timestamp,
 };
-use ramlace_transport::nonblocking::{Connection, Listener};
+use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{AllocateLane, ChunkRead, LaneTarget, PunchChunk, ReadChunk, WriteChunk};
 use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell, InlineCellChanged};
@@ -167,13 +167,15 @@ fn serve(
             let Address::Tcp(address) = listener.local_address().unwrap() else { unreachable!() };
             state.lock().unwrap().map.servers[usize::from(id.0)].tcp = address;
             ready.send(()).unwrap();
+            let newcomers = Newcomers::new(1);
             loop {
                 tokio::select! {
                     incoming = listener.accept() => {
                         let (incoming, state, secret) = (incoming.unwrap(), state.clone(), secret.clone());
+                        let newcomers = newcomers.clone();
                         tokio::task::spawn_local(async move {
                             let keys = secret.server_keys(id);
-                            if let Ok((connection, _)) = Connection::accept(incoming, &keys).await {
+                            if let Ok((connection, _)) = Connection::accept(incoming, &keys, &newcomers).await {
                                 talk(id, connection, &state).await;
                             }
                         });

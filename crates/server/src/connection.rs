@@ -32,7 +32,7 @@ pub async fn serve(server: Rc<Server>, incoming: Incoming) {
     let _bug = BugEndsProcess;
     let counted = Counted::new(&server);
     // Why a stranger was refused, the stranger was told; there is nothing to do here.
-    if let Ok((mut connection, role)) = Connection::accept(incoming, &server.keys).await {
+    if let Ok((mut connection, role)) = Connection::accept(incoming, &server.keys, &server.newcomers).await {
         let _ = serve_requests(&server, &mut connection, role).await;
     }
     drop(counted);

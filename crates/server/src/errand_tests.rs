@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Name, ServerId, SessionId, Slot};
 use ramlace_transport::Address;
-use ramlace_transport::nonblocking::{Connection, Listener};
+use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::cluster::{ForgetServer, GetMap, JoinPool};
 use ramlace_wire::inline::{Bytes, BytesPlace};
@@ -47,9 +47,8 @@ async fn false_server(server: &TestServer, says: Rc<Says>) -> tokio::task::JoinH
             let incoming = listener.accept().await.unwrap();
             let says = says.clone();
             tasks.spawn_local(async move {
-                if let Ok((connection, _)) =
-                    Connection::accept(incoming, &secret().server_keys(ServerId(1))).await
-                {
+                let (keys, newcomers) = (secret().server_keys(ServerId(1)), Newcomers::new(1));
+                if let Ok((connection, _)) = Connection::accept(incoming, &keys, &newcomers).await {
                     answer_falsely(connection, says).await;
                 }
             });

@@ -13,7 +13,7 @@ use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, SessionId, Slot};
 use ramlace_cluster::CoordinatorConfig;
 use ramlace_namespace::{Command, Effect, ErrandAnswer, Op, Origin, Query, Reply, Room};
 use ramlace_store::Store;
-use ramlace_transport::nonblocking::Connection;
+use ramlace_transport::nonblocking::{Connection, Newcomers};
 use ramlace_transport::{Failure, ServerKeys};
 use ramlace_wire::locks::Event;
 use ramlace_wire::peer::{InodeAnswer, QueryInode, Token};
@@ -105,6 +105,8 @@ pub struct Server {
     pub owner: Credentials,
     /// What it proves, and what those who connect have to prove.
     pub keys: ServerKeys,
+    /// Who has not proved anything yet.
+    pub newcomers: Newcomers,
     /// The other servers.
     pub peers: Peers,
     /// The memory.
@@ -143,11 +145,12 @@ impl Server {
         let options = &config.options;
         let secret = options.secret()?;
         let pool = PoolId(parse_hex(&options.pool_id)?);
-        let mut random = [0; 28];
+        let mut random = [0; 36];
         clock::entropy(&mut random)?;
         let session = SessionId(random[..16].try_into().expect("16 bytes"));
         let hash_seed = u64::from_le_bytes(random[16..24].try_into().expect("8 bytes"));
-        let home_seed = u32::from_le_bytes(random[24..].try_into().expect("4 bytes"));
+        let home_seed = u32::from_le_bytes(random[24..28].try_into().expect("4 bytes"));
+        let newcomers = u64::from_le_bytes(random[28..].try_into().expect("8 bytes"));
         let coordinator = options.coordinator.is_none().then_some(CoordinatorConfig {
             pool,
             hash_seed,
@@ -167,6 +170,7 @@ impl Server {
             owner: Credentials::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             peers: Peers::new(secret.peer_key(), session, label),
             keys: secret.server_keys(ServerId(options.server)).trusting_the_network(options.trust_network),
+            newcomers: Newcomers::new(newcomers),
             store: RefCell::new(store),
             durable: RefCell::new(durable),
             membership,

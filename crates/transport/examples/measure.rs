@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use memory::Memory;
 use ramlace_base::{Epoch, Generation, InodeId, LaneId, Slot, limits};
 use ramlace_transport::blocking;
-use ramlace_transport::nonblocking::{Connection, Listener};
+use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, ClientKey, Secret};
 use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk, WriteChunk};
 use ramlace_wire::{Header, Kind, decode_body, encode_body};
@@ -79,11 +79,13 @@ fn start_server(address: Address) -> Address {
         local.block_on(&runtime, async move {
             let mut listener = Listener::bind(&address).unwrap();
             ready.send(listener.local_address().unwrap()).unwrap();
+            let newcomers = Newcomers::new(1);
             loop {
                 let incoming = listener.accept().await.unwrap();
+                let newcomers = newcomers.clone();
                 tokio::task::spawn_local(async move {
                     let keys = secret().server_keys(ramlace_base::ServerId(0));
-                    let (connection, _) = Connection::accept(incoming, &keys).await.unwrap();
+                    let (connection, _) = Connection::accept(incoming, &keys, &newcomers).await.unwrap();
                     serve(connection, memory).await.unwrap();
                 });
             }

@@ -130,6 +130,7 @@ fn plan(sources: &[Place], destination: &Place, pools: &mut Pools) -> Result<Vec
             format!("{} is no directory, so several files cannot be copied into it", to.shown()),
         ));
     }
+    let inside = if is_directory { to.inside()? } else { to.clone() };
     let root = |place: &Place| {
         let from = side(place, pools)?;
         if !is_directory {
@@ -140,7 +141,7 @@ fn plan(sources: &[Place], destination: &Place, pools: &mut Pools) -> Result<Vec
             b"" => return Ok(Root { from, to: to.clone() }),
             name => name.to_vec(),
         };
-        Ok(Root { to: to.entry(&name), from })
+        Ok(Root { to: inside.entry(&name), from })
     };
     sources.iter().map(root).collect()
 }

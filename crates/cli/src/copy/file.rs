@@ -1,16 +1,18 @@
 //! An open file of either side.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::time::{Duration, SystemTime};
 
 use ramlace_base::{Error, ErrorKind, Result, Timestamp};
 use ramlace_client::OpenOptions;
 use ramlace_wire::namespace::{SetAttributes, TimeReason};
-use rustix::fs::SeekFrom;
+use rustix::fs::{OFlags, SeekFrom};
 
+use super::CopyOptions;
 use super::side::{Kind, Side};
-use super::{CopyOptions, side::Found};
+use super::transfer::FileTask;
 
 /// An open file of either side.
 pub enum OpenFile {
@@ -33,12 +35,16 @@ impl OpenFile {
     pub fn reading(side: &Side) -> Result<OpenFile> {
         match side {
             Side::Local(path) => fs::File::open(path).map(OpenFile::Local).map_err(|error| side.tell(&error)),
-            Side::Pool(pool, path) => pool.open(path, &OpenOptions::reading()).map(OpenFile::Pool),
+            Side::Below(below) => local(side, below.open(OFlags::RDONLY, 0)),
+            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => {
+                pool.open(path, &OpenOptions::reading()).map(OpenFile::Pool)
+            }
         }
     }
 
-    /// Creates a file like `source`, or empties the one that is there.
-    pub fn writing(side: &Side, source: &Found, options: &CopyOptions) -> Result<Created> {
+    /// Creates a file like the source, or empties the one that is there.
+    pub fn writing(task: &FileTask, options: &CopyOptions) -> Result<Created> {
+        let (side, source) = (&task.to, &task.found);
         let mode = source.mode & 0o777;
         match create(side, mode, options) {
             Err(error) if error.kind() == ErrorKind::Exists => {}
@@ -53,7 +59,19 @@ impl OpenFile {
                 ErrorKind::IsDirectory,
                 format!("{} is a directory, which no file overwrites", side.shown()),
             )),
-            Some(_) if options.hints != Default::default() && matches!(side, Side::Pool(..)) => {
+            // The user named a directory, not what somebody has put into it.
+            Some(found) if found.kind == Kind::Symlink => Err(Error::new(
+                ErrorKind::Loop,
+                format!(
+                    "will not copy {} through the symbolic link {}; remove the link first",
+                    task.from.shown(),
+                    side.shown()
+                ),
+            )),
+            Some(_)
+                if options.hints != Default::default()
+                    && matches!(side, Side::Pool(..) | Side::PoolBelow(..)) =>
+            {
                 Err(Error::new(
                     ErrorKind::Exists,
                     format!(
@@ -63,6 +81,10 @@ impl OpenFile {
                 ))
             }
             Some(_) => empty(side).map(|file| Created { file, fresh: false }),
+            None if matches!(side, Side::Below(_) | Side::PoolBelow(..)) => Err(Error::new(
+                ErrorKind::Stale,
+                format!("{} went away while it was copied; copy it again", side.shown()),
+            )),
             // A link that leads nowhere: the file is made where it points.
             None => through_link(side, mode, options).map(|file| Created { file, fresh: false }),
         }
@@ -155,6 +177,10 @@ impl OpenFile {
     }
 }
 
+fn local(side: &Side, opened: std::io::Result<OwnedFd>) -> Result<OpenFile> {
+    opened.map(|file| OpenFile::Local(file.into())).map_err(|error| side.tell(&error))
+}
+
 /// A new file; `Exists` when the name is taken.
 fn create(side: &Side, mode: u16, options: &CopyOptions) -> Result<OpenFile> {
     match side {
@@ -165,7 +191,8 @@ fn create(side: &Side, mode: u16, options: &CopyOptions) -> Result<OpenFile> {
             .open(path)
             .map(OpenFile::Local)
             .map_err(|error| side.tell(&error)),
-        Side::Pool(pool, path) => {
+        Side::Below(below) => local(side, below.open(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)),
+        Side::Pool(pool, path) | Side::PoolBelow(pool, path) => {
             let wanted = OpenOptions {
                 write: true,
                 create: true,
@@ -188,7 +215,8 @@ fn empty(side: &Side) -> Result<OpenFile> {
             .open(path)
             .map(OpenFile::Local)
             .map_err(|error| side.tell(&error)),
-        Side::Pool(pool, path) => {
+        Side::Below(below) => local(side, below.open(OFlags::WRONLY | OFlags::TRUNC, 0)),
+        Side::Pool(pool, path) | Side::PoolBelow(pool, path) => {
             let wanted = OpenOptions { write: true, truncate: true, ..OpenOptions::default() };
             pool.open(path, &wanted).map(OpenFile::Pool)
         }
@@ -205,6 +233,7 @@ fn through_link(side: &Side, mode: u16, options: &CopyOptions) -> Result<OpenFil
             .open(path)
             .map(OpenFile::Local)
             .map_err(|error| side.tell(&error)),
+        Side::Below(_) | Side::PoolBelow(..) => unreachable!("no link is followed below what was named"),
         Side::Pool(pool, path) => {
             let wanted = OpenOptions {
                 write: true,

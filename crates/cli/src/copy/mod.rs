@@ -1,8 +1,9 @@
 //! The engine of `cp`: one walker, several workers, big files shared among them by ranges.
 //!
-//! `side` is a place where files are, `file` an open one, `transfer` the copy of one file,
+//! `side` is a place where files are (`below` one on this machine that no link leads to), `file` an open one, `transfer` the copy of one file,
 //! `queue` what waits, `walk` finds what is to be copied, `engine` runs it all.
 
+mod below;
 mod engine;
 mod file;
 mod progress;

@@ -3,23 +3,31 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Timestamp};
 use ramlace_client::{AttributeChanges, Pool};
 use ramlace_wire::{Attributes, FileKind, PoolId};
+use rustix::fs::{FileType, Stat};
 
+use super::below::Below;
 use crate::place::join;
 use crate::show::escaped;
 
-/// A local path, or a path in a pool.
+/// A local path, or a path in a pool: one that the user named, or something below a directory that the user named. What
+/// is below is reached through no symbolic link: whoever put one there may have been somebody else, such as an earlier
+/// copy out of a pool that others use.
 #[derive(Clone)]
 pub enum Side {
     /// On this machine.
     Local(PathBuf),
+    /// On this machine, below what was named.
+    Below(Below),
     /// In a pool.
     Pool(Pool, Vec<u8>),
+    /// In a pool, below what was named.
+    PoolBelow(Pool, Vec<u8>),
 }
 
 /// What something is.
@@ -70,8 +78,8 @@ impl Side {
     /// The path for people.
     pub fn shown(&self) -> String {
         match self {
-            Side::Local(path) => escaped(path.as_os_str().as_bytes()),
-            Side::Pool(_, path) => format!("ramlace:{}", escaped(path)),
+            Side::Local(_) | Side::Below(_) => escaped(self.path()),
+            Side::Pool(_, path) | Side::PoolBelow(_, path) => format!("ramlace:{}", escaped(path)),
         }
     }
 
@@ -79,26 +87,46 @@ impl Side {
     pub fn path(&self) -> &[u8] {
         match self {
             Side::Local(path) => path.as_os_str().as_bytes(),
-            Side::Pool(_, path) => path,
+            Side::Below(below) => below.path().as_os_str().as_bytes(),
+            Side::Pool(_, path) | Side::PoolBelow(_, path) => path,
         }
     }
 
-    /// The entry `name` of this directory.
+    /// This directory, as where the places below it begin.
+    pub fn inside(&self) -> Result<Side> {
+        match self {
+            Side::Local(path) => Below::of(path).map(Side::Below).map_err(|error| self.tell(&error)),
+            Side::Pool(pool, path) => Ok(Side::PoolBelow(pool.clone(), path.clone())),
+            Side::Below(_) | Side::PoolBelow(..) => Ok(self.clone()),
+        }
+    }
+
+    /// The entry `name` of this directory, which is [`Side::inside`] of one.
     pub fn entry(&self, name: &[u8]) -> Side {
         match self {
-            Side::Local(path) => Side::Local(path.join(OsStr::from_bytes(name))),
-            Side::Pool(pool, path) => Side::Pool(pool.clone(), join(path, name)),
+            Side::Local(_) | Side::Pool(..) => unreachable!("entries are asked for inside a directory"),
+            Side::Below(below) => Side::Below(below.entry(name)),
+            Side::PoolBelow(pool, path) => Side::PoolBelow(pool.clone(), join(path, name)),
         }
     }
 
-    /// What is there, if anything; a link at the end is followed or not.
+    /// Whether a link at its end leads on: not below what was named.
+    fn follows_links(&self) -> bool {
+        matches!(self, Side::Local(_) | Side::Pool(..))
+    }
+
+    /// What is there, if anything; a link at the end is followed or not, and never below what was named.
     pub fn look(&self, follow: bool) -> Result<Option<Found>> {
+        let follow = follow && self.follows_links();
         let found = match self {
             Side::Local(path) => {
-                let found = if follow { fs::metadata(path) } else { fs::symlink_metadata(path) };
-                found.map(|metadata| local_found(&metadata)).map_err(|error| self.tell(&error))
+                let found = if follow { rustix::fs::stat(path) } else { rustix::fs::lstat(path) };
+                found.map(|found| local_found(&found)).map_err(|errno| self.tell(&errno.into()))
             }
-            Side::Pool(pool, path) => {
+            Side::Below(below) => {
+                below.look().map(|found| local_found(&found)).map_err(|error| self.tell(&error))
+            }
+            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => {
                 let info = if follow { pool.stat(path) } else { pool.lstat(path) };
                 info.and_then(|info| pool_found(pool, &info.attributes))
             }
@@ -111,29 +139,30 @@ impl Side {
 
     /// The entries of this directory, which was `found` here, with what they are; links are not followed.
     pub fn list(&self, found: &Found) -> Result<Entries<'_>> {
-        match self {
-            Side::Local(path) => {
-                let entries = fs::read_dir(path).map_err(|error| self.tell(&error))?;
-                Ok(Box::new(entries.map(|entry| {
-                    let entry = entry.map_err(|error| self.tell(&error))?;
-                    let metadata = entry.metadata().map_err(|error| self.tell(&error))?;
-                    Ok((entry.file_name().as_bytes().to_vec(), local_found(&metadata)))
-                })))
-            }
-            Side::Pool(pool, path) => {
+        let entries = match self {
+            Side::Local(path) => Below::of(path).and_then(|below| self.list_below(&below)),
+            Side::Below(below) => self.list_below(below),
+            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => {
                 let Identity::Pool(_, directory) = found.identity else {
                     panic!("{} was found in a pool", self.shown())
                 };
-                Ok(Box::new(pool.entries_of(directory).map(move |entry| {
+                return Ok(Box::new(pool.entries_of(directory).map(move |entry| {
                     let entry = entry.map_err(|error| error.context(escaped(path)))?;
                     let attributes = match entry.attributes {
                         Some(attributes) => attributes,
                         None => pool.raw().info(entry.inode)?.attributes,
                     };
                     Ok((entry.name.as_bytes().to_vec(), pool_found(pool, &attributes)?))
-                })))
+                })));
             }
-        }
+        };
+        entries.map_err(|error| self.tell(&error))
+    }
+
+    fn list_below(&self, below: &Below) -> std::io::Result<Entries<'_>> {
+        Ok(Box::new(below.list()?.map(|entry| {
+            entry.map(|(name, found)| (name, local_found(&found))).map_err(|error| self.tell(&error))
+        })))
     }
 
     /// Makes a directory.
@@ -142,7 +171,8 @@ impl Side {
             Side::Local(path) => {
                 fs::DirBuilder::new().mode(mode.into()).create(path).map_err(|error| self.tell(&error))
             }
-            Side::Pool(pool, path) => pool.mkdir(path, mode).map(drop),
+            Side::Below(below) => below.make_directory(mode).map_err(|error| self.tell(&error)),
+            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => pool.mkdir(path, mode).map(drop),
         }
     }
 
@@ -151,7 +181,8 @@ impl Side {
         match self {
             Side::Local(path) => fs::set_permissions(path, fs::Permissions::from_mode(mode.into()))
                 .map_err(|error| self.tell(&error)),
-            Side::Pool(pool, path) => pool
+            Side::Below(below) => below.set_mode(mode).map_err(|error| self.tell(&error)),
+            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => pool
                 .set_attributes(path, &AttributeChanges { mode: Some(mode), ..Default::default() })
                 .map(drop),
         }
@@ -164,7 +195,8 @@ impl Side {
                 Ok(target) => Ok(target.into_os_string().as_bytes().to_vec()),
                 Err(error) => Err(self.tell(&error)),
             },
-            Side::Pool(pool, path) => pool.read_link(path),
+            Side::Below(below) => below.read_link().map_err(|error| self.tell(&error)),
+            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => pool.read_link(path),
         }
     }
 
@@ -174,7 +206,8 @@ impl Side {
             Side::Local(path) => {
                 std::os::unix::fs::symlink(OsStr::from_bytes(target), path).map_err(|error| self.tell(&error))
             }
-            Side::Pool(pool, path) => pool.symlink(target, path).map(drop),
+            Side::Below(below) => below.make_link(target).map_err(|error| self.tell(&error)),
+            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => pool.symlink(target, path).map(drop),
         }
     }
 
@@ -182,7 +215,8 @@ impl Side {
     pub fn unlink(&self) -> Result<()> {
         match self {
             Side::Local(path) => fs::remove_file(path).map_err(|error| self.tell(&error)),
-            Side::Pool(pool, path) => pool.unlink(path),
+            Side::Below(below) => below.unlink().map_err(|error| self.tell(&error)),
+            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => pool.unlink(path),
         }
     }
 
@@ -192,27 +226,23 @@ impl Side {
     }
 }
 
-fn local_found(metadata: &fs::Metadata) -> Found {
-    let kind = metadata.file_type();
+fn local_found(found: &Stat) -> Found {
+    let size = found.st_size as u64;
     Found {
-        kind: if kind.is_file() {
-            Kind::File
-        } else if kind.is_dir() {
-            Kind::Directory
-        } else if kind.is_symlink() {
-            Kind::Symlink
-        } else if kind.is_fifo() || kind.is_char_device() || kind.is_block_device() {
-            Kind::Stream
-        } else {
-            Kind::Other
+        kind: match FileType::from_raw_mode(found.st_mode) {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Directory,
+            FileType::Symlink => Kind::Symlink,
+            FileType::Fifo | FileType::CharacterDevice | FileType::BlockDevice => Kind::Stream,
+            _ => Kind::Other,
         },
-        size: metadata.len(),
-        mode: (metadata.mode() & 0o7777) as u16,
+        size,
+        mode: (found.st_mode & 0o7777) as u16,
         modified: Timestamp {
-            nanos: metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec()),
+            nanos: found.st_mtime.saturating_mul(1_000_000_000).saturating_add(found.st_mtime_nsec as i64),
         },
-        identity: Identity::Local(metadata.dev(), metadata.ino()),
-        sparse: metadata.blocks() * 512 < metadata.len(),
+        identity: Identity::Local(found.st_dev, found.st_ino),
+        sparse: (found.st_blocks as u64) * 512 < size,
     }
 }
 

@@ -52,7 +52,7 @@ impl Transfer {
     /// Opens both files and gives the destination its size.
     pub fn open(task: FileTask, options: &CopyOptions) -> Result<Transfer> {
         let source = OpenFile::reading(&task.from)?;
-        let created = OpenFile::writing(&task.to, &task.found, options)?;
+        let created = OpenFile::writing(&task, options)?;
         let transfer = Transfer {
             source,
             destination: created.file,
@@ -205,8 +205,8 @@ pub fn partial(error: &Error, to: &Side, fresh: bool, written: u64, size: Option
 /// The client's errors name the file already; those of local files do not.
 fn told_of(error: Error, side: &Side) -> Error {
     match side {
-        Side::Local(_) => error.context(side.shown()),
-        Side::Pool(..) => error,
+        Side::Local(_) | Side::Below(_) => error.context(side.shown()),
+        Side::Pool(..) | Side::PoolBelow(..) => error,
     }
 }
 

@@ -105,6 +105,7 @@ impl Walker<'_> {
             *copy_root = to.look(true)?.map(|found| found.identity);
         }
         self.totals.files_done.fetch_add(1, Ordering::Relaxed);
+        let (from, to) = (from.inside()?, to.inside()?);
         for entry in from.list(found)? {
             let (name, found) = entry?;
             if Some(found.identity) == *copy_root {

@@ -1,7 +1,5 @@
 //! A newcomer proves the secret, or is told why not.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,7 +10,8 @@ use tokio::time::timeout;
 
 use super::connection::Connection;
 use super::listener::Incoming;
-use super::socket::{Canceller, Patience, Socket};
+use super::newcomers::{Newcomers, Place};
+use super::socket::{Patience, Socket};
 use crate::handshake::{
     CONFIRMATION_BYTES, HELLO_BYTES, ServerHandshake, check_client_preamble, check_greeting, refusal,
 };
@@ -28,10 +27,14 @@ impl Connection {
     /// role. One that does not is told why in one line.
     ///
     /// Errors: `Denied`, `Moved` or `Protocol` with the line that the stranger was told; `TimedOut`;
-    /// `HostDown` when it went away, or when it was the oldest of more than
-    /// [`limits::CONNECTIONS_UNPROVEN_MAX`] that have not proved a key yet.
-    pub async fn accept(incoming: Incoming, keys: &ServerKeys) -> Result<(Connection, Role)> {
-        let Incoming { socket, peer } = incoming;
+    /// `HostDown` when it went away, or had to make room because more than
+    /// [`limits::CONNECTIONS_UNPROVEN_MAX`] had not proved a key yet.
+    pub async fn accept(
+        incoming: Incoming,
+        keys: &ServerKeys,
+        newcomers: &Newcomers,
+    ) -> Result<(Connection, Role)> {
+        let Incoming { socket, peer, source } = incoming;
         let name = |error: Error| error.context(&peer);
         let limit = Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
         let is_unix = crate::socket::peer_uid(&socket).is_some();
@@ -40,8 +43,8 @@ impl Connection {
         }
         let protection = keys.protection(is_unix);
         let socket = Rc::new(Socket::new(socket).map_err(name)?);
-        let unproven = Unproven::enter(&socket);
-        let proved = timeout(limit, prove(&socket, keys, protection)).await.unwrap_or_else(|_| {
+        let place = newcomers.enter(&socket, source);
+        let proved = timeout(limit, prove(&socket, keys, protection, &place)).await.unwrap_or_else(|_| {
             let text = format!("the handshake was not finished within {} ms", limit.as_millis());
             Err(Error::new(ErrorKind::TimedOut, text))
         });
@@ -53,14 +56,19 @@ impl Connection {
                 return Err(name(error));
             }
         };
-        drop(unproven);
+        drop(place);
         let seal = Seal::new(&frame_keys, protection);
         Ok((Connection::new(socket, peer, keys.server(), seal), role))
     }
 }
 
 /// As whom the newcomer connects, and the keys of the frames.
-async fn prove(socket: &Socket, keys: &ServerKeys, protection: Protection) -> Result<(Role, FrameKeys)> {
+async fn prove(
+    socket: &Socket,
+    keys: &ServerKeys,
+    protection: Protection,
+    place: &Place,
+) -> Result<(Role, FrameKeys)> {
     let mut hello = [0; HELLO_BYTES];
     let mut filled = 0;
     while filled < PREAMBLE_BYTES {
@@ -70,6 +78,7 @@ async fn prove(socket: &Socket, keys: &ServerKeys, protection: Protection) -> Re
     check_client_preamble(hello[..PREAMBLE_BYTES].try_into().expect("the length was just cut"))?;
     receive_exactly(socket, &mut hello[PREAMBLE_BYTES..]).await?;
     let (role, handshake, answer) = ServerHandshake::answer(keys, protection, &hello)?;
+    place.has_greeted();
     send_all(socket, &answer).await?;
     let mut confirmation = [0; CONFIRMATION_BYTES];
     receive_exactly(socket, &mut confirmation).await?;
@@ -118,33 +127,4 @@ pub(super) async fn send_all(socket: &Socket, bytes: &[u8]) -> Result<()> {
         sent += socket.send(Patience::Endless, rest.len(), send).await?;
     }
     Ok(())
-}
-
-thread_local! {
-    /// Who has not proved the secret yet, in the order of arrival.
-    static UNPROVEN: RefCell<VecDeque<Canceller>> = RefCell::default();
-}
-
-/// A place among those that have not proved the secret yet. When there are too many, the oldest
-/// goes: honest clients are done within a few milliseconds.
-struct Unproven(Canceller);
-
-impl Unproven {
-    fn enter(socket: &Rc<Socket>) -> Unproven {
-        let canceller = Canceller::new(socket);
-        let crowded_out = UNPROVEN.with_borrow_mut(|waiting| {
-            waiting.push_back(canceller.clone());
-            (waiting.len() > limits::CONNECTIONS_UNPROVEN_MAX).then(|| waiting.pop_front()).flatten()
-        });
-        if let Some(oldest) = crowded_out {
-            oldest.cancel();
-        }
-        Unproven(canceller)
-    }
-}
-
-impl Drop for Unproven {
-    fn drop(&mut self) {
-        UNPROVEN.with_borrow_mut(|waiting| waiting.retain(|other| !other.0.ptr_eq(&self.0.0)));
-    }
 }

@@ -14,6 +14,7 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::newcomers::Source;
 use crate::Address;
 
 /// A listening socket.
@@ -23,6 +24,7 @@ pub struct Listener(AsyncFd<OwnedFd>);
 pub struct Incoming {
     pub(super) socket: OwnedFd,
     pub(super) peer: String,
+    pub(super) source: Source,
 }
 
 impl Listener {
@@ -75,7 +77,8 @@ impl Listener {
             }
         });
         let socket = accepting.await.map_err(|error| Error::from_io(&error, "accepting a connection"))?;
-        Ok(Incoming { peer: peer_name(socket.as_fd()), socket })
+        let (peer, source) = peer_of(socket.as_fd());
+        Ok(Incoming { peer, source, socket })
     }
 }
 
@@ -91,14 +94,14 @@ fn told_address(address: SocketAddrAny) -> Result<Address> {
     Ok(Address::Tcp(place.to_string()))
 }
 
-/// What messages call the other side.
-fn peer_name(socket: impl AsFd) -> String {
+/// What messages call the other side, and where it comes from.
+fn peer_of(socket: impl AsFd) -> (String, Source) {
     if let Some(uid) = crate::socket::peer_uid(&socket) {
-        return format!("a local client of user {uid}");
+        return (format!("a local client of user {uid}"), Source::User(uid));
     }
-    match getpeername(&socket).map(|peer| peer.map(told_address)) {
-        Ok(Some(Ok(address))) => address.to_string(),
-        _ => "a client that has gone".into(),
+    match getpeername(&socket).ok().flatten().map(std::net::SocketAddr::try_from) {
+        Some(Ok(address)) => (address.to_string(), Source::of_address(address.ip())),
+        _ => ("a client that has gone".into(), Source::Unknown),
     }
 }
 

@@ -17,6 +17,7 @@ mod buffers;
 mod connect;
 mod connection;
 mod listener;
+mod newcomers;
 mod receive;
 mod records;
 mod reply;
@@ -24,4 +25,5 @@ mod socket;
 
 pub use connection::Connection;
 pub use listener::{Incoming, Listener};
+pub use newcomers::Newcomers;
 pub use socket::Canceller;

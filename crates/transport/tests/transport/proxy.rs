@@ -30,6 +30,8 @@ pub enum Mischief {
     CutAt(usize),
     /// After so many bytes, silence.
     StallAt(usize),
+    /// What comes behind so many bytes is on its way for so long.
+    PauseAt(usize, Duration),
     /// This bit of this byte is the other one.
     Flip(usize, u8),
     /// From this byte on, these bytes instead.
@@ -211,6 +213,12 @@ fn carry(mut from: Stream, mut to: Stream, mischief: &Mischief, stop: &AtomicBoo
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 sent
+            }
+            Mischief::PauseAt(at, pause) => {
+                if passed <= *at && passed + count > *at {
+                    std::thread::sleep(*pause);
+                }
+                to.write_all(bytes)
             }
             Mischief::Replace(at, with) => match within(*at) {
                 Some(at) => {

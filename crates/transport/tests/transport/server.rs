@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Result, ServerId, Slot, limits};
 use ramlace_transport::blocking;
-use ramlace_transport::nonblocking::{Canceller, Connection, Incoming, Listener};
+use ramlace_transport::nonblocking::{Canceller, Connection, Incoming, Listener, Newcomers};
 use ramlace_transport::{Address, ClientKey, Secret, ServerKeys};
 use ramlace_wire::chunk::{ChunkRead, LaneGranted, LaneTarget, ReadChunk, WriteChunk};
 use ramlace_wire::{Chain, ClusterMap, ErrorBody, Header, Kind, PoolId, decode_body, encode_body, flags};
@@ -121,10 +121,11 @@ impl TestServer {
             local.block_on(&runtime, async move {
                 let mut listener = Listener::bind(&address).unwrap();
                 ready.send(listener.local_address().unwrap()).unwrap();
+                let newcomers = Newcomers::new(7);
                 let accept = async {
                     loop {
                         let incoming = listener.accept().await.unwrap();
-                        tokio::task::spawn_local(serve(of_thread.clone(), incoming));
+                        tokio::task::spawn_local(serve(of_thread.clone(), incoming, newcomers.clone()));
                     }
                 };
                 tokio::select! { () = accept => {}, _ = stopped => {} }
@@ -189,9 +190,9 @@ impl Drop for TestServer {
     }
 }
 
-async fn serve(shared: Arc<Shared>, incoming: Incoming) {
+async fn serve(shared: Arc<Shared>, incoming: Incoming, newcomers: Newcomers) {
     shared.open.fetch_add(1, Ordering::SeqCst);
-    let end = match Connection::accept(incoming, &shared.ways.keys()).await {
+    let end = match Connection::accept(incoming, &shared.ways.keys(), &newcomers).await {
         Ok((mut connection, _)) => {
             if let Some(stall) = shared.ways.stall {
                 connection.set_stall_limit(stall);
