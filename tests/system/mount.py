@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import pytest
 
-from pool import PATIENCE_SECONDS, Pool
+from pool import KIB, MIB, PATIENCE_SECONDS, Pool
 
 DEVICE = "/dev/fuse"
 REFRESH = "user.ramlace.refresh"
@@ -275,6 +275,16 @@ class Program:
 def mapping(path: Path, length: int = 0) -> str:
     """Return what a `Program` runs to map a file for writing as `view`."""
     return f"file = os.open({str(path)!r}, os.O_RDWR); view = mmap.mmap(file, {length})"
+
+
+def fill(mount: Mount, name: str = "fills") -> None:
+    """Fill the pool to its last page: a file of one lane for each server."""
+    for server in range(mount.pool.servers):
+        with (mount / f"{name}-{server}").open("wb", buffering=0) as file:
+            for size in (MIB, 64 * KIB, 4 * KIB):
+                with suppress(OSError):
+                    while file.write(b"f" * size) == size:
+                        pass
 
 
 @pytest.fixture(scope="session")

@@ -160,8 +160,9 @@ def test_a_file_with_holes_is_no_kernels_and_goes_on_having_holes(handing: Handi
         file.pwrite(b"end", 8 * MIB - 3)
     path = handing.here / "sparse"
     used = handing.used_bytes()
-    with open(path, "r+b") as file, open(path, "rb") as reader:
-        assert reader.read()[-5:] == b"\0\0end"
+    with open(path, "rb") as reader, open(path, "r+b") as file:
+        # Who reads while somebody may store takes memory for the holes: they are the same pages.
+        assert os.pread(reader.fileno(), 5, 8 * MIB - 5) == b"\0\0end"
         os.ftruncate(file.fileno(), 500 * MIB)
         os.truncate(handing.there / "sparse", 600 * MIB)
         fallocate(file.fileno(), KEEP, 0, PAGE)

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from conftest import NewPool
-from mount import REFRESH, Mount, NewMount, Program, fails, mapping
+from mount import REFRESH, Mount, NewMount, Program, fails, fill, mapping
 from pool import KIB, MIB, Pool, eventually, pattern
+from test_mount_bytes import KEEP, PUNCH, fallocate
 
 UNIT = 64 * KIB
 PAGE = 4 * KIB
@@ -340,22 +341,31 @@ def test_a_removed_file_does_not_come_back_from_a_mapping(
     assert (there / "file").read_bytes() == b"another"
 
 
+def punch(path: Path, start: int, length: int) -> None:
+    """Take the memory of a part of a file, on a mount of which others hear nothing."""
+    with open(path, "r+b") as file:
+        fallocate(file.fileno(), PUNCH | KEEP, start, length)
+
+
 @pytest.mark.parametrize("verb", ["msync", "fsync", "close"])
 def test_a_full_pool_is_told_by_whatever_publishes_and_never_silence(
     new_pool: NewPool, new_mount: NewMount, verb: str
 ) -> None:
+    """Another mount has taken the memory of pages in which there are stores, and used it."""
     pool = new_pool(2, 16)
-    mount = new_mount(pool)
+    mount, other = new_mount(pool), new_mount(pool)
     with pool.connect() as connected:
         connected.set_layout("/", stripe_unit=UNIT, width=2)
     (mount / "kept").write_bytes(pattern(1, MIB))
-    with open(mount / "mapped", "wb") as file:
-        file.truncate(64 * MIB)
+    (mount / "mapped").write_bytes(b"o" * (8 * MIB))
     with Program(mapping(mount / "mapped")) as program:
-        # The first MiB is acknowledged; then come more stores than there is room for.
+        # The first MiB is acknowledged; for the rest there is no room any more.
         program.run(f"view[:{MIB}] = b'a' * {MIB}; view.flush()")
+        program.run(f"view[{MIB}:] = b'b' * {7 * MIB}")
+        punch(other / "mapped", MIB, 7 * MIB)
+        fill(other)
         words = {"msync": "view.flush()", "fsync": "os.fsync(file)", "close": "os.close(file)"}[verb]
-        program.begin(f"view[{MIB}:{48 * MIB}] = b'b' * {47 * MIB}; {words}")
+        program.begin(words)
         with pytest.raises(OSError, match=r"error|space") as told:
             program.hear()
         assert told.value.errno in (errno.ENOSPC, errno.EIO)
@@ -364,7 +374,10 @@ def test_a_full_pool_is_told_by_whatever_publishes_and_never_silence(
     found = content(pool, "/mapped")
     assert found[:MIB] == b"a" * MIB
     # What did not fit is a hole or was written: nothing else.
-    assert set(found[MIB : 48 * MIB]) <= set(b"b\0")
+    assert set(found[MIB:]) <= set(b"b\0")
+    assert set(found[MIB:]) != set(b"b"), "the pool was not full, and the test shows nothing"
+    for path in other.directory.glob("fills-*"):
+        path.unlink()
     (mount / "mapped").unlink()
     (mount / "again").write_bytes(pattern(2, 4 * MIB))
     assert content(pool, "/again") == pattern(2, 4 * MIB)
@@ -582,16 +595,17 @@ def test_stores_that_fit_on_one_server_and_not_on_the_other_are_told_of(
 ) -> None:
     """One request of the kernel reaches over chunks of both: what is half done is no success."""
     pool = new_pool(2, 16)
-    mount = new_mount(pool)
-    fill_one_server(pool)
+    mount, other = new_mount(pool), new_mount(pool)
+    length = 2 * MIB
     with pool.connect() as connected:
         connected.set_layout("/", stripe_unit=UNIT, width=2)
-    length = 2 * MIB
-    with open(mount / "mapped", "wb") as file:
-        file.truncate(length)
+    (mount / "mapped").write_bytes(b"o" * length)
     words = {"msync": "view.flush()", "fsync": "os.fsync(file)", "close": "os.close(file)"}[verb]
     with Program(mapping(mount / "mapped")) as program:
-        program.begin(f"view[:] = b'b' * {length}; {words}")
+        program.run(f"view[:] = b'b' * {length}")
+        punch(other / "mapped", 0, length)
+        fill_one_server(pool)
+        program.begin(words)
         with pytest.raises(OSError, match=r"error|space") as told:
             program.hear()
         assert told.value.errno in (errno.ENOSPC, errno.EIO)
@@ -613,12 +627,13 @@ def fill_one_server(pool: Pool) -> None:
 def test_who_stored_hears_of_a_failure_although_others_have_heard_of_it(new_pool: NewPool, new_mount: NewMount) -> None:
     """The kernel tells whoever comes first: a reader, or a refresh."""
     pool = new_pool(1, 16)
-    mount = new_mount(pool)
+    mount, elsewhere = new_mount(pool), new_mount(pool)
     path = mount / "mapped"
-    with open(path, "wb") as file:
-        file.truncate(48 * MIB)
+    path.write_bytes(b"o" * (4 * MIB))
     with Program(mapping(path)) as program, Program(mapping(path)) as other:
-        program.run(f"view[:{40 * MIB}] = b's' * {40 * MIB}")
+        program.run(f"view[:] = b's' * {4 * MIB}")
+        punch(elsewhere / "mapped", 0, 4 * MIB)
+        fill(elsewhere)
         said = pool.refused("refresh", str(path))
         assert "ENOSPC" in said or "space" in said.lower(), said
         for one in (program, other):

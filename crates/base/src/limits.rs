@@ -203,6 +203,8 @@ pub const STORE_BYTES_MIN: u64 = 16 << 20;
 pub const STORE_HEADROOM_FRACTION: u64 = 64;
 /// The same headroom at the least.
 pub const STORE_HEADROOM_BYTES_MIN: u64 = 1 << 20;
+/// While less than this part of a store is free, pages that may be stored into get memory one by one.
+pub const STORES_AHEAD_FRACTION: u64 = 10;
 /// Memory of the machine that a store leaves to everything else, beside its own size.
 pub const STORE_MARGIN_BYTES: u64 = 64 << 20;
 /// Memory reserved in one step of the background reservation; a request waits for one step at most.

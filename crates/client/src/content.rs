@@ -19,6 +19,17 @@ impl File {
         unsafe { self.read_into(&memory, offset) }
     }
 
+    /// The same for a kernel's pages that programs may store into: as if the bytes were about to be written, their
+    /// memory is taken first, so that a page whose stores come back has its place.
+    ///
+    /// Errors: `NoSpace` where there is no memory, or little is left and more than a page is asked for that has holes:
+    /// then ask page by page for those that are needed.
+    pub fn read_for_stores(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let memory = Memory::of_slice(buffer, offset);
+        // SAFETY: as in `read_at`.
+        unsafe { self.read_as(Direction::Fault, &memory, offset) }
+    }
+
     /// Reads at `offset` into several buffers, one after the other.
     pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         let memory = Memory::of_slices_mut(buffers, offset);
@@ -141,6 +152,13 @@ impl File {
     /// The memory must be valid for writes until the call returns.
     pub(crate) unsafe fn read_into(&self, memory: &Memory<'_>, offset: u64) -> Result<usize> {
         self.needs(self.rights().read, "reading")?;
+        // SAFETY: the caller's promise.
+        unsafe { self.read_as(Direction::Read, memory, offset) }
+    }
+
+    /// # Safety
+    /// As for [`File::read_into`].
+    unsafe fn read_as(&self, direction: Direction, memory: &Memory<'_>, offset: u64) -> Result<usize> {
         let handle = self.handle()?;
         // What lies beyond the largest file lies beyond the end of this one.
         let length = (memory.bytes() as u64).min(limits::FILE_BYTES_MAX.saturating_sub(offset));
@@ -148,7 +166,7 @@ impl File {
             return Ok(0);
         }
         // SAFETY: the caller's promise.
-        let inline = unsafe { self.read_inline(handle, memory, offset, length) };
+        let inline = unsafe { self.read_inline(handle, direction, memory, offset, length) };
         if let Some(read) = inline.map_err(|error| self.tell(error))? {
             return Ok(read);
         }
@@ -160,9 +178,13 @@ impl File {
                 return Ok(0);
             }
             let clamped = memory.clamped(there as usize);
-            let transfer = self.transfer(handle, size, Direction::Read, &clamped);
-            // SAFETY: the caller's promise.
-            let near = unsafe { self.read_near(handle, size, &clamped) };
+            let transfer = self.transfer(handle, size, direction, &clamped);
+            let near = match direction {
+                // SAFETY: the caller's promise.
+                Direction::Read => unsafe { self.read_near(handle, size, &clamped) },
+                // A server alone takes memory.
+                _ => None,
+            };
             // SAFETY: the caller's promise.
             match near.unwrap_or_else(|| unsafe { transfer.run() }) {
                 Outcome::Done if transfer.saw_hole.get() && !self.is_current(handle, size)? => {}

@@ -679,7 +679,7 @@ impl State {
                 body(&SizeInfo { size: attributes.size, generation: attributes.generation })
             }
             Kind::ReadChunk => {
-                let ReadChunk { target, offset, length } = decode!(ReadChunk);
+                let ReadChunk { target, offset, length, .. } = decode!(ReadChunk);
                 let lane = self.lane(id, &target)?;
                 let start = (offset as usize).min(lane.len());
                 let end = (offset as usize + length as usize).min(lane.len());

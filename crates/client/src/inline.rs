@@ -12,17 +12,20 @@ use ramlace_wire::namespace::SizeInfo;
 use crate::file::File;
 use crate::inodes::{Handle, Size};
 use crate::memory::Memory;
+use crate::transfer::Direction;
 
 const BYTES_MAX: u64 = limits::INLINE_BYTES_MAX as u64;
 
 impl File {
-    /// Reads from an inline file, all that is there at one moment; `None` when it is in its lanes.
+    /// Reads from an inline file, all that is there at one moment; `None` when it is in its lanes, or has to go there
+    /// for the memory of what is asked for.
     ///
     /// # Safety
     /// The memory must be valid for writes until the call returns.
     pub(crate) unsafe fn read_inline(
         &self,
         handle: &Handle,
+        direction: Direction,
         memory: &Memory<'_>,
         offset: u64,
         length: u64,
@@ -41,6 +44,11 @@ impl File {
             return Ok(None);
         };
         let there = answer.size.size.saturating_sub(offset).min(length);
+        if direction == Direction::Fault && (bytes.0.len() as u64) < there {
+            // What is stored behind its bytes would have no memory.
+            self.spill(handle)?;
+            return Ok(None);
+        }
         let mut targets = Vec::new();
         // SAFETY: the caller's promise.
         unsafe { memory.push_slices_mut(ByteRange { start: offset, end: offset + there }, &mut targets) };

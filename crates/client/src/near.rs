@@ -196,7 +196,7 @@ pub(crate) fn soon(session: &Session) -> Instant {
 
 /// Asks the server whether the lane still has the generation, by a read of nothing.
 fn confirm(session: &Arc<Session>, target: &LaneTarget) -> Result<()> {
-    let request = ReadChunk { target: *target, offset: 0, length: 0 };
+    let request = ReadChunk { target: *target, offset: 0, length: 0, take: false };
     let call = Call::about_lane(target.slot, &request, soon(session));
     session.call(&call, |_, _: Received<_>| Ok(()))
 }

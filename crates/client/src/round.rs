@@ -147,8 +147,8 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         let piece = &mut self.batch[index];
         let target = transfer.target_in(&self.map, piece.lane);
         let Some(line) = &mut share.line else { return Ok(None) };
-        if transfer.direction == Direction::Read {
-            let request = ReadChunk { target, offset: piece.lane_offset, length: piece.length as u32 };
+        if transfer.direction != Direction::Write {
+            let request = transfer.read_request(target, piece);
             let header = session.header(ReadChunk::KIND, None, self.deadline, self.map.epoch);
             line.send(header, &request, &[], self.deadline)?;
             return Ok(Some(header.call));

@@ -29,6 +29,8 @@ pub(crate) const BATCH_BYTES_MAX: u64 = 256 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
+    /// Into pages that programs may store into: the servers take the bytes' memory before they answer.
+    Fault,
     Write,
 }
 
@@ -71,6 +73,12 @@ impl<'a> Transfer<'a> {
             generation: self.generation,
             created: self.since,
         }
+    }
+
+    /// What asks for a piece's bytes.
+    pub(crate) fn read_request(&self, target: LaneTarget, piece: &Piece<'_>) -> ReadChunk {
+        let take = self.direction == Direction::Fault;
+        ReadChunk { target, offset: piece.lane_offset, length: piece.length as u32, take }
     }
 
     /// Moves all bytes of the memory.
@@ -127,8 +135,8 @@ impl<'a> Transfer<'a> {
         let range = ByteRange { start: piece.file_offset, end: piece.file_offset + piece.length };
         let slot = target.slot;
         match self.direction {
-            Direction::Read => {
-                let request = ReadChunk { target, offset: piece.lane_offset, length: piece.length as u32 };
+            Direction::Read | Direction::Fault => {
+                let request = self.read_request(target, piece);
                 let call = Call::about_lane(slot, &request, deadline);
                 self.session.call(&call, |line, received| {
                     if let Some((start, length)) = self.memory.one_piece(range) {
@@ -207,7 +215,8 @@ impl<'a> Transfer<'a> {
         deadline: Instant,
     ) -> std::result::Result<(), Unanswered> {
         if received.data_bytes == 0 && received.reply.hole {
-            self.saw_hole.set(true);
+            // A lane that has taken memory has begun, and knows the generation.
+            self.saw_hole.set(self.direction != Direction::Fault);
             targets.iter_mut().for_each(|target| target.fill(0));
             return Ok(());
         }

@@ -32,7 +32,10 @@ impl PoolFileSystem {
                 "splice from a descriptor that may write a mapped file",
             ));
         }
-        let read = open.file.read_at(buffer, offset)?;
+        let read = match for_pages {
+            true => self.read_pages(&open.file, buffer, offset)?,
+            false => open.file.read_at(buffer, offset)?,
+        };
         if read == 0 && buffer.len() > rustix::param::page_size() && for_pages {
             // The kernel reads ahead behind the end: it does not know yet that another mount has cut the file. It
             // takes the place of such an answer for the end, and of several that come out of order the wrong
@@ -40,6 +43,24 @@ impl PoolFileSystem {
             return Err(Error::new(ErrorKind::Stale, "read-ahead behind the end of the file"));
         }
         Ok(read)
+    }
+
+    /// Bytes for the kernel's pages. Where programs may store into them they get their memory now, as on tmpfs: the error
+    /// for want of it is the fault's (`SIGBUS`), and what is stored can always be written back.
+    fn read_pages(&self, file: &File, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let (inode, end) = (file.inode(), offset.saturating_add(buffer.len() as u64));
+        if !self.handles.may_store_into_holes(inode, end) {
+            let read = file.read_at(buffer, offset)?;
+            if self.handles.is_written_here(inode) || !has_empty_page(&buffer[..read]) {
+                return Ok(read);
+            }
+            self.versions.note_bare_pages(inode);
+            // An open for writing either has seen this, or is seen here.
+            if !self.handles.is_written_here(inode) {
+                return Ok(read);
+            }
+        }
+        file.read_for_stores(buffer, offset)
     }
 
     /// Bytes from a `write`, or (`cached`) from the kernel's pages, where programs stored them through mappings.
@@ -153,6 +174,9 @@ impl PoolFileSystem {
         const PUNCH_AND_KEEP: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32 | KEEP;
         const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
         const ZERO_AND_KEEP: u32 = ZERO | KEEP;
+        if mode & !KEEP != 0 {
+            self.handles.make_hole(inode, offset);
+        }
         let allocated = match mode {
             0 => open.file.reserve(range, false),
             KEEP => open.file.reserve(range, true),
@@ -164,6 +188,11 @@ impl PoolFileSystem {
         self.leases.changed_here(&[inode]);
         allocated
     }
+}
+
+/// Whether one of these pages is nothing but zeros: it may have no memory.
+fn has_empty_page(bytes: &[u8]) -> bool {
+    bytes.chunks(rustix::param::page_size()).any(|page| page.iter().all(|byte| *byte == 0))
 }
 
 /// Writes pages back. A page knows nothing of a truncation elsewhere and must not make the file longer again. The kernel

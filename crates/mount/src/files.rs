@@ -13,7 +13,7 @@ use ramlace_wire::{Attributes, LayoutHints};
 
 use crate::attributes::{entry, kernel_attributes, timestamp};
 use crate::filesystem::PoolFileSystem;
-use crate::handles::OpenFile;
+use crate::handles::{HolesMade, OpenFile};
 use crate::leases::Believed;
 use crate::names::permissions;
 use crate::versions::Version;
@@ -37,8 +37,8 @@ impl PoolFileSystem {
         let asked = self.leases.ask();
         match self.raw().lease_attributes(inode, false) {
             Ok(mut leased) => {
-                leased.info.attributes.allocated = Some(self.raw().allocated(&leased.info)?);
                 self.handles.note(&leased.info.attributes);
+                leased.info.attributes.allocated = Some(self.raw().allocated(&leased.info)?);
                 self.removed.heard(&leased.info.attributes);
                 let one_number = self.nodes.has_one_number(inode);
                 let valid = self.leases.attributes(asked, inode, leased.attributes && one_number);
@@ -54,6 +54,7 @@ impl PoolFileSystem {
     }
 
     pub(crate) fn open(&self, inode: InodeId, flags: u32, kill_set_id: bool) -> Result<(u64, OpenFlags)> {
+        let since = self.handles.holes_made();
         let (file, opened) = match flags & FOR_EXECUTION {
             0 => self.raw().open(inode, rights_of(flags))?,
             _ => self.raw().open_to_run(inode)?,
@@ -63,7 +64,7 @@ impl PoolFileSystem {
             self.handles.note(&file.drop_set_id()?);
             self.leases.changed_here(&[inode]);
         }
-        self.adopt(file, &opened, flags)
+        self.adopt(file, &opened, flags, since)
     }
 
     pub(crate) fn create(
@@ -75,17 +76,22 @@ impl PoolFileSystem {
     ) -> Result<(Entry, u64, OpenFlags)> {
         let exclusive = flags & libc::O_EXCL as u32 != 0;
         let request = self.create_request(parent, name, mode, rights_of(flags), exclusive)?;
+        let since = self.handles.holes_made();
         let created = retry(|| self.raw().create(&request));
         self.leases.changed_here(&[parent]);
         let (file, opened) = created?;
-        let (number, open_flags) = self.adopt(file, &opened, flags)?;
+        let (number, open_flags) = self.adopt(file, &opened, flags, since)?;
         Ok((entry(&opened.info.attributes, Believed::NOT), number, open_flags))
     }
 
-    /// Gives an opened file a number, and says what the kernel may do with its pages.
-    fn adopt(&self, file: File, opened: &Opened, flags: u32) -> Result<(u64, OpenFlags)> {
+    /// Gives an opened file a number, and says what the kernel may do with its pages. `since`: a moment before its home was
+    /// asked.
+    fn adopt(&self, file: File, opened: &Opened, flags: u32, since: HolesMade) -> Result<(u64, OpenFlags)> {
         let attributes = &opened.info.attributes;
         let cut = flags & libc::O_TRUNC as u32 != 0 && attributes.size > 0;
+        if cut {
+            self.handles.make_hole(attributes.inode, 0);
+        }
         if cut && rights_of(flags).write {
             file.truncate(0)?;
         } else if cut {
@@ -93,7 +99,6 @@ impl PoolFileSystem {
             self.raw().truncate(attributes.inode, 0)?;
         }
         let version = Version::of(&opened.info);
-        let keep = self.versions.are_of(attributes.inode, version) && !cut;
         let append = flags & libc::O_APPEND as u32 != 0;
         let file = Arc::new(file);
         let passthrough = self.handed.open(&file, if cut { 0 } else { attributes.size })?;
@@ -101,10 +106,12 @@ impl PoolFileSystem {
         // The home alone knows where the end is: an appended byte must not lie in a page that
         // the kernel put elsewhere. And a server alone promises memory for what is written.
         let direct_io = append || (handed && rights_of(flags).write);
-        let open_flags =
-            OpenFlags { keep_cache: keep && !handed, direct_io, passthrough, ..OpenFlags::default() };
         let open = OpenFile::new(file, append, handed, version, self.write_errors.begin());
-        Ok((self.handles.add(open, attributes), open_flags))
+        let number = self.handles.add(open, attributes, since);
+        let keep = self.versions.are_of(attributes.inode, version) && !cut && !handed;
+        // Pages that came from holes have no memory, and nobody would ask for it before a store.
+        let keep = keep && !(rights_of(flags).write && self.versions.has_bare_pages(attributes.inode));
+        Ok((number, OpenFlags { keep_cache: keep, direct_io, passthrough, ..OpenFlags::default() }))
     }
 
     /// The last descriptor is closed. Nobody waits for this: `flush` has told of errors before.
@@ -154,6 +161,7 @@ impl PoolFileSystem {
 
     /// A descriptor's right to write was checked when it was opened; a path's is checked now.
     fn set_size(&self, inode: InodeId, size: u64, changes: &Changes, caller: Caller) -> Result<Attributes> {
+        self.handles.make_hole(inode, size);
         match changes.handle.map(|number| self.handles.get(number)).transpose()? {
             Some(open) if open.file.rights().write => {
                 if changes.kill_suid {
@@ -188,8 +196,9 @@ impl PoolFileSystem {
             layout: None,
             wish: self.raw().layout_wish(LayoutHints::default())?,
         };
+        let since = self.handles.holes_made();
         let (file, opened) = self.raw().create_unnamed(&request)?;
-        let (number, open_flags) = self.adopt(file, &opened, flags)?;
+        let (number, open_flags) = self.adopt(file, &opened, flags, since)?;
         Ok((entry(&opened.info.attributes, Believed::NOT), number, open_flags))
     }
 }

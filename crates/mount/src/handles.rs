@@ -12,6 +12,9 @@ use crate::files::SET_ID_BITS;
 use crate::versions::{Version, Versions};
 use crate::write_errors::Heard;
 
+/// What memory is counted in.
+const PAGE_BYTES: u64 = 4096;
+
 /// A file the kernel has open.
 pub(crate) struct OpenFile {
     pub(crate) file: Arc<File>,
@@ -43,12 +46,15 @@ impl OpenFile {
     pub(crate) fn settle(&self, versions: &Versions) {
         if !self.settled.swap(true, Ordering::Relaxed) {
             versions.learn(self.file.inode(), self.opened_in);
+            if self.file.rights().write {
+                versions.bare_pages_are_gone(self.file.inode());
+            }
         }
     }
 }
 
 /// What is known of an inode that is open for writing.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Written {
     /// How often it is open.
     opens: usize,
@@ -56,6 +62,9 @@ struct Written {
     set_id: bool,
     /// It had extended attributes then.
     xattrs: bool,
+    /// Up to here it has memory for all its bytes, as its home has said since it was opened, and nobody here has made a
+    /// hole. It only becomes less.
+    whole_to: u64,
 }
 
 /// Open files by the number the kernel was given. Numbers are never used again.
@@ -70,26 +79,49 @@ struct Table {
     /// Inodes that are open for writing.
     writers: HashMap<InodeId, Written>,
     last: u64,
+    /// How often somebody here has made a hole in some file.
+    holes_made: HolesMade,
 }
+
+/// A moment: what a home has said since may be older than a hole that was made later.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct HolesMade(u64);
 
 impl Written {
     fn learn(&mut self, attributes: &Attributes) {
         self.set_id = attributes.mode & SET_ID_BITS != 0;
         self.xattrs = attributes.xattrs;
+        self.whole_to = self.whole_to.min(whole_to(attributes));
     }
 
     fn differs_from(self, attributes: &Attributes) -> bool {
         let mut other = self;
         other.learn(attributes);
-        (other.set_id, other.xattrs) != (self.set_id, self.xattrs)
+        other != self
+    }
+}
+
+/// Up to where a file has memory for all its bytes, by what its home says.
+fn whole_to(attributes: &Attributes) -> u64 {
+    match attributes.allocated {
+        Some(allocated) if allocated >= attributes.size => attributes.size.next_multiple_of(PAGE_BYTES),
+        _ => 0,
     }
 }
 
 impl Handles {
-    pub(crate) fn add(&self, file: OpenFile, attributes: &Attributes) -> u64 {
+    /// A moment before something is asked of homes.
+    pub(crate) fn holes_made(&self) -> HolesMade {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).holes_made
+    }
+
+    /// Adds a file of which its home has said these attributes since then.
+    pub(crate) fn add(&self, file: OpenFile, attributes: &Attributes, since: HolesMade) -> u64 {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if file.file.rights().write {
-            let written = table.writers.entry(file.file.inode()).or_default();
+            let whole_to = if table.holes_made == since { whole_to(attributes) } else { 0 };
+            let new = || Written { opens: 0, set_id: false, xattrs: false, whole_to };
+            let written = table.writers.entry(file.file.inode()).or_insert_with(new);
             written.opens += 1;
             written.learn(attributes);
         }
@@ -152,6 +184,20 @@ impl Handles {
 
     fn written(&self, inode: InodeId) -> Option<Written> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).writers.get(&inode).copied()
+    }
+
+    /// Bytes from here on may become a hole by what somebody here is about to do.
+    pub(crate) fn make_hole(&self, inode: InodeId, from: u64) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        table.holes_made.0 += 1;
+        if let Some(written) = table.writers.get_mut(&inode) {
+            written.whole_to = written.whole_to.min(from);
+        }
+    }
+
+    /// Whether programs here may store into pages up to this byte of an inode, and perhaps not all of them have memory.
+    pub(crate) fn may_store_into_holes(&self, inode: InodeId, end: u64) -> bool {
+        self.written(inode).is_some_and(|written| end > written.whole_to)
     }
 
     /// Whether this mount has the inode open for writing: then its newest times are known here alone.

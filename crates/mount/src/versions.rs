@@ -8,7 +8,7 @@
 //! The kernel drops pages after it has heard the answer to an open and before the program has its descriptor. Until
 //! then no other open may trust them: a version is [learned](Versions::learn) when the new descriptor is used.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ramlace_base::{Generation, InodeId, Timestamp};
@@ -45,6 +45,15 @@ impl Version {
 #[derive(Default)]
 pub(crate) struct Versions {
     known: Mutex<HashMap<InodeId, Version>>,
+    bare: Mutex<Bare>,
+}
+
+/// Files of which the kernel may have pages that came from holes while nobody here could store into them.
+#[derive(Default)]
+struct Bare {
+    inodes: HashSet<InodeId>,
+    /// There were too many of them: from then on, any.
+    all: bool,
 }
 
 impl Versions {
@@ -65,6 +74,32 @@ impl Versions {
     /// The kernel has forgotten a file, or its pages are being dropped.
     pub(crate) fn forget(&self, inode: InodeId) {
         self.known().remove(&inode);
+    }
+
+    /// The kernel is about to get pages of holes, which have no memory. Before anybody may store into them they must
+    /// go: an open for writing drops them. Who asks this then looks for such an open once more.
+    pub(crate) fn note_bare_pages(&self, inode: InodeId) {
+        let mut bare = self.bare();
+        if bare.inodes.len() < VERSIONS_MAX {
+            bare.inodes.insert(inode);
+        } else if !bare.inodes.contains(&inode) {
+            bare.all = true;
+        }
+    }
+
+    /// Whether the kernel may have such pages. To be asked when the open for writing can be seen.
+    pub(crate) fn has_bare_pages(&self, inode: InodeId) -> bool {
+        let bare = self.bare();
+        bare.all || bare.inodes.contains(&inode)
+    }
+
+    /// An open for writing has dropped them.
+    pub(crate) fn bare_pages_are_gone(&self, inode: InodeId) {
+        self.bare().inodes.remove(&inode);
+    }
+
+    fn bare(&self) -> MutexGuard<'_, Bare> {
+        self.bare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<InodeId, Version>> {
@@ -106,6 +141,21 @@ mod tests {
         versions.learn(FILE, version(10, 1));
         assert!(!versions.are_of(FILE, version(10, 2)), "the first open drops them");
         assert!(!versions.are_of(FILE, version(10, 2)), "and has not done so yet");
+    }
+
+    #[test]
+    fn pages_without_memory_are_remembered_until_they_are_gone() {
+        let versions = Versions::default();
+        assert!(!versions.has_bare_pages(FILE));
+        versions.note_bare_pages(FILE);
+        versions.forget(FILE);
+        assert!(versions.has_bare_pages(FILE) && !versions.has_bare_pages(InodeId(8)));
+        versions.bare_pages_are_gone(FILE);
+        assert!(!versions.has_bare_pages(FILE));
+        for inode in 0..=VERSIONS_MAX as u64 {
+            versions.note_bare_pages(InodeId(inode + 100));
+        }
+        assert!(versions.has_bare_pages(FILE), "one too many: any may have some");
     }
 
     #[test]

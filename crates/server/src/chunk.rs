@@ -47,7 +47,11 @@ impl Server {
         }
         let map = self.admit_slot(header, request.target.slot).await?;
         let lane = request.target.lane;
-        self.admit_lane(&request.target, Purpose::Read).await?;
+        let purpose = if request.take { Purpose::Write } else { Purpose::Read };
+        self.admit_lane(&request.target, purpose).await?;
+        if request.take {
+            self.take_for_stores(&request.target, range)?;
+        }
         let mut store = self.store.borrow_mut();
         let stored = store.has_lane(lane) && !range.is_empty();
         match self.residency(&map, &request.target, range, stored) {
@@ -67,6 +71,22 @@ impl Server {
         let window = store.window(lane, range.start, range.length())?;
         let segments = with_zeros_for_holes(&window, range.start, &extents);
         Ok(Readable::InPlace { window, segments })
+    }
+
+    /// Takes the memory of bytes that programs of a mount may store into, as a page fault on a tmpfs does: what they
+    /// store comes back later, and must not find a full server then.
+    fn take_for_stores(&self, target: &LaneTarget, range: ByteRange) -> Outcome<()> {
+        let LaneTarget { lane, slot, .. } = *target;
+        self.lanes(slot, |lanes, me| lanes.check_there(lane, range, me))?;
+        let mut store = self.store.borrow_mut();
+        let taken = ensure_lane(&mut store, lane)
+            .and_then(|()| store.prepare_stores(lane, range.start, range.length()))
+            .map_err(|error| error.context(self.me))?;
+        drop(store);
+        if taken {
+            self.forget_time(slot, lane);
+        }
+        Ok(())
     }
 
     /// Takes a write's data. The outer error is the connection's, the inner one the request's. Data that is refused

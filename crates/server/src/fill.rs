@@ -44,22 +44,38 @@ impl Server {
     }
 }
 
-/// A process that died in the middle may have left a part of them.
+/// A process that died in the middle may have left a part of them. What finds no room leaves nothing.
 fn put_bytes(store: &mut Store, lane: LaneId, bytes: &[u8]) -> Result<()> {
     if store.has_lane(lane) {
         store.remove_lane(lane)?;
     }
     store.create_lane(lane)?;
-    store.prepare_write(lane, 0, bytes.len() as u64)?;
-    store.write_staged(lane, 0, bytes)
+    let prepared = store.prepare_write(lane, 0, bytes.len() as u64);
+    let put = prepared.and_then(|()| store.write_staged(lane, 0, bytes));
+    if put.is_err() {
+        store.remove_lane(lane)?;
+    }
+    put
 }
 
 #[cfg(test)]
 mod tests {
-    use ramlace_base::InodeId;
+    use ramlace_base::{ErrorKind, InodeId};
 
     use super::*;
     use crate::testing::TestStore;
+
+    #[test]
+    fn bytes_that_find_no_room_leave_no_lane() {
+        let mut store = TestStore::new();
+        let (lane, full) =
+            (LaneId { inode: InodeId::ROOT, lane: 0 }, LaneId { inode: InodeId::ROOT, lane: 1 });
+        store.create_lane(full).unwrap();
+        let free = store.usage().free_for_lanes_bytes;
+        store.prepare_write(full, 0, free).unwrap();
+        assert_eq!(put_bytes(&mut store, lane, b"too many").unwrap_err().kind(), ErrorKind::NoSpace);
+        assert!(!store.has_lane(lane));
+    }
 
     #[test]
     fn what_a_process_that_died_has_left_of_them_is_not_seen() {

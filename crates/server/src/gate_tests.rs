@@ -100,7 +100,7 @@ fn is_seen_to_wait() -> bool {
         let lane = LaneId { inode, lane: 0 };
         let generation = file.info.attributes.generation;
         let target = LaneTarget { lane, slot: SLOT, generation, created: Epoch(1) };
-        let read = ReadChunk { target, offset: 0, length: 4 };
+        let read = ReadChunk { target, offset: 0, length: 4, take: false };
         let served = server.look(|server| server.status().requests).await;
         reader.connection.queue_reply(reader.header(Kind::ReadChunk, 0, 0), &encode_body(&read), &[]);
         reader.connection.flush().await.unwrap();

@@ -327,7 +327,7 @@ impl Client {
     }
 
     pub async fn read(&mut self, target: LaneTarget, offset: u64, length: u32) -> Told<Vec<u8>> {
-        let request = ReadChunk { target, offset, length };
+        let request = ReadChunk { target, offset, length, take: false };
         self.connection.queue_reply(self.header(Kind::ReadChunk, 0, 0), &encode_body(&request), &[]);
         self.connection.flush().await?;
         let (read, data) = self.answer::<ChunkRead>().await?;

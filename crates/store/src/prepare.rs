@@ -15,11 +15,19 @@
 
 use std::os::fd::OwnedFd;
 
-use ramlace_base::{ByteRange, ErrorKind, LaneId, Result, limits};
+use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, limits};
 
 use crate::pool::Purpose;
 use crate::store::{Store, checked_range, split_at};
 use crate::sys::{self, PAGE_BYTES};
+
+/// What is taken beside the pages that are asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ahead {
+    /// The huge pages that they lie in, in lanes that are large enough.
+    HugePages,
+    Nothing,
+}
 
 impl Store {
     /// Promises the memory of a write and makes the file long enough for it.
@@ -32,18 +40,45 @@ impl Store {
     /// that an earlier one took for the lane's bytes, written or not.
     pub fn prepare_write(&mut self, id: LaneId, offset: u64, length: u64) -> Result<()> {
         let range = checked_range(id, offset, length)?;
+        if self.is_prepared(id, range)? { Ok(()) } else { self.prepare(id, range, Ahead::HugePages) }
+    }
+
+    /// The same for bytes that may be stored into, or not: whether it took any. While little room is left it takes
+    /// exact pages, and refuses more than one of them: not all that is asked for ahead is used.
+    ///
+    /// Errors: as [`Store::prepare_write`].
+    pub fn prepare_stores(&mut self, id: LaneId, offset: u64, length: u64) -> Result<bool> {
+        let range = checked_range(id, offset, length)?;
+        if self.is_prepared(id, range)? {
+            return Ok(false);
+        }
+        let (pages, usage) = (range.aligned_outward(PAGE_BYTES), self.usage());
+        let is_ample = usage.free_for_lanes_bytes >= usage.size_bytes / limits::STORES_AHEAD_FRACTION;
+        if !is_ample && pages.length() > PAGE_BYTES {
+            self.scan_pages(id)?;
+            if !self.lane(id)?.present.as_ref().is_some_and(|present| present.contains(pages)) {
+                let text =
+                    "little room is left: of pages that may not be stored into, one at a time gets memory";
+                return Err(Error::new(ErrorKind::NoSpace, text));
+            }
+        }
+        let ahead = if is_ample { Ahead::HugePages } else { Ahead::Nothing };
+        self.prepare(id, range, ahead).map(|()| true)
+    }
+
+    /// Whether the lane reaches so far and is known to have these pages.
+    fn is_prepared(&mut self, id: LaneId, range: ByteRange) -> Result<bool> {
         self.refresh(id)?;
         let lane = self.lane(id)?;
-        if range.is_empty() {
-            return Ok(());
-        }
         let pages = range.aligned_outward(PAGE_BYTES);
-        if range.end <= lane.length && lane.present.as_ref().is_some_and(|present| present.contains(pages)) {
-            return Ok(());
-        }
+        let present = || lane.present.as_ref().is_some_and(|present| present.contains(pages));
+        Ok(range.is_empty() || (range.end <= lane.length && present()))
+    }
+
+    fn prepare(&mut self, id: LaneId, range: ByteRange, ahead: Ahead) -> Result<()> {
         self.scan_pages(id)?;
         let file = self.file(id)?;
-        let (missing, promised) = self.promise(id, range)?;
+        let (missing, promised) = self.promise(id, range, ahead)?;
         let taken = self.take_or_undo(id, &file, range, &missing);
         self.settle(id, &file, promised)?;
         taken?;
@@ -65,24 +100,24 @@ impl Store {
 
     /// Decides which pages to take and has the pool promise them. Before it refuses, what was taken
     /// ahead is given back, and pages are looked for that this lane holds and nobody remembers.
-    fn promise(&mut self, id: LaneId, range: ByteRange) -> Result<Promise> {
+    fn promise(&mut self, id: LaneId, range: ByteRange, ahead: Ahead) -> Result<Promise> {
         let refused = |promise: &Result<Promise>| {
             promise.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
         };
-        let mut promise = self.try_promise(id, range);
+        let mut promise = self.try_promise(id, range, ahead);
         if refused(&promise) && self.trim_tails()? {
-            promise = self.try_promise(id, range);
+            promise = self.try_promise(id, range, ahead);
         }
         if refused(&promise) && self.find_unwritten(id, range)? {
-            promise = self.try_promise(id, range);
+            promise = self.try_promise(id, range, ahead);
         }
         promise
     }
 
-    fn try_promise(&self, id: LaneId, range: ByteRange) -> Result<Promise> {
+    fn try_promise(&self, id: LaneId, range: ByteRange, ahead: Ahead) -> Result<Promise> {
         let lane = self.lane(id)?;
         let present = lane.present.as_ref().expect("scanned by the caller");
-        if range.end.max(lane.length) >= limits::EXACT_PAGES_BYTES_MAX {
+        if ahead == Ahead::HugePages && range.end.max(lane.length) >= limits::EXACT_PAGES_BYTES_MAX {
             let whole = present.missing(range.aligned_outward(limits::HUGE_PAGE_BYTES));
             let bytes = total(&whole);
             if self.pool.promise(Purpose::Lanes, bytes).is_ok() {

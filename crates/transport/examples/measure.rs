@@ -139,7 +139,7 @@ fn call(connection: &mut blocking::Connection, number: u32, up: &[u8], down: &mu
         return;
     }
     let header = Header { call: number, ..Header::request(Kind::ReadChunk) };
-    let request = ReadChunk { target: target(), offset: 0, length: down.len() as u32 };
+    let request = ReadChunk { target: target(), offset: 0, length: down.len() as u32, take: false };
     connection.send(header, &request, &[], deadline).unwrap();
     connection.receive::<ReadChunk>(number, deadline).unwrap();
     connection.receive_data(&mut [IoSliceMut::new(down)], deadline).unwrap();

@@ -29,6 +29,9 @@ pub struct ReadChunk {
     pub offset: u64,
     /// Bytes; at most [`ramlace_base::limits::DATA_BYTES_MAX`].
     pub length: u32,
+    /// All of them get memory first, as if they were about to be written: programs may store into the pages that they
+    /// are brought for. NoSpace where there is none; while little is left, also for more than a page that has holes.
+    pub take: bool,
 }
 
 /// The bytes follow as data, unless all of them are zero and `hole` says so.

@@ -50,7 +50,7 @@ fn a_deadline_may_pass_in_the_middle_of_data() {
             server.memory().write(0, &bytes);
             let proxy = Proxy::new(&server.address, Mischief::None, Mischief::StallAt(GREETING_DOWN + stall));
             let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
-            let request = ReadChunk { target: target(), offset: 0, length: 1 << 20 };
+            let request = ReadChunk { target: target(), offset: 0, length: 1 << 20, take: false };
             connection.send(header(Kind::ReadChunk, 1), &request, &[], soon()).unwrap();
             connection.receive::<ReadChunk>(1, soon()).unwrap();
             let mut into = vec![0; 1 << 20];

@@ -334,7 +334,7 @@ pub fn read(
     offset: u64,
     length: usize,
 ) -> Outcome<Vec<u8>> {
-    let request = ReadChunk { target: target(), offset, length: length as u32 };
+    let request = ReadChunk { target: target(), offset, length: length as u32, take: false };
     connection.send(header(Kind::ReadChunk, call), &request, &[], soon())?;
     let received = connection.receive::<ReadChunk>(call, soon())?;
     assert_eq!(received.data_bytes as usize, length);

@@ -340,7 +340,7 @@ fields! {
     EntryFacts { directory, cookie, name, inode, kind, misplaced }
 
     LaneTarget { lane, slot, generation, created }
-    ReadChunk { target, offset, length }
+    ReadChunk { target, offset, length, take }
     ChunkRead { hole }
     WriteChunk { target, offset }
     PunchChunk { target, offset, length }
