@@ -22,10 +22,12 @@ crate of the workspace, with or without `::name` (a filter of its tests).
 """
 
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,10 +49,11 @@ Words = tuple[str, ...]
 
 
 class Round:
-    """The stages of a round; `failed` names those that did not succeed."""
+    """The stages of a round; `failed` names those that did not succeed, `tests` counts what became of tests."""
 
     def __init__(self) -> None:
         self.failed: list[str] = []
+        self.tests = Counter[str]()
         self._printing = threading.Lock()
 
     def run(
@@ -77,12 +80,25 @@ class Round:
         with self._printing:
             sys.stdout.write(done.stdout)
             sys.stdout.flush()
+            self.tests += counted(done.stdout)
             print(f"== {name}: {result} in {seconds} s", file=sys.stderr, flush=True)
             if not good:
                 self.failed.append(name)
             if stages := os.environ.get("RAMLACE_STAGES"):
                 with Path(stages).open("a") as table:
                     table.write(f"{seconds}\t{result}\t{name}\n")
+
+
+def counted(printed: str) -> "Counter[str]":
+    """Return how many tests passed, failed and were skipped, by the closing lines of pytest and of test programs."""
+    counts = Counter[str]()
+    for line in printed.splitlines():
+        is_pytests = re.fullmatch(r"=*\s*(\d+ \w+(, )?)+ in [\d.]+s.*", line)
+        is_programs = re.search(r": ok\. \d+ passed; |^test result: ", line)
+        if is_pytests or is_programs:
+            for number, word in re.findall(r"(\d+) (passed|failed|skipped|ignored|error)", line):
+                counts[{"ignored": "skipped", "error": "failed"}.get(word, word)] += int(number)
+    return counts
 
 
 def can_become_a_user() -> bool:
@@ -213,6 +229,12 @@ def main(words: list[str]) -> int:
         round_.failed.append("a clean checkout")
     if round_.failed:
         print(f"failed: {', '.join(round_.failed)}", file=sys.stderr)
+    # A stage that failed without a test to blame is a failure, too.
+    failed = max(round_.tests["failed"], len(round_.failed))
+    total = f"{round_.tests['passed']} passed, {failed} failed, {round_.tests['skipped']} skipped"
+    print(total, flush=True)
+    if totals := os.environ.get("RAMLACE_TOTALS"):
+        Path(totals).write_text(f"{total}\n")
     return 1 if round_.failed else 0
 
 
