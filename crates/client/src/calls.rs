@@ -169,6 +169,7 @@ impl Session {
             Some(_) => line.receive_change::<R>(header.call, call.deadline)?,
             None => line.receive::<R>(header.call, call.deadline)?,
         };
+        let received = believed(&mut line, call.request, received)?;
         let finished = finish(&mut line, received)?;
         server.note_answer(true);
         Ok(finished)
@@ -250,7 +251,8 @@ impl Session {
         let asked = self.line(server, deadline).and_then(|mut line| {
             let header = self.header(R::KIND, None, deadline, epoch);
             line.send(header, request, &[], deadline).map_err(Unanswered::lost)?;
-            line.receive::<R>(header.call, deadline).and_then(reply_without_data)
+            let received = line.receive::<R>(header.call, deadline)?;
+            reply_without_data(believed(&mut line, request, received)?)
         });
         asked.map_err(|unanswered| {
             if !unanswered.told {
@@ -259,6 +261,23 @@ impl Session {
             unanswered.error
         })
     }
+}
+
+/// A reply that can be the answer to this request. Of another nothing is believed, and its connection ends.
+fn believed<R: Request>(
+    line: &mut Line,
+    request: &R,
+    received: Received<R::Reply>,
+) -> std::result::Result<Received<R::Reply>, Unanswered> {
+    if request.fits(&received.reply) {
+        return Ok(received);
+    }
+    line.close();
+    Err(Unanswered::lost(unbelievable::<R>()))
+}
+
+pub(crate) fn unbelievable<R: Request>() -> Error {
+    Error::new(ErrorKind::Protocol, format!("{:?} was answered with what cannot be", R::KIND))
 }
 
 fn reply_without_data<T>(received: Received<T>) -> std::result::Result<T, Unanswered> {

@@ -2,6 +2,7 @@
 //! collections, with faults on demand. What it stores it stores in the simplest way there is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -76,7 +77,12 @@ pub(crate) struct State {
     /// Open references: one for each session and inode.
     pub(crate) open: BTreeSet<(SessionId, InodeId)>,
     pub(crate) silent: HashSet<ServerId>,
+    /// Puts other bodies in the place of replies.
+    pub(crate) liar: Option<Liar>,
 }
+
+/// The body with which a request is answered, told what the honest one is, if there is one.
+pub(crate) type Liar = Box<dyn FnMut(Kind, Option<&[u8]>) -> Option<Vec<u8>> + Send>;
 
 enum Answer {
     Reply(Vec<u8>, Vec<u8>),
@@ -198,7 +204,17 @@ async fn talk(id: ServerId, mut connection: Connection, state: &Mutex<State>) {
         if state.lock().unwrap().silent.contains(&id) {
             std::future::pending::<()>().await;
         }
-        let answer = state.lock().unwrap().answer(id, &header, &body, &data);
+        let answer = {
+            let mut state = state.lock().unwrap();
+            if state.liar.is_none() {
+                state.answer(id, &header, &body, &data)
+            } else {
+                // Of what a client comes to believe it may ask what makes no sense to plain collections.
+                let answering = AssertUnwindSafe(|| state.answer(id, &header, &body, &data));
+                let answer = catch_unwind(answering).unwrap_or(Answer::Gone);
+                state.lie(header.kind, answer)
+            }
+        };
         let reply = header.reply(Epoch(1));
         match answer {
             Answer::Reply(body, data) => connection.queue_reply(reply, &body, &data),
@@ -260,9 +276,22 @@ impl State {
             lane_bytes_max: usize::MAX,
             open: BTreeSet::new(),
             silent: HashSet::new(),
+            liar: None,
         };
         state.inodes.insert(InodeId::ROOT, new_inode(InodeId::ROOT, FileKind::Directory));
         state
+    }
+
+    /// What the pool's liar makes of an answer, if there is one.
+    fn lie(&mut self, kind: Kind, answer: Answer) -> Answer {
+        let Some(liar) = &mut self.liar else { return answer };
+        match answer {
+            Answer::Reply(body, data) => match liar(kind, Some(&body)) {
+                Some(body) => Answer::Reply(body, data),
+                None => Answer::Reply(body, data),
+            },
+            refused => liar(kind, None).map_or(refused, |body| Answer::Reply(body, Vec::new())),
+        }
     }
 
     pub(crate) fn forget_sessions(&mut self) {

@@ -349,6 +349,9 @@ pub(crate) fn roundtrip<R: Request>(
     if received.data_bytes > 0 {
         return Err(Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for"));
     }
+    if !request.fits(&received.reply) {
+        return Err(crate::calls::unbelievable::<R>());
+    }
     Ok(received.reply)
 }
 

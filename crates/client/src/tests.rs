@@ -2,11 +2,14 @@
 
 mod arrays;
 mod bytes;
+mod damage;
 mod failures;
 mod inline;
 mod names;
 mod runs;
 mod sessions;
+#[path = "../../wire/tests/common/mod.rs"]
+mod wire_samples;
 
 use ramlace_wire::LayoutHints;
 

@@ -203,7 +203,7 @@ impl Check<'_> {
     pub fn lane(&mut self, server: ServerId, facts: &LaneFacts) {
         let counts = &mut self.checked.counts;
         counts.lanes += 1;
-        counts.lane_bytes += facts.allocated_bytes;
+        counts.lane_bytes = counts.lane_bytes.saturating_add(facts.allocated_bytes);
         let LaneId { inode, lane } = facts.lane;
         let bytes = facts.allocated_bytes;
         let Some(known) = self.inodes.get(&inode) else {
@@ -263,11 +263,13 @@ impl Check<'_> {
         let Some(length) = facts.length else { return };
         let wanted = lane_length(&file.layout, lane, file.extent);
         if length > wanted {
-            self.checked.counts.lanes_beyond_end += 1;
-            self.checked.counts.bytes_beyond_end += length - wanted;
+            let counts = &mut self.checked.counts;
+            counts.lanes_beyond_end += 1;
+            // Clients choose how far behind the end they write, each up to 2^62 bytes.
+            counts.bytes_beyond_end = counts.bytes_beyond_end.saturating_add(length - wanted);
         }
-        if facts.allocated_bytes > length.next_multiple_of(PAGE_BYTES) && !file.untrimmed && length == wanted
-        {
+        let pages = length.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
+        if facts.allocated_bytes > pages && !file.untrimmed && length == wanted {
             let text = format!(
                 "lane {lane} of file {inode} has {length} bytes and takes {}, though nobody has it open",
                 facts.allocated_bytes
@@ -399,7 +401,7 @@ impl Check<'_> {
             let finding = self.find(FindingKind::InodeWithoutName, server, Some(id), String::new(), text);
             mark_lost(finding, lost);
         }
-        if links != 2 + inside && !held {
+        if links != inside.saturating_add(2) && !held {
             let text = format!(
                 "directory {id} counts {links} links; with {inside} directories in it, it has {}",
                 2 + inside

@@ -257,6 +257,17 @@ fn bytes_of_writes_that_were_never_completed_are_counted_and_no_damage() {
     assert_eq!((checked.counts.lanes_beyond_end, checked.counts.bytes_beyond_end), (1, 5 * PAGE - 100));
 }
 
+/// Clients choose where they write: a sum over what they chose has no end, and `check` once fell over it.
+#[test]
+fn bytes_far_behind_the_end_are_counted_as_far_as_numbers_go() {
+    let mut facts = good();
+    let far = lane(id(1, 1), 1, 1 << 62);
+    let server = facts.lanes[1].0;
+    facts.lanes.extend((0..8).map(|_| (server, far)));
+    let checked = look(&facts);
+    assert_eq!((checked.counts.lanes_beyond_end, checked.counts.bytes_beyond_end), (8, u64::MAX));
+}
+
 #[test]
 fn books_slots_and_operations_are_checked() {
     use FindingKind::*;

@@ -55,8 +55,41 @@ impl Drop for Counted {
     }
 }
 
+/// Who speaks on a connection.
+struct Caller {
+    role: Role,
+    bound: Bound,
+    /// What it calls itself, for people.
+    label: String,
+}
+
+impl Caller {
+    /// A server that says what cannot be is not believed in anything: its connection ends, and the log names it.
+    fn check_believed<T>(&self, connection: &Connection, outcome: &Outcome<T>) -> Result<()> {
+        match outcome {
+            Err(refusal)
+                if matches!(self.bound, Bound::Peer(_)) && refusal.error.kind() == ErrorKind::Protocol =>
+            {
+                let (label, address) = (&self.label, connection.peer());
+                eprintln!(
+                    "ramlace: {label} at {address} is not believed, its connection ends: {}",
+                    refusal.error
+                );
+                Err(refusal.error.clone())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a client calls itself, short and without what moves a reader's cursor.
+fn shown_label(label: &str) -> String {
+    label.chars().take(64).map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
 async fn serve_requests(server: &Rc<Server>, connection: &mut Connection, role: Role) -> Result<()> {
-    let (mut bound, mut gate) = (Bound::Nobody, Gate::default());
+    let mut caller = Caller { role, bound: Bound::Nobody, label: String::new() };
+    let mut gate = Gate::default();
     loop {
         let Some((header, body)) = next_request(server, connection, &mut gate).await? else {
             return gate.drain(server, connection).await;
@@ -75,7 +108,8 @@ async fn serve_requests(server: &Rc<Server>, connection: &mut Connection, role: 
         );
         let limit = Duration::from_millis(u64::from(header.deadline_millis));
         let until = small.then(|| clock::instant() + limit);
-        let outcome = serve_request(server, connection, role, &mut bound, &call, &body, until).await?;
+        let outcome = serve_request(server, connection, &mut caller, &call, &body, until).await?;
+        caller.check_believed(connection, &outcome)?;
         gate.answer(server, connection, &call, outcome, until).await?;
     }
 }
@@ -106,19 +140,18 @@ async fn next_request(
 async fn serve_request(
     server: &Rc<Server>,
     connection: &mut Connection,
-    role: Role,
-    bound: &mut Bound,
+    caller: &mut Caller,
     call: &Call,
     body: &[u8],
     until: Option<Instant>,
 ) -> Result<Outcome<Answer>> {
-    let (identity, body) = match server.identify(role, *bound, call, body) {
+    let (identity, body) = match server.identify(caller.role, caller.bound, call, body) {
         Ok(identified) => identified,
         Err(error) => return Ok(Err(error.into())),
     };
     let kind = call.kind;
     Ok(match kind {
-        Kind::OpenSession => open_session(server, role, bound, call, body).map(Answer::Body),
+        Kind::OpenSession => open_session(server, caller, call, body).map(Answer::Body),
         Kind::ReadChunk => server.read_chunk(call, decode_body(kind, body)?).await,
         Kind::WriteChunk => {
             let written = server.write_chunk(connection, call, decode_body(kind, body)?).await?;
@@ -128,7 +161,8 @@ async fn serve_request(
         Kind::HandLane => server.hand_lane(connection.peer_uid(), call, decode_body(kind, body)?).await,
         _ => {
             let until = until.expect("a small request has a deadline");
-            let served = timeout_at(until.into(), serve_small(server, *bound, call, body, identity)).await;
+            let served =
+                timeout_at(until.into(), serve_small(server, caller.bound, call, body, identity)).await;
             served.unwrap_or_else(|_| Err(too_late(call))).map(Answer::Body)
         }
     })
@@ -254,35 +288,30 @@ async fn serve_small(
 }
 
 /// Begins a session, or joins this connection to it.
-fn open_session(
-    server: &Rc<Server>,
-    role: Role,
-    bound: &mut Bound,
-    header: &Header,
-    body: &[u8],
-) -> Outcome<Vec<u8>> {
+fn open_session(server: &Rc<Server>, caller: &mut Caller, header: &Header, body: &[u8]) -> Outcome<Vec<u8>> {
     let request: OpenSession = decode_body(header.kind, body)?;
     let session = header.session;
     if session == SessionId::NONE {
         return Err(Error::new(ErrorKind::Invalid, "a session id is 128 random bits, not zero").into());
     }
-    if !matches!(bound, Bound::Nobody) {
+    if !matches!(caller.bound, Bound::Nobody) {
         return Err(Error::new(ErrorKind::Invalid, "this connection has a session already").into());
     }
-    check_may_open(role, request.kind)?;
+    check_may_open(caller.role, request.kind)?;
     let mut credentials = server.owner.clone();
     match request.kind {
-        SessionKind::Peer => *bound = Bound::Peer(session),
+        SessionKind::Peer => caller.bound = Bound::Peer(session),
         SessionKind::User => {
             begin_or_resume(server, session, &request, &credentials)?;
-            *bound = Bound::Client(session);
+            caller.bound = Bound::Client(session);
         }
         SessionKind::Host => {
             credentials = Credentials::NOBODY;
             begin_or_resume(server, session, &request, &credentials)?;
-            *bound = Bound::Host(session);
+            caller.bound = Bound::Host(session);
         }
     }
+    caller.label = shown_label(&request.label);
     Ok(encode_body(&SessionOpened {
         pool: server.pool,
         server: server.me,
@@ -308,7 +337,7 @@ fn begin_or_resume(
         return server.durable.borrow_mut().sessions.heard(session, clock::instant()).map(drop);
     }
     server.durable.borrow().sessions.has_room()?;
-    let label = request.label.chars().take(64).collect();
+    let label = shown_label(&request.label);
     server.commit(Record::SessionOpened(SessionRecord { session, who: who.clone(), host, label }))?;
     server.session_began.notify_one();
     Ok(())

@@ -215,6 +215,7 @@ impl Server {
 
     /// Does here what an errand asks, whoever brought it.
     pub async fn accept(self: &Rc<Self>, errand: Errand) -> Outcome<ErrandAnswer> {
+        self.check_coordinator(&errand)?;
         let op = match errand {
             Errand::CutLane(request) => return self.cut_lane(request).await.map(|()| ErrandAnswer::Done),
             Errand::DropLane(request) => return self.drop_lane(request).await.map(|()| ErrandAnswer::Done),
@@ -231,6 +232,22 @@ impl Server {
                 Err(Error::new(ErrorKind::Fatal, "a slot left a peer's message unanswered; this is a bug"))
             })
             .map_err(Refusal::from)
+    }
+
+    /// An operation across slots is begun by a slot of this pool.
+    fn check_coordinator(&self, errand: &Errand) -> ramlace_base::Result<()> {
+        let coordinator = match errand {
+            Errand::Prepare(request) => request.stamp.coordinator,
+            Errand::Settle(request) => request.stamp.coordinator,
+            _ => return Ok(()),
+        };
+        match self.membership.map()?.chain(coordinator) {
+            Some(_) => Ok(()),
+            None => {
+                let text = format!("an operation of {coordinator} came, which this pool does not have");
+                Err(Error::new(ErrorKind::Protocol, text))
+            }
+        }
     }
 
     /// Walks towards the root as far as the directories live in the slot. It changes nothing.

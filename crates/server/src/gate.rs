@@ -5,7 +5,7 @@
 //! made out of them waits for the recalls that are pending in these slots then. Meanwhile its connection goes on with
 //! the next request: at most [`limits::ANSWERS_AT_GATE_PER_CONNECTION_MAX`] answers wait.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,6 +26,7 @@ pub struct Call {
     header: Header,
     saw: RefCell<BTreeSet<Slot>>,
     shows: Shows,
+    asked_for_map: Cell<bool>,
 }
 
 /// What an answer shows to those who hear of it.
@@ -54,7 +55,13 @@ fn shows(kind: Kind) -> Shows {
 impl Call {
     /// A request begins.
     pub fn new(header: &Header) -> Call {
-        Call { header: *header, saw: RefCell::default(), shows: shows(header.kind) }
+        let shows = shows(header.kind);
+        Call { header: *header, saw: RefCell::default(), shows, asked_for_map: Cell::new(false) }
+    }
+
+    /// Whether the map may be asked for because of what this request says: once, whatever number of slots it is about.
+    pub fn may_ask_for_map(&self) -> bool {
+        !self.asked_for_map.replace(true)
     }
 
     /// Its answer may show what is in this slot.

@@ -41,6 +41,10 @@ pub struct Membership {
     map: RefCell<Option<Rc<ClusterMap>>>,
     coordinator: RefCell<Option<Coordinator>>,
     next_home: Cell<u32>,
+    /// Held while the coordinator is asked for the map.
+    asking: tokio::sync::Mutex<()>,
+    /// How often it was.
+    asked: Cell<u64>,
 }
 
 impl Membership {
@@ -56,6 +60,8 @@ impl Membership {
             map: RefCell::new(map.map(Rc::new)),
             coordinator: RefCell::new(coordinator),
             next_home: Cell::new(home_seed),
+            asking: tokio::sync::Mutex::default(),
+            asked: Cell::default(),
         })
     }
 
@@ -190,9 +196,18 @@ impl Server {
         }
     }
 
-    /// Fetches the map from the coordinator, when somebody knows of a newer one.
+    /// Fetches the map from the coordinator, when somebody knows of a newer one. Those who come while it is asked share the
+    /// next answer.
     pub async fn refresh_map(&self) -> Result<()> {
         let Some(address) = &self.config.options.coordinator else { return Ok(()) };
+        let asked = &self.membership.asked;
+        let before = asked.get();
+        let _asking = self.membership.asking.lock().await;
+        if asked.get() > before {
+            // Asked for since this call began.
+            return Ok(());
+        }
+        asked.set(before + 1);
         let map = self
             .peers
             .call_address(COORDINATOR, address, Header::request(GetMap::KIND), &GetMap {})
@@ -254,7 +269,7 @@ impl Server {
         // The first map comes with the answer to the join alone: the coordinator must know that a
         // store is in use before it holds anything.
         let mut map = self.membership.map()?;
-        if call.epoch > map.epoch {
+        if call.epoch > map.epoch && call.may_ask_for_map() {
             let refreshed = self.refresh_map().await;
             map = self.membership.map()?;
             // The requester's newer map leads it here, and so does the one this server has: while

@@ -58,13 +58,13 @@ impl Peers {
     ) -> std::result::Result<R::Reply, Failure> {
         let header = Header { session: self.session, ..header };
         if let Some(mut connection) = self.take_idle(address) {
-            match connection.call(header, request, PEER_DEADLINE).await {
+            match believed(request, connection.call(header, request, PEER_DEADLINE).await) {
                 Err(failure) if failure.fatal && failure.error.kind() != ErrorKind::TimedOut => {}
                 outcome => return self.settle(address, connection, outcome),
             }
         }
         let mut connection = self.connect(server, address).await?;
-        let outcome = connection.call(header, request, PEER_DEADLINE).await;
+        let outcome = believed(request, connection.call(header, request, PEER_DEADLINE).await);
         self.settle(address, connection, outcome)
     }
 
@@ -100,5 +100,19 @@ impl Peers {
         tokio::time::timeout(PEER_DEADLINE, connecting)
             .await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::HostDown, format!("{address} does not answer"))))
+    }
+}
+
+/// An answer that can be one; another ends its connection.
+fn believed<R: Request>(
+    request: &R,
+    outcome: std::result::Result<R::Reply, Failure>,
+) -> std::result::Result<R::Reply, Failure> {
+    match outcome {
+        Ok(reply) if !request.fits(&reply) => {
+            let text = format!("it answers {:?} with what cannot be; it is not believed", R::KIND);
+            Err(Error::new(ErrorKind::Protocol, text).into())
+        }
+        other => other,
     }
 }

@@ -30,6 +30,14 @@ pub enum Request {
     Errand(Errand),
 }
 
+/// A message of a peer, if some state of a pool makes it true.
+fn possible<R: ramlace_wire::Request>(request: R) -> Result<R> {
+    if request.is_possible() {
+        return Ok(request);
+    }
+    Err(Error::new(ErrorKind::Protocol, format!("a {:?} came that says what cannot be", R::KIND)))
+}
+
 /// Reads a request of the namespace's or the peers' family; `None` for other families.
 pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
     let kind = header.kind;
@@ -64,7 +72,7 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
     }
     macro_rules! errand {
         ($name:ident) => {
-            Request::Errand(Errand::$name(read!(peer::$name)))
+            Request::Errand(Errand::$name(possible(read!(peer::$name))?))
         };
     }
     Ok(Some(match kind {
@@ -168,7 +176,7 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
             let request = read!(peer::QueryInode);
             Request::Query(request.inode.slot(), Query::QueryInode(request))
         }
-        Kind::Prepare => Request::Errand(Errand::Prepare(Box::new(read!(peer::Prepare)))),
+        Kind::Prepare => Request::Errand(Errand::Prepare(Box::new(possible(read!(peer::Prepare))?))),
         Kind::Settle => errand!(Settle),
         Kind::Ascend => errand!(Ascend),
         Kind::CutLane => errand!(CutLane),

@@ -1,11 +1,17 @@
 //! Whole servers, driven through their sockets: what late, repeated and wrong requests come to.
 
-use ramlace_base::{Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Slot, limits};
+use ramlace_base::{
+    Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp, limits,
+};
 use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk, WriteChunk};
 use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell};
+use ramlace_wire::inline::Bytes;
 use ramlace_wire::namespace::{Create, Extend, GetAttributesMany, Opened, Truncate};
-use ramlace_wire::session::{CloseSession, GetServerStatus};
-use ramlace_wire::{Kind, Layout};
+use ramlace_wire::peer::{CutLane, DropLane, FillLane, IntentStamp, Part, Prepare, Settle, Token, TrimLane};
+use ramlace_wire::session::{CloseSession, GetServerStatus, SessionKind};
+use ramlace_wire::{Credentials, Header, Kind, Layout, Owner, Request};
+
+use crate::gate::Call;
 
 use crate::testing::{Client, Dice, Gate, SLOTS, TestServer, run};
 
@@ -393,4 +399,80 @@ fn a_large_allocation_takes_turns_and_takes_nothing_when_it_does_not_fit() {
         client.write(6, 0, target, 79 << 20, &vec![1; 1 << 20]).await.unwrap();
         assert_eq!(client.read(target, (79 << 20) - 1, 2).await.unwrap(), [0, 1]);
     });
+}
+
+/// A server that has the pool's peer key and says what cannot be: it is not believed, and nothing changes.
+#[test]
+fn a_peer_that_says_the_impossible_loses_its_connection_and_changes_nothing() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let lane = target(&create(&mut client, 1, "file", layout(1)).await);
+        client.write(2, 0, lane, 0, b"mine").await.unwrap();
+        let facts = |server: &crate::server::Server| {
+            let durable = server.durable.borrow();
+            let slots: Vec<_> = durable.slots.values().map(|slot| slot.slot_facts(|_| true)).collect();
+            (slots, server.status().lanes)
+        };
+        let before = server.look(facts).await;
+
+        let token = Token { session: SessionId([9; 16]), sequence: Sequence(1) };
+        let far = u64::MAX;
+        let of = |coordinator, number, open_from| IntentStamp {
+            coordinator: Slot(coordinator),
+            number,
+            open_from,
+        };
+        let stamps = [of(5, far, 1), of(5, far, far), of(5, 1, 2), of(0, 1, 1), of(u16::MAX, 1, 1)];
+        let made = |mode| Part::MakeDirectory {
+            parent: InodeId::ROOT,
+            mode,
+            owner: Owner { uid: 0, gid: 0 },
+            hints: Default::default(),
+        };
+        for stamp in stamps {
+            let settle = Settle { token, stamp, slot: Slot(0), commit: true, now: Timestamp { nanos: 1 } };
+            refuses(&server, &settle).await;
+            refuses(&server, &prepare(token, stamp, made(0o755))).await;
+        }
+        refuses(&server, &prepare(token, of(5, 1, 1), made(0o17777))).await;
+        let cut = |generation, length| CutLane {
+            lane: lane.lane,
+            slot: lane.slot,
+            generation: Generation(generation),
+            length,
+        };
+        for wrong in [cut(0, 0), cut(far, 0), cut(lane.generation.0 + 1, far)] {
+            refuses(&server, &wrong).await;
+        }
+        let no_such = LaneId { lane: u16::MAX, ..lane.lane };
+        refuses(&server, &TrimLane { lane: lane.lane, slot: lane.slot, handovers_over: far }).await;
+        refuses(&server, &DropLane { lane: no_such, slot: lane.slot }).await;
+        let bytes = Bytes(vec![1; 5000]);
+        let fill = FillLane { lane: lane.lane, slot: lane.slot, generation: Generation(2), bytes };
+        refuses(&server, &fill).await;
+
+        assert_eq!(server.look(facts).await, before);
+        assert_eq!(client.read(lane, 0, 4).await.unwrap(), b"mine");
+    });
+}
+
+fn prepare(token: Token, stamp: IntentStamp, part: Part) -> Prepare {
+    let (who, now) = (Credentials::new(0, 0), Timestamp { nanos: 1 });
+    Prepare { token, stamp, slot: Slot(0), number: 1, who, now, part }
+}
+
+/// The connection on which this is said ends without an answer.
+async fn refuses<R: Request + std::fmt::Debug>(server: &TestServer, request: &R) {
+    let mut peer = Client::connect(&server.address, SessionId([9; 16]), SessionKind::Peer).await;
+    peer.epoch = Epoch(1);
+    let error = peer.ask(request).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::HostDown, "{request:?}: {error}");
+}
+
+/// Each inode of a list is in a slot, and each was a question for the map: one request made a thousand.
+#[test]
+fn a_request_with_a_future_epoch_asks_for_the_map_once() {
+    let call = Call::new(&Header::request(Kind::GetAttributesMany));
+    assert_eq!((0..1000).filter(|_| call.may_ask_for_map()).count(), 1);
 }

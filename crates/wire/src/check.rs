@@ -4,9 +4,10 @@
 //! owner may ask. Pages are bounded, and together no snapshot: a pool that is at work is looked at
 //! twice, and what is wrong both times is wrong.
 
-use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, ServerId, Slot};
+use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, ServerId, Slot, limits};
 use serde::{Deserialize, Serialize};
 
+use crate::possible::is_size;
 use crate::types::numbered;
 use crate::{FileKind, Kind, Layout, Request};
 
@@ -72,6 +73,13 @@ pub struct LaneFacts {
 impl Request for CheckLanes {
     const KIND: Kind = Kind::CheckLanes;
     type Reply = LanesPage;
+
+    fn fits(&self, reply: &LanesPage) -> bool {
+        let possible = |lane: &LaneFacts| {
+            is_size(lane.allocated_bytes) && lane.length.is_none_or(is_size) && is_size(lane.lost_below)
+        };
+        reply.lanes.len() <= limits::CHECK_LANES_MAX && reply.lanes.iter().all(possible)
+    }
 }
 
 /// Asks a server for its slots after this one.
@@ -211,6 +219,12 @@ pub struct FileFacts {
 impl Request for CheckInodes {
     const KIND: Kind = Kind::CheckInodes;
     type Reply = InodesPage;
+
+    fn fits(&self, reply: &InodesPage) -> bool {
+        let possible = |file: &FileFacts| is_size(file.extent) && file.layout.is_possible();
+        reply.inodes.len() <= limits::CHECK_INODES_MAX
+            && reply.inodes.iter().all(|inode| inode.file.as_ref().is_none_or(possible))
+    }
 }
 
 /// A place in the entries of a server: slots in order, in each the directories in order, in each

@@ -3,6 +3,7 @@
 use ramlace_base::{Epoch, Generation, LaneId, Slot};
 use serde::{Deserialize, Serialize};
 
+use crate::possible::is_size;
 use crate::types::numbered;
 use crate::{Kind, Request};
 
@@ -95,6 +96,10 @@ pub struct LaneGranted {
 impl Request for GrantLane {
     const KIND: Kind = Kind::GrantLane;
     type Reply = LaneGranted;
+
+    fn fits(&self, reply: &LaneGranted) -> bool {
+        is_size(reply.length)
+    }
 }
 
 /// Asks for a descriptor of the lane's file for a kernel, which will read and map it without asking. From then on,
@@ -115,6 +120,10 @@ pub struct HandLane {
 impl Request for HandLane {
     const KIND: Kind = Kind::HandLane;
     type Reply = LaneGranted;
+
+    fn fits(&self, reply: &LaneGranted) -> bool {
+        is_size(reply.length)
+    }
 }
 
 /// Takes the memory of a part of a lane, all or nothing.
@@ -153,6 +162,10 @@ pub struct LaneCounted {
 impl Request for CountLane {
     const KIND: Kind = Kind::CountLane;
     type Reply = LaneCounted;
+
+    fn fits(&self, reply: &LaneCounted) -> bool {
+        is_size(reply.allocated)
+    }
 }
 
 numbered! {
@@ -186,4 +199,8 @@ pub struct LaneSought {
 impl Request for SeekLane {
     const KIND: Kind = Kind::SeekLane;
     type Reply = LaneSought;
+
+    fn fits(&self, reply: &LaneSought) -> bool {
+        reply.offset.is_none_or(|found| found >= self.offset && is_size(found))
+    }
 }

@@ -12,6 +12,16 @@ pub trait Request: Serialize + DeserializeOwned {
     const KIND: Kind;
     /// The body of the answer.
     type Reply: Serialize + DeserializeOwned;
+
+    /// Whether some state of a pool makes it true. What servers tell each other is checked where it comes in.
+    fn is_possible(&self) -> bool {
+        true
+    }
+
+    /// Whether this can be the answer, in some state of a pool. Whoever asks checks it before believing anything of it.
+    fn fits(&self, _reply: &Self::Reply) -> bool {
+        true
+    }
 }
 
 /// The body of a frame with [`crate::flags::ERROR`].

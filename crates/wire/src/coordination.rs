@@ -161,6 +161,10 @@ pub struct InlineCellChanged {
 impl Request for ChangeInlineCell {
     const KIND: Kind = Kind::ChangeInlineCell;
     type Reply = InlineCellChanged;
+
+    fn fits(&self, reply: &InlineCellChanged) -> bool {
+        reply.size.is_possible()
+    }
 }
 
 /// Were these bytes changed since? A wait that is not 0 asks to be told when they are.

@@ -10,6 +10,7 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::namespace::SizeInfo;
+use crate::possible::is_size;
 use crate::types::numbered;
 use crate::{Kind, Request};
 
@@ -93,6 +94,11 @@ pub struct InlineRead {
 impl Request for ReadInline {
     const KIND: Kind = Kind::ReadInline;
     type Reply = InlineRead;
+
+    fn fits(&self, reply: &InlineRead) -> bool {
+        let bytes = reply.bytes.as_ref().map_or(0, |bytes| bytes.0.len());
+        reply.size.is_possible() && bytes <= self.length as usize
+    }
 }
 
 numbered! {
@@ -148,6 +154,11 @@ pub struct InlineWritten {
 impl Request for WriteInline {
     const KIND: Kind = Kind::WriteInline;
     type Reply = InlineWritten;
+
+    fn fits(&self, reply: &InlineWritten) -> bool {
+        let end = reply.offset.checked_add(self.bytes.0.len() as u64);
+        reply.size.is_possible() && (reply.outcome != InlineOutcome::Written || end.is_some_and(is_size))
+    }
 }
 
 /// The file's bytes go to its lanes; answered when they are there. Nothing for one that is.
@@ -169,6 +180,10 @@ pub struct Spilled {
 impl Request for Spill {
     const KIND: Kind = Kind::Spill;
     type Reply = Spilled;
+
+    fn fits(&self, reply: &Spilled) -> bool {
+        reply.size.is_possible()
+    }
 }
 
 /// What a file may have inline, so that it fits any message with what goes along.

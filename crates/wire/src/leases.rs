@@ -46,6 +46,10 @@ pub struct NameLeased {
 impl Request for LeaseName {
     const KIND: Kind = Kind::LeaseName;
     type Reply = NameLeased;
+
+    fn fits(&self, reply: &NameLeased) -> bool {
+        reply.found.is_possible()
+    }
 }
 
 /// A [`crate::namespace::GetAttributes`] that asks for leases on the attributes and, of a directory, on its names.
@@ -71,6 +75,10 @@ pub struct AttributesLeased {
 impl Request for LeaseAttributes {
     const KIND: Kind = Kind::LeaseAttributes;
     type Reply = AttributesLeased;
+
+    fn fits(&self, reply: &AttributesLeased) -> bool {
+        reply.info.is_of(self.inode)
+    }
 }
 
 /// Which leases of the session are recalled? Answered when there is one, or after a while. A question takes the

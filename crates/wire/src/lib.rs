@@ -24,6 +24,7 @@ pub mod leases;
 pub mod locks;
 pub mod namespace;
 pub mod peer;
+mod possible;
 pub mod preamble;
 pub mod session;
 mod types;

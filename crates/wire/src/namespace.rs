@@ -2,9 +2,10 @@
 //! an entry of a directory, or lists or describes a directory, goes to the slot that its header names:
 //! a directory may be spread over several.
 
-use ramlace_base::{Generation, InodeId, Name, Sequence, ServerId, Slot, Timestamp};
+use ramlace_base::{Generation, InodeId, Name, Sequence, ServerId, Slot, Timestamp, limits};
 use serde::{Deserialize, Serialize};
 
+use crate::possible::{is_counted, is_generation, is_size};
 use crate::types::numbered;
 use crate::{Attributes, FileAttributes, FileKind, Kind, Layout, LayoutHints, Request};
 
@@ -31,6 +32,10 @@ pub struct Found {
 impl Request for Lookup {
     const KIND: Kind = Kind::Lookup;
     type Reply = Found;
+
+    fn fits(&self, reply: &Found) -> bool {
+        reply.is_possible()
+    }
 }
 
 /// An inode's attributes.
@@ -57,6 +62,13 @@ pub struct ManyAttributes {
 impl Request for GetAttributesMany {
     const KIND: Kind = Kind::GetAttributesMany;
     type Reply = ManyAttributes;
+
+    fn fits(&self, reply: &ManyAttributes) -> bool {
+        let told = |(asked, told): (&InodeId, &Option<Attributes>)| {
+            told.as_ref().is_none_or(|told| told.is_of(*asked))
+        };
+        reply.attributes.len() == self.inodes.len() && self.inodes.iter().zip(&reply.attributes).all(told)
+    }
 }
 
 /// Attributes, layout and named bytes.
@@ -82,6 +94,10 @@ pub struct InodeInfo {
 impl Request for GetAttributes {
     const KIND: Kind = Kind::GetAttributes;
     type Reply = InodeInfo;
+
+    fn fits(&self, reply: &InodeInfo) -> bool {
+        reply.is_of(self.inode)
+    }
 }
 
 /// What the partitions of a spread directory add to what its home says. The request goes to the first of
@@ -106,6 +122,10 @@ pub struct PartitionsInfo {
 impl Request for GetPartitions {
     const KIND: Kind = Kind::GetPartitions;
     type Reply = PartitionsInfo;
+
+    fn fits(&self, reply: &PartitionsInfo) -> bool {
+        reply.attributes.is_of(self.inode) && reply.slots.iter().all(|slot| self.slots.contains(slot))
+    }
 }
 
 /// Changes what is `Some`.
@@ -160,6 +180,10 @@ numbered! {
 impl Request for SetAttributes {
     const KIND: Kind = Kind::SetAttributes;
     type Reply = Attributes;
+
+    fn fits(&self, reply: &Attributes) -> bool {
+        reply.is_of(self.inode)
+    }
 }
 
 /// Sets a file's size. Answered when every lane that can be reached has heard of it.
@@ -177,6 +201,10 @@ pub struct Truncate {
 impl Request for Truncate {
     const KIND: Kind = Kind::Truncate;
     type Reply = Attributes;
+
+    fn fits(&self, reply: &Attributes) -> bool {
+        reply.is_of(self.inode)
+    }
 }
 
 /// Creates a file and opens it for the session; opens the one that is there unless `exclusive`.
@@ -229,6 +257,10 @@ pub struct Opened {
 impl Request for Create {
     const KIND: Kind = Kind::Create;
     type Reply = Opened;
+
+    fn fits(&self, reply: &Opened) -> bool {
+        reply.info.is_possible() && reply.info.attributes.kind != FileKind::Directory
+    }
 }
 
 /// Opens the file that has a name, where its inode lives with the entry: else `Exists`, and `Loop` for a symbolic link.
@@ -247,6 +279,10 @@ pub struct OpenEntry {
 impl Request for OpenEntry {
     const KIND: Kind = Kind::OpenEntry;
     type Reply = Opened;
+
+    fn fits(&self, reply: &Opened) -> bool {
+        reply.info.is_possible() && reply.info.attributes.kind != FileKind::Directory
+    }
 }
 
 /// An earlier mutation of the session in this slot is given up: it is not done if it comes after this. For what opens an inode
@@ -286,6 +322,10 @@ pub struct Open {
 impl Request for Open {
     const KIND: Kind = Kind::Open;
     type Reply = Opened;
+
+    fn fits(&self, reply: &Opened) -> bool {
+        reply.info.is_of(self.inode)
+    }
 }
 
 /// Tells the home that the session's kernel will read and map the file without asking, until the session closes the
@@ -315,6 +355,10 @@ pub struct HandedOver {
 impl Request for HandOver {
     const KIND: Kind = Kind::HandOver;
     type Reply = HandedOver;
+
+    fn fits(&self, reply: &HandedOver) -> bool {
+        is_counted(reply.number) && reply.size.is_possible()
+    }
 }
 
 /// Gives back the session's reference to an inode.
@@ -345,6 +389,10 @@ pub struct Symlink {
 impl Request for Symlink {
     const KIND: Kind = Kind::Symlink;
     type Reply = Attributes;
+
+    fn fits(&self, reply: &Attributes) -> bool {
+        reply.is_possible()
+    }
 }
 
 /// The target of a symbolic link.
@@ -357,6 +405,10 @@ pub struct ReadLink {
 impl Request for ReadLink {
     const KIND: Kind = Kind::ReadLink;
     type Reply = Vec<u8>;
+
+    fn fits(&self, reply: &Vec<u8>) -> bool {
+        reply.len() <= limits::SYMLINK_BYTES_MAX
+    }
 }
 
 /// Creates a directory; its inode lives in a slot that the server chooses.
@@ -373,6 +425,10 @@ pub struct MakeDirectory {
 impl Request for MakeDirectory {
     const KIND: Kind = Kind::MakeDirectory;
     type Reply = Attributes;
+
+    fn fits(&self, reply: &Attributes) -> bool {
+        reply.is_possible()
+    }
 }
 
 /// Removes an empty directory.
@@ -443,6 +499,17 @@ pub struct DirectoryPage {
 impl Request for ReadDirectory {
     const KIND: Kind = Kind::ReadDirectory;
     type Reply = DirectoryPage;
+
+    fn fits(&self, reply: &DirectoryPage) -> bool {
+        let told =
+            |entry: &DirectoryEntry| entry.attributes.as_ref().is_none_or(|told| told.is_of(entry.inode));
+        // Each page comes closer to the end.
+        let cookies = std::iter::once(self.after).chain(reply.entries.iter().map(|entry| entry.cookie));
+        cookies.is_sorted_by(|one, next| one < next)
+            && (reply.end || reply.next > self.after)
+            && reply.entries.len() <= self.entries_max as usize
+            && reply.entries.iter().all(told)
+    }
 }
 
 /// The file is at least `size` long: sent after the data has arrived in its lanes.
@@ -491,6 +558,10 @@ pub struct SizeInfo {
 impl Request for Extend {
     const KIND: Kind = Kind::Extend;
     type Reply = SizeInfo;
+
+    fn fits(&self, reply: &SizeInfo) -> bool {
+        reply.is_possible()
+    }
 }
 
 /// Reserves the next `length` bytes at the end of a file for the session.
@@ -514,6 +585,10 @@ pub struct AppendReserved {
 impl Request for ReserveAppend {
     const KIND: Kind = Kind::ReserveAppend;
     type Reply = AppendReserved;
+
+    fn fits(&self, reply: &AppendReserved) -> bool {
+        is_generation(reply.generation) && reply.offset.checked_add(self.length).is_some_and(is_size)
+    }
 }
 
 /// The reserved bytes are written (or given up: then they stay a hole).
@@ -530,6 +605,10 @@ pub struct FinishAppend {
 impl Request for FinishAppend {
     const KIND: Kind = Kind::FinishAppend;
     type Reply = SizeInfo;
+
+    fn fits(&self, reply: &SizeInfo) -> bool {
+        reply.is_possible()
+    }
 }
 
 /// Sets what files made in a directory inherit.
@@ -595,6 +674,10 @@ pub struct Link {
 impl Request for Link {
     const KIND: Kind = Kind::Link;
     type Reply = Attributes;
+
+    fn fits(&self, reply: &Attributes) -> bool {
+        reply.is_of(self.inode)
+    }
 }
 
 /// Creates a named pipe, a socket's address or a device. Devices are the super-user's to make.
@@ -615,6 +698,10 @@ pub struct MakeNode {
 impl Request for MakeNode {
     const KIND: Kind = Kind::MakeNode;
     type Reply = Attributes;
+
+    fn fits(&self, reply: &Attributes) -> bool {
+        reply.is_possible()
+    }
 }
 
 /// Creates a file without a name in the slot of a directory, and opens it for the session: it lives until its last
@@ -638,4 +725,8 @@ pub struct CreateUnnamed {
 impl Request for CreateUnnamed {
     const KIND: Kind = Kind::CreateUnnamed;
     type Reply = Opened;
+
+    fn fits(&self, reply: &Opened) -> bool {
+        reply.info.is_possible() && reply.info.attributes.kind == FileKind::File
+    }
 }

@@ -1,11 +1,12 @@
 //! Family 0x04: what slots and lanes tell each other. Every message may arrive more than
 //! once, and means the same each time.
 
-use ramlace_base::{Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp};
+use ramlace_base::{Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp, limits};
 use serde::{Deserialize, Serialize};
 
 use crate::inline::{Bytes, BytesPlace};
 use crate::namespace::RenameMode;
+use crate::possible::{is_counted, is_generation, is_lane, is_size};
 use crate::{Attributes, Credentials, FileKind, Kind, Layout, LayoutHints, Owner, Request};
 
 /// Names one client's mutation for ever: what both halves of a two-slot operation share.
@@ -204,6 +205,20 @@ pub struct Target {
 impl Request for Prepare {
     const KIND: Kind = Kind::Prepare;
     type Reply = Prepared;
+
+    fn fits(&self, reply: &Prepared) -> bool {
+        match (&self.part, reply) {
+            (Part::MakeDirectory { .. }, Prepared::Made(inode)) => inode.slot() == self.slot,
+            (Part::RaiseLinks { inode }, Prepared::Linked(attributes)) => attributes.is_of(*inode),
+            (Part::PutEntry(_), Prepared::Found(_)) => true,
+            (Part::MakeDirectory { .. } | Part::RaiseLinks { .. } | Part::PutEntry(_), _) => false,
+            (_, reply) => *reply == Prepared::Ready,
+        }
+    }
+
+    fn is_possible(&self) -> bool {
+        self.stamp.is_possible() && self.stamp.coordinator != self.slot && self.part.is_possible(self.slot)
+    }
 }
 
 /// The operation is decided: what the slot holds for it is done, or let go.
@@ -224,6 +239,10 @@ pub struct Settle {
 impl Request for Settle {
     const KIND: Kind = Kind::Settle;
     type Reply = ();
+
+    fn is_possible(&self) -> bool {
+        self.stamp.is_possible() && self.stamp.coordinator != self.slot
+    }
 }
 
 /// Walks from a directory towards the root, while the directories live in this slot.
@@ -265,6 +284,10 @@ pub struct CutLane {
 impl Request for CutLane {
     const KIND: Kind = Kind::CutLane;
     type Reply = ();
+
+    fn is_possible(&self) -> bool {
+        is_lane(self.lane) && is_generation(self.generation) && is_size(self.length)
+    }
 }
 
 /// The file is gone for ever; its memory is freed.
@@ -279,6 +302,10 @@ pub struct DropLane {
 impl Request for DropLane {
     const KIND: Kind = Kind::DropLane;
     type Reply = ();
+
+    fn is_possible(&self) -> bool {
+        is_lane(self.lane)
+    }
 }
 
 /// A lane that is about to begin, or that met a newer generation, asks the file's home.
@@ -310,6 +337,13 @@ pub struct InodeAnswer {
 impl Request for QueryInode {
     const KIND: Kind = Kind::QueryInode;
     type Reply = InodeAnswer;
+
+    fn fits(&self, reply: &InodeAnswer) -> bool {
+        is_generation(reply.generation)
+            && is_size(reply.size)
+            && reply.smallest_size.is_none_or(is_size)
+            && reply.layout.is_possible()
+    }
 }
 
 /// The bytes that a file had inline. They are the lane's first: it begins with them.
@@ -328,6 +362,12 @@ pub struct FillLane {
 impl Request for FillLane {
     const KIND: Kind = Kind::FillLane;
     type Reply = ();
+
+    fn is_possible(&self) -> bool {
+        self.lane.lane == 0
+            && is_generation(self.generation)
+            && self.bytes.0.len() <= limits::INLINE_BYTES_MAX
+    }
 }
 
 /// Nobody has the file open any more, or no kernel has it: pages beyond its end are given back.
@@ -344,4 +384,8 @@ pub struct TrimLane {
 impl Request for TrimLane {
     const KIND: Kind = Kind::TrimLane;
     type Reply = ();
+
+    fn is_possible(&self) -> bool {
+        is_lane(self.lane) && is_counted(self.handovers_over)
+    }
 }

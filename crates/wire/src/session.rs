@@ -131,6 +131,10 @@ pub struct ServerStatus {
 impl Request for GetServerStatus {
     const KIND: Kind = Kind::ServerStatus;
     type Reply = ServerStatus;
+
+    fn fits(&self, reply: &ServerStatus) -> bool {
+        reply.is_possible()
+    }
 }
 
 /// Stops a server: it answers, finishes what is under way, and ends; its bytes go.

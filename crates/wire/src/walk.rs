@@ -1,6 +1,6 @@
 //! Several steps of a path, and what it leads to, in one request: in the namespace's family.
 
-use ramlace_base::{InodeId, Name};
+use ramlace_base::{InodeId, Name, limits};
 use serde::{Deserialize, Serialize};
 
 use crate::inline::Bytes;
@@ -39,4 +39,12 @@ pub struct Walked {
 impl Request for Walk {
     const KIND: Kind = Kind::Walk;
     type Reply = Walked;
+
+    fn fits(&self, reply: &Walked) -> bool {
+        let end = reply.steps.last().map_or(self.from, |step| step.inode);
+        reply.steps.len() <= self.names.len()
+            && reply.steps.iter().all(Found::is_possible)
+            && reply.info.as_ref().is_none_or(|info| info.is_of(end))
+            && reply.bytes.as_ref().is_none_or(|bytes| bytes.0.len() <= limits::INLINE_BYTES_MAX)
+    }
 }

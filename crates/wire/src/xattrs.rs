@@ -152,6 +152,10 @@ pub struct GetXattr {
 impl Request for GetXattr {
     const KIND: Kind = Kind::GetXattr;
     type Reply = Vec<u8>;
+
+    fn fits(&self, reply: &Vec<u8>) -> bool {
+        reply.len() <= limits::XATTR_VALUE_BYTES_MAX
+    }
 }
 
 /// The names of the extended attributes that the caller may see, in the order of their bytes.
