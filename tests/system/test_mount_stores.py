@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import NewPool
-from mount import NewMount, Program, fails, fill, mapping
+from mount import Mount, NewMount, Program, fails, fill, mapping
 from pool import KIB, MIB, Pool, frozen
 from test_mount_bytes import KEEP, PUNCH, UNIT, fallocate
 from test_mount_leases import requests
@@ -257,3 +257,66 @@ def test_a_silent_server_is_a_bus_error_in_time_and_not_one_of_room(new_pool: Ne
             assert program.dies_of(f"view[{8 * MIB - 1}] = 1") == signal.SIGBUS
     with Program(mapping(mount / "sparse")) as program:
         program.run(f"view[{8 * MIB - 1}] = 1; view.flush()")
+
+
+def lose_stores(here: Mount, there: Mount, name: str, start: int, length: int) -> None:
+    """Let a program store, take the memory of what it stored by another mount, and have it publish."""
+    with Program(mapping(here / name)) as program:
+        program.run(f"view[{start}:{start + length}] = b's' * {length}")
+        with (there / name).open("r+b") as file:
+            fallocate(file.fileno(), PUNCH | KEEP, start, length)
+        fill(there)
+        program.begin("view.flush()")
+        with pytest.raises(OSError, match=r"error|space"):
+            program.hear()
+    for path in there.directory.glob("fills-*"):
+        path.unlink()
+    # What the kernel still has it shows; now it has nothing.
+    with (here / name).open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_stores_that_were_lost_are_an_error_until_they_are_written_again(
+    new_pool: NewPool, new_mount: NewMount, width: int
+) -> None:
+    pool = new_pool(width, 16)
+    here, there = new_mount(pool), new_mount(pool)
+    lay_out(pool, width)
+    (here / "file").write_bytes(b"o" * MIB)
+    lose_stores(here, there, "file", MIB // 2, 4 * PAGE)
+    inode = os.stat(here / "file").st_ino
+    lost = range(MIB // 2, MIB // 2 + 4 * PAGE, PAGE)
+    for flags in (os.O_RDONLY, os.O_RDONLY | os.O_DIRECT):
+        descriptor = os.open(here / "file", flags)
+        with mmap.mmap(-1, PAGE) as buffer:
+            for at in lost:
+                fails(errno.EIO, os.preadv, descriptor, [buffer], at)
+            for at in (0, lost[0] - PAGE, lost[-1] + PAGE, MIB - PAGE):
+                assert os.preadv(descriptor, [buffer], at) == PAGE
+                assert buffer[:] == b"o" * PAGE
+        os.close(descriptor)
+    with Program(mapping(here / "file")) as program:
+        assert program.dies_of(f"print(view[{lost[2]}])") == signal.SIGBUS
+    # It is told with the file and the bytes: by the log, and by `status`.
+    log = here.log()
+    assert f"of inode {inode:016x}" in log, log
+    assert "could not be written back" in log, log
+    told = {mount["directory"]: mount["lost_stores"] for mount in pool.json("status")["mounts"]}
+    assert told[str(there.directory)] == []
+    assert {run["inode"] for run in told[str(here.directory)]} == {f"{inode:016x}"}
+    assert min(run["start"] for run in told[str(here.directory)]) == lost[0]
+    assert max(run["end"] for run in told[str(here.directory)]) == lost[-1] + PAGE
+    said = pool.run("status").stdout.decode()
+    assert f"has lost {4 * PAGE} bytes" in said, said
+    # Page by page they come back, by a write and by holes; what is left is still an error.
+    with (here / "file").open("r+b", buffering=0) as file:
+        assert os.pwrite(file.fileno(), b"w" * PAGE, lost[0]) == PAGE
+        fallocate(file.fileno(), PUNCH | KEEP, lost[1], PAGE)
+        assert os.pread(file.fileno(), 2 * PAGE, lost[0]) == b"w" * PAGE + bytes(PAGE)
+        fails(errno.EIO, os.pread, file.fileno(), PAGE, lost[2])
+        os.ftruncate(file.fileno(), lost[2])
+        os.ftruncate(file.fileno(), MIB)
+        assert os.pread(file.fileno(), MIB, lost[2]) == bytes(MIB - lost[2])
+    told = {mount["directory"]: mount["lost_stores"] for mount in pool.json("status")["mounts"]}
+    assert told[str(here.directory)] == []

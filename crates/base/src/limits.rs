@@ -163,6 +163,10 @@ pub const LEASES_PER_MOUNT_MAX: usize = 65_536;
 pub const HANDED_BYTES_MIN: u64 = 1 << 20;
 /// Files that one mount has handed to its kernel; one more goes by the kernel's pages.
 pub const HANDED_FILES_PER_MOUNT_MAX: usize = 1_024;
+/// Files of a mount whose stores were lost, about which it tells; of one more the first is told no more.
+pub const LOST_STORES_FILES_MAX: usize = 1_024;
+/// Runs of lost bytes that are remembered of each; more are joined.
+pub const LOST_STORES_RUNS_MAX: usize = 1_024;
 /// Owners about whose waits a server is asked at once.
 pub const DEADLOCK_OWNERS_MAX: usize = 32;
 /// Waits that it tells of in one answer, and for whom each waits, as far as they are told.

@@ -13,7 +13,7 @@ use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{
     HOST_KEY_FILE_VARIABLE, POOL_DEFAULT, PoolDirectory, SECRET_FILE_VARIABLE, pool_name, runtime_directory,
 };
-use ramlace_mount::MountPoint;
+use ramlace_mount::{LOST_STORES_ATTRIBUTE, MountPoint};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::output::Output;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// The word with which the daemon says that the directory is mounted.
 pub const MOUNTED: &str = "mounted";
-/// Bytes of what a daemon says that are read, at most.
+/// Bytes of what a daemon says that are read, at most; no attribute is longer.
 const TOLD_BYTES_MAX: usize = 64 << 10;
 
 /// What `mount` and `df` show for a pool: its locator without a path.
@@ -76,6 +76,30 @@ pub fn look_at(mounts: &[MountPoint]) -> Vec<Health> {
     let end = Instant::now() + LOOK_PATIENCE;
     let left = || end.saturating_duration_since(Instant::now());
     asked.into_iter().map(|told| told.recv_timeout(left()).unwrap_or(Health::Silent)).collect()
+}
+
+/// What a mount that serves has lost of what programs have stored by mappings.
+pub struct LostRun {
+    /// Of which inode.
+    pub inode: u64,
+    /// Its first byte, and the byte behind its last.
+    pub bytes: (u64, u64),
+    /// Why it could not be written back.
+    pub why: String,
+}
+
+/// Asks the daemon of a mount; it waits for no server to say this. One of an older release knows nothing of it.
+pub fn lost_stores(mount: &MountPoint) -> Vec<LostRun> {
+    let mut value = vec![0; TOLD_BYTES_MAX];
+    let told = rustix::fs::getxattr(&mount.dir, LOST_STORES_ATTRIBUTE, &mut value[..]).unwrap_or(0);
+    String::from_utf8_lossy(&value[..told]).lines().filter_map(lost_run).collect()
+}
+
+fn lost_run(line: &str) -> Option<LostRun> {
+    let mut words = line.splitn(4, ' ');
+    let mut number = || words.next()?.parse().ok();
+    let (inode, bytes) = (number()?, (number()?, number()?));
+    Some(LostRun { inode, bytes, why: words.next().unwrap_or_default().to_owned() })
 }
 
 /// A directory for a mount, without links and dots, because a daemon has another working directory. Dead mounts on it

@@ -32,6 +32,7 @@ impl PoolFileSystem {
                 "splice from a descriptor that may write a mapped file",
             ));
         }
+        self.lost_stores.check(open.file.inode(), range_of(offset, buffer.len()))?;
         let read = match for_pages {
             true => self.read_pages(&open.file, buffer, offset)?,
             false => open.file.read_at(buffer, offset)?,
@@ -78,14 +79,18 @@ impl PoolFileSystem {
             self.drop_set_id(&open.file, caller)?;
         }
         if flags.cached {
-            let written = write_back(&open.file, offset, bytes)
-                .inspect_err(|error| self.write_errors.note(inode, error))
-                .map(|()| bytes.len());
+            let written = write_back(&open.file, offset, bytes);
+            match &written {
+                Ok(()) => self.lost_stores.end(inode, range_of(offset, bytes.len())),
+                Err(error) => self.lose(inode, range_of(offset, bytes.len()), error),
+            }
             self.leases.changed_here(&[inode]);
-            return written;
+            return written.map(|()| bytes.len());
         }
         if !flags.append {
-            return open.file.write_at(bytes, offset);
+            let written = open.file.write_at(bytes, offset)?;
+            self.lost_stores.end(inode, range_of(offset, written));
+            return Ok(written);
         }
         open.file.append(bytes)?;
         if !open.append {
@@ -94,6 +99,18 @@ impl PoolFileSystem {
             self.refresher.drop_pages(inode);
         }
         Ok(bytes.len())
+    }
+
+    /// What programs have stored is lost: whoever publishes hears of it, whoever reads it, and the log.
+    fn lose(&self, inode: InodeId, range: ByteRange, error: &Error) {
+        self.write_errors.note(inode, error);
+        // A file that is gone has lost nothing, and no reader.
+        if error.kind() == ErrorKind::NotFound {
+            return;
+        }
+        if let Some(said) = self.lost_stores.note(inode, range, error) {
+            eprintln!("ramlace: {said}");
+        }
     }
 
     /// Takes set-id bits from a file that this user is about to change by a descriptor. Whether the group's stays depends on
@@ -185,9 +202,16 @@ impl PoolFileSystem {
             ZERO_AND_KEEP => open.file.zero(range, true),
             _ => Err(unsupported("this mode of fallocate")),
         };
+        if mode & !KEEP != 0 && allocated.is_ok() {
+            self.lost_stores.end(inode, range);
+        }
         self.leases.changed_here(&[inode]);
         allocated
     }
+}
+
+fn range_of(offset: u64, length: usize) -> ByteRange {
+    ByteRange { start: offset, end: offset.saturating_add(length as u64) }
 }
 
 /// Whether one of these pages is nothing but zeros: it may have no memory.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
 use ramlace_client::{File, Rights};
 use ramlace_fuse::{
     Attributes as KernelAttributes, Caller, Entry, OpenFlags, SetAttributes as Changes, SetTime, StatX,
@@ -98,6 +98,9 @@ impl PoolFileSystem {
             // Opened for reading and cut all the same: by the mode, which the kernel has asked as well.
             self.raw().truncate(attributes.inode, 0)?;
         }
+        if cut {
+            self.lost_stores.end(attributes.inode, ByteRange { start: 0, end: u64::MAX });
+        }
         let version = Version::of(&opened.info);
         let append = flags & libc::O_APPEND as u32 != 0;
         let file = Arc::new(file);
@@ -162,6 +165,18 @@ impl PoolFileSystem {
     /// A descriptor's right to write was checked when it was opened; a path's is checked now.
     fn set_size(&self, inode: InodeId, size: u64, changes: &Changes, caller: Caller) -> Result<Attributes> {
         self.handles.make_hole(inode, size);
+        let set = self.set_size_at_home(inode, size, changes, caller)?;
+        self.lost_stores.end(inode, ByteRange { start: size, end: u64::MAX });
+        Ok(set)
+    }
+
+    fn set_size_at_home(
+        &self,
+        inode: InodeId,
+        size: u64,
+        changes: &Changes,
+        caller: Caller,
+    ) -> Result<Attributes> {
         match changes.handle.map(|number| self.handles.get(number)).transpose()? {
             Some(open) if open.file.rights().write => {
                 if changes.kill_suid {

@@ -12,6 +12,7 @@ use crate::handed::HandedFiles;
 use crate::handles::Handles;
 use crate::leases::Leases;
 use crate::locks::Locks;
+use crate::lost_stores::{LOST_STORES_ATTRIBUTE, LostStores};
 use crate::nodes::Nodes;
 use crate::refresh::{Answer, REFRESH_ATTRIBUTE, Refresher};
 use crate::removed::Removed;
@@ -31,6 +32,7 @@ pub(crate) struct PoolFileSystem {
     pub(crate) space: Space,
     pub(crate) refresher: Arc<Refresher>,
     pub(crate) write_errors: Arc<WriteErrors>,
+    pub(crate) lost_stores: LostStores,
     pub(crate) locks: Arc<Locks>,
     pub(crate) removed: Removed,
     pub(crate) leases: Arc<Leases>,
@@ -189,6 +191,9 @@ impl PoolFileSystem {
             // The same for who may only read: on a mount for reading, and for a file that is somebody else's to write.
             Operation::GetXattr { name, size } if name == REFRESH_ATTRIBUTE.as_bytes() => {
                 self.refresher.refresh(inode, reply, Answer::Value { size });
+            }
+            Operation::GetXattr { name, size } if name == LOST_STORES_ATTRIBUTE.as_bytes() => {
+                answer_sized(reply, Ok(self.lost_stores.tell()), size);
             }
             Operation::SetXattr { name, value, flags } => {
                 done(reply, self.set_xattr(inode, name, value, flags));

@@ -21,6 +21,7 @@ mod handed;
 mod handles;
 mod leases;
 mod locks;
+mod lost_stores;
 mod mount;
 mod names;
 mod nodes;
@@ -33,6 +34,7 @@ mod versions;
 mod write_errors;
 mod xattrs;
 
+pub use lost_stores::LOST_STORES_ATTRIBUTE;
 pub use mount::{Mount, MountOptions, unmount};
 pub use ramlace_fuse::{Ended, MountPoint, Stopper, clear_dead, mounts};
 pub use refresh::REFRESH_ATTRIBUTE;

@@ -12,6 +12,7 @@ use crate::handed::HandedFiles;
 use crate::handles::Handles;
 use crate::leases::Leases;
 use crate::locks::Locks;
+use crate::lost_stores::LostStores;
 use crate::nodes::Nodes;
 use crate::refresh::Refresher;
 use crate::removed::Removed;
@@ -90,6 +91,7 @@ impl Mount {
             space: Space::default(),
             refresher,
             write_errors,
+            lost_stores: LostStores::default(),
             locks,
             removed: Removed::default(),
             leases,

@@ -49,8 +49,8 @@ impl Server {
         let lane = request.target.lane;
         let purpose = if request.take { Purpose::Write } else { Purpose::Read };
         self.admit_lane(&request.target, purpose).await?;
-        if request.take {
-            self.take_for_stores(&request.target, range)?;
+        if request.take && self.take_for_stores(&request.target, range)? {
+            return Ok(Readable::Hole);
         }
         let mut store = self.store.borrow_mut();
         let stored = store.has_lane(lane) && !range.is_empty();
@@ -74,19 +74,17 @@ impl Server {
     }
 
     /// Takes the memory of bytes that programs of a mount may store into, as a page fault on a tmpfs does: what they
-    /// store comes back later, and must not find a full server then.
-    fn take_for_stores(&self, target: &LaneTarget, range: ByteRange) -> Outcome<()> {
+    /// store comes back later, and must not find a full server then. Whether they are nothing but zeros.
+    fn take_for_stores(&self, target: &LaneTarget, range: ByteRange) -> Outcome<bool> {
         let LaneTarget { lane, slot, .. } = *target;
         self.lanes(slot, |lanes, me| lanes.check_there(lane, range, me))?;
+        let quiet = !self.lane_desk.is_written(lane);
         let mut store = self.store.borrow_mut();
         let taken = ensure_lane(&mut store, lane)
-            .and_then(|()| store.prepare_stores(lane, range.start, range.length()))
-            .map_err(|error| error.context(self.me))?;
+            .and_then(|()| store.prepare_stores(lane, range.start, range.length(), quiet));
         drop(store);
-        if taken {
-            self.forget_time(slot, lane);
-        }
-        Ok(())
+        self.forget_time(slot, lane);
+        Ok(taken.map_err(|error| error.context(self.me))?)
     }
 
     /// Takes a write's data. The outer error is the connection's, the inner one the request's. Data that is refused

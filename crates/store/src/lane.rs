@@ -23,6 +23,8 @@ pub(crate) struct Lane {
     pub(crate) allocated: u64,
     /// Whole pages known to be allocated; `None` until somebody needs to know.
     pub(crate) present: Option<RangeSet>,
+    /// Pages that were taken for stores to come, and not written since: zeros that need not be looked at.
+    pub(crate) blank: RangeSet,
     /// Whether a client holds a descriptor, and may have changed the file behind our back.
     pub(crate) granted: bool,
     /// Whether memory may have been taken beyond the end of the file. Such pages hold no data, so

@@ -40,17 +40,33 @@ impl Store {
     /// that an earlier one took for the lane's bytes, written or not.
     pub fn prepare_write(&mut self, id: LaneId, offset: u64, length: u64) -> Result<()> {
         let range = checked_range(id, offset, length)?;
-        if self.is_prepared(id, range)? { Ok(()) } else { self.prepare(id, range, Ahead::HugePages) }
+        self.lane_mut(id)?.blank.remove(range.aligned_outward(PAGE_BYTES));
+        if self.is_prepared(id, range)? {
+            Ok(())
+        } else {
+            self.prepare(id, range, Ahead::HugePages).map(drop)
+        }
     }
 
-    /// The same for bytes that may be stored into, or not: whether it took any. While little room is left it takes
-    /// exact pages, and refuses more than one of them: not all that is asked for ahead is used.
+    /// The same for bytes that may be stored into, or not: whether all of them are zeros that nobody has written since
+    /// their memory was taken. `quiet`: no write is on its way to the lane. While little room is left it takes exact
+    /// pages, and refuses more than one of them: not all that is asked for ahead is used.
     ///
     /// Errors: as [`Store::prepare_write`].
-    pub fn prepare_stores(&mut self, id: LaneId, offset: u64, length: u64) -> Result<bool> {
+    pub fn prepare_stores(&mut self, id: LaneId, offset: u64, length: u64, quiet: bool) -> Result<bool> {
         let range = checked_range(id, offset, length)?;
+        let taken = self.take_for_stores(id, range)?;
+        let lane = self.lane_mut(id)?;
+        if quiet && !lane.granted {
+            taken.iter().for_each(|part| lane.blank.insert(*part));
+        }
+        Ok(lane.blank.contains(range.aligned_outward(PAGE_BYTES)))
+    }
+
+    /// Returns what was not there before.
+    fn take_for_stores(&mut self, id: LaneId, range: ByteRange) -> Result<Vec<ByteRange>> {
         if self.is_prepared(id, range)? {
-            return Ok(false);
+            return Ok(Vec::new());
         }
         let (pages, usage) = (range.aligned_outward(PAGE_BYTES), self.usage());
         let is_ample = usage.free_for_lanes_bytes >= usage.size_bytes / limits::STORES_AHEAD_FRACTION;
@@ -63,7 +79,7 @@ impl Store {
             }
         }
         let ahead = if is_ample { Ahead::HugePages } else { Ahead::Nothing };
-        self.prepare(id, range, ahead).map(|()| true)
+        self.prepare(id, range, ahead)
     }
 
     /// Whether the lane reaches so far and is known to have these pages.
@@ -75,7 +91,8 @@ impl Store {
         Ok(range.is_empty() || (range.end <= lane.length && present()))
     }
 
-    fn prepare(&mut self, id: LaneId, range: ByteRange, ahead: Ahead) -> Result<()> {
+    /// Returns what was not there before, as far as that is known.
+    fn prepare(&mut self, id: LaneId, range: ByteRange, ahead: Ahead) -> Result<Vec<ByteRange>> {
         self.scan_pages(id)?;
         let file = self.file(id)?;
         let (missing, promised) = self.promise(id, range, ahead)?;
@@ -87,7 +104,7 @@ impl Store {
         lane.tail = true;
         let present = lane.present.as_mut().expect("scanned above");
         missing.iter().for_each(|part| present.insert(*part));
-        Ok(())
+        Ok(missing)
     }
 
     /// Fully allocates the first `length` bytes of a lane, as arrays are. What is there stays.

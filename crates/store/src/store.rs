@@ -57,7 +57,17 @@ impl Store {
             let size = sys::file_size(&file, format_args!("looking at lane {id}"))?;
             // Whoever was granted this file by an earlier process may still hold it.
             let (length, allocated) = (size.length, size.allocated);
-            lanes.insert(id, Lane { length, allocated, present: None, granted: true, tail: true });
+            lanes.insert(
+                id,
+                Lane {
+                    length,
+                    allocated,
+                    present: None,
+                    blank: RangeSet::default(),
+                    granted: true,
+                    tail: true,
+                },
+            );
         }
         let lanes_bytes = lanes.values().map(|lane| lane.allocated).sum();
         let meta_bytes = meta::allocated_bytes(&meta_directory)?;
@@ -129,7 +139,17 @@ impl Store {
         )?;
         self.files.insert(id, Arc::new(file));
         let present = Some(RangeSet::default());
-        self.lanes.insert(id, Lane { length: 0, allocated: 0, present, granted: false, tail: false });
+        self.lanes.insert(
+            id,
+            Lane {
+                length: 0,
+                allocated: 0,
+                present,
+                blank: RangeSet::default(),
+                granted: false,
+                tail: false,
+            },
+        );
         Ok(())
     }
 
@@ -381,7 +401,10 @@ impl Store {
     pub fn grant(&mut self, id: LaneId, writable: bool) -> Result<OwnedFd> {
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        self.lane_mut(id)?.granted = true;
+        let lane = self.lane_mut(id)?;
+        lane.granted = true;
+        // Who has the file may write it without a word.
+        lane.blank = RangeSet::default();
         sys::tell(
             rustix::fs::openat(&self.directory, lane::file_name(id), flags, Mode::empty()),
             format_args!("opening lane {id} for a client"),

@@ -276,3 +276,45 @@ fn requests_that_make_no_sense_are_refused() {
         assert_counted(store);
     });
 }
+
+#[test]
+fn pages_taken_for_stores_are_blank_until_they_are_written() {
+    on_each_backing("memory for stores", 64 * MIB, |store| {
+        store.create_lane(lane(1)).unwrap();
+        assert_eq!(store.prepare_stores(lane(1), 0, 64 << 10, true), Ok(true));
+        assert_eq!(
+            store.prepare_stores(lane(1), 4096, 4096, true),
+            Ok(true),
+            "they are there, and zeros still"
+        );
+        write(store, lane(1), 5000, b"written").unwrap();
+        assert_eq!(store.prepare_stores(lane(1), 4096, 4096, true), Ok(false));
+        assert_eq!(store.prepare_stores(lane(1), 0, 64 << 10, true), Ok(false));
+        assert_eq!(store.prepare_stores(lane(1), 0, 4096, true), Ok(true));
+        // While a write is on its way, nobody knows what it leaves.
+        assert_eq!(store.prepare_stores(lane(1), 64 << 10, 4096, false), Ok(false));
+        store.grant(lane(1), false).unwrap();
+        assert_eq!(store.prepare_stores(lane(1), 0, 4096, true), Ok(false), "somebody else may have written");
+    });
+}
+
+#[test]
+fn pages_for_stores_come_one_by_one_when_little_room_is_left() {
+    on_each_backing("memory for stores", 64 * MIB, |store| {
+        store.create_lane(lane(1)).unwrap();
+        let room = store.usage().free_for_lanes_bytes;
+        store.prepare_write(lane(1), 0, room - 8 * 4096).unwrap();
+        store.create_lane(lane(2)).unwrap();
+        assert_eq!(store.prepare_stores(lane(2), 0, 2 * 4096, true).unwrap_err().kind(), ErrorKind::NoSpace);
+        assert_eq!(store.prepare_stores(lane(2), 0, 4096, true), Ok(true));
+        assert_eq!(store.prepare_stores(lane(2), 4096, 4096, true), Ok(true));
+        assert_eq!(
+            store.prepare_stores(lane(2), 0, 2 * 4096, true),
+            Ok(true),
+            "what is there is no question"
+        );
+        assert_eq!(store.lane_allocated_bytes(lane(2)), Ok(2 * 4096));
+        let more = (2..20).find(|page| store.prepare_stores(lane(2), page * 4096, 4096, true).is_err());
+        assert_eq!(more, Some(8));
+    });
+}

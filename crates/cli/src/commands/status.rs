@@ -3,11 +3,12 @@
 use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, Result};
 use ramlace_client::{NOBODY_ANSWERS, Pool, PoolDirectory, PoolFile, ServerReport, pool_name};
+use ramlace_mount::MountPoint;
 use ramlace_wire::session::ServerStatus;
 use serde_json::{Value, json};
 
 use crate::failure::{Done, Failure};
-use crate::mounting::{Health, look_at, mounts_of};
+use crate::mounting::{Health, LostRun, look_at, lost_stores, mounts_of};
 use crate::output::Output;
 use crate::place::connect_options;
 use crate::show::{answering, duration_text, percent, silence, table};
@@ -46,6 +47,7 @@ impl From<ServerReport> for Row {
 struct Mounted {
     directory: String,
     health: Health,
+    lost: Vec<LostRun>,
 }
 
 impl Mounted {
@@ -54,15 +56,19 @@ impl Mounted {
         let mounts = mounts_of(pool)?;
         let healths = look_at(&mounts);
         let mounted = mounts.iter().zip(healths);
-        Ok(mounted
-            .map(|(mount, health)| Mounted { directory: mount.dir.to_string_lossy().into_owned(), health })
-            .collect())
+        let ask = |(mount, health): (&MountPoint, Health)| Mounted {
+            directory: mount.dir.to_string_lossy().into_owned(),
+            health,
+            lost: if health == Health::Serving { lost_stores(mount) } else { Vec::new() },
+        };
+        Ok(mounted.map(ask).collect())
     }
 
     fn line(&self) -> String {
         let directory = &self.directory;
         match self.health {
-            Health::Serving => format!("Mounted on {directory}."),
+            Health::Serving if self.lost.is_empty() => format!("Mounted on {directory}."),
+            Health::Serving => self.lost_line(),
             Health::Dead => format!(
                 "Dead mount on {directory}, its daemon has ended: 'ramlace mount {directory}' mounts anew, \
                  'ramlace unmount {directory}' clears it away."
@@ -73,13 +79,35 @@ impl Mounted {
         }
     }
 
+    fn lost_line(&self) -> String {
+        const SHOWN_MAX: usize = 8;
+        let sum: u64 = self.lost.iter().map(|run| run.bytes.1 - run.bytes.0).sum();
+        let show = |run: &LostRun| format!("{} to {} of inode {:016x}", run.bytes.0, run.bytes.1, run.inode);
+        let mut shown: Vec<String> = self.lost.iter().take(SHOWN_MAX).map(show).collect();
+        if self.lost.len() > SHOWN_MAX {
+            shown.push(format!("{} more runs", self.lost.len() - SHOWN_MAX));
+        }
+        format!(
+            "Mounted on {}, which has lost {sum} bytes that programs stored by mappings and that could not be written \
+             back: {} ({}). Reads of them are errors there until they are written again or cut off.",
+            self.directory,
+            shown.join(", "),
+            self.lost[0].why
+        )
+    }
+
     fn json(&self) -> Value {
+        let lost = |run: &LostRun| {
+            let (start, end) = run.bytes;
+            json!({"inode": format!("{:016x}", run.inode), "start": start, "end": end, "why": run.why})
+        };
         let state = match self.health {
             Health::Serving => "serving",
             Health::Dead => "dead",
             Health::Silent => "not answering",
         };
-        json!({"directory": self.directory, "state": state})
+        let lost: Vec<Value> = self.lost.iter().map(lost).collect();
+        json!({"directory": self.directory, "state": state, "lost_stores": lost})
     }
 }
 
