@@ -91,6 +91,8 @@ pub const ERROR_TEXT_BYTES_MAX: usize = 1024;
 
 /// Connections of one process to one server, besides the control connection.
 pub const CONNECTIONS_PER_SERVER_MAX: usize = 8;
+/// Connections of one session to one server: those, and the few that only wait.
+pub const CONNECTIONS_PER_SESSION_MAX: usize = 64;
 /// Connections that one server holds, of all clients.
 pub const CONNECTIONS_MAX: usize = 4096;
 /// Connections that have said nothing that shows a key; and, apart from these, connections whose first message was
@@ -98,10 +100,18 @@ pub const CONNECTIONS_MAX: usize = 4096;
 pub const CONNECTIONS_UNPROVEN_MAX: usize = 64;
 /// Sessions that one server holds.
 pub const SESSIONS_MAX: usize = 4096;
+/// Of these, those of hosts: the pool's owner always gets one.
+pub const SESSIONS_OF_HOSTS_MAX: usize = SESSIONS_MAX - 256;
 /// Inodes that one session may hold open at one server.
 pub const OPEN_INODES_PER_SESSION_MAX: usize = 65_536;
 /// Replies of one session kept in one slot, and the mutations a session may have under way.
 pub const REPLIES_PER_SESSION_MAX: usize = 1024;
+/// Bytes of kept replies of one session, over all slots of a server.
+pub const KEPT_REPLIES_PER_SESSION_BYTES_MAX: usize = 32 << 20;
+/// Bytes of kept replies of all sessions of a server.
+pub const KEPT_REPLIES_PER_SERVER_BYTES_MAX: usize = 256 << 20;
+/// A session that has no more than these goes on beyond that.
+pub const KEPT_REPLIES_ALWAYS_BYTES: usize = 64 << 10;
 /// Append reservations of one file that are not finished yet.
 pub const APPEND_RESERVATIONS_MAX: usize = 1024;
 /// Entries that lead to one file.

@@ -4,7 +4,7 @@
 //! postcard, which numbers variants by their order. That format is versioned by its owner, the
 //! server: it refuses a log or snapshot of another version; nothing here travels between versions.
 
-use ramlace_base::{Epoch, Error, InodeId, Sequence, SessionId, Slot, Timestamp};
+use ramlace_base::{Epoch, Error, InodeId, Sequence, SessionId, Slot, Timestamp, limits};
 use ramlace_wire::coordination;
 use ramlace_wire::inline;
 use ramlace_wire::locks;
@@ -351,6 +351,23 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// Memory that it takes beside its place among others, about.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match self {
+            Reply::Opened(opened) => {
+                let info = &opened.info;
+                let named: usize = info.named.iter().map(|(name, bytes)| name.len() + bytes.len() + 48).sum();
+                size_of::<wire::Opened>() + named + info.partitions.len() * size_of::<Slot>()
+            }
+            Reply::Attributes(_) => size_of::<Attributes>(),
+            Reply::BarrierLeft(left) => {
+                let missing = left.missing.len();
+                missing * (size_of::<coordination::MissingMember>() + limits::BARRIER_HOST_BYTES_MAX)
+            }
+            _ => 0,
+        }
+    }
+
     /// The body of the reply on the wire.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

@@ -15,6 +15,10 @@ pub(crate) struct Session {
     /// Everything below has been answered and seen.
     acknowledged_below: Sequence,
     replies: BTreeMap<Sequence, Cached>,
+    /// What the replies take.
+    kept_bytes: u64,
+    /// What of that the slot's owner has been told.
+    told_bytes: u64,
     /// Open inodes, and whether they may be written.
     pub open: BTreeMap<InodeId, bool>,
     /// Files in which the session may have reservations.
@@ -36,7 +40,38 @@ pub(crate) enum Cached {
     Answered(std::result::Result<Reply, ErrorBody>),
 }
 
+impl Cached {
+    /// Memory that it takes, about.
+    fn bytes(&self) -> u64 {
+        const EACH: usize = 64;
+        let more = match self {
+            Cached::Waiting => 0,
+            Cached::Answered(Ok(reply)) => reply.heap_bytes(),
+            Cached::Answered(Err(error)) => error.message.len(),
+        };
+        (EACH + more) as u64
+    }
+}
+
 impl Session {
+    /// By how much what the replies take has changed since this was asked last.
+    pub(crate) fn take_kept_change(&mut self) -> i64 {
+        let change = self.kept_bytes as i64 - self.told_bytes as i64;
+        self.told_bytes = self.kept_bytes;
+        change
+    }
+
+    /// What the replies take, for a slot's owner that was told nothing yet.
+    pub(crate) fn kept_anew(&mut self) -> u64 {
+        self.told_bytes = self.kept_bytes;
+        self.kept_bytes
+    }
+
+    /// What the replies below this number take.
+    pub(crate) fn kept_below(&self, sequence: Sequence) -> u64 {
+        self.replies.range(..sequence).map(|(_, cached)| cached.bytes()).sum()
+    }
+
     /// Looks a mutation up before it is done: `Ok(None)` when it is new and may be done.
     ///
     /// A refusal is not cached: nothing has happened.
@@ -51,7 +86,9 @@ impl Session {
         }
         if acknowledged_below > self.acknowledged_below {
             self.acknowledged_below = acknowledged_below;
-            self.replies = self.replies.split_off(&acknowledged_below);
+            let kept = self.replies.split_off(&acknowledged_below);
+            let seen = std::mem::replace(&mut self.replies, kept);
+            self.kept_bytes -= seen.values().map(Cached::bytes).sum::<u64>();
         }
         if sequence < self.acknowledged_below {
             return Err(Error::new(
@@ -92,13 +129,16 @@ impl Session {
     /// Remembers what has become of a mutation, unless its answer has been seen already.
     pub(crate) fn remember(&mut self, sequence: Sequence, cached: Cached) {
         if sequence >= self.acknowledged_below {
-            self.replies.insert(sequence, cached);
+            self.kept_bytes += cached.bytes();
+            let before = self.replies.insert(sequence, cached);
+            self.kept_bytes -= before.map_or(0, |before| before.bytes());
         }
     }
 
     /// Nothing has become of a mutation; the same may come again.
     pub(crate) fn forget(&mut self, sequence: Sequence) {
-        self.replies.remove(&sequence);
+        let before = self.replies.remove(&sequence);
+        self.kept_bytes -= before.map_or(0, |before| before.bytes());
     }
 
     /// Whether one more inode may be opened.
@@ -110,5 +150,37 @@ impl Session {
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_replies_take_is_told_and_given_back() {
+        const SESSION: SessionId = SessionId([1; 16]);
+        let mut session = Session::default();
+        let (mut told, mut draw) = (0, 1_u64);
+        for number in 1..3000 {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let acknowledged = Sequence(u64::max(1, number - (draw >> 60)));
+            session.admit(SESSION, Sequence(number), acknowledged).unwrap();
+            let text = "x".repeat((draw >> 40) as usize % 500);
+            let refused = Cached::Answered(Err(ErrorBody::new(&Error::new(ErrorKind::Exists, text))));
+            session.remember(Sequence(number), Cached::Waiting);
+            match draw >> 33 & 3 {
+                0 => session.forget(Sequence(number)),
+                1 => session.remember(Sequence(number), Cached::Answered(Ok(Reply::Done))),
+                _ => session.remember(Sequence(number), refused),
+            }
+            told += session.take_kept_change();
+            let kept: u64 = session.replies.values().map(Cached::bytes).sum();
+            assert_eq!((session.kept_bytes, told), (kept, kept as i64));
+            assert_eq!(session.kept_below(Sequence(u64::MAX)), kept);
+        }
+        session.admit(SESSION, Sequence(5000), Sequence(5000)).unwrap();
+        told += session.take_kept_change();
+        assert_eq!((told, session.kept_anew(), session.take_kept_change()), (0, 0, 0));
     }
 }

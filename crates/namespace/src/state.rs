@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, SessionId, Slot, Timestamp, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, Sequence, SessionId, Slot, Timestamp, limits};
 use ramlace_wire::namespace::GivenUp;
 use ramlace_wire::peer::Token;
 use ramlace_wire::{Credentials, ErrorBody, LayoutHints, Owner};
@@ -297,6 +297,22 @@ impl SlotState {
     #[must_use]
     pub fn has_met(&self, token: Token) -> bool {
         self.sessions.get(&token.session).is_some_and(|session| session.has_met(token.sequence))
+    }
+
+    /// By how much what the session's kept replies take has changed since this was asked last.
+    pub fn take_kept_change(&mut self, session: SessionId) -> i64 {
+        self.sessions.get_mut(&session).map_or(0, Session::take_kept_change)
+    }
+
+    /// What each session's kept replies take, for an owner of this slot that was told nothing yet.
+    pub fn kept_anew(&mut self) -> impl Iterator<Item = (SessionId, u64)> + '_ {
+        self.sessions.iter_mut().map(|(id, session)| (*id, session.kept_anew()))
+    }
+
+    /// What the session's kept replies below a number take.
+    #[must_use]
+    pub fn kept_below(&self, session: SessionId, sequence: Sequence) -> u64 {
+        self.sessions.get(&session).map_or(0, |session| session.kept_below(sequence))
     }
 
     /// Sessions that have left something here: those that need an `EndSession` when they end.

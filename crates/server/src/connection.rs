@@ -18,6 +18,7 @@ use ramlace_wire::walk::Walk;
 use ramlace_wire::{Credentials, Header, Kind, decode_body, encode_body};
 use tokio::time::timeout_at;
 
+use crate::callers::Seat;
 use crate::clock;
 use crate::gate::{Answer, Call, Gate, too_late};
 use crate::identity::{Bound, Identity, body_behind_way, check_may_open};
@@ -33,7 +34,10 @@ pub async fn serve(server: Rc<Server>, incoming: Incoming) {
     let counted = Counted::new(&server);
     // Why a stranger was refused, the stranger was told; there is nothing to do here.
     if let Ok((mut connection, role)) = Connection::accept(incoming, &server.keys, &server.newcomers).await {
-        let _ = serve_requests(&server, &mut connection, role).await;
+        // One too many is closed at once: its client sees the end of the connection.
+        if let Ok(seat) = server.callers.enter(role, &connection) {
+            let _ = serve_requests(&server, &mut connection, role, seat).await;
+        }
     }
     drop(counted);
 }
@@ -58,6 +62,7 @@ impl Drop for Counted {
 /// Who speaks on a connection.
 struct Caller {
     role: Role,
+    seat: Seat,
     bound: Bound,
     /// What it calls itself, for people.
     label: String,
@@ -87,8 +92,13 @@ fn shown_label(label: &str) -> String {
     label.chars().take(64).map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
-async fn serve_requests(server: &Rc<Server>, connection: &mut Connection, role: Role) -> Result<()> {
-    let mut caller = Caller { role, bound: Bound::Nobody, label: String::new() };
+async fn serve_requests(
+    server: &Rc<Server>,
+    connection: &mut Connection,
+    role: Role,
+    seat: Seat,
+) -> Result<()> {
+    let mut caller = Caller { role, seat, bound: Bound::Nobody, label: String::new() };
     let mut gate = Gate::default();
     loop {
         let Some((header, body)) = next_request(server, connection, &mut gate).await? else {
@@ -110,7 +120,11 @@ async fn serve_requests(server: &Rc<Server>, connection: &mut Connection, role: 
         let until = small.then(|| clock::instant() + limit);
         let outcome = serve_request(server, connection, &mut caller, &call, &body, until).await?;
         caller.check_believed(connection, &outcome)?;
+        let is_over = header.kind == Kind::CloseSession && outcome.is_ok();
         gate.answer(server, connection, &call, outcome, until).await?;
+        if is_over {
+            return gate.drain(server, connection).await;
+        }
     }
 }
 
@@ -151,6 +165,12 @@ async fn serve_request(
     };
     let kind = call.kind;
     Ok(match kind {
+        Kind::CloseSession => {
+            // This connection has an answer to come; those of the session that are left end with it.
+            caller.seat.leave();
+            end_session(server, call.session)?;
+            Ok(Answer::Body(encode_body(&())))
+        }
         Kind::OpenSession => open_session(server, caller, call, body).map(Answer::Body),
         Kind::ReadChunk => server.read_chunk(call, decode_body(kind, body)?).await,
         Kind::WriteChunk => {
@@ -180,10 +200,6 @@ async fn serve_small(
     let peer = matches!(bound, Bound::Peer(_));
     match kind {
         Kind::Heartbeat => Ok(encode_body(&())),
-        Kind::CloseSession => {
-            end_session(server, header.session)?;
-            Ok(encode_body(&()))
-        }
         Kind::ServerStatus => Ok(encode_body(&server.status())),
         Kind::StopServer => {
             server.stopping.notify_one();
@@ -298,20 +314,19 @@ fn open_session(server: &Rc<Server>, caller: &mut Caller, header: &Header, body:
         return Err(Error::new(ErrorKind::Invalid, "this connection has a session already").into());
     }
     check_may_open(caller.role, request.kind)?;
-    let mut credentials = server.owner.clone();
-    match request.kind {
-        SessionKind::Peer => caller.bound = Bound::Peer(session),
-        SessionKind::User => {
-            begin_or_resume(server, session, &request, &credentials)?;
-            caller.bound = Bound::Client(session);
-        }
-        SessionKind::Host => {
-            credentials = Credentials::NOBODY;
-            begin_or_resume(server, session, &request, &credentials)?;
-            caller.bound = Bound::Host(session);
-        }
+    // What servers ask each other at once is not one client's.
+    if request.kind != SessionKind::Peer {
+        caller.seat.join(session)?;
+    }
+    if let Err(error) = enter_session(server, caller, session, &request) {
+        caller.seat.leave();
+        return Err(error.into());
     }
     caller.label = shown_label(&request.label);
+    let credentials = match request.kind {
+        SessionKind::Host => Credentials::NOBODY,
+        _ => server.owner.clone(),
+    };
     Ok(encode_body(&SessionOpened {
         pool: server.pool,
         server: server.me,
@@ -320,6 +335,27 @@ fn open_session(server: &Rc<Server>, caller: &mut Caller, header: &Header, body:
         credentials,
         expiry_millis: limits::SESSION_EXPIRY_MILLIS,
     }))
+}
+
+/// Begins or resumes the session that a connection shall be of.
+fn enter_session(
+    server: &Rc<Server>,
+    caller: &mut Caller,
+    session: SessionId,
+    request: &OpenSession,
+) -> Result<()> {
+    match request.kind {
+        SessionKind::Peer => caller.bound = Bound::Peer(session),
+        SessionKind::User => {
+            begin_or_resume(server, session, request, &server.owner)?;
+            caller.bound = Bound::Client(session);
+        }
+        SessionKind::Host => {
+            begin_or_resume(server, session, request, &Credentials::NOBODY)?;
+            caller.bound = Bound::Host(session);
+        }
+    }
+    Ok(())
 }
 
 fn begin_or_resume(
@@ -336,7 +372,7 @@ fn begin_or_resume(
     if known || request.resume {
         return server.durable.borrow_mut().sessions.heard(session, clock::instant()).map(drop);
     }
-    server.durable.borrow().sessions.has_room()?;
+    server.durable.borrow().sessions.has_room(host)?;
     let label = shown_label(&request.label);
     server.commit(Record::SessionOpened(SessionRecord { session, who: who.clone(), host, label }))?;
     server.session_began.notify_one();

@@ -15,6 +15,7 @@ use ramlace_namespace::{Command, Effect, Op, Origin, SlotState};
 use ramlace_store::{MetaFile, Store};
 use ramlace_wire::locks::SetLock;
 
+use crate::kept::Kept;
 use crate::record::{self, Damage, LOG_MAGIC, Record, Records};
 use crate::sessions::Sessions;
 
@@ -52,6 +53,8 @@ pub struct Durable {
     pub lanes: BTreeMap<Slot, LaneTable>,
     /// There may be holders of leases.
     pub gives_leases: bool,
+    /// What replies cost that are kept.
+    pub kept: Kept,
     inline_bytes: u64,
     log: MetaFile,
     number: u64,
@@ -76,6 +79,7 @@ impl Durable {
             inodes: 0,
             lanes: BTreeMap::new(),
             gives_leases: false,
+            kept: Kept::default(),
             inline_bytes: 0,
             log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
             number: number.unwrap_or(0),
@@ -275,6 +279,7 @@ impl Durable {
                 let wanted = state.apply_within(&command, room);
                 self.inodes = self.inodes - before + state.inode_count();
                 self.inline_bytes = self.inline_bytes - bytes + state.inline_bytes();
+                note_kept(&mut self.kept, state, Some(&command), &wanted);
                 effects.names.extend(wanted.into_iter().map(|effect| (slot, effect)));
             }
             Record::Lane { slot, change } => {
@@ -287,10 +292,16 @@ impl Durable {
         }
     }
 
-    fn put_slot(&mut self, state: SlotState) {
+    fn put_slot(&mut self, mut state: SlotState) {
+        for (session, bytes) in state.kept_anew() {
+            self.kept.change(session, bytes as i64);
+        }
         self.inodes += state.inode_count();
         self.inline_bytes += state.inline_bytes();
-        if let Some(before) = self.slots.insert(state.slot(), state) {
+        if let Some(mut before) = self.slots.insert(state.slot(), state) {
+            for (session, bytes) in before.kept_anew() {
+                self.kept.change(session, -(bytes as i64));
+            }
             self.inodes -= before.inode_count();
             self.inline_bytes -= before.inline_bytes();
         }
@@ -310,10 +321,28 @@ impl Durable {
         for (slot, state) in &mut self.slots {
             // An unlinked file that was open takes its bytes along.
             let (before, bytes) = (state.inode_count(), state.inline_bytes());
-            effects.names.extend(state.apply(&command).into_iter().map(|effect| (*slot, effect)));
+            let wanted = state.apply(&command);
+            note_kept(&mut self.kept, state, None, &wanted);
+            effects.names.extend(wanted.into_iter().map(|effect| (*slot, effect)));
             self.inodes = self.inodes - before + state.inode_count();
             self.inline_bytes = self.inline_bytes - bytes + state.inline_bytes();
         }
+        self.kept.end(session);
+    }
+}
+
+/// Follows what a slot keeps for the sessions that a step has answered, or whose acknowledgement came with it.
+fn note_kept(kept: &mut Kept, state: &mut SlotState, command: Option<&Command>, effects: &[Effect]) {
+    let asker = command.and_then(|command| match &command.origin {
+        Origin::Client { session, .. } => Some(*session),
+        _ => None,
+    });
+    let answered = effects.iter().filter_map(|effect| match effect {
+        Effect::Reply { token, .. } => Some(token.session),
+        _ => None,
+    });
+    for session in asker.into_iter().chain(answered) {
+        kept.change(session, state.take_kept_change(session));
     }
 }
 

@@ -5,6 +5,7 @@
 //!
 //! Invariant: `server` decides nothing about names, placement or membership; the pure crates do.
 
+mod callers;
 mod check;
 mod chunk;
 mod clock;
@@ -26,9 +27,11 @@ mod handed;
 mod holes;
 mod identity;
 mod keeper;
+mod kept;
 mod lane_life;
 mod lanes;
 mod leases;
+mod log_file;
 mod membership;
 mod peers;
 mod process;

@@ -2,9 +2,9 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_store::{Store, StoreRoot};
 use ramlace_transport::nonblocking::Listener;
 
@@ -12,6 +12,7 @@ use crate::clock;
 use crate::config::ChildConfig;
 use crate::connection;
 use crate::keeper::{EXIT_HOPELESS, EXIT_REFUSED};
+use crate::log_file;
 use crate::membership;
 use crate::server::Server;
 use crate::stop::{BugEndsProcess, told_by_keeper};
@@ -22,6 +23,8 @@ const DRAIN: Duration = Duration::from_millis(50);
 const LATE: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, such as for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Failed accepts are told once in so long.
+const ACCEPT_QUIET: Duration = Duration::from_secs(60);
 
 /// Runs the child until the server stops; returns its exit code.
 ///
@@ -100,6 +103,7 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Endi
             told = &mut stopped => return Ok(told?),
             () = server.stopping.notified() => return Ok(()),
         }
+        tokio::task::spawn_local(log_file::keep_short());
         tokio::task::spawn_local(end_silent_sessions(server.clone()));
         tokio::task::spawn_local(server.clone().forget_old_leases());
         ready.tell("ready");
@@ -146,15 +150,20 @@ fn inherit_listener(fd: i32) -> Result<Inherited> {
 /// Serves whoever connects.
 pub async fn accept_all(server: Rc<Server>, mut listener: Listener) {
     let _bug = BugEndsProcess;
+    let mut told: Option<Instant> = None;
     loop {
         match listener.accept().await {
-            Ok(incoming) if (server.counters.connections.get() as usize) < limits::CONNECTIONS_MAX => {
+            Ok(incoming) if (server.counters.connections.get() as usize) < server.callers.most() => {
                 tokio::task::spawn_local(connection::serve(server.clone(), incoming));
             }
             // One too many is closed at once: its client sees the end of the connection.
             Ok(incoming) => drop(incoming),
             Err(error) => {
-                eprintln!("ramlace: accepting a connection: {error}");
+                let now = clock::instant();
+                if told.is_none_or(|told| now.duration_since(told) >= ACCEPT_QUIET) {
+                    told = Some(now);
+                    eprintln!("ramlace: accepting a connection: {error}");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

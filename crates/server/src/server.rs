@@ -21,6 +21,7 @@ use ramlace_wire::session::ServerStatus;
 use ramlace_wire::{ClusterMap, Credentials, ErrorBody, Header, HostId, PoolId, encode_body, flags};
 use tokio::sync::{Notify, oneshot};
 
+use crate::callers::Callers;
 use crate::clock;
 use crate::config::ChildConfig;
 use crate::durable::Durable;
@@ -105,6 +106,8 @@ pub struct Server {
     pub owner: Credentials,
     /// What it proves, and what those who connect have to prove.
     pub keys: ServerKeys,
+    /// Who is connected.
+    pub callers: Rc<Callers>,
     /// Who has not proved anything yet.
     pub newcomers: Newcomers,
     /// The other servers.
@@ -170,6 +173,7 @@ impl Server {
             owner: Credentials::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             peers: Peers::new(secret.peer_key(), session, label),
             keys: secret.server_keys(ServerId(options.server)).trusting_the_network(options.trust_network),
+            callers: Rc::new(Callers::new()),
             newcomers: Newcomers::new(newcomers),
             store: RefCell::new(store),
             durable: RefCell::new(durable),
@@ -224,6 +228,7 @@ impl Server {
     /// Gives a slot a client's command and waits for its answer, which may depend on other slots.
     pub async fn mutate(self: &Rc<Self>, slot: Slot, token: Token, command: Command) -> Result<Reply> {
         self.check_session(token.session)?;
+        self.check_kept(slot, token, &command)?;
         let (sender, receiver) = oneshot::channel();
         // A retry takes the place of its first attempt, whose connection is gone.
         self.waiting.borrow_mut().insert(token, sender);
@@ -233,6 +238,20 @@ impl Server {
         }
         let superseded = || Error::new(ErrorKind::Retry, "a later attempt of the same request took over");
         receiver.await.unwrap_or_else(|_| Err(superseded()))
+    }
+
+    /// Refuses one more mutation of a session that keeps too much by acknowledging too little.
+    fn check_kept(&self, slot: Slot, token: Token, command: &Command) -> Result<()> {
+        let Origin::Client { acknowledged_below, .. } = command.origin else { return Ok(()) };
+        let durable = self.durable.borrow();
+        match durable.slots.get(&slot) {
+            // It is answered from what is kept.
+            Some(state) if state.has_met(token) => Ok(()),
+            Some(state) => {
+                durable.kept.check(token.session, state.kept_below(token.session, acknowledged_below))
+            }
+            None => durable.kept.check(token.session, 0),
+        }
     }
 
     /// Refuses what a session asked for whose end came while the request waited: its traces are
@@ -246,6 +265,7 @@ impl Server {
 
     /// Tells every request of a session that waits for an answer that there will be none.
     pub fn session_ended(&self, session: SessionId) {
+        self.callers.end_session(session);
         self.events.end(session);
         self.lane_desk.traffic.borrow_mut().end_session(session);
         self.leases.end_session(session);

@@ -3,12 +3,13 @@
 use ramlace_base::{
     Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp, limits,
 };
+use ramlace_transport::nonblocking::Connection;
 use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk, WriteChunk};
 use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell};
 use ramlace_wire::inline::Bytes;
 use ramlace_wire::namespace::{Create, Extend, GetAttributesMany, Opened, Truncate};
 use ramlace_wire::peer::{CutLane, DropLane, FillLane, IntentStamp, Part, Prepare, Settle, Token, TrimLane};
-use ramlace_wire::session::{CloseSession, GetServerStatus, SessionKind};
+use ramlace_wire::session::{CloseSession, GetServerStatus, OpenSession, SessionKind};
 use ramlace_wire::{Credentials, Header, Kind, Layout, Owner, Request};
 
 use crate::gate::Call;
@@ -191,7 +192,8 @@ fn what_a_session_left_under_way_ends_with_it() {
         client.ask(&CloseSession {}).await.unwrap();
         gate.let_pass(usize::MAX);
         assert_eq!(slow.answer::<()>().await.unwrap_err().kind(), ErrorKind::Stale);
-        assert_eq!(client.ask(&GetServerStatus {}).await.unwrap_err().kind(), ErrorKind::Stale);
+        // The connection that told its end goes with it.
+        assert_eq!(client.ask(&GetServerStatus {}).await.unwrap_err().kind(), ErrorKind::HostDown);
     });
 }
 
@@ -475,4 +477,80 @@ async fn refuses<R: Request + std::fmt::Debug>(server: &TestServer, request: &R)
 fn a_request_with_a_future_epoch_asks_for_the_map_once() {
     let call = Call::new(&Header::request(Kind::GetAttributesMany));
     assert_eq!((0..1000).filter(|_| call.may_ask_for_map()).count(), 1);
+}
+
+/// One host's session grew a server's memory once, and its end gave nothing back.
+#[test]
+fn what_is_kept_for_a_session_that_acknowledges_nothing_goes_with_it_also_after_a_restart() {
+    let mut server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let kept = |server: &crate::server::Server| server.durable.borrow().kept.total();
+        for number in 0..100 {
+            let request =
+                Create { named: vec![("a".into(), vec![1; 4000])], ..named(&format!("file{number}")) };
+            client.change(number + 1, number as u32, &request).await.unwrap();
+        }
+        let most = server.look(kept).await;
+        assert!((400_000..600_000).contains(&most), "{most}");
+        // What is acknowledged goes at once.
+        client.change(101, 50, &named("one more")).await.unwrap();
+        let fewer = server.look(kept).await;
+        assert!((200_000..300_000).contains(&fewer), "{fewer}");
+        server.kill();
+        server.revive();
+        let mut client = Client::connect(&server.address, SessionId([1; 16]), SessionKind::User).await;
+        while client.ask(&GetServerStatus {}).await.is_err() {}
+        assert_eq!(server.look(kept).await, fewer);
+        client.ask(&CloseSession {}).await.unwrap();
+        assert_eq!(server.look(kept).await, 0);
+    });
+}
+
+fn named(name: &str) -> Create {
+    Create {
+        parent: InodeId::ROOT,
+        name: Name::new(name).unwrap(),
+        mode: 0o644,
+        exclusive: true,
+        read: true,
+        write: true,
+        layout: Some(layout(1)),
+        wish: ramlace_wire::namespace::LayoutWish::default(),
+        named: Vec::new(),
+    }
+}
+
+#[test]
+fn a_session_has_so_many_connections_and_they_end_with_it() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut clients = Vec::new();
+        for _ in 0..limits::CONNECTIONS_PER_SESSION_MAX {
+            clients.push(Client::user(&server.address, 1).await);
+        }
+        let key = crate::testing::secret().owner_key();
+        let place = ramlace_transport::Address::Tcp(server.address.clone());
+        let mut more = Connection::connect(&place, &key, None).await.unwrap();
+        let hello = OpenSession { kind: SessionKind::User, resume: true, label: "test".into() };
+        let header = Header { session: SessionId([1; 16]), ..Header::request(Kind::OpenSession) };
+        let patience = std::time::Duration::from_secs(10);
+        let refused = more.call(header, &hello, patience).await.unwrap_err().error;
+        assert_eq!(refused.kind(), ErrorKind::TooMany, "{refused}");
+        // One that goes makes room; another session has its own.
+        drop(clients.pop());
+        while more.call(header, &hello, patience).await.is_err() {}
+        let mut other = Client::user(&server.address, 2).await;
+
+        clients[0].ask(&CloseSession {}).await.unwrap();
+        for client in &mut clients {
+            while client
+                .ask(&GetServerStatus {})
+                .await
+                .map_or_else(|error| error.kind() != ErrorKind::HostDown, |_| true)
+            {}
+        }
+        other.ask(&GetServerStatus {}).await.unwrap();
+        while server.look(|server| server.status().connections).await > 1 {}
+    });
 }

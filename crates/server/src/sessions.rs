@@ -40,15 +40,20 @@ impl Sessions {
         self.open.insert(record.session, Session { record, last_heard: now });
     }
 
-    /// Whether one more session may be opened.
-    pub fn has_room(&self) -> Result<()> {
-        if self.open.len() < limits::SESSIONS_MAX {
-            return Ok(());
+    /// Whether one more session, of a host or of the owner, may be opened.
+    pub fn has_room(&self, host: bool) -> Result<()> {
+        let of_hosts = self.open.values().filter(|open| open.record.host).count();
+        let refused = |count, whose| {
+            let text = format!("the server holds {count} sessions{whose} already, its limit");
+            Err(Error::new(ErrorKind::TooMany, text))
+        };
+        if host && of_hosts >= limits::SESSIONS_OF_HOSTS_MAX {
+            return refused(of_hosts, " of hosts");
         }
-        Err(Error::new(
-            ErrorKind::TooMany,
-            format!("the server holds {} sessions already, its limit", limits::SESSIONS_MAX),
-        ))
+        if self.open.len() >= limits::SESSIONS_MAX {
+            return refused(self.open.len(), "");
+        }
+        Ok(())
     }
 
     /// Notes that the session was heard, and tells as whom it acts; Stale when it has ended.

@@ -1,0 +1,117 @@
+//! Who is connected: how many connections one session, and the machines with the host key, may have, so that the pool's
+//! owner always gets in; and which connections end with their session.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
+use ramlace_transport::Role;
+use ramlace_transport::nonblocking::{Canceller, Connection};
+use rustix::process::{Resource, getrlimit};
+
+/// Of the descriptors that this process may have, connections get this part; lanes and all else the rest.
+const PART_OF_DESCRIPTORS: u64 = 2;
+/// Time for the answers to what an ended session had under way: each is told that it has ended.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+/// Of the connections, this part is for the owner, for other servers, and for those who have yet to prove a key.
+const RESERVED_PART: usize = 16;
+
+struct Seated {
+    of_host: bool,
+    session: Option<SessionId>,
+    canceller: Canceller,
+}
+
+/// Connections that have proved a key.
+pub struct Callers {
+    seats: RefCell<BTreeMap<u64, Seated>>,
+    next: Cell<u64>,
+    most: usize,
+}
+
+impl Callers {
+    /// Nobody, with room for as many as this process may have descriptors for.
+    pub fn new() -> Callers {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = usize::try_from(descriptors / PART_OF_DESCRIPTORS).unwrap_or(usize::MAX);
+        Callers::with_room_for(most.min(limits::CONNECTIONS_MAX))
+    }
+
+    fn with_room_for(most: usize) -> Callers {
+        Callers { seats: RefCell::default(), next: Cell::new(0), most }
+    }
+
+    /// Connections that there may be, of all keys and of strangers.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Those that the host key may have.
+    fn most_of_hosts(&self) -> usize {
+        self.most - (self.most / RESERVED_PART).max(1)
+    }
+
+    /// A connection has proved the key of a role.
+    ///
+    /// Errors: `TooMany` when the machines with the host key have as many as they may.
+    pub fn enter(self: &Rc<Self>, role: Role, connection: &Connection) -> Result<Seat> {
+        let of_host = role == Role::Host;
+        let mut seats = self.seats.borrow_mut();
+        let of_hosts = seats.values().filter(|seat| seat.of_host).count();
+        if of_host && of_hosts >= self.most_of_hosts() {
+            return Err(too_many(of_hosts, "with the pool's host key"));
+        }
+        let number = self.next.replace(self.next.get() + 1);
+        seats.insert(number, Seated { of_host, session: None, canceller: connection.canceller() });
+        Ok(Seat { callers: self.clone(), number })
+    }
+
+    /// Ends the connections of a session that has ended, when what was under way has been answered.
+    pub fn end_session(self: &Rc<Self>, session: SessionId) {
+        let callers = self.clone();
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(LAST_ANSWERS).await;
+            let seats = callers.seats.borrow();
+            let of_session = seats.values().filter(|seat| seat.session == Some(session));
+            of_session.for_each(|seat| seat.canceller.cancel());
+        });
+    }
+}
+
+fn too_many(count: usize, whose: &str) -> Error {
+    Error::new(ErrorKind::TooMany, format!("there are {count} connections {whose} already, the limit"))
+}
+
+/// A connection's place; given back when it is dropped.
+pub struct Seat {
+    callers: Rc<Callers>,
+    number: u64,
+}
+
+impl Seat {
+    /// The connection is a session's from now on.
+    ///
+    /// Errors: `TooMany` when the session has as many as one may.
+    pub fn join(&self, session: SessionId) -> Result<()> {
+        let mut seats = self.callers.seats.borrow_mut();
+        let count = seats.values().filter(|seat| seat.session == Some(session)).count();
+        if count >= limits::CONNECTIONS_PER_SESSION_MAX {
+            return Err(too_many(count, "of this session"));
+        }
+        seats.get_mut(&self.number).expect("it has its place").session = Some(session);
+        Ok(())
+    }
+
+    /// The connection has told the end of its session, and is yet to be answered.
+    pub fn leave(&self) {
+        self.callers.seats.borrow_mut().get_mut(&self.number).expect("it has its place").session = None;
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.callers.seats.borrow_mut().remove(&self.number);
+    }
+}

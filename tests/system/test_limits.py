@@ -1,0 +1,71 @@
+"""One key, or one session, that misbehaves comes to the end of what it may have; everybody else goes on."""
+
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import wire
+from conftest import NewPool
+from noise import host_key
+from pool import MIB, Pool, binary, eventually, pattern
+
+# What `ulimit` leaves to the server of a test, and what of it connections get.
+DESCRIPTORS = 256
+CONNECTIONS = DESCRIPTORS // 2
+
+
+def with_few_descriptors(tmp_path: Path) -> str:
+    """Return a program that is `ramlace` where only so many descriptors may be open."""
+    program = tmp_path / "few"
+    program.write_text(f'#!/bin/sh\nulimit -n {DESCRIPTORS}\nexec "{binary()}" "$@"\n')
+    program.chmod(0o700)
+    return str(program)
+
+
+def as_host(pool: Pool) -> wire.Wire:
+    """Connect with the host key and open a session of its own."""
+    line = wire.Wire(pool.directory / "server-0.sock")
+    line.greet(host_key(pool.secret))
+    return line
+
+
+def test_a_host_that_takes_every_connection_keeps_the_owner_out_of_nothing(planned: NewPool, tmp_path: Path) -> None:
+    running = planned(1, 32)
+    running.up(program=with_few_descriptors(tmp_path))
+    with ExitStack() as stack:
+        taken = 0
+        for _ in range(2 * CONNECTIONS):
+            line = stack.enter_context(as_host(running))
+            # One too many is closed at once.
+            with suppress(AssertionError, OSError):
+                assert line.open_session(wire.SESSION_HOST).error == ""
+                taken += 1
+        assert CONNECTIONS // 2 < taken < CONNECTIONS
+        for _ in range(3):
+            assert running.status()[0]["connections"] <= CONNECTIONS
+            with running.connect() as pool, pool.open("/x", "wb", buffering=0) as file:
+                file.write(pattern(1, MIB))
+        assert running.run("cat", "/x").stdout == pattern(1, MIB)
+    assert eventually(lambda: running.status()[0]["connections"] < 5)
+    assert (running.directory / "server-0.log").stat().st_size < 10_000
+
+
+def test_connections_of_a_session_that_has_ended_are_closed(shared_pool: Pool) -> None:
+    with ExitStack() as stack:
+        lines = [stack.enter_context(as_host(shared_pool)) for _ in range(10)]
+        for line in lines:
+            line.session = lines[0].session
+            assert line.open_session(wire.SESSION_HOST).error == ""
+        assert lines[0].call(wire.CLOSE_SESSION, b"").error == ""
+        assert all(line.is_closed() for line in lines)
+
+
+def test_a_request_of_a_future_epoch_asks_the_coordinator_once(new_pool: NewPool) -> None:
+    running = new_pool(2, 32)
+    with wire.Wire(running.directory / "server-1.sock") as line:
+        line.greet(running.secret)
+        assert line.open_session().error == ""
+        before = running.status()[0]["requests"]
+        inodes = [(slot << 48) + 1 for slot in range(1000)]
+        line.call(wire.GET_ATTRIBUTES_MANY, wire.numbers(len(inodes), *inodes), epoch=1 << 20)
+        # The map once, and this command's own questions.
+        assert running.status()[0]["requests"] - before < 20
