@@ -11,7 +11,7 @@ import pytest
 
 from conftest import NewPool
 from mount import Mount, NewMount, Program, fails, fill, mapping
-from pool import KIB, MIB, Pool, frozen
+from pool import KIB, MIB, Pool, eventually, frozen
 from test_mount_bytes import KEEP, PUNCH, UNIT, fallocate
 from test_mount_leases import requests
 
@@ -320,3 +320,37 @@ def test_stores_that_were_lost_are_an_error_until_they_are_written_again(
         assert os.pread(file.fileno(), MIB, lost[2]) == bytes(MIB - lost[2])
     told = {mount["directory"]: mount["lost_stores"] for mount in pool.json("status")["mounts"]}
     assert told[str(here.directory)] == []
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_size_that_has_no_room_is_refused_on_a_mount_that_reserves(
+    new_pool: NewPool, new_mount: NewMount, width: int
+) -> None:
+    pool = new_pool(width, 32)
+    mount = new_mount(pool, "--reserve")
+    lay_out(pool, width)
+    before = used_bytes(pool)
+    with (mount / "matrix").open("x+b", buffering=0) as file:
+        fails(errno.ENOSPC, os.ftruncate, file.fileno(), 64 * width * MIB)
+        fails(errno.ENOSPC, os.pwrite, file.fileno(), b"\0", 64 * width * MIB)
+        fails(errno.ENOSPC, os.truncate, mount / "matrix", 64 * width * MIB)
+        assert os.fstat(file.fileno()).st_size == 0
+    assert eventually(lambda: used_bytes(pool) < before + MIB)
+    made = "import numpy as np; np.memmap({!r}, dtype='u1', mode='w+', shape=({},))"
+    with Program(python=sys.executable) as program:
+        program.begin(made.format(str(mount / "large"), 64 * width * MIB))
+        with pytest.raises(OSError, match="space"):
+            program.hear()
+        program.run(made.format(str(mount / "numpy"), 4 * MIB))
+    # What was made has its memory, whatever comes; small files live with their inodes, as ever.
+    os.truncate(mount / "matrix", 8 * MIB)
+    (mount / "small").touch()
+    os.truncate(mount / "small", 100)
+    assert os.stat(mount / "matrix").st_blocks * 512 >= 8 * MIB
+    assert used_bytes(pool) >= before + 12 * MIB
+    fill(mount)
+    for name, length in (("matrix", 8 * MIB), ("numpy", 4 * MIB)):
+        with Program(mapping(mount / name)) as program:
+            program.run(f"view[:] = b's' * {length}; view.flush()")
+            assert program.end() == 0
+        assert (mount / name).read_bytes() == b"s" * length

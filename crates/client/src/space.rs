@@ -1,6 +1,6 @@
 //! A file's size and its memory: taken ahead, given back, cut off.
 
-use ramlace_base::{ByteRange, Result};
+use ramlace_base::{ByteRange, Result, limits};
 use ramlace_wire::Attributes;
 use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk};
 use ramlace_wire::namespace::{NoteMemory, SetAttributes, TimeReason};
@@ -61,6 +61,20 @@ impl File {
         self.spill(handle).map_err(|error| self.tell(error))?;
         self.with_size(handle, |size| self.reserve_lanes(handle, size, range, keep_size))
             .map_err(|error| self.tell(error))
+    }
+
+    /// Makes the file at least `end` bytes long, with memory for all that is new. No request where it is known to reach
+    /// so far.
+    ///
+    /// Errors: as [`File::reserve`]; the file is not longer then.
+    pub fn reserve_growth(&self, end: u64) -> Result<()> {
+        let handle = self.handle()?;
+        let size = self.size_for(handle, end)?.size;
+        // What is so small lives with its inode.
+        if end <= size || end <= limits::INLINE_BYTES_MAX as u64 {
+            return Ok(());
+        }
+        self.reserve(ByteRange { start: size, end }, false)
     }
 
     /// Makes a range read as zeros and keeps memory for it, as `FALLOC_FL_ZERO_RANGE` does.

@@ -88,6 +88,9 @@ impl PoolFileSystem {
             return written.map(|()| bytes.len());
         }
         if !flags.append {
+            if self.reserves && offset > 0 {
+                open.file.reserve_growth(offset)?;
+            }
             let written = open.file.write_at(bytes, offset)?;
             self.lost_stores.end(inode, range_of(offset, written));
             return Ok(written);

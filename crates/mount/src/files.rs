@@ -182,7 +182,15 @@ impl PoolFileSystem {
                 if changes.kill_suid {
                     self.drop_set_id(&open.file, caller)?;
                 }
+                if self.reserves {
+                    open.file.reserve_growth(size)?;
+                }
                 open.file.set_size(size)
+            }
+            _ if self.reserves => {
+                let (file, _) = self.raw().open(inode, Rights { read: false, write: true })?;
+                file.reserve_growth(size)?;
+                file.set_size(size)
             }
             // An open for reading may truncate as well, if the mode lets it write.
             _ => self.raw().truncate(inode, size),

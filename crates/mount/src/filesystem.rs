@@ -27,6 +27,8 @@ pub(crate) struct PoolFileSystem {
     pub(crate) pool: Pool,
     /// Each request is made for the user who asks.
     pub(crate) for_users: bool,
+    /// What makes a file longer takes its memory at once.
+    pub(crate) reserves: bool,
     pub(crate) handles: Handles,
     pub(crate) versions: Arc<Versions>,
     pub(crate) space: Space,

@@ -51,6 +51,8 @@ pub struct MountOptions {
     /// The kernel reads and maps files that lie whole on this machine from the memory of their servers (root only,
     /// Linux 6.9).
     pub passthrough: bool,
+    /// A size that is set takes the memory of all that is new, or is ENOSPC.
+    pub reserve: bool,
 }
 
 /// A mounted pool. Dropping it takes the mount away.
@@ -86,6 +88,7 @@ impl Mount {
         let file_system = PoolFileSystem {
             pool,
             for_users: options.allow_other,
+            reserves: options.reserve,
             handles: Handles::default(),
             versions,
             space: Space::default(),

@@ -66,6 +66,11 @@ pub struct Args {
     #[arg(long)]
     pub passthrough: bool,
 
+    /// Take memory at once for all by which a file becomes longer (truncate, ftruncate, a write behind its end): where there
+    /// is none, the call is ENOSPC, and not a store into a mapping the program's end. Files made so have no holes
+    #[arg(long)]
+    pub reserve: bool,
+
     /// Stay in the foreground; SIGTERM or Ctrl-C unmounts
     #[arg(long)]
     pub foreground: bool,
@@ -114,6 +119,7 @@ impl Args {
             (self.dev, "--dev"),
             (self.no_locks, "--no-locks"),
             (self.passthrough, "--passthrough"),
+            (self.reserve, "--reserve"),
         ];
         words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect()
     }
@@ -185,6 +191,7 @@ fn prepare(args: &Args, directory: &Path, named: Option<&str>) -> Result<Mount> 
         allow_devices: args.dev,
         locks: !args.no_locks,
         passthrough: args.passthrough,
+        reserve: args.reserve,
     };
     Mount::new(&options)
 }
