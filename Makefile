@@ -57,7 +57,7 @@ target/release/ramlace: setup
 PREFIX ?= /usr/local
 
 .PHONY: install
-install: target/release/ramlace ## Install the command and the C library (PREFIX=/usr/local DESTDIR=)
+install: target/release/ramlace ## Install the command, mount.ramlace and the C library (PREFIX=/usr/local DESTDIR=)
 	@scripts/c_library.sh install $(PREFIX)
 
 .PHONY: demo

@@ -2,7 +2,8 @@
 # Makes the C library usable: from this checkout, or installed together with the command.
 #
 # usage: scripts/c_library.sh here             target/release/pkgconfig/ramlace.pc and the soname's link
-#        scripts/c_library.sh install PREFIX   the command and its manual, the library, its header and ramlace.pc
+#        scripts/c_library.sh install PREFIX   the command and its manual, the library, its header and ramlace.pc;
+#                                              and /sbin/mount.ramlace where PREFIX is /usr or /usr/local, else PREFIX/sbin
 #
 # DESTDIR goes before every path that is written to, as usual.
 set -euo pipefail
@@ -34,7 +35,16 @@ install)
     install -m 755 "$built/libramlace.so" "$to/lib/$soname"
     ln -sfn "$soname" "$to/lib/libramlace.so"
     install -m 644 crates/capi/include/ramlace.h "$to/include/ramlace.h"
-    "$(find_python)" scripts/man.py "$built/ramlace" "$to/share/man/man1"
+    "$(find_python)" scripts/man.py "$built/ramlace" "$to/share/man"
+    # mount(8) looks nowhere else; who installs for himself alone calls the links as programs.
+    case $prefix in
+    /usr | /usr/local) helpers=/sbin ;;
+    *) helpers=$prefix/sbin ;;
+    esac
+    install -d "${DESTDIR:-}$helpers"
+    for name in mount.ramlace mount.fuse.ramlace; do
+        ln -sfn "$prefix/bin/ramlace" "${DESTDIR:-}$helpers/$name"
+    done
     pkgconfig "$prefix" "\${prefix}/lib" "\${prefix}/include" "" >"$to/lib/pkgconfig/ramlace.pc"
     ;;
 *)

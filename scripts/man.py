@@ -2,7 +2,8 @@
 
 usage: man.py COMMAND DIRECTORY
 
-COMMAND is the program; DIRECTORY gets `ramlace.1`, and one page for each of its commands, such as `ramlace-cp.1`.
+COMMAND is the program; DIRECTORY gets `man1/ramlace.1`, one page for each of its commands, such as `man1/ramlace-cp.1`,
+and `man8/mount.ramlace.8` for the program under the names by which mount(8) looks for it.
 """
 
 import os
@@ -13,14 +14,21 @@ from pathlib import Path
 
 # clap's names of sections, as manual pages call them.
 SECTIONS = {"Usage": "SYNOPSIS", "Commands": "COMMANDS", "Arguments": "ARGUMENTS", "Options": "OPTIONS"}
+# What mount(8) calls the program by.
+HELPERS = ("mount.ramlace", "mount.fuse.ramlace")
 HEADING = re.compile(r"^(Usage|Commands|Arguments|Options|Examples|Exit codes):(?: +(.*))?$")
 
 
-def help_of(program: str, *words: str) -> str:
+def help_of(program: str, *words: str, called: str | None = None) -> str:
     """Return what the help of a command says, in lines as long as a page's."""
-    command = [program, *words, "--help"]
+    command = [called or program, *words, "--help"]
     return subprocess.run(
-        command, env={**os.environ, "COLUMNS": "78"}, capture_output=True, text=True, check=True
+        command,
+        executable=program,
+        env={**os.environ, "COLUMNS": "78"},
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
 
 
@@ -72,18 +80,29 @@ def body(text: str, synopsis: str) -> list[str]:
     return lines
 
 
+def head(program: str, names: tuple[str, ...], section: int, text: str) -> list[str]:
+    """Return what a page begins with."""
+    summary = text.split("\n", 1)[0].rstrip(".")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    return [
+        f'.TH "{names[0].upper()}" {section} "" "ramlace {version}" "ramlace"',
+        ".SH NAME",
+        f"{escaped(', '.join(names))} \\- {escaped(summary)}",
+    ]
+
+
+def helper_page(program: str) -> str:
+    """Return the manual page of the program under the names that mount(8) has for it."""
+    text = help_of(program, called=HELPERS[0])
+    see = ["mount(8)", "fstab(5)", "autofs(5)", "ramlace\\-mount(1)"]
+    pages = [*head(program, HELPERS, 8, text), *body(text, "DESCRIPTION")]
+    return "\n".join([*pages, ".SH SEE ALSO", ",\n".join(see)]) + "\n"
+
+
 def page(program: str, *words: str) -> str:
     """Return the manual page of a command, with the help of commands below it."""
     text = help_of(program, *words)
-    name = "-".join(("ramlace", *words))
-    summary = text.split("\n", 1)[0].rstrip(".")
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
-    head = [
-        f'.TH "{name.upper()}" 1 "" "ramlace {version}" "ramlace"',
-        ".SH NAME",
-        f"{escaped(name)} \\- {escaped(summary)}",
-    ]
-    pages = [*head, *body(text, "DESCRIPTION")]
+    pages = [*head(program, ("-".join(("ramlace", *words)),), 1, text), *body(text, "DESCRIPTION")]
     if words:
         for command in commands(text):
             pages += body(help_of(program, *words, command), f'"{escaped(" ".join((*words, command)).upper())}"')
@@ -95,11 +114,14 @@ def page(program: str, *words: str) -> str:
 
 def main(program: str, directory: str) -> None:
     """Write all pages."""
-    target = Path(directory)
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "ramlace.1").write_text(page(program))
+    for_all, for_root = Path(directory, "man1"), Path(directory, "man8")
+    for_all.mkdir(parents=True, exist_ok=True)
+    for_root.mkdir(exist_ok=True)
+    (for_all / "ramlace.1").write_text(page(program))
     for command in commands(help_of(program)):
-        (target / f"ramlace-{command}.1").write_text(page(program, command))
+        (for_all / f"ramlace-{command}.1").write_text(page(program, command))
+    (for_root / f"{HELPERS[0]}.8").write_text(helper_page(program))
+    (for_root / f"{HELPERS[1]}.8").write_text(f".so man8/{HELPERS[0]}.8\n")
 
 
 if __name__ == "__main__":

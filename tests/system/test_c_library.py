@@ -250,10 +250,16 @@ def test_a_program_builds_from_the_checkout_and_runs_anywhere(shared_pool: Pool,
 
 def test_what_is_installed_is_the_whole_and_nothing_else(programs: Programs) -> None:
     found = {str(path.relative_to(programs.prefix)) for path in programs.prefix.rglob("*") if not path.is_dir()}
-    manual = {path for path in found if path.startswith("share/man/man1/ramlace")}
-    assert "share/man/man1/ramlace.1" in manual
+    manual = {path for path in found if path.startswith("share/man/man")}
+    assert {
+        "share/man/man1/ramlace.1",
+        "share/man/man8/mount.ramlace.8",
+        "share/man/man8/mount.fuse.ramlace.8",
+    } <= manual
     assert found - manual == {
         "bin/ramlace",
+        "sbin/mount.ramlace",
+        "sbin/mount.fuse.ramlace",
         "include/ramlace.h",
         "lib/libramlace.so",
         "lib/libramlace.so.0",
@@ -262,6 +268,15 @@ def test_what_is_installed_is_the_whole_and_nothing_else(programs: Programs) -> 
     assert (programs.prefix / "lib/libramlace.so").readlink() == Path("libramlace.so.0")
     command = programs.prefix / "bin/ramlace"
     assert subprocess.run([str(command), "--version"], check=True, capture_output=True).stdout.startswith(b"ramlace ")
+    for name in ("mount.ramlace", "mount.fuse.ramlace"):
+        assert (programs.prefix / "sbin" / name).readlink() == command
+
+
+def test_mount_finds_its_helpers_where_the_command_is_installed_for_all(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHON": sys.executable, "DESTDIR": str(tmp_path)}
+    subprocess.run([str(ROOT / "scripts/c_library.sh"), "install", "/usr/local"], check=True, env=environment)
+    for name in ("mount.ramlace", "mount.fuse.ramlace"):
+        assert (tmp_path / "sbin" / name).readlink() == Path("/usr/local/bin/ramlace")
 
 
 def test_each_command_has_a_manual_page_with_all_its_options(programs: Programs) -> None:
@@ -281,6 +296,9 @@ def test_each_command_has_a_manual_page_with_all_its_options(programs: Programs)
         if shutil.which("groff"):
             checked = ["groff", "-man", "-Tutf8", "-ww", "-z", str(pages / f"ramlace-{name}.1")]
             assert subprocess.run(checked, capture_output=True, check=True, text=True).stderr == ""
+    helper = (programs.prefix / "share/man/man8/mount.ramlace.8").read_text().replace("\\-", "-")
+    assert helper.startswith('.TH "MOUNT.RAMLACE" 8 ')
+    assert all(word in helper for word in ("secret_file=", "/etc/fstab", "remount,ro", "autofs"))
 
 
 def test_the_library_exports_its_functions_and_nothing_else(programs: Programs) -> None:

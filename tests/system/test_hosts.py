@@ -476,6 +476,33 @@ def test_a_host_that_died_is_shown_and_the_pool_can_be_stopped(lab: Lab) -> None
     lab.assert_nothing_left()
 
 
+def pools_by_doctor(machine: Pool) -> tuple[str, str]:
+    """How doctor finds the pools that a machine knows; whether mounts work there is another matter."""
+    report = json.loads(machine.run("doctor", "--json", check=False).stdout)
+    (found,) = (check for check in report["checks"] if check["name"] == "pools")
+    return found["state"], found["found"]
+
+
+def test_doctor_tells_how_a_pool_on_several_hosts_is(lab: Lab) -> None:
+    lab.up()
+    for machine in lab.machines():
+        assert pools_by_doctor(machine) == ("ok", f"{lab.name} (3 of 3 servers answer, on hosts alpha, beta, gamma)")
+    lab.hosts["beta"].kill_server(1)
+    for machine in (lab.starter, lab.hosts["alpha"], lab.hosts["beta"]):
+        state, found = pools_by_doctor(machine)
+        assert (state, "2 of 3 servers answer" in found) == ("absent", True), found
+    for server, host in ((0, "alpha"), (2, "gamma")):
+        lab.hosts[host].kill_server(server)
+    state, found = pools_by_doctor(lab.starter)
+    assert state == "absent"
+    # What cannot be reached from here may run: nobody is told to end it.
+    assert f"status --pool {lab.name}" in found, found
+    assert "dead" not in found, found
+    lab.starter.run("down")
+    assert pools_by_doctor(lab.starter) == ("ok", "none; 'ramlace up' starts one")
+    lab.assert_nothing_left()
+
+
 def test_down_without_a_host_stops_the_others_and_can_be_repeated(lab: Lab) -> None:
     lab.up()
     lab.replace("beta", "echo 'No route to host' >&2; exit 255")

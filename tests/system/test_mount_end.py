@@ -1,5 +1,6 @@
 """Mounts that end while they are used, and daemons that die, or sleep too long."""
 
+import ctypes
 import errno
 import os
 import signal
@@ -97,6 +98,39 @@ def test_a_directory_can_be_mounted_again_while_an_old_mount_is_still_used(
 
 
 # Death of the daemon.
+
+
+def test_a_daemon_that_ends_late_leaves_the_next_mount_alone(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(1)
+    first = new_mount(pool)
+    # It cannot look before the kernel has given its mount's number to the next one.
+    first.daemon.send(signal.SIGSTOP)
+    # By no program that would look at the directory first, and wait.
+    if os.geteuid() == 0:
+        assert ctypes.CDLL(None).umount2(os.fsencode(first.directory), 0) == 0
+    else:
+        subprocess.run(["fusermount3", "-u", first.directory], check=True, timeout=20)
+    pool.run("mount", str(first.directory))
+    first.daemon.send(signal.SIGCONT)
+    assert first.daemon.ends()
+    assert is_mounted(first.directory)
+    (first / "file").write_bytes(b"content")
+    # The pool still knows of it.
+    assert [mount["directory"] for mount in pool.json("status")["mounts"]] == [str(first.directory)]
+    first.unmount()
+
+
+def test_a_daemon_of_a_detached_mount_that_is_asked_to_end_leaves_the_next_mount_alone(
+    shared_pool: Pool, new_mount: NewMount
+) -> None:
+    first = new_mount(shared_pool)
+    with Program(f"os.chdir({str(first.directory)!r})"):
+        first.unmount()
+        shared_pool.run("mount", str(first.directory))
+        first.daemon.send(signal.SIGTERM)
+        assert first.daemon.ends()
+        assert is_mounted(first.directory)
+        first.unmount()
 
 
 def test_programs_hear_an_error_when_the_daemon_is_killed_and_unmount_clears_up(

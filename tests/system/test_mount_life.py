@@ -334,3 +334,42 @@ def test_without_fusermount3_an_ordinary_user_is_told_what_to_install(
 def test_doctor_tells_whether_mounts_work_here(shared_pool: Pool, fuse: None) -> None:
     said = shared_pool.run("doctor", check=False).stdout.decode()
     assert "fuse" in said.lower(), said
+
+
+def test_doctor_counts_the_servers_of_a_pool_here(new_pool: NewPool) -> None:
+    pool = new_pool(3)
+
+    def found() -> tuple[str, str]:
+        checks = json.loads(pool.run("doctor", "--json", check=False).stdout)["checks"]
+        (pools,) = (check for check in checks if check["name"] == "pools")
+        # Other tests have pools in the same place.
+        (ours,) = (part for part in pools["found"].split(", ") if part.startswith(f"{pool.name} "))
+        return pools["state"], ours
+
+    assert found()[1] == f"{pool.name} (3 servers running)"
+    pool.kill_server(1)
+    assert found()[0] == "absent"
+    assert "2 of 3 servers running" in found()[1]
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("who", ["root", "user"])
+def test_doctor_is_not_healthy_where_the_device_does_not_open(who: str) -> None:
+    # A device that is missing, and one that is root's alone.
+    steps = """
+        mount -t tmpfs tmpfs /mnt
+        install -m 755 "$0" /mnt/ramlace
+        mount -t tmpfs tmpfs /dev
+        mknod -m 666 /dev/null c 1 3
+        [ "$1" = root ] && exec /mnt/ramlace doctor --json
+        mknod -m 600 /dev/fuse c 10 229
+        export HOME=/ XDG_RUNTIME_DIR= TMPDIR=/mnt
+        exec setpriv --reuid=65534 --regid=65534 --clear-groups /mnt/ramlace doctor --json
+    """
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", steps, binary(), who]
+    done = subprocess.run(words, capture_output=True, check=False, timeout=PATIENCE_SECONDS)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["healthy"]) == (1, False), report
+    (fuse,) = (check for check in report["checks"] if check["name"] == "FUSE")
+    assert fuse["state"] == "broken"
+    assert ("modprobe fuse" if who == "root" else "chmod 666 /dev/fuse") in fuse["found"]

@@ -57,6 +57,92 @@ def test_a_path_on_a_mount_is_that_place_in_the_pool_for_every_command(
     assert "no pool of yours" in elsewhere, elsewhere
 
 
+# Every command that takes places: PLACE is what is looked at, NEW what is made, and OUT a file here.
+COMMANDS = {
+    "ls": "ls PLACE",
+    "stat": "stat PLACE",
+    "cat": "cat PLACE",
+    "find": "find PLACE",
+    "du": "du PLACE",
+    "df": "df PLACE",
+    "chmod": "chmod 640 PLACE",
+    "chown": "chown OWNER PLACE",
+    "touch": "touch PLACE",
+    "layout get": "layout get PLACE",
+    "layout set": "layout set DIRECTORY --width 1",
+    "xattr set": "xattr set PLACE user.x 1",
+    "xattr list": "xattr list PLACE",
+    "xattr get": "xattr get PLACE user.there",
+    "xattr remove": "xattr remove PLACE user.there",
+    "publish": "publish PLACE",
+    "refresh": "refresh PLACE",
+    "warm": "warm PLACE",
+    "cp out": "cp PLACE OUT",
+    "cp within": "cp PLACE NEW",
+    "mv": "mv PLACE NEW",
+    "ln": "ln PLACE NEW",
+    "mkdir": "mkdir NEW",
+    "rm": "rm PLACE",
+}
+
+
+@pytest.mark.parametrize("door", ["mount", "pool", "name", "address", "root"])
+def test_every_command_that_takes_places_takes_every_name_of_them(
+    here: Path, place: str, shared_pool: Pool, tmp_path: Path, door: str
+) -> None:
+    prefix = {
+        "mount": str(here),
+        "pool": f"ramlace:{place}",
+        "name": f"ramlace://{shared_pool.name}{place}",
+        "address": f"ramlace://{shared_pool.addresses[0]}{place}",
+        "root": place,
+    }[door]
+    for name, line in COMMANDS.items():
+        if door == "root" and name in ("cp out", "cp within", "mv"):
+            # There a path without a pool is a file of this machine.
+            continue
+        if door == "address" and name in ("publish", "refresh", "warm"):
+            # It is mounted by its name.
+            assert "mounts it" in shared_pool.refused(name, f"{prefix}/file")
+            continue
+        (here / "file").write_bytes(b"content")
+        os.setxattr(here / "file", "user.there", b"1")
+        words = {
+            "PLACE": f"{prefix}/file",
+            "NEW": f"{prefix}/new",
+            "OUT": str(tmp_path / "out"),
+            "DIRECTORY": prefix,
+            "OWNER": str(os.geteuid()),
+        }
+        shared_pool.run(*(words.get(word, word) for word in line.split()))
+        for entry in here.iterdir():
+            entry.rmdir() if entry.is_dir() else entry.unlink()
+
+
+def test_files_are_refreshed_by_each_mount_of_their_pool(
+    here: Path, there: Path, place: str, shared_pool: Pool, tmp_path: Path
+) -> None:
+    make(here / "file")
+    assert shared_pool.json("warm", f"ramlace:{place}") == {"files": 2, "bytes": 2 * len(b"content")}
+    assert "No such file" in shared_pool.refused("refresh", f"ramlace:{place}/none")
+    elsewhere = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    for verb in ("publish", "refresh", "warm"):
+        said = shared_pool.refused(verb, f"ramlace:{place}/file", variables=elsewhere)
+        assert "is not mounted" in said, said
+
+
+def test_a_copy_with_a_layout_that_it_cannot_have_is_refused(shared_pool: Pool, place: str, tmp_path: Path) -> None:
+    source = tmp_path / "file"
+    source.write_bytes(bytes(100_000))
+    for words in (("--width", "99", str(source), f"ramlace:{place}/x"), ("--width", "4", "-", f"ramlace:{place}/x")):
+        assert "the pool has 3 servers" in shared_pool.refused("cp", *words)
+    assert "the pool has 3 servers" in shared_pool.refused("layout", "set", place, "--width", "99")
+    shared_pool.run("cp", "--width", "3", str(source), f"ramlace:{place}/x")
+    assert len(shared_pool.lane_servers(f"{place}/x")) == 3
+    said = shared_pool.refused("cp", "--width", "1", f"ramlace:{place}/x", str(tmp_path / "out"))
+    assert "no stripes" in said
+
+
 def test_what_is_made_is_found_and_what_is_not_there_is_enoent(here: Path, there: Path) -> None:
     make(here / "file")
     (here / "directory").mkdir()

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ramlace
+from conftest import NewPool
 from pool import KIB, MIB, Pool, pattern
 
 STRANGE = [
@@ -284,3 +286,49 @@ def test_a_failure_as_json_has_kind_errno_and_message(shared_pool: Pool, place: 
     report = json.loads(shared_pool.refused("cat", f"{place}/none", "--json"))["error"]
     assert (report["kind"], report["errno"], report["errno_name"]) == ("NotFound", errno.ENOENT, "ENOENT")
     assert f"{place}/none" in report["message"]
+
+
+def test_denials_name_paths_and_no_inodes(new_pool: NewPool, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root is denied nothing; an ordinary user runs this")
+    pool = new_pool(3)
+    for words in (("mkdir", "-p", "/d/e"), ("cp", "-", "ramlace:/f"), ("cp", "-", "ramlace:/d/f")):
+        pool.run(*words, stdin=b"bytes")
+    denied = 0
+    for mode in ("000", "500"):
+        pool.run("chmod", mode, "/d", "/f")
+        for line in [
+            "cat /f",
+            "cat /d/f",
+            "ls /d",
+            "ls /d/e",
+            "stat /d/f",
+            "find /d",
+            "du /d",
+            "mkdir /d/x",
+            "rm /d/f",
+            "rm -r /d",
+            "ln /f /d/x",
+            "ln /d/f /g",
+            "ln -s x /d/y",
+            "mv ramlace:/d/f ramlace:/g",
+            "mv ramlace:/f ramlace:/d/f",
+            "cp - ramlace:/f",
+            "cp - ramlace:/d/x",
+            "chmod 700 /d/f",
+            "chown 0 /f",
+            "touch /d/x",
+            "xattr set /f user.x 1",
+            "xattr get /f user.x",
+            "layout get /d/f",
+        ]:
+            done = pool.run(*line.split(), check=False)
+            if done.returncode == 0:
+                # The mode lets them look.
+                continue
+            denied += 1
+            said = done.stderr.decode()
+            assert re.search(r"[0-9a-f]{16}", said) is None, (line, said)
+            assert "/d" in said or "/f" in said, (line, said)
+    assert denied > 30
+    pool.run("chmod", "700", "/d", "/f")

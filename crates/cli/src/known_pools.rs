@@ -32,8 +32,8 @@ pub struct KnownPool {
 /// What is known of a pool.
 #[derive(Debug)]
 pub enum PoolState {
-    /// So many servers run on this machine.
-    RunsHere(usize),
+    /// So many of so many servers run on this machine.
+    RunsHere(usize, usize),
     /// Servers on these hosts were asked: so many of so many answer.
     Answers(String, usize, usize),
     /// None of the servers on these hosts could be reached.
@@ -48,7 +48,7 @@ impl PoolState {
     /// For programs.
     pub fn word(&self) -> &'static str {
         match self {
-            PoolState::RunsHere(_) | PoolState::Answers(..) => "running",
+            PoolState::RunsHere(..) | PoolState::Answers(..) => "running",
             PoolState::Silent(..) => "not answering",
             PoolState::Dead => "dead",
             PoolState::Unknown(_) => "unknown",
@@ -57,14 +57,23 @@ impl PoolState {
 
     /// Whether nothing is to be done.
     pub fn is_good(&self) -> bool {
-        matches!(self, PoolState::RunsHere(_) | PoolState::Answers(..))
+        match self {
+            PoolState::RunsHere(found, servers) | PoolState::Answers(_, found, servers) => found == servers,
+            PoolState::Silent(..) | PoolState::Dead | PoolState::Unknown(_) => false,
+        }
     }
 
     /// For people, with the next step for the pool of this name.
     pub fn told(&self, name: &str) -> String {
         let option = option_for(name);
         match self {
-            PoolState::RunsHere(servers) => format!("{} running", count(*servers as u64, "server")),
+            PoolState::RunsHere(found, servers) if found == servers => {
+                format!("{} running", count(*servers as u64, "server"))
+            }
+            PoolState::RunsHere(found, servers) => format!(
+                "{found} of {} running; 'ramlace status{option}' names the others",
+                count(*servers as u64, "server")
+            ),
             PoolState::Answers(hosts, answered, servers) => {
                 format!("{}, on {hosts}", answering(*answered, *servers))
             }
@@ -84,17 +93,17 @@ pub fn known_pools() -> Result<Vec<KnownPool>> {
 }
 
 fn look_at(directory: &PoolDirectory) -> KnownPool {
-    let file = directory.read_pool_file().ok();
+    let servers = directory.read_pool_file().map(|file| file.servers).unwrap_or_default();
     KnownPool {
         name: directory.name().to_owned(),
         directory: directory.path().to_owned(),
-        address: file.and_then(|file| Some(file.servers.first()?.tcp.clone())),
-        state: state_of(directory),
+        state: state_of(directory, servers.len()),
+        address: servers.into_iter().next().map(|server| server.tcp),
     }
 }
 
 /// A pool of several machines is asked: its servers need no process here.
-fn state_of(directory: &PoolDirectory) -> PoolState {
+fn state_of(directory: &PoolDirectory, servers: usize) -> PoolState {
     if let Ok(Some((_, hosts))) = hosts_of(directory) {
         let options = ConnectOptions {
             pool: Some(directory.name().to_owned()),
@@ -112,7 +121,8 @@ fn state_of(directory: &PoolDirectory) -> PoolState {
     }
     match pool_processes::find(&directory.secret_path()) {
         Ok(running) if running.is_empty() => PoolState::Dead,
-        Ok(running) => PoolState::RunsHere(count_servers(&running)),
+        // A pool that is just starting has servers before it has its file.
+        Ok(running) => PoolState::RunsHere(count_servers(&running), servers.max(count_servers(&running))),
         Err(error) => PoolState::Unknown(error),
     }
 }
@@ -138,6 +148,12 @@ mod tests {
             assert!(!told.contains(advice), "{told}");
         }
         assert!(PoolState::Dead.told("lab").contains("'down --pool lab' clears it"));
-        assert_eq!(PoolState::RunsHere(1).told("lab"), "1 server running");
+        assert_eq!(PoolState::RunsHere(1, 1).told("lab"), "1 server running");
+        let less = PoolState::RunsHere(1, 3);
+        assert!(
+            !less.is_good()
+                && less.told("lab").starts_with("1 of 3 servers running; 'ramlace status --pool lab'")
+        );
+        assert!(!PoolState::Answers(hosts(), 3, 4).is_good());
     }
 }

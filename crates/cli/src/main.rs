@@ -26,6 +26,8 @@ mod known_pools;
 mod local_time;
 mod lock;
 mod mode_words;
+mod mount_helper;
+mod mount_options;
 mod mount_users;
 mod mounting;
 mod output;
@@ -51,6 +53,9 @@ use crate::args::Cli;
 use crate::output::Output;
 
 fn main() -> ExitCode {
+    if let Some(name) = mount_helper::called_as(std::env::args_os().next().as_deref()) {
+        return mount_helper::run(&name);
+    }
     let words = commands::find_words::with_double_dashes(std::env::args_os());
     let json = words.iter().any(|word| word == "--json");
     let parsed = help::command().try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found));

@@ -1,9 +1,9 @@
 //! Mounts of pools on this machine: the daemon that serves one, and who uses one.
 
 use std::fs::{self, OpenOptions};
-use std::io::{PipeReader, Read};
+use std::io::{self, PipeReader, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
@@ -16,6 +16,7 @@ use ramlace_client::{
 use ramlace_mount::{LOST_STORES_ATTRIBUTE, MountPoint};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::mount_options::{MountHow, absolute};
 use crate::output::Output;
 
 /// How long a daemon may take to connect and to mount.
@@ -127,14 +128,23 @@ pub fn directory_for(directory: &Path, output: &mut Output) -> Result<PathBuf> {
 
 /// One command of this user at a time: between the look at a mount and its end nobody else may mount there.
 fn clear_dead(directory: &Path) -> Result<Vec<MountPoint>> {
-    let logs = log_directory()?;
-    let turns = fs::File::open(&logs).and_then(|turns| turns.lock().map(|()| turns));
-    let _turn = turns.map_err(|error| Error::from_io(&error, format!("locking {}", logs.display())))?;
+    let _turn = take_turn()?;
     ramlace_mount::clear_dead(directory)
 }
 
-/// The note of a mount in its pool's directory, for as long as its daemon lives.
-pub struct Record(PathBuf);
+/// Held by one process of this user at a time.
+fn take_turn() -> Result<fs::File> {
+    let logs = log_directory()?;
+    let turns = fs::File::open(&logs).and_then(|turns| turns.lock().map(|()| turns));
+    turns.map_err(|error| Error::from_io(&error, format!("locking {}", logs.display())))
+}
+
+/// The note of a mount in its pool's directory, for as long as its daemon lives. The next mount may get the same
+/// device number, and so a note of the same name, before this daemon has ended.
+pub struct Record {
+    path: PathBuf,
+    inode: u64,
+}
 
 impl Record {
     /// Notes a mount of a pool of this machine; a pool that lives elsewhere has no directory here.
@@ -143,16 +153,29 @@ impl Record {
             return Ok(None);
         }
         let path = record_path(&PoolDirectory::locate(&pool_name(named))?, mount);
-        fs::write(&path, mount.dir.as_os_str().as_bytes())
-            .map_err(|error| Error::from_io(&error, format!("writing {}", path.display())))?;
-        Ok(Some(Record(path)))
+        let _turn = take_turn()?;
+        Record::replace(&path, mount)
+            .map(Some)
+            .map_err(|error| Error::from_io(&error, format!("writing {}", path.display())))
+    }
+
+    /// A file of its own, whatever was there.
+    fn replace(path: &Path, mount: &MountPoint) -> io::Result<Record> {
+        let mut new = path.as_os_str().to_owned();
+        new.push(".new");
+        fs::write(&new, mount.dir.as_os_str().as_bytes())?;
+        fs::rename(&new, path)?;
+        Ok(Record { path: path.to_owned(), inode: fs::metadata(path)?.ino() })
     }
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
+        let _turn = take_turn();
         // Gone with the whole directory when the pool went first.
-        let _ = fs::remove_file(&self.0);
+        if fs::metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -161,8 +184,8 @@ fn record_path(directory: &PoolDirectory, mount: &MountPoint) -> PathBuf {
     directory.path().join(format!("mount-{major}-{minor}"))
 }
 
-/// Starts a daemon that mounts the pool on `directory` with these options, and waits until it has.
-pub fn start(directory: &Path, named: Option<&str>, words: Vec<&'static str>) -> Result<()> {
+/// Starts a daemon that mounts the pool on `directory`, and waits until it has.
+pub fn start(directory: &Path, named: Option<&str>, how: &MountHow) -> Result<()> {
     let log = log_path(directory)?;
     let doing = |error: std::io::Error| Error::from_io(&error, "starting the mount's daemon");
     let output = OpenOptions::new().append(true).create(true).mode(0o600).open(&log);
@@ -174,11 +197,11 @@ pub fn start(directory: &Path, named: Option<&str>, words: Vec<&'static str>) ->
     if let Some(named) = named {
         command.args(["--pool", named]);
     }
-    command.args(words);
+    command.args(how.words()?);
     for variable in [SECRET_FILE_VARIABLE, HOST_KEY_FILE_VARIABLE] {
         if let Some(key) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
             // The daemon has another working directory.
-            command.env(variable, std::path::absolute(key).map_err(doing)?);
+            command.env(variable, absolute(key.as_ref())?);
         }
     }
     command.arg("--").arg(directory).current_dir("/").stdin(Stdio::null()).stdout(tell).stderr(output);

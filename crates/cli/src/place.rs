@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_client::{ConnectOptions, Locator, Pool, PoolName};
+use ramlace_client::{ConnectOptions, Locator, Pool, PoolName, pool_name};
 use ramlace_mount::MountPoint;
 
-use crate::mounting::mounts_of;
+use crate::mounting::{mounts_of, source_of};
 use crate::show::escaped;
 
 /// What a word on the command line names.
@@ -61,6 +61,42 @@ pub fn in_pool_as_cp_reads_it(text: &OsStr) -> Result<Locator> {
             ))
         }
     }
+}
+
+/// For commands that work by mounts: the file by each mount of its pool that this user has here. A path on a mount is that
+/// file by that mount. `named`: the pool that `--pool` says.
+pub fn on_mounts(text: &OsStr, named: Option<&str>) -> Result<Vec<PathBuf>> {
+    let locator = in_pool(text)?;
+    if !Locator::looks_like(text.as_bytes()) {
+        if at_hand(Path::new(text))?.is_some() {
+            return Ok(vec![text.into()]);
+        }
+        // Whoever names a file that is there does not mean one from a pool's root.
+        if fs::symlink_metadata(text).is_ok() {
+            let text = format!(
+                "{} lies on no mount of a pool; 'ramlace mount DIR' makes one",
+                escaped(text.as_bytes())
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+    }
+    let pool = match &locator.pool {
+        PoolName::Default => pool_name(named),
+        PoolName::Named(name) | PoolName::At(name) => name.clone(),
+    };
+    let inside =
+        locator.path.iter().position(|byte| *byte != b'/').map_or(&[][..], |start| &locator.path[start..]);
+    let by = |mount: MountPoint| mount.dir.join(OsStr::from_bytes(inside));
+    let paths: Vec<PathBuf> = mounts_of(&pool)?.into_iter().map(by).collect();
+    if paths.is_empty() {
+        let text = format!(
+            "{} is on no mount here: {} is not mounted, so no program of this machine maps its files; 'ramlace mount DIR' mounts it",
+            escaped(text.as_bytes()),
+            source_of(Some(&pool))
+        );
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    Ok(paths)
 }
 
 /// A place that a path of this machine leads to on a mount, if it does.
@@ -314,6 +350,7 @@ mod tests {
             source: dir.into(),
             device,
             user: 0,
+            flags: ramlace_mount::Flags::default(),
         };
         let mounts = [mount("/a", (0, 1)), mount("/a/b", (0, 2)), mount("/c", (0, 1))];
         let on = |path: &str, device| {

@@ -205,7 +205,7 @@ impl Pool {
         if kind != FileKind::Directory {
             return Err(Error::new(ErrorKind::NotDirectory, format!("{} is no directory", ShownPath(path))));
         }
-        Ok(ReadDir { pool: self.clone(), inode, plus: false, page: VecDeque::new(), after: 0, end: false })
+        Ok(ReadDir { path: path.to_vec(), plus: false, ..self.entries_of(inode) })
     }
 
     /// The same, with the attributes of entries that live on other servers too, as far as they can be
@@ -221,6 +221,7 @@ impl Pool {
         ReadDir {
             pool: self.clone(),
             inode: directory,
+            path: Vec::new(),
             plus: true,
             page: VecDeque::new(),
             after: 0,
@@ -268,8 +269,9 @@ impl Pool {
             .map_err(|error| error.context(ShownPath(path)))
     }
 
-    /// A file's lanes lie on servers of their own: more of them than servers are never there.
-    fn check_width(&self, hints: LayoutHints) -> Result<()> {
+    /// Refuses a width that no file of this pool can have. A file's lanes lie on servers of their own: more of them than
+    /// servers are never there. To who creates a file a width is a hint, and is narrowed; people who ask for one are told.
+    pub fn check_width(&self, hints: LayoutHints) -> Result<()> {
         let Some(width) = hints.width else { return Ok(()) };
         let servers = self.map()?.servers.iter().filter(|entry| !entry.forgotten).count();
         if usize::from(width) <= servers {
@@ -374,6 +376,8 @@ fn forgive_missing(result: Result<()>) -> Result<()> {
 pub struct ReadDir {
     pool: Pool,
     inode: InodeId,
+    /// What was asked for, for messages; empty where it was an inode.
+    path: Vec<u8>,
     /// With the attributes of all entries.
     plus: bool,
     page: VecDeque<DirectoryEntry>,
@@ -408,7 +412,8 @@ impl Iterator for ReadDir {
         while self.page.is_empty() && !self.end {
             if let Err(error) = self.fetch() {
                 self.end = true;
-                return Some(Err(error));
+                let shown = !self.path.is_empty();
+                return Some(Err(if shown { error.context(ShownPath(&self.path)) } else { error }));
             }
         }
         self.page.pop_front().map(Ok)

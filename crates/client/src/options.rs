@@ -24,8 +24,9 @@ pub struct ConnectOptions {
     pub addresses: Vec<String>,
     /// Where the secret lies; `None`: `RAMLACE_SECRET_FILE`, else the pool's directory.
     pub secret_file: Option<PathBuf>,
-    /// Act for the users of this machine ([`crate::acting_for`]), by the pool's host key: the file that
-    /// `RAMLACE_HOST_KEY_FILE` names, else that of the pool's directory. What is asked for no user
+    /// Where the host key lies, for `for_users`; `None`: `RAMLACE_HOST_KEY_FILE`, else the pool's directory.
+    pub host_key_file: Option<PathBuf>,
+    /// Act for the users of this machine ([`crate::acting_for`]), by the pool's host key. What is asked for no user
     /// is asked as nobody.
     pub for_users: bool,
     /// Whether Unix sockets and mappings may be used with servers on this machine.
@@ -44,6 +45,7 @@ impl Default for ConnectOptions {
             pool: None,
             addresses: Vec::new(),
             secret_file: None,
+            host_key_file: None,
             for_users: false,
             local: std::env::var_os(LOCAL_VARIABLE).is_none_or(|value| value != "off"),
             deadline_millis: limits::DEADLINE_MILLIS_DEFAULT,
@@ -174,9 +176,11 @@ impl ConnectOptions {
 
     /// The file with the key that was named.
     fn key_path(&self) -> Option<PathBuf> {
-        let named = if self.for_users { None } else { self.secret_file.clone() };
+        let named = if self.for_users { &self.host_key_file } else { &self.secret_file };
         let variable = if self.for_users { HOST_KEY_FILE_VARIABLE } else { SECRET_FILE_VARIABLE };
-        named.or_else(|| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from))
+        named
+            .clone()
+            .or_else(|| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from))
     }
 }
 

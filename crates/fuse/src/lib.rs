@@ -20,6 +20,7 @@ mod decode;
 mod device;
 mod directory;
 mod encode;
+mod flags;
 mod flusher;
 mod fusermount;
 mod inflight;
@@ -37,8 +38,9 @@ pub use attributes::{Attributes, Entry, FileLock, LockKind, OpenFlags, StatFs, S
 pub use backing::{Backing, BackingFiles};
 pub use buffer::Scratch;
 pub use directory::DirectoryBuffer;
+pub use flags::Flags;
 pub use flusher::become_io_flusher;
-pub use mount::{clear_dead, unmount};
+pub use mount::{clear_dead, remount, unmount, unmount_own};
 pub use mounts::{MountPoint, mounts};
 pub use notifier::Notifier;
 pub use operation::{Caller, Operation, Request, SetAttributes, SetTime};

@@ -6,9 +6,10 @@ use std::path::{Component, Path, PathBuf};
 
 use ramlace_base::{Error, ErrorKind, Result};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 
 use crate::device::{DEVICE_PATH, Device};
+use crate::flags::Flags;
 use crate::fusermount;
 use crate::mounts::{MountPoint, mount_on};
 use crate::options::{MountMethod, MountOptions};
@@ -81,14 +82,18 @@ fn is_dead(error: &std::io::Error) -> bool {
 /// `NotFound`: no mount of ramlace is there. `Busy`: programs use it.
 pub fn unmount(dir: &Path, detach: bool) -> Result<()> {
     let absolute = kernel_path(dir)?;
-    let shown = dir.display();
-    let Some(mount) = mount_on(&absolute)? else {
-        return Err(Error::new(
-            ErrorKind::NotFound,
-            format!("no mount of ramlace is on {shown}; `mount` lists what is mounted"),
-        ));
-    };
-    take_away(&mount, detach)
+    take_away(&mount_on(&absolute)?.ok_or_else(|| not_mounted(dir))?, detach)
+}
+
+/// Takes this very mount away, which another one on the same directory is not.
+///
+/// # Errors
+/// `NotFound`: it is not there any more. `Busy`: programs use it.
+pub fn unmount_own(mount: &MountPoint, detach: bool) -> Result<()> {
+    match mount_on(&mount.dir)? {
+        Some(found) if found.device == mount.device => take_away(&found, detach),
+        _ => Err(not_mounted(&mount.dir)),
+    }
 }
 
 /// Takes mounts whose program has ended away from `dir`, in use or not, and says which: programs that have files of
@@ -121,6 +126,33 @@ pub fn take_away(mount: &MountPoint, detach: bool) -> Result<()> {
     }
 }
 
+/// Gives the newest mount of ramlace on `dir` the flags that `change` makes of those it has, for all who use it.
+///
+/// # Errors
+/// `NotFound`: no mount of ramlace is there. `NotPermitted`: only root may. `Busy`: it shall be read-only, and
+/// programs have files open for writing.
+pub fn remount(dir: &Path, change: impl FnOnce(Flags) -> Result<Flags>) -> Result<()> {
+    let mount = mount_on(&kernel_path(dir)?)?.ok_or_else(|| not_mounted(dir))?;
+    let shown = dir.display();
+    // The kernel takes no options of FUSE here; what the file system was told once stays.
+    rustix::mount::mount_remount(&mount.dir, change(mount.flags)?.bits(), "").map_err(|errno| match errno {
+        Errno::PERM => {
+            let text = format!("only root may remount {shown}; unmount it, and mount it as it shall be");
+            Error::new(ErrorKind::NotPermitted, text)
+        }
+        Errno::BUSY => Error::new(
+            ErrorKind::Busy,
+            format!("programs have files on {shown} open for writing; end them before it is made read-only"),
+        ),
+        errno => Error::from_io(&errno.into(), format_args!("remounting {shown}")),
+    })
+}
+
+fn not_mounted(dir: &Path) -> Error {
+    let text = format!("no mount of ramlace is on {}; `mount` lists what is mounted", dir.display());
+    Error::new(ErrorKind::NotFound, text)
+}
+
 /// The absolute path that the kernel would show. The last part is not touched: it may be a dead mount.
 fn kernel_path(dir: &Path) -> Result<PathBuf> {
     let failed = |error: std::io::Error| missing(&error, dir);
@@ -139,10 +171,7 @@ fn kernel_path(dir: &Path) -> Result<PathBuf> {
 
 fn by_system_call(dir: &Path, options: &MountOptions) -> Result<OwnedFd> {
     let device = Device::open().map_err(no_device)?;
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::NOSUID, !options.allow_suid);
-    flags.set(MountFlags::NODEV, !options.allow_devices);
-    flags.set(MountFlags::RDONLY, options.read_only);
+    let flags = options.flags.bits();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
     data.push_str(&kernel_options(options));
@@ -191,14 +220,7 @@ fn helper_options(options: &MountOptions) -> String {
     let escaped = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
     let mut text = format!("fsname={},subtype={}", escaped(&options.source), escaped(&options.subtype));
     text.push_str(&kernel_options(options));
-    let flags = [
-        (options.allow_suid, ",suid", ",nosuid"),
-        (options.allow_devices, ",dev", ",nodev"),
-        (options.read_only, ",ro", ""),
-    ];
-    for (on, yes, no) in flags {
-        text.push_str(if on { yes } else { no });
-    }
+    text.extend([",", &options.flags.words()]);
     text
 }
 
@@ -208,10 +230,11 @@ mod tests {
 
     #[test]
     fn options_of_fusermount_survive_commas_in_names() {
-        let options = MountOptions { source: r"ramlace:a,b\c".into(), read_only: true, ..Default::default() };
+        let mut options = MountOptions { source: r"ramlace:a,b\c".into(), ..Default::default() };
+        assert!(options.flags.apply("ro"));
         let text = helper_options(&options);
         assert!(text.starts_with(r"fsname=ramlace:a\,b\\c,subtype=ramlace,"), "{text}");
-        assert!(text.ends_with(",default_permissions,nosuid,nodev,ro"), "{text}");
+        assert!(text.ends_with(",default_permissions,ro,nosuid,nodev"), "{text}");
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use ramlace_base::{Error, Result};
 use rustix::io::Errno;
 
+use crate::flags::Flags;
+
 /// Subtypes of our mounts begin so.
 const KIND_PREFIX: &[u8] = b"fuse.ramlace";
 /// Where the kernel lists the mounts that this process sees.
@@ -26,6 +28,8 @@ pub struct MountPoint {
     pub device: (u32, u32),
     /// The user who mounted it.
     pub user: u32,
+    /// What the kernel keeps of it.
+    pub flags: Flags,
 }
 
 impl MountPoint {
@@ -58,13 +62,14 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
     let mut fields = line.split(|byte| *byte == b' ');
     let device = fields.nth(2)?;
     let dir = fields.nth(1)?;
+    let flags = fields.next()?;
     let mut tail = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (tail.next()?, tail.next()?);
     if !kind.starts_with(KIND_PREFIX) {
         return None;
     }
-    let user =
-        tail.next()?.split(|byte| *byte == b',').find_map(|option| option.strip_prefix(b"user_id="))?;
+    let shared = tail.next()?;
+    let user = shared.split(|byte| *byte == b',').find_map(|option| option.strip_prefix(b"user_id="))?;
     let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
     Some(MountPoint {
         dir: PathBuf::from(OsString::from_vec(unescape(dir))),
@@ -72,6 +77,8 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
         source: String::from_utf8_lossy(&unescape(source)).into_owned(),
         device: (major.parse().ok()?, minor.parse().ok()?),
         user: std::str::from_utf8(user).ok()?.parse().ok()?,
+        // What this mount says goes before what all mounts of the file system share.
+        flags: Flags::of_lists(&[std::str::from_utf8(shared).ok()?, std::str::from_utf8(flags).ok()?]),
     })
 }
 
@@ -97,11 +104,12 @@ mod tests {
 
     #[test]
     fn a_line_of_ours_is_read_whole() {
-        let line = br"99 24 0:51 / /tmp/my\040pool\134x rw,nosuid,nodev shared:7 master:1 - fuse.ramlace ramlace:a\040b rw,user_id=1000,group_id=4";
+        let line = br"99 24 0:51 / /tmp/my\040pool\134x rw,nosuid,nodev shared:7 master:1 - fuse.ramlace ramlace:a\040b rw,dirsync,user_id=1000,group_id=4";
         let mount = parse_line(line).unwrap();
         assert_eq!(mount.dir, Path::new(r"/tmp/my pool\x"));
         assert_eq!((mount.kind.as_str(), mount.source.as_str()), ("fuse.ramlace", "ramlace:a b"));
         assert_eq!((mount.device, mount.user), ((0, 51), 1000));
+        assert_eq!(mount.flags.words(), "nosuid,dirsync,dev");
     }
 
     #[test]

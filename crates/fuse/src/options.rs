@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::flags::Flags;
+
 /// How the mount is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MountMethod {
@@ -38,12 +40,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// The kernel checks modes and owners before it asks.
     pub default_permissions: bool,
-    /// No writing.
-    pub read_only: bool,
-    /// Set-user-id bits count (root only).
-    pub allow_suid: bool,
-    /// Device files count (root only).
-    pub allow_devices: bool,
+    /// What the kernel keeps of every mount: no writing, no set-user-id bits, no device files.
+    pub flags: Flags,
     /// The directory may have entries, which the mount hides.
     pub allow_nonempty: bool,
     /// How the mount is made.
@@ -79,9 +77,7 @@ impl Default for MountOptions {
             subtype: "ramlace".into(),
             allow_other: false,
             default_permissions: true,
-            read_only: false,
-            allow_suid: false,
-            allow_devices: false,
+            flags: Flags::default(),
             allow_nonempty: false,
             method: MountMethod::Automatic,
             request_bytes_max: 1 << 20,

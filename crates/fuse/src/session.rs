@@ -35,6 +35,8 @@ pub struct Session {
     agreed: Agreed,
     read_ahead_problem: Option<String>,
     control: Arc<Control>,
+    /// The mount is gone, and its device's number may be another one's by now.
+    gone: bool,
 }
 
 impl Session {
@@ -67,6 +69,7 @@ impl Session {
             agreed: Agreed { minor: 0, request_bytes_max: 0, flags: 0 },
             read_ahead_problem: None,
             control: Arc::default(),
+            gone: false,
         })
     }
 
@@ -138,7 +141,7 @@ impl Session {
     ///
     /// # Errors
     /// When the device fails, or not even one thread can be started.
-    pub fn run<F: FileSystem>(self, file_system: Arc<F>, workers: Workers) -> Result<Ended> {
+    pub fn run<F: FileSystem>(mut self, file_system: Arc<F>, workers: Workers) -> Result<Ended> {
         let pool = Pool::start(
             file_system,
             Arc::clone(self.device()),
@@ -155,6 +158,7 @@ impl Session {
         }
         let (failure, file_system) = (pool.take_failure(), pool.file_system());
         drop(pool);
+        self.gone = failure.is_none();
         drop(self);
         file_system.destroy();
         match failure {
@@ -238,6 +242,9 @@ impl Drop for Session {
     fn drop(&mut self) {
         // Without its last descriptor the connection is over, and the unmount waits for nobody.
         self.device = None;
+        if self.gone {
+            return;
+        }
         if let Err(error) = self.take_away() {
             eprintln!("ramlace-fuse: {error}");
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{ConnectOptions, Pool};
-use ramlace_fuse::{BackingFiles, Ended, Invalidation, MountPoint, Session, Stopper, Workers};
+use ramlace_fuse::{BackingFiles, Ended, Flags, Invalidation, MountPoint, Session, Stopper, Workers};
 
 use crate::filesystem::PoolFileSystem;
 use crate::handed::HandedFiles;
@@ -38,14 +38,10 @@ pub struct MountOptions {
     pub connect: ConnectOptions,
     /// What `mount` and `df` show as the device: `ramlace:POOL`.
     pub source: String,
-    /// No writing.
-    pub read_only: bool,
+    /// What the kernel keeps of every mount: no writing, no set-user-id bits, no device files.
+    pub flags: Flags,
     /// Every user of this machine may come in, and acts as himself: by the pool's host key.
     pub allow_other: bool,
-    /// Set-user-id bits count (root only).
-    pub allow_suid: bool,
-    /// Device files count (root only).
-    pub allow_devices: bool,
     /// Locks hold across the pool; without it every lock is refused.
     pub locks: bool,
     /// The kernel reads and maps files that lie whole on this machine from the memory of their servers (root only,
@@ -130,10 +126,8 @@ impl Mount {
 fn kernel_options(options: &MountOptions) -> ramlace_fuse::MountOptions {
     ramlace_fuse::MountOptions {
         source: options.source.clone(),
-        read_only: options.read_only,
+        flags: options.flags,
         allow_other: options.allow_other,
-        allow_suid: options.allow_suid,
-        allow_devices: options.allow_devices,
         // The last page of a file that another machine has made longer shows zeros where bytes are now.
         invalidation: Invalidation::SizeChange,
         background_requests_max: BACKGROUND_REQUESTS_MAX,

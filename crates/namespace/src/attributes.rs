@@ -76,7 +76,7 @@ impl SlotState {
         let inode = self.inode(request.inode)?;
         let directory = inode.directory(request.inode)?;
         directory.check_settled(request.inode)?;
-        inode.check_owner(caller.who, request.inode)?;
+        inode.check_owner(caller.who)?;
         if directory.spread.is_some() {
             let attributes =
                 PartitionAttributes { hints: request.hints, ..inode.partition_attributes(false) };
@@ -107,23 +107,23 @@ impl SlotState {
 /// writer may tell when he wrote.
 fn check_may_set(inode: &Inode, who: &Credentials, request: &SetAttributes, wrote: bool) -> Result<()> {
     if request.mode.is_some() || request.uid.is_some() || request.gid.is_some() {
-        inode.check_owner(who, request.inode)?;
+        inode.check_owner(who)?;
     }
     let foreign_uid = request.uid.is_some_and(|uid| uid != inode.uid);
     let foreign_gid = request.gid.is_some_and(|gid| gid != inode.gid && !who.in_group(gid));
     if who.uid != 0 && (foreign_uid || foreign_gid) {
         return Err(Error::new(
             ErrorKind::NotPermitted,
-            format!("user {} may not give inode {} to another owner", who.uid, request.inode),
+            format!("user {} may not give it to another owner or group", who.uid),
         ));
     }
     let times = request.accessed.is_some() || request.modified.is_some();
     match request.times {
-        TimeReason::Chosen if times => inode.check_owner(who, request.inode),
+        TimeReason::Chosen if times => inode.check_owner(who),
         TimeReason::Now | TimeReason::Wrote | TimeReason::WroteAndDropsSetId
             if times && !wrote && !is_owner(inode, who) =>
         {
-            inode.check_allows(who, right::WRITE, request.inode)
+            inode.check_allows(who, right::WRITE)
         }
         _ => Ok(()),
     }

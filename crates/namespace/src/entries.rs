@@ -105,7 +105,7 @@ impl SlotState {
         who: &Credentials,
     ) -> Result<&Directory> {
         let (parent, directory) = self.directory_with(inode, name)?;
-        parent.check_allows(who, right::SEARCH, inode)?;
+        parent.check_allows(who, right::SEARCH)?;
         directory.check_live(inode)?;
         Ok(directory)
     }
@@ -135,7 +135,7 @@ impl SlotState {
         body: Body,
     ) -> Result<InodeId> {
         let above = self.inode(parent)?;
-        above.check_allows(caller.who, right::WRITE, parent)?;
+        above.check_allows(caller.who, right::WRITE)?;
         let cookie = above.directory(parent)?.entries.free_cookie(self.hash.of(name), name)?;
         let owner = inherited_owner(above, caller.who);
         let mode = made_mode(above, caller.who, mode);

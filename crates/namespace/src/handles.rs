@@ -40,7 +40,7 @@ impl SlotState {
             (runs, right::RUN),
         ];
         let rights = rights.iter().filter(|(asked, _)| *asked).fold(0, |all, (_, right)| all | right);
-        inode.check_allows(caller.who, rights, request.inode)?;
+        inode.check_allows(caller.who, rights)?;
         self.reference(caller, request.inode, request.write)?;
         Ok(Some(self.opened(request.inode, false)?))
     }

@@ -260,7 +260,7 @@ impl SlotState {
         let directory = self.directory_to_change(put.parent, &put.name, asker.who)?;
         directory.check_not_busy(&put.name)?;
         let above = self.inode(put.parent)?;
-        above.check_allows(asker.who, right::WRITE, put.parent)?;
+        above.check_allows(asker.who, right::WRITE)?;
         if put.kind == FileKind::Directory {
             check_one_more_link(above)?;
         }
@@ -283,7 +283,7 @@ impl SlotState {
         self.check_not_refused(inode, asker.token)?;
         let found = self.inode(inode)?;
         let sealable = check_sealable(found.directory(inode)?, inode);
-        let may = found.check_sticky(owner, inode);
+        let may = found.check_sticky(owner);
         if may.is_ok() && sealable.as_ref().is_err_and(|why| why.kind() == ErrorKind::Retry) {
             self.note_caller(inode, asker.token);
         }
@@ -319,7 +319,7 @@ impl SlotState {
             let text = format!("inode {id} is a directory");
             return Err(Error::new(ErrorKind::IsDirectory, text));
         }
-        inode.check_sticky(owner, id)?;
+        inode.check_sticky(owner)?;
         inode.check_not_held(id)?;
         if inode.links == 0 {
             return Err(Error::new(ErrorKind::Invalid, format!("no entry leads to inode {id} any more")));
@@ -342,11 +342,11 @@ impl SlotState {
         owner: Option<u32>,
     ) -> Result<Hold> {
         let inode = self.inode(id)?;
-        inode.check_sticky(owner, id)?;
+        inode.check_sticky(owner)?;
         if parent.is_some() {
             inode.directory(id)?;
             // As in Linux: the directory's own entry for the one above it changes.
-            inode.check_allows(asker.who, right::WRITE, id)?;
+            inode.check_allows(asker.who, right::WRITE)?;
         }
         Ok(Hold::Moved { inode: id, parent })
     }

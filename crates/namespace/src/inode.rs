@@ -178,30 +178,44 @@ impl Inode {
         who.uid == 0 || (self.mode >> shift) & rights == rights
     }
 
-    pub(crate) fn check_allows(&self, who: &Credentials, rights: u16, inode: InodeId) -> Result<()> {
+    pub(crate) fn check_allows(&self, who: &Credentials, rights: u16) -> Result<()> {
         if self.allows(who, rights) {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::Denied,
             format!(
-                "user {} may not {} inode {inode}, which belongs to user {} with mode {:04o}",
+                "user {} may not {}, which belongs to user {} with mode {:04o}",
                 who.uid,
-                shown(rights),
+                self.shown(rights),
                 self.uid,
                 self.mode
             ),
         ))
     }
 
+    /// What is refused, in words that stand behind the path that a client names. Rights to search are asked of what lies
+    /// before the last name of a path.
+    fn shown(&self, rights: u16) -> String {
+        let words = [(right::READ, "read"), (right::WRITE, "write"), (right::SEARCH, "search")];
+        let named: Vec<&str> =
+            words.iter().filter(|(bit, _)| rights & bit != 0).map(|(_, word)| *word).collect();
+        let what = match self.kind() {
+            FileKind::Directory if rights == right::SEARCH => "a directory on the way",
+            FileKind::Directory => "the directory",
+            _ => "the file",
+        };
+        format!("{} {what}", named.join(" and "))
+    }
+
     /// Changing mode, owner and layout is the owner's business, whatever the mode says.
-    pub(crate) fn check_owner(&self, who: &Credentials, inode: InodeId) -> Result<()> {
+    pub(crate) fn check_owner(&self, who: &Credentials) -> Result<()> {
         if who.uid == 0 || who.uid == self.uid {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::NotPermitted,
-            format!("inode {inode} belongs to user {}, not to user {}", self.uid, who.uid),
+            format!("it belongs to user {}, not to user {}", self.uid, who.uid),
         ))
     }
 
@@ -212,12 +226,12 @@ impl Inode {
     }
 
     /// Whether the inode belongs to the user that a sticky directory asks for.
-    pub(crate) fn check_sticky(&self, owner: Option<u32>, inode: InodeId) -> Result<()> {
+    pub(crate) fn check_sticky(&self, owner: Option<u32>) -> Result<()> {
         match owner {
             Some(owner) if owner != self.uid => Err(Error::new(
                 ErrorKind::NotPermitted,
                 format!(
-                    "inode {inode} belongs to user {}; user {owner} may not remove it from a sticky directory",
+                    "it belongs to user {}; user {owner} may not remove it from a sticky directory",
                     self.uid
                 ),
             )),
@@ -241,10 +255,4 @@ impl Inode {
         self.modified = now;
         self.changed = now;
     }
-}
-
-fn shown(rights: u16) -> String {
-    let words = [(right::READ, "read"), (right::WRITE, "write"), (right::SEARCH, "search")];
-    let named: Vec<&str> = words.iter().filter(|(bit, _)| rights & bit != 0).map(|(_, word)| *word).collect();
-    named.join(" and ")
 }

@@ -164,7 +164,7 @@ impl SlotState {
         if directory.entries.find(hash, name).is_some() {
             return Err(taken(name));
         }
-        self.inode(parent)?.check_allows(who, right::WRITE, parent)
+        self.inode(parent)?.check_allows(who, right::WRITE)
     }
 
     /// Whether the caller may remove an entry: what it leads to, and whom that must belong to.
@@ -178,7 +178,7 @@ impl SlotState {
         directory.check_not_busy(name)?;
         let (_, entry) = directory.entries.find(self.hash.of(name), name).ok_or_else(|| not_found(name))?;
         let above = self.inode(parent)?;
-        above.check_allows(who, right::WRITE, parent)?;
+        above.check_allows(who, right::WRITE)?;
         Ok((entry.inode, entry.kind, above.sticky_owner(who)))
     }
 

@@ -50,7 +50,7 @@ impl SlotState {
         let found = directory.entries.find(self.hash.of(&request.name), &request.name);
         let (cookie, target) = found.map(|(cookie, entry)| (cookie, entry.inode)).expect("just seen");
         let inode = self.inode(target)?;
-        inode.check_sticky(owner, target)?;
+        inode.check_sticky(owner)?;
         inode.check_not_held(target)?;
         if let Body::File(file) = &inode.body {
             self.outbox.check_room(file.layout.width)?;

@@ -49,7 +49,7 @@ impl SlotState {
 
     fn lookup(&self, who: &Credentials, request: &Lookup) -> Result<Found> {
         let (parent, directory) = self.directory_with(request.parent, &request.name)?;
-        parent.check_allows(who, right::SEARCH, request.parent)?;
+        parent.check_allows(who, right::SEARCH)?;
         directory.check_known(&request.name)?;
         let (_, entry) = directory
             .entries
@@ -79,7 +79,7 @@ impl SlotState {
             return Err(Error::new(ErrorKind::Invalid, "a page of a directory has at least one entry"));
         }
         let (inode, directory) = self.directory_here(request.inode)?;
-        inode.check_allows(who, right::READ, request.inode)?;
+        inode.check_allows(who, right::READ)?;
         let Some(partition) = self.hash.partition_behind(request.after) else {
             return Ok(DirectoryPage { entries: Vec::new(), end: true, next: request.after });
         };

@@ -163,7 +163,7 @@ impl SlotState {
         let inode = self.inode(id)?;
         let file = inode.file(id)?;
         if !self.has_open_for_writing(caller, id) {
-            inode.check_allows(caller.who, right::WRITE, id)?;
+            inode.check_allows(caller.who, right::WRITE)?;
         }
         Ok(file)
     }

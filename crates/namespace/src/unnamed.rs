@@ -13,9 +13,9 @@ impl SlotState {
     pub(crate) fn create_unnamed(&mut self, caller: Caller, request: &CreateUnnamed) -> Step {
         check_mode(request.mode)?;
         let above = self.inode(request.parent)?;
-        above.check_allows(caller.who, right::SEARCH, request.parent)?;
+        above.check_allows(caller.who, right::SEARCH)?;
         above.directory(request.parent)?.check_live(request.parent)?;
-        above.check_allows(caller.who, right::WRITE, request.parent)?;
+        above.check_allows(caller.who, right::WRITE)?;
         let (owner, mode) = (inherited_owner(above, caller.who), made_mode(above, caller.who, request.mode));
         self.session_mut(caller).check_may_open(InodeId(0))?;
         let layout = self.checked_layout(request.layout)?;

@@ -70,11 +70,25 @@ pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let Some((destination, sources)) = places.split_last() else {
         unreachable!("the command line asks for two paths at least");
     };
+    check_layout(&options.hints, destination, pools)?;
     if let Some(done) = stream(sources, destination, &options, pools, output) {
         return done;
     }
     let roots = plan(sources, destination, pools)?;
     report(copy(roots, &options, output.json), output)
+}
+
+/// Refuses a layout that the files will not have.
+fn check_layout(hints: &LayoutHints, destination: &Place, pools: &mut Pools) -> Result<()> {
+    if *hints == LayoutHints::default() {
+        return Ok(());
+    }
+    let Place::Pool(locator) = destination else {
+        return Err(invalid(
+            "--width and --stripe-unit are for copies into a pool: files of this machine have no stripes",
+        ));
+    };
+    if hints.width.is_some() { pools.of(locator)?.check_width(*hints) } else { Ok(()) }
 }
 
 /// Copies that go through a pipe or a device; `None` when this is none.

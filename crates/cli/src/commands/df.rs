@@ -1,17 +1,20 @@
 //! `df`: how much room the pool has.
 
+use std::ffi::OsString;
+
 use ramlace_base::units::{count, format_bytes};
 use ramlace_client::Capacity;
 use serde_json::json;
 
 use crate::failure::{Done, Failure};
 use crate::output::Output;
-use crate::place::Pools;
+use crate::place::{Pools, in_pool};
 use crate::show::{percent, table};
 
 const EXAMPLES: &str = "\
 Examples:
   ramlace df
+  ramlace df /mnt/pool      of the pool that is mounted there
   ramlace df --json | jq .free_bytes
 
 ONE FILE is what one more file can have that lies on all servers, as usual: the one with the least room counts for each
@@ -23,11 +26,19 @@ Bytes of servers that do not answer are not counted, and the exit code is 1 then
 /// Arguments of `df`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {}
+pub struct Args {
+    /// A place in a pool, whose room is told [default: the pool that is meant]
+    #[arg(value_name = "PATH")]
+    pub path: Option<OsString>,
+}
 
 /// Prints the sums over all servers that answer.
-pub fn run(_: &Args, pools: &mut Pools, output: &mut Output) -> Done {
-    let capacity = pools.usual()?.statfs()?;
+pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
+    let pool = match &args.path {
+        Some(path) => pools.of(&in_pool(path)?)?,
+        None => pools.usual()?,
+    };
+    let capacity = pool.statfs()?;
     if output.json {
         output.json(&json!({
             "total_bytes": capacity.total_bytes, "used_bytes": capacity.used_bytes,

@@ -2,17 +2,18 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{POOL_DEFAULT, Pool};
-use ramlace_mount::{Mount, MountOptions};
+use ramlace_mount::{Mount, MountOptions, MountPoint};
 use serde_json::json;
 
 use super::up_report::option_for;
 use crate::failure::Done;
+use crate::mount_options::{MountHow, Options};
 use crate::mounting::{MOUNTED, Record, directory_for, source_of, start, tell_failure};
 use crate::output::Output;
-use crate::place::connect_options;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,6 +21,7 @@ Examples:
   ramlace mount --pool lab ~/lab               the pool 'lab'
   ramlace mount --pool node0:7000 ~/lab        a pool that lives elsewhere (RAMLACE_SECRET_FILE names its secret)
   ramlace mount --allow-other /srv/pool        for every user of this machine, each with his own rights
+  ramlace mount -o ro,noexec /mnt/pool         with the words that fstab has
   ramlace unmount /mnt/pool
 
 A dead mount on DIR, whose daemon was killed, is cleared away first.
@@ -71,6 +73,19 @@ pub struct Args {
     #[arg(long)]
     pub reserve: bool,
 
+    /// Where the secret of a pool that lives elsewhere lies [default: what RAMLACE_SECRET_FILE names]
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+
+    /// Where its host key lies, for --allow-other [default: what RAMLACE_HOST_KEY_FILE names]
+    #[arg(long, value_name = "FILE")]
+    pub host_key_file: Option<PathBuf>,
+
+    /// Options with commas between them, as in fstab: those above with underscores, and the generic ones of mount(8)
+    /// such as ro, noexec and noatime
+    #[arg(short = 'o', long, value_name = "OPTIONS")]
+    pub options: Vec<String>,
+
     /// Stay in the foreground; SIGTERM or Ctrl-C unmounts
     #[arg(long)]
     pub foreground: bool,
@@ -82,20 +97,21 @@ pub struct Args {
 
 /// Mounts and comes back, or serves.
 pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
-    args.check()?;
+    let how = args.how()?;
+    how.check()?;
     if args.daemon {
-        return Ok(run_daemon(args, named)?);
+        return Ok(run_daemon(&how, &args.directory, named)?);
     }
     let directory = directory_for(&args.directory, output)?;
     if args.foreground {
-        let mount = prepare(args, &directory, named)?;
+        let mount = prepare(&how, &directory, named)?;
         let _record = Record::write(named, mount.mount_point())?;
         output.note(format!("mounted on {}; Ctrl-C unmounts", directory.display()));
-        args.notes(named).iter().for_each(|note| output.note(note));
+        notes(&how, named).iter().for_each(|note| output.note(note));
         return Ok(mount.run().map(drop)?);
     }
-    start(&directory, named, args.words())?;
-    tell(&directory, named, &args.notes(named), output)
+    start(&directory, named, &how)?;
+    tell(&directory, named, &notes(&how, named), output)
 }
 
 /// What `--passthrough` does for files with so many lanes, when that is nothing.
@@ -110,48 +126,40 @@ fn passthrough_note(lanes: usize, named: Option<&str>) -> Option<String> {
 }
 
 impl Args {
-    /// What the daemon is told beside the pool and the directory.
-    fn words(&self) -> Vec<&'static str> {
-        let words = [
-            (self.read_only, "--read-only"),
-            (self.allow_other, "--allow-other"),
-            (self.suid, "--suid"),
-            (self.dev, "--dev"),
-            (self.no_locks, "--no-locks"),
-            (self.passthrough, "--passthrough"),
-            (self.reserve, "--reserve"),
-        ];
-        words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect()
-    }
-
-    /// What is mounted and still of no use. The mount is there: what cannot be found out is left out.
-    fn notes(&self, named: Option<&str>) -> Vec<String> {
-        let lanes = || {
-            let pool = Pool::connect(&connect_options(named)).ok()?;
-            let width = pool.get_layout("/").ok()?.hints.width.map(usize::from);
-            let servers = pool.map().ok()?.servers.iter().filter(|server| !server.forgotten).count();
-            Some(width.unwrap_or(servers).min(servers))
+    /// What the options and the lists behind `-o` ask for together.
+    fn how(&self) -> Result<MountHow> {
+        let mut how = MountHow {
+            allow_other: self.allow_other,
+            no_locks: self.no_locks,
+            passthrough: self.passthrough,
+            reserve: self.reserve,
+            secret_file: self.secret_file.clone(),
+            host_key_file: self.host_key_file.clone(),
+            ..MountHow::default()
         };
-        let lanes = if self.passthrough { lanes() } else { None };
-        lanes.and_then(|lanes| passthrough_note(lanes, named)).into_iter().collect()
+        let flags = [(self.read_only, "ro"), (self.suid, "suid"), (self.dev, "dev")];
+        for (_, word) in flags.into_iter().filter(|(on, _)| *on) {
+            how.flags.apply(word);
+        }
+        let options = Options::parse(self.options.iter().map(String::as_str));
+        if options.remount {
+            let text = "remount is for mount(8): 'mount -o remount,ro DIR', as root";
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        options.applied(how, false)
     }
+}
 
-    /// Refuses what this user may not ask.
-    fn check(&self) -> Result<()> {
-        if (self.suid || self.dev) && !rustix::process::geteuid().is_root() {
-            return Err(Error::new(
-                ErrorKind::NotPermitted,
-                "only root may let set-user-id bits or devices of a mount count; leave --suid and --dev out",
-            ));
-        }
-        if self.passthrough && !rustix::process::geteuid().is_root() {
-            return Err(Error::new(
-                ErrorKind::NotPermitted,
-                "only root may hand files over to the kernel; leave --passthrough out, everything works without it",
-            ));
-        }
-        Ok(())
-    }
+/// What is mounted and still of no use. The mount is there: what cannot be found out is left out.
+pub fn notes(how: &MountHow, named: Option<&str>) -> Vec<String> {
+    let lanes = || {
+        let pool = Pool::connect(&how.connect(named)).ok()?;
+        let width = pool.get_layout("/").ok()?.hints.width.map(usize::from);
+        let servers = pool.map().ok()?.servers.iter().filter(|server| !server.forgotten).count();
+        Some(width.unwrap_or(servers).min(servers))
+    };
+    let lanes = if how.passthrough { lanes() } else { None };
+    lanes.and_then(|lanes| passthrough_note(lanes, named)).into_iter().collect()
 }
 
 /// Says what is mounted now.
@@ -170,49 +178,48 @@ fn tell(directory: &Path, named: Option<&str>, notes: &[String], output: &mut Ou
 }
 
 /// Signals first, for threads inherit how they are treated; then the pool, then the mount.
-fn prepare(args: &Args, directory: &Path, named: Option<&str>) -> Result<Mount> {
+fn prepare(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Mount> {
     // A daemon with many files open needs more descriptors than a shell's programs get.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let _ = rustix::process::setrlimit(
         rustix::process::Resource::Nofile,
         rustix::process::Rlimit { current: limit.maximum, ..limit },
     );
-    let place = directory.to_owned();
-    ramlace_mount::on_ending(move |count| end(&place, count))?;
-    let mut connect = connect_options(named);
+    let mounted = Arc::new(OnceLock::new());
+    let asked = mounted.clone();
+    ramlace_mount::on_ending(move |count| end(asked.get(), count))?;
+    let mut connect = how.connect(named);
     connect.label = format!("mount {}", directory.display());
     let options = MountOptions {
         directory: directory.to_owned(),
         connect,
         source: source_of(named),
-        read_only: args.read_only,
-        allow_other: args.allow_other,
-        allow_suid: args.suid,
-        allow_devices: args.dev,
-        locks: !args.no_locks,
-        passthrough: args.passthrough,
-        reserve: args.reserve,
+        flags: how.flags,
+        allow_other: how.allow_other,
+        locks: !how.no_locks,
+        passthrough: how.passthrough,
+        reserve: how.reserve,
     };
-    Mount::new(&options)
+    let mount = Mount::new(&options)?;
+    let _ = mounted.set(mount.mount_point().clone());
+    Ok(mount)
 }
 
 /// Asked to end: programs that use the mount keep what they have open, until they are asked twice.
-fn end(directory: &Path, count: u32) {
-    if count > 1 {
-        std::process::exit(1);
-    }
+fn end(mounted: Option<&MountPoint>, count: u32) {
+    let Some(mount) = mounted.filter(|_| count == 1) else { std::process::exit(1) };
     let unmounted =
-        ramlace_mount::unmount(directory, false).or_else(|_| ramlace_mount::unmount(directory, true));
+        ramlace_mount::unmount_own(mount, false).or_else(|_| ramlace_mount::unmount_own(mount, true));
     if let Err(error) = unmounted {
         eprintln!("ramlace: {error}");
         std::process::exit(1);
     }
 }
 
-fn run_daemon(args: &Args, named: Option<&str>) -> Result<()> {
+fn run_daemon(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<()> {
     // A process that `mount` started leads no group yet; where it does, it is nobody's child to begin with.
     let _ = rustix::process::setsid();
-    let mounted = prepare(args, &args.directory, named)
+    let mounted = prepare(how, directory, named)
         .and_then(|mount| Record::write(named, mount.mount_point()).map(|record| (mount, record)));
     let text = match &mounted {
         Ok(_) => format!("{MOUNTED}\n"),

@@ -1,16 +1,16 @@
 //! `publish` and `refresh`: the two verbs of shared memory between machines, for any program's files on a mount.
 
+use std::ffi::OsString;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_client::Locator;
+use ramlace_base::{Error, Result};
 use ramlace_mount::REFRESH_ATTRIBUTE;
 use serde_json::json;
 
 use crate::failure::Done;
 use crate::output::Output;
+use crate::place::on_mounts;
 
 const PUBLISH_EXAMPLES: &str = "\
 Examples:
@@ -29,31 +29,31 @@ yet is published first. A file that is opened again is fresh without it.";
 #[derive(clap::Args, Debug)]
 #[command(after_help = PUBLISH_EXAMPLES)]
 pub struct PublishArgs {
-    /// Files on a mount
+    /// Files on a mount, or as they are called in the pool: then by each mount of it
     #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
+    pub files: Vec<OsString>,
 }
 
 /// Arguments of `refresh`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = REFRESH_EXAMPLES)]
 pub struct RefreshArgs {
-    /// Files on a mount
+    /// Files on a mount, or as they are called in the pool: then by each mount of it
     #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
+    pub files: Vec<OsString>,
 }
 
 /// Makes stores into mapped memory of this machine visible to others.
-pub fn publish(args: &PublishArgs, output: &mut Output) -> Done {
-    each(&args.files, "published", output, |path| {
+pub fn publish(args: &PublishArgs, named: Option<&str>, output: &mut Output) -> Done {
+    each(&args.files, named, "published", output, |path| {
         let file = File::open(path).map_err(|error| Error::from_io(&error, path.display()))?;
         file.sync_all().map_err(|error| Error::from_io(&error, format!("publishing {}", path.display())))
     })
 }
 
 /// Makes what others have published visible in mapped memory of this machine.
-pub fn refresh(args: &RefreshArgs, output: &mut Output) -> Done {
-    each(&args.files, "refreshed", output, |path| {
+pub fn refresh(args: &RefreshArgs, named: Option<&str>, output: &mut Output) -> Done {
+    each(&args.files, named, "refreshed", output, |path| {
         // Reading the attribute does the same as setting it, and readers may.
         rustix::fs::getxattr(path, REFRESH_ATTRIBUTE, &mut [0u8; 16][..])
             .map(drop)
@@ -61,34 +61,19 @@ pub fn refresh(args: &RefreshArgs, output: &mut Output) -> Done {
     })
 }
 
-fn each(files: &[PathBuf], done: &str, output: &mut Output, work: impl Fn(&Path) -> Result<()>) -> Done {
-    for path in files {
-        check_on_mount(path)?;
-        work(path)?;
+fn each(
+    files: &[OsString],
+    named: Option<&str>,
+    done: &str,
+    output: &mut Output,
+    work: impl Fn(&Path) -> Result<()>,
+) -> Done {
+    for file in files {
+        on_mounts(file, named)?.iter().try_for_each(|path| work(path))?;
     }
     if output.json {
         let files: Vec<_> = files.iter().map(|file| file.to_string_lossy()).collect();
         return output.json(&json!({done: files}));
     }
     Ok(())
-}
-
-/// The file must lie on a mount of a pool: elsewhere the words would mean nothing.
-fn check_on_mount(path: &Path) -> Result<()> {
-    use std::os::unix::ffi::OsStrExt;
-    if Locator::looks_like(path.as_os_str().as_bytes()) {
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            format!("{} is a place in a pool; name the file as it is called on a mount", path.display()),
-        ));
-    }
-    let device = std::fs::metadata(path).map_err(|error| Error::from_io(&error, path.display()))?.dev();
-    let device = (rustix::fs::major(device), rustix::fs::minor(device));
-    if ramlace_mount::mounts()?.iter().any(|mount| mount.device == device) {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Invalid,
-        format!("{} lies on no mount of a pool; 'ramlace mount DIR' makes one", path.display()),
-    ))
 }

@@ -18,6 +18,7 @@ use crate::daemon::{Daemon, wait_until};
 use crate::failure::Done;
 use crate::interrupt::Interrupt;
 use crate::lock::DirectoryLock;
+use crate::mount_options::MountHow;
 use crate::mounting;
 use crate::output::Output;
 use crate::pool_processes;
@@ -150,7 +151,7 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let started = start(args, &directory, &addresses, store_bytes).and_then(|file| {
         mount
             .as_deref()
-            .map_or(Ok(()), |mount| mounting::start(mount, Some(directory.name()), Vec::new()))?;
+            .map_or(Ok(()), |mount| mounting::start(mount, Some(directory.name()), &MountHow::default()))?;
         Ok(file)
     });
     let file = started.inspect_err(|_| {

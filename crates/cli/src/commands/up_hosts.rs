@@ -24,6 +24,7 @@ use crate::hosts;
 use crate::hosts_stop::{StopHosts, unexpected};
 use crate::interrupt::Interrupt;
 use crate::lock::DirectoryLock;
+use crate::mount_options::MountHow;
 use crate::mounting;
 use crate::output::Output;
 use crate::remote::Transport;
@@ -74,7 +75,7 @@ pub fn run(args: &Args, file: &Path, mount: Option<&Path>, named: Option<&str>, 
     };
     if let Some(mount) = mount {
         // Servers on many machines are not stopped again for a directory of this one.
-        mounting::start(mount, Some(directory.name()), Vec::new())
+        mounting::start(mount, Some(directory.name()), &MountHow::default())
             .map_err(|error| error.context("the pool is up, but not mounted"))?;
     }
     report.tell(began.elapsed(), output)

@@ -1,20 +1,19 @@
 //! `warm`: reads files of a mount once, so that their pages are in this machine's memory.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_client::Locator;
+use ramlace_base::{Error, Result};
 use rustix::fs::Advice;
 use serde_json::json;
 
 use crate::copy::Progress;
 use crate::failure::{Done, Failure, say};
 use crate::output::Output;
+use crate::place::on_mounts;
 use crate::show::escaped;
 
 const EXAMPLES: &str = "\
@@ -22,8 +21,8 @@ Examples:
   ramlace warm /mnt/pool/matrix.bin     programs that map or read it now find it in this machine's memory
   ramlace warm /mnt/pool/data           all files below a directory
 
-The pages stay as long as the machine has memory for them and nobody changes the file. Paths in a pool
-(ramlace:/x) have nothing to be brought near: the library reads from the servers' memory every time.";
+The pages stay as long as the machine has memory for them and nobody changes the file. They serve programs that use a
+mount; the library reads from the servers' memory every time.";
 
 /// Bytes of one read: as much as the kernel asks the mount for at once, several times over.
 const PART_BYTES: usize = 4 << 20;
@@ -32,18 +31,18 @@ const PART_BYTES: usize = 4 << 20;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Files on a mount, or directories with all that is in them
+    /// Files on a mount, or directories with all that is in them; or as they are called in the pool
     #[arg(required = true, value_name = "FILE")]
     pub paths: Vec<OsString>,
 }
 
 /// Reads each file; goes on after one that fails.
-pub fn run(args: &Args, output: &mut Output) -> Done {
+pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let mut warming = Warming { json: output.json, failed: false };
     let mut files = Vec::new();
     for path in &args.paths {
-        match check(path) {
-            Ok(path) => warming.gather(path, &mut files),
+        match named_files(path, named) {
+            Ok(paths) => paths.into_iter().for_each(|path| warming.gather(path, &mut files)),
             Err(error) => warming.say(&error, None),
         }
     }
@@ -117,27 +116,11 @@ fn entries(path: &Path) -> Result<Found> {
     Ok(Found::Directory(paths))
 }
 
-/// What is named must lie on a mount; a link that is named is followed.
-fn check(path: &OsString) -> Result<PathBuf> {
-    if Locator::looks_like(path.as_bytes()) {
-        let text = format!(
-            "{} is a place in a pool, where nothing has to be brought near: it is in the servers' memory; \
-             name the file as it is called on a mount, which 'ramlace mount DIR' makes",
-            escaped(path.as_bytes())
-        );
-        return Err(Error::new(ErrorKind::Invalid, text));
-    }
-    let tell = |error: std::io::Error| Error::from_io(&error, shown(Path::new(path)));
-    let path = std::fs::canonicalize(path).map_err(tell)?;
-    let device = path.metadata().map_err(tell)?.dev();
-    let device = (rustix::fs::major(device), rustix::fs::minor(device));
-    if ramlace_mount::mounts()?.iter().any(|mount| mount.device == device) {
-        return Ok(path);
-    }
-    Err(Error::new(
-        ErrorKind::Invalid,
-        format!("{} lies on no mount of a pool; 'ramlace mount DIR' makes one", shown(&path)),
-    ))
+/// What is named, by each mount that has it; a link that is named is followed.
+fn named_files(path: &OsStr, named: Option<&str>) -> Result<Vec<PathBuf>> {
+    let follow =
+        |path: PathBuf| std::fs::canonicalize(&path).map_err(|error| Error::from_io(&error, shown(&path)));
+    on_mounts(path, named)?.into_iter().map(follow).collect()
 }
 
 /// Reads a file once; `done` hears of every part.
