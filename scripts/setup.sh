@@ -42,6 +42,7 @@ collect_missing() {
         need_command pkg-config pkg-config
         need_command nm binutils
         command -v fusermount3 >/dev/null || wished+=(fuse3)
+        command -v setfacl >/dev/null || wished+=(acl)
         command -v Rscript >/dev/null || wished+=(r-base-core)
         # Starting R to ask for a package would take longer than everything else here.
         compgen -G "/usr/*/R/*library/bigmemory" >/dev/null ||

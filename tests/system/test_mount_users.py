@@ -607,7 +607,7 @@ def enter(pool: Pool, key: bytes, kind: int) -> wire.Wire:
 
 def make_directory(line: wire.Wire, who: bytes, name: bytes, sequence: int) -> wire.Reply:
     """Ask for a directory in the root, for somebody where `who` says so."""
-    body = who + wire.numbers(ROOT_INODE, len(name)) + name + wire.numbers(0o755)
+    body = who + wire.numbers(ROOT_INODE, len(name)) + name + wire.numbers(0o755, 0)
     flags = wire.ON_BEHALF if who else 0
     return line.call(wire.MAKE_DIRECTORY, body, sequence=sequence, epoch=1, flags=flags)
 

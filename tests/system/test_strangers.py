@@ -146,7 +146,7 @@ def damaged_frames(session: bytes) -> dict[str, bytes]:
     return {
         "checksum": good[:20] + flipped + good[21:],
         "magic": b"XXXX" + good[4:],
-        "version": wire.header(wire.HEARTBEAT, session, 0, version=9),
+        "version": wire.header(wire.HEARTBEAT, session, 0, version=wire.VERSION + 1),
         "kind": wire.header(0x7777, session, 0),
         "body": wire.header(wire.HEARTBEAT, session, 0xFFFF_FFF0),
         "data": wire.header(wire.WRITE_CHUNK, session, 4, 0xFFFF_FFF0),

@@ -8,7 +8,7 @@ from pathlib import Path
 from noise import HOST, OWNER, TAG_BYTES, WORDS, Cipher, Noise, derive, server_public
 
 PREAMBLE_MAGIC = b"ramlace\n"
-VERSION = 8
+VERSION = 9
 WELCOME, REFUSED, ELSEWHERE = 0, 1, 2
 # Lengths of the two Noise messages.
 FIRST_BYTES, SECOND_BYTES = 52, 56

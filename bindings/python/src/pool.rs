@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ramlace_base::{Error, ErrorKind, limits};
 use ramlace_client::{
-    ArrayType, ConnectOptions, OpenOptions, Order, Pool as ClientPool, PoolName, RenameMode,
+    ArrayType, ConnectOptions, NewMode, OpenOptions, Order, Pool as ClientPool, PoolName, RenameMode,
 };
 use ramlace_wire::LayoutHints;
 use ramlace_wire::xattrs::XattrMode;
@@ -38,6 +38,8 @@ struct Open {
     #[pyo3(item)]
     permissions: u16,
     #[pyo3(item)]
+    umask: u16,
+    #[pyo3(item)]
     stripe_unit: Option<u64>,
     #[pyo3(item)]
     width: Option<u16>,
@@ -70,7 +72,7 @@ impl Pool {
             create: how.create,
             exclusive: how.exclusive,
             truncate: how.truncate,
-            mode: how.permissions,
+            mode: NewMode { mode: how.permissions, umask: how.umask },
             hints: LayoutHints { stripe_unit: how.stripe_unit, width: how.width, copies: how.copies },
             ..OpenOptions::default()
         };
@@ -130,12 +132,14 @@ impl Pool {
         Ok((entries, broken.map(|error| exception(py, &error))))
     }
 
-    fn mkdir(&self, py: Python<'_>, path: &[u8], permissions: u16) -> PyResult<()> {
-        detached(py, || self.pool.mkdir(path, permissions).map(drop))
+    fn mkdir(&self, py: Python<'_>, path: &[u8], permissions: u16, umask: u16) -> PyResult<()> {
+        let mode = NewMode { mode: permissions, umask };
+        detached(py, || self.pool.mkdir(path, mode).map(drop))
     }
 
-    fn mkdir_all(&self, py: Python<'_>, path: &[u8], permissions: u16) -> PyResult<()> {
-        detached(py, || self.pool.mkdir_all(path, permissions))
+    fn mkdir_all(&self, py: Python<'_>, path: &[u8], permissions: u16, umask: u16) -> PyResult<()> {
+        let mode = NewMode { mode: permissions, umask };
+        detached(py, || self.pool.mkdir_all(path, mode))
     }
 
     fn rmdir(&self, py: Python<'_>, path: &[u8]) -> PyResult<()> {

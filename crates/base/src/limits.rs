@@ -63,6 +63,8 @@ pub const XATTRS_PER_INODE_BYTES_MAX: usize = 128 << 10;
 /// Names of all extended attributes of one inode, each with the byte that ends it in a list: what
 /// Linux lists at most.
 pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
+/// Entries of an access control list: what a kernel's FUSE takes and shows, in one page.
+pub const ACCESS_LIST_ENTRIES_MAX: usize = 511;
 /// Entries in one readdir reply.
 pub const READDIR_ENTRIES_MAX: u32 = 1024;
 /// Partitions of a directory that is spread over slots; a power of two.

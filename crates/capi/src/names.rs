@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use libc::{gid_t, mode_t, ssize_t, uid_t};
 use ramlace_base::{Result, Timestamp};
-use ramlace_client::AttributeChanges;
+use ramlace_client::{AttributeChanges, NewMode};
 
 use crate::failure::{guard, invalid};
 use crate::file::{count, done};
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn ramlace_mkdir(pool: *mut ramlace_pool, path: *const c_c
     done(|| {
         // SAFETY: a text or NULL, by the header.
         let (connected, path) = unsafe { at(pool, path) }?;
-        connected.pool.mkdir(path, permissions(mode)? & !umask()).map(drop)
+        connected.pool.mkdir(path, NewMode { mode: permissions(mode)?, umask: umask() }).map(drop)
     })
 }
 

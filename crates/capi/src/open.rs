@@ -100,9 +100,10 @@ unsafe fn open(
     let connected = connected(pool)?;
     // SAFETY: the caller's promise.
     let path = unsafe { connected.path(path) }?;
-    let mut options = OpenOptions { mode: permissions(mode)?, hints, ..options_of(flags)? };
+    let mut options = OpenOptions { hints, ..options_of(flags)? };
+    options.mode.mode = permissions(mode)?;
     if options.create {
-        options.mode &= !umask();
+        options.mode.umask = umask();
     }
     let file = connected.pool.open(path, &options)?;
     Ok(table::keep(OpenFile { file, position: Position::new(), append: options.append }))

@@ -6,7 +6,7 @@ use std::fmt;
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_wire::{FileAttributes, LayoutHints};
 
-use crate::{Copy, File, Mapping, OpenOptions, Pool};
+use crate::{Copy, File, Mapping, NewMode, OpenOptions, Pool};
 
 /// Names of the attributes, sorted.
 const DTYPE: &str = "array.dtype";
@@ -216,9 +216,9 @@ impl Pool {
         path: impl AsRef<[u8]>,
         kind: &ArrayType,
         hints: LayoutHints,
-        mode: u16,
+        mode: impl Into<NewMode>,
     ) -> Result<Array> {
-        let path = path.as_ref();
+        let (path, mode) = (path.as_ref(), mode.into());
         let options =
             OpenOptions { exclusive: true, mode, hints, named: kind.to_named(), ..OpenOptions::creating() };
         let file = File::open(self, path, &options, unit_for(kind.bytes()))?;

@@ -92,6 +92,6 @@ pub use options::{ConnectOptions, LOCAL_VARIABLE};
 pub use pool::{Capacity, Pool, ServerReport};
 pub use ramlace_transport::{HostKey, Secret};
 pub use ramlace_wire::locks::{HeldLock, LOCK_END, LockKind, LockTable, LockedFile};
-pub use ramlace_wire::namespace::RenameMode;
+pub use ramlace_wire::namespace::{NewMode, RenameMode};
 pub use raw::Raw;
 pub use reach::NOBODY_ANSWERS;

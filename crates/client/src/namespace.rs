@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, limits};
 use ramlace_wire::namespace::{
-    DirectoryEntry, Found, InodeInfo, MakeNode, RenameMode, SetAttributes, TimeReason,
+    DirectoryEntry, Found, InodeInfo, MakeNode, NewMode, RenameMode, SetAttributes, TimeReason,
 };
 use ramlace_wire::{Attributes, FileKind, LayoutHints};
 
@@ -51,15 +51,15 @@ impl Pool {
         }
     }
 
-    /// Creates a directory; `mode` counts as it is, without a umask.
-    pub fn mkdir(&self, path: impl AsRef<[u8]>, mode: u16) -> Result<Attributes> {
-        let path = path.as_ref();
+    /// Creates a directory; a `mode` without a umask counts as it is.
+    pub fn mkdir(&self, path: impl AsRef<[u8]>, mode: impl Into<NewMode>) -> Result<Attributes> {
+        let (path, mode) = (path.as_ref(), mode.into());
         self.make_entry(path, |raw, parent, name| raw.make_directory(parent, name, mode))
     }
 
     /// Creates a directory and those above it that are missing; one that is there is fine.
-    pub fn mkdir_all(&self, path: impl AsRef<[u8]>, mode: u16) -> Result<()> {
-        let path = path.as_ref();
+    pub fn mkdir_all(&self, path: impl AsRef<[u8]>, mode: impl Into<NewMode>) -> Result<()> {
+        let (path, mode) = (path.as_ref(), mode.into());
         let raw = self.raw();
         resolve_making(&raw, path, |parent, name| match raw.make_directory(parent, name, mode) {
             // Another client may make the same tree at this moment.
@@ -173,16 +173,16 @@ impl Pool {
         self.make_entry(path, |raw, parent, name| raw.symlink(parent, name, target.as_ref()))
     }
 
-    /// Creates a named pipe, a socket's address or a device (which takes the super-user); `mode` counts
-    /// as it is, `device` is what [`ramlace_wire::DeviceNumbers`] encodes, and 0 for others.
+    /// Creates a named pipe, a socket's address or a device (which takes the super-user); a `mode` without a
+    /// umask counts as it is, `device` is what [`ramlace_wire::DeviceNumbers`] encodes, and 0 for others.
     pub fn make_node(
         &self,
         path: impl AsRef<[u8]>,
         kind: FileKind,
-        mode: u16,
+        mode: impl Into<NewMode>,
         device: u32,
     ) -> Result<Attributes> {
-        let path = path.as_ref();
+        let (path, mode) = (path.as_ref(), mode.into());
         self.make_entry(path, |raw, parent, name| {
             raw.make_node(&MakeNode { parent, name: name.clone(), kind, mode, device })
         })

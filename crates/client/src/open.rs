@@ -1,7 +1,7 @@
 //! Opening files: what for, what to make when there is none, and where its bytes shall lie.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
-use ramlace_wire::namespace::{Create, CreateUnnamed, Open, OpenEntry, Opened};
+use ramlace_wire::namespace::{Create, CreateUnnamed, NewMode, Open, OpenEntry, Opened};
 use ramlace_wire::{FileAttributes, FileKind, LayoutHints};
 
 use crate::Pool;
@@ -36,8 +36,8 @@ pub struct OpenOptions {
     pub truncate: bool,
     /// Every write goes to the end, whatever its offset; implies `write`.
     pub append: bool,
-    /// Permission bits of a new file, after the caller's umask.
-    pub mode: u16,
+    /// Permission bits of a new file, and what of them the caller's umask takes away.
+    pub mode: NewMode,
     /// Where the bytes of a new file shall lie.
     pub hints: LayoutHints,
     /// Named bytes of a new file.
@@ -53,7 +53,7 @@ impl Default for OpenOptions {
             exclusive: false,
             truncate: false,
             append: false,
-            mode: 0o644,
+            mode: NewMode { mode: 0o644, umask: 0 },
             hints: LayoutHints::default(),
             named: FileAttributes::new(),
         }

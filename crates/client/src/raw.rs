@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ramlace_base::{InodeId, Name, Result, ServerId};
 use ramlace_wire::namespace::{
     Create, CreateUnnamed, DirectoryEntry, DirectoryPage, Found, GetAttributesMany, InodeInfo, LayoutWish,
-    Link, Lookup, MakeDirectory, MakeNode, Opened, ReadLink, RemoveDirectory, Rename, RenameMode,
+    Link, Lookup, MakeDirectory, MakeNode, NewMode, Opened, ReadLink, RemoveDirectory, Rename, RenameMode,
     SetAttributes, SetLayout, Symlink, Unlink,
 };
 use ramlace_wire::walk::{Walk, Walked};
@@ -122,7 +122,7 @@ impl Raw<'_> {
     }
 
     /// Creates a directory.
-    pub fn make_directory(self, parent: InodeId, name: &Name, mode: u16) -> Result<Attributes> {
+    pub fn make_directory(self, parent: InodeId, name: &Name, mode: NewMode) -> Result<Attributes> {
         self.change_entry(parent, name, &MakeDirectory { parent, name: name.clone(), mode })
     }
 

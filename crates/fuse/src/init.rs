@@ -82,7 +82,7 @@ fn wanted(options: &MountOptions) -> u64 {
         (options.invalidation == Invalidation::Explicit, bit::EXPLICIT_INVAL_DATA),
         (options.cache_symlinks, bit::CACHE_SYMLINKS),
         (options.direct_io_mmap, bit::DIRECT_IO_ALLOW_MMAP),
-        (options.no_umask, bit::DONT_MASK),
+        (options.access_lists, bit::POSIX_ACL | bit::DONT_MASK),
         (options.passthrough, bit::PASSTHROUGH),
         (!options.request_timeout.is_zero(), bit::REQUEST_TIMEOUT),
     ];

@@ -79,7 +79,7 @@ pub enum Operation<'a> {
     ReadLink,
     /// Reply: `entry`.
     Symlink { name: &'a [u8], target: &'a [u8] },
-    /// Reply: `entry`. `mode` has the kind; `umask` is already applied unless the mount asked otherwise.
+    /// Reply: `entry`. `mode` has the kind; `umask` is already applied unless the mount has access lists.
     MakeNode { name: &'a [u8], mode: u32, device: u32, umask: u32 },
     /// Reply: `entry`.
     MakeDirectory { name: &'a [u8], mode: u32, umask: u32 },

@@ -62,8 +62,9 @@ pub struct MountOptions {
     pub cache_symlinks: bool,
     /// Files opened with `direct_io` may be mapped (Linux 6.6).
     pub direct_io_mmap: bool,
-    /// The file system applies the umask.
-    pub no_umask: bool,
+    /// The file system has POSIX access control lists: the kernel asks for them and checks by them, as by modes, and the
+    /// file system applies the umask where a directory has no default list.
+    pub access_lists: bool,
     /// Open files may be handed to a backing file (Linux 6.9, CAP_SYS_ADMIN).
     pub passthrough: bool,
     /// How long the kernel waits for a reply before it ends the connection; zero is for ever (Linux 6.14).
@@ -88,7 +89,7 @@ impl Default for MountOptions {
             invalidation: Invalidation::Explicit,
             cache_symlinks: false,
             direct_io_mmap: true,
-            no_umask: false,
+            access_lists: false,
             passthrough: false,
             request_timeout: Duration::ZERO,
         }

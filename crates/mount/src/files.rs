@@ -8,13 +8,13 @@ use ramlace_client::{File, Rights};
 use ramlace_fuse::{
     Attributes as KernelAttributes, Caller, Entry, OpenFlags, SetAttributes as Changes, SetTime, StatX,
 };
-use ramlace_wire::namespace::{CreateUnnamed, Opened, SetAttributes, TimeReason};
+use ramlace_wire::namespace::{CreateUnnamed, NewMode, Opened, SetAttributes, TimeReason};
 use ramlace_wire::{Attributes, LayoutHints};
 
 use crate::attributes::{entry, kernel_attributes, timestamp};
 use crate::filesystem::PoolFileSystem;
 use crate::handles::{HolesMade, OpenFile};
-use crate::leases::Believed;
+use crate::leases::{Believed, Offered};
 use crate::names::permissions;
 use crate::versions::Version;
 
@@ -41,7 +41,8 @@ impl PoolFileSystem {
                 leased.info.attributes.allocated = Some(self.raw().allocated(&leased.info)?);
                 self.removed.heard(&leased.info.attributes);
                 let one_number = self.nodes.has_one_number(inode);
-                let valid = self.leases.attributes(asked, inode, leased.attributes && one_number);
+                let offered = Offered::of(&leased.info.attributes, leased.attributes && one_number);
+                let valid = self.leases.attributes(asked, offered);
                 // Nobody recalls the times of what programs store into without asking.
                 let valid = if self.handed.may_be_stored_into(inode) { Duration::ZERO } else { valid };
                 Ok((leased.info.attributes, valid))
@@ -71,7 +72,7 @@ impl PoolFileSystem {
         &self,
         parent: InodeId,
         name: &[u8],
-        mode: u32,
+        mode: NewMode,
         flags: u32,
     ) -> Result<(Entry, u64, OpenFlags)> {
         let exclusive = flags & libc::O_EXCL as u32 != 0;
@@ -207,13 +208,13 @@ impl PoolFileSystem {
     pub(crate) fn create_unnamed(
         &self,
         parent: InodeId,
-        mode: u32,
+        mode: NewMode,
         flags: u32,
     ) -> Result<(Entry, u64, OpenFlags)> {
         let rights = rights_of(flags);
         let request = CreateUnnamed {
             parent,
-            mode: permissions(mode),
+            mode,
             read: rights.read,
             write: rights.write,
             layout: None,

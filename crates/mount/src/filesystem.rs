@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ramlace_base::Result;
-use ramlace_client::{Pool, Raw, acting_for};
+use ramlace_client::{NewMode, Pool, Raw, acting_for};
 use ramlace_fuse::{Entry, FileSystem, OpenFlags, Operation, Reply, Request, Scratch};
 
+use crate::access_lists::{KeptLists, is_list};
 use crate::data::WriteFlags;
 use crate::handed::HandedFiles;
 use crate::handles::Handles;
 use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::lost_stores::{LOST_STORES_ATTRIBUTE, LostStores};
+use crate::names::new_mode;
 use crate::nodes::Nodes;
 use crate::refresh::{Answer, REFRESH_ATTRIBUTE, Refresher};
 use crate::removed::Removed;
@@ -38,6 +40,7 @@ pub(crate) struct PoolFileSystem {
     pub(crate) locks: Arc<Locks>,
     pub(crate) removed: Removed,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) kept_lists: KeptLists,
     pub(crate) nodes: Nodes,
     pub(crate) handed: Arc<HandedFiles>,
 }
@@ -56,11 +59,14 @@ impl PoolFileSystem {
         }
     }
 
-    /// What a thread asks tells whether it has got the directories that it was told of.
+    /// What a thread asks tells whether it has got the directories that it was told of. A question for a list tells no more
+    /// than one for attributes: the kernel asks both of directories that it walks through.
     fn note_thread(&self, request: &Request<'_>) {
         let attributes_of = match request.operation {
             Operation::Lookup { .. } => return,
             Operation::GetAttributes { .. } | Operation::StatX { .. } => Some(request.node),
+            // Checks of rights on the way of a walk.
+            Operation::GetXattr { name, .. } if is_list(name) => Some(request.node),
             _ => None,
         };
         self.nodes.asks(request.caller.pid, attributes_of);
@@ -86,14 +92,13 @@ impl PoolFileSystem {
                     self.tell_made(reply, &entry)
                 });
             }
-            Operation::MakeNode { name, mode, device, .. } => {
-                let made = self.make_node(parent, name, mode, device);
+            Operation::MakeNode { name, mode, device, umask } => {
+                let made = self.make_node(parent, name, (mode, umask), device);
                 answer(reply, made, |reply, entry| self.tell_made(reply, &entry));
             }
-            Operation::MakeDirectory { name, mode, .. } => {
-                answer(reply, self.make_directory(request.node, name, mode), |reply, entry| {
-                    self.tell_made(reply, &entry)
-                });
+            Operation::MakeDirectory { name, mode, umask } => {
+                let made = self.make_directory(request.node, name, new_mode(mode, umask));
+                answer(reply, made, |reply, entry| self.tell_made(reply, &entry));
             }
             Operation::Unlink { name } => done(reply, self.unlink(parent, name)),
             Operation::RemoveDirectory { name } => done(reply, self.remove_directory(request.node, name)),
@@ -105,11 +110,11 @@ impl PoolFileSystem {
                     self.tell_made(reply, &entry)
                 });
             }
-            Operation::Create { name, flags, mode, .. } => {
-                self.handle_create(request, reply, name, flags, mode)
+            Operation::Create { name, flags, mode, umask, .. } => {
+                self.handle_create(request, reply, name, flags, new_mode(mode, umask));
             }
-            Operation::TemporaryFile { flags, mode, .. } => {
-                self.handle_temporary(request, reply, flags, mode)
+            Operation::TemporaryFile { flags, mode, umask } => {
+                self.handle_temporary(request, reply, flags, new_mode(mode, umask));
             }
             Operation::ReadLink => {
                 answer(reply, self.raw().read_link(parent), |reply, target| reply.data(&target));
@@ -118,7 +123,7 @@ impl PoolFileSystem {
         }
     }
 
-    fn handle_create(&self, request: &Request<'_>, reply: Reply, name: &[u8], flags: u32, mode: u32) {
+    fn handle_create(&self, request: &Request<'_>, reply: Reply, name: &[u8], flags: u32, mode: NewMode) {
         answer(reply, self.create(self.nodes.inode(request.node), name, mode, flags), |reply, created| {
             let (entry, number, flags) = created;
             self.leases.count(self.nodes.inode(entry.node), 1);
@@ -127,7 +132,7 @@ impl PoolFileSystem {
         });
     }
 
-    fn handle_temporary(&self, request: &Request<'_>, reply: Reply, flags: u32, mode: u32) {
+    fn handle_temporary(&self, request: &Request<'_>, reply: Reply, flags: u32, mode: NewMode) {
         answer(reply, self.create_unnamed(self.nodes.inode(request.node), mode, flags), |reply, created| {
             let (entry, number, flags) = created;
             self.leases.count(self.nodes.inode(entry.node), 1);
@@ -199,6 +204,9 @@ impl PoolFileSystem {
             }
             Operation::SetXattr { name, value, flags } => {
                 done(reply, self.set_xattr(inode, name, value, flags));
+            }
+            Operation::GetXattr { name, size } if is_list(name) => {
+                answer_sized(reply, self.get_list(request.node, inode, name), size);
             }
             Operation::GetXattr { name, size } => answer_sized(reply, self.get_xattr(inode, name), size),
             Operation::ListXattr { size } => answer_sized(reply, self.list_xattrs(inode), size),

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{InodeId, limits};
 use ramlace_fuse::Notifier;
+use ramlace_wire::Attributes;
 use ramlace_wire::leases::{Leased, Recall};
 
 /// How long attributes are believed where each walk asks for each name, and so for what it leads to: for the checks of
@@ -65,9 +66,45 @@ struct State {
     forgotten: u64,
     /// What the kernel may believe at most until when: it counts a lifetime from when it takes the answer in, and in
     /// whole ticks, so the margin that servers wait counts here, too.
-    given: HashMap<Subject, Instant>,
+    given: HashMap<Subject, Given>,
     /// How many entries that lead to an inode the kernel was told, or is being told, and has not forgotten.
     lookups: HashMap<InodeId, i64>,
+}
+
+/// What the kernel was told by a lease.
+#[derive(Clone, Copy)]
+struct Given {
+    /// No server counts on it any more.
+    over: Instant,
+    /// The attributes say that there are extended ones.
+    xattrs: bool,
+}
+
+/// Attributes that the kernel may believe, and that are recalled when they change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttributesBelieved {
+    /// The kernel asks again then.
+    pub(crate) until: Instant,
+    /// There are extended ones.
+    pub(crate) xattrs: bool,
+}
+
+/// An inode whose attributes were leased, or not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offered {
+    pub(crate) inode: InodeId,
+    pub(crate) leased: bool,
+    pub(crate) xattrs: bool,
+}
+
+impl Offered {
+    pub(crate) fn of(attributes: &Attributes, leased: bool) -> Offered {
+        Offered { inode: attributes.inode, leased, xattrs: attributes.xattrs }
+    }
+
+    fn subject(self) -> Subject {
+        (self.inode, Leased::Attributes)
+    }
 }
 
 impl Leases {
@@ -81,19 +118,32 @@ impl Leases {
     }
 
     /// How long an entry may be believed, whose leases were given or not. The kernel is told of it next.
-    pub(crate) fn entry(&self, asked: Asked, parent: (InodeId, bool), inode: (InodeId, bool)) -> Believed {
-        let name = if parent.1 { self.give(asked, (parent.0, Leased::Names)) } else { None };
+    pub(crate) fn entry(&self, asked: Asked, parent: (InodeId, bool), offered: Offered) -> Believed {
+        let name = if parent.1 { self.give(asked, (parent.0, Leased::Names), false) } else { None };
         // Before it is looked whether they were recalled: a recall that comes behind that finds it known.
-        self.count(inode.0, 1);
-        let attributes = if inode.1 { self.give(asked, (inode.0, Leased::Attributes)) } else { None };
+        self.count(offered.inode, 1);
+        let attributes = self.give_attributes(asked, offered);
         // Where names are believed, a walk asks for nothing.
         let unleased = if self.names { Duration::ZERO } else { ONE_WALK };
         Believed { name: name.unwrap_or_default(), attributes: attributes.unwrap_or(unleased) }
     }
 
     /// How long attributes may be believed.
-    pub(crate) fn attributes(&self, asked: Asked, inode: InodeId, leased: bool) -> Duration {
-        leased.then(|| self.give(asked, (inode, Leased::Attributes))).flatten().unwrap_or_default()
+    pub(crate) fn attributes(&self, asked: Asked, offered: Offered) -> Duration {
+        self.give_attributes(asked, offered).unwrap_or_default()
+    }
+
+    fn give_attributes(&self, asked: Asked, offered: Offered) -> Option<Duration> {
+        offered.leased.then(|| self.give(asked, offered.subject(), offered.xattrs)).flatten()
+    }
+
+    /// What the kernel may believe of an inode's attributes, unless they were recalled since the question left: then what
+    /// was answered to it may be kept as long.
+    pub(crate) fn attributes_believed(&self, asked: Asked, inode: InodeId) -> Option<AttributesBelieved> {
+        let (state, subject) = (self.lock(), (inode, Leased::Attributes));
+        let given = state.given.get(&subject).filter(|_| state.is_newer(asked, subject))?;
+        let until = given.over - Duration::from_millis(limits::LEASE_MARGIN_MILLIS);
+        (until > Instant::now()).then_some(AttributesBelieved { until, xattrs: given.xattrs })
     }
 
     /// The kernel is being told of an entry that leads to this inode, or, with a number below 0, has forgotten so many.
@@ -114,7 +164,7 @@ impl Leases {
         self.lock().lookups.contains_key(&inode)
     }
 
-    fn give(&self, asked: Asked, subject: Subject) -> Option<Duration> {
+    fn give(&self, asked: Asked, subject: Subject, xattrs: bool) -> Option<Duration> {
         let until = asked.at + Duration::from_millis(limits::LEASE_MILLIS);
         let over = until + Duration::from_millis(limits::LEASE_MARGIN_MILLIS);
         let mut state = self.lock();
@@ -123,13 +173,13 @@ impl Leases {
             return None;
         }
         if state.given.len() >= limits::LEASES_PER_MOUNT_MAX && !state.given.contains_key(&subject) {
-            state.given.retain(|_, over| *over > now);
+            state.given.retain(|_, given| given.over > now);
             if state.given.len() >= limits::LEASES_PER_MOUNT_MAX {
                 return None;
             }
         }
-        let given = state.given.entry(subject).or_insert(over);
-        *given = over.max(*given);
+        let given = state.given.entry(subject).or_insert(Given { over, xattrs });
+        *given = Given { over: over.max(given.over), xattrs };
         Some(until - now)
     }
 
@@ -154,7 +204,7 @@ impl Leases {
         let covered = self.believes_names(from, to)
             && [from, to].into_iter().all(|directory| {
                 let asked = self.ask();
-                lease(directory) && self.give(asked, (directory, Leased::Names)).is_some()
+                lease(directory) && self.give(asked, (directory, Leased::Names), false).is_some()
             });
         Moving { at, directories: Some((from, to)), covered }
     }
@@ -170,9 +220,9 @@ impl Leases {
 
     fn believes_names(&self, from: InodeId, to: InodeId) -> bool {
         let (state, now) = (self.lock(), Instant::now());
-        [from, to]
-            .iter()
-            .any(|directory| state.given.get(&(*directory, Leased::Names)).is_some_and(|until| *until > now))
+        [from, to].iter().any(|directory| {
+            state.given.get(&(*directory, Leased::Names)).is_some_and(|given| given.over > now)
+        })
     }
 
     /// Leases end before their time: when this is back, the kernel believes nothing by them.
@@ -190,7 +240,7 @@ impl Leases {
         let given = {
             let mut state = self.lock();
             state.forget_marks();
-            state.given.drain().collect()
+            state.given.drain().map(|(subject, given)| (subject, given.over)).collect()
         };
         self.drop_given(given);
     }
@@ -207,6 +257,12 @@ impl Leases {
                 std::thread::sleep(PAUSE);
             }
         }
+    }
+
+    /// The kernel drops what it has of a node's attributes, and of its lists; what is on its way to it is void.
+    pub(crate) fn drop_attributes_of(&self, node: u64) {
+        // A kernel that does not know the node has nothing of it.
+        let _ = self.notifier.invalidate_inode(node, -1, 0);
     }
 
     /// Whether the kernel has dropped them. Otherwise it does not know the inode: not yet, or not any more, as it will say.
@@ -256,7 +312,7 @@ impl State {
         }
         self.marks += 1;
         self.marked.insert(subject, self.marks);
-        self.given.remove(&subject).filter(|until| *until > Instant::now())
+        self.given.remove(&subject).map(|given| given.over).filter(|over| *over > Instant::now())
     }
 }
 

@@ -4,6 +4,7 @@
 //! directory is unmounted. What the kernel may keep, and until when:
 //!
 //! * Names and attributes: for the rest of a lease, unless it is recalled ([`leases`]).
+//! * Access control lists: as long as the attributes beside them ([`access_lists`]).
 //! * Pages: from open to open as long as nobody changed the file ([`versions`]); an open that finds another
 //!   version drops them, and so does another size. `user.ramlace.refresh` drops them at once ([`refresh`]).
 //! * Written bytes: not at all. A `write` is in the pool when it returns; stores into mapped memory
@@ -12,6 +13,7 @@
 //! Invariant: the mount decides nothing about names, placement or rights; one request of the kernel is
 //! one call of the client, or a few.
 
+mod access_lists;
 mod attributes;
 mod data;
 mod directories;

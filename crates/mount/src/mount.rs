@@ -7,6 +7,7 @@ use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{ConnectOptions, Pool};
 use ramlace_fuse::{BackingFiles, Ended, Flags, Invalidation, MountPoint, Session, Stopper, Workers};
 
+use crate::access_lists::KeptLists;
 use crate::filesystem::PoolFileSystem;
 use crate::handed::HandedFiles;
 use crate::handles::Handles;
@@ -93,6 +94,7 @@ impl Mount {
             lost_stores: LostStores::default(),
             locks,
             removed: Removed::default(),
+            kept_lists: KeptLists::start(&leases)?,
             leases,
             nodes: Nodes::default(),
             handed: handed.clone(),
@@ -134,6 +136,7 @@ fn kernel_options(options: &MountOptions) -> ramlace_fuse::MountOptions {
         // A listing says nothing that the kernel could believe: it does not look whether names were recalled meanwhile.
         readdir_plus: false,
         passthrough: options.passthrough,
+        access_lists: true,
         ..ramlace_fuse::MountOptions::default()
     }
 }

@@ -6,18 +6,23 @@ use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
 use ramlace_client::{RenameMode, Rights};
 use ramlace_fuse::Entry;
 use ramlace_wire::leases::NameLeased;
-use ramlace_wire::namespace::{Create, MakeNode};
+use ramlace_wire::namespace::{Create, MakeNode, NewMode};
 use ramlace_wire::{Attributes, FileAttributes, FileKind, LayoutHints};
 
 use crate::attributes::entry;
 use crate::filesystem::PoolFileSystem;
-use crate::leases::{Asked, Believed};
+use crate::leases::{Asked, Believed, Offered};
 
 /// Permission bits, without the file's type.
 const PERMISSIONS: u32 = 0o7777;
 
 pub(crate) fn permissions(mode: u32) -> u16 {
     (mode & PERMISSIONS) as u16
+}
+
+/// The mode of what is made, and the umask of the program that makes it.
+pub(crate) fn new_mode(mode: u32, umask: u32) -> NewMode {
+    NewMode { mode: permissions(mode), umask: permissions(umask) }
 }
 
 pub(crate) fn name_of(bytes: &[u8]) -> Result<Name> {
@@ -51,7 +56,7 @@ impl PoolFileSystem {
                 thread,
             ));
         }
-        let believed = self.leases.entry(asked, (parent, names), (found.inode, leased));
+        let believed = self.leases.entry(asked, (parent, names), Offered::of(&attributes, leased));
         Ok(entry(&attributes, believed))
     }
 
@@ -66,8 +71,8 @@ impl PoolFileSystem {
         // Counted before a number is chosen for it, so that nothing is forgotten in between.
         self.leases.count(attributes.inode, 1);
         let told = self.nodes.found(parent, name, attributes.inode, thread);
-        let subject = (attributes.inode, leased && told.leased);
-        let mut believed = self.leases.entry(asked, (self.nodes.inode(parent), names), subject);
+        let offered = Offered::of(attributes, leased && told.leased);
+        let mut believed = self.leases.entry(asked, (self.nodes.inode(parent), names), offered);
         self.leases.count(attributes.inode, -1);
         if told.unsure {
             believed.attributes = Duration::ZERO;
@@ -100,23 +105,29 @@ impl PoolFileSystem {
         self.made(parent, self.raw().symlink(parent, &name_of(name)?, target))
     }
 
-    pub(crate) fn make_directory(&self, parent_node: u64, name: &[u8], mode: u32) -> Result<Entry> {
+    pub(crate) fn make_directory(&self, parent_node: u64, name: &[u8], mode: NewMode) -> Result<Entry> {
         let parent = self.nodes.inode(parent_node);
-        let made =
-            self.made(parent, self.raw().make_directory(parent, &name_of(name)?, permissions(mode)))?;
+        let made = self.made(parent, self.raw().make_directory(parent, &name_of(name)?, mode))?;
         self.nodes.made(parent_node, name, InodeId(made.node));
         Ok(made)
     }
 
     /// `mknod`, `mkfifo`, and `bind` of a Unix socket.
-    pub(crate) fn make_node(&self, parent: InodeId, name: &[u8], mode: u32, device: u32) -> Result<Entry> {
+    pub(crate) fn make_node(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        (mode, umask): (u32, u32),
+        device: u32,
+    ) -> Result<Entry> {
         let kind = match mode & libc::S_IFMT {
             0 => Some(FileKind::File),
             _ => FileKind::from_type_bits(mode),
         };
         if let Some(kind) = kind.filter(|kind| kind.is_special()) {
             let device = if kind.is_device() { device } else { 0 };
-            let request = MakeNode { parent, name: name_of(name)?, kind, mode: permissions(mode), device };
+            let (name, mode) = (name_of(name)?, new_mode(mode, umask));
+            let request = MakeNode { parent, name, kind, mode, device };
             let made = self.raw().make_node(&request);
             made.iter().for_each(|attributes| self.removed.heard(attributes));
             return self.made(parent, made);
@@ -125,7 +136,8 @@ impl PoolFileSystem {
             return Err(Error::new(ErrorKind::Invalid, "a kind of node that nobody knows"));
         }
         let rights = Rights { read: false, write: false };
-        let made = self.raw().create(&self.create_request(parent, name, mode, rights, true)?);
+        let made =
+            self.raw().create(&self.create_request(parent, name, new_mode(mode, umask), rights, true)?);
         let made = made.and_then(|(file, opened)| file.close().map(|()| opened.info.attributes));
         self.made(parent, made)
     }
@@ -134,7 +146,7 @@ impl PoolFileSystem {
         &self,
         parent: InodeId,
         name: &[u8],
-        mode: u32,
+        mode: NewMode,
         rights: Rights,
         exclusive: bool,
     ) -> Result<Create> {
@@ -142,7 +154,7 @@ impl PoolFileSystem {
         Ok(Create {
             parent,
             name,
-            mode: permissions(mode),
+            mode,
             exclusive,
             read: rights.read,
             write: rights.write,

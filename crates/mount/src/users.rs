@@ -10,31 +10,36 @@ use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_fuse::{Caller, Operation};
 use ramlace_wire::{Credentials, Groups};
 
+use crate::access_lists::is_list;
+
 /// Bytes of `/proc/PID/status` that are read, at most: 65,536 groups of ten digits, and the rest.
 const STATUS_BYTES_MAX: u64 = 1 << 20;
 
-/// Whether rights of a user are asked for. What is done in an open file was allowed when it was opened.
+/// Whether rights of a user are asked for. What is done in an open file was allowed when it was opened, and access
+/// lists are everybody's to read.
 pub(crate) fn needs_user(operation: &Operation<'_>) -> bool {
-    !matches!(
-        operation,
-        Operation::Read { .. }
-            | Operation::Write { .. }
-            | Operation::Flush { .. }
-            | Operation::Fsync { .. }
-            | Operation::Release { .. }
-            | Operation::Allocate { .. }
-            | Operation::GetLock { .. }
-            | Operation::SetLock { .. }
-            | Operation::Seek { .. }
-            | Operation::Poll { .. }
-            | Operation::GetAttributes { .. }
-            | Operation::StatX { .. }
-            | Operation::OpenDirectory { .. }
-            | Operation::ReleaseDirectory { .. }
-            | Operation::FsyncDirectory { .. }
-            | Operation::StatFs
-            | Operation::SyncFs
-    )
+    let reads_list = matches!(operation, Operation::GetXattr { name, .. } if is_list(name));
+    !reads_list
+        && !matches!(
+            operation,
+            Operation::Read { .. }
+                | Operation::Write { .. }
+                | Operation::Flush { .. }
+                | Operation::Fsync { .. }
+                | Operation::Release { .. }
+                | Operation::Allocate { .. }
+                | Operation::GetLock { .. }
+                | Operation::SetLock { .. }
+                | Operation::Seek { .. }
+                | Operation::Poll { .. }
+                | Operation::GetAttributes { .. }
+                | Operation::StatX { .. }
+                | Operation::OpenDirectory { .. }
+                | Operation::ReleaseDirectory { .. }
+                | Operation::FsyncDirectory { .. }
+                | Operation::StatFs
+                | Operation::SyncFs
+        )
 }
 
 /// Who asks, with all groups.

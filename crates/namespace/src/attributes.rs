@@ -145,7 +145,7 @@ fn set_owner(inode: &mut Inode, who: &Credentials, request: &SetAttributes) {
 fn set_mode(inode: &mut Inode, who: &Credentials, request: &SetAttributes) {
     let Some(mode) = request.mode else { return };
     // Nobody gets a program that runs with the rights of a group that is not his.
-    inode.mode = if may_keep_group(who, inode.gid) { mode } else { mode & !SET_GID };
+    inode.set_mode(if may_keep_group(who, inode.gid) { mode } else { mode & !SET_GID });
 }
 
 /// The owner sets any time. Another writer tells when he wrote: forward only, and not beyond now.

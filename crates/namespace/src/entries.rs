@@ -1,20 +1,20 @@
 //! Operations on entries whose inodes live beside them: create, symlink, mknod.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Timestamp, limits};
-use ramlace_wire::namespace::{Create, InodeInfo, MakeNode, Open, OpenEntry, Opened, Symlink};
+use ramlace_wire::namespace::{Create, InodeInfo, MakeNode, NewMode, Open, OpenEntry, Opened, Symlink};
 use ramlace_wire::{Credentials, FileAttributes, FileKind, Layout, Owner};
 
+use crate::access_lists::made;
 use crate::command::Reply;
 use crate::directory::{Directory, Entry};
 use crate::file::File;
 use crate::handles::no_bytes;
 use crate::inode::{Body, Inode, MODE_MAX, SET_GID, Special, right};
-use crate::set_id::made_mode;
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {
     pub(crate) fn create(&mut self, caller: Caller, request: &Create) -> Step {
-        check_mode(request.mode)?;
+        check_new_mode(request.mode)?;
         let directory = self.directory_to_change(request.parent, &request.name, caller.who)?;
         directory.check_not_busy(&request.name)?;
         let hash = self.hash.of(&request.name);
@@ -75,12 +75,12 @@ impl SlotState {
             return Err(taken(&request.name));
         }
         let body = Body::Symlink(request.target.clone().into_boxed_slice());
-        let inode = self.add_entry(caller, request.parent, &request.name, 0o777, body)?;
+        let inode = self.add_entry(caller, request.parent, &request.name, 0o777.into(), body)?;
         Ok(Some(Reply::Attributes(Box::new(self.inode(inode)?.attributes(inode)))))
     }
 
     pub(crate) fn make_node(&mut self, caller: Caller, request: &MakeNode) -> Step {
-        check_mode(request.mode)?;
+        check_new_mode(request.mode)?;
         check_special(request)?;
         self.check_new_entry(request.parent, &request.name, caller.who)?;
         if request.kind.is_device() && caller.who.uid != 0 {
@@ -131,16 +131,20 @@ impl SlotState {
         caller: Caller,
         parent: InodeId,
         name: &Name,
-        mode: u16,
+        mode: NewMode,
         body: Body,
     ) -> Result<InodeId> {
         let above = self.inode(parent)?;
         above.check_allows(caller.who, right::WRITE)?;
         let cookie = above.directory(parent)?.entries.free_cookie(self.hash.of(name), name)?;
         let owner = inherited_owner(above, caller.who);
-        let mode = made_mode(above, caller.who, mode);
+        let mut new = Inode::new(0, owner, caller.now, body);
+        if new.kind() == FileKind::Symlink {
+            new.mode = mode.mode;
+        } else {
+            new.take(made(above, caller.who, mode, new.kind()));
+        }
         let inode = self.allocate()?;
-        let new = Inode::new(mode, owner, caller.now, body);
         let entry = Entry { name: name.clone(), inode, kind: new.kind() };
         self.inodes.insert(inode, Box::new(new));
         let (mut above, directory) = self.directory_mut(parent);
@@ -196,6 +200,10 @@ pub(crate) fn check_mode(mode: u16) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+pub(crate) fn check_new_mode(new: NewMode) -> Result<()> {
+    check_mode(new.mode).and_then(|()| check_mode(new.umask))
 }
 
 pub(crate) fn check_copies(copies: u8) -> Result<()> {

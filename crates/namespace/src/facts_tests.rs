@@ -37,7 +37,7 @@ impl Story {
         story.apply(Op::Create(wire::Create {
             parent: InodeId::ROOT,
             name: name("f"),
-            mode: 0o600,
+            mode: 0o600.into(),
             exclusive: true,
             read: true,
             write: true,
@@ -68,7 +68,7 @@ impl Story {
     }
 
     fn mkdir(&mut self, text: &str, home: Slot) {
-        let request = wire::MakeDirectory { parent: InodeId::ROOT, name: name(text), mode: 0o700 };
+        let request = wire::MakeDirectory { parent: InodeId::ROOT, name: name(text), mode: 0o700.into() };
         self.apply(Op::MakeDirectory { request, homes: vec![home] });
     }
 

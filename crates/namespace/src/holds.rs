@@ -11,7 +11,7 @@ use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, Timestamp, limits};
 use ramlace_wire::namespace::RenameMode;
 use ramlace_wire::peer::{Part, PartitionAttributes, Prepared, PutEntry, Target, Token};
-use ramlace_wire::{Credentials, FileKind, LayoutHints, Owner};
+use ramlace_wire::{AccessLists, Credentials, FileKind, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
 use crate::command::Effect;
@@ -76,9 +76,9 @@ impl SlotState {
         self.check_concerns(part)?;
         let ready = |hold: Hold| (vec![hold], Prepared::Ready);
         match part {
-            Part::MakeDirectory { parent, mode, owner, hints } => {
+            Part::MakeDirectory { parent, mode, owner, hints, lists } => {
                 let inode = self.allocate()?;
-                let made = new_directory(*parent, *mode, *owner, *hints, asker.now);
+                let made = new_directory(*parent, *mode, *owner, *hints, lists, asker.now);
                 self.inodes.insert(inode, Box::new(made));
                 Ok((vec![Hold::Made(inode)], Prepared::Made(inode)))
             }
@@ -96,7 +96,7 @@ impl SlotState {
             Part::OrderMoves => self.hold_moves(asker).map(ready),
             Part::TakePartition(take) => Ok((self.hold_take(asker, take)?, Prepared::Ready)),
             Part::SealPartition { inode } => self.hold_seal_partition(*inode).map(ready),
-            Part::SetPartition { inode, attributes } => self.hold_set(*inode, *attributes).map(ready),
+            Part::SetPartition { inode, attributes } => self.hold_set(*inode, attributes.clone()).map(ready),
         }
     }
 
@@ -373,10 +373,13 @@ pub(crate) fn new_directory(
     mode: u16,
     owner: Owner,
     hints: LayoutHints,
+    lists: &AccessLists,
     now: Timestamp,
 ) -> Inode {
     let directory = Directory::new(parent, hints, Phase::Prepared);
-    Inode::new(mode, owner, now, Body::Directory(Box::new(directory)))
+    let mut made = Inode::new(mode, owner, now, Body::Directory(Box::new(directory)));
+    made.set_lists(lists.clone());
+    made
 }
 
 /// The new parent of what is moved, when it has one and it changes.

@@ -3,9 +3,10 @@
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp};
 use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::namespace::InodeInfo;
-use ramlace_wire::{Attributes, Credentials, FileKind, LayoutHints, Owner};
+use ramlace_wire::{AccessLists, Attributes, Credentials, FileKind, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
+use crate::access_lists::Which;
 use crate::directory::Directory;
 use crate::file::File;
 use crate::xattrs::Xattrs;
@@ -28,6 +29,8 @@ pub(crate) struct Inode {
     /// Never had a name, and may get one while it is open.
     pub linkable: bool,
     pub xattrs: Option<Box<Xattrs>>,
+    /// What the mode alone does not say.
+    pub lists: Option<Box<AccessLists>>,
     pub body: Body,
 }
 
@@ -78,6 +81,7 @@ impl Inode {
             created: now,
             linkable: false,
             xattrs: None,
+            lists: None,
             body,
         }
     }
@@ -113,7 +117,7 @@ impl Inode {
             modified: self.modified,
             changed: self.changed,
             created: self.created,
-            xattrs: self.xattrs.is_some(),
+            xattrs: self.xattrs.is_some() || self.lists.is_some(),
             allocated: match &self.body {
                 Body::File(file) => file.allocated(),
                 Body::Symlink(target) => Some(target.len() as u64),
@@ -168,8 +172,11 @@ impl Inode {
         }
     }
 
-    /// Whether the mode gives all of these rights; the super-user has them always.
+    /// Whether the mode, or the access list, gives all of these rights; the super-user has them always.
     pub(crate) fn allows(&self, who: &Credentials, rights: u16) -> bool {
+        if let Some(list) = self.list(Which::Access) {
+            return who.uid == 0 || list.allows(self.owner(), who, rights);
+        }
         let shift = match () {
             () if who.uid == self.uid => 6,
             () if who.in_group(self.gid) => 3,
@@ -185,11 +192,12 @@ impl Inode {
         Err(Error::new(
             ErrorKind::Denied,
             format!(
-                "user {} may not {}, which belongs to user {} with mode {:04o}",
+                "user {} may not {}, which belongs to user {} with mode {:04o}{}",
                 who.uid,
                 self.shown(rights),
                 self.uid,
-                self.mode
+                self.mode,
+                if self.list(Which::Access).is_some() { " and an access list" } else { "" }
             ),
         ))
     }

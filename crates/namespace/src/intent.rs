@@ -21,10 +21,11 @@ use ramlace_wire::peer::{IntentStamp, Part, Prepare, Prepared, Settle, Token};
 use ramlace_wire::{Credentials, FileKind};
 use serde::{Deserialize, Serialize};
 
+use crate::access_lists::{Made, made};
 use crate::command::{Effect, Errand, ErrandId, Reply};
-use crate::entries::{check_mode, inherited_owner, not_found, taken};
+use crate::entries::{check_new_mode, inherited_owner, not_found, taken};
 use crate::holds::{Asker, Hold, check_one_more_link, new_directory};
-use crate::inode::{SET_GID, right};
+use crate::inode::right;
 use crate::partitions::Partitions;
 use crate::rename::Rename;
 use crate::state::{Caller, SlotState, Step};
@@ -73,16 +74,18 @@ impl SlotState {
             "{homes:?} are not all among {slots} slots"
         );
         let (home, others) = homes.split_first().expect("a directory gets a home");
-        check_mode(request.mode)?;
+        check_new_mode(request.mode)?;
         self.check_new_entry(request.parent, &request.name, caller.who)?;
         self.check_may_begin(caller.token)?;
         let above = self.inode(request.parent)?;
         check_one_more_link(above)?;
+        let Made { mode, lists } = made(above, caller.who, request.mode, FileKind::Directory);
         let part = Part::MakeDirectory {
             parent: request.parent,
-            mode: request.mode | (above.mode & SET_GID),
+            mode,
             owner: inherited_owner(above, caller.who),
             hints: above.directory(request.parent)?.hints,
+            lists,
         };
         let hold = self.claim_unmade(request.parent, &request.name)?;
         self.begin(caller, Goal::MakeDirectory(others.to_vec()), hold);
@@ -339,9 +342,9 @@ impl SlotState {
         effects: &mut Vec<Effect>,
     ) -> Step {
         let (put, reply) = match (part, answer) {
-            (Part::MakeDirectory { parent, mode, owner, hints }, Prepared::Made(inode)) => {
+            (Part::MakeDirectory { parent, mode, owner, hints, lists }, Prepared::Made(inode)) => {
                 // The inode lives elsewhere, and is what was asked for.
-                let made = new_directory(*parent, *mode, *owner, *hints, began).attributes(inode);
+                let made = new_directory(*parent, *mode, *owner, *hints, lists, began).attributes(inode);
                 (Some((inode, FileKind::Directory)), Reply::Attributes(Box::new(made)))
             }
             (Part::RaiseLinks { inode }, Prepared::Linked(attributes)) => {

@@ -18,13 +18,14 @@
 //! `Retry` and `HostDown` are no answers: nothing has happened, they are not kept, and the same
 //! sequence may come again.
 //!
-//! Permissions are those of POSIX mode bits, owner and group, and of the sticky bit.
+//! Permissions are those of POSIX mode bits, owner and group, of access control lists, and of the sticky bit.
 //!
 //! Invariant: `namespace` does no I/O, reads no clock, draws no random number and starts no thread.
 #![forbid(unsafe_code)]
 // Pure: `clippy.toml` says what may not be called or used here.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod access_lists;
 mod attributes;
 mod barriers;
 mod cells;

@@ -143,7 +143,7 @@ impl SlotState {
             Some(spread) => spread.others(self.slot),
             None => Vec::new(),
         };
-        let task = Task::Set { rest, attributes, tells };
+        let task = Task::Set { rest, attributes: attributes.clone(), tells };
         self.begin_on_all(caller, inode, task, Becomes::Changed(attributes), effects)
     }
 
@@ -181,7 +181,7 @@ impl SlotState {
         match &mut goal.task {
             Task::Collapse { rest } => rest.pop().map(|slot| (slot, Part::SealPartition { inode })),
             Task::Set { rest, attributes, .. } => {
-                let attributes = *attributes;
+                let attributes = attributes.clone();
                 rest.pop().map(|slot| (slot, Part::SetPartition { inode, attributes }))
             }
             Task::Spread { partitions, partition, after } => {

@@ -2,7 +2,7 @@
 
 use ramlace_base::{InodeId, Sequence, SessionId};
 use ramlace_wire::peer::{Part, Token};
-use ramlace_wire::{Credentials, LayoutHints, Owner};
+use ramlace_wire::{AccessLists, Credentials, LayoutHints, Owner};
 
 use super::*;
 use crate::command::{Command, Origin};
@@ -37,7 +37,12 @@ fn ask(state: &mut SlotState, number: u64, open_from: u64, part: Part) -> Result
 fn make(state: &mut SlotState, number: u64, open_from: u64) -> Result<ErrandAnswer> {
     let owner = Owner { uid: 0, gid: 0 };
     let (parent, hints) = (InodeId::ROOT, LayoutHints::default());
-    ask(state, number, open_from, Part::MakeDirectory { parent, mode: 0o755, owner, hints })
+    ask(
+        state,
+        number,
+        open_from,
+        Part::MakeDirectory { parent, mode: 0o755, owner, hints, lists: AccessLists::NONE },
+    )
 }
 
 fn settle(state: &mut SlotState, number: u64, open_from: u64, commit: bool) {

@@ -3,7 +3,7 @@
 //! A directory is whole, with all its entries at its home, or spread: each of its partitions, the names
 //! whose hashes have the same prefix, is in a slot of its own. A slot that holds partitions of
 //! another's directory keeps a *record* of it under the directory's number: a copy of what its entries
-//! need (mode, owner, hints) with the entries themselves, so that operations on entries run there as
+//! need (mode, owner, access lists, hints) with the entries themselves, so that operations on entries run there as
 //! they do at home. Cookies are hashes of names, so nothing of this changes one.
 //!
 //! Everything that is not about entries stays at home: opens, the parent, the list of slots. Counts of
@@ -13,7 +13,6 @@
 //! questions: whether it, or the home, speaks for its names is not known there yet.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, limits};
-use ramlace_wire::Owner;
 use ramlace_wire::peer::PartitionAttributes;
 use serde::{Deserialize, Serialize};
 
@@ -163,8 +162,9 @@ impl Inode {
         let Body::Directory(directory) = &self.body else { panic!("only directories are spread") };
         PartitionAttributes {
             mode: self.mode,
-            owner: Owner { uid: self.uid, gid: self.gid },
+            owner: self.owner(),
             hints: directory.hints,
+            lists: self.lists.as_deref().cloned().unwrap_or_default(),
             accessed: times.then_some(self.accessed),
             modified: times.then_some(self.modified),
         }
@@ -173,6 +173,7 @@ impl Inode {
     /// Takes them over.
     pub(crate) fn set_partition_attributes(&mut self, attributes: &PartitionAttributes) {
         self.mode = attributes.mode;
+        self.set_lists(attributes.lists.clone());
         (self.uid, self.gid) = (attributes.owner.uid, attributes.owner.gid);
         self.accessed = attributes.accessed.unwrap_or(self.accessed);
         self.modified = attributes.modified.unwrap_or(self.modified);

@@ -1,26 +1,29 @@
 //! Files without a name (`O_TMPFILE`): they live while they are open, and until then may get one.
 
 use ramlace_base::InodeId;
+use ramlace_wire::FileKind;
 use ramlace_wire::namespace::CreateUnnamed;
 
-use crate::entries::{check_mode, inherited_owner};
+use crate::access_lists::made;
+use crate::entries::{check_new_mode, inherited_owner};
 use crate::file::File;
 use crate::inode::{Body, Inode, right};
-use crate::set_id::made_mode;
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {
     pub(crate) fn create_unnamed(&mut self, caller: Caller, request: &CreateUnnamed) -> Step {
-        check_mode(request.mode)?;
+        check_new_mode(request.mode)?;
         let above = self.inode(request.parent)?;
         above.check_allows(caller.who, right::SEARCH)?;
         above.directory(request.parent)?.check_live(request.parent)?;
         above.check_allows(caller.who, right::WRITE)?;
-        let (owner, mode) = (inherited_owner(above, caller.who), made_mode(above, caller.who, request.mode));
+        let owner = inherited_owner(above, caller.who);
+        let made = made(above, caller.who, request.mode, FileKind::File);
         self.session_mut(caller).check_may_open(InodeId(0))?;
         let layout = self.checked_layout(request.layout)?;
         let body = Body::File(File::new(layout, Vec::new()));
-        let mut new = Inode::new(mode, owner, caller.now, body);
+        let mut new = Inode::new(0, owner, caller.now, body);
+        new.take(made);
         (new.links, new.linkable) = (0, true);
         let inode = self.allocate()?;
         self.inodes.insert(inode, Box::new(new));

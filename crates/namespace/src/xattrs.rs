@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, limits};
 use ramlace_wire::xattrs::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrClass, XattrMode, XattrName};
-use ramlace_wire::{Credentials, FileKind};
+use ramlace_wire::{AccessList, Credentials, FileKind};
 use serde::{Deserialize, Serialize};
 
-use crate::command::Reply;
+use crate::command::{Effect, Reply};
 use crate::inode::{Body, Inode, STICKY, right};
 use crate::state::{Caller, SlotState, Step};
 
@@ -16,24 +16,17 @@ use crate::state::{Caller, SlotState, Step};
 pub(crate) struct Xattrs(BTreeMap<XattrName, Box<[u8]>>);
 
 impl Xattrs {
-    /// Whether a name and a value more, in the place of what the name had, stay within the limits.
+    /// Whether a name and a value more, in the place of what the name had, stay within the limit.
     fn check_room(&self, name: &XattrName, value: &[u8]) -> Result<()> {
-        let others = || self.0.iter().filter(|(other, _)| *other != name);
         let bytes = |name: &XattrName, value: &[u8]| name.as_bytes().len() + value.len();
-        let all = bytes(name, value) + others().map(|(name, value)| bytes(name, value)).sum::<usize>();
-        // A list ends each name with a NUL.
-        let listed = |name: &XattrName| name.as_bytes().len() + 1;
-        let list = listed(name) + others().map(|(name, _)| listed(name)).sum::<usize>();
-        if all > limits::XATTRS_PER_INODE_BYTES_MAX || list > limits::XATTR_LIST_BYTES_MAX {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                format!(
-                    "it would have {all} bytes of extended attributes, {list} of them names; at most {} \
-                     and {} are possible",
-                    limits::XATTRS_PER_INODE_BYTES_MAX,
-                    limits::XATTR_LIST_BYTES_MAX
-                ),
-            ));
+        let others = self.0.iter().filter(|(other, _)| *other != name);
+        let all = bytes(name, value) + others.map(|(name, value)| bytes(name, value)).sum::<usize>();
+        if all > limits::XATTRS_PER_INODE_BYTES_MAX {
+            let text = format!(
+                "it would have {all} bytes of extended attributes; at most {} are possible",
+                limits::XATTRS_PER_INODE_BYTES_MAX
+            );
+            return Err(Error::new(ErrorKind::NoSpace, text));
         }
         Ok(())
     }
@@ -42,6 +35,30 @@ impl Xattrs {
 impl Inode {
     fn xattr(&self, name: &XattrName) -> Option<&[u8]> {
         self.xattrs.as_ref()?.0.get(name).map(|value| &**value)
+    }
+
+    /// The names of its attributes, access control lists among them, in the order of their bytes.
+    fn xattr_names(&self) -> Vec<XattrName> {
+        let stored = self.xattrs.iter().flat_map(|xattrs| xattrs.0.keys().cloned());
+        let mut names: Vec<XattrName> = stored.chain(self.list_names()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Whether all names can still be listed with this one among them.
+    pub(crate) fn check_room_for_names(&self, name: &XattrName) -> Result<()> {
+        // A list ends each name with a NUL.
+        let listed = |name: &XattrName| name.as_bytes().len() + 1;
+        let others = self.xattr_names();
+        let all = listed(name) + others.iter().filter(|other| *other != name).map(listed).sum::<usize>();
+        if all > limits::XATTR_LIST_BYTES_MAX {
+            let text = format!(
+                "the names of its extended attributes would have {all} bytes; at most {} are possible",
+                limits::XATTR_LIST_BYTES_MAX
+            );
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
+        Ok(())
     }
 
     /// Takes an attribute away, if it is there.
@@ -73,7 +90,8 @@ impl Inode {
             XattrClass::Security if change && who.uid != 0 => {
                 refused("only the super-user sets security attributes")
             }
-            XattrClass::Trusted | XattrClass::Security => Ok(()),
+            // Lists have rules of their own.
+            XattrClass::Trusted | XattrClass::Security | XattrClass::AccessList => Ok(()),
             XattrClass::User if !matches!(self.kind(), FileKind::File | FileKind::Directory) => {
                 refused("only files and directories have user attributes")
             }
@@ -103,8 +121,17 @@ impl Inode {
 }
 
 impl SlotState {
-    pub(crate) fn set_xattr(&mut self, caller: Caller, request: &SetXattr) -> Step {
+    pub(crate) fn set_xattr(
+        &mut self,
+        caller: Caller,
+        request: &SetXattr,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
         let (id, name) = (request.inode, &request.name);
+        if name.class() == XattrClass::AccessList {
+            let list = AccessList::from_attribute(&request.value)?;
+            return self.set_list(caller, id, name, (list, request.mode), effects);
+        }
         let inode = self.inode_with_xattrs(id)?;
         if request.value.len() > limits::XATTR_VALUE_BYTES_MAX {
             let text = format!(
@@ -115,13 +142,8 @@ impl SlotState {
             return Err(Error::new(ErrorKind::ValueTooBig, text));
         }
         inode.check_xattr(caller.who, name, true)?;
-        match (request.mode, inode.xattr(name)) {
-            (XattrMode::Create, Some(_)) => {
-                return Err(Error::new(ErrorKind::Exists, format!("it has '{name}' already")));
-            }
-            (XattrMode::Replace, None) => return Err(missing(name)),
-            _ => {}
-        }
+        check_mode_of_setting(request.mode, inode.xattr(name).is_some(), name)?;
+        inode.check_room_for_names(name)?;
         match &inode.xattrs {
             Some(xattrs) => xattrs.check_room(name, &request.value)?,
             None => Xattrs::default().check_room(name, &request.value)?,
@@ -133,8 +155,16 @@ impl SlotState {
         Ok(Some(Reply::Done))
     }
 
-    pub(crate) fn remove_xattr(&mut self, caller: Caller, request: &RemoveXattr) -> Step {
+    pub(crate) fn remove_xattr(
+        &mut self,
+        caller: Caller,
+        request: &RemoveXattr,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
         let (id, name) = (request.inode, &request.name);
+        if name.class() == XattrClass::AccessList {
+            return self.set_list(caller, id, name, (None, XattrMode::Any), effects);
+        }
         let inode = self.inode_with_xattrs(id)?;
         // Before the content or the owner changes, a kernel takes capabilities away in the name of whoever changes it.
         if name.as_bytes() != XattrName::CAPABILITY || !self.may_change(caller, inode, id) {
@@ -149,15 +179,18 @@ impl SlotState {
 
     pub(crate) fn get_xattr(&self, who: &Credentials, request: &GetXattr) -> Result<Vec<u8>> {
         let inode = self.inode(request.inode)?;
+        if request.name.class() == XattrClass::AccessList {
+            return inode.shown_list(&request.name);
+        }
         inode.check_xattr(who, &request.name, false)?;
         let value = inode.xattr(&request.name).ok_or_else(|| missing(&request.name))?;
         Ok(value.to_vec())
     }
 
     pub(crate) fn list_xattrs(&self, who: &Credentials, request: ListXattrs) -> Result<Vec<XattrName>> {
-        let Some(xattrs) = &self.inode(request.inode)?.xattrs else { return Ok(Vec::new()) };
-        let shown = |name: &&XattrName| name.class() != XattrClass::Trusted || who.uid == 0;
-        Ok(xattrs.0.keys().filter(shown).cloned().collect())
+        let mut names = self.inode(request.inode)?.xattr_names();
+        names.retain(|name| name.class() != XattrClass::Trusted || who.uid == 0);
+        Ok(names)
     }
 
     /// Who may change the content or the owner of a file takes its capabilities by that.
@@ -167,7 +200,7 @@ impl SlotState {
             || self.session_writes(caller, id)
     }
 
-    fn inode_with_xattrs(&self, id: InodeId) -> Result<&Inode> {
+    pub(crate) fn inode_with_xattrs(&self, id: InodeId) -> Result<&Inode> {
         let inode = self.inode(id)?;
         if let Body::Directory(directory) = &inode.body {
             directory.check_settled(id)?;
@@ -176,6 +209,15 @@ impl SlotState {
     }
 }
 
-fn missing(name: &XattrName) -> Error {
+/// Whether the caller finds what is to be set as it expects it.
+pub(crate) fn check_mode_of_setting(mode: XattrMode, is_there: bool, name: &XattrName) -> Result<()> {
+    match (mode, is_there) {
+        (XattrMode::Create, true) => Err(Error::new(ErrorKind::Exists, format!("it has '{name}' already"))),
+        (XattrMode::Replace, false) => Err(missing(name)),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn missing(name: &XattrName) -> Error {
     Error::new(ErrorKind::NoData, format!("it has no attribute '{name}'"))
 }

@@ -94,7 +94,7 @@ impl World {
         let create = wire::Create {
             parent,
             name,
-            mode: 0o644,
+            mode: 0o644.into(),
             exclusive: true,
             read: true,
             write: true,

@@ -8,7 +8,8 @@ use ramlace_namespace::{
 };
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self, IntentStamp, MovedEntry, Part, PartitionAttributes, TakePartition, Token};
-use ramlace_wire::{Credentials, ErrorBody, FileKind, Layout, LayoutHints};
+use ramlace_wire::xattrs::{RemoveXattr, SetXattr, XattrMode, XattrName};
+use ramlace_wire::{AccessList, AccessLists, Credentials, ErrorBody, FileKind, Layout, LayoutHints};
 
 const SLOTS: u32 = 4;
 const ALICE: Credentials = Credentials::new(1000, 100);
@@ -172,7 +173,7 @@ impl Slots {
         let request = wire::Create {
             parent: ROOT,
             name: name.clone(),
-            mode: 0o644,
+            mode: 0o644.into(),
             exclusive: true,
             read: true,
             write: true,
@@ -192,7 +193,7 @@ impl Slots {
     }
 
     fn make_directory(&mut self, name: &Name, home: Slot) -> Result<InodeId> {
-        let request = wire::MakeDirectory { parent: ROOT, name: name.clone(), mode: 0o755 };
+        let request = wire::MakeDirectory { parent: ROOT, name: name.clone(), mode: 0o755.into() };
         let op = Op::MakeDirectory { request, homes: vec![home] };
         match self.change(&ALICE, self.slot_of(name), op).expect("answered")? {
             Reply::Attributes(attributes) => Ok(attributes.inode),
@@ -239,6 +240,38 @@ fn a_spread_directory_s_mode_counts_in_every_slot_when_it_is_answered() {
         let name = pool.name_in(slot, round + 9);
         assert_eq!(pool.create(&BOB, &name).unwrap_err().kind(), ErrorKind::Denied, "in {slot}");
         assert_eq!(pool.info(slot, ROOT).unwrap().attributes.mode, 0o700);
+    }
+}
+
+#[test]
+fn a_spread_directory_s_lists_count_in_every_slot_when_they_are_answered() {
+    let mut pool = Slots::spread();
+    let list: AccessList = "u::rwx,u:1001:rwx,g::r-x,m::rwx,o::---".parse().unwrap();
+    let put = |name: &[u8]| {
+        let (name, value) = (XattrName::new(name).unwrap(), list.to_attribute());
+        Op::SetXattr(SetXattr { inode: ROOT, name, value, mode: XattrMode::Any })
+    };
+    // A slot that has not heard of the change holds up its answer.
+    (pool.silent, pool.hears_questions) = (Some(Slot(2)), true);
+    assert!(pool.change(&ALICE, Slot(0), put(XattrName::ACCESS_LIST)).is_none());
+    assert!(pool.end_silence().unwrap().is_ok());
+    pool.change(&ALICE, Slot(0), put(XattrName::DEFAULT_LIST)).unwrap().unwrap();
+    assert_eq!(pool.root().attributes.mode, 0o770);
+    for (round, slot) in slots().enumerate() {
+        let (file, directory) = (pool.name_in(slot, 3 * round), pool.name_in(slot, 3 * round + 1));
+        let file = pool.create(&BOB, &file).unwrap();
+        let made = pool.info(slot, file).unwrap().attributes;
+        assert_eq!((made.mode, made.xattrs), (0o640, true), "in {slot}");
+        let directory = pool.make_directory(&directory, Slot(3)).unwrap();
+        assert_eq!(pool.info(Slot(3), directory).unwrap().attributes.mode, 0o750, "from {slot}");
+        let other = pool.name_in(slot, 3 * round + 2);
+        assert_eq!(pool.create(&MALLORY, &other).unwrap_err().kind(), ErrorKind::Denied, "in {slot}");
+    }
+    let remove = RemoveXattr { inode: ROOT, name: XattrName::new(XattrName::ACCESS_LIST).unwrap() };
+    pool.change(&ALICE, Slot(0), Op::RemoveXattr(remove)).unwrap().unwrap();
+    for (round, slot) in slots().enumerate() {
+        let name = pool.name_in(slot, 20 + round);
+        assert_eq!(pool.create(&BOB, &name).unwrap_err().kind(), ErrorKind::Denied, "in {slot}");
     }
 }
 
@@ -345,7 +378,7 @@ fn a_partition_that_was_lost_holds_up_neither_a_change_nor_the_end_of_its_direct
         let request = wire::Create {
             parent: directory,
             name: name(at),
-            mode: 0o644,
+            mode: 0o644.into(),
             exclusive: true,
             read: true,
             write: true,
@@ -391,6 +424,7 @@ fn messages_that_make_no_sense_are_refused_and_leave_nothing() {
         mode: 0o755,
         owner: ALICE.owner(),
         hints: LayoutHints::default(),
+        lists: AccessLists::NONE,
         accessed: None,
         modified: None,
     };

@@ -38,7 +38,7 @@ impl Place {
         let made = place.ask(
             &ROOT_USER,
             Op::MakeDirectory {
-                request: wire::MakeDirectory { parent: InodeId::ROOT, name: name(), mode: 0 },
+                request: wire::MakeDirectory { parent: InodeId::ROOT, name: name(), mode: 0.into() },
                 homes: vec![Slot(0)],
             },
         );
@@ -55,7 +55,7 @@ impl Place {
         let request = wire::Create {
             parent: place.directory,
             name: name(),
-            mode: 0,
+            mode: 0.into(),
             exclusive: true,
             read: true,
             write: false,
@@ -317,7 +317,7 @@ proptest! {
         let mut place = Place::new(directory, directory);
         let who = credentials(&user);
         let made = place.ask(&who, Op::MakeDirectory {
-            request: wire::MakeDirectory { parent: place.directory, name: Name::new("d").unwrap(), mode: 0o700 },
+            request: wire::MakeDirectory { parent: place.directory, name: Name::new("d").unwrap(), mode: 0o700.into() },
             homes: vec![Slot(0)],
         });
         match made {

@@ -120,7 +120,7 @@ fn random_op(dice: &mut Dice, slot: Slot) -> Op {
             Op::Create(Create {
                 parent,
                 name,
-                mode: 0o644,
+                mode: 0o644.into(),
                 exclusive: false,
                 read: true,
                 write: true,
@@ -133,7 +133,7 @@ fn random_op(dice: &mut Dice, slot: Slot) -> Op {
         5 => Op::Truncate(Truncate { inode, size: dice.roll(1 << 20), allocated: None }),
         6 => Op::Extend(Extend { inode, generation: Generation(1), size: dice.roll(1 << 20), from: 0 }),
         _ => {
-            let request = MakeDirectory { parent, name, mode: 0o755 };
+            let request = MakeDirectory { parent, name, mode: 0o755.into() };
             Op::MakeDirectory { request, homes: vec![Slot(dice.roll(u64::from(SLOTS)) as u16)] }
         }
     }
@@ -356,7 +356,10 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
     for record in [
         lane(begun(unknown)),
         client(lock(Some(LockKind::Shared))),
-        client(Op::MakeDirectory { request: MakeDirectory { parent, name, mode: 0o755 }, homes: vec![slot] }),
+        client(Op::MakeDirectory {
+            request: MakeDirectory { parent, name, mode: 0o755.into() },
+            homes: vec![slot],
+        }),
         lane(written(session, Sequence(1))),
     ] {
         let refused = commit_to_full(&mut durable, &mut store, record).unwrap_err();

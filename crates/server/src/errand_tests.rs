@@ -116,7 +116,7 @@ async fn create(client: &mut Client, sequence: u64, name: Name) -> Result<InodeI
     let create = Create {
         parent: InodeId::ROOT,
         name,
-        mode: 0o644,
+        mode: 0o644.into(),
         exclusive: true,
         read: true,
         write: true,
@@ -191,7 +191,7 @@ fn directories_are_made_where_servers_answer() {
         let mut failed = 0;
         for number in 1..=40 {
             let name = name(&format!("d{number}"));
-            let request = MakeDirectory { parent: InodeId::ROOT, name, mode: 0o755 };
+            let request = MakeDirectory { parent: InodeId::ROOT, name, mode: 0o755.into() };
             match client.change(number, 0, &request).await {
                 Ok(_) => {}
                 Err(error) => {

@@ -19,7 +19,7 @@ fn create(name: &str) -> Create {
     Create {
         parent: InodeId::ROOT,
         name: Name::new(name).unwrap(),
-        mode: 0o644,
+        mode: 0o644.into(),
         exclusive: true,
         read: true,
         write: true,

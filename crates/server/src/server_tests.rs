@@ -33,7 +33,7 @@ async fn create_inline(client: &mut Client, sequence: u64, name: &str, layout: L
     let request = Create {
         parent: InodeId::ROOT,
         name,
-        mode: 0o644,
+        mode: 0o644.into(),
         exclusive: true,
         read: true,
         write: true,
@@ -431,6 +431,7 @@ fn a_peer_that_says_the_impossible_loses_its_connection_and_changes_nothing() {
             mode,
             owner: Owner { uid: 0, gid: 0 },
             hints: Default::default(),
+            lists: ramlace_wire::AccessLists::NONE,
         };
         for stamp in stamps {
             let settle = Settle { token, stamp, slot: Slot(0), commit: true, now: Timestamp { nanos: 1 } };
@@ -511,7 +512,7 @@ fn named(name: &str) -> Create {
     Create {
         parent: InodeId::ROOT,
         name: Name::new(name).unwrap(),
-        mode: 0o644,
+        mode: 0o644.into(),
         exclusive: true,
         read: true,
         write: true,

@@ -9,6 +9,8 @@
 // Pure: `clippy.toml` says what may not be called or used here.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod access_list_text;
+mod access_lists;
 mod chains;
 pub mod check;
 pub mod chunk;
@@ -31,6 +33,7 @@ mod types;
 pub mod walk;
 pub mod xattrs;
 
+pub use access_lists::{AccessList, AccessLists};
 pub use codec::{ErrorBody, Request, decode_body, encode_body};
 pub use credentials::{Credentials, Groups, Owner};
 pub use front::{Front, decode_on_behalf, decode_way};
@@ -42,4 +45,4 @@ pub use types::{
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.
-pub const PROTOCOL_VERSION: u16 = 8;
+pub const PROTOCOL_VERSION: u16 = 9;

@@ -207,6 +207,22 @@ impl Request for Truncate {
     }
 }
 
+/// The mode of what is made. The umask counts where the directory hands no access list down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewMode {
+    /// Permission bits, before the umask.
+    pub mode: u16,
+    /// Bits that are taken away.
+    pub umask: u16,
+}
+
+impl From<u16> for NewMode {
+    /// A mode that counts as it is.
+    fn from(mode: u16) -> NewMode {
+        NewMode { mode, umask: 0 }
+    }
+}
+
 /// Creates a file and opens it for the session; opens the one that is there unless `exclusive`.
 ///
 /// A new file is opened as wished, whatever its mode says; one that is there as [`Open`] would.
@@ -218,8 +234,8 @@ pub struct Create {
     pub parent: InodeId,
     /// The new entry.
     pub name: Name,
-    /// Permission bits, after the caller's umask.
-    pub mode: u16,
+    /// Permission bits, and what of them the caller's umask takes away.
+    pub mode: NewMode,
     /// Fail when the name is taken.
     pub exclusive: bool,
     /// Open for reading.
@@ -418,8 +434,8 @@ pub struct MakeDirectory {
     pub parent: InodeId,
     /// The new entry.
     pub name: Name,
-    /// Permission bits, after the caller's umask.
-    pub mode: u16,
+    /// Permission bits, and what of them the caller's umask takes away.
+    pub mode: NewMode,
 }
 
 impl Request for MakeDirectory {
@@ -689,8 +705,8 @@ pub struct MakeNode {
     pub name: Name,
     /// What it shall be: one of the special kinds.
     pub kind: FileKind,
-    /// Permission bits, after the caller's umask.
-    pub mode: u16,
+    /// Permission bits, and what of them the caller's umask takes away.
+    pub mode: NewMode,
     /// A device's numbers; 0 for others.
     pub device: u32,
 }
@@ -710,8 +726,8 @@ impl Request for MakeNode {
 pub struct CreateUnnamed {
     /// The directory, in which the caller must be allowed to make files.
     pub parent: InodeId,
-    /// Permission bits, after the caller's umask.
-    pub mode: u16,
+    /// Permission bits, and what of them the caller's umask takes away.
+    pub mode: NewMode,
     /// Open for reading.
     pub read: bool,
     /// Open for writing.

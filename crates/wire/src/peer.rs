@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::inline::{Bytes, BytesPlace};
 use crate::namespace::RenameMode;
 use crate::possible::{is_counted, is_generation, is_lane, is_size};
-use crate::{Attributes, Credentials, FileKind, Kind, Layout, LayoutHints, Owner, Request};
+use crate::{AccessLists, Attributes, Credentials, FileKind, Kind, Layout, LayoutHints, Owner, Request};
 
 /// Names one client's mutation for ever: what both halves of a two-slot operation share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -66,6 +66,8 @@ pub enum Part {
         owner: Owner,
         /// What it hands down.
         hints: LayoutHints,
+        /// Its access control lists.
+        lists: AccessLists,
     },
     /// rmdir, or a rename that replaces it: an empty directory takes no entries from now on.
     SealDirectory {
@@ -136,7 +138,7 @@ pub struct PutEntry {
 }
 
 /// What a slot must know of a directory whose entries it holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionAttributes {
     /// Permission bits.
     pub mode: u16,
@@ -144,6 +146,8 @@ pub struct PartitionAttributes {
     pub owner: Owner,
     /// What it hands down.
     pub hints: LayoutHints,
+    /// Its access control lists.
+    pub lists: AccessLists,
     /// Last read, when it is set.
     pub accessed: Option<Timestamp>,
     /// Last change of entries, when it is set.

@@ -17,15 +17,19 @@ pub enum XattrClass {
     Trusted,
     /// `security.`: set by the super-user, read by all.
     Security,
+    /// One of the two access control lists: set by the owner, read by all.
+    AccessList,
 }
 
 const CLASSES: [(&[u8], XattrClass); 3] =
     [(b"user.", XattrClass::User), (b"trusted.", XattrClass::Trusted), (b"security.", XattrClass::Security)];
+/// Linux has these in its `system.` class, in which a pool keeps nothing else.
+const LISTS: [&[u8]; 2] = [XattrName::ACCESS_LIST, XattrName::DEFAULT_LIST];
 /// Names that mounts keep for themselves.
 const RESERVED: &[u8] = b"user.ramlace.";
 
 /// The name of an extended attribute: at most 255 bytes without NUL, `user.`, `trusted.` or
-/// `security.` and at least one byte more.
+/// `security.` and at least one byte more; or that of an access control list.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
 pub struct XattrName(Box<[u8]>);
@@ -33,9 +37,13 @@ pub struct XattrName(Box<[u8]>);
 impl XattrName {
     /// What Linux keeps a program's capabilities in.
     pub const CAPABILITY: &'static [u8] = b"security.capability";
+    /// What Linux keeps the access control list of an inode in, where its mode alone does not say it.
+    pub const ACCESS_LIST: &'static [u8] = b"system.posix_acl_access";
+    /// What Linux keeps the list in that a directory hands down.
+    pub const DEFAULT_LIST: &'static [u8] = b"system.posix_acl_default";
 
     /// Checks a name. Errors: `OutOfRange` for its length, `Unsupported` for a class that a pool does
-    /// not have (access control lists among them), `Invalid` for a class alone and for a NUL.
+    /// not have, `Invalid` for a class alone and for a NUL.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<XattrName> {
         let bytes = bytes.into();
         let shown = || bytes.escape_ascii();
@@ -49,12 +57,16 @@ impl XattrName {
                 ),
             ));
         }
+        if is_list(&bytes) {
+            return Ok(XattrName(bytes.into_boxed_slice()));
+        }
         let Some(prefix) = CLASSES.iter().map(|(prefix, _)| *prefix).find(|prefix| bytes.starts_with(prefix))
         else {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "'{}' is no attribute that a pool keeps: write user., trusted. or security.",
+                    "'{}' is no attribute that a pool keeps: write user., trusted. or security., or name \
+                     an access control list",
                     shown()
                 ),
             ));
@@ -79,9 +91,17 @@ impl XattrName {
     /// Whose it is.
     #[must_use]
     pub fn class(&self) -> XattrClass {
+        if is_list(&self.0) {
+            return XattrClass::AccessList;
+        }
         let class = CLASSES.iter().find(|(prefix, _)| self.0.starts_with(prefix));
         class.expect("a name was checked").1
     }
+}
+
+/// Whether the name is that of an access control list.
+fn is_list(name: &[u8]) -> bool {
+    LISTS.contains(&name)
 }
 
 impl TryFrom<Vec<u8>> for XattrName {
@@ -194,6 +214,8 @@ mod tests {
             ("user.a", XattrClass::User),
             ("trusted.overlay.opaque", XattrClass::Trusted),
             ("security.capability", XattrClass::Security),
+            ("system.posix_acl_access", XattrClass::AccessList),
+            ("system.posix_acl_default", XattrClass::AccessList),
         ] {
             assert_eq!(XattrName::new(name).unwrap().class(), class);
         }
@@ -205,7 +227,8 @@ mod tests {
             ("user.".into(), ErrorKind::Invalid),
             ("user.a\0b".into(), ErrorKind::Invalid),
             ("user".into(), ErrorKind::Unsupported),
-            ("system.posix_acl_access".into(), ErrorKind::Unsupported),
+            ("system.posix_acl_accessx".into(), ErrorKind::Unsupported),
+            ("system.nfs4_acl".into(), ErrorKind::Unsupported),
             ("user.ramlace.refresh".into(), ErrorKind::Unsupported),
         ] {
             assert_eq!(XattrName::new(name.clone()).unwrap_err().kind(), kind, "{name}");

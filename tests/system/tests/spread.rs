@@ -35,7 +35,7 @@ fn create(client: &Pool, parent: InodeId, name: &Name) -> Result<()> {
     let request = Create {
         parent,
         name: name.clone(),
-        mode: 0o644,
+        mode: 0o644.into(),
         exclusive: true,
         read: false,
         write: true,

@@ -25,6 +25,7 @@ class Open(TypedDict):
     exclusive: bool
     truncate: bool
     permissions: int
+    umask: int
     stripe_unit: int | None
     width: int | None
     copies: int | None

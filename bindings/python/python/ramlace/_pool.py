@@ -185,7 +185,8 @@ class Pool:
             "create": wanted.create,
             "exclusive": wanted.exclusive,
             "truncate": wanted.truncate,
-            "permissions": permissions & ~_umask() & 0o7777,
+            "permissions": permissions & 0o7777,
+            "umask": _umask(),
             "stripe_unit": stripe_unit,
             "width": width,
             "copies": None,
@@ -228,19 +229,19 @@ class Pool:
 
     def mkdir(self, path: "PathLike", permissions: int = 0o777) -> None:
         """Make a directory, with ``permissions`` less the process's umask."""
-        self._client.mkdir(self._path(path), permissions & ~_umask() & 0o7777)
+        self._client.mkdir(self._path(path), permissions & 0o7777, _umask())
 
     def makedirs(self, path: "PathLike", permissions: int = 0o777, *, exist_ok: bool = False) -> None:
         """Make a directory and those above it that are missing; FileExistsError unless ``exist_ok``."""
         encoded = self._path(path)
-        permissions &= ~_umask() & 0o7777
+        how = permissions & 0o7777, _umask()
         parent, _, name = encoded.rstrip(b"/").rpartition(b"/")
         if exist_ok or not name:
-            self._client.mkdir_all(encoded, permissions)
+            self._client.mkdir_all(encoded, *how)
             return
         if parent:
-            self._client.mkdir_all(parent, permissions)
-        self._client.mkdir(encoded, permissions)
+            self._client.mkdir_all(parent, *how)
+        self._client.mkdir(encoded, *how)
 
     def remove(self, path: "PathLike") -> None:
         """Remove a file or a link; an open file lives until its last close."""

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_client::{OpenOptions, Pool};
+use ramlace_client::{NewMode, OpenOptions, Pool};
 use serde_json::json;
 
 use super::cat::send;
@@ -65,7 +65,7 @@ pub fn into(from: &Place, pool: &Pool, path: &[u8], options: &CopyOptions, outpu
         write: true,
         create: true,
         truncate: true,
-        mode: 0o666 & !options.umask,
+        mode: NewMode { mode: 0o666, umask: options.umask },
         hints: options.hints,
         ..OpenOptions::default()
     };

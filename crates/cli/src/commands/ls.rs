@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use ramlace_base::Result;
 use ramlace_base::units::format_bytes;
 use ramlace_client::Pool;
+use ramlace_wire::xattrs::XattrClass;
 use ramlace_wire::{Attributes, FileKind};
 use serde_json::{Value, json};
 
@@ -17,7 +18,7 @@ use crate::show::{device_text, escaped, kind_name, mode_text, put_name, table, t
 const EXAMPLES: &str = "\
 Examples:
   ramlace ls                            the pool's root
-  ramlace ls -l /data                   with mode, owner, size and time (UTC)
+  ramlace ls -l /data                   with mode (+: an access list), owner, size and time (UTC)
   ramlace ls ramlace://node0:7000/data  a pool that lives elsewhere
   ramlace ls --json / | jq -r '.[].name'
 
@@ -52,6 +53,8 @@ struct Entry {
     /// With `-l` and `--json`.
     attributes: Option<Attributes>,
     target: Option<Vec<u8>>,
+    /// With `-l`: it has an access control list.
+    listed: bool,
 }
 
 /// Lists each path; goes on after one that fails.
@@ -99,6 +102,7 @@ fn list(path: &OsString, in_full: bool, pools: &mut Pools) -> Result<Vec<Entry>>
                 inode: info.attributes.inode.0,
                 attributes: Some(info.attributes),
                 target: None,
+                listed: false,
             };
             return complete(&pool, path, entry, in_full).map(|entry| entry.into_iter().collect());
         }
@@ -114,6 +118,7 @@ fn list(path: &OsString, in_full: bool, pools: &mut Pools) -> Result<Vec<Entry>>
             inode: entry.inode.0,
             attributes: entry.attributes,
             target: None,
+            listed: false,
         };
         entries.extend(complete(&pool, &full, entry, in_full)?);
     }
@@ -131,6 +136,12 @@ fn complete(pool: &Pool, path: &[u8], mut entry: Entry, in_full: bool) -> Result
         match pool.lstat(path) {
             Err(error) if gone(&error) => return Ok(None),
             info => entry.attributes = Some(info?.attributes),
+        }
+    }
+    if entry.attributes.as_ref().is_some_and(|attributes| attributes.xattrs) {
+        match pool.list_xattrs(path, false) {
+            Err(error) if gone(&error) => return Ok(None),
+            names => entry.listed = names?.iter().any(|name| name.class() == XattrClass::AccessList),
         }
     }
     if entry.kind == FileKind::Symlink {
@@ -157,7 +168,7 @@ fn long_row(entry: &Entry, human: bool) -> Vec<String> {
     };
     let Some(attributes) = &entry.attributes else { return vec![shown] };
     vec![
-        mode_text(entry.kind, attributes.mode),
+        format!("{}{}", mode_text(entry.kind, attributes.mode), if entry.listed { "+" } else { "" }),
         attributes.links.to_string(),
         attributes.uid.to_string(),
         attributes.gid.to_string(),

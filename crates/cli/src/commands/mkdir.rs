@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use ramlace_base::Result;
+use ramlace_client::NewMode;
 use serde_json::json;
 
 use crate::failure::{Done, Failure, say};
@@ -33,7 +34,7 @@ pub struct Args {
 
 /// Makes each directory; goes on after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
-    let mode = args.mode.unwrap_or_else(|| 0o777 & !umask());
+    let mode = args.mode.map_or_else(|| NewMode { mode: 0o777, umask: umask() }, NewMode::from);
     let (mut made, mut failed) = (0, false);
     for path in &args.paths {
         match make(path, mode, args.parents, pools) {
@@ -51,7 +52,7 @@ pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     if failed { Err(Failure::Told) } else { Ok(()) }
 }
 
-fn make(path: &OsString, mode: u16, parents: bool, pools: &mut Pools) -> Result<()> {
+fn make(path: &OsString, mode: NewMode, parents: bool, pools: &mut Pools) -> Result<()> {
     let locator = in_pool(path)?;
     let pool = pools.of(&locator)?;
     if parents { pool.mkdir_all(&locator.path, mode) } else { pool.mkdir(&locator.path, mode).map(drop) }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use ramlace_base::{ErrorKind, Result, Timestamp};
-use ramlace_client::{OpenOptions, Pool};
+use ramlace_client::{NewMode, OpenOptions, Pool};
 use ramlace_wire::namespace::{SetAttributes, TimeReason};
 use serde_json::json;
 
@@ -71,7 +71,7 @@ struct Times {
 /// Touches each path; goes on after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let times = times(args, pools)?;
-    let mode = 0o666 & !umask();
+    let mode = NewMode { mode: 0o666, umask: umask() };
     let (mut touched, mut failed) = (0, false);
     for path in &args.paths {
         match touch(path, args, times, mode, pools) {
@@ -119,7 +119,7 @@ fn times(args: &Args, pools: &mut Pools) -> Result<Times> {
 }
 
 /// Sets the times of what is there, or makes a file; says whether there was anything to do.
-fn touch(path: &OsString, args: &Args, times: Times, mode: u16, pools: &mut Pools) -> Result<bool> {
+fn touch(path: &OsString, args: &Args, times: Times, mode: NewMode, pools: &mut Pools) -> Result<bool> {
     let locator = in_pool(path)?;
     let pool = pools.of(&locator)?;
     let path = &locator.path;

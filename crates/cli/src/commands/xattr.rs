@@ -5,7 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use ramlace_base::Result;
 use ramlace_client::Pool;
-use ramlace_wire::xattrs::XattrMode;
+use ramlace_wire::AccessList;
+use ramlace_wire::xattrs::{XattrMode, XattrName};
 use serde_json::{Value, json};
 
 use crate::failure::Done;
@@ -20,7 +21,9 @@ Examples:
   ramlace xattr list /data/x.npy                        the names that you may see
   ramlace xattr remove /data/x.npy user.origin
 
-Names begin with user. (files and directories, by their mode), security. (set by the super-user) or trusted. (his alone).";
+Names begin with user. (files and directories, by their mode), security. (set by the super-user) or trusted. (his alone).
+system.posix_acl_access and system.posix_acl_default are access control lists, shown and set as text with numbers:
+  ramlace xattr set /data system.posix_acl_default u::rwx,u:1001:rwx,g::r-x,m::rwx,o::---";
 
 /// Arguments of `xattr`.
 #[derive(clap::Args, Debug)]
@@ -94,7 +97,7 @@ pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
             if output.json {
                 output.json(&value_json(&path, name, &value))
             } else {
-                output.line(escaped(&value))
+                output.line(shown(name, &value)?)
             }
         }
         Action::Set { target, name, value, create, replace } => {
@@ -104,14 +107,15 @@ pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
                 (_, true) => XattrMode::Replace,
                 _ => XattrMode::Any,
             };
-            pool.set_xattr(&path, follow, name.as_bytes(), value.as_bytes(), mode)?;
-            if output.json { output.json(&value_json(&path, name, value.as_bytes())) } else { Ok(()) }
+            let value = stored(name, value)?;
+            pool.set_xattr(&path, follow, name.as_bytes(), &value, mode)?;
+            if output.json { output.json(&value_json(&path, name, &value)) } else { Ok(()) }
         }
         Action::List { target } => {
             let (pool, path, follow) = place(target, pools)?;
             let names = pool.list_xattrs(&path, follow)?;
             if output.json {
-                let shown = |name: &ramlace_wire::xattrs::XattrName| {
+                let shown = |name: &XattrName| {
                     let mut value = json!({});
                     put_name(&mut value, "name", name.as_bytes());
                     value
@@ -133,6 +137,26 @@ fn place(target: &Target, pools: &mut Pools) -> Result<(Pool, Vec<u8>, bool)> {
     Ok((pools.of(&locator)?, locator.path, !target.no_dereference))
 }
 
+/// A value for people: an access list as text.
+fn shown(name: &OsStr, value: &[u8]) -> Result<String> {
+    if !is_list(name) {
+        return Ok(escaped(value));
+    }
+    Ok(AccessList::from_attribute(value)?.map(|list| list.to_string()).unwrap_or_default())
+}
+
+/// A value as it is kept: an access list may be written as text.
+fn stored(name: &OsStr, value: &OsStr) -> Result<Vec<u8>> {
+    match value.to_str() {
+        Some(text) if is_list(name) => Ok(text.parse::<AccessList>()?.to_attribute()),
+        _ => Ok(value.as_bytes().to_vec()),
+    }
+}
+
+fn is_list(name: &OsStr) -> bool {
+    [XattrName::ACCESS_LIST, XattrName::DEFAULT_LIST].contains(&name.as_bytes())
+}
+
 fn named_json(path: &[u8], name: &OsStr) -> Value {
     let mut value = json!({});
     put_name(&mut value, "path", path);
@@ -143,7 +167,9 @@ fn named_json(path: &[u8], name: &OsStr) -> Value {
 fn value_json(path: &[u8], name: &OsStr, bytes: &[u8]) -> Value {
     let mut value = named_json(path, name);
     value["value_hex"] = json!(hex(bytes));
-    if let Ok(text) = std::str::from_utf8(bytes) {
+    if is_list(name) {
+        value["value"] = json!(shown(name, bytes).ok());
+    } else if let Ok(text) = std::str::from_utf8(bytes) {
         value["value"] = json!(text);
     }
     value

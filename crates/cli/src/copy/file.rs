@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use ramlace_base::{Error, ErrorKind, Result, Timestamp};
 use ramlace_client::OpenOptions;
-use ramlace_wire::namespace::{SetAttributes, TimeReason};
+use ramlace_wire::namespace::{NewMode, SetAttributes, TimeReason};
 use rustix::fs::{OFlags, SeekFrom};
 
 use super::CopyOptions;
@@ -197,7 +197,7 @@ fn create(side: &Side, mode: u16, options: &CopyOptions) -> Result<OpenFile> {
                 write: true,
                 create: true,
                 exclusive: true,
-                mode: mode & !options.umask,
+                mode: NewMode { mode, umask: options.umask },
                 hints: options.hints,
                 ..OpenOptions::default()
             };
@@ -239,7 +239,7 @@ fn through_link(side: &Side, mode: u16, options: &CopyOptions) -> Result<OpenFil
                 write: true,
                 create: true,
                 truncate: true,
-                mode: mode & !options.umask,
+                mode: NewMode { mode, umask: options.umask },
                 hints: options.hints,
                 ..OpenOptions::default()
             };

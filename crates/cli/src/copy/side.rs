@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Timestamp};
-use ramlace_client::{AttributeChanges, Pool};
+use ramlace_client::{AttributeChanges, NewMode, Pool};
 use ramlace_wire::{Attributes, FileKind, PoolId};
 use rustix::fs::{FileType, Stat};
 
@@ -166,12 +166,12 @@ impl Side {
     }
 
     /// Makes a directory.
-    pub fn make_directory(&self, mode: u16) -> Result<()> {
+    pub fn make_directory(&self, mode: NewMode) -> Result<()> {
         match self {
             Side::Local(path) => {
-                fs::DirBuilder::new().mode(mode.into()).create(path).map_err(|error| self.tell(&error))
+                fs::DirBuilder::new().mode(mode.mode.into()).create(path).map_err(|error| self.tell(&error))
             }
-            Side::Below(below) => below.make_directory(mode).map_err(|error| self.tell(&error)),
+            Side::Below(below) => below.make_directory(mode.mode).map_err(|error| self.tell(&error)),
             Side::Pool(pool, path) | Side::PoolBelow(pool, path) => pool.mkdir(path, mode).map(drop),
         }
     }

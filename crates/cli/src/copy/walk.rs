@@ -1,6 +1,7 @@
 //! Finds what is to be copied, and makes the directories and links for it.
 
 use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_client::NewMode;
 
 use super::CopyOptions;
 use super::queue::Queue;
@@ -85,7 +86,8 @@ impl Walker<'_> {
         directories: &mut Vec<(Side, Side, Found)>,
     ) -> Result<()> {
         // The owner must be able to fill it, whatever the source allows.
-        match to.make_directory(self.mode_of(found) | 0o700) {
+        let mode = NewMode { mode: found.mode & 0o777 | 0o700, umask: self.options.umask & !0o700 };
+        match to.make_directory(mode) {
             Err(error) if error.kind() == ErrorKind::Exists => match to.look(true)? {
                 Some(there) if there.kind == Kind::Directory => {}
                 _ => {

@@ -119,7 +119,7 @@ impl Wish {
                 Op::Create(wire::Create {
                     parent: inode,
                     name,
-                    mode: 0o644,
+                    mode: 0o644.into(),
                     exclusive,
                     read: true,
                     write: true,
@@ -143,7 +143,7 @@ impl Wish {
             }
             Wish::CreateUnnamed { .. } => Op::CreateUnnamed(wire::CreateUnnamed {
                 parent: inode,
-                mode: 0o600,
+                mode: 0o600.into(),
                 read: true,
                 write: true,
                 layout: Some(layout(0, slots)),
@@ -159,11 +159,11 @@ impl Wish {
                 Op::RemoveXattr(RemoveXattr { inode, name: XattrName::new(XATTR).unwrap() })
             }
             Wish::MakeNode { name, kind, .. } => {
-                Op::MakeNode(wire::MakeNode { parent: inode, name, kind, mode: 0o640, device: 0 })
+                Op::MakeNode(wire::MakeNode { parent: inode, name, kind, mode: 0o640.into(), device: 0 })
             }
             Wish::Unlink { name, .. } => Op::Unlink(wire::Unlink { parent: inode, name }),
             Wish::MakeDirectory { name, home, .. } => Op::MakeDirectory {
-                request: wire::MakeDirectory { parent: inode, name, mode: 0o750 },
+                request: wire::MakeDirectory { parent: inode, name, mode: 0o750.into() },
                 homes: vec![home],
             },
             Wish::RemoveDirectory { name, .. } => {

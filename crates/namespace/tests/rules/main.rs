@@ -1,5 +1,6 @@
 //! One test for each rule of a slot, told as a short story.
 
+mod access_lists;
 mod entries;
 mod exactly_once;
 mod handovers;

@@ -5,7 +5,7 @@ use ramlace_namespace::{Answer, Errand, ErrandAnswer, ErrandId, Op, Query, Reply
 use ramlace_wire::namespace::{self as wire, RenameMode};
 use ramlace_wire::peer::{self, Ascended, IntentStamp, Part, Prepared, PutEntry, Target, Token};
 use ramlace_wire::xattrs::{RemoveXattr, SetXattr, XattrMode, XattrName};
-use ramlace_wire::{Credentials, ErrorBody, FileKind, LayoutHints};
+use ramlace_wire::{AccessLists, Credentials, ErrorBody, FileKind, LayoutHints};
 
 use crate::story::*;
 
@@ -395,7 +395,13 @@ fn the_order_of_moves_is_let_go_when_all_else_is_done() {
     let here = Slot(3);
     let mut story = Story { state: SlotState::new(here, SLOTS, Epoch(1), 7), ..Story::new() };
     let hints = LayoutHints::default();
-    let make = Part::MakeDirectory { parent: ROOT, mode: 0o755, owner: ALICE.owner(), hints };
+    let make = Part::MakeDirectory {
+        parent: ROOT,
+        mode: 0o755,
+        owner: ALICE.owner(),
+        hints,
+        lists: AccessLists::NONE,
+    };
     let Op::Prepare(make) = message(1, make, ALICE) else { unreachable!() };
     let made = story.peer(Op::Prepare(Box::new(peer::Prepare { slot: here, ..*make })));
     let Ok(ErrandAnswer::Prepared(Prepared::Made(from))) = made else { panic!("{made:?}") };
@@ -449,7 +455,7 @@ fn a_file_without_a_name_that_is_linked_elsewhere_lives_if_that_is_decided() {
     let mut story = Story::new();
     let unnamed = wire::CreateUnnamed {
         parent: ROOT,
-        mode: 0o600,
+        mode: 0o600.into(),
         read: true,
         write: true,
         layout: Some(layout(1)),

@@ -28,7 +28,7 @@ fn bad_arguments_are_refused() {
         (bad(&|request| layout(request).copies = 2), ErrorKind::Unsupported),
         (bad(&|request| layout(request).copies = 0), ErrorKind::Invalid),
         (bad(&|request| request.layout = None), ErrorKind::Invalid),
-        (bad(&|request| request.mode = 0o10000), ErrorKind::Invalid),
+        (bad(&|request| request.mode = 0o10000.into()), ErrorKind::Invalid),
         (
             bad(&|request| request.named = vec![("b".into(), vec![]), ("a".into(), vec![])]),
             ErrorKind::Invalid,
@@ -89,7 +89,7 @@ fn names_of_the_wrong_kind_are_refused() {
         assert_eq!(story.refused(op.clone()), kind, "{op:?}");
     }
     let node = |parent, text: &str, kind, device| {
-        Op::MakeNode(wire::MakeNode { parent, name: name(text), kind, mode: 0o644, device })
+        Op::MakeNode(wire::MakeNode { parent, name: name(text), kind, mode: 0o644.into(), device })
     };
     let pipe = attributes(story.ask(node(InodeId::ROOT, "p", FileKind::Fifo, 0))).inode;
     for (op, kind) in [
@@ -159,7 +159,7 @@ fn devices_are_the_super_users_to_make() {
     let mut story = Story::new();
     let device = |text: &str, kind| {
         let parent = InodeId::ROOT;
-        Op::MakeNode(wire::MakeNode { parent, name: name(text), kind, mode: 0o600, device: 0x0801 })
+        Op::MakeNode(wire::MakeNode { parent, name: name(text), kind, mode: 0o600.into(), device: 0x0801 })
     };
     assert_eq!(story.refused(device("c", FileKind::CharDevice)), ErrorKind::NotPermitted);
     assert_eq!(story.refused(device("b", FileKind::BlockDevice)), ErrorKind::NotPermitted);
@@ -173,7 +173,7 @@ fn devices_are_the_super_users_to_make() {
 #[test]
 fn a_file_open_for_writing_stays_writable() {
     let mut story = Story::new();
-    let request = wire::Create { mode: 0o444, ..create(InodeId::ROOT, "f", 1) };
+    let request = wire::Create { mode: 0o444.into(), ..create(InodeId::ROOT, "f", 1) };
     let file = opened(story.ask(Op::Create(request))).info.attributes.inode;
     story.ask(spill(file)).unwrap();
     assert_eq!(size_of_reply(story.extend(file, 1, 10)), 10);
@@ -184,8 +184,9 @@ fn a_file_open_for_writing_stays_writable() {
 #[test]
 fn a_create_opens_a_new_file_as_wished_and_an_old_one_as_its_mode_allows() {
     let mut story = Story::new();
-    let wished =
-        |read, write| Op::Create(wire::Create { mode: 0o444, read, write, ..create(InodeId::ROOT, "f", 1) });
+    let wished = |read, write| {
+        Op::Create(wire::Create { mode: 0o444.into(), read, write, ..create(InodeId::ROOT, "f", 1) })
+    };
     let file = opened(story.ask(wished(false, true))).info.attributes.inode;
     story.ask(spill(file)).unwrap();
     assert_eq!(size_of_reply(story.extend(file, 1, 10)), 10);

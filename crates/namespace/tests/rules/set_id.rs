@@ -166,7 +166,12 @@ fn nobody_makes_a_program_of_a_group_that_is_not_his() {
     story.who = ALICE;
     assert_eq!(mode_to(&mut story, file, 0o6755), 0o4755);
     let made = |story: &mut Story, text: &str, mode| {
-        opened(story.ask(Op::Create(wire::Create { mode, ..create(InodeId::ROOT, text, 1) }))).info.attributes
+        opened(story.ask(Op::Create(wire::Create {
+            mode: wire::NewMode::from(mode),
+            ..create(InodeId::ROOT, text, 1)
+        })))
+        .info
+        .attributes
     };
     let stripped = made(&mut story, "a", 0o2755);
     assert_eq!((stripped.mode, stripped.gid), (0o755, 7));
@@ -206,7 +211,7 @@ fn a_file_without_a_name_lives_while_it_is_open_and_may_get_one() {
     let unnamed = |mode| {
         Op::CreateUnnamed(wire::CreateUnnamed {
             parent: InodeId::ROOT,
-            mode,
+            mode: wire::NewMode::from(mode),
             read: true,
             write: true,
             layout: Some(layout(1)),

@@ -208,7 +208,7 @@ pub fn create(parent: InodeId, text: &str, width: u16) -> wire::Create {
     wire::Create {
         parent,
         name: name(text),
-        mode: 0o644,
+        mode: 0o644.into(),
         exclusive: false,
         read: true,
         write: true,
@@ -220,7 +220,7 @@ pub fn create(parent: InodeId, text: &str, width: u16) -> wire::Create {
 
 pub fn mkdir(parent: InodeId, text: &str, home: Slot) -> Op {
     Op::MakeDirectory {
-        request: wire::MakeDirectory { parent, name: name(text), mode: 0o755 },
+        request: wire::MakeDirectory { parent, name: name(text), mode: 0o755.into() },
         homes: vec![home],
     }
 }

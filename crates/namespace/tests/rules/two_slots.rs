@@ -5,7 +5,7 @@ use ramlace_namespace::{Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Ori
 use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self, IntentStamp, Part, Prepared, Token};
-use ramlace_wire::{ErrorBody, LayoutHints};
+use ramlace_wire::{AccessLists, ErrorBody, LayoutHints};
 
 use crate::story::*;
 
@@ -32,7 +32,11 @@ fn part(number: u64, open_from: u64, part: Part) -> Op {
 fn prepare(number: u64, open_from: u64) -> Op {
     let parent = InodeId::new(Slot(7), 1);
     let hints = LayoutHints::default();
-    part(number, open_from, Part::MakeDirectory { parent, mode: 0o700, owner: ALICE.owner(), hints })
+    part(
+        number,
+        open_from,
+        Part::MakeDirectory { parent, mode: 0o700, owner: ALICE.owner(), hints, lists: AccessLists::NONE },
+    )
 }
 
 fn seal(number: u64, open_from: u64, inode: InodeId) -> Op {
@@ -73,7 +77,7 @@ fn a_home_without_room_is_passed_over() {
     let full = || Err(ErrorBody::new(&Error::new(ErrorKind::NoSpace, "no room")));
     let down = || Err(ErrorBody::new(&Error::new(ErrorKind::Denied, "something else")));
     let begin = |story: &mut Story| {
-        let request = wire::MakeDirectory { parent: InodeId::ROOT, name: name("d"), mode: 0o700 };
+        let request = wire::MakeDirectory { parent: InodeId::ROOT, name: name("d"), mode: 0o700.into() };
         let homes = [5, 6, 7].map(Slot).to_vec();
         assert_eq!(story.send(Op::MakeDirectory { request, homes }), None);
     };

@@ -101,7 +101,7 @@ fn only_files_and_directories_have_user_attributes() {
         parent,
         name: name("p"),
         kind: FileKind::Fifo,
-        mode: 0o666,
+        mode: 0o666.into(),
         device: 0,
     });
     let pipe = attributes(story.ask(pipe)).inode;

@@ -260,6 +260,7 @@ impl Sample for Part {
                 mode: Sample::sample(source),
                 owner: Sample::sample(source),
                 hints: Sample::sample(source),
+                lists: Sample::sample(source),
             },
             1 => Part::SealDirectory { inode: Sample::sample(source), owner: Sample::sample(source) },
             2 => Part::RaiseLinks { inode: Sample::sample(source) },
@@ -289,7 +290,23 @@ impl Sample for Prepared {
     }
 }
 
+/// The lists that a default list with two names makes of modes.
+impl Sample for AccessList {
+    fn sample(source: &mut Source) -> AccessList {
+        let entries: [(u16, u16, u32); 6] =
+            [(1, 7, u32::MAX), (2, 6, 5), (4, 5, u32::MAX), (8, 7, 7), (16, 7, u32::MAX), (32, 7, u32::MAX)];
+        let mut form = 2_u32.to_le_bytes().to_vec();
+        for (tag, rights, id) in entries {
+            form.extend([&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat());
+        }
+        let list = AccessList::from_attribute(&form).unwrap().unwrap();
+        list.handed_down((source.word() % 0o1000) as u16)
+    }
+}
+
 fields! {
+    AccessLists { access, default }
+    NewMode { mode, umask }
     Timestamp { nanos }
     LaneId { inode, lane }
     Credentials { uid, gid, groups }
@@ -452,7 +469,7 @@ fields! {
     Prepare { token, stamp, slot, number, who, now, part }
     PutEntry { parent, name, inode, kind, from, owner, mode }
     Target { inode, kind, owner }
-    PartitionAttributes { mode, owner, hints, accessed, modified }
+    PartitionAttributes { mode, owner, hints, lists, accessed, modified }
     TakePartition { inode, first, attributes, partitions, entries }
     MovedEntry { cookie, name, inode, kind }
     Settle { token, stamp, slot, commit, now }
