@@ -309,6 +309,9 @@ def test_stores_that_were_lost_are_an_error_until_they_are_written_again(
     assert max(run["end"] for run in told[str(here.directory)]) == lost[-1] + PAGE
     said = pool.run("status").stdout.decode()
     assert f"has lost {4 * PAGE} bytes" in said, said
+    found = pool.check()
+    assert [(finding["kind"], finding["path"]) for finding in found] == [("stores-lost", "/file")]
+    assert f"{4 * PAGE} bytes between {lost[0]} and {lost[-1] + PAGE}" in found[0]["text"]
     # Page by page they come back, by a write and by holes; what is left is still an error.
     with (here / "file").open("r+b", buffering=0) as file:
         assert os.pwrite(file.fileno(), b"w" * PAGE, lost[0]) == PAGE
@@ -320,6 +323,7 @@ def test_stores_that_were_lost_are_an_error_until_they_are_written_again(
         assert os.pread(file.fileno(), MIB, lost[2]) == bytes(MIB - lost[2])
     told = {mount["directory"]: mount["lost_stores"] for mount in pool.json("status")["mounts"]}
     assert told[str(here.directory)] == []
+    assert not pool.check()
 
 
 @pytest.mark.parametrize("width", [1, 2])

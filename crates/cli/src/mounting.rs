@@ -36,6 +36,14 @@ pub fn source_of(named: Option<&str>) -> String {
     }
 }
 
+/// The pool that [`mounts_of`] is asked about: its name, or the address of a server.
+pub fn mounted_name(named: Option<&str>) -> String {
+    match named {
+        Some(address) if address.contains(':') => address.to_owned(),
+        named => pool_name(named),
+    }
+}
+
 /// This user's mounts of this very pool, as this process sees them: others may have a pool of the same name. Of a pool
 /// that lives elsewhere, those by the same address.
 pub fn mounts_of(pool: &str) -> Result<Vec<MountPoint>> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId};
-use ramlace_namespace::{Check, CheckCounts, Checked};
+use ramlace_namespace::{Check, CheckCounts, Checked, FindingKind};
 use ramlace_wire::check::{CheckEntries, CheckInodes, CheckLanes, CheckSlots, CheckStore};
 use ramlace_wire::{ClusterMap, Request};
 
@@ -20,24 +20,34 @@ impl Pool {
     /// Reads what all servers hold and tells what does not fit together. While something is found it
     /// looks again, up to four times, and tells what every look has found: a pool may be checked
     /// while it is used. `progress` is told how far it has come, after each page. Takes memory
-    /// of this process for each inode.
+    /// of this process for each inode. `lost`: what mounts have told of stores that they lost, file by file.
     ///
     /// Errors: `HostDown` when a server does not answer: a part of a pool cannot be checked.
-    pub fn check(&self, mut progress: impl FnMut(&CheckCounts)) -> Result<Checked> {
-        let mut checked = self.look(BTreeSet::new(), &mut progress)?;
+    pub fn check(
+        &self,
+        lost: &[(InodeId, String)],
+        mut progress: impl FnMut(&CheckCounts),
+    ) -> Result<Checked> {
+        let losers: BTreeSet<InodeId> = lost.iter().map(|(inode, _)| *inode).collect();
+        let mut checked = self.look(losers, lost, &mut progress)?;
         for _ in 1..LOOKS_MAX {
-            if checked.findings.is_empty() {
+            if checked.findings.iter().all(|finding| finding.kind == FindingKind::StoresLost) {
                 break;
             }
             std::thread::sleep(PAUSE_BETWEEN_LOOKS);
-            let mut newer = self.look(checked.suspects(), &mut progress)?;
+            let mut newer = self.look(checked.suspects(), lost, &mut progress)?;
             newer.keep_found_by(&checked);
             checked = newer;
         }
         Ok(checked)
     }
 
-    fn look(&self, suspects: BTreeSet<InodeId>, progress: &mut impl FnMut(&CheckCounts)) -> Result<Checked> {
+    fn look(
+        &self,
+        suspects: BTreeSet<InodeId>,
+        lost: &[(InodeId, String)],
+        progress: &mut impl FnMut(&CheckCounts),
+    ) -> Result<Checked> {
         let map = self.refresh_map()?;
         let servers: Vec<ServerId> =
             map.servers.iter().filter(|entry| !entry.forgotten).map(|entry| entry.server).collect();
@@ -46,6 +56,7 @@ impl Pool {
             self.read_slots(*server, &mut check, progress)?;
             self.read_inodes(*server, &mut check, progress)?;
         }
+        lost.iter().for_each(|(inode, text)| check.lost_stores(*inode, text));
         for server in &servers {
             self.read_entries(*server, &mut check, progress)?;
             self.read_lanes(*server, &mut check, progress)?;

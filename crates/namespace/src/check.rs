@@ -199,6 +199,14 @@ impl Check<'_> {
         self.neighbours.push((facts.directory, hash, facts.name.clone()));
     }
 
+    /// A mount says that stores into a file were lost. One that is gone by now has lost nothing. To be told when all
+    /// inodes were.
+    pub fn lost_stores(&mut self, inode: InodeId, text: &str) {
+        if let Some(server) = self.inodes.get(&inode).map(|known| known.server) {
+            self.find(FindingKind::StoresLost, server, Some(inode), String::new(), text.to_owned());
+        }
+    }
+
     /// A lane that a server holds.
     pub fn lane(&mut self, server: ServerId, facts: &LaneFacts) {
         let counts = &mut self.checked.counts;

@@ -80,6 +80,8 @@ kinds! {
     LaneUntrimmed = "lane-untrimmed", "opening the file for writing, adding a byte and closing it gives the memory back";
     /// Bytes of a file were lost with a server.
     BytesLost = "bytes-lost", "reading them is an error; write them again, or remove the file";
+    /// A mount could not write back what programs have stored into a file.
+    StoresLost = "stores-lost", "reading them by that mount is an error; write them again there, or remove the file";
     /// A server's counter of the memory of lanes is not the sum of its lanes.
     CounterDiffers = "counter-differs", "'df' is wrong until the server starts again";
     /// A server's counters are not what the kernel counts.

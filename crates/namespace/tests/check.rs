@@ -249,6 +249,24 @@ fn lanes_are_checked() {
 }
 
 #[test]
+fn stores_that_a_mount_has_lost_are_told_with_their_path_and_those_of_files_that_are_gone_are_not() {
+    let facts = good();
+    let file = facts.inodes[3].inode;
+    let mut check = Check::new(&facts.map, [file].into());
+    facts.slots.iter().for_each(|slot| check.slot(server_of(slot.slot.0), slot));
+    facts.inodes.iter().for_each(|inode| check.inode(server_of(inode.inode.slot().0), inode));
+    check.lost_stores(file, "some bytes");
+    check.lost_stores(id(2, 77), "bytes of nobody");
+    facts.entries.iter().for_each(|entry| check.entry(server_of(entry.directory.slot().0), entry));
+    facts.lanes.iter().for_each(|(server, lane)| check.lane(*server, lane));
+    facts.stores.iter().for_each(|store| check.store(store));
+    let findings = check.finish().findings;
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!((findings[0].kind, findings[0].inode), (FindingKind::StoresLost, Some(file)));
+    assert!(findings[0].path.is_some() && findings[0].text == "some bytes");
+}
+
+#[test]
 fn bytes_of_writes_that_were_never_completed_are_counted_and_no_damage() {
     let mut facts = good();
     facts.lanes[1].1 = lane(id(1, 1), 1, 5 * PAGE);

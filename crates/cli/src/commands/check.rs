@@ -1,16 +1,19 @@
 //! `check`: whether everything that the pool's servers hold fits together.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use ramlace_base::Result;
 use ramlace_base::units::{count, format_bytes};
+use ramlace_base::{InodeId, Result};
 use ramlace_client::Pool;
+use ramlace_mount::MountPoint;
 use ramlace_namespace::{CheckCounts, Checked, Finding};
 use serde_json::{Value, json};
 
 use crate::failure::{Done, Failure};
+use crate::mounting::{Health, LostRun, look_at, lost_stores, mounted_name, mounts_of};
 use crate::output::Output;
 use crate::place::connect_options;
 use crate::show::{escaped, put_name};
@@ -22,7 +25,8 @@ Examples:
 
 Reads the names, inodes and lanes of every server, and changes nothing. It finds names that lead nowhere,
 inodes that nothing leads to, wrong counts of links, directories outside the tree, memory that belongs to no
-file, operations that never end, and counters that are not what the kernel counts. What it finds in a pool that
+file, operations that never end, counters that are not what the kernel counts, and stores that your mounts on this
+machine could not write back. What it finds in a pool that
 is being used it looks at again, and tells only what stays. Every server must answer.
 
 The exit code is 1 when something is wrong.";
@@ -40,7 +44,8 @@ pub fn run(_: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let pool = Pool::connect(&connect_options(named))?;
     let began = Instant::now();
     let mut progress = Progress::new(&pool, output.json)?;
-    let checked = pool.check(|counts| progress.update(counts));
+    let lost = lost_stores_of(named)?;
+    let checked = pool.check(&lost, |counts| progress.update(counts));
     drop(progress);
     let (checked, seconds) = (checked?, began.elapsed().as_secs_f64());
     if output.json {
@@ -50,6 +55,30 @@ pub fn run(_: &Args, named: Option<&str>, output: &mut Output) -> Done {
     }
     output.flush()?;
     if checked.findings.is_empty() { Ok(()) } else { Err(Failure::Told) }
+}
+
+/// What this user's mounts of the pool on this machine have lost, file by file.
+fn lost_stores_of(named: Option<&str>) -> Result<Vec<(InodeId, String)>> {
+    let mounts = mounts_of(&mounted_name(named))?;
+    let healths = look_at(&mounts);
+    let mut told = Vec::new();
+    for (mount, _) in mounts.iter().zip(healths).filter(|(_, health)| *health == Health::Serving) {
+        let mut files: BTreeMap<u64, Vec<LostRun>> = BTreeMap::new();
+        lost_stores(mount).into_iter().for_each(|run| files.entry(run.inode).or_default().push(run));
+        told.extend(files.into_iter().map(|(inode, runs)| (InodeId(inode), lost_text(mount, &runs))));
+    }
+    Ok(told)
+}
+
+fn lost_text(mount: &MountPoint, runs: &[LostRun]) -> String {
+    let sum: u64 = runs.iter().map(|run| run.bytes.1 - run.bytes.0).sum();
+    let start = runs.iter().map(|run| run.bytes.0).min().unwrap_or(0);
+    let end = runs.iter().map(|run| run.bytes.1).max().unwrap_or(0);
+    let why = runs.first().map_or("", |run| run.why.as_str());
+    format!(
+        "{sum} bytes between {start} and {end} that programs stored by mappings on {} could not be written back ({why})",
+        mount.dir.display()
+    )
 }
 
 fn print(checked: &Checked, seconds: f64, output: &mut Output) -> Done {

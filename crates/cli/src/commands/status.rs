@@ -2,13 +2,13 @@
 
 use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, Result};
-use ramlace_client::{NOBODY_ANSWERS, Pool, PoolDirectory, PoolFile, ServerReport, pool_name};
+use ramlace_client::{NOBODY_ANSWERS, Pool, PoolDirectory, PoolFile, ServerReport};
 use ramlace_mount::MountPoint;
 use ramlace_wire::session::ServerStatus;
 use serde_json::{Value, json};
 
 use crate::failure::{Done, Failure};
-use crate::mounting::{Health, LostRun, look_at, lost_stores, mounts_of};
+use crate::mounting::{Health, LostRun, look_at, lost_stores, mounted_name, mounts_of};
 use crate::output::Output;
 use crate::place::connect_options;
 use crate::show::{answering, duration_text, percent, silence, table};
@@ -128,7 +128,7 @@ pub fn run(_: &Args, named: Option<&str>, output: &mut Output) -> Done {
 /// Asks every server. When none answers, the pool's file says which there should be.
 fn ask(named: Option<&str>) -> Result<(String, Vec<Row>)> {
     let is_address = named.is_some_and(|name| name.contains(':'));
-    let name = if is_address { named.unwrap_or_default().to_owned() } else { pool_name(named) };
+    let name = mounted_name(named);
     match Pool::connect(&connect_options(named)).and_then(|pool| pool.status()).map_err(without_advice) {
         Ok(reports) => {
             let mut rows: Vec<Row> = reports.into_iter().map(Row::from).collect();

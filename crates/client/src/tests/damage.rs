@@ -193,7 +193,7 @@ fn in_pool(pool: &Pool, seed: u64) {
         let _ = pool.status();
         let _ = pool.statfs();
         let _ = pool.refresh_map();
-        let _ = pool.check(|_| {});
+        let _ = pool.check(&[], |_| {});
     });
 }
 
