@@ -40,15 +40,16 @@ def bench_binary() -> Path:
 class Pool:
     """A pool in a runtime directory of its own, from `with` to its end."""
 
-    def __init__(self, servers: int, memory: str) -> None:
+    def __init__(self, servers: int, memory: str, *options: str) -> None:
         self.servers = servers
         self.memory = memory
+        self.options = options
         self.scratch = Path()
 
     def __enter__(self) -> "Pool":
         self.scratch = Path(tempfile.mkdtemp(prefix="ramlace-bench-"))
         try:
-            self.command("up", "--servers", str(self.servers), "--memory", self.memory)
+            self.command("up", "--servers", str(self.servers), "--memory", self.memory, *self.options)
         except BaseException:
             shutil.rmtree(self.scratch)
             raise

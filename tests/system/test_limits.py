@@ -1,7 +1,10 @@
 """One key, or one session, that misbehaves comes to the end of what it may have; everybody else goes on."""
 
+import re
 from contextlib import ExitStack, suppress
 from pathlib import Path
+
+import pytest
 
 import wire
 from conftest import NewPool
@@ -69,3 +72,37 @@ def test_a_request_of_a_future_epoch_asks_the_coordinator_once(new_pool: NewPool
         line.call(wire.GET_ATTRIBUTES_MANY, wire.numbers(len(inodes), *inodes), epoch=1 << 20)
         # The map once, and this command's own questions.
         assert running.status()[0]["requests"] - before < 20
+
+
+def test_a_servers_process_has_a_clean_environment_and_leaves_no_core(planned: NewPool) -> None:
+    running = planned(1, 32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOMEBODYS_PASSWORD", "hunter2")
+        running.up()
+    for role in ("keeper", "child"):
+        about = Path(f"/proc/{running.process(role, 0).pid}")
+        environment = about.joinpath("environ").read_bytes()
+        assert b"hunter2" not in environment
+        assert b"PATH=" in environment
+        limits = about.joinpath("limits").read_text()
+        assert re.search(r"Max core file size +[01] +[01] ", limits), limits
+    assert "NoNewPrivs:\t1" in about.joinpath("status").read_text()
+
+
+def test_text_of_others_cannot_steer_the_terminal(shared_pool: Pool) -> None:
+    """Names, errors and all else that a command prints passes one place that writes control characters out."""
+    escape = "\x1b[31m"
+    with shared_pool.connect() as pool:
+        pool.mkdir(f"/{escape}red")
+    try:
+        for words in [("ls", "/"), ("find", "/"), ("stat", f"/{escape}red"), ("du", "/")]:
+            done = shared_pool.run(*words)
+            assert b"\x1b" not in done.stdout, words
+            assert b"\x1b" not in done.stderr, words
+            assert b"x1b[31mred" in done.stdout, words
+        wrong: list[tuple[str, ...]] = [("ls", f"/{escape}none"), ("ls", f"ramlace://{escape}:1/")]
+        for asked in [*wrong, ("status", "--pool", escape)]:
+            assert "\x1b" not in shared_pool.refused(*asked), asked
+    finally:
+        with shared_pool.connect() as pool:
+            pool.rmtree(f"/{escape}red")

@@ -3,7 +3,10 @@
 //! Every kind has a number that goes over the wire and an errno that goes to programs; both
 //! are fixed in the table below and nowhere else.
 
+use std::borrow::Cow;
 use std::fmt;
+
+use crate::plain::plain;
 
 /// What every fallible call returns.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -136,8 +139,15 @@ pub struct Error {
 
 impl Error {
     /// An error of this kind; `message` is a sentence without a full stop.
+    ///
+    /// Parts of it may come from other machines and other users: what would steer a terminal is written out
+    /// ([`plain`]), in this one place, so that no program that shows an error can forget it.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into() }
+        let message: String = message.into();
+        match plain(&message) {
+            Cow::Borrowed(_) => Error { kind, message },
+            Cow::Owned(message) => Error { kind, message },
+        }
     }
 
     /// What the caller can do about it.
@@ -161,7 +171,7 @@ impl Error {
     /// The same error, told from further out: `context: message`.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Error {
-        Error { kind: self.kind, message: format!("{context}: {}", self.message) }
+        Error::new(self.kind, format!("{context}: {}", self.message))
     }
 
     /// An error of the operating system, told with what was being done.
@@ -178,7 +188,7 @@ impl Error {
             None if error.kind() == std::io::ErrorKind::UnexpectedEof => ErrorKind::HostDown,
             None => ErrorKind::Fatal,
         };
-        Error { kind, message: format!("{doing}: {error}") }
+        Error::new(kind, format!("{doing}: {error}"))
     }
 }
 
@@ -208,6 +218,14 @@ mod tests {
         }
         assert_eq!(ErrorKind::from_number(0), None);
         assert_eq!(ErrorKind::from_number(u16::MAX), None);
+    }
+
+    #[test]
+    fn no_error_steers_a_terminal() {
+        let error = Error::new(ErrorKind::Busy, "host \x1b[31mred is missing").context("at \x1b]0;x\x07");
+        assert_eq!(error.message(), "at \\x1b]0;x\\x07: host \\x1b[31mred is missing");
+        let doing = Error::from_io(&std::io::Error::from_raw_os_error(2), "opening \r");
+        assert!(!doing.message().contains('\r'), "{doing}");
     }
 
     #[test]

@@ -42,7 +42,9 @@ impl Daemon {
         // The one descriptor that the server inherits; this process starts one server at a time.
         rustix::io::fcntl_setfd(&told, rustix::io::FdFlags::empty()).map_err(|errno| doing(errno.into()))?;
         let output = open_log(log)?;
-        let keeper = Command::new(std::env::current_exe().map_err(doing)?)
+        let mut command = Command::new(std::env::current_exe().map_err(doing)?);
+        ramlace_server::clean_environment(&mut command);
+        let keeper = command
             .args(arguments(options))
             .args(["--detach", "--ready-fd", &told.as_raw_fd().to_string()])
             .current_dir("/")

@@ -201,6 +201,7 @@ pub fn start(directory: &Path, named: Option<&str>, how: &MountHow) -> Result<()
     crate::ready::keep_descriptors_here();
     let (told, tell) = std::io::pipe().map_err(doing)?;
     let mut command = Command::new(std::env::current_exe().map_err(doing)?);
+    ramlace_server::clean_environment(&mut command);
     command.args(["mount", "--daemon"]);
     if let Some(named) = named {
         command.args(["--pool", named]);

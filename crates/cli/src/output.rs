@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, BufWriter, StdoutLock, Write};
 
-use ramlace_base::Error;
+use ramlace_base::{Error, plain};
 use serde_json::Value;
 
 use crate::failure::{Done, Failure};
@@ -21,15 +21,26 @@ impl Output {
         Output { stdout: BufWriter::with_capacity(64 << 10, io::stdout().lock()), json }
     }
 
-    /// Prints one line.
+    /// Prints one line, or several. Wherever their parts come from, they do not steer the reader's terminal.
     pub fn line(&mut self, text: impl fmt::Display) -> Done {
-        writeln!(self.stdout, "{text}").map_err(|error| stdout_failure(&error))
+        writeln!(self.stdout, "{}", plain(&text.to_string())).map_err(|error| stdout_failure(&error))
     }
 
     /// Prints one JSON document.
     pub fn json(&mut self, value: &Value) -> Done {
         let text = serde_json::to_string_pretty(value).expect("a JSON value can be written");
-        self.line(text)
+        // What JSON leaves as it is: the control characters behind ASCII's first 32, which stand in strings alone.
+        let escaped = |letter: char| match letter {
+            '\n' => "\n".to_owned(),
+            letter if letter.is_control() => format!("\\u{:04x}", letter as u32),
+            letter => letter.to_string(),
+        };
+        let text = if text.contains(|letter: char| letter.is_control() && letter != '\n') {
+            text.chars().map(escaped).collect()
+        } else {
+            text
+        };
+        writeln!(self.stdout, "{text}").map_err(|error| stdout_failure(&error))
     }
 
     /// Writes bytes as they are.
@@ -50,9 +61,9 @@ impl Output {
     }
 }
 
-/// Writes one line to standard error. Nobody can be told when that fails.
+/// Writes one line to standard error, without what would steer a terminal. Nobody can be told when that fails.
 pub fn say_line(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", plain(text));
 }
 
 /// What a failed write to standard output means.

@@ -18,6 +18,7 @@ use rustix::io::FdFlags;
 
 use crate::clock;
 use crate::config::{ChildConfig, ServeOptions};
+use crate::harden::{clean_environment, no_core_dumps};
 
 /// The child's exit code when starting it again would not help.
 pub const EXIT_HOPELESS: i32 = 78;
@@ -33,6 +34,7 @@ const RESTART_PAUSE_MAX: Duration = Duration::from_secs(2);
 ///
 /// `ready`: a descriptor to which the lines `listening ADDRESS` and `ready`, or `error TEXT`, go.
 pub fn keep(options: &ServeOptions, ready: Option<OwnedFd>) -> Result<()> {
+    no_core_dumps();
     let mut ready = ready.map(std::fs::File::from);
     let outcome = Keeper::start(options, ready.as_mut()).and_then(|keeper| keeper.run(ready.as_ref()));
     if let (Err(error), Some(ready)) = (&outcome, ready.as_mut()) {
@@ -152,7 +154,9 @@ impl Keeper {
             keep_across_exec(fd)?;
         }
         // What runs now is started again, whatever has become of its file.
-        Command::new("/proc/self/exe")
+        let mut command = Command::new("/proc/self/exe");
+        clean_environment(&mut command);
+        command
             .arg0(name)
             .arg("serve-child")
             .arg(config)

@@ -24,6 +24,7 @@ mod gate;
 mod gate_tests;
 mod grant;
 mod handed;
+mod harden;
 mod holes;
 mod identity;
 mod keeper;
@@ -48,5 +49,6 @@ mod testing;
 mod walk;
 
 pub use config::ServeOptions;
+pub use harden::clean_environment;
 pub use keeper::keep;
 pub use process::run as run_child;

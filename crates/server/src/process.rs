@@ -11,6 +11,7 @@ use ramlace_transport::nonblocking::Listener;
 use crate::clock;
 use crate::config::ChildConfig;
 use crate::connection;
+use crate::harden;
 use crate::keeper::{EXIT_HOPELESS, EXIT_REFUSED};
 use crate::log_file;
 use crate::membership;
@@ -34,6 +35,7 @@ pub fn run(config: &str) -> i32 {
     // The keeper runs `/proc/self/exe`, after which people would see a process named "exe".
     // SAFETY: the name is a static string that ends with NUL and has fewer than 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"ramlace".as_ptr()) };
+    harden::harden();
     ignore_broken_pipes();
     raise_descriptor_limit();
     let config: ChildConfig = match serde_json::from_str(config) {
