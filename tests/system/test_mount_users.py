@@ -645,7 +645,10 @@ def test_the_host_key_stops_and_forgets_no_server(squashed: Pool) -> None:
     with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:
         assert "pool's owner" in line.call(wire.STOP_SERVER, b"").error
         assert "pool's owner" in line.call(wire.FORGET_SERVER, wire.numbers(0)).error
-        assert "servers of the pool alone" in line.call(wire.CUT_LANE, wire.numbers(1, 0, 0, 99, 0), sequence=1).error
+        assert (
+            "servers of the pool alone"
+            in line.call(wire.CUT_LANE, wire.numbers(1, 0, 0, 99, 0) + bytes(16), sequence=1).error
+        )
         assert line.call(wire.HEARTBEAT, b"").error == ""
     assert squashed.status()[0]["restarts"] == 0
 
@@ -686,7 +689,7 @@ def test_a_claim_that_makes_no_sense_ends_its_connection_alone(squashed: Pool) -
         with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:
             assert "makes no sense" in make_directory(line, who, b"refused", 1).error
     with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:
-        body = user(1001, 2001) + wire.numbers(1, 0, 0, 1, 1, 0, 4096, 0)
+        body = user(1001, 2001) + wire.numbers(1, 0, 0, 1, 1, 0, 4096, 0, 0)
         assert "for no user" in line.call(wire.READ_CHUNK, body, epoch=1, flags=wire.ON_BEHALF).error
     # What `check` reads of everybody's names is the owner's, also where a host may speak for him.
     pages = ((wire.CHECK_SLOTS, 0), (wire.CHECK_INODES, 0), (wire.CHECK_ENTRIES, 0))

@@ -191,7 +191,7 @@ def test_a_session_is_its_connections_own(one: Pool) -> None:
 def test_what_servers_tell_each_other_no_client_may_say(one: Pool) -> None:
     with enter(one) as line:
         # Cut lane 0 of the root's inode to nothing.
-        said = line.call(wire.CUT_LANE, wire.numbers(1, 0, 0, 99, 0), sequence=1).error
+        said = line.call(wire.CUT_LANE, wire.numbers(1, 0, 0, 99, 0) + bytes(16), sequence=1).error
         assert "servers of the pool alone" in said, said
 
 
@@ -287,14 +287,14 @@ def test_a_client_that_lies_about_its_lane_reads_nothing(one: Pool) -> None:
             (1, 0, 4095, 0),
         ]:
             for take in (0, 1):
-                body = wire.numbers(inode, lane, slot, generation, epoch, 0, 4096, take)
+                body = wire.numbers(inode, lane, slot, generation, epoch, 0, 4096, 0, take)
                 reply = line.call(wire.READ_CHUNK, body, epoch=epoch)
                 assert reply.error or not any(reply.data)
                 assert reply.error or not take, "it takes no memory for what is nobody's"
         # More than a message may carry.
-        reply = line.call(wire.READ_CHUNK, wire.numbers(3, 0, 0, 1, epoch, 0, 0xFFFF_FFFF, 1), epoch=epoch)
+        reply = line.call(wire.READ_CHUNK, wire.numbers(3, 0, 0, 1, epoch, 0, 0xFFFF_FFFF, 0, 1), epoch=epoch)
         assert reply.error
-        reply = line.call(wire.READ_CHUNK, wire.numbers(3, 0, 0, 1, epoch, 2**64 - 1, 4096, 0), epoch=epoch)
+        reply = line.call(wire.READ_CHUNK, wire.numbers(3, 0, 0, 1, epoch, 2**64 - 1, 4096, 0, 0), epoch=epoch)
         assert "beyond the largest file" in reply.error
 
 

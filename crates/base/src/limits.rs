@@ -171,6 +171,23 @@ pub const LEASE_REST_MILLIS: u64 = 500;
 pub const LEASES_PER_SERVER_MAX: usize = 65_536;
 /// Leases by which one mount lets its kernel believe something.
 pub const LEASES_PER_MOUNT_MAX: usize = 65_536;
+
+/// Leases on bytes that a server gives, one for each session and lane. For another the oldest place's is recalled.
+pub const DATA_LEASES_PER_SERVER_MAX: usize = 65_536;
+/// Ranges of a lane that one lease does not cover.
+pub const DATA_LEASE_HOLES_MAX: usize = 256;
+/// How long a holder that says nothing is waited for before its lease is taken.
+pub const DATA_RECALL_MILLIS: u64 = 5_000;
+/// How long it is waited for while it writes pages back.
+pub const DATA_RECALL_WRITING_MILLIS: u64 = 30_000;
+/// A recall that follows others names bytes ahead, at most so many: a writer that streams waits less often.
+pub const DATA_RECALL_AHEAD_BYTES_MAX: u64 = 64 << 20;
+/// Copies of pages that a server keeps, until those who have older ones have dropped them.
+pub const DATA_BASE_BYTES_MAX: usize = 64 << 20;
+/// Data recalls that one session has yet to acknowledge; with one more it has not answered in time.
+pub const DATA_RECALLS_PER_SESSION_MAX: usize = 16_384;
+/// Data recalls that one message acknowledges.
+pub const DATA_RECALLS_PER_MESSAGE_MAX: usize = 1_024;
 /// Smaller files are not handed to a kernel: two requests more for an open cost more than its pages.
 pub const HANDED_BYTES_MIN: u64 = 1 << 20;
 /// Files that one mount has handed to its kernel; one more goes by the kernel's pages.

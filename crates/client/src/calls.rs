@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Name, Result, ServerId, Slot};
 use ramlace_transport::blocking::Received;
-use ramlace_wire::{ClusterMap, Front, Request};
+use ramlace_wire::{ClusterMap, Front, Kind, Request};
 
 use crate::backoff::Backoff;
-use crate::lines::{Line, Server, Unanswered};
+use crate::kept::Pages;
+use crate::lines::{HOLDERS_WAIT_MAX, Line, Server, Unanswered};
 use crate::sequences::Ticket;
 use crate::session::Session;
 
@@ -22,6 +23,26 @@ pub(crate) enum OnRetry {
     Tell,
 }
 
+/// Whether the answer waits for others who have the bytes in their kernels.
+fn changes_bytes(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::WriteChunk
+            | Kind::PunchChunk
+            | Kind::ChangeCell
+            | Kind::WriteInline
+            | Kind::ChangeInlineCell
+            | Kind::Spill
+            | Kind::Truncate
+            | Kind::WaitPublished
+    )
+}
+
+/// By when a server has to answer, as it is told.
+fn answered_by(kind: Kind, deadline: Instant) -> Instant {
+    if changes_bytes(kind) { deadline + HOLDERS_WAIT_MAX } else { deadline }
+}
+
 /// A request with all that goes with it.
 pub(crate) struct Call<'a, R> {
     pub(crate) slot: Slot,
@@ -31,6 +52,8 @@ pub(crate) struct Call<'a, R> {
     pub(crate) way: &'a [Name],
     pub(crate) data: &'a [IoSlice<'a>],
     pub(crate) on_retry: OnRetry,
+    /// What a kernel keeps of it.
+    pub(crate) pages: Pages<'a>,
     /// Only a connection on which descriptors travel will do.
     pub(crate) local_only: bool,
     pub(crate) deadline: Instant,
@@ -39,8 +62,23 @@ pub(crate) struct Call<'a, R> {
 impl<'a, R> Call<'a, R> {
     /// A question about a lane: when the file has another generation, Retry goes to the caller.
     pub(crate) fn about_lane(slot: Slot, request: &'a R, deadline: Instant) -> Call<'a, R> {
-        let on_retry = OnRetry::Tell;
-        Call { slot, request, ticket: None, way: &[], data: &[], on_retry, local_only: false, deadline }
+        Call { on_retry: OnRetry::Tell, ..Call::of_slot(slot, request, deadline) }
+    }
+
+    /// A question, with nothing that goes along.
+    pub(crate) fn of_slot(slot: Slot, request: &'a R, deadline: Instant) -> Call<'a, R> {
+        let (on_retry, pages) = (OnRetry::Repeat, Pages::None);
+        Call {
+            slot,
+            request,
+            ticket: None,
+            way: &[],
+            data: &[],
+            on_retry,
+            pages,
+            local_only: false,
+            deadline,
+        }
     }
 }
 
@@ -119,7 +157,7 @@ impl Session {
         on_retry: OnRetry,
         deadline: Instant,
     ) -> Result<R::Reply> {
-        let call = Call { slot, request, ticket, way, data: &[], on_retry, local_only: false, deadline };
+        let call = Call { ticket, way, on_retry, ..Call::of_slot(slot, request, deadline) };
         self.call(&call, |_, received| reply_without_data(received))
     }
 
@@ -141,6 +179,9 @@ impl Session {
             if unanswered.error.kind() == ErrorKind::Retry && call.on_retry == OnRetry::Tell {
                 return Err(unanswered.error);
             }
+            if !unanswered.told {
+                call.pages.note_repeated();
+            }
             let error = self.settle_failure(&server, map.epoch, unanswered, call.deadline)?;
             backoff.pause_after(error)?;
         }
@@ -160,14 +201,15 @@ impl Session {
                 format!("{} is not reached through this machine's memory", server.id),
             )));
         }
-        let mut header = self.header(R::KIND, call.ticket, call.deadline, map.epoch);
+        let mut header = self.header(R::KIND, call.ticket, answered_by(R::KIND, call.deadline), map.epoch);
         header.slot = call.slot;
         let who = crate::acting::current_for(R::KIND);
         let front = Front { who: who.as_ref(), way: call.way };
         line.send_behind(front, header, call.request, call.data, call.deadline).map_err(Unanswered::lost)?;
+        let deadline = self.await_holders::<R>(&mut line, call.deadline)?;
         let received = match call.ticket {
-            Some(_) => line.receive_change::<R>(header.call, call.deadline)?,
-            None => line.receive::<R>(header.call, call.deadline)?,
+            Some(_) => line.receive_change::<R>(header.call, deadline)?,
+            None => line.receive::<R>(header.call, deadline)?,
         };
         let received = believed(&mut line, call.request, received)?;
         let finished = finish(&mut line, received)?;
@@ -240,6 +282,19 @@ impl Session {
         }
     }
 
+    /// Waits for the answer to a change of bytes, and tells by when it has to be there; any other answer by its deadline.
+    fn await_holders<R: Request>(
+        &self,
+        line: &mut Line,
+        deadline: Instant,
+    ) -> std::result::Result<Instant, Unanswered> {
+        if !changes_bytes(R::KIND) {
+            return Ok(deadline);
+        }
+        line.await_holders(self, deadline)?;
+        Ok(deadline.max(self.deadline()))
+    }
+
     /// One attempt, whatever comes of it.
     pub(crate) fn try_server<R: Request>(
         &self,
@@ -249,8 +304,9 @@ impl Session {
     ) -> Result<R::Reply> {
         let epoch = self.known_map().map_or(Epoch(0), |map| map.epoch);
         let asked = self.line(server, deadline).and_then(|mut line| {
-            let header = self.header(R::KIND, None, deadline, epoch);
+            let header = self.header(R::KIND, None, answered_by(R::KIND, deadline), epoch);
             line.send(header, request, &[], deadline).map_err(Unanswered::lost)?;
+            let deadline = self.await_holders::<R>(&mut line, deadline)?;
             let received = line.receive::<R>(header.call, deadline)?;
             reply_without_data(believed(&mut line, request, received)?)
         });
@@ -280,7 +336,7 @@ pub(crate) fn unbelievable<R: Request>() -> Error {
     Error::new(ErrorKind::Protocol, format!("{:?} was answered with what cannot be", R::KIND))
 }
 
-fn reply_without_data<T>(received: Received<T>) -> std::result::Result<T, Unanswered> {
+pub(crate) fn reply_without_data<T>(received: Received<T>) -> std::result::Result<T, Unanswered> {
     if received.data_bytes > 0 {
         let error = Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for");
         return Err(Unanswered::lost(error));

@@ -9,6 +9,7 @@ use ramlace_wire::namespace::{Extend, FinishAppend, ReserveAppend};
 use crate::backoff::Backoff;
 use crate::file::File;
 use crate::inodes::{Handle, Size};
+use crate::kept::Pages;
 use crate::transfer::{Direction, Memory, Outcome, Transfer};
 
 impl File {
@@ -17,17 +18,6 @@ impl File {
         let memory = Memory::of_slice(buffer, offset);
         // SAFETY: the memory is the caller's exclusive buffer until this call returns.
         unsafe { self.read_into(&memory, offset) }
-    }
-
-    /// The same for a kernel's pages that programs may store into: as if the bytes were about to be written, their
-    /// memory is taken first, so that a page whose stores come back has its place.
-    ///
-    /// Errors: `NoSpace` where there is no memory, or little is left and more than a page is asked for that has holes:
-    /// then ask page by page for those that are needed.
-    pub fn read_for_stores(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let memory = Memory::of_slice(buffer, offset);
-        // SAFETY: as in `read_at`.
-        unsafe { self.read_as(Direction::Fault, &memory, offset) }
     }
 
     /// Reads at `offset` into several buffers, one after the other.
@@ -59,17 +49,13 @@ impl File {
         unsafe { self.write_from(&memory, offset) }
     }
 
-    /// Writes what lies below the file's size as its home has it, and never makes the file
-    /// longer: for the write-back of mapped pages, while others may truncate the file. Bytes
-    /// behind the end are dropped and count as written, as if they had been stored before the
-    /// truncation that cut them off. So the result is the length of `bytes`, or less when the
-    /// pool filled up in the middle; the next call then says so.
-    pub fn write_within(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+    /// Writes what lies below the file's size: [`File::write_back`].
+    pub(crate) fn write_within(&self, bytes: &[u8], offset: u64, pages: Pages<'_>) -> Result<usize> {
         self.needs_writing()?;
         let handle = self.handle()?;
         let length = bytes.len() as u64;
         check_range(offset, length).map_err(|error| self.tell(error))?;
-        if self.write_inline_within(handle, bytes, offset).map_err(|error| self.tell(error))? {
+        if self.write_inline_within(handle, bytes, offset, pages).map_err(|error| self.tell(error))? {
             return Ok(bytes.len());
         }
         let memory = Memory::of_bytes(bytes, offset);
@@ -80,7 +66,8 @@ impl File {
                 return Ok(bytes.len());
             }
             // SAFETY: the memory is the caller's shared buffer, which a write only reads.
-            let written = unsafe { self.write_once(handle, size, &memory.clamped(there as usize), offset) }?;
+            let written =
+                unsafe { self.write_once(handle, size, &memory.clamped(there as usize), offset, pages) }?;
             handle.session.touch(&handle.open);
             Ok(if written == there { bytes.len() } else { written as usize })
         };
@@ -134,7 +121,20 @@ impl File {
         direction: Direction,
         memory: &'a Memory<'a>,
     ) -> Transfer<'a> {
+        self.transfer_of(Pages::None, handle, size, direction, memory)
+    }
+
+    /// The same of bytes that a kernel keeps.
+    pub(crate) fn transfer_of<'a>(
+        &'a self,
+        pages: Pages<'a>,
+        handle: &'a Handle,
+        size: Size,
+        direction: Direction,
+        memory: &'a Memory<'a>,
+    ) -> Transfer<'a> {
         Transfer {
+            pages,
             session: &handle.session,
             inode: self.inode(),
             layout: self.layout(),
@@ -151,14 +151,24 @@ impl File {
     /// # Safety
     /// The memory must be valid for writes until the call returns.
     pub(crate) unsafe fn read_into(&self, memory: &Memory<'_>, offset: u64) -> Result<usize> {
-        self.needs(self.rights().read, "reading")?;
         // SAFETY: the caller's promise.
-        unsafe { self.read_as(Direction::Read, memory, offset) }
+        unsafe { self.read_pages(Direction::Read, memory, offset, Pages::None) }
     }
 
+    /// The same for pages that a kernel may keep, and that programs may store into.
+    ///
     /// # Safety
     /// As for [`File::read_into`].
-    unsafe fn read_as(&self, direction: Direction, memory: &Memory<'_>, offset: u64) -> Result<usize> {
+    pub(crate) unsafe fn read_pages(
+        &self,
+        direction: Direction,
+        memory: &Memory<'_>,
+        offset: u64,
+        pages: Pages<'_>,
+    ) -> Result<usize> {
+        if direction == Direction::Read {
+            self.needs(self.rights().read, "reading")?;
+        }
         let handle = self.handle()?;
         // What lies beyond the largest file lies beyond the end of this one.
         let length = (memory.bytes() as u64).min(limits::FILE_BYTES_MAX.saturating_sub(offset));
@@ -166,7 +176,7 @@ impl File {
             return Ok(0);
         }
         // SAFETY: the caller's promise.
-        let inline = unsafe { self.read_inline(handle, direction, memory, offset, length) };
+        let inline = unsafe { self.read_inline(handle, direction, memory, offset, length, pages) };
         if let Some(read) = inline.map_err(|error| self.tell(error))? {
             return Ok(read);
         }
@@ -178,10 +188,10 @@ impl File {
                 return Ok(0);
             }
             let clamped = memory.clamped(there as usize);
-            let transfer = self.transfer(handle, size, direction, &clamped);
+            let transfer = self.transfer_of(pages, handle, size, direction, &clamped);
             let near = match direction {
                 // SAFETY: the caller's promise.
-                Direction::Read => unsafe { self.read_near(handle, size, &clamped) },
+                Direction::Read => unsafe { self.read_near(handle, &transfer) },
                 // A server alone takes memory.
                 _ => None,
             };
@@ -210,6 +220,20 @@ impl File {
     /// # Safety
     /// The memory must be valid for reads until the call returns.
     pub(crate) unsafe fn write_from(&self, memory: &Memory<'_>, offset: u64) -> Result<usize> {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_pages(memory, offset, Pages::None) }
+    }
+
+    /// The same through pages that a kernel may keep.
+    ///
+    /// # Safety
+    /// As for [`File::write_from`].
+    pub(crate) unsafe fn write_pages(
+        &self,
+        memory: &Memory<'_>,
+        offset: u64,
+        pages: Pages<'_>,
+    ) -> Result<usize> {
         self.needs_writing()?;
         let handle = self.handle()?;
         let length = memory.bytes() as u64;
@@ -218,12 +242,12 @@ impl File {
             return Ok(0);
         }
         // SAFETY: the caller's promise.
-        if unsafe { self.write_inline(handle, memory) }.map_err(|error| self.tell(error))? {
+        if unsafe { self.write_inline(handle, memory, pages) }.map_err(|error| self.tell(error))? {
             return Ok(memory.bytes());
         }
         let write = |size: Size| {
             // SAFETY: the caller's promise.
-            let written = unsafe { self.write_once(handle, size, memory, offset) }?;
+            let written = unsafe { self.write_once(handle, size, memory, offset, pages) }?;
             self.extend(handle, size, ByteRange { start: offset, end: offset + written })?;
             Ok(written as usize)
         };
@@ -241,9 +265,10 @@ impl File {
         size: Size,
         memory: &Memory<'_>,
         offset: u64,
+        pages: Pages<'_>,
     ) -> Result<u64> {
         // SAFETY: the caller's promise.
-        match unsafe { self.transfer(handle, size, Direction::Write, memory).run() } {
+        match unsafe { self.transfer_of(pages, handle, size, Direction::Write, memory).run() } {
             Outcome::Done => Ok(memory.bytes() as u64),
             Outcome::Failed { done_to, error } if error.kind() == ErrorKind::NoSpace && done_to > offset => {
                 Ok(done_to - offset)

@@ -12,11 +12,14 @@ use ramlace_base::{
 };
 use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, Secret};
-use ramlace_wire::chunk::{AllocateLane, ChunkRead, LaneTarget, PunchChunk, ReadChunk, WriteChunk};
+use ramlace_wire::chunk::{
+    AllocateLane, ChunkRead, ChunkWritten, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
+};
 use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell, InlineCellChanged};
 use ramlace_wire::inline::{
     Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, Spilled, WriteInline,
 };
+use ramlace_wire::leases::{DataRecall, EndRecalls, Recalls, WaitPublished, WaitRecalls};
 use ramlace_wire::namespace::{
     AppendReserved, Close, Create, DirectoryEntry, DirectoryPage, Extend, FinishAppend, Found, GetAttributes,
     GiveUp, GivenUp, InodeInfo, Link, Lookup, MakeDirectory, Open, OpenEntry, Opened, ReadDirectory,
@@ -37,6 +40,8 @@ use crate::{ConnectOptions, Pool};
 pub(crate) enum Fault {
     /// Answered with Retry.
     Retry,
+    /// It is done, and answered a second later.
+    Late,
     /// The connection ends before it is looked at.
     LoseRequest,
     /// It is done, and the connection ends.
@@ -79,6 +84,44 @@ pub(crate) struct State {
     pub(crate) silent: HashSet<ServerId>,
     /// Puts other bodies in the place of replies.
     pub(crate) liar: Option<Liar>,
+    /// What leases on bytes are about.
+    pub(crate) data: Data,
+}
+
+/// Leases on bytes, as far as tests look at them. All servers have one life.
+#[derive(Default)]
+pub(crate) struct Data {
+    pub(crate) life: u64,
+    pub(crate) recalls: Vec<(ServerId, DataRecall)>,
+    pub(crate) ended: EndRecalls,
+    /// Up to where it was asked whether all see it.
+    pub(crate) published: Vec<(ServerId, u64)>,
+    /// Of each write and each read, in their order.
+    pub(crate) origins: Vec<WriteOrigin>,
+    pub(crate) keeps: Vec<bool>,
+    /// Lanes that were read by who keeps them.
+    kept: HashSet<LaneId>,
+    /// The newest recall; each write-back makes one.
+    pub(crate) made: u64,
+}
+
+impl Data {
+    /// The answer to a question for recalls, unless it waits.
+    fn told(&self, server: ServerId, question: &WaitRecalls) -> Option<Recalls> {
+        let here = self.recalls.iter().filter(|(id, recall)| *id == server && recall.number > question.told);
+        let data: Vec<DataRecall> = here.map(|(_, recall)| *recall).collect();
+        let due = !data.is_empty() || question.life != self.life;
+        due.then(|| Recalls { recalls: Vec::new(), data, life: self.life })
+    }
+
+    fn write(&mut self, origin: WriteOrigin) -> u64 {
+        self.origins.push(origin);
+        if origin != WriteOrigin::Back {
+            return 0;
+        }
+        self.made += 1;
+        self.made
+    }
 }
 
 /// The body with which a request is answered, told what the honest one is, if there is one.
@@ -88,6 +131,7 @@ enum Answer {
     Reply(Vec<u8>, Vec<u8>),
     Refused(Error, Option<ClusterMap>),
     Gone,
+    Late(Vec<u8>, Vec<u8>),
 }
 
 /// A running pool; stops when it is dropped.
@@ -204,6 +248,12 @@ async fn talk(id: ServerId, mut connection: Connection, state: &Mutex<State>) {
         if state.lock().unwrap().silent.contains(&id) {
             std::future::pending::<()>().await;
         }
+        if header.kind == Kind::WaitRecalls {
+            let question: WaitRecalls = decode_body(header.kind, &body).unwrap();
+            while state.lock().unwrap().data.told(id, &question).is_none() {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        }
         let answer = {
             let mut state = state.lock().unwrap();
             if state.liar.is_none() {
@@ -224,6 +274,10 @@ async fn talk(id: ServerId, mut connection: Connection, state: &Mutex<State>) {
                 connection.queue_reply(reply, &encode_body(&body), &[]);
             }
             Answer::Gone => return,
+            Answer::Late(body, data) => {
+                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                connection.queue_reply(reply, &body, &data);
+            }
         }
         if connection.flush().await.is_err() {
             return;
@@ -277,6 +331,7 @@ impl State {
             open: BTreeSet::new(),
             silent: HashSet::new(),
             liar: None,
+            data: Data { life: 1, ..Data::default() },
         };
         state.inodes.insert(InodeId::ROOT, new_inode(InodeId::ROOT, FileKind::Directory));
         state
@@ -348,7 +403,11 @@ impl State {
                 if header.sequence != Sequence(0) {
                     self.replies.insert(key, reply.clone());
                 }
-                if fault == Some(Fault::LoseReply) { Answer::Gone } else { Answer::Reply(reply, data) }
+                match fault {
+                    Some(Fault::LoseReply) => Answer::Gone,
+                    Some(Fault::Late) => Answer::Late(reply, data),
+                    _ => Answer::Reply(reply, data),
+                }
             }
             Err(error) => Answer::Refused(error, None),
         }
@@ -621,7 +680,8 @@ impl State {
                 body(&DirectoryPage { entries, end, next })
             }
             Kind::ReadInline => {
-                let ReadInline { inode, offset, length } = decode!(ReadInline);
+                let ReadInline { inode, offset, length, keep } = decode!(ReadInline);
+                self.data.keeps.push(keep);
                 let inode = self.inode(id, inode)?;
                 let start = inode.bytes.len().min(offset as usize);
                 let end = inode.bytes.len().min(start + length as usize);
@@ -629,7 +689,8 @@ impl State {
                 body(&InlineRead { size: size_of(inode), bytes, since: Epoch(1) })
             }
             Kind::WriteInline => {
-                let WriteInline { inode, mode, offset, bytes: Bytes(bytes) } = decode!(WriteInline);
+                let WriteInline { inode, mode, offset, bytes: Bytes(bytes), origin } = decode!(WriteInline);
+                let recall = self.data.write(origin);
                 let inode = self.inode(id, inode)?;
                 let size = inode.info.attributes.size;
                 let start = if mode == InlineMode::End { size } else { offset };
@@ -650,7 +711,7 @@ impl State {
                     inode.info.attributes.modified.nanos += 1;
                 }
                 let size = size_of(inode);
-                body(&InlineWritten { outcome, offset: start, size, since: Epoch(1) })
+                body(&InlineWritten { outcome, offset: start, size, since: Epoch(1), recall })
             }
             Kind::ChangeInlineCell => {
                 let ChangeInlineCell { inode, offset, change } = decode!(ChangeInlineCell);
@@ -708,19 +769,21 @@ impl State {
                 body(&SizeInfo { size: attributes.size, generation: attributes.generation })
             }
             Kind::ReadChunk => {
-                let ReadChunk { target, offset, length, .. } = decode!(ReadChunk);
+                let ReadChunk { target, offset, length, keep, .. } = decode!(ReadChunk);
+                self.data.keeps.push(keep);
+                let kept = keep && !self.data.kept.insert(target.lane);
                 let lane = self.lane(id, &target)?;
                 let start = (offset as usize).min(lane.len());
                 let end = (offset as usize + length as usize).min(lane.len());
                 let mut found = lane[start..end].to_vec();
                 if found.iter().all(|byte| *byte == 0) {
-                    return body(&ChunkRead { hole: true });
+                    return body(&ChunkRead { hole: true, kept });
                 }
                 found.resize(length as usize, 0);
-                Ok((encode_body(&ChunkRead { hole: false }), found))
+                Ok((encode_body(&ChunkRead { hole: false, kept }), found))
             }
             Kind::WriteChunk => {
-                let WriteChunk { target, offset } = decode!(WriteChunk);
+                let WriteChunk { target, offset, origin } = decode!(WriteChunk);
                 let end = offset as usize + data.len();
                 if end > self.lane_bytes_max {
                     return error(ErrorKind::NoSpace, "full");
@@ -728,7 +791,7 @@ impl State {
                 let lane = self.lane(id, &target)?;
                 lane.resize(lane.len().max(end), 0);
                 lane[offset as usize..end].copy_from_slice(data);
-                body(&())
+                body(&ChunkWritten { recall: self.data.write(origin) })
             }
             Kind::PunchChunk => {
                 let PunchChunk { target, offset, length } = decode!(PunchChunk);
@@ -745,6 +808,18 @@ impl State {
                 }
                 let lane = self.lane(id, &target)?;
                 lane.resize(lane.len().max(end), 0);
+                body(&())
+            }
+            Kind::WaitRecalls => body(&self.data.told(id, &decode!(WaitRecalls)).unwrap_or_default()),
+            Kind::EndRecalls => {
+                let EndRecalls { done, blocked } = decode!(EndRecalls);
+                self.data.recalls.retain(|(_, recall)| !done.contains(&recall.number));
+                self.data.ended.done.extend(done);
+                self.data.ended.blocked.extend(blocked);
+                body(&())
+            }
+            Kind::WaitPublished => {
+                self.data.published.push((id, decode!(WaitPublished).recall));
                 body(&())
             }
             _ => error(ErrorKind::Unsupported, "not in a fake"),

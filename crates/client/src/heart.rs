@@ -78,6 +78,7 @@ impl Heart {
                 session.beat(now + Duration::from_millis(BEAT_MILLIS_MAX));
                 session.tell_all_owed();
                 session.tell_left();
+                session.tell_all_ended();
                 session.tell_all_given_up();
                 session.close_owed();
                 beat_at = now + Duration::from_millis(limits::HEARTBEAT_MILLIS);

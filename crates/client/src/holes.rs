@@ -44,7 +44,8 @@ impl File {
             return Ok(None);
         }
         let session = &handle.session;
-        let request = ReadInline { inode: self.inode(), offset: 0, length: limits::INLINE_BYTES_MAX as u32 };
+        let length = limits::INLINE_BYTES_MAX as u32;
+        let request = ReadInline { inode: self.inode(), offset: 0, length, keep: false };
         let answer = session.ask(self.inode().slot(), &request, session.deadline())?;
         let Some(bytes) = answer.bytes else {
             handle.open.goes_to_lanes(answer.since);

@@ -9,8 +9,10 @@ use ramlace_base::{ByteRange, Result, limits};
 use ramlace_wire::inline::{Bytes, InlineMode, InlineOutcome, InlineWritten, ReadInline, Spill, WriteInline};
 use ramlace_wire::namespace::SizeInfo;
 
+use crate::calls::{Call, reply_without_data};
 use crate::file::File;
 use crate::inodes::{Handle, Size};
+use crate::kept::Pages;
 use crate::memory::Memory;
 use crate::transfer::Direction;
 
@@ -29,6 +31,7 @@ impl File {
         memory: &Memory<'_>,
         offset: u64,
         length: u64,
+        pages: Pages<'_>,
     ) -> Result<Option<usize>> {
         if !handle.open.is_inline() {
             return Ok(None);
@@ -36,8 +39,11 @@ impl File {
         let session = &handle.session;
         // Behind its bytes an inline file has zeros up to its end.
         let wanted = length.min(BYTES_MAX.saturating_sub(offset)) as u32;
-        let request = ReadInline { inode: self.inode(), offset, length: wanted };
-        let answer = session.ask(self.inode().slot(), &request, session.deadline())?;
+        let slot = self.inode().slot();
+        session.hear_of_pages(slot, pages)?;
+        let request = ReadInline { inode: self.inode(), offset, length: wanted, keep: pages.keep() };
+        let call = Call::of_slot(slot, &request, session.deadline());
+        let answer = session.call(&Call { pages, ..call }, |_, received| reply_without_data(received))?;
         handle.open.learn(size_of(answer.size));
         let Some(bytes) = answer.bytes else {
             handle.open.goes_to_lanes(answer.since);
@@ -61,7 +67,12 @@ impl File {
     ///
     /// # Safety
     /// The memory must be valid for reads until the call returns.
-    pub(crate) unsafe fn write_inline(&self, handle: &Handle, memory: &Memory<'_>) -> Result<bool> {
+    pub(crate) unsafe fn write_inline(
+        &self,
+        handle: &Handle,
+        memory: &Memory<'_>,
+        pages: Pages<'_>,
+    ) -> Result<bool> {
         if !handle.open.is_inline() {
             return Ok(false);
         }
@@ -74,7 +85,7 @@ impl File {
             // SAFETY: the caller's promise.
             unsafe { memory.push_slices(range, &mut slices) };
             let bytes = gather(&slices, range.length() as usize);
-            if self.change_inline(handle, InlineMode::At, range.start, bytes)?.is_none() {
+            if self.change_inline(handle, InlineMode::At, range.start, bytes, pages)?.is_none() {
                 return Ok(false);
             }
         }
@@ -83,7 +94,13 @@ impl File {
 
     /// Writes to an inline file as far as it reaches; `false` when it is in its lanes, and nothing
     /// was written.
-    pub(crate) fn write_inline_within(&self, handle: &Handle, bytes: &[u8], offset: u64) -> Result<bool> {
+    pub(crate) fn write_inline_within(
+        &self,
+        handle: &Handle,
+        bytes: &[u8],
+        offset: u64,
+        pages: Pages<'_>,
+    ) -> Result<bool> {
         if !handle.open.is_inline() {
             return Ok(false);
         }
@@ -104,7 +121,8 @@ impl File {
                 return Ok(false);
             }
         }
-        Ok(self.change_inline(handle, InlineMode::Within, offset, there.to_vec())?.is_some())
+        let written = self.change_inline(handle, InlineMode::Within, offset, there.to_vec(), pages)?;
+        Ok(written.is_some())
     }
 
     /// Appends to an inline file and tells where; `None` when it is in its lanes, and nothing was
@@ -117,7 +135,7 @@ impl File {
             self.spill(handle)?;
             return Ok(None);
         }
-        let written = self.change_inline(handle, InlineMode::End, 0, bytes.to_vec())?;
+        let written = self.change_inline(handle, InlineMode::End, 0, bytes.to_vec(), Pages::None)?;
         Ok(written.map(|written| written.offset))
     }
 
@@ -128,11 +146,20 @@ impl File {
         mode: InlineMode,
         offset: u64,
         bytes: Vec<u8>,
+        pages: Pages<'_>,
     ) -> Result<Option<InlineWritten>> {
         let session = &handle.session;
         let before = handle.open.written();
-        let request = WriteInline { inode: self.inode(), mode, offset, bytes: Bytes(bytes) };
-        let written = session.change(self.inode().slot(), &request, session.deadline())?;
+        let (slot, deadline, origin) = (self.inode().slot(), session.deadline(), pages.origin());
+        session.hear_of_pages(slot, pages)?;
+        let request = WriteInline { inode: self.inode(), mode, offset, bytes: Bytes(bytes), origin };
+        let ticket = session.ticket(slot, deadline)?;
+        let call = Call { ticket: Some(&ticket), ..Call::of_slot(slot, &request, deadline) };
+        let written = session.call(&call, |line, received| {
+            let written = reply_without_data(received)?;
+            pages.note_recall(line.server_id(), written.recall);
+            Ok(written)
+        })?;
         handle.open.learn(size_of(written.size));
         match written.outcome {
             InlineOutcome::Written => {

@@ -1,7 +1,8 @@
 //! Leases: what this process may believe for a short while without asking, and the threads that hear of recalls.
 //!
 //! One thread for each server that has given leases keeps a question for recalls open, on a connection of its own. Its
-//! next question says that what it was told is done. What is believed is the caller's: see [`Pool::hear_recalls`].
+//! next question says that what it was told is done. What is believed is the caller's: see [`Pool::hear_recalls`]. Leases on bytes that
+//! a kernel keeps are recalled by the same answers, and are over when [`crate::data_leases`] say so.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -20,6 +21,8 @@ use crate::{Pool, Raw};
 const QUESTION_MILLIS_MAX: u64 = limits::EVENTS_MILLIS_MAX + 3_000;
 /// How long a new connection may take.
 const CONNECT_MILLIS_MAX: u64 = 2_000;
+/// A life that no server has: asked with it, each tells its own at once.
+const NO_LIFE: u64 = u64::MAX;
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -70,13 +73,16 @@ impl Raw<'_> {
 impl Session {
     /// Makes sure that somebody hears of what a slot's server recalls.
     fn hear_recalls_of(self: &Arc<Session>, slot: Slot) -> Result<()> {
+        if self.settings.on_recall.get().is_none() {
+            return Ok(());
+        }
         let map = self.map()?;
         let server = self.server_of(&map, slot)?.id;
-        let listening = |session: &Session| {
-            let servers = session.listening.servers.lock();
-            servers.unwrap_or_else(PoisonError::into_inner).insert(server)
-        };
-        if self.settings.on_recall.get().is_none() || !listening(self) {
+        self.listen_to_recalls_of(server)
+    }
+
+    pub(crate) fn listen_to_recalls_of(self: &Arc<Session>, server: ServerId) -> Result<()> {
+        if !self.listening.servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server) {
             return Ok(());
         }
         let listener = Listener { session: Arc::downgrade(self), server };
@@ -100,37 +106,43 @@ struct Listener {
 impl Listener {
     fn run(&self) {
         // A new connection may be one to a new life of the server: nothing that the last one told is done there.
-        let mut on = None;
+        let mut on: Option<(Link, WaitRecalls)> = None;
         loop {
             let Some(session) = self.session.upgrade() else { return };
             if session.ended.get().is_some() {
                 return;
             }
-            let (mut link, heard) =
-                match on.take().map_or_else(|| self.connect(&session).map(|link| (link, 0)), Ok) {
-                    Ok(on) => on,
-                    Err(_) if self.is_forgotten(&session) => return,
-                    Err(_) => {
-                        drop(session);
-                        std::thread::sleep(PAUSE);
-                        continue;
-                    }
-                };
+            let (mut link, question) = match on.take().map_or_else(|| self.begin(&session), Ok) {
+                Ok(on) => on,
+                Err(_) if self.is_forgotten(&session) => return,
+                Err(_) => {
+                    drop(session);
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+            };
             let deadline = Instant::now() + Duration::from_millis(QUESTION_MILLIS_MAX);
             let epoch = session.known_map().map_or(Epoch(0), |map| map.epoch);
             let header = session.header(Kind::WaitRecalls, None, deadline, epoch);
             drop(session);
-            let asked = roundtrip(&mut link, header, &WaitRecalls { heard }, deadline);
+            let asked = roundtrip(&mut link, header, &question, deadline);
             let Some(session) = self.session.upgrade() else { return };
             match asked {
                 Ok(told) => {
                     let newest = told.recalls.iter().map(|recall| recall.number).max();
+                    session.hear_data(self.server, told.life, &told.data);
                     if newest.is_some()
                         && let Some(on_recall) = session.settings.on_recall.get()
                     {
                         on_recall(&told.recalls);
                     }
-                    on = Some((link, newest.unwrap_or(heard)));
+                    let newest_data = told.data.iter().map(|recall| recall.number).max();
+                    let next = WaitRecalls {
+                        heard: newest.unwrap_or(question.heard),
+                        told: newest_data.unwrap_or(question.told),
+                        life: told.life,
+                    };
+                    on = Some((link, next));
                 }
                 Err(error) if error.kind() == ErrorKind::Stale => _ = session.end(&error),
                 Err(_) => {}
@@ -143,9 +155,12 @@ impl Listener {
         session.known_map().and_then(|map| Some(map.server(self.server)?.forgotten)).unwrap_or_default()
     }
 
-    fn connect(&self, session: &Arc<Session>) -> Result<Link> {
+    /// A new connection, and the first question on it.
+    fn begin(&self, session: &Arc<Session>) -> Result<(Link, WaitRecalls)> {
         let deadline = Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
         let server = session.server(self.server)?;
-        session.connect(&server, deadline).map_err(|failure| failure.error)
+        let link = session.connect(&server, deadline).map_err(|failure| failure.error)?;
+        let life = Some(session.givers.life(self.server)).filter(|life| *life != 0).unwrap_or(NO_LIFE);
+        Ok((link, WaitRecalls { heard: 0, told: 0, life }))
     }
 }

@@ -17,6 +17,7 @@ mod changes;
 mod check;
 mod content;
 mod copy;
+mod data_leases;
 mod descriptors;
 mod directory;
 mod entropy;
@@ -34,6 +35,7 @@ mod heart;
 mod holes;
 mod inline;
 mod inodes;
+mod kept;
 mod leases;
 mod lines;
 mod list;
@@ -73,6 +75,7 @@ pub use acting::acting_for;
 pub use array::{Array, ArrayType, Order};
 pub use changes::ChangeVersion;
 pub use copy::Copy;
+pub use data_leases::DataLeases;
 pub use directory::{
     HOST_KEY_FILE_VARIABLE, POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileHosts,
     PoolFileServer, SECRET_FILE_VARIABLE, pool_name, read_secret_file, runtime_directory,
@@ -82,6 +85,7 @@ pub use file_locks::LockRequest;
 #[doc(hidden)]
 pub use fork::PerFork;
 pub use handing::LaneHere;
+pub use kept::{KeptRead, RecallsMade};
 pub use leases::OnRecall;
 pub use locator::{Locator, PoolName};
 pub use locking::{GivenUp, Waited};
@@ -91,6 +95,7 @@ pub use open::{OpenOptions, Rights};
 pub use options::{ConnectOptions, LOCAL_VARIABLE};
 pub use pool::{Capacity, Pool, ServerReport};
 pub use ramlace_transport::{HostKey, Secret};
+pub use ramlace_wire::leases::DataRecall;
 pub use ramlace_wire::locks::{HeldLock, LOCK_END, LockKind, LockTable, LockedFile};
 pub use ramlace_wire::namespace::{NewMode, RenameMode};
 pub use raw::Raw;

@@ -1,11 +1,12 @@
 //! Connections to one server: at most [`limits::CONNECTIONS_PER_SERVER_MAX`], each used by one
 //! thread at a time, and closed when a call on it did not end cleanly.
 
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_transport::blocking::{Connection, Received};
@@ -13,6 +14,32 @@ use ramlace_transport::{ConnectFailure, Failure};
 use ramlace_wire::{ClusterMap, Front, Header, Request, ServerEntry};
 
 use crate::descriptors::{Descriptors, Noted};
+use crate::session::Session;
+
+/// Connections beside those for what pages need: nothing that waits for other holders of leases may hold up what their
+/// recalls wait for.
+const OF_PAGES_MAX: usize = 8;
+/// How long a change of bytes waits for others.
+pub(crate) const HOLDERS_WAIT_MAX: Duration =
+    Duration::from_millis(limits::DATA_RECALL_WRITING_MILLIS + 5_000);
+
+thread_local! {
+    static OF_PAGES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does what a kernel's pages wait for: bytes that it reads for them, and what programs stored there. Servers answer both without waiting
+/// for anybody else, and there are connections for nothing else.
+pub(crate) fn of_pages<T>(work: impl FnOnce() -> T) -> T {
+    /// Also when the work panics.
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            OF_PAGES.set(self.0);
+        }
+    }
+    let _back = Back(OF_PAGES.replace(true));
+    work()
+}
 
 /// A connection whose descriptor a forked child knows of. The note goes first.
 pub(crate) struct Link {
@@ -128,10 +155,12 @@ impl Server {
     ) -> std::result::Result<Line, Unanswered> {
         let mut lines = self.lock();
         loop {
-            if let Some(link) = lines.idle.pop() {
-                return Ok(Line::new(self.clone(), Some(link)));
-            }
-            if lines.open < limits::CONNECTIONS_PER_SERVER_MAX {
+            let in_use_max =
+                limits::CONNECTIONS_PER_SERVER_MAX + if OF_PAGES.get() { OF_PAGES_MAX } else { 0 };
+            if lines.open - lines.idle.len() < in_use_max {
+                if let Some(link) = lines.idle.pop() {
+                    return Ok(Line::new(self.clone(), Some(link)));
+                }
                 lines.open += 1;
                 drop(lines);
                 // Its drop gives the place back when connecting fails.
@@ -163,7 +192,13 @@ impl Server {
 
     /// A connection that is idle at this moment.
     pub(crate) fn idle_line(self: &Arc<Server>) -> Option<Line> {
-        let link = self.lock().idle.pop()?;
+        let mut lines = self.lock();
+        if lines.open - lines.idle.len() >= limits::CONNECTIONS_PER_SERVER_MAX {
+            // These are for what pages need.
+            return None;
+        }
+        let link = lines.idle.pop()?;
+        drop(lines);
         Some(Line::new(self.clone(), Some(link)))
     }
 
@@ -277,6 +312,34 @@ impl Line {
         Ok(received)
     }
 
+    /// Waits until a reply begins to arrive: a change of bytes is answered when others have dropped them, which may take
+    /// longer than any other call. As long as the server shows signs of life it is waited for.
+    pub(crate) fn await_holders(
+        &mut self,
+        session: &Session,
+        deadline: Instant,
+    ) -> std::result::Result<(), Unanswered> {
+        let over = Instant::now() + HOLDERS_WAIT_MAX;
+        let mut until = deadline;
+        loop {
+            match self.connection().map_err(Unanswered::lost)?.await_reply(until) {
+                Ok(true) => return Ok(()),
+                Ok(false) if Instant::now() < over && session.lives(&self.server) => {
+                    until = session.deadline();
+                }
+                Ok(false) => {
+                    self.link = None;
+                    let text = "waiting for a reply: no answer within the deadline";
+                    return Err(Unanswered::lost(Error::new(ErrorKind::TimedOut, text)));
+                }
+                Err(failure) => {
+                    self.link = None;
+                    return Err(Unanswered { map: failure.map, ..Unanswered::lost(failure.error) });
+                }
+            }
+        }
+    }
+
     /// The reply to a call. When it brings data, [`Line::receive_data`] must follow.
     pub(crate) fn receive<R: Request>(
         &mut self,
@@ -315,6 +378,11 @@ impl Line {
         }
     }
 
+    /// Whose connection it is.
+    pub(crate) fn server_id(&self) -> ServerId {
+        self.server.id
+    }
+
     /// Closes the connection instead of keeping it.
     pub(crate) fn close(&mut self) {
         self.link = None;
@@ -324,15 +392,19 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let link = self.link.take().filter(|_| self.calls_under_way == 0);
-        let mut lines = self.server.lock();
+        let (mut lines, keeps) = (self.server.lock(), link.is_some());
         match link {
             Some(link) => lines.idle.push(link),
             None => lines.open -= 1,
         }
         let waiting = lines.waiting;
         drop(lines);
-        if waiting > 0 {
-            self.server.freed.notify_one();
+        match (waiting, keeps) {
+            (0, _) => {}
+            // Whoever wakes can use it.
+            (_, true) => self.server.freed.notify_one(),
+            // A place for one more is not for all.
+            (_, false) => self.server.freed.notify_all(),
         }
     }
 }

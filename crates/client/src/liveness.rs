@@ -77,6 +77,13 @@ impl Session {
         }
     }
 
+    /// Whether a server that leaves a call unanswered shows a sign of life.
+    pub(crate) fn lives(&self, server: &Arc<Server>) -> bool {
+        let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
+        let mut control = server.control.lock().unwrap_or_else(PoisonError::into_inner);
+        self.beat_on(&mut control.link, server, soon).is_ok()
+    }
+
     /// Asks a server that called something Stale whether it meant the session; the error if so.
     pub(crate) fn confirm(&self, server: &Arc<Server>) -> Result<()> {
         let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);

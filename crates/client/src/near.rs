@@ -16,18 +16,17 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Epoch, ErrorKind, Generation, Result};
 use ramlace_transport::blocking::Received;
-use ramlace_wire::chunk::{GrantLane, LaneGranted, LaneTarget, ReadChunk};
+use ramlace_wire::chunk::{ChunkRead, GrantLane, LaneGranted, LaneTarget, ReadChunk};
 use ramlace_wire::{ClusterMap, Request};
 
 use crate::calls::Call;
 use crate::file::File;
-use crate::inodes::{Handle, Size};
+use crate::inodes::Handle;
 use crate::lines::{Unanswered, descriptor_of};
 use crate::liveness::SIGN_OF_LIFE_MILLIS_MAX;
-use crate::memory::Memory;
 use crate::pieces;
 use crate::session::Session;
-use crate::transfer::{BATCH_BYTES_MAX, Direction, Outcome, Transfer};
+use crate::transfer::{BATCH_BYTES_MAX, Outcome, Transfer};
 
 /// Reads below this go through the socket: asking the servers afterwards would cost more than the copy saves.
 const NEAR_BYTES_MIN: usize = 256 << 10;
@@ -61,25 +60,21 @@ impl Drop for NearLane {
 }
 
 impl File {
-    /// Reads what the memory stands for from files of this machine's servers; `None` when that is not possible,
+    /// Reads what a transfer's memory stands for from files of this machine's servers; `None` when that is not possible,
     /// and the bytes have to come by the socket.
     ///
     /// # Safety
     /// The memory must be valid for writes until the call returns.
-    pub(crate) unsafe fn read_near(
-        &self,
-        handle: &Handle,
-        size: Size,
-        memory: &Memory<'_>,
-    ) -> Option<Outcome> {
+    pub(crate) unsafe fn read_near(&self, handle: &Handle, transfer: &Transfer<'_>) -> Option<Outcome> {
         let near = &handle.open.near;
-        if memory.bytes() < NEAR_BYTES_MIN || !handle.session.local() || near.is_paused() {
+        if transfer.memory.bytes() < NEAR_BYTES_MIN || !handle.session.local() || near.is_paused() {
             return None;
         }
-        let transfer = self.transfer(handle, size, Direction::Read, memory);
         // SAFETY: the caller's promise.
-        match unsafe { near.read(&transfer) } {
-            Ok(()) => Some(Outcome::Done),
+        match unsafe { near.read(transfer) } {
+            Ok(Confirmed::Yes) => Some(Outcome::Done),
+            // Somebody could have changed the bytes without this machine hearing of it. From now on it does.
+            Ok(Confirmed::NotKept) => None,
             Err(error) if error.kind() == ErrorKind::Retry => Some(Outcome::Outdated(error)),
             // Whatever it is, the socket's way knows better how to tell it, or how to go on.
             Err(_) => {
@@ -98,7 +93,7 @@ impl NearLanes {
 
     /// # Safety
     /// As for [`File::read_near`].
-    unsafe fn read(&self, transfer: &Transfer<'_>) -> Result<()> {
+    unsafe fn read(&self, transfer: &Transfer<'_>) -> Result<Confirmed> {
         let map = transfer.session.map()?;
         let mut used: Vec<LaneTarget> = Vec::new();
         for range in transfer.memory.ranges() {
@@ -110,7 +105,13 @@ impl NearLanes {
                 start = end;
             }
         }
-        used.iter().try_for_each(|target| confirm(transfer.session, target))
+        let mut confirmed = Confirmed::Yes;
+        for target in &used {
+            if confirm(transfer, target)? == Confirmed::NotKept {
+                confirmed = Confirmed::NotKept;
+            }
+        }
+        Ok(confirmed)
     }
 
     /// Copies a range, and notes the lanes that it came from.
@@ -194,11 +195,24 @@ pub(crate) fn soon(session: &Session) -> Instant {
     session.deadline().min(Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX))
 }
 
-/// Asks the server whether the lane still has the generation, by a read of nothing.
-fn confirm(session: &Arc<Session>, target: &LaneTarget) -> Result<()> {
-    let request = ReadChunk { target: *target, offset: 0, length: 0, take: false };
-    let call = Call::about_lane(target.slot, &request, soon(session));
-    session.call(&call, |_, _: Received<_>| Ok(()))
+/// What a server says of bytes that were read from its lane's file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Confirmed {
+    /// They are the lane's, and where a kernel keeps them, they are leased.
+    Yes,
+    /// They are the lane's, but had no lease when they were read. It has one now.
+    NotKept,
+}
+
+/// Asks the server whether the lane still has the generation, and whether it is leased, by a read of nothing.
+fn confirm(transfer: &Transfer<'_>, target: &LaneTarget) -> Result<Confirmed> {
+    let keep = transfer.pages.keep();
+    transfer.session.hear_of_pages(target.slot, transfer.pages)?;
+    let request = ReadChunk { target: *target, offset: 0, length: 0, take: false, keep };
+    let call = Call::about_lane(target.slot, &request, soon(transfer.session));
+    transfer.session.call(&Call { pages: transfer.pages, ..call }, |_, received: Received<ChunkRead>| {
+        Ok(if received.reply.kept || !keep { Confirmed::Yes } else { Confirmed::NotKept })
+    })
 }
 
 /// Fills the targets, one after the other, from a lane's file; what lies beyond its end was never written.

@@ -1,13 +1,14 @@
 //! How to reach a pool, and what a session may use.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_transport::ClientKey;
 use ramlace_transport::blocking::resolve;
 
+use crate::data_leases::DataLeases;
 use crate::directory::{self, HOST_KEY_FILE_VARIABLE, PoolDirectory, SECRET_FILE_VARIABLE};
 use crate::leases::OnRecall;
 use crate::locator::{self, Locator, PoolName};
@@ -93,6 +94,7 @@ impl ConnectOptions {
             deadline_millis: self.deadline_millis,
             label: self.label.clone(),
             on_recall: OnceLock::new(),
+            data_leases: OnceLock::new(),
         })
     }
 
@@ -209,4 +211,6 @@ pub(crate) struct Settings {
     pub(crate) label: String,
     /// What is done with recalled leases; none are asked for before it is set.
     pub(crate) on_recall: OnceLock<OnRecall>,
+    /// Who keeps bytes by leases; none are asked for before it is set.
+    pub(crate) data_leases: OnceLock<Arc<dyn DataLeases>>,
 }

@@ -94,7 +94,9 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         let mut by_server: BTreeMap<ServerId, Share> = BTreeMap::new();
         for (index, piece) in self.batch.iter_mut().enumerate().filter(|(_, piece)| !piece.is_done()) {
             piece.state = State::Waiting;
-            let server = session.server_of(&self.map, self.transfer.target_in(&self.map, piece.lane).slot)?;
+            let slot = self.transfer.target_in(&self.map, piece.lane).slot;
+            session.hear_of_pages(slot, self.transfer.pages)?;
+            let server = session.server_of(&self.map, slot)?;
             let share = by_server.entry(server.id).or_insert_with(|| Share::new(server));
             share.waiting.push_back(index);
         }
@@ -166,7 +168,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         piece.each_range(transfer.layout, |range| unsafe {
             transfer.memory.push_slices(range, &mut self.sources)
         });
-        let request = WriteChunk { target, offset: piece.lane_offset };
+        let request = transfer.write_request(target, piece);
         let header = session.header(WriteChunk::KIND, piece.ticket.as_ref(), self.deadline, self.map.epoch);
         line.send(header, &request, &self.sources, self.deadline)?;
         Ok(Some(header.call))
@@ -205,7 +207,11 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         call: u32,
     ) -> std::result::Result<(), Unanswered> {
         if self.transfer.direction == Direction::Write {
-            return line.receive_change::<WriteChunk>(call, self.deadline).map(drop);
+            line.await_holders(self.transfer.session, self.deadline)?;
+            self.deadline = self.transfer.session.deadline();
+            let written = line.receive_change::<WriteChunk>(call, self.deadline)?;
+            self.transfer.pages.note_recall(line.server_id(), written.reply.recall);
+            return Ok(());
         }
         let received = line.receive::<ReadChunk>(call, self.deadline)?;
         let transfer = self.transfer;
@@ -240,6 +246,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         share.bytes_under_way = 0;
         let settled =
             self.transfer.session.settle_failure(&share.server, self.map.epoch, unanswered, self.deadline);
+        self.transfer.pages.note_repeated();
         let told = settled.unwrap_or_else(|error| self.over.insert(error).clone());
         let lost = share.under_way.drain(..).map(|(index, _)| index).chain(share.waiting.drain(..));
         for index in lost {

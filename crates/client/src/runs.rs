@@ -5,6 +5,7 @@ use ramlace_base::{ByteRange, Error, ErrorKind, Result};
 use crate::content::check_range;
 use crate::file::File;
 use crate::inodes::Handle;
+use crate::kept::Pages;
 use crate::memory::{Memory, Segment};
 use crate::transfer::{Direction, Outcome};
 
@@ -64,7 +65,7 @@ impl File {
         let handle = self.handle()?;
         let memory = Memory::of_segments(segments(runs, bytes.as_ptr().cast_mut()));
         // SAFETY: the memory is the caller's shared buffer, which a write only reads.
-        if unsafe { self.write_inline(handle, &memory) }.map_err(|error| self.tell(error))? {
+        if unsafe { self.write_inline(handle, &memory, Pages::None) }.map_err(|error| self.tell(error))? {
             return Ok(bytes.len());
         }
         let write = |size| {

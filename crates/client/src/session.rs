@@ -9,6 +9,7 @@ use ramlace_wire::cluster::GetMap;
 use ramlace_wire::namespace::LayoutWish;
 use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints};
 
+use crate::data_leases::Givers;
 use crate::descriptors::Descriptors;
 use crate::given_up::GivenUps;
 use crate::heart::Heart;
@@ -47,6 +48,8 @@ pub(crate) struct Session {
     pub(crate) waits: Waits,
     /// Servers whose recalls of leases are heard.
     pub(crate) listening: Listening,
+    /// Servers that give leases on bytes.
+    pub(crate) givers: Givers,
 }
 
 impl Session {
@@ -72,6 +75,7 @@ impl Session {
             given_ups: GivenUps::default(),
             waits: Waits::default(),
             listening: Listening::default(),
+            givers: Givers::default(),
         }))
     }
 

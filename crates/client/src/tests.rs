@@ -6,6 +6,7 @@ mod damage;
 mod failures;
 mod inline;
 mod names;
+mod pages;
 mod runs;
 mod sessions;
 #[path = "../../wire/tests/common/mod.rs"]
@@ -13,7 +14,7 @@ mod wire_samples;
 
 use ramlace_wire::LayoutHints;
 
-use crate::{File, OpenOptions};
+use crate::{File, OpenOptions, RecallsMade};
 
 const UNIT: u64 = 64 << 10;
 
@@ -35,4 +36,9 @@ fn read(file: &File, offset: u64, length: usize) -> Vec<u8> {
     let read = file.read_at(&mut buffer, offset).unwrap();
     buffer.truncate(read);
     buffer
+}
+
+/// Writes pages back, for whom it is the same who else has them.
+fn back(file: &File, bytes: &[u8], offset: u64) -> ramlace_base::Result<usize> {
+    file.write_back(bytes, offset, &mut RecallsMade::default())
 }

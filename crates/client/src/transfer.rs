@@ -14,6 +14,7 @@ use ramlace_wire::{ClusterMap, Layout};
 
 use crate::backoff::Backoff;
 use crate::calls::Call;
+use crate::kept::Pages;
 use crate::lines::{Line, Unanswered};
 pub(crate) use crate::memory::Memory;
 use crate::pieces::{self, Piece};
@@ -54,6 +55,8 @@ pub(crate) struct Transfer<'a> {
     pub(crate) since: Epoch,
     pub(crate) generation: Generation,
     pub(crate) direction: Direction,
+    /// What a kernel keeps of it.
+    pub(crate) pages: Pages<'a>,
     pub(crate) memory: &'a Memory<'a>,
     /// Some bytes were answered as a hole. A lane that has never been written knows no
     /// generation: only the home can say that the file still reaches so far.
@@ -77,8 +80,13 @@ impl<'a> Transfer<'a> {
 
     /// What asks for a piece's bytes.
     pub(crate) fn read_request(&self, target: LaneTarget, piece: &Piece<'_>) -> ReadChunk {
-        let take = self.direction == Direction::Fault;
-        ReadChunk { target, offset: piece.lane_offset, length: piece.length as u32, take }
+        let (offset, length) = (piece.lane_offset, piece.length as u32);
+        let (take, keep) = (self.direction == Direction::Fault, self.pages.keep());
+        ReadChunk { target, offset, length, take, keep }
+    }
+
+    pub(crate) fn write_request(&self, target: LaneTarget, piece: &Piece<'_>) -> WriteChunk {
+        WriteChunk { target, offset: piece.lane_offset, origin: self.pages.origin() }
     }
 
     /// Moves all bytes of the memory.
@@ -134,10 +142,11 @@ impl<'a> Transfer<'a> {
         let target = self.target(piece.lane)?;
         let range = ByteRange { start: piece.file_offset, end: piece.file_offset + piece.length };
         let slot = target.slot;
+        self.session.hear_of_pages(slot, self.pages)?;
         match self.direction {
             Direction::Read | Direction::Fault => {
                 let request = self.read_request(target, piece);
-                let call = Call::about_lane(slot, &request, deadline);
+                let call = Call { pages: self.pages, ..Call::about_lane(slot, &request, deadline) };
                 self.session.call(&call, |line, received| {
                     if let Some((start, length)) = self.memory.one_piece(range) {
                         // SAFETY: the caller's promise.
@@ -152,7 +161,7 @@ impl<'a> Transfer<'a> {
             }
             Direction::Write => {
                 let ticket = self.session.ticket(slot, deadline)?;
-                let request = WriteChunk { target, offset: piece.lane_offset };
+                let request = self.write_request(target, piece);
                 let mut slices = Vec::new();
                 let one = self.memory.one_piece(range).map(|(start, length)| {
                     // SAFETY: the caller's promise.
@@ -165,7 +174,10 @@ impl<'a> Transfer<'a> {
                 let data = one.as_ref().map_or(&slices[..], |one| &one[..]);
                 let ticket = Some(&ticket);
                 let call = Call { ticket, data, ..Call::about_lane(slot, &request, deadline) };
-                self.session.call(&call, |_, _| Ok(()))
+                self.session.call(&call, |line, received| {
+                    self.pages.note_recall(line.server_id(), received.reply.recall);
+                    Ok(())
+                })
             }
         }
     }

@@ -19,7 +19,9 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod change;
+mod data_leases;
 mod lane;
+mod ranges;
 mod residency;
 mod table;
 mod traffic;
@@ -27,6 +29,7 @@ mod watches;
 mod writes;
 
 pub use change::{CellStore, LaneChange, LaneEffect, StoreStep};
+pub use data_leases::{Change, DataLeases, PAGE_BYTES, Stored};
 pub use lane::{Lane, Standing};
 pub use residency::{Loss, Residency};
 pub use table::{CutPlan, LaneTable, lost};

@@ -1,7 +1,7 @@
 //! The bytes of files: reading, writing, allocating, publishing.
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
-use ramlace_client::{File, acting_for};
+use ramlace_client::{File, KeptRead, RecallsMade, acting_for};
 use ramlace_fuse::{Caller, Reply};
 use ramlace_wire::chunk::Sought;
 
@@ -20,9 +20,29 @@ pub(crate) struct WriteFlags {
     pub(crate) kill_set_id: bool,
 }
 
+/// Bytes that were read.
+pub(crate) struct Read {
+    pub(crate) bytes: usize,
+    /// The kernel must not keep these pages of this file.
+    pub(crate) drops_pages_of: Option<InodeId>,
+}
+
+/// Bytes that were written.
+pub(crate) struct Written {
+    pub(crate) bytes: usize,
+    /// The kernel may have older bytes in pages of this range.
+    pub(crate) suspect: Option<ByteRange>,
+}
+
 impl PoolFileSystem {
     /// Bytes for a program, or for the kernel's pages.
-    pub(crate) fn read(&self, number: u64, offset: u64, buffer: &mut [u8], for_pages: bool) -> Result<usize> {
+    pub(crate) fn read(
+        &self,
+        number: u64,
+        range: ByteRange,
+        buffer: &mut [u8],
+        for_pages: bool,
+    ) -> Result<Read> {
         let open = self.handles.get(number)?;
         open.settle(&self.versions);
         if open.handed && for_pages {
@@ -32,36 +52,41 @@ impl PoolFileSystem {
                 "splice from a descriptor that may write a mapped file",
             ));
         }
-        self.lost_stores.check(open.file.inode(), range_of(offset, buffer.len()))?;
-        let read = match for_pages {
-            true => self.read_pages(&open.file, buffer, offset)?,
-            false => open.file.read_at(buffer, offset)?,
-        };
-        if read == 0 && buffer.len() > rustix::param::page_size() && for_pages {
+        self.lost_stores.check(open.file.inode(), range)?;
+        if !for_pages {
+            let bytes = open.file.read_at(buffer, range.start)?;
+            return Ok(Read { bytes, drops_pages_of: None });
+        }
+        let read = self.read_pages(&open.file, buffer, range)?;
+        if read.bytes == 0 && buffer.len() > rustix::param::page_size() {
             // The kernel reads ahead behind the end: it does not know yet that another mount has cut the file. It
             // takes the place of such an answer for the end, and of several that come out of order the wrong
             // one: a program would read zeros up to there. After an error it asks again, page by page.
             return Err(Error::new(ErrorKind::Stale, "read-ahead behind the end of the file"));
         }
-        Ok(read)
+        Ok(Read { bytes: read.bytes, drops_pages_of: read.repeated.then_some(open.file.inode()) })
     }
 
     /// Bytes for the kernel's pages. Where programs may store into them they get their memory now, as on tmpfs: the error
     /// for want of it is the fault's (`SIGBUS`), and what is stored can always be written back.
-    fn read_pages(&self, file: &File, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let (inode, end) = (file.inode(), offset.saturating_add(buffer.len() as u64));
-        if !self.handles.may_store_into_holes(inode, end) {
-            let read = file.read_at(buffer, offset)?;
-            if self.handles.is_written_here(inode) || !has_empty_page(&buffer[..read]) {
+    fn read_pages(&self, file: &File, buffer: &mut [u8], range: ByteRange) -> Result<KeptRead> {
+        let inode = file.inode();
+        self.pages.reads(inode, file.layout(), range);
+        let mut repeated = false;
+        if !self.handles.may_store_into_holes(inode, range.end) {
+            let read = file.read_keeping(buffer, range.start)?;
+            if self.handles.is_written_here(inode) || !has_empty_page(&buffer[..read.bytes]) {
                 return Ok(read);
             }
+            repeated = read.repeated;
             self.versions.note_bare_pages(inode);
             // An open for writing either has seen this, or is seen here.
             if !self.handles.is_written_here(inode) {
                 return Ok(read);
             }
         }
-        file.read_for_stores(buffer, offset)
+        let read = file.read_for_stores(buffer, range.start)?;
+        Ok(KeptRead { repeated: read.repeated || repeated, ..read })
     }
 
     /// Bytes from a `write`, or (`cached`) from the kernel's pages, where programs stored them through mappings.
@@ -73,26 +98,40 @@ impl PoolFileSystem {
         bytes: &[u8],
         flags: WriteFlags,
         caller: Caller,
-    ) -> Result<usize> {
+    ) -> Result<Written> {
         let open = self.handles.get(number)?;
         if flags.kill_set_id {
             self.drop_set_id(&open.file, caller)?;
         }
         if flags.cached {
-            let written = write_back(&open.file, offset, bytes);
+            let mut made = RecallsMade::default();
+            let written = write_back(&open.file, offset, bytes, &mut made);
             match &written {
                 Ok(()) => self.lost_stores.end(inode, range_of(offset, bytes.len())),
+                // Others have gone on without what was stored here, and what they have is what there is: whoever stored
+                // hears of it, readers do not.
+                Err(error) if error.kind() == ErrorKind::Stale && !self.pool.is_ended() => {
+                    let lost = Error::new(ErrorKind::Lost, error.message());
+                    eprintln!("ramlace: inode {inode}: stores into mapped pages are lost: {lost}");
+                    self.write_errors.note(inode, &lost);
+                    return Err(lost);
+                }
                 Err(error) => self.lose(inode, range_of(offset, bytes.len()), error),
             }
+            self.pages.made(inode, &made);
             self.leases.changed_here(&[inode]);
-            return written.map(|()| bytes.len());
+            return written.map(|()| Written { bytes: bytes.len(), suspect: None });
         }
         if !flags.append {
             if self.reserves && offset > 0 {
                 open.file.reserve_growth(offset)?;
             }
-            let written = open.file.write_at(bytes, offset)?;
-            self.lost_stores.end(inode, range_of(offset, written));
+            // Where the kernel keeps no pages of what this descriptor writes, nobody's are kept by it.
+            let written = match open.append || open.handed {
+                true => open.file.write_at(bytes, offset).map(|bytes| Written { bytes, suspect: None }),
+                false => self.write_through(&open.file, offset, bytes),
+            }?;
+            self.lost_stores.end(inode, range_of(offset, written.bytes));
             return Ok(written);
         }
         open.file.append(bytes)?;
@@ -101,7 +140,25 @@ impl PoolFileSystem {
             // end to be, and they may lie elsewhere.
             self.refresher.drop_pages(inode);
         }
-        Ok(bytes.len())
+        Ok(Written { bytes: bytes.len(), suspect: None })
+    }
+
+    /// Bytes that the kernel has in its pages as well.
+    fn write_through(&self, file: &File, offset: u64, bytes: &[u8]) -> Result<Written> {
+        let inode = file.inode();
+        let _holding = self.pages.hold(inode);
+        let written = file.write_through(bytes, offset)?;
+        let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
+        let suspect = self.pages.wrote_through(inode, file.layout(), range).then_some(range);
+        Ok(Written { bytes: written, suspect })
+    }
+
+    /// Waits until everybody sees what the kernel has written back of a file.
+    pub(crate) fn await_published(&self, inode: InodeId) -> Result<()> {
+        let made = self.pages.unpublished(inode);
+        made.iter().try_for_each(|(server, recall)| self.pool.wait_published(server, recall))?;
+        self.pages.published(inode, &made);
+        Ok(())
     }
 
     /// What programs have stored is lost: whoever publishes hears of it, whoever reads it, and the log.
@@ -131,13 +188,14 @@ impl PoolFileSystem {
         Ok(())
     }
 
-    /// `fsync`, `msync` and `close`: the kernel has written its pages back; the home hears of the time.
+    /// `fsync`, `msync` and `close`: the kernel has written its pages back; everybody sees them, and the home hears of the time.
     pub(crate) fn publish(&self, number: u64) -> Result<()> {
         let open = self.handles.get(number)?;
         open.settle(&self.versions);
         if open.handed {
             self.handed.publish(open.file.inode())?;
         }
+        self.await_published(open.file.inode())?;
         match open.file.sync() {
             // The file was removed: there is no time to tell any more.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -224,10 +282,10 @@ fn has_empty_page(bytes: &[u8]) -> bool {
 
 /// Writes pages back. A page knows nothing of a truncation elsewhere and must not make the file longer again. The kernel
 /// takes any answer for all of it, so that a pool that fills up in the middle must be an error.
-fn write_back(file: &File, offset: u64, bytes: &[u8]) -> Result<()> {
+fn write_back(file: &File, offset: u64, bytes: &[u8], made: &mut RecallsMade) -> Result<()> {
     let mut done = 0;
     while done < bytes.len() {
-        match file.write_within(&bytes[done..], offset + done as u64)? {
+        match file.write_back(&bytes[done..], offset + done as u64, made)? {
             0 => return Err(Error::new(ErrorKind::NoSpace, "the pool filled up in the middle of a page")),
             written => done += written,
         }

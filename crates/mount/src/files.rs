@@ -111,10 +111,16 @@ impl PoolFileSystem {
         // the kernel put elsewhere. And a server alone promises memory for what is written.
         let direct_io = append || (handed && rights_of(flags).write);
         let open = OpenFile::new(file, append, handed, version, self.write_errors.begin());
+        let others_write = self.handles.is_written_here(attributes.inode);
         let number = self.handles.add(open, attributes, since);
         let keep = self.versions.are_of(attributes.inode, version) && !cut && !handed;
         // Pages that came from holes have no memory, and nobody would ask for it before a store.
         let keep = keep && !(rights_of(flags).write && self.versions.has_bare_pages(attributes.inode));
+        if !keep && others_write {
+            // The kernel drops them, perhaps while a program is writing.
+            self.pages.drop_begins(attributes.inode);
+            self.pages.drop_is_over(attributes.inode);
+        }
         Ok((number, OpenFlags { keep_cache: keep, direct_io, passthrough, ..OpenFlags::default() }))
     }
 
@@ -133,6 +139,8 @@ impl PoolFileSystem {
     ) -> Result<KernelAttributes> {
         // Stores of before must not be told as later than what is chosen now.
         let _ = self.handed.publish(inode);
+        // The kernel writes no page of it back before this is answered.
+        let _holding = changes.size.map(|_| self.pages.hold(inode));
         let mut latest = None;
         if let Some(size) = changes.size {
             latest = Some(self.set_size(inode, size, changes, caller)?);

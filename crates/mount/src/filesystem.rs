@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ramlace_base::Result;
+use ramlace_base::{ByteRange, InodeId, Result};
 use ramlace_client::{NewMode, Pool, Raw, acting_for};
 use ramlace_fuse::{Entry, FileSystem, OpenFlags, Operation, Reply, Request, Scratch};
 
 use crate::access_lists::{KeptLists, is_list};
-use crate::data::WriteFlags;
+use crate::data::{WriteFlags, Written};
+use crate::droppers::Droppers;
 use crate::handed::HandedFiles;
 use crate::handles::Handles;
 use crate::leases::Leases;
@@ -16,6 +17,7 @@ use crate::locks::Locks;
 use crate::lost_stores::{LOST_STORES_ATTRIBUTE, LostStores};
 use crate::names::new_mode;
 use crate::nodes::Nodes;
+use crate::pages::Pages;
 use crate::refresh::{Answer, REFRESH_ATTRIBUTE, Refresher};
 use crate::removed::Removed;
 use crate::space::Space;
@@ -43,6 +45,8 @@ pub(crate) struct PoolFileSystem {
     pub(crate) kept_lists: KeptLists,
     pub(crate) nodes: Nodes,
     pub(crate) handed: Arc<HandedFiles>,
+    pub(crate) pages: Arc<Pages>,
+    pub(crate) droppers: Droppers,
 }
 
 impl PoolFileSystem {
@@ -55,6 +59,7 @@ impl PoolFileSystem {
     fn leave_ended_session(&self) {
         if self.pool.is_ended() {
             self.leases.end();
+            self.droppers.drop_all();
             let _ = self.pool.reconnect();
         }
     }
@@ -235,13 +240,14 @@ impl PoolFileSystem {
             Operation::Read { handle, offset, length, lock_owner, .. } => {
                 // A program that reads is an owner of locks.
                 let for_pages = lock_owner.is_none();
-                self.handle_read(request.scratch, reply, handle, offset, length as usize, for_pages);
+                let range = ByteRange { start: offset, end: offset.saturating_add(length.into()) };
+                self.handle_read(request.scratch, reply, handle, range, for_pages);
             }
             Operation::Write { handle, offset, data, flags, cached, kill_suid, .. } => {
                 let append = flags & libc::O_APPEND as u32 != 0;
                 let flags = WriteFlags { cached, append, kill_set_id: kill_suid };
                 let written = self.write(inode, handle, offset, data, flags, request.caller);
-                answer(reply, written, |reply, bytes| reply.written(bytes as u32));
+                self.answer_write(reply, inode, written);
             }
             Operation::Fsync { handle, .. } => done(reply, self.publish(handle)),
             Operation::Flush { handle, lock_owner } => {
@@ -269,15 +275,35 @@ impl PoolFileSystem {
         scratch: &mut Scratch,
         reply: Reply,
         handle: u64,
-        offset: u64,
-        length: usize,
+        range: ByteRange,
         for_pages: bool,
     ) {
-        let buffer = scratch.bytes(length);
-        match self.read(handle, offset, buffer, for_pages) {
-            Ok(read) => reply.data(&buffer[..read]),
-            Err(error) => reply.error(error.errno()),
-        };
+        let buffer = scratch.bytes(range.length() as usize);
+        match self.read(handle, range, buffer, for_pages) {
+            Ok(read) => {
+                reply.data(&buffer[..read.bytes]);
+                if let Some(inode) = read.drops_pages_of {
+                    self.droppers.drop_soon(inode, range);
+                }
+            }
+            Err(error) => _ = reply.error(error.errno()),
+        }
+    }
+
+    /// Answers a write; when its pages may have older bytes in them, without them.
+    fn answer_write(&self, reply: Reply, inode: InodeId, written: Result<Written>) {
+        match written {
+            Ok(Written { bytes, suspect: None }) => _ = reply.written(bytes as u32),
+            Ok(Written { bytes, suspect: Some(range) }) => {
+                let pages = self.pages.clone();
+                let then = Box::new(move || {
+                    pages.settle(inode);
+                    reply.written(bytes as u32);
+                });
+                self.droppers.drop_then(inode, range, then);
+            }
+            Err(error) => _ = reply.error(error.errno()),
+        }
     }
 }
 
@@ -310,6 +336,7 @@ impl FileSystem for PoolFileSystem {
         if self.leases.count(inode, -i64::try_from(lookups).unwrap_or(i64::MAX)) {
             self.handed.forgotten(inode);
             self.removed.forget(inode);
+            self.pages.forget(inode);
             self.nodes.forget(inode, || self.leases.is_known(inode));
         }
         // The kernel may still know the node by other lookups: then its next open drops pages for nothing.

@@ -5,8 +5,8 @@
 //!
 //! * Names and attributes: for the rest of a lease, unless it is recalled ([`leases`]).
 //! * Access control lists: as long as the attributes beside them ([`access_lists`]).
-//! * Pages: from open to open as long as nobody changed the file ([`versions`]); an open that finds another
-//!   version drops them, and so does another size. `user.ramlace.refresh` drops them at once ([`refresh`]).
+//! * Pages: until somebody else changes their bytes: by leases that servers recall ([`recalls`], [`droppers`], [`pages`]). An open that finds another
+//!   version of the file drops them ([`versions`]), and so does another size. `user.ramlace.refresh` drops them at once ([`refresh`]).
 //! * Written bytes: not at all. A `write` is in the pool when it returns; stores into mapped memory
 //!   arrive with `msync`, `fsync`, `close` or when the kernel writes them back by itself.
 //!
@@ -17,6 +17,7 @@ mod access_lists;
 mod attributes;
 mod data;
 mod directories;
+mod droppers;
 mod files;
 mod filesystem;
 mod handed;
@@ -27,6 +28,8 @@ mod lost_stores;
 mod mount;
 mod names;
 mod nodes;
+mod pages;
+mod recalls;
 mod refresh;
 mod removed;
 mod signals;

@@ -199,6 +199,10 @@ impl PoolFileSystem {
             }
         };
         file.settle(&self.versions);
+        if holder.request.kind.is_none() {
+            // Whoever has the lock next sees what was written back. What that was not, the next sync tells.
+            let _ = self.await_published(holder.inode);
+        }
         self.locks.note(holder);
         if wait && holder.request.kind.is_some() {
             return self.set_lock_later(holder, &file, reply);

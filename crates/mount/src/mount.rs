@@ -8,6 +8,7 @@ use ramlace_client::{ConnectOptions, Pool};
 use ramlace_fuse::{BackingFiles, Ended, Flags, Invalidation, MountPoint, Session, Stopper, Workers};
 
 use crate::access_lists::KeptLists;
+use crate::droppers::Droppers;
 use crate::filesystem::PoolFileSystem;
 use crate::handed::HandedFiles;
 use crate::handles::Handles;
@@ -15,6 +16,7 @@ use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::lost_stores::LostStores;
 use crate::nodes::Nodes;
+use crate::pages::Pages;
 use crate::refresh::Refresher;
 use crate::removed::Removed;
 use crate::space::Space;
@@ -73,12 +75,15 @@ impl Mount {
         let session = Session::mount(&options.directory, &kernel_options(options))?;
         let versions = Arc::new(Versions::default());
         let write_errors = Arc::new(WriteErrors::default());
-        let refresher = Arc::new(Refresher::start(&session.notifier(), &versions, &write_errors)?);
+        let pages = Arc::new(Pages::default());
+        let refresher = Refresher::start(&session.notifier(), &versions, &write_errors, &pages)?;
+        let refresher = Arc::new(refresher);
         // Root of a host may be nobody in the pool, and anybody to the kernel: it must ask for each name.
         let names = session.has_epochs() && !options.allow_other;
         let leases = Arc::new(Leases::new(session.notifier(), names));
         let recalled = leases.clone();
         pool.hear_recalls(Box::new(move |recalls| recalled.recall(recalls)));
+        let droppers = Droppers::start(&pool, session.notifier(), &pages)?;
         let locks = Locks::new(options.locks, &versions, &refresher);
         let kernel = if options.passthrough { Some(kernel_that_takes_files(&session)?) } else { None };
         let handed = Arc::new(HandedFiles::start(kernel, session.notifier())?);
@@ -97,6 +102,8 @@ impl Mount {
             kept_lists: KeptLists::start(&leases)?,
             leases,
             nodes: Nodes::default(),
+            pages,
+            droppers,
             handed: handed.clone(),
         };
         Ok(Mount { session, handed, file_system: Arc::new(file_system) })

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_fuse::{Notifier, Reply};
 
+use crate::pages::Pages;
 use crate::versions::{Version, Versions};
 use crate::write_errors::WriteErrors;
 
@@ -55,15 +56,16 @@ impl Refresher {
         notifier: &Notifier,
         versions: &Arc<Versions>,
         errors: &Arc<WriteErrors>,
+        pages: &Arc<Pages>,
     ) -> Result<Refresher> {
         let (wanted, work) = sync_channel(REFRESHES_WAITING_MAX);
         let work = Arc::new(Mutex::new(work));
         for _ in 0..REFRESH_THREADS {
             let (work, notifier) = (work.clone(), notifier.clone());
-            let (versions, errors) = (versions.clone(), errors.clone());
+            let (versions, errors, pages) = (versions.clone(), errors.clone(), pages.clone());
             std::thread::Builder::new()
                 .name("refresh".into())
-                .spawn(move || run(&work, &notifier, &versions, &errors))
+                .spawn(move || run(&work, &notifier, &versions, &errors, &pages))
                 .map_err(|error| Error::from_io(&error, "starting a thread that refreshes files"))?;
         }
         Ok(Refresher { wanted })
@@ -100,7 +102,13 @@ impl Refresher {
     }
 }
 
-fn run(work: &Mutex<Receiver<Wanted>>, notifier: &Notifier, versions: &Versions, errors: &WriteErrors) {
+fn run(
+    work: &Mutex<Receiver<Wanted>>,
+    notifier: &Notifier,
+    versions: &Versions,
+    errors: &WriteErrors,
+    pages: &Pages,
+) {
     // One of the threads waits for work, and the others for their turn to do so.
     let next = || work.lock().unwrap_or_else(PoisonError::into_inner).recv();
     while let Ok(Wanted { inode, then, version, tells_errors }) = next() {
@@ -108,7 +116,9 @@ fn run(work: &Mutex<Receiver<Wanted>>, notifier: &Notifier, versions: &Versions,
         versions.forget(inode);
         // A kernel that does not know the file has no pages of it. What it could not write back it drops with the others,
         // and says nothing.
+        pages.drop_begins(inode);
         let dropped = notifier.invalidate_inode(inode.0, 0, 0);
+        pages.drop_is_over(inode);
         let dropped = dropped.and_then(|_| if tells_errors { errors.tell_refresh(inode) } else { Ok(()) });
         if let (Some(version), Ok(())) = (version, &dropped) {
             versions.learn(inode, version);

@@ -277,6 +277,11 @@ impl File {
         older.map(|cut| cut.errand)
     }
 
+    /// Whether a `CutLane` is on its way.
+    pub(crate) fn is_being_cut(&self, lane: u16) -> bool {
+        self.work.as_ref().is_some_and(|work| work.cuts.contains_key(&lane))
+    }
+
     /// Somebody waits until every lane has heard of the truncation, or cannot.
     pub(crate) fn answer_later(&mut self, token: Token, attributes: Attributes) {
         let lanes = (0..self.layout.width).collect();

@@ -133,6 +133,13 @@ impl SlotState {
         })
     }
 
+    /// A file's size, and the bytes that live with its inode; `None`: they live in its lanes, or there is no such file.
+    #[must_use]
+    pub fn inline_now(&self, id: InodeId) -> Option<(u64, &[u8])> {
+        let file = self.inode(id).ok()?.file(id).ok()?;
+        Some((file.size, file.inline.as_deref()?))
+    }
+
     /// Changes an inline file's bytes. `room`: whether the server keeps more of them.
     pub(crate) fn write_inline(&mut self, caller: Caller, request: &WriteInline, room: bool) -> Step {
         let id = request.inode;
@@ -150,7 +157,7 @@ impl SlotState {
         let start = if request.mode == InlineMode::End { file.size } else { request.offset };
         let told = |file: &File, outcome| {
             let (size, since) = (file.size_info(), file.layout.created);
-            Ok(Some(Reply::WroteInline(InlineWritten { outcome, offset: start, size, since })))
+            Ok(Some(Reply::WroteInline(InlineWritten { outcome, offset: start, size, since, recall: 0 })))
         };
         match file.place() {
             BytesPlace::Lanes => return told(file, InlineOutcome::InLanes),

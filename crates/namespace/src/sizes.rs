@@ -1,6 +1,6 @@
 //! Operations on sizes: truncate, extend, append.
 
-use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
 use ramlace_wire::namespace::{
     AppendReserved, Extend, FinishAppend, NoteMemory, ReserveAppend, SizeInfo, Truncate,
 };
@@ -50,20 +50,23 @@ impl SlotState {
         };
         self.file_mut(id).answer_later(caller.token, attributes);
         for lane in 0..width {
-            self.cut_lane(LaneId { inode: id, lane }, kept, effects);
+            self.cut_lane(LaneId { inode: id, lane }, kept, caller.token.session, effects);
         }
         Ok(None)
     }
 
     /// Tells a lane of a truncation; a message about an older one is no longer owed.
-    fn cut_lane(&mut self, lane: LaneId, kept: u64, effects: &mut Vec<Effect>) {
+    fn cut_lane(&mut self, lane: LaneId, kept: u64, by: SessionId, effects: &mut Vec<Effect>) {
         let slots = self.slots;
         let file = self.file_mut(lane.inode);
+        // One message for several truncations is nobody's.
+        let by = if file.is_being_cut(lane.lane) { SessionId::NONE } else { by };
         let message = CutLane {
             lane,
             slot: ramlace_layout::lane_slot(&file.layout, lane.lane, slots),
             generation: file.generation,
             length: ramlace_layout::lane_length(&file.layout, lane.lane, kept),
+            by,
         };
         let errand = self.outbox.send(Errand::CutLane(message), effects);
         if let Some(older) = self.file_mut(lane.inode).cut_sent(lane.lane, errand) {

@@ -6,15 +6,18 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, Sequence, Slot, limits};
+use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, Sequence, SessionId, Slot, limits};
 use ramlace_cluster::is_hole_or_lost;
-use ramlace_lanes::{LaneChange, Residency, Writer, lost};
+use ramlace_lanes::{Change, LaneChange, Place, Residency, Stored, Writer, lost};
 use ramlace_store::Window;
 use ramlace_transport::RawSegment;
 use ramlace_transport::nonblocking::Connection;
-use ramlace_wire::chunk::{AllocateLane, ChunkRead, LaneTarget, PunchChunk, ReadChunk, WriteChunk};
+use ramlace_wire::chunk::{
+    AllocateLane, ChunkRead, ChunkWritten, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
+};
 use ramlace_wire::{ClusterMap, Header, encode_body};
 
+use crate::data_leases::place_of;
 use crate::gate::{Answer, Call};
 use crate::lane_life::Purpose;
 use crate::lanes::UnderWay;
@@ -29,9 +32,9 @@ const ALLOCATED_AT_ONCE_BYTES: u64 = 64 << 20;
 impl Server {
     /// Bytes of a lane.
     pub async fn read_chunk(self: &Rc<Self>, header: &Call, request: ReadChunk) -> Outcome<Answer> {
-        let readable = self.prepare_read(header, &request).await?;
+        let (readable, kept) = self.prepare_read(header, &request).await?;
         self.counters.read_bytes(u64::from(request.length));
-        let body = encode_body(&ChunkRead { hole: matches!(readable, Readable::Hole) });
+        let body = encode_body(&ChunkRead { hole: matches!(readable, Readable::Hole), kept });
         Ok(match readable {
             Readable::Hole => Answer::Body(body),
             Readable::Staged(bytes) => Answer::Staged(body, bytes),
@@ -40,7 +43,8 @@ impl Server {
         })
     }
 
-    async fn prepare_read(self: &Rc<Self>, header: &Call, request: &ReadChunk) -> Outcome<Readable> {
+    /// The bytes, and whether the session had a lease on the whole lane before.
+    async fn prepare_read(self: &Rc<Self>, header: &Call, request: &ReadChunk) -> Outcome<(Readable, bool)> {
         let range = checked_range(request.offset, u64::from(request.length))?;
         if request.length > limits::DATA_BYTES_MAX {
             return Err(too_large(u64::from(request.length)));
@@ -49,17 +53,27 @@ impl Server {
         let lane = request.target.lane;
         let purpose = if request.take { Purpose::Write } else { Purpose::Read };
         self.admit_lane(&request.target, purpose).await?;
+        // From here on nothing else happens: these are the bytes that a lease is on.
+        let (kept, arriving) = match request.keep {
+            true => self.keep_lane(header, lane, range)?,
+            false => (false, false),
+        };
         if request.take && self.take_for_stores(&request.target, range)? {
-            return Ok(Readable::Hole);
+            return Ok((Readable::Hole, kept));
         }
-        let mut store = self.store.borrow_mut();
-        let stored = store.has_lane(lane) && !range.is_empty();
+        let stored = self.store.borrow().has_lane(lane) && !range.is_empty();
         match self.residency(&map, &request.target, range, stored) {
             Residency::Here => {}
-            Residency::Hole => return Ok(Readable::Hole),
+            Residency::Hole => return Ok((Readable::Hole, kept)),
             Residency::Lost => return Err(lost(lane, self.me).into()),
         }
-        if range.length() <= limits::STAGED_BYTES_MAX as u64 {
+        Ok((self.readable(lane, range, arriving)?, kept))
+    }
+
+    /// Bytes that are here; `at_once`: as they are at this moment, however many.
+    fn readable(&self, lane: LaneId, range: ByteRange, at_once: bool) -> Result<Readable> {
+        let mut store = self.store.borrow_mut();
+        if at_once || range.length() <= limits::STAGED_BYTES_MAX as u64 {
             let mut bytes = vec![0; range.length() as usize];
             store.read_staged(lane, range.start, &mut bytes)?;
             return Ok(Readable::Staged(bytes));
@@ -71,6 +85,20 @@ impl Server {
         let window = store.window(lane, range.start, range.length())?;
         let segments = with_zeros_for_holes(&window, range.start, &extents);
         Ok(Readable::InPlace { window, segments })
+    }
+
+    /// A session's kernel keeps pages of these bytes from now on; of the whole lane where there are none. Whether it had
+    /// a lease on the whole lane, and whether others' bytes are arriving here.
+    fn keep_lane(self: &Rc<Self>, header: &Call, lane: LaneId, range: ByteRange) -> Result<(bool, bool)> {
+        let whole = ByteRange { start: 0, end: u64::MAX };
+        let kept =
+            self.keep_pages(place_of(lane), header.session, if range.is_empty() { whole } else { range });
+        let arriving = self.lane_desk.arriving_in(lane, range, header.session);
+        // What these pages are based on is what is here now, and no more in a moment.
+        for (writer, part) in &arriving {
+            self.before_change(None, writer.0, lane, *part, Change::Write)?;
+        }
+        Ok((kept, !arriving.is_empty()))
     }
 
     /// Takes the memory of bytes that programs of a mount may store into, as a page fault on a tmpfs does: what they
@@ -94,7 +122,7 @@ impl Server {
         connection: &mut Connection,
         header: &Call,
         request: WriteChunk,
-    ) -> Result<Outcome<()>> {
+    ) -> Result<Outcome<ChunkWritten>> {
         let length = header.data_bytes as usize;
         let range = match checked_range(request.offset, length as u64) {
             Ok(range) => range,
@@ -106,24 +134,50 @@ impl Server {
             connection.read_data_staged(length, &mut staged).await?;
         }
         let writer = (header.session, header.sequence);
+        let (place, origin) = (place_of(request.target.lane), request.origin);
+        if origin != WriteOrigin::Back {
+            header.changes_bytes();
+            self.data.room_for_bases().await;
+        }
         match self.prepare_write(header, &request, range, writer).await {
             Ok(true) => {}
-            Ok(false) => return Ok(Ok(())),
+            Ok(false) => return Ok(Ok(self.chunk_written(place, header.session, origin))),
             Err(refusal) => return Ok(Err(refusal)),
         }
-        if length <= limits::STAGED_BYTES_MAX {
-            return Ok(self.write_staged(&request.target, range, &staged, writer));
-        }
-        self.write_in_place(connection, &request.target, range, writer).await
+        let alone = match self.is_alone(place, header.session, range, origin) {
+            Ok(alone) => alone,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        let written = if length > limits::STAGED_BYTES_MAX && alone {
+            self.write_in_place(connection, header, &request, range).await?
+        } else {
+            if length > limits::STAGED_BYTES_MAX {
+                connection.read_data_staged(length, &mut staged).await?;
+                // Others had their turn.
+                match self.prepare_write(header, &request, range, writer).await {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Ok(self.chunk_written(place, header.session, origin))),
+                    Err(refusal) => return Ok(Err(refusal)),
+                }
+            }
+            self.write_staged(header, &request, range, &staged)
+        };
+        Ok(written.map(|()| self.chunk_written(place, header.session, origin)))
+    }
+
+    fn chunk_written(&self, place: Place, session: SessionId, origin: WriteOrigin) -> ChunkWritten {
+        let back = origin == WriteOrigin::Back;
+        ChunkWritten { recall: if back { self.newest_recall(place, session) } else { 0 } }
     }
 
     async fn write_in_place(
         self: &Rc<Self>,
         connection: &mut Connection,
-        target: &LaneTarget,
+        header: &Call,
+        request: &WriteChunk,
         range: ByteRange,
-        writer: Writer,
     ) -> Result<Outcome<()>> {
+        let (target, writer) = (&request.target, (header.session, header.sequence));
         let window = match self.promise_memory(target.lane, range) {
             Ok(window) => window,
             Err(error) => return Ok(Err(error.into())),
@@ -132,12 +186,25 @@ impl Server {
             .segments()
             .map(|piece| RawSegment { pointer: piece.address, length: piece.length })
             .collect();
-        let under_way = UnderWay::begin(self, target, range, writer, connection);
+        let back = request.origin == WriteOrigin::Back;
+        let under_way = UnderWay::begin(self, target, range, (writer, back), connection);
         // SAFETY: the window keeps the segments mapped until this call has returned.
         let received = unsafe { connection.read_data_in_place(&segments).await };
         drop(under_way);
+        // Whoever has got pages of them meanwhile has seen some of the old bytes, and some of the new.
+        let told = match request.origin {
+            WriteOrigin::Back => None,
+            WriteOrigin::Program | WriteOrigin::Through => Some(header),
+        };
+        if let Err(error) = self.before_change(told, header.session, target.lane, range, Change::Stored) {
+            return Ok(Err(error.into()));
+        }
         match received {
-            Ok(()) => Ok(self.finish_write(target, range, writer)),
+            Ok(()) => {
+                let written = self.finish_write(target, range, writer);
+                self.note_written(place_of(target.lane), header.session, range.start, &[], request.origin);
+                Ok(written)
+            }
             // The memory went away beneath the data: the request fails, the connection goes on.
             Err(error) if connection.is_usable() => Ok(Err(error.into())),
             Err(error) => Err(error),
@@ -163,8 +230,11 @@ impl Server {
             if self.leave_no_gap(&request.target, range).await? {
                 continue;
             }
-            // An attempt that began while this one waited for the lane is stopped as well.
-            if !self.lane_desk.stop_replaced(lane, writer, acknowledged_below(header)).await {
+            // An attempt that began while this one waited for the lane is stopped as well. And pages that others write
+            // back, as they arrive: what they were based on is not what is here when this is done. They come again.
+            if !self.lane_desk.stop_replaced(lane, writer, acknowledged_below(header)).await
+                && !self.lane_desk.stop_write_backs(lane, range, writer.0).await
+            {
                 break;
             }
         }
@@ -174,17 +244,33 @@ impl Server {
 
     fn write_staged(
         self: &Rc<Self>,
-        target: &LaneTarget,
+        header: &Call,
+        request: &WriteChunk,
         range: ByteRange,
         bytes: &[u8],
-        writer: Writer,
     ) -> Outcome<()> {
-        self.change_bytes(target, range, |store| {
-            ensure_lane(store, target.lane)?;
-            store.prepare_write(target.lane, range.start, range.length())?;
-            store.write_staged(target.lane, range.start, bytes)
-        })?;
-        self.finish_write(target, range, writer)
+        let (target, lane, session) = (&request.target, request.target.lane, header.session);
+        let (stored, told) = match request.origin {
+            WriteOrigin::Back => (self.stored_in_pages(session, lane, range.start, bytes)?, None),
+            WriteOrigin::Program | WriteOrigin::Through => {
+                (Stored { ranges: vec![range], merged: None }, Some(header))
+            }
+        };
+        let new = stored.merged.as_deref().unwrap_or(bytes);
+        // The memory of all of it, or nothing is changed.
+        {
+            let mut store = self.store.borrow_mut();
+            let promise = ensure_lane(&mut store, lane);
+            let promise = promise.and_then(|()| store.prepare_write(lane, range.start, range.length()));
+            promise.map_err(|error| error.context(self.me))?;
+        }
+        for changed in stored.ranges {
+            self.before_change(told, session, lane, changed, Change::Write)?;
+            let part = &new[(changed.start - range.start) as usize..(changed.end - range.start) as usize];
+            self.change_bytes(target, changed, |store| store.write_staged(lane, changed.start, part))?;
+        }
+        self.note_written(place_of(lane), session, range.start, bytes, request.origin);
+        self.finish_write(target, range, (session, header.sequence))
     }
 
     fn promise_memory(&self, lane: LaneId, range: ByteRange) -> Result<Window> {
@@ -221,6 +307,11 @@ impl Server {
                 break;
             }
         }
+        header.changes_bytes();
+        while self.lane_desk.stop_write_backs(lane, range, header.session).await {
+            self.admit_lane(&request.target, Purpose::Read).await?;
+        }
+        self.before_change(Some(header), header.session, lane, range, Change::Erase)?;
         let begun = self.lanes(slot, |lanes, _| lanes.get(lane).is_some());
         match self.residency(&map, &request.target, range, begun) {
             Residency::Here => {}

@@ -175,7 +175,7 @@ async fn serve_request(
         Kind::ReadChunk => server.read_chunk(call, decode_body(kind, body)?).await,
         Kind::WriteChunk => {
             let written = server.write_chunk(connection, call, decode_body(kind, body)?).await?;
-            written.map(|()| Answer::Body(encode_body(&())))
+            written.map(|written| Answer::Body(encode_body(&written)))
         }
         Kind::GrantLane => server.grant_lane(connection.peer_uid(), call, decode_body(kind, body)?).await,
         Kind::HandLane => server.hand_lane(connection.peer_uid(), call, decode_body(kind, body)?).await,
@@ -246,6 +246,14 @@ async fn serve_small(
         Kind::WaitRecalls => {
             let request: WaitRecalls = decode_body(kind, body)?;
             Ok(encode_body(&server.wait_recalls(header.session, request).await?))
+        }
+        Kind::EndRecalls => {
+            server.end_recalls(header.session, &decode_body(kind, body)?)?;
+            Ok(encode_body(&()))
+        }
+        Kind::WaitPublished => {
+            server.wait_published(header.session, decode_body(kind, body)?).await;
+            Ok(encode_body(&()))
         }
         Kind::WaitEvents => {
             let request: WaitEvents = decode_body(kind, body)?;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, SessionId, Slot, limits};
-use ramlace_lanes::{CellStore, HomeSeen, LaneChange, LaneEffect};
+use ramlace_lanes::{CellStore, Change, HomeSeen, LaneChange, LaneEffect};
 use ramlace_namespace::{Command, Op, SlotState};
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::coordination::{
@@ -41,7 +41,9 @@ impl Server {
                 let before = before.ok_or_else(|| Error::new(ErrorKind::Invalid, text))?;
                 return Ok(CellChanged { before, changed: true });
             }
-            if !self.lane_desk.stop_replaced(lane, (session, sequence), acknowledged_below(header)).await {
+            if !self.lane_desk.stop_replaced(lane, (session, sequence), acknowledged_below(header)).await
+                && !self.lane_desk.stop_write_backs(lane, range, session).await
+            {
                 break;
             }
         }
@@ -50,6 +52,8 @@ impl Server {
         // Where nothing is changed, a retry may as well look again.
         let Some(after) = change.after(before) else { return Ok(CellChanged { before, changed: false }) };
         let cell = CellStore { lane, offset, before, after };
+        header.changes_bytes();
+        self.before_change(Some(header), session, lane, range, Change::Write)?;
         self.commit_lane(slot, LaneChange::CellChanged { cell, session, sequence })?;
         // Should there be no room for it: a replay looks at the cell before it changes it.
         let _ = self.commit_lane(slot, LaneChange::CellStored { lane });
@@ -110,10 +114,10 @@ impl Server {
     pub async fn note_stores(self: &Rc<Self>, header: &Call, request: NoteChange) -> Outcome<()> {
         let LaneTarget { lane, slot, .. } = request.target;
         self.admit_slot(header, slot).await?;
-        self.note_effect(
-            slot,
-            LaneEffect::Changed { lane, range: ByteRange { start: request.start, end: request.end } },
-        );
+        let range = ByteRange { start: request.start, end: request.end };
+        header.changes_bytes();
+        self.before_change(Some(header), header.session, lane, range, Change::Stored)?;
+        self.note_effect(slot, LaneEffect::Changed { lane, range });
         Ok(())
     }
 
@@ -184,7 +188,7 @@ pub struct Watched {
 
 fn changed_bytes(command: &Command) -> Option<(InodeId, ByteRange)> {
     match &command.op {
-        Op::WriteInline { request: WriteInline { inode, mode, offset, bytes }, .. } => {
+        Op::WriteInline { request: WriteInline { inode, mode, offset, bytes, .. }, .. } => {
             let length = bytes.0.len() as u64;
             let range = match mode {
                 // The size tells.

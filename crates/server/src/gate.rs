@@ -25,6 +25,10 @@ use crate::server::{Outcome, Refusal, Server};
 pub struct Call {
     header: Header,
     saw: RefCell<BTreeSet<Slot>>,
+    /// Data recalls that its change has made, or met.
+    recalls: RefCell<Vec<u64>>,
+    /// It changes bytes.
+    changes: Cell<bool>,
     shows: Shows,
     asked_for_map: Cell<bool>,
 }
@@ -47,6 +51,7 @@ fn shows(kind: Kind) -> Shows {
         Kind::CountLane | Kind::SeekLane => Shows::Bytes,
         Kind::WatchChange | Kind::NoteChange => Shows::Bytes,
         Kind::CutLane | Kind::DropLane | Kind::TrimLane | Kind::FillLane => Shows::Nothing,
+        Kind::EndRecalls | Kind::WaitPublished => Shows::Nothing,
         Kind::QueryInode | Kind::Ascend | Kind::EndLockWait | Kind::FindDeadlock => Shows::Nothing,
         _ => Shows::Names,
     }
@@ -55,8 +60,8 @@ fn shows(kind: Kind) -> Shows {
 impl Call {
     /// A request begins.
     pub fn new(header: &Header) -> Call {
-        let shows = shows(header.kind);
-        Call { header: *header, saw: RefCell::default(), shows, asked_for_map: Cell::new(false) }
+        let (saw, recalls, changes, asked_for_map) = Default::default();
+        Call { header: *header, saw, recalls, changes, shows: shows(header.kind), asked_for_map }
     }
 
     /// Whether the map may be asked for because of what this request says: once, whatever number of slots it is about.
@@ -70,6 +75,16 @@ impl Call {
             return;
         }
         self.saw.borrow_mut().insert(slot);
+    }
+
+    /// Its answer waits for those who have pages of the bytes that it changes.
+    pub fn waits_for(&self, recalls: Vec<u64>) {
+        self.recalls.borrow_mut().extend(recalls);
+    }
+
+    /// It changes bytes of which holders of the last life's leases may have pages.
+    pub fn changes_bytes(&self) {
+        self.changes.set(true);
     }
 }
 
@@ -143,7 +158,10 @@ impl Gate {
         outcome: Outcome<Answer>,
         until: Option<Instant>,
     ) -> Result<()> {
-        let recalled = server.leases.recalled(call.saw.borrow().iter().copied(), call.shows == Shows::Bytes);
+        let looks_alone = call.shows == Shows::Bytes && !call.changes.get();
+        let mut recalled = server.leases.recalled(call.saw.borrow().iter().copied(), looks_alone);
+        recalled.data = call.recalls.take();
+        recalled.data.retain(|number| server.data.is_any_waited(&[*number]));
         // A window is not held longer than its bytes take to leave.
         let in_place = matches!(&outcome, Ok(Answer::InPlace { .. }));
         self.held.push_back(Held { header: **call, outcome, recalled, until });
@@ -164,7 +182,10 @@ impl Gate {
         if first.recalled.is_empty() {
             return;
         }
-        let passed = server.leases.pass(&first.recalled);
+        let passed = async {
+            server.leases.pass(&first.recalled).await;
+            server.data.pass(&first.recalled.data).await;
+        };
         match first.until {
             None => passed.await,
             Some(until) => {

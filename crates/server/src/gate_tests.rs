@@ -63,7 +63,7 @@ fn is_seen_to_wait() -> bool {
 
         // Whoever does not listen gets no lease.
         let listening = tokio::task::spawn_local(async move {
-            let told = listener.ask(&WaitRecalls { heard: 0 }).await.unwrap();
+            let told = listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap();
             (listener, told)
         });
         let lease = LeaseAttributes { inode, names: false };
@@ -100,7 +100,7 @@ fn is_seen_to_wait() -> bool {
         let lane = LaneId { inode, lane: 0 };
         let generation = file.info.attributes.generation;
         let target = LaneTarget { lane, slot: SLOT, generation, created: Epoch(1) };
-        let read = ReadChunk { target, offset: 0, length: 4, take: false };
+        let read = ReadChunk { target, offset: 0, length: 4, keep: false, take: false };
         let served = server.look(|server| server.status().requests).await;
         reader.connection.queue_reply(reader.header(Kind::ReadChunk, 0, 0), &encode_body(&read), &[]);
         reader.connection.flush().await.unwrap();
@@ -119,7 +119,7 @@ fn is_seen_to_wait() -> bool {
 
         let (mut listener, told) = listening.await.unwrap();
         let heard = told.recalls.iter().map(|recall| recall.number).max().expect("something was recalled");
-        tokio::task::spawn_local(async move { listener.ask(&WaitRecalls { heard }).await });
+        tokio::task::spawn_local(async move { listener.ask(&WaitRecalls { heard, told: 0, life: 0 }).await });
         changer.answer::<Attributes>().await.unwrap();
         assert!(changer.answer::<Opened>().await.is_ok(), "the second answer comes second");
         assert!(reader.answer::<ChunkRead>().await.unwrap().0.hole);

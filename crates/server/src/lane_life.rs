@@ -6,9 +6,9 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{ByteRange, LaneId, Slot};
+use ramlace_base::{ByteRange, LaneId, SessionId, Slot};
 use ramlace_cluster::is_hole_or_lost;
-use ramlace_lanes::{CutPlan, LaneChange, LaneEffect, LaneTable, Standing};
+use ramlace_lanes::{Change, CutPlan, LaneChange, LaneEffect, LaneTable, Standing};
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::peer::{CutLane, DropLane, QueryInode, TrimLane};
 
@@ -26,14 +26,15 @@ pub enum Purpose {
 impl Server {
     /// The home says that the file was truncated.
     pub async fn cut_lane(self: &Rc<Self>, request: CutLane) -> Outcome<()> {
-        let CutLane { lane, slot, generation, length } = request;
+        let CutLane { lane, slot, generation, length, by } = request;
         self.changing_lane(lane, async {
             match self.lanes(slot, |lanes, _| lanes.cut(lane, generation, length)) {
                 CutPlan::Nothing => Ok(()),
-                CutPlan::Cut(change) => self.cut_now(slot, lane, change).await,
+                CutPlan::Cut(change) => self.cut_now(slot, lane, change, by).await,
                 CutPlan::AskHome(since) => {
                     let answer = self.query_home(QueryInode { inode: lane.inode, since }).await?;
-                    self.cut_now(slot, lane, LaneTable::cut_as_answered(lane, &answer)).await
+                    let change = LaneTable::cut_as_answered(lane, &answer);
+                    self.cut_now(slot, lane, change, SessionId::NONE).await
                 }
             }
         })
@@ -47,6 +48,7 @@ impl Server {
             self.lane_desk.stop_writes(lane).await;
             if self.lanes(slot, |lanes, _| lanes.get(lane).is_some()) || self.store.borrow().has_lane(lane) {
                 self.commit_lane(slot, LaneChange::Dropped { lane })?;
+                self.forget_leases(lane);
             } else {
                 let range = ByteRange { start: 0, end: u64::MAX };
                 self.note_effect(slot, LaneEffect::Changed { lane, range });
@@ -100,15 +102,25 @@ impl Server {
             let map = self.membership.map()?;
             let absent = is_hole_or_lost(&map, slot, answer.layout.created);
             let change = self.lanes(slot, |lanes, _| lanes.bring_up(target, &answer, map.slots(), absent))?;
-            self.cut_now(slot, lane, change).await
+            self.cut_now(slot, lane, change, SessionId::NONE).await
         })
         .await
     }
 
     /// Changes a lane whose change lock is held. Writes of the old generation are stopped first:
-    /// their bytes must not arrive after the cut.
-    async fn cut_now(self: &Rc<Self>, slot: Slot, lane: LaneId, change: LaneChange) -> Outcome<()> {
+    /// their bytes must not arrive after the cut. Kernels that have pages behind it are told, and nobody waits for them:
+    /// while a truncation is not answered, its own kernel writes nothing back.
+    async fn cut_now(
+        self: &Rc<Self>,
+        slot: Slot,
+        lane: LaneId,
+        change: LaneChange,
+        by: SessionId,
+    ) -> Outcome<()> {
         self.lane_desk.stop_writes(lane).await;
+        if let LaneChange::Cut { length: Some(start), .. } = change {
+            self.before_change(None, by, lane, ByteRange { start, end: u64::MAX }, Change::Erase)?;
+        }
         Ok(self.commit_lane(slot, change)?)
     }
 }

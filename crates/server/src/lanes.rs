@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use ramlace_base::{ByteRange, LaneId, Result, Sequence, ServerId, Slot};
+use ramlace_base::{ByteRange, LaneId, Result, Sequence, ServerId, SessionId, Slot};
 use ramlace_lanes::{LaneChange, LaneEffect, LaneTable, Told, Traffic, Writer};
 use ramlace_store::Store;
 use ramlace_transport::nonblocking::{Canceller, Connection};
@@ -19,6 +19,9 @@ use crate::server::{Outcome, Server};
 
 /// A write into a lane's memory whose bytes are still arriving.
 struct Arriving {
+    range: ByteRange,
+    /// Pages that a kernel writes back.
+    back: bool,
     /// Stops the connection that it arrives on.
     canceller: Canceller,
     /// Told when the write has ended, one way or the other.
@@ -63,6 +66,37 @@ impl LaneDesk {
             let Some(writer) = first else { return };
             self.stop(lane, writer).await;
         }
+    }
+
+    /// Stops write-backs of others that are arriving in a range. Whether there were any: then others had their turn.
+    pub async fn stop_write_backs(&self, lane: LaneId, range: ByteRange, session: SessionId) -> bool {
+        let mut stopped = false;
+        loop {
+            let first = {
+                let arriving = self.arriving.borrow();
+                let mut backs = arriving.iter().filter(|((other, writer), arriving)| {
+                    let meets = !arriving.range.intersection(range).is_empty();
+                    *other == lane && writer.0 != session && arriving.back && meets
+                });
+                backs.next().map(|((_, writer), _)| *writer)
+            };
+            let Some(writer) = first else { return stopped };
+            self.stop(lane, writer).await;
+            stopped = true;
+        }
+    }
+
+    /// Writes of others whose bytes are arriving in a range, and where.
+    pub fn arriving_in(
+        &self,
+        lane: LaneId,
+        range: ByteRange,
+        session: SessionId,
+    ) -> Vec<(Writer, ByteRange)> {
+        let arriving = self.arriving.borrow();
+        let others = arriving.iter().filter(|((other, writer), _)| *other == lane && writer.0 != session);
+        let parts = others.map(|((_, writer), arriving)| (*writer, arriving.range.intersection(range)));
+        parts.filter(|(_, part)| !part.is_empty()).collect()
     }
 
     /// A retry stops the attempt it repeats, and those that its session has given up, so that late
@@ -169,10 +203,11 @@ impl UnderWay {
         server: &Rc<Server>,
         target: &LaneTarget,
         range: ByteRange,
-        writer: Writer,
+        (writer, back): (Writer, bool),
         connection: &Connection,
     ) -> UnderWay {
-        let write = Rc::new(Arriving { canceller: connection.canceller(), ended: Notify::new() });
+        let (canceller, ended) = (connection.canceller(), Notify::new());
+        let write = Rc::new(Arriving { range, back, canceller, ended });
         server.lane_desk.arriving.borrow_mut().insert((target.lane, writer), write);
         server.lane_desk.traffic.borrow_mut().begin(target.lane, writer, range);
         UnderWay { server: server.clone(), target: *target, writer }

@@ -130,12 +130,14 @@ pub struct Recalled {
     quiet_until: Option<Instant>,
     /// In each slot all up to the newest that there was.
     recalls: Vec<(Slot, u64)>,
+    /// Recalls of leases on bytes.
+    pub data: Vec<u64>,
 }
 
 impl Recalled {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.quiet_until.is_none() && self.recalls.is_empty()
+        self.quiet_until.is_none() && self.recalls.is_empty() && self.data.is_empty()
     }
 }
 
@@ -211,17 +213,25 @@ impl Server {
         // Wakes older questions, and those who wait for what is done.
         desk.leases.borrow_mut().heard(session, request.heard);
         desk.changed.notify_waiters();
+        let life = self.data.life;
         let asked = async {
             loop {
                 let recalls = desk.leases.borrow().unheard(session);
-                if !recalls.is_empty() || desk.questions.borrow().get(&session) != Some(&question) {
-                    return Recalls { recalls };
+                let data = self.data.unacknowledged(session, request.told);
+                let is_newest = desk.questions.borrow().get(&session) == Some(&question);
+                let is_news = request.life != 0 && request.life != life;
+                if !recalls.is_empty() || !data.is_empty() || !is_newest || is_news {
+                    return Recalls { recalls, data, life };
                 }
-                desk.changed.notified().await;
+                tokio::select! {
+                    () = desk.changed.notified() => {}
+                    () = self.data.changed.notified() => {}
+                }
             }
         };
+        let nothing = Recalls { life, ..Recalls::default() };
         let recalls =
-            timeout(Duration::from_millis(limits::EVENTS_MILLIS_MAX), asked).await.unwrap_or_default();
+            timeout(Duration::from_millis(limits::EVENTS_MILLIS_MAX), asked).await.unwrap_or(nothing);
         if self.durable.borrow().sessions.contains(session) {
             return Ok(recalls);
         }
@@ -232,7 +242,7 @@ impl Server {
     pub async fn forget_old_leases(self: Rc<Self>) {
         if self.durable.borrow().gives_leases {
             tokio::time::sleep(Duration::from_millis(HOLD_MILLIS)).await;
-            if self.leases.leases.borrow().is_idle() {
+            if self.leases.leases.borrow().is_idle() && self.data.is_idle() {
                 // Should there be no room, the next life waits for nothing.
                 let _ = self.commit(Record::GivesLeases(false));
             }

@@ -12,6 +12,9 @@ mod clock;
 mod config;
 mod connection;
 mod coordination;
+mod data_leases;
+#[cfg(test)]
+mod data_leases_tests;
 mod deadlock;
 mod durable;
 #[cfg(test)]

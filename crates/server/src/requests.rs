@@ -2,10 +2,14 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, Result, Sequence, SessionId, Slot, limits};
-use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query};
+use ramlace_base::{
+    ByteRange, Epoch, Error, ErrorKind, InodeId, Name, Result, Sequence, SessionId, Slot, limits,
+};
+use ramlace_lanes::Change;
+use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query, Reply};
+use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::coordination;
-use ramlace_wire::inline::{self, InlineRead};
+use ramlace_wire::inline::{self, InlineRead, ReadInline};
 use ramlace_wire::locks;
 use ramlace_wire::namespace as names;
 use ramlace_wire::peer::{self, Token};
@@ -266,11 +270,16 @@ impl Server {
         if !way.is_empty() && !self.has_met(slot, token) {
             self.check_way(header, &who, &map, way, request.parent())?;
         }
+        let mut wrote_back = None;
         let op = match request {
             Request::Query(slot, query) => {
                 let answer = self.query(&who, slot, &query)?;
                 if let Answer::Inline(InlineRead { bytes: Some(bytes), .. }) = &answer {
                     self.counters.read_bytes(bytes.0.len() as u64);
+                    if let Query::ReadInline { request: ReadInline { inode, keep: true, .. }, .. } = query {
+                        let range = ByteRange { start: 0, end: limits::INLINE_BYTES_MAX as u64 };
+                        self.keep_pages((inode, None), header.session, range);
+                    }
                 }
                 return Ok(answer.encode());
             }
@@ -295,11 +304,29 @@ impl Server {
                 request.wish = names::LayoutWish::default();
                 Op::Create(request)
             }
-            Request::Mutation(_, Op::WriteInline { request, .. }) => {
+            Request::Mutation(_, Op::WriteInline { mut request, .. }) => {
+                match request.origin {
+                    WriteOrigin::Back => wrote_back = Some((request.inode, None)),
+                    WriteOrigin::Program | WriteOrigin::Through => header.changes_bytes(),
+                }
+                if !self.has_met(slot, token) {
+                    self.before_inline_write(header, &mut request)?;
+                }
                 self.counters.written_bytes(request.bytes.0.len() as u64);
                 Op::WriteInline { request, room: self.has_inline_room() }
             }
             Request::Mutation(_, Op::ChangeInlineCell { request, .. }) => {
+                header.changes_bytes();
+                if !self.has_met(slot, token) {
+                    let range = ByteRange { start: request.offset, end: request.offset.saturating_add(8) };
+                    self.before_inline_change(
+                        Some(header),
+                        header.session,
+                        request.inode,
+                        range,
+                        Change::Write,
+                    )?;
+                }
                 Op::ChangeInlineCell { request, room: self.has_inline_room() }
             }
             Request::Mutation(slot, Op::ArriveBarrier { request, .. }) => {
@@ -316,7 +343,20 @@ impl Server {
                 request.wish = names::LayoutWish::default();
                 Op::CreateUnnamed(request)
             }
-            Request::Mutation(_, Op::Spill { request, .. }) => Op::Spill { request, epoch: map.epoch },
+            Request::Mutation(_, Op::Truncate(request)) => {
+                if !self.has_met(slot, token) {
+                    let range = ByteRange { start: request.size, end: u64::MAX };
+                    // As with lanes: nobody waits, for the kernel of who truncates writes nothing back before it has its answer.
+                    self.before_inline_change(None, header.session, request.inode, range, Change::Erase)?;
+                }
+                Op::Truncate(request)
+            }
+            Request::Mutation(_, Op::Spill { request, .. }) => {
+                if !self.has_met(slot, token) {
+                    self.before_spill(header, (request.inode, None)).await?;
+                }
+                Op::Spill { request, epoch: map.epoch }
+            }
             Request::Mutation(_, op) => op,
             Request::MakeDirectory(_, request) => {
                 Op::MakeDirectory { request, homes: self.choose_homes(&map) }
@@ -337,6 +377,10 @@ impl Server {
             },
             op,
         };
-        Ok(self.mutate(slot, token, command).await?.encode())
+        let mut reply = self.mutate(slot, token, command).await?;
+        if let (Reply::WroteInline(written), Some(place)) = (&mut reply, wrote_back) {
+            written.recall = self.newest_recall(place, header.session);
+        }
+        Ok(reply.encode())
     }
 }

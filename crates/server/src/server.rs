@@ -24,6 +24,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::callers::Callers;
 use crate::clock;
 use crate::config::ChildConfig;
+use crate::data_leases::DataDesk;
 use crate::durable::Durable;
 use crate::errands::{Errands, owe_errands};
 use crate::events::EventQueues;
@@ -128,6 +129,8 @@ pub struct Server {
     pub lane_desk: LaneDesk,
     /// What mounts may believe without asking.
     pub leases: LeaseDesk,
+    /// Whose kernels have pages of which bytes.
+    pub data: DataDesk,
     /// Held while a circle of waits is looked for.
     pub deadlocks: tokio::sync::Mutex<()>,
     /// What it has done.
@@ -148,12 +151,12 @@ impl Server {
         let options = &config.options;
         let secret = options.secret()?;
         let pool = PoolId(parse_hex(&options.pool_id)?);
-        let mut random = [0; 36];
+        let mut random = [0; 44];
         clock::entropy(&mut random)?;
         let session = SessionId(random[..16].try_into().expect("16 bytes"));
         let hash_seed = u64::from_le_bytes(random[16..24].try_into().expect("8 bytes"));
         let home_seed = u32::from_le_bytes(random[24..28].try_into().expect("4 bytes"));
-        let newcomers = u64::from_le_bytes(random[28..].try_into().expect("8 bytes"));
+        let newcomers = u64::from_le_bytes(random[28..36].try_into().expect("8 bytes"));
         let coordinator = options.coordinator.is_none().then_some(CoordinatorConfig {
             pool,
             hash_seed,
@@ -161,9 +164,11 @@ impl Server {
             servers_expected: options.servers,
             coordinator: ServerId(options.server),
         });
+        let life = u64::from_le_bytes(random[36..].try_into().expect("8 bytes"));
         let now = clock::instant();
         let durable = Durable::load(&mut store, now)?;
         let leases = LeaseDesk::new(durable.gives_leases, now);
+        let data = DataDesk::new(durable.gives_leases, life, now);
         let membership = Membership::load(&mut store, coordinator, home_seed)?;
         let label = format!("server {} (pid {})", options.server, std::process::id());
         Ok(Server {
@@ -183,6 +188,7 @@ impl Server {
             events: EventQueues::default(),
             lane_desk: LaneDesk::default(),
             leases,
+            data,
             deadlocks: tokio::sync::Mutex::default(),
             counters: Counters::default(),
             stopping: Notify::new(),
@@ -269,6 +275,7 @@ impl Server {
         self.events.end(session);
         self.lane_desk.traffic.borrow_mut().end_session(session);
         self.leases.end_session(session);
+        self.data.end_session(session);
         self.waiting.borrow_mut().retain(|token, sender| {
             let stays = token.session != session && !sender.is_closed();
             if !stays {

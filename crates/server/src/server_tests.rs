@@ -4,7 +4,7 @@ use ramlace_base::{
     Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp, limits,
 };
 use ramlace_transport::nonblocking::Connection;
-use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk, WriteChunk};
+use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell};
 use ramlace_wire::inline::Bytes;
 use ramlace_wire::namespace::{Create, Extend, GetAttributesMany, Opened, Truncate};
@@ -154,7 +154,12 @@ fn a_late_attempt_does_not_overwrite_newer_bytes() {
             let sequence = if retried { 20 } else { 10 };
             let header = slow.header(Kind::WriteChunk, sequence, 0);
             gate.let_pass(100 << 10);
-            slow.begin_write(header, &WriteChunk { target, offset: 0 }, &vec![1; length]).await;
+            slow.begin_write(
+                header,
+                &WriteChunk { target, offset: 0, origin: WriteOrigin::Program },
+                &vec![1; length],
+            )
+            .await;
             gate.drained().await;
             if retried {
                 client.write(sequence, 0, target, 0, &vec![1; length]).await.unwrap();
@@ -187,7 +192,12 @@ fn what_a_session_left_under_way_ends_with_it() {
         let length = 256 << 10;
         let header = slow.header(Kind::WriteChunk, 2, 0);
         gate.let_pass(100 << 10);
-        slow.begin_write(header, &WriteChunk { target, offset: 0 }, &vec![1; length]).await;
+        slow.begin_write(
+            header,
+            &WriteChunk { target, offset: 0, origin: WriteOrigin::Program },
+            &vec![1; length],
+        )
+        .await;
         gate.drained().await;
         client.ask(&CloseSession {}).await.unwrap();
         gate.let_pass(usize::MAX);
@@ -291,7 +301,12 @@ impl Storm {
         let mut slow = Client::user(&gate.address, 1).await;
         gate.let_pass(64 + self.dice.roll(data.len() as u64) as usize);
         let header = slow.header(Kind::WriteChunk, sequence, 0);
-        slow.begin_write(header, &WriteChunk { target: self.target, offset }, data).await;
+        slow.begin_write(
+            header,
+            &WriteChunk { target: self.target, offset, origin: WriteOrigin::Program },
+            data,
+        )
+        .await;
         gate.drained().await;
         if self.dice.roll(2) == 0 {
             self.late.push((gate, slow));
@@ -440,6 +455,7 @@ fn a_peer_that_says_the_impossible_loses_its_connection_and_changes_nothing() {
         }
         refuses(&server, &prepare(token, of(5, 1, 1), made(0o17777))).await;
         let cut = |generation, length| CutLane {
+            by: SessionId::NONE,
             lane: lane.lane,
             slot: lane.slot,
             generation: Generation(generation),

@@ -13,7 +13,7 @@ use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Sequence, SessionId};
 use ramlace_store::{Backing, Store, StoreOptions, StoreRoot};
 use ramlace_transport::nonblocking::{Connection, Listener};
 use ramlace_transport::{Address, Secret};
-use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk, WriteChunk};
+use ramlace_wire::chunk::{ChunkRead, ChunkWritten, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::inline::Spill;
 use ramlace_wire::session::{OpenSession, SessionKind};
@@ -322,12 +322,12 @@ impl Client {
         data: &[u8],
     ) -> Told<()> {
         let header = self.header(Kind::WriteChunk, sequence, outstanding);
-        self.begin_write(header, &WriteChunk { target, offset }, data).await;
-        self.answer::<()>().await.map(drop)
+        self.begin_write(header, &WriteChunk { target, offset, origin: WriteOrigin::Program }, data).await;
+        self.answer::<ChunkWritten>().await.map(drop)
     }
 
     pub async fn read(&mut self, target: LaneTarget, offset: u64, length: u32) -> Told<Vec<u8>> {
-        let request = ReadChunk { target, offset, length, take: false };
+        let request = ReadChunk { target, offset, length, keep: false, take: false };
         self.connection.queue_reply(self.header(Kind::ReadChunk, 0, 0), &encode_body(&request), &[]);
         self.connection.flush().await?;
         let (read, data) = self.answer::<ChunkRead>().await?;

@@ -91,7 +91,7 @@ impl Server {
             return None;
         }
         let inode = info.attributes.inode;
-        let request = ReadInline { inode, offset: 0, length: limits::INLINE_BYTES_MAX as u32 };
+        let request = ReadInline { inode, offset: 0, length: limits::INLINE_BYTES_MAX as u32, keep: false };
         // By the rights of the user, not by what the session has open.
         let query = Query::ReadInline { request, session: SessionId::NONE };
         match self.query(who, inode.slot(), &query) {

@@ -17,7 +17,7 @@ use ramlace_base::{Epoch, Generation, InodeId, LaneId, Slot, limits};
 use ramlace_transport::blocking;
 use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, ClientKey, Secret};
-use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk, WriteChunk};
+use ramlace_wire::chunk::{ChunkRead, ChunkWritten, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::{Header, Kind, decode_body, encode_body};
 
 const LARGE: usize = 1 << 20;
@@ -42,7 +42,7 @@ async fn serve(mut connection: Connection, memory: &Memory) -> ramlace_base::Res
         let reply = header.reply(Epoch(1));
         if header.kind == Kind::ReadChunk {
             let request: ReadChunk = decode_body(header.kind, &body)?;
-            let body = encode_body(&ChunkRead { hole: false });
+            let body = encode_body(&ChunkRead { hole: false, kept: false });
             let length = request.length as usize;
             if length <= limits::STAGED_BYTES_MAX {
                 connection.queue_reply(reply, &body, &memory.read(0, length));
@@ -64,7 +64,7 @@ async fn serve(mut connection: Connection, memory: &Memory) -> ramlace_base::Res
                 // SAFETY: as above.
                 unsafe { connection.read_data_in_place(&segments).await? };
             }
-            connection.queue_reply(reply, &encode_body(&()), &[]);
+            connection.queue_reply(reply, &encode_body(&ChunkWritten { recall: 0 }), &[]);
         }
     }
 }
@@ -133,13 +133,14 @@ fn call(connection: &mut blocking::Connection, number: u32, up: &[u8], down: &mu
     let deadline = Instant::now() + Duration::from_secs(4);
     if down.is_empty() {
         let header = Header { call: number, ..Header::request(Kind::WriteChunk) };
-        let request = WriteChunk { target: target(), offset: 0 };
+        let request = WriteChunk { target: target(), offset: 0, origin: WriteOrigin::Program };
         connection.send(header, &request, &[IoSlice::new(up)], deadline).unwrap();
         connection.receive::<WriteChunk>(number, deadline).unwrap();
         return;
     }
     let header = Header { call: number, ..Header::request(Kind::ReadChunk) };
-    let request = ReadChunk { target: target(), offset: 0, length: down.len() as u32, take: false };
+    let request =
+        ReadChunk { target: target(), offset: 0, length: down.len() as u32, take: false, keep: false };
     connection.send(header, &request, &[], deadline).unwrap();
     connection.receive::<ReadChunk>(number, deadline).unwrap();
     connection.receive_data(&mut [IoSliceMut::new(down)], deadline).unwrap();

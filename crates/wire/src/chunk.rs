@@ -30,6 +30,9 @@ pub struct ReadChunk {
     pub offset: u64,
     /// Bytes; at most [`ramlace_base::limits::DATA_BYTES_MAX`].
     pub length: u32,
+    /// A kernel will keep pages of them: the session gets a lease on these bytes. With a length of 0 it gets one on
+    /// the whole lane.
+    pub keep: bool,
     /// All of them get memory first, as if they were about to be written: programs may store into the pages that they
     /// are brought for. NoSpace where there is none; while little is left, also for more than a page that has holes.
     pub take: bool,
@@ -40,11 +43,26 @@ pub struct ReadChunk {
 pub struct ChunkRead {
     /// Every byte asked for is zero; no data follows.
     pub hole: bool,
+    /// Before this request the session had a lease on the whole lane, and no part of it was recalled.
+    pub kept: bool,
 }
 
 impl Request for ReadChunk {
     const KIND: Kind = Kind::ReadChunk;
     type Reply = ChunkRead;
+}
+
+numbered! {
+    /// Where the bytes of a write come from: whether a kernel keeps pages of them.
+    WriteOrigin {
+        /// From a program's memory; no kernel keeps them.
+        Program = 1,
+        /// From a program, through pages that its kernel keeps: the session gets a lease on these bytes.
+        Through = 2,
+        /// Pages that a kernel writes back, because programs may have stored into them: only what differs from
+        /// what that kernel was given is written. Never waits for other holders of leases.
+        Back = 3,
+    }
 }
 
 /// Writes the data that follows. All of it is promised memory before the first byte is taken.
@@ -54,11 +72,21 @@ pub struct WriteChunk {
     pub target: LaneTarget,
     /// Offset within the lane's file.
     pub offset: u64,
+    /// Where the bytes come from.
+    pub origin: WriteOrigin,
+}
+
+/// The bytes are in their place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkWritten {
+    /// The newest data recall that this write made and did not wait for; 0: none. See
+    /// [`crate::leases::WaitPublished`].
+    pub recall: u64,
 }
 
 impl Request for WriteChunk {
     const KIND: Kind = Kind::WriteChunk;
-    type Reply = ();
+    type Reply = ChunkWritten;
 }
 
 /// Frees a range of a lane; it reads as zeros afterwards.

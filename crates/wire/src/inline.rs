@@ -9,6 +9,7 @@ use ramlace_base::{Epoch, InodeId, limits};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::chunk::WriteOrigin;
 use crate::namespace::SizeInfo;
 use crate::possible::is_size;
 use crate::types::numbered;
@@ -77,6 +78,8 @@ pub struct ReadInline {
     pub offset: u64,
     /// At most so many.
     pub length: u32,
+    /// A kernel will keep pages of them: the session gets a lease on the file's bytes.
+    pub keep: bool,
 }
 
 /// Bytes of an inline file, and its size at the same moment. Up to the size, what lies behind the
@@ -124,6 +127,8 @@ pub struct WriteInline {
     pub offset: u64,
     /// At least one, and no more than an inline file may have.
     pub bytes: Bytes,
+    /// Where they come from.
+    pub origin: WriteOrigin,
 }
 
 numbered! {
@@ -149,6 +154,8 @@ pub struct InlineWritten {
     pub size: SizeInfo,
     /// As [`InlineRead::since`].
     pub since: Epoch,
+    /// As [`crate::chunk::ChunkWritten::recall`].
+    pub recall: u64,
 }
 
 impl Request for WriteInline {

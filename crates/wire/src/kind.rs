@@ -28,7 +28,7 @@ macro_rules! kinds {
     };
 }
 
-// Reserved families: 0x05 leases of data, 0x06 the shared-memory call ring.
+// Reserved family: 0x06 the shared-memory call ring.
 kinds! {
     /// Begin or resume a session on this connection.
     OpenSession = 0x0001,
@@ -199,6 +199,10 @@ kinds! {
     LeaseAttributes = 0x0711,
     /// Which leases are recalled; answered when there is one.
     WaitRecalls = 0x0712,
+    /// Data recalls are done.
+    EndRecalls = 0x0713,
+    /// Wait until what was written back is seen everywhere.
+    WaitPublished = 0x0714,
 }
 
 impl Kind {

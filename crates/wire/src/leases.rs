@@ -87,6 +87,12 @@ impl Request for LeaseAttributes {
 pub struct WaitRecalls {
     /// Recalls up to this number are done: nothing is believed by their leases any more. 0 on a new connection.
     pub heard: u64,
+    /// Data recalls up to this number were told; they are acknowledged by [`EndRecalls`]. 0 on a new connection:
+    /// all that are not acknowledged are told again.
+    pub told: u64,
+    /// The server's life as the asker knows it; when that is another than this one, it is answered at once. 0: not known
+    /// yet.
+    pub life: u64,
 }
 
 /// A lease that ends before its time.
@@ -100,14 +106,62 @@ pub struct Recall {
     pub what: Leased,
 }
 
+/// A lease on bytes that ends: the holder's kernel is to write back what programs stored there, and to drop its pages.
+/// Then it is acknowledged by [`EndRecalls`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataRecall {
+    /// Its number at this server; they grow, and are other numbers than those of [`Recall`].
+    pub number: u64,
+    /// The file.
+    pub inode: InodeId,
+    /// The lane; `None`: the bytes live with the inode.
+    pub lane: Option<u16>,
+    /// The first byte, within the lane.
+    pub start: u64,
+    /// The byte after the last; `u64::MAX`: all that follow.
+    pub end: u64,
+}
+
 /// Recalls that were not acknowledged, by their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recalls {
     /// At most [`ramlace_base::limits::EVENTS_PER_ANSWER_MAX`].
     pub recalls: Vec<Recall>,
+    /// At most as many.
+    pub data: Vec<DataRecall>,
+    /// The server's life: a number that no other life of it has, and not 0. A new life knows no leases on data.
+    pub life: u64,
 }
 
 impl Request for WaitRecalls {
     const KIND: Kind = Kind::WaitRecalls;
     type Reply = Recalls;
+}
+
+/// Data recalls are done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndRecalls {
+    /// No kernel page of these is left, and every write-back of one was answered.
+    pub done: Vec<u64>,
+    /// The kernel cannot drop these yet, because a write of its own has their pages locked; it drops them as soon as
+    /// that is answered. Nobody waits for them any longer, and they are yet to be acknowledged.
+    pub blocked: Vec<u64>,
+}
+
+impl Request for EndRecalls {
+    const KIND: Kind = Kind::EndRecalls;
+    type Reply = ();
+}
+
+/// Answered when the data recalls that this session's write-backs have made are acknowledged: what it wrote back is
+/// seen everywhere then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitPublished {
+    /// Recalls up to this number.
+    pub recall: u64,
+}
+
+impl Request for WaitPublished {
+    const KIND: Kind = Kind::WaitPublished;
+    type Reply = ();
 }

@@ -283,6 +283,8 @@ pub struct CutLane {
     pub generation: Generation,
     /// Bytes of the lane that stay.
     pub length: u64,
+    /// Whose kernel knows of it: the session that has truncated the file. All zero: nobody's.
+    pub by: SessionId,
 }
 
 impl Request for CutLane {

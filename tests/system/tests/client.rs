@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use ramlace_base::{ByteRange, ErrorKind};
-use ramlace_client::{ArrayType, File, OpenOptions, Order, Pool, fault};
+use ramlace_client::{ArrayType, File, OpenOptions, Order, Pool, RecallsMade, fault};
 use ramlace_system_tests::{TestPool, pattern};
 use ramlace_wire::LayoutHints;
 
@@ -171,7 +171,10 @@ fn a_write_back_that_races_with_truncations_never_makes_the_file_longer() {
                 while !stop.load(Ordering::Acquire) {
                     let length = [4096, 100_000, 200_000][(round % 3) as usize];
                     let at = (round * 36_864) % 450_000;
-                    assert_eq!(file.write_within(&vec![9; length], at).unwrap(), length);
+                    assert_eq!(
+                        file.write_back(&vec![9; length], at, &mut RecallsMade::default()).unwrap(),
+                        length
+                    );
                     round += 2;
                 }
             });

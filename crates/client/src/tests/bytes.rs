@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use ramlace_base::{ByteRange, ErrorKind};
 use ramlace_wire::Kind;
 
-use super::{UNIT, pattern, read, striped, write_all};
+use super::{UNIT, back, pattern, read, striped, write_all};
 use crate::OpenOptions;
 use crate::fake::FakePool;
 
@@ -94,9 +94,9 @@ fn a_write_back_never_makes_a_file_longer() {
     write_all(&file, &pattern(300_000, 1), 0);
     let extended = pool.done(Kind::Extend);
     let page = [7; 4096];
-    assert_eq!(file.write_within(&page, 100_000).unwrap(), 4096);
-    assert_eq!(file.write_within(&page, 299_999).unwrap(), 4096);
-    assert_eq!(file.write_within(&page, 300_000).unwrap(), 4096);
+    assert_eq!(back(&file, &page, 100_000).unwrap(), 4096);
+    assert_eq!(back(&file, &page, 299_999).unwrap(), 4096);
+    assert_eq!(back(&file, &page, 300_000).unwrap(), 4096);
     assert_eq!((file.size().unwrap(), pool.done(Kind::Extend)), (300_000, extended));
     let mut expected = pattern(300_000, 1);
     expected[100_000..104_096].fill(7);
@@ -104,19 +104,19 @@ fn a_write_back_never_makes_a_file_longer() {
     assert!(read(&file, 0, 400_000) == expected);
     // Known here are 300,000 bytes: the lanes say that this is outdated.
     there.truncate("/mapped", 250_000).unwrap();
-    assert_eq!(file.write_within(&pattern(300_000, 2), 0).unwrap(), 300_000);
+    assert_eq!(back(&file, &pattern(300_000, 2), 0).unwrap(), 300_000);
     assert!(read(&file, 0, 400_000) == pattern(250_000, 2));
     there.truncate("/mapped", 10).unwrap();
-    assert_eq!(file.write_within(&page, 200_000).unwrap(), 4096);
+    assert_eq!(back(&file, &page, 200_000).unwrap(), 4096);
     assert_eq!(file.size().unwrap(), 10);
     // What another has appended is there for this one as well.
     write_all(&there.open("/mapped", &striped(2)).unwrap(), &[1; 90_000], 10);
-    assert_eq!(file.write_within(&page, 90_000).unwrap(), 4096);
+    assert_eq!(back(&file, &page, 90_000).unwrap(), 4096);
     assert_eq!(read(&file, 89_999, 10_000), [&[1][..], &[7; 10]].concat());
     there.truncate("/mapped", 300_000).unwrap();
     assert_eq!(read(&file, 90_010, 300_000), vec![0; 209_990]);
     let reading = here.open("/mapped", &OpenOptions::reading()).unwrap();
-    assert_eq!(reading.write_within(&page, 0).unwrap_err().kind(), ErrorKind::BadHandle);
+    assert_eq!(back(&reading, &page, 0).unwrap_err().kind(), ErrorKind::BadHandle);
 }
 
 #[test]

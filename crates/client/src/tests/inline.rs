@@ -3,7 +3,7 @@
 use ramlace_base::{ByteRange, ErrorKind};
 use ramlace_wire::Kind;
 
-use super::{pattern, read, striped, write_all};
+use super::{back, pattern, read, striped, write_all};
 use crate::OpenOptions;
 use crate::fake::FakePool;
 
@@ -19,7 +19,7 @@ fn a_call_on_a_small_file_is_one_request() {
     assert_eq!(read(&file, 3000, 10), pattern(4000, 1)[3000..3010]);
     assert_eq!(file.append(b"end").unwrap(), 4000);
     assert_eq!(read(&file, 4000, 100), b"end");
-    assert_eq!(file.write_within(&[7; 4096], 0).unwrap(), 4096);
+    assert_eq!(back(&file, &[7; 4096], 0).unwrap(), 4096);
     assert_eq!(all() - before, 6);
     assert_eq!(read(&file, 0, 5000), [7; 4003]);
     assert_eq!(counts(&[Kind::WriteChunk, Kind::ReadChunk, Kind::Spill, Kind::Extend]), 0);
@@ -50,7 +50,7 @@ fn whoever_is_late_follows_the_file_to_its_lanes() {
                 expected.extend(b"late");
             }
             3 => {
-                assert_eq!(late.write_within(&[1; 4096], 4096).unwrap(), 4096);
+                assert_eq!(back(&late, &[1; 4096], 4096).unwrap(), 4096);
                 expected[4096..].fill(1);
             }
             4 => {
@@ -83,7 +83,7 @@ fn a_small_file_may_end_far_behind_its_bytes() {
     assert_eq!(read(&file, 50_000, 10), [0; 10]);
     assert_eq!(read(&file, 99_999, 10), [0]);
     // A page behind what an inode may carry, written back.
-    assert_eq!(file.write_within(&[5; 8192], 96_000).unwrap(), 8192);
+    assert_eq!(back(&file, &[5; 8192], 96_000).unwrap(), 8192);
     expected[96_000..].fill(5);
     assert_eq!(read(&file, 0, 200_000), expected);
     assert_eq!(pool.done(Kind::Spill), 1);
@@ -94,9 +94,9 @@ fn pages_behind_the_end_of_a_small_file_are_dropped() {
     let pool = FakePool::start(1);
     let file = pool.connect().open("/mapped", &striped(1)).unwrap();
     write_all(&file, &[1; 100], 0);
-    assert_eq!(file.write_within(&[2; 4096], 0).unwrap(), 4096);
-    assert_eq!(file.write_within(&[3; 12_288], 0).unwrap(), 12_288);
-    assert_eq!(file.write_within(&[4; 4096], 4096).unwrap(), 4096);
+    assert_eq!(back(&file, &[2; 4096], 0).unwrap(), 4096);
+    assert_eq!(back(&file, &[3; 12_288], 0).unwrap(), 12_288);
+    assert_eq!(back(&file, &[4; 4096], 4096).unwrap(), 4096);
     assert_eq!(read(&file, 0, 9000), [3; 100]);
     assert_eq!(pool.done(Kind::Spill), 0);
 }

@@ -54,7 +54,7 @@ impl Pool {
     }
 
     pub fn check_inline(&self, node: Node, inode: InodeId) {
-        let request = ReadInline { inode, offset: 0, length: u32::MAX };
+        let request = ReadInline { inode, offset: 0, length: u32::MAX, keep: false };
         let query = Query::ReadInline { request, session: SessionId([0; 16]) };
         match self.query(inode, &query).unwrap() {
             Answer::Inline(read) => read.bytes.iter().for_each(|bytes| self.check_bytes(node, &bytes.0)),

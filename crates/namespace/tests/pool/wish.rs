@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Name, Result, Slot};
 use ramlace_model::{Model, Node};
 use ramlace_namespace::Op;
+use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{Bytes, InlineMode, Spill, WriteInline};
 use ramlace_wire::namespace::{self as wire, RenameMode};
 use ramlace_wire::xattrs::{RemoveXattr, SetXattr, XattrMode, XattrName};
@@ -174,7 +175,10 @@ impl Wish {
             Wish::Write { offset, bytes, .. } => {
                 let mode = if offset.is_some() { InlineMode::At } else { InlineMode::End };
                 let (offset, bytes) = (offset.unwrap_or(0), Bytes(bytes));
-                Op::WriteInline { request: WriteInline { inode, mode, offset, bytes }, room: true }
+                Op::WriteInline {
+                    request: WriteInline { inode, mode, offset, bytes, origin: WriteOrigin::Program },
+                    room: true,
+                }
             }
             Wish::Spill { .. } => Op::Spill { request: Spill { inode }, epoch: Epoch(1) },
             Wish::Extend { size, .. } => Op::Extend(wire::Extend { inode, generation, size, from: 0 }),

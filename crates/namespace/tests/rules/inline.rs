@@ -3,6 +3,7 @@
 use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Slot};
 use ramlace_namespace::{Answer, Errand, ErrandId, Op, Query, Reply};
 use ramlace_wire::ErrorBody;
+use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{
     Bytes, BytesPlace, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, WriteInline,
 };
@@ -16,7 +17,16 @@ use crate::story::{
 const ROOT: InodeId = InodeId::ROOT;
 
 fn op(inode: InodeId, mode: InlineMode, offset: u64, bytes: &[u8], room: bool) -> Op {
-    Op::WriteInline { request: WriteInline { inode, mode, offset, bytes: Bytes(bytes.to_vec()) }, room }
+    Op::WriteInline {
+        request: WriteInline {
+            inode,
+            mode,
+            offset,
+            bytes: Bytes(bytes.to_vec()),
+            origin: WriteOrigin::Program,
+        },
+        room,
+    }
 }
 
 fn write(story: &mut Story, inode: InodeId, offset: u64, bytes: &[u8]) -> InlineWritten {
@@ -35,7 +45,7 @@ fn written(reply: ramlace_base::Result<Reply>) -> InlineWritten {
 }
 
 fn read(story: &Story, inode: InodeId) -> InlineRead {
-    let request = ReadInline { inode, offset: 0, length: 4096 };
+    let request = ReadInline { inode, offset: 0, length: 4096, keep: false };
     match story.state.query(&ROOT_USER, &Query::ReadInline { request, session: session(9) }).unwrap() {
         Answer::Inline(read) => read,
         other => panic!("{other:?}"),
@@ -237,8 +247,10 @@ fn only_who_may_reads_writes_and_spills() {
     story
         .ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..crate::story::set(file) }))
         .unwrap();
-    let question =
-        |session| Query::ReadInline { request: ReadInline { inode: file, offset: 0, length: 9 }, session };
+    let question = |session| Query::ReadInline {
+        request: ReadInline { inode: file, offset: 0, length: 9, keep: false },
+        session,
+    };
     let asked = story.state.query(&MALLORY, &question(session(9)));
     assert_eq!(asked.unwrap_err().kind(), ErrorKind::Denied);
     assert!(story.state.query(&MALLORY, &question(session(1))).is_ok(), "that session has it open");

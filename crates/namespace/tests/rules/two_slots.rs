@@ -2,6 +2,7 @@
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, Sequence, Slot, Timestamp, limits};
 use ramlace_namespace::{Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Reply, SlotState};
+use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self, IntentStamp, Part, Prepared, Token};
@@ -284,7 +285,13 @@ fn what_is_owed_to_servers_that_are_down_is_bounded() {
     let narrow = story.create_wide(InodeId::ROOT, "narrow", 1);
     let file = story.create_wide(InodeId::ROOT, "file", 2);
     let small = story.create_inline(InodeId::ROOT, "small", 1);
-    let bytes = WriteInline { inode: small, mode: InlineMode::At, offset: 0, bytes: Bytes(vec![1]) };
+    let bytes = WriteInline {
+        inode: small,
+        mode: InlineMode::At,
+        offset: 0,
+        bytes: Bytes(vec![1]),
+        origin: WriteOrigin::Program,
+    };
     story.ask(Op::WriteInline { request: bytes, room: true }).unwrap();
     story.extend(file, 1, 1 << 20).unwrap();
     // Each lane of a truncated file is owed the news. In the end there is room for one message more.

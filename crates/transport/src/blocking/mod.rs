@@ -187,6 +187,19 @@ impl Connection {
         })
     }
 
+    /// Waits until the next reply begins to arrive; false when nothing has come until then. Then the connection is as
+    /// before, and whoever knows that the server lives waits once more.
+    ///
+    /// Errors: what ended the connection.
+    pub fn await_reply(&mut self, until: Instant) -> Outcome<bool> {
+        let begun = self.skip(until).and_then(|()| self.fill(1, until));
+        match begun {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::TimedOut && self.data_left == 0 => Ok(false),
+            Err(error) => Err(self.fail(error, "waiting for a reply")),
+        }
+    }
+
     /// Receives the data of the latest reply into these buffers, which together must have
     /// exactly the length it announced (else `Invalid`, and nothing is received).
     pub fn receive_data(&mut self, into: &mut [IoSliceMut<'_>], deadline: Instant) -> Outcome<()> {

@@ -7,7 +7,7 @@ use ramlace_base::ErrorKind;
 use ramlace_transport::blocking::Connection;
 use ramlace_transport::{Address, Failure};
 use ramlace_wire::Kind;
-use ramlace_wire::chunk::{ReadChunk, WriteChunk};
+use ramlace_wire::chunk::{ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::session::Heartbeat;
 
 use crate::memory::pattern;
@@ -50,7 +50,8 @@ fn a_deadline_may_pass_in_the_middle_of_data() {
             server.memory().write(0, &bytes);
             let proxy = Proxy::new(&server.address, Mischief::None, Mischief::StallAt(GREETING_DOWN + stall));
             let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
-            let request = ReadChunk { target: target(), offset: 0, length: 1 << 20, take: false };
+            let request =
+                ReadChunk { target: target(), offset: 0, length: 1 << 20, take: false, keep: false };
             connection.send(header(Kind::ReadChunk, 1), &request, &[], soon()).unwrap();
             connection.receive::<ReadChunk>(1, soon()).unwrap();
             let mut into = vec![0; 1 << 20];
@@ -66,7 +67,7 @@ fn sending_to_somebody_who_does_not_read_ends_at_the_deadline() {
         let proxy = Proxy::new(&server.address, Mischief::StallAt(GREETING_UP), Mischief::None);
         let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
         let data = vec![1; 8 << 20];
-        let request = WriteChunk { target: target(), offset: 0 };
+        let request = WriteChunk { target: target(), offset: 0, origin: WriteOrigin::Program };
         let deadline = late(150);
         let failure = (0..100)
             .find_map(|call| {

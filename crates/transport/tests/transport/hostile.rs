@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use ramlace_base::{Epoch, ErrorKind};
 use ramlace_transport::Address;
 use ramlace_transport::blocking::Connection;
-use ramlace_wire::chunk::{GrantLane, ReadChunk, WriteChunk};
+use ramlace_wire::chunk::{GrantLane, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::session::Heartbeat;
 use ramlace_wire::{HEADER_BYTES, Header, Kind, encode_body, flags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -29,7 +29,7 @@ pub fn send_all(socket: &OwnedFd, mut bytes: &[u8]) {
 
 /// Header and body of a write, as they are without a key.
 pub fn write_head(offset: u64, data_bytes: u32) -> Vec<u8> {
-    let body = encode_body(&WriteChunk { target: target(), offset });
+    let body = encode_body(&WriteChunk { target: target(), offset, origin: WriteOrigin::Program });
     let header = Header { body_bytes: body.len() as u32, data_bytes, ..header(Kind::WriteChunk, 1) };
     [&header.encode()[..], &body].concat()
 }
@@ -55,7 +55,7 @@ fn with_checksum(mut bytes: [u8; HEADER_BYTES], change: impl FnOnce(&mut [u8; HE
 fn the_end_at_every_byte_of_a_request_is_an_error_and_between_requests_it_is_none() {
     {
         let server = TestServer::unix();
-        let body = encode_body(&WriteChunk { target: target(), offset: 0 });
+        let body = encode_body(&WriteChunk { target: target(), offset: 0, origin: WriteOrigin::Program });
         let data = pattern(50, 1);
         let frame_header =
             Header { body_bytes: body.len() as u32, data_bytes: 50, ..header(Kind::WriteChunk, 1) };
@@ -337,7 +337,7 @@ fn descriptors_that_a_server_did_not_announce_are_closed() {
         let unit = encode_body(&());
         pipes.push(send_with_pipe(&client, &reply(Kind::Heartbeat, 1, |_| {}, &unit)));
         // In the middle of a frame, and in the middle of its data.
-        let body = encode_body(&ramlace_wire::chunk::ChunkRead { hole: false });
+        let body = encode_body(&ramlace_wire::chunk::ChunkRead { hole: false, kept: false });
         let frame = reply(Kind::ReadChunk, 2, |header| header.data_bytes = 100_000, &body);
         client.write_all(&frame[..10]).unwrap();
         pipes.push(send_with_pipe(&client, &frame[10..]));

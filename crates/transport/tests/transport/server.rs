@@ -11,7 +11,9 @@ use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Result,
 use ramlace_transport::blocking;
 use ramlace_transport::nonblocking::{Canceller, Connection, Incoming, Listener, Newcomers};
 use ramlace_transport::{Address, ClientKey, Secret, ServerKeys};
-use ramlace_wire::chunk::{ChunkRead, LaneGranted, LaneTarget, ReadChunk, WriteChunk};
+use ramlace_wire::chunk::{
+    ChunkRead, ChunkWritten, LaneGranted, LaneTarget, ReadChunk, WriteChunk, WriteOrigin,
+};
 use ramlace_wire::{Chain, ClusterMap, ErrorBody, Header, Kind, PoolId, decode_body, encode_body, flags};
 use tokio::sync::oneshot;
 
@@ -230,7 +232,7 @@ async fn serve_request(
         Kind::ReadChunk => {
             let request: ReadChunk = decode_body(header.kind, body)?;
             let (offset, length) = (request.offset as usize, request.length as usize);
-            let body = encode_body(&ChunkRead { hole: length == 0 });
+            let body = encode_body(&ChunkRead { hole: length == 0, kept: false });
             if length <= limits::STAGED_BYTES_MAX {
                 connection.queue_reply(reply, &body, &shared.memory.read(offset, length));
                 return Ok(());
@@ -241,7 +243,7 @@ async fn serve_request(
         Kind::WriteChunk => {
             let request: WriteChunk = decode_body(header.kind, body)?;
             take_data(shared, connection, request.offset as usize, header.data_bytes as usize).await?;
-            connection.queue_reply(reply, &encode_body(&()), &[]);
+            connection.queue_reply(reply, &encode_body(&ChunkWritten { recall: 0 }), &[]);
             Ok(())
         }
         Kind::GrantLane => {
@@ -322,9 +324,9 @@ pub type Outcome<T> = std::result::Result<T, ramlace_transport::Failure>;
 
 /// Writes in one call.
 pub fn write(connection: &mut blocking::Connection, call: u32, offset: u64, data: &[u8]) -> Outcome<()> {
-    let request = WriteChunk { target: target(), offset };
+    let request = WriteChunk { target: target(), offset, origin: WriteOrigin::Program };
     connection.send(header(Kind::WriteChunk, call), &request, &[std::io::IoSlice::new(data)], soon())?;
-    connection.receive::<WriteChunk>(call, soon()).map(|received| received.reply)
+    connection.receive::<WriteChunk>(call, soon()).map(drop)
 }
 
 /// Reads in one call, into two buffers.
@@ -334,7 +336,7 @@ pub fn read(
     offset: u64,
     length: usize,
 ) -> Outcome<Vec<u8>> {
-    let request = ReadChunk { target: target(), offset, length: length as u32, take: false };
+    let request = ReadChunk { target: target(), offset, length: length as u32, take: false, keep: false };
     connection.send(header(Kind::ReadChunk, call), &request, &[], soon())?;
     let received = connection.receive::<ReadChunk>(call, soon())?;
     assert_eq!(received.data_bytes as usize, length);

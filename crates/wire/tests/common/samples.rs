@@ -153,6 +153,12 @@ impl Sample for XattrName {
     }
 }
 
+impl Sample for WriteOrigin {
+    fn sample(source: &mut Source) -> WriteOrigin {
+        [WriteOrigin::Program, WriteOrigin::Through, WriteOrigin::Back][(source.word() % 3) as usize]
+    }
+}
+
 impl Sample for Sought {
     fn sample(source: &mut Source) -> Sought {
         [Sought::Data, Sought::Hole][(source.word() % 2) as usize]
@@ -357,9 +363,10 @@ fields! {
     EntryFacts { directory, cookie, name, inode, kind, misplaced }
 
     LaneTarget { lane, slot, generation, created }
-    ReadChunk { target, offset, length, take }
-    ChunkRead { hole }
-    WriteChunk { target, offset }
+    ReadChunk { target, offset, length, keep, take }
+    ChunkRead { hole, kept }
+    WriteChunk { target, offset, origin }
+    ChunkWritten { recall }
     PunchChunk { target, offset, length }
     GrantLane { target, writable }
     LaneGranted { length }
@@ -416,10 +423,10 @@ fields! {
     ListXattrs { inode }
     RemoveXattr { inode, name }
 
-    ReadInline { inode, offset, length }
+    ReadInline { inode, offset, length, keep }
     InlineRead { size, bytes, since }
-    WriteInline { inode, mode, offset, bytes }
-    InlineWritten { outcome, offset, size, since }
+    WriteInline { inode, mode, offset, bytes, origin }
+    InlineWritten { outcome, offset, size, since, recall }
     Spilled { size, since }
     Spill { inode }
 
@@ -460,9 +467,12 @@ fields! {
     NameLeased { found, names, attributes }
     LeaseAttributes { inode, names }
     AttributesLeased { info, attributes, names }
-    WaitRecalls { heard }
+    WaitRecalls { heard, told, life }
     Recall { number, inode, what }
-    Recalls { recalls }
+    DataRecall { number, inode, lane, start, end }
+    Recalls { recalls, data, life }
+    EndRecalls { done, blocked }
+    WaitPublished { recall }
 
     Token { session, sequence }
     IntentStamp { coordinator, number, open_from }
@@ -475,7 +485,7 @@ fields! {
     Settle { token, stamp, slot, commit, now }
     Ascend { token, inode, until }
     Ascended { inode }
-    CutLane { lane, slot, generation, length }
+    CutLane { lane, slot, generation, length, by }
     DropLane { lane, slot }
     QueryInode { inode, since }
     InodeAnswer { generation, size, smallest_size, layout, place }

@@ -1,0 +1,222 @@
+//! Bytes that a kernel keeps: what requests say of them, and how their leases end.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{ErrorKind, InodeId, ServerId};
+use ramlace_wire::Kind;
+use ramlace_wire::chunk::WriteOrigin;
+use ramlace_wire::leases::{DataRecall, EndRecalls};
+
+use super::{UNIT, pattern, striped, write_all};
+use crate::fake::{FakePool, Fault};
+use crate::{ConnectOptions, DataLeases, File, Pool, RecallsMade};
+
+/// Remembers what it hears.
+#[derive(Default)]
+struct Kernel {
+    recalled: Mutex<Vec<(ServerId, DataRecall)>>,
+    forgotten: Mutex<Vec<ServerId>>,
+}
+
+impl DataLeases for Kernel {
+    fn recalled(&self, server: ServerId, recalls: &[DataRecall]) {
+        self.recalled.lock().unwrap().extend(recalls.iter().map(|recall| (server, *recall)));
+    }
+
+    fn forgotten(&self, server: ServerId) {
+        self.forgotten.lock().unwrap().push(server);
+    }
+}
+
+fn with_kernel(client: &Pool) -> Arc<Kernel> {
+    let kernel = Arc::new(Kernel::default());
+    client.hear_data(kernel.clone());
+    kernel
+}
+
+fn keep(file: &File, offset: u64, length: usize) -> (Vec<u8>, bool) {
+    let mut buffer = vec![0xee; length];
+    let read = file.read_keeping(&mut buffer, offset).unwrap();
+    buffer.truncate(read.bytes);
+    (buffer, read.repeated)
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn recall(number: u64) -> DataRecall {
+    DataRecall { number, inode: InodeId(7), lane: None, start: 0, end: u64::MAX }
+}
+
+#[test]
+fn requests_say_which_bytes_a_kernel_keeps_and_where_written_ones_come_from() {
+    let pool = FakePool::start(2);
+    let file = pool.connect().open("/file", &striped(2)).unwrap();
+    let bytes = pattern(4 * UNIT as usize, 1);
+    // A small file, one request in a lane, and one for each lane.
+    for (length, times) in [(100, 1), (5000, 1), (bytes.len(), 2)] {
+        let bytes = &bytes[..length];
+        write_all(&file, bytes, 0);
+        pool.state().data.origins.clear();
+        pool.state().data.keeps.clear();
+        let mut made = RecallsMade::default();
+        assert_eq!(file.write_at(bytes, 0).unwrap(), length);
+        assert_eq!(file.write_through(bytes, 0).unwrap(), length);
+        assert_eq!(file.write_back(bytes, 0, &mut made).unwrap(), length);
+        assert!(keep(&file, 0, length) == (bytes.to_vec(), false));
+        assert_eq!(file.read_at(&mut vec![0; length], 0).unwrap(), length);
+        let state = pool.state();
+        let expected = [WriteOrigin::Program, WriteOrigin::Through, WriteOrigin::Back];
+        let each = |times| expected.iter().flat_map(move |origin| std::iter::repeat_n(*origin, times));
+        assert!(state.data.origins.iter().copied().eq(each(times)), "{:?}", state.data.origins);
+        assert_eq!(state.data.keeps, [vec![true; times], vec![false; times]].concat());
+        assert_eq!(made.iter().count(), times, "the newest recall of each server");
+        assert_eq!(made.iter().map(|(_, number)| number).max(), Some(state.data.made));
+    }
+}
+
+#[test]
+fn made_recalls_are_the_newest_of_each_server() {
+    let (mut made, mut later) = (RecallsMade::default(), RecallsMade::default());
+    made.note(ServerId(0), 7);
+    made.note(ServerId(1), 0);
+    assert!(made.iter().eq([(ServerId(0), 7)]));
+    // A new life counts from the beginning.
+    later.note(ServerId(0), 2);
+    later.note(ServerId(3), 1);
+    made.add(&later);
+    assert!(made.iter().eq([(ServerId(0), 2), (ServerId(3), 1)]));
+    assert!(!made.is_empty() && RecallsMade::default().is_empty());
+}
+
+#[test]
+fn a_repeated_read_for_pages_says_so() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    let small = client.open("/small", &striped(2)).unwrap();
+    let large = client.open("/large", &striped(2)).unwrap();
+    let bytes = pattern(4 * UNIT as usize, 1);
+    write_all(&small, &bytes[..100], 0);
+    write_all(&large, &bytes, 0);
+    for (file, kind, length) in [
+        (&small, Kind::ReadInline, 100),
+        (&large, Kind::ReadChunk, 100),
+        (&large, Kind::ReadChunk, bytes.len()),
+    ] {
+        for (fault, repeated) in [(Fault::LoseReply, true), (Fault::LoseRequest, true), (Fault::Moved, false)]
+        {
+            pool.fault(kind, fault);
+            assert!(keep(file, 0, length) == (bytes[..length].to_vec(), repeated), "{kind:?} {fault:?}");
+            assert!(!keep(file, 0, length).1);
+        }
+    }
+}
+
+#[test]
+fn recalls_are_told_once_on_a_connection_and_again_on_the_next() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    let kernel = with_kernel(&client);
+    let file = client.open("/file", &striped(2)).unwrap();
+    write_all(&file, b"kept", 0);
+    assert_eq!(pool.seen(Kind::WaitRecalls), 0, "nothing is kept yet");
+    keep(&file, 0, 4);
+    let server = client.map().unwrap().primary(file.inode().slot()).unwrap();
+    let numbers = || kernel.recalled.lock().unwrap().iter().map(|(_, told)| told.number).collect::<Vec<_>>();
+    pool.state().data.recalls.push((server, recall(1)));
+    eventually("a recall is heard", || numbers() == [1]);
+    pool.state().data.recalls.push((server, recall(2)));
+    eventually("the next one is heard alone", || numbers() == [1, 2]);
+    pool.fault(Kind::WaitRecalls, Fault::LoseRequest);
+    pool.state().data.recalls.push((server, recall(3)));
+    eventually("all are heard again", || numbers() == [1, 2, 1, 2, 3]);
+    assert!(kernel.recalled.lock().unwrap().iter().all(|(told, _)| *told == server));
+    client.end_recalls(server, &[1, 3], &[2]);
+    assert_eq!(pool.state().data.ended, EndRecalls { done: vec![1, 3], blocked: vec![2] });
+    assert!(kernel.forgotten.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_new_life_of_a_server_is_told_before_what_it_recalls() {
+    let pool = FakePool::start(1);
+    let client = pool.connect();
+    let kernel = with_kernel(&client);
+    let file = client.open("/file", &striped(1)).unwrap();
+    write_all(&file, b"kept", 0);
+    keep(&file, 0, 4);
+    for life in [9, 4] {
+        pool.state().data.life = life;
+        eventually("the new life is heard of", || {
+            kernel.forgotten.lock().unwrap().pop() == Some(ServerId(0))
+        });
+    }
+    assert!(kernel.recalled.lock().unwrap().is_empty());
+}
+
+#[test]
+fn what_is_over_is_told_once_more_when_the_connection_was_lost() {
+    let pool = FakePool::start(1);
+    let client = pool.connect();
+    client.open("/file", &striped(1)).unwrap();
+    client.end_recalls(ServerId(0), &[1], &[]);
+    for fault in [Fault::LoseRequest, Fault::LoseReply] {
+        pool.fault(Kind::EndRecalls, fault);
+        client.end_recalls(ServerId(0), &[2], &[3]);
+    }
+    // Neither a first nor a second connection: then with the next one, or by the heart.
+    pool.fault(Kind::EndRecalls, Fault::LoseRequest);
+    pool.fault(Kind::EndRecalls, Fault::LoseRequest);
+    client.end_recalls(ServerId(0), &[], &[4]);
+    client.end_recalls(ServerId(0), &[4], &[]);
+    let state = pool.state();
+    assert_eq!(state.data.ended.done, [1, 2, 2, 2, 4]);
+    assert_eq!(state.data.ended.blocked, [3, 3, 3], "what is done is blocked no more");
+}
+
+#[test]
+fn many_that_are_over_at_once_are_all_told() {
+    let pool = FakePool::start(1);
+    let client = pool.connect();
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let client = &client;
+            scope.spawn(move || {
+                (0..200).for_each(|at| client.end_recalls(ServerId(0), &[thread * 200 + at], &[]))
+            });
+        }
+    });
+    let all = || pool.state().data.ended.done.clone();
+    eventually("every one is told", || all().len() == 1600);
+    let mut done = all();
+    done.sort_unstable();
+    assert!(done.into_iter().eq(0..1600));
+}
+
+#[test]
+fn a_change_waits_for_others_as_long_as_its_server_lives() {
+    let pool = FakePool::start(2);
+    let client = Pool::connect(&ConnectOptions { deadline_millis: 300, ..pool.options() }).unwrap();
+    let file = client.open("/file", &striped(2)).unwrap();
+    let bytes = pattern(4 * UNIT as usize, 1);
+    pool.fault(Kind::WriteInline, Fault::Late);
+    write_all(&file, &bytes[..10], 0);
+    write_all(&file, &bytes[..5000], 0);
+    pool.fault(Kind::WriteChunk, Fault::Late);
+    write_all(&file, &bytes[..10], 0);
+    pool.fault(Kind::WriteChunk, Fault::Late);
+    write_all(&file, &bytes, 0);
+    pool.fault(Kind::WaitPublished, Fault::Late);
+    client.wait_published(ServerId(1), 5).unwrap();
+    assert!(pool.state().data.published.contains(&(ServerId(1), 5)));
+    // Nobody is waited for by who reads, nor by what changes no bytes.
+    pool.fault(Kind::ReadChunk, Fault::Late);
+    assert_eq!(file.read_at(&mut [0; 10], 0).unwrap_err().kind(), ErrorKind::TimedOut);
+    pool.fault(Kind::MakeDirectory, Fault::Late);
+    assert_eq!(client.mkdir("/d", 0o755).unwrap_err().kind(), ErrorKind::TimedOut);
+}

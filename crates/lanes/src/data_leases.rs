@@ -1,0 +1,719 @@
+//! Leases on bytes: whose kernels may keep pages of what, and what those pages were when the kernel got them.
+//!
+//! A session that reads bytes for its kernel's pages gets a lease on the whole place (a lane, or the bytes that live
+//! with an inode). Somebody else who changes some of these bytes *recalls* the lease on them: the holder writes back what
+//! programs have stored, drops the pages, and acknowledges. The change is made at once; its answer waits for the
+//! acknowledgements, so that when it is back nobody reads older bytes. What was recalled is a hole of the lease, until
+//! the holder reads it anew. A lease may always seem larger than what the kernel has: that costs a recall and
+//! nothing else.
+//!
+//! Pages that come back by a write-back have their programs' stores in them, and around them what the kernel was given:
+//! their *base*. Only what differs from the base is written, so that stores of several machines to bytes of one page
+//! all survive. The base is what the place has, except after somebody else's change: then the bytes of before are
+//! kept here, for each holder, until it has acknowledged or reads the page anew. A write-back is never made to wait: its
+//! kernel holds the page, and drops wait for that.
+//!
+//! A holder that does not acknowledge in time is *fenced*: nobody waits for it any longer, it has lost its lease, and
+//! what it writes back there is refused until it has acknowledged. All of this is lost with the process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, Result, SessionId, limits};
+use ramlace_wire::leases::DataRecall;
+
+use crate::ranges::RangeSet;
+use crate::watches::Place;
+
+/// What a kernel keeps or drops as one.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// All bytes of a place.
+const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
+
+/// Reads bytes of the place that a call is about, as they are now; zeros where there are none.
+pub type ReadNow<'a> = &'a mut dyn FnMut(ByteRange) -> Result<Vec<u8>>;
+
+/// What happens to bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// They become others.
+    Write,
+    /// They have become others already, by stores into the memory itself: nobody knows what was there before.
+    Stored,
+    /// They become zeros, or are no part of the file any more; what programs have stored there goes with them.
+    Erase,
+}
+
+/// What programs have stored in pages that come back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Pages that change by it, as far as they came; they lie apart.
+    pub ranges: Vec<ByteRange>,
+    /// All that came as it is to be: beside stores, what is here. `None`: as it came.
+    pub merged: Option<Vec<u8>>,
+}
+
+/// All leases on bytes of one server.
+#[derive(Debug, Default)]
+pub struct DataLeases {
+    /// The holes of each lease.
+    leases: BTreeMap<Place, BTreeMap<SessionId, RangeSet>>,
+    given: usize,
+    recalls: BTreeMap<u64, Pending>,
+    /// The same by what is recalled, and by the holder.
+    at: BTreeMap<Place, BTreeSet<u64>>,
+    of: BTreeMap<SessionId, BTreeSet<u64>>,
+    last_number: u64,
+    /// What pages are based on, where that is not what the place has now.
+    bases: BTreeMap<(Place, SessionId, u64), Base>,
+    /// In a life that follows one that had given leases: who has changed what in this one.
+    changers: Option<BTreeMap<Place, Changer>>,
+}
+
+/// A recall that was not acknowledged.
+#[derive(Debug)]
+struct Pending {
+    place: Place,
+    range: ByteRange,
+    holder: SessionId,
+    /// Who has changed the bytes.
+    by: SessionId,
+    began: u64,
+    /// When the holder last wrote something back, or it began.
+    progress: u64,
+    /// Answers wait for it.
+    waited: bool,
+    /// The holder's time is over.
+    fenced: bool,
+    /// Whole pages in it that were erased since, and not read anew.
+    erased: RangeSet,
+}
+
+#[derive(Debug)]
+struct Base {
+    /// The recall by which the page is dropped.
+    recall: u64,
+    bytes: Rc<[u8]>,
+}
+
+/// Who has changed a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Changer {
+    One(SessionId),
+    Several,
+}
+
+impl DataLeases {
+    /// `after_leases`: the last life had given some, and nobody knows to whom.
+    #[must_use]
+    pub fn new(after_leases: bool) -> DataLeases {
+        DataLeases { changers: after_leases.then(BTreeMap::new), ..DataLeases::default() }
+    }
+
+    /// Recalls have numbers above this one. Two lives of a server begin far apart: what is acknowledged to the one must be
+    /// nothing to the other.
+    #[must_use]
+    pub fn counting_from(self, number: u64) -> DataLeases {
+        DataLeases { last_number: number, ..self }
+    }
+
+    /// A session reads bytes for its kernel's pages. Whether it had a lease on all of the place before.
+    pub fn keep(&mut self, place: Place, session: SessionId, range: ByteRange, now: u64) -> bool {
+        let pages = whole_pages(range);
+        if !self.has_lease(place, session) && !self.is_fenced(place, session) {
+            self.give(place, session, RangeSet::default(), now);
+            return false;
+        }
+        if !self.has_lease(place, session) {
+            // What it had before is worth nothing, and it has yet to say that it is gone.
+            let mut all = RangeSet::default();
+            all.insert(WHOLE);
+            self.give(place, session, all, now);
+        }
+        let leases = self.leases.get_mut(&place).expect("the session has one of them");
+        let holes = leases.get_mut(&session).expect("the session has one");
+        let whole = holes.is_empty();
+        if !whole {
+            holes.remove(pages);
+            limit(holes);
+        }
+        // What comes now is what the place has now.
+        self.each_base(place, session, pages, |_| None);
+        for number in self.numbers_at(place) {
+            if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session) {
+                pending.erased.remove(pages);
+            }
+        }
+        whole
+    }
+
+    /// A session has written these bytes through pages that its kernel keeps: those that it had have them, too.
+    pub fn wrote_through(&mut self, place: Place, session: SessionId, offset: u64, bytes: &[u8], now: u64) {
+        let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
+        if !self.is_fenced(place, session) {
+            match self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&session)) {
+                Some(holes) => {
+                    holes.remove(whole_pages(range));
+                    limit(holes);
+                }
+                None => self.give(place, session, RangeSet::default(), now),
+            }
+        }
+        self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
+    }
+
+    /// Whether nobody else has pages of these bytes, and what the session's own are based on is what is there.
+    ///
+    /// Errors: `Stale` when nobody knows what the session's pages are based on.
+    pub fn is_alone(
+        &self,
+        place: Place,
+        session: SessionId,
+        range: ByteRange,
+        writes_back: bool,
+    ) -> Result<bool> {
+        if writes_back {
+            self.check_base(place, session, range)?;
+        }
+        Ok(self.pending_at(place, whole_pages(range)).next().is_none()
+            && !self.others_hold(place, session, range))
+    }
+
+    /// Whether somebody else has a lease on some of these bytes, or has yet to drop them.
+    #[must_use]
+    pub fn others_hold(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
+        let pages = whole_pages(range);
+        self.others(place, session).any(|(_, holes)| holes.missing(pages).is_some())
+            || self.pending_at(place, pages).any(|(_, pending)| pending.holder != session)
+    }
+
+    /// Whether a session has a lease at this place.
+    #[must_use]
+    pub fn has_lease(&self, place: Place, session: SessionId) -> bool {
+        self.leases.get(&place).is_some_and(|leases| leases.contains_key(&session))
+    }
+
+    /// Bytes are about to change: recalls the leases that others have on them, and keeps what their pages are based on.
+    /// The recalls that the answer has to wait for. `by` is whose change it is; nothing is recalled from that session.
+    pub fn before_change(
+        &mut self,
+        place: Place,
+        by: SessionId,
+        range: ByteRange,
+        change: Change,
+        read: ReadNow<'_>,
+        now: u64,
+    ) -> Result<Vec<u64>> {
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.note_changer(place, by);
+        if !self.leases.contains_key(&place) && !self.at.contains_key(&place) {
+            return Ok(Vec::new());
+        }
+        let pages = whole_pages(range);
+        let recalled: Vec<(SessionId, ByteRange)> = self
+            .others(place, by)
+            .filter_map(|(session, holes)| Some((session, ahead(holes, holes.missing(pages)?))))
+            .collect();
+        for (session, part) in recalled {
+            self.recall(place, session, by, part, now);
+        }
+        self.keep_bases(place, by, range, change, read)?;
+        Ok(self.waits(place, by, pages))
+    }
+
+    /// What of these pages, which a session's kernel writes back, programs have stored.
+    ///
+    /// Errors: `Stale` when nobody knows what they are based on.
+    pub fn stored(
+        &mut self,
+        place: Place,
+        session: SessionId,
+        offset: u64,
+        bytes: &[u8],
+        read: ReadNow<'_>,
+        now: u64,
+    ) -> Result<Stored> {
+        let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
+        self.check_base(place, session, range)?;
+        let mut erased = RangeSet::default();
+        for number in self.numbers_at(place) {
+            let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session)
+            else {
+                continue;
+            };
+            pending.progress = now;
+            if !pending.erased.is_empty() {
+                let gone = pages_of(range).filter(|page| pending.erased.covers(*page));
+                gone.for_each(|page| erased.insert(page));
+            }
+        }
+        let own = (place, session, range.start / PAGE_BYTES)..=(place, session, range.end / PAGE_BYTES);
+        let alone = erased.is_empty() && self.bases.range(own).next().is_none();
+        if alone && !self.others_hold(place, session, range) {
+            // Whatever differs from what is here was stored by this session.
+            return Ok(Stored { ranges: vec![range], merged: None });
+        }
+        let mut merged = read(range)?;
+        let mut ranges: Vec<ByteRange> = Vec::new();
+        for page in pages_of(range).filter(|page| !erased.covers(*page)) {
+            let part = range.intersection(page);
+            let (from, to) = ((part.start - offset) as usize, (part.end - offset) as usize);
+            let base = self.bases.get(&(place, session, page.start / PAGE_BYTES));
+            let inside = (part.start - page.start) as usize;
+            let base = base.map(|base| base.bytes[inside..inside + to - from].to_vec());
+            if !merge(base.as_deref(), &bytes[from..to], &mut merged[from..to]) {
+                continue;
+            }
+            match ranges.last_mut() {
+                Some(last) if last.end == part.start => last.end = part.end,
+                _ => ranges.push(part),
+            }
+        }
+        Ok(Stored { ranges, merged: Some(merged) })
+    }
+
+    /// These pages of a session were written back: its kernel has them so now.
+    pub fn wrote_back(&mut self, place: Place, session: SessionId, offset: u64, bytes: &[u8], now: u64) {
+        let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
+        if !self.has_lease(place, session) {
+            self.give(place, session, RangeSet::default(), now);
+        }
+        self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
+    }
+
+    /// The number of the newest recall.
+    #[must_use]
+    pub fn newest(&self) -> u64 {
+        self.last_number
+    }
+
+    /// Whether nobody has a lease, and nobody is waited for.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.leases.is_empty() && self.recalls.is_empty()
+    }
+
+    /// A session's pages of a place are to go, whoever has changed nothing: their bytes go elsewhere.
+    pub fn recall_from(&mut self, place: Place, session: SessionId, now: u64) -> bool {
+        let has = self.has_lease(place, session);
+        if has {
+            self.recall(place, session, SessionId::NONE, WHOLE, now);
+        }
+        has
+    }
+
+    /// Copies of pages that are kept, in bytes.
+    #[must_use]
+    pub fn base_bytes(&self) -> usize {
+        self.bases.len() * PAGE_BYTES as usize
+    }
+
+    /// A holder acknowledges recalls: those that are done, and those that it cannot do before a write of its own is
+    /// answered. Whether somebody may wait for less now.
+    pub fn acknowledge(&mut self, session: SessionId, done: &[u64], blocked: &[u64]) -> bool {
+        let mut changed = false;
+        for number in blocked {
+            if let Some(pending) = self.recalls.get_mut(number).filter(|pending| pending.holder == session) {
+                changed |= std::mem::replace(&mut pending.waited, false);
+            }
+        }
+        for number in done {
+            if self.recalls.get(number).is_some_and(|pending| pending.holder == session) {
+                self.end_recall(*number);
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// Whether an answer has to wait for this recall.
+    #[must_use]
+    pub fn is_waited(&self, number: u64) -> bool {
+        self.recalls.get(&number).is_some_and(|pending| pending.waited)
+    }
+
+    /// Recalls that a session's changes have made, up to a number, and that answers wait for.
+    #[must_use]
+    pub fn made_by(&self, session: SessionId, up_to: u64) -> Vec<u64> {
+        let made =
+            self.recalls.range(..=up_to).filter(|(_, pending)| pending.waited && pending.by == session);
+        made.map(|(number, _)| *number).collect()
+    }
+
+    /// The newest recall of this place that a session's changes have made, and that answers wait for.
+    #[must_use]
+    pub fn newest_made_at(&self, place: Place, session: SessionId) -> Option<u64> {
+        let made =
+            self.pending_at(place, WHOLE).filter(|(_, pending)| pending.waited && pending.by == session);
+        made.map(|(number, _)| number).max()
+    }
+
+    /// What a session has yet to acknowledge, above a number, as much as one answer tells.
+    #[must_use]
+    pub fn unacknowledged(&self, session: SessionId, above: u64) -> Vec<DataRecall> {
+        let numbers = self.of.get(&session).into_iter().flat_map(|of| of.range(above.saturating_add(1)..));
+        let told = |number: &u64| {
+            let Pending { place: (inode, lane), range: ByteRange { start, end }, .. } =
+                *self.recalls.get(number)?;
+            Some(DataRecall { number: *number, inode, lane, start, end })
+        };
+        numbers.take(limits::EVENTS_PER_ANSWER_MAX).filter_map(told).collect()
+    }
+
+    /// When the next holder's time is over.
+    #[must_use]
+    pub fn next_end(&self) -> Option<u64> {
+        self.recalls.values().filter(|pending| !pending.fenced).map(Pending::until).min()
+    }
+
+    /// Fences those whose time is over. Whether there were any.
+    pub fn pass(&mut self, now: u64) -> bool {
+        let over: Vec<u64> = self
+            .recalls
+            .iter()
+            .filter(|(_, pending)| !pending.fenced && pending.until() <= now)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in &over {
+            let Some(pending) = self.recalls.get_mut(number) else { continue };
+            (pending.fenced, pending.waited) = (true, false);
+            let (place, holder) = (pending.place, pending.holder);
+            self.fence(place, holder, now);
+        }
+        !over.is_empty()
+    }
+
+    /// A holder loses its lease, and is to drop all that it has there, whenever it answers.
+    fn fence(&mut self, place: Place, holder: SessionId, now: u64) {
+        self.take(place, holder);
+        self.each_base(place, holder, WHOLE, |_| None);
+        let whole = |pending: &Pending| pending.holder == holder && pending.fenced && pending.range == WHOLE;
+        if !self.pending_at(place, WHOLE).any(|(_, pending)| whole(pending)) {
+            let number = self.add(place, holder, SessionId::NONE, WHOLE, now);
+            let pending = self.recalls.get_mut(&number).expect("it was made just now");
+            (pending.fenced, pending.waited) = (true, false);
+        }
+    }
+
+    /// A session has ended: its kernel's pages are worth nothing.
+    pub fn end_session(&mut self, session: SessionId) {
+        for number in self.of.remove(&session).unwrap_or_default() {
+            self.end_recall(number);
+        }
+        let places: Vec<Place> =
+            self.leases.iter().filter(|(_, of)| of.contains_key(&session)).map(|(place, _)| *place).collect();
+        for place in places {
+            self.take(place, session);
+        }
+        self.bases.retain(|(_, holder, _), _| *holder != session);
+    }
+
+    /// A place is gone for ever, and nobody has its file open.
+    pub fn forget(&mut self, place: Place) {
+        for number in self.numbers_at(place) {
+            self.end_recall(number);
+        }
+        self.given -= self.leases.remove(&place).map_or(0, |of| of.len());
+    }
+
+    fn give(&mut self, place: Place, session: SessionId, holes: RangeSet, now: u64) {
+        if self.given >= limits::DATA_LEASES_PER_SERVER_MAX {
+            self.recall_first(now);
+        }
+        self.leases.entry(place).or_default().insert(session, holes);
+        self.given += 1;
+    }
+
+    /// Makes room: somebody loses a lease that is not asked for. Its recall is as long as a lease would be.
+    fn recall_first(&mut self, now: u64) {
+        let first = self.leases.iter().next().and_then(|(place, of)| Some((*place, *of.keys().next()?)));
+        if let Some((place, session)) = first {
+            self.recall(place, session, SessionId::NONE, WHOLE, now);
+            self.take(place, session);
+        }
+    }
+
+    fn take(&mut self, place: Place, session: SessionId) {
+        let Some(of) = self.leases.get_mut(&place) else { return };
+        if of.remove(&session).is_some() {
+            self.given -= 1;
+        }
+        if of.is_empty() {
+            self.leases.remove(&place);
+        }
+    }
+
+    fn recall(&mut self, place: Place, holder: SessionId, by: SessionId, range: ByteRange, now: u64) {
+        if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
+            holes.insert(range);
+            limit(holes);
+        }
+        let number = self.add(place, holder, by, range, now);
+        // So many, and none acknowledged: its time is over.
+        if self.of.get(&holder).is_some_and(|of| of.len() > limits::DATA_RECALLS_PER_SESSION_MAX) {
+            let pending = self.recalls.get_mut(&number).expect("it was made just now");
+            (pending.fenced, pending.waited) = (true, false);
+            self.fence(place, holder, now);
+        }
+    }
+
+    fn add(&mut self, place: Place, holder: SessionId, by: SessionId, range: ByteRange, now: u64) -> u64 {
+        self.last_number += 1;
+        let number = self.last_number;
+        let erased = RangeSet::default();
+        let pending = Pending {
+            place,
+            range,
+            holder,
+            by,
+            began: now,
+            progress: now,
+            waited: true,
+            fenced: false,
+            erased,
+        };
+        self.recalls.insert(number, pending);
+        self.at.entry(place).or_default().insert(number);
+        self.of.entry(holder).or_default().insert(number);
+        number
+    }
+
+    fn end_recall(&mut self, number: u64) {
+        let Some(Pending { place, holder, range, .. }) = self.recalls.remove(&number) else { return };
+        remove_from(&mut self.at, &place, number);
+        remove_from(&mut self.of, &holder, number);
+        let first = (place, holder, range.start / PAGE_BYTES);
+        let last = (place, holder, range.end / PAGE_BYTES);
+        let over: Vec<_> = self
+            .bases
+            .range(first..=last)
+            .filter(|(_, base)| base.recall == number)
+            .map(|(key, _)| *key)
+            .collect();
+        over.iter().for_each(|key| _ = self.bases.remove(key));
+    }
+
+    /// Keeps what pages of others are based on that have yet to be dropped.
+    fn keep_bases(
+        &mut self,
+        place: Place,
+        by: SessionId,
+        range: ByteRange,
+        change: Change,
+        read: ReadNow<'_>,
+    ) -> Result<()> {
+        let inner = ByteRange {
+            start: range.start.next_multiple_of(PAGE_BYTES),
+            end: if range.end == u64::MAX { range.end } else { range.end / PAGE_BYTES * PAGE_BYTES },
+        };
+        let mut kept: BTreeMap<u64, Rc<[u8]>> = BTreeMap::new();
+        // The newest first: a page that was read anew since an older recall goes with the newer one.
+        for number in self.numbers_at(place).into_iter().rev() {
+            let pending = self.recalls.get_mut(&number).expect("a number at a place is a recall");
+            if pending.holder == by || pending.fenced {
+                continue;
+            }
+            if change == Change::Erase {
+                pending.erased.insert(inner.intersection(pending.range));
+            }
+            let holder = pending.holder;
+            let part = whole_pages(range).intersection(pending.range);
+            let pages: Vec<ByteRange> = match change {
+                Change::Write => pages_of(part).collect(),
+                Change::Stored => Vec::new(),
+                Change::Erase => edges(range).filter(|page| !page.intersection(part).is_empty()).collect(),
+            };
+            for page in pages {
+                let erased = self.recalls.get(&number).is_some_and(|pending| pending.erased.covers(page));
+                let key = (place, holder, page.start / PAGE_BYTES);
+                if erased || self.bases.contains_key(&key) {
+                    continue;
+                }
+                let bytes = match kept.get(&key.2) {
+                    Some(bytes) => bytes.clone(),
+                    None => Rc::from(read(page)?),
+                };
+                kept.insert(key.2, bytes.clone());
+                self.bases.insert(key, Base { recall: number, bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a holder has not answered in time, and not yet since.
+    fn is_fenced(&self, place: Place, session: SessionId) -> bool {
+        self.pending_at(place, WHOLE).any(|(_, pending)| pending.holder == session && pending.fenced)
+    }
+
+    /// What pages are based on must be known.
+    fn check_base(&self, place: Place, session: SessionId, range: ByteRange) -> Result<()> {
+        let holes = self.leases.get(&place).and_then(|leases| leases.get(&session));
+        // What was read since is known.
+        let unread = || holes.is_none_or(|holes| holes.meets(whole_pages(range)));
+        let changer = || self.changers.as_ref().and_then(|changers| changers.get(&place));
+        let changed =
+            || holes.is_none() && changer().is_some_and(|changer| *changer != Changer::One(session));
+        let unknown = changed() || (self.is_fenced(place, session) && unread());
+        if !unknown {
+            return Ok(());
+        }
+        let text = format!(
+            "others have changed inode {} while this mount did not answer; what was stored in its pages is not written",
+            place.0
+        );
+        Err(Error::new(ErrorKind::Stale, text))
+    }
+
+    fn note_changer(&mut self, place: Place, by: SessionId) {
+        let Some(changers) = &mut self.changers else { return };
+        if changers.len() >= limits::DATA_LEASES_PER_SERVER_MAX && !changers.contains_key(&place) {
+            // What is forgotten was changed by somebody.
+            changers.values_mut().for_each(|changer| *changer = Changer::Several);
+            changers.pop_first();
+        }
+        let changer = changers.entry(place).or_insert(Changer::One(by));
+        if *changer != Changer::One(by) {
+            *changer = Changer::Several;
+        }
+    }
+
+    fn waits(&self, place: Place, by: SessionId, pages: ByteRange) -> Vec<u64> {
+        let pending = self.pending_at(place, pages);
+        pending
+            .filter(|(_, pending)| pending.waited && pending.holder != by)
+            .map(|(number, _)| number)
+            .collect()
+    }
+
+    fn others(&self, place: Place, session: SessionId) -> impl Iterator<Item = (SessionId, &RangeSet)> {
+        let of = self.leases.get(&place).into_iter().flatten();
+        of.filter(move |(holder, _)| **holder != session).map(|(holder, holes)| (*holder, holes))
+    }
+
+    fn numbers_at(&self, place: Place) -> Vec<u64> {
+        self.at.get(&place).into_iter().flatten().copied().collect()
+    }
+
+    fn pending_at(&self, place: Place, range: ByteRange) -> impl Iterator<Item = (u64, &Pending)> {
+        let numbers = self.at.get(&place).into_iter().flatten();
+        let pending = numbers.map(|number| (*number, &self.recalls[number]));
+        pending.filter(move |(_, pending)| !pending.range.intersection(range).is_empty())
+    }
+
+    /// Gives each base of these pages others bytes, or takes it away.
+    fn each_base(
+        &mut self,
+        place: Place,
+        session: SessionId,
+        pages: ByteRange,
+        mut change: impl FnMut((u64, &[u8])) -> Option<Rc<[u8]>>,
+    ) {
+        if self.bases.is_empty() || pages.is_empty() {
+            return;
+        }
+        let keys =
+            (place, session, pages.start / PAGE_BYTES)..(place, session, pages.end.div_ceil(PAGE_BYTES));
+        let found: Vec<(u64, Option<Rc<[u8]>>)> =
+            self.bases.range(keys).map(|((.., page), base)| (*page, change((*page, &base.bytes)))).collect();
+        for (page, bytes) in found {
+            match bytes {
+                Some(bytes) => {
+                    self.bases.get_mut(&(place, session, page)).expect("it was found").bytes = bytes
+                }
+                None => _ = self.bases.remove(&(place, session, page)),
+            }
+        }
+    }
+}
+
+impl Pending {
+    fn until(&self) -> u64 {
+        let writing = self.began + limits::DATA_RECALL_WRITING_MILLIS;
+        (self.progress + limits::DATA_RECALL_MILLIS).min(writing)
+    }
+}
+
+fn remove_from<K: Ord + Copy>(index: &mut BTreeMap<K, BTreeSet<u64>>, key: &K, number: u64) {
+    if let Some(numbers) = index.get_mut(key) {
+        numbers.remove(&number);
+        if numbers.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+/// A lease that has too many holes gets one less: it seems larger than it is.
+fn limit(holes: &mut RangeSet) {
+    while holes.runs() > limits::DATA_LEASE_HOLES_MAX {
+        holes.drop_smallest();
+    }
+}
+
+/// What is recalled for `part`: behind earlier recalls, as much again ahead.
+fn ahead(holes: &RangeSet, part: ByteRange) -> ByteRange {
+    let before = holes.run_that_ends_at(part.start).map_or(0, ByteRange::length);
+    let more = before.min(limits::DATA_RECALL_AHEAD_BYTES_MAX) / PAGE_BYTES * PAGE_BYTES;
+    ByteRange { start: part.start, end: part.end.saturating_add(more) }
+}
+
+fn whole_pages(range: ByteRange) -> ByteRange {
+    let start = range.start / PAGE_BYTES * PAGE_BYTES;
+    let end = range.end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
+    ByteRange { start, end }
+}
+
+/// The pages that have bytes of a range.
+fn pages_of(range: ByteRange) -> impl Iterator<Item = ByteRange> {
+    let first = range.start / PAGE_BYTES;
+    let behind = if range.is_empty() { first } else { range.end.div_ceil(PAGE_BYTES) };
+    (first..behind).map(page_at)
+}
+
+/// The pages of which a range has a part.
+fn edges(range: ByteRange) -> impl Iterator<Item = ByteRange> {
+    let first = (!range.start.is_multiple_of(PAGE_BYTES)).then(|| page_at(range.start / PAGE_BYTES));
+    let ends_inside = !range.end.is_multiple_of(PAGE_BYTES) && range.end != u64::MAX;
+    let last = ends_inside.then(|| page_at(range.end / PAGE_BYTES));
+    first.into_iter().chain(last.filter(|last| Some(*last) != first))
+}
+
+fn page_at(page: u64) -> ByteRange {
+    ByteRange { start: page * PAGE_BYTES, end: (page + 1) * PAGE_BYTES }
+}
+
+/// A page with other bytes where the write has some of it.
+fn with_bytes((page, base): (u64, &[u8]), offset: u64, bytes: &[u8]) -> Rc<[u8]> {
+    let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
+    let part = page_at(page).intersection(range);
+    let mut changed = base.to_vec();
+    if !part.is_empty() {
+        let inside = (part.start - page * PAGE_BYTES) as usize;
+        let from = (part.start - offset) as usize;
+        let length = part.length() as usize;
+        changed[inside..inside + length].copy_from_slice(&bytes[from..from + length]);
+    }
+    changed.into()
+}
+
+/// Puts what differs from the base (of `here`, where it is the same) into what is here. Whether that changes anything.
+fn merge(base: Option<&[u8]>, bytes: &[u8], here: &mut [u8]) -> bool {
+    let Some(base) = base else {
+        let differs = here != bytes;
+        here.copy_from_slice(bytes);
+        return differs;
+    };
+    let mut changed = 0;
+    for ((base, byte), here) in base.iter().zip(bytes).zip(here) {
+        let new = if base == byte { *here } else { *byte };
+        changed |= *here ^ new;
+        *here = new;
+    }
+    changed != 0
+}
+
+#[cfg(test)]
+#[path = "data_leases_tests.rs"]
+mod tests;

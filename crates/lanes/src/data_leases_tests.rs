@@ -1,0 +1,423 @@
+use proptest::prelude::*;
+use ramlace_base::InodeId;
+
+use super::*;
+
+const FILE: Place = (InodeId(70), Some(0));
+const MOUNTS: usize = 3;
+const PAGES: usize = 3;
+
+fn session(number: usize) -> SessionId {
+    SessionId([number as u8 + 1; 16])
+}
+
+fn whole(page: usize) -> ByteRange {
+    page_at(page as u64)
+}
+
+/// The server's bytes and its table.
+struct Place_ {
+    leases: DataLeases,
+    bytes: Vec<u8>,
+    now: u64,
+}
+
+impl Place_ {
+    fn new() -> Place_ {
+        Place_ { leases: DataLeases::default(), bytes: vec![0; PAGES * PAGE_BYTES as usize], now: 0 }
+    }
+
+    fn change(&mut self, by: SessionId, start: u64, bytes: &[u8]) -> Vec<u64> {
+        let range = ByteRange { start, end: start + bytes.len() as u64 };
+        let here = &self.bytes;
+        let read: ReadNow<'_> = &mut |range| Ok(here[range.start as usize..range.end as usize].to_vec());
+        let waits = self.leases.before_change(FILE, by, range, Change::Write, read, self.now).unwrap();
+        self.bytes[range.start as usize..range.end as usize].copy_from_slice(bytes);
+        waits
+    }
+
+    fn read_page(&mut self, mount: usize, page: usize) -> Vec<u8> {
+        self.leases.keep(FILE, session(mount), whole(page), self.now);
+        let ByteRange { start, end } = whole(page);
+        self.bytes[start as usize..end as usize].to_vec()
+    }
+
+    fn write_back(&mut self, mount: usize, page: usize, bytes: &[u8]) -> Result<()> {
+        let (me, offset) = (session(mount), whole(page).start);
+        let here = &self.bytes;
+        let read: ReadNow<'_> = &mut |range| Ok(here[range.start as usize..range.end as usize].to_vec());
+        let Stored { ranges, merged } = self.leases.stored(FILE, me, offset, bytes, read, self.now)?;
+        let merged = merged.as_deref().unwrap_or(bytes);
+        for range in ranges {
+            let (from, to) = ((range.start - offset) as usize, (range.end - offset) as usize);
+            self.change(me, range.start, &merged[from..to]);
+        }
+        self.leases.wrote_back(FILE, me, offset, bytes, self.now);
+        Ok(())
+    }
+}
+
+/// A page in a kernel.
+#[derive(Clone, Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    dirty: bool,
+}
+
+/// Three mounts with their kernels, and a program of the library.
+struct World {
+    place: Place_,
+    kernels: Vec<Vec<Option<Kept>>>,
+    /// What each mount stored or wrote last into its own byte of each page.
+    last: Vec<Vec<u8>>,
+    /// What it stored last.
+    stored: Vec<Vec<u8>>,
+    /// Recalls whose pages are dropped, and that are not acknowledged.
+    dropped: Vec<Vec<u64>>,
+    /// Writes that have not returned: mount, page, value, what they wait for.
+    writes: Vec<(usize, usize, u8, Vec<u64>)>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Load(usize, usize),
+    Store(usize, usize),
+    WriteBack(usize, usize),
+    Write(usize, usize),
+    LibraryWrite(usize),
+    Drop(usize),
+    Acknowledge(usize),
+}
+
+/// The library's own byte.
+const LIBRARY: usize = MOUNTS;
+
+fn byte_of(mount: usize) -> usize {
+    100 + mount
+}
+
+/// Another byte of the mount, which goes back and forth: a store may make it what it was at first.
+fn parity_of(mount: usize) -> usize {
+    200 + mount
+}
+
+impl World {
+    fn new() -> World {
+        World {
+            place: Place_::new(),
+            kernels: vec![vec![None; PAGES]; MOUNTS],
+            last: vec![vec![0; PAGES]; MOUNTS + 1],
+            stored: vec![vec![0; PAGES]; MOUNTS + 1],
+            dropped: vec![Vec::new(); MOUNTS],
+            writes: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Load(mount, page) => _ = self.load(mount, page),
+            Step::Store(mount, page) => {
+                let value = self.next(mount, page);
+                self.stored[mount][page] = value;
+                let kept = self.load(mount, page);
+                kept.bytes[byte_of(mount)] = value;
+                kept.bytes[parity_of(mount)] = value % 2;
+                kept.dirty = true;
+            }
+            Step::WriteBack(mount, page) => self.write_back(mount, page),
+            Step::Write(mount, page) => {
+                let value = self.next(mount, page);
+                if let Some(kept) = &mut self.kernels[mount][page] {
+                    kept.bytes[byte_of(mount)] = value;
+                }
+                let start = whole(page).start + byte_of(mount) as u64;
+                let waits = self.place.change(session(mount), start, &[value]);
+                self.place.leases.wrote_through(FILE, session(mount), start, &[value], 0);
+                self.writes.push((mount, page, value, waits));
+            }
+            Step::LibraryWrite(page) => {
+                let value = self.next(LIBRARY, page);
+                let start = whole(page).start + byte_of(LIBRARY) as u64;
+                let waits = self.place.change(session(LIBRARY), start, &[value]);
+                self.writes.push((LIBRARY, page, value, waits));
+            }
+            Step::Drop(mount) => self.drop_pages(mount),
+            Step::Acknowledge(mount) => {
+                let done = std::mem::take(&mut self.dropped[mount]);
+                self.place.leases.acknowledge(session(mount), &done, &[]);
+            }
+        }
+        self.look_at_writes_that_returned();
+    }
+
+    fn next(&mut self, mount: usize, page: usize) -> u8 {
+        let value = self.last[mount][page].wrapping_add(1).max(1);
+        self.last[mount][page] = value;
+        value
+    }
+
+    fn load(&mut self, mount: usize, page: usize) -> &mut Kept {
+        if self.kernels[mount][page].is_none() {
+            let bytes = self.place.read_page(mount, page);
+            self.kernels[mount][page] = Some(Kept { bytes, dirty: false });
+        }
+        self.kernels[mount][page].as_mut().unwrap()
+    }
+
+    fn write_back(&mut self, mount: usize, page: usize) {
+        if let Some(kept) = self.kernels[mount][page].as_mut().filter(|kept| kept.dirty) {
+            kept.dirty = false;
+            let bytes = kept.bytes.clone();
+            self.place.write_back(mount, page, &bytes).unwrap();
+        }
+    }
+
+    /// The mount does what it is told, and says so later: meanwhile its programs go on.
+    fn drop_pages(&mut self, mount: usize) {
+        let above = self.dropped[mount].last().copied().unwrap_or(0);
+        for recall in self.place.leases.unacknowledged(session(mount), above) {
+            for page in 0..PAGES {
+                let range = whole(page);
+                if recall.start < range.end && range.start < recall.end {
+                    self.write_back(mount, page);
+                    self.kernels[mount][page] = None;
+                }
+            }
+            self.dropped[mount].push(recall.number);
+        }
+    }
+
+    fn look_at_writes_that_returned(&mut self) {
+        let leases = &self.place.leases;
+        let (back, waiting) = std::mem::take(&mut self.writes)
+            .into_iter()
+            .partition(|(.., waits)| !waits.iter().any(|number| leases.is_waited(*number)));
+        self.writes = waiting;
+        let back: Vec<(usize, usize, u8, Vec<u64>)> = back;
+        for (mount, page, value, _) in back {
+            for (other, kernel) in self.kernels.iter().enumerate().filter(|(other, _)| *other != mount) {
+                let Some(kept) = &kernel[page] else { continue };
+                let seen = kept.bytes[byte_of(mount)];
+                // Its owner may have gone on: what is newer is no fault.
+                let age = |value: u8| self.last[mount][page].wrapping_sub(value);
+                assert!(
+                    age(seen) <= age(value),
+                    "mount {other} has {seen} of {mount}, and {value} was written"
+                );
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        for mount in 0..MOUNTS {
+            (0..PAGES).for_each(|page| self.write_back(mount, page));
+        }
+        for _ in 0..2 {
+            for mount in 0..MOUNTS {
+                self.drop_pages(mount);
+                self.take(&Step::Acknowledge(mount));
+            }
+        }
+        for mount in 0..=MOUNTS {
+            for page in 0..PAGES {
+                let at = whole(page).start as usize + byte_of(mount);
+                assert_eq!(self.place.bytes[at], self.last[mount][page], "byte of {mount} in page {page}");
+                let stored = self.stored[mount][page];
+                let at = whole(page).start as usize + parity_of(mount);
+                assert_eq!(self.place.bytes[at], stored % 2, "what {mount} stored in page {page}");
+            }
+        }
+        for (mount, kernel) in self.kernels.iter().enumerate() {
+            for (page, kept) in kernel.iter().enumerate() {
+                let Some(kept) = kept else { continue };
+                let ByteRange { start, end } = whole(page);
+                assert!(
+                    kept.bytes == self.place.bytes[start as usize..end as usize],
+                    "{mount}'s page {page} is old"
+                );
+            }
+        }
+        assert!(self.writes.is_empty());
+        assert_eq!(self.place.leases.base_bytes(), 0);
+        assert!(self.place.leases.recalls.is_empty() && self.place.leases.at.is_empty());
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (mount, page) = (0..MOUNTS, 0..PAGES);
+    prop_oneof![
+        1 => (mount.clone(), page.clone()).prop_map(|(mount, page)| Step::Load(mount, page)),
+        3 => (mount.clone(), page.clone()).prop_map(|(mount, page)| Step::Store(mount, page)),
+        2 => (mount.clone(), page.clone()).prop_map(|(mount, page)| Step::WriteBack(mount, page)),
+        2 => (mount.clone(), page.clone()).prop_map(|(mount, page)| Step::Write(mount, page)),
+        1 => page.prop_map(Step::LibraryWrite),
+        2 => mount.clone().prop_map(Step::Drop),
+        2 => mount.prop_map(Step::Acknowledge),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3_000, ..ProptestConfig::default() })]
+    #[test]
+    fn no_store_is_lost_and_a_write_that_returned_is_seen(steps in prop::collection::vec(step(), 1..60)) {
+        let mut world = World::new();
+        steps.iter().for_each(|step| world.take(step));
+        world.end();
+    }
+}
+
+#[test]
+fn a_session_alone_recalls_nothing_and_writes_its_pages_whole() {
+    let mut place = Place_::new();
+    assert!(!place.leases.keep(FILE, session(0), whole(0), 0), "it had no lease");
+    assert!(place.leases.keep(FILE, session(0), whole(1), 0), "the first read brought one on all");
+    let read: ReadNow<'_> = &mut |_| unreachable!("nobody looks at what is here");
+    let bytes = vec![1; PAGE_BYTES as usize];
+    let stored = place.leases.stored(FILE, session(0), 0, &bytes, read, 0).unwrap();
+    assert_eq!(stored, Stored { ranges: vec![whole(0)], merged: None });
+    assert_eq!(place.change(session(0), 0, &bytes), [0; 0]);
+}
+
+#[test]
+fn who_does_not_answer_is_fenced_until_it_does() {
+    let mut place = Place_::new();
+    let mut stale = place.read_page(0, 0);
+    let waits = place.change(session(1), 5, &[7]);
+    assert_eq!(waits.len(), 1);
+    assert!(place.leases.is_waited(waits[0]));
+    let end = place.leases.next_end().unwrap();
+    assert!(!place.leases.pass(end - 1));
+    assert!(place.leases.pass(end) && !place.leases.is_waited(waits[0]));
+    assert_eq!(place.leases.next_end(), None);
+    stale[9] = 9;
+    assert_eq!(place.write_back(0, 0, &stale).unwrap_err().kind(), ErrorKind::Stale);
+    assert_eq!(place.bytes[9], 0);
+    // Another session may not speak for it.
+    place.leases.acknowledge(session(2), &waits, &[]);
+    assert!(place.write_back(0, 0, &stale).is_err());
+    place.leases.acknowledge(session(0), &waits, &[]);
+    assert!(place.write_back(0, 0, &stale).is_err(), "it has yet to drop all the rest");
+    let told = place.leases.unacknowledged(session(0), 0);
+    assert_eq!((told.len(), told[0].start, told[0].end), (1, 0, u64::MAX));
+    // What it reads anew meanwhile is as good as any.
+    let mut other = place.read_page(0, 1);
+    other[9] = 8;
+    place.write_back(0, 1, &other).unwrap();
+    assert_eq!(place.bytes[PAGE_BYTES as usize + 9], 8);
+    assert!(place.write_back(0, 0, &stale).is_err());
+    place.leases.acknowledge(session(0), &[told[0].number], &[]);
+    let mut fresh = place.read_page(0, 0);
+    fresh[9] = 9;
+    place.write_back(0, 0, &fresh).unwrap();
+    assert_eq!(place.bytes[5..10], [7, 0, 0, 0, 9]);
+}
+
+#[test]
+fn one_that_writes_back_meanwhile_is_waited_for_longer() {
+    let mut place = Place_::new();
+    let page = place.read_page(0, 0);
+    place.change(session(1), 5, &[7]);
+    let first = place.leases.next_end().unwrap();
+    place.now = first - 1;
+    place.write_back(0, 0, &page).unwrap();
+    assert!(!place.leases.pass(first));
+    place.now = limits::DATA_RECALL_WRITING_MILLIS - 1;
+    place.write_back(0, 0, &page).unwrap();
+    assert_eq!(place.leases.next_end(), Some(limits::DATA_RECALL_WRITING_MILLIS), "but not for ever");
+}
+
+#[test]
+fn a_blocked_holder_is_not_waited_for_and_its_stores_are_taken() {
+    let mut place = Place_::new();
+    let mut page = place.read_page(0, 0);
+    let waits = place.change(session(1), 5, &[7]);
+    assert!(place.leases.acknowledge(session(0), &[], &waits));
+    assert!(!place.leases.is_waited(waits[0]));
+    page[9] = 9;
+    place.write_back(0, 0, &page).unwrap();
+    assert_eq!(place.bytes[5..10], [7, 0, 0, 0, 9]);
+    assert_eq!(place.leases.unacknowledged(session(0), 0).len(), 1);
+}
+
+#[test]
+fn stores_into_what_was_erased_meanwhile_are_gone_with_it_and_those_after_are_not() {
+    let mut place = Place_::new();
+    let mut page = place.read_page(0, 1);
+    page[9] = 9;
+    let cut = ByteRange { start: PAGE_BYTES, end: u64::MAX };
+    let read: ReadNow<'_> = &mut |_| unreachable!("whole pages are not looked at");
+    let waits = place.leases.before_change(FILE, session(1), cut, Change::Erase, read, 0).unwrap();
+    place.bytes[PAGE_BYTES as usize..].fill(0);
+    place.write_back(0, 1, &page).unwrap();
+    assert_eq!(place.bytes[PAGE_BYTES as usize + 9], 0);
+    // Read anew before it is acknowledged.
+    let mut page = place.read_page(0, 1);
+    page[9] = 9;
+    place.write_back(0, 1, &page).unwrap();
+    assert_eq!(place.bytes[PAGE_BYTES as usize + 9], 9);
+    place.leases.acknowledge(session(0), &waits, &[]);
+    assert!(place.leases.has_lease(FILE, session(0)));
+}
+
+#[test]
+fn a_writer_that_streams_recalls_ahead() {
+    let mut place = Place_::new();
+    place.leases.keep(FILE, session(0), whole(0), 0);
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    let mut recalls = 0;
+    for page in 0..64 {
+        recalls += place
+            .leases
+            .before_change(FILE, session(1), whole(page), Change::Write, read, 0)
+            .unwrap()
+            .len()
+            .min(1);
+        let told = place.leases.unacknowledged(session(0), 0);
+        let numbers: Vec<u64> = told.iter().map(|recall| recall.number).collect();
+        place.leases.acknowledge(session(0), &numbers, &[]);
+    }
+    assert_eq!(recalls, 7);
+}
+
+#[test]
+fn a_life_after_another_takes_pages_of_whom_it_does_not_know_only_where_nobody_else_wrote() {
+    let mut place = Place_::new();
+    place.leases = DataLeases::new(true);
+    let page = vec![3; PAGE_BYTES as usize];
+    place.write_back(0, 0, &page).unwrap();
+    assert_eq!(place.bytes[0], 3);
+    place.change(session(1), 5, &[7]);
+    assert_eq!(place.write_back(2, 0, &page).unwrap_err().kind(), ErrorKind::Stale);
+    let fresh = place.read_page(2, 0);
+    place.write_back(2, 0, &fresh).unwrap();
+}
+
+#[test]
+fn a_full_table_takes_a_lease_back() {
+    let mut leases = DataLeases::default();
+    for inode in 0..limits::DATA_LEASES_PER_SERVER_MAX as u64 {
+        leases.keep((InodeId(inode), None), session(0), WHOLE, 0);
+    }
+    assert!(leases.unacknowledged(session(0), 0).is_empty());
+    leases.keep((InodeId(1 << 40), None), session(0), WHOLE, 0);
+    assert_eq!(leases.unacknowledged(session(0), 0).len(), 1);
+    assert!(!leases.has_lease((InodeId(0), None), session(0)));
+    leases.end_session(session(0));
+    assert!(
+        leases.leases.is_empty() && leases.given == 0 && leases.recalls.is_empty() && leases.of.is_empty()
+    );
+}
+
+#[test]
+fn a_session_that_leaves_too_many_recalls_is_fenced() {
+    let mut leases = DataLeases::default();
+    let place = |inode: u64| (InodeId(inode), Some(1));
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    let more = limits::DATA_RECALLS_PER_SESSION_MAX as u64;
+    for inode in 0..=more {
+        leases.keep(place(inode), session(0), WHOLE, 0);
+        let waits = leases.before_change(place(inode), session(1), whole(0), Change::Write, read, 0).unwrap();
+        assert_eq!(waits.len(), usize::from(inode < more));
+    }
+    assert!(!leases.has_lease(place(more), session(0)));
+}

@@ -1,0 +1,141 @@
+//! A set of bytes, as ranges that do not touch.
+
+use std::collections::BTreeMap;
+
+use ramlace_base::ByteRange;
+
+/// Ranges by their starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RangeSet {
+    ends: BTreeMap<u64, u64>,
+}
+
+impl RangeSet {
+    /// Whether no byte is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// How many ranges it has.
+    #[must_use]
+    pub fn runs(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Adds a range.
+    pub fn insert(&mut self, range: ByteRange) {
+        if range.is_empty() {
+            return;
+        }
+        let ByteRange { mut start, mut end } = range;
+        // Those that touch it begin at its end, at the latest.
+        while let Some((other, its_end)) = self.last_from(end).filter(|(_, its_end)| *its_end >= start) {
+            self.ends.remove(&other);
+            start = start.min(other);
+            end = end.max(its_end);
+        }
+        self.ends.insert(start, end);
+    }
+
+    /// Takes a range out.
+    pub fn remove(&mut self, range: ByteRange) {
+        if range.is_empty() {
+            return;
+        }
+        let last = range.end - 1;
+        while let Some((start, end)) = self.last_from(last).filter(|(_, end)| *end > range.start) {
+            self.ends.remove(&start);
+            if start < range.start {
+                self.ends.insert(start, range.start);
+            }
+            if end > range.end {
+                self.ends.insert(range.end, end);
+            }
+        }
+    }
+
+    /// Whether all bytes of the range are in it.
+    #[must_use]
+    pub fn covers(&self, range: ByteRange) -> bool {
+        range.is_empty() || self.last_from(range.start).is_some_and(|(_, end)| end >= range.end)
+    }
+
+    /// Whether some byte of the range is in it.
+    #[must_use]
+    pub fn meets(&self, range: ByteRange) -> bool {
+        !range.is_empty() && self.last_from(range.end - 1).is_some_and(|(_, end)| end > range.start)
+    }
+
+    /// The smallest range that has all bytes of `range` that are not in the set; `None`: there are none.
+    #[must_use]
+    pub fn missing(&self, range: ByteRange) -> Option<ByteRange> {
+        let ByteRange { mut start, mut end } = range;
+        if let Some((_, its_end)) = self.last_from(start).filter(|(_, its_end)| *its_end > start) {
+            start = its_end;
+        }
+        if start >= end {
+            return None;
+        }
+        if let Some((its_start, _)) = self.last_from(end - 1).filter(|(_, its_end)| *its_end >= end) {
+            end = its_start;
+        }
+        (start < end).then_some(ByteRange { start, end })
+    }
+
+    /// The range of the set that ends here.
+    #[must_use]
+    pub fn run_that_ends_at(&self, end: u64) -> Option<ByteRange> {
+        let (start, its_end) = self.last_from(end.checked_sub(1)?)?;
+        (its_end == end).then_some(ByteRange { start, end })
+    }
+
+    /// Takes the smallest range out.
+    pub fn drop_smallest(&mut self) {
+        let smallest = self.ends.iter().min_by_key(|(start, end)| *end - *start).map(|(start, _)| *start);
+        if let Some(start) = smallest {
+            self.ends.remove(&start);
+        }
+    }
+
+    /// The range that begins last, here or before.
+    fn last_from(&self, at: u64) -> Option<(u64, u64)> {
+        self.ends.range(..=at).next_back().map(|(start, end)| (*start, *end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn range() -> impl Strategy<Value = ByteRange> {
+        (0..40_u64, 0..12_u64).prop_map(|(start, length)| ByteRange { start, end: start + length })
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_a_set_of_numbers_is(steps in prop::collection::vec((any::<bool>(), range()), 0..20), asked in range()) {
+            let (mut set, mut model) = (RangeSet::default(), std::collections::BTreeSet::new());
+            for (insert, range) in steps {
+                if insert {
+                    set.insert(range);
+                    model.extend(range.start..range.end);
+                } else {
+                    set.remove(range);
+                    (range.start..range.end).for_each(|byte| _ = model.remove(&byte));
+                }
+            }
+            let missing: Vec<u64> = (asked.start..asked.end).filter(|byte| !model.contains(byte)).collect();
+            prop_assert_eq!(set.covers(asked), missing.is_empty());
+            prop_assert_eq!(set.meets(asked), missing.len() as u64 != asked.length());
+            let around = missing.first().map(|first| ByteRange { start: *first, end: missing[missing.len() - 1] + 1 });
+            prop_assert_eq!(set.missing(asked), around);
+            let starts = model.iter().filter(|byte| **byte == 0 || !model.contains(&(**byte - 1))).count();
+            prop_assert_eq!(set.runs(), starts);
+            let ends = (0..60).filter(|end| set.run_that_ends_at(*end).is_some()).count();
+            prop_assert_eq!(ends, starts);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The threads that have the kernel drop pages: what servers recall, and what may be older than it seems.
+//!
+//! Which pages, when, and who hears of it is decided by [`crate::recalls`]. A dropper is never one of the threads that answer the kernel.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{ByteRange, Error, InodeId, Result, ServerId};
+use ramlace_client::{DataLeases, DataRecall, Pool};
+use ramlace_fuse::Notifier;
+
+use crate::pages::{Pages, WHOLE};
+use crate::recalls::{Drops, Effect, For, Wanted};
+
+/// What is done when pages are gone. It must not wait.
+type Then = Box<dyn FnOnce() + Send>;
+
+/// Where drops are asked for. Its threads end with it.
+pub(crate) struct Droppers {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    notifier: Notifier,
+    pages: Arc<Pages>,
+    began: Instant,
+    state: Mutex<State>,
+    /// There is something to drop, or nothing ever will be.
+    work: Condvar,
+    /// There is something to look at.
+    time: Condvar,
+}
+
+struct State {
+    drops: Drops<Then>,
+    /// Through which servers hear; none: it is over.
+    pool: Option<Pool>,
+    /// Somebody waits for the time to pass, and looks at what is late by then.
+    is_watched: bool,
+}
+
+/// Hears what servers recall.
+struct Hearer(Weak<Shared>);
+
+impl Droppers {
+    /// Begins to hear what servers recall.
+    pub(crate) fn start(pool: &Pool, notifier: Notifier, pages: &Arc<Pages>) -> Result<Droppers> {
+        let state = State { drops: Drops::default(), pool: Some(pool.clone()), is_watched: false };
+        let shared = Arc::new(Shared {
+            notifier,
+            pages: pages.clone(),
+            began: Instant::now(),
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            time: Condvar::new(),
+        });
+        let watcher = shared.clone();
+        std::thread::Builder::new()
+            .name("late-drops".into())
+            .spawn(move || watcher.watch())
+            .map_err(|error| Error::from_io(&error, "starting a thread that watches drops of pages"))?;
+        pool.hear_data(Arc::new(Hearer(Arc::downgrade(&shared))));
+        Ok(Droppers { shared })
+    }
+
+    /// Drops pages soon.
+    pub(crate) fn drop_soon(&self, inode: InodeId, range: ByteRange) {
+        self.shared.want([(Wanted { inode, parts: vec![range] }, For::Nobody)]);
+    }
+
+    /// Drops pages, and goes on when they are gone, or after a while: the kernel may hold them until then.
+    pub(crate) fn drop_then(&self, inode: InodeId, range: ByteRange, then: Then) {
+        self.shared.want([(Wanted { inode, parts: vec![range] }, For::Waiting(then))]);
+    }
+
+    /// Drops all pages soon: the session has ended, and its leases with it.
+    pub(crate) fn drop_all(&self) {
+        self.shared.drop_all();
+    }
+}
+
+impl Drop for Droppers {
+    fn drop(&mut self) {
+        // The pool's last clone tells its servers of the end: it must not be one of a thread.
+        let pool = self.shared.lock().pool.take();
+        self.shared.work.notify_all();
+        self.shared.time.notify_all();
+        drop(pool);
+    }
+}
+
+impl DataLeases for Hearer {
+    fn recalled(&self, server: ServerId, recalls: &[DataRecall]) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let drop_of = |recall: &DataRecall| {
+            let DataRecall { number, inode, lane, start, end } = *recall;
+            let parts = shared.pages.parts(inode, lane, ByteRange { start, end });
+            (Wanted { inode, parts }, For::Server(server, number))
+        };
+        shared.want(recalls.iter().map(drop_of));
+    }
+
+    fn forgotten(&self, server: ServerId) {
+        let Some(shared) = self.0.upgrade() else { return };
+        shared.lock().drops.forget(server);
+        // Which of them are there is not known.
+        shared.drop_all();
+    }
+}
+
+impl Shared {
+    fn drop_all(self: &Arc<Shared>) {
+        let all = self.pages.all().into_iter();
+        self.want(all.map(|inode| (Wanted { inode, parts: vec![WHOLE] }, For::Nobody)));
+    }
+
+    fn want(self: &Arc<Shared>, wanted: impl IntoIterator<Item = (Wanted, For<Then>)>) {
+        let mut state = self.lock();
+        let mut effects = Vec::new();
+        for (drop, whom) in wanted {
+            let now = self.now();
+            effects.extend(state.drops.add(drop, whom, now));
+            if state.drops.begin_thread() && !self.begin_thread() {
+                state.drops.end_thread();
+            }
+            self.work.notify_one();
+        }
+        let wakes = !state.is_watched && state.drops.next_look().is_some();
+        drop(state);
+        if wakes {
+            self.time.notify_one();
+        }
+        self.carry_out(effects);
+    }
+
+    fn begin_thread(self: &Arc<Shared>) -> bool {
+        let shared = self.clone();
+        let begun = std::thread::Builder::new().name("dropper".into()).spawn(move || shared.work());
+        if let Err(error) = &begun {
+            eprintln!("ramlace: a thread that drops pages could not be started: {error}");
+        }
+        begun.is_ok()
+    }
+
+    /// What a dropper does.
+    fn work(&self) {
+        while let Some((id, Wanted { inode, parts })) = self.next() {
+            self.pages.drop_begins(inode);
+            let dropped = parts.iter().try_for_each(|part| self.drop_part(inode, *part));
+            self.pages.drop_is_over(inode);
+            if let Err(error) = &dropped {
+                eprintln!("ramlace: inode {inode}: {error}");
+            }
+            let effect = {
+                let mut state = self.lock();
+                let effect = state.drops.over(id, dropped.is_ok());
+                // Another one of the same file may have waited for this.
+                self.work.notify_one();
+                effect
+            };
+            self.carry_out(effect);
+        }
+    }
+
+    fn drop_part(&self, inode: InodeId, part: ByteRange) -> Result<()> {
+        // 0 is as far as there are any.
+        let length = if part.end > i64::MAX as u64 { 0 } else { part.length() as i64 };
+        // A kernel that does not know the file has no pages of it.
+        self.notifier.invalidate_inode(inode.0, part.start as i64, length).map(drop)
+    }
+
+    /// Waits for something to drop; none when it is over, or when enough others wait.
+    fn next(&self) -> Option<(u64, Wanted)> {
+        let mut state = self.lock();
+        loop {
+            if state.pool.is_none() {
+                state.drops.end_thread();
+                return None;
+            }
+            if let Some(next) = state.drops.next() {
+                return Some(next);
+            }
+            if !state.drops.begin_idling() {
+                state.drops.end_thread();
+                return None;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.drops.end_idling();
+        }
+    }
+
+    /// Looks at what is late, until it is over.
+    fn watch(&self) {
+        let mut state = self.lock();
+        while state.pool.is_some() {
+            let now = self.now();
+            match state.drops.next_look() {
+                None => state = self.time.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(at) if at > now => {
+                    state.is_watched = true;
+                    let wait = Duration::from_millis(at - now);
+                    state = self.time.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+                    state.is_watched = false;
+                }
+                Some(_) => {
+                    let effects = state.drops.look(now, |inode| self.pages.is_held(inode));
+                    drop(state);
+                    self.carry_out(effects);
+                    state = self.lock();
+                }
+            }
+        }
+    }
+
+    fn carry_out(&self, effects: impl IntoIterator<Item = Effect<Then>>) {
+        for effect in effects {
+            match effect {
+                Effect::Done(server, number) => self.tell(server, &[number], &[]),
+                Effect::Blocked(server, number) => self.tell(server, &[], &[number]),
+                Effect::Go(then) => then(),
+            }
+        }
+    }
+
+    fn tell(&self, server: ServerId, done: &[u64], blocked: &[u64]) {
+        let pool = self.lock().pool.clone();
+        if let Some(pool) = pool {
+            pool.end_recalls(server, done, blocked);
+        }
+    }
+
+    /// Milliseconds since the mount began.
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

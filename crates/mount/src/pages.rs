@@ -1,0 +1,350 @@
+//! What is known of the pages that the kernel keeps of each file.
+//!
+//! The kernel copies what a program writes into pages that are up to date, lets go of them, and only then asks the mount to write.
+//! When such a page is dropped and read again in between, the bytes of before stay in it, and the write is not seen here, for ever. So a write through pages has them
+//! dropped once more when they were read while a drop was going on or since one. Nothing else can have brought old bytes:
+//! a program's writes to one file come one at a time, and each copies after the last one's answer.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ramlace_base::{ByteRange, InodeId};
+use ramlace_client::RecallsMade;
+use ramlace_wire::Layout;
+
+/// Ranges that were read lately are noted one by one up to so many.
+const READS_MAX: usize = 16;
+/// A range of a lane is dropped exactly in so many parts of the file, and else as one.
+const PARTS_MAX: u64 = 16;
+
+/// All bytes of a file.
+pub(crate) const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
+
+/// The files of which the kernel may have pages; one entry for each that it knows and that was read or written.
+#[derive(Default)]
+pub(crate) struct Pages {
+    files: Mutex<HashMap<InodeId, File>>,
+}
+
+#[derive(Default)]
+struct File {
+    layout: Option<Layout>,
+    /// Requests under way that may hold pages until they are answered: writes through pages, and truncations.
+    holding: usize,
+    drops_begun: u64,
+    drops_over: u64,
+    /// Drops that were over when the last write through pages was answered.
+    drops_met: u64,
+    /// What was read since, as far as a drop may have come before.
+    read: Vec<ByteRange>,
+    /// What write-backs have recalled from others, and nobody has waited for.
+    made: RecallsMade,
+}
+
+/// A request that may hold pages, until it is dropped.
+pub(crate) struct Holding<'a> {
+    pages: &'a Pages,
+    inode: InodeId,
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        let mut files = self.pages.lock();
+        if let Some(file) = files.get_mut(&self.inode) {
+            file.holding = file.holding.saturating_sub(1);
+        }
+    }
+}
+
+impl Pages {
+    /// Bytes are about to be read into pages.
+    pub(crate) fn reads(&self, inode: InodeId, layout: &Layout, range: ByteRange) {
+        let mut files = self.lock();
+        let file = files.entry(inode).or_default();
+        file.layout.get_or_insert(*layout);
+        if file.may_have_been_dropped() {
+            note(&mut file.read, range);
+        }
+    }
+
+    /// A request that may hold pages begins.
+    pub(crate) fn hold(&self, inode: InodeId) -> Holding<'_> {
+        self.lock().entry(inode).or_default().holding += 1;
+        Holding { pages: self, inode }
+    }
+
+    /// Whether a request is under way that may hold pages.
+    pub(crate) fn is_held(&self, inode: InodeId) -> bool {
+        self.lock().get(&inode).is_some_and(|file| file.holding > 0)
+    }
+
+    /// A write through pages is about to be answered: whether these pages are to be dropped, because there may be older
+    /// bytes in them.
+    pub(crate) fn wrote_through(&self, inode: InodeId, layout: &Layout, range: ByteRange) -> bool {
+        let mut files = self.lock();
+        let file = files.entry(inode).or_default();
+        file.layout.get_or_insert(*layout);
+        let suspect =
+            file.may_have_been_dropped() && file.read.iter().any(|read| !read.intersection(range).is_empty());
+        file.settle();
+        suspect
+    }
+
+    /// A write through pages is answered only now, when they were dropped.
+    pub(crate) fn settle(&self, inode: InodeId) {
+        if let Some(file) = self.lock().get_mut(&inode) {
+            file.settle();
+        }
+    }
+
+    pub(crate) fn drop_begins(&self, inode: InodeId) {
+        if let Some(file) = self.lock().get_mut(&inode) {
+            file.drops_begun += 1;
+        }
+    }
+
+    pub(crate) fn drop_is_over(&self, inode: InodeId) {
+        if let Some(file) = self.lock().get_mut(&inode) {
+            // The kernel may have forgotten the file in between.
+            file.drops_over = (file.drops_over + 1).min(file.drops_begun);
+        }
+    }
+
+    /// The parts of the file that a range of one of its lanes is; all of it where its layout is not known.
+    pub(crate) fn parts(&self, inode: InodeId, lane: Option<u16>, range: ByteRange) -> Vec<ByteRange> {
+        let layout = self.lock().get(&inode).and_then(|file| file.layout);
+        match (lane, layout) {
+            (None, _) => vec![range],
+            (Some(lane), Some(layout)) => parts(&layout, lane, range),
+            (Some(_), None) => vec![WHOLE],
+        }
+    }
+
+    /// Write-backs have made recalls.
+    pub(crate) fn made(&self, inode: InodeId, made: &RecallsMade) {
+        if !made.is_empty() {
+            self.lock().entry(inode).or_default().made.add(made);
+        }
+    }
+
+    /// Those that nobody has waited for.
+    pub(crate) fn unpublished(&self, inode: InodeId) -> RecallsMade {
+        self.lock().get(&inode).map(|file| file.made.clone()).unwrap_or_default()
+    }
+
+    /// They were waited for, unless there are newer ones.
+    pub(crate) fn published(&self, inode: InodeId, made: &RecallsMade) {
+        if let Some(file) = self.lock().get_mut(&inode)
+            && file.made == *made
+        {
+            file.made = RecallsMade::default();
+        }
+    }
+
+    /// All files of which the kernel may have pages.
+    pub(crate) fn all(&self) -> Vec<InodeId> {
+        self.lock().keys().copied().collect()
+    }
+
+    /// The kernel has forgotten a file.
+    pub(crate) fn forget(&self, inode: InodeId) {
+        self.lock().remove(&inode);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<InodeId, File>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl File {
+    /// Whether a drop has begun since the last write through pages was answered, or was going on then.
+    fn may_have_been_dropped(&self) -> bool {
+        self.drops_begun != self.drops_met
+    }
+
+    fn settle(&mut self) {
+        self.drops_met = self.drops_over;
+        self.read.clear();
+    }
+}
+
+/// Notes one range more: the last two as one when there are too many.
+fn note(ranges: &mut Vec<ByteRange>, range: ByteRange) {
+    let is_full = ranges.len() >= READS_MAX;
+    match ranges.last_mut() {
+        Some(last) if is_full || ranges_touch(*last, range) => {
+            *last = ByteRange { start: last.start.min(range.start), end: last.end.max(range.end) };
+        }
+        _ => ranges.push(range),
+    }
+}
+
+fn ranges_touch(one: ByteRange, other: ByteRange) -> bool {
+    one.start <= other.end && other.start <= one.end
+}
+
+/// The parts of the file that a range of a lane is.
+fn parts(layout: &Layout, lane: u16, range: ByteRange) -> Vec<ByteRange> {
+    if layout.width == 1 {
+        return vec![range];
+    }
+    let unit = layout.stripe_unit;
+    let at = |offset| ramlace_layout::file_offset(layout, lane, offset);
+    let chunks = range.end.div_ceil(unit) - range.start / unit;
+    if chunks > PARTS_MAX {
+        let end = if range.end == u64::MAX { u64::MAX } else { at(range.end - 1).saturating_add(1) };
+        return vec![ByteRange { start: at(range.start), end }];
+    }
+    let mut parts = Vec::with_capacity(chunks as usize);
+    let mut start = range.start;
+    while start < range.end {
+        let end = range.end.min((start / unit + 1) * unit);
+        parts.push(ByteRange { start: at(start), end: at(start).saturating_add(end - start) });
+        start = end;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use ramlace_base::{ServerId, Slot};
+
+    use super::*;
+
+    const FILE: InodeId = InodeId(7);
+    const PAGE: u64 = 4096;
+
+    fn layout(width: u16) -> Layout {
+        Layout {
+            stripe_unit: 16 * PAGE,
+            width,
+            base_slot: Slot(3),
+            stride: 1,
+            copies: 1,
+            created: ramlace_base::Epoch(1),
+        }
+    }
+
+    fn range(start: u64, end: u64) -> ByteRange {
+        ByteRange { start, end }
+    }
+
+    fn page(at: u64) -> ByteRange {
+        range(at * PAGE, (at + 1) * PAGE)
+    }
+
+    /// A write of a page; whether it has to be dropped.
+    fn write(pages: &Pages, at: u64) -> bool {
+        pages.wrote_through(FILE, &layout(1), page(at))
+    }
+
+    fn read(pages: &Pages, at: u64) {
+        pages.reads(FILE, &layout(1), page(at));
+    }
+
+    fn dropped(pages: &Pages) {
+        pages.drop_begins(FILE);
+        pages.drop_is_over(FILE);
+    }
+
+    #[test]
+    fn pages_that_were_dropped_and_read_again_before_a_write_are_suspect() {
+        let pages = Pages::default();
+        read(&pages, 0);
+        assert!(!write(&pages, 0), "nobody has dropped anything");
+        dropped(&pages);
+        assert!(!write(&pages, 0), "it was not read since");
+        dropped(&pages);
+        read(&pages, 0);
+        assert!(!write(&pages, 1), "another page");
+        assert!(!write(&pages, 0), "the program copied after the last answer");
+        dropped(&pages);
+        read(&pages, 0);
+        assert!(write(&pages, 0));
+        assert!(!write(&pages, 0));
+        read(&pages, 0);
+        assert!(!write(&pages, 0), "whoever is alone reads and writes in turns");
+    }
+
+    #[test]
+    fn a_drop_that_was_going_on_when_the_last_write_was_answered_counts() {
+        let pages = Pages::default();
+        read(&pages, 0);
+        pages.drop_begins(FILE);
+        assert!(!write(&pages, 0));
+        pages.drop_is_over(FILE);
+        read(&pages, 0);
+        assert!(write(&pages, 0), "it may have taken the page after the program copied");
+        // The write's own drop is over before its answer.
+        pages.drop_begins(FILE);
+        pages.drop_is_over(FILE);
+        pages.settle(FILE);
+        read(&pages, 0);
+        assert!(!write(&pages, 0));
+    }
+
+    #[test]
+    fn many_reads_are_noted_as_fewer_longer_ones() {
+        let pages = Pages::default();
+        read(&pages, 0);
+        dropped(&pages);
+        for at in 0..100 {
+            read(&pages, 2 * at);
+        }
+        assert!(pages.lock()[&FILE].read.len() <= READS_MAX);
+        assert!(write(&pages, 198), "the last one");
+    }
+
+    #[test]
+    fn a_range_of_a_lane_is_dropped_as_parts_of_the_file() {
+        let unit = 16 * PAGE;
+        assert_eq!(parts(&layout(1), 0, page(5)), [page(5)]);
+        assert_eq!(parts(&layout(1), 0, WHOLE), [WHOLE]);
+        let striped = layout(3);
+        assert_eq!(parts(&striped, 1, page(1)), [range(unit + PAGE, unit + 2 * PAGE)]);
+        let two = [range(2 * unit - PAGE, 2 * unit), range(4 * unit, 4 * unit + PAGE)];
+        assert_eq!(parts(&striped, 1, range(unit - PAGE, unit + PAGE)), two);
+        assert_eq!(parts(&striped, 2, WHOLE), [range(2 * unit, u64::MAX)]);
+        assert_eq!(parts(&striped, 0, range(0, 17 * unit)), [range(0, 49 * unit)]);
+        assert_eq!(parts(&striped, 0, range(unit, 17 * unit)).len(), 16);
+    }
+
+    #[test]
+    fn what_is_not_known_is_dropped_whole() {
+        let pages = Pages::default();
+        assert_eq!(pages.parts(FILE, Some(2), page(1)), [WHOLE]);
+        assert_eq!(pages.parts(FILE, None, page(0)), [page(0)]);
+        pages.reads(FILE, &layout(2), page(0));
+        assert_eq!(pages.parts(FILE, Some(1), page(0)), [page(16)]);
+        assert_eq!(pages.all(), [FILE]);
+        pages.forget(FILE);
+        assert_eq!(pages.parts(FILE, Some(1), page(0)), [WHOLE]);
+    }
+
+    #[test]
+    fn requests_hold_pages_until_they_are_over() {
+        let pages = Pages::default();
+        assert!(!pages.is_held(FILE));
+        let holding = [pages.hold(FILE), pages.hold(FILE)];
+        assert!(pages.is_held(FILE));
+        drop(holding);
+        assert!(!pages.is_held(FILE));
+    }
+
+    #[test]
+    fn recalls_that_nobody_has_waited_for_stay() {
+        let pages = Pages::default();
+        let none = RecallsMade::default();
+        pages.made(FILE, &none);
+        assert!(pages.all().is_empty(), "nothing to remember");
+        let first: RecallsMade = [(ServerId(0), 1)].into_iter().collect();
+        let second: RecallsMade = [(ServerId(0), 1), (ServerId(1), 4)].into_iter().collect();
+        pages.made(FILE, &first);
+        assert_eq!(pages.unpublished(FILE), first);
+        pages.made(FILE, &second);
+        pages.published(FILE, &first);
+        assert_eq!(pages.unpublished(FILE), second, "there are newer ones");
+        pages.published(FILE, &second);
+        assert_eq!(pages.unpublished(FILE), none);
+    }
+}

@@ -1,0 +1,345 @@
+//! Which pages are to be dropped, by how many threads, and who hears what of it, and when.
+//!
+//! The kernel waits for locked pages, and a drop writes back what programs stored, by requests to this very mount. So
+//! threads of their own drop ([`crate::droppers`]), and this decides: nothing here waits, or knows what time it is. A drop that cannot go on
+//! must not hold up others, so that there are more threads when all are stuck, and no file gets all of them.
+//!
+//! Two machines may write one page at once. The kernel of each has it locked until its write is answered, and the server answers
+//! each when the other has dropped the page. So a recall that is not done in a while, when a request is under way that may hold its pages, is told to be
+//! *blocked*: then nobody waits for it.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use ramlace_base::{ByteRange, InodeId, ServerId};
+
+/// Threads that stay when there is nothing to do.
+pub(crate) const IDLE_THREADS_MAX: usize = 16;
+/// Threads at all.
+const THREADS_MAX: usize = 96;
+/// Drops of one file at once.
+const DROPS_PER_FILE_MAX: usize = 8;
+/// Drops that wait for a thread; a server takes the lease of whom it does not hear of another one.
+const DROPS_MAX: usize = 65_536;
+/// A drop that takes longer than this waits for a request.
+const LATE_MILLIS: u64 = 20;
+
+/// For whom pages are dropped.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum For<T> {
+    /// A server has recalled them.
+    Server(ServerId, u64),
+    /// Somebody goes on when they are gone, or after a while: he may hold them himself.
+    Waiting(T),
+    /// Nobody waits.
+    Nobody,
+}
+
+/// What follows.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Effect<T> {
+    /// A recall is done.
+    Done(ServerId, u64),
+    /// A recall waits for a request of this kernel.
+    Blocked(ServerId, u64),
+    /// Whoever waited goes on.
+    Go(T),
+}
+
+/// Pages to be dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) inode: InodeId,
+    pub(crate) parts: Vec<ByteRange>,
+}
+
+struct Job<T> {
+    drop: Wanted,
+    whom: Option<For<T>>,
+    /// When to look whether it takes long.
+    look_at: u64,
+    runs: bool,
+}
+
+/// All drops that are not over. Times are in milliseconds.
+pub(crate) struct Drops<T> {
+    jobs: BTreeMap<u64, Job<T>>,
+    last: u64,
+    waiting: VecDeque<u64>,
+    running: HashMap<InodeId, usize>,
+    recalled: HashSet<(ServerId, u64)>,
+    threads: usize,
+    idle: usize,
+}
+
+impl<T> Default for Drops<T> {
+    fn default() -> Drops<T> {
+        Drops {
+            jobs: BTreeMap::new(),
+            last: 0,
+            waiting: VecDeque::new(),
+            running: HashMap::new(),
+            recalled: HashSet::new(),
+            threads: 0,
+            idle: 0,
+        }
+    }
+}
+
+impl<T> Drops<T> {
+    /// Pages are to be dropped. What follows at once: whoever waits goes on when there are too many already. A recall that is told again
+    /// while it is not over is the same.
+    pub(crate) fn add(&mut self, drop: Wanted, whom: For<T>, now: u64) -> Option<Effect<T>> {
+        if self.waiting.len() >= DROPS_MAX {
+            return if let For::Waiting(who) = whom { Some(Effect::Go(who)) } else { None };
+        }
+        if let For::Server(server, number) = whom
+            && !self.recalled.insert((server, number))
+        {
+            return None;
+        }
+        let same = |id: &u64| self.jobs.get(id).is_some_and(|job| job.drop == drop);
+        if matches!(whom, For::Nobody) && self.waiting.iter().any(same) {
+            return None;
+        }
+        self.last += 1;
+        self.waiting.push_back(self.last);
+        let job = Job { drop, whom: Some(whom), look_at: now + LATE_MILLIS, runs: false };
+        self.jobs.insert(self.last, job);
+        None
+    }
+
+    /// Whether one more thread is to begin; then it is counted.
+    pub(crate) fn begin_thread(&mut self) -> bool {
+        let needed = self.idle < self.waiting.len() && self.threads < THREADS_MAX;
+        self.threads += usize::from(needed);
+        needed
+    }
+
+    /// A thread could not begin, or ends.
+    pub(crate) fn end_thread(&mut self) {
+        self.threads = self.threads.saturating_sub(1);
+    }
+
+    /// A thread has nothing to do; whether it stays.
+    pub(crate) fn begin_idling(&mut self) -> bool {
+        let stays = self.idle < IDLE_THREADS_MAX;
+        self.idle += usize::from(stays);
+        stays
+    }
+
+    pub(crate) fn end_idling(&mut self) {
+        self.idle = self.idle.saturating_sub(1);
+    }
+
+    /// What a thread drops next.
+    pub(crate) fn next(&mut self) -> Option<(u64, Wanted)> {
+        let may_run = |id: &u64| {
+            let inode = self.jobs.get(id).map(|job| job.drop.inode);
+            inode.is_some_and(|inode| {
+                self.running.get(&inode).is_none_or(|running| *running < DROPS_PER_FILE_MAX)
+            })
+        };
+        let at = self.waiting.iter().position(may_run)?;
+        let id = self.waiting.remove(at)?;
+        let job = self.jobs.get_mut(&id)?;
+        job.runs = true;
+        *self.running.entry(job.drop.inode).or_default() += 1;
+        Some((id, job.drop.clone()))
+    }
+
+    /// A thread has dropped, or the kernel has refused: then nobody hears that it was done.
+    pub(crate) fn over(&mut self, id: u64, dropped: bool) -> Option<Effect<T>> {
+        let job = self.jobs.remove(&id)?;
+        if let Some(running) = self.running.get_mut(&job.drop.inode) {
+            *running -= 1;
+            if *running == 0 {
+                self.running.remove(&job.drop.inode);
+            }
+        }
+        match job.whom? {
+            For::Server(server, number) => {
+                self.recalled.remove(&(server, number));
+                dropped.then_some(Effect::Done(server, number))
+            }
+            For::Waiting(who) => Some(Effect::Go(who)),
+            For::Nobody => None,
+        }
+    }
+
+    /// A server has a new life: nobody there knows of what it had recalled. The pages go all the same.
+    pub(crate) fn forget(&mut self, server: ServerId) {
+        self.recalled.retain(|(of, _)| *of != server);
+        for job in self.jobs.values_mut() {
+            if matches!(job.whom, Some(For::Server(of, _)) if of == server) {
+                job.whom = Some(For::Nobody);
+            }
+        }
+    }
+
+    /// When to look next.
+    pub(crate) fn next_look(&self) -> Option<u64> {
+        self.jobs.values().filter(|job| job.is_waited_for()).map(|job| job.look_at).min()
+    }
+
+    /// Time has gone by. `is_held`: a request is under way that may hold pages of a file.
+    pub(crate) fn look(&mut self, now: u64, is_held: impl Fn(InodeId) -> bool) -> Vec<Effect<T>> {
+        let mut effects = Vec::new();
+        let late = |job: &&mut Job<T>| job.is_waited_for() && job.look_at <= now;
+        for job in self.jobs.values_mut().filter(late) {
+            match job.whom.take() {
+                Some(For::Waiting(who)) => effects.push(Effect::Go(who)),
+                Some(For::Server(server, number)) => {
+                    if is_held(job.drop.inode) {
+                        effects.push(Effect::Blocked(server, number));
+                        // It is not looked at again, and is yet to be done.
+                        job.look_at = u64::MAX;
+                    } else {
+                        job.look_at = now + LATE_MILLIS;
+                    }
+                    job.whom = Some(For::Server(server, number));
+                }
+                other => job.whom = other,
+            }
+        }
+        effects
+    }
+}
+
+impl<T> Job<T> {
+    fn is_waited_for(&self) -> bool {
+        matches!(self.whom, Some(For::Server(..) | For::Waiting(_))) && self.look_at < u64::MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: InodeId = InodeId(7);
+    const HERE: ServerId = ServerId(1);
+
+    fn page(inode: InodeId, at: u64) -> Wanted {
+        Wanted { inode, parts: vec![ByteRange { start: at * 4096, end: (at + 1) * 4096 }] }
+    }
+
+    fn recall(drops: &mut Drops<&'static str>, inode: InodeId, number: u64, now: u64) {
+        assert_eq!(drops.add(page(inode, number), For::Server(HERE, number), now), None);
+    }
+
+    #[test]
+    fn a_recall_is_done_when_its_pages_are_dropped() {
+        let mut drops = Drops::default();
+        recall(&mut drops, FILE, 1, 0);
+        recall(&mut drops, FILE, 1, 0);
+        let (id, dropped) = drops.next().unwrap();
+        assert_eq!(dropped, page(FILE, 1));
+        recall(&mut drops, FILE, 1, 0);
+        assert_eq!(drops.next(), None, "it was told again before it was done");
+        assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)));
+        recall(&mut drops, FILE, 1, 0);
+        let (id, _) = drops.next().expect("it is told again, so it was not heard that it was done");
+        assert_eq!(drops.over(id, false), None, "the kernel has not dropped them");
+        assert!(drops.jobs.is_empty() && drops.running.is_empty() && drops.recalled.is_empty());
+    }
+
+    #[test]
+    fn a_late_recall_is_blocked_once_while_a_request_holds_pages() {
+        let mut drops = Drops::default();
+        assert_eq!(drops.next_look(), None);
+        recall(&mut drops, FILE, 1, 100);
+        let (id, _) = drops.next().unwrap();
+        assert_eq!(drops.next_look(), Some(100 + LATE_MILLIS));
+        assert_eq!(drops.look(100 + LATE_MILLIS - 1, |_| true), []);
+        assert_eq!(drops.look(100 + LATE_MILLIS, |_| false), [], "a load holds it, or a write-back");
+        let again = drops.next_look().unwrap();
+        assert_eq!(again, 100 + 2 * LATE_MILLIS);
+        assert_eq!(drops.look(again, |inode| inode == FILE), [Effect::Blocked(HERE, 1)]);
+        assert_eq!(drops.next_look(), None);
+        assert_eq!(drops.look(u64::MAX - 1, |_| true), []);
+        assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)));
+    }
+
+    #[test]
+    fn whoever_waits_goes_on_when_they_are_dropped_or_after_a_while() {
+        let mut drops = Drops::default();
+        drops.add(page(FILE, 1), For::Waiting("first"), 0);
+        drops.add(page(FILE, 2), For::Waiting("second"), 5);
+        let (first, _) = drops.next().unwrap();
+        let (second, _) = drops.next().unwrap();
+        assert_eq!(drops.over(first, true), Some(Effect::Go("first")));
+        assert_eq!(drops.look(5 + LATE_MILLIS, |_| false), [Effect::Go("second")]);
+        assert_eq!((drops.look(9_999, |_| true), drops.next_look()), (vec![], None));
+        assert_eq!(drops.over(second, true), None);
+    }
+
+    #[test]
+    fn a_stuck_file_leaves_threads_to_others() {
+        let mut drops = Drops::default();
+        for number in 0..100 {
+            recall(&mut drops, FILE, number, 0);
+        }
+        let stuck: Vec<u64> = std::iter::from_fn(|| drops.next()).map(|(id, _)| id).collect();
+        assert_eq!(stuck.len(), DROPS_PER_FILE_MAX);
+        recall(&mut drops, InodeId(8), 100, 0);
+        assert_eq!(drops.next().unwrap().1.inode, InodeId(8));
+        assert_eq!(drops.next(), None);
+        drops.over(stuck[0], true);
+        assert_eq!(drops.next().unwrap().1, page(FILE, DROPS_PER_FILE_MAX as u64));
+    }
+
+    #[test]
+    fn threads_begin_when_all_are_at_work_and_few_stay() {
+        let mut drops = Drops::default();
+        assert!(!drops.begin_thread(), "there is nothing to do");
+        for number in 0..200 {
+            recall(&mut drops, InodeId(100 + number), number, 0);
+        }
+        let begun = std::iter::from_fn(|| drops.begin_thread().then(|| drops.next().unwrap())).count();
+        assert_eq!(begun, THREADS_MAX);
+        let stay = (0..THREADS_MAX).filter(|_| drops.begin_idling()).count();
+        assert_eq!(stay, IDLE_THREADS_MAX);
+        (stay..THREADS_MAX).for_each(|_| drops.end_thread());
+        assert!(drops.begin_thread(), "more wait than are idle");
+        while drops.next().is_some() {}
+        assert!(!drops.begin_thread());
+    }
+
+    #[test]
+    fn drops_for_nobody_are_not_repeated() {
+        let mut drops: Drops<&str> = Drops::default();
+        for _ in 0..3 {
+            drops.add(page(FILE, 1), For::Nobody, 0);
+        }
+        let (id, _) = drops.next().unwrap();
+        assert_eq!(drops.next(), None);
+        drops.add(page(FILE, 1), For::Nobody, 0);
+        assert!(drops.next().is_some(), "the first one may be past these pages");
+        assert_eq!((drops.over(id, true), drops.next_look()), (None, None));
+    }
+
+    #[test]
+    fn a_new_life_hears_nothing_of_the_last_ones_recalls() {
+        let mut drops = Drops::default();
+        recall(&mut drops, FILE, 1, 0);
+        recall(&mut drops, FILE, 2, 0);
+        drops.add(page(FILE, 3), For::Server(ServerId(9), 1), 0);
+        let (first, _) = drops.next().unwrap();
+        drops.forget(HERE);
+        assert_eq!(drops.over(first, true), None);
+        recall(&mut drops, FILE, 1, 0);
+        let ids: Vec<u64> = std::iter::from_fn(|| drops.next()).map(|(id, _)| id).collect();
+        let told: Vec<_> = ids.into_iter().filter_map(|id| drops.over(id, true)).collect();
+        assert_eq!(told, [Effect::Done(ServerId(9), 1), Effect::Done(HERE, 1)]);
+    }
+
+    #[test]
+    fn too_many_drops_are_refused_and_hold_nobody_up() {
+        let mut drops = Drops::default();
+        for number in 0..DROPS_MAX as u64 {
+            drops.add(page(FILE, number), For::Server(HERE, number), 0);
+        }
+        assert_eq!(drops.add(page(FILE, 1), For::Waiting("late"), 0), Some(Effect::Go("late")));
+        assert_eq!(drops.add(page(FILE, 1), For::Server(HERE, u64::MAX), 0), None);
+        assert_eq!(drops.jobs.len(), DROPS_MAX);
+    }
+}

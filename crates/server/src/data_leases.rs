@@ -1,0 +1,334 @@
+//! Leases on bytes: the rule is [`DataLeases`], this drives it. It brings the bytes of lanes and inodes and the
+//! time, and wakes those who wait.
+//!
+//! A change of bytes names what it is about to do ([`Server::before_change`]) in the step that does it; its call then
+//! waits at the gate for the recalls that this made. Write-backs are answered at once: a kernel holds their pages.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
+use ramlace_lanes::{Change, DataLeases, Place, Stored};
+use ramlace_store::Store;
+use ramlace_wire::chunk::WriteOrigin;
+use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
+use ramlace_wire::leases::{DataRecall, EndRecalls, WaitPublished};
+use tokio::sync::Notify;
+use tokio::time::sleep_until;
+
+use crate::clock;
+use crate::gate::Call;
+use crate::record::Record;
+use crate::server::{Outcome, Server};
+
+/// All leases on bytes of a server, and who waits for what.
+pub struct DataDesk {
+    leases: RefCell<DataLeases>,
+    began: Instant,
+    /// This life of the server: no other has this number.
+    pub life: u64,
+    /// A recall began, or is over.
+    pub changed: Notify,
+}
+
+impl DataDesk {
+    /// A server begins; its last life may have given leases.
+    pub fn new(had_given: bool, life: u64, now: Instant) -> DataDesk {
+        DataDesk {
+            leases: RefCell::new(DataLeases::new(had_given).counting_from(life >> 1)),
+            began: now,
+            life: life.max(1),
+            changed: Notify::new(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        clock::instant().saturating_duration_since(self.began).as_millis() as u64
+    }
+
+    /// A session has ended.
+    pub fn end_session(&self, session: SessionId) {
+        self.leases.borrow_mut().end_session(session);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether nobody has a lease.
+    pub fn is_idle(&self) -> bool {
+        self.leases.borrow().is_idle()
+    }
+
+    /// What a session has yet to acknowledge above a number.
+    pub fn unacknowledged(&self, session: SessionId, above: u64) -> Vec<DataRecall> {
+        self.leases.borrow().unacknowledged(session, above)
+    }
+
+    /// Whether an answer has to wait for one of these.
+    pub fn is_any_waited(&self, numbers: &[u64]) -> bool {
+        let leases = self.leases.borrow();
+        numbers.iter().any(|number| leases.is_waited(*number))
+    }
+
+    /// Waits until no answer has to wait for these any more.
+    pub async fn pass(&self, numbers: &[u64]) {
+        while self.is_any_waited(numbers) {
+            self.next_change().await;
+        }
+    }
+
+    /// Waits until there is room for copies of pages: others have dropped theirs.
+    pub async fn room_for_bases(&self) {
+        while self.leases.borrow().base_bytes() > limits::DATA_BASE_BYTES_MAX {
+            self.next_change().await;
+        }
+    }
+
+    /// Something is acknowledged, or somebody's time is over.
+    async fn next_change(&self) {
+        let end = self.leases.borrow().next_end();
+        // The clock is read in whole milliseconds: one more is surely behind it.
+        let end = self.began + Duration::from_millis(end.map_or(self.now() + 1_000, |end| end + 1));
+        tokio::select! {
+            () = self.changed.notified() => {}
+            () = sleep_until(end.into()) => {
+                if self.leases.borrow_mut().pass(self.now()) {
+                    self.changed.notify_waiters();
+                }
+            }
+        }
+    }
+}
+
+/// Where the bytes of a lane are.
+pub fn place_of(lane: LaneId) -> Place {
+    (lane.inode, Some(lane.lane))
+}
+
+impl Server {
+    /// A session reads bytes of a place for its kernel's pages. Whether it had a lease on all of it before.
+    pub fn keep_pages(self: &Rc<Self>, place: Place, session: SessionId, range: ByteRange) -> bool {
+        // The next life has to know that there were some.
+        if !self.durable.borrow().gives_leases {
+            // Without room in the log a life that follows a crash takes its clients for new ones.
+            let _ = self.commit(Record::GivesLeases(true));
+        }
+        let mut leases = self.data.leases.borrow_mut();
+        let newest = leases.newest();
+        let kept = leases.keep(place, session, range, self.data.now());
+        // A full table recalls another's.
+        if leases.newest() != newest {
+            self.data.changed.notify_waiters();
+        }
+        kept
+    }
+
+    /// Bytes of a lane are about to change, in this very step: `by` whom, and which call waits for those who have pages of
+    /// them.
+    pub fn before_change(
+        &self,
+        call: Option<&Call>,
+        by: SessionId,
+        lane: LaneId,
+        range: ByteRange,
+        change: Change,
+    ) -> Result<()> {
+        let mut store = self.store.borrow_mut();
+        let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> =
+            &mut |range| read_lane(&mut store, lane, range);
+        let (place, now) = (place_of(lane), self.data.now());
+        let recalls = self.data.leases.borrow_mut().before_change(place, by, range, change, read, now)?;
+        self.wait_for(call, recalls);
+        Ok(())
+    }
+
+    fn wait_for(&self, call: Option<&Call>, recalls: Vec<u64>) {
+        if recalls.is_empty() {
+            return;
+        }
+        self.data.changed.notify_waiters();
+        if let Some(call) = call {
+            call.waits_for(recalls);
+        }
+    }
+
+    /// Whether a write may go to its place as it arrives: nobody else has pages of these bytes, and nobody has to be
+    /// told what a session's own are based on.
+    pub fn is_alone(
+        &self,
+        place: Place,
+        session: SessionId,
+        range: ByteRange,
+        origin: WriteOrigin,
+    ) -> Result<bool> {
+        self.data.leases.borrow().is_alone(place, session, range, origin == WriteOrigin::Back)
+    }
+
+    /// What programs have stored in pages that are written back to a lane.
+    pub fn stored_in_pages(
+        &self,
+        session: SessionId,
+        lane: LaneId,
+        start: u64,
+        bytes: &[u8],
+    ) -> Result<Stored> {
+        let mut store = self.store.borrow_mut();
+        let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> =
+            &mut |range| read_lane(&mut store, lane, range);
+        self.data.leases.borrow_mut().stored(place_of(lane), session, start, bytes, read, self.data.now())
+    }
+
+    /// Bytes that a session's kernel has are in their place.
+    pub fn note_written(
+        &self,
+        place: Place,
+        session: SessionId,
+        start: u64,
+        bytes: &[u8],
+        origin: WriteOrigin,
+    ) {
+        let now = self.data.now();
+        let mut leases = self.data.leases.borrow_mut();
+        match origin {
+            WriteOrigin::Program => {}
+            WriteOrigin::Through => leases.wrote_through(place, session, start, bytes, now),
+            WriteOrigin::Back => leases.wrote_back(place, session, start, bytes, now),
+        }
+    }
+
+    /// The newest recall that a session's write-backs of a place have made; 0: none that is waited for.
+    pub fn newest_recall(&self, place: Place, session: SessionId) -> u64 {
+        self.data.leases.borrow().newest_made_at(place, session).unwrap_or(0)
+    }
+
+    /// A lane is gone for ever.
+    pub fn forget_leases(&self, lane: LaneId) {
+        self.data.leases.borrow_mut().forget(place_of(lane));
+        self.data.changed.notify_waiters();
+    }
+
+    /// A holder has dropped its pages, or cannot yet.
+    ///
+    /// Errors: `Invalid` for more than one message may acknowledge.
+    pub fn end_recalls(&self, session: SessionId, request: &EndRecalls) -> Result<()> {
+        let (count, most) =
+            (request.done.len() + request.blocked.len(), limits::DATA_RECALLS_PER_MESSAGE_MAX);
+        if count > most {
+            let text = format!("one message acknowledges at most {most} recalls, not {count}");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        if self.data.leases.borrow_mut().acknowledge(session, &request.done, &request.blocked) {
+            self.data.changed.notify_waiters();
+        }
+        Ok(())
+    }
+
+    /// Answers when everybody sees what a session has written back.
+    pub async fn wait_published(&self, session: SessionId, request: WaitPublished) {
+        let made = self.data.leases.borrow().made_by(session, request.recall);
+        self.data.pass(&made).await;
+    }
+
+    /// Bytes that live with an inode are about to change. A write-back keeps what programs have stored, and takes over the
+    /// rest as it is here.
+    pub fn before_inline_write(&self, call: &Call, request: &mut WriteInline) -> Result<()> {
+        let place = (request.inode, None);
+        let Some((size, here)) = self.inline_now(request.inode) else { return Ok(()) };
+        let start = match request.mode {
+            InlineMode::End => size,
+            InlineMode::At | InlineMode::Within => request.offset,
+        };
+        let range = ByteRange { start, end: start.saturating_add(request.bytes.0.len() as u64) };
+        let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |range| Ok(part_of(&here, range));
+        let (session, now) = (call.session, self.data.now());
+        let mut leases = self.data.leases.borrow_mut();
+        if request.origin != WriteOrigin::Back {
+            let recalls = leases.before_change(place, session, range, Change::Write, read, now)?;
+            drop(leases);
+            self.note_written(place, session, start, &request.bytes.0, request.origin);
+            self.wait_for(Some(call), recalls);
+            return Ok(());
+        }
+        let Stored { ranges, merged } = leases.stored(place, session, start, &request.bytes.0, read, now)?;
+        let mut recalls = Vec::new();
+        for changed in ranges {
+            recalls.extend(leases.before_change(place, session, changed, Change::Write, read, now)?);
+        }
+        leases.wrote_back(place, session, start, &request.bytes.0, now);
+        drop(leases);
+        if let Some(merged) = merged {
+            request.bytes = Bytes(merged);
+        }
+        self.wait_for(None, recalls);
+        Ok(())
+    }
+
+    /// Other bytes that live with an inode are about to change.
+    pub fn before_inline_change(
+        &self,
+        call: Option<&Call>,
+        by: SessionId,
+        inode: InodeId,
+        range: ByteRange,
+        change: Change,
+    ) -> Result<()> {
+        let (_, here) = self.inline_now(inode).unwrap_or_default();
+        let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |range| Ok(part_of(&here, range));
+        let now = self.data.now();
+        let recalls =
+            self.data.leases.borrow_mut().before_change((inode, None), by, range, change, read, now)?;
+        self.wait_for(call, recalls);
+        Ok(())
+    }
+
+    /// Bytes are about to go from an inode to the file's lanes: whoever has pages of them is to drop them first, and
+    /// whoever asks, soon: leases are at the place where bytes are.
+    pub async fn before_spill(self: &Rc<Self>, call: &Call, place: Place) -> Outcome<()> {
+        let all = ByteRange { start: 0, end: u64::MAX };
+        loop {
+            let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |_| Ok(Vec::new());
+            let now = self.data.now();
+            let recalls = self.data.leases.borrow_mut().before_change(
+                place,
+                call.session,
+                all,
+                Change::Stored,
+                read,
+                now,
+            )?;
+            if recalls.is_empty() {
+                break;
+            }
+            self.data.changed.notify_waiters();
+            self.data.pass(&recalls).await;
+            self.admit_slot(call, place.0.slot()).await?;
+        }
+        if self.data.leases.borrow_mut().recall_from(place, call.session, self.data.now()) {
+            self.data.changed.notify_waiters();
+        }
+        Ok(())
+    }
+
+    /// The size of a file, and the bytes that live with its inode; `None`: it has lanes.
+    fn inline_now(&self, inode: InodeId) -> Option<(u64, Vec<u8>)> {
+        let durable = self.durable.borrow();
+        let (size, bytes) = durable.slots.get(&inode.slot())?.inline_now(inode)?;
+        Some((size, bytes.to_vec()))
+    }
+}
+
+/// Bytes of a lane; zeros where there are none.
+fn read_lane(store: &mut Store, lane: LaneId, range: ByteRange) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; range.length() as usize];
+    if store.has_lane(lane) {
+        store.read_staged(lane, range.start, &mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+fn part_of(bytes: &[u8], range: ByteRange) -> Vec<u8> {
+    let start = bytes.len().min(range.start as usize);
+    let end = bytes.len().min(range.end.min(bytes.len() as u64) as usize);
+    let mut part = bytes[start..end].to_vec();
+    part.resize(range.length() as usize, 0);
+    part
+}

@@ -1,0 +1,213 @@
+//! Who has pages of bytes hears of changes before the change is answered, and what programs stored in them survives.
+
+use ramlace_base::{Epoch, InodeId, LaneId, Name, Slot};
+use ramlace_wire::chunk::{
+    ChunkRead, ChunkWritten, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
+};
+use ramlace_wire::inline::{Bytes, InlineMode, InlineWritten, ReadInline, WriteInline};
+use ramlace_wire::leases::{EndRecalls, Recalls, WaitPublished, WaitRecalls};
+use ramlace_wire::namespace::{Create, LayoutWish, Open, Opened};
+use ramlace_wire::session::SessionKind;
+use ramlace_wire::{Kind, Layout, encode_body};
+
+use crate::testing::{Client, TestServer, run};
+
+const SLOT: Slot = Slot(0);
+const PAGE: usize = 4096;
+
+struct Two {
+    _server: TestServer,
+    /// Has pages.
+    holder: Client,
+    /// The same session's questions for recalls.
+    listener: Client,
+    changer: Client,
+    inode: InodeId,
+    target: LaneTarget,
+}
+
+async fn another(client: &Client, address: &str) -> Client {
+    let mut other = Client::connect(address, client.session, SessionKind::User).await;
+    other.epoch = client.epoch;
+    other
+}
+
+/// Two sessions that have a file open; its lane has begun when it is not inline.
+async fn two(inline: bool) -> Two {
+    let server = TestServer::start(1);
+    let mut holder = Client::user(&server.address, 1).await;
+    let listener = another(&holder, &server.address).await;
+    let mut changer = Client::user(&server.address, 2).await;
+    let layout =
+        Layout { stripe_unit: 64 << 10, width: 1, base_slot: SLOT, stride: 1, copies: 1, created: Epoch(1) };
+    let create = Create {
+        parent: InodeId::ROOT,
+        name: Name::new("file").unwrap(),
+        mode: 0o644.into(),
+        exclusive: true,
+        read: true,
+        write: true,
+        layout: Some(layout),
+        wish: LayoutWish::default(),
+        named: Vec::new(),
+    };
+    let file: Opened = changer.change(1, 0, &create).await.unwrap();
+    let inode = file.info.attributes.inode;
+    holder.change(1, 0, &Open { inode, read: true, write: true, run: false }).await.unwrap();
+    let lane = LaneId { inode, lane: 0 };
+    let target =
+        LaneTarget { lane, slot: SLOT, generation: file.info.attributes.generation, created: Epoch(1) };
+    if !inline {
+        changer.spill(1, inode).await.unwrap();
+        changer.write(2, 0, target, 0, &[b'.'; 4 * PAGE]).await.unwrap();
+    }
+    Two { _server: server, holder, listener, changer, inode, target }
+}
+
+impl Two {
+    async fn keep(&mut self, offset: u64, length: u32) -> Vec<u8> {
+        let request = ReadChunk { target: self.target, offset, length, keep: true, take: false };
+        let header = self.holder.header(Kind::ReadChunk, 0, 0);
+        self.holder.connection.queue_reply(header, &encode_body(&request), &[]);
+        self.holder.connection.flush().await.unwrap();
+        self.holder.answer::<ChunkRead>().await.unwrap().1
+    }
+
+    async fn write_back(&mut self, sequence: u64, offset: u64, bytes: &[u8]) -> ChunkWritten {
+        let header = self.holder.header(Kind::WriteChunk, sequence, 0);
+        let request = WriteChunk { target: self.target, offset, origin: WriteOrigin::Back };
+        self.holder.begin_write(header, &request, bytes).await;
+        self.holder.answer::<ChunkWritten>().await.unwrap().0
+    }
+
+    async fn recalled(&mut self) -> Recalls {
+        self.listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap()
+    }
+
+    async fn end_all(&mut self) {
+        let done = self.recalled().await.data.iter().map(|recall| recall.number).collect();
+        self.listener.ask(&EndRecalls { done, blocked: Vec::new() }).await.unwrap();
+    }
+}
+
+/// Whether an answer has not come, after everything else was served.
+async fn waits(server: &mut Client, answer: impl Future) -> bool {
+    let served = async {
+        for _ in 0..3 {
+            server.ask(&ramlace_wire::session::Heartbeat {}).await.unwrap();
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = answer => false,
+        () = served => true,
+    }
+}
+
+#[test]
+fn a_write_is_answered_when_others_have_dropped_their_pages_and_stores_of_both_survive() {
+    run(async {
+        let mut two = two(false).await;
+        let mut page = two.keep(0, PAGE as u32).await;
+        let header = two.changer.header(Kind::WriteChunk, 3, 0);
+        let request = WriteChunk { target: two.target, offset: 10, origin: WriteOrigin::Program };
+        two.changer.begin_write(header, &request, b"changer").await;
+        assert!(waits(&mut two.listener, two.changer.connection.read_request()).await);
+        let told = two.recalled().await;
+        assert_eq!(told.data.len(), 1, "{told:?}");
+        assert_eq!((told.data[0].inode, told.data[0].lane), (two.inode, Some(0)));
+        assert_eq!((told.data[0].start, told.data[0].end), (0, PAGE as u64));
+        assert_ne!(told.life, 0);
+
+        page[1000..1006].copy_from_slice(b"holder");
+        let back = two.write_back(2, 0, &page).await;
+        assert_eq!(back.recall, 0, "nobody else has pages");
+        let done = vec![told.data[0].number];
+        two.listener.ask(&EndRecalls { done, blocked: Vec::new() }).await.unwrap();
+        two.changer.answer::<ChunkWritten>().await.unwrap();
+        let bytes = two.changer.read(two.target, 0, PAGE as u32).await.unwrap();
+        assert_eq!((&bytes[9..18], &bytes[999..1007]), (&b".changer."[..], &b".holder."[..]));
+    });
+}
+
+#[test]
+fn a_write_back_waits_for_nobody_and_says_what_publishing_waits_for() {
+    run(async {
+        let mut two = two(false).await;
+        let mut page = two.keep(0, PAGE as u32).await;
+        // Another kernel has the page, too.
+        let keep = ReadChunk { target: two.target, offset: 0, length: 0, keep: true, take: false };
+        two.changer.ask(&keep).await.unwrap();
+        assert!(two.changer.ask(&keep).await.unwrap().kept);
+        page[5] = b'!';
+        let back = two.write_back(2, 0, &page).await;
+        assert_ne!(back.recall, 0);
+        let publish = WaitPublished { recall: back.recall };
+        let header = two.holder.header(Kind::WaitPublished, 0, 0);
+        two.holder.connection.queue_reply(header, &encode_body(&publish), &[]);
+        two.holder.connection.flush().await.unwrap();
+        assert!(waits(&mut two.listener, two.holder.connection.read_request()).await);
+        two.changer.ask(&EndRecalls { done: vec![back.recall], blocked: Vec::new() }).await.unwrap();
+        two.holder.answer::<()>().await.unwrap();
+        // The same bytes again are no change.
+        assert_eq!(two.write_back(3, 0, &page).await.recall, 0);
+    });
+}
+
+#[test]
+fn large_writes_and_punches_recall_as_well_and_cells_and_truncations() {
+    run(async {
+        let mut two = two(false).await;
+        two.keep(0, PAGE as u32).await;
+        let large = vec![b'l'; 100_000];
+        let header = two.changer.header(Kind::WriteChunk, 3, 0);
+        let request = WriteChunk { target: two.target, offset: 0, origin: WriteOrigin::Program };
+        two.changer.begin_write(header, &request, &large).await;
+        assert!(waits(&mut two.listener, two.changer.connection.read_request()).await);
+        two.end_all().await;
+        two.changer.answer::<ChunkWritten>().await.unwrap();
+
+        two.keep(0, PAGE as u32).await;
+        let punch = PunchChunk { target: two.target, offset: 100, length: 100 };
+        let header = two.changer.header(Kind::PunchChunk, 4, 0);
+        two.changer.connection.queue_reply(header, &encode_body(&punch), &[]);
+        two.changer.connection.flush().await.unwrap();
+        assert!(waits(&mut two.listener, two.changer.connection.read_request()).await);
+        two.end_all().await;
+        two.changer.answer::<()>().await.unwrap();
+    });
+}
+
+#[test]
+fn bytes_that_live_with_an_inode_follow_the_same_rule() {
+    run(async {
+        let mut two = two(true).await;
+        let inode = two.inode;
+        let write = |offset, bytes: &[u8], origin| WriteInline {
+            inode,
+            mode: InlineMode::At,
+            offset,
+            bytes: Bytes(bytes.to_vec()),
+            origin,
+        };
+        let first: InlineWritten =
+            two.changer.change(2, 0, &write(0, &[b'.'; 100], WriteOrigin::Program)).await.unwrap();
+        assert_eq!(first.size.size, 100);
+        let keep = ReadInline { inode, offset: 0, length: 4096, keep: true };
+        let mut page = two.holder.ask(&keep).await.unwrap().bytes.unwrap().0;
+        let header = two.changer.header(Kind::WriteInline, 3, 0);
+        let body = encode_body(&write(10, b"changer", WriteOrigin::Program));
+        two.changer.connection.queue_reply(header, &body, &[]);
+        two.changer.connection.flush().await.unwrap();
+        assert!(waits(&mut two.listener, two.changer.connection.read_request()).await);
+        page[50..56].copy_from_slice(b"holder");
+        let back = WriteInline { mode: InlineMode::Within, ..write(0, &page, WriteOrigin::Back) };
+        two.holder.change(2, 0, &back).await.unwrap();
+        let told = two.recalled().await;
+        assert_eq!((told.data[0].inode, told.data[0].lane), (inode, None));
+        two.end_all().await;
+        two.changer.answer::<InlineWritten>().await.unwrap();
+        let bytes = two.changer.ask(&ReadInline { keep: false, ..keep }).await.unwrap().bytes.unwrap().0;
+        assert_eq!((&bytes[9..18], &bytes[49..57]), (&b".changer."[..], &b".holder."[..]));
+    });
+}
