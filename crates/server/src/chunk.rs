@@ -141,7 +141,7 @@ impl Server {
         }
         match self.prepare_write(header, &request, range, writer).await {
             Ok(true) => {}
-            Ok(false) => return Ok(Ok(self.chunk_written(place, header.session, origin))),
+            Ok(false) => return Ok(self.written_before(header, &request, range)),
             Err(refusal) => return Ok(Err(refusal)),
         }
         let alone = match self.is_alone(place, header.session, range, origin) {
@@ -156,13 +156,22 @@ impl Server {
                 // Others had their turn.
                 match self.prepare_write(header, &request, range, writer).await {
                     Ok(true) => {}
-                    Ok(false) => return Ok(Ok(self.chunk_written(place, header.session, origin))),
+                    Ok(false) => return Ok(self.written_before(header, &request, range)),
                     Err(refusal) => return Ok(Err(refusal)),
                 }
             }
             self.write_staged(header, &request, range, &staged)
         };
         Ok(written.map(|()| self.chunk_written(place, header.session, origin)))
+    }
+
+    /// The answer to a write that was done when it came before: whoever had pages of it then may have them still.
+    fn written_before(&self, header: &Call, request: &WriteChunk, range: ByteRange) -> Outcome<ChunkWritten> {
+        let (lane, session) = (request.target.lane, header.session);
+        if request.origin != WriteOrigin::Back {
+            self.before_change(Some(header), session, lane, range, Change::Stored)?;
+        }
+        Ok(self.chunk_written(place_of(lane), session, request.origin))
     }
 
     fn chunk_written(&self, place: Place, session: SessionId, origin: WriteOrigin) -> ChunkWritten {
@@ -301,7 +310,7 @@ impl Server {
         loop {
             self.admit_lane(&request.target, Purpose::Read).await?;
             if self.is_done(header, slot)? {
-                return Ok(());
+                return Ok(self.before_change(Some(header), header.session, lane, range, Change::Stored)?);
             }
             if !self.lane_desk.stop_replaced(lane, writer, acknowledged_below(header)).await {
                 break;

@@ -39,6 +39,7 @@ impl Server {
                 let before = self.lanes(slot, |lanes, _| lanes.writes().cell_before(session, sequence));
                 let text = "this number was a write's, not a cell's";
                 let before = before.ok_or_else(|| Error::new(ErrorKind::Invalid, text))?;
+                self.before_change(Some(header), session, lane, range, Change::Stored)?;
                 return Ok(CellChanged { before, changed: true });
             }
             if !self.lane_desk.stop_replaced(lane, (session, sequence), acknowledged_below(header)).await

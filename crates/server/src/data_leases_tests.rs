@@ -16,7 +16,7 @@ const SLOT: Slot = Slot(0);
 const PAGE: usize = 4096;
 
 struct Two {
-    _server: TestServer,
+    server: TestServer,
     /// Has pages.
     holder: Client,
     /// The same session's questions for recalls.
@@ -61,7 +61,7 @@ async fn two(inline: bool) -> Two {
         changer.spill(1, inode).await.unwrap();
         changer.write(2, 0, target, 0, &[b'.'; 4 * PAGE]).await.unwrap();
     }
-    Two { _server: server, holder, listener, changer, inode, target }
+    Two { server, holder, listener, changer, inode, target }
 }
 
 impl Two {
@@ -175,6 +175,24 @@ fn large_writes_and_punches_recall_as_well_and_cells_and_truncations() {
         assert!(waits(&mut two.listener, two.changer.connection.read_request()).await);
         two.end_all().await;
         two.changer.answer::<()>().await.unwrap();
+    });
+}
+
+#[test]
+fn a_write_that_comes_again_waits_like_the_first() {
+    run(async {
+        let mut two = two(false).await;
+        two.keep(0, PAGE as u32).await;
+        let header = two.changer.header(Kind::WriteChunk, 3, 0);
+        let request = WriteChunk { target: two.target, offset: 10, origin: WriteOrigin::Program };
+        two.changer.begin_write(header, &request, b"changer").await;
+        assert!(waits(&mut two.listener, two.changer.connection.read_request()).await);
+        // The first connection was lost: the retry finds the write done.
+        let mut again = another(&two.changer, &two.server.address).await;
+        again.begin_write(header, &request, b"changer").await;
+        assert!(waits(&mut two.listener, again.connection.read_request()).await);
+        two.end_all().await;
+        again.answer::<ChunkWritten>().await.unwrap();
     });
 }
 
