@@ -125,6 +125,6 @@ mod tests {
         assert!(failed.is_null());
         std::thread::spawn(|| assert_eq!((text(), ramlace_error_code()), (String::new(), 0))).join().unwrap();
         assert_eq!(guard(|| Ok(5)), 5);
-        assert_eq!((text(), ramlace_error_code()), ("one two three".into(), 14));
+        assert_eq!((text(), ramlace_error_code()), (r"one two\x00three".into(), 14));
     }
 }

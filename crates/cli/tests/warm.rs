@@ -12,7 +12,7 @@ use common::{Home, noise};
 fn what_lies_on_no_mount_is_refused() {
     let home = Home::new();
     let file = home.write("x", b"x");
-    home.run(["warm", "ramlace:/x"]).bad(&["ramlace:/x is a place in a pool", "ramlace mount DIR"]);
+    home.run(["warm", "ramlace:/x"]).bad(&["ramlace:/x is on no mount here", "ramlace mount DIR"]);
     home.run(["warm", file.to_str().unwrap()]).bad(&["lies on no mount", "ramlace mount DIR"]);
     home.run(["warm", "/nothing"]).bad(&["/nothing"]);
 }

@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(mount.dir, Path::new(r"/tmp/my pool\x"));
         assert_eq!((mount.kind.as_str(), mount.source.as_str()), ("fuse.ramlace", "ramlace:a b"));
         assert_eq!((mount.device, mount.user), ((0, 51), 1000));
-        assert_eq!(mount.flags.words(), "nosuid,dirsync,dev");
+        assert_eq!(mount.flags.words(), "nosuid,nodev,dirsync");
     }
 
     #[test]

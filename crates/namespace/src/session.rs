@@ -162,9 +162,9 @@ mod tests {
         const SESSION: SessionId = SessionId([1; 16]);
         let mut session = Session::default();
         let (mut told, mut draw) = (0, 1_u64);
-        for number in 1..3000 {
+        for number in 1..3000_u64 {
             draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let acknowledged = Sequence(u64::max(1, number - (draw >> 60)));
+            let acknowledged = Sequence(number.saturating_sub(draw >> 60).max(1));
             session.admit(SESSION, Sequence(number), acknowledged).unwrap();
             let text = "x".repeat((draw >> 40) as usize % 500);
             let refused = Cached::Answered(Err(ErrorBody::new(&Error::new(ErrorKind::Exists, text))));
