@@ -32,14 +32,15 @@ impl RecallsMade {
     /// A server's answer to a write-back; 0 says that there was none to make.
     pub(crate) fn note(&mut self, server: ServerId, recall: u64) {
         if recall > 0 {
-            // A server's new life begins its numbers anew, so that the last one counts, not the highest.
-            self.0.insert(server, recall);
+            // Answers come in any order. Another life's numbers are others: to wait for more than one's own does no harm.
+            let newest = self.0.entry(server).or_default();
+            *newest = recall.max(*newest);
         }
     }
 
     /// Takes in those of later write-backs.
     pub fn add(&mut self, later: &RecallsMade) {
-        self.0.extend(&later.0);
+        later.iter().for_each(|(server, recall)| self.note(server, recall));
     }
 
     /// Whether there are none.

@@ -77,8 +77,6 @@ struct Pending {
     place: Place,
     range: ByteRange,
     holder: SessionId,
-    /// Who has changed the bytes.
-    by: SessionId,
     began: u64,
     /// When the holder last wrote something back, or it began.
     progress: u64,
@@ -149,8 +147,16 @@ impl DataLeases {
     }
 
     /// A session has written these bytes through pages that its kernel keeps: those that it had have them, too.
-    pub fn wrote_through(&mut self, place: Place, session: SessionId, offset: u64, bytes: &[u8], now: u64) {
-        let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
+    /// `bytes` are empty where nobody had to keep what its pages are based on.
+    pub fn wrote_through(
+        &mut self,
+        place: Place,
+        session: SessionId,
+        range: ByteRange,
+        bytes: &[u8],
+        now: u64,
+    ) {
+        let offset = range.start;
         if !self.is_fenced(place, session) {
             match self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&session)) {
                 Some(holes) => {
@@ -218,7 +224,7 @@ impl DataLeases {
             .filter_map(|(session, holes)| Some((session, ahead(holes, holes.missing(pages)?))))
             .collect();
         for (session, part) in recalled {
-            self.recall(place, session, by, part, now);
+            self.recall(place, session, part, now);
         }
         self.keep_bases(place, by, range, change, read)?;
         Ok(self.waits(place, by, pages))
@@ -300,7 +306,7 @@ impl DataLeases {
     pub fn recall_from(&mut self, place: Place, session: SessionId, now: u64) -> bool {
         let has = self.has_lease(place, session);
         if has {
-            self.recall(place, session, SessionId::NONE, WHOLE, now);
+            self.recall(place, session, WHOLE, now);
         }
         has
     }
@@ -335,20 +341,21 @@ impl DataLeases {
         self.recalls.get(&number).is_some_and(|pending| pending.waited)
     }
 
-    /// Recalls that a session's changes have made, up to a number, and that answers wait for.
+    /// Recalls from others, up to a number, that answers wait for, whoever has made them: what a session has written back may
+    /// be on pages that somebody else had recalled already.
     #[must_use]
-    pub fn made_by(&self, session: SessionId, up_to: u64) -> Vec<u64> {
-        let made =
-            self.recalls.range(..=up_to).filter(|(_, pending)| pending.waited && pending.by == session);
-        made.map(|(number, _)| *number).collect()
+    pub fn of_others(&self, session: SessionId, up_to: u64) -> Vec<u64> {
+        let of_others = |pending: &Pending| pending.waited && pending.holder != session;
+        let recalls = self.recalls.range(..=up_to).filter(|(_, pending)| of_others(pending));
+        recalls.map(|(number, _)| *number).collect()
     }
 
-    /// The newest recall of this place that a session's changes have made, and that answers wait for.
+    /// The newest recall of this place from others that answers wait for.
     #[must_use]
-    pub fn newest_made_at(&self, place: Place, session: SessionId) -> Option<u64> {
-        let made =
-            self.pending_at(place, WHOLE).filter(|(_, pending)| pending.waited && pending.by == session);
-        made.map(|(number, _)| number).max()
+    pub fn newest_at(&self, place: Place, session: SessionId) -> Option<u64> {
+        let others = |pending: &Pending| pending.waited && pending.holder != session;
+        let recalls = self.pending_at(place, WHOLE).filter(|(_, pending)| others(pending));
+        recalls.map(|(number, _)| number).max()
     }
 
     /// What a session has yet to acknowledge, above a number, as much as one answer tells.
@@ -392,7 +399,7 @@ impl DataLeases {
         self.each_base(place, holder, WHOLE, |_| None);
         let whole = |pending: &Pending| pending.holder == holder && pending.fenced && pending.range == WHOLE;
         if !self.pending_at(place, WHOLE).any(|(_, pending)| whole(pending)) {
-            let number = self.add(place, holder, SessionId::NONE, WHOLE, now);
+            let number = self.add(place, holder, WHOLE, now);
             let pending = self.recalls.get_mut(&number).expect("it was made just now");
             (pending.fenced, pending.waited) = (true, false);
         }
@@ -431,7 +438,7 @@ impl DataLeases {
     fn recall_first(&mut self, now: u64) {
         let first = self.leases.iter().next().and_then(|(place, of)| Some((*place, *of.keys().next()?)));
         if let Some((place, session)) = first {
-            self.recall(place, session, SessionId::NONE, WHOLE, now);
+            self.recall(place, session, WHOLE, now);
             self.take(place, session);
         }
     }
@@ -446,12 +453,12 @@ impl DataLeases {
         }
     }
 
-    fn recall(&mut self, place: Place, holder: SessionId, by: SessionId, range: ByteRange, now: u64) {
+    fn recall(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) {
         if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
             holes.insert(range);
             limit(holes);
         }
-        let number = self.add(place, holder, by, range, now);
+        let number = self.add(place, holder, range, now);
         // So many, and none acknowledged: its time is over.
         if self.of.get(&holder).is_some_and(|of| of.len() > limits::DATA_RECALLS_PER_SESSION_MAX) {
             let pending = self.recalls.get_mut(&number).expect("it was made just now");
@@ -460,21 +467,12 @@ impl DataLeases {
         }
     }
 
-    fn add(&mut self, place: Place, holder: SessionId, by: SessionId, range: ByteRange, now: u64) -> u64 {
+    fn add(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) -> u64 {
         self.last_number += 1;
         let number = self.last_number;
         let erased = RangeSet::default();
-        let pending = Pending {
-            place,
-            range,
-            holder,
-            by,
-            began: now,
-            progress: now,
-            waited: true,
-            fenced: false,
-            erased,
-        };
+        let pending =
+            Pending { place, range, holder, began: now, progress: now, waited: true, fenced: false, erased };
         self.recalls.insert(number, pending);
         self.at.entry(place).or_default().insert(number);
         self.of.entry(holder).or_default().insert(number);

@@ -132,7 +132,8 @@ impl World {
                 }
                 let start = whole(page).start + byte_of(mount) as u64;
                 let waits = self.place.change(session(mount), start, &[value]);
-                self.place.leases.wrote_through(FILE, session(mount), start, &[value], 0);
+                let range = ByteRange { start, end: start + 1 };
+                self.place.leases.wrote_through(FILE, session(mount), range, &[value], 0);
                 self.writes.push((mount, page, value, waits));
             }
             Step::LibraryWrite(page) => {
@@ -276,6 +277,31 @@ fn a_session_alone_recalls_nothing_and_writes_its_pages_whole() {
     let stored = place.leases.stored(FILE, session(0), 0, &bytes, read, 0).unwrap();
     assert_eq!(stored, Stored { ranges: vec![whole(0)], merged: None });
     assert_eq!(place.change(session(0), 0, &bytes), [0; 0]);
+}
+
+#[test]
+fn what_a_kernel_has_written_through_is_recalled_from_it_however_it_came() {
+    let mut place = Place_::new();
+    place.leases.keep(FILE, session(0), whole(0), 0);
+    let waits = place.change(session(1), 0, &[1]);
+    place.leases.acknowledge(session(0), &waits, &[]);
+    assert_eq!(place.change(session(1), 0, &[2]).len(), 0, "it has dropped them");
+    // A large write goes to its place as it arrives: nobody has its bytes at hand.
+    place.leases.wrote_through(FILE, session(0), whole(0), &[], 0);
+    assert_eq!(place.change(session(1), 0, &[3]).len(), 1);
+}
+
+#[test]
+fn publishing_waits_for_pages_that_somebody_else_has_recalled() {
+    let mut place = Place_::new();
+    place.read_page(2, 0);
+    let mut page = place.read_page(0, 0);
+    let waits = place.change(session(1), 5, &[7]);
+    assert_eq!(waits.len(), 2);
+    page[9] = 9;
+    place.write_back(0, 0, &page).unwrap();
+    let newest = place.leases.newest_at(FILE, session(0)).unwrap();
+    assert_eq!(place.leases.of_others(session(0), newest).len(), 1, "the third has yet to drop its page");
 }
 
 #[test]

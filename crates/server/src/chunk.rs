@@ -211,7 +211,7 @@ impl Server {
         match received {
             Ok(()) => {
                 let written = self.finish_write(target, range, writer);
-                self.note_written(place_of(target.lane), header.session, range.start, &[], request.origin);
+                self.note_written(place_of(target.lane), header.session, range, &[], request.origin);
                 Ok(written)
             }
             // The memory went away beneath the data: the request fails, the connection goes on.
@@ -278,7 +278,7 @@ impl Server {
             let part = &new[(changed.start - range.start) as usize..(changed.end - range.start) as usize];
             self.change_bytes(target, changed, |store| store.write_staged(lane, changed.start, part))?;
         }
-        self.note_written(place_of(lane), session, range.start, bytes, request.origin);
+        self.note_written(place_of(lane), session, range, bytes, request.origin);
         self.finish_write(target, range, (session, header.sequence))
     }
 

@@ -115,7 +115,7 @@ impl Server {
     pub async fn note_stores(self: &Rc<Self>, header: &Call, request: NoteChange) -> Outcome<()> {
         let LaneTarget { lane, slot, .. } = request.target;
         self.admit_slot(header, slot).await?;
-        let range = ByteRange { start: request.start, end: request.end };
+        let range = checked_range(request.start, request.end.saturating_sub(request.start))?;
         header.changes_bytes();
         self.before_change(Some(header), header.session, lane, range, Change::Stored)?;
         self.note_effect(slot, LaneEffect::Changed { lane, range });

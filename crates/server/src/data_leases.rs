@@ -17,6 +17,7 @@ use ramlace_wire::leases::{DataRecall, EndRecalls, WaitPublished};
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
+use crate::chunk::checked_range;
 use crate::clock;
 use crate::gate::Call;
 use crate::record::Record;
@@ -177,12 +178,12 @@ impl Server {
         self.data.leases.borrow_mut().stored(place_of(lane), session, start, bytes, read, self.data.now())
     }
 
-    /// Bytes that a session's kernel has are in their place.
+    /// Bytes that a session's kernel has are in their place; `bytes` are empty where nobody else had pages of them.
     pub fn note_written(
         &self,
         place: Place,
         session: SessionId,
-        start: u64,
+        range: ByteRange,
         bytes: &[u8],
         origin: WriteOrigin,
     ) {
@@ -190,14 +191,14 @@ impl Server {
         let mut leases = self.data.leases.borrow_mut();
         match origin {
             WriteOrigin::Program => {}
-            WriteOrigin::Through => leases.wrote_through(place, session, start, bytes, now),
-            WriteOrigin::Back => leases.wrote_back(place, session, start, bytes, now),
+            WriteOrigin::Through => leases.wrote_through(place, session, range, bytes, now),
+            WriteOrigin::Back => leases.wrote_back(place, session, range.start, bytes, now),
         }
     }
 
     /// The newest recall that a session's write-backs of a place have made; 0: none that is waited for.
     pub fn newest_recall(&self, place: Place, session: SessionId) -> u64 {
-        self.data.leases.borrow().newest_made_at(place, session).unwrap_or(0)
+        self.data.leases.borrow().newest_at(place, session).unwrap_or(0)
     }
 
     /// A lane is gone for ever.
@@ -224,7 +225,7 @@ impl Server {
 
     /// Answers when everybody sees what a session has written back.
     pub async fn wait_published(&self, session: SessionId, request: WaitPublished) {
-        let made = self.data.leases.borrow().made_by(session, request.recall);
+        let made = self.data.leases.borrow().of_others(session, request.recall);
         self.data.pass(&made).await;
     }
 
@@ -237,14 +238,15 @@ impl Server {
             InlineMode::End => size,
             InlineMode::At | InlineMode::Within => request.offset,
         };
-        let range = ByteRange { start, end: start.saturating_add(request.bytes.0.len() as u64) };
+        // What makes no sense is refused by the slot.
+        let Ok(range) = checked_range(start, request.bytes.0.len() as u64) else { return Ok(()) };
         let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |range| Ok(part_of(&here, range));
         let (session, now) = (call.session, self.data.now());
         let mut leases = self.data.leases.borrow_mut();
         if request.origin != WriteOrigin::Back {
             let recalls = leases.before_change(place, session, range, Change::Write, read, now)?;
             drop(leases);
-            self.note_written(place, session, start, &request.bytes.0, request.origin);
+            self.note_written(place, session, range, &request.bytes.0, request.origin);
             self.wait_for(Some(call), recalls);
             return Ok(());
         }

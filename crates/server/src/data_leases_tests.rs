@@ -4,6 +4,7 @@ use ramlace_base::{Epoch, InodeId, LaneId, Name, Slot};
 use ramlace_wire::chunk::{
     ChunkRead, ChunkWritten, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
 };
+use ramlace_wire::coordination::NoteChange;
 use ramlace_wire::inline::{Bytes, InlineMode, InlineWritten, ReadInline, WriteInline};
 use ramlace_wire::leases::{EndRecalls, Recalls, WaitPublished, WaitRecalls};
 use ramlace_wire::namespace::{Create, LayoutWish, Open, Opened};
@@ -193,6 +194,32 @@ fn a_write_that_comes_again_waits_like_the_first() {
         assert!(waits(&mut two.listener, again.connection.read_request()).await);
         two.end_all().await;
         again.answer::<ChunkWritten>().await.unwrap();
+    });
+}
+
+#[test]
+fn bytes_that_no_file_has_are_refused_and_end_nothing() {
+    run(async {
+        let mut two = two(true).await;
+        let (inode, mut sequence) = (two.inode, 10);
+        for origin in [WriteOrigin::Program, WriteOrigin::Through, WriteOrigin::Back] {
+            for offset in [u64::MAX, u64::MAX - 3, 1 << 62] {
+                let write = WriteInline {
+                    inode,
+                    mode: InlineMode::At,
+                    offset,
+                    bytes: Bytes(b"far".to_vec()),
+                    origin,
+                };
+                assert!(two.changer.change(sequence, 0, &write).await.is_err());
+                sequence += 1;
+            }
+        }
+        let keep = ReadChunk { target: two.target, offset: 0, length: 0, keep: true, take: false };
+        let _ = two.holder.ask(&keep).await;
+        let note = NoteChange { target: two.target, start: u64::MAX - 5, end: u64::MAX };
+        assert!(two.changer.ask(&note).await.is_err());
+        two.changer.ask(&ramlace_wire::session::Heartbeat {}).await.unwrap();
     });
 }
 

@@ -15,6 +15,7 @@ use ramlace_wire::namespace as names;
 use ramlace_wire::peer::{self, Token};
 use ramlace_wire::{Header, Kind, decode_body, encode_body, flags, xattrs};
 
+use crate::chunk::checked_range;
 use crate::clock;
 use crate::gate::Call;
 use crate::identity::Identity;
@@ -270,7 +271,7 @@ impl Server {
         if !way.is_empty() && !self.has_met(slot, token) {
             self.check_way(header, &who, &map, way, request.parent())?;
         }
-        let mut wrote_back = None;
+        let (mut wrote_back, mut truncated) = (None, None);
         let op = match request {
             Request::Query(slot, query) => {
                 let answer = self.query(&who, slot, &query)?;
@@ -318,7 +319,7 @@ impl Server {
             Request::Mutation(_, Op::ChangeInlineCell { request, .. }) => {
                 header.changes_bytes();
                 if !self.has_met(slot, token) {
-                    let range = ByteRange { start: request.offset, end: request.offset.saturating_add(8) };
+                    let range = checked_range(request.offset, 8)?;
                     self.before_inline_change(
                         Some(header),
                         header.session,
@@ -344,11 +345,7 @@ impl Server {
                 Op::CreateUnnamed(request)
             }
             Request::Mutation(_, Op::Truncate(request)) => {
-                if !self.has_met(slot, token) {
-                    let range = ByteRange { start: request.size, end: u64::MAX };
-                    // As with lanes: nobody waits, for the kernel of who truncates writes nothing back before it has its answer.
-                    self.before_inline_change(None, header.session, request.inode, range, Change::Erase)?;
-                }
+                truncated = (!self.has_met(slot, token)).then_some((request.inode, request.size));
                 Op::Truncate(request)
             }
             Request::Mutation(_, Op::Spill { request, .. }) => {
@@ -378,6 +375,11 @@ impl Server {
             op,
         };
         let mut reply = self.mutate(slot, token, command).await?;
+        // As with lanes nobody waits: the kernel of who truncates writes nothing back before it has its answer.
+        if let Some((inode, start)) = truncated {
+            let range = ByteRange { start, end: u64::MAX };
+            self.before_inline_change(None, header.session, inode, range, Change::Erase)?;
+        }
         if let (Reply::WroteInline(written), Some(place)) = (&mut reply, wrote_back) {
             written.recall = self.newest_recall(place, header.session);
         }
