@@ -40,12 +40,24 @@ plain_id!(
     /// The number a session gives to a mutation; 0 marks a request that changes nothing.
     Sequence(u64), "sequence "
 );
+plain_id!(
+    /// How many records of the log a slot, or a server itself, has taken; the next record has the next number.
+    Position(u64), "position "
+);
 
 impl Epoch {
     /// The epoch that follows this one.
     #[must_use]
     pub fn next(self) -> Epoch {
         Epoch(self.0 + 1)
+    }
+}
+
+impl Position {
+    /// The position after one more record.
+    #[must_use]
+    pub fn next(self) -> Position {
+        Position(self.0 + 1)
     }
 }
 

@@ -9,12 +9,13 @@ mod error;
 mod ids;
 pub mod limits;
 mod name;
+mod numbered;
 mod plain;
 mod range;
 pub mod units;
 
 pub use error::{Error, ErrorKind, Result};
-pub use ids::{Epoch, Generation, InodeId, LaneId, Sequence, ServerId, SessionId, Slot, Timestamp};
+pub use ids::{Epoch, Generation, InodeId, LaneId, Position, Sequence, ServerId, SessionId, Slot, Timestamp};
 pub use name::Name;
 pub use plain::plain;
 pub use range::ByteRange;

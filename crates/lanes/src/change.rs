@@ -1,12 +1,12 @@
 //! What happens to the lanes of a slot: the content of log records.
 
-use ramlace_base::{ByteRange, Generation, LaneId, Sequence, SessionId};
+use ramlace_base::{ByteRange, Generation, LaneId, Sequence, SessionId, numbered_variants};
 use serde::{Deserialize, Serialize};
 
 use crate::residency::Loss;
 
 /// One thing that happened to a lane, or to what is remembered of its writers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LaneChange {
     /// It begins: with its first write, or with the bytes that its file had inline.
     Begun {
@@ -75,6 +75,18 @@ pub enum LaneChange {
         /// Which.
         session: SessionId,
     },
+}
+
+numbered_variants! { LaneChange:
+    1 Begun { lane, generation, loss };
+    2 Cut { lane, generation, length };
+    3 Dropped { lane };
+    4 Handed { lane, number };
+    5 HandoversOver { lane, number };
+    6 Written { lane, range, session, sequence };
+    7 CellChanged { cell, session, sequence };
+    8 CellStored { lane };
+    9 SessionEnded { session };
 }
 
 /// What a cell holds, and is to hold.

@@ -1,10 +1,10 @@
 //! What goes into a slot and what comes out of it.
 //!
-//! Everything here that derives `Serialize` is written to a slot's operation log or snapshot with
-//! postcard, which numbers variants by their order. That format is versioned by its owner, the
-//! server: it refuses a log or snapshot of another version; nothing here travels between versions.
+//! What is written to a slot's log or snapshot has explicit numbers: the tables stand below their enums. A new variant
+//! takes the next number, and the number of one that goes is never used again. Bytes are postcard; the tests of the
+//! server's records hold them down, and the server refuses a log of another format.
 
-use ramlace_base::{Epoch, Error, InodeId, Sequence, SessionId, Slot, Timestamp, limits};
+use ramlace_base::{Epoch, Error, InodeId, Sequence, SessionId, Slot, Timestamp, limits, numbered_variants};
 use ramlace_wire::coordination;
 use ramlace_wire::inline;
 use ramlace_wire::locks;
@@ -25,7 +25,7 @@ pub struct Command {
 }
 
 /// Whether a command may make an inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// It may.
     ForInodes,
@@ -33,8 +33,13 @@ pub enum Room {
     None,
 }
 
+numbered_variants! { Room:
+    1 ForInodes;
+    2 None;
+}
+
 /// Who wants something.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Origin {
     /// A client's mutation.
     Client {
@@ -57,8 +62,14 @@ pub enum Origin {
     Server,
 }
 
+numbered_variants! { Origin:
+    1 Client { session, sequence, acknowledged_below, who, on_behalf };
+    2 Peer;
+    3 Server;
+}
+
 /// What is wanted. Each request is the wire's own.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// By a client, at the parent's slot.
     Create(wire::Create),
@@ -194,6 +205,47 @@ pub enum Op {
     },
 }
 
+numbered_variants! { Op:
+    1 Create(body);
+    2 Open(body);
+    3 HandOver(body);
+    4 Close(body);
+    5 SetAttributes(body);
+    6 Truncate(body);
+    7 Symlink(body);
+    8 MakeDirectory { request, homes };
+    9 RemoveDirectory(body);
+    10 Unlink(body);
+    11 OpenEntry(body);
+    12 GiveUp(body);
+    13 WriteInline { request, room };
+    14 Spill { request, epoch };
+    15 Extend(body);
+    16 NoteMemory(body);
+    17 ReserveAppend(body);
+    18 FinishAppend(body);
+    19 SetLayout(body);
+    20 Rename(body);
+    21 Link(body);
+    22 MakeNode(body);
+    23 CreateUnnamed(body);
+    24 SetXattr(body);
+    25 RemoveXattr(body);
+    26 SetLock(body);
+    27 CancelLock(body);
+    28 ArriveBarrier { request, room };
+    29 LeaveBarrier(body);
+    30 ChangeInlineCell { request, room };
+    31 EndLockWait(body);
+    32 Prepare(body);
+    33 Settle(body);
+    34 ErrandDone { errand, result };
+    35 ErrandUnreachable { errand };
+    36 CoordinatorLost { coordinator, began };
+    37 Spread { directory, partitions };
+    38 EndSession { session };
+}
+
 /// What a step wants done. Whoever replays a log throws the effects away and then delivers
 /// [`crate::SlotState::open_errands`].
 #[derive(Clone, Debug, PartialEq)]
@@ -262,7 +314,7 @@ pub enum Effect {
 pub struct ErrandId(pub u64);
 
 /// A message that one slot owes another (or itself).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Errand {
     /// A part of an operation is to be held ready.
     Prepare(Box<peer::Prepare>),
@@ -278,6 +330,16 @@ pub enum Errand {
     TrimLane(peer::TrimLane),
     /// A file was inline, and is no longer.
     FillLane(peer::FillLane),
+}
+
+numbered_variants! { Errand:
+    1 Prepare(body);
+    2 Settle(body);
+    3 Ascend(body);
+    4 CutLane(body);
+    5 DropLane(body);
+    6 TrimLane(body);
+    7 FillLane(body);
 }
 
 impl Errand {
@@ -297,7 +359,7 @@ impl Errand {
 }
 
 /// What answers an errand.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrandAnswer {
     /// To `Prepare`.
     Prepared(peer::Prepared),
@@ -305,6 +367,12 @@ pub enum ErrandAnswer {
     Ascended(peer::Ascended),
     /// To everything else.
     Done,
+}
+
+numbered_variants! { ErrandAnswer:
+    1 Prepared(body);
+    2 Ascended(body);
+    3 Done;
 }
 
 impl ErrandAnswer {
@@ -320,7 +388,7 @@ impl ErrandAnswer {
 }
 
 /// What answers a mutation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// To `Create`, `CreateUnnamed`, `Open` and `OpenEntry`.
     Opened(Box<wire::Opened>),
@@ -348,6 +416,22 @@ pub enum Reply {
     InlineCell(coordination::InlineCellChanged),
     /// To `SetXattr`, `RemoveXattr`, `Close`, `RemoveDirectory`, `Unlink`, `Rename` and `SetLayout`.
     Done,
+}
+
+numbered_variants! { Reply:
+    1 Opened(body);
+    2 HandedOver(body);
+    3 GivenUp(body);
+    4 Attributes(body);
+    5 WroteInline(body);
+    6 Spilled(body);
+    7 Size(body);
+    8 Reserved(body);
+    9 Locked(body);
+    10 Barrier(body);
+    11 BarrierLeft(body);
+    12 InlineCell(body);
+    13 Done;
 }
 
 impl Reply {

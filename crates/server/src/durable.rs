@@ -2,21 +2,23 @@
 //! rebuilt from the newest snapshot and the log that follows it.
 //!
 //! Invariant: state changes only by [`Durable::commit`], which writes the record before it
-//! applies it; a replay applies the very same records in the same order.
+//! applies it; a replay applies the very same records in the same order. Each slot, and the server itself, counts its
+//! records: one that is missing or comes twice is damage.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
-use ramlace_base::{Error, ErrorKind, Result, SessionId, Slot, Timestamp};
+use ramlace_base::{Error, ErrorKind, Position, Result, SessionId, Slot, Timestamp};
 use ramlace_lanes::{LaneChange, LaneEffect, LaneTable, StoreStep};
 use ramlace_namespace::{Command, Effect, Op, Origin, SlotState};
 use ramlace_store::{MetaFile, Store};
 use ramlace_wire::locks::SetLock;
 
+use crate::framing::{self, Damage, LOG_MAGIC, Records, Unreadable};
 use crate::kept::Kept;
-use crate::record::{self, Damage, LOG_MAGIC, Record, Records};
+use crate::record::{At, Place, Record};
 use crate::sessions::Sessions;
 
 /// A log shorter than this is not worth a snapshot, in a store that does not miss it.
@@ -55,6 +57,8 @@ pub struct Durable {
     pub gives_leases: bool,
     /// What replies cost that are kept.
     pub kept: Kept,
+    /// How many records each slot, and the server itself, has taken.
+    positions: BTreeMap<Place, Position>,
     inline_bytes: u64,
     log: MetaFile,
     number: u64,
@@ -80,6 +84,7 @@ impl Durable {
             lanes: BTreeMap::new(),
             gives_leases: false,
             kept: Kept::default(),
+            positions: BTreeMap::new(),
             inline_bytes: 0,
             log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
             number: number.unwrap_or(0),
@@ -90,17 +95,13 @@ impl Durable {
         if let Some(number) = number {
             let snapshot = store.meta_append_file(&format!("snapshot-{number}"))?;
             let bytes = snapshot.read_all()?;
-            let (whole, _) = durable.replay(snapshot.name(), &bytes, now)?;
-            // It got its number when it was whole: a tail is damage here.
-            if whole != bytes.len() || bytes.is_empty() {
-                return Err(damaged(snapshot.name(), Damage { offset: whole, what: "its end is missing" }));
-            }
+            durable.restore(&bytes, now).map_err(|reason| unreadable(snapshot.name(), reason))?;
             durable.snapshot_bytes = snapshot.length();
             durable.compact_at_bytes = log_bytes_min(store).max(2 * snapshot.length());
         }
         let bytes = durable.log.read_all()?;
-        let name = durable.log.name().to_owned();
-        let (whole, last) = durable.replay(&name, &bytes, now)?;
+        let replayed = durable.replay(&bytes, now);
+        let (whole, last) = replayed.map_err(|reason| unreadable(durable.log.name(), reason))?;
         if let Some(step) = last.filter(|step| !step.frees_memory()) {
             // The process may have ended before it was done. What frees memory is done before its record.
             perform(store, step)?;
@@ -115,17 +116,19 @@ impl Durable {
         Ok(durable)
     }
 
-    /// Writes a record and applies it. What the slots want done comes back.
+    /// Writes a record and applies it. Where in the history of its slot it stands comes back, up to where whoever is
+    /// told of it knows that history; and what the slots want done.
     ///
     /// Errors: `NoSpace` when the store is full; then nothing has changed.
-    pub fn commit(&mut self, store: &mut Store, record: Record<'_>, now: Instant) -> Result<Effects> {
+    pub fn commit(&mut self, store: &mut Store, record: Record<'_>, now: Instant) -> Result<(At, Effects)> {
+        let at = self.next_at(record.place());
         let step = record.bytes();
         if let Some(step) = step.filter(|step| step.frees_memory()) {
             perform(store, step)?;
         }
         let mut bytes = std::mem::take(&mut self.buffer);
         bytes.clear();
-        record::encode(&record, &mut bytes);
+        framing::encode(&record, at.position, &mut bytes);
         let urgent = frees_memory(&record);
         let mut appended = self.append(&bytes, urgent);
         if matches!(&appended, Err(error) if error.kind() == ErrorKind::NoSpace)
@@ -141,7 +144,7 @@ impl Durable {
         self.buffer = bytes;
         appended?;
         let mut effects = Effects::default();
-        let applied = catch_unwind(AssertUnwindSafe(|| self.apply(record, now, &mut effects)));
+        let applied = catch_unwind(AssertUnwindSafe(|| self.take(at, record, now, &mut effects)));
         if let Err(bug) = applied {
             // Nobody has heard of the record, and it would end each further life as it ends this.
             let _ = self.log.cut(self.log.length() - length);
@@ -154,7 +157,17 @@ impl Durable {
         if self.log.length() >= self.compact_at_bytes {
             self.compact(store);
         }
-        Ok(effects)
+        Ok((at, effects))
+    }
+
+    /// How many records a place has taken.
+    pub fn position(&self, place: Place) -> Position {
+        self.positions.get(&place).copied().unwrap_or_default()
+    }
+
+    /// Where the next record of a place will be.
+    fn next_at(&self, place: Place) -> At {
+        At { place, position: self.position(place).next() }
     }
 
     /// Bytes of inline files, over all slots.
@@ -188,7 +201,7 @@ impl Durable {
         file.cut(0)?;
         let mut buffer = LOG_MAGIC.to_vec();
         let mut put = |record: Record| -> Result<()> {
-            record::encode_checked(&record, &mut buffer)?;
+            framing::encode_checked(&record, self.position(record.place()), &mut buffer)?;
             if buffer.len() >= SNAPSHOT_BUFFER_BYTES {
                 file.append_urgent(&buffer)?;
                 buffer.clear();
@@ -198,15 +211,14 @@ impl Durable {
         for session in self.sessions.records() {
             put(Record::SessionOpened(session.clone()))?;
         }
-        for (slot, table) in self.lanes.iter().filter(|(_, table)| !table.is_empty()) {
-            put(Record::Lanes { slot: *slot, table: Box::new(Cow::Borrowed(table)) })?;
+        // An empty table, too: it has the position of its slot.
+        for (slot, table) in &self.lanes {
+            put(Record::SlotLanes { slot: *slot, table: Box::new(Cow::Borrowed(table)) })?;
         }
         for state in self.slots.values() {
-            put(Record::Slot(Box::new(Cow::Borrowed(state))))?;
+            put(Record::SlotState(Box::new(Cow::Borrowed(state))))?;
         }
-        if self.gives_leases {
-            put(Record::GivesLeases(true))?;
-        }
+        put(Record::GivesLeases(self.gives_leases))?;
         file.append_urgent(&buffer)?;
         Ok(file.length())
     }
@@ -249,26 +261,66 @@ impl Durable {
         Ok(())
     }
 
-    /// Applies every whole record of the file `name`; returns the bytes they took, and what the last does to bytes of
-    /// lanes.
-    fn replay(&mut self, name: &str, bytes: &[u8], now: Instant) -> Result<(usize, Option<StoreStep>)> {
-        let mut records = Records::new(bytes).map_err(|damage| damaged(name, damage))?;
-        let mut last = None;
-        while let Some(record) = records.next().map_err(|damage| damaged(name, damage))? {
-            last = record.bytes();
-            // What the slots wanted done was done, or stands in their open errands.
+    /// Takes up the state that a snapshot holds. It got its number when it was whole: a tail is damage here.
+    fn restore(&mut self, bytes: &[u8], now: Instant) -> std::result::Result<(), Unreadable> {
+        let mut records = Records::new(bytes)?;
+        while let Some((at, record)) = records.next()? {
+            self.positions.insert(at.place, at.position);
             self.apply(record, now, &mut Effects::default());
         }
+        let whole = records.consumed();
+        if whole != bytes.len() || bytes.is_empty() {
+            return Err(Damage { offset: whole, what: "its end is missing" }.into());
+        }
+        Ok(())
+    }
+
+    /// Applies every whole record of a log; returns the bytes they took, and what the last does to bytes of lanes.
+    fn replay(
+        &mut self,
+        bytes: &[u8],
+        now: Instant,
+    ) -> std::result::Result<(usize, Option<StoreStep>), Unreadable> {
+        let mut records = Records::new(bytes)?;
+        let mut last = None;
+        loop {
+            let offset = records.consumed();
+            let Some((at, record)) = records.next()? else { break };
+            self.check_follows(at, &record).map_err(|what| Damage { offset, what })?;
+            last = record.bytes();
+            // What the slots wanted done was done, or stands in their open errands.
+            self.take(at, record, now, &mut Effects::default());
+        }
         Ok((records.consumed(), last))
+    }
+
+    /// Refuses what cannot be the next record of its place.
+    fn check_follows(&self, at: At, record: &Record<'_>) -> std::result::Result<(), &'static str> {
+        let expected = self.next_at(at.place).position;
+        match record {
+            state if state.is_state() => Err("a state of a snapshot stands in a log"),
+            _ if at.position > expected => Err("a record before this one is missing"),
+            _ if at.position < expected => Err("a record comes twice"),
+            Record::Command { slot, .. } if !self.slots.contains_key(slot) => {
+                Err("a command comes before its slot was born")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn take(&mut self, at: At, record: Record<'_>, now: Instant, effects: &mut Effects) {
+        self.apply(record, now, effects);
+        self.positions.insert(at.place, at.position);
     }
 
     fn apply(&mut self, record: Record<'_>, now: Instant, effects: &mut Effects) {
         match record {
             Record::SessionOpened(session) => self.sessions.insert(session, now),
             Record::SessionEnded { session, now } => self.end_session(session, now, effects),
-            Record::SlotBorn(birth) => {
-                let mut state = SlotState::new(birth.slot, birth.slots, birth.began, birth.hash_seed);
-                if birth.slot == ramlace_base::InodeId::ROOT.slot() {
+            Record::GivesLeases(given) => self.gives_leases = given,
+            Record::SlotBorn { slot, birth } => {
+                let mut state = SlotState::new(slot, birth.slots, birth.began, birth.hash_seed);
+                if slot == ramlace_base::InodeId::ROOT.slot() {
                     state.install_root(birth.owner, birth.now);
                 }
                 self.put_slot(state);
@@ -286,9 +338,8 @@ impl Durable {
                 let effect = self.lanes.entry(slot).or_default().apply(&change);
                 effects.lanes.extend(effect.map(|effect| (slot, effect)));
             }
-            Record::Slot(state) => self.put_slot(state.into_owned()),
-            Record::Lanes { slot, table } => drop(self.lanes.insert(slot, table.into_owned())),
-            Record::GivesLeases(given) => self.gives_leases = given,
+            Record::SlotState(state) => self.put_slot(state.into_owned()),
+            Record::SlotLanes { slot, table } => drop(self.lanes.insert(slot, table.into_owned())),
         }
     }
 
@@ -346,15 +397,27 @@ fn note_kept(kept: &mut Kept, state: &mut SlotState, command: Option<&Command>, 
     }
 }
 
-/// Why a server does not start: what follows the damage was acknowledged, and would be lost in silence.
-fn damaged(name: &str, damage: Damage) -> Error {
-    let Damage { offset, what } = damage;
-    let text = format!(
-        "the store's file '{name}' is damaged at byte {offset}: {what}. The server does not start, so that nothing of \
-         what it has acknowledged is lost in silence; let the others go on without what it holds with 'ramlace forget', \
-         or end the pool with 'ramlace down'"
-    );
-    Error::new(ErrorKind::Corrupt, text)
+/// Why a server does not start: what it cannot read was acknowledged, and would be lost in silence.
+fn unreadable(name: &str, reason: Unreadable) -> Error {
+    match reason {
+        Unreadable::Damaged(Damage { offset, what }) => {
+            let text = format!(
+                "the store's file '{name}' is damaged at byte {offset}: {what}. The server does not start, so that \
+                 nothing of what it has acknowledged is lost in silence; let the others go on without what it holds \
+                 with 'ramlace forget', or end the pool with 'ramlace down'"
+            );
+            Error::new(ErrorKind::Corrupt, text)
+        }
+        Unreadable::Format(format) => {
+            let own = LOG_MAGIC[LOG_MAGIC.len() - 1];
+            let text = format!(
+                "the store's file '{name}' has log format {format}, and this version of ramlace reads format {own} \
+                 alone. The server does not start; start it with the version that wrote the file, or end the pool \
+                 with 'ramlace down'"
+            );
+            Error::new(ErrorKind::Unsupported, text)
+        }
+    }
 }
 
 /// Whether the record may use the last of the store, because it frees memory or ends something.

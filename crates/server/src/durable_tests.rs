@@ -54,14 +54,10 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
         }),
         1 => Record::SessionEnded { session, now },
         2..=6 => Record::Lane { slot, change: random_change(dice, slot, session, number) },
-        _ if !durable.slots.contains_key(&slot) => Record::SlotBorn(SlotBirth {
+        _ if !durable.slots.contains_key(&slot) => Record::SlotBorn {
             slot,
-            slots: SLOTS,
-            began: Epoch(1),
-            hash_seed: 7,
-            owner: WHO.owner(),
-            now,
-        }),
+            birth: SlotBirth { slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO.owner(), now },
+        },
         _ => {
             let origin = Origin::Client {
                 session,
@@ -295,13 +291,13 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
     let mut store = TestStore::new();
     let mut durable = load(&mut store);
     let (slot, session, now) = (Slot(0), SessionId([1; 16]), Timestamp { nanos: 1 });
-    let birth = SlotBirth { slot, slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO.owner(), now };
+    let birth = SlotBirth { slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO.owner(), now };
     let inode = InodeId::new(slot, 9);
     let (known, unknown) = (LaneId { inode, lane: 0 }, LaneId { inode, lane: 1 });
     let lane = |change| Record::Lane { slot, change };
     let begun = |lane| LaneChange::Begun { lane, generation: Generation(1), loss: None };
     let cut = LaneChange::Cut { lane: known, generation: Generation(2), length: None };
-    for record in [Record::SlotBorn(birth), lane(begun(known))] {
+    for record in [Record::SlotBorn { slot, birth }, lane(begun(known))] {
         durable.commit(&mut store, record, crate::clock::instant()).unwrap();
     }
     let free = store.usage().free_bytes;
@@ -403,8 +399,10 @@ fn a_flipped_bit_anywhere_in_the_log_is_refused_and_cuts_nothing_off() {
         tear(&mut store, "log-0", &damaged);
         let refused = Durable::load(&mut store, crate::clock::instant()).err();
         let refused = refused.unwrap_or_else(|| panic!("bit {bit} of {} bytes", bytes.len()));
-        assert_eq!(refused.kind(), ErrorKind::Corrupt);
-        assert!(refused.to_string().contains("'log-0' is damaged at byte "), "{refused}");
+        let kind = if bit / 8 == 7 { ErrorKind::Unsupported } else { ErrorKind::Corrupt };
+        assert_eq!(refused.kind(), kind);
+        let told = if bit / 8 == 7 { "'log-0' has log format " } else { "'log-0' is damaged at byte " };
+        assert!(refused.to_string().contains(told), "{refused}");
         assert!(
             store.meta_append_file("log-0").unwrap().read_all().unwrap() == damaged,
             "nothing is cut off"
@@ -412,6 +410,110 @@ fn a_flipped_bit_anywhere_in_the_log_is_refused_and_cuts_nothing_off() {
     }
     tear(&mut store, "log-0", &bytes);
     assert!(state(&load(&mut store)) == told);
+}
+
+/// The pieces of a log: each record's bytes, and whose it is.
+fn pieces(bytes: &[u8]) -> Vec<(Place, &[u8])> {
+    let mut records = Records::new(bytes).unwrap();
+    let mut pieces = Vec::new();
+    loop {
+        let start = records.consumed();
+        let Some((at, _)) = records.next().unwrap() else { return pieces };
+        pieces.push((at.place, &bytes[start..records.consumed()]));
+    }
+}
+
+#[test]
+fn a_record_that_is_missing_or_comes_twice_is_refused_where_it_is_noticed() {
+    let mut dice = Dice(13);
+    let mut store = TestStore::new();
+    let mut durable = load(&mut store);
+    for number in 0..120 {
+        let record = random_record(&mut dice, &durable, number);
+        durable.commit(&mut store, record, crate::clock::instant()).unwrap();
+        if number == 20 {
+            durable.compact(&mut store);
+        }
+    }
+    let (log, bytes) = (durable.log.name().to_owned(), durable.log.read_all().unwrap());
+    drop(durable);
+    let pieces = pieces(&bytes);
+    let joined = |pieces: &[(Place, &[u8])]| {
+        pieces.iter().fold(LOG_MAGIC.to_vec(), |all, (_, piece)| [&all[..], piece].concat())
+    };
+    assert_eq!(joined(&pieces), bytes);
+    let mut refuses = |pieces: &[(Place, &[u8])], noticed: usize, what: &str| {
+        let bytes = joined(pieces);
+        tear(&mut store, &log, &bytes);
+        let refused = Durable::load(&mut store, crate::clock::instant()).err().expect(what);
+        let offset = joined(&pieces[..noticed]).len();
+        assert!(
+            refused.to_string().contains(&format!("'{log}' is damaged at byte {offset}: {what}")),
+            "{refused}"
+        );
+        assert!(store.meta_append_file(&log).unwrap().read_all().unwrap() == bytes, "nothing is cut off");
+    };
+    for at in 0..pieces.len() {
+        let next = (at + 1..pieces.len()).find(|next| pieces[*next].0 == pieces[at].0);
+        if let Some(next) = next {
+            let mut without = pieces.clone();
+            without.remove(at);
+            refuses(&without, next - 1, "a record before this one is missing");
+            let mut turned = pieces.clone();
+            turned.swap(at, next);
+            refuses(&turned, at, "a record before this one is missing");
+        }
+        let mut twice = pieces.clone();
+        twice.insert(at, pieces[at]);
+        refuses(&twice, at + 1, "a record comes twice");
+    }
+}
+
+#[test]
+fn each_slot_counts_its_records_and_so_does_the_server_across_lives_and_snapshots() {
+    let mut dice = Dice(17);
+    let mut store = TestStore::new();
+    let mut durable = load(&mut store);
+    let mut counted: BTreeMap<Place, Position> = BTreeMap::new();
+    for number in 0..300 {
+        let record = random_record(&mut dice, &durable, number);
+        let next = counted.entry(record.place()).or_default();
+        *next = next.next();
+        let expected = At { place: record.place(), position: *next };
+        let (at, _) = durable.commit(&mut store, record, crate::clock::instant()).unwrap();
+        assert_eq!(at, expected);
+        match dice.roll(20) {
+            0 => durable.compact(&mut store),
+            1 => durable = load(&mut store),
+            _ => {}
+        }
+        assert_eq!(durable.position(expected.place), expected.position);
+    }
+    assert!(counted.len() == 5, "{counted:?}");
+}
+
+#[test]
+fn a_log_of_another_format_is_refused_with_what_to_do() {
+    let mut store = TestStore::new();
+    let mut durable = load(&mut store);
+    let session = SessionId([1; 16]);
+    let opened = SessionRecord { session, who: WHO, host: false, label: String::new() };
+    durable.commit(&mut store, Record::SessionOpened(opened), crate::clock::instant()).unwrap();
+    let mut bytes = durable.log.read_all().unwrap();
+    drop(durable);
+    bytes[LOG_MAGIC.len() - 1] = 7;
+    tear(&mut store, "log-0", &bytes);
+    let refused = Durable::load(&mut store, crate::clock::instant()).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    let text = refused.to_string();
+    assert!(
+        text.contains("'log-0' has log format 7, and this version of ramlace reads format 8 alone"),
+        "{text}"
+    );
+    assert!(
+        text.contains("start it with the version that wrote the file, or end the pool with 'ramlace down'"),
+        "{text}"
+    );
 }
 
 #[test]

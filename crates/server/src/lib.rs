@@ -22,6 +22,7 @@ mod errand_tests;
 mod errands;
 mod events;
 mod fill;
+mod framing;
 mod gate;
 #[cfg(test)]
 mod gate_tests;
@@ -40,6 +41,8 @@ mod membership;
 mod peers;
 mod process;
 mod record;
+#[cfg(test)]
+mod record_tests;
 mod requests;
 mod server;
 #[cfg(test)]

@@ -1,40 +1,26 @@
-//! The records of the operation log and of snapshots, and their bytes.
+//! The records of the operation log and of snapshots: what each is called on disk, whose it is, and its body.
 //!
-//! A record is `length u32, CRC-32C u32, CRC-32C u32 of these 8 bytes, postcard`. The log is written before the
-//! reply, so a process that dies loses at most a record that nobody was told of.
-//!
-//! Torn or damaged: the kernel appends the bytes of a record in order, so one whose write was cut short is the
-//! beginning of a record that ends with the file. Such a torn tail is cut off. Whatever else does not fit is damage,
-//! in the last record too, and is refused: a header whose checksum is wrong (its length cannot be believed, so
-//! that a damaged one never passes for a tail), a whole body with another checksum, a body that is no record.
+//! [`crate::framing`] frames them. A new record takes the next number of its range in [`KINDS`] and a line in
+//! `record_golden.txt`.
 
 use std::borrow::Cow;
 
-use ramlace_base::{Error, ErrorKind, Result, SessionId, Slot, Timestamp};
+use ramlace_base::{Epoch, Position, SessionId, Slot, Timestamp};
 use ramlace_lanes::{LaneChange, LaneTable, StoreStep};
 use ramlace_namespace::{Command, Room, SlotState};
 use ramlace_wire::Owner;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::sessions::SessionRecord;
 
-/// First bytes of a log and of a snapshot; the number is the version of [`Record`].
-pub const LOG_MAGIC: [u8; 8] = *b"rlog\0\0\0\x07";
-/// Largest record: one slot's state in a snapshot.
-const RECORD_BYTES_MAX: usize = 1 << 30;
-const HEADER_BYTES: usize = 12;
-/// The part of a header that its own checksum is of.
-const HEADER_CHECKED_BYTES: usize = 8;
-
 /// How a slot's state begins: everything that its first command must find again on replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotBirth {
-    /// The slot.
-    pub slot: Slot,
     /// Slots of the pool.
     pub slots: u32,
     /// The epoch in which its counter begins.
-    pub began: ramlace_base::Epoch,
+    pub began: Epoch,
     /// Keys the order of directory entries.
     pub hash_seed: u64,
     /// Owner of the root directory, should the slot hold it.
@@ -43,8 +29,47 @@ pub struct SlotBirth {
     pub now: Timestamp,
 }
 
+/// Whose record it is. Each counts its own records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// The server's: who is connected, and what holds for all slots.
+    Server,
+    /// A slot's.
+    Slot(Slot),
+}
+
+impl Place {
+    /// The server's number; slots have their own.
+    const SERVER: u32 = u32::MAX;
+
+    /// The place's number on disk.
+    pub fn number(self) -> u32 {
+        match self {
+            Place::Server => Place::SERVER,
+            Place::Slot(slot) => u32::from(slot.0),
+        }
+    }
+
+    /// The place with this number.
+    pub fn from_number(number: u32) -> Option<Place> {
+        match number {
+            Place::SERVER => Some(Place::Server),
+            slot => u16::try_from(slot).ok().map(|slot| Place::Slot(Slot(slot))),
+        }
+    }
+}
+
+/// Where in the history of a place something is: after so many of its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// Whose history.
+    pub place: Place,
+    /// Records so far.
+    pub position: Position,
+}
+
 /// One thing that happened.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug)]
 pub enum Record<'state> {
     /// A session began.
     SessionOpened(SessionRecord),
@@ -55,8 +80,15 @@ pub enum Record<'state> {
         /// When.
         now: Timestamp,
     },
+    /// Leases are given from now on, or those that were are over.
+    GivesLeases(bool),
     /// A slot's state began.
-    SlotBorn(SlotBirth),
+    SlotBorn {
+        /// The slot.
+        slot: Slot,
+        /// How.
+        birth: SlotBirth,
+    },
     /// A command to a slot.
     Command {
         /// The slot.
@@ -74,17 +106,38 @@ pub enum Record<'state> {
         change: LaneChange,
     },
     /// In snapshots: a slot's whole state.
-    Slot(Box<Cow<'state, SlotState>>),
+    SlotState(Box<Cow<'state, SlotState>>),
     /// In snapshots: all lanes of a slot.
-    Lanes {
+    SlotLanes {
         /// The slot.
         slot: Slot,
         /// They.
         table: Box<Cow<'state, LaneTable>>,
     },
-    /// Leases are given from now on, or those that were are over.
-    GivesLeases(bool),
 }
+
+/// The number of each kind of record on disk. A number that was taken once is never given to another kind.
+///
+/// 1 to 63 are the server's, 64 to 127 a slot's, from 128 on those of snapshots.
+#[cfg(test)]
+pub const KINDS: [(u16, &str); 8] = [
+    (SESSION_OPENED, "SessionOpened"),
+    (SESSION_ENDED, "SessionEnded"),
+    (GIVES_LEASES, "GivesLeases"),
+    (SLOT_BORN, "SlotBorn"),
+    (COMMAND, "Command"),
+    (LANE, "Lane"),
+    (SLOT_STATE, "SlotState"),
+    (SLOT_LANES, "SlotLanes"),
+];
+const SESSION_OPENED: u16 = 1;
+const SESSION_ENDED: u16 = 2;
+const GIVES_LEASES: u16 = 3;
+const SLOT_BORN: u16 = 64;
+const COMMAND: u16 = 65;
+const LANE: u16 = 66;
+const SLOT_STATE: u16 = 128;
+const SLOT_LANES: u16 = 129;
 
 impl Record<'_> {
     /// What it does to the bytes of a lane.
@@ -94,165 +147,89 @@ impl Record<'_> {
             _ => None,
         }
     }
-}
 
-/// Appends a record's bytes, unless they are more than [`Records`] would read again.
-pub fn encode_checked(record: &Record<'_>, into: &mut Vec<u8>) -> Result<()> {
-    let start = into.len();
-    encode(record, into);
-    if into.len() - start > RECORD_BYTES_MAX {
-        let text = format!("a record of {} bytes is larger than {RECORD_BYTES_MAX}", into.len() - start);
-        into.truncate(start);
-        return Err(Error::new(ErrorKind::TooLarge, text));
-    }
-    Ok(())
-}
-
-/// Appends a record's bytes.
-pub fn encode(record: &Record<'_>, into: &mut Vec<u8>) {
-    let start = into.len();
-    into.extend_from_slice(&[0; HEADER_BYTES]);
-    let mut bytes = postcard::to_extend(record, std::mem::take(into)).expect("every record can be written");
-    let body = &bytes[start + HEADER_BYTES..];
-    let (length, checksum) = (body.len() as u32, crc_fast::crc32_iscsi(body));
-    bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
-    bytes[start + 4..start + HEADER_CHECKED_BYTES].copy_from_slice(&checksum.to_le_bytes());
-    let checksum = crc_fast::crc32_iscsi(&bytes[start..start + HEADER_CHECKED_BYTES]);
-    bytes[start + HEADER_CHECKED_BYTES..start + HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
-    *into = bytes;
-}
-
-/// What cannot be read in a file, and is no torn tail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Damage {
-    /// Where in the file.
-    pub offset: usize,
-    /// What is wrong there.
-    pub what: &'static str,
-}
-
-/// The records of a file, and how many of its bytes they take: what follows is a torn tail.
-pub struct Records<'bytes> {
-    bytes: &'bytes [u8],
-    consumed: usize,
-}
-
-impl<'bytes> Records<'bytes> {
-    /// Reads the file's magic. An empty file holds no records.
-    pub fn new(bytes: &'bytes [u8]) -> std::result::Result<Records<'bytes>, Damage> {
-        let magic = bytes.len().min(LOG_MAGIC.len());
-        if bytes[..magic] != LOG_MAGIC[..magic] {
-            let what = "it does not begin as a log of this version of ramlace does";
-            return Err(Damage { offset: 0, what });
+    /// Whose it is.
+    pub fn place(&self) -> Place {
+        match self {
+            Record::SessionOpened(_) | Record::SessionEnded { .. } | Record::GivesLeases(_) => Place::Server,
+            Record::SlotBorn { slot, .. }
+            | Record::Command { slot, .. }
+            | Record::Lane { slot, .. }
+            | Record::SlotLanes { slot, .. } => Place::Slot(*slot),
+            Record::SlotState(state) => Place::Slot(state.slot()),
         }
-        Ok(Records { bytes, consumed: magic })
     }
 
-    /// Bytes up to the end of the last whole record.
-    pub fn consumed(&self) -> usize {
-        self.consumed
+    /// The number of its kind.
+    pub fn kind(&self) -> u16 {
+        match self {
+            Record::SessionOpened(_) => SESSION_OPENED,
+            Record::SessionEnded { .. } => SESSION_ENDED,
+            Record::GivesLeases(_) => GIVES_LEASES,
+            Record::SlotBorn { .. } => SLOT_BORN,
+            Record::Command { .. } => COMMAND,
+            Record::Lane { .. } => LANE,
+            Record::SlotState(_) => SLOT_STATE,
+            Record::SlotLanes { .. } => SLOT_LANES,
+        }
     }
 
-    /// The next record; `None` at the end and at a torn tail.
-    pub fn next(&mut self) -> std::result::Result<Option<Record<'static>>, Damage> {
-        let damage = |what| Damage { offset: self.consumed, what };
-        let Some((header, rest)) = self.bytes[self.consumed..].split_first_chunk::<HEADER_BYTES>() else {
-            return Ok(None);
+    /// Whether it is found in snapshots alone: a state, which nothing that came before changes.
+    pub fn is_state(&self) -> bool {
+        matches!(self, Record::SlotState(_) | Record::SlotLanes { .. })
+    }
+
+    /// Appends its body.
+    pub fn encode_body(&self, into: Vec<u8>) -> Vec<u8> {
+        match self {
+            Record::SessionOpened(session) => put(into, session),
+            Record::SessionEnded { session, now } => put(into, &(session, now)),
+            Record::GivesLeases(given) => put(into, given),
+            Record::SlotBorn { birth, .. } => put(into, birth),
+            Record::Command { command, room, .. } => put(into, &(command, room)),
+            Record::Lane { change, .. } => put(into, change),
+            Record::SlotState(state) => put(into, state),
+            Record::SlotLanes { table, .. } => put(into, table),
+        }
+    }
+
+    /// The record of this kind and place that has this body.
+    ///
+    /// Errors: what is wrong with it.
+    pub fn decode(kind: u16, place: Place, body: &[u8]) -> Result<Record<'static>, &'static str> {
+        let slot = match place {
+            Place::Slot(slot) => Ok(slot),
+            Place::Server => Err("a record of a slot does not say of which"),
         };
-        let number =
-            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        if crc_fast::crc32_iscsi(&header[..HEADER_CHECKED_BYTES]) != number(HEADER_CHECKED_BYTES) {
-            return Err(damage("a record's header has another checksum"));
-        }
-        let length = number(0) as usize;
-        if length > RECORD_BYTES_MAX {
-            return Err(damage("a record is longer than any may be"));
-        }
-        let Some(body) = rest.get(..length) else { return Ok(None) };
-        if crc_fast::crc32_iscsi(body) != number(4) {
-            return Err(damage("a record has another checksum"));
-        }
-        let record = postcard::from_bytes(body).map_err(|_| damage("a record cannot be decoded"))?;
-        self.consumed += HEADER_BYTES + length;
-        Ok(Some(record))
+        let record = match kind {
+            SESSION_OPENED => Record::SessionOpened(take(body)?),
+            SESSION_ENDED => {
+                let (session, now) = take(body)?;
+                Record::SessionEnded { session, now }
+            }
+            GIVES_LEASES => Record::GivesLeases(take(body)?),
+            SLOT_BORN => Record::SlotBorn { slot: slot?, birth: take(body)? },
+            COMMAND => {
+                let (command, room) = take(body)?;
+                Record::Command { slot: slot?, command, room }
+            }
+            LANE => Record::Lane { slot: slot?, change: take(body)? },
+            SLOT_STATE => Record::SlotState(Box::new(Cow::Owned(take(body)?))),
+            SLOT_LANES => Record::SlotLanes { slot: slot?, table: Box::new(Cow::Owned(take(body)?)) },
+            _ => return Err("no record has such a number"),
+        };
+        if record.place() == place { Ok(record) } else { Err("a record names another slot than its header") }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use ramlace_base::{ByteRange, InodeId, LaneId, Sequence};
+fn put<T: Serialize>(into: Vec<u8>, body: &T) -> Vec<u8> {
+    postcard::to_extend(body, into).expect("every record can be written")
+}
 
-    use super::*;
-
-    fn written(sequence: u64) -> Record<'static> {
-        let lane = LaneId { inode: InodeId(9), lane: 0 };
-        let (range, session) = (ByteRange { start: 0, end: 8 }, SessionId([9; 16]));
-        let change = LaneChange::Written { lane, range, session, sequence: Sequence(sequence) };
-        Record::Lane { slot: Slot(7), change }
-    }
-
-    fn sequences(bytes: &[u8]) -> std::result::Result<(Vec<u64>, usize), Damage> {
-        let mut records = Records::new(bytes)?;
-        let mut found = Vec::new();
-        while let Some(record) = records.next()? {
-            let Record::Lane { change: LaneChange::Written { sequence, .. }, .. } = record else {
-                panic!("another record was written")
-            };
-            found.push(sequence.0);
-        }
-        Ok((found, records.consumed()))
-    }
-
-    #[test]
-    fn a_log_torn_at_any_byte_keeps_its_whole_records() {
-        let mut bytes = LOG_MAGIC.to_vec();
-        let mut ends = vec![bytes.len()];
-        for sequence in 0..5 {
-            encode(&written(sequence), &mut bytes);
-            ends.push(bytes.len());
-        }
-        for cut in 0..=bytes.len() {
-            let whole = ends.iter().filter(|end| **end <= cut).count().saturating_sub(1);
-            let (found, consumed) = sequences(&bytes[..cut]).unwrap();
-            assert_eq!(found, (0..whole as u64).collect::<Vec<_>>(), "cut at {cut}");
-            assert_eq!(consumed, if cut < LOG_MAGIC.len() { cut } else { ends[whole] });
-        }
-    }
-
-    #[test]
-    fn a_flipped_bit_is_damage_at_its_record_wherever_it_is() {
-        let mut bytes = LOG_MAGIC.to_vec();
-        let mut starts = vec![0, bytes.len()];
-        for sequence in 0..3 {
-            encode(&written(sequence), &mut bytes);
-            starts.push(bytes.len());
-        }
-        for byte in 0..bytes.len() {
-            for bit in 0..8 {
-                let mut damaged = bytes.clone();
-                damaged[byte] ^= 1 << bit;
-                let at = *starts.iter().rfind(|start| **start <= byte).unwrap();
-                let refused = sequences(&damaged).expect_err("damage is said, never cut off");
-                assert_eq!(refused.offset, at, "bit {bit} of byte {byte}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_flipped_bit_before_a_torn_tail_is_damage_too() {
-        let mut bytes = LOG_MAGIC.to_vec();
-        encode(&written(0), &mut bytes);
-        let first = bytes.len();
-        encode(&written(1), &mut bytes);
-        for byte in 0..first {
-            let mut damaged = bytes[..bytes.len() - 1].to_vec();
-            damaged[byte] ^= 0x10;
-            assert!(sequences(&damaged).is_err(), "byte {byte}");
-        }
-    }
-
-    #[test]
-    fn another_version_is_refused() {
-        assert_eq!(Records::new(b"rlog\0\0\0\x01").err().unwrap().offset, 0);
+fn take<T: DeserializeOwned>(body: &[u8]) -> Result<T, &'static str> {
+    match postcard::take_from_bytes(body) {
+        Ok((value, [])) => Ok(value),
+        Ok(_) => Err("a record is longer than what it tells"),
+        Err(_) => Err("a record cannot be decoded"),
     }
 }

@@ -203,7 +203,7 @@ impl Server {
     /// Logs a record, applies it, and sets going what follows from it.
     pub fn commit(self: &Rc<Self>, record: Record<'_>) -> Result<Vec<Effect>> {
         let watched = self.watched_by(&record);
-        let effects = {
+        let (_, effects) = {
             let mut store = self.store.borrow_mut();
             self.durable.borrow_mut().commit(&mut store, record, clock::instant())?
         };
@@ -365,14 +365,13 @@ impl Server {
             .chain(slot)
             .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("this pool has no {slot}")))?;
         let birth = SlotBirth {
-            slot,
             slots: map.slots(),
             began: chain.complete_since,
             hash_seed: map.hash_seed,
             owner: self.owner.owner(),
             now: clock::now(),
         };
-        self.commit(Record::SlotBorn(birth)).map(drop)
+        self.commit(Record::SlotBorn { slot, birth }).map(drop)
     }
 
     /// Answers a request with an error.

@@ -1,0 +1,88 @@
+//! Every byte of a log is whole, torn off or damaged, and each is told from the others.
+
+use ramlace_base::{ByteRange, InodeId, LaneId, Sequence, SessionId, Slot};
+use ramlace_lanes::LaneChange;
+
+use super::*;
+
+fn written(sequence: u64) -> Record<'static> {
+    let lane = LaneId { inode: InodeId(9), lane: 0 };
+    let (range, session) = (ByteRange { start: 0, end: 8 }, SessionId([9; 16]));
+    let change = LaneChange::Written { lane, range, session, sequence: Sequence(sequence) };
+    Record::Lane { slot: Slot(7), change }
+}
+
+fn put(sequence: u64, into: &mut Vec<u8>) {
+    encode(&written(sequence), Position(100 + sequence), into);
+}
+
+fn sequences(bytes: &[u8]) -> std::result::Result<(Vec<u64>, usize), Unreadable> {
+    let mut records = Records::new(bytes)?;
+    let mut found = Vec::new();
+    while let Some((at, record)) = records.next()? {
+        let Record::Lane { change: LaneChange::Written { sequence, .. }, .. } = record else {
+            panic!("another record was written")
+        };
+        assert_eq!(at, At { place: Place::Slot(Slot(7)), position: Position(100 + sequence.0) });
+        found.push(sequence.0);
+    }
+    Ok((found, records.consumed()))
+}
+
+#[test]
+fn a_log_torn_at_any_byte_keeps_its_whole_records() {
+    let mut bytes = LOG_MAGIC.to_vec();
+    let mut ends = vec![bytes.len()];
+    for sequence in 0..5 {
+        put(sequence, &mut bytes);
+        ends.push(bytes.len());
+    }
+    for cut in 0..=bytes.len() {
+        let whole = ends.iter().filter(|end| **end <= cut).count().saturating_sub(1);
+        let (found, consumed) = sequences(&bytes[..cut]).unwrap();
+        assert_eq!(found, (0..whole as u64).collect::<Vec<_>>(), "cut at {cut}");
+        assert_eq!(consumed, if cut < LOG_MAGIC.len() { cut } else { ends[whole] });
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_damage_at_its_record_wherever_it_is() {
+    let mut bytes = LOG_MAGIC.to_vec();
+    let mut starts = vec![0, bytes.len()];
+    for sequence in 0..3 {
+        put(sequence, &mut bytes);
+        starts.push(bytes.len());
+    }
+    for byte in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut damaged = bytes.clone();
+            damaged[byte] ^= 1 << bit;
+            let at = *starts.iter().rfind(|start| **start <= byte).unwrap();
+            let refused = sequences(&damaged).expect_err("damage is said, never cut off");
+            match refused {
+                Unreadable::Damaged(damage) => assert_eq!(damage.offset, at, "bit {bit} of byte {byte}"),
+                Unreadable::Format(format) => assert_eq!((byte, format), (7, damaged[7])),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_before_a_torn_tail_is_damage_too() {
+    let mut bytes = LOG_MAGIC.to_vec();
+    put(0, &mut bytes);
+    let first = bytes.len();
+    put(1, &mut bytes);
+    for byte in 0..first {
+        let mut damaged = bytes[..bytes.len() - 1].to_vec();
+        damaged[byte] ^= 0x10;
+        assert!(sequences(&damaged).is_err(), "byte {byte}");
+    }
+}
+
+#[test]
+fn another_format_is_told_from_damage() {
+    assert_eq!(Records::new(b"rlog\0\0\0\x07").err(), Some(Unreadable::Format(7)));
+    let damage = Damage { offset: 0, what: "it does not begin as a log does" };
+    assert_eq!(Records::new(b"slog\0\0\0\x08").err(), Some(Unreadable::Damaged(damage)));
+}

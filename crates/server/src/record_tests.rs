@@ -1,0 +1,193 @@
+//! The bytes of every record are fixed: `record_golden.txt` holds them, and changes only on purpose.
+//!
+//! `RAMLACE_WRITE_GOLDEN=1 cargo test --release -p ramlace-server golden` writes it anew. Do so for a new record,
+//! whose lines are added; when other lines change, so must the version in [`LOG_MAGIC`].
+//!
+//! Each line has a record's bytes, and what they mean. The samples are drawn: the longest of some hundred values that
+//! come out of drawn bytes. So each command and each change of a lane has a line without being listed here, and
+//! a field that changes its place changes the words of its line.
+
+use std::borrow::Cow;
+use std::fmt::{Debug, Write};
+
+use ramlace_base::{Epoch, InodeId, Name, Position, Sequence, SessionId, Slot, Timestamp};
+use ramlace_lanes::{LaneChange, LaneTable};
+use ramlace_namespace::{Command, Op, Origin, Room, SlotState};
+use ramlace_wire::namespace::{Create, LayoutWish, MakeDirectory};
+use ramlace_wire::{Credentials, Layout};
+use serde::de::DeserializeOwned;
+
+use crate::framing::{self, LOG_MAGIC, Records};
+use crate::record::{At, KINDS, Place, Record};
+use crate::testing::Dice;
+
+const WRITE: &str = "RAMLACE_WRITE_GOLDEN";
+const GOLDEN: &str = include_str!("record_golden.txt");
+const SLOT: Slot = Slot(0x0203);
+const POSITION: Position = Position(0x0102_0304_0506_0708);
+/// Values that are drawn for one sample.
+const DRAWS: u64 = 3000;
+
+/// A value that begins with these bytes, and goes on with drawn ones: the longest of many, for it says most.
+fn sample<T: DeserializeOwned + Debug>(begins: &[u8]) -> T {
+    let (mut longest, mut best) = (0, None);
+    for seed in 0..DRAWS {
+        let mut dice = Dice(seed);
+        let mut bytes = begins.to_vec();
+        // Small numbers: most lengths, options and variants are possible then.
+        bytes.extend((0..300).map(|_| [0, 1, 1, 1, 2, 3][dice.roll(6) as usize]));
+        if let Ok((value, rest)) = postcard::take_from_bytes::<T>(&bytes)
+            && bytes.len() - rest.len() > longest
+        {
+            longest = bytes.len() - rest.len();
+            best = Some(value);
+        }
+    }
+    best.unwrap_or_else(|| panic!("no drawn bytes are one that begins with {begins:?}"))
+}
+
+/// A value of each variant of an enum that has a table of numbers.
+fn samples<T: DeserializeOwned + Debug>(numbers: &[(u32, &'static str)]) -> Vec<(&'static str, T)> {
+    let begins = |number: u32, name| {
+        let mut begins = vec![u8::try_from(number).unwrap()];
+        if matches!(name, "SetXattr" | "RemoveXattr") {
+            // An inode, and a name that attributes may have.
+            begins.extend(*b"\x01\x06user.n");
+        }
+        begins
+    };
+    numbers.iter().map(|(number, name)| (*name, sample(&begins(*number, *name)))).collect()
+}
+
+/// Every record that can stand in a log, by name.
+fn records() -> Vec<(String, Record<'static>)> {
+    let (slot, session, now) = (SLOT, SessionId([9; 16]), Timestamp { nanos: 1_700_000_000_000_000_001 });
+    let mut all = vec![
+        ("SessionOpened".into(), Record::SessionOpened(sample(&[]))),
+        ("SessionEnded".into(), Record::SessionEnded { session, now }),
+        ("GivesLeases".into(), Record::GivesLeases(true)),
+        ("SlotBorn".into(), Record::SlotBorn { slot, birth: sample(&[]) }),
+    ];
+    let client = Origin::Client {
+        session,
+        sequence: Sequence(300),
+        acknowledged_below: Sequence(200),
+        who: Credentials::new(1000, 1001),
+        on_behalf: true,
+    };
+    let origins = [client, Origin::Peer, Origin::Server];
+    for (at, (name, op)) in samples::<Op>(Op::NUMBERS).into_iter().enumerate() {
+        let origin = origins[at % origins.len()].clone();
+        let room = if at % 2 == 0 { Room::ForInodes } else { Room::None };
+        let command = Box::new(Command { now, origin, op });
+        all.push((format!("Command.{name}"), Record::Command { slot, command, room }));
+    }
+    for (name, change) in samples::<LaneChange>(LaneChange::NUMBERS) {
+        all.push((format!("Lane.{name}"), Record::Lane { slot, change }));
+    }
+    let table: LaneTable = sample(&[]);
+    all.push(("SlotLanes".into(), Record::SlotLanes { slot, table: Box::new(Cow::Owned(table)) }));
+    all.push(("SlotState".into(), Record::SlotState(Box::new(Cow::Owned(lived_in())))));
+    all
+}
+
+/// A slot with a file that is open, and a directory whose inode is asked of another slot.
+fn lived_in() -> SlotState {
+    let (slot, session, now) = (Slot(0), SessionId([9; 16]), Timestamp { nanos: 1_700_000_000_000_000_001 });
+    let mut state = SlotState::new(slot, 32, Epoch(1), 7);
+    state.install_root(Credentials::new(1000, 1001).owner(), now);
+    let (parent, name) = (InodeId::ROOT, |name: &str| Name::new(name).unwrap());
+    let layout =
+        Layout { stripe_unit: 1 << 16, width: 2, base_slot: slot, stride: 1, copies: 1, created: Epoch(1) };
+    let create = Create {
+        parent,
+        name: name("file"),
+        mode: 0o644.into(),
+        exclusive: false,
+        read: true,
+        write: true,
+        layout: Some(layout),
+        wish: LayoutWish::default(),
+        named: Vec::new(),
+    };
+    let request = MakeDirectory { parent, name: name("directory"), mode: 0o755.into() };
+    for (number, op) in
+        [Op::Create(create), Op::MakeDirectory { request, homes: vec![Slot(5)] }].into_iter().enumerate()
+    {
+        let sequence = Sequence(1 + number as u64);
+        let who = Credentials::new(1000, 1001);
+        let origin =
+            Origin::Client { session, sequence, acknowledged_below: Sequence(1), who, on_behalf: false };
+        state.apply(&Command { now, origin, op });
+    }
+    state
+}
+
+fn golden() -> String {
+    let mut text = String::new();
+    for (name, record) in records() {
+        let mut bytes = Vec::new();
+        framing::encode(&record, POSITION, &mut bytes);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(text, "{name} {hex} {record:?}").unwrap();
+    }
+    text
+}
+
+#[test]
+fn golden_bytes_of_records_are_the_ones_that_were_written_down() {
+    let now = golden();
+    if std::env::var_os(WRITE).is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/record_golden.txt");
+        std::fs::write(path, now).expect("record_golden.txt can be written");
+        return;
+    }
+    for (is, was) in now.lines().zip(GOLDEN.lines()) {
+        assert_eq!(is, was, "these bytes changed: logs that were written can no longer be read");
+    }
+    assert_eq!(now.lines().count(), GOLDEN.lines().count(), "set {WRITE}=1 to add a new record");
+}
+
+#[test]
+fn every_record_comes_back_from_its_bytes_and_no_two_kinds_share_a_number() {
+    let mut met = std::collections::BTreeSet::new();
+    for (name, record) in records() {
+        let mut bytes = LOG_MAGIC.to_vec();
+        framing::encode(&record, POSITION, &mut bytes);
+        let mut records = Records::new(&bytes).unwrap();
+        let (at, again) = records.next().unwrap().unwrap_or_else(|| panic!("{name} is torn"));
+        assert_eq!(at, At { place: record.place(), position: POSITION });
+        assert_eq!(format!("{again:?}"), format!("{record:?}"));
+        assert!(records.next().unwrap().is_none() && records.consumed() == bytes.len());
+        met.insert(record.kind());
+        // A body that is longer, or shorter, than its record is none.
+        let body = record.encode_body(Vec::new());
+        for body in [&body[..body.len() - 1], &[&body[..], &[0]].concat()] {
+            assert!(Record::decode(record.kind(), record.place(), body).is_err(), "{name}");
+        }
+    }
+    let numbers: std::collections::BTreeSet<u16> = KINDS.iter().map(|(number, _)| *number).collect();
+    assert_eq!((&met, numbers.len()), (&numbers, KINDS.len()));
+    assert!(Record::decode(9999, Place::Server, &[]).is_err());
+    assert!(Record::decode(66, Place::Server, &[]).is_err(), "a slot's record needs a slot");
+    assert_eq!(Place::from_number(1 << 16), None);
+    for place in [Place::Server, Place::Slot(Slot(0)), Place::Slot(Slot(u16::MAX))] {
+        assert_eq!(Place::from_number(place.number()), Some(place));
+    }
+}
+
+#[test]
+fn no_two_variants_share_a_number() {
+    for numbers in [
+        Op::NUMBERS,
+        Origin::NUMBERS,
+        Room::NUMBERS,
+        LaneChange::NUMBERS,
+        ramlace_namespace::Reply::NUMBERS,
+        ramlace_namespace::Errand::NUMBERS,
+        ramlace_namespace::ErrandAnswer::NUMBERS,
+    ] {
+        let distinct: std::collections::BTreeSet<u32> = numbers.iter().map(|(number, _)| *number).collect();
+        assert_eq!(distinct.len(), numbers.len(), "{numbers:?}");
+    }
+}
