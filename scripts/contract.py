@@ -3,6 +3,7 @@
 * Each numbered sentence of docs/SEMANTICS.md names tests, and they exist.
 * Each path that a document names exists.
 * A comment that cites a decision cites a page of docs/records/ that exists.
+* docs/OPERATIONS.md explains every line that a server or a mount writes into its log.
 * docs/ENVIRONMENT.md has every environment variable that the source reads, and no other.
 """
 
@@ -39,6 +40,7 @@ def problems(root: Path, found: list[Path]) -> Iterator[str]:
     yield from missing_files(root, found)
     yield from uncited_decisions(root, found)
     yield from wrong_variables(root, found)
+    yield from unexplained_lines(root, found)
 
 
 def text_of(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
@@ -75,6 +77,22 @@ def missing_files(root: Path, found: list[Path]) -> Iterator[str]:
             bases = (root / base for base in BASES)
             if not any((base / name).exists() for base in (path.parent, *bases)) and name not in names:
                 yield f"{path.relative_to(root)}: names {name}, which does not exist"
+
+
+def unexplained_lines(root: Path, found: list[Path]) -> Iterator[str]:
+    """Yield lines for logs of which docs/OPERATIONS.md has no words."""
+    explained = re.findall(r"`([^`]+)`", (root / "docs/OPERATIONS.md").read_text().partition("## Lines in logs")[2])
+    rooms = ("crates/server/src/", "crates/mount/src/", "crates/fuse/src/", "crates/store/src/")
+    for path, text in text_of(path for path in found if path.suffix == ".rs"):
+        name = str(path.relative_to(root))
+        if not name.startswith(rooms):
+            continue
+        for line in re.findall(r'eprintln!\(\s*"((?:[^"\\]|\\.)*)"', text):
+            words = re.sub(r"^ramlace[a-z -]*: ", "", re.sub(r"\\\n\s*", "", line))
+            # What is values and a word was said elsewhere.
+            pieces = [piece.strip() for piece in re.split(r"\{\w*\}", words) if len(piece.split()) >= 2]
+            if pieces and not any(piece in told or told in words for piece in pieces for told in explained):
+                yield f"{name}: docs/OPERATIONS.md does not explain the line '{line}'"
 
 
 def uncited_decisions(root: Path, found: list[Path]) -> Iterator[str]:

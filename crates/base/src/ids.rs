@@ -138,6 +138,12 @@ pub struct SessionId(pub [u8; 16]);
 impl SessionId {
     /// No session: what a connection says before it has opened one.
     pub const NONE: SessionId = SessionId([0; 16]);
+
+    /// Its first bytes: enough to tell a pool's sessions apart, too little to speak for one.
+    #[must_use]
+    pub fn short(self) -> u32 {
+        u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
+    }
 }
 
 impl fmt::Display for SessionId {

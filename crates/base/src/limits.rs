@@ -100,6 +100,12 @@ pub const CONNECTIONS_MAX: usize = 4096;
 /// Connections that have said nothing that shows a key; and, apart from these, connections whose first message was
 /// good and whose second is still missing.
 pub const CONNECTIONS_UNPROVEN_MAX: usize = 64;
+/// Connections to a server's `--metrics` address at a time; further ones wait.
+pub const METRICS_CONNECTIONS_MAX: usize = 16;
+/// A question there.
+pub const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
+/// The time that one may take.
+pub const METRICS_MILLIS_MAX: u64 = 5000;
 /// Sessions that one server holds.
 pub const SESSIONS_MAX: usize = 4096;
 /// Of these, those of hosts: the pool's owner always gets one.

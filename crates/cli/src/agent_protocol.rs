@@ -10,6 +10,8 @@ use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{PoolFile, PoolFileServer};
 use serde::{Deserialize, Serialize};
 
+use crate::metrics_address::MetricsAddress;
+
 /// Raised whenever a message changes.
 pub const AGENT_PROTOCOL: u32 = 1;
 /// Longest message: a pool file of 4,096 servers.
@@ -92,6 +94,8 @@ pub struct Prepare {
     pub root_squash: bool,
     /// Bulk data cross the network without a key.
     pub trust_network: bool,
+    /// Where server 0 tells its metrics; server n takes that port + n.
+    pub metrics: Option<MetricsAddress>,
     /// How long servers may take to become ready, in milliseconds.
     pub patience_millis: u64,
 }

@@ -159,6 +159,9 @@ fn arguments(options: &ServeOptions) -> Vec<std::ffi::OsString> {
     if let Some(advertise) = &options.advertise {
         add("--advertise", advertise);
     }
+    if let Some(metrics) = &options.metrics {
+        add("--metrics", metrics);
+    }
     if !options.reserve {
         words.push("--no-reserve".into());
     }
@@ -218,6 +221,7 @@ mod tests {
             reserve: false,
             root_squash: false,
             trust_network: true,
+            metrics: Some("127.0.0.1:9464".into()),
         };
         let words = [std::ffi::OsString::from("ramlace")].into_iter().chain(arguments(&options));
         let cli = Cli::try_parse_from(words).unwrap();

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 
-use ramlace_wire::{Credentials, Kind};
+use ramlace_wire::{Credentials, ForWhom, Kind};
 
 thread_local! {
     static FOR: RefCell<Option<Credentials>> = const { RefCell::new(None) };
@@ -26,7 +26,10 @@ pub(crate) fn for_nobody<T>(work: impl FnOnce() -> T) -> T {
 /// For whom this thread sends a request of this kind. Bytes, and what goes on in an open file, are asked
 /// for nobody: the right was checked when it was opened.
 pub(crate) fn current_for(kind: Kind) -> Option<Credentials> {
-    if kind.is_of_namespace() && !kind.is_by_open_file() { current() } else { None }
+    match kind.row().for_whom {
+        ForWhom::User | ForWhom::OpenFileOrUser => current(),
+        ForWhom::Itself | ForWhom::OpenFile => None,
+    }
 }
 
 fn current() -> Option<Credentials> {

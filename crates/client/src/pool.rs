@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use ramlace_base::{Epoch, Error, Name, Result, ServerId};
-use ramlace_wire::ClusterMap;
 use ramlace_wire::cluster::ForgetServer;
+use ramlace_wire::metrics::{GetMetrics, Metrics};
 use ramlace_wire::session::{GetServerStatus, ServerStatus, StopServer};
+use ramlace_wire::{ClusterMap, Request, ServerEntry};
 
 use crate::calls::STATUS_ADVICE;
 use crate::fork::{self, PerFork};
@@ -144,20 +145,32 @@ impl Pool {
 
     /// What every server that is not forgotten holds and does; the order is by number.
     pub fn status(&self) -> Result<Vec<ServerReport>> {
+        let asked = self.ask_all(&GetServerStatus {})?;
+        Ok(asked.into_iter().map(|(entry, status)| ServerReport { entry, status }).collect())
+    }
+
+    /// What every server that is not forgotten has counted since its process began; the order is by number.
+    pub fn metrics(&self) -> Result<Vec<(ServerEntry, Result<Metrics>)>> {
+        self.ask_all(&GetMetrics {})
+    }
+
+    /// Asks every server the same.
+    fn ask_all<R>(&self, request: &R) -> Result<Vec<(ServerEntry, Result<R::Reply>)>>
+    where
+        R: Request + Sync,
+        R::Reply: Send,
+    {
         let map = self.refresh_map()?;
+        let session = self.session()?;
+        let ask = |entry: &ServerEntry| session.ask_server(entry.server, request, session.deadline());
         let entries = map.servers.iter().filter(|entry| !entry.forgotten);
         // One thread for each: a dead server costs its deadline once, not once for each.
         std::thread::scope(|scope| {
-            let asked: Vec<_> = entries
-                .map(|entry| (entry.clone(), scope.spawn(|| self.server_status(entry.server))))
-                .collect();
-            Ok(asked
-                .into_iter()
-                .map(|(entry, asked)| ServerReport {
-                    entry,
-                    status: asked.join().expect("asking does not panic").map_err(without_advice),
-                })
-                .collect())
+            let asked: Vec<_> = entries.map(|entry| (entry.clone(), scope.spawn(|| ask(entry)))).collect();
+            let told = asked.into_iter().map(|(entry, asked)| {
+                (entry, asked.join().expect("asking does not panic").map_err(without_advice))
+            });
+            Ok(told.collect())
         })
     }
 

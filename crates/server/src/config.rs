@@ -43,6 +43,8 @@ pub struct ServeOptions {
     pub root_squash: bool,
     /// Bulk data cross the network without a key.
     pub trust_network: bool,
+    /// `address:port` on which it tells its metrics to whoever asks, without a key.
+    pub metrics: Option<String>,
 }
 
 impl ServeOptions {

@@ -22,6 +22,7 @@ use crate::callers::Seat;
 use crate::clock;
 use crate::gate::{Answer, Call, Gate, too_late};
 use crate::identity::{Bound, Identity, body_behind_way, check_may_open};
+use crate::metrics::SessionCounts;
 use crate::record::Record;
 use crate::requests;
 use crate::server::{Outcome, Server};
@@ -66,6 +67,8 @@ struct Caller {
     bound: Bound,
     /// What it calls itself, for people.
     label: String,
+    /// Its session's.
+    counts: Option<Rc<SessionCounts>>,
 }
 
 impl Caller {
@@ -98,7 +101,7 @@ async fn serve_requests(
     role: Role,
     seat: Seat,
 ) -> Result<()> {
-    let mut caller = Caller { role, seat, bound: Bound::Nobody, label: String::new() };
+    let mut caller = Caller { role, seat, bound: Bound::Nobody, label: String::new(), counts: None };
     let mut gate = Gate::default();
     loop {
         let Some((header, body)) = next_request(server, connection, &mut gate).await? else {
@@ -108,20 +111,18 @@ async fn serve_requests(
         if header.is_reply() {
             return Err(Error::new(ErrorKind::Protocol, "a client sent a reply"));
         }
-        if header.data_bytes > 0 && header.kind != Kind::WriteChunk {
+        let row = header.kind.row();
+        if header.data_bytes > 0 && !row.carries_data {
             return Err(Error::new(ErrorKind::Protocol, format!("{:?} carries no data", header.kind)));
         }
+        let timed = server.counts.begin(&header, caller.counts.as_ref());
         let call = Call::new(&header);
-        let small = !matches!(
-            header.kind,
-            Kind::ReadChunk | Kind::WriteChunk | Kind::GrantLane | Kind::HandLane | Kind::OpenSession
-        );
         let limit = Duration::from_millis(u64::from(header.deadline_millis));
-        let until = small.then(|| clock::instant() + limit);
+        let until = (!row.own_deadline).then(|| clock::instant() + limit);
         let outcome = serve_request(server, connection, &mut caller, &call, &body, until).await?;
         caller.check_believed(connection, &outcome)?;
         let is_over = header.kind == Kind::CloseSession && outcome.is_ok();
-        gate.answer(server, connection, &call, outcome, until).await?;
+        gate.answer(server, connection, &call, timed, outcome, until).await?;
         if is_over {
             return gate.drain(server, connection).await;
         }
@@ -181,8 +182,7 @@ async fn serve_request(
         Kind::HandLane => server.hand_lane(connection.peer_uid(), call, decode_body(kind, body)?).await,
         _ => {
             let until = until.expect("a small request has a deadline");
-            let served =
-                timeout_at(until.into(), serve_small(server, caller.bound, call, body, identity)).await;
+            let served = timeout_at(until.into(), serve_small(server, call, body, identity)).await;
             served.unwrap_or_else(|_| Err(too_late(call))).map(Answer::Body)
         }
     })
@@ -191,22 +191,21 @@ async fn serve_request(
 /// Requests whose answer is a body alone.
 async fn serve_small(
     server: &Rc<Server>,
-    bound: Bound,
     header: &Call,
     body: &[u8],
     identity: Identity,
 ) -> Outcome<Vec<u8>> {
     let kind = header.kind;
-    let peer = matches!(bound, Bound::Peer(_));
     match kind {
         Kind::Heartbeat => Ok(encode_body(&())),
         Kind::ServerStatus => Ok(encode_body(&server.status())),
+        Kind::GetMetrics => Ok(encode_body(&server.metrics())),
         Kind::StopServer => {
             server.stopping.notify_one();
             Ok(encode_body(&()))
         }
         Kind::GetMap => Ok(encode_body(&*server.membership.map()?)),
-        Kind::JoinPool if peer => {
+        Kind::JoinPool => {
             let request: JoinPool = decode_body(kind, body)?;
             Ok(encode_body(&server.join(request).await?))
         }
@@ -281,11 +280,11 @@ async fn serve_small(
             let found = server.find_deadlock(&map, header.session, request).await;
             found.map(|found| encode_body(&found))
         }
-        Kind::ListLockWaits if peer => {
+        Kind::ListLockWaits => {
             let request: ListLockWaits = decode_body(kind, body)?;
             Ok(encode_body(&server.lock_waits(&request)))
         }
-        Kind::EndLockWait if peer => {
+        Kind::EndLockWait => {
             let request: EndLockWait = decode_body(kind, body)?;
             server.admit_slot(header, request.inode.slot()).await?;
             Ok(encode_body(&server.end_lock_wait(request)?))
@@ -297,16 +296,7 @@ async fn serve_small(
         _ if let Some(page) = server.serve_check(&identity.who, kind, body) => page,
         _ => {
             let (way, body) = body_behind_way(header, body)?;
-            match requests::parse(header, body)? {
-                Some(request) if request.is_peers_own() && peer => {
-                    server.serve_slot(header, identity, &way, request).await
-                }
-                Some(request) if !request.is_peers_own() => {
-                    server.serve_slot(header, identity, &way, request).await
-                }
-                _ => Err(Error::new(ErrorKind::Denied, format!("{kind:?} is for servers of the pool alone"))
-                    .into()),
-            }
+            server.serve_slot(header, identity, &way, requests::parse(header, body)?).await
         }
     }
 }
@@ -331,6 +321,8 @@ fn open_session(server: &Rc<Server>, caller: &mut Caller, header: &Header, body:
         return Err(error.into());
     }
     caller.label = shown_label(&request.label);
+    // Servers are no clients: what they ask is counted by message alone.
+    caller.counts = (request.kind != SessionKind::Peer).then(|| server.counts.of_session(session));
     let credentials = match request.kind {
         SessionKind::Host => Credentials::NOBODY,
         _ => server.owner.clone(),

@@ -16,9 +16,10 @@ use ramlace_base::{Error, ErrorKind, Result, Slot, limits};
 use ramlace_store::Window;
 use ramlace_transport::RawSegment;
 use ramlace_transport::nonblocking::Connection;
-use ramlace_wire::{Header, Kind};
+use ramlace_wire::{Header, Shows};
 
 use crate::leases::Recalled;
+use crate::metrics::Timed;
 use crate::server::{Outcome, Refusal, Server};
 
 /// A request under way, and the slots that its answer may show.
@@ -33,35 +34,11 @@ pub struct Call {
     asked_for_map: Cell<bool>,
 }
 
-/// What an answer shows to those who hear of it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Shows {
-    /// Names and attributes.
-    Names,
-    /// Bytes of lanes: nothing that a holder of a lease of the server's last life may believe.
-    Bytes,
-    /// Nothing that a lease is on; most are part of what another server does, whose answer will wait.
-    Nothing,
-}
-
-fn shows(kind: Kind) -> Shows {
-    match kind {
-        Kind::ReadChunk | Kind::WriteChunk | Kind::PunchChunk | Kind::GrantLane => Shows::Bytes,
-        Kind::AllocateLane | Kind::HandLane | Kind::ChangeCell => Shows::Bytes,
-        Kind::CountLane | Kind::SeekLane => Shows::Bytes,
-        Kind::WatchChange | Kind::NoteChange => Shows::Bytes,
-        Kind::CutLane | Kind::DropLane | Kind::TrimLane | Kind::FillLane => Shows::Nothing,
-        Kind::EndRecalls | Kind::WaitPublished => Shows::Nothing,
-        Kind::QueryInode | Kind::Ascend | Kind::EndLockWait | Kind::FindDeadlock => Shows::Nothing,
-        _ => Shows::Names,
-    }
-}
-
 impl Call {
     /// A request begins.
     pub fn new(header: &Header) -> Call {
         let (saw, recalls, changes, asked_for_map) = Default::default();
-        Call { header: *header, saw, recalls, changes, shows: shows(header.kind), asked_for_map }
+        Call { header: *header, saw, recalls, changes, shows: header.kind.row().shows, asked_for_map }
     }
 
     /// Whether the map may be asked for because of what this request says: once, whatever number of slots it is about.
@@ -114,9 +91,24 @@ pub enum Answer {
     Descriptor(Vec<u8>, OwnedFd),
 }
 
+impl Answer {
+    /// Bytes of its body and data.
+    fn sent_bytes(&self) -> u64 {
+        let bytes = match self {
+            Answer::Body(body) | Answer::Descriptor(body, _) => body.len(),
+            Answer::Staged(body, bytes) => body.len() + bytes.len(),
+            Answer::InPlace { body, segments, .. } => {
+                body.len() + segments.iter().map(|segment| segment.length).sum::<usize>()
+            }
+        };
+        bytes as u64
+    }
+}
+
 /// An answer at the gate.
 struct Held {
     header: Header,
+    timed: Timed,
     outcome: Outcome<Answer>,
     recalled: Recalled,
     /// When its client is told that it is too late; `None`: it waits as long as it takes.
@@ -155,6 +147,7 @@ impl Gate {
         server: &Rc<Server>,
         connection: &mut Connection,
         call: &Call,
+        timed: Timed,
         outcome: Outcome<Answer>,
         until: Option<Instant>,
     ) -> Result<()> {
@@ -164,7 +157,7 @@ impl Gate {
         recalled.data.retain(|number| server.data.is_any_waited(&[*number]));
         // A window is not held longer than its bytes take to leave.
         let in_place = matches!(&outcome, Ok(Answer::InPlace { .. }));
-        self.held.push_back(Held { header: **call, outcome, recalled, until });
+        self.held.push_back(Held { header: **call, timed, outcome, recalled, until });
         while !self.is_empty() && (in_place || self.is_first_free()) {
             self.wait(server).await;
             self.release(server, connection).await?;
@@ -199,7 +192,8 @@ impl Gate {
 
     /// The first answer leaves. Only errors of the connection are returned.
     pub async fn release(&mut self, server: &Server, connection: &mut Connection) -> Result<()> {
-        let Some(Held { header, outcome, .. }) = self.held.pop_front() else { return Ok(()) };
+        let Some(Held { header, timed, outcome, .. }) = self.held.pop_front() else { return Ok(()) };
+        server.counts.end(&timed, outcome.as_ref().map_or(0, Answer::sent_bytes), outcome.is_err());
         let reply = header.reply(server.membership.epoch());
         match outcome {
             Ok(Answer::Body(body)) => connection.queue_reply(reply, &body, &[]),

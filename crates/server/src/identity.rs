@@ -5,7 +5,7 @@
 use ramlace_base::{Error, ErrorKind, Name, Result, SessionId};
 use ramlace_transport::Role;
 use ramlace_wire::session::SessionKind;
-use ramlace_wire::{Credentials, Header, Kind, decode_on_behalf, decode_way, flags};
+use ramlace_wire::{Asker, Credentials, Header, Kind, decode_on_behalf, decode_way, flags};
 
 use crate::clock;
 use crate::server::Server;
@@ -57,7 +57,7 @@ pub fn body_behind_way<'body>(header: &Header, body: &'body [u8]) -> Result<(Vec
     if header.flags & flags::BY_PATH == 0 {
         return Ok((Vec::new(), body));
     }
-    if !header.kind.goes_by_path() {
+    if !header.kind.row().by_path {
         let text = format!("a {:?} goes by no path", header.kind);
         return Err(Error::new(ErrorKind::Invalid, text));
     }
@@ -78,10 +78,11 @@ impl Server {
             return Err(denied(header, "says for whom it is; only the session of a host may"));
         }
         let owner = || Identity { who: self.owner.clone(), on_behalf: false };
+        let row = header.kind.row();
         match bound {
             _ if header.kind == Kind::OpenSession => Ok((owner(), body)),
             // What a newcomer may ask: the map, to find the other servers, and how things are.
-            Bound::Nobody if matches!(header.kind, Kind::GetMap | Kind::ServerStatus) => Ok((owner(), body)),
+            Bound::Nobody if row.asker == Asker::Anyone => Ok((owner(), body)),
             Bound::Nobody if header.kind == Kind::StopServer && role == Role::Owner => Ok((owner(), body)),
             Bound::Nobody => Err(denied(header, "needs a session; open one first")),
             Bound::Client(session) | Bound::Host(session) | Bound::Peer(session)
@@ -90,19 +91,22 @@ impl Server {
                 Err(denied(header, "names a session that is not this connection's"))
             }
             Bound::Peer(_) => Ok((owner(), body)),
+            Bound::Client(_) | Bound::Host(_) if row.asker == Asker::Peer => {
+                Err(denied(header, "is for servers of the pool alone"))
+            }
+            Bound::Host(_) if row.asker == Asker::Owner => {
+                Err(denied(header, "is for the pool's owner, not for a session of a host"))
+            }
             Bound::Client(session) => {
                 let who = self.heard(session)?;
                 Ok((Identity { who, on_behalf: false }, body))
-            }
-            Bound::Host(_) if matches!(header.kind, Kind::StopServer | Kind::ForgetServer) => {
-                Err(denied(header, "is for the pool's owner, not for a session of a host"))
             }
             Bound::Host(session) => {
                 let who = self.heard(session)?;
                 if claims {
                     return self.user_of_host(header, body);
                 }
-                let who = if is_by_open_file(header.kind) { Credentials::WHOEVER } else { who };
+                let who = if row.may_be_by_open_file() { Credentials::WHOEVER } else { who };
                 Ok((Identity { who, on_behalf: false }, body))
             }
         }
@@ -114,8 +118,7 @@ impl Server {
 
     /// The user for whom a host's session asks.
     fn user_of_host<'body>(&self, header: &Header, body: &'body [u8]) -> Result<(Identity, &'body [u8])> {
-        // What `check` reads is of the namespace's family too, and the owner's alone.
-        if !header.kind.is_of_namespace() || header.kind == Kind::CheckEntries {
+        if !header.kind.row().may_be_for_user() {
             return Err(denied(header, "is made for no user, and says for whom it is"));
         }
         let (who, body) = decode_on_behalf(header.kind, body)?;
@@ -126,11 +129,6 @@ impl Server {
         let who = if self.config.options.root_squash { who.squashed() } else { who };
         Ok((Identity { who, on_behalf: true }, body))
     }
-}
-
-/// What a host's session may ask by a file that it has open, when it does not say for whom.
-fn is_by_open_file(kind: Kind) -> bool {
-    kind.is_by_open_file() || matches!(kind, Kind::SetAttributes | Kind::Truncate)
 }
 
 fn denied(header: &Header, text: &str) -> Error {

@@ -11,6 +11,7 @@ use ramlace_transport::nonblocking::Listener;
 use crate::clock;
 use crate::config::ChildConfig;
 use crate::connection;
+use crate::exposition;
 use crate::harden;
 use crate::keeper::{EXIT_HOPELESS, EXIT_REFUSED};
 use crate::log_file;
@@ -93,6 +94,10 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Endi
         let server = Rc::new(Server::load(config, store)?);
         // Before anybody can begin new ones: what one server hears comes in the order of its making.
         server.resume_errands();
+        if let Some(address) = &server.config.options.metrics {
+            let listener = exposition::listen(address).await?;
+            tokio::task::spawn_local(exposition::serve(server.clone(), listener));
+        }
         for listener in listeners {
             // Strangers are answered from the first moment; what needs the map gets Retry.
             let listener = listener.into_listener()?;

@@ -43,8 +43,8 @@ fn possible<R: ramlace_wire::Request>(request: R) -> Result<R> {
     Err(Error::new(ErrorKind::Protocol, format!("a {:?} came that says what cannot be", R::KIND)))
 }
 
-/// Reads a request of the namespace's or the peers' family; `None` for other families.
-pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
+/// Reads a request of the namespace's or the peers' family.
+pub fn parse(header: &Header, body: &[u8]) -> Result<Request> {
     let kind = header.kind;
     macro_rules! read {
         ($type:ty) => {
@@ -80,7 +80,7 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
             Request::Errand(Errand::$name(possible(read!(peer::$name))?))
         };
     }
-    Ok(Some(match kind {
+    Ok(match kind {
         Kind::Lookup => entries_query!(Lookup),
         Kind::GetAttributes => entries_query!(GetAttributes),
         Kind::ReadLink => query!(ReadLink, inode),
@@ -188,8 +188,13 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Option<Request>> {
         Kind::DropLane => errand!(DropLane),
         Kind::TrimLane => errand!(TrimLane),
         Kind::FillLane => errand!(FillLane),
-        _ => return Ok(None),
-    }))
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                format!("a {kind:?} is nothing that a slot is asked"),
+            ));
+        }
+    })
 }
 
 impl Request {
@@ -208,11 +213,6 @@ impl Request {
             },
             _ => return None,
         })
-    }
-
-    /// Whether only another server of the pool may ask this.
-    pub fn is_peers_own(&self) -> bool {
-        matches!(self, Request::Errand(_) | Request::Query(_, Query::QueryInode(_)))
     }
 
     /// The slot that is asked.

@@ -31,6 +31,7 @@ use crate::events::EventQueues;
 use crate::lanes::LaneDesk;
 use crate::leases::LeaseDesk;
 use crate::membership::Membership;
+use crate::metrics::Counts;
 use crate::peers::Peers;
 use crate::record::{Record, SlotBirth};
 use crate::spread::Spreading;
@@ -135,6 +136,8 @@ pub struct Server {
     pub deadlocks: tokio::sync::Mutex<()>,
     /// What it has done.
     pub counters: Counters,
+    /// The same, message by message and session by session.
+    pub counts: Counts,
     /// Told when the server shall end.
     pub stopping: Notify,
     /// Told when a session begins, so that its silence is noticed.
@@ -191,6 +194,7 @@ impl Server {
             data,
             deadlocks: tokio::sync::Mutex::default(),
             counters: Counters::default(),
+            counts: Counts::default(),
             stopping: Notify::new(),
             session_began: Notify::new(),
             waiting: RefCell::default(),
@@ -272,6 +276,7 @@ impl Server {
     /// Tells every request of a session that waits for an answer that there will be none.
     pub fn session_ended(&self, session: SessionId) {
         self.callers.end_session(session);
+        self.counts.forget(session);
         self.events.end(session);
         self.lane_desk.traffic.borrow_mut().end_session(session);
         self.leases.end_session(session);

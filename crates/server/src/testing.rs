@@ -121,6 +121,7 @@ impl TestServer {
             reserve: false,
             root_squash: true,
             trust_network: false,
+            metrics: None,
         };
         let store = StoreOptions { size_bytes: STORE_BYTES, backing: Backing::Auto, name: "test".into() };
         let config = ChildConfig {

@@ -1,7 +1,9 @@
-//! The numbers of the messages. A number is never reused; a family owns 256 of them.
+//! The messages: number, name and row of each. A number is never reused; a family owns 256 of them.
 
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+use crate::row::{ANYONE, LANE, OPEN_FILE, OWNER, PEER, Row, SESSION, Shows, USER};
+
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $row:expr;)*) => {
         /// What a message is. Requests and their replies share a kind.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
@@ -15,7 +17,7 @@ macro_rules! kinds {
 
             /// The number on the wire.
             #[must_use]
-            pub fn number(self) -> u16 {
+            pub const fn number(self) -> u16 {
                 match self { $(Kind::$name => $number,)* }
             }
 
@@ -24,226 +26,199 @@ macro_rules! kinds {
             pub fn from_number(number: u16) -> Option<Kind> {
                 match number { $($number => Some(Kind::$name),)* _ => None }
             }
+
+            /// Its place in [`Kind::ALL`].
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self as usize
+            }
+
+            /// What is to be known of it before its body is read.
+            #[must_use]
+            pub const fn row(self) -> Row {
+                match self { $(Kind::$name => $row,)* }
+            }
         }
     };
 }
 
 // Reserved family: 0x06 the shared-memory call ring.
-kinds! {
+messages! {
     /// Begin or resume a session on this connection.
-    OpenSession = 0x0001,
+    OpenSession = 0x0001, ANYONE.own_deadline();
     /// The session is alive.
-    Heartbeat = 0x0002,
+    Heartbeat = 0x0002, SESSION;
     /// The session ends; its open files are closed.
-    CloseSession = 0x0003,
+    CloseSession = 0x0003, SESSION;
     /// What a server holds and does.
-    ServerStatus = 0x0004,
+    ServerStatus = 0x0004, ANYONE;
     /// Stop this server gracefully.
-    StopServer = 0x0005,
+    StopServer = 0x0005, OWNER;
+    /// What a server has counted.
+    GetMetrics = 0x0006, OWNER;
 
     /// The cluster map.
-    GetMap = 0x0101,
+    GetMap = 0x0101, ANYONE;
     /// A server asks the coordinator to be taken into the map.
-    JoinPool = 0x0102,
+    JoinPool = 0x0102, PEER.shows(Shows::Names);
     /// Give a dead server's slots to others; what it held is lost.
-    ForgetServer = 0x0103,
+    ForgetServer = 0x0103, OWNER;
     /// For `check`: a server's books.
-    CheckStore = 0x0104,
+    CheckStore = 0x0104, OWNER;
     /// For `check`: some lanes of a server.
-    CheckLanes = 0x0105,
+    CheckLanes = 0x0105, OWNER;
     /// For `check`: some slots of a server.
-    CheckSlots = 0x0106,
+    CheckSlots = 0x0106, OWNER;
     /// For `check`: some inodes of a server.
-    CheckInodes = 0x0107,
+    CheckInodes = 0x0107, OWNER;
 
     /// Bytes of one lane.
-    ReadChunk = 0x0201,
+    ReadChunk = 0x0201, LANE.own_deadline();
     /// Bytes for one lane.
-    WriteChunk = 0x0202,
+    WriteChunk = 0x0202, LANE.changes().carries_data().own_deadline();
     /// Free a range of one lane.
-    PunchChunk = 0x0203,
+    PunchChunk = 0x0203, LANE.changes();
     /// A descriptor of the lane's file, for a client on the same machine.
-    GrantLane = 0x0204,
+    GrantLane = 0x0204, LANE.own_deadline();
     /// Take the memory of a lane's first bytes.
-    AllocateLane = 0x0205,
+    AllocateLane = 0x0205, LANE.changes();
     /// The lane's file, for a kernel that reads and maps it.
-    HandLane = 0x0206,
+    HandLane = 0x0206, LANE.own_deadline();
     /// How much memory a lane holds.
-    CountLane = 0x0207,
+    CountLane = 0x0207, LANE;
     /// Where the next data, or the next hole, of a lane begins.
-    SeekLane = 0x0208,
+    SeekLane = 0x0208, LANE;
 
     /// The entry with a name.
-    Lookup = 0x0301,
+    Lookup = 0x0301, USER;
     /// An inode's attributes.
-    GetAttributes = 0x0302,
+    GetAttributes = 0x0302, USER;
     /// Change mode, owner or times.
-    SetAttributes = 0x0303,
+    SetAttributes = 0x0303, USER.or_by_open_file().changes();
     /// Set a file's size.
-    Truncate = 0x0304,
+    Truncate = 0x0304, USER.or_by_open_file().changes();
     /// Create a file and open it.
-    Create = 0x0305,
+    Create = 0x0305, USER.by_path().changes();
     /// Open an inode.
-    Open = 0x0306,
+    Open = 0x0306, USER.changes();
     /// Close an inode: the session's reference goes.
-    Close = 0x0307,
+    Close = 0x0307, OPEN_FILE.changes();
     /// Create a symbolic link.
-    Symlink = 0x0308,
+    Symlink = 0x0308, USER.by_path().changes();
     /// The target of a symbolic link.
-    ReadLink = 0x0309,
+    ReadLink = 0x0309, USER;
     /// Create a directory.
-    MakeDirectory = 0x030a,
+    MakeDirectory = 0x030a, USER.by_path().changes();
     /// Remove an empty directory.
-    RemoveDirectory = 0x030b,
+    RemoveDirectory = 0x030b, USER.by_path().changes();
     /// Remove an entry that is no directory.
-    Unlink = 0x030c,
+    Unlink = 0x030c, USER.by_path().changes();
     /// Some entries of a directory.
-    ReadDirectory = 0x030d,
+    ReadDirectory = 0x030d, USER;
     /// A file is at least so long.
-    Extend = 0x030e,
+    Extend = 0x030e, OPEN_FILE.changes();
     /// Reserve the next bytes at the end of a file.
-    ReserveAppend = 0x030f,
+    ReserveAppend = 0x030f, OPEN_FILE.changes();
     /// The reserved bytes are written.
-    FinishAppend = 0x0310,
+    FinishAppend = 0x0310, OPEN_FILE.changes();
     /// Set the layout that files made in a directory inherit.
-    SetLayout = 0x0311,
+    SetLayout = 0x0311, USER.changes();
     /// Give an entry another name.
-    Rename = 0x0312,
+    Rename = 0x0312, USER.changes();
     /// Make one more entry for a file.
-    Link = 0x0313,
+    Link = 0x0313, USER.changes();
     /// Create a named pipe, a socket's address or a device.
-    MakeNode = 0x0314,
+    MakeNode = 0x0314, USER.by_path().changes();
     /// Set an extended attribute.
-    SetXattr = 0x0315,
+    SetXattr = 0x0315, USER.changes();
     /// The value of an extended attribute.
-    GetXattr = 0x0316,
+    GetXattr = 0x0316, USER;
     /// The names of an inode's extended attributes.
-    ListXattrs = 0x0317,
+    ListXattrs = 0x0317, USER;
     /// Remove an extended attribute.
-    RemoveXattr = 0x0318,
+    RemoveXattr = 0x0318, USER.changes();
     /// Create a file without a name, and open it.
-    CreateUnnamed = 0x0319,
+    CreateUnnamed = 0x0319, USER.changes();
     /// What a server's partitions of a spread directory add to its attributes.
-    GetPartitions = 0x031a,
+    GetPartitions = 0x031a, USER;
     /// Bytes of a file that live with its inode.
-    ReadInline = 0x031e,
+    ReadInline = 0x031e, OPEN_FILE;
     /// Change them.
-    WriteInline = 0x031f,
+    WriteInline = 0x031f, OPEN_FILE.changes();
     /// Give them to the file's lanes.
-    Spill = 0x0320,
+    Spill = 0x0320, OPEN_FILE.changes();
     /// Several steps of a path, and what it leads to.
-    Walk = 0x0321,
+    Walk = 0x0321, USER;
     /// Attributes of several inodes of one server.
-    GetAttributesMany = 0x0322,
+    GetAttributesMany = 0x0322, USER;
     /// For `check`: some entries of a server.
-    CheckEntries = 0x0323,
+    CheckEntries = 0x0323, OWNER;
     /// Open the file that has a name.
-    OpenEntry = 0x0324,
+    OpenEntry = 0x0324, USER.by_path().changes();
     /// A mutation is given up: it is not done any more.
-    GiveUp = 0x0325,
+    GiveUp = 0x0325, USER.changes();
     /// A kernel will read and map the file without asking.
-    HandOver = 0x0326,
+    HandOver = 0x0326, OPEN_FILE.changes();
     /// A part of a file has got memory, or lost it.
-    NoteMemory = 0x0327,
+    NoteMemory = 0x0327, OPEN_FILE.changes();
 
     // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.
-    CutLane = 0x0405,
+    CutLane = 0x0405, PEER;
     /// Home to lane: the file is gone.
-    DropLane = 0x0406,
+    DropLane = 0x0406, PEER;
     /// Lane to home: does this inode exist, and how short was it since?
-    QueryInode = 0x0407,
+    QueryInode = 0x0407, PEER;
     /// Home to lane: the last opener has closed; give back unused tail pages.
-    TrimLane = 0x0408,
+    TrimLane = 0x0408, PEER;
     /// Slot to slot: hold a part of an operation ready.
-    Prepare = 0x0409,
+    Prepare = 0x0409, PEER.shows(Shows::Names);
     /// Slot to slot: the operation is decided.
-    Settle = 0x040a,
+    Settle = 0x040a, PEER.shows(Shows::Names);
     /// Slot to slot: which directories is this one in?
-    Ascend = 0x040b,
+    Ascend = 0x040b, PEER;
     /// Home to lane: the bytes that the file had inline.
-    FillLane = 0x0410,
+    FillLane = 0x0410, PEER;
 
     /// Lock bytes of a file, or unlock them.
-    SetLock = 0x0701,
+    SetLock = 0x0701, SESSION.changes();
     /// Give up a wait for a lock.
-    CancelLock = 0x0702,
+    CancelLock = 0x0702, SESSION.changes();
     /// The lock that is in the way.
-    GetLock = 0x0703,
+    GetLock = 0x0703, SESSION;
     /// What happens to the session; answered when there is something.
-    WaitEvents = 0x0704,
+    WaitEvents = 0x0704, SESSION;
     /// Does a wait for a lock close a circle?
-    FindDeadlock = 0x0705,
+    FindDeadlock = 0x0705, SESSION.shows(Shows::Nothing);
     /// Server to server: what some owners of locks wait for.
-    ListLockWaits = 0x0706,
+    ListLockWaits = 0x0706, PEER.shows(Shows::Names);
     /// Server to server: a wait for a lock is over.
-    EndLockWait = 0x0707,
+    EndLockWait = 0x0707, PEER;
     /// Come to a barrier.
-    ArriveBarrier = 0x0708,
+    ArriveBarrier = 0x0708, SESSION.changes();
     /// Wait there no longer.
-    LeaveBarrier = 0x0709,
+    LeaveBarrier = 0x0709, SESSION.changes();
     /// Change a number in a lane.
-    ChangeCell = 0x070a,
+    ChangeCell = 0x070a, LANE.changes();
     /// Change a number in a file whose bytes live with its inode.
-    ChangeInlineCell = 0x070b,
+    ChangeInlineCell = 0x070b, OPEN_FILE.changes();
     /// Were some bytes changed, and tell when they are.
-    WatchChange = 0x070c,
+    WatchChange = 0x070c, LANE;
     /// Wait for that no longer.
-    EndWatch = 0x070d,
+    EndWatch = 0x070d, SESSION;
     /// Bytes of a lane were changed by stores into its memory.
-    NoteChange = 0x070e,
+    NoteChange = 0x070e, LANE;
 
     /// Where a name leads, with leases.
-    LeaseName = 0x0710,
+    LeaseName = 0x0710, USER;
     /// An inode's attributes, with leases.
-    LeaseAttributes = 0x0711,
+    LeaseAttributes = 0x0711, USER;
     /// Which leases are recalled; answered when there is one.
-    WaitRecalls = 0x0712,
+    WaitRecalls = 0x0712, SESSION;
     /// Data recalls are done.
-    EndRecalls = 0x0713,
+    EndRecalls = 0x0713, SESSION.shows(Shows::Nothing);
     /// Wait until what was written back is seen everywhere.
-    WaitPublished = 0x0714,
-}
-
-impl Kind {
-    /// Whether it is of the namespace's family, where a host's session says for whom it asks.
-    #[must_use]
-    pub fn is_of_namespace(self) -> bool {
-        self.number() >> 8 == 3 || matches!(self, Kind::LeaseName | Kind::LeaseAttributes)
-    }
-
-    /// About one entry of a directory: may go by the path of the directory ([`crate::flags::BY_PATH`]).
-    #[must_use]
-    pub fn goes_by_path(self) -> bool {
-        matches!(
-            self,
-            Kind::Create
-                | Kind::OpenEntry
-                | Kind::MakeDirectory
-                | Kind::Symlink
-                | Kind::MakeNode
-                | Kind::Unlink
-                | Kind::RemoveDirectory
-        )
-    }
-
-    /// Asked by a file that the session has open, for whoever has it: his rights were checked when it was opened.
-    #[must_use]
-    pub fn is_by_open_file(self) -> bool {
-        matches!(
-            self,
-            Kind::Close
-                | Kind::Extend
-                | Kind::ReserveAppend
-                | Kind::FinishAppend
-                | Kind::ReadInline
-                | Kind::WriteInline
-                | Kind::Spill
-                | Kind::HandOver
-                | Kind::NoteMemory
-                | Kind::ChangeInlineCell
-        )
-    }
+    WaitPublished = 0x0714, SESSION.shows(Shows::Nothing);
 }
 
 #[cfg(test)]
@@ -260,5 +235,6 @@ mod tests {
         numbers.dedup();
         assert_eq!(numbers.len(), Kind::ALL.len());
         assert_eq!(Kind::from_number(0), None);
+        assert!(Kind::ALL.iter().enumerate().all(|(index, kind)| kind.index() == index));
     }
 }

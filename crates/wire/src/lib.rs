@@ -24,10 +24,12 @@ pub mod inline;
 mod kind;
 pub mod leases;
 pub mod locks;
+pub mod metrics;
 pub mod namespace;
 pub mod peer;
 mod possible;
 pub mod preamble;
+mod row;
 pub mod session;
 mod types;
 pub mod walk;
@@ -39,6 +41,7 @@ pub use credentials::{Credentials, Groups, Owner};
 pub use front::{Front, decode_on_behalf, decode_way};
 pub use header::{FrameHeader, HEADER_BYTES, Header, MAGIC, flags};
 pub use kind::Kind;
+pub use row::{Asker, ForWhom, Row, Shows};
 pub use types::{
     Attributes, Chain, ClusterMap, DeviceNumbers, FileAttributes, FileKind, HostId, Layout, LayoutHints,
     PoolId, ServerEntry,

@@ -2,7 +2,7 @@
 
 use ramlace_base::{ErrorKind, limits};
 use ramlace_wire::preamble::{PREAMBLE_BYTES, PREAMBLE_MAGIC, PREAMBLE_PAYLOAD_BYTES_MAX};
-use ramlace_wire::{HEADER_BYTES, Header, Kind, MAGIC, PROTOCOL_VERSION};
+use ramlace_wire::{Asker, HEADER_BYTES, Header, Kind, MAGIC, PROTOCOL_VERSION};
 
 const WIRE: &str = include_str!("../../../docs/WIRE.md");
 
@@ -23,6 +23,28 @@ fn every_message_stands_in_the_tables_once_with_its_number() {
     told.sort();
     real.sort();
     assert_eq!(told, real);
+}
+
+#[test]
+fn tables_of_messages_say_what_their_rows_say() {
+    for cells in rows().filter(|cells| cells[0].starts_with("0x")) {
+        let kind = *Kind::ALL.iter().find(|kind| format!("{kind:?}") == cells[1]).unwrap();
+        let row = kind.row();
+        let asker = match row.asker {
+            Asker::Anyone => "anyone",
+            Asker::Session => "session",
+            Asker::Owner => "owner",
+            Asker::Peer => "server",
+        };
+        match cells[..] {
+            [_, _, changes, told, _, _] => {
+                assert_eq!((changes, told), (if row.changes { "yes" } else { "no" }, asker), "{kind:?}");
+            }
+            // What servers alone say to each other has a table without these columns.
+            [_, _, _, _] => assert_eq!(asker, "server", "{kind:?}"),
+            _ => panic!("{cells:?}"),
+        }
+    }
 }
 
 #[test]

@@ -159,6 +159,7 @@ impl Site {
             reserve: told.reserve,
             root_squash: told.root_squash,
             trust_network: told.trust_network,
+            metrics: told.metrics.as_ref().map(|metrics| metrics.of_server(server)),
         };
         options.check()?;
         Ok(options)

@@ -32,6 +32,7 @@ pub mod rm;
 pub mod serve;
 pub mod stat;
 pub mod status;
+mod status_messages;
 pub mod top;
 pub mod touch;
 pub mod unmount;

@@ -87,6 +87,10 @@ pub struct Args {
     #[arg(long)]
     pub trust_network: bool,
 
+    /// Tell metrics, without names of files or users, to whoever asks at this address over HTTP, in the format of Prometheus
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<String>,
+
     /// Descriptor to which `listening ADDRESS` and `ready`, or `error TEXT`, are written.
     #[arg(long, hide = true, value_name = "N")]
     pub ready_fd: Option<i32>,
@@ -178,6 +182,7 @@ impl Args {
             reserve: !self.no_reserve,
             root_squash: !self.no_root_squash,
             trust_network: self.trust_network,
+            metrics: self.metrics.clone(),
         }
     }
 }

@@ -7,6 +7,7 @@ use ramlace_mount::MountPoint;
 use ramlace_wire::session::ServerStatus;
 use serde_json::{Value, json};
 
+use super::status_messages::Messages;
 use crate::failure::{Done, Failure};
 use crate::mounting::{Health, LostRun, look_at, lost_stores, mounted_name, mounts_of};
 use crate::output::Output;
@@ -18,6 +19,7 @@ Examples:
   ramlace status                     the default pool
   ramlace status --pool lab          the pool 'lab' of this machine
   ramlace status --pool node0:7000   the pool of that server
+  ramlace status --messages          and what the servers were asked, and how long it took
   ramlace status --json | jq '.servers[].used_bytes'
 
 Your mounts of the pool on this machine are shown as well, and which of them are dead: whose daemon was killed.
@@ -27,7 +29,11 @@ The exit code is 1 when a server does not answer.";
 /// Arguments of `status`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {}
+pub struct Args {
+    /// Tell what the servers were asked since they began, how often, and how long it took
+    #[arg(long)]
+    pub messages: bool,
+}
 
 /// One server, as far as it is known.
 struct Row {
@@ -112,14 +118,28 @@ impl Mounted {
 }
 
 /// Prints one line for each server and the pool's sums.
-pub fn run(_: &Args, named: Option<&str>, output: &mut Output) -> Done {
+pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let (pool, rows) = ask(named)?;
+    // A pool of which no server answers has none to tell.
+    let asked = args.messages && rows.iter().any(|row| row.status.is_ok());
+    let messages = match asked {
+        true => Some(Messages::ask(&Pool::connect(&connect_options(named))?)?),
+        false => None,
+    };
     let mounts = Mounted::all(&pool)?;
     if output.json {
-        output.json(&as_json(&pool, &rows, &mounts))?;
+        let mut value = as_json(&pool, &rows, &mounts);
+        if let Some(messages) = &messages {
+            value["messages"] = messages.json();
+        }
+        output.json(&value)?;
     } else {
         print(&pool, &rows, output)?;
         mounts.iter().try_for_each(|mount| output.line(mount.line()))?;
+        if let Some(messages) = &messages {
+            output.line("")?;
+            messages.lines().into_iter().try_for_each(|line| output.line(line))?;
+        }
     }
     output.flush()?;
     if rows.iter().all(|row| row.status.is_ok()) { Ok(()) } else { Err(Failure::Told) }

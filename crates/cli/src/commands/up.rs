@@ -18,6 +18,7 @@ use crate::daemon::{Daemon, wait_until};
 use crate::failure::Done;
 use crate::interrupt::Interrupt;
 use crate::lock::DirectoryLock;
+use crate::metrics_address::MetricsAddress;
 use crate::mount_options::MountHow;
 use crate::mounting;
 use crate::output::Output;
@@ -93,6 +94,11 @@ pub struct Args {
     /// Send file contents over TCP as they are, without encryption: for a network that nobody else can reach
     #[arg(long)]
     pub trust_network: bool,
+
+    /// Tell metrics, without names of files or users, to whoever asks at this address over HTTP, in the format of
+    /// Prometheus; server n takes that port + n
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<MetricsAddress>,
 
     /// Where the memory comes from
     #[arg(long, default_value = "auto", value_name = "KIND", value_parser = ["auto", "private-tmpfs", "shared-memory"])]
@@ -253,6 +259,7 @@ fn start(
         reserve: !args.no_reserve,
         root_squash: !args.no_root_squash,
         trust_network: args.trust_network,
+        metrics: args.metrics.as_ref().map(|metrics| metrics.of_server(server)),
     };
     let log = |server| directory.log_path(ServerId(server));
     let interrupt = Interrupt::catch()?;

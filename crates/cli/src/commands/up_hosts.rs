@@ -177,6 +177,7 @@ impl Start<'_> {
                 reserve: !self.args.no_reserve,
                 root_squash: !self.args.no_root_squash,
                 trust_network: self.args.trust_network,
+                metrics: self.args.metrics.clone(),
                 patience_millis: u64::try_from(servers_patience.as_millis()).unwrap_or(u64::MAX),
             };
             (index, Order::Prepare(Box::new(prepare)))

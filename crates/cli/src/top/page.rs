@@ -52,14 +52,19 @@ pub fn page(view: &View, width: usize, height: usize, paused: bool, help: bool) 
     } else {
         lines.extend(rows(view, height.saturating_sub(lines.len() + 1)));
     }
+    let footer = format!("q quit   s sort (by {})   p pause   ? help", view.sort.name());
+    finish_page(&mut lines, &footer, width, height);
+    lines
+}
+
+/// Fits a page to its screen, with a footer as its last line.
+pub fn finish_page(lines: &mut Vec<Line>, footer: &str, width: usize, height: usize) {
     lines.truncate(height.saturating_sub(1));
     lines.resize(height.saturating_sub(1), Line::default());
     if height > 0 {
-        let text = format!("q quit   s sort (by {})   p pause   ? help", view.sort.name());
-        lines.push(line(&text, Style::Dim));
+        lines.push(Line { text: footer.to_owned(), style: Style::Dim });
     }
     lines.iter_mut().for_each(|line| fit(line, width));
-    lines
 }
 
 /// The same for a file: every server, nothing cut.

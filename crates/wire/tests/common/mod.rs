@@ -92,6 +92,7 @@ macro_rules! messages {
 
 messages! {
     session: OpenSession, Heartbeat, CloseSession, GetServerStatus, StopServer;
+    metrics: GetMetrics;
     cluster: GetMap, JoinPool, ForgetServer;
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, HandLane, AllocateLane, CountLane, SeekLane;

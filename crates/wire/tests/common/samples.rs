@@ -5,8 +5,8 @@ use ramlace_base::{
 };
 use ramlace_wire::session::*;
 use ramlace_wire::{
-    check::*, chunk::*, cluster::*, coordination::*, inline::*, leases::*, locks::*, namespace::*, peer::*,
-    walk::*, xattrs::*, *,
+    check::*, chunk::*, cluster::*, coordination::*, inline::*, leases::*, locks::*, metrics::*,
+    namespace::*, peer::*, walk::*, xattrs::*, *,
 };
 
 /// Where values come from: words that run out and are zero afterwards.
@@ -117,6 +117,12 @@ impl<T: Sample> Sample for Option<T> {
     fn sample(source: &mut Source) -> Option<T> {
         let there = bool::sample(source) || source.full;
         there.then(|| T::sample(source))
+    }
+}
+
+impl<const N: usize> Sample for [u64; N] {
+    fn sample(source: &mut Source) -> [u64; N] {
+        std::array::from_fn(|_| source.number())
     }
 }
 
@@ -332,6 +338,10 @@ fields! {
     Heartbeat {}
     CloseSession {}
     GetServerStatus {}
+    GetMetrics {}
+    Metrics { messages, sessions }
+    MessageMetrics { kind, errors, received_bytes, sent_bytes, micros, classes }
+    SessionMetrics { session, label, host, requests, received_bytes, sent_bytes }
     ServerStatus {
         server, pid, keeper_pid, restarts, uptime_millis, epoch, trusts_network, store_bytes, used_bytes, meta_bytes,
         files_free_bytes, reserved_bytes, inodes, inodes_max, lanes, locks, lock_waits, barrier_waits, change_waits, sessions, connections, read_bytes, written_bytes, requests, notes
