@@ -117,6 +117,9 @@ pub enum Command {
     /// The process that a server's keeper starts.
     #[command(name = "serve-child", hide = true)]
     ServeChild(serve::ChildArgs),
+    /// The process that has the kernel drop pages for the daemon of a mount.
+    #[command(name = "mount-guard", hide = true)]
+    MountGuard(mount::GuardArgs),
     /// What `up --hosts` and `down` run on other machines.
     #[command(name = crate::remote::AGENT_COMMAND, hide = true)]
     HostAgent,

@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{self, OutHeader, flag, notify};
 use crate::device::Device;
+use crate::guard::Guard;
 
 /// Tells the kernel what to forget. Its methods answer `false` when the kernel did not know the node or the name,
 /// or when the mount is gone: then there is nothing to forget.
@@ -20,7 +21,27 @@ use crate::device::Device;
 /// When the kernel refuses the message: one that this kernel does not know, or one without sense.
 #[derive(Clone, Debug)]
 pub struct Notifier {
-    pub(crate) device: Weak<Device>,
+    pub(crate) way: Way,
+}
+
+/// How the kernel is told.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// By the thread that calls: a process that is killed meanwhile may not end.
+    Here(Weak<Device>),
+    /// By another process ([`crate::guard`]).
+    Guarded(Weak<Guard>),
+}
+
+impl Way {
+    /// What the kernel says.
+    fn tell(&self, parts: &[IoSlice<'_>]) -> Result<std::result::Result<(), Errno>> {
+        let gone = || Ok(Err(Errno::NODEV));
+        match self {
+            Way::Here(device) => device.upgrade().map_or_else(gone, |device| Ok(device.write(parts))),
+            Way::Guarded(guard) => guard.upgrade().map_or_else(gone, |guard| guard.tell(parts)),
+        }
+    }
 }
 
 impl Notifier {
@@ -49,7 +70,7 @@ impl Notifier {
         self.tell(notify::DELETE, "delete a name", &[body.as_bytes(), name, b"\0"])
     }
 
-    /// Puts bytes into the page cache, at most the session's largest request at once.
+    /// Puts bytes into the page cache, at most the session's largest request at once, and 8 KiB by a guard.
     pub fn store(&self, node: u64, offset: u64, data: &[u8]) -> Result<bool> {
         let body = abi::StoreOut { nodeid: node, offset, size: length(data)?, padding: 0 };
         self.tell(notify::STORE, "store pages", &[body.as_bytes(), data])
@@ -72,13 +93,12 @@ impl Notifier {
     }
 
     fn tell(&self, code: i32, doing: &str, parts: &[&[u8]]) -> Result<bool> {
-        let Some(device) = self.device.upgrade() else { return Ok(false) };
         let bytes = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
         let len = u32::try_from(bytes).map_err(|_| too_large(bytes))?;
         let header = OutHeader { len, error: code, unique: 0 };
         let mut list = vec![IoSlice::new(header.as_bytes())];
         list.extend(parts.iter().map(|part| IoSlice::new(part)));
-        match device.write(&list) {
+        match self.way.tell(&list)? {
             Ok(()) => Ok(true),
             Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => Ok(false),
             // A name that is kept because a file below it is open is believed no longer all the same.

@@ -12,9 +12,11 @@ use crate::abi::{self, InitOut, OutHeader};
 use crate::buffer::RequestBuffer;
 use crate::decode::{Body, Init, decode};
 use crate::device::Device;
+use crate::guard::{Guard, GuardCommand};
 use crate::init::{Agreed, agree, request_pages_limit};
 use crate::mount::{check_mount_point, mount, take_away};
 use crate::mounts::{MountPoint, mount_on};
+use crate::notifier::Way;
 use crate::workers::{Control, Pool, lost};
 use crate::{BackingFiles, FileSystem, MountOptions, Notifier, Workers, bdi};
 
@@ -35,6 +37,7 @@ pub struct Session {
     agreed: Agreed,
     read_ahead_problem: Option<String>,
     control: Arc<Control>,
+    guard: Option<Arc<Guard>>,
     /// The mount is gone, and its device's number may be another one's by now.
     gone: bool,
 }
@@ -69,6 +72,7 @@ impl Session {
             agreed: Agreed { minor: 0, request_bytes_max: 0, flags: 0 },
             read_ahead_problem: None,
             control: Arc::default(),
+            guard: None,
             gone: false,
         })
     }
@@ -179,7 +183,22 @@ impl Session {
     /// Tells the kernel what to forget; it does nothing once the session has ended.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
-        Notifier { device: Arc::downgrade(self.device()) }
+        let way = match &self.guard {
+            Some(guard) => Way::Guarded(Arc::downgrade(guard)),
+            None => Way::Here(Arc::downgrade(self.device())),
+        };
+        Notifier { way }
+    }
+
+    /// From now on [`Session::notifier`] tells the kernel by way of a process of its own, which `command` starts: this one
+    /// can then be killed at any time, and programs hear of it.
+    ///
+    /// # Errors
+    /// When it cannot be started, or this process may not open the device a second time.
+    pub fn guard(&mut self, command: GuardCommand) -> Result<()> {
+        let guard = Guard::start(command, self.device(), self.agreed.request_bytes_max)?;
+        self.guard = Some(Arc::new(guard));
+        Ok(())
     }
 
     /// Registers files with the kernel, where passthrough was agreed on.
@@ -242,6 +261,9 @@ impl Drop for Session {
     fn drop(&mut self) {
         // Without its last descriptor the connection is over, and the unmount waits for nobody.
         self.device = None;
+        if let Some(guard) = self.guard.take() {
+            guard.end();
+        }
         if self.gone {
             return;
         }

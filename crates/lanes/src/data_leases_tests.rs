@@ -76,6 +76,31 @@ struct World {
     dropped: Vec<Vec<u64>>,
     /// Writes that have not returned: mount, page, value, what they wait for.
     writes: Vec<(usize, usize, u8, Vec<u64>)>,
+    /// What a call of each mount wrote last into a byte of its own of each page; one is under way at a time.
+    called: Vec<Vec<u8>>,
+    calls: Vec<Option<Call>>,
+    /// Pages that each kernel writes back, as they were then.
+    backs: Vec<Option<(usize, Vec<u8>)>>,
+}
+
+/// A call that writes, by way of the kernel's pages.
+#[derive(Clone)]
+struct Call {
+    page: usize,
+    value: u8,
+    at: Stage,
+    /// The kernel has read the page since the call's bytes were copied into the one it had.
+    read_again: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The kernel has copied the bytes into its page, if it has one, and let go of it.
+    Copied,
+    /// The mount has the request.
+    Begun,
+    /// The server has them.
+    Applied,
 }
 
 #[derive(Clone, Debug)]
@@ -87,6 +112,12 @@ enum Step {
     LibraryWrite(usize),
     Drop(usize),
     Acknowledge(usize),
+    /// A call that writes goes on by one stage, or another one begins.
+    Call(usize, usize),
+    /// The kernel begins to write a page back.
+    Back(usize, usize),
+    /// What it writes back is at the server.
+    Arrive(usize),
 }
 
 /// The library's own byte.
@@ -94,6 +125,11 @@ const LIBRARY: usize = MOUNTS;
 
 fn byte_of(mount: usize) -> usize {
     100 + mount
+}
+
+/// The byte that only calls of the mount write.
+fn call_of(mount: usize) -> usize {
+    300 + mount
 }
 
 /// Another byte of the mount, which goes back and forth: a store may make it what it was at first.
@@ -110,6 +146,9 @@ impl World {
             stored: vec![vec![0; PAGES]; MOUNTS + 1],
             dropped: vec![Vec::new(); MOUNTS],
             writes: Vec::new(),
+            called: vec![vec![0; PAGES]; MOUNTS],
+            calls: vec![None; MOUNTS],
+            backs: vec![None; MOUNTS],
         }
     }
 
@@ -119,13 +158,19 @@ impl World {
             Step::Store(mount, page) => {
                 let value = self.next(mount, page);
                 self.stored[mount][page] = value;
+                // A store waits for the page.
+                self.arrive(mount);
                 let kept = self.load(mount, page);
                 kept.bytes[byte_of(mount)] = value;
                 kept.bytes[parity_of(mount)] = value % 2;
                 kept.dirty = true;
             }
             Step::WriteBack(mount, page) => self.write_back(mount, page),
+            Step::Call(mount, page) => self.call(mount, page),
+            Step::Back(mount, page) => self.begin_back(mount, page),
+            Step::Arrive(mount) => self.arrive(mount),
             Step::Write(mount, page) => {
+                self.arrive(mount);
                 let value = self.next(mount, page);
                 if let Some(kept) = &mut self.kernels[mount][page] {
                     kept.bytes[byte_of(mount)] = value;
@@ -161,16 +206,74 @@ impl World {
         if self.kernels[mount][page].is_none() {
             let bytes = self.place.read_page(mount, page);
             self.kernels[mount][page] = Some(Kept { bytes, dirty: false });
+            if let Some(call) = self.calls[mount].as_mut().filter(|call| call.page == page) {
+                call.read_again = true;
+            }
         }
         self.kernels[mount][page].as_mut().unwrap()
     }
 
     fn write_back(&mut self, mount: usize, page: usize) {
-        if let Some(kept) = self.kernels[mount][page].as_mut().filter(|kept| kept.dirty) {
-            kept.dirty = false;
-            let bytes = kept.bytes.clone();
+        self.begin_back(mount, page);
+        self.arrive(mount);
+    }
+
+    /// One page at a time. What a call writes meanwhile goes with it: the page may be of before.
+    fn begin_back(&mut self, mount: usize, page: usize) {
+        self.arrive(mount);
+        let Some(kept) = self.kernels[mount][page].as_mut().filter(|kept| kept.dirty) else { return };
+        kept.dirty = false;
+        let mut bytes = kept.bytes.clone();
+        if let Some(call) = &self.calls[mount]
+            && call.page == page
+            && call.at != Stage::Copied
+        {
+            bytes[call_of(mount)] = call.value;
+        }
+        self.backs[mount] = Some((page, bytes));
+    }
+
+    fn arrive(&mut self, mount: usize) {
+        if let Some((page, bytes)) = self.backs[mount].take() {
             self.place.write_back(mount, page, &bytes).unwrap();
         }
+    }
+
+    fn call(&mut self, mount: usize, page: usize) {
+        let Some(mut call) = self.calls[mount].take() else {
+            let value = self.called[mount][page].wrapping_add(1).max(1);
+            self.called[mount][page] = value;
+            if let Some(kept) = &mut self.kernels[mount][page] {
+                kept.bytes[call_of(mount)] = value;
+            }
+            self.calls[mount] = Some(Call { page, value, at: Stage::Copied, read_again: false });
+            return;
+        };
+        let start = whole(call.page).start + call_of(mount) as u64;
+        match call.at {
+            Stage::Copied => {
+                // What is written back already is at the server first.
+                self.arrive(mount);
+                call.at = Stage::Begun;
+            }
+            Stage::Begun => {
+                self.place.change(session(mount), start, &[call.value]);
+                let range = ByteRange { start, end: start + 1 };
+                self.place.leases.wrote_through(FILE, session(mount), range, &[call.value], 0);
+                call.at = Stage::Applied;
+            }
+            Stage::Applied => {
+                let drops = call.read_again.then_some(call.page);
+                self.calls[mount] = Some(call);
+                if let Some(page) = drops {
+                    self.write_back(mount, page);
+                    self.kernels[mount][page] = None;
+                }
+                self.calls[mount] = None;
+                return;
+            }
+        }
+        self.calls[mount] = Some(call);
     }
 
     /// The mount does what it is told, and says so later: meanwhile its programs go on.
@@ -180,6 +283,7 @@ impl World {
             for page in 0..PAGES {
                 let range = whole(page);
                 if recall.start < range.end && range.start < recall.end {
+                    self.arrive(mount);
                     self.write_back(mount, page);
                     self.kernels[mount][page] = None;
                 }
@@ -211,6 +315,11 @@ impl World {
 
     fn end(&mut self) {
         for mount in 0..MOUNTS {
+            while let Some(call) = &self.calls[mount] {
+                let page = call.page;
+                self.call(mount, page);
+            }
+            self.arrive(mount);
             (0..PAGES).for_each(|page| self.write_back(mount, page));
         }
         for _ in 0..2 {
@@ -226,6 +335,12 @@ impl World {
                 let stored = self.stored[mount][page];
                 let at = whole(page).start as usize + parity_of(mount);
                 assert_eq!(self.place.bytes[at], stored % 2, "what {mount} stored in page {page}");
+            }
+        }
+        for (mount, called) in self.called.iter().enumerate() {
+            for (page, value) in called.iter().enumerate() {
+                let at = whole(page).start as usize + call_of(mount);
+                assert_eq!(self.place.bytes[at], *value, "what a call of {mount} wrote into page {page}");
             }
         }
         for (mount, kernel) in self.kernels.iter().enumerate() {
@@ -251,9 +366,12 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (mount.clone(), page.clone()).prop_map(|(mount, page)| Step::Store(mount, page)),
         2 => (mount.clone(), page.clone()).prop_map(|(mount, page)| Step::WriteBack(mount, page)),
         2 => (mount.clone(), page.clone()).prop_map(|(mount, page)| Step::Write(mount, page)),
-        1 => page.prop_map(Step::LibraryWrite),
+        1 => page.clone().prop_map(Step::LibraryWrite),
         2 => mount.clone().prop_map(Step::Drop),
-        2 => mount.prop_map(Step::Acknowledge),
+        2 => mount.clone().prop_map(Step::Acknowledge),
+        4 => (mount.clone(), page.clone()).prop_map(|(mount, page)| Step::Call(mount, page)),
+        1 => (mount.clone(), page).prop_map(|(mount, page)| Step::Back(mount, page)),
+        1 => mount.prop_map(Step::Arrive),
     ]
 }
 

@@ -41,6 +41,8 @@ mod xattrs;
 
 pub use lost_stores::LOST_STORES_ATTRIBUTE;
 pub use mount::{Mount, MountOptions, unmount};
-pub use ramlace_fuse::{Ended, Flags, MountPoint, Stopper, clear_dead, mounts, remount, unmount_own};
+pub use ramlace_fuse::{
+    Ended, Flags, MountPoint, Stopper, clear_dead, mounts, remount, run_guard, unmount_own,
+};
 pub use refresh::REFRESH_ATTRIBUTE;
 pub use signals::on_ending;

@@ -1,6 +1,7 @@
 //! A pool and a directory brought together.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use ramlace_base::{Error, ErrorKind, Result};
@@ -52,6 +53,8 @@ pub struct MountOptions {
     pub passthrough: bool,
     /// A size that is set takes the memory of all that is new, or is ENOSPC.
     pub reserve: bool,
+    /// Makes the command that runs [`crate::run_guard`] for the mount on this directory.
+    pub guard: fn(&Path) -> Command,
 }
 
 /// A mounted pool. Dropping it takes the mount away.
@@ -72,7 +75,9 @@ impl Mount {
         let _ = ramlace_fuse::become_io_flusher();
         let connect = ConnectOptions { for_users: options.allow_other, ..options.connect.clone() };
         let pool = Pool::connect(&connect)?;
-        let session = Session::mount(&options.directory, &kernel_options(options))?;
+        let mut session = Session::mount(&options.directory, &kernel_options(options))?;
+        let (guard, directory) = (options.guard, options.directory.clone());
+        session.guard(Box::new(move || guard(&directory)))?;
         let versions = Arc::new(Versions::default());
         let write_errors = Arc::new(WriteErrors::default());
         let pages = Arc::new(Pages::default());

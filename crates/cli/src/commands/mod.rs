@@ -96,6 +96,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Done {
         Command::Xattr(args) => xattr::run(args, &mut pools, output),
         Command::Serve(args) => serve::run(args, named),
         Command::ServeChild(args) => serve::run_child(args),
+        Command::MountGuard(args) => mount::run_guard(args),
         Command::HostAgent => host_agent::run(output),
         Command::Completions(args) => completions::run(args, output),
     }

@@ -1,7 +1,9 @@
 //! `mount`: the pool as a directory.
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use ramlace_base::{Error, ErrorKind, Result};
@@ -199,10 +201,32 @@ fn prepare(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Moun
         locks: !how.no_locks,
         passthrough: how.passthrough,
         reserve: how.reserve,
+        guard: guard_of,
     };
     let mount = Mount::new(&options)?;
     let _ = mounted.set(mount.mount_point().clone());
     Ok(mount)
+}
+
+/// Starts this very program, also when another one has taken its place meanwhile, as the guard of a mount.
+fn guard_of(directory: &Path) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    ramlace_server::clean_environment(&mut command);
+    command.arg0("ramlace").args(["mount-guard", "--for"]).arg(directory).current_dir("/");
+    command
+}
+
+/// Arguments of the hidden `mount-guard`.
+#[derive(clap::Args, Debug)]
+pub struct GuardArgs {
+    /// The mount that it guards, for those who look at the list of processes.
+    #[arg(long = "for", value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+/// What the daemon of a mount starts.
+pub fn run_guard(_: &GuardArgs) -> Done {
+    Ok(ramlace_mount::run_guard(std::io::stdin())?)
 }
 
 /// Asked to end: programs that use the mount keep what they have open, until they are asked twice.

@@ -1,0 +1,204 @@
+//! What is told to the kernel and may wait there is told by a process of its own, the *guard*.
+//!
+//! A drop of pages waits for requests that hold them, and cannot be killed meanwhile. A daemon that is killed in one of its own
+//! threads' drops would live on in that thread alone, with the connection open: nobody would answer those requests, and every program on the
+//! mount would wait for ever. So the daemon has no such thread. When it dies, all that it had read and not answered
+//! ends with its descriptors; the guard refuses what comes from then on, its drops come back, and with its end the
+//! connection is over ([`crate::guarding`]).
+//!
+//! Each message travels by a *line*, a pair of sockets that one thread of the guard listens to; there are as many as are needed at once.
+
+use std::fmt;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ramlace_base::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
+    sendmsg, shutdown, socketpair,
+};
+
+use crate::device::Device;
+
+/// Longest message that goes by way of a guard.
+pub const MESSAGE_BYTES_MAX: usize = 8192;
+/// Guards that are started for one message.
+const ATTEMPTS_MAX: usize = 3;
+
+/// Makes the command that runs [`crate::run_guard`] with its standard input.
+pub type GuardCommand = Box<dyn Fn() -> Command + Send + Sync>;
+
+/// The daemon's side.
+pub struct Guard {
+    command: GuardCommand,
+    device: Weak<Device>,
+    request_bytes_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    running: Option<Running>,
+    /// Guards that were started.
+    lives: u64,
+    idle: Vec<Line>,
+    over: bool,
+}
+
+struct Running {
+    child: Child,
+    control: OwnedFd,
+}
+
+/// A way to one thread of the guard.
+struct Line {
+    life: u64,
+    socket: OwnedFd,
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Guard").finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    /// Starts the process.
+    ///
+    /// # Errors
+    /// When the program cannot be started, or this process may not open the device a second time.
+    pub fn start(command: GuardCommand, device: &Arc<Device>, request_bytes_max: usize) -> Result<Guard> {
+        let guard =
+            Guard { command, device: Arc::downgrade(device), request_bytes_max, state: Mutex::default() };
+        guard.begin_life(&mut guard.lock())?;
+        Ok(guard)
+    }
+
+    /// Tells the kernel, and waits for what it says. One that is told twice, because a guard was killed, has the same effect.
+    pub fn tell(&self, parts: &[IoSlice<'_>]) -> Result<std::result::Result<(), Errno>> {
+        let message: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        if message.len() > MESSAGE_BYTES_MAX {
+            let text = format!("{} bytes are too many to be told by way of a guard", message.len());
+            return Err(Error::new(ErrorKind::TooLarge, text));
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(line) = self.take_line()? else { return Ok(Err(Errno::NODEV)) };
+            if let Some(answer) = line.ask(&message) {
+                let mut state = self.lock();
+                if !state.over && state.lives == line.life {
+                    state.idle.push(line);
+                }
+                return Ok(answer);
+            }
+            self.bury(line.life);
+        }
+        Err(Error::new(ErrorKind::Fatal, "the process that has the kernel drop pages ends again and again"))
+    }
+
+    /// Ends the process. Who waits for a drop hears of it: what holds pages is refused from now on.
+    pub fn end(&self) {
+        let mut state = self.lock();
+        state.over = true;
+        state.idle.clear();
+        let running = state.running.take();
+        drop(state);
+        if let Some(mut running) = running {
+            let _ = shutdown(&running.control, Shutdown::Both);
+            let _ = running.child.wait();
+        }
+    }
+
+    /// A way that nobody uses; none when it is over.
+    fn take_line(&self) -> Result<Option<Line>> {
+        let mut state = self.lock();
+        if state.over {
+            return Ok(None);
+        }
+        if let Some(line) = state.idle.pop() {
+            return Ok(Some(line));
+        }
+        if state.running.is_none() {
+            self.begin_life(&mut state)?;
+        }
+        let (ours, theirs) = pair()?;
+        let running = state.running.as_ref().expect("it runs, or was started just now");
+        // Whether it is still there shows when it is asked.
+        let _ = pass(&running.control, &[0], &theirs);
+        Ok(Some(Line { life: state.lives, socket: ours }))
+    }
+
+    fn begin_life(&self, state: &mut State) -> Result<()> {
+        let device =
+            self.device.upgrade().ok_or_else(|| Error::new(ErrorKind::Stale, "the mount is gone"))?;
+        let failed = |error: std::io::Error| Error::from_io(&error, "starting the guard of a mount");
+        let device = device.try_clone().map_err(|errno| failed(errno.into()))?;
+        let (ours, theirs) = pair()?;
+        let mut command = (self.command)();
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        let child = command.spawn().map_err(failed)?;
+        let bytes = (self.request_bytes_max as u64).to_le_bytes();
+        pass(&ours, &bytes, &device).map_err(|errno| failed(errno.into()))?;
+        state.lives += 1;
+        state.running = Some(Running { child, control: ours });
+        Ok(())
+    }
+
+    /// A guard has ended, whoever has done it.
+    fn bury(&self, life: u64) {
+        let mut state = self.lock();
+        if state.lives != life {
+            return;
+        }
+        state.idle.clear();
+        if let Some(mut running) = state.running.take() {
+            eprintln!("ramlace: the guard of this mount has ended, and another one begins");
+            let _ = running.child.kill();
+            // What it has begun ends soon: this daemon answers.
+            let _ = running.child.wait();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Line {
+    /// What the kernel has said; none: the guard has ended.
+    fn ask(&self, message: &[u8]) -> Option<std::result::Result<(), Errno>> {
+        rustix::net::send(&self.socket, message, SendFlags::NOSIGNAL).ok()?;
+        let mut answer = [0; 4];
+        let bytes = rustix::io::retry_on_intr(|| rustix::io::read(&self.socket, &mut answer)).ok()?;
+        if bytes < answer.len() {
+            return None;
+        }
+        Some(match i32::from_le_bytes(answer) {
+            0 => Ok(()),
+            number => Err(Errno::from_raw_os_error(number)),
+        })
+    }
+}
+
+/// Two sockets that keep messages apart and hear each other's end.
+pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|errno| Error::from_io(&errno.into(), "making a pair of sockets for the guard of a mount"))
+}
+
+/// Sends a descriptor.
+pub fn pass(socket: &OwnedFd, bytes: &[u8], descriptor: &impl AsFd) -> std::result::Result<(), Errno> {
+    let descriptors = [descriptor.as_fd()];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
+}

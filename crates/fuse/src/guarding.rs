@@ -1,0 +1,236 @@
+//! The guard itself: a process that tells the kernel what a daemon wants to have told, and outlives it by a moment.
+//!
+//! It knows the device and nothing else. When the daemon has gone it refuses (`EIO`) every request that is
+//! left or that programs still make, for each may hold pages that a drop waits for. Once no drop is under way it ends, and the connection with it.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use ramlace_base::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
+use zerocopy::IntoBytes;
+
+use crate::abi::OutHeader;
+use crate::become_io_flusher;
+use crate::buffer::RequestBuffer;
+use crate::decode::{Body, decode};
+use crate::device::Device;
+use crate::guard::MESSAGE_BYTES_MAX;
+
+/// Enough for a loop that makes system calls.
+const STACK_BYTES: usize = 128 << 10;
+/// What asks the daemon, and with it all of its group, to end.
+const NOT_FOR_A_GUARD: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+
+/// What all threads share.
+struct Shared {
+    device: Device,
+    telling: Mutex<usize>,
+    /// Nothing is being told.
+    quiet: Condvar,
+}
+
+/// Serves as the guard of a mount until its daemon ends.
+///
+/// # Errors
+/// When this is no socket of a daemon.
+pub fn run_guard(control: impl AsFd) -> Result<()> {
+    let _ = become_io_flusher();
+    stay_when_the_daemon_is_asked_to_end();
+    serve(control.as_fd())
+}
+
+fn stay_when_the_daemon_is_asked_to_end() {
+    // It fails where this process leads a group already.
+    let _ = rustix::process::setsid();
+    for signal in NOT_FOR_A_GUARD {
+        // SAFETY: to ignore a signal needs no handler.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// Ends as soon as the daemon has gone and nothing is being told any more.
+fn serve(control: BorrowedFd<'_>) -> Result<()> {
+    let mut bytes = [0; 8];
+    let Some(device) = receive(control, &mut bytes) else {
+        return Err(Error::new(ErrorKind::Invalid, "a guard is started by the daemon of a mount alone"));
+    };
+    let shared =
+        Arc::new(Shared { device: Device::new(device), telling: Mutex::new(0), quiet: Condvar::new() });
+    let mut buffer = RequestBuffer::new(usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(1 << 20))?;
+    while let Some(line) = receive(control, &mut [0]) {
+        // Without a thread the line ends, and the daemon hears of it.
+        let shared = shared.clone();
+        let _ = thread("line", move || shared.listen(&line));
+    }
+    if shared.is_telling() {
+        let refusing = shared.clone();
+        thread("refuser", move || refusing.refuse(&mut buffer))
+            .map_err(|error| Error::from_io(&error, "starting the thread that refuses requests"))?;
+        shared.await_quiet();
+    }
+    Ok(())
+}
+
+fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(run).map(drop)
+}
+
+/// A descriptor that the daemon sends; none when it has ended.
+fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Option<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(bytes)];
+    rustix::io::retry_on_intr(|| recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)).ok()?;
+    control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
+}
+
+impl Shared {
+    /// Tells what comes by one line, one after the other.
+    fn listen(&self, line: &OwnedFd) {
+        let mut message = [0; MESSAGE_BYTES_MAX];
+        loop {
+            let read = rustix::io::retry_on_intr(|| rustix::io::read(line, &mut message));
+            let Ok(bytes @ 1..) = read else { return };
+            *self.lock() += 1;
+            let told = self.device.write(&[IoSlice::new(&message[..bytes])]);
+            let number = told.map_or_else(Errno::raw_os_error, |()| 0);
+            let _ = rustix::net::send(line, &number.to_le_bytes(), SendFlags::NOSIGNAL);
+            *self.lock() -= 1;
+            self.quiet.notify_all();
+        }
+    }
+
+    fn is_telling(&self) -> bool {
+        *self.lock() > 0
+    }
+
+    fn await_quiet(&self) {
+        let mut telling = self.lock();
+        while *telling > 0 {
+            telling = self.quiet.wait(telling).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Refuses every request of the kernel until the mount is gone.
+    fn refuse(&self, buffer: &mut RequestBuffer) {
+        loop {
+            match self.device.read(buffer.as_mut()) {
+                Ok(bytes @ 1..) => self.refuse_one(&buffer.as_mut()[..bytes]),
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                Ok(0) | Err(_) => return,
+            }
+        }
+    }
+
+    fn refuse_one(&self, request: &[u8]) {
+        let unique = match decode(request) {
+            Ok(message) => match message.body {
+                Body::Forget { .. } | Body::BatchForget(_) | Body::Interrupt { .. } | Body::NotifyReply => {
+                    return;
+                }
+                _ => message.unique,
+            },
+            Err(malformed) => match malformed.unique {
+                Some(unique) => unique,
+                None => return,
+            },
+        };
+        let header = OutHeader { len: size_of::<OutHeader>() as u32, error: -libc::EIO, unique };
+        // Whoever asked may have been killed meanwhile.
+        let _ = self.device.write(&[IoSlice::new(header.as_bytes())]);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.telling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::{JoinHandle, spawn};
+
+    use super::*;
+    use crate::abi::{InHeader, opcode};
+    use crate::guard::{pair, pass};
+
+    /// A guard whose device is a socket: the other end is the kernel.
+    struct Guarded {
+        kernel: OwnedFd,
+        daemon: OwnedFd,
+        runs: JoinHandle<Result<()>>,
+    }
+
+    fn guarded() -> Guarded {
+        let (kernel, device) = pair().unwrap();
+        let (daemon, control) = pair().unwrap();
+        pass(&daemon, &4096_u64.to_le_bytes(), &device).unwrap();
+        Guarded { kernel, daemon, runs: spawn(move || serve(control.as_fd())) }
+    }
+
+    impl Guarded {
+        fn line(&self) -> OwnedFd {
+            let (ours, theirs) = pair().unwrap();
+            pass(&self.daemon, &[0], &theirs).unwrap();
+            ours
+        }
+    }
+
+    fn read(from: &OwnedFd) -> Vec<u8> {
+        let mut bytes = [0; 256];
+        let count = rustix::io::read(from, &mut bytes).unwrap();
+        bytes[..count].to_vec()
+    }
+
+    fn request(opcode: u32, unique: u64) -> Vec<u8> {
+        let header = InHeader { len: size_of::<InHeader>() as u32, opcode, unique, ..Default::default() };
+        header.as_bytes().to_vec()
+    }
+
+    #[test]
+    fn what_the_daemon_says_reaches_the_kernel_and_the_answer_comes_back() {
+        let guarded = guarded();
+        let lines = [guarded.line(), guarded.line()];
+        for (line, words) in lines.iter().zip(["one", "other"]) {
+            rustix::io::write(line, words.as_bytes()).unwrap();
+            assert_eq!(read(&guarded.kernel), words.as_bytes());
+            assert_eq!(read(line), 0_i32.to_le_bytes());
+        }
+        drop(guarded.daemon);
+        guarded.runs.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn who_is_started_by_nobody_says_so() {
+        let (_, nobody) = pair().unwrap();
+        assert_eq!(serve(nobody.as_fd()).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn requests_that_nobody_answers_any_more_are_refused() {
+        let (kernel, device) = pair().unwrap();
+        let shared =
+            Arc::new(Shared { device: Device::new(device), telling: Mutex::new(1), quiet: Condvar::new() });
+        let refuser = spawn(move || shared.refuse(&mut RequestBuffer::new(4096).unwrap()));
+        for (opcode, unique, is_answered) in [
+            (opcode::FORGET, 0, false),
+            (opcode::GETATTR, 4, true),
+            (opcode::INTERRUPT, 5, false),
+            (9_999, 8, true),
+        ] {
+            rustix::io::write(&kernel, &request(opcode, unique)).unwrap();
+            if is_answered {
+                let expected = OutHeader { len: 16, error: -libc::EIO, unique };
+                assert_eq!(read(&kernel), expected.as_bytes());
+            }
+        }
+        drop(kernel);
+        refuser.join().unwrap();
+    }
+}
