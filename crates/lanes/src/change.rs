@@ -70,13 +70,9 @@ pub enum LaneChange {
         /// The lane.
         lane: LaneId,
     },
-    /// A session has ended: its writes are forgotten.
-    SessionEnded {
-        /// Which.
-        session: SessionId,
-    },
 }
 
+// 9 was the end of a session, which is a change of the slot.
 numbered_variants! { LaneChange:
     1 Begun { lane, generation, loss };
     2 Cut { lane, generation, length };
@@ -86,7 +82,6 @@ numbered_variants! { LaneChange:
     6 Written { lane, range, session, sequence };
     7 CellChanged { cell, session, sequence };
     8 CellStored { lane };
-    9 SessionEnded { session };
 }
 
 /// What a cell holds, and is to hold.
@@ -151,7 +146,6 @@ impl LaneChange {
                 | LaneChange::Dropped { .. }
                 | LaneChange::Handed { .. }
                 | LaneChange::HandoversOver { .. }
-                | LaneChange::SessionEnded { .. }
         )
     }
 }

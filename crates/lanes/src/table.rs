@@ -203,7 +203,12 @@ impl LaneTable {
         Ok(LaneChange::Written { lane, range, session: writer.0, sequence: writer.1 })
     }
 
-    /// Takes one step: the only way the table changes.
+    /// Forgets what a session has written: it has ended.
+    pub fn end_session(&mut self, session: SessionId) {
+        self.writes.end_session(session);
+    }
+
+    /// Takes one step: with the end of a session, the only way the table changes.
     pub fn apply(&mut self, change: &LaneChange) -> Option<LaneEffect> {
         let beyond =
             |lane, start| Some(LaneEffect::Changed { lane, range: ByteRange { start, end: u64::MAX } });
@@ -242,10 +247,6 @@ impl LaneTable {
                 Some(LaneEffect::Changed { lane: cell.lane, range })
             }
             LaneChange::CellStored { .. } => None,
-            LaneChange::SessionEnded { session } => {
-                self.writes.end_session(session);
-                None
-            }
         }
     }
 }

@@ -75,6 +75,11 @@ impl WritesDone {
         self.done.remove(&session);
     }
 
+    /// The sessions that have written here.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.done.keys().copied()
+    }
+
     /// Whether the session has written here.
     #[must_use]
     pub fn knows(&self, session: SessionId) -> bool {

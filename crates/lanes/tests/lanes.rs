@@ -500,7 +500,7 @@ impl Driver {
             }
             Act::Restart => {
                 if self.bug == Bug::SnapshotForgets {
-                    self.table.apply(&LaneChange::SessionEnded { session: SESSION });
+                    self.table.end_session(SESSION);
                 }
                 let bytes = postcard::to_stdvec(&self.table).unwrap();
                 self.table = postcard::from_bytes(&bytes).unwrap();

@@ -61,6 +61,11 @@ impl Session {
         change
     }
 
+    /// What of that the slot's owner has been told.
+    pub(crate) fn told_kept(&self) -> u64 {
+        self.told_bytes
+    }
+
     /// What the replies take, for a slot's owner that was told nothing yet.
     pub(crate) fn kept_anew(&mut self) -> u64 {
         self.told_bytes = self.kept_bytes;

@@ -304,6 +304,12 @@ impl SlotState {
         self.sessions.get_mut(&session).map_or(0, Session::take_kept_change)
     }
 
+    /// What the owner of this slot has been told that the session's kept replies take.
+    #[must_use]
+    pub fn told_kept(&self, session: SessionId) -> u64 {
+        self.sessions.get(&session).map_or(0, Session::told_kept)
+    }
+
     /// What each session's kept replies take, for an owner of this slot that was told nothing yet.
     pub fn kept_anew(&mut self) -> impl Iterator<Item = (SessionId, u64)> + '_ {
         self.sessions.iter_mut().map(|(id, session)| (*id, session.kept_anew()))

@@ -66,7 +66,7 @@ impl Server {
         let mut store = self.store.borrow_mut();
         let durable = self.durable.borrow();
         let beyond = |lane: &LaneId| after.is_none_or(|after| *lane > after);
-        let known = || durable.lanes.values().flat_map(|table| table.iter());
+        let known = || durable.all_lanes().flat_map(|table| table.iter());
         let unstored = known().map(|(lane, _)| lane).filter(|lane| !store.has_lane(*lane));
         let ids: Vec<LaneId> =
             smallest(store.lane_ids().chain(unstored).filter(beyond), limits::CHECK_LANES_MAX + 1);
@@ -94,7 +94,7 @@ impl Server {
         let first = request.after.map_or(0, |after| u32::from(after.0) + 1);
         let Ok(first) = u16::try_from(first) else { return SlotsPage { slots: Vec::new(), end: true } };
         let (mut slots, mut told) = (Vec::new(), 0);
-        for state in durable.slots.range(Slot(first)..).map(|(_, state)| state) {
+        for state in durable.names_from(Slot(first)) {
             if told >= limits::CHECK_SLOT_FACTS_MAX {
                 return SlotsPage { slots, end: false };
             }
@@ -110,12 +110,12 @@ impl Server {
         let (mut inodes, mut troubles) = (Vec::new(), Vec::new());
         // Before an inode is told of there is none that is smaller.
         let mut after = request.after;
-        for (slot, state) in durable.slots.range(request.after.slot()..) {
+        for state in durable.names_from(request.after.slot()) {
             let room = limits::CHECK_INODES_MAX - inodes.len();
             if room == 0 {
                 return bounded(inodes, troubles, false);
             }
-            after = after.max(InodeId::new(*slot, 0));
+            after = after.max(InodeId::new(state.slot(), 0));
             inodes.extend(state.inode_facts(after, room, &mut troubles));
         }
         let end = inodes.len() < limits::CHECK_INODES_MAX;
@@ -126,13 +126,14 @@ impl Server {
         let durable = self.durable.borrow();
         let mut entries = Vec::new();
         let first = request.after.map_or(Slot(0), |after| after.slot);
-        for (slot, state) in durable.slots.range(first..) {
-            let after = request.after.filter(|after| after.slot == *slot);
+        for state in durable.names_from(first) {
+            let slot = state.slot();
+            let after = request.after.filter(|after| after.slot == slot);
             let after = after.map(|after| (after.directory, after.cookie));
             if let Some((directory, cookie)) =
                 state.entry_facts(after, limits::CHECK_ENTRIES_MAX, &mut entries)
             {
-                return EntriesPage { entries, next: Some(EntryPlace { slot: *slot, directory, cookie }) };
+                return EntriesPage { entries, next: Some(EntryPlace { slot, directory, cookie }) };
             }
         }
         EntriesPage { entries, next: None }

@@ -336,7 +336,7 @@ impl Server {
     pub fn is_done(&self, header: &Header, slot: Slot) -> Result<bool> {
         self.check_session(header.session)?;
         let (session, sequence) = (header.session, header.sequence);
-        self.durable.borrow_mut().lanes_mut(slot).is_done(session, sequence, acknowledged_below(header))
+        self.durable.borrow_mut().is_done(slot, session, sequence, acknowledged_below(header))
     }
 
     /// Takes the memory of a part of a lane, all or nothing.

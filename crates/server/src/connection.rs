@@ -374,7 +374,7 @@ fn begin_or_resume(
     }
     server.durable.borrow().sessions.has_room(host)?;
     let label = shown_label(&request.label);
-    server.commit(Record::SessionOpened(SessionRecord { session, who: who.clone(), host, label }))?;
+    server.commit(&Record::SessionOpened(SessionRecord { session, who: who.clone(), host, label }))?;
     server.session_began.notify_one();
     Ok(())
 }
@@ -382,7 +382,7 @@ fn begin_or_resume(
 /// Ends a session: its open files are closed, its reservations become holes.
 pub fn end_session(server: &Rc<Server>, session: SessionId) -> Result<()> {
     if server.durable.borrow().sessions.contains(session) {
-        server.commit(Record::SessionEnded { session, now: clock::now() })?;
+        server.commit_session_end(session)?;
         server.session_ended(session);
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, SessionId, Slot, limits};
 use ramlace_lanes::{CellStore, Change, HomeSeen, LaneChange, LaneEffect};
 use ramlace_namespace::{Command, Op, SlotState};
+use ramlace_slot::SlotChange;
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::coordination::{
     ArriveBarrier, CellChanged, ChangeCell, ChangeInlineCell, EndWatch, NoteChange, WatchAnswer, WatchChange,
@@ -124,21 +125,21 @@ impl Server {
 
     fn home_seen(&self, inode: InodeId) -> Option<HomeSeen> {
         let durable = self.durable.borrow();
-        let (size, generation, place) = durable.slots.get(&inode.slot())?.file_now(inode)?;
+        let (size, generation, place) = durable.names(inode.slot())?.file_now(inode)?;
         Some(HomeSeen { size, generation, place })
     }
 
     fn has_open(&self, session: SessionId, inode: InodeId) -> bool {
         let durable = self.durable.borrow();
-        durable.slots.get(&inode.slot()).is_some_and(|state| state.has_open(session, inode))
+        durable.names(inode.slot()).is_some_and(|state| state.has_open(session, inode))
     }
 
     /// Whether one more member of a barrier can be remembered, if it is not known yet.
     pub fn has_room_for_member(&self, slot: Slot, request: &ArriveBarrier) -> bool {
         let durable = self.durable.borrow();
         let known = |state: &SlotState| state.knows_member(&request.name, request.member);
-        durable.slots.get(&slot).is_some_and(known)
-            || durable.slots.values().map(|state| state.barrier_members()).sum::<u64>()
+        durable.names(slot).is_some_and(known)
+            || durable.all_names().map(|state| state.barrier_members()).sum::<u64>()
                 < limits::BARRIER_MEMBERS_PER_SERVER_MAX
     }
 
@@ -148,12 +149,17 @@ impl Server {
             return Watched::default();
         }
         match record {
-            Record::Command { slot, command, .. } => {
+            Record::Slot { slot, change: SlotChange::Command { command, .. } } => {
                 Watched { homes: true, slot: Some(*slot), bytes: changed_bytes(command) }
             }
-            Record::SessionEnded { .. } => Watched { homes: true, slot: None, bytes: None },
             _ => Watched::default(),
         }
+    }
+
+    /// The same where any slot may change.
+    pub fn watched_by_all(&self) -> Watched {
+        let homes = !self.lane_desk.traffic.borrow().has_no_homes();
+        Watched { homes, slot: None, bytes: None }
     }
 
     /// Tells what has become of them.

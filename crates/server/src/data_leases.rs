@@ -111,7 +111,7 @@ impl Server {
         // The next life has to know that there were some.
         if !self.durable.borrow().gives_leases {
             // Without room in the log a life that follows a crash takes its clients for new ones.
-            let _ = self.commit(Record::GivesLeases(true));
+            let _ = self.commit(&Record::GivesLeases(true));
         }
         let mut leases = self.data.leases.borrow_mut();
         let newest = leases.newest();
@@ -313,7 +313,7 @@ impl Server {
     /// The size of a file, and the bytes that live with its inode; `None`: it has lanes.
     fn inline_now(&self, inode: InodeId) -> Option<(u64, Vec<u8>)> {
         let durable = self.durable.borrow();
-        let (size, bytes) = durable.slots.get(&inode.slot())?.inline_now(inode)?;
+        let (size, bytes) = durable.names(inode.slot())?.inline_now(inode)?;
         Some((size, bytes.to_vec()))
     }
 }

@@ -125,7 +125,7 @@ impl Server {
     pub fn lock_waits(&self, request: &ListLockWaits) -> LockWaits {
         let owners = &request.owners[..request.owners.len().min(limits::DEADLOCK_OWNERS_MAX)];
         let durable = self.durable.borrow();
-        let waits = durable.slots.values().flat_map(|state| state.lock_waits(owners));
+        let waits = durable.all_names().flat_map(|state| state.lock_waits(owners));
         LockWaits { waits: waits.take(limits::DEADLOCK_WAITS_MAX).collect() }
     }
 
@@ -140,15 +140,17 @@ impl Server {
     /// Ends a wait of this server's slots that closes a circle.
     pub fn end_lock_wait(self: &Rc<Self>, end: EndLockWait) -> Result<LockWaitEnded> {
         let slot: Slot = end.inode.slot();
-        if !self.durable.borrow().slots.contains_key(&slot) {
+        if self.durable.borrow().names(slot).is_none() {
             return Ok(LockWaitEnded { ended: false });
         }
         let command = Command { now: clock::now(), origin: Origin::Server, op: Op::EndLockWait(end) };
-        let record = Record::Command { slot, command: Box::new(command), room: Room::ForInodes };
-        let ended = self.commit(record)?.into_iter().find_map(|effect| match effect {
-            Effect::LockWaitEnded { ended } => Some(ended),
-            _ => None,
-        });
+        let ended =
+            self.commit(&Record::command(slot, command, Room::ForInodes))?.into_iter().find_map(|effect| {
+                match effect {
+                    Effect::LockWaitEnded { ended } => Some(ended),
+                    _ => None,
+                }
+            });
         ended.map(|ended| LockWaitEnded { ended }).ok_or_else(|| {
             Error::new(ramlace_base::ErrorKind::Fatal, "a slot did not say whether a wait has ended")
         })

@@ -1,20 +1,20 @@
-//! Everything that must survive the process: sessions, slots, lanes and finished writes,
-//! rebuilt from the newest snapshot and the log that follows it.
+//! Everything that must survive the process: slots, each one value, and who is connected, rebuilt from the newest
+//! snapshot and the log that follows it.
 //!
 //! Invariant: state changes only by [`Durable::commit`], which writes the record before it
 //! applies it; a replay applies the very same records in the same order. Each slot, and the server itself, counts its
 //! records: one that is missing or comes twice is damage.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
-use ramlace_base::{Error, ErrorKind, Position, Result, SessionId, Slot, Timestamp};
-use ramlace_lanes::{LaneChange, LaneEffect, LaneTable, StoreStep};
-use ramlace_namespace::{Command, Effect, Op, Origin, SlotState};
+use ramlace_base::{Error, ErrorKind, Position, Result, Sequence, SessionId, Slot, Timestamp};
+use ramlace_lanes::{LaneEffect, LaneTable, StoreStep};
+use ramlace_namespace::{Effect, SlotState};
+use ramlace_slot::{Counts, SlotChange, SlotValue};
 use ramlace_store::{MetaFile, Store};
-use ramlace_wire::locks::SetLock;
 
 use crate::framing::{self, Damage, LOG_MAGIC, Records, Unreadable};
 use crate::kept::Kept;
@@ -41,6 +41,8 @@ pub struct Effects {
     pub names: Vec<(Slot, Effect)>,
     /// What has become of lanes.
     pub lanes: Vec<(Slot, LaneEffect)>,
+    /// What is to be done to bytes of lanes, before anything else happens.
+    store: Vec<StoreStep>,
 }
 
 /// The state of a server that outlives its process.
@@ -48,18 +50,15 @@ pub struct Durable {
     /// Who is connected.
     pub sessions: Sessions,
     /// The slots whose primary this server is, once something happened in them.
-    pub slots: BTreeMap<Slot, SlotState>,
-    /// Inodes in all of them.
-    pub inodes: u64,
-    /// The lanes in each slot.
-    pub lanes: BTreeMap<Slot, LaneTable>,
+    slots: BTreeMap<Slot, SlotValue>,
+    /// What they come to.
+    counts: Counts,
     /// There may be holders of leases.
     pub gives_leases: bool,
     /// What replies cost that are kept.
     pub kept: Kept,
-    /// How many records each slot, and the server itself, has taken.
-    positions: BTreeMap<Place, Position>,
-    inline_bytes: u64,
+    /// How many records of its own the server has taken.
+    position: Position,
     log: MetaFile,
     number: u64,
     compact_at_bytes: u64,
@@ -80,12 +79,10 @@ impl Durable {
         let mut durable = Durable {
             sessions: Sessions::default(),
             slots: BTreeMap::new(),
-            inodes: 0,
-            lanes: BTreeMap::new(),
+            counts: Counts::default(),
             gives_leases: false,
             kept: Kept::default(),
-            positions: BTreeMap::new(),
-            inline_bytes: 0,
+            position: Position::default(),
             log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
             number: number.unwrap_or(0),
             compact_at_bytes: log_bytes_min(store),
@@ -102,7 +99,7 @@ impl Durable {
         let bytes = durable.log.read_all()?;
         let replayed = durable.replay(&bytes, now);
         let (whole, last) = replayed.map_err(|reason| unreadable(durable.log.name(), reason))?;
-        if let Some(step) = last.filter(|step| !step.frees_memory()) {
+        for step in last {
             // The process may have ended before it was done. What frees memory is done before its record.
             perform(store, step)?;
         }
@@ -113,24 +110,99 @@ impl Durable {
             durable.log.cut(whole as u64)?;
         }
         durable.remove_other_files(store, &names)?;
+        durable.end_forgotten_sessions(store, now)?;
         Ok(durable)
+    }
+
+    /// The end of a session and what it has left in slots are several records: where only the first were written, the
+    /// rest follow now.
+    fn end_forgotten_sessions(&mut self, store: &mut Store, now: Instant) -> Result<()> {
+        let stamp = crate::clock::now();
+        let left: BTreeSet<(Slot, SessionId)> = self
+            .slots
+            .iter()
+            .flat_map(|(slot, value)| value.sessions().map(|session| (*slot, session)))
+            .filter(|(_, session)| !self.sessions.contains(*session))
+            .collect();
+        let ended = |(slot, session)| {
+            let change = SlotChange::SessionEnded { session, now: stamp };
+            Record::Slot { slot, change }
+        };
+        let records: Vec<Record> = left.into_iter().map(ended).collect();
+        match self.commit_all(store, &records, now) {
+            // What is left takes no more than it did; the next life tries again.
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                eprintln!("ramlace: what ended sessions have left in slots stays for now: {error}");
+                Ok(())
+            }
+            done => done.map(drop),
+        }
     }
 
     /// Writes a record and applies it. Where in the history of its slot it stands comes back, up to where whoever is
     /// told of it knows that history; and what the slots want done.
     ///
     /// Errors: `NoSpace` when the store is full; then nothing has changed.
-    pub fn commit(&mut self, store: &mut Store, record: Record<'_>, now: Instant) -> Result<(At, Effects)> {
-        let at = self.next_at(record.place());
-        let step = record.bytes();
-        if let Some(step) = step.filter(|step| step.frees_memory()) {
+    pub fn commit(&mut self, store: &mut Store, record: &Record<'_>, now: Instant) -> Result<(At, Effects)> {
+        let effects = self.commit_all(store, std::slice::from_ref(record), now)?;
+        let place = record.place();
+        Ok((At { place, position: self.position(place) }, effects))
+    }
+
+    /// Ends a session, and in each slot that knows it what it has left there.
+    ///
+    /// Errors: as [`Durable::commit`].
+    pub fn end_session(
+        &mut self,
+        store: &mut Store,
+        session: SessionId,
+        stamp: Timestamp,
+        now: Instant,
+    ) -> Result<Effects> {
+        let change = SlotChange::SessionEnded { session, now: stamp };
+        let knowing = self.slots.values().filter(|value| value.knows(session));
+        let of_slot = |value: &SlotValue| Record::Slot { slot: value.slot(), change: change.clone() };
+        // The server's own comes first: a process that dies behind it finds what is missing.
+        let first = std::iter::once(Record::SessionEnded { session, now: stamp });
+        let records: Vec<Record> = first.chain(knowing.map(of_slot)).collect();
+        self.commit_all(store, &records, now)
+    }
+
+    /// Writes records, of one place at most one, all or none of them, and applies them.
+    fn commit_all(&mut self, store: &mut Store, records: &[Record<'_>], now: Instant) -> Result<Effects> {
+        for step in records.iter().filter_map(Record::frees) {
             perform(store, step)?;
         }
         let mut bytes = std::mem::take(&mut self.buffer);
         bytes.clear();
-        framing::encode(&record, at.position, &mut bytes);
-        let urgent = frees_memory(&record);
-        let mut appended = self.append(&bytes, urgent);
+        for record in records {
+            framing::encode(record, self.position(record.place()).next(), &mut bytes);
+        }
+        let written = self.write(store, &bytes, records.iter().any(Record::is_urgent));
+        let length = bytes.len() as u64;
+        self.buffer = bytes;
+        written?;
+        let mut effects = Effects::default();
+        let applied = catch_unwind(AssertUnwindSafe(|| {
+            records.iter().for_each(|record| self.apply(record, now, &mut effects));
+        }));
+        if let Err(bug) = applied {
+            // Nobody has heard of the record, and it would end each further life as it ends this.
+            let _ = self.log.cut(self.log.length() - length);
+            resume_unwind(bug);
+        }
+        for step in effects.store.drain(..) {
+            // Before a snapshot can say that it was stored.
+            perform(store, step).unwrap_or_else(|error| fatal(&error));
+        }
+        if self.log.length() >= self.compact_at_bytes {
+            self.compact(store);
+        }
+        Ok(effects)
+    }
+
+    fn write(&mut self, store: &mut Store, bytes: &[u8], urgent: bool) -> Result<()> {
+        let appended = self.append(bytes, urgent);
         if matches!(&appended, Err(error) if error.kind() == ErrorKind::NoSpace)
             && self.log.length() > LOG_BYTES_WORTH
             // As large as the last snapshot was, or half of that: less is not worth the work.
@@ -138,41 +210,63 @@ impl Durable {
         {
             // In a full store the log itself is what can give memory back.
             self.compact(store);
-            appended = self.append(&bytes, urgent);
+            return self.append(bytes, urgent);
         }
-        let length = bytes.len() as u64;
-        self.buffer = bytes;
-        appended?;
-        let mut effects = Effects::default();
-        let applied = catch_unwind(AssertUnwindSafe(|| self.take(at, record, now, &mut effects)));
-        if let Err(bug) = applied {
-            // Nobody has heard of the record, and it would end each further life as it ends this.
-            let _ = self.log.cut(self.log.length() - length);
-            resume_unwind(bug);
-        }
-        if let Some(step) = step.filter(|step| !step.frees_memory()) {
-            // Before a snapshot can say that it was stored.
-            perform(store, step).unwrap_or_else(|error| fatal(&error));
-        }
-        if self.log.length() >= self.compact_at_bytes {
-            self.compact(store);
-        }
-        Ok((at, effects))
+        appended
     }
 
     /// How many records a place has taken.
     pub fn position(&self, place: Place) -> Position {
-        self.positions.get(&place).copied().unwrap_or_default()
+        match place {
+            Place::Server => self.position,
+            Place::Slot(slot) => self.slots.get(&slot).map_or(Position::default(), SlotValue::position),
+        }
     }
 
-    /// Where the next record of a place will be.
-    fn next_at(&self, place: Place) -> At {
-        At { place, position: self.position(place).next() }
+    /// A slot's names, once something has happened to them.
+    pub fn names(&self, slot: Slot) -> Option<&SlotState> {
+        self.slots.get(&slot).and_then(SlotValue::names)
+    }
+
+    /// The names of this slot and of those behind it.
+    pub fn names_from(&self, first: Slot) -> impl Iterator<Item = &SlotState> {
+        self.slots.range(first..).filter_map(|(_, value)| value.names())
+    }
+
+    /// The names of every slot.
+    pub fn all_names(&self) -> impl Iterator<Item = &SlotState> {
+        self.names_from(Slot(0))
+    }
+
+    /// A slot's lanes, once something has happened in it.
+    pub fn lanes(&self, slot: Slot) -> Option<&LaneTable> {
+        self.slots.get(&slot).map(SlotValue::lanes)
+    }
+
+    /// The lanes of every slot.
+    pub fn all_lanes(&self) -> impl Iterator<Item = &LaneTable> {
+        self.slots.values().map(SlotValue::lanes)
+    }
+
+    /// Whether a change of bytes was made already: see [`SlotValue::is_done`].
+    pub fn is_done(
+        &mut self,
+        slot: Slot,
+        session: SessionId,
+        sequence: Sequence,
+        below: Sequence,
+    ) -> Result<bool> {
+        self.slots.entry(slot).or_insert_with(|| SlotValue::new(slot)).is_done(session, sequence, below)
+    }
+
+    /// Inodes, over all slots.
+    pub fn inodes(&self) -> u64 {
+        self.counts.inodes
     }
 
     /// Bytes of inline files, over all slots.
     pub fn inline_bytes(&self) -> u64 {
-        self.inline_bytes
+        self.counts.inline_bytes
     }
 
     fn append(&mut self, bytes: &[u8], urgent: bool) -> Result<()> {
@@ -211,12 +305,8 @@ impl Durable {
         for session in self.sessions.records() {
             put(Record::SessionOpened(session.clone()))?;
         }
-        // An empty table, too: it has the position of its slot.
-        for (slot, table) in &self.lanes {
-            put(Record::SlotLanes { slot: *slot, table: Box::new(Cow::Borrowed(table)) })?;
-        }
-        for state in self.slots.values() {
-            put(Record::SlotState(Box::new(Cow::Borrowed(state))))?;
+        for value in self.slots.values() {
+            put(Record::SlotValue(Box::new(Cow::Borrowed(value))))?;
         }
         put(Record::GivesLeases(self.gives_leases))?;
         file.append_urgent(&buffer)?;
@@ -264,9 +354,27 @@ impl Durable {
     /// Takes up the state that a snapshot holds. It got its number when it was whole: a tail is damage here.
     fn restore(&mut self, bytes: &[u8], now: Instant) -> std::result::Result<(), Unreadable> {
         let mut records = Records::new(bytes)?;
-        while let Some((at, record)) = records.next()? {
-            self.positions.insert(at.place, at.position);
-            self.apply(record, now, &mut Effects::default());
+        loop {
+            let offset = records.consumed();
+            let damage = |what| Damage { offset, what };
+            let Some((at, record)) = records.next()? else { break };
+            match record {
+                Record::SessionOpened(session) => self.sessions.insert(session, now),
+                Record::GivesLeases(given) => self.gives_leases = given,
+                Record::SlotValue(value) => {
+                    let value = value.into_owned();
+                    if value.position() != at.position || self.slots.contains_key(&value.slot()) {
+                        return Err(damage("a slot comes twice, or is not as old as its header says").into());
+                    }
+                    self.put_slot(value);
+                }
+                Record::SessionEnded { .. } | Record::Slot { .. } => {
+                    return Err(damage("a change stands in a snapshot").into());
+                }
+            }
+            if at.place == Place::Server {
+                self.position = at.position;
+            }
         }
         let whole = records.consumed();
         if whole != bytes.len() || bytes.is_empty() {
@@ -275,125 +383,77 @@ impl Durable {
         Ok(())
     }
 
-    /// Applies every whole record of a log; returns the bytes they took, and what the last does to bytes of lanes.
+    /// Applies every whole record of a log; returns the bytes they took, and what is to be done to bytes of lanes after
+    /// the last.
     fn replay(
         &mut self,
         bytes: &[u8],
         now: Instant,
-    ) -> std::result::Result<(usize, Option<StoreStep>), Unreadable> {
+    ) -> std::result::Result<(usize, Vec<StoreStep>), Unreadable> {
         let mut records = Records::new(bytes)?;
-        let mut last = None;
+        let mut last = Vec::new();
         loop {
             let offset = records.consumed();
             let Some((at, record)) = records.next()? else { break };
             self.check_follows(at, &record).map_err(|what| Damage { offset, what })?;
-            last = record.bytes();
             // What the slots wanted done was done, or stands in their open errands.
-            self.take(at, record, now, &mut Effects::default());
+            let mut effects = Effects::default();
+            self.apply(&record, now, &mut effects);
+            last = effects.store;
         }
         Ok((records.consumed(), last))
     }
 
     /// Refuses what cannot be the next record of its place.
     fn check_follows(&self, at: At, record: &Record<'_>) -> std::result::Result<(), &'static str> {
-        let expected = self.next_at(at.place).position;
+        let expected = self.position(at.place).next();
+        if at.position > expected {
+            return Err("a record before this one is missing");
+        }
+        if at.position < expected {
+            return Err("a record comes twice");
+        }
         match record {
-            state if state.is_state() => Err("a state of a snapshot stands in a log"),
-            _ if at.position > expected => Err("a record before this one is missing"),
-            _ if at.position < expected => Err("a record comes twice"),
-            Record::Command { slot, .. } if !self.slots.contains_key(slot) => {
-                Err("a command comes before its slot was born")
+            Record::SlotValue(_) => Err("a state of a snapshot stands in a log"),
+            Record::Slot { slot, change } => {
+                let unborn = SlotValue::new(*slot);
+                self.slots.get(slot).unwrap_or(&unborn).refuses(change).map_or(Ok(()), Err)
             }
             _ => Ok(()),
         }
     }
 
-    fn take(&mut self, at: At, record: Record<'_>, now: Instant, effects: &mut Effects) {
-        self.apply(record, now, effects);
-        self.positions.insert(at.place, at.position);
-    }
-
-    fn apply(&mut self, record: Record<'_>, now: Instant, effects: &mut Effects) {
+    fn apply(&mut self, record: &Record<'_>, now: Instant, effects: &mut Effects) {
         match record {
-            Record::SessionOpened(session) => self.sessions.insert(session, now),
-            Record::SessionEnded { session, now } => self.end_session(session, now, effects),
-            Record::GivesLeases(given) => self.gives_leases = given,
-            Record::SlotBorn { slot, birth } => {
-                let mut state = SlotState::new(slot, birth.slots, birth.began, birth.hash_seed);
-                if slot == ramlace_base::InodeId::ROOT.slot() {
-                    state.install_root(birth.owner, birth.now);
-                }
-                self.put_slot(state);
-            }
-            Record::Command { slot, command, room } => {
-                let state = self.slots.get_mut(&slot).expect("a slot is born before its first command");
-                let (before, bytes) = (state.inode_count(), state.inline_bytes());
-                let wanted = state.apply_within(&command, room);
-                self.inodes = self.inodes - before + state.inode_count();
-                self.inline_bytes = self.inline_bytes - bytes + state.inline_bytes();
-                note_kept(&mut self.kept, state, Some(&command), &wanted);
-                effects.names.extend(wanted.into_iter().map(|effect| (slot, effect)));
-            }
-            Record::Lane { slot, change } => {
-                let effect = self.lanes.entry(slot).or_default().apply(&change);
-                effects.lanes.extend(effect.map(|effect| (slot, effect)));
-            }
-            Record::SlotState(state) => self.put_slot(state.into_owned()),
-            Record::SlotLanes { slot, table } => drop(self.lanes.insert(slot, table.into_owned())),
+            Record::SessionOpened(session) => self.sessions.insert(session.clone(), now),
+            Record::SessionEnded { session, .. } => drop(self.sessions.remove(*session)),
+            Record::GivesLeases(given) => self.gives_leases = *given,
+            Record::Slot { slot, change } => return self.change_slot(*slot, change, effects),
+            Record::SlotValue(_) => unreachable!("states stand in snapshots alone"),
         }
+        self.position = self.position.next();
     }
 
-    fn put_slot(&mut self, mut state: SlotState) {
-        for (session, bytes) in state.kept_anew() {
+    fn change_slot(&mut self, slot: Slot, change: &SlotChange, effects: &mut Effects) {
+        let value = self.slots.entry(slot).or_insert_with(|| SlotValue::new(slot));
+        let followed = value.apply(change);
+        self.counts = self.counts.after(followed.counts);
+        for (session, bytes) in followed.kept {
+            self.kept.change(session, bytes);
+        }
+        effects.names.extend(followed.names.into_iter().map(|effect| (slot, effect)));
+        effects.lanes.extend(followed.lane.map(|effect| (slot, effect)));
+        effects.store.extend(followed.store);
+    }
+
+    fn put_slot(&mut self, mut value: SlotValue) {
+        for (session, bytes) in value.kept_anew() {
             self.kept.change(session, bytes as i64);
         }
-        self.inodes += state.inode_count();
-        self.inline_bytes += state.inline_bytes();
-        if let Some(mut before) = self.slots.insert(state.slot(), state) {
-            for (session, bytes) in before.kept_anew() {
-                self.kept.change(session, -(bytes as i64));
-            }
-            self.inodes -= before.inode_count();
-            self.inline_bytes -= before.inline_bytes();
-        }
-    }
-
-    /// The lanes in a slot.
-    pub fn lanes_mut(&mut self, slot: Slot) -> &mut LaneTable {
-        self.lanes.entry(slot).or_default()
-    }
-
-    fn end_session(&mut self, session: SessionId, now: Timestamp, effects: &mut Effects) {
-        self.sessions.remove(session);
-        for table in self.lanes.values_mut() {
-            table.apply(&LaneChange::SessionEnded { session });
-        }
-        let command = Command { now, origin: Origin::Server, op: Op::EndSession { session } };
-        for (slot, state) in &mut self.slots {
-            // An unlinked file that was open takes its bytes along.
-            let (before, bytes) = (state.inode_count(), state.inline_bytes());
-            let wanted = state.apply(&command);
-            note_kept(&mut self.kept, state, None, &wanted);
-            effects.names.extend(wanted.into_iter().map(|effect| (*slot, effect)));
-            self.inodes = self.inodes - before + state.inode_count();
-            self.inline_bytes = self.inline_bytes - bytes + state.inline_bytes();
-        }
-        self.kept.end(session);
-    }
-}
-
-/// Follows what a slot keeps for the sessions that a step has answered, or whose acknowledgement came with it.
-fn note_kept(kept: &mut Kept, state: &mut SlotState, command: Option<&Command>, effects: &[Effect]) {
-    let asker = command.and_then(|command| match &command.origin {
-        Origin::Client { session, .. } => Some(*session),
-        _ => None,
-    });
-    let answered = effects.iter().filter_map(|effect| match effect {
-        Effect::Reply { token, .. } => Some(token.session),
-        _ => None,
-    });
-    for session in asker.into_iter().chain(answered) {
-        kept.change(session, state.take_kept_change(session));
+        let counts = value.counts();
+        self.counts.inodes += counts.inodes;
+        self.counts.inline_bytes += counts.inline_bytes;
+        self.slots.insert(value.slot(), value);
     }
 }
 
@@ -417,33 +477,6 @@ fn unreadable(name: &str, reason: Unreadable) -> Error {
             );
             Error::new(ErrorKind::Unsupported, text)
         }
-    }
-}
-
-/// Whether the record may use the last of the store, because it frees memory or ends something.
-fn frees_memory(record: &Record<'_>) -> bool {
-    match record {
-        Record::SessionEnded { .. } => true,
-        Record::Lane { change, .. } => change.is_urgent(),
-        Record::Command { command, .. } => matches!(
-            &command.op,
-            Op::SetLock(SetLock { kind: None, .. })
-                | Op::CancelLock(_)
-                | Op::EndLockWait(_)
-                | Op::LeaveBarrier(_)
-                | Op::Unlink(_)
-                | Op::RemoveDirectory(_)
-                | Op::Close(_)
-                | Op::GiveUp(_)
-                | Op::Truncate(_)
-                | Op::Prepare(_)
-                | Op::Settle(_)
-                | Op::CoordinatorLost { .. }
-                | Op::ErrandDone { .. }
-                | Op::ErrandUnreachable { .. }
-                | Op::EndSession { .. }
-        ),
-        _ => false,
     }
 }
 

@@ -2,10 +2,11 @@
 //! knows what was committed.
 
 use ramlace_base::{ByteRange, Epoch, Generation, InodeId, LaneId, Name, Sequence};
-use ramlace_lanes::{CellStore, Loss};
-use ramlace_namespace::{ErrandAnswer, ErrandId, Room};
+use ramlace_lanes::{CellStore, LaneChange, Loss};
+use ramlace_namespace::{Command, ErrandAnswer, ErrandId, Op, Origin, Room};
+use ramlace_slot::SlotBirth;
 use ramlace_wire::coordination::LeaveBarrier;
-use ramlace_wire::locks::{CancelLock, EndLockWait, LOCK_END, LockKind, LockTable};
+use ramlace_wire::locks::{CancelLock, EndLockWait, LOCK_END, LockKind, LockTable, SetLock};
 use ramlace_wire::namespace::{
     Close, Create, Extend, GiveUp, MakeDirectory, RemoveDirectory, Truncate, Unlink,
 };
@@ -13,7 +14,6 @@ use ramlace_wire::peer::{IntentStamp, Part, Prepare, Settle, Token};
 use ramlace_wire::{Credentials, Layout};
 
 use super::*;
-use crate::record::SlotBirth;
 use crate::sessions::SessionRecord;
 use crate::testing::{Dice, TestStore};
 
@@ -24,15 +24,19 @@ const SLOTS: u32 = 32;
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     sessions: BTreeMap<SessionId, SessionRecord>,
-    slots: BTreeMap<Slot, SlotState>,
-    lanes: BTreeMap<Slot, LaneTable>,
+    slots: BTreeMap<Slot, SlotValue>,
+    position: Position,
+    counts: Counts,
+    kept: Kept,
 }
 
 fn state(durable: &Durable) -> State {
     State {
         sessions: durable.sessions.records().map(|record| (record.session, record.clone())).collect(),
         slots: durable.slots.clone(),
-        lanes: durable.lanes.clone().into_iter().filter(|(_, table)| !table.is_empty()).collect(),
+        position: durable.position,
+        counts: durable.counts,
+        kept: durable.kept.clone(),
     }
 }
 
@@ -40,24 +44,49 @@ fn load(store: &mut Store) -> Durable {
     Durable::load(store, crate::clock::instant()).unwrap()
 }
 
-/// A random thing that may happen to a server with the root's slot and some others.
-fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'static> {
+/// A thing that may happen to a server.
+enum Happening {
+    Record(Record<'static>),
+    SessionEnds(SessionId, Timestamp),
+}
+
+impl Happening {
+    fn commit(self, durable: &mut Durable, store: &mut Store) -> Result<()> {
+        let now = crate::clock::instant();
+        match self {
+            Happening::Record(record) => durable.commit(store, &record, now).map(drop),
+            Happening::SessionEnds(session, stamp) => {
+                durable.end_session(store, session, stamp, now).map(drop)
+            }
+        }
+    }
+}
+
+/// Something random happens.
+fn happen(dice: &mut Dice, durable: &mut Durable, store: &mut Store, number: u64) -> Result<()> {
+    random_happening(dice, durable, number).commit(durable, store)
+}
+
+fn random_happening(dice: &mut Dice, durable: &Durable, number: u64) -> Happening {
     let session = SessionId([1 + dice.roll(4) as u8; 16]);
     let slot = Slot(dice.roll(4) as u16);
     let now = Timestamp { nanos: number as i64 };
-    match dice.roll(12) {
-        0 => Record::SessionOpened(SessionRecord {
-            session,
-            who: WHO,
-            host: false,
-            label: format!("test {number}"),
-        }),
-        1 => Record::SessionEnded { session, now },
-        2..=6 => Record::Lane { slot, change: random_change(dice, slot, session, number) },
-        _ if !durable.slots.contains_key(&slot) => Record::SlotBorn {
-            slot,
-            birth: SlotBirth { slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO.owner(), now },
-        },
+    let (is_open, what) = (durable.sessions.contains(session), dice.roll(12));
+    if is_open && what == 0 {
+        return Happening::SessionEnds(session, now);
+    }
+    Happening::Record(match what {
+        // Nothing is done for a session that is not open.
+        _ if !is_open => {
+            let label = format!("test {number}");
+            Record::SessionOpened(SessionRecord { session, who: WHO, host: false, label })
+        }
+        1 => Record::GivesLeases(dice.roll(2) == 0),
+        2..=6 => Record::lane(slot, random_change(dice, slot, session, number)),
+        _ if durable.names(slot).is_none() => {
+            let birth = SlotBirth { slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO.owner(), now };
+            Record::Slot { slot, change: SlotChange::Born(birth) }
+        }
         _ => {
             let origin = Origin::Client {
                 session,
@@ -67,13 +96,9 @@ fn random_record(dice: &mut Dice, durable: &Durable, number: u64) -> Record<'sta
                 on_behalf: false,
             };
             let command = Command { now, origin, op: random_op(dice, slot) };
-            Record::Command {
-                slot,
-                command: Box::new(command),
-                room: if dice.roll(4) == 0 { Room::None } else { Room::ForInodes },
-            }
+            Record::command(slot, command, if dice.roll(4) == 0 { Room::None } else { Room::ForInodes })
         }
-    }
+    })
 }
 
 fn random_change(dice: &mut Dice, slot: Slot, session: SessionId, number: u64) -> LaneChange {
@@ -140,6 +165,10 @@ fn written(session: SessionId, sequence: Sequence) -> LaneChange {
     LaneChange::Written { lane, range: ByteRange { start: 0, end: 64 }, session, sequence }
 }
 
+fn opened(session: SessionId) -> Record<'static> {
+    Record::SessionOpened(SessionRecord { session, who: WHO, host: false, label: String::new() })
+}
+
 /// Puts `bytes` in the place of the log, as if the process had been killed there.
 fn tear(store: &mut Store, log: &str, bytes: &[u8]) {
     let mut file = store.meta_append_file(log).unwrap();
@@ -156,8 +185,7 @@ fn a_log_torn_at_any_byte_gives_the_state_of_its_last_whole_record() {
         let now = crate::clock::instant();
         let mut lives = vec![(0, state(&durable))];
         for number in 0..120 {
-            let record = random_record(&mut dice, &durable, number);
-            durable.commit(&mut store, record, now).unwrap();
+            happen(&mut dice, &mut durable, &mut store, number).unwrap();
             if number == 40 && seed % 2 == 1 {
                 durable.compact(&mut store);
                 lives = vec![(0, state(&durable))];
@@ -173,10 +201,18 @@ fn a_log_torn_at_any_byte_gives_the_state_of_its_last_whole_record() {
             tear(&mut store, &log, &bytes[..cut]);
             let expected = &lives.iter().rev().find(|(end, _)| *end <= cut).unwrap().1;
             let mut again = load(&mut store);
-            assert!(state(&again) == *expected, "seed {seed}, cut at {cut} of {}", bytes.len());
+            // The end of a session is several records: once the first is whole, the rest follows.
+            let ends = expected.sessions.keys().find(|session| !again.sessions.contains(**session));
+            match ends {
+                Some(session) => assert!(again.slots.values().all(|value| !value.knows(*session))),
+                None => assert!(state(&again) == *expected, "seed {seed}, cut at {cut} of {}", bytes.len()),
+            }
             // What follows is found by the life after that.
-            let record = Record::Lane { slot: Slot(9), change: written(SessionId([9; 16]), Sequence(1)) };
-            again.commit(&mut store, record, now).unwrap();
+            let session = opened(SessionId([9; 16]));
+            let change = Record::lane(Slot(9), written(SessionId([9; 16]), Sequence(1)));
+            for record in [session, change] {
+                again.commit(&mut store, &record, now).unwrap();
+            }
             let told = state(&again);
             drop(again);
             assert!(state(&load(&mut store)) == told, "seed {seed}, cut at {cut}, one record later");
@@ -189,10 +225,8 @@ fn a_compaction_may_be_killed_at_any_step() {
     let mut dice = Dice(11);
     let mut store = TestStore::new();
     let mut durable = load(&mut store);
-    let now = crate::clock::instant();
     for number in 0..400 {
-        let record = random_record(&mut dice, &durable, number);
-        durable.commit(&mut store, record, now).unwrap();
+        happen(&mut dice, &mut durable, &mut store, number).unwrap();
         let told = state(&durable);
         match number % 8 {
             0 => drop(durable.write_snapshot(&mut store).unwrap()),
@@ -240,12 +274,10 @@ fn a_store_that_is_full_to_any_page_loses_nothing() {
         let mut dice = Dice(pages);
         let mut store = TestStore::new();
         let mut durable = load(&mut store);
-        let now = crate::clock::instant();
         // A log that is worth a compaction.
         let mut number = 0;
         while durable.log.length() < LOG_BYTES_WORTH + 4096 {
-            let record = random_record(&mut dice, &durable, number);
-            durable.commit(&mut store, record, now).unwrap();
+            happen(&mut dice, &mut durable, &mut store, number).unwrap();
             number += 1;
         }
         let free = store.usage().free_bytes;
@@ -253,11 +285,11 @@ fn a_store_that_is_full_to_any_page_loses_nothing() {
         filler.append_urgent(&vec![1; (free - 4096 * pages) as usize]).unwrap();
         let mut full = 0;
         for _ in 0..3000 {
-            let record = random_record(&mut dice, &durable, number);
+            let happening = random_happening(&mut dice, &durable, number);
             number += 1;
             let told = state(&durable);
-            match durable.commit(&mut store, record, now) {
-                Ok(_) => {}
+            match happening.commit(&mut durable, &mut store) {
+                Ok(()) => {}
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::NoSpace);
                     assert!(state(&durable) == told, "a refused record changed something");
@@ -276,7 +308,7 @@ fn a_store_that_is_full_to_any_page_loses_nothing() {
 }
 
 /// Commits a record that finds no room in the last page of the log, and takes it back.
-fn commit_to_full(durable: &mut Durable, store: &mut Store, record: Record<'_>) -> Result<()> {
+fn commit_to_full(durable: &mut Durable, store: &mut Store, record: &Record<'_>) -> Result<()> {
     const PAGE: u64 = 4096;
     let length = durable.log.length();
     let rest = length.next_multiple_of(PAGE) - length;
@@ -294,19 +326,17 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
     let birth = SlotBirth { slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO.owner(), now };
     let inode = InodeId::new(slot, 9);
     let (known, unknown) = (LaneId { inode, lane: 0 }, LaneId { inode, lane: 1 });
-    let lane = |change| Record::Lane { slot, change };
+    let lane = |change| Record::lane(slot, change);
     let begun = |lane| LaneChange::Begun { lane, generation: Generation(1), loss: None };
     let cut = LaneChange::Cut { lane: known, generation: Generation(2), length: None };
-    for record in [Record::SlotBorn { slot, birth }, lane(begun(known))] {
-        durable.commit(&mut store, record, crate::clock::instant()).unwrap();
+    let born = Record::Slot { slot, change: SlotChange::Born(birth) };
+    for record in [born, lane(begun(known))] {
+        durable.commit(&mut store, &record, crate::clock::instant()).unwrap();
     }
     let free = store.usage().free_bytes;
     store.meta_append_file("filler").unwrap().append_urgent(&vec![1; free as usize - (64 << 10)]).unwrap();
 
-    let command = |origin, op| {
-        let command = Box::new(Command { now, origin, op });
-        Record::Command { slot, command, room: Room::ForInodes }
-    };
+    let command = |origin, op| Record::command(slot, Command { now, origin, op }, Room::ForInodes);
     let mut last = 0;
     let mut client = |op| {
         last += 1;
@@ -346,8 +376,9 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
         ("a silent server", command(Origin::Server, Op::ErrandUnreachable { errand })),
         ("a session in a slot", command(Origin::Server, Op::EndSession { session })),
         ("a session", Record::SessionEnded { session, now }),
+        ("what it left", Record::Slot { slot, change: SlotChange::SessionEnded { session, now } }),
     ] {
-        commit_to_full(&mut durable, &mut store, record).unwrap_or_else(|error| panic!("{what}: {error}"));
+        commit_to_full(&mut durable, &mut store, &record).unwrap_or_else(|error| panic!("{what}: {error}"));
     }
     for record in [
         lane(begun(unknown)),
@@ -358,7 +389,7 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
         }),
         lane(written(session, Sequence(1))),
     ] {
-        let refused = commit_to_full(&mut durable, &mut store, record).unwrap_err();
+        let refused = commit_to_full(&mut durable, &mut store, &record).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace);
     }
 }
@@ -369,8 +400,7 @@ fn a_damaged_snapshot_is_refused() {
     let mut store = TestStore::new();
     let mut durable = load(&mut store);
     for number in 0..50 {
-        let record = random_record(&mut dice, &durable, number);
-        durable.commit(&mut store, record, crate::clock::instant()).unwrap();
+        happen(&mut dice, &mut durable, &mut store, number).unwrap();
     }
     durable.compact(&mut store);
     drop(durable);
@@ -386,8 +416,7 @@ fn a_flipped_bit_anywhere_in_the_log_is_refused_and_cuts_nothing_off() {
     let mut store = TestStore::new();
     let mut durable = load(&mut store);
     for number in 0..200 {
-        let record = random_record(&mut dice, &durable, number);
-        durable.commit(&mut store, record, crate::clock::instant()).unwrap();
+        happen(&mut dice, &mut durable, &mut store, number).unwrap();
     }
     let told = state(&durable);
     let bytes = durable.log.read_all().unwrap();
@@ -429,8 +458,7 @@ fn a_record_that_is_missing_or_comes_twice_is_refused_where_it_is_noticed() {
     let mut store = TestStore::new();
     let mut durable = load(&mut store);
     for number in 0..120 {
-        let record = random_record(&mut dice, &durable, number);
-        durable.commit(&mut store, record, crate::clock::instant()).unwrap();
+        happen(&mut dice, &mut durable, &mut store, number).unwrap();
         if number == 20 {
             durable.compact(&mut store);
         }
@@ -474,31 +502,76 @@ fn each_slot_counts_its_records_and_so_does_the_server_across_lives_and_snapshot
     let mut dice = Dice(17);
     let mut store = TestStore::new();
     let mut durable = load(&mut store);
-    let mut counted: BTreeMap<Place, Position> = BTreeMap::new();
-    for number in 0..300 {
-        let record = random_record(&mut dice, &durable, number);
-        let next = counted.entry(record.place()).or_default();
-        *next = next.next();
-        let expected = At { place: record.place(), position: *next };
-        let (at, _) = durable.commit(&mut store, record, crate::clock::instant()).unwrap();
-        assert_eq!(at, expected);
+    let positions = |durable: &Durable| {
+        let of_slots = durable.slots.keys().map(|slot| Place::Slot(*slot));
+        let places = of_slots.chain([Place::Server]);
+        places.map(|place| (place, durable.position(place))).collect::<BTreeMap<_, _>>()
+    };
+    let mut ended = 0;
+    for number in 0..400 {
+        let mut expected = positions(&durable);
+        let happening = random_happening(&mut dice, &durable, number);
+        let places = match &happening {
+            Happening::Record(record) => vec![record.place()],
+            Happening::SessionEnds(session, _) => {
+                let knowing = durable.slots.values().filter(|value| value.knows(*session));
+                let knowing = knowing.map(|value| Place::Slot(value.slot()));
+                ended += 1;
+                knowing.chain([Place::Server]).collect()
+            }
+        };
+        for place in places {
+            let position = expected.entry(place).or_default();
+            *position = position.next();
+        }
+        happening.commit(&mut durable, &mut store).unwrap();
         match dice.roll(20) {
             0 => durable.compact(&mut store),
             1 => durable = load(&mut store),
             _ => {}
         }
-        assert_eq!(durable.position(expected.place), expected.position);
+        assert_eq!(positions(&durable), expected);
     }
-    assert!(counted.len() == 5, "{counted:?}");
+    assert!(ended > 3 && durable.slots.len() == 4);
+}
+
+#[test]
+fn the_end_of_a_session_that_was_cut_short_is_finished_by_the_next_life() {
+    let (session, stamp, now) = (SessionId([1; 16]), Timestamp { nanos: 5 }, crate::clock::instant());
+    let mut store = TestStore::new();
+    let mut durable = load(&mut store);
+    durable.commit(&mut store, &opened(session), now).unwrap();
+    for slot in 0..4 {
+        let record = Record::lane(Slot(slot), written(session, Sequence(1)));
+        durable.commit(&mut store, &record, now).unwrap();
+    }
+    let before = durable.log.length() as usize;
+    durable.end_session(&mut store, session, stamp, now).unwrap();
+    let bytes = durable.log.read_all().unwrap();
+    drop(durable);
+    for cut in before..=bytes.len() {
+        tear(&mut store, "log-0", &bytes[..cut]);
+        let durable = load(&mut store);
+        let (known, is_open) = (
+            durable.slots.values().filter(|value| value.knows(session)).count(),
+            durable.sessions.contains(session),
+        );
+        assert!(
+            (known, is_open) == (4, true) || (known, is_open) == (0, false),
+            "{known} slots know it, open: {is_open}"
+        );
+        // And that is in the log.
+        let told = state(&durable);
+        drop(durable);
+        assert!(state(&load(&mut store)) == told);
+    }
 }
 
 #[test]
 fn a_log_of_another_format_is_refused_with_what_to_do() {
     let mut store = TestStore::new();
     let mut durable = load(&mut store);
-    let session = SessionId([1; 16]);
-    let opened = SessionRecord { session, who: WHO, host: false, label: String::new() };
-    durable.commit(&mut store, Record::SessionOpened(opened), crate::clock::instant()).unwrap();
+    durable.commit(&mut store, &opened(SessionId([1; 16])), crate::clock::instant()).unwrap();
     let mut bytes = durable.log.read_all().unwrap();
     drop(durable);
     bytes[LOG_MAGIC.len() - 1] = 7;
@@ -507,7 +580,7 @@ fn a_log_of_another_format_is_refused_with_what_to_do() {
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     let text = refused.to_string();
     assert!(
-        text.contains("'log-0' has log format 7, and this version of ramlace reads format 8 alone"),
+        text.contains("'log-0' has log format 7, and this version of ramlace reads format 9 alone"),
         "{text}"
     );
     assert!(
@@ -528,8 +601,8 @@ fn a_record_that_cannot_be_applied_is_not_kept() {
         op: Op::EndSession { session: SessionId([1; 16]) },
     };
     // The slot was never born: a bug.
-    let bug = Record::Command { slot: Slot(3), command: Box::new(command), room: Room::ForInodes };
-    let ended = catch_unwind(AssertUnwindSafe(|| durable.commit(&mut store, bug, now).map(drop)));
+    let bug = Record::command(Slot(3), command, Room::ForInodes);
+    let ended = catch_unwind(AssertUnwindSafe(|| durable.commit(&mut store, &bug, now).map(drop)));
     assert!(ended.is_err());
     drop(durable);
     assert!(state(&load(&mut store)) == before);
@@ -553,14 +626,13 @@ fn a_cell_is_stored_once_whenever_the_process_dies() {
         store.prepare_write(lane, 0, 64).unwrap();
         store.write_staged(lane, 16, &41u64.to_le_bytes()).unwrap();
         let change = CellStore { lane, offset: 16, before: 41, after: 42 };
-        let record =
-            Record::Lane { slot, change: LaneChange::CellChanged { cell: change, session, sequence } };
-        durable.commit(&mut store, record, now).unwrap();
+        let record = Record::lane(slot, LaneChange::CellChanged { cell: change, session, sequence });
+        for record in [opened(session), record] {
+            durable.commit(&mut store, &record, now).unwrap();
+        }
         assert_eq!(cell(&mut store), 42, "it is stored with its record");
         if marked {
-            durable
-                .commit(&mut store, Record::Lane { slot, change: LaneChange::CellStored { lane } }, now)
-                .unwrap();
+            durable.commit(&mut store, &Record::lane(slot, LaneChange::CellStored { lane }), now).unwrap();
         }
         drop(durable);
         store.write_staged(lane, 16, &u64::to_le_bytes(left)).unwrap();
@@ -568,7 +640,7 @@ fn a_cell_is_stored_once_whenever_the_process_dies() {
             let durable = load(&mut store);
             assert_eq!(cell(&mut store), found, "{left} was left, marked: {marked}");
             assert_eq!(
-                durable.lanes[&slot].writes().cell_before(session, sequence),
+                durable.lanes(slot).unwrap().writes().cell_before(session, sequence),
                 Some(41),
                 "the answer stays"
             );
@@ -576,7 +648,7 @@ fn a_cell_is_stored_once_whenever_the_process_dies() {
         let mut durable = load(&mut store);
         durable.compact(&mut store);
         drop(durable);
-        assert_eq!(load(&mut store).lanes[&slot].writes().cell_before(session, sequence), Some(41));
+        assert_eq!(load(&mut store).lanes(slot).unwrap().writes().cell_before(session, sequence), Some(41));
         assert_eq!(cell(&mut store), found, "a snapshot stores nothing");
     }
 }

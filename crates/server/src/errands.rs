@@ -56,8 +56,7 @@ impl Server {
         let open: Vec<(Slot, ErrandId, Errand)> = self
             .durable
             .borrow()
-            .slots
-            .values()
+            .all_names()
             .flat_map(|state| state.open_errands().map(|(id, errand)| (state.slot(), id, errand.clone())))
             .collect();
         for (from, id, errand) in open {
@@ -169,7 +168,7 @@ impl Server {
 
     fn is_owed(&self, owed: &Owed) -> bool {
         let durable = self.durable.borrow();
-        durable.slots.get(&owed.from).is_some_and(|state| state.open_errand(owed.id).is_some())
+        durable.names(owed.from).is_some_and(|state| state.open_errand(owed.id).is_some())
     }
 
     /// Tells whoever waits for an errand that its server cannot be reached now.
@@ -180,7 +179,7 @@ impl Server {
     }
 
     fn is_awaited(&self, slot: Slot, errand: ErrandId) -> bool {
-        self.durable.borrow().slots.get(&slot).is_some_and(|state| state.is_awaited(errand))
+        self.durable.borrow().names(slot).is_some_and(|state| state.is_awaited(errand))
     }
 
     /// Takes an errand to its slot, here or elsewhere.

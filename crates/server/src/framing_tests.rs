@@ -2,6 +2,7 @@
 
 use ramlace_base::{ByteRange, InodeId, LaneId, Sequence, SessionId, Slot};
 use ramlace_lanes::LaneChange;
+use ramlace_slot::SlotChange;
 
 use super::*;
 
@@ -9,7 +10,7 @@ fn written(sequence: u64) -> Record<'static> {
     let lane = LaneId { inode: InodeId(9), lane: 0 };
     let (range, session) = (ByteRange { start: 0, end: 8 }, SessionId([9; 16]));
     let change = LaneChange::Written { lane, range, session, sequence: Sequence(sequence) };
-    Record::Lane { slot: Slot(7), change }
+    Record::lane(Slot(7), change)
 }
 
 fn put(sequence: u64, into: &mut Vec<u8>) {
@@ -20,7 +21,8 @@ fn sequences(bytes: &[u8]) -> std::result::Result<(Vec<u64>, usize), Unreadable>
     let mut records = Records::new(bytes)?;
     let mut found = Vec::new();
     while let Some((at, record)) = records.next()? {
-        let Record::Lane { change: LaneChange::Written { sequence, .. }, .. } = record else {
+        let Record::Slot { change: SlotChange::Lane(LaneChange::Written { sequence, .. }), .. } = record
+        else {
             panic!("another record was written")
         };
         assert_eq!(at, At { place: Place::Slot(Slot(7)), position: Position(100 + sequence.0) });
@@ -84,5 +86,5 @@ fn a_flipped_bit_before_a_torn_tail_is_damage_too() {
 fn another_format_is_told_from_damage() {
     assert_eq!(Records::new(b"rlog\0\0\0\x07").err(), Some(Unreadable::Format(7)));
     let damage = Damage { offset: 0, what: "it does not begin as a log does" };
-    assert_eq!(Records::new(b"slog\0\0\0\x08").err(), Some(Unreadable::Damaged(damage)));
+    assert_eq!(Records::new(b"slog\0\0\0\x09").err(), Some(Unreadable::Damaged(damage)));
 }

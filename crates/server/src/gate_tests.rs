@@ -31,7 +31,7 @@ fn create(name: &str) -> Create {
 
 /// Inodes, and whether somebody is waited for.
 fn state(server: &Server) -> (u64, bool) {
-    (server.durable.borrow().inodes, !server.leases.recalled([SLOT].into_iter(), true).is_empty())
+    (server.durable.borrow().inodes(), !server.leases.recalled([SLOT].into_iter(), true).is_empty())
 }
 
 async fn another(client: &Client, address: &str) -> Client {

@@ -7,7 +7,7 @@ use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
 
 /// Bytes of kept replies, over all slots of a server.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     of: BTreeMap<SessionId, u64>,
     total: u64,
@@ -26,11 +26,6 @@ impl Kept {
         if *of == 0 {
             self.of.remove(&session);
         }
-    }
-
-    /// A session has ended: its slots have let go of all of it.
-    pub fn end(&mut self, session: SessionId) {
-        self.total -= self.of.remove(&session).unwrap_or(0);
     }
 
     /// Whether one more mutation of a session may be taken, with which so many bytes are acknowledged.
@@ -85,7 +80,7 @@ mod tests {
         // What acknowledges is what helps.
         kept.check(ONE, 1).unwrap();
         kept.check(SessionId([2; 16]), 0).unwrap();
-        kept.end(ONE);
+        kept.change(ONE, -(MOST + 1));
         kept.check(ONE, 0).unwrap();
         assert_eq!(kept.total(), 0);
     }
@@ -100,7 +95,7 @@ mod tests {
         let honest = SessionId([99; 16]);
         kept.change(honest, limits::KEPT_REPLIES_ALWAYS_BYTES as i64);
         kept.check(honest, 0).unwrap();
-        sessions.iter().for_each(|session| kept.end(*session));
+        sessions.iter().for_each(|session| kept.change(*session, -MOST));
         kept.change(honest, -(limits::KEPT_REPLIES_ALWAYS_BYTES as i64));
         assert_eq!((kept.total(), kept.of.len()), (0, 0));
     }

@@ -115,12 +115,12 @@ impl LaneDesk {
 impl Server {
     /// Asks the lanes of a slot something.
     pub fn lanes<T>(&self, slot: Slot, ask: impl FnOnce(&LaneTable, ServerId) -> T) -> T {
-        ask(self.durable.borrow().lanes.get(&slot).unwrap_or(&LaneTable::default()), self.me)
+        ask(self.durable.borrow().lanes(slot).unwrap_or(&LaneTable::default()), self.me)
     }
 
     /// Logs what happened to a lane, and does what follows from it.
     pub fn commit_lane(self: &Rc<Self>, slot: Slot, change: LaneChange) -> Result<()> {
-        self.commit(Record::Lane { slot, change }).map(drop)
+        self.commit(&Record::lane(slot, change)).map(drop)
     }
 
     /// Whether a kernel may map the lane: then it must have no holes.

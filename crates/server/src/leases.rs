@@ -191,13 +191,13 @@ impl Server {
     }
 
     fn lease_names(self: &Rc<Self>, session: SessionId, slot: Slot, directory: InodeId) -> bool {
-        let here = self.durable.borrow().slots.get(&slot).is_some_and(|state| state.has_all_names(directory));
+        let here = self.durable.borrow().names(slot).is_some_and(|state| state.has_all_names(directory));
         here && self.lease(session, directory, Leased::Names)
     }
 
     fn lease(self: &Rc<Self>, session: SessionId, inode: InodeId, what: Leased) -> bool {
         // The next life has to know that there were some. Without room for that there are none.
-        let marked = self.durable.borrow().gives_leases || self.commit(Record::GivesLeases(true)).is_ok();
+        let marked = self.durable.borrow().gives_leases || self.commit(&Record::GivesLeases(true)).is_ok();
         marked && self.leases.leases.borrow_mut().give(session, inode, what, self.leases.now())
     }
 
@@ -244,7 +244,7 @@ impl Server {
             tokio::time::sleep(Duration::from_millis(HOLD_MILLIS)).await;
             if self.leases.leases.borrow().is_idle() && self.data.is_idle() {
                 // Should there be no room, the next life waits for nothing.
-                let _ = self.commit(Record::GivesLeases(false));
+                let _ = self.commit(&Record::GivesLeases(false));
             }
         }
     }

@@ -253,7 +253,7 @@ impl Server {
         parent: InodeId,
         name: &[u8],
     ) -> Result<Layout> {
-        let handed_down = self.durable.borrow().slots.get(&slot).map(|state| state.handed_down(parent));
+        let handed_down = self.durable.borrow().names(slot).map(|state| state.handed_down(parent));
         let hints = wish.hints.or(handed_down.unwrap_or_default());
         let answers = |id| !wish.silent.contains(&id) && !self.is_unreachable(id);
         let key = ramlace_layout::name_key(parent, name);

@@ -5,29 +5,14 @@
 
 use std::borrow::Cow;
 
-use ramlace_base::{Epoch, Position, SessionId, Slot, Timestamp};
-use ramlace_lanes::{LaneChange, LaneTable, StoreStep};
-use ramlace_namespace::{Command, Room, SlotState};
-use ramlace_wire::Owner;
+use ramlace_base::{Position, SessionId, Slot, Timestamp};
+use ramlace_lanes::{LaneChange, StoreStep};
+use ramlace_namespace::{Command, Room};
+use ramlace_slot::{SlotChange, SlotValue};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use crate::sessions::SessionRecord;
-
-/// How a slot's state begins: everything that its first command must find again on replay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SlotBirth {
-    /// Slots of the pool.
-    pub slots: u32,
-    /// The epoch in which its counter begins.
-    pub began: Epoch,
-    /// Keys the order of directory entries.
-    pub hash_seed: u64,
-    /// Owner of the root directory, should the slot hold it.
-    pub owner: Owner,
-    /// The root's times.
-    pub now: Timestamp,
-}
 
 /// Whose record it is. Each counts its own records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +58,7 @@ pub struct At {
 pub enum Record<'state> {
     /// A session began.
     SessionOpened(SessionRecord),
-    /// A session ended; its traces in every slot go.
+    /// A session ended. Records of the slots that know it follow, each with what the session has left there.
     SessionEnded {
         /// Which.
         session: SessionId,
@@ -82,69 +67,66 @@ pub enum Record<'state> {
     },
     /// Leases are given from now on, or those that were are over.
     GivesLeases(bool),
-    /// A slot's state began.
-    SlotBorn {
-        /// The slot.
-        slot: Slot,
-        /// How.
-        birth: SlotBirth,
-    },
-    /// A command to a slot.
-    Command {
-        /// The slot.
-        slot: Slot,
-        /// The command.
-        command: Box<Command>,
-        /// Whether it may make an inode.
-        room: Room,
-    },
-    /// Something happened to the lanes of a slot.
-    Lane {
+    /// Something happened to a slot.
+    Slot {
         /// The slot.
         slot: Slot,
         /// What.
-        change: LaneChange,
+        change: SlotChange,
     },
-    /// In snapshots: a slot's whole state.
-    SlotState(Box<Cow<'state, SlotState>>),
-    /// In snapshots: all lanes of a slot.
-    SlotLanes {
-        /// The slot.
-        slot: Slot,
-        /// They.
-        table: Box<Cow<'state, LaneTable>>,
-    },
+    /// In snapshots: a whole slot.
+    SlotValue(Box<Cow<'state, SlotValue>>),
 }
 
 /// The number of each kind of record on disk. A number that was taken once is never given to another kind.
 ///
-/// 1 to 63 are the server's, 64 to 127 a slot's, from 128 on those of snapshots.
+/// 1 to 63 are the server's, 64 to 127 a slot's, from 128 on those of snapshots. Taken before: 128 (a slot's names),
+/// 129 (its lanes).
 #[cfg(test)]
 pub const KINDS: [(u16, &str); 8] = [
     (SESSION_OPENED, "SessionOpened"),
     (SESSION_ENDED, "SessionEnded"),
     (GIVES_LEASES, "GivesLeases"),
-    (SLOT_BORN, "SlotBorn"),
-    (COMMAND, "Command"),
-    (LANE, "Lane"),
-    (SLOT_STATE, "SlotState"),
-    (SLOT_LANES, "SlotLanes"),
+    (SLOT_BORN, "Slot.Born"),
+    (SLOT_COMMAND, "Slot.Command"),
+    (SLOT_LANE, "Slot.Lane"),
+    (SLOT_SESSION_ENDED, "Slot.SessionEnded"),
+    (SLOT_VALUE, "SlotValue"),
 ];
 const SESSION_OPENED: u16 = 1;
 const SESSION_ENDED: u16 = 2;
 const GIVES_LEASES: u16 = 3;
 const SLOT_BORN: u16 = 64;
-const COMMAND: u16 = 65;
-const LANE: u16 = 66;
-const SLOT_STATE: u16 = 128;
-const SLOT_LANES: u16 = 129;
+const SLOT_COMMAND: u16 = 65;
+const SLOT_LANE: u16 = 66;
+const SLOT_SESSION_ENDED: u16 = 67;
+const SLOT_VALUE: u16 = 130;
 
 impl Record<'_> {
-    /// What it does to the bytes of a lane.
-    pub fn bytes(&self) -> Option<StoreStep> {
+    /// A command to a slot.
+    pub fn command(slot: Slot, command: Command, room: Room) -> Record<'static> {
+        Record::Slot { slot, change: SlotChange::Command { command: Box::new(command), room } }
+    }
+
+    /// A change of a slot's lanes.
+    pub fn lane(slot: Slot, change: LaneChange) -> Record<'static> {
+        Record::Slot { slot, change: SlotChange::Lane(change) }
+    }
+
+    /// What it does to the bytes of a lane before it is written.
+    pub fn frees(&self) -> Option<StoreStep> {
         match self {
-            Record::Lane { change, .. } => change.bytes(),
+            Record::Slot { change, .. } => change.frees(),
             _ => None,
+        }
+    }
+
+    /// Whether it may use the last of the store, because it frees memory or ends something.
+    pub fn is_urgent(&self) -> bool {
+        match self {
+            Record::SessionEnded { .. } => true,
+            Record::Slot { change, .. } => change.is_urgent(),
+            _ => false,
         }
     }
 
@@ -152,11 +134,8 @@ impl Record<'_> {
     pub fn place(&self) -> Place {
         match self {
             Record::SessionOpened(_) | Record::SessionEnded { .. } | Record::GivesLeases(_) => Place::Server,
-            Record::SlotBorn { slot, .. }
-            | Record::Command { slot, .. }
-            | Record::Lane { slot, .. }
-            | Record::SlotLanes { slot, .. } => Place::Slot(*slot),
-            Record::SlotState(state) => Place::Slot(state.slot()),
+            Record::Slot { slot, .. } => Place::Slot(*slot),
+            Record::SlotValue(value) => Place::Slot(value.slot()),
         }
     }
 
@@ -166,17 +145,12 @@ impl Record<'_> {
             Record::SessionOpened(_) => SESSION_OPENED,
             Record::SessionEnded { .. } => SESSION_ENDED,
             Record::GivesLeases(_) => GIVES_LEASES,
-            Record::SlotBorn { .. } => SLOT_BORN,
-            Record::Command { .. } => COMMAND,
-            Record::Lane { .. } => LANE,
-            Record::SlotState(_) => SLOT_STATE,
-            Record::SlotLanes { .. } => SLOT_LANES,
+            Record::Slot { change: SlotChange::Born(_), .. } => SLOT_BORN,
+            Record::Slot { change: SlotChange::Command { .. }, .. } => SLOT_COMMAND,
+            Record::Slot { change: SlotChange::Lane(_), .. } => SLOT_LANE,
+            Record::Slot { change: SlotChange::SessionEnded { .. }, .. } => SLOT_SESSION_ENDED,
+            Record::SlotValue(_) => SLOT_VALUE,
         }
-    }
-
-    /// Whether it is found in snapshots alone: a state, which nothing that came before changes.
-    pub fn is_state(&self) -> bool {
-        matches!(self, Record::SlotState(_) | Record::SlotLanes { .. })
     }
 
     /// Appends its body.
@@ -185,11 +159,13 @@ impl Record<'_> {
             Record::SessionOpened(session) => put(into, session),
             Record::SessionEnded { session, now } => put(into, &(session, now)),
             Record::GivesLeases(given) => put(into, given),
-            Record::SlotBorn { birth, .. } => put(into, birth),
-            Record::Command { command, room, .. } => put(into, &(command, room)),
-            Record::Lane { change, .. } => put(into, change),
-            Record::SlotState(state) => put(into, state),
-            Record::SlotLanes { table, .. } => put(into, table),
+            Record::Slot { change, .. } => match change {
+                SlotChange::Born(birth) => put(into, birth),
+                SlotChange::Command { command, room } => put(into, &(command, room)),
+                SlotChange::Lane(change) => put(into, change),
+                SlotChange::SessionEnded { session, now } => put(into, &(session, now)),
+            },
+            Record::SlotValue(value) => put(into, value),
         }
     }
 
@@ -197,8 +173,8 @@ impl Record<'_> {
     ///
     /// Errors: what is wrong with it.
     pub fn decode(kind: u16, place: Place, body: &[u8]) -> Result<Record<'static>, &'static str> {
-        let slot = match place {
-            Place::Slot(slot) => Ok(slot),
+        let of_slot = |change: SlotChange| match place {
+            Place::Slot(slot) => Ok(Record::Slot { slot, change }),
             Place::Server => Err("a record of a slot does not say of which"),
         };
         let record = match kind {
@@ -208,14 +184,17 @@ impl Record<'_> {
                 Record::SessionEnded { session, now }
             }
             GIVES_LEASES => Record::GivesLeases(take(body)?),
-            SLOT_BORN => Record::SlotBorn { slot: slot?, birth: take(body)? },
-            COMMAND => {
+            SLOT_BORN => of_slot(SlotChange::Born(take(body)?))?,
+            SLOT_COMMAND => {
                 let (command, room) = take(body)?;
-                Record::Command { slot: slot?, command, room }
+                of_slot(SlotChange::Command { command, room })?
             }
-            LANE => Record::Lane { slot: slot?, change: take(body)? },
-            SLOT_STATE => Record::SlotState(Box::new(Cow::Owned(take(body)?))),
-            SLOT_LANES => Record::SlotLanes { slot: slot?, table: Box::new(Cow::Owned(take(body)?)) },
+            SLOT_LANE => of_slot(SlotChange::Lane(take(body)?))?,
+            SLOT_SESSION_ENDED => {
+                let (session, now) = take(body)?;
+                of_slot(SlotChange::SessionEnded { session, now })?
+            }
+            SLOT_VALUE => Record::SlotValue(Box::new(Cow::Owned(take(body)?))),
             _ => return Err("no record has such a number"),
         };
         if record.place() == place { Ok(record) } else { Err("a record names another slot than its header") }

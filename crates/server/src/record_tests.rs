@@ -11,8 +11,9 @@ use std::borrow::Cow;
 use std::fmt::{Debug, Write};
 
 use ramlace_base::{Epoch, InodeId, Name, Position, Sequence, SessionId, Slot, Timestamp};
-use ramlace_lanes::{LaneChange, LaneTable};
-use ramlace_namespace::{Command, Op, Origin, Room, SlotState};
+use ramlace_lanes::LaneChange;
+use ramlace_namespace::{Command, Op, Origin, Room};
+use ramlace_slot::{SlotBirth, SlotChange, SlotValue};
 use ramlace_wire::namespace::{Create, LayoutWish, MakeDirectory};
 use ramlace_wire::{Credentials, Layout};
 use serde::de::DeserializeOwned;
@@ -66,7 +67,11 @@ fn records() -> Vec<(String, Record<'static>)> {
         ("SessionOpened".into(), Record::SessionOpened(sample(&[]))),
         ("SessionEnded".into(), Record::SessionEnded { session, now }),
         ("GivesLeases".into(), Record::GivesLeases(true)),
-        ("SlotBorn".into(), Record::SlotBorn { slot, birth: sample(&[]) }),
+        ("Slot.Born".into(), Record::Slot { slot, change: SlotChange::Born(sample(&[])) }),
+        (
+            "Slot.SessionEnded".into(),
+            Record::Slot { slot, change: SlotChange::SessionEnded { session, now } },
+        ),
     ];
     let client = Origin::Client {
         session,
@@ -79,23 +84,26 @@ fn records() -> Vec<(String, Record<'static>)> {
     for (at, (name, op)) in samples::<Op>(Op::NUMBERS).into_iter().enumerate() {
         let origin = origins[at % origins.len()].clone();
         let room = if at % 2 == 0 { Room::ForInodes } else { Room::None };
-        let command = Box::new(Command { now, origin, op });
-        all.push((format!("Command.{name}"), Record::Command { slot, command, room }));
+        let command = Command { now, origin, op };
+        all.push((format!("Slot.Command.{name}"), Record::command(slot, command, room)));
     }
     for (name, change) in samples::<LaneChange>(LaneChange::NUMBERS) {
-        all.push((format!("Lane.{name}"), Record::Lane { slot, change }));
+        all.push((format!("Slot.Lane.{name}"), Record::lane(slot, change)));
     }
-    let table: LaneTable = sample(&[]);
-    all.push(("SlotLanes".into(), Record::SlotLanes { slot, table: Box::new(Cow::Owned(table)) }));
-    all.push(("SlotState".into(), Record::SlotState(Box::new(Cow::Owned(lived_in())))));
+    all.push(("SlotValue".into(), Record::SlotValue(Box::new(Cow::Owned(lived_in())))));
     all
 }
 
-/// A slot with a file that is open, and a directory whose inode is asked of another slot.
-fn lived_in() -> SlotState {
+/// A slot with a file that is open, a directory whose inode is asked of another slot, and some lanes.
+fn lived_in() -> SlotValue {
     let (slot, session, now) = (Slot(0), SessionId([9; 16]), Timestamp { nanos: 1_700_000_000_000_000_001 });
-    let mut state = SlotState::new(slot, 32, Epoch(1), 7);
-    state.install_root(Credentials::new(1000, 1001).owner(), now);
+    let mut value = SlotValue::new(slot);
+    let owner = Credentials::new(1000, 1001).owner();
+    let birth = SlotBirth { slots: 32, began: Epoch(1), hash_seed: 7, owner, now };
+    value.apply(&SlotChange::Born(birth));
+    for (_, change) in samples(LaneChange::NUMBERS) {
+        value.apply(&SlotChange::Lane(change));
+    }
     let (parent, name) = (InodeId::ROOT, |name: &str| Name::new(name).unwrap());
     let layout =
         Layout { stripe_unit: 1 << 16, width: 2, base_slot: slot, stride: 1, copies: 1, created: Epoch(1) };
@@ -118,9 +126,10 @@ fn lived_in() -> SlotState {
         let who = Credentials::new(1000, 1001);
         let origin =
             Origin::Client { session, sequence, acknowledged_below: Sequence(1), who, on_behalf: false };
-        state.apply(&Command { now, origin, op });
+        let command = Box::new(Command { now, origin, op });
+        value.apply(&SlotChange::Command { command, room: Room::ForInodes });
     }
-    state
+    value
 }
 
 fn golden() -> String {

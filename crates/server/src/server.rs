@@ -12,6 +12,7 @@ use std::time::Instant;
 use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, SessionId, Slot};
 use ramlace_cluster::CoordinatorConfig;
 use ramlace_namespace::{Command, Effect, ErrandAnswer, Op, Origin, Query, Reply, Room};
+use ramlace_slot::{SlotBirth, SlotChange};
 use ramlace_store::Store;
 use ramlace_transport::nonblocking::{Connection, Newcomers};
 use ramlace_transport::{Failure, ServerKeys};
@@ -24,8 +25,9 @@ use tokio::sync::{Notify, oneshot};
 use crate::callers::Callers;
 use crate::clock;
 use crate::config::ChildConfig;
+use crate::coordination::Watched;
 use crate::data_leases::DataDesk;
-use crate::durable::Durable;
+use crate::durable::{Durable, Effects};
 use crate::errands::{Errands, owe_errands};
 use crate::events::EventQueues;
 use crate::lanes::LaneDesk;
@@ -33,7 +35,7 @@ use crate::leases::LeaseDesk;
 use crate::membership::Membership;
 use crate::metrics::Counts;
 use crate::peers::Peers;
-use crate::record::{Record, SlotBirth};
+use crate::record::Record;
 use crate::spread::Spreading;
 
 /// A request that cannot be done: why, and with Moved the newer map.
@@ -205,13 +207,29 @@ impl Server {
     }
 
     /// Logs a record, applies it, and sets going what follows from it.
-    pub fn commit(self: &Rc<Self>, record: Record<'_>) -> Result<Vec<Effect>> {
-        let watched = self.watched_by(&record);
+    pub fn commit(self: &Rc<Self>, record: &Record<'_>) -> Result<Vec<Effect>> {
+        let watched = self.watched_by(record);
         let (_, effects) = {
             let mut store = self.store.borrow_mut();
             self.durable.borrow_mut().commit(&mut store, record, clock::instant())?
         };
-        self.note_homes(&watched);
+        Ok(self.follow(&watched, effects))
+    }
+
+    /// Logs the end of a session, and sets going what follows from it.
+    pub fn commit_session_end(self: &Rc<Self>, session: SessionId) -> Result<()> {
+        let watched = self.watched_by_all();
+        let effects = {
+            let mut store = self.store.borrow_mut();
+            self.durable.borrow_mut().end_session(&mut store, session, clock::now(), clock::instant())?
+        };
+        self.follow(&watched, effects);
+        Ok(())
+    }
+
+    /// Sets going what follows from records; what nobody here cares for comes back.
+    fn follow(self: &Rc<Self>, watched: &Watched, effects: Effects) -> Vec<Effect> {
+        self.note_homes(watched);
         for (slot, effect) in effects.lanes {
             self.note_effect(slot, effect);
         }
@@ -219,16 +237,16 @@ impl Server {
         others.retain(|effect| {
             !self.leases.note(effect) && !self.answer_waiting(effect) && !self.tell_event(effect)
         });
-        Ok(others)
+        others
     }
 
     /// Gives a slot a command. A peer's command is answered at once; a client's answer goes to
     /// whoever waits for its token.
     pub fn submit(self: &Rc<Self>, slot: Slot, command: Command) -> Result<Option<Result<ErrandAnswer>>> {
         self.ensure_slot(slot)?;
-        let full = self.durable.borrow().inodes >= self.config.options.inodes_max;
+        let full = self.durable.borrow().inodes() >= self.config.options.inodes_max;
         let room = if full { Room::None } else { Room::ForInodes };
-        let effects = self.commit(Record::Command { slot, command: Box::new(command), room })?;
+        let effects = self.commit(&Record::command(slot, command, room))?;
         Ok(effects.into_iter().find_map(|effect| match effect {
             Effect::PeerReply(outcome) => Some(outcome),
             _ => None,
@@ -254,7 +272,7 @@ impl Server {
     fn check_kept(&self, slot: Slot, token: Token, command: &Command) -> Result<()> {
         let Origin::Client { acknowledged_below, .. } = command.origin else { return Ok(()) };
         let durable = self.durable.borrow();
-        match durable.slots.get(&slot) {
+        match durable.names(slot) {
             // It is answered from what is kept.
             Some(state) if state.has_met(token) => Ok(()),
             Some(state) => {
@@ -314,7 +332,7 @@ impl Server {
 
     /// Whether a slot has an answer for a mutation already, or will have.
     pub fn has_met(&self, slot: Slot, token: Token) -> bool {
-        self.durable.borrow().slots.get(&slot).is_some_and(|slot| slot.has_met(token))
+        self.durable.borrow().names(slot).is_some_and(|names| names.has_met(token))
     }
 
     /// Asks a slot something.
@@ -326,7 +344,7 @@ impl Server {
     ) -> Result<ramlace_namespace::Answer> {
         self.ensure_slot(slot)?;
         let durable = self.durable.borrow();
-        durable.slots.get(&slot).expect("the slot was made sure of").query(who, query)
+        durable.names(slot).expect("the slot was made sure of").query(who, query)
     }
 
     /// Asks this server's own slot about a file.
@@ -347,8 +365,7 @@ impl Server {
         let lost: Vec<(Slot, Slot, Epoch)> = self
             .durable
             .borrow()
-            .slots
-            .values()
+            .all_names()
             .flat_map(|state| {
                 state.lost_coordinators(began).into_iter().map(|(lost, began)| (state.slot(), lost, began))
             })
@@ -362,7 +379,7 @@ impl Server {
 
     /// A slot's state begins when something first happens in it.
     fn ensure_slot(self: &Rc<Self>, slot: Slot) -> Result<()> {
-        if self.durable.borrow().slots.contains_key(&slot) {
+        if self.durable.borrow().names(slot).is_some() {
             return Ok(());
         }
         let map = self.membership.map()?;
@@ -376,7 +393,7 @@ impl Server {
             owner: self.owner.owner(),
             now: clock::now(),
         };
-        self.commit(Record::SlotBorn { slot, birth }).map(drop)
+        self.commit(&Record::Slot { slot, change: SlotChange::Born(birth) }).map(drop)
     }
 
     /// Answers a request with an error.
@@ -405,12 +422,12 @@ impl Server {
             meta_bytes: usage.meta_bytes,
             files_free_bytes: usage.free_for_lanes_bytes,
             reserved_bytes: usage.reserved_bytes,
-            inodes: durable.inodes,
+            inodes: durable.inodes(),
             inodes_max: self.config.options.inodes_max,
-            lanes: durable.lanes.values().map(|table| table.len() as u64).sum(),
-            locks: durable.slots.values().map(|state| state.locks_held()).sum(),
-            lock_waits: durable.slots.values().map(|state| state.locks_awaited()).sum(),
-            barrier_waits: durable.slots.values().map(|state| state.barrier_waits()).sum(),
+            lanes: durable.all_lanes().map(|table| table.len() as u64).sum(),
+            locks: durable.all_names().map(|state| state.locks_held()).sum(),
+            lock_waits: durable.all_names().map(|state| state.locks_awaited()).sum(),
+            barrier_waits: durable.all_names().map(|state| state.barrier_waits()).sum(),
             change_waits: self.lane_desk.traffic.borrow().waits(),
             sessions: durable.sessions.len() as u32,
             connections: self.counters.connections.get(),

@@ -428,7 +428,7 @@ fn a_peer_that_says_the_impossible_loses_its_connection_and_changes_nothing() {
         client.write(2, 0, lane, 0, b"mine").await.unwrap();
         let facts = |server: &crate::server::Server| {
             let durable = server.durable.borrow();
-            let slots: Vec<_> = durable.slots.values().map(|slot| slot.slot_facts(|_| true)).collect();
+            let slots: Vec<_> = durable.all_names().map(|slot| slot.slot_facts(|_| true)).collect();
             (slots, server.status().lanes)
         };
         let before = server.look(facts).await;

@@ -1,0 +1,99 @@
+//! What happens to a slot: the content of its log records.
+
+use ramlace_base::{Epoch, SessionId, Timestamp};
+use ramlace_lanes::{LaneChange, StoreStep};
+use ramlace_namespace::{Command, Op, Room};
+use ramlace_wire::Owner;
+use ramlace_wire::locks::SetLock;
+use serde::{Deserialize, Serialize};
+
+/// How a slot's names begin: everything that the first command must find again on replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotBirth {
+    /// Slots of the pool.
+    pub slots: u32,
+    /// The epoch in which its counter begins.
+    pub began: Epoch,
+    /// Keys the order of directory entries.
+    pub hash_seed: u64,
+    /// Owner of the root directory, should the slot hold it.
+    pub owner: Owner,
+    /// The root's times.
+    pub now: Timestamp,
+}
+
+/// One thing that happens to a slot.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SlotChange {
+    /// Its names begin: something happens to them for the first time. Lanes may have begun before.
+    Born(SlotBirth),
+    /// A command to its names.
+    Command {
+        /// The command.
+        command: Box<Command>,
+        /// Whether it may make an inode.
+        room: Room,
+    },
+    /// Something happens to its lanes.
+    Lane(LaneChange),
+    /// A session that it knows has ended.
+    SessionEnded {
+        /// Which.
+        session: SessionId,
+        /// When.
+        now: Timestamp,
+    },
+}
+
+impl SlotChange {
+    /// What it does to the bytes of a lane before its record is written, because that may need the memory. A process
+    /// that dies between them is told again by the file's home.
+    #[must_use]
+    pub fn frees(&self) -> Option<StoreStep> {
+        self.bytes().filter(|step| step.frees_memory())
+    }
+
+    /// What it does to the bytes of a lane afterwards.
+    pub(crate) fn stores(&self) -> Option<StoreStep> {
+        self.bytes().filter(|step| !step.frees_memory())
+    }
+
+    fn bytes(&self) -> Option<StoreStep> {
+        match self {
+            SlotChange::Lane(change) => change.bytes(),
+            _ => None,
+        }
+    }
+
+    /// Whether its record may use the last of the store, because it frees memory or ends something.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        match self {
+            SlotChange::SessionEnded { .. } => true,
+            SlotChange::Lane(change) => change.is_urgent(),
+            SlotChange::Command { command, .. } => is_urgent(&command.op),
+            SlotChange::Born(_) => false,
+        }
+    }
+}
+
+fn is_urgent(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::SetLock(SetLock { kind: None, .. })
+            | Op::CancelLock(_)
+            | Op::EndLockWait(_)
+            | Op::LeaveBarrier(_)
+            | Op::Unlink(_)
+            | Op::RemoveDirectory(_)
+            | Op::Close(_)
+            | Op::GiveUp(_)
+            | Op::Truncate(_)
+            | Op::Prepare(_)
+            | Op::Settle(_)
+            | Op::CoordinatorLost { .. }
+            | Op::ErrandDone { .. }
+            | Op::ErrandUnreachable { .. }
+            | Op::EndSession { .. }
+    )
+}
