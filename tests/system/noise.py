@@ -12,6 +12,7 @@ TAG_BYTES = 16
 OWNER, HOST, PEER = 1, 2, 3
 WORDS = {OWNER: b"ramlace owner key", HOST: b"ramlace host key", PEER: b"ramlace peer key"}
 SERVER_WORDS, FRAME_WORDS = b"ramlace server key", b"ramlace frames"
+SECRET_ID_WORDS, SECRET_ID_BYTES, CLAIM_BYTES = b"ramlace secret id", 8, 72
 BASE_POINT = (9).to_bytes(32, "little")
 
 
@@ -25,9 +26,24 @@ def server_public(secret: bytes) -> bytes:
     return x25519(derive(secret, SERVER_WORDS), BASE_POINT)
 
 
-def host_key(secret: bytes) -> bytes:
-    """Return what the file host-key holds: the key of hosts, and the public half of the server key."""
-    return derive(secret, WORDS[HOST]) + server_public(secret)
+def claim(secret: bytes) -> bytes:
+    """Return what a client other than a host says of its key before message 1."""
+    return derive(secret, SECRET_ID_WORDS)[:SECRET_ID_BYTES].ljust(CLAIM_BYTES, b"\0")
+
+
+def host_key(secret: bytes, name: str = "default", serial: int = 1) -> bytes:
+    """Return the key of a host: its claim, the key, and the public half of the server key."""
+    words = serial.to_bytes(4, "little") + name.encode()
+    said = (derive(secret, SECRET_ID_WORDS)[:SECRET_ID_BYTES] + words).ljust(CLAIM_BYTES, b"\0")
+    return said + derive(derive(secret, WORDS[HOST]), words) + server_public(secret)
+
+
+def host_key_of_line(line: str) -> bytes:
+    """Return the same from the line of its file."""
+    name, serial, digits = line.split()
+    words = int(serial).to_bytes(4, "little") + name.encode()
+    there = bytes.fromhex(digits)
+    return (there[:SECRET_ID_BYTES] + words).ljust(CLAIM_BYTES, b"\0") + there[SECRET_ID_BYTES:]
 
 
 def x25519(scalar: bytes, point: bytes) -> bytes:

@@ -546,7 +546,7 @@ def test_set_id_bits_stay_with_those_whom_the_kernel_lets_keep_them(lab: Mount, 
 
 def test_a_host_without_the_host_key_is_told_so(lab: Mount, tmp_path: Path) -> None:
     wrong = tmp_path / "host-key"
-    wrong.write_text("ab" * 64 + "\n")
+    wrong.write_text("default 1 " + "ab" * 72 + "\n")
     wrong.chmod(0o600)
     directory = tmp_path / "directory"
     directory.mkdir()
@@ -557,7 +557,7 @@ def test_a_host_without_the_host_key_is_told_so(lab: Mount, tmp_path: Path) -> N
     # The secret is not the host key, nor the other way round.
     wrong.write_text(lab.pool.secret.hex() + "\n")
     said = elsewhere.refused(*words, variables={"RAMLACE_HOST_KEY_FILE": str(wrong)})
-    assert "128 hexadecimal digits" in said, said
+    assert "ramlace host-key NAME" in said, said
     key = {"RAMLACE_SECRET_FILE": str(lab.pool.directory / "host-key")}
     said = elsewhere.refused("ls", "/", variables=key)
     assert "64 hexadecimal digits" in said, said
@@ -613,7 +613,7 @@ def make_directory(line: wire.Wire, who: bytes, name: bytes, sequence: int) -> w
 
 
 def test_the_host_key_is_the_one_in_the_file(squashed: Pool) -> None:
-    assert bytes.fromhex((squashed.directory / "host-key").read_text().strip()) == host_key(squashed)
+    assert noise.host_key_of_line((squashed.directory / "host-key").read_text()) == host_key(squashed)
     assert stat.S_IMODE((squashed.directory / "host-key").stat().st_mode) == 0o600
 
 
@@ -627,7 +627,7 @@ def test_a_user_session_that_claims_another_user_is_refused(squashed: Pool) -> N
 
 def test_each_key_opens_its_own_sessions_and_no_others(squashed: Pool) -> None:
     for key, kind, told in [
-        (squashed.secret, wire.SESSION_HOST, "host key, not with its secret"),
+        (squashed.secret, wire.SESSION_HOST, "a host key of the pool, not with its secret"),
         (host_key(squashed), wire.SESSION_USER, "no others"),
         (host_key(squashed), wire.SESSION_PEER, "no others"),
     ]:
@@ -658,7 +658,7 @@ def test_a_session_keeps_its_kind(squashed: Pool) -> None:
         with wire.Wire(squashed.addresses[0]) as line:
             line.greet(squashed.secret)
             line.session = host.session
-            assert "of another kind" in line.open_session(wire.SESSION_USER).error
+            assert "with another key" in line.open_session(wire.SESSION_USER).error
         with wire.Wire(squashed.addresses[0]) as line:
             line.greet(host_key(squashed))
             line.session = host.session

@@ -9,6 +9,7 @@ import pytest
 import ramlace
 import wire
 from conftest import NewPool
+from noise import host_key_of_line
 from pool import Pool, pattern
 
 
@@ -133,7 +134,7 @@ def test_a_change_by_a_path_needs_the_right_to_go_there(new_pool: NewPool) -> No
         parent = client.stat("/closed/open").st_ino
     pool.run("chmod", "777", "/closed/open")
     with wire.Wire(pool.addresses[0]) as line:
-        line.greet(bytes.fromhex((pool.directory / "host-key").read_text().strip()))
+        line.greet(host_key_of_line((pool.directory / "host-key").read_text()))
         line.open_session(wire.SESSION_HOST)
         user = wire.numbers(1001, 1001, 0)
         body = user + wire.names(b"closed", b"open") + wire.numbers(parent, 4) + b"file"
@@ -209,7 +210,7 @@ def test_a_walk_of_a_hosts_user_asks_for_his_rights_at_each_step(new_pool: NewPo
     def walked(mode: str, file_mode: str) -> wire.Reply:
         pool.run("chmod", file_mode, "/open/closed/deep/file")
         pool.run("chmod", mode, "/open/closed")
-        key = bytes.fromhex((pool.directory / "host-key").read_text().strip())
+        key = host_key_of_line((pool.directory / "host-key").read_text())
         with wire.Wire(pool.addresses[0]) as line:
             line.greet(key)
             line.open_session(wire.SESSION_HOST)

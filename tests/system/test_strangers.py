@@ -39,15 +39,18 @@ def enter(pool: Pool, door: str = "tcp") -> wire.Wire:
     return line
 
 
+# What stands behind a preamble, of somebody without a key.
+GREETING = bytes(wire.FIRST_BYTES)
+
 STRANGERS = {
     "web": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "not its protocol"),
     "zeros": (bytes(64), "not its protocol"),
     "nearly": (b"ramlace\r" + bytes(60), "not its protocol"),
-    "old_version": (wire.preamble(version=0) + bytes(52), f"version 0, this side version {wire.VERSION}"),
-    "new_version": (wire.preamble(version=700) + bytes(52), f"version 700, this side version {wire.VERSION}"),
+    "old_version": (wire.preamble(version=0) + GREETING, f"version 0, this side version {wire.VERSION}"),
+    "new_version": (wire.preamble(version=700) + GREETING, f"version 700, this side version {wire.VERSION}"),
     "no_secret": (wire.preamble(0), "has a secret and the client brought none"),
     "huge_length": (wire.preamble(0xFFFF_FFFF), "makes no sense"),
-    "wrong_secret": (wire.preamble() + bytes(range(52)), "secret is not this pool's"),
+    "wrong_secret": (wire.preamble() + GREETING, "secret is not this pool's"),
 }
 
 
@@ -225,11 +228,11 @@ def _knock_badly(pool: Pool, chance: random.Random) -> None:
         if kind == 0:
             line.send(chance.randbytes(chance.randrange(1, 2000)))
         elif kind == 1:
-            line.send((wire.preamble() + bytes(52))[: chance.randrange(1, 68)])
+            line.send((wire.preamble() + bytes(wire.FIRST_BYTES))[: chance.randrange(1, 140)])
         elif kind == 2:
-            line.send(wire.preamble(chance.choice([0, 52, 512, 1 << 31])))
+            line.send(wire.preamble(chance.choice([0, wire.FIRST_BYTES, 512, 1 << 31])))
         else:
-            line.send(wire.preamble() + chance.randbytes(52))
+            line.send(wire.preamble() + chance.randbytes(wire.FIRST_BYTES))
         if chance.random() < 0.3 and isinstance(line.socket, socket.socket):
             # Gone with a reset.
             line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

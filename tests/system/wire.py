@@ -5,19 +5,20 @@ import socket
 import struct
 from pathlib import Path
 
-from noise import HOST, OWNER, TAG_BYTES, WORDS, Cipher, Noise, derive, server_public
+from noise import CLAIM_BYTES, HOST, OWNER, TAG_BYTES, WORDS, Cipher, Noise, claim, derive, server_public
 
 PREAMBLE_MAGIC = b"ramlace\n"
-VERSION = 9
+VERSION = 10
 WELCOME, REFUSED, ELSEWHERE = 0, 1, 2
-# Lengths of the two Noise messages.
-FIRST_BYTES, SECOND_BYTES = 52, 56
+# What follows a preamble: a claim and a Noise message; a Noise message.
+FIRST_BYTES, SECOND_BYTES = CLAIM_BYTES + 52, 56
 RECORD_BYTES = 64 << 10
 HEADER_BYTES = 64
 REPLY, ERROR, ON_BEHALF, BY_PATH = 1, 2, 8, 16
 
 OPEN_SESSION, HEARTBEAT, CLOSE_SESSION, SERVER_STATUS, STOP_SERVER = 0x0001, 0x0002, 0x0003, 0x0004, 0x0005
 GET_MAP, FORGET_SERVER = 0x0101, 0x0103
+CHANGE_KEYS, GET_KEY_BOOK, HEAR_KEY_BOOK, LIST_KEYS = 0x0108, 0x0109, 0x010A, 0x010B
 READ_CHUNK, WRITE_CHUNK = 0x0201, 0x0202
 LOOKUP, MAKE_DIRECTORY, UNLINK = 0x0301, 0x030A, 0x030C
 WALK, GET_ATTRIBUTES_MANY = 0x0321, 0x0322
@@ -55,10 +56,12 @@ def preamble(payload_bytes: int = FIRST_BYTES, version: int = VERSION, role: int
 
 
 def hello(secret: bytes, role: int = OWNER) -> tuple[Noise, bytes]:
-    """Return a greeting's state and its preamble; of a host, `secret` is what its key file holds."""
+    """Return a greeting's state and what stands before its message; of a host, `secret` is its key."""
     first = preamble(role=role)
     if role == HOST:
-        return Noise(secret[:32], secret[32:], first), first
+        first += secret[:CLAIM_BYTES]
+        return Noise(secret[CLAIM_BYTES:-32], secret[-32:], first), first
+    first += claim(secret)
     return Noise(derive(secret, WORDS[role]), server_public(secret), first), first
 
 

@@ -110,6 +110,8 @@ pub const METRICS_MILLIS_MAX: u64 = 5000;
 pub const SESSIONS_MAX: usize = 4096;
 /// Of these, those of hosts: the pool's owner always gets one.
 pub const SESSIONS_OF_HOSTS_MAX: usize = SESSIONS_MAX - 256;
+/// Names that the keys of a pool's hosts may have.
+pub const HOST_KEYS_MAX: usize = 1024;
 /// Inodes that one session may hold open at one server.
 pub const OPEN_INODES_PER_SESSION_MAX: usize = 65_536;
 /// Replies of one session kept in one slot, and the mutations a session may have under way.

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, chmod, chown, completions, cp, df, doctor, down, du, find, forget, layout, ln, ls, mkdir,
-    mount, mpirun, mv, pools, publish, rm, serve, stat, status, top, touch, unmount, up, warm, xattr,
+    cat, check, chmod, chown, completions, cp, df, doctor, down, du, find, forget, host_key, layout, ln, ls,
+    mkdir, mount, mpirun, mv, pools, publish, rm, serve, stat, status, top, touch, unmount, up, warm, xattr,
 };
 
 /// One pool of memory, laced from many machines.
@@ -112,6 +112,8 @@ pub enum Command {
     Xattr(xattr::Args),
     /// Give a dead server's slots to the others; what it held is lost
     Forget(forget::Args),
+    /// Keys of single machines that mount for their users: make, list, revoke
+    HostKey(host_key::Args),
     /// Run one server in the foreground
     Serve(serve::Args),
     /// The process that a server's keeper starts.

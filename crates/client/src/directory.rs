@@ -22,7 +22,7 @@ pub const HOST_KEY_FILE_VARIABLE: &str = "RAMLACE_HOST_KEY_FILE";
 const POOL_NAME_BYTES_MAX: usize = 32;
 /// Largest `pool.json` that is read: a few hundred bytes for each of 4,096 servers.
 const POOL_FILE_BYTES_MAX: u64 = 4 << 20;
-/// Largest secret file that is read: 64 hexadecimal digits and white space.
+/// Largest file with a key that is read: a secret has 64 hexadecimal digits, a host key a name, a number and 144.
 const KEY_FILE_BYTES_MAX: u64 = 256;
 
 /// One server as `pool.json` names it.
@@ -143,7 +143,7 @@ impl PoolDirectory {
         if exists(&self.secret_path())? {
             let secret = self.read_secret()?;
             // One that is missing, or of an older version, is worked out again.
-            let kept = self.read_host_key().is_ok_and(|kept| kept == secret.host_key());
+            let kept = self.read_host_key().is_ok_and(|kept| kept == secret.shared_host_key());
             return if kept { Ok(()) } else { self.write_secret(&secret) };
         }
         self.write_secret(&new_secret()?)
@@ -213,14 +213,14 @@ impl PoolDirectory {
         self.path.join("host-key")
     }
 
-    /// The pool's host key, which opens sessions that act for the users of this machine.
+    /// The host key that lies beside the secret; it opens sessions that act for the users of this machine.
     pub fn read_host_key(&self) -> Result<HostKey> {
         read_host_key_file(&self.host_key_path())
     }
 
     /// Writes both keys; the secret last, for who finds it takes the host key to be there.
     fn write_secret(&self, secret: &Secret) -> Result<()> {
-        let host_key = secret.host_key().to_hex();
+        let host_key = secret.shared_host_key().to_line();
         for (path, digits) in [(self.host_key_path(), host_key), (self.secret_path(), secret.to_hex())] {
             replace_file(&path, format!("{digits}\n").as_bytes())?;
         }
@@ -292,9 +292,9 @@ pub fn read_secret_file(path: &Path) -> Result<Secret> {
     read_key_file(path, "secret", Secret::from_hex)
 }
 
-/// Reads a host key: a file of the caller that nobody else can read, with 128 hexadecimal digits.
+/// Reads a host key: a file of the caller that nobody else can read, with one line.
 pub fn read_host_key_file(path: &Path) -> Result<HostKey> {
-    read_key_file(path, "host key", HostKey::from_hex)
+    read_key_file(path, "host key", HostKey::from_line)
 }
 
 fn read_key_file<T>(path: &Path, what: &str, decode: fn(&str) -> Result<T>) -> Result<T> {

@@ -12,7 +12,9 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod coordinator;
+mod key_book;
 mod map;
 
 pub use coordinator::{Coordinator, CoordinatorConfig, Decision, Input};
+pub use key_book::{change_keys, first_key_book};
 pub use map::{Absent, is_hole_or_lost, route, slots_changed, slots_of, validate};

@@ -1,4 +1,4 @@
-//! Who is connected: how many connections one session, and the machines with the host key, may have, so that the pool's
+//! Who is connected: how many connections one session, and the machines with a host key, may have, so that the pool's
 //! owner always gets in; and which connections end with their session.
 
 use std::cell::{Cell, RefCell};
@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
-use ramlace_transport::Role;
+use ramlace_transport::Proved;
 use ramlace_transport::nonblocking::{Canceller, Connection};
+use ramlace_wire::keys::HostKeyId;
 use rustix::process::{Resource, getrlimit};
 
 /// Of the descriptors that this process may have, connections get this part; lanes and all else the rest.
@@ -19,7 +20,7 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 const RESERVED_PART: usize = 16;
 
 struct Seated {
-    of_host: bool,
+    host: Option<HostKeyId>,
     session: Option<SessionId>,
     canceller: Canceller,
 }
@@ -48,24 +49,31 @@ impl Callers {
         self.most
     }
 
-    /// Those that the host key may have.
+    /// Those that host keys may have.
     fn most_of_hosts(&self) -> usize {
         self.most - (self.most / RESERVED_PART).max(1)
     }
 
     /// A connection has proved the key of a role.
     ///
-    /// Errors: `TooMany` when the machines with the host key have as many as they may.
-    pub fn enter(self: &Rc<Self>, role: Role, connection: &Connection) -> Result<Seat> {
-        let of_host = role == Role::Host;
+    /// Errors: `TooMany` when the machines with a host key have as many as they may.
+    pub fn enter(self: &Rc<Self>, proved: &Proved, connection: &Connection) -> Result<Seat> {
+        let host = proved.host.clone();
         let mut seats = self.seats.borrow_mut();
-        let of_hosts = seats.values().filter(|seat| seat.of_host).count();
-        if of_host && of_hosts >= self.most_of_hosts() {
-            return Err(too_many(of_hosts, "with the pool's host key"));
+        let of_hosts = seats.values().filter(|seat| seat.host.is_some()).count();
+        if host.is_some() && of_hosts >= self.most_of_hosts() {
+            return Err(too_many(of_hosts, "with keys of hosts"));
         }
         let number = self.next.replace(self.next.get() + 1);
-        seats.insert(number, Seated { of_host, session: None, canceller: connection.canceller() });
+        seats.insert(number, Seated { host, session: None, canceller: connection.canceller() });
         Ok(Seat { callers: self.clone(), number })
+    }
+
+    /// Ends the connections of hosts with these keys, whatever is under way.
+    pub fn cut(&self, gone: impl Fn(&HostKeyId) -> bool) {
+        let seats = self.seats.borrow();
+        let theirs = seats.values().filter(|seat| seat.host.as_ref().is_some_and(&gone));
+        theirs.for_each(|seat| seat.canceller.cancel());
     }
 
     /// Ends the connections of a session that has ended, when what was under way has been answered.

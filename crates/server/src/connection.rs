@@ -5,11 +5,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, limits};
-use ramlace_transport::Role;
+use ramlace_transport::Proved;
 use ramlace_transport::nonblocking::{Connection, Incoming};
 use ramlace_wire::chunk::{AllocateLane, CountLane, PunchChunk, SeekLane};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
+use ramlace_wire::keys::{ChangeKeys, HearKeyBook, HostKeyId};
 use ramlace_wire::leases::{LeaseAttributes, LeaseName, WaitRecalls};
 use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits, WaitEvents};
 use ramlace_wire::namespace::GetAttributesMany;
@@ -34,10 +35,13 @@ pub async fn serve(server: Rc<Server>, incoming: Incoming) {
     let _bug = BugEndsProcess;
     let counted = Counted::new(&server);
     // Why a stranger was refused, the stranger was told; there is nothing to do here.
-    if let Ok((mut connection, role)) = Connection::accept(incoming, &server.keys, &server.newcomers).await {
+    let keys = server.keys.keys();
+    if let Ok((mut connection, proved)) = Connection::accept(incoming, &keys, &server.newcomers).await {
+        // Whose key was revoked meanwhile hears it by the next greeting.
+        let admitted = server.keys.admit(&proved).await;
         // One too many is closed at once: its client sees the end of the connection.
-        if let Ok(seat) = server.callers.enter(role, &connection) {
-            let _ = serve_requests(&server, &mut connection, role, seat).await;
+        if let Ok(seat) = admitted.and_then(|()| server.callers.enter(&proved, &connection)) {
+            let _ = serve_requests(&server, &mut connection, proved, seat).await;
         }
     }
     drop(counted);
@@ -62,7 +66,7 @@ impl Drop for Counted {
 
 /// Who speaks on a connection.
 struct Caller {
-    role: Role,
+    proved: Proved,
     seat: Seat,
     bound: Bound,
     /// What it calls itself, for people.
@@ -98,10 +102,10 @@ fn shown_label(label: &str) -> String {
 async fn serve_requests(
     server: &Rc<Server>,
     connection: &mut Connection,
-    role: Role,
+    proved: Proved,
     seat: Seat,
 ) -> Result<()> {
-    let mut caller = Caller { role, seat, bound: Bound::Nobody, label: String::new(), counts: None };
+    let mut caller = Caller { proved, seat, bound: Bound::Nobody, label: String::new(), counts: None };
     let mut gate = Gate::default();
     loop {
         let Some((header, body)) = next_request(server, connection, &mut gate).await? else {
@@ -160,7 +164,7 @@ async fn serve_request(
     body: &[u8],
     until: Option<Instant>,
 ) -> Result<Outcome<Answer>> {
-    let (identity, body) = match server.identify(caller.role, caller.bound, call, body) {
+    let (identity, body) = match server.identify(caller.proved.role, caller.bound, call, body) {
         Ok(identified) => identified,
         Err(error) => return Ok(Err(error.into())),
     };
@@ -212,6 +216,16 @@ async fn serve_small(
         Kind::ForgetServer => {
             let request: ForgetServer = decode_body(kind, body)?;
             Ok(encode_body(&Forgotten { epoch: server.forget(request)? }))
+        }
+        Kind::ChangeKeys => {
+            let request: ChangeKeys = decode_body(kind, body)?;
+            server.change_keys(request).await.map(|changed| encode_body(&changed))
+        }
+        Kind::ListKeys => Ok(encode_body(&server.list_keys())),
+        Kind::GetKeyBook => Ok(encode_body(server.keys.keys().book())),
+        Kind::HearKeyBook => {
+            let request: HearKeyBook = decode_body(kind, body)?;
+            server.hear_key_book(request.book).map(|()| encode_body(&()))
         }
         Kind::PunchChunk => {
             let request: PunchChunk = decode_body(kind, body)?;
@@ -311,7 +325,7 @@ fn open_session(server: &Rc<Server>, caller: &mut Caller, header: &Header, body:
     if !matches!(caller.bound, Bound::Nobody) {
         return Err(Error::new(ErrorKind::Invalid, "this connection has a session already").into());
     }
-    check_may_open(caller.role, request.kind)?;
+    check_may_open(caller.proved.role, request.kind)?;
     // What servers ask each other at once is not one client's.
     if request.kind != SessionKind::Peer {
         caller.seat.join(session)?;
@@ -347,11 +361,11 @@ fn enter_session(
     match request.kind {
         SessionKind::Peer => caller.bound = Bound::Peer(session),
         SessionKind::User => {
-            begin_or_resume(server, session, request, &server.owner)?;
+            begin_or_resume(server, session, request, &server.owner, None)?;
             caller.bound = Bound::Client(session);
         }
         SessionKind::Host => {
-            begin_or_resume(server, session, request, &Credentials::NOBODY)?;
+            begin_or_resume(server, session, request, &Credentials::NOBODY, caller.proved.host.as_ref())?;
             caller.bound = Bound::Host(session);
         }
     }
@@ -363,18 +377,20 @@ fn begin_or_resume(
     session: SessionId,
     request: &OpenSession,
     who: &Credentials,
+    host: Option<&HostKeyId>,
 ) -> Result<()> {
-    let host = request.kind == SessionKind::Host;
     let known = server.durable.borrow().sessions.contains(session);
-    if known && server.durable.borrow().sessions.is_host(session) != host {
-        return Err(Error::new(ErrorKind::Denied, "the session is there already, and of another kind"));
+    if known && server.durable.borrow().sessions.host_of(session) != host {
+        let text = "the session is there already, and was opened with another key";
+        return Err(Error::new(ErrorKind::Denied, text));
     }
     if known || request.resume {
         return server.durable.borrow_mut().sessions.heard(session, clock::instant()).map(drop);
     }
-    server.durable.borrow().sessions.has_room(host)?;
+    server.durable.borrow().sessions.has_room(host.is_some())?;
     let label = shown_label(&request.label);
-    server.commit(&Record::SessionOpened(SessionRecord { session, who: who.clone(), host, label }))?;
+    let (who, host) = (who.clone(), host.cloned());
+    server.commit(&Record::SessionOpened(SessionRecord { session, who, host, label }))?;
     server.session_began.notify_one();
     Ok(())
 }

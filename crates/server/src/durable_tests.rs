@@ -79,7 +79,7 @@ fn random_happening(dice: &mut Dice, durable: &Durable, number: u64) -> Happenin
         // Nothing is done for a session that is not open.
         _ if !is_open => {
             let label = format!("test {number}");
-            Record::SessionOpened(SessionRecord { session, who: WHO, host: false, label })
+            Record::SessionOpened(SessionRecord { session, who: WHO, host: None, label })
         }
         1 => Record::GivesLeases(dice.roll(2) == 0),
         2..=6 => Record::lane(slot, random_change(dice, slot, session, number)),
@@ -166,7 +166,7 @@ fn written(session: SessionId, sequence: Sequence) -> LaneChange {
 }
 
 fn opened(session: SessionId) -> Record<'static> {
-    Record::SessionOpened(SessionRecord { session, who: WHO, host: false, label: String::new() })
+    Record::SessionOpened(SessionRecord { session, who: WHO, host: None, label: String::new() })
 }
 
 /// Puts `bytes` in the place of the log, as if the process had been killed there.
@@ -580,7 +580,7 @@ fn a_log_of_another_format_is_refused_with_what_to_do() {
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     let text = refused.to_string();
     assert!(
-        text.contains("'log-0' has log format 7, and this version of ramlace reads format 9 alone"),
+        text.contains("'log-0' has log format 7, and this version of ramlace reads format 10 alone"),
         "{text}"
     );
     assert!(

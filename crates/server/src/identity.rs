@@ -11,7 +11,7 @@ use crate::clock;
 use crate::server::Server;
 
 /// Whether a connection made in this role may open a session of this kind. Each role's key opens its own
-/// kind alone: the host key is no way to the owner's rights.
+/// kind alone: a host key is no way to the owner's rights.
 pub fn check_may_open(role: Role, kind: SessionKind) -> Result<()> {
     let text = match (role, kind) {
         (Role::Owner, SessionKind::User)
@@ -20,10 +20,10 @@ pub fn check_may_open(role: Role, kind: SessionKind) -> Result<()> {
             return Ok(());
         }
         (_, SessionKind::Host) => {
-            "a session for several users is opened with the pool's host key, not with its secret"
+            "a session for several users is opened with a host key of the pool, not with its secret"
         }
         (Role::Host, _) => {
-            "the host key opens sessions for the users of a machine and no others; use the pool's secret"
+            "a host key opens sessions for the users of a machine and no others; use the pool's secret"
         }
         _ => "a connection of the owner opens no session of a server, nor the other way round",
     };

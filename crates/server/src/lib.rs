@@ -34,6 +34,7 @@ mod holes;
 mod identity;
 mod keeper;
 mod kept;
+mod keys;
 mod lane_life;
 mod lanes;
 mod leases;

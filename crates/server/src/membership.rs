@@ -22,7 +22,7 @@ use crate::gate::Call;
 use crate::server::{Outcome, Refusal, Server};
 
 /// The number of the server where the coordinator is embedded.
-const COORDINATOR: ServerId = ServerId(0);
+pub const COORDINATOR: ServerId = ServerId(0);
 const MAP_FILE: &str = "map";
 const COORDINATOR_FILE: &str = "coordinator";
 /// Pause between two attempts to join.
@@ -101,6 +101,7 @@ impl Server {
     /// A server asks to be taken in; only the coordinator's server can answer.
     pub async fn join(&self, join: JoinPool) -> Outcome<ClusterMap> {
         let holder_lives = self.holder_lives(&join.entry).await;
+        self.keys.forget_told(join.entry.server);
         self.coordinate(Input::Join { join, holder_lives })
     }
 
@@ -146,8 +147,13 @@ impl Server {
         Ok(map)
     }
 
-    /// Joins the pool: returns when this server has a map with itself in it.
-    pub async fn join_pool(&self) -> Result<()> {
+    /// Joins the pool: returns when this server has a map with itself in it, and knows which keys were revoked.
+    pub async fn join_pool(self: &Rc<Self>) -> Result<()> {
+        self.ask_to_join().await?;
+        self.learn_keys().await
+    }
+
+    async fn ask_to_join(&self) -> Result<()> {
         // A map in the store is the proof that the store served in this pool before.
         let keeps_store = self.membership.map().is_ok();
         let request = JoinPool { entry: self.entry(), keeps_store };
@@ -310,7 +316,8 @@ fn may_pass(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Retry | ErrorKind::HostDown | ErrorKind::TimedOut)
 }
 
-fn load_file<T: DeserializeOwned>(store: &mut Store, name: &str) -> Result<Option<T>> {
+/// Reads a value that the last life has kept.
+pub fn load_file<T: DeserializeOwned>(store: &mut Store, name: &str) -> Result<Option<T>> {
     if !store.meta_names()?.iter().any(|other| other == name) {
         return Ok(None);
     }
@@ -320,7 +327,8 @@ fn load_file<T: DeserializeOwned>(store: &mut Store, name: &str) -> Result<Optio
     })
 }
 
-fn save_file<T: Serialize>(store: &mut Store, name: &str, value: &T) -> Result<()> {
+/// Keeps a value for the next life, in the place of the old one at once.
+pub fn save_file<T: Serialize>(store: &mut Store, name: &str, value: &T) -> Result<()> {
     let temporary = format!("{name}-next");
     if store.meta_names()?.contains(&temporary) {
         store.meta_remove(&temporary)?;

@@ -125,7 +125,7 @@ impl Server {
             SessionMetrics {
                 session: record.session.short(),
                 label: record.label.clone(),
-                host: record.host,
+                host: record.host.is_some(),
                 requests: counts.requests.get(),
                 received_bytes: counts.received_bytes.get(),
                 sent_bytes: counts.sent_bytes.get(),

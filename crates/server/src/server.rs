@@ -14,8 +14,8 @@ use ramlace_cluster::CoordinatorConfig;
 use ramlace_namespace::{Command, Effect, ErrandAnswer, Op, Origin, Query, Reply, Room};
 use ramlace_slot::{SlotBirth, SlotChange};
 use ramlace_store::Store;
+use ramlace_transport::Failure;
 use ramlace_transport::nonblocking::{Connection, Newcomers};
-use ramlace_transport::{Failure, ServerKeys};
 use ramlace_wire::locks::Event;
 use ramlace_wire::peer::{InodeAnswer, QueryInode, Token};
 use ramlace_wire::session::ServerStatus;
@@ -30,6 +30,7 @@ use crate::data_leases::DataDesk;
 use crate::durable::{Durable, Effects};
 use crate::errands::{Errands, owe_errands};
 use crate::events::EventQueues;
+use crate::keys::KeyDesk;
 use crate::lanes::LaneDesk;
 use crate::leases::LeaseDesk;
 use crate::membership::Membership;
@@ -108,8 +109,8 @@ pub struct Server {
     pub pool: PoolId,
     /// The user whose pool this is: the one whose process this is.
     pub owner: Credentials,
-    /// What it proves, and what those who connect have to prove.
-    pub keys: ServerKeys,
+    /// Whom it lets in.
+    pub keys: KeyDesk,
     /// Who is connected.
     pub callers: Rc<Callers>,
     /// Who has not proved anything yet.
@@ -182,7 +183,7 @@ impl Server {
             pool,
             owner: Credentials::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             peers: Peers::new(secret.peer_key(), session, label),
-            keys: secret.server_keys(ServerId(options.server)).trusting_the_network(options.trust_network),
+            keys: KeyDesk::load(&mut store, secret, ServerId(options.server), options.trust_network)?,
             callers: Rc::new(Callers::new()),
             newcomers: Newcomers::new(newcomers),
             store: RefCell::new(store),

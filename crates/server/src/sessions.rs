@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
 use ramlace_wire::Credentials;
+use ramlace_wire::keys::HostKeyId;
 use serde::{Deserialize, Serialize};
 
 /// What of a session outlives the process.
@@ -17,8 +18,8 @@ pub struct SessionRecord {
     pub session: SessionId,
     /// As whom it acts; a host's: where it names no user.
     pub who: Credentials,
-    /// It acts for the users of a machine.
-    pub host: bool,
+    /// It acts for the users of a machine: whose key has opened it.
+    pub host: Option<HostKeyId>,
     /// Program and process, for people.
     pub label: String,
 }
@@ -42,7 +43,7 @@ impl Sessions {
 
     /// Whether one more session, of a host or of the owner, may be opened.
     pub fn has_room(&self, host: bool) -> Result<()> {
-        let of_hosts = self.open.values().filter(|open| open.record.host).count();
+        let of_hosts = self.open.values().filter(|open| open.record.host.is_some()).count();
         let refused = |count, whose| {
             let text = format!("the server holds {count} sessions{whose} already, its limit");
             Err(Error::new(ErrorKind::TooMany, text))
@@ -80,9 +81,9 @@ impl Sessions {
         self.open.contains_key(&session)
     }
 
-    /// Whether an open session acts for the users of a machine.
-    pub fn is_host(&self, session: SessionId) -> bool {
-        self.open.get(&session).is_some_and(|open| open.record.host)
+    /// Whose key has opened a session that acts for the users of a machine.
+    pub fn host_of(&self, session: SessionId) -> Option<&HostKeyId> {
+        self.open.get(&session)?.record.host.as_ref()
     }
 
     /// Forgets a session; whether it was open.

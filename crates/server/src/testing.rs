@@ -241,7 +241,7 @@ impl Client {
     pub async fn connect(address: &str, session: SessionId, kind: SessionKind) -> Client {
         let key = match kind {
             SessionKind::User => secret().owner_key(),
-            SessionKind::Host => secret().host_key().client_key(),
+            SessionKind::Host => secret().shared_host_key().client_key(),
             SessionKind::Peer => secret().peer_key(),
         };
         let mut connection = Connection::connect(&Address::Tcp(address.into()), &key, None).await.unwrap();

@@ -1,9 +1,9 @@
 //! The handshake without its sockets: what each side says and what it makes of the answer.
 //!
 //! Noise NKpsk0: the server proves the pool's server key, the client the key of its role as the pre-shared
-//! key; the client's preamble, which names the role, is the prologue.
+//! key; what the client says in front, its preamble with the role and its claim to a key, is the prologue.
 //!
-//! 1. client: preamble, message 1, whose payload names the server that is meant. It proves the role's key,
+//! 1. client: preamble, claim, message 1, whose payload names the server that is meant. It proves the role's key,
 //!    but an old one could be said again.
 //! 2. server: preamble, message 2, whose payload says which server this is and how frames are protected. It
 //!    proves the server key, freshly.
@@ -18,7 +18,7 @@ use ramlace_wire::PROTOCOL_VERSION;
 use ramlace_wire::preamble::{PREAMBLE_BYTES, PREAMBLE_MAGIC, PREAMBLE_PAYLOAD_BYTES_MAX, Preamble, Status};
 use snow::{Builder, HandshakeState, TransportState};
 
-use crate::keys::{ClientKey, KEY_BYTES, Role, ServerKeys, derive};
+use crate::keys::{CLAIM_BYTES, Claim, ClientKey, KEY_BYTES, Proved, Role, ServerKeys, derive, wrong_secret};
 use crate::seal::{FrameKeys, Protection};
 
 const NOISE: &str = "Noise_NKpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -34,14 +34,18 @@ const MESSAGE_1_BYTES: usize = NOISE_BYTES + WANTED_BYTES;
 const MESSAGE_2_BYTES: usize = NOISE_BYTES + ANSWER_BYTES;
 /// Length of the client's confirmation: a tag.
 pub(crate) const CONFIRMATION_BYTES: usize = 16;
-/// Bytes of a client's hello: its preamble and message 1.
-pub(crate) const HELLO_BYTES: usize = PREAMBLE_BYTES + MESSAGE_1_BYTES;
+/// What a client says before message 1.
+const FRONT_BYTES: usize = PREAMBLE_BYTES + CLAIM_BYTES;
+/// Bytes of a client's hello: its preamble, its claim and message 1.
+pub(crate) const HELLO_BYTES: usize = FRONT_BYTES + MESSAGE_1_BYTES;
+/// What a client's preamble says that follows.
+const HELLO_PAYLOAD_BYTES: usize = HELLO_BYTES - PREAMBLE_BYTES;
 /// In the place of a server's number: any server of the pool is meant.
 const WHICHEVER: u32 = u32::MAX;
 /// What the keys of frames are worked out from, beside those of the Noise session.
 const FRAME_WORDS: &[u8] = b"ramlace frames";
 
-fn builder<'a>(prologue: &'a [u8; PREAMBLE_BYTES], key: &'a [u8; KEY_BYTES]) -> Builder<'a> {
+fn builder<'a>(prologue: &'a [u8; FRONT_BYTES], key: &'a [u8; KEY_BYTES]) -> Builder<'a> {
     let build = || Builder::new(NOISE.parse()?).prologue(prologue)?.psk(0, key);
     build().expect("the Noise pattern is complete and its primitives are built in")
 }
@@ -74,14 +78,17 @@ pub(crate) struct Answered {
 impl ClientHandshake {
     /// Begins; returns what to send first. `wanted`: the server that is meant, unless any of the pool will do.
     pub(crate) fn begin(key: &ClientKey, wanted: Option<ServerId>) -> (ClientHandshake, Vec<u8>) {
-        let preamble = Preamble::of_client(key.role().number(), MESSAGE_1_BYTES).encode();
-        let noise = builder(&preamble, key.key()).remote_public_key(key.server_public());
+        let mut front = [0; FRONT_BYTES];
+        let preamble = Preamble::of_client(key.role().number(), HELLO_PAYLOAD_BYTES);
+        front[..PREAMBLE_BYTES].copy_from_slice(&preamble.encode());
+        front[PREAMBLE_BYTES..].copy_from_slice(&key.claim().encode());
+        let noise = builder(&front, key.key()).remote_public_key(key.server_public());
         let noise = noise.and_then(Builder::build_initiator);
         let mut noise = noise.expect("the Noise pattern is complete and its primitives are built in");
         let payload = wanted.map_or(WHICHEVER, |server| u32::from(server.0)).to_le_bytes();
-        let mut hello = preamble.to_vec();
+        let mut hello = front.to_vec();
         hello.resize(HELLO_BYTES, 0);
-        let written = noise.write_message(&payload, &mut hello[PREAMBLE_BYTES..]);
+        let written = noise.write_message(&payload, &mut hello[FRONT_BYTES..]);
         assert_eq!(written.expect("the system has random bytes"), MESSAGE_1_BYTES);
         (ClientHandshake { noise, wanted }, hello)
     }
@@ -165,7 +172,7 @@ pub(crate) fn check_client_preamble(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Role
         return Err(Error::new(ErrorKind::Denied, "this pool has a secret and the client brought none"));
     }
     match Role::by_number(preamble.role) {
-        Some(role) if preamble == Preamble::of_client(role.number(), MESSAGE_1_BYTES) => Ok(role),
+        Some(role) if preamble == Preamble::of_client(role.number(), HELLO_PAYLOAD_BYTES) => Ok(role),
         _ => Err(protocol("the client's greeting makes no sense")),
     }
 }
@@ -184,27 +191,28 @@ pub(crate) struct ServerHandshake {
 }
 
 impl ServerHandshake {
-    /// Reads a hello whose preamble has been checked; returns as whom the client connects, and what to answer.
+    /// Reads a hello whose preamble has been checked; returns what the client proves, and what to answer.
     ///
     /// Errors, with the line that the client is told: `Denied`; `Moved` when another server was meant.
     pub(crate) fn answer(
         keys: &ServerKeys,
         protection: Protection,
         hello: &[u8; HELLO_BYTES],
-    ) -> Result<(Role, ServerHandshake, Vec<u8>)> {
-        let (preamble, message) = hello.split_at(PREAMBLE_BYTES);
-        let preamble = preamble.try_into().expect("it was cut there");
+    ) -> Result<(Proved, ServerHandshake, Vec<u8>)> {
+        let (front, message) = hello.split_first_chunk::<FRONT_BYTES>().expect("a hello is longer");
+        let (preamble, claim) = front.split_first_chunk::<PREAMBLE_BYTES>().expect("the front is longer");
         let role = check_client_preamble(preamble)?;
-        let noise = builder(preamble, keys.of(role)).local_private_key(keys.private());
+        let claim = Claim::decode(claim.try_into().expect("it was cut there"), role)?;
+        let answering = keys.for_claim(role, claim)?;
+        let noise = builder(front, &answering.key).local_private_key(&answering.private);
         let noise = noise.and_then(Builder::build_responder);
         let mut noise = noise.expect("the Noise pattern is complete and its primitives are built in");
         let mut wanted = [0; WANTED_BYTES];
         if noise.read_message(message, &mut wanted).ok() != Some(WANTED_BYTES) {
-            return Err(Error::new(
-                ErrorKind::Denied,
-                "the client's secret is not this pool's; check which pool it was given",
-            ));
+            return Err(wrong_secret());
         }
+        // Only whoever has the key hears what became of it.
+        keys.check(&answering.proved)?;
         let (me, wanted) = (u32::from(keys.server().0), u32::from_le_bytes(wanted));
         if wanted != me && wanted != WHICHEVER {
             let text = format!("this is server {me} of the pool; the greeting was meant for server {wanted}");
@@ -219,7 +227,7 @@ impl ServerHandshake {
         assert_eq!(written.expect("the system has random bytes"), MESSAGE_2_BYTES);
         let [receive, send] = frame_keys(&mut noise);
         let session = noise.into_transport_mode().expect("both messages have passed");
-        Ok((role, ServerHandshake { session, keys: FrameKeys { send, receive } }, answer))
+        Ok((answering.proved, ServerHandshake { session, keys: FrameKeys { send, receive } }, answer))
     }
 
     /// Checks the confirmation; returns the keys of the frames. Errors: `Denied`.
@@ -246,8 +254,11 @@ pub(crate) fn refusal(error: &Error) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use ramlace_base::Timestamp;
+    use ramlace_wire::keys::{HostKeyEntry, HostKeyId, HostKeyName, KeyBook};
+
     use super::*;
-    use crate::Secret;
+    use crate::{HostKey, Secret};
 
     const THIS: ServerId = ServerId(3);
 
@@ -255,11 +266,15 @@ mod tests {
         Secret::from_bytes([byte; 32])
     }
 
+    fn host_key(name: &str, serial: u32) -> HostKey {
+        secret(1).host_key(HostKeyId { name: HostKeyName::new(name).unwrap(), serial })
+    }
+
     fn begin(key: &ClientKey) -> (ClientHandshake, Vec<u8>) {
         ClientHandshake::begin(key, Some(THIS))
     }
 
-    fn answered(hello: &[u8], with: &Secret) -> Result<(Role, ServerHandshake, Vec<u8>)> {
+    fn answered(hello: &[u8], with: &Secret) -> Result<(Proved, ServerHandshake, Vec<u8>)> {
         let hello: &[u8; HELLO_BYTES] = hello.try_into().unwrap();
         check_client_preamble(hello[..PREAMBLE_BYTES].try_into().unwrap())?;
         ServerHandshake::answer(&with.server_keys(THIS), Protection::Everything, hello)
@@ -274,13 +289,13 @@ mod tests {
     #[test]
     fn both_sides_agree_on_roles_servers_protection_and_keys() {
         let pool = secret(1);
-        for key in [pool.owner_key(), pool.peer_key(), pool.host_key().client_key()] {
+        for key in [pool.owner_key(), pool.peer_key(), pool.shared_host_key().client_key()] {
             for wanted in [Some(THIS), None] {
                 let (client, hello) = ClientHandshake::begin(&key, wanted);
-                let (role, server, answer) = answered(&hello, &pool).unwrap();
+                let (proved, server, answer) = answered(&hello, &pool).unwrap();
                 let at_client = finished(client, &answer).unwrap();
                 let at_server = server.confirm(&at_client.confirmation).unwrap();
-                assert_eq!((role, at_client.server), (key.role(), THIS));
+                assert_eq!((proved.role, at_client.server), (key.role(), THIS));
                 assert_eq!(at_client.protection, Protection::Everything);
                 assert_eq!(at_client.keys.send, at_server.receive);
                 assert_eq!(at_client.keys.receive, at_server.send);
@@ -317,28 +332,67 @@ mod tests {
     #[test]
     fn a_host_key_makes_no_server_and_no_owner() {
         let pool = secret(1);
-        let host = pool.host_key();
+        let host = pool.shared_host_key();
         // It answers a greeting with all that it has: its own key for every role, and some server key.
-        let claimed = Secret::from_hex(&host.to_hex()[..64]).unwrap();
+        let claimed = Secret::from_bytes(*host.client_key().key());
         let (_, hello) = begin(&host.client_key());
         assert!(answered(&hello, &claimed).is_err());
-        // As the owner it has the wrong key, whatever it says that it is.
+        // As the owner, or as another host, it has the wrong key, whatever it says that it is.
         let (_, mut hello) = begin(&host.client_key());
         hello[11] = Role::Owner.number();
+        assert_eq!(answered(&hello, &pool).err().unwrap().kind(), ErrorKind::Protocol);
+        hello[PREAMBLE_BYTES..FRONT_BYTES].copy_from_slice(&pool.owner_key().claim().encode());
+        assert_eq!(answered(&hello, &pool).err().unwrap().kind(), ErrorKind::Denied);
+        let (_, mut hello) = begin(&host.client_key());
+        hello[PREAMBLE_BYTES..FRONT_BYTES]
+            .copy_from_slice(&host_key("node7", 1).client_key().claim().encode());
         assert_eq!(answered(&hello, &pool).err().unwrap().kind(), ErrorKind::Denied);
         hello[11] = 9;
         assert_eq!(answered(&hello, &pool).err().unwrap().kind(), ErrorKind::Protocol);
     }
 
     #[test]
+    fn a_revoked_host_key_is_refused_by_its_name_and_the_others_go_on() {
+        let made = |name: &str, serial, revoked| HostKeyEntry {
+            key: HostKeyId { name: HostKeyName::new(name).unwrap(), serial },
+            made: Timestamp::default(),
+            revoked: Some(Timestamp::default()).filter(|_| revoked),
+        };
+        let hosts = vec![made("node7", 2, true), made("node8", 3, false)];
+        let keys = secret(1).server_keys(THIS).by_book(KeyBook { version: 1, hosts });
+        let greeted = |name: &str, serial: u32| {
+            let (client, hello) = begin(&host_key(name, serial).client_key());
+            let hello: &[u8; HELLO_BYTES] = hello[..].try_into().unwrap();
+            match ServerHandshake::answer(&keys, Protection::Everything, hello) {
+                Ok((proved, _, _)) => Ok(proved.host.unwrap().serial),
+                Err(error) => Err(finished(client, &refusal(&error)).err().unwrap()),
+            }
+        };
+        for (name, serial) in [("node7", 1), ("node7", 2), ("node8", 2)] {
+            let told = greeted(name, serial).unwrap_err();
+            assert_eq!(told.kind(), ErrorKind::Denied);
+            assert!(told.message().contains(&format!("the host key '{name}' was revoked")), "{told}");
+        }
+        for (name, serial) in [("node7", 3), ("node8", 3), ("node", 1), ("default", 1)] {
+            assert_eq!(greeted(name, serial).unwrap(), serial);
+        }
+        // Whoever has not the key learns nothing of it.
+        let (_, mut hello) = begin(&secret(2).shared_host_key().client_key());
+        hello[PREAMBLE_BYTES..FRONT_BYTES]
+            .copy_from_slice(&host_key("node7", 2).client_key().claim().encode());
+        let error = ServerHandshake::answer(&keys, Protection::Everything, hello[..].try_into().unwrap());
+        assert!(error.err().unwrap().message().contains("secret is not this pool's"));
+    }
+
+    #[test]
     fn an_answer_without_the_server_key_is_not_believed() {
         let pool = secret(1);
-        let (client, hello) = begin(&pool.host_key().client_key());
+        let (client, hello) = begin(&pool.shared_host_key().client_key());
         // The role's key is right, the server key is somebody else's.
-        let preamble: &[u8; PREAMBLE_BYTES] = hello[..PREAMBLE_BYTES].try_into().unwrap();
-        let key = *pool.host_key().client_key().key();
-        let noise = builder(preamble, &key).local_private_key(&[9; 32]).and_then(Builder::build_responder);
-        assert!(noise.unwrap().read_message(&hello[PREAMBLE_BYTES..], &mut [0; 64]).is_err());
+        let front: &[u8; FRONT_BYTES] = hello[..FRONT_BYTES].try_into().unwrap();
+        let key = *pool.shared_host_key().client_key().key();
+        let noise = builder(front, &key).local_private_key(&[9; 32]).and_then(Builder::build_responder);
+        assert!(noise.unwrap().read_message(&hello[FRONT_BYTES..], &mut [0; 64]).is_err());
         let mut answer = Preamble::new(Status::Welcome, MESSAGE_2_BYTES).encode().to_vec();
         answer.resize(PREAMBLE_BYTES + MESSAGE_2_BYTES, 7);
         assert_eq!(finished(client, &answer).err().unwrap().kind(), ErrorKind::Denied);
@@ -346,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_recorded_greeting_lets_nobody_in() {
-        for key in [secret(1).owner_key(), secret(1).host_key().client_key()] {
+        for key in [secret(1).owner_key(), secret(1).shared_host_key().client_key()] {
             let (client, hello) = begin(&key);
             let (_, _, answer) = answered(&hello, &secret(1)).unwrap();
             let recorded = finished(client, &answer).unwrap().confirmation;
@@ -374,7 +428,7 @@ mod tests {
 
     #[test]
     fn an_old_version_hears_both_numbers() {
-        let mut bytes = Preamble::of_client(1, MESSAGE_1_BYTES).encode();
+        let mut bytes = Preamble::of_client(1, HELLO_PAYLOAD_BYTES).encode();
         bytes[8..10].copy_from_slice(&77u16.to_le_bytes());
         let error = check_client_preamble(&bytes).unwrap_err();
         assert!(error.message().contains("version 77"), "{error}");

@@ -24,7 +24,7 @@ mod spin;
 
 pub use address::Address;
 pub use failure::{ConnectFailure, Failure};
-pub use keys::{ClientKey, HostKey, Role, ServerKeys};
+pub use keys::{ClientKey, HostKey, Proved, Role, SecretId, ServerKeys};
 pub use raw::RawSegment;
 pub use seal::Protection;
 pub use secret::Secret;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId};
+use ramlace_wire::keys::{HostKeyId, HostKeyName};
 
 use crate::keys::{self, ClientKey, HostKey, Role, ServerKeys};
 
@@ -55,8 +56,14 @@ impl Secret {
 
     /// The key of a machine that acts for its users.
     #[must_use]
-    pub fn host_key(&self) -> HostKey {
-        HostKey::of_secret(&self.0)
+    pub fn host_key(&self, host: HostKeyId) -> HostKey {
+        HostKey::of_secret(&self.0, host)
+    }
+
+    /// The host key that lies beside the secret in the pool's directory.
+    #[must_use]
+    pub fn shared_host_key(&self) -> HostKey {
+        self.host_key(HostKeyId { name: HostKeyName::shared(), serial: 1 })
     }
 
     /// What the server with this number proves, and what it lets in.

@@ -21,6 +21,7 @@ mod credentials;
 mod front;
 mod header;
 pub mod inline;
+pub mod keys;
 mod kind;
 pub mod leases;
 pub mod locks;
@@ -48,4 +49,4 @@ pub use types::{
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.
-pub const PROTOCOL_VERSION: u16 = 9;
+pub const PROTOCOL_VERSION: u16 = 10;

@@ -11,7 +11,7 @@ numbered! {
     SessionKind {
         /// Acts for the pool's owner.
         User = 1,
-        /// Acts for the users of a machine; needs the host key.
+        /// Acts for the users of a machine; needs a host key.
         Host = 2,
         /// Another server of the pool.
         Peer = 3,

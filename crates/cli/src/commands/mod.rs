@@ -18,6 +18,7 @@ mod find_tests;
 pub mod find_words;
 pub mod forget;
 pub mod host_agent;
+pub mod host_key;
 mod host_site;
 pub mod layout;
 pub mod ln;
@@ -92,6 +93,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Done {
         Command::Mv(args) => mv::run(args, &mut pools, output),
         Command::Df(args) => df::run(args, &mut pools, output),
         Command::Forget(args) => forget::run(args, named, output),
+        Command::HostKey(args) => host_key::run(args, named, output),
         Command::Layout(args) => layout::run(args, &mut pools, output),
         Command::Xattr(args) => xattr::run(args, &mut pools, output),
         Command::Serve(args) => serve::run(args, named),

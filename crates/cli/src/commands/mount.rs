@@ -30,7 +30,7 @@ A dead mount on DIR, whose daemon was killed, is cleared away first.
 
 With --allow-other, files belong to who makes them, and servers check owners, groups and modes for each user. Root
 acts as nobody there unless the pool was started with --no-root-squash. For a pool that lives elsewhere,
-RAMLACE_HOST_KEY_FILE names a copy of its file host-key.
+RAMLACE_HOST_KEY_FILE names a file with the key that `ramlace host-key` has made for this machine.
 
 Programs may map files for writing and share the memory. What a program has stored is there for other
 machines after msync, fsync or close; `ramlace refresh FILE` brings what others have published into live mappings.";

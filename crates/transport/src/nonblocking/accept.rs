@@ -15,7 +15,7 @@ use super::socket::{Patience, Socket};
 use crate::handshake::{
     CONFIRMATION_BYTES, HELLO_BYTES, ServerHandshake, check_client_preamble, check_greeting, refusal,
 };
-use crate::keys::{Role, ServerKeys};
+use crate::keys::{Proved, ServerKeys};
 use crate::seal::{FrameKeys, Protection, Seal};
 
 /// Bytes of a refused stranger that are read and dropped, so that closing does not destroy the
@@ -23,8 +23,8 @@ use crate::seal::{FrameKeys, Protection, Seal};
 const DRAIN_BYTES_MAX: usize = 64 << 10;
 
 impl Connection {
-    /// Takes a newcomer in, if it proves the key of a role within [`limits::HANDSHAKE_MILLIS_MAX`]; tells which
-    /// role. One that does not is told why in one line.
+    /// Takes a newcomer in, if it proves the key of a role within [`limits::HANDSHAKE_MILLIS_MAX`]; tells what it
+    /// has proved. One that does not is told why in one line.
     ///
     /// Errors: `Denied`, `Moved` or `Protocol` with the line that the stranger was told; `TimedOut`;
     /// `HostDown` when it went away, or had to make room because more than
@@ -33,7 +33,7 @@ impl Connection {
         incoming: Incoming,
         keys: &ServerKeys,
         newcomers: &Newcomers,
-    ) -> Result<(Connection, Role)> {
+    ) -> Result<(Connection, Proved)> {
         let Incoming { socket, peer, source } = incoming;
         let name = |error: Error| error.context(&peer);
         let limit = Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
@@ -48,7 +48,7 @@ impl Connection {
             let text = format!("the handshake was not finished within {} ms", limit.as_millis());
             Err(Error::new(ErrorKind::TimedOut, text))
         });
-        let (role, frame_keys) = match proved {
+        let (proved, frame_keys) = match proved {
             Ok(proved) => proved,
             Err(error) => {
                 // The line is a courtesy: whoever does not take it in time does without.
@@ -58,7 +58,7 @@ impl Connection {
         };
         drop(place);
         let seal = Seal::new(&frame_keys, protection);
-        Ok((Connection::new(socket, peer, keys.server(), seal), role))
+        Ok((Connection::new(socket, peer, keys.server(), seal), proved))
     }
 }
 
@@ -68,7 +68,7 @@ async fn prove(
     keys: &ServerKeys,
     protection: Protection,
     place: &Place,
-) -> Result<(Role, FrameKeys)> {
+) -> Result<(Proved, FrameKeys)> {
     let mut hello = [0; HELLO_BYTES];
     let mut filled = 0;
     while filled < PREAMBLE_BYTES {
@@ -77,12 +77,12 @@ async fn prove(
     }
     check_client_preamble(hello[..PREAMBLE_BYTES].try_into().expect("the length was just cut"))?;
     receive_exactly(socket, &mut hello[PREAMBLE_BYTES..]).await?;
-    let (role, handshake, answer) = ServerHandshake::answer(keys, protection, &hello)?;
+    let (proved, handshake, answer) = ServerHandshake::answer(keys, protection, &hello)?;
     place.has_greeted();
     send_all(socket, &answer).await?;
     let mut confirmation = [0; CONFIRMATION_BYTES];
     receive_exactly(socket, &mut confirmation).await?;
-    Ok((role, handshake.confirm(&confirmation)?))
+    Ok((proved, handshake.confirm(&confirmation)?))
 }
 
 async fn refuse(socket: &Socket, error: &Error) -> Result<()> {

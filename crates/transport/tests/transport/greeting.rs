@@ -37,9 +37,9 @@ fn line_of(answer: &[u8]) -> String {
 }
 
 fn hello(change: impl FnOnce(&mut [u8; PREAMBLE_BYTES])) -> Vec<u8> {
-    let mut bytes = Preamble::of_client(1, 52).encode();
+    let mut bytes = Preamble::of_client(1, 124).encode();
     change(&mut bytes);
-    [&bytes[..], &pattern(52, 1)].concat()
+    [&bytes[..], &[0; 72], &pattern(52, 1)].concat()
 }
 
 /// What a server says that lets somebody in.
@@ -313,7 +313,7 @@ fn a_stranger_who_passes_a_greeting_on_has_gained_nothing() {
 #[test]
 fn each_role_has_its_own_key() {
     let server = TestServer::tcp();
-    for key in [secret().owner_key(), secret().peer_key(), secret().host_key().client_key()] {
+    for key in [secret().owner_key(), secret().peer_key(), secret().shared_host_key().client_key()] {
         Connection::connect(&server.address, &key, Some(THIS), soon()).unwrap();
         assert_eq!(server.wait_for_ends(1), [None]);
     }

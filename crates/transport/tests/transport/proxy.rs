@@ -15,7 +15,7 @@ use ramlace_transport::Address;
 use crate::server::scratch_directory;
 
 /// Bytes of the greeting: client to server, and back.
-pub const HELLO: usize = 16 + 48 + 4;
+pub const HELLO: usize = 16 + 72 + 48 + 4;
 pub const GREETING_UP: usize = HELLO + 16;
 pub const GREETING_DOWN: usize = 16 + 48 + 8;
 

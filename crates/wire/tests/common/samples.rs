@@ -5,7 +5,7 @@ use ramlace_base::{
 };
 use ramlace_wire::session::*;
 use ramlace_wire::{
-    check::*, chunk::*, cluster::*, coordination::*, inline::*, leases::*, locks::*, metrics::*,
+    check::*, chunk::*, cluster::*, coordination::*, inline::*, keys::*, leases::*, locks::*, metrics::*,
     namespace::*, peer::*, walk::*, xattrs::*, *,
 };
 
@@ -63,7 +63,7 @@ macro_rules! wrapped {
         fn sample(source: &mut Source) -> $wrapper { $wrapper(Sample::sample(source)) }
     })*};
 }
-wrapped!(ServerId, Slot, Epoch, Generation, Sequence, InodeId, SessionId, PoolId, HostId);
+wrapped!(ServerId, Slot, Epoch, Generation, Sequence, InodeId, SessionId, PoolId, HostId, KeyText);
 
 macro_rules! fields {
     ($($name:ident { $($field:ident),* })*) => {$(impl Sample for $name {
@@ -303,6 +303,21 @@ impl Sample for Prepared {
 }
 
 /// The lists that a default list with two names makes of modes.
+impl Sample for HostKeyName {
+    fn sample(source: &mut Source) -> HostKeyName {
+        let letters = *b"a7._-Z0";
+        let name: Vec<u8> = (0..source.count()).map(|_| letters[(source.word() % 7) as usize]).collect();
+        HostKeyName::new(format!("n{}", String::from_utf8(name).unwrap())).unwrap()
+    }
+}
+
+impl Sample for KeyChange {
+    fn sample(source: &mut Source) -> KeyChange {
+        let changes = [KeyChange::MakeHost, KeyChange::RevokeHost];
+        changes[(source.word() % 2) as usize](Sample::sample(source))
+    }
+}
+
 impl Sample for AccessList {
     fn sample(source: &mut Source) -> AccessList {
         let entries: [(u16, u16, u32); 6] =
@@ -352,6 +367,17 @@ fields! {
     JoinPool { entry, keeps_store }
     ForgetServer { server }
     Forgotten { epoch }
+
+    HostKeyId { name, serial }
+    HostKeyEntry { key, made, revoked }
+    KeyBook { version, hosts }
+    ChangeKeys { change }
+    KeysChanged { entry, line, untold }
+    GetKeyBook {}
+    HearKeyBook { book }
+    ListKeys {}
+    HostSession { key, session }
+    KeysListed { book, sessions }
 
     CheckStore {}
     StoreFacts { server, epoch, lanes_bytes, summed_bytes, counted_bytes, kernel_bytes }

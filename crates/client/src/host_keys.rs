@@ -1,0 +1,105 @@
+//! Keys of hosts: made, listed and revoked by the pool's owner.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId};
+use ramlace_transport::HostKey;
+use ramlace_wire::Request;
+use ramlace_wire::keys::{
+    ChangeKeys, HostKeyEntry, HostKeyId, HostKeyName, KeyChange, KeysChanged, KeysListed, ListKeys,
+};
+
+use crate::pool::Pool;
+
+/// A host key as the pool's owner sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostKeyReport {
+    /// The key, when it was made, and when it was revoked.
+    pub entry: HostKeyEntry,
+    /// Sessions that it has now, over all servers that answered.
+    pub sessions: usize,
+}
+
+/// What became of a revocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revoked {
+    /// The key.
+    pub entry: HostKeyEntry,
+    /// Servers that have not answered yet; the pool tells them as soon as they do.
+    pub untold: Vec<ServerId>,
+}
+
+impl Pool {
+    /// The key of the host with this name; made, if there is none that was not revoked.
+    ///
+    /// Errors: `Denied` to whoever is not the pool's owner; `TooMany`.
+    pub fn make_host_key(&self, name: HostKeyName) -> Result<(HostKeyEntry, HostKey)> {
+        let changed = self.change_keys(KeyChange::MakeHost(name))?;
+        let line = changed.line.ok_or_else(|| {
+            Error::new(ErrorKind::Protocol, "the server made a host key and did not say which")
+        })?;
+        Ok((changed.entry, HostKey::from_line(&line.0)?))
+    }
+
+    /// Puts out the host with this name, at once at every server that answers: its sessions end, and its key opens nothing
+    /// any more.
+    ///
+    /// Errors: `NotFound` when no such key was made; `Denied`.
+    pub fn revoke_host_key(&self, name: HostKeyName) -> Result<Revoked> {
+        let KeysChanged { entry, untold, .. } = self.change_keys(KeyChange::RevokeHost(name))?;
+        Ok(Revoked { entry, untold })
+    }
+
+    /// Every host key of the pool, in the order of their names, and which servers did not answer.
+    pub fn host_keys(&self) -> Result<(Vec<HostKeyReport>, Vec<ServerId>)> {
+        let coordinator = self.map()?.coordinator;
+        let listed = self.ask_one(coordinator, &ListKeys {})?;
+        let mut sessions: BTreeMap<HostKeyId, BTreeSet<SessionId>> = BTreeMap::new();
+        let silent = self.collect_sessions(&listed, coordinator, &mut sessions)?;
+        let report = |entry: HostKeyEntry| {
+            let sessions = sessions.get(&entry.key).map_or(0, BTreeSet::len);
+            HostKeyReport { entry, sessions }
+        };
+        Ok((listed.book.hosts.into_iter().map(report).collect(), silent))
+    }
+
+    fn collect_sessions(
+        &self,
+        first: &KeysListed,
+        coordinator: ServerId,
+        sessions: &mut BTreeMap<HostKeyId, BTreeSet<SessionId>>,
+    ) -> Result<Vec<ServerId>> {
+        let map = self.map()?;
+        let others = map.servers.iter().filter(|entry| !entry.forgotten && entry.server != coordinator);
+        let mut add = |listed: &KeysListed| {
+            for open in &listed.sessions {
+                sessions.entry(open.key.clone()).or_default().insert(open.session);
+            }
+        };
+        add(first);
+        let mut silent = Vec::new();
+        // One thread for each: a dead server costs its deadline once.
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = others
+                .map(|entry| (entry.server, scope.spawn(|| self.ask_one(entry.server, &ListKeys {}))))
+                .collect();
+            for (server, asked) in asked {
+                match asked.join().expect("asking does not panic") {
+                    Ok(listed) => add(&listed),
+                    Err(_) => silent.push(server),
+                }
+            }
+        });
+        Ok(silent)
+    }
+
+    fn change_keys(&self, change: KeyChange) -> Result<KeysChanged> {
+        let coordinator = self.map()?.coordinator;
+        self.ask_one(coordinator, &ChangeKeys { change })
+    }
+
+    fn ask_one<R: Request>(&self, server: ServerId, request: &R) -> Result<R::Reply> {
+        let session = self.session()?;
+        session.ask_server(server, request, session.deadline())
+    }
+}

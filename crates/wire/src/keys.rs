@@ -1,0 +1,222 @@
+//! Part of family 0x01: the pool's key book, which says which keys of hosts were made and which were revoked.
+//!
+//! The coordinator's server keeps the book and tells every other server of a newer one until it has answered.
+
+use std::fmt;
+
+use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, Timestamp, limits};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::{Kind, Request};
+
+/// Longest name of a host key: what Linux lets a machine be called, within 64 bytes with the serial number.
+pub const HOST_KEY_NAME_BYTES_MAX: usize = 60;
+
+/// The name of a host key: letters, digits and `._-`, a letter or digit first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct HostKeyName(String);
+
+impl HostKeyName {
+    /// The key that lies beside the secret in the pool's directory.
+    pub const DEFAULT: &str = "default";
+
+    /// Checks a name.
+    ///
+    /// Errors: `Invalid`.
+    pub fn new(name: impl Into<String>) -> Result<HostKeyName> {
+        let name = name.into();
+        let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if !first || !name.bytes().all(allowed) || name.len() > HOST_KEY_NAME_BYTES_MAX {
+            let text = format!(
+                "'{name}' cannot name a host key: it has 1 to {HOST_KEY_NAME_BYTES_MAX} letters, digits and '._-', \
+                 a letter or digit first"
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        Ok(HostKeyName(name))
+    }
+
+    /// The name of the key that lies beside the secret.
+    #[must_use]
+    pub fn shared() -> HostKeyName {
+        HostKeyName(Self::DEFAULT.into())
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for HostKeyName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<HostKeyName, D::Error> {
+        HostKeyName::new(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+impl fmt::Display for HostKeyName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// One key of a host: a name that is given again after a revocation has another number.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HostKeyId {
+    /// Whose it is.
+    pub name: HostKeyName,
+    /// Counts the keys of this name, from 1.
+    pub serial: u32,
+}
+
+/// What the book says of a name: its newest key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostKeyEntry {
+    /// The newest key; those of the same name with a smaller number were revoked.
+    pub key: HostKeyId,
+    /// When it was made.
+    pub made: Timestamp,
+    /// When it was revoked.
+    pub revoked: Option<Timestamp>,
+}
+
+impl HostKeyEntry {
+    /// Whether the book takes this key of its name back.
+    #[must_use]
+    pub fn revokes(&self, serial: u32) -> bool {
+        serial < self.key.serial || (serial == self.key.serial && self.revoked.is_some())
+    }
+}
+
+/// Which keys of hosts were made and revoked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyBook {
+    /// Counts the changes.
+    pub version: u64,
+    /// At most [`limits::HOST_KEYS_MAX`], in the order of their names, each once.
+    pub hosts: Vec<HostKeyEntry>,
+}
+
+impl KeyBook {
+    /// What it says of a name.
+    #[must_use]
+    pub fn host(&self, name: &HostKeyName) -> Option<&HostKeyEntry> {
+        let found = self.hosts.binary_search_by(|entry| entry.key.name.cmp(name));
+        found.ok().map(|at| &self.hosts[at])
+    }
+
+    /// Whether this key was revoked. One that the book does not have was made by the secret's owner all the same.
+    #[must_use]
+    pub fn revokes(&self, key: &HostKeyId) -> bool {
+        self.host(&key.name).is_some_and(|entry| entry.revokes(key.serial))
+    }
+
+    /// Whether some pool can have it.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        let ascend = self.hosts.is_sorted_by(|one, next| one.key.name < next.key.name);
+        ascend
+            && self.hosts.len() <= limits::HOST_KEYS_MAX
+            && self.hosts.iter().all(|entry| entry.key.serial >= 1)
+    }
+}
+
+/// What the pool's owner changes in the book.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeyChange {
+    /// A key for a host; the one that there is, when it was not revoked.
+    MakeHost(HostKeyName),
+    /// The newest key of this name lets nobody in any more.
+    RevokeHost(HostKeyName),
+}
+
+/// The pool's owner changes the key book. To the coordinator's server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeKeys {
+    /// What.
+    pub change: KeyChange,
+}
+
+/// Text that is a key: nothing shows it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyText(pub String);
+
+impl fmt::Debug for KeyText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("KeyText(..)")
+    }
+}
+
+/// The book is changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeysChanged {
+    /// What the book says of the host that was named.
+    pub entry: HostKeyEntry,
+    /// Of a key that was made: the line of its file.
+    pub line: Option<KeyText>,
+    /// Servers that have not answered yet; they are told as soon as they do.
+    pub untold: Vec<ServerId>,
+}
+
+impl Request for ChangeKeys {
+    const KIND: Kind = Kind::ChangeKeys;
+    type Reply = KeysChanged;
+}
+
+/// A server asks the coordinator's for the book.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetKeyBook {}
+
+impl Request for GetKeyBook {
+    const KIND: Kind = Kind::GetKeyBook;
+    type Reply = KeyBook;
+
+    fn fits(&self, reply: &KeyBook) -> bool {
+        reply.is_possible()
+    }
+}
+
+/// The coordinator's server tells another of the book. Answered when it counts there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HearKeyBook {
+    /// The book.
+    pub book: KeyBook,
+}
+
+impl Request for HearKeyBook {
+    const KIND: Kind = Kind::HearKeyBook;
+    type Reply = ();
+}
+
+/// The pool's owner asks a server for its book and for whose sessions it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListKeys {}
+
+/// A session of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostSession {
+    /// The key that opened it.
+    pub key: HostKeyId,
+    /// The session.
+    pub session: SessionId,
+}
+
+/// What a server knows of keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeysListed {
+    /// The book it goes by.
+    pub book: KeyBook,
+    /// At most [`limits::SESSIONS_OF_HOSTS_MAX`].
+    pub sessions: Vec<HostSession>,
+}
+
+impl Request for ListKeys {
+    const KIND: Kind = Kind::ListKeys;
+    type Reply = KeysListed;
+
+    fn fits(&self, reply: &KeysListed) -> bool {
+        reply.book.is_possible() && reply.sessions.len() <= limits::SESSIONS_OF_HOSTS_MAX
+    }
+}
