@@ -144,3 +144,23 @@ def test_status_tells_messages_when_asked(shared_pool: Pool, place: str) -> None
     assert sum(time["answers"] for time in made["times"]) == made["answers"]
     assert "messages" not in shared_pool.json("status")
     assert "MakeDirectory" in shared_pool.run("status", "--messages").stdout.decode()
+
+
+def test_a_request_has_one_name_at_both_ends(planned: NewPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = planned(1, 32)
+    quiet.up()
+    assert quiet.run("ls", "ramlace:/").stderr == b""
+    assert "ramlace::" not in quiet.log(0)
+    monkeypatch.setenv("RAMLACE_LOG", "debug")
+    pool = planned(2, 32)
+    pool.up()
+    told = pool.run("stat", "ramlace:/").stderr.decode()
+    asked = re.findall(r"ramlace::client: asks request=([0-9a-f]{8}\.\d+) kind=(\w+) server=(\d)", told)
+    assert asked
+    for request, kind, server in asked:
+        answered = rf"ramlace::server: is answered request={re.escape(request)} kind={kind} micros=\d+"
+        assert eventually(lambda: re.search(answered, pool.log(int(server))), 10), (request, kind)  # noqa: B023
+    refused = pool.run("stat", "ramlace:/nothing", check=False).stderr.decode()
+    assert re.search(r"ramlace::client: .*nothing", refused)
+    monkeypatch.setenv("RAMLACE_LOG", "a=b=c")
+    assert "RAMLACE_LOG='a=b=c' cannot be read" in pool.run("ls", "ramlace:/").stderr.decode()

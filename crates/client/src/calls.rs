@@ -252,6 +252,7 @@ impl Session {
             self.confirm(server)?;
         }
         let named = if told { error } else { name_server(server, &error) };
+        tracing::debug!(target: "ramlace::client", server = server.id.0, error = %named, told, "may be asked again");
         match named.kind() {
             ErrorKind::HostDown | ErrorKind::Retry | ErrorKind::Moved => Ok(named),
             _ => Err(named),

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
+use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, limits};
 use ramlace_transport::blocking::{Connection, Received};
+use ramlace_transport::trace::RequestName;
 use ramlace_transport::{ConnectFailure, Failure};
-use ramlace_wire::{ClusterMap, Front, Header, Request, ServerEntry};
+use ramlace_wire::{ClusterMap, Front, Header, Kind, Request, ServerEntry};
 
 use crate::descriptors::{Descriptors, Noted};
 use crate::session::Session;
@@ -224,6 +225,8 @@ pub(crate) struct Line {
     server: Arc<Server>,
     link: Option<Link>,
     calls_under_way: usize,
+    /// For the log: the session of its calls.
+    session: SessionId,
 }
 
 /// Why a call on a line has no reply.
@@ -256,7 +259,7 @@ impl Unanswered {
 
 impl Line {
     fn new(server: Arc<Server>, link: Option<Link>) -> Line {
-        Line { server, link, calls_under_way: 0 }
+        Line { server, link, calls_under_way: 0, session: SessionId::NONE }
     }
 
     fn connection(&mut self) -> Result<&mut Connection> {
@@ -290,6 +293,9 @@ impl Line {
         data: &[IoSlice<'_>],
         deadline: Instant,
     ) -> Result<()> {
+        self.session = header.session;
+        let (request_name, server) = (RequestName::of(&header), self.server.id.0);
+        tracing::debug!(target: "ramlace::client", request = %request_name, kind = ?R::KIND, server, "asks");
         let sent = self.connection()?.send_behind(front, header, request, data, deadline);
         self.calls_under_way += 1;
         sent.map_err(|failure| {
@@ -346,7 +352,9 @@ impl Line {
         call: u32,
         deadline: Instant,
     ) -> std::result::Result<Received<R::Reply>, Unanswered> {
-        match self.connection().map_err(Unanswered::lost)?.receive::<R>(call, deadline) {
+        let received = self.connection().map_err(Unanswered::lost)?.receive::<R>(call, deadline);
+        self.trace_answer(R::KIND, call, received.as_ref().err());
+        match received {
             Ok(received) => {
                 if received.data_bytes == 0 {
                     self.calls_under_way -= 1;
@@ -360,6 +368,19 @@ impl Line {
             Err(Failure { error, map, fatal: true }) => {
                 self.link = None;
                 Err(Unanswered { error, map, told: false, hopeless: false })
+            }
+        }
+    }
+
+    fn trace_answer(&self, kind: Kind, call: u32, failure: Option<&Failure>) {
+        let header = Header { session: self.session, call, ..Header::request(kind) };
+        let (request, server) = (RequestName::of(&header), self.server.id.0);
+        match failure {
+            None => {
+                tracing::debug!(target: "ramlace::client", %request, kind = ?kind, server, "is answered")
+            }
+            Some(Failure { error, fatal, .. }) => {
+                tracing::debug!(target: "ramlace::client", %request, kind = ?kind, server, %error, fatal, "fails");
             }
         }
     }

@@ -71,6 +71,7 @@ impl Pool {
     /// Finds the pool, proves the secret, opens a session with one server and gets the map.
     pub fn connect(options: &ConnectOptions) -> Result<Pool> {
         fork::watch();
+        ramlace_transport::trace::begin();
         let settings = Arc::new(options.settle()?);
         let sessions = Sessions::new(&settings)?;
         sessions.current().map()?;

@@ -193,7 +193,7 @@ impl Gate {
     /// The first answer leaves. Only errors of the connection are returned.
     pub async fn release(&mut self, server: &Server, connection: &mut Connection) -> Result<()> {
         let Some(Held { header, timed, outcome, .. }) = self.held.pop_front() else { return Ok(()) };
-        server.counts.end(&timed, outcome.as_ref().map_or(0, Answer::sent_bytes), outcome.is_err());
+        server.counts.end(&timed, outcome.as_ref().map(Answer::sent_bytes).map_err(|refusal| &refusal.error));
         let reply = header.reply(server.membership.epoch());
         match outcome {
             Ok(Answer::Body(body)) => connection.queue_reply(reply, &body, &[]),

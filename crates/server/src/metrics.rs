@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use ramlace_base::SessionId;
+use ramlace_base::{Error, SessionId};
+use ramlace_transport::trace::RequestName;
 use ramlace_wire::metrics::{LATENCY_CLASSES, MessageMetrics, Metrics, SessionMetrics, latency_class};
 use ramlace_wire::{Header, Kind};
 
@@ -51,6 +52,7 @@ impl Default for Counts {
 /// A request that came, until its answer leaves.
 pub struct Timed {
     kind: Kind,
+    request: RequestName,
     began: Instant,
     session: Option<Rc<SessionCounts>>,
 }
@@ -64,11 +66,14 @@ impl Counts {
             add(&session.requests, 1);
             add(&session.received_bytes, received);
         }
-        Timed { kind: header.kind, began: clock::instant(), session: session.cloned() }
+        let request = RequestName::of(header);
+        tracing::trace!(target: "ramlace::server", %request, kind = ?header.kind, bytes = received, "comes");
+        Timed { kind: header.kind, request, began: clock::instant(), session: session.cloned() }
     }
 
-    /// Its answer, of so many bytes, leaves.
-    pub fn end(&self, timed: &Timed, sent_bytes: u64, failed: bool) {
+    /// Its answer, of so many bytes or an error, leaves.
+    pub fn end(&self, timed: &Timed, sent: std::result::Result<u64, &Error>) {
+        let (sent_bytes, failed) = (*sent.as_ref().unwrap_or(&0), sent.is_err());
         let counts = &self.messages[timed.kind.index()];
         let took = clock::instant().saturating_duration_since(timed.began);
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
@@ -78,6 +83,15 @@ impl Counts {
         add(&counts.errors, u64::from(failed));
         if let Some(session) = &timed.session {
             add(&session.sent_bytes, sent_bytes);
+        }
+        let (request, kind) = (timed.request, timed.kind);
+        match sent {
+            Ok(bytes) => {
+                tracing::debug!(target: "ramlace::server", %request, kind = ?kind, micros, bytes, "is answered");
+            }
+            Err(error) => {
+                tracing::debug!(target: "ramlace::server", %request, kind = ?kind, micros, %error, "is refused");
+            }
         }
     }
 

@@ -57,6 +57,7 @@ impl Peers {
         request: &R,
     ) -> std::result::Result<R::Reply, Failure> {
         let header = Header { session: self.session, ..header };
+        tracing::debug!(target: "ramlace::peers", session = %self.label, kind = ?R::KIND, server = server.0, "asks");
         if let Some(mut connection) = self.take_idle(address) {
             match believed(request, connection.call(header, request, PEER_DEADLINE).await) {
                 Err(failure) if failure.fatal && failure.error.kind() != ErrorKind::TimedOut => {}

@@ -37,6 +37,7 @@ pub fn run(config: &str) -> i32 {
     // SAFETY: the name is a static string that ends with NUL and has fewer than 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"ramlace".as_ptr()) };
     harden::harden();
+    ramlace_transport::trace::begin();
     ignore_broken_pipes();
     raise_descriptor_limit();
     let config: ChildConfig = match serde_json::from_str(config) {

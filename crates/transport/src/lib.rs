@@ -21,6 +21,7 @@ mod seal;
 mod secret;
 mod socket;
 mod spin;
+pub mod trace;
 
 pub use address::Address;
 pub use failure::{ConnectFailure, Failure};
