@@ -327,6 +327,70 @@ def test_who_has_written_reads_no_older_bytes_whoever_else_writes(pair: Pair) ->
     assert not wrong, f"{len(wrong)} of {number}: (written, read) {wrong[:10]}"
 
 
+# Calls and stores of one mount, and others
+
+_CALLS = """
+file = os.open(path, os.O_RDWR)
+end, number, wrong = time.monotonic() + seconds, 0, []
+while time.monotonic() < end:
+    number += 1
+    os.pwrite(file, number.to_bytes(8, "little"), at)
+    seen = int.from_bytes(os.pread(file, 8, at), "little")
+    if seen < number:
+        wrong.append((number, seen))
+os.close(file)
+"""
+_STORES = """
+import random
+chance = random.Random(seed)
+file = os.open(path, os.O_RDWR)
+view = mmap.mmap(file, 0)
+end, number = time.monotonic() + seconds, 0
+while time.monotonic() < end:
+    number += 1
+    view[at:at + 8] = number.to_bytes(8, "little")
+    if chance.random() < flushing:
+        view.flush()
+view.flush()
+view.close()
+os.close(file)
+"""
+
+
+def store_and_call_at_once(pair: Pair, seed: int, seconds: float) -> None:
+    """On each mount one program writes by calls and one stores into the same page; nobody touches another's bytes."""
+    (pair.here / "file").write_bytes(bytes(PAGE + 100))
+    programs, places = [], itertools.count(40, 40)
+    try:
+        for root in (pair.here, pair.there):
+            for work in (_CALLS, _STORES):
+                start = f"path, at, seconds = {str(root / 'file')!r}, {next(places)}, {seconds}"
+                programs.append((Program(f"{start}; seed, flushing = {seed}, {[0.0, 0.05, 0.5][seed % 3]}"), work))
+        for program, work in programs:
+            program.begin(work)
+        for program, _ in programs:
+            program.hear()
+        expected = [program.ask("(at, number)") for program, _ in programs]
+        wrong = [program.ask("wrong") for program, work in programs if work is _CALLS]
+    finally:
+        for program, _ in programs:
+            program.kill()
+    assert not any(wrong), f"(written, read): {[those[:5] for those in wrong]}"
+    truth = pair.content("file")
+    assert [(at, int.from_bytes(truth[at : at + 8], "little")) for at, _ in expected] == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_calls_and_stores_of_one_mount_beside_those_of_another_lose_nothing(pair: Pair, seed: int) -> None:
+    store_and_call_at_once(pair, seed, 1.0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6))
+def test_calls_and_stores_of_one_mount_beside_those_of_another_lose_nothing_for_long(pair: Pair, seed: int) -> None:
+    store_and_call_at_once(pair, seed, 20.0)
+
+
 # Bad days
 
 

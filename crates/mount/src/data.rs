@@ -7,6 +7,7 @@ use ramlace_wire::chunk::Sought;
 
 use crate::files::unsupported;
 use crate::filesystem::PoolFileSystem;
+use crate::pages::Request;
 use crate::users::credentials;
 
 /// What kind of write it is.
@@ -32,6 +33,15 @@ pub(crate) struct Written {
     pub(crate) bytes: usize,
     /// The kernel may have older bytes in pages of this range.
     pub(crate) suspect: Option<ByteRange>,
+    /// It is under way until it is answered.
+    pub(crate) request: Option<Request>,
+}
+
+impl Written {
+    /// A write that no page of the kernel has to do with.
+    fn plainly(bytes: usize) -> Written {
+        Written { bytes, suspect: None, request: None }
+    }
 }
 
 impl PoolFileSystem {
@@ -71,7 +81,7 @@ impl PoolFileSystem {
     /// for want of it is the fault's (`SIGBUS`), and what is stored can always be written back.
     fn read_pages(&self, file: &File, buffer: &mut [u8], range: ByteRange) -> Result<KeptRead> {
         let inode = file.inode();
-        self.pages.reads(inode, file.layout(), range);
+        let _reading = self.pages.begin_read(inode, file.layout(), range);
         let mut repeated = false;
         if !self.handles.may_store_into_holes(inode, range.end) {
             let read = file.read_keeping(buffer, range.start)?;
@@ -105,7 +115,12 @@ impl PoolFileSystem {
         }
         if flags.cached {
             let mut made = RecallsMade::default();
-            let written = write_back(&open.file, offset, bytes, &mut made);
+            let (_request, parts) = self.pages.begin_back(inode, range_of(offset, bytes.len()));
+            let part_of =
+                |part: &ByteRange| &bytes[(part.start - offset) as usize..(part.end - offset) as usize];
+            let written = parts
+                .iter()
+                .try_for_each(|part| write_back(&open.file, part.start, part_of(part), &mut made));
             match &written {
                 Ok(()) => self.lost_stores.end(inode, range_of(offset, bytes.len())),
                 // Others have gone on without what was stored here, and what they have is what there is: whoever stored
@@ -120,7 +135,7 @@ impl PoolFileSystem {
             }
             self.pages.made(inode, &made);
             self.leases.changed_here(&[inode]);
-            return written.map(|()| Written { bytes: bytes.len(), suspect: None });
+            return written.map(|()| Written::plainly(bytes.len()));
         }
         if !flags.append {
             if self.reserves && offset > 0 {
@@ -128,7 +143,7 @@ impl PoolFileSystem {
             }
             // Where the kernel keeps no pages of what this descriptor writes, nobody's are kept by it.
             let written = match open.append || open.handed {
-                true => open.file.write_at(bytes, offset).map(|bytes| Written { bytes, suspect: None }),
+                true => open.file.write_at(bytes, offset).map(Written::plainly),
                 false => self.write_through(&open.file, offset, bytes),
             }?;
             self.lost_stores.end(inode, range_of(offset, written.bytes));
@@ -140,17 +155,17 @@ impl PoolFileSystem {
             // end to be, and they may lie elsewhere.
             self.refresher.drop_pages(inode);
         }
-        Ok(Written { bytes: bytes.len(), suspect: None })
+        Ok(Written::plainly(bytes.len()))
     }
 
     /// Bytes that the kernel has in its pages as well.
     fn write_through(&self, file: &File, offset: u64, bytes: &[u8]) -> Result<Written> {
         let inode = file.inode();
-        let _holding = self.pages.hold(inode);
+        let range = range_of(offset, bytes.len());
+        let request = self.pages.begin_through(inode, range);
         let written = file.write_through(bytes, offset)?;
-        let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
         let suspect = self.pages.wrote_through(inode, file.layout(), range).then_some(range);
-        Ok(Written { bytes: written, suspect })
+        Ok(Written { bytes: written, suspect, request: Some(request) })
     }
 
     /// Waits until everybody sees what the kernel has written back of a file.

@@ -203,7 +203,7 @@ impl Shared {
                     state.is_watched = false;
                 }
                 Some(_) => {
-                    let effects = state.drops.look(now, |inode| self.pages.is_held(inode));
+                    let effects = state.drops.look(now, |drop| self.pages.is_held(drop.inode, &drop.parts));
                     drop(state);
                     self.carry_out(effects);
                     state = self.lock();

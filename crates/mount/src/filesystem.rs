@@ -293,11 +293,16 @@ impl PoolFileSystem {
     /// Answers a write; when its pages may have older bytes in them, without them.
     fn answer_write(&self, reply: Reply, inode: InodeId, written: Result<Written>) {
         match written {
-            Ok(Written { bytes, suspect: None }) => _ = reply.written(bytes as u32),
-            Ok(Written { bytes, suspect: Some(range) }) => {
+            Ok(Written { bytes, suspect: None, request }) => {
+                // What is stored from now on was stored later.
+                drop(request);
+                reply.written(bytes as u32);
+            }
+            Ok(Written { bytes, suspect: Some(range), request }) => {
                 let pages = self.pages.clone();
                 let then = Box::new(move || {
                     pages.settle(inode);
+                    drop(request);
                     reply.written(bytes as u32);
                 });
                 self.droppers.drop_then(inode, range, then);

@@ -34,6 +34,7 @@ mod refresh;
 mod removed;
 mod signals;
 mod space;
+mod under_way;
 mod users;
 mod versions;
 mod write_errors;

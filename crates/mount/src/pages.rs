@@ -5,12 +5,18 @@
 //! dropped once more when they were read while a drop was going on or since one. Nothing else can have brought old bytes:
 //! a program's writes to one file come one at a time, and each copies after the last one's answer.
 
+//!
+//! While such a write is under way and its pages are suspect, what is written back of them leaves its bytes out: the page may have those of before,
+//! which look like stores. The write itself brings them. What began to be written back before it is in its place first.
+
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ramlace_base::{ByteRange, InodeId};
 use ramlace_client::RecallsMade;
 use ramlace_wire::Layout;
+
+use crate::under_way::{Kind, UnderWay, without};
 
 /// Ranges that were read lately are noted one by one up to so many.
 const READS_MAX: usize = 16;
@@ -23,14 +29,24 @@ pub(crate) const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
 /// The files of which the kernel may have pages; one entry for each that it knows and that was read or written.
 #[derive(Default)]
 pub(crate) struct Pages {
-    files: Mutex<HashMap<InodeId, File>>,
+    table: Mutex<Table>,
+    /// A request is over that somebody waits for.
+    over: Condvar,
+}
+
+#[derive(Default)]
+struct Table {
+    files: HashMap<InodeId, File>,
+    /// Requests so far.
+    requests: u64,
+    /// Threads that wait for requests of others.
+    waiting: usize,
 }
 
 #[derive(Default)]
 struct File {
     layout: Option<Layout>,
-    /// Requests under way that may hold pages until they are answered: writes through pages, and truncations.
-    holding: usize,
+    under_way: UnderWay,
     drops_begun: u64,
     drops_over: u64,
     /// Drops that were over when the last write through pages was answered.
@@ -41,70 +57,139 @@ struct File {
     made: RecallsMade,
 }
 
-/// A request that may hold pages, until it is dropped.
-pub(crate) struct Holding<'a> {
-    pages: &'a Pages,
+/// A request that is under way, until it is dropped.
+pub(crate) struct Request {
+    pages: Arc<Pages>,
     inode: InodeId,
+    number: u64,
 }
 
-impl Drop for Holding<'_> {
+impl Drop for Request {
     fn drop(&mut self) {
-        let mut files = self.pages.lock();
-        if let Some(file) = files.get_mut(&self.inode) {
-            file.holding = file.holding.saturating_sub(1);
+        let mut table = self.pages.lock();
+        if let Some(file) = table.files.get_mut(&self.inode) {
+            file.under_way.end(self.number);
+        }
+        if table.waiting > 0 {
+            self.pages.over.notify_all();
         }
     }
 }
 
 impl Pages {
     /// Bytes are about to be read into pages.
-    pub(crate) fn reads(&self, inode: InodeId, layout: &Layout, range: ByteRange) {
-        let mut files = self.lock();
-        let file = files.entry(inode).or_default();
+    pub(crate) fn begin_read(
+        self: &Arc<Pages>,
+        inode: InodeId,
+        layout: &Layout,
+        range: ByteRange,
+    ) -> Request {
+        let (request, mut table) = self.begin(inode, Kind::Read, range);
+        let file = table.files.entry(inode).or_default();
         file.layout.get_or_insert(*layout);
         if file.may_have_been_dropped() {
             note(&mut file.read, range);
         }
+        request
     }
 
-    /// A request that may hold pages begins.
-    pub(crate) fn hold(&self, inode: InodeId) -> Holding<'_> {
-        self.lock().entry(inode).or_default().holding += 1;
-        Holding { pages: self, inode }
+    /// A truncation begins, of all that lies behind a size.
+    pub(crate) fn begin_cut(self: &Arc<Pages>, inode: InodeId, size: u64) -> Request {
+        self.begin(inode, Kind::Cut, ByteRange { start: size, end: u64::MAX }).0
     }
 
-    /// Whether a request is under way that may hold pages.
-    pub(crate) fn is_held(&self, inode: InodeId) -> bool {
-        self.lock().get(&inode).is_some_and(|file| file.holding > 0)
+    /// A program's write through pages begins. What is written back of the same pages already is in its place first: write-backs wait for nobody.
+    pub(crate) fn begin_through(self: &Arc<Pages>, inode: InodeId, range: ByteRange) -> Request {
+        let (request, table) = self.begin(inode, Kind::Through, range);
+        drop(self.await_none(table, inode, Kind::Back, range, request.number));
+        request
+    }
+
+    /// Pages are about to be written back; and what of them is to be written.
+    pub(crate) fn begin_back(
+        self: &Arc<Pages>,
+        inode: InodeId,
+        range: ByteRange,
+    ) -> (Request, Vec<ByteRange>) {
+        let (request, table) = self.begin(inode, Kind::Back, range);
+        let file = &table.files[&inode];
+        let written = file.under_way.written(range).filter(|part| file.is_suspect(*part));
+        let parts = without(range, written);
+        (request, parts)
+    }
+
+    fn begin(
+        self: &Arc<Pages>,
+        inode: InodeId,
+        kind: Kind,
+        range: ByteRange,
+    ) -> (Request, MutexGuard<'_, Table>) {
+        let mut table = self.lock();
+        table.requests += 1;
+        let number = table.requests;
+        table.files.entry(inode).or_default().under_way.begin(number, kind, range);
+        (Request { pages: self.clone(), inode, number }, table)
+    }
+
+    /// Waits for the requests of a kind that touch these pages and began before.
+    fn await_none<'a>(
+        &'a self,
+        mut table: MutexGuard<'a, Table>,
+        inode: InodeId,
+        kind: Kind,
+        range: ByteRange,
+        before: u64,
+    ) -> MutexGuard<'a, Table> {
+        let is_there = |table: &Table| {
+            table.files.get(&inode).is_some_and(|file| file.under_way.has(kind, range, before))
+        };
+        while is_there(&table) {
+            table.waiting += 1;
+            table = self.over.wait(table).unwrap_or_else(PoisonError::into_inner);
+            table.waiting -= 1;
+        }
+        table
+    }
+
+    /// Whether a request is under way that may hold some of these pages until it is answered.
+    pub(crate) fn is_held(&self, inode: InodeId, parts: &[ByteRange]) -> bool {
+        let table = self.lock();
+        let held = |file: &File| parts.iter().any(|part| file.under_way.hold(*part));
+        table.files.get(&inode).is_some_and(held)
     }
 
     /// A write through pages is about to be answered: whether these pages are to be dropped, because there may be older
-    /// bytes in them.
+    /// bytes in them. All that were being read meanwhile are there then.
     pub(crate) fn wrote_through(&self, inode: InodeId, layout: &Layout, range: ByteRange) -> bool {
-        let mut files = self.lock();
-        let file = files.entry(inode).or_default();
+        let mut table = self.lock();
+        let before = table.requests + 1;
+        let file = table.files.entry(inode).or_default();
         file.layout.get_or_insert(*layout);
-        let suspect =
-            file.may_have_been_dropped() && file.read.iter().any(|read| !read.intersection(range).is_empty());
-        file.settle();
+        let suspect = file.is_suspect(range);
+        if suspect {
+            table = self.await_none(table, inode, Kind::Read, range, before);
+        } else {
+            file.settle();
+        }
+        drop(table);
         suspect
     }
 
     /// A write through pages is answered only now, when they were dropped.
     pub(crate) fn settle(&self, inode: InodeId) {
-        if let Some(file) = self.lock().get_mut(&inode) {
+        if let Some(file) = self.lock().files.get_mut(&inode) {
             file.settle();
         }
     }
 
     pub(crate) fn drop_begins(&self, inode: InodeId) {
-        if let Some(file) = self.lock().get_mut(&inode) {
+        if let Some(file) = self.lock().files.get_mut(&inode) {
             file.drops_begun += 1;
         }
     }
 
     pub(crate) fn drop_is_over(&self, inode: InodeId) {
-        if let Some(file) = self.lock().get_mut(&inode) {
+        if let Some(file) = self.lock().files.get_mut(&inode) {
             // The kernel may have forgotten the file in between.
             file.drops_over = (file.drops_over + 1).min(file.drops_begun);
         }
@@ -112,7 +197,7 @@ impl Pages {
 
     /// The parts of the file that a range of one of its lanes is; all of it where its layout is not known.
     pub(crate) fn parts(&self, inode: InodeId, lane: Option<u16>, range: ByteRange) -> Vec<ByteRange> {
-        let layout = self.lock().get(&inode).and_then(|file| file.layout);
+        let layout = self.lock().files.get(&inode).and_then(|file| file.layout);
         match (lane, layout) {
             (None, _) => vec![range],
             (Some(lane), Some(layout)) => parts(&layout, lane, range),
@@ -123,18 +208,18 @@ impl Pages {
     /// Write-backs have made recalls.
     pub(crate) fn made(&self, inode: InodeId, made: &RecallsMade) {
         if !made.is_empty() {
-            self.lock().entry(inode).or_default().made.add(made);
+            self.lock().files.entry(inode).or_default().made.add(made);
         }
     }
 
     /// Those that nobody has waited for.
     pub(crate) fn unpublished(&self, inode: InodeId) -> RecallsMade {
-        self.lock().get(&inode).map(|file| file.made.clone()).unwrap_or_default()
+        self.lock().files.get(&inode).map(|file| file.made.clone()).unwrap_or_default()
     }
 
     /// They were waited for, unless there are newer ones.
     pub(crate) fn published(&self, inode: InodeId, made: &RecallsMade) {
-        if let Some(file) = self.lock().get_mut(&inode)
+        if let Some(file) = self.lock().files.get_mut(&inode)
             && file.made == *made
         {
             file.made = RecallsMade::default();
@@ -143,16 +228,16 @@ impl Pages {
 
     /// All files of which the kernel may have pages.
     pub(crate) fn all(&self) -> Vec<InodeId> {
-        self.lock().keys().copied().collect()
+        self.lock().files.keys().copied().collect()
     }
 
     /// The kernel has forgotten a file.
     pub(crate) fn forget(&self, inode: InodeId) {
-        self.lock().remove(&inode);
+        self.lock().files.remove(&inode);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<InodeId, File>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -160,6 +245,11 @@ impl File {
     /// Whether a drop has begun since the last write through pages was answered, or was going on then.
     fn may_have_been_dropped(&self) -> bool {
         self.drops_begun != self.drops_met
+    }
+
+    /// Whether these pages were dropped and read again, as far as is known, since the last write through pages was answered.
+    fn is_suspect(&self, range: ByteRange) -> bool {
+        self.may_have_been_dropped() && self.read.iter().any(|read| !read.intersection(range).is_empty())
     }
 
     fn settle(&mut self) {
@@ -234,12 +324,16 @@ mod tests {
     }
 
     /// A write of a page; whether it has to be dropped.
-    fn write(pages: &Pages, at: u64) -> bool {
-        pages.wrote_through(FILE, &layout(1), page(at))
+    fn write(pages: &Arc<Pages>, at: u64) -> bool {
+        let suspect = pages.wrote_through(FILE, &layout(1), page(at));
+        if suspect {
+            pages.settle(FILE);
+        }
+        suspect
     }
 
-    fn read(pages: &Pages, at: u64) {
-        pages.reads(FILE, &layout(1), page(at));
+    fn read(pages: &Arc<Pages>, at: u64) {
+        drop(pages.begin_read(FILE, &layout(1), page(at)));
     }
 
     fn dropped(pages: &Pages) {
@@ -249,7 +343,7 @@ mod tests {
 
     #[test]
     fn pages_that_were_dropped_and_read_again_before_a_write_are_suspect() {
-        let pages = Pages::default();
+        let pages = Arc::new(Pages::default());
         read(&pages, 0);
         assert!(!write(&pages, 0), "nobody has dropped anything");
         dropped(&pages);
@@ -268,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_drop_that_was_going_on_when_the_last_write_was_answered_counts() {
-        let pages = Pages::default();
+        let pages = Arc::new(Pages::default());
         read(&pages, 0);
         pages.drop_begins(FILE);
         assert!(!write(&pages, 0));
@@ -285,13 +379,13 @@ mod tests {
 
     #[test]
     fn many_reads_are_noted_as_fewer_longer_ones() {
-        let pages = Pages::default();
+        let pages = Arc::new(Pages::default());
         read(&pages, 0);
         dropped(&pages);
         for at in 0..100 {
             read(&pages, 2 * at);
         }
-        assert!(pages.lock()[&FILE].read.len() <= READS_MAX);
+        assert!(pages.lock().files[&FILE].read.len() <= READS_MAX);
         assert!(write(&pages, 198), "the last one");
     }
 
@@ -311,10 +405,10 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_dropped_whole() {
-        let pages = Pages::default();
+        let pages = Arc::new(Pages::default());
         assert_eq!(pages.parts(FILE, Some(2), page(1)), [WHOLE]);
         assert_eq!(pages.parts(FILE, None, page(0)), [page(0)]);
-        pages.reads(FILE, &layout(2), page(0));
+        drop(pages.begin_read(FILE, &layout(2), page(0)));
         assert_eq!(pages.parts(FILE, Some(1), page(0)), [page(16)]);
         assert_eq!(pages.all(), [FILE]);
         pages.forget(FILE);
@@ -322,18 +416,49 @@ mod tests {
     }
 
     #[test]
-    fn requests_hold_pages_until_they_are_over() {
-        let pages = Pages::default();
-        assert!(!pages.is_held(FILE));
-        let holding = [pages.hold(FILE), pages.hold(FILE)];
-        assert!(pages.is_held(FILE));
-        drop(holding);
-        assert!(!pages.is_held(FILE));
+    fn writes_and_truncations_hold_their_pages_until_they_are_over() {
+        let pages = Arc::new(Pages::default());
+        assert!(!pages.is_held(FILE, &[WHOLE]));
+        let (write, cut) = (pages.begin_through(FILE, page(1)), pages.begin_cut(FILE, 3 * PAGE + 5));
+        let held: Vec<u64> = (0..6).filter(|at| pages.is_held(FILE, &[page(*at)])).collect();
+        assert_eq!(held, [1, 3, 4, 5]);
+        drop((write, cut));
+        assert!(!pages.is_held(FILE, &[WHOLE]));
+    }
+
+    #[test]
+    fn what_is_written_back_leaves_out_what_a_call_writes_where_the_page_may_be_older() {
+        let pages = Arc::new(Pages::default());
+        let middle = range(100, 200);
+        let write = pages.begin_through(FILE, middle);
+        assert_eq!(pages.begin_back(FILE, page(0)).1, [page(0)], "the call's bytes are in the page");
+        dropped(&pages);
+        read(&pages, 0);
+        assert_eq!(pages.begin_back(FILE, page(0)).1, [range(0, 100), range(200, PAGE)]);
+        assert_eq!(pages.begin_back(FILE, page(1)).1, [page(1)]);
+        assert!(pages.wrote_through(FILE, &layout(1), middle));
+        drop(write);
+        assert_eq!(pages.begin_back(FILE, page(0)).1, [page(0)]);
+    }
+
+    #[test]
+    fn a_write_waits_for_what_is_written_back_of_its_pages_already() {
+        let pages = Arc::new(Pages::default());
+        let (back, elsewhere) = (pages.begin_back(FILE, page(0)).0, pages.begin_back(FILE, page(9)).0);
+        let writer = pages.clone();
+        let write = std::thread::spawn(move || drop(writer.begin_through(FILE, range(5, 6))));
+        while pages.lock().waiting == 0 {
+            std::thread::yield_now();
+        }
+        drop(elsewhere);
+        assert!(!write.is_finished());
+        drop(back);
+        write.join().unwrap();
     }
 
     #[test]
     fn recalls_that_nobody_has_waited_for_stay() {
-        let pages = Pages::default();
+        let pages = Arc::new(Pages::default());
         let none = RecallsMade::default();
         pages.made(FILE, &none);
         assert!(pages.all().is_empty(), "nothing to remember");

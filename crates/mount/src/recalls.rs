@@ -181,15 +181,15 @@ impl<T> Drops<T> {
         self.jobs.values().filter(|job| job.is_waited_for()).map(|job| job.look_at).min()
     }
 
-    /// Time has gone by. `is_held`: a request is under way that may hold pages of a file.
-    pub(crate) fn look(&mut self, now: u64, is_held: impl Fn(InodeId) -> bool) -> Vec<Effect<T>> {
+    /// Time has gone by. `is_held`: a request is under way that may hold some of these pages.
+    pub(crate) fn look(&mut self, now: u64, is_held: impl Fn(&Wanted) -> bool) -> Vec<Effect<T>> {
         let mut effects = Vec::new();
         let late = |job: &&mut Job<T>| job.is_waited_for() && job.look_at <= now;
         for job in self.jobs.values_mut().filter(late) {
             match job.whom.take() {
                 Some(For::Waiting(who)) => effects.push(Effect::Go(who)),
                 Some(For::Server(server, number)) => {
-                    if is_held(job.drop.inode) {
+                    if is_held(&job.drop) {
                         effects.push(Effect::Blocked(server, number));
                         // It is not looked at again, and is yet to be done.
                         job.look_at = u64::MAX;
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(drops.look(100 + LATE_MILLIS, |_| false), [], "a load holds it, or a write-back");
         let again = drops.next_look().unwrap();
         assert_eq!(again, 100 + 2 * LATE_MILLIS);
-        assert_eq!(drops.look(again, |inode| inode == FILE), [Effect::Blocked(HERE, 1)]);
+        assert_eq!(drops.look(again, |drop| drop.inode == FILE), [Effect::Blocked(HERE, 1)]);
         assert_eq!(drops.next_look(), None);
         assert_eq!(drops.look(u64::MAX - 1, |_| true), []);
         assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)));
