@@ -248,6 +248,12 @@ pub const STORE_HEADROOM_BYTES_MIN: u64 = 1 << 20;
 pub const STORES_AHEAD_FRACTION: u64 = 10;
 /// Memory of the machine that a store leaves to everything else, beside its own size.
 pub const STORE_MARGIN_BYTES: u64 = 64 << 20;
+/// Largest record of a server's log. Those of snapshots are pieces.
+pub const RECORD_BYTES_MAX: usize = 16 << 20;
+/// Of a snapshot so much is written in one step, beside one request; a larger slot is written in one step all the same.
+pub const SNAPSHOT_STEP_BYTES: usize = 256 << 10;
+/// A slot is written to a snapshot in pieces of so many bytes at most, each when it is made.
+pub const SNAPSHOT_PIECE_BYTES_MAX: usize = 256 << 10;
 /// Memory reserved in one step of the background reservation; a request waits for one step at most.
 pub const RESERVE_STEP_BYTES_MAX: u64 = 4 << 20;
 /// Pause between two steps of the reservation.

@@ -144,7 +144,7 @@ impl Server {
     }
 
     /// What a record may change of homes that somebody has asked about.
-    pub fn watched_by(&self, record: &Record<'_>) -> Watched {
+    pub fn watched_by(&self, record: &Record) -> Watched {
         if self.lane_desk.traffic.borrow().has_no_homes() {
             return Watched::default();
         }

@@ -5,7 +5,6 @@
 //! applies it; a replay applies the very same records in the same order. Each slot, and the server itself, counts its
 //! records: one that is missing or comes twice is damage.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
@@ -20,6 +19,7 @@ use crate::framing::{self, Damage, LOG_MAGIC, Records, Unreadable};
 use crate::kept::Kept;
 use crate::record::{At, Place, Record};
 use crate::sessions::Sessions;
+use crate::snapshot::Snapshot;
 
 /// A log shorter than this is not worth a snapshot, in a store that does not miss it.
 const LOG_BYTES_MIN: u64 = 4 << 20;
@@ -29,11 +29,6 @@ const LOG_FRACTION_OF_STORE: u64 = 64;
 const LOG_BYTES_MIN_IN_SMALL: u64 = 256 << 10;
 /// A log longer than this is replaced when the store is full.
 const LOG_BYTES_WORTH: u64 = 64 << 10;
-/// A snapshot is written through a buffer of this size.
-const SNAPSHOT_BUFFER_BYTES: usize = 1 << 20;
-/// A snapshot's name while it is written.
-const SNAPSHOT_NEXT: &str = "snapshot-next";
-
 /// What follows from a record.
 #[derive(Debug, Default)]
 pub struct Effects {
@@ -50,7 +45,7 @@ pub struct Durable {
     /// Who is connected.
     pub sessions: Sessions,
     /// The slots whose primary this server is, once something happened in them.
-    slots: BTreeMap<Slot, SlotValue>,
+    pub(crate) slots: BTreeMap<Slot, SlotValue>,
     /// What they come to.
     counts: Counts,
     /// There may be holders of leases.
@@ -58,16 +53,26 @@ pub struct Durable {
     /// What replies cost that are kept.
     pub kept: Kept,
     /// How many records of its own the server has taken.
-    position: Position,
-    log: MetaFile,
-    number: u64,
-    compact_at_bytes: u64,
-    snapshot_bytes: u64,
+    pub(crate) position: Position,
+    /// Where records go.
+    pub(crate) log: MetaFile,
+    /// Its number.
+    pub(crate) log_number: u64,
+    /// That of the first log that a life reads, and of the snapshot before it.
+    pub(crate) base: u64,
+    /// Bytes of the logs from there on, without the one at hand.
+    pub(crate) older_logs_bytes: u64,
+    /// A snapshot begins when the logs have so many bytes.
+    pub(crate) compact_at_bytes: u64,
+    /// Those of the last snapshot.
+    pub(crate) snapshot_bytes: u64,
+    /// The one under way.
+    pub(crate) snapshot: Option<Snapshot>,
     buffer: Vec<u8>,
 }
 
 /// A log shorter than this stays.
-fn log_bytes_min(store: &Store) -> u64 {
+pub fn log_bytes_min(store: &Store) -> u64 {
     (store.usage().size_bytes / LOG_FRACTION_OF_STORE).clamp(LOG_BYTES_MIN_IN_SMALL, LOG_BYTES_MIN)
 }
 
@@ -75,7 +80,15 @@ impl Durable {
     /// Rebuilds the state from the store. Sessions get a fresh time to be heard.
     pub fn load(store: &mut Store, now: Instant) -> Result<Durable> {
         let names = store.meta_names()?;
-        let number = names.iter().filter_map(|name| numbered(name, "snapshot-")).max();
+        let newest = names.iter().filter_map(|name| numbered(name, "snapshot-")).max();
+        let base = newest.unwrap_or(0);
+        let mut logs: Vec<u64> = names.iter().filter_map(|name| numbered(name, "log-")).collect();
+        logs.retain(|number| *number >= base);
+        logs.sort_unstable();
+        if logs.is_empty() {
+            logs.push(base);
+        }
+        let log_number = *logs.last().expect("there is one");
         let mut durable = Durable {
             sessions: Sessions::default(),
             slots: BTreeMap::new(),
@@ -83,35 +96,63 @@ impl Durable {
             gives_leases: false,
             kept: Kept::default(),
             position: Position::default(),
-            log: store.meta_append_file(&format!("log-{}", number.unwrap_or(0)))?,
-            number: number.unwrap_or(0),
+            log: store.meta_append_file(&log_name(log_number))?,
+            log_number,
+            base,
+            older_logs_bytes: 0,
             compact_at_bytes: log_bytes_min(store),
             snapshot_bytes: 0,
+            snapshot: None,
             buffer: Vec::new(),
         };
-        if let Some(number) = number {
+        if let Some(number) = newest {
             let snapshot = store.meta_append_file(&format!("snapshot-{number}"))?;
             let bytes = snapshot.read_all()?;
             durable.restore(&bytes, now).map_err(|reason| unreadable(snapshot.name(), reason))?;
             durable.snapshot_bytes = snapshot.length();
             durable.compact_at_bytes = log_bytes_min(store).max(2 * snapshot.length());
         }
-        let bytes = durable.log.read_all()?;
-        let replayed = durable.replay(&bytes, now);
-        let (whole, last) = replayed.map_err(|reason| unreadable(durable.log.name(), reason))?;
-        for step in last {
+        durable.replay_logs(store, &logs, now)?;
+        durable.remove_other_files(store, &names)?;
+        durable.end_forgotten_sessions(store, now)?;
+        Ok(durable)
+    }
+
+    /// Replays the logs since the snapshot. Only the last may have a torn tail.
+    fn replay_logs(&mut self, store: &mut Store, logs: &[u64], now: Instant) -> Result<()> {
+        let mut replay = Replay::default();
+        for (at, number) in logs.iter().enumerate() {
+            if *number != self.base + at as u64 {
+                let gap = Damage { offset: 0, what: "a log before it is missing" };
+                return Err(unreadable(&log_name(*number), gap.into()));
+            }
+            if *number == self.log_number {
+                break;
+            }
+            let log = store.meta_append_file(&log_name(*number))?;
+            let bytes = log.read_all()?;
+            let replayed = self.replay(&mut replay, &bytes, now);
+            let whole = replayed.map_err(|reason| unreadable(log.name(), reason))?;
+            if whole != bytes.len() {
+                let torn = Damage { offset: whole, what: "its end is missing, and another log follows it" };
+                return Err(unreadable(log.name(), torn.into()));
+            }
+            self.older_logs_bytes += log.length();
+        }
+        let bytes = self.log.read_all()?;
+        let replayed = self.replay(&mut replay, &bytes, now);
+        let whole = replayed.map_err(|reason| unreadable(self.log.name(), reason))?;
+        for step in replay.undone {
             // The process may have ended before it was done. What frees memory is done before its record.
             perform(store, step)?;
         }
         if whole < LOG_MAGIC.len() {
-            durable.log.cut(0)?;
-            durable.log.append_urgent(&LOG_MAGIC)?;
+            self.log.cut(0)?;
+            self.log.append_urgent(&LOG_MAGIC)?;
         } else {
-            durable.log.cut(whole as u64)?;
+            self.log.cut(whole as u64)?;
         }
-        durable.remove_other_files(store, &names)?;
-        durable.end_forgotten_sessions(store, now)?;
-        Ok(durable)
+        Ok(())
     }
 
     /// The end of a session and what it has left in slots are several records: where only the first were written, the
@@ -143,7 +184,7 @@ impl Durable {
     /// told of it knows that history; and what the slots want done.
     ///
     /// Errors: `NoSpace` when the store is full; then nothing has changed.
-    pub fn commit(&mut self, store: &mut Store, record: &Record<'_>, now: Instant) -> Result<(At, Effects)> {
+    pub fn commit(&mut self, store: &mut Store, record: &Record, now: Instant) -> Result<(At, Effects)> {
         let effects = self.commit_all(store, std::slice::from_ref(record), now)?;
         let place = record.place();
         Ok((At { place, position: self.position(place) }, effects))
@@ -169,14 +210,14 @@ impl Durable {
     }
 
     /// Writes records, of one place at most one, all or none of them, and applies them.
-    fn commit_all(&mut self, store: &mut Store, records: &[Record<'_>], now: Instant) -> Result<Effects> {
-        for step in records.iter().filter_map(Record::frees) {
-            perform(store, step)?;
-        }
+    fn commit_all(&mut self, store: &mut Store, records: &[Record], now: Instant) -> Result<Effects> {
         let mut bytes = std::mem::take(&mut self.buffer);
         bytes.clear();
         for record in records {
-            framing::encode(record, self.position(record.place()).next(), &mut bytes);
+            framing::encode(record, self.position(record.place()).next(), &mut bytes)?;
+        }
+        for step in records.iter().filter_map(Record::frees) {
+            perform(store, step)?;
         }
         let written = self.write(store, &bytes, records.iter().any(Record::is_urgent));
         let length = bytes.len() as u64;
@@ -195,16 +236,14 @@ impl Durable {
             // Before a snapshot can say that it was stored.
             perform(store, step).unwrap_or_else(|error| fatal(&error));
         }
-        if self.log.length() >= self.compact_at_bytes {
-            self.compact(store);
-        }
+        self.tend_snapshot(store);
         Ok(effects)
     }
 
     fn write(&mut self, store: &mut Store, bytes: &[u8], urgent: bool) -> Result<()> {
         let appended = self.append(bytes, urgent);
         if matches!(&appended, Err(error) if error.kind() == ErrorKind::NoSpace)
-            && self.log.length() > LOG_BYTES_WORTH
+            && self.logs_bytes() > LOG_BYTES_WORTH
             // As large as the last snapshot was, or half of that: less is not worth the work.
             && store.usage().free_bytes >= self.snapshot_bytes / 2
         {
@@ -273,163 +312,102 @@ impl Durable {
         if urgent { self.log.append_urgent(bytes) } else { self.log.append(bytes) }
     }
 
-    /// Replaces the log by a snapshot. A full store keeps its log and tries later. What goes wrong here is
-    /// no failure of the record at hand, which is written.
-    fn compact(&mut self, store: &mut Store) {
-        match self.write_snapshot(store).and_then(|length| Ok((length, self.next_log(store)?))) {
-            Ok((length, log)) => {
-                self.snapshot_bytes = length;
-                self.compact_at_bytes = log_bytes_min(store).max(2 * length);
-                self.switch_to(store, log);
-            }
-            Err(error) => {
-                self.compact_at_bytes = 2 * self.log.length();
-                eprintln!("ramlace: no snapshot of the namespace can be written; the log grows on: {error}");
-                self.remove_leftovers(store);
-            }
-        }
-    }
-
-    fn write_snapshot(&self, store: &mut Store) -> Result<u64> {
-        let mut file = store.meta_append_file(SNAPSHOT_NEXT)?;
-        file.cut(0)?;
-        let mut buffer = LOG_MAGIC.to_vec();
-        let mut put = |record: Record| -> Result<()> {
-            framing::encode_checked(&record, self.position(record.place()), &mut buffer)?;
-            if buffer.len() >= SNAPSHOT_BUFFER_BYTES {
-                file.append_urgent(&buffer)?;
-                buffer.clear();
-            }
-            Ok(())
-        };
-        for session in self.sessions.records() {
-            put(Record::SessionOpened(session.clone()))?;
-        }
-        for value in self.slots.values() {
-            put(Record::SlotValue(Box::new(Cow::Borrowed(value))))?;
-        }
-        put(Record::GivesLeases(self.gives_leases))?;
-        file.append_urgent(&buffer)?;
-        Ok(file.length())
-    }
-
-    /// The log that follows the next snapshot, empty but for its magic.
-    fn next_log(&self, store: &mut Store) -> Result<MetaFile> {
-        let mut log = store.meta_append_file(&format!("log-{}", self.number + 1))?;
-        log.cut(0)?;
-        log.append_urgent(&LOG_MAGIC)?;
-        Ok(log)
-    }
-
-    /// The snapshot gets its number: before, a process that is killed leaves the old snapshot and
-    /// its log, afterwards the new one and an empty log. There is no way back from here.
-    fn switch_to(&mut self, store: &mut Store, log: MetaFile) {
-        let number = self.number + 1;
-        if let Err(error) = store.meta_rename_over(SNAPSHOT_NEXT, &format!("snapshot-{number}")) {
-            fatal(&error);
-        }
-        self.log = log;
-        self.number = number;
-        self.remove_leftovers(store);
-    }
-
-    /// What cannot be removed goes with the next life at the latest.
-    fn remove_leftovers(&self, store: &mut Store) {
-        let removed = store.meta_names().and_then(|names| self.remove_other_files(store, &names));
-        if let Err(error) = removed {
-            eprintln!("ramlace: an old log or snapshot stays for now: {error}");
-        }
-    }
-
-    fn remove_other_files(&self, store: &mut Store, names: &[String]) -> Result<()> {
-        for name in names {
-            let stale = |prefix| numbered(name, prefix).is_some_and(|number| number != self.number);
-            if stale("log-") || stale("snapshot-") || name == SNAPSHOT_NEXT {
-                store.meta_remove(name)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Takes up the state that a snapshot holds. It got its number when it was whole: a tail is damage here.
     fn restore(&mut self, bytes: &[u8], now: Instant) -> std::result::Result<(), Unreadable> {
         let mut records = Records::new(bytes)?;
+        // The pieces of a slot that is not whole yet.
+        let mut begun: Option<(At, Vec<u8>)> = None;
         loop {
             let offset = records.consumed();
             let damage = |what| Damage { offset, what };
             let Some((at, record)) = records.next()? else { break };
             match record {
-                Record::SessionOpened(session) => self.sessions.insert(session, now),
-                Record::GivesLeases(given) => self.gives_leases = given,
-                Record::SlotValue(value) => {
-                    let value = value.into_owned();
-                    if value.position() != at.position || self.slots.contains_key(&value.slot()) {
-                        return Err(damage("a slot comes twice, or is not as old as its header says").into());
+                Record::SlotPiece { last, bytes, .. } => {
+                    let (first, mut value) = begun.take().unwrap_or((at, Vec::new()));
+                    if first != at {
+                        return Err(damage("a piece of a slot is missing").into());
                     }
-                    self.put_slot(value);
+                    value.extend_from_slice(&bytes);
+                    if last {
+                        self.put_slot(slot_of(at, &value).map_err(damage)?);
+                    } else {
+                        begun = Some((at, value));
+                    }
                 }
+                _ if begun.is_some() => return Err(damage("a piece of a slot is missing").into()),
+                Record::SessionOpened(session) => self.sessions.insert(session, now),
+                Record::GivesLeases(given) => (self.gives_leases, self.position) = (given, at.position),
                 Record::SessionEnded { .. } | Record::Slot { .. } => {
                     return Err(damage("a change stands in a snapshot").into());
                 }
             }
-            if at.place == Place::Server {
-                self.position = at.position;
-            }
         }
         let whole = records.consumed();
-        if whole != bytes.len() || bytes.is_empty() {
+        if whole != bytes.len() || bytes.is_empty() || begun.is_some() {
             return Err(Damage { offset: whole, what: "its end is missing" }.into());
         }
         Ok(())
     }
 
-    /// Applies every whole record of a log; returns the bytes they took, and what is to be done to bytes of lanes after
-    /// the last.
+    /// Applies every whole record of a log that the snapshot does not have; returns the bytes that all of them took.
     fn replay(
         &mut self,
+        replay: &mut Replay,
         bytes: &[u8],
         now: Instant,
-    ) -> std::result::Result<(usize, Vec<StoreStep>), Unreadable> {
+    ) -> std::result::Result<usize, Unreadable> {
         let mut records = Records::new(bytes)?;
-        let mut last = Vec::new();
         loop {
             let offset = records.consumed();
             let Some((at, record)) = records.next()? else { break };
-            self.check_follows(at, &record).map_err(|what| Damage { offset, what })?;
+            let is_new = self.check_follows(replay, at, &record).map_err(|what| Damage { offset, what })?;
             // What the slots wanted done was done, or stands in their open errands.
             let mut effects = Effects::default();
-            self.apply(&record, now, &mut effects);
-            last = effects.store;
+            if is_new {
+                self.apply(&record, now, &mut effects);
+            }
+            replay.undone = effects.store;
         }
-        Ok((records.consumed(), last))
+        Ok(records.consumed())
     }
 
-    /// Refuses what cannot be the next record of its place.
-    fn check_follows(&self, at: At, record: &Record<'_>) -> std::result::Result<(), &'static str> {
-        let expected = self.position(at.place).next();
-        if at.position > expected {
+    /// Refuses what cannot be the next record of its place in the logs; whether the place has yet to take it.
+    fn check_follows(
+        &self,
+        replay: &mut Replay,
+        at: At,
+        record: &Record,
+    ) -> std::result::Result<bool, &'static str> {
+        let next = self.position(at.place).next();
+        let (least, most) = match replay.seen.insert(at.place, at.position) {
+            Some(before) => (before.next(), before.next()),
+            // The first of its place: those before it went with older logs.
+            None => (Position(1), next),
+        };
+        if at.position > most {
             return Err("a record before this one is missing");
         }
-        if at.position < expected {
+        if at.position < least {
             return Err("a record comes twice");
         }
         match record {
-            Record::SlotValue(_) => Err("a state of a snapshot stands in a log"),
+            Record::SlotPiece { .. } => Err("a piece of a snapshot stands in a log"),
+            _ if at.position < next => Ok(false),
             Record::Slot { slot, change } => {
                 let unborn = SlotValue::new(*slot);
-                self.slots.get(slot).unwrap_or(&unborn).refuses(change).map_or(Ok(()), Err)
+                self.slots.get(slot).unwrap_or(&unborn).refuses(change).map_or(Ok(true), Err)
             }
-            _ => Ok(()),
+            _ => Ok(true),
         }
     }
 
-    fn apply(&mut self, record: &Record<'_>, now: Instant, effects: &mut Effects) {
+    fn apply(&mut self, record: &Record, now: Instant, effects: &mut Effects) {
         match record {
             Record::SessionOpened(session) => self.sessions.insert(session.clone(), now),
             Record::SessionEnded { session, .. } => drop(self.sessions.remove(*session)),
             Record::GivesLeases(given) => self.gives_leases = *given,
             Record::Slot { slot, change } => return self.change_slot(*slot, change, effects),
-            Record::SlotValue(_) => unreachable!("states stand in snapshots alone"),
+            Record::SlotPiece { .. } => unreachable!("pieces stand in snapshots alone"),
         }
         self.position = self.position.next();
     }
@@ -455,6 +433,28 @@ impl Durable {
         self.counts.inline_bytes += counts.inline_bytes;
         self.slots.insert(value.slot(), value);
     }
+}
+
+/// What a replay of several logs knows beside the state.
+#[derive(Default)]
+struct Replay {
+    /// The last position of each place in the logs.
+    seen: BTreeMap<Place, Position>,
+    /// What the last record does to bytes of lanes.
+    undone: Vec<StoreStep>,
+}
+
+/// The slot that these bytes are, which must be the one that its pieces say.
+fn slot_of(at: At, bytes: &[u8]) -> std::result::Result<SlotValue, &'static str> {
+    let Ok((value, [])) = postcard::take_from_bytes::<SlotValue>(bytes) else {
+        return Err("a slot cannot be decoded");
+    };
+    let is = At { place: Place::Slot(value.slot()), position: value.position() };
+    if is == at { Ok(value) } else { Err("a slot is another than its header says, or not as old") }
+}
+
+fn log_name(number: u64) -> String {
+    format!("log-{number}")
 }
 
 /// Why a server does not start: what it cannot read was acknowledged, and would be lost in silence.
@@ -508,7 +508,8 @@ fn perform(store: &mut Store, step: StoreStep) -> Result<()> {
     Ok(())
 }
 
-fn numbered(name: &str, prefix: &str) -> Option<u64> {
+/// The number of a file whose name begins so.
+pub fn numbered(name: &str, prefix: &str) -> Option<u64> {
     name.strip_prefix(prefix)?.parse().ok()
 }
 
@@ -521,4 +522,4 @@ pub fn fatal(error: &Error) -> ! {
 
 #[cfg(test)]
 #[path = "durable_tests.rs"]
-mod tests;
+pub mod tests;

@@ -18,37 +18,30 @@
 //! in the last record too, and is refused: a header whose checksum is wrong (its length cannot be believed, so
 //! that a damaged one never passes for a tail), a whole body with another checksum, a body that is no record.
 
-use ramlace_base::{Error, ErrorKind, Position, Result};
+use ramlace_base::{Error, ErrorKind, Position, Result, limits};
 
 use crate::record::{At, Place, Record};
 
 /// First bytes of a log and of a snapshot; the last of them is the version of the format.
-pub const LOG_MAGIC: [u8; 8] = *b"rlog\0\0\0\x0a";
+pub const LOG_MAGIC: [u8; 8] = *b"rlog\0\0\0\x0b";
 /// Those that every version has.
 const MAGIC_OF_ALL_BYTES: usize = 7;
-/// Largest record: one slot's state in a snapshot.
-const RECORD_BYTES_MAX: usize = 1 << 30;
 const HEADER_BYTES: usize = 26;
 /// The part of a header that its own checksum is of.
 const HEADER_CHECKED_BYTES: usize = 22;
 
 /// Appends a record's bytes, unless they are more than [`Records`] would read again.
-pub fn encode_checked(record: &Record<'_>, position: Position, into: &mut Vec<u8>) -> Result<()> {
-    let start = into.len();
-    encode(record, position, into);
-    if into.len() - start > RECORD_BYTES_MAX {
-        let text = format!("a record of {} bytes is larger than {RECORD_BYTES_MAX}", into.len() - start);
-        into.truncate(start);
-        return Err(Error::new(ErrorKind::TooLarge, text));
-    }
-    Ok(())
-}
-
-/// Appends a record's bytes.
-pub fn encode(record: &Record<'_>, position: Position, into: &mut Vec<u8>) {
+pub fn encode(record: &Record, position: Position, into: &mut Vec<u8>) -> Result<()> {
     let start = into.len();
     into.extend_from_slice(&[0; HEADER_BYTES]);
     let mut bytes = record.encode_body(std::mem::take(into));
+    if bytes.len() - start - HEADER_BYTES > limits::RECORD_BYTES_MAX {
+        let text =
+            format!("a record of {} bytes is larger than {}", bytes.len() - start, limits::RECORD_BYTES_MAX);
+        bytes.truncate(start);
+        *into = bytes;
+        return Err(Error::new(ErrorKind::TooLarge, text));
+    }
     let (header, body) = bytes[start..].split_at_mut(HEADER_BYTES);
     header[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
     header[4..8].copy_from_slice(&crc_fast::crc32_iscsi(body).to_le_bytes());
@@ -58,6 +51,7 @@ pub fn encode(record: &Record<'_>, position: Position, into: &mut Vec<u8>) {
     let checksum = crc_fast::crc32_iscsi(&header[..HEADER_CHECKED_BYTES]);
     header[HEADER_CHECKED_BYTES..].copy_from_slice(&checksum.to_le_bytes());
     *into = bytes;
+    Ok(())
 }
 
 /// What cannot be read in a file, and is no torn tail.
@@ -109,7 +103,7 @@ impl<'bytes> Records<'bytes> {
     }
 
     /// The next record, and where in the history of its place it is; `None` at the end and at a torn tail.
-    pub fn next(&mut self) -> std::result::Result<Option<(At, Record<'static>)>, Damage> {
+    pub fn next(&mut self) -> std::result::Result<Option<(At, Record)>, Damage> {
         let damage = |what| Damage { offset: self.consumed, what };
         let Some((header, rest)) = self.bytes[self.consumed..].split_first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
@@ -118,7 +112,7 @@ impl<'bytes> Records<'bytes> {
             return Err(damage("a record's header has another checksum"));
         }
         let length = number(header, 0) as usize;
-        if length > RECORD_BYTES_MAX {
+        if length > limits::RECORD_BYTES_MAX {
             return Err(damage("a record is longer than any may be"));
         }
         let Some(body) = rest.get(..length) else { return Ok(None) };

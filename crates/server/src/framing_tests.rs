@@ -6,7 +6,7 @@ use ramlace_slot::SlotChange;
 
 use super::*;
 
-fn written(sequence: u64) -> Record<'static> {
+fn written(sequence: u64) -> Record {
     let lane = LaneId { inode: InodeId(9), lane: 0 };
     let (range, session) = (ByteRange { start: 0, end: 8 }, SessionId([9; 16]));
     let change = LaneChange::Written { lane, range, session, sequence: Sequence(sequence) };
@@ -14,7 +14,7 @@ fn written(sequence: u64) -> Record<'static> {
 }
 
 fn put(sequence: u64, into: &mut Vec<u8>) {
-    encode(&written(sequence), Position(100 + sequence), into);
+    encode(&written(sequence), Position(100 + sequence), into).unwrap();
 }
 
 fn sequences(bytes: &[u8]) -> std::result::Result<(Vec<u64>, usize), Unreadable> {
@@ -86,5 +86,5 @@ fn a_flipped_bit_before_a_torn_tail_is_damage_too() {
 fn another_format_is_told_from_damage() {
     assert_eq!(Records::new(b"rlog\0\0\0\x07").err(), Some(Unreadable::Format(7)));
     let damage = Damage { offset: 0, what: "it does not begin as a log does" };
-    assert_eq!(Records::new(b"slog\0\0\0\x09").err(), Some(Unreadable::Damaged(damage)));
+    assert_eq!(Records::new(b"slog\0\0\0\x0b").err(), Some(Unreadable::Damaged(damage)));
 }

@@ -51,6 +51,7 @@ mod server;
 #[cfg(test)]
 mod server_tests;
 mod sessions;
+mod snapshot;
 mod spread;
 mod stop;
 #[cfg(test)]

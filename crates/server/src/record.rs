@@ -3,12 +3,10 @@
 //! [`crate::framing`] frames them. A new record takes the next number of its range in [`KINDS`] and a line in
 //! `record_golden.txt`.
 
-use std::borrow::Cow;
-
 use ramlace_base::{Position, SessionId, Slot, Timestamp};
 use ramlace_lanes::{LaneChange, StoreStep};
 use ramlace_namespace::{Command, Room};
-use ramlace_slot::{SlotChange, SlotValue};
+use ramlace_slot::SlotChange;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -55,7 +53,7 @@ pub struct At {
 
 /// One thing that happened.
 #[derive(Debug)]
-pub enum Record<'state> {
+pub enum Record {
     /// A session began.
     SessionOpened(SessionRecord),
     /// A session ended. Records of the slots that know it follow, each with what the session has left there.
@@ -74,14 +72,21 @@ pub enum Record<'state> {
         /// What.
         change: SlotChange,
     },
-    /// In snapshots: a whole slot.
-    SlotValue(Box<Cow<'state, SlotValue>>),
+    /// In snapshots: a piece of a slot. Its pieces follow one another, and the position is that of the slot.
+    SlotPiece {
+        /// The slot.
+        slot: Slot,
+        /// Nothing of the slot follows.
+        last: bool,
+        /// A part of its value in postcard.
+        bytes: Vec<u8>,
+    },
 }
 
 /// The number of each kind of record on disk. A number that was taken once is never given to another kind.
 ///
 /// 1 to 63 are the server's, 64 to 127 a slot's, from 128 on those of snapshots. Taken before: 128 (a slot's names),
-/// 129 (its lanes).
+/// 129 (its lanes), 130 (a whole slot).
 #[cfg(test)]
 pub const KINDS: [(u16, &str); 8] = [
     (SESSION_OPENED, "SessionOpened"),
@@ -91,7 +96,7 @@ pub const KINDS: [(u16, &str); 8] = [
     (SLOT_COMMAND, "Slot.Command"),
     (SLOT_LANE, "Slot.Lane"),
     (SLOT_SESSION_ENDED, "Slot.SessionEnded"),
-    (SLOT_VALUE, "SlotValue"),
+    (SLOT_PIECE, "SlotPiece"),
 ];
 const SESSION_OPENED: u16 = 1;
 const SESSION_ENDED: u16 = 2;
@@ -100,16 +105,16 @@ const SLOT_BORN: u16 = 64;
 const SLOT_COMMAND: u16 = 65;
 const SLOT_LANE: u16 = 66;
 const SLOT_SESSION_ENDED: u16 = 67;
-const SLOT_VALUE: u16 = 130;
+const SLOT_PIECE: u16 = 131;
 
-impl Record<'_> {
+impl Record {
     /// A command to a slot.
-    pub fn command(slot: Slot, command: Command, room: Room) -> Record<'static> {
+    pub fn command(slot: Slot, command: Command, room: Room) -> Record {
         Record::Slot { slot, change: SlotChange::Command { command: Box::new(command), room } }
     }
 
     /// A change of a slot's lanes.
-    pub fn lane(slot: Slot, change: LaneChange) -> Record<'static> {
+    pub fn lane(slot: Slot, change: LaneChange) -> Record {
         Record::Slot { slot, change: SlotChange::Lane(change) }
     }
 
@@ -134,8 +139,7 @@ impl Record<'_> {
     pub fn place(&self) -> Place {
         match self {
             Record::SessionOpened(_) | Record::SessionEnded { .. } | Record::GivesLeases(_) => Place::Server,
-            Record::Slot { slot, .. } => Place::Slot(*slot),
-            Record::SlotValue(value) => Place::Slot(value.slot()),
+            Record::Slot { slot, .. } | Record::SlotPiece { slot, .. } => Place::Slot(*slot),
         }
     }
 
@@ -149,12 +153,12 @@ impl Record<'_> {
             Record::Slot { change: SlotChange::Command { .. }, .. } => SLOT_COMMAND,
             Record::Slot { change: SlotChange::Lane(_), .. } => SLOT_LANE,
             Record::Slot { change: SlotChange::SessionEnded { .. }, .. } => SLOT_SESSION_ENDED,
-            Record::SlotValue(_) => SLOT_VALUE,
+            Record::SlotPiece { .. } => SLOT_PIECE,
         }
     }
 
     /// Appends its body.
-    pub fn encode_body(&self, into: Vec<u8>) -> Vec<u8> {
+    pub fn encode_body(&self, mut into: Vec<u8>) -> Vec<u8> {
         match self {
             Record::SessionOpened(session) => put(into, session),
             Record::SessionEnded { session, now } => put(into, &(session, now)),
@@ -165,18 +169,23 @@ impl Record<'_> {
                 SlotChange::Lane(change) => put(into, change),
                 SlotChange::SessionEnded { session, now } => put(into, &(session, now)),
             },
-            Record::SlotValue(value) => put(into, value),
+            Record::SlotPiece { last, bytes, .. } => {
+                into.push(u8::from(*last));
+                into.extend_from_slice(bytes);
+                into
+            }
         }
     }
 
     /// The record of this kind and place that has this body.
     ///
     /// Errors: what is wrong with it.
-    pub fn decode(kind: u16, place: Place, body: &[u8]) -> Result<Record<'static>, &'static str> {
-        let of_slot = |change: SlotChange| match place {
-            Place::Slot(slot) => Ok(Record::Slot { slot, change }),
+    pub fn decode(kind: u16, place: Place, body: &[u8]) -> Result<Record, &'static str> {
+        let slot = match place {
+            Place::Slot(slot) => Ok(slot),
             Place::Server => Err("a record of a slot does not say of which"),
         };
+        let of_slot = |change: SlotChange| slot.map(|slot| Record::Slot { slot, change });
         let record = match kind {
             SESSION_OPENED => Record::SessionOpened(take(body)?),
             SESSION_ENDED => {
@@ -194,7 +203,12 @@ impl Record<'_> {
                 let (session, now) = take(body)?;
                 of_slot(SlotChange::SessionEnded { session, now })?
             }
-            SLOT_VALUE => Record::SlotValue(Box::new(Cow::Owned(take(body)?))),
+            SLOT_PIECE => match body {
+                [last @ (0 | 1), bytes @ ..] if !bytes.is_empty() => {
+                    Record::SlotPiece { slot: slot?, last: *last == 1, bytes: bytes.to_vec() }
+                }
+                _ => return Err("a piece of a slot is none"),
+            },
             _ => return Err("no record has such a number"),
         };
         if record.place() == place { Ok(record) } else { Err("a record names another slot than its header") }

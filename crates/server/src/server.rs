@@ -208,7 +208,7 @@ impl Server {
     }
 
     /// Logs a record, applies it, and sets going what follows from it.
-    pub fn commit(self: &Rc<Self>, record: &Record<'_>) -> Result<Vec<Effect>> {
+    pub fn commit(self: &Rc<Self>, record: &Record) -> Result<Vec<Effect>> {
         let watched = self.watched_by(record);
         let (_, effects) = {
             let mut store = self.store.borrow_mut();
