@@ -54,10 +54,7 @@ fn a_snapshot_may_be_killed_at_any_step_with_records_between_them() {
         }
         durable.compact(&mut store);
         assert_eq!(store.meta_names().unwrap().len(), 2, "{:?}", store.meta_names());
-        assert!(
-            kills > 8 && finished > 5 && steps > 30,
-            "{kills} kills, {finished} finished, {steps} steps"
-        );
+        assert!(kills > 8 && finished > 5 && steps > 30, "{kills} kills, {finished} finished, {steps} steps");
     }
 }
 

@@ -1,0 +1,18 @@
+//! Numbers that are the same for the same seed (SplitMix64).
+
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % sides
+    }
+
+    /// True in so many of a hundred cases.
+    pub fn percent(&mut self, cases: u64) -> bool {
+        self.roll(100) < cases
+    }
+}

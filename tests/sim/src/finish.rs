@@ -1,0 +1,181 @@
+//! What must hold in the end.
+
+use std::collections::BTreeSet;
+
+use ramlace_base::{Epoch, ErrorKind, InodeId, ServerId, Slot, limits};
+use ramlace_namespace::{Answer, Check, Query};
+use ramlace_slot::SlotChange;
+use ramlace_wire::check::LaneFacts;
+use ramlace_wire::inline::ReadInline;
+use ramlace_wire::namespace::{Lookup, ReadDirectory};
+use ramlace_wire::{Chain, ClusterMap, PoolId};
+
+use crate::client::{File, Place};
+use crate::world::{Bug, SLOTS, World};
+
+impl World {
+    pub(crate) fn finish(&mut self) -> Result<(), String> {
+        self.calm_down()?;
+        self.check_clients()?;
+        self.end_sessions();
+        self.calm_down()?;
+        for server in &self.servers {
+            for value in server.slots.iter().flatten().map(|(_, value)| value) {
+                if let Some(session) = value.sessions().next() {
+                    return Err(format!("{} knows session {session}, which has ended", value.slot()));
+                }
+            }
+        }
+        self.check_facts()
+    }
+
+    /// Everybody's names and bytes are what everybody was told.
+    fn check_clients(&self) -> Result<(), String> {
+        for client in &self.clients {
+            for file in &client.files {
+                for place in &file.places {
+                    let found = self.lookup(place)?;
+                    if found != Some(file.inode) {
+                        return Err(format!("{place:?} leads to {found:?} and not to {}", file.inode));
+                    }
+                }
+                let bytes = self.bytes(file)?;
+                if bytes != file.bytes {
+                    return Err(format!(
+                        "{} has {bytes:?}, and its writer was told {:?}",
+                        file.inode, file.bytes
+                    ));
+                }
+            }
+            for place in &client.gone {
+                // A directory that is gone has no entries.
+                if let Some(inode) = self.lookup(place)? {
+                    return Err(format!("{place:?} is gone, and leads to {inode}"));
+                }
+            }
+        }
+        let directories: BTreeSet<InodeId> = self
+            .clients
+            .iter()
+            .flat_map(|client| client.directories.iter().map(|(inode, _)| *inode))
+            .collect();
+        for directory in directories {
+            let places = self.clients.iter().flat_map(|client| &client.files).flat_map(|file| &file.places);
+            let files = places.filter(|(parent, _)| *parent == directory).count();
+            let inside = self.clients.iter().map(|client| client.directories.len() - 1).sum::<usize>();
+            let expected = files + if directory == InodeId::ROOT { inside } else { 0 };
+            let entries_max = limits::READDIR_ENTRIES_MAX;
+            let request = ReadDirectory { inode: directory, after: 0, entries_max };
+            match self.query(directory.slot(), &Query::ReadDirectory(request)) {
+                Ok(Answer::Page(page)) if page.entries.len() == expected => {}
+                other => return Err(format!("{directory} has not {expected} entries: {other:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, (parent, name): &Place) -> Result<Option<InodeId>, String> {
+        let request = Lookup { parent: *parent, name: name.clone() };
+        match self.query(parent.slot(), &Query::Lookup(request)) {
+            Ok(Answer::Found(found)) => Ok(Some(found.inode)),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => Ok(None),
+            other => Err(format!("{name:?} in {parent}: {other:?}")),
+        }
+    }
+
+    fn bytes(&self, file: &File) -> Result<Vec<u8>, String> {
+        if let Some(target) = &file.lane {
+            let mut bytes =
+                self.servers[self.home(target.slot)].store.get(&target.lane).cloned().unwrap_or_default();
+            bytes.resize(file.bytes.len(), 0);
+            return Ok(bytes);
+        }
+        let request = ReadInline { inode: file.inode, offset: 0, length: u32::MAX, keep: false };
+        let session = self.clients[0].session();
+        match self.query(file.inode.slot(), &Query::ReadInline { request, session }) {
+            Ok(Answer::Inline(read)) => {
+                let mut bytes = read.bytes.map(|bytes| bytes.0).unwrap_or_default();
+                bytes.resize(read.size.size as usize, 0);
+                Ok(bytes)
+            }
+            other => Err(format!("{}: {other:?}", file.inode)),
+        }
+    }
+
+    fn end_sessions(&mut self) {
+        let now = self.stamp();
+        for client in 0..self.clients.len() {
+            let session = self.clients[client].session();
+            for server in 0..self.servers.len() {
+                self.servers[server].ended.insert(session);
+                let values = self.servers[server].slots.iter().flatten();
+                let knowing = values.filter(|(_, value)| value.knows(session)).map(|(slot, _)| *slot);
+                let most = if self.bug == Bug::EndsSessionsInOneSlot { 1 } else { usize::MAX };
+                let knowing: Vec<Slot> = knowing.take(most).collect();
+                for slot in knowing {
+                    self.commit(slot, &SlotChange::SessionEnded { session, now });
+                }
+            }
+        }
+    }
+
+    /// What `ramlace check` reads fits together.
+    fn check_facts(&self) -> Result<(), String> {
+        let chain = |slot: u16| {
+            let servers = vec![ServerId(self.home(Slot(slot)) as u16)];
+            Chain { servers, complete_since: Epoch(1) }
+        };
+        let map = ClusterMap {
+            pool: PoolId::default(),
+            epoch: Epoch(1),
+            hash_seed: 42,
+            coordinator: ServerId(0),
+            servers: Vec::new(),
+            chains: (0..SLOTS).map(chain).collect(),
+        };
+        let mut check = Check::new(&map, BTreeSet::new());
+        let each = || {
+            let numbered = self.servers.iter().enumerate();
+            numbered.flat_map(|(number, server)| {
+                server.slots.iter().flatten().map(move |(_, value)| (ServerId(number as u16), value))
+            })
+        };
+        for (server, value) in each() {
+            let Some(names) = value.names() else { continue };
+            let (mut after, mut troubles) = (InodeId(0), Vec::new());
+            loop {
+                let page = names.inode_facts(after, 100, &mut troubles);
+                page.iter().for_each(|facts| check.inode(server, facts));
+                let Some(last) = page.last() else { break };
+                after = last.inode;
+            }
+            troubles.iter().for_each(|trouble| check.trouble(server, trouble));
+            check.slot(server, &names.slot_facts(|_| false));
+        }
+        for (server, value) in each() {
+            let Some(names) = value.names() else { continue };
+            let mut page = Vec::new();
+            let next = names.entry_facts(None, usize::MAX, &mut page);
+            assert!(next.is_none());
+            page.iter().for_each(|facts| check.entry(server, facts));
+        }
+        for (server, value) in each() {
+            let store = &self.servers[usize::from(server.0)].store;
+            for (lane, known) in value.lanes().iter() {
+                let length = store.get(&lane).map(|bytes| bytes.len() as u64);
+                let allocated_bytes = length.unwrap_or(0);
+                let generation = Some(known.generation);
+                check.lane(
+                    server,
+                    &LaneFacts { lane, generation, length, allocated_bytes, lost_below: 0, writing: false },
+                );
+            }
+        }
+        let checked = check.finish();
+        match checked.findings.first() {
+            None if checked.counts.operations == 0 && checked.counts.errands == 0 => Ok(()),
+            None => Err(format!("something is owed still: {:?}", checked.counts)),
+            Some(finding) => Err(format!("check finds: {finding:?}")),
+        }
+    }
+}

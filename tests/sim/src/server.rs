@@ -1,0 +1,153 @@
+//! One server: values of slots in memory, and what outlives the process: snapshots, logs, and the bytes of lanes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ramlace_base::{LaneId, Position, SessionId, Slot};
+use ramlace_lanes::StoreStep;
+use ramlace_namespace::ErrandId;
+use ramlace_slot::{Effects, SlotChange, SlotValue};
+
+use crate::world::Bug;
+
+/// What of a slot outlives the process.
+#[derive(Default)]
+pub struct Disk {
+    snapshot: Option<Vec<u8>>,
+    log: Vec<(Position, SlotChange)>,
+}
+
+#[derive(Default)]
+pub struct Server {
+    /// `None` while no process runs.
+    pub slots: Option<BTreeMap<Slot, SlotValue>>,
+    disk: BTreeMap<Slot, Disk>,
+    /// How many processes there were.
+    pub life: u64,
+    /// Bytes of lanes.
+    pub store: BTreeMap<LaneId, Vec<u8>>,
+    /// Sessions that have ended here.
+    pub ended: BTreeSet<SessionId>,
+    /// What this process knows that it has to deliver.
+    pub owed: BTreeSet<(Slot, ErrandId)>,
+    /// A record that was answered and not written: a bug.
+    unwritten: Option<(Slot, Position, SlotChange)>,
+    /// What the process was when it died.
+    was: BTreeMap<Slot, SlotValue>,
+}
+
+impl Server {
+    pub fn is_up(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    pub fn value(&self, slot: Slot) -> Option<&SlotValue> {
+        self.slots.as_ref()?.get(&slot)
+    }
+
+    pub fn value_mut(&mut self, slot: Slot) -> &mut SlotValue {
+        let slots = self.slots.as_mut().expect("a process runs");
+        slots.entry(slot).or_insert_with(|| SlotValue::new(slot))
+    }
+
+    /// Logs a change, applies it, and does to the bytes of lanes what it says.
+    pub fn commit(&mut self, slot: Slot, change: &SlotChange, bug: Bug) -> Effects {
+        let position = self.value_mut(slot).position().next();
+        if let Some((slot, position, change)) = self.unwritten.take() {
+            self.disk.entry(slot).or_default().log.push((position, change));
+        }
+        if let Some(step) = change.frees() {
+            self.perform(step);
+        }
+        if bug == Bug::AnswersBeforeTheLog {
+            self.unwritten = Some((slot, position, change.clone()));
+        } else {
+            self.disk.entry(slot).or_default().log.push((position, change.clone()));
+        }
+        let effects = self.value_mut(slot).apply(change);
+        if let Some(step) = effects.store {
+            self.perform(step);
+        }
+        effects
+    }
+
+    fn perform(&mut self, step: StoreStep) {
+        match step {
+            StoreStep::Cut { lane, length } => {
+                if let Some(bytes) = self.store.get_mut(&lane) {
+                    bytes.truncate(length as usize);
+                }
+            }
+            StoreStep::Remove { lane } => drop(self.store.remove(&lane)),
+            StoreStep::Cell(_) => {}
+        }
+    }
+
+    /// Writes one slot as it is now. Records before it go, or some of them: a snapshot may have been cut short.
+    pub fn write_snapshot(&mut self, which: u64, keeps_log: bool, bug: Bug) {
+        let Some(slots) = &self.slots else { return };
+        let Some(value) = slots.values().nth(which as usize % slots.len().max(1)) else { return };
+        let disk = self.disk.entry(value.slot()).or_default();
+        let before = disk.snapshot.take();
+        disk.snapshot = Some(postcard::to_stdvec(value).expect("every slot can be written"));
+        if bug == Bug::SnapshotIsOld {
+            disk.snapshot = before;
+        }
+        if !keeps_log {
+            disk.log.retain(|(position, _)| *position > value.position());
+        }
+    }
+
+    pub fn die(&mut self) {
+        if let Some(slots) = self.slots.take() {
+            self.was = slots;
+            self.life += 1;
+        }
+        self.unwritten = None;
+        self.owed.clear();
+    }
+
+    /// A new life: snapshots, and the records after them. How many records it took.
+    ///
+    /// # Errors
+    /// The log does not fit, or the new life differs from the last.
+    pub fn begin(&mut self, bug: Bug) -> Result<u64, String> {
+        let (mut slots, mut replayed) = (BTreeMap::new(), 0);
+        for (slot, disk) in &self.disk {
+            let mut value = match &disk.snapshot {
+                Some(bytes) => postcard::from_bytes(bytes).map_err(|error| format!("{slot}: {error}"))?,
+                None => SlotValue::new(*slot),
+            };
+            for (position, change) in &disk.log {
+                let next = value.position().next();
+                if *position < next && bug != Bug::ReplaysWhatTheSnapshotHas {
+                    continue;
+                }
+                if *position > next {
+                    return Err(format!(
+                        "{slot} has {}, and its log goes on with {position}",
+                        value.position()
+                    ));
+                }
+                value.apply(change);
+                replayed += 1;
+            }
+            slots.insert(*slot, value);
+        }
+        for (slot, was) in self.was.iter().filter(|(_, was)| was.position() > Position(0)) {
+            if !slots.get(slot).is_some_and(|is| is_again(is, was)) {
+                return Err(format!("{slot} is not what it was before its server died"));
+            }
+        }
+        self.slots = Some(slots);
+        Ok(replayed)
+    }
+}
+
+/// Whether a new life knows all that the last did. What clients have acknowledged of their writes is in no log.
+fn is_again(is: &SlotValue, was: &SlotValue) -> bool {
+    let writes: BTreeSet<_> = is.lanes().writes().iter().collect();
+    is.position() == was.position()
+        && is.names() == was.names()
+        && is.lanes().iter().eq(was.lanes().iter())
+        && was.lanes().writes().iter().all(|write| writes.contains(&write))
+}
