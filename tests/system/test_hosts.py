@@ -687,3 +687,16 @@ def test_a_host_that_says_a_wrong_address_is_an_error(
     assert f"host {second}" in done.stderr.decode(), done.stderr
     assert "10.219.79.99" in done.stderr.decode(), done.stderr
     lab.assert_nothing_left()
+
+
+def test_every_machine_has_the_new_secret_after_a_rotation_and_down_stops_them_all(lab: Lab) -> None:
+    lab.up()
+    old = lab.starter.secret
+    report = lab.starter.json("secret", "rotate")
+    assert (report["state"], report["file"]) == ("in use", str(lab.starter.directory / "secret"))
+    secrets = {machine.secret for machine in lab.machines()}
+    assert len(secrets) == 1
+    assert old not in secrets
+    assert lab.starter.json("secret", "rotate", "--finish")["state"] == "finished"
+    lab.starter.run("down")
+    lab.assert_nothing_left()

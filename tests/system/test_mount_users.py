@@ -696,5 +696,5 @@ def test_a_claim_that_makes_no_sense_ends_its_connection_alone(squashed: Pool) -
     for kind, after in pages:
         with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:
             body = user(os.getuid(), os.getgid()) + wire.numbers(after)
-            assert "for no user" in line.call(kind, body, epoch=1, flags=wire.ON_BEHALF).error
+            assert "pool's owner" in line.call(kind, body, epoch=1, flags=wire.ON_BEHALF).error
     assert squashed.run("ls", "/").stdout == b""

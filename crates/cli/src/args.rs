@@ -4,7 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     cat, check, chmod, chown, completions, cp, df, doctor, down, du, find, forget, host_key, layout, ln, ls,
-    mkdir, mount, mpirun, mv, pools, publish, rm, serve, stat, status, top, touch, unmount, up, warm, xattr,
+    mkdir, mount, mpirun, mv, pools, publish, rm, secret, serve, stat, status, top, touch, unmount, up, warm,
+    xattr,
 };
 
 /// One pool of memory, laced from many machines.
@@ -114,6 +115,8 @@ pub enum Command {
     Forget(forget::Args),
     /// Keys of single machines that mount for their users: make, list, revoke
     HostKey(host_key::Args),
+    /// Change the pool's secret while it runs
+    Secret(secret::Args),
     /// Run one server in the foreground
     Serve(serve::Args),
     /// The process that a server's keeper starts.

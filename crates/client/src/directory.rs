@@ -1,12 +1,12 @@
 //! Where a pool's files live on this machine (`docs/records/pool-directory.md`): secret, addresses, sockets, logs.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId};
-use ramlace_transport::{HostKey, Secret};
+use ramlace_transport::{HostKey, Secret, replace_private_file};
 use serde::{Deserialize, Serialize};
 
 /// The pool that is meant when none is named.
@@ -222,7 +222,7 @@ impl PoolDirectory {
     fn write_secret(&self, secret: &Secret) -> Result<()> {
         let host_key = secret.shared_host_key().to_line();
         for (path, digits) in [(self.host_key_path(), host_key), (self.secret_path(), secret.to_hex())] {
-            replace_file(&path, format!("{digits}\n").as_bytes())?;
+            replace_private_file(&path, format!("{digits}\n").as_bytes())?;
         }
         Ok(())
     }
@@ -250,7 +250,7 @@ impl PoolDirectory {
     pub fn write_pool_file(&self, file: &PoolFile) -> Result<()> {
         let mut text = serde_json::to_vec_pretty(file).expect("a pool file can be written as JSON");
         text.push(b'\n');
-        replace_file(&self.pool_file_path(), &text)
+        replace_private_file(&self.pool_file_path(), &text)
     }
 
     /// Removes `pool.json` when it is there: the pool is down.
@@ -423,21 +423,6 @@ fn read_private(path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
 
 fn open_plain(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
-}
-
-/// Writes a private file under a temporary name and moves it into place.
-fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let temporary = path.with_extension(format!("new-{}", std::process::id()));
-    let write = || {
-        let _ = fs::remove_file(&temporary);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        file.write_all(bytes)?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(|error| {
-        let _ = fs::remove_file(&temporary);
-        Error::from_io(&error, format!("writing {}", path.display()))
-    })
 }
 
 #[cfg(test)]

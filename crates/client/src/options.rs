@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
-use ramlace_transport::ClientKey;
 use ramlace_transport::blocking::resolve;
 
 use crate::data_leases::DataLeases;
-use crate::directory::{self, HOST_KEY_FILE_VARIABLE, PoolDirectory, SECRET_FILE_VARIABLE};
+use crate::directory::{HOST_KEY_FILE_VARIABLE, PoolDirectory, SECRET_FILE_VARIABLE};
+use crate::key_source::KeySource;
 use crate::leases::OnRecall;
 use crate::locator::{self, Locator, PoolName};
 
@@ -98,7 +98,7 @@ impl ConnectOptions {
         })
     }
 
-    fn settle_here(&self, name: &str) -> Result<(Vec<Seed>, Option<String>, ClientKey)> {
+    fn settle_here(&self, name: &str) -> Result<(Vec<Seed>, Option<String>, KeySource)> {
         let directory = PoolDirectory::locate(name)?;
         let file = directory.read_pool_file()?;
         let key = match self.key_path() {
@@ -113,7 +113,7 @@ impl ConnectOptions {
         Ok((seeds.collect(), Some(file.pool), key))
     }
 
-    fn settle_elsewhere(&self, addresses: &[String]) -> Result<(Vec<Seed>, Option<String>, ClientKey)> {
+    fn settle_elsewhere(&self, addresses: &[String]) -> Result<(Vec<Seed>, Option<String>, KeySource)> {
         if let Some(wrong) = addresses.iter().find(|address| !locator::is_address(address)) {
             return Err(Error::new(
                 ErrorKind::Invalid,
@@ -129,7 +129,7 @@ impl ConnectOptions {
     }
 
     /// An address may belong to a pool of this user on this machine: then its secret is known.
-    fn key_of_known_pool(&self, addresses: &[String]) -> Result<ClientKey> {
+    fn key_of_known_pool(&self, addresses: &[String]) -> Result<KeySource> {
         for directory in PoolDirectory::list()? {
             let Ok(file) = directory.read_pool_file() else { continue };
             if file.servers.iter().any(|server| addresses.contains(&server.tcp)) {
@@ -165,15 +165,12 @@ impl ConnectOptions {
         last.map_or(Ok(()), Err)
     }
 
-    fn key_of(&self, directory: &PoolDirectory) -> Result<ClientKey> {
+    fn key_of(&self, directory: &PoolDirectory) -> Result<KeySource> {
         self.read_key(&if self.for_users { directory.host_key_path() } else { directory.secret_path() })
     }
 
-    fn read_key(&self, path: &Path) -> Result<ClientKey> {
-        if self.for_users {
-            return directory::read_host_key_file(path).map(|key| key.client_key());
-        }
-        directory::read_secret_file(path).map(|secret| secret.owner_key())
+    fn read_key(&self, path: &Path) -> Result<KeySource> {
+        KeySource::read(path, self.for_users)
     }
 
     /// The file with the key that was named.
@@ -203,7 +200,7 @@ pub(crate) struct Settings {
     /// The pool's id as `pool.json` has it.
     pub(crate) pool: Option<String>,
     /// What proves as whom this connects: the pool's owner, or a host.
-    pub(crate) key: ClientKey,
+    pub(crate) key: KeySource,
     /// The session is a host's.
     pub(crate) for_users: bool,
     pub(crate) local: bool,

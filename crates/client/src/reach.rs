@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_transport::blocking::Connection;
-use ramlace_transport::{Address, ConnectFailure};
+use ramlace_transport::{Address, ClientKey, ConnectFailure};
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
 use ramlace_wire::{ClusterMap, HostId, Request, ServerEntry};
@@ -93,9 +93,9 @@ impl Session {
     ) -> Connected<(Link, SessionOpened, ClusterMap)> {
         let place = format!("the server at {}", seed.tcp);
         let tell = |error: Error| error.context(&place);
-        let connection =
-            Connection::try_connect(address, &self.settings.key, seed.server, handshake_deadline(deadline))
-                .map_err(|failure| failure.context(&place))?;
+        let shaking = handshake_deadline(deadline);
+        let greet = |key: &ClientKey| Connection::try_connect(address, key, seed.server, shaking);
+        let connection = self.settings.key.connect(greet).map_err(|failure| failure.context(&place))?;
         let mut link = Link::new(connection, &self.descriptors);
         let opened = self.open_session(&mut link, false, deadline).map_err(tell)?;
         let header = self.header(GetMap::KIND, None, deadline, ramlace_base::Epoch(0));
@@ -168,7 +168,8 @@ impl Session {
     /// By the Unix socket where there is one, else by TCP.
     fn connect_somehow(&self, entry: &ServerEntry, deadline: Instant) -> Connected<Connection> {
         let connect = |address: &Address| {
-            Connection::try_connect(address, &self.settings.key, Some(entry.server), deadline)
+            let greet = |key: &ClientKey| Connection::try_connect(address, key, Some(entry.server), deadline);
+            self.settings.key.connect(greet)
         };
         let tcp = Address::Tcp(entry.tcp.clone());
         let Some(path) = self.socket_path(entry) else { return connect(&tcp) };

@@ -1,13 +1,59 @@
 //! How the key book changes: the server with the coordinator keeps it, the others hear of it.
 
 use ramlace_base::{Error, ErrorKind, Result, Timestamp, limits};
-use ramlace_wire::keys::{HostKeyEntry, HostKeyId, HostKeyName, KeyBook, KeyChange};
+use ramlace_wire::keys::{
+    HostKeyEntry, HostKeyId, HostKeyName, KeyBook, KeyChange, PoolSecrets, Rotation, SecretBytes,
+};
 
 /// The book of a new pool: the key that lies beside the secret is made.
 #[must_use]
-pub fn first_key_book(now: Timestamp) -> KeyBook {
+pub fn first_key_book(secret: SecretBytes, now: Timestamp) -> KeyBook {
     let key = HostKeyId { name: HostKeyName::shared(), serial: 1 };
-    KeyBook { version: 1, hosts: vec![HostKeyEntry { key, made: now, revoked: None }] }
+    let hosts = vec![HostKeyEntry { key, made: now, revoked: None }];
+    KeyBook { version: 1, secrets: PoolSecrets::of(secret), hosts }
+}
+
+/// Begins a change of the pool's secret: from now on the new one lets in as well, and is used by nobody yet. One that has
+/// begun goes on.
+///
+/// Errors: `Busy` while the one before is not finished.
+pub fn begin_rotation(book: &mut KeyBook, new: SecretBytes) -> Result<()> {
+    match book.secrets.rotation() {
+        Rotation::Coming => Ok(()),
+        Rotation::Going => {
+            let text = "the secret before the last one still lets in; end that first with 'ramlace secret rotate --finish'";
+            Err(Error::new(ErrorKind::Busy, text))
+        }
+        Rotation::Over => {
+            book.secrets.next = Some(new);
+            book.version += 1;
+            Ok(())
+        }
+    }
+}
+
+/// Every server has heard of the next secret: it is used from now on, and the one before still lets in. Returns whether
+/// there was one.
+pub fn use_next_secret(book: &mut KeyBook) -> bool {
+    let Some(next) = book.secrets.next.take() else { return false };
+    book.secrets.previous = Some(std::mem::replace(&mut book.secrets.current, next));
+    book.version += 1;
+    true
+}
+
+/// The secret before lets nobody in any more. Where there is none, all is well already.
+///
+/// Errors: `Busy` while the new one is not in use.
+pub fn finish_rotation(book: &mut KeyBook) -> Result<()> {
+    if book.secrets.rotation() == Rotation::Coming {
+        let text = "not every server has heard of the new secret, which is not in use yet; 'ramlace status' shows those that \
+                    do not answer";
+        return Err(Error::new(ErrorKind::Busy, text));
+    }
+    if book.secrets.previous.take().is_some() {
+        book.version += 1;
+    }
+    Ok(())
 }
 
 /// Does one change; returns what the book says afterwards of the host that it names. What is so already stays as it is, and
@@ -71,6 +117,31 @@ mod tests {
 
     fn name(text: &str) -> HostKeyName {
         HostKeyName::new(text).unwrap()
+    }
+
+    fn first_key_book(now: Timestamp) -> KeyBook {
+        super::first_key_book(SecretBytes([1; 32]), now)
+    }
+
+    #[test]
+    fn a_secret_lets_in_from_before_it_is_used_until_the_owner_ends_it() {
+        let mut book = first_key_book(at(1));
+        let lets_in = |book: &KeyBook| book.secrets.all().map(|secret| secret.0[0]).collect::<Vec<_>>();
+        finish_rotation(&mut book).unwrap();
+        assert!(!use_next_secret(&mut book));
+        assert_eq!((book.version, lets_in(&book)), (1, vec![1]));
+        for again in [2, 9] {
+            begin_rotation(&mut book, SecretBytes([again; 32])).unwrap();
+            assert_eq!((book.version, lets_in(&book)), (2, vec![1, 2]), "one that has begun goes on");
+        }
+        assert_eq!(finish_rotation(&mut book).unwrap_err().kind(), ErrorKind::Busy);
+        assert!(use_next_secret(&mut book) && book.is_possible());
+        assert_eq!((book.version, lets_in(&book)), (3, vec![2, 1]));
+        assert_eq!(begin_rotation(&mut book, SecretBytes([3; 32])).unwrap_err().kind(), ErrorKind::Busy);
+        for _ in 0..2 {
+            finish_rotation(&mut book).unwrap();
+            assert_eq!((book.version, lets_in(&book)), (4, vec![2]));
+        }
     }
 
     fn at(nanos: i64) -> Timestamp {

@@ -16,5 +16,5 @@ mod key_book;
 mod map;
 
 pub use coordinator::{Coordinator, CoordinatorConfig, Decision, Input};
-pub use key_book::{change_keys, first_key_book};
+pub use key_book::{begin_rotation, change_keys, finish_rotation, first_key_book, use_next_secret};
 pub use map::{Absent, is_hole_or_lost, route, slots_changed, slots_of, validate};

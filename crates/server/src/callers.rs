@@ -9,7 +9,6 @@ use std::time::Duration;
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
 use ramlace_transport::Proved;
 use ramlace_transport::nonblocking::{Canceller, Connection};
-use ramlace_wire::keys::HostKeyId;
 use rustix::process::{Resource, getrlimit};
 
 /// Of the descriptors that this process may have, connections get this part; lanes and all else the rest.
@@ -20,7 +19,7 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 const RESERVED_PART: usize = 16;
 
 struct Seated {
-    host: Option<HostKeyId>,
+    proved: Proved,
     session: Option<SessionId>,
     canceller: Canceller,
 }
@@ -58,21 +57,23 @@ impl Callers {
     ///
     /// Errors: `TooMany` when the machines with a host key have as many as they may.
     pub fn enter(self: &Rc<Self>, proved: &Proved, connection: &Connection) -> Result<Seat> {
-        let host = proved.host.clone();
         let mut seats = self.seats.borrow_mut();
-        let of_hosts = seats.values().filter(|seat| seat.host.is_some()).count();
-        if host.is_some() && of_hosts >= self.most_of_hosts() {
+        let of_hosts = seats.values().filter(|seat| seat.proved.host.is_some()).count();
+        if proved.host.is_some() && of_hosts >= self.most_of_hosts() {
             return Err(too_many(of_hosts, "with keys of hosts"));
         }
         let number = self.next.replace(self.next.get() + 1);
-        seats.insert(number, Seated { host, session: None, canceller: connection.canceller() });
+        seats.insert(
+            number,
+            Seated { proved: proved.clone(), session: None, canceller: connection.canceller() },
+        );
         Ok(Seat { callers: self.clone(), number })
     }
 
-    /// Ends the connections of hosts with these keys, whatever is under way.
-    pub fn cut(&self, gone: impl Fn(&HostKeyId) -> bool) {
+    /// Ends the connections of those who have proved this, whatever is under way.
+    pub fn cut(&self, gone: impl Fn(&Proved) -> bool) {
         let seats = self.seats.borrow();
-        let theirs = seats.values().filter(|seat| seat.host.as_ref().is_some_and(&gone));
+        let theirs = seats.values().filter(|seat| gone(&seat.proved));
         theirs.for_each(|seat| seat.canceller.cancel());
     }
 

@@ -10,7 +10,7 @@ use ramlace_transport::nonblocking::{Connection, Incoming};
 use ramlace_wire::chunk::{AllocateLane, CountLane, PunchChunk, SeekLane};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
-use ramlace_wire::keys::{ChangeKeys, HearKeyBook, HostKeyId};
+use ramlace_wire::keys::{ChangeKeys, HearKeyBook, HostKeyId, RotateSecret};
 use ramlace_wire::leases::{LeaseAttributes, LeaseName, WaitRecalls};
 use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits, WaitEvents};
 use ramlace_wire::namespace::GetAttributesMany;
@@ -220,6 +220,10 @@ async fn serve_small(
         Kind::ChangeKeys => {
             let request: ChangeKeys = decode_body(kind, body)?;
             server.change_keys(request).await.map(|changed| encode_body(&changed))
+        }
+        Kind::RotateSecret => {
+            let request: RotateSecret = decode_body(kind, body)?;
+            server.rotate_secret(request).await.map(|rotated| encode_body(&rotated))
         }
         Kind::ListKeys => Ok(encode_body(&server.list_keys())),
         Kind::GetKeyBook => Ok(encode_body(server.keys.keys().book())),

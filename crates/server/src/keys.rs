@@ -1,5 +1,10 @@
 //! The pool's key book at one server: whom it lets in, and how the others hear of a change.
 //!
+//! The pool's secret changes in two steps. First every server hears of the new one and lets it in; when all have, it is the
+//! current one: servers write it into their secret's file and use it, and the one before still lets in until the owner
+//! ends that. So whoever reads the file, whenever, is let in everywhere, and a server that dies in between finds in its
+//! store how far it was.
+//!
 //! The server with the coordinator changes the book. It keeps it in its store, goes by it, and tells every other
 //! server until that has answered. A server that comes back asks for the book before it serves any host.
 
@@ -13,13 +18,14 @@ use ramlace_store::Store;
 use ramlace_transport::{Proved, Role, Secret, ServerKeys};
 use ramlace_wire::keys::{
     ChangeKeys, GetKeyBook, HearKeyBook, HostKeyId, HostSession, KeyBook, KeyChange, KeyText, KeysChanged,
-    KeysListed,
+    KeysListed, RotateSecret, Rotation, SecretBytes, SecretRotated,
 };
 use ramlace_wire::{Header, Request};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout_at;
 
 use crate::clock;
+use crate::config::ServeOptions;
 use crate::connection::end_session;
 use crate::membership::{COORDINATOR, load_file, save_file};
 use crate::server::{Outcome, Server};
@@ -33,7 +39,6 @@ const TELL_PAUSE: Duration = Duration::from_millis(500);
 
 /// Whom this server lets in.
 pub struct KeyDesk {
-    secret: Secret,
     keys: RefCell<Rc<ServerKeys>>,
     /// Where the coordinator is: the newest book that each server has answered.
     told: RefCell<BTreeMap<ServerId, u64>>,
@@ -44,22 +49,20 @@ pub struct KeyDesk {
     /// It has the book that the pool had when this process began, as far as anybody could be asked.
     is_current: Cell<bool>,
     became_current: Notify,
+    /// The file of the secret has the current one.
+    file_is_current: Cell<bool>,
 }
 
 impl KeyDesk {
-    /// Goes by the book that the last life knew.
-    pub fn load(
-        store: &mut Store,
-        secret: Secret,
-        server: ServerId,
-        trusts_network: bool,
-    ) -> Result<KeyDesk> {
-        let book: Option<KeyBook> = load_file(store, BOOK_FILE)?;
-        let book = book.unwrap_or_else(|| ramlace_cluster::first_key_book(clock::now()));
-        let keys = secret.server_keys(server).trusting_the_network(trusts_network).by_book(book);
+    /// Goes by the book that the last life knew; in the first one by the secret's file.
+    pub fn load(store: &mut Store, options: &ServeOptions) -> Result<KeyDesk> {
+        let book: KeyBook = match load_file(store, BOOK_FILE)? {
+            Some(book) => book,
+            None => ramlace_cluster::first_key_book(options.secret()?.to_bytes(), clock::now()),
+        };
         Ok(KeyDesk {
-            secret,
-            keys: RefCell::new(Rc::new(keys)),
+            keys: RefCell::new(Rc::new(keys_by(book, options))),
+            file_is_current: Cell::new(true),
             told: RefCell::default(),
             news: watch::Sender::new(()),
             answered: Notify::new(),
@@ -71,6 +74,11 @@ impl KeyDesk {
     /// What this server proves, and what those who connect have to prove.
     pub fn keys(&self) -> Rc<ServerKeys> {
         self.keys.borrow().clone()
+    }
+
+    /// The pool's secret.
+    pub fn secret(&self) -> Secret {
+        Secret::of(&self.keys().book().secrets.current)
     }
 
     /// A host is served when this server has heard whom it must not serve: a book may have changed while it was dead.
@@ -92,23 +100,81 @@ impl KeyDesk {
     }
 }
 
+fn keys_by(book: KeyBook, options: &ServeOptions) -> ServerKeys {
+    ServerKeys::by_book(book, ServerId(options.server)).trusting_the_network(options.trust_network)
+}
+
 impl Server {
+    fn check_keeps_book(&self) -> Result<()> {
+        if self.config.options.coordinator.is_none() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Invalid, "this server does not keep the key book; ask server 0"))
+    }
+
+    /// The owner's change of the pool's secret.
+    pub async fn rotate_secret(self: &Rc<Self>, request: RotateSecret) -> Outcome<SecretRotated> {
+        self.check_keeps_book()?;
+        let mut book = self.keys.keys().book().clone();
+        if request.finish {
+            self.check_all_use(&book)?;
+            ramlace_cluster::finish_rotation(&mut book)?;
+        } else {
+            let mut new = [0; 32];
+            clock::entropy(&mut new)?;
+            ramlace_cluster::begin_rotation(&mut book, SecretBytes(new))?;
+        }
+        self.go_by_book(book)?;
+        self.use_next_when_known()?;
+        self.await_told().await;
+        let secrets = self.keys.keys().book().secrets.clone();
+        Ok(SecretRotated { rotation: secrets.rotation(), secret: secrets.current, untold: self.untold() })
+    }
+
+    /// Nobody is shut out by the end of a rotation who has not the new secret in his file.
+    fn check_all_use(&self, book: &KeyBook) -> Result<()> {
+        let untold = self.untold();
+        if book.secrets.rotation() != Rotation::Going || untold.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = untold.iter().map(ServerId::to_string).collect();
+        let text = format!(
+            "{} did not hear of the new secret, or cannot write it into its file (its log says why): bring it back, or \
+             'ramlace forget' it",
+            names.join(", ")
+        );
+        Err(Error::new(ErrorKind::Busy, text))
+    }
+
+    /// When every server has heard of the next secret, all begin to use it.
+    fn use_next_when_known(self: &Rc<Self>) -> Result<()> {
+        let mut book = self.keys.keys().book().clone();
+        if book.secrets.rotation() == Rotation::Coming
+            && self.untold().is_empty()
+            && ramlace_cluster::use_next_secret(&mut book)
+        {
+            self.go_by_book(book)?;
+        }
+        Ok(())
+    }
+
+    async fn await_told(&self) {
+        let until = clock::instant() + TELL_PATIENCE;
+        while !self.untold().is_empty()
+            && timeout_at(until.into(), self.keys.answered.notified()).await.is_ok()
+        {}
+    }
+
     /// The owner's change of the book.
     pub async fn change_keys(self: &Rc<Self>, request: ChangeKeys) -> Outcome<KeysChanged> {
-        if self.config.options.coordinator.is_some() {
-            let text = "this server does not keep the key book; ask server 0";
-            return Err(Error::new(ErrorKind::Invalid, text).into());
-        }
+        self.check_keeps_book()?;
         let mut book = self.keys.keys().book().clone();
         let entry = ramlace_cluster::change_keys(&mut book, &request.change, clock::now())?;
         self.go_by_book(book)?;
         let line = match &request.change {
-            KeyChange::MakeHost(_) => Some(KeyText(self.keys.secret.host_key(entry.key.clone()).to_line())),
+            KeyChange::MakeHost(_) => Some(KeyText(self.keys.secret().host_key(entry.key.clone()).to_line())),
             KeyChange::RevokeHost(_) => {
-                let until = clock::instant() + TELL_PATIENCE;
-                while !self.untold().is_empty()
-                    && timeout_at(until.into(), self.keys.answered.notified()).await.is_ok()
-                {}
+                self.await_told().await;
                 None
             }
         };
@@ -122,19 +188,30 @@ impl Server {
             return Ok(());
         }
         save_file(&mut self.store.borrow_mut(), BOOK_FILE, &book)?;
-        let trusts_network = self.config.options.trust_network;
-        let keys = self.keys.secret.server_keys(self.me).trusting_the_network(trusts_network).by_book(book);
-        *self.keys.keys.borrow_mut() = Rc::new(keys);
+        *self.keys.keys.borrow_mut() = Rc::new(keys_by(book, &self.config.options));
+        self.peers.set_key(&self.keys.secret().peer_key());
         self.keys.news.send_replace(());
         self.put_out_revoked();
+        // Whoever told of the book hears of a failure, the log as well.
+        let _ = self.keep_secret_file();
         Ok(())
+    }
+
+    /// Whoever reads the secret's file finds the current one.
+    fn keep_secret_file(&self) -> Result<()> {
+        let kept = self.keys.secret().replace_in(&self.config.options.secret_file);
+        if let (Err(error), true) = (&kept, self.keys.file_is_current.get()) {
+            eprintln!("ramlace: the pool has another secret, which cannot be kept: {error}");
+        }
+        self.keys.file_is_current.set(kept.is_ok());
+        kept
     }
 
     /// Ends the sessions of revoked keys, and cuts their connections at once.
     fn put_out_revoked(self: &Rc<Self>) {
         let keys = self.keys.keys();
         let book = keys.book();
-        self.callers.cut(|host| book.revokes(host));
+        self.callers.cut(|proved| keys.check(proved).is_err());
         let gone: Vec<SessionId> =
             self.host_sessions(|host| book.revokes(host)).map(|open| open.session).collect();
         for session in gone {
@@ -161,13 +238,14 @@ impl Server {
         if !book.is_possible() {
             return Err(Error::new(ErrorKind::Protocol, "it tells of a key book that cannot be").into());
         }
-        Ok(self.go_by_book(book)?)
+        self.go_by_book(book)?;
+        Ok(self.keep_secret_file()?)
     }
 
     /// What the owner sees of keys here.
     pub fn list_keys(&self) -> KeysListed {
         let sessions = self.host_sessions(|_| true).collect();
-        KeysListed { book: self.keys.keys().book().clone(), sessions }
+        KeysListed { hosts: self.keys.keys().book().hosts.clone(), sessions }
     }
 
     /// Asks for the book, when this server has just joined; from then on it serves hosts. One that can ask nobody goes by
@@ -185,18 +263,25 @@ impl Server {
         } else {
             save_file(&mut self.store.borrow_mut(), BOOK_FILE, self.keys.keys().book())?;
             self.tell_key_book();
+            self.use_next_when_known()?;
         }
         self.put_out_revoked();
+        // The log has said why not; it is tried again whenever somebody tells of the book.
+        let _ = self.keep_secret_file();
         self.keys.is_current.set(true);
         self.keys.became_current.notify_waiters();
         Ok(())
     }
 
-    /// Servers that have not answered the newest book.
+    /// Servers that have not answered the newest book, or could not keep its secret.
     fn untold(&self) -> Vec<ServerId> {
         let Ok(map) = self.membership.map() else { return Vec::new() };
-        let others = map.servers.iter().filter(|entry| !entry.forgotten && entry.server != self.me);
-        others.map(|entry| entry.server).filter(|server| !self.keys.is_told(*server)).collect()
+        let is_told = |server: ServerId| match server == self.me {
+            true => self.keys.file_is_current.get(),
+            false => self.keys.is_told(server),
+        };
+        let there = map.servers.iter().filter(|entry| !entry.forgotten).map(|entry| entry.server);
+        there.filter(|server| !is_told(*server)).collect()
     }
 
     fn tell_key_book(self: &Rc<Self>) {
@@ -225,6 +310,9 @@ async fn tell_one(server: Rc<Server>, other: ServerId) {
         match server.peers.call(&map, other, &HearKeyBook { book }).await {
             Ok(()) => {
                 server.keys.told.borrow_mut().insert(other, version);
+                if let Err(error) = server.use_next_when_known() {
+                    eprintln!("ramlace: the next secret is not used yet: {error}");
+                }
                 server.keys.answered.notify_one();
             }
             Err(_) => drop(tokio::time::timeout(TELL_PAUSE, news.changed()).await),

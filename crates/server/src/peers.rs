@@ -20,7 +20,7 @@ const IDLE_CONNECTIONS_MAX: usize = 4;
 
 /// The way to the other servers.
 pub struct Peers {
-    key: ClientKey,
+    key: RefCell<ClientKey>,
     session: SessionId,
     label: String,
     idle: RefCell<HashMap<String, Vec<Connection>>>,
@@ -29,7 +29,15 @@ pub struct Peers {
 impl Peers {
     /// `session`: a fresh one that names this process in its calls.
     pub fn new(key: ClientKey, session: SessionId, label: String) -> Peers {
-        Peers { key, session, label, idle: RefCell::default() }
+        Peers { key: RefCell::new(key), session, label, idle: RefCell::default() }
+    }
+
+    /// Proves this from now on.
+    pub fn set_key(&self, key: &ClientKey) {
+        if *self.key.borrow() != *key {
+            self.key.replace(key.clone());
+            self.idle.borrow_mut().clear();
+        }
     }
 
     /// Calls a server of the map.
@@ -92,7 +100,8 @@ impl Peers {
     async fn connect(&self, server: ServerId, address: &str) -> Result<Connection> {
         let connecting = async {
             let place = Address::Tcp(address.to_owned());
-            let mut connection = Connection::connect(&place, &self.key, Some(server)).await?;
+            let key = self.key.borrow().clone();
+            let mut connection = Connection::connect(&place, &key, Some(server)).await?;
             let hello = OpenSession { kind: SessionKind::Peer, resume: false, label: self.label.clone() };
             let header = Header { session: self.session, ..Header::request(OpenSession::KIND) };
             connection.call(header, &hello, PEER_DEADLINE).await.map_err(|failure| failure.error)?;

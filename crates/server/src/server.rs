@@ -155,7 +155,6 @@ impl Server {
     /// Rebuilds a server from its store.
     pub fn load(config: ChildConfig, mut store: Store) -> Result<Server> {
         let options = &config.options;
-        let secret = options.secret()?;
         let pool = PoolId(parse_hex(&options.pool_id)?);
         let mut random = [0; 44];
         clock::entropy(&mut random)?;
@@ -175,6 +174,7 @@ impl Server {
         let durable = Durable::load(&mut store, now)?;
         let leases = LeaseDesk::new(durable.gives_leases, now);
         let data = DataDesk::new(durable.gives_leases, life, now);
+        let keys = KeyDesk::load(&mut store, options)?;
         let membership = Membership::load(&mut store, coordinator, home_seed)?;
         let label = format!("server {} (pid {})", options.server, std::process::id());
         Ok(Server {
@@ -182,8 +182,8 @@ impl Server {
             host: host_id()?,
             pool,
             owner: Credentials::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
-            peers: Peers::new(secret.peer_key(), session, label),
-            keys: KeyDesk::load(&mut store, secret, ServerId(options.server), options.trust_network)?,
+            peers: Peers::new(keys.secret().peer_key(), session, label),
+            keys,
             callers: Rc::new(Callers::new()),
             newcomers: Newcomers::new(newcomers),
             store: RefCell::new(store),

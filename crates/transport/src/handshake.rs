@@ -255,7 +255,7 @@ pub(crate) fn refusal(error: &Error) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use ramlace_base::Timestamp;
-    use ramlace_wire::keys::{HostKeyEntry, HostKeyId, HostKeyName, KeyBook};
+    use ramlace_wire::keys::{HostKeyEntry, HostKeyId, HostKeyName, KeyBook, PoolSecrets, SecretBytes};
 
     use super::*;
     use crate::{HostKey, Secret};
@@ -359,7 +359,8 @@ mod tests {
             revoked: Some(Timestamp::default()).filter(|_| revoked),
         };
         let hosts = vec![made("node7", 2, true), made("node8", 3, false)];
-        let keys = secret(1).server_keys(THIS).by_book(KeyBook { version: 1, hosts });
+        let secrets = PoolSecrets::of(SecretBytes([1; 32]));
+        let keys = ServerKeys::by_book(KeyBook { version: 1, secrets, hosts }, THIS);
         let greeted = |name: &str, serial: u32| {
             let (client, hello) = begin(&host_key(name, serial).client_key());
             let hello: &[u8; HELLO_BYTES] = hello[..].try_into().unwrap();
@@ -382,6 +383,32 @@ mod tests {
             .copy_from_slice(&host_key("node7", 2).client_key().claim().encode());
         let error = ServerHandshake::answer(&keys, Protection::Everything, hello[..].try_into().unwrap());
         assert!(error.err().unwrap().message().contains("secret is not this pool's"));
+    }
+
+    #[test]
+    fn every_secret_of_the_book_lets_in_and_no_other() {
+        let bytes = |byte| SecretBytes([byte; 32]);
+        let secrets = PoolSecrets { current: bytes(2), next: None, previous: Some(bytes(1)) };
+        let keys = ServerKeys::by_book(KeyBook { version: 1, secrets, hosts: Vec::new() }, THIS);
+        let answered = |key: &ClientKey| {
+            let (client, hello) = begin(key);
+            let hello: &[u8; HELLO_BYTES] = hello[..].try_into().unwrap();
+            let (proved, server, answer) = ServerHandshake::answer(&keys, Protection::Everything, hello)?;
+            server.confirm(&finished(client, &answer)?.confirmation)?;
+            keys.check(&proved)?;
+            Ok::<_, Error>(proved)
+        };
+        for byte in [1, 2] {
+            let pool = secret(byte);
+            for key in [pool.owner_key(), pool.peer_key(), pool.shared_host_key().client_key()] {
+                let proved = answered(&key).unwrap();
+                assert_eq!(
+                    (proved.role, secret(3).server_keys(THIS).check(&proved).is_err()),
+                    (key.role(), true)
+                );
+            }
+        }
+        assert_eq!(answered(&secret(3).owner_key()).unwrap_err().kind(), ErrorKind::Denied);
     }
 
     #[test]

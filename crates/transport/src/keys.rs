@@ -9,7 +9,9 @@ use std::fmt;
 
 use crate::seal::Protection;
 use ramlace_base::{Error, ErrorKind, Result, ServerId};
-use ramlace_wire::keys::{HOST_KEY_NAME_BYTES_MAX, HostKeyId, HostKeyName, KeyBook};
+use ramlace_wire::keys::{
+    HOST_KEY_NAME_BYTES_MAX, HostKeyId, HostKeyName, KeyBook, PoolSecrets, SecretBytes,
+};
 use snow::params::{DHChoice, HashChoice};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Dh, Hash};
@@ -233,6 +235,12 @@ impl HostKey {
     pub fn client_key(&self) -> ClientKey {
         self.0.clone()
     }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn id(&self) -> &HostKeyId {
+        self.0.claim.host.as_ref().expect("a host's key names it")
+    }
 }
 
 impl fmt::Debug for HostKey {
@@ -285,26 +293,29 @@ pub(crate) struct AnswerKeys {
 /// What a server proves, and the keys of those it lets in.
 pub struct ServerKeys {
     server: ServerId,
-    secret: OfSecret,
+    /// One for each secret of the book.
+    secrets: Vec<OfSecret>,
     book: KeyBook,
     trusts_network: bool,
 }
 
 impl ServerKeys {
     pub(crate) fn of_secret(secret: &[u8; KEY_BYTES], server: ServerId) -> ServerKeys {
-        ServerKeys { server, secret: OfSecret::new(secret), book: KeyBook::default(), trusts_network: false }
+        let secrets = PoolSecrets::of(SecretBytes(*secret));
+        Self::by_book(KeyBook { version: 0, secrets, hosts: Vec::new() }, server)
+    }
+
+    /// Those of a server that goes by this book.
+    #[must_use]
+    pub fn by_book(book: KeyBook, server: ServerId) -> ServerKeys {
+        let secrets = book.secrets.all().map(|secret| OfSecret::new(&secret.0)).collect();
+        ServerKeys { server, secrets, book, trusts_network: false }
     }
 
     /// Bulk data over TCP go as they are, when this is set: the pool's network is trusted.
     #[must_use]
     pub fn trusting_the_network(self, trusts_network: bool) -> ServerKeys {
         ServerKeys { trusts_network, ..self }
-    }
-
-    /// Keys that this book revokes let nobody in.
-    #[must_use]
-    pub fn by_book(self, book: KeyBook) -> ServerKeys {
-        ServerKeys { book, ..self }
     }
 
     /// How frames are protected on a connection.
@@ -330,10 +341,7 @@ impl ServerKeys {
 
     /// What a greeting with this claim is answered with. Errors: `Denied`.
     pub(crate) fn for_claim(&self, role: Role, claim: Claim) -> Result<AnswerKeys> {
-        let secret = &self.secret;
-        if claim.secret != secret.id {
-            return Err(wrong_secret());
-        }
+        let secret = self.secrets.iter().find(|secret| secret.id == claim.secret).ok_or_else(wrong_secret)?;
         let of_role = secret.of(role);
         let key = claim.host.as_ref().map_or(*of_role, |host| key_of_host(of_role, host));
         let proved = Proved { role, host: claim.host, secret: claim.secret };
@@ -342,9 +350,10 @@ impl ServerKeys {
 
     /// Whether somebody who has proved this is let in.
     ///
-    /// Errors: `Denied`, with the key's name, when it was revoked.
+    /// Errors: `Denied`, with the key's name when it was revoked, or because the pool has another secret by now.
     pub fn check(&self, proved: &Proved) -> Result<()> {
         match &proved.host {
+            _ if self.secrets.iter().all(|secret| secret.id != proved.secret) => Err(wrong_secret()),
             Some(host) if self.book.revokes(host) => {
                 let text = format!(
                     "the host key '{}' was revoked; the pool's owner can make another with 'ramlace host-key {}'",

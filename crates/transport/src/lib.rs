@@ -14,6 +14,7 @@ mod failure;
 mod frame;
 mod handshake;
 mod input;
+mod key_files;
 mod keys;
 pub mod nonblocking;
 mod raw;
@@ -25,6 +26,7 @@ pub mod trace;
 
 pub use address::Address;
 pub use failure::{ConnectFailure, Failure};
+pub use key_files::replace_private_file;
 pub use keys::{ClientKey, HostKey, Proved, Role, SecretId, ServerKeys};
 pub use raw::RawSegment;
 pub use seal::Protection;

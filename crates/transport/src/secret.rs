@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId};
-use ramlace_wire::keys::{HostKeyId, HostKeyName};
+use ramlace_wire::keys::{HostKeyId, HostKeyName, SecretBytes};
 
 use crate::keys::{self, ClientKey, HostKey, Role, ServerKeys};
 
@@ -23,10 +23,22 @@ impl Secret {
         Secret(bytes)
     }
 
+    /// The secret of a message.
+    #[must_use]
+    pub fn of(bytes: &SecretBytes) -> Secret {
+        Secret(bytes.0)
+    }
+
     /// The secret with these bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; SECRET_BYTES]) -> Secret {
         Secret(bytes)
+    }
+
+    /// The secret as messages carry it.
+    #[must_use]
+    pub fn to_bytes(&self) -> SecretBytes {
+        SecretBytes(self.0)
     }
 
     /// Reads one line of 64 hexadecimal digits; a line feed at its end does no harm.

@@ -1,4 +1,4 @@
-//! Part of family 0x01: the pool's key book, which says which keys of hosts were made and which were revoked.
+//! Part of family 0x01: the pool's key book, which has its secrets, and says which keys of hosts were made and revoked.
 //!
 //! The coordinator's server keeps the book and tells every other server of a newer one until it has answered.
 
@@ -7,6 +7,7 @@ use std::fmt;
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, Timestamp, limits};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::types::numbered;
 use crate::{Kind, Request};
 
 /// Longest name of a host key: what Linux lets a machine be called, within 64 bytes with the serial number.
@@ -90,11 +91,69 @@ impl HostKeyEntry {
     }
 }
 
-/// Which keys of hosts were made and revoked.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// A secret: nothing shows it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretBytes(pub [u8; 32]);
+
+impl fmt::Debug for SecretBytes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("SecretBytes(..)")
+    }
+}
+
+/// The pool's secret, and another one while it is changed. All of them let in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolSecrets {
+    /// What lies in the secret's file, and what servers use for what they begin.
+    pub current: SecretBytes,
+    /// The one to come: not every server has heard of it.
+    pub next: Option<SecretBytes>,
+    /// The one before: those who have it still are let in until the owner ends that.
+    pub previous: Option<SecretBytes>,
+}
+
+impl PoolSecrets {
+    /// One alone.
+    #[must_use]
+    pub fn of(current: SecretBytes) -> PoolSecrets {
+        PoolSecrets { current, next: None, previous: None }
+    }
+
+    /// All that let in, the current one first.
+    pub fn all(&self) -> impl Iterator<Item = &SecretBytes> {
+        std::iter::once(&self.current).chain(&self.next).chain(&self.previous)
+    }
+
+    /// How far a change has come.
+    #[must_use]
+    pub fn rotation(&self) -> Rotation {
+        match (&self.next, &self.previous) {
+            (Some(_), _) => Rotation::Coming,
+            (None, Some(_)) => Rotation::Going,
+            (None, None) => Rotation::Over,
+        }
+    }
+}
+
+numbered! {
+    /// How far a change of the pool's secret has come.
+    Rotation {
+        /// There is one secret.
+        Over = 0,
+        /// Not every server has heard of the new one, so that nobody uses it yet.
+        Coming = 1,
+        /// The new one is in use; the old one still lets in.
+        Going = 2,
+    }
+}
+
+/// The pool's secrets, and which keys of hosts were made and revoked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyBook {
     /// Counts the changes.
     pub version: u64,
+    /// What all keys are worked out from.
+    pub secrets: PoolSecrets,
     /// At most [`limits::HOST_KEYS_MAX`], in the order of their names, each once.
     pub hosts: Vec<HostKeyEntry>,
 }
@@ -117,7 +176,9 @@ impl KeyBook {
     #[must_use]
     pub fn is_possible(&self) -> bool {
         let ascend = self.hosts.is_sorted_by(|one, next| one.key.name < next.key.name);
+        let one_other = self.secrets.next.is_none() || self.secrets.previous.is_none();
         ascend
+            && one_other
             && self.hosts.len() <= limits::HOST_KEYS_MAX
             && self.hosts.iter().all(|entry| entry.key.serial >= 1)
     }
@@ -206,8 +267,8 @@ pub struct HostSession {
 /// What a server knows of keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeysListed {
-    /// The book it goes by.
-    pub book: KeyBook,
+    /// At most [`limits::HOST_KEYS_MAX`].
+    pub hosts: Vec<HostKeyEntry>,
     /// At most [`limits::SESSIONS_OF_HOSTS_MAX`].
     pub sessions: Vec<HostSession>,
 }
@@ -217,6 +278,29 @@ impl Request for ListKeys {
     type Reply = KeysListed;
 
     fn fits(&self, reply: &KeysListed) -> bool {
-        reply.book.is_possible() && reply.sessions.len() <= limits::SESSIONS_OF_HOSTS_MAX
+        reply.hosts.len() <= limits::HOST_KEYS_MAX && reply.sessions.len() <= limits::SESSIONS_OF_HOSTS_MAX
     }
+}
+
+/// The pool's owner changes the pool's secret. To the coordinator's server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RotateSecret {
+    /// The secret before lets nobody in any more; otherwise a new one is made.
+    pub finish: bool,
+}
+
+/// How far the change has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretRotated {
+    /// How far.
+    pub rotation: Rotation,
+    /// The secret that counts from now on, or still.
+    pub secret: SecretBytes,
+    /// Servers that have not heard of it yet, or could not write it into its file; they are told until they have.
+    pub untold: Vec<ServerId>,
+}
+
+impl Request for RotateSecret {
+    const KIND: Kind = Kind::RotateSecret;
+    type Reply = SecretRotated;
 }

@@ -73,12 +73,14 @@ messages! {
     CheckInodes = 0x0107, OWNER;
     /// Make or revoke keys of hosts.
     ChangeKeys = 0x0108, OWNER;
-    /// Which keys of hosts were revoked.
+    /// The pool's secrets, and which keys of hosts were revoked.
     GetKeyBook = 0x0109, PEER;
     /// Coordinator to server: there is a newer key book.
     HearKeyBook = 0x010a, PEER;
     /// The key book, and whose sessions a server has.
     ListKeys = 0x010b, OWNER;
+    /// Change the pool's secret.
+    RotateSecret = 0x010c, OWNER;
 
     /// Bytes of one lane.
     ReadChunk = 0x0201, LANE.own_deadline();

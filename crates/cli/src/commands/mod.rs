@@ -30,6 +30,7 @@ pub mod mv;
 pub mod pools;
 pub mod publish;
 pub mod rm;
+pub mod secret;
 pub mod serve;
 pub mod stat;
 pub mod status;
@@ -94,6 +95,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Done {
         Command::Df(args) => df::run(args, &mut pools, output),
         Command::Forget(args) => forget::run(args, named, output),
         Command::HostKey(args) => host_key::run(args, named, output),
+        Command::Secret(args) => secret::run(args, named, output),
         Command::Layout(args) => layout::run(args, &mut pools, output),
         Command::Xattr(args) => xattr::run(args, &mut pools, output),
         Command::Serve(args) => serve::run(args, named),

@@ -94,7 +94,7 @@ messages! {
     session: OpenSession, Heartbeat, CloseSession, GetServerStatus, StopServer;
     metrics: GetMetrics;
     cluster: GetMap, JoinPool, ForgetServer;
-    keys: ChangeKeys, GetKeyBook, HearKeyBook, ListKeys;
+    keys: ChangeKeys, GetKeyBook, HearKeyBook, ListKeys, RotateSecret;
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, HandLane, AllocateLane, CountLane, SeekLane;
     namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, OpenEntry, GiveUp, HandOver, Close, Symlink, ReadLink,

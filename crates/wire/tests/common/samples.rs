@@ -63,7 +63,19 @@ macro_rules! wrapped {
         fn sample(source: &mut Source) -> $wrapper { $wrapper(Sample::sample(source)) }
     })*};
 }
-wrapped!(ServerId, Slot, Epoch, Generation, Sequence, InodeId, SessionId, PoolId, HostId, KeyText);
+wrapped!(
+    ServerId,
+    Slot,
+    Epoch,
+    Generation,
+    Sequence,
+    InodeId,
+    SessionId,
+    PoolId,
+    HostId,
+    KeyText,
+    SecretBytes
+);
 
 macro_rules! fields {
     ($($name:ident { $($field:ident),* })*) => {$(impl Sample for $name {
@@ -83,6 +95,12 @@ impl Sample for bool {
 
 impl Sample for [u8; 16] {
     fn sample(source: &mut Source) -> [u8; 16] {
+        std::array::from_fn(|_| Sample::sample(source))
+    }
+}
+
+impl Sample for [u8; 32] {
+    fn sample(source: &mut Source) -> [u8; 32] {
         std::array::from_fn(|_| Sample::sample(source))
     }
 }
@@ -303,6 +321,12 @@ impl Sample for Prepared {
 }
 
 /// The lists that a default list with two names makes of modes.
+impl Sample for Rotation {
+    fn sample(source: &mut Source) -> Rotation {
+        [Rotation::Over, Rotation::Coming, Rotation::Going][(source.word() % 3) as usize]
+    }
+}
+
 impl Sample for HostKeyName {
     fn sample(source: &mut Source) -> HostKeyName {
         let letters = *b"a7._-Z0";
@@ -370,14 +394,17 @@ fields! {
 
     HostKeyId { name, serial }
     HostKeyEntry { key, made, revoked }
-    KeyBook { version, hosts }
+    PoolSecrets { current, next, previous }
+    KeyBook { version, secrets, hosts }
     ChangeKeys { change }
     KeysChanged { entry, line, untold }
     GetKeyBook {}
     HearKeyBook { book }
     ListKeys {}
     HostSession { key, session }
-    KeysListed { book, sessions }
+    KeysListed { hosts, sessions }
+    RotateSecret { finish }
+    SecretRotated { rotation, secret, untold }
 
     CheckStore {}
     StoreFacts { server, epoch, lanes_bytes, summed_bytes, counted_bytes, kernel_bytes }

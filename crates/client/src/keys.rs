@@ -1,12 +1,14 @@
-//! Keys of hosts: made, listed and revoked by the pool's owner.
+//! The pool's keys: those of hosts made, listed and revoked, and its secret changed, by the pool's owner.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId};
-use ramlace_transport::HostKey;
+use ramlace_transport::{HostKey, Secret};
 use ramlace_wire::Request;
 use ramlace_wire::keys::{
     ChangeKeys, HostKeyEntry, HostKeyId, HostKeyName, KeyChange, KeysChanged, KeysListed, ListKeys,
+    RotateSecret, Rotation, SecretRotated,
 };
 
 use crate::pool::Pool;
@@ -27,6 +29,17 @@ pub struct Revoked {
     pub entry: HostKeyEntry,
     /// Servers that have not answered yet; the pool tells them as soon as they do.
     pub untold: Vec<ServerId>,
+}
+
+/// How far a change of the pool's secret has come.
+#[derive(Debug)]
+pub struct SecretRotation {
+    /// How far.
+    pub rotation: Rotation,
+    /// Servers that have not heard of it, or could not write it into its file; the pool goes on telling them.
+    pub untold: Vec<ServerId>,
+    /// The secret's file here, which has the current one, or why not.
+    pub file: Result<PathBuf>,
 }
 
 impl Pool {
@@ -60,7 +73,7 @@ impl Pool {
             let sessions = sessions.get(&entry.key).map_or(0, BTreeSet::len);
             HostKeyReport { entry, sessions }
         };
-        Ok((listed.book.hosts.into_iter().map(report).collect(), silent))
+        Ok((listed.hosts.into_iter().map(report).collect(), silent))
     }
 
     fn collect_sessions(
@@ -91,6 +104,22 @@ impl Pool {
             }
         });
         Ok(silent)
+    }
+
+    /// Changes the pool's secret while the pool runs: first every server lets the new one in, then all use it and write it
+    /// into their secret's file, and so does this client. The one before lets in until `finish`.
+    ///
+    /// Errors: `Denied` to whoever is not the pool's owner; `Busy` when something has to come first.
+    pub fn rotate_secret(&self, finish: bool) -> Result<SecretRotation> {
+        let coordinator = self.map()?.coordinator;
+        let rotated = self.ask_one(coordinator, &RotateSecret { finish })?;
+        let path = self.settings().key.path();
+        let kept = match rotated.rotation {
+            Rotation::Coming => Ok(()),
+            Rotation::Going | Rotation::Over => Secret::of(&rotated.secret).replace_in(path),
+        };
+        let SecretRotated { rotation, untold, .. } = rotated;
+        Ok(SecretRotation { rotation, untold, file: kept.map(|()| path.to_owned()) })
     }
 
     fn change_keys(&self, change: KeyChange) -> Result<KeysChanged> {

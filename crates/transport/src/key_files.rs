@@ -1,0 +1,79 @@
+//! The files in which keys lie: replaced at once, and readable for their owner alone.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use ramlace_base::{Error, Result};
+
+use crate::{HostKey, Secret};
+
+/// The host key that lies beside a pool's secret.
+const HOST_KEY_FILE: &str = "host-key";
+
+/// Puts bytes into the place of a file (0600), at once and for whoever loses power afterwards.
+pub fn replace_private_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let temporary = path.with_extension(format!("new-{}", std::process::id()));
+    let write = || {
+        let _ = fs::remove_file(&temporary);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        Error::from_io(&error, format!("writing {}", path.display()))
+    })
+}
+
+impl Secret {
+    /// Puts this secret into the place of the one in a file, unless it is there already. Before that, a host key that lies beside it
+    /// is made anew from this secret.
+    pub fn replace_in(&self, path: &Path) -> Result<()> {
+        let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+        let beside = path.with_file_name(HOST_KEY_FILE);
+        if let Ok(old) = HostKey::from_line(&text(&beside)) {
+            let new = self.host_key(old.id().clone());
+            if new != old {
+                replace_private_file(&beside, format!("{}\n", new.to_line()).as_bytes())?;
+            }
+        }
+        if Secret::from_hex(text(path).trim()).is_ok_and(|there| there == *self) {
+            return Ok(());
+        }
+        replace_private_file(path, format!("{}\n", self.to_hex()).as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_takes_the_place_of_another_and_the_host_key_beside_it_goes_along() {
+        let directory = std::env::temp_dir().join(format!("ramlace-key-files-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let (path, beside) = (directory.join("secret"), directory.join(HOST_KEY_FILE));
+        let [old, new] = [1, 2].map(|byte| Secret::from_bytes([byte; 32]));
+        let old_key = old.shared_host_key();
+        for (path, text) in [(&path, old.to_hex()), (&beside, old_key.to_line())] {
+            replace_private_file(path, text.as_bytes()).unwrap();
+        }
+        for _ in 0..2 {
+            new.replace_in(&path).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", new.to_hex()));
+            let key = HostKey::from_line(&fs::read_to_string(&beside).unwrap()).unwrap();
+            assert_eq!(key, new.shared_host_key());
+        }
+        for path in [&path, &beside] {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o7777, 0o600);
+        }
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing else is left");
+        assert!(new.replace_in(&directory.join("none/secret")).is_err());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}
