@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from pool import KIB, MIB, Pool, eventually, pattern
 
 PAGE = 4 * KIB
 UNIT = 64 * KIB
+# As the kernel of this machine calls it (x86-64, and arm64).
+PWRITE = {"x86_64": 18, "aarch64": 68}[os.uname().machine]
 # Three chunks on each of three servers, and a piece of a page.
 LENGTH = 9 * UNIT + 100
 
@@ -389,6 +392,75 @@ def test_calls_and_stores_of_one_mount_beside_those_of_another_lose_nothing(pair
 @pytest.mark.parametrize("seed", range(6))
 def test_calls_and_stores_of_one_mount_beside_those_of_another_lose_nothing_for_long(pair: Pair, seed: int) -> None:
     store_and_call_at_once(pair, seed, 20.0)
+
+
+# Many that wait for each other
+
+_MANY = """
+files = [os.open(f"{root}/{name}", os.O_RDWR) for name in range(2 * count)]
+views = [mmap.mmap(file, 0) for file in files[mine::2]]
+for view in views:
+    view[0:4] = b"kept"
+"""
+_WRITE_MANY = """
+def write(file):
+    os.pwrite(file, b"written", 2048)
+threads = [threading.Thread(target=write, args=(file,)) for file in files[1 - mine::2]]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+_PUBLISH_MANY = """
+for view in views:
+    view.flush()
+    view.close()
+for file in files:
+    os.close(file)
+"""
+
+
+def test_more_calls_than_threads_that_wait_for_each_others_pages_lose_no_store(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    """Each mount writes what the other has stored into; write-backs are answered although all others wait for them."""
+    pool = new_pool(2)
+    mounts, count = [new_mount(pool), new_mount(pool)], 130
+    for name in range(2 * count):
+        (mounts[0] / str(name)).write_bytes(bytes(PAGE + 1))
+    with Program() as one, Program() as other:
+        programs = [one, other]
+        for mine, (program, mount) in enumerate(zip(programs, mounts, strict=True)):
+            program.run(f"root, mine, count = {str(mount.directory)!r}, {mine}, {count}")
+            program.run(_MANY)
+        for mount in mounts:
+            mount.daemon.send(signal.SIGSTOP)
+        for program in programs:
+            program.begin(_WRITE_MANY)
+        # All of them are there when the daemons look.
+        for program in programs:
+            assert eventually(partial(are_waiting, program, count))
+        for mount in mounts:
+            mount.daemon.send(signal.SIGCONT)
+        for program in programs:
+            program.hear()
+        for program in programs:
+            program.run(_PUBLISH_MANY)
+    for name in range(2 * count):
+        content = (mounts[0] / str(name)).read_bytes()
+        assert (content[:4], content[2048:2055]) == (b"kept", b"written"), name
+
+
+def are_waiting(program: Program, count: int) -> bool:
+    """Return whether so many of a program's threads wait for a write."""
+    return sum(map(is_waiting, Path(f"/proc/{program.pid}/task").iterdir())) >= count
+
+
+def is_waiting(task: Path) -> bool:
+    """Return whether a thread waits for a write."""
+    with suppress(OSError):
+        return (task / "syscall").read_text().split()[0] == str(PWRITE)
+    return False
 
 
 # Bad days

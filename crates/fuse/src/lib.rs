@@ -34,6 +34,7 @@ mod operation;
 mod options;
 mod reply;
 mod session;
+mod turns;
 mod workers;
 
 pub use attributes::{Attributes, Entry, FileLock, LockKind, OpenFlags, StatFs, StatX, Time};
@@ -48,7 +49,7 @@ pub use mount::{clear_dead, remount, unmount, unmount_own};
 pub use mounts::{MountPoint, mounts};
 pub use notifier::Notifier;
 pub use operation::{Caller, Operation, Request, SetAttributes, SetTime};
-pub use options::{Invalidation, MountMethod, MountOptions, Workers};
+pub use options::{Invalidation, MountMethod, MountOptions, Urgency, Workers};
 pub use reply::Reply;
 pub use session::{Ended, Session, Stopper};
 
@@ -65,6 +66,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Who parks a request checks [`Reply::interrupted`] under the lock that guards the parked requests:
     /// [`FileSystem::interrupt`] may come before the request is found there.
     fn handle(&self, request: Request<'_>, reply: Reply);
+
+    /// Who waits for a request.
+    fn urgency(&self, operation: &Operation<'_>) -> Urgency {
+        let _ = operation;
+        Urgency::Usual
+    }
 
     /// The kernel gives back this many lookups of the node.
     fn forget(&self, node: u64, lookups: u64) {

@@ -103,10 +103,24 @@ pub struct Workers {
     pub idle_threads_min: usize,
     /// Threads at most; each may be waiting for a server.
     pub threads_max: usize,
+    /// Threads beyond these for what other requests wait for ([`Urgency`]), of each kind.
+    pub reserved_threads: usize,
+}
+
+/// Who waits for a request. However many of one kind wait for something, the next kind is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// The program that makes it.
+    #[default]
+    Usual,
+    /// Whoever else needs the pages that it fills.
+    Reads,
+    /// Whoever else needs the pages that it writes back, other machines among them.
+    WritesBack,
 }
 
 impl Default for Workers {
     fn default() -> Workers {
-        Workers { idle_threads_min: 4, threads_max: 32 }
+        Workers { idle_threads_min: 4, threads_max: 32, reserved_threads: 0 }
     }
 }

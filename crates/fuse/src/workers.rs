@@ -11,6 +11,7 @@ use ramlace_base::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 
 use crate::FileSystem;
+use crate::Urgency;
 use crate::buffer::{RequestBuffer, Scratch};
 use crate::decode::{Body, Malformed, Message, decode};
 use crate::device::Device;
@@ -18,6 +19,7 @@ use crate::inflight::InFlight;
 use crate::operation::Request;
 use crate::options::Workers;
 use crate::reply::{Channel, Reply};
+use crate::turns::{Aside, Turns};
 
 /// A surplus worker ends when so many of its requests in a row left enough others idle.
 const SURPLUS_REQUESTS: u32 = 64;
@@ -96,6 +98,7 @@ pub struct Pool<F> {
     inflight: Arc<InFlight>,
     control: Arc<Control>,
     limits: Workers,
+    turns: Turns,
     request_bytes_max: usize,
     /// Workers that wait for a request.
     waiting: AtomicUsize,
@@ -116,13 +119,15 @@ impl<F: FileSystem> Pool<F> {
     ) -> Result<Arc<Pool<F>>> {
         catch_wake_signal()?;
         let threads_max = limits.threads_max.max(1);
-        let limits = Workers { idle_threads_min: limits.idle_threads_min.clamp(1, threads_max), threads_max };
+        let idle_threads_min = limits.idle_threads_min.clamp(1, threads_max);
+        let limits = Workers { idle_threads_min, threads_max, ..limits };
         let pool = Arc::new(Pool {
             file_system,
             device,
             inflight: Arc::default(),
             control,
             limits,
+            turns: Turns::new(limits),
             request_bytes_max,
             waiting: AtomicUsize::new(0),
             alive: AtomicUsize::new(0),
@@ -145,7 +150,8 @@ impl<F: FileSystem> Pool<F> {
 
     /// Starts a worker unless the limit is reached.
     fn add_worker(self: &Arc<Pool<F>>) -> Result<()> {
-        let below_limit = |alive: usize| (alive < self.limits.threads_max).then_some(alive + 1);
+        let threads_max = Turns::threads_max(self.limits);
+        let below_limit = |alive: usize| (alive < threads_max).then_some(alive + 1);
         if self.alive.fetch_update(Ordering::SeqCst, Ordering::SeqCst, below_limit).is_err() {
             return Ok(());
         }
@@ -242,24 +248,50 @@ impl<F: FileSystem> Worker<F> {
         self.surplus_requests > SURPLUS_REQUESTS
     }
 
+    /// Answers what it has read, or puts it aside; then what others have put aside.
     fn answer(&mut self, bytes: usize) {
         let Worker { pool, channel, buffer, scratch, .. } = self;
-        let file_system = &*pool.file_system;
-        match decode(&buffer.as_mut()[..bytes]) {
+        let mut next = pool.answer(channel, &buffer.as_mut()[..bytes], scratch, None);
+        while let Some(Aside { channel, bytes, urgency }) = next {
+            next = pool.answer(&channel, &bytes, scratch, Some(urgency));
+        }
+    }
+}
+
+impl<F: FileSystem> Pool<F> {
+    /// Handles one message, which has its turn if `urgency` is given; what has its turn next.
+    fn answer(
+        &self,
+        channel: &Arc<Channel>,
+        bytes: &[u8],
+        scratch: &mut Scratch,
+        urgency: Option<Urgency>,
+    ) -> Option<Aside> {
+        let file_system = &*self.file_system;
+        match decode(bytes) {
             Ok(Message { opcode, unique, node, caller, body: Body::Request(operation) }) => {
+                let has_turn = urgency.is_some();
+                let urgency = urgency.unwrap_or_else(|| file_system.urgency(&operation));
+                let aside = || Aside { channel: channel.clone(), bytes: bytes.into(), urgency };
+                if !has_turn && !self.turns.begin(urgency, bytes.len(), aside) {
+                    return None;
+                }
                 let reply = Reply::new(channel, unique, opcode);
                 let request = Request { unique, node, caller, operation, scratch };
                 // A handler that panics is a bug of its own; its request is answered (EIO) when `reply` is dropped.
                 let _ = std::panic::catch_unwind(AssertUnwindSafe(|| file_system.handle(request, reply)));
+                return self.turns.end(urgency);
             }
             Ok(message) => hear(file_system, channel, &message),
             Err(Malformed { unique, opcode }) => {
+                let bytes = bytes.len();
                 eprintln!("ramlace-fuse: a request of {bytes} bytes (operation {opcode}) makes no sense");
                 if let Some(unique) = unique {
                     Reply::new(channel, unique, opcode).error(libc::EINVAL);
                 }
             }
         }
+        None
     }
 }
 

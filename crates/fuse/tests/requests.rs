@@ -79,7 +79,7 @@ fn locks_are_asked_and_never_silently_local() {
 fn a_killed_reader_of_a_parked_request_dies_and_nobody_else_waited() {
     let Some(_alone) = alone() else { return };
     // One worker alone: a parked request holds none.
-    let workers = Workers { idle_threads_min: 1, threads_max: 1 };
+    let workers = Workers { idle_threads_min: 1, threads_max: 1, reserved_threads: 0 };
     let mount = Mount::with(Toy::with_files(&[PARKED, "file"]), &MountOptions::default(), workers);
     let mut reader = Command::new("cat").arg(mount.path(PARKED)).stdout(Stdio::null()).spawn().unwrap();
     mount.toy.wait_for(|state| !state.parked.is_empty());
@@ -93,7 +93,7 @@ fn a_killed_reader_of_a_parked_request_dies_and_nobody_else_waited() {
 #[test]
 fn many_killed_readers_all_die() {
     let Some(_alone) = alone() else { return };
-    let workers = Workers { idle_threads_min: 2, threads_max: 8 };
+    let workers = Workers { idle_threads_min: 2, threads_max: 8, reserved_threads: 0 };
     let mount = Mount::with(Toy::with_files(&[PARKED]), &MountOptions::default(), workers);
     for _ in 0..50 {
         let spawn = |_| {
@@ -125,7 +125,7 @@ fn a_parked_request_is_answered_from_another_thread() {
 fn workers_grow_to_their_limit_and_go_on() {
     let Some(_alone) = alone() else { return };
     const LIMIT: usize = 3;
-    let workers = Workers { idle_threads_min: 1, threads_max: LIMIT };
+    let workers = Workers { idle_threads_min: 1, threads_max: LIMIT, reserved_threads: 0 };
     let toy = Toy { forgetful: true, ..Toy::with_files(&[SLOW, "file"]) };
     let mount = Mount::with(toy, &MountOptions::default(), workers);
     let slow = std::fs::File::open(mount.path(SLOW)).unwrap();
@@ -152,7 +152,7 @@ fn workers_grow_to_their_limit_and_go_on() {
 #[test]
 fn an_unanswered_request_and_a_panicking_handler_are_errors_of_one_program() {
     let Some(_alone) = alone() else { return };
-    let workers = Workers { idle_threads_min: 1, threads_max: 1 };
+    let workers = Workers { idle_threads_min: 1, threads_max: 1, reserved_threads: 0 };
     let mount = Mount::with(Toy::with_files(&[LOST, PANIC, "file"]), &MountOptions::default(), workers);
     for name in [LOST, PANIC] {
         let error = std::fs::read(mount.path(name)).unwrap_err();

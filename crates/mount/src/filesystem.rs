@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ramlace_base::{ByteRange, InodeId, Result};
 use ramlace_client::{NewMode, Pool, Raw, acting_for};
-use ramlace_fuse::{Entry, FileSystem, OpenFlags, Operation, Reply, Request, Scratch};
+use ramlace_fuse::{Entry, FileSystem, OpenFlags, Operation, Reply, Request, Scratch, Urgency};
 
 use crate::access_lists::{KeptLists, is_list};
 use crate::data::{WriteFlags, Written};
@@ -325,6 +325,14 @@ impl FileSystem for PoolFileSystem {
                 eprintln!("ramlace: {error}");
                 reply.error(error.errno());
             }
+        }
+    }
+
+    fn urgency(&self, operation: &Operation<'_>) -> Urgency {
+        match operation {
+            Operation::Write { cached: true, .. } => Urgency::WritesBack,
+            Operation::Read { .. } => Urgency::Reads,
+            _ => Urgency::Usual,
         }
     }
 

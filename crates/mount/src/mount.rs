@@ -26,7 +26,11 @@ use crate::write_errors::WriteErrors;
 
 /// Each thread that waits for a server answers nothing else until the deadline. 64 may wait for one that says
 /// nothing, and the others still have as many as they use at once. A thread takes at most two buffers of a request.
-const WORKERS: Workers = Workers { idle_threads_min: 4, threads_max: 96 };
+const WORKERS: Workers = Workers { idle_threads_min: 4, threads_max: 96, reserved_threads: RESERVED_THREADS };
+
+/// However many calls wait for other machines, so many reads into pages, and as many write-backs, are answered: those
+/// machines may wait for them.
+const RESERVED_THREADS: usize = 8;
 
 /// Buffered and direct reads are among the requests that the kernel counts here: with fewer than there are threads,
 /// readers that wait for one server would hold up all others in the kernel.

@@ -1,0 +1,134 @@
+//! Which requests are handled at once, and which wait for their turn.
+//!
+//! A worker knows what a request is only when it has read it. Where all that may wait for something do, those that
+//! others wait for must still be answered: what is less urgent is put aside, and handled by whoever is free next.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::options::{Urgency, Workers};
+use crate::reply::Channel;
+
+/// Requests that wait for their turn, in bytes: with more of them a worker handles what it has read at once.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// A request that was read and not handled.
+#[derive(Debug)]
+pub struct Aside {
+    /// By what it is answered.
+    pub channel: Arc<Channel>,
+    pub bytes: Box<[u8]>,
+    pub urgency: Urgency,
+}
+
+/// Who is handled, and who waits.
+#[derive(Debug)]
+pub struct Turns {
+    limits: Workers,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    handled: [usize; 3],
+    waiting: VecDeque<Aside>,
+    waiting_bytes: usize,
+}
+
+impl Turns {
+    pub fn new(limits: Workers) -> Turns {
+        Turns { limits, state: Mutex::default() }
+    }
+
+    /// Threads at all.
+    pub fn threads_max(limits: Workers) -> usize {
+        limits.threads_max + Urgency::WritesBack as usize * limits.reserved_threads
+    }
+
+    /// A request was read: whether it is handled now, as it then is. Else it is put aside, as `aside` makes it.
+    pub fn begin(&self, urgency: Urgency, bytes: usize, aside: impl FnOnce() -> Aside) -> bool {
+        let mut state = self.lock();
+        if self.has_room(&state, urgency) || state.waiting_bytes + bytes > WAITING_BYTES_MAX {
+            state.handled[urgency as usize] += 1;
+            return true;
+        }
+        state.waiting_bytes += bytes;
+        state.waiting.push_back(aside());
+        false
+    }
+
+    /// A request was handled: what was put aside, and is handled now.
+    pub fn end(&self, urgency: Urgency) -> Option<Aside> {
+        let mut state = self.lock();
+        state.handled[urgency as usize] -= 1;
+        let at = state.waiting.iter().position(|aside| self.has_room(&state, aside.urgency))?;
+        let aside = state.waiting.remove(at)?;
+        state.waiting_bytes -= aside.bytes.len();
+        state.handled[aside.urgency as usize] += 1;
+        Some(aside)
+    }
+
+    /// Whether so many less urgent ones are handled that there are threads left.
+    fn has_room(&self, state: &State, urgency: Urgency) -> bool {
+        let up_to = urgency as usize;
+        let handled: usize = state.handled[..=up_to].iter().sum();
+        handled < self.limits.threads_max + up_to * self.limits.reserved_threads
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+
+    fn turns(threads_max: usize, reserved_threads: usize) -> Turns {
+        Turns::new(Workers { idle_threads_min: 1, threads_max, reserved_threads })
+    }
+
+    /// Whether a request of so many bytes is handled at once.
+    fn begin(turns: &Turns, urgency: Urgency, bytes: usize) -> bool {
+        turns.begin(urgency, bytes, || {
+            let (socket, _) = crate::guard::pair().unwrap();
+            let channel = Channel { device: Arc::new(Device::new(socket)), inflight: Arc::default() };
+            Aside { channel: Arc::new(channel), bytes: vec![0; bytes].into(), urgency }
+        })
+    }
+
+    #[test]
+    fn the_usual_leaves_threads_to_what_others_wait_for() {
+        let turns = turns(4, 2);
+        let count = |urgency| (0..20).take_while(|_| begin(&turns, urgency, 100)).count();
+        assert_eq!(count(Urgency::Usual), 4);
+        assert_eq!(count(Urgency::Reads), 2);
+        assert_eq!(count(Urgency::WritesBack), 2);
+        assert_eq!(Turns::threads_max(turns.limits), 8);
+    }
+
+    #[test]
+    fn what_was_put_aside_comes_when_somebody_is_free_whose_place_it_may_take() {
+        let turns = turns(1, 1);
+        assert!(begin(&turns, Urgency::Usual, 1) && begin(&turns, Urgency::Reads, 1));
+        assert!(!begin(&turns, Urgency::Usual, 1) && !begin(&turns, Urgency::Reads, 1));
+        assert!(begin(&turns, Urgency::WritesBack, 1));
+        assert_eq!(
+            turns.end(Urgency::WritesBack).map(|aside| aside.urgency),
+            None,
+            "it is kept for its like"
+        );
+        assert_eq!(turns.end(Urgency::Reads).map(|aside| aside.urgency), Some(Urgency::Reads));
+        assert_eq!(turns.end(Urgency::Usual).map(|aside| aside.urgency), Some(Urgency::Usual));
+        assert_eq!(turns.end(Urgency::Usual).map(|aside| aside.urgency), None);
+        assert_eq!(turns.lock().waiting_bytes, 0);
+    }
+
+    #[test]
+    fn more_than_may_wait_is_handled_at_once() {
+        let turns = turns(0, 0);
+        assert!(!begin(&turns, Urgency::Usual, WAITING_BYTES_MAX));
+        assert!(begin(&turns, Urgency::Usual, 1));
+    }
+}
