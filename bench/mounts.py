@@ -22,11 +22,12 @@ def figures(pool: Pool, args: argparse.Namespace, run: Callable[[list, Pool], li
         return []
     with (
         mounted_pool(pool) as mount,
+        mounted_pool(pool, name="other") as other,
         mounted_null(pool, quick=args.quick) as null,
         mounted_handing(pool) as handing,
     ):
-        command = [bench_binary(), "mount", "--mount", mount, "--null", null, "--only", args.only]
-        directories = [mount, null]
+        command = [bench_binary(), "mount", "--mount", mount, "--other", other, "--null", null, "--only", args.only]
+        directories = [mount, other, null]
         if handing:
             command += ["--handing", handing]
             directories.append(handing)
@@ -35,9 +36,9 @@ def figures(pool: Pool, args: argparse.Namespace, run: Callable[[list, Pool], li
 
 
 @contextlib.contextmanager
-def mounted_pool(pool: Pool, *words: str) -> Iterator[Path]:
+def mounted_pool(pool: Pool, *words: str, name: str = "mnt") -> Iterator[Path]:
     """Mount the pool for the block."""
-    directory = pool.scratch / "-".join(["mnt", *words])
+    directory = pool.scratch / "-".join([name, *words])
     directory.mkdir()
     pool.command("mount", *words, str(directory))
     try:

@@ -22,6 +22,8 @@ pub struct Args {
     pub side: String,
     /// Where the pool is mounted, or where `null-fuse` shall be.
     pub mount: PathBuf,
+    /// Where the pool is mounted once more.
+    pub other: PathBuf,
     /// Where `null-fuse` is mounted.
     pub null: PathBuf,
     /// Where the pool is mounted with `--passthrough`, where there is that.
@@ -43,6 +45,7 @@ impl Args {
             only: String::new(),
             side: String::new(),
             mount: PathBuf::new(),
+            other: PathBuf::new(),
             null: PathBuf::new(),
             handing: None,
             small_pages: false,
@@ -57,6 +60,7 @@ impl Args {
                 }
                 "--scratch" => args.scratch = value(&word, &mut words)?.into(),
                 "--mount" => args.mount = value(&word, &mut words)?.into(),
+                "--other" => args.other = value(&word, &mut words)?.into(),
                 "--null" => args.null = value(&word, &mut words)?.into(),
                 "--handing" => args.handing = Some(value(&word, &mut words)?.into()),
                 "--bytes" => args.bytes = number(&word, &value(&word, &mut words)?)?,

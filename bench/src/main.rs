@@ -16,6 +16,7 @@ mod hold_file;
 mod idle_client;
 mod latency;
 mod mount;
+mod mount_shared;
 mod mount_small;
 mod names;
 mod null_fuse;

@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::args::Args;
 use crate::clock::Processes;
 use crate::columns::{check_sums, fill, numbers, numbers_mut};
+use crate::mount_shared::Shared;
 use crate::mount_small::Pair;
 use crate::null_fuse;
 use crate::pool::{connect, write_all};
@@ -71,7 +72,10 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
     };
     let pair =
         Pair { args, here: &here, bytes, mounted: (&mounted, &mounted_path), null: (&null, &null_path) };
+    let shared = Shared { args, here: &here, mount: &args.mount, other: &args.other };
     let figures = [
+        shared.turns(),
+        shared.first_stores(),
         sides.cold_reads(&huge),
         sides.cold_mapping(),
         sides.warm_sums(&small, &huge),
