@@ -20,6 +20,7 @@ TARGETS = [
     (r"^barrier of 8.* requests", "value", "<=", 16.8),
     (r"^private memory of a server", "value", "<=", 32.0),
     (r"^CPU of an idle server, no client", "value", "<=", 10.0),
+    (r"^strict, scan .*, of a cold read", "value", ">=", 0.7),
     (r"^up of 4 servers", "value", "<=", 1.0),
 ]
 

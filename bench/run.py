@@ -19,6 +19,7 @@ import mounts
 import report
 import resources
 import startup
+import strict
 
 from pool import BenchError, Pool, bench_binary
 
@@ -66,6 +67,8 @@ def measure(args: argparse.Namespace) -> list[dict]:
             rows += [row for figure in run_driver(pool, driver, args) for row in report.rows(figure)]
         progress("mount")
         rows += [row for figure in mounts.figures(pool, args, run) for row in report.rows(figure)]
+        progress("strict mounts")
+        rows += strict.rows(pool, args.quick, args.only)
         progress("columns in Python")
         rows += [row for figure in python_columns(pool, args) for row in report.rows(figure)]
         progress("memory and idle servers")

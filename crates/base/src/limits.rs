@@ -190,6 +190,8 @@ pub const DATA_RECALL_MILLIS: u64 = 5_000;
 pub const DATA_RECALL_WRITING_MILLIS: u64 = 30_000;
 /// A recall that follows others names bytes ahead, at most so many: a writer that streams waits less often.
 pub const DATA_RECALL_AHEAD_BYTES_MAX: u64 = 64 << 20;
+/// The same of pages that lie in one kernel alone: a machine that goes through what another one has stored waits less often.
+pub const STRICT_RECALL_AHEAD_BYTES_MAX: u64 = 1 << 20;
 /// Copies of pages that a server keeps, until those who have older ones have dropped them.
 pub const DATA_BASE_BYTES_MAX: usize = 64 << 20;
 /// Data recalls that one session has yet to acknowledge; with one more it has not answered in time.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The bytes `start..end` of something; empty when both are equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ByteRange {
     /// The first byte.
     pub start: u64,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::ConnectOptions;
-use ramlace_mount::Flags;
+use ramlace_mount::{Flags, Mode};
 
 use crate::place::connect_options;
 use crate::show::escaped;
@@ -52,6 +52,8 @@ pub struct MountHow {
     pub passthrough: bool,
     /// What makes a file longer takes its memory at once.
     pub reserve: bool,
+    /// When other machines see what programs have stored.
+    pub mode: Mode,
     /// Where the secret of a pool that lives elsewhere lies.
     pub secret_file: Option<PathBuf>,
     /// Where its host key lies.
@@ -111,6 +113,10 @@ impl MountHow {
             "no_locks" => &mut self.no_locks,
             "passthrough" => &mut self.passthrough,
             "reserve" => &mut self.reserve,
+            "mode" => {
+                self.mode = mode_of(value.unwrap_or_default()).map_err(wrong)?;
+                return Ok(true);
+            }
             "secret_file" => return file(name, value, &mut self.secret_file),
             "host_key_file" => return file(name, value, &mut self.host_key_file),
             // As `ramlace mount` calls it.
@@ -161,6 +167,7 @@ impl MountHow {
             (self.no_locks, ",no_locks"),
             (self.passthrough, ",passthrough"),
             (self.reserve, ",reserve"),
+            (self.mode == Mode::Strict, ",mode=strict"),
         ];
         list.extend(named.into_iter().filter(|(on, _)| *on).map(|(_, word)| word));
         let mut words = vec!["-o".into(), list.into()];
@@ -170,6 +177,15 @@ impl MountHow {
             }
         }
         Ok(words)
+    }
+}
+
+/// The mode of this name.
+pub fn mode_of(name: &str) -> std::result::Result<Mode, String> {
+    match name {
+        "coherent" => Ok(Mode::Coherent),
+        "strict" => Ok(Mode::Strict),
+        _ => Err(format!("a mount's mode is coherent or strict, not '{}'", shown(name))),
     }
 }
 
@@ -202,8 +218,8 @@ fn split(list: &str) -> Vec<String> {
 
 fn unknown(word: &str) -> Error {
     wrong(format!(
-        "nobody knows the option '{}' of a mount; there are ro, rw, allow_other, no_locks, passthrough, reserve, secret_file=PATH, \
-         host_key_file=PATH, and the generic ones of mount(8) such as noexec and noatime",
+        "nobody knows the option '{}' of a mount; there are ro, rw, allow_other, no_locks, passthrough, reserve, mode=MODE, \
+         secret_file=PATH, host_key_file=PATH, and the generic ones of mount(8) such as noexec and noatime",
         shown(word)
     ))
 }
@@ -253,6 +269,8 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid, "{list}");
             assert!(error.message().contains(list.rsplit(',').next().unwrap()), "{list}: {error}");
         }
+        assert!(how("mode").unwrap_err().message().contains("coherent or strict"));
+        assert_eq!(how("mode=strict,mode=coherent").unwrap(), MountHow::default());
         assert!(how("secret_file").unwrap_err().message().contains("secret_file=/path"));
         assert!(how("allow_other=1").unwrap_err().message().contains("no value"));
         assert!(Options::parse(["frob,ro"]).applied(MountHow::default(), true).unwrap().flags.says("ro"));
@@ -274,14 +292,15 @@ mod tests {
 
     #[test]
     fn a_daemon_is_told_all() {
-        let said = how("ro,noatime,allow_other,reserve,passthrough,no_locks,host_key_file=/k").unwrap();
+        let said =
+            how("ro,noatime,allow_other,reserve,mode=strict,passthrough,no_locks,host_key_file=/k").unwrap();
         let words = said.words().unwrap();
         let words: Vec<_> = words.iter().map(|word| word.to_str().unwrap()).collect();
         assert_eq!(
             words,
             [
                 "-o",
-                "ro,nosuid,nodev,noatime,allow_other,no_locks,passthrough,reserve",
+                "ro,nosuid,nodev,noatime,allow_other,no_locks,passthrough,reserve,mode=strict",
                 "--host-key-file",
                 "/k"
             ]

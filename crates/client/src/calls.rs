@@ -206,7 +206,10 @@ impl Session {
         let who = crate::acting::current_for(R::KIND);
         let front = Front { who: who.as_ref(), way: call.way };
         line.send_behind(front, header, call.request, call.data, call.deadline).map_err(Unanswered::lost)?;
-        let deadline = self.await_holders::<R>(&mut line, call.deadline)?;
+        let deadline = match call.pages.are_strict() {
+            false => self.await_holders::<R>(&mut line, call.deadline)?,
+            true => line.await_holders(self, call.deadline).map(|()| call.deadline.max(self.deadline()))?,
+        };
         let received = match call.ticket {
             Some(_) => line.receive_change::<R>(header.call, deadline)?,
             None => line.receive::<R>(header.call, deadline)?,

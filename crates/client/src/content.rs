@@ -191,8 +191,8 @@ impl File {
             let transfer = self.transfer_of(pages, handle, size, direction, &clamped);
             let near = match direction {
                 // SAFETY: the caller's promise.
-                Direction::Read => unsafe { self.read_near(handle, &transfer) },
-                // A server alone takes memory.
+                Direction::Read if !pages.are_strict() => unsafe { self.read_near(handle, &transfer) },
+                // A server alone takes memory, and knows who else has the pages.
                 _ => None,
             };
             // SAFETY: the caller's promise.

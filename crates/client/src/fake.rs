@@ -13,7 +13,7 @@ use ramlace_base::{
 use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{
-    AllocateLane, ChunkRead, ChunkWritten, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
+    AllocateLane, ChunkRead, ChunkWritten, Keep, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
 };
 use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell, InlineCellChanged};
 use ramlace_wire::inline::{
@@ -770,6 +770,7 @@ impl State {
             }
             Kind::ReadChunk => {
                 let ReadChunk { target, offset, length, keep, .. } = decode!(ReadChunk);
+                let keep = keep != Keep::No;
                 self.data.keeps.push(keep);
                 let kept = keep && !self.data.kept.insert(target.lane);
                 let lane = self.lane(id, &target)?;

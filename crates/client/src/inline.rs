@@ -6,6 +6,7 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use ramlace_base::{ByteRange, Result, limits};
+use ramlace_wire::chunk::Keep;
 use ramlace_wire::inline::{Bytes, InlineMode, InlineOutcome, InlineWritten, ReadInline, Spill, WriteInline};
 use ramlace_wire::namespace::SizeInfo;
 
@@ -37,11 +38,17 @@ impl File {
             return Ok(None);
         }
         let session = &handle.session;
+        if pages.keep() == Keep::Own {
+            // Only lanes are owned page by page.
+            self.spill(handle)?;
+            return Ok(None);
+        }
         // Behind its bytes an inline file has zeros up to its end.
         let wanted = length.min(BYTES_MAX.saturating_sub(offset)) as u32;
         let slot = self.inode().slot();
         session.hear_of_pages(slot, pages)?;
-        let request = ReadInline { inode: self.inode(), offset, length: wanted, keep: pages.keep() };
+        let request =
+            ReadInline { inode: self.inode(), offset, length: wanted, keep: pages.keep() != Keep::No };
         let call = Call::of_slot(slot, &request, session.deadline());
         let answer = session.call(&Call { pages, ..call }, |_, received| reply_without_data(received))?;
         handle.open.learn(size_of(answer.size));

@@ -7,10 +7,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use ramlace_base::{Result, ServerId};
-use ramlace_wire::chunk::WriteOrigin;
+use ramlace_wire::chunk::{Keep, WriteOrigin};
 
 use crate::file::File;
-use crate::lines::of_pages;
+use crate::lines::{of_pages, of_strict_reads};
 use crate::memory::Memory;
 use crate::transfer::Direction;
 
@@ -66,8 +66,8 @@ impl FromIterator<(ServerId, u64)> for RecallsMade {
 pub(crate) enum Pages<'a> {
     /// Not at all.
     None,
-    /// They keep what is read; set when a request was repeated.
-    Keep(&'a Cell<bool>),
+    /// They keep what is read, in this way; set when a request was repeated.
+    Keep(Keep, &'a Cell<bool>),
     /// They keep what a program writes.
     Through,
     /// They are written back, as programs stored into them.
@@ -75,19 +75,27 @@ pub(crate) enum Pages<'a> {
 }
 
 impl Pages<'_> {
-    /// Whether a kernel will keep what is read.
-    pub(crate) fn keep(&self) -> bool {
-        matches!(self, Pages::Keep(_))
+    /// Whether a kernel will keep what is read, and how.
+    pub(crate) fn keep(&self) -> Keep {
+        match self {
+            Pages::Keep(keep, _) => *keep,
+            Pages::None | Pages::Through | Pages::Back(_) => Keep::No,
+        }
+    }
+
+    /// Whether a strict mount reads: then other kernels may have to drop the pages first.
+    pub(crate) fn are_strict(&self) -> bool {
+        matches!(self.keep(), Keep::Strict | Keep::Own)
     }
 
     /// Whether a server gives a lease.
     pub(crate) fn are_kept(&self) -> bool {
-        matches!(self, Pages::Keep(_) | Pages::Through)
+        matches!(self, Pages::Keep(..) | Pages::Through)
     }
 
     pub(crate) fn origin(&self) -> WriteOrigin {
         match self {
-            Pages::None | Pages::Keep(_) => WriteOrigin::Program,
+            Pages::None | Pages::Keep(..) => WriteOrigin::Program,
             Pages::Through => WriteOrigin::Through,
             Pages::Back(_) => WriteOrigin::Back,
         }
@@ -95,7 +103,7 @@ impl Pages<'_> {
 
     /// A request may be carried out later than the one that takes its place.
     pub(crate) fn note_repeated(&self) {
-        if let Pages::Keep(repeated) = self {
+        if let Pages::Keep(_, repeated) = self {
             repeated.set(true);
         }
     }
@@ -111,7 +119,7 @@ impl Pages<'_> {
 impl File {
     /// As [`File::read_at`], for pages that a kernel will keep: until [`crate::DataLeases`] hear that they are to be dropped.
     pub fn read_keeping(&self, buffer: &mut [u8], offset: u64) -> Result<KeptRead> {
-        self.read_kept(Direction::Read, buffer, offset)
+        self.read_kept(Direction::Read, Keep::Share, buffer, offset)
     }
 
     /// The same for a kernel's pages that programs may store into: as if the bytes were about to be written, their
@@ -120,14 +128,31 @@ impl File {
     /// Errors: `NoSpace` where there is no memory, or little is left and more than a page is asked for that has holes:
     /// then ask page by page for those that are needed.
     pub fn read_for_stores(&self, buffer: &mut [u8], offset: u64) -> Result<KeptRead> {
-        self.read_kept(Direction::Fault, buffer, offset)
+        self.read_kept(Direction::Fault, Keep::Share, buffer, offset)
     }
 
-    fn read_kept(&self, direction: Direction, buffer: &mut [u8], offset: u64) -> Result<KeptRead> {
+    /// The same on a strict mount: `own` where programs may store into these pages, which then no other kernel has.
+    /// `take`: their memory is taken first, as by [`File::read_for_stores`].
+    ///
+    /// Errors: `Busy` for several pages that are to be owned and that others have, too: ask page by page.
+    pub fn read_strictly(&self, buffer: &mut [u8], offset: u64, own: bool, take: bool) -> Result<usize> {
+        let direction = if take { Direction::Fault } else { Direction::Read };
+        let keep = if own { Keep::Own } else { Keep::Strict };
+        self.read_kept(direction, keep, buffer, offset).map(|read| read.bytes)
+    }
+
+    fn read_kept(
+        &self,
+        direction: Direction,
+        keep: Keep,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<KeptRead> {
         let (memory, repeated) = (Memory::of_slice(buffer, offset), Cell::new(false));
+        let pages = Pages::Keep(keep, &repeated);
         // SAFETY: the memory is the caller's exclusive buffer until this call returns.
-        let read =
-            of_pages(|| unsafe { self.read_pages(direction, &memory, offset, Pages::Keep(&repeated)) });
+        let read = || unsafe { self.read_pages(direction, &memory, offset, pages) };
+        let read = if pages.are_strict() { of_strict_reads(read) } else { of_pages(read) };
         read.map(|bytes| KeptRead { bytes, repeated: repeated.get() })
     }
 

@@ -20,25 +20,44 @@ use crate::session::Session;
 /// Connections beside those for what pages need: nothing that waits for other holders of leases may hold up what their
 /// recalls wait for.
 const OF_PAGES_MAX: usize = 8;
+/// Connections for reads of a strict mount, which wait until other kernels have dropped the pages. They hold up nothing else.
+const OF_STRICT_READS_MAX: usize = 16;
 /// How long a change of bytes waits for others.
 pub(crate) const HOLDERS_WAIT_MAX: Duration =
     Duration::from_millis(limits::DATA_RECALL_WRITING_MILLIS + 5_000);
 
+/// For what a thread asks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Usual,
+    Pages,
+    StrictReads,
+}
+
 thread_local! {
-    static OF_PAGES: Cell<bool> = const { Cell::new(false) };
+    static PURPOSE: Cell<Purpose> = const { Cell::new(Purpose::Usual) };
 }
 
 /// Does what a kernel's pages wait for: bytes that it reads for them, and what programs stored there. Servers answer both without waiting
 /// for anybody else, and there are connections for nothing else.
 pub(crate) fn of_pages<T>(work: impl FnOnce() -> T) -> T {
+    with_purpose(Purpose::Pages, work)
+}
+
+/// Reads for the pages of a strict mount.
+pub(crate) fn of_strict_reads<T>(work: impl FnOnce() -> T) -> T {
+    with_purpose(Purpose::StrictReads, work)
+}
+
+fn with_purpose<T>(purpose: Purpose, work: impl FnOnce() -> T) -> T {
     /// Also when the work panics.
-    struct Back(bool);
+    struct Back(Purpose);
     impl Drop for Back {
         fn drop(&mut self) {
-            OF_PAGES.set(self.0);
+            PURPOSE.set(self.0);
         }
     }
-    let _back = Back(OF_PAGES.replace(true));
+    let _back = Back(PURPOSE.replace(purpose));
     work()
 }
 
@@ -92,6 +111,8 @@ pub(crate) struct Control {
 struct Lines {
     idle: Vec<Link>,
     open: usize,
+    /// Of those, in use by reads of a strict mount.
+    strict_reads: usize,
     /// Threads that wait for one: to wake nobody is a system call all the same.
     waiting: usize,
 }
@@ -156,16 +177,16 @@ impl Server {
     ) -> std::result::Result<Line, Unanswered> {
         let mut lines = self.lock();
         loop {
-            let in_use_max =
-                limits::CONNECTIONS_PER_SERVER_MAX + if OF_PAGES.get() { OF_PAGES_MAX } else { 0 };
-            if lines.open - lines.idle.len() < in_use_max {
+            let purpose = PURPOSE.get();
+            if lines.has_place(purpose) {
+                lines.strict_reads += usize::from(purpose == Purpose::StrictReads);
                 if let Some(link) = lines.idle.pop() {
-                    return Ok(Line::new(self.clone(), Some(link)));
+                    return Ok(Line::new(self.clone(), Some(link), purpose));
                 }
                 lines.open += 1;
                 drop(lines);
                 // Its drop gives the place back when connecting fails.
-                let mut line = Line::new(self.clone(), None);
+                let mut line = Line::new(self.clone(), None, purpose);
                 line.link = Some(connect()?);
                 return Ok(line);
             }
@@ -194,13 +215,13 @@ impl Server {
     /// A connection that is idle at this moment.
     pub(crate) fn idle_line(self: &Arc<Server>) -> Option<Line> {
         let mut lines = self.lock();
-        if lines.open - lines.idle.len() >= limits::CONNECTIONS_PER_SERVER_MAX {
+        if !lines.has_place(Purpose::Usual) {
             // These are for what pages need.
             return None;
         }
         let link = lines.idle.pop()?;
         drop(lines);
-        Some(Line::new(self.clone(), Some(link)))
+        Some(Line::new(self.clone(), Some(link), Purpose::Usual))
     }
 
     /// Closes the idle connections: they are of the server's last life, or soon will be.
@@ -219,6 +240,18 @@ impl Server {
     }
 }
 
+impl Lines {
+    /// Whether one more may be used for this.
+    fn has_place(&self, purpose: Purpose) -> bool {
+        let others = self.open - self.idle.len() - self.strict_reads;
+        match purpose {
+            Purpose::Usual => others < limits::CONNECTIONS_PER_SERVER_MAX,
+            Purpose::Pages => others < limits::CONNECTIONS_PER_SERVER_MAX + OF_PAGES_MAX,
+            Purpose::StrictReads => self.strict_reads < OF_STRICT_READS_MAX,
+        }
+    }
+}
+
 /// A connection while one thread uses it. Dropped in the middle of a call, it is closed, so
 /// that no late answer meets another call.
 pub(crate) struct Line {
@@ -227,6 +260,7 @@ pub(crate) struct Line {
     calls_under_way: usize,
     /// For the log: the session of its calls.
     session: SessionId,
+    purpose: Purpose,
 }
 
 /// Why a call on a line has no reply.
@@ -258,8 +292,8 @@ impl Unanswered {
 }
 
 impl Line {
-    fn new(server: Arc<Server>, link: Option<Link>) -> Line {
-        Line { server, link, calls_under_way: 0, session: SessionId::NONE }
+    fn new(server: Arc<Server>, link: Option<Link>, purpose: Purpose) -> Line {
+        Line { server, link, calls_under_way: 0, session: SessionId::NONE, purpose }
     }
 
     fn connection(&mut self) -> Result<&mut Connection> {
@@ -414,13 +448,14 @@ impl Drop for Line {
     fn drop(&mut self) {
         let link = self.link.take().filter(|_| self.calls_under_way == 0);
         let (mut lines, keeps) = (self.server.lock(), link.is_some());
+        lines.strict_reads -= usize::from(self.purpose == Purpose::StrictReads);
         match link {
             Some(link) => lines.idle.push(link),
             None => lines.open -= 1,
         }
-        let waiting = lines.waiting;
+        let (waiting, strict_reads) = (lines.waiting, lines.strict_reads);
         drop(lines);
-        match (waiting, keeps) {
+        match (waiting, keeps && strict_reads == 0 && self.purpose == Purpose::Usual) {
             (0, _) => {}
             // Whoever wakes can use it.
             (_, true) => self.server.freed.notify_one(),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Epoch, ErrorKind, Generation, Result};
 use ramlace_transport::blocking::Received;
-use ramlace_wire::chunk::{ChunkRead, GrantLane, LaneGranted, LaneTarget, ReadChunk};
+use ramlace_wire::chunk::{ChunkRead, GrantLane, Keep, LaneGranted, LaneTarget, ReadChunk};
 use ramlace_wire::{ClusterMap, Request};
 
 use crate::calls::Call;
@@ -211,7 +211,7 @@ fn confirm(transfer: &Transfer<'_>, target: &LaneTarget) -> Result<Confirmed> {
     let request = ReadChunk { target: *target, offset: 0, length: 0, take: false, keep };
     let call = Call::about_lane(target.slot, &request, soon(transfer.session));
     transfer.session.call(&Call { pages: transfer.pages, ..call }, |_, received: Received<ChunkRead>| {
-        Ok(if received.reply.kept || !keep { Confirmed::Yes } else { Confirmed::NotKept })
+        Ok(if received.reply.kept || keep == Keep::No { Confirmed::Yes } else { Confirmed::NotKept })
     })
 }
 

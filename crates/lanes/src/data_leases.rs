@@ -25,6 +25,12 @@ use ramlace_wire::leases::DataRecall;
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
+#[path = "owners.rs"]
+mod owners;
+
+use owners::Owners;
+pub use owners::{Asked, Ticket, Wish};
+
 /// What a kernel keeps or drops as one.
 pub const PAGE_BYTES: u64 = 4096;
 
@@ -69,6 +75,8 @@ pub struct DataLeases {
     bases: BTreeMap<(Place, SessionId, u64), Base>,
     /// In a life that follows one that had given leases: who has changed what in this one.
     changers: Option<BTreeMap<Place, Changer>>,
+    /// Pages that lie in one kernel alone.
+    owners: Owners,
 }
 
 /// A recall that was not acknowledged.
@@ -84,6 +92,8 @@ struct Pending {
     waited: bool,
     /// The holder's time is over.
     fenced: bool,
+    /// The holder was the only one to have them.
+    owned: bool,
     /// Whole pages in it that were erased since, and not read anew.
     erased: RangeSet,
 }
@@ -136,14 +146,18 @@ impl DataLeases {
             holes.remove(pages);
             limit(holes);
         }
-        // What comes now is what the place has now.
+        self.read_anew(place, session, pages);
+        whole
+    }
+
+    /// What a session's pages are based on is what the place has now.
+    fn read_anew(&mut self, place: Place, session: SessionId, pages: ByteRange) {
         self.each_base(place, session, pages, |_| None);
         for number in self.numbers_at(place) {
             if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session) {
                 pending.erased.remove(pages);
             }
         }
-        whole
     }
 
     /// A session has written these bytes through pages that its kernel keeps: those that it had have them, too.
@@ -191,6 +205,7 @@ impl DataLeases {
     pub fn others_hold(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
         let pages = whole_pages(range);
         self.others(place, session).any(|(_, holes)| holes.missing(pages).is_some())
+            || self.owners.others_own(place, session, pages)
             || self.pending_at(place, pages).any(|(_, pending)| pending.holder != session)
     }
 
@@ -215,7 +230,8 @@ impl DataLeases {
             return Ok(Vec::new());
         }
         self.note_changer(place, by);
-        if !self.leases.contains_key(&place) && !self.at.contains_key(&place) {
+        let nobody = !self.leases.contains_key(&place) && !self.at.contains_key(&place);
+        if nobody && !self.owners.is_strict(place) {
             return Ok(Vec::new());
         }
         let pages = whole_pages(range);
@@ -226,6 +242,7 @@ impl DataLeases {
         for (session, part) in recalled {
             self.recall(place, session, part, now);
         }
+        self.recall_owned(place, by, pages, now);
         self.keep_bases(place, by, range, change, read)?;
         Ok(self.waits(place, by, pages))
     }
@@ -284,7 +301,7 @@ impl DataLeases {
     /// These pages of a session were written back: its kernel has them so now.
     pub fn wrote_back(&mut self, place: Place, session: SessionId, offset: u64, bytes: &[u8], now: u64) {
         let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
-        if !self.has_lease(place, session) {
+        if !self.has_lease(place, session) && !self.had_alone(place, session, range) {
             self.give(place, session, RangeSet::default(), now);
         }
         self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
@@ -299,7 +316,7 @@ impl DataLeases {
     /// Whether nobody has a lease, and nobody is waited for.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.leases.is_empty() && self.recalls.is_empty()
+        self.leases.is_empty() && self.recalls.is_empty() && self.owners.is_idle()
     }
 
     /// A session's pages of a place are to go, whoever has changed nothing: their bytes go elsewhere.
@@ -338,7 +355,7 @@ impl DataLeases {
     /// Whether an answer has to wait for this recall.
     #[must_use]
     pub fn is_waited(&self, number: u64) -> bool {
-        self.recalls.get(&number).is_some_and(|pending| pending.waited)
+        self.recalls.get(&number).is_some_and(|pending| pending.waited && !self.is_stuck(pending))
     }
 
     /// Recalls from others, up to a number, that answers wait for, whoever has made them: what a session has written back may
@@ -373,7 +390,8 @@ impl DataLeases {
     /// When the next holder's time is over.
     #[must_use]
     pub fn next_end(&self) -> Option<u64> {
-        self.recalls.values().filter(|pending| !pending.fenced).map(Pending::until).min()
+        let ends = self.recalls.values().filter(|pending| !pending.fenced && !self.is_stuck(pending));
+        ends.map(Pending::until).min()
     }
 
     /// Fences those whose time is over. Whether there were any.
@@ -381,7 +399,7 @@ impl DataLeases {
         let over: Vec<u64> = self
             .recalls
             .iter()
-            .filter(|(_, pending)| !pending.fenced && pending.until() <= now)
+            .filter(|(_, pending)| !pending.fenced && pending.until() <= now && !self.is_stuck(pending))
             .map(|(number, _)| *number)
             .collect();
         for number in &over {
@@ -396,6 +414,7 @@ impl DataLeases {
     /// A holder loses its lease, and is to drop all that it has there, whenever it answers.
     fn fence(&mut self, place: Place, holder: SessionId, now: u64) {
         self.take(place, holder);
+        self.owners.forget_owner(place, holder);
         self.each_base(place, holder, WHOLE, |_| None);
         let whole = |pending: &Pending| pending.holder == holder && pending.fenced && pending.range == WHOLE;
         if !self.pending_at(place, WHOLE).any(|(_, pending)| whole(pending)) {
@@ -416,6 +435,7 @@ impl DataLeases {
             self.take(place, session);
         }
         self.bases.retain(|(_, holder, _), _| *holder != session);
+        self.owners.end_session(session);
     }
 
     /// A place is gone for ever, and nobody has its file open.
@@ -424,6 +444,7 @@ impl DataLeases {
             self.end_recall(number);
         }
         self.given -= self.leases.remove(&place).map_or(0, |of| of.len());
+        self.owners.forget(place);
     }
 
     fn give(&mut self, place: Place, session: SessionId, holes: RangeSet, now: u64) {
@@ -459,7 +480,11 @@ impl DataLeases {
             limit(holes);
         }
         let number = self.add(place, holder, range, now);
-        // So many, and none acknowledged: its time is over.
+        self.limit_recalls(place, holder, number, now);
+    }
+
+    /// So many, and none acknowledged: its time is over.
+    fn limit_recalls(&mut self, place: Place, holder: SessionId, number: u64, now: u64) {
         if self.of.get(&holder).is_some_and(|of| of.len() > limits::DATA_RECALLS_PER_SESSION_MAX) {
             let pending = self.recalls.get_mut(&number).expect("it was made just now");
             (pending.fenced, pending.waited) = (true, false);
@@ -471,8 +496,8 @@ impl DataLeases {
         self.last_number += 1;
         let number = self.last_number;
         let erased = RangeSet::default();
-        let pending =
-            Pending { place, range, holder, began: now, progress: now, waited: true, fenced: false, erased };
+        let (began, progress, waited, fenced, owned) = (now, now, true, false, false);
+        let pending = Pending { place, range, holder, began, progress, waited, fenced, owned, erased };
         self.recalls.insert(number, pending);
         self.at.entry(place).or_default().insert(number);
         self.of.entry(holder).or_default().insert(number);
@@ -548,6 +573,9 @@ impl DataLeases {
 
     /// What pages are based on must be known.
     fn check_base(&self, place: Place, session: SessionId, range: ByteRange) -> Result<()> {
+        if self.had_alone(place, session, range) {
+            return Ok(());
+        }
         let holes = self.leases.get(&place).and_then(|leases| leases.get(&session));
         // What was read since is known.
         let unread = || holes.is_none_or(|holes| holes.meets(whole_pages(range)));

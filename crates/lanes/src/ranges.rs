@@ -83,6 +83,14 @@ impl RangeSet {
         (start < end).then_some(ByteRange { start, end })
     }
 
+    /// The parts of a range that are in the set.
+    pub fn within(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
+        let from = self.last_from(range.start).map_or(range.start, |(start, _)| start);
+        let runs = (from < range.end).then(|| self.ends.range(from..range.end)).into_iter().flatten();
+        let parts = runs.map(move |(start, end)| ByteRange { start: *start, end: *end }.intersection(range));
+        parts.filter(|part| !part.is_empty())
+    }
+
     /// The range of the set that ends here.
     #[must_use]
     pub fn run_that_ends_at(&self, end: u64) -> Option<ByteRange> {
@@ -132,6 +140,8 @@ mod tests {
             prop_assert_eq!(set.meets(asked), missing.len() as u64 != asked.length());
             let around = missing.first().map(|first| ByteRange { start: *first, end: missing[missing.len() - 1] + 1 });
             prop_assert_eq!(set.missing(asked), around);
+            let inside: Vec<u64> = set.within(asked).flat_map(|part| part.start..part.end).collect();
+            prop_assert_eq!(inside, (asked.start..asked.end).filter(|byte| model.contains(byte)).collect::<Vec<_>>());
             let starts = model.iter().filter(|byte| **byte == 0 || !model.contains(&(**byte - 1))).count();
             prop_assert_eq!(set.runs(), starts);
             let ends = (0..60).filter(|end| set.run_that_ends_at(*end).is_some()).count();

@@ -67,7 +67,10 @@ impl PoolFileSystem {
             let bytes = open.file.read_at(buffer, range.start)?;
             return Ok(Read { bytes, drops_pages_of: None });
         }
-        let read = self.read_pages(&open.file, buffer, range)?;
+        let read = match self.strict {
+            None => self.read_pages(&open.file, buffer, range)?,
+            Some(_) => self.read_pages_strictly(&open.file, buffer, range)?,
+        };
         if read.bytes == 0 && buffer.len() > rustix::param::page_size() {
             // The kernel reads ahead behind the end: it does not know yet that another mount has cut the file. It
             // takes the place of such an answer for the end, and of several that come out of order the wrong
@@ -142,7 +145,7 @@ impl PoolFileSystem {
                 open.file.reserve_growth(offset)?;
             }
             // Where the kernel keeps no pages of what this descriptor writes, nobody's are kept by it.
-            let written = match open.append || open.handed {
+            let written = match open.append || open.handed || self.strict.is_some() {
                 true => open.file.write_at(bytes, offset).map(Written::plainly),
                 false => self.write_through(&open.file, offset, bytes),
             }?;

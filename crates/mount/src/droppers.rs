@@ -11,6 +11,7 @@ use ramlace_fuse::Notifier;
 
 use crate::pages::{Pages, WHOLE};
 use crate::recalls::{Drops, Effect, For, Wanted};
+use crate::strict::StrictReads;
 
 /// What is done when pages are gone. It must not wait.
 type Then = Box<dyn FnOnce() + Send>;
@@ -23,6 +24,7 @@ pub(crate) struct Droppers {
 struct Shared {
     notifier: Notifier,
     pages: Arc<Pages>,
+    strict: Option<Arc<StrictReads>>,
     began: Instant,
     state: Mutex<State>,
     /// There is something to drop, or nothing ever will be.
@@ -44,11 +46,17 @@ struct Hearer(Weak<Shared>);
 
 impl Droppers {
     /// Begins to hear what servers recall.
-    pub(crate) fn start(pool: &Pool, notifier: Notifier, pages: &Arc<Pages>) -> Result<Droppers> {
+    pub(crate) fn start(
+        pool: &Pool,
+        notifier: Notifier,
+        pages: &Arc<Pages>,
+        strict: Option<Arc<StrictReads>>,
+    ) -> Result<Droppers> {
         let state = State { drops: Drops::default(), pool: Some(pool.clone()), is_watched: false };
         let shared = Arc::new(Shared {
             notifier,
             pages: pages.clone(),
+            strict,
             began: Instant::now(),
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -163,6 +171,9 @@ impl Shared {
     }
 
     fn drop_part(&self, inode: InodeId, part: ByteRange) -> Result<()> {
+        if let Some(reads) = &self.strict {
+            reads.await_turn(inode, part);
+        }
         // 0 is as far as there are any.
         let length = if part.end > i64::MAX as u64 { 0 } else { part.length() as i64 };
         // A kernel that does not know the file has no pages of it.

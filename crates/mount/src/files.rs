@@ -108,8 +108,9 @@ impl PoolFileSystem {
         let passthrough = self.handed.open(&file, if cut { 0 } else { attributes.size })?;
         let handed = passthrough.is_some();
         // The home alone knows where the end is: an appended byte must not lie in a page that
-        // the kernel put elsewhere. And a server alone promises memory for what is written.
-        let direct_io = append || (handed && rights_of(flags).write);
+        // the kernel put elsewhere. And a server alone promises memory for what is written. On a strict mount it would be
+        // seen here before it is seen elsewhere.
+        let direct_io = append || ((handed || self.strict.is_some()) && rights_of(flags).write);
         let open = OpenFile::new(file, append, handed, version, self.write_errors.begin());
         let others_write = self.handles.is_written_here(attributes.inode);
         let number = self.handles.add(open, attributes, since);

@@ -21,6 +21,7 @@ use crate::pages::Pages;
 use crate::refresh::{Answer, REFRESH_ATTRIBUTE, Refresher};
 use crate::removed::Removed;
 use crate::space::Space;
+use crate::strict::StrictReads;
 use crate::users::{credentials, needs_user};
 use crate::versions::Versions;
 use crate::write_errors::WriteErrors;
@@ -46,6 +47,8 @@ pub(crate) struct PoolFileSystem {
     pub(crate) nodes: Nodes,
     pub(crate) handed: Arc<HandedFiles>,
     pub(crate) pages: Arc<Pages>,
+    /// On a strict mount.
+    pub(crate) strict: Option<Arc<StrictReads>>,
     pub(crate) droppers: Droppers,
 }
 
@@ -241,6 +244,9 @@ impl PoolFileSystem {
                 // A program that reads is an owner of locks.
                 let for_pages = lock_owner.is_none();
                 let range = ByteRange { start: offset, end: offset.saturating_add(length.into()) };
+                // Until its answer has left.
+                let _reading =
+                    self.strict.as_ref().filter(|_| for_pages).map(|reads| reads.begin(inode, range));
                 self.handle_read(request.scratch, reply, handle, range, for_pages);
             }
             Operation::Write { handle, offset, data, flags, cached, kill_suid, .. } => {

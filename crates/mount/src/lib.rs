@@ -34,6 +34,7 @@ mod refresh;
 mod removed;
 mod signals;
 mod space;
+mod strict;
 mod under_way;
 mod users;
 mod versions;
@@ -41,7 +42,7 @@ mod write_errors;
 mod xattrs;
 
 pub use lost_stores::LOST_STORES_ATTRIBUTE;
-pub use mount::{Mount, MountOptions, unmount};
+pub use mount::{Mode, Mount, MountOptions, unmount};
 pub use ramlace_fuse::{
     Ended, Flags, MountPoint, Stopper, clear_dead, mounts, remount, run_guard, unmount_own,
 };

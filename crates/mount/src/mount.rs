@@ -21,6 +21,7 @@ use crate::pages::Pages;
 use crate::refresh::Refresher;
 use crate::removed::Removed;
 use crate::space::Space;
+use crate::strict::StrictReads;
 use crate::versions::Versions;
 use crate::write_errors::WriteErrors;
 
@@ -35,6 +36,9 @@ const RESERVED_THREADS: usize = 8;
 /// Buffered and direct reads are among the requests that the kernel counts here: with fewer than there are threads,
 /// readers that wait for one server would hold up all others in the kernel.
 const BACKGROUND_REQUESTS_MAX: u16 = 256;
+
+/// What others have as well is not read ahead by who may store into it, and asked for once in vain.
+const STRICT_READ_AHEAD_BYTES: usize = 128 << 10;
 
 /// What is mounted, and how.
 #[derive(Clone, Debug)]
@@ -59,6 +63,18 @@ pub struct MountOptions {
     pub reserve: bool,
     /// Makes the command that runs [`crate::run_guard`] for the mount on this directory.
     pub guard: fn(&Path) -> Command,
+    /// When other machines see what programs here have stored.
+    pub mode: Mode,
+}
+
+/// When other machines see what programs have stored into mapped files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// When it is published: by `msync`, `fsync` or `close`.
+    #[default]
+    Coherent,
+    /// At once: a page that may be stored into is in one kernel at a time.
+    Strict,
 }
 
 /// A mounted pool. Dropping it takes the mount away.
@@ -82,6 +98,9 @@ impl Mount {
         let mut session = Session::mount(&options.directory, &kernel_options(options))?;
         let (guard, directory) = (options.guard, options.directory.clone());
         session.guard(Box::new(move || guard(&directory)))?;
+        if options.mode == Mode::Strict {
+            check_strict(&session, options)?;
+        }
         let versions = Arc::new(Versions::default());
         let write_errors = Arc::new(WriteErrors::default());
         let pages = Arc::new(Pages::default());
@@ -92,7 +111,8 @@ impl Mount {
         let leases = Arc::new(Leases::new(session.notifier(), names));
         let recalled = leases.clone();
         pool.hear_recalls(Box::new(move |recalls| recalled.recall(recalls)));
-        let droppers = Droppers::start(&pool, session.notifier(), &pages)?;
+        let strict = (options.mode == Mode::Strict).then(Arc::<StrictReads>::default);
+        let droppers = Droppers::start(&pool, session.notifier(), &pages, strict.clone())?;
         let locks = Locks::new(options.locks, &versions, &refresher);
         let kernel = if options.passthrough { Some(kernel_that_takes_files(&session)?) } else { None };
         let handed = Arc::new(HandedFiles::start(kernel, session.notifier())?);
@@ -112,6 +132,7 @@ impl Mount {
             leases,
             nodes: Nodes::default(),
             pages,
+            strict,
             droppers,
             handed: handed.clone(),
         };
@@ -149,12 +170,30 @@ fn kernel_options(options: &MountOptions) -> ramlace_fuse::MountOptions {
         // The last page of a file that another machine has made longer shows zeros where bytes are now.
         invalidation: Invalidation::SizeChange,
         background_requests_max: BACKGROUND_REQUESTS_MAX,
+        read_ahead_bytes: match options.mode {
+            Mode::Coherent => ramlace_fuse::MountOptions::default().read_ahead_bytes,
+            Mode::Strict => STRICT_READ_AHEAD_BYTES,
+        },
         // A listing says nothing that the kernel could believe: it does not look whether names were recalled meanwhile.
         readdir_plus: false,
         passthrough: options.passthrough,
         access_lists: true,
         ..ramlace_fuse::MountOptions::default()
     }
+}
+
+/// Fails where a mount cannot be strict.
+fn check_strict(session: &Session, options: &MountOptions) -> Result<()> {
+    if options.passthrough {
+        let text = "a mount is either strict or has --passthrough: nobody hears what is stored into files that the kernel has";
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    if !session.has_direct_io_mmap() {
+        let text = "a strict mount needs Linux 6.6, where files that are written directly can be mapped; leave the mode \
+                    out, and publish by msync";
+        return Err(Error::new(ErrorKind::Unsupported, text));
+    }
+    Ok(())
 }
 
 /// Fails where the kernel, or its rule for who may, does not let this process hand files over.

@@ -13,7 +13,7 @@ use ramlace_store::Window;
 use ramlace_transport::RawSegment;
 use ramlace_transport::nonblocking::Connection;
 use ramlace_wire::chunk::{
-    AllocateLane, ChunkRead, ChunkWritten, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
+    AllocateLane, ChunkRead, ChunkWritten, Keep, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
 };
 use ramlace_wire::{ClusterMap, Header, encode_body};
 
@@ -21,6 +21,7 @@ use crate::data_leases::place_of;
 use crate::gate::{Answer, Call};
 use crate::lane_life::Purpose;
 use crate::lanes::UnderWay;
+use crate::owners::wish_of;
 use crate::server::{Outcome, Refusal, Server};
 
 /// Zeros that are sent where a lane has a hole: a load of the hole would allocate memory.
@@ -49,14 +50,21 @@ impl Server {
         if request.length > limits::DATA_BYTES_MAX {
             return Err(too_large(u64::from(request.length)));
         }
-        let map = self.admit_slot(header, request.target.slot).await?;
         let lane = request.target.lane;
         let purpose = if request.take { Purpose::Write } else { Purpose::Read };
-        self.admit_lane(&request.target, purpose).await?;
+        let mut claiming = self.claim(header, place_of(lane), range, wish_of(request.keep));
+        let map = loop {
+            let map = self.admit_slot(header, request.target.slot).await?;
+            self.admit_lane(&request.target, purpose).await?;
+            if claiming.is_granted()? {
+                break map;
+            }
+            claiming.wait().await;
+        };
         // From here on nothing else happens: these are the bytes that a lease is on.
         let (kept, arriving) = match request.keep {
-            true => self.keep_lane(header, lane, range)?,
-            false => (false, false),
+            Keep::Share | Keep::Strict => self.keep_lane(header, lane, range)?,
+            Keep::No | Keep::Own => (false, false),
         };
         if request.take && self.take_for_stores(&request.target, range)? {
             return Ok((Readable::Hole, kept));
@@ -135,10 +143,17 @@ impl Server {
         }
         let writer = (header.session, header.sequence);
         let (place, origin) = (place_of(request.target.lane), request.origin);
-        if origin != WriteOrigin::Back {
-            header.changes_bytes();
-            self.data.room_for_bases().await;
-        }
+        let _claiming = match origin {
+            WriteOrigin::Back => None,
+            WriteOrigin::Program | WriteOrigin::Through => {
+                header.changes_bytes();
+                self.data.room_for_bases().await;
+                match self.claim_change(header, place, range, origin).await {
+                    Ok(claiming) => Some(claiming),
+                    Err(refusal) => return Ok(Err(refusal)),
+                }
+            }
+        };
         match self.prepare_write(header, &request, range, writer).await {
             Ok(true) => {}
             Ok(false) => return Ok(self.written_before(header, &request, range)),
@@ -317,6 +332,8 @@ impl Server {
             }
         }
         header.changes_bytes();
+        let _claiming = self.claim_change(header, place_of(lane), range, WriteOrigin::Program).await?;
+        self.admit_lane(&request.target, Purpose::Read).await?;
         while self.lane_desk.stop_write_backs(lane, range, header.session).await {
             self.admit_lane(&request.target, Purpose::Read).await?;
         }

@@ -6,7 +6,7 @@ use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, Session
 use ramlace_lanes::{CellStore, Change, HomeSeen, LaneChange, LaneEffect};
 use ramlace_namespace::{Command, Op, SlotState};
 use ramlace_slot::SlotChange;
-use ramlace_wire::chunk::LaneTarget;
+use ramlace_wire::chunk::{LaneTarget, WriteOrigin};
 use ramlace_wire::coordination::{
     ArriveBarrier, CellChanged, ChangeCell, ChangeInlineCell, EndWatch, NoteChange, WatchAnswer, WatchChange,
 };
@@ -14,6 +14,7 @@ use ramlace_wire::inline::{InlineMode, WriteInline};
 
 use crate::chunk::{acknowledged_below, checked_range, ensure_lane, require_sequence};
 use crate::clock;
+use crate::data_leases::place_of;
 use crate::gate::Call;
 use crate::lane_life::Purpose;
 use crate::record::Record;
@@ -34,6 +35,7 @@ impl Server {
         require_sequence(header)?;
         let (lane, slot, session, sequence) = (target.lane, target.slot, header.session, header.sequence);
         self.admit_slot(header, slot).await?;
+        let _claiming = self.claim_change(header, place_of(lane), range, WriteOrigin::Program).await?;
         loop {
             self.admit_lane(&target, Purpose::Write).await?;
             if self.is_done(header, slot)? {

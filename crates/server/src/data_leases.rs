@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
-use ramlace_lanes::{Change, DataLeases, Place, Stored};
+use ramlace_lanes::{Asked, Change, DataLeases, Place, Stored, Ticket};
 use ramlace_store::Store;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
@@ -20,7 +20,6 @@ use tokio::time::sleep_until;
 use crate::chunk::checked_range;
 use crate::clock;
 use crate::gate::Call;
-use crate::record::Record;
 use crate::server::{Outcome, Server};
 
 /// All leases on bytes of a server, and who waits for what.
@@ -84,8 +83,27 @@ impl DataDesk {
         }
     }
 
+    /// Whether what is asked may be done in this step. Whoever has to drop pages for it hears of that.
+    pub fn claim(&self, asked: &Asked, ticket: &mut Ticket) -> Result<bool> {
+        let mut leases = self.leases.borrow_mut();
+        let (newest, before) = (leases.newest(), *ticket);
+        let granted = leases.claim(asked, ticket, self.now());
+        // One that has begun to wait is one that others need not wait for.
+        if leases.newest() != newest || *ticket != before {
+            self.changed.notify_waiters();
+        }
+        granted
+    }
+
+    /// A claim is over.
+    pub fn end_claim(&self, place: Place, ticket: Ticket) {
+        if self.leases.borrow_mut().end_claim(place, ticket) {
+            self.changed.notify_waiters();
+        }
+    }
+
     /// Something is acknowledged, or somebody's time is over.
-    async fn next_change(&self) {
+    pub async fn next_change(&self) {
         let end = self.leases.borrow().next_end();
         // The clock is read in whole milliseconds: one more is surely behind it.
         let end = self.began + Duration::from_millis(end.map_or(self.now() + 1_000, |end| end + 1));
@@ -108,11 +126,7 @@ pub fn place_of(lane: LaneId) -> Place {
 impl Server {
     /// A session reads bytes of a place for its kernel's pages. Whether it had a lease on all of it before.
     pub fn keep_pages(self: &Rc<Self>, place: Place, session: SessionId, range: ByteRange) -> bool {
-        // The next life has to know that there were some.
-        if !self.durable.borrow().gives_leases {
-            // Without room in the log a life that follows a crash takes its clients for new ones.
-            let _ = self.commit(&Record::GivesLeases(true));
-        }
+        self.note_leases();
         let mut leases = self.data.leases.borrow_mut();
         let newest = leases.newest();
         let kept = leases.keep(place, session, range, self.data.now());

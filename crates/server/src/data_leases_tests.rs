@@ -2,7 +2,7 @@
 
 use ramlace_base::{Epoch, InodeId, LaneId, Name, Slot};
 use ramlace_wire::chunk::{
-    ChunkRead, ChunkWritten, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
+    ChunkRead, ChunkWritten, Keep, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
 };
 use ramlace_wire::coordination::NoteChange;
 use ramlace_wire::inline::{Bytes, InlineMode, InlineWritten, ReadInline, WriteInline};
@@ -67,7 +67,7 @@ async fn two(inline: bool) -> Two {
 
 impl Two {
     async fn keep(&mut self, offset: u64, length: u32) -> Vec<u8> {
-        let request = ReadChunk { target: self.target, offset, length, keep: true, take: false };
+        let request = ReadChunk { target: self.target, offset, length, keep: Keep::Share, take: false };
         let header = self.holder.header(Kind::ReadChunk, 0, 0);
         self.holder.connection.queue_reply(header, &encode_body(&request), &[]);
         self.holder.connection.flush().await.unwrap();
@@ -137,7 +137,7 @@ fn a_write_back_waits_for_nobody_and_says_what_publishing_waits_for() {
         let mut two = two(false).await;
         let mut page = two.keep(0, PAGE as u32).await;
         // Another kernel has the page, too.
-        let keep = ReadChunk { target: two.target, offset: 0, length: 0, keep: true, take: false };
+        let keep = ReadChunk { target: two.target, offset: 0, length: 0, keep: Keep::Share, take: false };
         two.changer.ask(&keep).await.unwrap();
         assert!(two.changer.ask(&keep).await.unwrap().kept);
         page[5] = b'!';
@@ -215,7 +215,7 @@ fn bytes_that_no_file_has_are_refused_and_end_nothing() {
                 sequence += 1;
             }
         }
-        let keep = ReadChunk { target: two.target, offset: 0, length: 0, keep: true, take: false };
+        let keep = ReadChunk { target: two.target, offset: 0, length: 0, keep: Keep::Share, take: false };
         let _ = two.holder.ask(&keep).await;
         let note = NoteChange { target: two.target, start: u64::MAX - 5, end: u64::MAX };
         assert!(two.changer.ask(&note).await.is_err());

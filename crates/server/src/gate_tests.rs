@@ -1,7 +1,7 @@
 //! Answers wait until holders of leases know better; the connection that they leave by does not.
 
 use ramlace_base::{Epoch, InodeId, LaneId, Name, Slot};
-use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk};
+use ramlace_wire::chunk::{ChunkRead, Keep, LaneTarget, ReadChunk};
 use ramlace_wire::leases::{LeaseAttributes, WaitRecalls};
 use ramlace_wire::namespace::{Create, LayoutWish, Opened, Truncate};
 use ramlace_wire::session::SessionKind;
@@ -100,7 +100,7 @@ fn is_seen_to_wait() -> bool {
         let lane = LaneId { inode, lane: 0 };
         let generation = file.info.attributes.generation;
         let target = LaneTarget { lane, slot: SLOT, generation, created: Epoch(1) };
-        let read = ReadChunk { target, offset: 0, length: 4, keep: false, take: false };
+        let read = ReadChunk { target, offset: 0, length: 4, keep: Keep::No, take: false };
         let served = server.look(|server| server.status().requests).await;
         reader.connection.queue_reply(reader.header(Kind::ReadChunk, 0, 0), &encode_body(&read), &[]);
         reader.connection.flush().await.unwrap();

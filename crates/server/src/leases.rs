@@ -91,11 +91,16 @@ impl LeaseDesk {
         let leases = self.leases.borrow();
         let mut slots = slots.peekable();
         if slots.peek().is_some() && !bytes_alone {
-            self.quiet_from.set(self.quiet_from.get().filter(|over| *over > clock::instant()));
-            recalled.quiet_until = self.quiet_from.get();
+            recalled.quiet_until = self.quiet_until();
         }
         recalled.recalls.extend(slots.filter_map(|slot| Some((slot, leases.newest_pending(slot)?))));
         recalled
+    }
+
+    /// Until when somebody may believe what the last life gave him.
+    pub fn quiet_until(&self) -> Option<Instant> {
+        self.quiet_from.set(self.quiet_from.get().filter(|over| *over > clock::instant()));
+        self.quiet_from.get()
     }
 
     /// Waits until nobody believes any more what was changed before.

@@ -41,6 +41,7 @@ mod leases;
 mod log_file;
 mod membership;
 mod metrics;
+mod owners;
 mod peers;
 mod process;
 mod record;

@@ -13,7 +13,7 @@ use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Sequence, SessionId};
 use ramlace_store::{Backing, Store, StoreOptions, StoreRoot};
 use ramlace_transport::nonblocking::{Connection, Listener};
 use ramlace_transport::{Address, Secret};
-use ramlace_wire::chunk::{ChunkRead, ChunkWritten, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
+use ramlace_wire::chunk::{ChunkRead, ChunkWritten, Keep, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::inline::Spill;
 use ramlace_wire::session::{OpenSession, SessionKind};
@@ -328,7 +328,7 @@ impl Client {
     }
 
     pub async fn read(&mut self, target: LaneTarget, offset: u64, length: u32) -> Told<Vec<u8>> {
-        let request = ReadChunk { target, offset, length, keep: false, take: false };
+        let request = ReadChunk { target, offset, length, keep: Keep::No, take: false };
         self.connection.queue_reply(self.header(Kind::ReadChunk, 0, 0), &encode_body(&request), &[]);
         self.connection.flush().await?;
         let (read, data) = self.answer::<ChunkRead>().await?;

@@ -17,7 +17,7 @@ use ramlace_base::{Epoch, Generation, InodeId, LaneId, Slot, limits};
 use ramlace_transport::blocking;
 use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, ClientKey, Secret};
-use ramlace_wire::chunk::{ChunkRead, ChunkWritten, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
+use ramlace_wire::chunk::{ChunkRead, ChunkWritten, Keep, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::{Header, Kind, decode_body, encode_body};
 
 const LARGE: usize = 1 << 20;
@@ -140,7 +140,7 @@ fn call(connection: &mut blocking::Connection, number: u32, up: &[u8], down: &mu
     }
     let header = Header { call: number, ..Header::request(Kind::ReadChunk) };
     let request =
-        ReadChunk { target: target(), offset: 0, length: down.len() as u32, take: false, keep: false };
+        ReadChunk { target: target(), offset: 0, length: down.len() as u32, take: false, keep: Keep::No };
     connection.send(header, &request, &[], deadline).unwrap();
     connection.receive::<ReadChunk>(number, deadline).unwrap();
     connection.receive_data(&mut [IoSliceMut::new(down)], deadline).unwrap();

@@ -21,6 +21,21 @@ pub struct LaneTarget {
     pub created: Epoch,
 }
 
+numbered! {
+    /// Whether a kernel keeps pages of what is read, and what may become of them.
+    Keep {
+        /// Nobody keeps them.
+        No = 1,
+        /// Programs may store into them, and publish that later: the session gets a lease.
+        Share = 2,
+        /// On a strict mount, where nobody stores into them: the session gets a lease, and nobody else owns them.
+        Strict = 3,
+        /// On a strict mount, where programs store into them: the session owns them, and no other kernel has them. One page is
+        /// waited for until all others have dropped it; several are Busy where others have some of them.
+        Own = 4,
+    }
+}
+
 /// Reads bytes of a lane. Bytes that were never written are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadChunk {
@@ -30,9 +45,9 @@ pub struct ReadChunk {
     pub offset: u64,
     /// Bytes; at most [`ramlace_base::limits::DATA_BYTES_MAX`].
     pub length: u32,
-    /// A kernel will keep pages of them: the session gets a lease on these bytes. With a length of 0 it gets one on
-    /// the whole lane.
-    pub keep: bool,
+    /// Whether a kernel will keep pages of them. With a length of 0 a session that shares them gets a lease on the whole
+    /// lane; Unsupported where a strict mount may have newer bytes.
+    pub keep: Keep,
     /// All of them get memory first, as if they were about to be written: programs may store into the pages that they
     /// are brought for. NoSpace where there is none; while little is left, also for more than a page that has holes.
     pub take: bool,

@@ -8,12 +8,12 @@ use std::sync::{Arc, OnceLock};
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{POOL_DEFAULT, Pool};
-use ramlace_mount::{Mount, MountOptions, MountPoint};
+use ramlace_mount::{Mode, Mount, MountOptions, MountPoint};
 use serde_json::json;
 
 use super::up_report::option_for;
 use crate::failure::Done;
-use crate::mount_options::{MountHow, Options};
+use crate::mount_options::{MountHow, Options, mode_of};
 use crate::mounting::{MOUNTED, Record, directory_for, source_of, start, tell_failure};
 use crate::output::Output;
 
@@ -24,6 +24,7 @@ Examples:
   ramlace mount --pool node0:7000 ~/lab        a pool that lives elsewhere (RAMLACE_SECRET_FILE names its secret)
   ramlace mount --allow-other /srv/pool        for every user of this machine, each with his own rights
   ramlace mount -o ro,noexec /mnt/pool         with the words that fstab has
+  ramlace mount --mode strict /mnt/pool        mapped files are one memory with other strict mounts, without msync
   ramlace unmount /mnt/pool
 
 A dead mount on DIR, whose daemon was killed, is cleared away first.
@@ -74,6 +75,11 @@ pub struct Args {
     /// is none, the call is ENOSPC, and not a store into a mapping the program's end. Files made so have no holes
     #[arg(long)]
     pub reserve: bool,
+
+    /// When other machines see what programs store into mapped files: `coherent`, after msync; `strict`, at once, as if all
+    /// were programs of one machine. docs/SEMANTICS.md says what it costs (Linux 6.6) [default: coherent]
+    #[arg(long, value_name = "MODE", value_parser = mode_of)]
+    pub mode: Option<Mode>,
 
     /// Where the secret of a pool that lives elsewhere lies [default: what RAMLACE_SECRET_FILE names]
     #[arg(long, value_name = "FILE")]
@@ -135,6 +141,7 @@ impl Args {
             no_locks: self.no_locks,
             passthrough: self.passthrough,
             reserve: self.reserve,
+            mode: self.mode.unwrap_or_default(),
             secret_file: self.secret_file.clone(),
             host_key_file: self.host_key_file.clone(),
             ..MountHow::default()
@@ -202,6 +209,7 @@ fn prepare(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Moun
         passthrough: how.passthrough,
         reserve: how.reserve,
         guard: guard_of,
+        mode: how.mode,
     };
     let mount = Mount::new(&options)?;
     let _ = mounted.set(mount.mount_point().clone());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ramlace_base::{Epoch, ErrorKind, limits};
 use ramlace_transport::blocking;
 use ramlace_transport::nonblocking;
-use ramlace_wire::chunk::{GrantLane, ReadChunk, WriteChunk, WriteOrigin};
+use ramlace_wire::chunk::{GrantLane, Keep, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::session::Heartbeat;
 use ramlace_wire::{Header, Kind, Request};
@@ -72,7 +72,7 @@ fn many_buffers_are_gathered_and_scattered() {
         let request = WriteChunk { target: target(), offset: 0, origin: WriteOrigin::Program };
         connection.send(header(Kind::WriteChunk, 1), &request, &pieces, soon()).unwrap();
         connection.receive::<WriteChunk>(1, soon()).unwrap();
-        let request = ReadChunk { target: target(), offset: 0, length: 300_000, take: false, keep: false };
+        let request = ReadChunk { target: target(), offset: 0, length: 300_000, take: false, keep: Keep::No };
         connection.send(header(Kind::ReadChunk, 2), &request, &[], soon()).unwrap();
         connection.receive::<ReadChunk>(2, soon()).unwrap();
         let mut back = vec![0; 300_000];
@@ -102,7 +102,7 @@ fn requests_of_all_sizes_may_be_under_way_together() {
                     offset: offset as u64,
                     length: length as u32,
                     take: false,
-                    keep: false,
+                    keep: Keep::No,
                 };
                 connection.send(header(Kind::ReadChunk, call), &request, &[], soon()).unwrap();
             }
@@ -191,7 +191,7 @@ fn too_much_data_for_a_frame_is_refused_before_anything_is_sent() {
 fn buffers_of_another_length_are_refused() {
     let server = TestServer::tcp();
     let mut connection = server.connect();
-    let request = ReadChunk { target: target(), offset: 0, length: 100, take: false, keep: false };
+    let request = ReadChunk { target: target(), offset: 0, length: 100, take: false, keep: Keep::No };
     connection.send(header(Kind::ReadChunk, 1), &request, &[], soon()).unwrap();
     connection.receive::<ReadChunk>(1, soon()).unwrap();
     let failure = connection.receive_data(&mut [IoSliceMut::new(&mut [0; 99])], soon()).unwrap_err();

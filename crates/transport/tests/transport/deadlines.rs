@@ -7,7 +7,7 @@ use ramlace_base::ErrorKind;
 use ramlace_transport::blocking::Connection;
 use ramlace_transport::{Address, Failure};
 use ramlace_wire::Kind;
-use ramlace_wire::chunk::{ReadChunk, WriteChunk, WriteOrigin};
+use ramlace_wire::chunk::{Keep, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::session::Heartbeat;
 
 use crate::memory::pattern;
@@ -51,7 +51,7 @@ fn a_deadline_may_pass_in_the_middle_of_data() {
             let proxy = Proxy::new(&server.address, Mischief::None, Mischief::StallAt(GREETING_DOWN + stall));
             let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
             let request =
-                ReadChunk { target: target(), offset: 0, length: 1 << 20, take: false, keep: false };
+                ReadChunk { target: target(), offset: 0, length: 1 << 20, take: false, keep: Keep::No };
             connection.send(header(Kind::ReadChunk, 1), &request, &[], soon()).unwrap();
             connection.receive::<ReadChunk>(1, soon()).unwrap();
             let mut into = vec![0; 1 << 20];

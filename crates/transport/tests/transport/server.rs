@@ -12,7 +12,7 @@ use ramlace_transport::blocking;
 use ramlace_transport::nonblocking::{Canceller, Connection, Incoming, Listener, Newcomers};
 use ramlace_transport::{Address, ClientKey, Secret, ServerKeys};
 use ramlace_wire::chunk::{
-    ChunkRead, ChunkWritten, LaneGranted, LaneTarget, ReadChunk, WriteChunk, WriteOrigin,
+    ChunkRead, ChunkWritten, Keep, LaneGranted, LaneTarget, ReadChunk, WriteChunk, WriteOrigin,
 };
 use ramlace_wire::{Chain, ClusterMap, ErrorBody, Header, Kind, PoolId, decode_body, encode_body, flags};
 use tokio::sync::oneshot;
@@ -336,7 +336,7 @@ pub fn read(
     offset: u64,
     length: usize,
 ) -> Outcome<Vec<u8>> {
-    let request = ReadChunk { target: target(), offset, length: length as u32, take: false, keep: false };
+    let request = ReadChunk { target: target(), offset, length: length as u32, take: false, keep: Keep::No };
     connection.send(header(Kind::ReadChunk, call), &request, &[], soon())?;
     let received = connection.receive::<ReadChunk>(call, soon())?;
     assert_eq!(received.data_bytes as usize, length);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ramlace_base::ErrorKind;
 use ramlace_transport::blocking::Connection;
 use ramlace_wire::Kind;
-use ramlace_wire::chunk::ReadChunk;
+use ramlace_wire::chunk::{Keep, ReadChunk};
 
 use crate::hostile::{send_all, tag_bytes, write_head};
 use crate::memory::pattern;
@@ -26,7 +26,7 @@ fn a_client_that_never_reads_costs_little_and_delays_nobody() {
         for length in [60_000, 1 << 20] {
             let mut greedy = server.connect();
             let before = resident_bytes();
-            let request = ReadChunk { target: target(), offset: 0, length, take: false, keep: false };
+            let request = ReadChunk { target: target(), offset: 0, length, take: false, keep: Keep::No };
             for call in 0..requests {
                 greedy.send(header(Kind::ReadChunk, call), &request, &[], soon()).unwrap();
             }
@@ -51,7 +51,7 @@ fn a_client_that_never_reads_loses_its_connection() {
     for server in [TestServer::tcp_with(ways), TestServer::unix_with(ways)] {
         for length in [60_000, 1 << 20] {
             let mut greedy = server.connect();
-            let request = ReadChunk { target: target(), offset: 0, length, take: false, keep: false };
+            let request = ReadChunk { target: target(), offset: 0, length, take: false, keep: Keep::No };
             for call in 0..600 {
                 if greedy.send(header(Kind::ReadChunk, call), &request, &[], soon()).is_err() {
                     break;

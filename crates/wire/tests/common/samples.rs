@@ -177,6 +177,12 @@ impl Sample for XattrName {
     }
 }
 
+impl Sample for Keep {
+    fn sample(source: &mut Source) -> Keep {
+        [Keep::No, Keep::Share, Keep::Strict, Keep::Own][(source.word() % 4) as usize]
+    }
+}
+
 impl Sample for WriteOrigin {
     fn sample(source: &mut Source) -> WriteOrigin {
         [WriteOrigin::Program, WriteOrigin::Through, WriteOrigin::Back][(source.word() % 3) as usize]

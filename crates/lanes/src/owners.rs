@@ -1,0 +1,445 @@
+//! Pages that lie in one kernel alone: what strict mounts ask for, and who waits for whom.
+//!
+//! A page that programs of a strict mount may store into is *owned*: no other kernel has it, so that a store is seen by
+//! every load that comes after it. Whoever wants bytes at a place where a strict mount is makes a *claim*, and claims of the
+//! same pages are served in the order in which they came. A claim is granted when nobody has the pages any more who must not: they are
+//! recalled, a page at a time, and waited for.
+//!
+//! A kernel that reads a page has none of it, and what programs stored there before is written back. So whoever waits with a
+//! claim for a page of his own is not waited for by others: his drop of that page waits for the very same claim. That is
+//! what keeps two machines that want one page from waiting for each other. For the same reason only single pages are waited for
+//! when they are to be owned: a kernel that holds one page while it waits for the next would close a circle.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ramlace_base::{ByteRange, Error, ErrorKind, Result, SessionId, limits};
+
+use super::{DataLeases, PAGE_BYTES, Pending, limit, pages_of, whole_pages};
+use crate::ranges::RangeSet;
+use crate::watches::Place;
+
+/// Grants that are remembered of each session, so that a request of its that comes late is known as such.
+const GRANTS_REMEMBERED: usize = 64;
+
+/// What a session wants of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// To look at them once.
+    Look,
+    /// To keep pages of them, into which programs may store what they publish later.
+    Share,
+    /// To keep pages of them on a strict mount, where nobody stores into them.
+    Strict,
+    /// To keep pages of them on a strict mount, where programs store into them.
+    Own,
+    /// To change them.
+    Change,
+    /// To change them, by way of pages that its kernel may hold until it is answered.
+    Through,
+}
+
+impl Wish {
+    /// A kernel reads them for its pages: until it is answered it has none of these.
+    fn is_for_pages(self) -> bool {
+        matches!(self, Wish::Share | Wish::Strict | Wish::Own)
+    }
+
+    fn changes(self) -> bool {
+        matches!(self, Wish::Change | Wish::Through)
+    }
+
+    /// Nobody else may have them meanwhile.
+    fn is_alone(self) -> bool {
+        self == Wish::Own || self.changes()
+    }
+}
+
+/// Who wants what.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Where.
+    pub place: Place,
+    /// Who.
+    pub session: SessionId,
+    /// Which bytes.
+    pub range: ByteRange,
+    /// What for.
+    pub wish: Wish,
+    /// The request's number: a session's later ones are larger.
+    pub call: u32,
+}
+
+/// A claim's place in the order; `Default`: not made yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ticket(u64);
+
+#[derive(Debug)]
+struct Claim {
+    session: SessionId,
+    pages: ByteRange,
+    wish: Wish,
+    call: u32,
+}
+
+/// What a strict mount has of a place.
+#[derive(Debug, Default)]
+struct Owned {
+    pages: RangeSet,
+    /// What was recalled one after the other.
+    streak: ByteRange,
+}
+
+#[derive(Debug)]
+struct Grant {
+    place: Place,
+    pages: ByteRange,
+    call: u32,
+}
+
+/// All owners of pages, and all claims.
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    /// The sessions of strict mounts at each place.
+    strict: BTreeMap<Place, BTreeMap<SessionId, Owned>>,
+    count: usize,
+    claims: BTreeMap<Place, BTreeMap<u64, Claim>>,
+    last_ticket: u64,
+    granted: BTreeMap<SessionId, VecDeque<Grant>>,
+}
+
+impl Owners {
+    pub(super) fn is_idle(&self) -> bool {
+        self.strict.is_empty()
+    }
+
+    /// Whether strict mounts are at this place.
+    pub(super) fn is_strict(&self, place: Place) -> bool {
+        self.strict.contains_key(&place)
+    }
+
+    pub(super) fn others_own(&self, place: Place, session: SessionId, pages: ByteRange) -> bool {
+        let mut of = self.strict.get(&place).into_iter().flatten();
+        of.any(|(holder, owned)| *holder != session && owned.pages.meets(pages))
+    }
+
+    fn owns(&self, place: Place, session: SessionId, pages: ByteRange) -> bool {
+        let owned = self.strict.get(&place).and_then(|of| of.get(&session));
+        owned.is_some_and(|owned| owned.pages.covers(pages))
+    }
+
+    /// A session's time is over: it owns nothing there any more.
+    pub(super) fn forget_owner(&mut self, place: Place, session: SessionId) {
+        let Some(of) = self.strict.get_mut(&place) else { return };
+        if of.remove(&session).is_some() {
+            self.count -= 1;
+        }
+        if of.is_empty() {
+            self.strict.remove(&place);
+        }
+    }
+
+    pub(super) fn end_session(&mut self, session: SessionId) {
+        let of = |(place, of): (&Place, &BTreeMap<_, _>)| of.contains_key(&session).then_some(*place);
+        let places: Vec<Place> = self.strict.iter().filter_map(of).collect();
+        places.into_iter().for_each(|place| self.forget_owner(place, session));
+        for claims in self.claims.values_mut() {
+            claims.retain(|_, claim| claim.session != session);
+        }
+        self.claims.retain(|_, claims| !claims.is_empty());
+        self.granted.remove(&session);
+    }
+
+    /// The place is gone. Claims find that out for themselves.
+    pub(super) fn forget(&mut self, place: Place) {
+        self.count -= self.strict.remove(&place).map_or(0, |of| of.len());
+    }
+
+    fn join(&mut self, place: Place, session: SessionId) -> Result<()> {
+        if self.strict.get(&place).is_some_and(|of| of.contains_key(&session)) {
+            return Ok(());
+        }
+        if self.count >= limits::DATA_LEASES_PER_SERVER_MAX {
+            let text = format!("{} files are shared strictly on this server, as many as may be", self.count);
+            return Err(Error::new(ErrorKind::TooMany, text));
+        }
+        self.count += 1;
+        self.strict.entry(place).or_default().insert(session, Owned::default());
+        Ok(())
+    }
+
+    /// Claims for pages that a session's kernel waits for.
+    fn awaited(&self, place: Place, session: SessionId) -> impl Iterator<Item = ByteRange> {
+        let claims = self.claims.get(&place).into_iter().flat_map(|claims| claims.values());
+        let own = claims.filter(move |claim| claim.session == session && claim.wish.is_for_pages());
+        own.map(|claim| claim.pages)
+    }
+
+    /// Whether a session's kernel waits for this page, and so has none of it.
+    fn lacks(&self, place: Place, session: SessionId, page: ByteRange) -> bool {
+        self.awaited(place, session).any(|pages| pages.intersection(page) == page)
+    }
+
+    /// Whether nobody has come before who wants the same pages for himself, or from whom they are wanted.
+    fn is_first(&self, asked: &Asked, pages: ByteRange, ticket: Ticket) -> bool {
+        let claims = self.claims.get(&asked.place).into_iter().flatten();
+        let mut before = claims.take_while(|(number, _)| **number < ticket.0);
+        !before.any(|(_, claim)| {
+            (claim.wish.is_alone() || asked.wish.is_alone()) && !claim.pages.intersection(pages).is_empty()
+        })
+    }
+
+    /// Notes a claim. One of the same kernel for the same page that came before is a request whose answer was lost.
+    fn note(&mut self, asked: &Asked, pages: ByteRange) -> Result<Ticket> {
+        let Asked { place, session, wish, call, .. } = *asked;
+        let is_newer = |other: u32| (other.wrapping_sub(call) as i32) > 0;
+        let meets = |other: ByteRange| !other.intersection(pages).is_empty();
+        if wish.is_for_pages() {
+            let granted = self.granted.get(&session).into_iter().flatten();
+            let mut late = granted.filter(|grant| grant.place == place && meets(grant.pages));
+            let claims = self.claims.entry(place).or_default();
+            let same =
+                |claim: &Claim| claim.session == session && claim.wish.is_for_pages() && meets(claim.pages);
+            if late.any(|grant| is_newer(grant.call))
+                || claims.values().any(|claim| same(claim) && is_newer(claim.call))
+            {
+                return Err(asked_again());
+            }
+            claims.retain(|_, claim| !same(claim));
+        }
+        self.last_ticket += 1;
+        let claim = Claim { session, pages, wish, call };
+        self.claims.entry(place).or_default().insert(self.last_ticket, claim);
+        Ok(Ticket(self.last_ticket))
+    }
+
+    fn end(&mut self, place: Place, ticket: Ticket) -> bool {
+        let Some(claims) = self.claims.get_mut(&place) else { return false };
+        let ended = claims.remove(&ticket.0).is_some();
+        if claims.is_empty() {
+            self.claims.remove(&place);
+        }
+        ended && self.claims.contains_key(&place)
+    }
+
+    fn remember(&mut self, asked: &Asked, pages: ByteRange) {
+        let granted = self.granted.entry(asked.session).or_default();
+        if granted.len() >= GRANTS_REMEMBERED {
+            granted.pop_front();
+        }
+        granted.push_back(Grant { place: asked.place, pages, call: asked.call });
+    }
+}
+
+impl DataLeases {
+    /// Whether what is asked may be done, in this very step. Else it is to be asked again when something has changed: by
+    /// then those who have the pages may have dropped them. A change that was granted keeps others away until
+    /// [`DataLeases::end_claim`].
+    ///
+    /// Errors: `Busy` for several pages that are to be owned and are not free: they are to be asked for one by one. `Retry`
+    /// for a request that has come again. `Unsupported` for bytes that were looked at before they were asked for.
+    pub fn claim(&mut self, asked: &Asked, ticket: &mut Ticket, now: u64) -> Result<bool> {
+        let Asked { place, session, range, wish, .. } = *asked;
+        if matches!(wish, Wish::Own | Wish::Strict) {
+            self.owners.join(place, session)?;
+        }
+        let pages = whole_pages(range);
+        if !self.owners.is_strict(place) {
+            if wish.changes() && *ticket == Ticket::default() {
+                // A strict mount may come before its bytes are all there.
+                *ticket = self.owners.note(asked, pages)?;
+            }
+            return Ok(true);
+        }
+        if range.is_empty() {
+            let text = "a strict mount may have newer bytes; read them from the server";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        if self.may_go_on(asked, pages) {
+            self.end_claim(place, std::mem::take(ticket));
+            self.owners.remember(asked, pages);
+            return Ok(true);
+        }
+        if *ticket == Ticket::default() {
+            *ticket = self.owners.note(asked, pages)?;
+        } else if !self.owners.claims.get(&place).is_some_and(|claims| claims.contains_key(&ticket.0)) {
+            return Err(asked_again());
+        }
+        let is_several = wish == Wish::Own && pages.length() > PAGE_BYTES;
+        let mut is_free = self.owners.is_first(asked, pages, *ticket);
+        if is_free {
+            is_free = match is_several {
+                true => !self.others_hold(place, session, range),
+                false => !self.recall_for(asked, pages, now) && !self.has_yet_to_drop(asked, pages),
+            };
+        }
+        if is_free {
+            self.grant(asked, pages, ticket);
+        } else if is_several {
+            self.end_claim(place, std::mem::take(ticket));
+            return Err(Error::new(ErrorKind::Busy, "another kernel has some of these pages"));
+        }
+        Ok(is_free)
+    }
+
+    /// A claim is over. Whether others may go on by that.
+    pub fn end_claim(&mut self, place: Place, ticket: Ticket) -> bool {
+        self.owners.end(place, ticket)
+    }
+
+    /// Who reads what he has already has lost it for want of memory, or is just being asked to drop it: nobody else has it.
+    fn may_go_on(&self, asked: &Asked, pages: ByteRange) -> bool {
+        let Asked { place, session, wish, .. } = *asked;
+        let mut own = self.pending_at(place, pages).filter(|(_, pending)| pending.holder == session);
+        match wish {
+            Wish::Share => own.next().is_some() && !self.is_owned_by_others(place, session, pages),
+            Wish::Strict | Wish::Own => self.owners.owns(place, session, pages) && own.next().is_none(),
+            Wish::Look | Wish::Change | Wish::Through => false,
+        }
+    }
+
+    fn is_owned_by_others(&self, place: Place, session: SessionId, pages: ByteRange) -> bool {
+        let dropping = |pending: &Pending| pending.owned && !pending.fenced && pending.holder != session;
+        self.owners.others_own(place, session, pages)
+            || self.pending_at(place, pages).any(|(_, pending)| dropping(pending))
+    }
+
+    /// Recalls the pages from those who must not have them. Whether there are such.
+    fn recall_for(&mut self, asked: &Asked, pages: ByteRange, now: u64) -> bool {
+        let Asked { place, session, wish, .. } = *asked;
+        let mut recalls = Vec::new();
+        for (holder, owned) in self.owners.strict.get(&place).into_iter().flatten() {
+            // A write comes from a program, and not from the pages of its own kernel.
+            if *holder == session && !wish.changes() {
+                continue;
+            }
+            let theirs = owned.pages.within(pages).flat_map(pages_of);
+            let theirs = theirs.filter(|page| !self.owners.lacks(place, *holder, *page));
+            recalls.extend(theirs.map(|page| (*holder, page)));
+        }
+        let sharers = if wish.is_alone() { Some(self.others(place, session)) } else { None };
+        let mut shared = Vec::new();
+        for (holder, holes) in sharers.into_iter().flatten() {
+            let theirs = pages_of(pages).filter(|page| !holes.covers(*page));
+            let theirs = theirs.filter(|page| !self.owners.lacks(place, holder, *page));
+            shared.extend(theirs.map(|page| (holder, page)));
+        }
+        for (holder, page) in &shared {
+            self.recall(place, *holder, *page, now);
+        }
+        for (holder, page) in &recalls {
+            let ahead = self.streak(place, *holder, *page);
+            for page in std::iter::once(*page).chain(ahead) {
+                self.recall_page_owned(place, *holder, page, now);
+            }
+        }
+        !shared.is_empty() || !recalls.is_empty()
+    }
+
+    /// Pages that are likely to be wanted next: as many as were recalled one after the other before this one.
+    fn streak(&mut self, place: Place, holder: SessionId, page: ByteRange) -> Vec<ByteRange> {
+        let owned = self.owners.strict.get_mut(&place).and_then(|of| of.get_mut(&holder));
+        let Some(Owned { pages, streak }) = owned else { return Vec::new() };
+        let follows = streak.end == page.start && !streak.is_empty();
+        let start = if follows { streak.start } else { page.start };
+        let more = if follows { streak.length().min(limits::STRICT_RECALL_AHEAD_BYTES_MAX) } else { 0 };
+        let next = ByteRange { start: page.end, end: page.end.saturating_add(more) };
+        let ahead = pages.within(next).next().filter(|run| run.start == page.end).unwrap_or_default();
+        *streak = ByteRange { start, end: page.end.max(ahead.end) };
+        pages_of(ahead).collect()
+    }
+
+    fn recall_page_owned(&mut self, place: Place, holder: SessionId, pages: ByteRange, now: u64) {
+        let owned = self.owners.strict.get_mut(&place).and_then(|of| of.get_mut(&holder));
+        let Some(owned) = owned.filter(|owned| owned.pages.meets(pages)) else { return };
+        owned.pages.remove(pages);
+        let number = self.add(place, holder, pages, now);
+        if let Some(pending) = self.recalls.get_mut(&number) {
+            pending.owned = true;
+        }
+        self.limit_recalls(place, holder, number, now);
+    }
+
+    /// Recalls what others own, for a change that waits for them later.
+    pub(super) fn recall_owned(&mut self, place: Place, by: SessionId, pages: ByteRange, now: u64) {
+        let of = self.owners.strict.get(&place).into_iter().flatten().filter(|(holder, _)| **holder != by);
+        let runs = of.flat_map(|(holder, owned)| owned.pages.within(pages).map(|run| (*holder, run)));
+        let runs: Vec<(SessionId, ByteRange)> = runs.collect();
+        for (holder, run) in runs {
+            self.recall_page_owned(place, holder, run, now);
+        }
+    }
+
+    /// Whether somebody has yet to drop pages that he must not have.
+    fn has_yet_to_drop(&self, asked: &Asked, pages: ByteRange) -> bool {
+        let Asked { place, session, wish, .. } = *asked;
+        self.pending_at(place, pages).any(|(_, pending)| {
+            let counts = match wish.is_alone() {
+                true => pending.holder != session || (wish.changes() && pending.owned),
+                false => pending.holder != session && pending.owned,
+            };
+            let part = pending.range.intersection(pages);
+            let lacks = || pages_of(part).all(|page| self.owners.lacks(place, pending.holder, page));
+            counts && !pending.fenced && !self.is_in_its_own_way(place, pending) && !lacks()
+        })
+    }
+
+    /// A holder cannot drop a page before its own write of it is answered, which waits for its turn.
+    fn is_in_its_own_way(&self, place: Place, pending: &Pending) -> bool {
+        let claims = self.owners.claims.get(&place).into_iter().flat_map(|claims| claims.values());
+        let mut through =
+            claims.filter(|claim| claim.wish == Wish::Through && claim.session == pending.holder);
+        !pending.waited && through.any(|claim| !claim.pages.intersection(pending.range).is_empty())
+    }
+
+    /// Whether a holder cannot drop what was recalled before it has got a page that it waits for.
+    pub(super) fn is_stuck(&self, pending: &Pending) -> bool {
+        let mut awaited = self.owners.awaited(pending.place, pending.holder);
+        awaited.any(|pages| !pages.intersection(pending.range).is_empty())
+    }
+
+    fn grant(&mut self, asked: &Asked, pages: ByteRange, ticket: &mut Ticket) {
+        let Asked { place, session, wish, .. } = *asked;
+        if wish.changes() {
+            return;
+        }
+        self.end_claim(place, std::mem::take(ticket));
+        if wish.is_for_pages() {
+            self.owners.remember(asked, pages);
+        }
+        if wish != Wish::Own {
+            return;
+        }
+        // Whoever waits for the same page has none of it.
+        for (holder, owned) in self.owners.strict.get_mut(&place).into_iter().flatten() {
+            match *holder == session {
+                true => owned.pages.insert(pages),
+                false => owned.pages.remove(pages),
+            }
+        }
+        for holes in self.leases.get_mut(&place).into_iter().flat_map(|of| of.values_mut()) {
+            holes.insert(pages);
+            limit(holes);
+        }
+        // What somebody writes back of it from the server's last life comes too late.
+        self.note_changer(place, session);
+        self.read_anew(place, session, pages);
+    }
+
+    /// Whether nobody else has had these pages since this session got them.
+    pub(super) fn had_alone(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
+        let dropping = |pending: &Pending| pending.owned && !pending.fenced && pending.holder == session;
+        self.owners.is_strict(place)
+            && pages_of(range).all(|page| {
+                self.owners.owns(place, session, page)
+                    || self.pending_at(place, page).any(|(_, pending)| dropping(pending))
+            })
+    }
+}
+
+fn asked_again() -> Error {
+    Error::new(ErrorKind::Retry, "the same page was asked for again")
+}
+
+#[cfg(test)]
+#[path = "owners_tests.rs"]
+mod tests;

@@ -1,0 +1,386 @@
+use proptest::prelude::*;
+use ramlace_base::InodeId;
+
+use super::super::{Change, ReadNow, Stored};
+use super::*;
+
+const FILE: Place = (InodeId(70), Some(0));
+const PAGES: usize = 2;
+const BYTES: usize = PAGE_BYTES as usize;
+/// Two strict mounts that write, one that reads, a coherent one, and a program of the library.
+const KERNELS: usize = 4;
+const READER: usize = 2;
+const COHERENT: usize = 3;
+const LIBRARY: usize = 4;
+const WRITERS: usize = 5;
+
+fn session(number: usize) -> SessionId {
+    SessionId([number as u8 + 1; 16])
+}
+
+fn whole(page: usize) -> ByteRange {
+    ByteRange { start: (page * BYTES) as u64, end: ((page + 1) * BYTES) as u64 }
+}
+
+fn byte_of(writer: usize) -> usize {
+    100 + writer
+}
+
+/// A page of a kernel.
+#[derive(Clone, Debug, Default)]
+enum Page {
+    #[default]
+    None,
+    /// It is read, and locked until that is answered.
+    Asked(Ticket, u32),
+    /// The answer is under way.
+    Answered(Vec<u8>),
+    Here {
+        bytes: Vec<u8>,
+        dirty: bool,
+    },
+}
+
+struct World {
+    leases: DataLeases,
+    memory: Vec<u8>,
+    kernels: Vec<Vec<Page>>,
+    /// What each has stored last, and which of it everybody has to see.
+    stored: Vec<Vec<u8>>,
+    dropped: Vec<Vec<u64>>,
+    done: Vec<Vec<u64>>,
+    write: Option<(usize, Ticket)>,
+    calls: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Touch(usize, usize),
+    Poll(usize, usize),
+    Deliver(usize, usize),
+    WriteBack(usize, usize),
+    Evict(usize, usize),
+    Drop(usize),
+    Acknowledge(usize),
+    Write(usize),
+}
+
+impl World {
+    fn new() -> World {
+        World {
+            leases: DataLeases::default(),
+            memory: vec![0; PAGES * BYTES],
+            kernels: vec![vec![Page::None; PAGES]; KERNELS],
+            stored: vec![vec![0; PAGES]; WRITERS],
+            dropped: vec![Vec::new(); KERNELS],
+            done: vec![Vec::new(); KERNELS],
+            write: None,
+            calls: 0,
+        }
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Touch(kernel, page) => self.touch(kernel, page),
+            Step::Poll(kernel, page) => self.poll(kernel, page),
+            Step::Deliver(kernel, page) => {
+                if let Page::Answered(bytes) = &self.kernels[kernel][page] {
+                    self.kernels[kernel][page] = Page::Here { bytes: bytes.clone(), dirty: false };
+                }
+            }
+            Step::WriteBack(kernel, page) => self.write_back(kernel, page),
+            Step::Evict(kernel, page) => self.evict(kernel, page),
+            Step::Drop(kernel) => self.drop_pages(kernel),
+            Step::Acknowledge(kernel) => {
+                let done = std::mem::take(&mut self.done[kernel]);
+                self.leases.acknowledge(session(kernel), &done, &[]);
+            }
+            Step::Write(page) => self.write(page),
+        }
+        self.look();
+    }
+
+    fn wish(kernel: usize) -> Wish {
+        match kernel {
+            READER => Wish::Strict,
+            COHERENT => Wish::Share,
+            _ => Wish::Own,
+        }
+    }
+
+    fn asked(kernel: usize, page: usize, wish: Wish, call: u32) -> Asked {
+        Asked { place: FILE, session: session(kernel), range: whole(page), wish, call }
+    }
+
+    /// A program stores, or loads; without the page the kernel asks for it.
+    fn touch(&mut self, kernel: usize, page: usize) {
+        match &mut self.kernels[kernel][page] {
+            Page::None => {
+                self.calls += 1;
+                self.kernels[kernel][page] = Page::Asked(Ticket::default(), self.calls);
+                self.poll(kernel, page);
+            }
+            Page::Here { bytes, dirty } if kernel != READER => {
+                self.stored[kernel][page] = self.stored[kernel][page].wrapping_add(1);
+                bytes[byte_of(kernel)] = self.stored[kernel][page];
+                *dirty = true;
+            }
+            _ => {}
+        }
+    }
+
+    fn poll(&mut self, kernel: usize, page: usize) {
+        let Page::Asked(ticket, call) = &mut self.kernels[kernel][page] else { return };
+        let asked = World::asked(kernel, page, World::wish(kernel), *call);
+        if self.leases.claim(&asked, ticket, 0).unwrap() {
+            if asked.wish != Wish::Own {
+                self.leases.keep(FILE, session(kernel), whole(page), 0);
+            }
+            let bytes = self.memory[page * BYTES..(page + 1) * BYTES].to_vec();
+            self.kernels[kernel][page] = Page::Answered(bytes);
+        }
+    }
+
+    fn write_back(&mut self, kernel: usize, page: usize) {
+        let Page::Here { bytes, dirty: dirty @ true } = &mut self.kernels[kernel][page] else { return };
+        *dirty = false;
+        let (bytes, offset, me) = (bytes.clone(), whole(page).start, session(kernel));
+        let here = &self.memory;
+        let read: ReadNow<'_> = &mut |range| Ok(here[range.start as usize..range.end as usize].to_vec());
+        let Stored { ranges, merged } = self.leases.stored(FILE, me, offset, &bytes, read, 0).unwrap();
+        let merged = merged.as_deref().unwrap_or(&bytes);
+        for range in ranges {
+            let (from, to) = ((range.start - offset) as usize, (range.end - offset) as usize);
+            self.change(me, range.start, &merged[from..to]);
+        }
+        self.leases.wrote_back(FILE, me, offset, &bytes, 0);
+    }
+
+    fn change(&mut self, by: SessionId, start: u64, bytes: &[u8]) {
+        let range = ByteRange { start, end: start + bytes.len() as u64 };
+        let here = &self.memory;
+        let read: ReadNow<'_> = &mut |range| Ok(here[range.start as usize..range.end as usize].to_vec());
+        self.leases.before_change(FILE, by, range, Change::Write, read, 0).unwrap();
+        self.memory[range.start as usize..range.end as usize].copy_from_slice(bytes);
+    }
+
+    fn evict(&mut self, kernel: usize, page: usize) {
+        self.write_back(kernel, page);
+        if matches!(self.kernels[kernel][page], Page::Here { .. }) {
+            self.kernels[kernel][page] = Page::None;
+        }
+    }
+
+    /// A drop waits for pages that are being read.
+    fn drop_pages(&mut self, kernel: usize) {
+        for recall in self.leases.unacknowledged(session(kernel), 0) {
+            if self.dropped[kernel].contains(&recall.number) {
+                continue;
+            }
+            let pages =
+                (0..PAGES).filter(|page| whole(*page).start < recall.end && recall.start < whole(*page).end);
+            let pages: Vec<usize> = pages.collect();
+            let is_locked =
+                |page: &usize| matches!(self.kernels[kernel][*page], Page::Asked(..) | Page::Answered(_));
+            if pages.iter().any(is_locked) {
+                continue;
+            }
+            pages.iter().for_each(|page| self.evict(kernel, *page));
+            self.dropped[kernel].push(recall.number);
+            self.done[kernel].push(recall.number);
+        }
+    }
+
+    /// The library writes its byte.
+    fn write(&mut self, page: usize) {
+        let (page, mut ticket) = self.write.take().unwrap_or((page, Ticket::default()));
+        let asked = World::asked(LIBRARY, page, Wish::Change, 0);
+        if !self.leases.claim(&asked, &mut ticket, 0).unwrap() {
+            self.write = Some((page, ticket));
+            return;
+        }
+        self.stored[LIBRARY][page] = self.stored[LIBRARY][page].wrapping_add(1);
+        let value = self.stored[LIBRARY][page];
+        self.change(session(LIBRARY), whole(page).start + byte_of(LIBRARY) as u64, &[value]);
+        self.leases.end_claim(FILE, ticket);
+    }
+
+    /// What a strict mount has is the newest, and what it may store into nobody else has.
+    fn look(&self) {
+        for page in 0..PAGES {
+            let here = |kernel: usize| match &self.kernels[kernel][page] {
+                Page::Here { bytes, .. } | Page::Answered(bytes) => Some(bytes),
+                _ => None,
+            };
+            for owner in
+                (0..KERNELS).filter(|kernel| World::wish(*kernel) == Wish::Own && here(*kernel).is_some())
+            {
+                let others: Vec<usize> =
+                    (0..KERNELS).filter(|other| *other != owner && here(*other).is_some()).collect();
+                assert!(others.is_empty(), "{owner} owns page {page}, and {others:?} have it");
+            }
+            for kernel in 0..COHERENT {
+                let Some(bytes) = here(kernel) else { continue };
+                for writer in [0, 1, LIBRARY] {
+                    let newest = self.stored[writer][page];
+                    assert_eq!(bytes[byte_of(writer)], newest, "{kernel} sees {writer} in page {page}");
+                }
+            }
+        }
+    }
+
+    /// Everybody goes on, and nobody waits for ever; then all is in the memory.
+    fn end(&mut self) {
+        for _ in 0..40 {
+            for kernel in 0..KERNELS {
+                for page in 0..PAGES {
+                    self.take(&Step::Poll(kernel, page));
+                    self.take(&Step::Deliver(kernel, page));
+                }
+                self.take(&Step::Drop(kernel));
+                self.take(&Step::Acknowledge(kernel));
+            }
+            if self.write.is_some() {
+                self.take(&Step::Write(0));
+            }
+        }
+        assert!(self.write.is_none(), "the library waits for ever");
+        for kernel in 0..KERNELS {
+            for page in 0..PAGES {
+                assert!(
+                    !matches!(self.kernels[kernel][page], Page::Asked(..)),
+                    "{kernel} waits for page {page}"
+                );
+                self.evict(kernel, page);
+            }
+        }
+        for writer in [0, 1, COHERENT, LIBRARY] {
+            for page in 0..PAGES {
+                let at = page * BYTES + byte_of(writer);
+                assert_eq!(self.memory[at], self.stored[writer][page], "what {writer} stored in page {page}");
+            }
+        }
+        assert!(self.leases.owners.claims.is_empty());
+        for kernel in 0..KERNELS {
+            self.leases.end_session(session(kernel));
+        }
+        assert!(self.leases.is_idle() && self.leases.owners.count == 0);
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (kernel, page) = (0..KERNELS, 0..PAGES);
+    let both = || (0..KERNELS, 0..PAGES);
+    prop_oneof![
+        6 => both().prop_map(|(kernel, page)| Step::Touch(kernel, page)),
+        3 => both().prop_map(|(kernel, page)| Step::Poll(kernel, page)),
+        3 => both().prop_map(|(kernel, page)| Step::Deliver(kernel, page)),
+        1 => both().prop_map(|(kernel, page)| Step::WriteBack(kernel, page)),
+        1 => both().prop_map(|(kernel, page)| Step::Evict(kernel, page)),
+        3 => kernel.clone().prop_map(Step::Drop),
+        3 => kernel.prop_map(Step::Acknowledge),
+        1 => page.prop_map(Step::Write),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 5_000, ..ProptestConfig::default() })]
+    #[test]
+    fn a_page_that_may_be_stored_into_is_in_one_kernel_and_everybody_gets_it(
+        steps in prop::collection::vec(step(), 1..120)
+    ) {
+        let mut world = World::new();
+        steps.iter().for_each(|step| world.take(step));
+        world.end();
+    }
+}
+
+fn claim(leases: &mut DataLeases, asked: &Asked) -> (bool, Ticket) {
+    let mut ticket = Ticket::default();
+    let granted = leases.claim(asked, &mut ticket, 0).unwrap();
+    (granted, ticket)
+}
+
+fn own(number: usize, page: usize, call: u32) -> Asked {
+    World::asked(number, page, Wish::Own, call)
+}
+
+#[test]
+fn two_who_lost_a_page_and_want_it_again_do_not_wait_for_each_other() {
+    let mut leases = DataLeases::default();
+    for number in 0..2 {
+        leases.keep(FILE, session(number), whole(0), 0);
+    }
+    assert!(!claim(&mut leases, &own(0, 0, 1)).0, "the other may have it");
+    let (granted, mut second) = claim(&mut leases, &own(1, 0, 1));
+    assert!(!granted);
+    // The first one's claim: the second has none of the page, for it asks for it.
+    let mut first = Ticket(second.0 - 1);
+    assert!(leases.claim(&own(0, 0, 1), &mut first, 0).unwrap());
+    assert!(!leases.claim(&own(1, 0, 1), &mut second, 0).unwrap());
+    let told = leases.unacknowledged(session(0), 0);
+    leases.acknowledge(session(0), &[told.last().unwrap().number], &[]);
+    assert!(leases.claim(&own(1, 0, 1), &mut second, 0).unwrap());
+}
+
+#[test]
+fn several_pages_are_owned_at_once_or_not_at_all() {
+    let mut leases = DataLeases::default();
+    let both = |number| Asked { range: ByteRange { start: 0, end: 2 * PAGE_BYTES }, ..own(number, 0, 1) };
+    assert!(claim(&mut leases, &own(1, 1, 1)).0);
+    let mut ticket = Ticket::default();
+    assert_eq!(leases.claim(&both(0), &mut ticket, 0).unwrap_err().kind(), ErrorKind::Busy);
+    assert!(leases.owners.claims.is_empty());
+    assert!(claim(&mut leases, &both(1)).0);
+}
+
+#[test]
+fn a_request_that_comes_again_takes_the_place_of_the_one_before() {
+    let mut leases = DataLeases::default();
+    assert!(claim(&mut leases, &own(0, 0, 1)).0);
+    let (_, mut lost) = claim(&mut leases, &own(1, 0, 7));
+    let (_, mut again) = claim(&mut leases, &own(1, 0, 8));
+    assert_eq!(leases.claim(&own(1, 0, 7), &mut lost, 0).unwrap_err().kind(), ErrorKind::Retry);
+    let told = leases.unacknowledged(session(0), 0);
+    leases.acknowledge(session(0), &[told[0].number], &[]);
+    assert!(leases.claim(&own(1, 0, 8), &mut again, 0).unwrap());
+    // The page is in its kernel: what comes late must not say that it is not.
+    claim(&mut leases, &own(0, 0, 2));
+    let late = leases.claim(&own(1, 0, 7), &mut Ticket::default(), 0).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Retry);
+}
+
+#[test]
+fn an_owner_that_does_not_answer_loses_what_it_stores() {
+    let mut leases = DataLeases::default();
+    assert!(claim(&mut leases, &own(0, 0, 1)).0);
+    let (_, mut ticket) = claim(&mut leases, &own(1, 0, 1));
+    let end = leases.next_end().unwrap();
+    assert!(leases.pass(end));
+    assert!(leases.claim(&own(1, 0, 1), &mut ticket, end).unwrap());
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    let late = leases.stored(FILE, session(0), 0, &[1; BYTES], read, end).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Stale);
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    assert!(leases.stored(FILE, session(1), 0, &[1; BYTES], read, end).is_ok());
+}
+
+#[test]
+fn pages_that_are_wanted_one_after_the_other_are_recalled_ahead() {
+    let mut leases = DataLeases::default();
+    let many = ByteRange { start: 0, end: 64 * PAGE_BYTES };
+    assert!(claim(&mut leases, &Asked { range: many, ..own(0, 0, 1) }).0);
+    let mut waited = 0;
+    for page in 0..64 {
+        let (granted, mut ticket) = claim(&mut leases, &own(1, page, 2));
+        if granted {
+            continue;
+        }
+        waited += 1;
+        let told = leases.unacknowledged(session(0), 0);
+        let numbers: Vec<u64> = told.iter().map(|recall| recall.number).collect();
+        leases.acknowledge(session(0), &numbers, &[]);
+        assert!(leases.claim(&own(1, page, 2), &mut ticket, 0).unwrap());
+    }
+    assert_eq!(waited, 7);
+}

@@ -1,0 +1,103 @@
+//! Who wants which bytes at a place where strict mounts are: the rule is [`DataLeases::claim`](ramlace_lanes::DataLeases::claim),
+//! this waits. A wait is a step of its connection's task, and no thread.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use ramlace_base::{ByteRange, Result};
+use ramlace_lanes::{Asked, Place, Ticket, Wish};
+use ramlace_wire::chunk::{Keep, WriteOrigin};
+use tokio::time::sleep_until;
+
+use crate::gate::Call;
+use crate::record::Record;
+use crate::server::{Outcome, Server};
+
+/// A claim, until it is dropped.
+pub struct Claiming {
+    server: Rc<Server>,
+    asked: Asked,
+    ticket: Ticket,
+}
+
+impl Claiming {
+    /// Whether what is wanted may be done in this very step; else after [`Claiming::wait`].
+    ///
+    /// Errors: those of [`DataLeases::claim`](ramlace_lanes::DataLeases::claim).
+    pub fn is_granted(&mut self) -> Result<bool> {
+        if self.quiet_until().is_some() {
+            return Ok(false);
+        }
+        let desk = &self.server.data;
+        let granted = desk.claim(&self.asked, &mut self.ticket);
+        if granted.is_ok() && matches!(self.asked.wish, Wish::Own | Wish::Strict) {
+            self.server.note_leases();
+        }
+        granted
+    }
+
+    /// Something has changed, or somebody's time is over.
+    pub async fn wait(&self) {
+        match self.quiet_until() {
+            Some(until) => sleep_until(until.into()).await,
+            None => self.server.data.next_change().await,
+        }
+    }
+
+    /// What strict mounts stored in the server's last life may not be here yet.
+    fn quiet_until(&self) -> Option<Instant> {
+        match self.asked.wish {
+            Wish::Own | Wish::Strict => self.server.leases.quiet_until(),
+            Wish::Look | Wish::Share | Wish::Change | Wish::Through => None,
+        }
+    }
+}
+
+impl Drop for Claiming {
+    fn drop(&mut self) {
+        self.server.data.end_claim(self.asked.place, self.ticket);
+    }
+}
+
+impl Server {
+    /// A claim of the call's session.
+    pub fn claim(self: &Rc<Self>, call: &Call, place: Place, range: ByteRange, wish: Wish) -> Claiming {
+        let asked = Asked { place, session: call.session, range, wish, call: call.call };
+        Claiming { server: self.clone(), asked, ticket: Ticket::default() }
+    }
+
+    /// Nobody may have these bytes alone while they change: waits until nobody has, and keeps others away until what is returned is
+    /// dropped.
+    pub async fn claim_change(
+        self: &Rc<Self>,
+        call: &Call,
+        place: Place,
+        range: ByteRange,
+        origin: WriteOrigin,
+    ) -> Outcome<Claiming> {
+        let wish = if origin == WriteOrigin::Through { Wish::Through } else { Wish::Change };
+        let mut claiming = self.claim(call, place, range, wish);
+        while !range.is_empty() && !claiming.is_granted()? {
+            claiming.wait().await;
+        }
+        Ok(claiming)
+    }
+
+    /// The next life has to know that there were leases.
+    pub fn note_leases(self: &Rc<Self>) {
+        if !self.durable.borrow().gives_leases {
+            // Without room in the log a life that follows a crash takes its clients for new ones.
+            let _ = self.commit(&Record::GivesLeases(true));
+        }
+    }
+}
+
+/// What a read wants.
+pub fn wish_of(keep: Keep) -> Wish {
+    match keep {
+        Keep::No => Wish::Look,
+        Keep::Share => Wish::Share,
+        Keep::Strict => Wish::Strict,
+        Keep::Own => Wish::Own,
+    }
+}

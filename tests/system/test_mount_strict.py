@@ -1,0 +1,227 @@
+"""Strict mounts: mapped files are one memory for programs on several machines, without msync and without a call."""
+
+import mmap
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from litmus import LONG, build, race
+from mount import Mount, NewMount, Program, fails, mapping
+from pool import KIB, Pool
+
+pytestmark = pytest.mark.both
+
+PAGE = 4 * KIB
+LENGTH = 64 * PAGE
+
+
+@dataclass
+class Machines:
+    """A directory on two strict mounts and a coherent one, and in the pool."""
+
+    pool: Pool
+    place: str
+    here: Path
+    there: Path
+    coherent: Path
+
+    def file(self, name: str = "file", length: int = LENGTH) -> None:
+        """Make a file of zeros."""
+        with (self.here / name).open("wb") as file:
+            file.truncate(length)
+        assert (self.there / name).stat().st_size == length
+        assert (self.coherent / name).stat().st_size == length
+
+
+@pytest.fixture(scope="module")
+def mounts(fuse: None, shared_pool: Pool) -> Iterator[list[Mount]]:
+    """Two strict mounts of the shared pool, and one that is not."""
+    mounts: list[Mount] = []
+    try:
+        for words in (["--mode", "strict"], ["-o", "mode=strict"], []):
+            mounts.append(Mount(shared_pool, *words))
+        yield mounts
+    finally:
+        for mount in mounts:
+            mount.close()
+
+
+@pytest.fixture
+def machines(mounts: list[Mount], shared_pool: Pool, place: str) -> Machines:
+    """This test's directory on all of them."""
+    for mount in mounts:
+        mount.daemon.watch()
+    return Machines(shared_pool, place, *(mount / place for mount in mounts))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The races of litmus.c."""
+    return build(tmp_path_factory.mktemp("strict"))
+
+
+def number(view: mmap.mmap, at: int) -> int:
+    """Return eight bytes as a number."""
+    return int.from_bytes(view[at : at + 8], "little")
+
+
+def opened(path: Path) -> mmap.mmap:
+    """Map a file for writing."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        return mmap.mmap(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_store_is_seen_by_a_mapping_elsewhere_at_once(machines: Machines, width: int) -> None:
+    with machines.pool.connect() as pool:
+        pool.set_layout(machines.place, stripe_unit=64 * KIB, width=width)
+    machines.file()
+    with opened(machines.here / "file") as one, opened(machines.there / "file") as other:
+        for turn in range(1, 200):
+            writer, reader = (one, other) if turn % 3 else (other, one)
+            at = turn * 7919 % (LENGTH - 8)
+            writer[at : at + 8] = turn.to_bytes(8, "little")
+            assert number(reader, at) == turn
+
+
+@pytest.mark.parametrize("size", [100, LENGTH])
+def test_a_store_is_seen_by_every_door_at_once(machines: Machines, size: int) -> None:
+    machines.file(length=size)
+    with (
+        opened(machines.here / "file") as view,
+        opened(machines.coherent / "file") as live,
+        open(machines.there / "file", "rb", buffering=0) as reader,
+        open(machines.coherent / "file", "rb", buffering=0) as other,
+    ):
+        for turn in range(1, 60):
+            at = turn * 7919 % (size - 8)
+            view[at : at + 8] = turn.to_bytes(8, "little")
+            expected = turn.to_bytes(8, "little")
+            assert os.pread(reader.fileno(), 8, at) == expected
+            assert os.pread(other.fileno(), 8, at) == expected
+            assert live[at : at + 8] == expected
+            with machines.pool.connect() as pool, pool.open(f"{machines.place}/file", buffering=0) as file:
+                found = bytearray(8)
+                assert file.pread_into(found, at) == 8
+                assert found == expected
+
+
+def test_what_a_coherent_mount_has_stored_and_not_published_comes_along(machines: Machines) -> None:
+    machines.file()
+    with opened(machines.coherent / "file") as theirs, opened(machines.here / "file") as view:
+        for turn in range(1, 60):
+            at = turn % 16 * PAGE
+            theirs[at : at + 8] = turn.to_bytes(8, "little")
+            view[at + 8 : at + 16] = turn.to_bytes(8, "little")
+            assert number(view, at) == number(theirs, at + 8) == turn
+
+
+def test_reading_mounts_share_pages_until_somebody_stores(machines: Machines) -> None:
+    machines.file()
+    readers = [os.open(path / "file", os.O_RDONLY) for path in (machines.there, machines.coherent)]
+    try:
+        views = [mmap.mmap(reader, 0, prot=mmap.PROT_READ) for reader in readers]
+        with opened(machines.here / "file") as view:
+            for turn in range(1, 60):
+                view[0:8] = view[PAGE : PAGE + 8] = turn.to_bytes(8, "little")
+                assert [number(one, at) for one in views for at in (0, PAGE)] == [turn] * 4
+    finally:
+        for reader in readers:
+            os.close(reader)
+
+
+def test_an_open_for_writing_gives_up_what_was_shared(machines: Machines) -> None:
+    machines.file()
+    with open(machines.here / "file", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as old:
+        assert old[:LENGTH] == bytes(LENGTH)
+        with opened(machines.there / "file") as other, opened(machines.here / "file") as view:
+            other[0:8] = (5).to_bytes(8, "little")
+            view[8:16] = (6).to_bytes(8, "little")
+            assert [number(one, at) for one in (old, view, other) for at in (0, 8)] == [5, 6] * 3
+
+
+@pytest.mark.parametrize("test", ["spin", "ring", "places"])
+def test_programs_of_two_machines_share_memory(machines: Machines, program: Path, test: str) -> None:
+    runs = {"spin": 1_000_000, "ring": 5_000, "places": 50_000}[test] * (10 if LONG else 1)
+    race(program, test, runs, machines.here / "file", machines.there / "file")
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_stores_and_writes_into_one_page_all_survive(machines: Machines, program: Path, elsewhere: bool) -> None:
+    there = machines.there if elsewhere else machines.here
+    seen = race(program, "mapwrite", 2_000 if LONG else 200, machines.here / "file", there / "file")
+    assert list(seen) == ["11"]
+
+
+_COMMITS = """
+import sqlite3
+pool = sqlite3.connect({path!r}, timeout=60, isolation_level=None)
+assert pool.execute("pragma journal_mode = wal").fetchone()[0] == "wal"
+pool.execute("create table if not exists commits (who integer, number integer)")
+def work(who, times):
+    seen = 0
+    for number in range(times):
+        pool.execute("insert into commits values (?, ?)", (who, number))
+        now = pool.execute("select count(*) from commits").fetchone()[0]
+        assert now > seen, (now, seen)
+        seen = now
+    return seen
+"""
+
+
+def test_sqlite_keeps_its_log_on_two_machines(machines: Machines) -> None:
+    times = 2_000 if LONG else 150
+    crew = [Program(_COMMITS.format(path=str(path / "base"))) for path in (machines.here, machines.there)]
+    try:
+        for who, one in enumerate(crew):
+            one.begin(f"work({who}, {times})", "ask")
+        assert max(one.hear(120.0) for one in crew) == 2 * times
+        for one in crew:
+            one.run("pool.close()")
+    finally:
+        for one in crew:
+            one.kill()
+    base = sqlite3.connect(machines.there / "base")
+    try:
+        assert base.execute("pragma integrity_check").fetchall() == [("ok",)]
+        counts = base.execute("select who, count(*), max(number) from commits group by who").fetchall()
+        assert counts == [(0, times, times - 1), (1, times, times - 1)]
+    finally:
+        base.close()
+
+
+def test_who_does_not_answer_loses_its_pages_and_hears_of_it(
+    shared_pool: Pool, place: str, new_mount: NewMount
+) -> None:
+    first, second = new_mount(shared_pool, "--mode", "strict"), new_mount(shared_pool, "--mode", "strict")
+    with (first / place / "file").open("wb") as file:
+        file.truncate(2 * PAGE)
+    with Program(mapping(first / place / "file")) as one, Program(mapping(second / place / "file")) as other:
+        one.run("view[0] = 1; view.flush(); view[0] = 2")
+        first.daemon.send(signal.SIGSTOP)
+        try:
+            other.run("view[1] = 7")
+            assert other.ask("view[0]") == 1
+        finally:
+            first.daemon.send(signal.SIGCONT)
+        fails(5, one.run, "view.flush()")
+        assert one.ask("view[0], view[1]") == (1, 7)
+        other.run("view[0] = 3")
+        assert one.ask("view[0]") == 3
+
+
+def test_a_mount_says_why_it_cannot_be_strict(shared_pool: Pool, fuse: None, tmp_path: Path) -> None:
+    done = shared_pool.run("mount", "--mode", "stricter", str(tmp_path), check=False)
+    assert done.returncode == 2
+    assert b"coherent or strict" in done.stderr
+    done = shared_pool.run("mount", "-o", "mode=strict,passthrough", str(tmp_path), check=False)
+    assert done.returncode != 0
+    assert b"passthrough" in done.stderr
