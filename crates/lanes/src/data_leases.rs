@@ -390,7 +390,7 @@ impl DataLeases {
     /// When the next holder's time is over.
     #[must_use]
     pub fn next_end(&self) -> Option<u64> {
-        let ends = self.recalls.values().filter(|pending| !pending.fenced && !self.is_stuck(pending));
+        let ends = self.recalls.values().filter(|pending| !pending.fenced && !self.is_excused(pending));
         ends.map(Pending::until).min()
     }
 
@@ -399,7 +399,7 @@ impl DataLeases {
         let over: Vec<u64> = self
             .recalls
             .iter()
-            .filter(|(_, pending)| !pending.fenced && pending.until() <= now && !self.is_stuck(pending))
+            .filter(|(_, pending)| !pending.fenced && pending.until() <= now && !self.is_excused(pending))
             .map(|(number, _)| *number)
             .collect();
         for number in &over {

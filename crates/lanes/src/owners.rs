@@ -397,6 +397,12 @@ impl DataLeases {
         awaited.any(|pages| !pages.intersection(pending.range).is_empty())
     }
 
+    /// Whether a holder has nothing of what was recalled, however long it takes to say so: it waits for all of it. Who waits for a part alone
+    /// may wait for somebody who waits for him, and their time ends it.
+    pub(super) fn is_excused(&self, pending: &Pending) -> bool {
+        self.owners.lacks(pending.place, pending.holder, pending.range)
+    }
+
     fn grant(&mut self, asked: &Asked, pages: ByteRange, ticket: &mut Ticket) {
         let Asked { place, session, wish, .. } = *asked;
         if wish.changes() {

@@ -366,6 +366,24 @@ fn an_owner_that_does_not_answer_loses_what_it_stores() {
 }
 
 #[test]
+fn who_waits_for_each_other_by_parts_of_large_recalls_is_ended_by_time() {
+    let mut leases = DataLeases::default();
+    for number in 0..2 {
+        leases.keep(FILE, session(number), whole(0), 0);
+    }
+    let all = ByteRange { start: 0, end: u64::MAX };
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    leases.before_change(FILE, session(LIBRARY), all, Change::Erase, read, 0).unwrap();
+    let (granted, mut first) = claim(&mut leases, &own(0, 0, 1));
+    let (other, mut second) = claim(&mut leases, &own(1, 1, 1));
+    assert!(!granted && !other, "each has yet to drop what the other wants, and waits for a page of it");
+    let end = leases.next_end().unwrap();
+    assert!(leases.pass(end));
+    assert!(leases.claim(&own(0, 0, 1), &mut first, end).unwrap());
+    assert!(leases.claim(&own(1, 1, 1), &mut second, end).unwrap());
+}
+
+#[test]
 fn pages_that_are_wanted_one_after_the_other_are_recalled_ahead() {
     let mut leases = DataLeases::default();
     let many = ByteRange { start: 0, end: 64 * PAGE_BYTES };
