@@ -1,6 +1,6 @@
 //! Every limit of ramlace, with its unit in its name, in one place.
 //!
-//! Memory is a function of these numbers: ARCHITECTURE.md adds them up.
+//! Memory is a function of these numbers: docs/LIMITS.md adds them up.
 
 /// Longest name of an entry.
 pub const NAME_BYTES_MAX: usize = 255;
