@@ -238,7 +238,8 @@ impl<'a> Transfer<'a> {
             line.close();
             return Err(Unanswered::lost(Error::new(ErrorKind::Protocol, text)));
         }
-        line.receive_data(targets, deadline).map_err(Unanswered::lost)
+        // The answer may have waited for others longer than that; its bytes follow it.
+        line.receive_data(targets, deadline.max(self.session.deadline())).map_err(Unanswered::lost)
     }
 }
 

@@ -25,10 +25,18 @@ const STACK_BYTES: usize = 128 << 10;
 /// What asks the daemon, and with it all of its group, to end.
 const NOT_FOR_A_GUARD: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
+/// What is being told to the kernel.
+#[derive(Default)]
+struct Telling {
+    count: usize,
+    /// The daemon has gone: nothing more is begun.
+    over: bool,
+}
+
 /// What all threads share.
 struct Shared {
     device: Device,
-    telling: Mutex<usize>,
+    telling: Mutex<Telling>,
     /// Nothing is being told.
     quiet: Condvar,
 }
@@ -59,14 +67,14 @@ fn serve(control: BorrowedFd<'_>) -> Result<()> {
         return Err(Error::new(ErrorKind::Invalid, "a guard is started by the daemon of a mount alone"));
     };
     let shared =
-        Arc::new(Shared { device: Device::new(device), telling: Mutex::new(0), quiet: Condvar::new() });
+        Arc::new(Shared { device: Device::new(device), telling: Mutex::default(), quiet: Condvar::new() });
     let mut buffer = RequestBuffer::new(usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(1 << 20))?;
     while let Some(line) = receive(control, &mut [0]) {
         // Without a thread the line ends, and the daemon hears of it.
         let shared = shared.clone();
         let _ = thread("line", move || shared.listen(&line));
     }
-    if shared.is_telling() {
+    if shared.end() {
         let refusing = shared.clone();
         thread("refuser", move || refusing.refuse(&mut buffer))
             .map_err(|error| Error::from_io(&error, "starting the thread that refuses requests"))?;
@@ -98,22 +106,31 @@ impl Shared {
         loop {
             let read = rustix::io::retry_on_intr(|| rustix::io::read(line, &mut message));
             let Ok(bytes @ 1..) = read else { return };
-            *self.lock() += 1;
+            {
+                let mut telling = self.lock();
+                if telling.over {
+                    return;
+                }
+                telling.count += 1;
+            }
             let told = self.device.write(&[IoSlice::new(&message[..bytes])]);
             let number = told.map_or_else(Errno::raw_os_error, |()| 0);
             let _ = rustix::net::send(line, &number.to_le_bytes(), SendFlags::NOSIGNAL);
-            *self.lock() -= 1;
+            self.lock().count -= 1;
             self.quiet.notify_all();
         }
     }
 
-    fn is_telling(&self) -> bool {
-        *self.lock() > 0
+    /// Nothing is begun from now on; whether something is under way.
+    fn end(&self) -> bool {
+        let mut telling = self.lock();
+        telling.over = true;
+        telling.count > 0
     }
 
     fn await_quiet(&self) {
         let mut telling = self.lock();
-        while *telling > 0 {
+        while telling.count > 0 {
             telling = self.quiet.wait(telling).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -147,7 +164,7 @@ impl Shared {
         let _ = self.device.write(&[IoSlice::new(header.as_bytes())]);
     }
 
-    fn lock(&self) -> MutexGuard<'_, usize> {
+    fn lock(&self) -> MutexGuard<'_, Telling> {
         self.telling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -215,8 +232,11 @@ mod tests {
     #[test]
     fn requests_that_nobody_answers_any_more_are_refused() {
         let (kernel, device) = pair().unwrap();
-        let shared =
-            Arc::new(Shared { device: Device::new(device), telling: Mutex::new(1), quiet: Condvar::new() });
+        let shared = Arc::new(Shared {
+            device: Device::new(device),
+            telling: Mutex::new(Telling { count: 1, over: false }),
+            quiet: Condvar::new(),
+        });
         let refuser = spawn(move || shared.refuse(&mut RequestBuffer::new(4096).unwrap()));
         for (opcode, unique, is_answered) in [
             (opcode::FORGET, 0, false),

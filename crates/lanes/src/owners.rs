@@ -18,6 +18,9 @@ use super::{DataLeases, PAGE_BYTES, Pending, limit, pages_of, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
+/// So many pages of one holder are recalled one by one, so that one that it waits for keeps no other from being dropped; more are
+/// recalled in one: whoever waits for some of them meanwhile ends by time.
+const RECALLED_ALONE_BYTES_MAX: u64 = 4096 * PAGE_BYTES;
 /// Grants that are remembered of each session, so that a request of its that comes late is known as such.
 const GRANTS_REMEMBERED: usize = 64;
 
@@ -103,6 +106,8 @@ pub(super) struct Owners {
     strict: BTreeMap<Place, BTreeMap<SessionId, Owned>>,
     count: usize,
     claims: BTreeMap<Place, BTreeMap<u64, Claim>>,
+    /// Sessions that want the bytes of an inode in the file's lanes, and until then hold a page that they read.
+    spilling: BTreeMap<Place, Vec<SessionId>>,
     last_ticket: u64,
     granted: BTreeMap<SessionId, VecDeque<Grant>>,
 }
@@ -159,12 +164,26 @@ impl Owners {
             return Ok(());
         }
         if self.count >= limits::DATA_LEASES_PER_SERVER_MAX {
+            self.forget_idle_owner();
+        }
+        if self.count >= limits::DATA_LEASES_PER_SERVER_MAX {
             let text = format!("{} files are shared strictly on this server, as many as may be", self.count);
             return Err(Error::new(ErrorKind::TooMany, text));
         }
         self.count += 1;
         self.strict.entry(place).or_default().insert(session, Owned::default());
         Ok(())
+    }
+
+    /// A strict mount that owns nothing of a place where nobody waits keeps no more than its lease, as others do.
+    fn forget_idle_owner(&mut self) {
+        let idle = |of: &BTreeMap<SessionId, Owned>| {
+            of.iter().find(|(_, owned)| owned.pages.is_empty()).map(|(session, _)| *session)
+        };
+        let mut quiet = self.strict.iter().filter(|(place, _)| !self.claims.contains_key(place));
+        if let Some((place, session)) = quiet.find_map(|(place, of)| Some((*place, idle(of)?))) {
+            self.forget_owner(place, session);
+        }
     }
 
     /// Claims for pages that a session's kernel waits for.
@@ -312,16 +331,17 @@ impl DataLeases {
             if *holder == session && !wish.changes() {
                 continue;
             }
-            let theirs = owned.pages.within(pages).flat_map(pages_of);
-            let theirs = theirs.filter(|page| !self.owners.lacks(place, *holder, *page));
-            recalls.extend(theirs.map(|page| (*holder, page)));
+            let theirs = owned.pages.within(pages).flat_map(parts_of);
+            let theirs = theirs.filter(|part| !self.owners.lacks(place, *holder, *part));
+            recalls.extend(theirs.map(|part| (*holder, part)));
         }
         let sharers = if wish.is_alone() { Some(self.others(place, session)) } else { None };
         let mut shared = Vec::new();
         for (holder, holes) in sharers.into_iter().flatten() {
-            let theirs = pages_of(pages).filter(|page| !holes.covers(*page));
-            let theirs = theirs.filter(|page| !self.owners.lacks(place, holder, *page));
-            shared.extend(theirs.map(|page| (holder, page)));
+            let missing = holes.missing(pages).into_iter().flat_map(parts_of);
+            let theirs = missing.filter(|part| !holes.covers(*part));
+            let theirs = theirs.filter(|part| !self.owners.lacks(place, holder, *part));
+            shared.extend(theirs.map(|part| (holder, part)));
         }
         for (holder, page) in &shared {
             self.recall(place, *holder, *page, now);
@@ -365,7 +385,9 @@ impl DataLeases {
         let runs = of.flat_map(|(holder, owned)| owned.pages.within(pages).map(|run| (*holder, run)));
         let runs: Vec<(SessionId, ByteRange)> = runs.collect();
         for (holder, run) in runs {
-            self.recall_page_owned(place, holder, run, now);
+            for part in parts_of(run) {
+                self.recall_page_owned(place, holder, part, now);
+            }
         }
     }
 
@@ -394,13 +416,34 @@ impl DataLeases {
     /// Whether a holder cannot drop what was recalled before it has got a page that it waits for.
     pub(super) fn is_stuck(&self, pending: &Pending) -> bool {
         let mut awaited = self.owners.awaited(pending.place, pending.holder);
-        awaited.any(|pages| !pages.intersection(pending.range).is_empty())
+        self.is_spilling(pending) || awaited.any(|pages| !pages.intersection(pending.range).is_empty())
+    }
+
+    /// A session's kernel reads a page that has to move to a lane first, and drops nothing of the file before: two of them do
+    /// not wait for each other. Until [`DataLeases::end_spill`].
+    pub fn begin_spill(&mut self, place: Place, session: SessionId) {
+        self.owners.spilling.entry(place).or_default().push(session);
+    }
+
+    /// The bytes have moved, or not.
+    pub fn end_spill(&mut self, place: Place, session: SessionId) {
+        let Some(of) = self.owners.spilling.get_mut(&place) else { return };
+        if let Some(at) = of.iter().position(|other| *other == session) {
+            of.swap_remove(at);
+        }
+        if of.is_empty() {
+            self.owners.spilling.remove(&place);
+        }
+    }
+
+    fn is_spilling(&self, pending: &Pending) -> bool {
+        self.owners.spilling.get(&pending.place).is_some_and(|of| of.contains(&pending.holder))
     }
 
     /// Whether a holder has nothing of what was recalled, however long it takes to say so: it waits for all of it. Who waits for a part alone
     /// may wait for somebody who waits for him, and their time ends it.
     pub(super) fn is_excused(&self, pending: &Pending) -> bool {
-        self.owners.lacks(pending.place, pending.holder, pending.range)
+        self.owners.lacks(pending.place, pending.holder, pending.range) || self.is_spilling(pending)
     }
 
     fn grant(&mut self, asked: &Asked, pages: ByteRange, ticket: &mut Ticket) {
@@ -449,3 +492,12 @@ fn asked_again() -> Error {
 #[cfg(test)]
 #[path = "owners_tests.rs"]
 mod tests;
+
+/// A range page by page, or whole where it has too many.
+fn parts_of(range: ByteRange) -> impl Iterator<Item = ByteRange> {
+    let (alone, whole) = match range.length() <= RECALLED_ALONE_BYTES_MAX {
+        true => (range, None),
+        false => (ByteRange::default(), Some(range)),
+    };
+    pages_of(alone).chain(whole)
+}

@@ -384,6 +384,30 @@ fn who_waits_for_each_other_by_parts_of_large_recalls_is_ended_by_time() {
 }
 
 #[test]
+fn mounts_that_begin_to_store_into_one_small_file_at_once_do_not_wait_for_each_other() {
+    let mut leases = DataLeases::default();
+    for number in 0..3 {
+        leases.keep(FILE, session(number), whole(0), 0);
+    }
+    let all = ByteRange { start: 0, end: u64::MAX };
+    let mut recalls = Vec::new();
+    for number in 0..2 {
+        leases.begin_spill(FILE, session(number));
+        let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+        recalls.push(leases.before_change(FILE, session(number), all, Change::Stored, read, 0).unwrap());
+    }
+    let waited = |leases: &DataLeases, of: usize| {
+        recalls[of].iter().filter(|number| leases.is_waited(**number)).count()
+    };
+    assert_eq!([0, 1].map(|of| waited(&leases, of)), [1, 1], "for the third alone");
+    let end = leases.next_end().unwrap();
+    assert!(leases.pass(end));
+    assert_eq!([0, 1].map(|of| waited(&leases, of)), [0, 0]);
+    leases.end_spill(FILE, session(0));
+    assert_eq!(waited(&leases, 1), 1, "who has what it wanted drops what it had");
+}
+
+#[test]
 fn pages_that_are_wanted_one_after_the_other_are_recalled_ahead() {
     let mut leases = DataLeases::default();
     let many = ByteRange { start: 0, end: 64 * PAGE_BYTES };

@@ -171,7 +171,11 @@ impl Shared {
     }
 
     fn drop_part(&self, inode: InodeId, part: ByteRange) -> Result<()> {
-        if let Some(reads) = &self.strict {
+        // Only single pages are fought for. A large part of a file that is being read is never quiet, and the kernel itself
+        // waits for the pages that are locked.
+        if let Some(reads) =
+            self.strict.as_ref().filter(|_| part.length() <= rustix::param::page_size() as u64)
+        {
             reads.await_turn(inode, part);
         }
         // 0 is as far as there are any.

@@ -300,10 +300,11 @@ impl Server {
     /// whoever asks, soon: leases are at the place where bytes are.
     pub async fn before_spill(self: &Rc<Self>, call: &Call, place: Place) -> Outcome<()> {
         let all = ByteRange { start: 0, end: u64::MAX };
+        let _spilling = Spilling::begin(self, place, call.session);
         loop {
             let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |_| Ok(Vec::new());
             let now = self.data.now();
-            let recalls = self.data.leases.borrow_mut().before_change(
+            let mut recalls = self.data.leases.borrow_mut().before_change(
                 place,
                 call.session,
                 all,
@@ -311,6 +312,8 @@ impl Server {
                 read,
                 now,
             )?;
+            // Whoever wants the same drops what it has when that is done.
+            recalls.retain(|number| self.data.is_any_waited(&[*number]));
             if recalls.is_empty() {
                 break;
             }
@@ -329,6 +332,27 @@ impl Server {
         let durable = self.durable.borrow();
         let (size, bytes) = durable.names(inode.slot())?.inline_now(inode)?;
         Some((size, bytes.to_vec()))
+    }
+}
+
+/// For as long as a session waits for an inode's bytes to be moved to lanes.
+struct Spilling<'a> {
+    server: &'a Server,
+    place: Place,
+    session: SessionId,
+}
+
+impl Spilling<'_> {
+    fn begin(server: &Server, place: Place, session: SessionId) -> Spilling<'_> {
+        server.data.leases.borrow_mut().begin_spill(place, session);
+        server.data.changed.notify_waiters();
+        Spilling { server, place, session }
+    }
+}
+
+impl Drop for Spilling<'_> {
+    fn drop(&mut self) {
+        self.server.data.leases.borrow_mut().end_spill(self.place, self.session);
     }
 }
 
