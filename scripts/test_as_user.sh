@@ -6,7 +6,7 @@
 # temporary directory (with a short name: paths of sockets are short) and a runtime directory of its own, all
 # removed at the end.
 #
-# usage: scripts/test_as_user.sh [PYTEST OPTION...]
+# usage: scripts/test_as_user.sh [PYTEST OPTION...] [tests/FILE...]
 #        scripts/test_as_user.sh --can   succeeds where this can be done; says why not, where it cannot
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -67,7 +67,7 @@ bring ".venv/lib/$name/site-packages" "$place/site-packages"
 cp -L "${RAMLACE_BIN:-target/release/ramlace}" "$place/ramlace"
 cp -a bindings/python/python bindings/python/pyproject.toml "$place/checkout/bindings/python/"
 cp -a bindings/mpi "$place/checkout/bindings/"
-cp -a tests bench "$place/checkout/"
+cp -a tests bench docs "$place/checkout/"
 bring target/release/ramlace-bench "$place/ramlace-bench"
 # What the C library's tests install and build: the library and where it comes from.
 mkdir -p "$place/checkout/target/release" "$place/checkout/crates"
@@ -77,7 +77,10 @@ cp -aL target/release/libramlace.so "$place/ramlace" "$place/checkout/target/rel
 "$place/checkout/scripts/c_library.sh" here
 chmod -R a+rX "$place/checkout" "$place/ramlace" "$place/ramlace-bench"
 
+# Whoever names files gets these.
+words=("$@")
+[[ " $* " == *" tests/"* ]] || words+=(tests/system)
 cd "$place/checkout"
 as_user RAMLACE_BIN="$place/ramlace" RAMLACE_BENCH_BIN="$place/ramlace-bench" PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH="$place/python/lib" \
     PYTHONPATH="$place/checkout/bindings/python/python:$place/site-packages" \
-    "$interpreter" -m pytest --basetemp="$place/tmp/t" "$@" tests/system
+    "$interpreter" -m pytest --basetemp="$place/tmp/t" "${words[@]}"

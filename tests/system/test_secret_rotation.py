@@ -1,8 +1,10 @@
 """A pool gets a new secret while it runs: nobody who reads it anew notices, and the owner ends the old one."""
 
+import json
 import os
 import signal
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import wire
 from conftest import NewPool
 from mount import NewMount
 from noise import host_key, host_key_of_line
-from pool import MIB, Pool, eventually, frozen, pattern
+from pool import MIB, Pool, binary, eventually, frozen, pattern
 
 
 def lets_in(pool: Pool, server: int, key: bytes) -> bool:
@@ -137,6 +139,38 @@ def test_a_server_that_hears_of_the_end_late_is_named_and_shuts_the_old_secret_o
         assert (report["state"], report["untold"]) == ("finished", [1])
         assert not lets_in(pool, 2, old)
     assert eventually(lambda: not lets_in(pool, 1, old))
+
+
+def test_an_owner_on_another_machine_is_not_shut_out_by_a_change_of_the_secret(
+    new_pool: NewPool, tmp_path: Path
+) -> None:
+    pool = new_pool(3, 32)
+    here, copy = pool.directory / "secret", tmp_path / "secret"
+    old = here.read_bytes()
+
+    def put_old() -> None:
+        copy.write_bytes(old)
+        copy.chmod(0o600)
+
+    def rotate(*words: str) -> str:
+        """Do it as somebody who has a file of his own, and return how far it has come."""
+        environment = {**os.environ, "RAMLACE_SECRET_FILE": str(copy)}
+        command = [binary(), "--pool", pool.addresses[0], "--json", "secret", "rotate", *words]
+        done = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=True)
+        return str(json.loads(done.stdout)["state"])
+
+    put_old()
+    with frozen(pool.process("child", 2)):
+        assert rotate() == "coming"
+    assert eventually(lambda: here.read_bytes() != old)
+    assert copy.read_bytes() == old
+    assert rotate() == "in use"
+    assert copy.read_bytes() == here.read_bytes()
+    put_old()
+    assert eventually(lambda: rotate("--finish") == "finished")
+    assert copy.read_bytes() == here.read_bytes()
+    assert who_lets_in(pool, bytes.fromhex(old.decode().strip())) == [False] * 3
+    assert rotate("--finish") == "finished"
 
 
 @pytest.mark.needs_root

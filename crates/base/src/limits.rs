@@ -106,6 +106,8 @@ pub const METRICS_CONNECTIONS_MAX: usize = 16;
 pub const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
 /// The time that one may take.
 pub const METRICS_MILLIS_MAX: u64 = 5000;
+/// What is kept of the name that a session calls itself by.
+pub const LABEL_BYTES_MAX: usize = 64;
 /// Sessions that one server holds.
 pub const SESSIONS_MAX: usize = 4096;
 /// Of these, those of hosts: the pool's owner always gets one.

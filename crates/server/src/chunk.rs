@@ -346,6 +346,8 @@ impl Server {
         }
         self.make_hole(header, &request.target, range).await?;
         let (session, sequence) = writer;
+        // What a session has left is looked for when it ends: nothing comes behind that.
+        self.check_session(session)?;
         Ok(self.commit_lane(slot, LaneChange::Written { lane, range, session, sequence })?)
     }
 

@@ -37,11 +37,12 @@ pub async fn serve(server: Rc<Server>, incoming: Incoming) {
     // Why a stranger was refused, the stranger was told; there is nothing to do here.
     let keys = server.keys.keys();
     if let Ok((mut connection, proved)) = Connection::accept(incoming, &keys, &server.newcomers).await {
-        // Whose key was revoked meanwhile hears it by the next greeting.
-        let admitted = server.keys.admit(&proved).await;
         // One too many is closed at once: its client sees the end of the connection.
-        if let Ok(seat) = admitted.and_then(|()| server.callers.enter(&proved, &connection)) {
-            let _ = serve_requests(&server, &mut connection, proved, seat).await;
+        if let Ok(seat) = server.callers.enter(&proved, &connection) {
+            // Whose key was revoked meanwhile hears it by the next greeting.
+            if server.keys.admit(&proved).await.is_ok() {
+                let _ = serve_requests(&server, &mut connection, proved, seat).await;
+            }
         }
     }
     drop(counted);
@@ -96,7 +97,8 @@ impl Caller {
 
 /// What a client calls itself, short and without what moves a reader's cursor.
 fn shown_label(label: &str) -> String {
-    label.chars().take(64).map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    let cut = (0..=limits::LABEL_BYTES_MAX.min(label.len())).rev().find(|at| label.is_char_boundary(*at));
+    label[..cut.unwrap_or(0)].chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 async fn serve_requests(
@@ -186,7 +188,8 @@ async fn serve_request(
         Kind::HandLane => server.hand_lane(connection.peer_uid(), call, decode_body(kind, body)?).await,
         _ => {
             let until = until.expect("a small request has a deadline");
-            let served = timeout_at(until.into(), serve_small(server, call, body, identity)).await;
+            let served =
+                timeout_at(until.into(), serve_small(server, call, &caller.proved, body, identity)).await;
             served.unwrap_or_else(|_| Err(too_late(call))).map(Answer::Body)
         }
     })
@@ -196,6 +199,7 @@ async fn serve_request(
 async fn serve_small(
     server: &Rc<Server>,
     header: &Call,
+    proved: &Proved,
     body: &[u8],
     identity: Identity,
 ) -> Outcome<Vec<u8>> {
@@ -223,13 +227,13 @@ async fn serve_small(
         }
         Kind::RotateSecret => {
             let request: RotateSecret = decode_body(kind, body)?;
-            server.rotate_secret(request).await.map(|rotated| encode_body(&rotated))
+            server.rotate_secret(request, proved).await.map(|rotated| encode_body(&rotated))
         }
         Kind::ListKeys => Ok(encode_body(&server.list_keys())),
         Kind::GetKeyBook => Ok(encode_body(server.keys.keys().book())),
         Kind::HearKeyBook => {
             let request: HearKeyBook = decode_body(kind, body)?;
-            server.hear_key_book(request.book).map(|()| encode_body(&()))
+            server.hear_key_book(request.book, proved).map(|()| encode_body(&()))
         }
         Kind::PunchChunk => {
             let request: PunchChunk = decode_body(kind, body)?;

@@ -159,25 +159,27 @@ impl Durable {
     /// rest follow now.
     fn end_forgotten_sessions(&mut self, store: &mut Store, now: Instant) -> Result<()> {
         let stamp = crate::clock::now();
-        let left: BTreeSet<(Slot, SessionId)> = self
-            .slots
-            .iter()
-            .flat_map(|(slot, value)| value.sessions().map(|session| (*slot, session)))
-            .filter(|(_, session)| !self.sessions.contains(*session))
-            .collect();
-        let ended = |(slot, session)| {
-            let change = SlotChange::SessionEnded { session, now: stamp };
-            Record::Slot { slot, change }
-        };
-        let records: Vec<Record> = left.into_iter().map(ended).collect();
-        match self.commit_all(store, &records, now) {
-            // What is left takes no more than it did; the next life tries again.
-            Err(error) if error.kind() == ErrorKind::NoSpace => {
-                eprintln!("ramlace: what ended sessions have left in slots stays for now: {error}");
-                Ok(())
+        let mut left: BTreeMap<SessionId, BTreeSet<Slot>> = BTreeMap::new();
+        for (slot, value) in &self.slots {
+            for session in value.sessions().filter(|session| !self.sessions.contains(*session)) {
+                left.entry(session).or_default().insert(*slot);
             }
-            done => done.map(drop),
         }
+        // One session after the other: a slot takes one record at a time.
+        for (session, slots) in left {
+            let ended =
+                |slot| Record::Slot { slot, change: SlotChange::SessionEnded { session, now: stamp } };
+            let records: Vec<Record> = slots.into_iter().map(ended).collect();
+            match self.commit_all(store, &records, now) {
+                // What is left takes no more than it did; the next life tries again.
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    eprintln!("ramlace: what ended sessions have left in slots stays for now: {error}");
+                    return Ok(());
+                }
+                done => drop(done?),
+            }
+        }
+        Ok(())
     }
 
     /// Writes a record and applies it. Where in the history of its slot it stands comes back, up to where whoever is
@@ -211,6 +213,8 @@ impl Durable {
 
     /// Writes records, of one place at most one, all or none of them, and applies them.
     fn commit_all(&mut self, store: &mut Store, records: &[Record], now: Instant) -> Result<Effects> {
+        let places: BTreeSet<Place> = records.iter().map(Record::place).collect();
+        assert_eq!(places.len(), records.len(), "two records of one place would have one position");
         let mut bytes = std::mem::take(&mut self.buffer);
         bytes.clear();
         for record in records {

@@ -347,6 +347,32 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
 }
 
 #[test]
+fn what_several_sessions_have_left_in_one_slot_goes_with_the_next_start_and_the_one_behind_it_knows() {
+    let mut store = TestStore::new();
+    let mut durable = load(&mut store);
+    let (slot, now) = (Slot(0), Timestamp { nanos: 1 });
+    let (lane, range) = (LaneId { inode: InodeId::new(slot, 9), lane: 0 }, ByteRange { start: 0, end: 1 });
+    let sessions = [1, 2, 3].map(|byte| SessionId([byte; 16]));
+    let mut records =
+        vec![Record::lane(slot, LaneChange::Begun { lane, generation: Generation(1), loss: None })];
+    for session in sessions {
+        let label = String::new();
+        records.push(Record::SessionOpened(SessionRecord { session, who: WHO, host: None, label }));
+        records.push(Record::lane(slot, LaneChange::Written { lane, range, session, sequence: Sequence(1) }));
+    }
+    // A process that dies here has not written what follows in the slots.
+    records.extend(sessions.map(|session| Record::SessionEnded { session, now }));
+    for record in &records {
+        durable.commit(&mut store, record, crate::clock::instant()).unwrap();
+    }
+    drop(durable);
+    for _ in 0..3 {
+        let durable = load(&mut store);
+        assert!(sessions.iter().all(|session| !durable.slots[&slot].knows(*session)));
+    }
+}
+
+#[test]
 fn a_damaged_snapshot_is_refused() {
     let mut dice = Dice(5);
     let mut store = TestStore::new();

@@ -20,6 +20,8 @@ use crate::stop::BugEndsProcess;
 const PATIENCE: Duration = Duration::from_millis(limits::METRICS_MILLIS_MAX);
 /// After a failure to accept, before the next try.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// After a failure to listen, because another program has the port meanwhile.
+const LISTEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Opens the address.
 ///
@@ -30,9 +32,21 @@ pub async fn listen(address: &str) -> Result<TcpListener> {
         .map_err(|error| Error::from_io(&error, format!("opening --metrics {address}")))
 }
 
-/// Answers whoever asks, until the process ends.
-pub async fn serve(server: Rc<Server>, listener: TcpListener) {
+/// Answers whoever asks, until the process ends; one that could not listen goes on trying.
+pub async fn serve(server: Rc<Server>, address: String, listener: Result<TcpListener>) {
     let _bug = BugEndsProcess;
+    let listener = match listener {
+        Ok(listener) => listener,
+        Err(error) => {
+            eprintln!("ramlace: no metrics are told until this works: {error}");
+            loop {
+                tokio::time::sleep(LISTEN_PAUSE).await;
+                if let Ok(listener) = listen(&address).await {
+                    break listener;
+                }
+            }
+        }
+    };
     let seats = Arc::new(Semaphore::new(limits::METRICS_CONNECTIONS_MAX));
     loop {
         let seat = seats.clone().acquire_owned().await.expect("the semaphore is never closed");

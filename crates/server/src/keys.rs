@@ -81,9 +81,10 @@ impl KeyDesk {
         Secret::of(&self.keys().book().secrets.current)
     }
 
-    /// A host is served when this server has heard whom it must not serve: a book may have changed while it was dead.
+    /// A host, and whoever has a secret that was replaced, is served when this server has heard whom it must not serve: the
+    /// book may have changed while it was dead.
     pub async fn admit(&self, proved: &Proved) -> Result<()> {
-        while proved.role == Role::Host && !self.is_current.get() {
+        while !self.is_current.get() && (proved.role == Role::Host || !self.keys().is_newest(proved)) {
             self.became_current.notified().await;
         }
         self.keys().check(proved)
@@ -113,9 +114,21 @@ impl Server {
     }
 
     /// The owner's change of the pool's secret.
-    pub async fn rotate_secret(self: &Rc<Self>, request: RotateSecret) -> Outcome<SecretRotated> {
+    pub async fn rotate_secret(
+        self: &Rc<Self>,
+        request: RotateSecret,
+        asker: &Proved,
+    ) -> Outcome<SecretRotated> {
         self.check_keeps_book()?;
-        let mut book = self.keys.keys().book().clone();
+        // A server may have been forgotten since the others heard of it.
+        self.use_next_when_known()?;
+        let keys = self.keys.keys();
+        let mut book = keys.book().clone();
+        if book.secrets.rotation() == Rotation::Going && !keys.is_newest(asker) {
+            // Its answer was lost, or came before all had the new one: who ends the old one must not be shut out by that.
+            let (rotation, secret) = (Rotation::Going, book.secrets.current.clone());
+            return Ok(SecretRotated { rotation, secret, untold: self.untold() });
+        }
         if request.finish {
             self.check_all_use(&book)?;
             ramlace_cluster::finish_rotation(&mut book)?;
@@ -172,7 +185,13 @@ impl Server {
         let entry = ramlace_cluster::change_keys(&mut book, &request.change, clock::now())?;
         self.go_by_book(book)?;
         let line = match &request.change {
-            KeyChange::MakeHost(_) => Some(KeyText(self.keys.secret().host_key(entry.key.clone()).to_line())),
+            KeyChange::MakeHost(_) => {
+                let keys = self.keys.keys();
+                let secrets = &keys.book().secrets;
+                // One that is made while a new secret is on its way is good behind that, too.
+                let newest = Secret::of(secrets.next.as_ref().unwrap_or(&secrets.current));
+                Some(KeyText(newest.host_key(entry.key.clone()).to_line()))
+            }
             KeyChange::RevokeHost(_) => {
                 self.await_told().await;
                 None
@@ -187,7 +206,7 @@ impl Server {
         if book.version < known || (book.version == known && self.keys.is_current.get()) {
             return Ok(());
         }
-        save_file(&mut self.store.borrow_mut(), BOOK_FILE, &book)?;
+        self.store_book(&book)?;
         *self.keys.keys.borrow_mut() = Rc::new(keys_by(book, &self.config.options));
         self.peers.set_key(&self.keys.secret().peer_key());
         self.keys.news.send_replace(());
@@ -195,6 +214,15 @@ impl Server {
         // Whoever told of the book hears of a failure, the log as well.
         let _ = self.keep_secret_file();
         Ok(())
+    }
+
+    /// The book is what the next life finds. One that is there already takes no room: a full store starts again.
+    fn store_book(&self, book: &KeyBook) -> Result<()> {
+        let mut store = self.store.borrow_mut();
+        match load_file::<KeyBook>(&mut store, BOOK_FILE)? {
+            Some(there) if there == *book => Ok(()),
+            _ => save_file(&mut store, BOOK_FILE, book),
+        }
     }
 
     /// Whoever reads the secret's file finds the current one.
@@ -234,7 +262,11 @@ impl Server {
     }
 
     /// Another server has told of the book.
-    pub fn hear_key_book(self: &Rc<Self>, book: KeyBook) -> Outcome<()> {
+    pub fn hear_key_book(self: &Rc<Self>, book: KeyBook, teller: &Proved) -> Outcome<()> {
+        if self.config.options.coordinator.is_none() || !self.keys.keys().is_newest(teller) {
+            let text = "the key book is kept by server 0, which tells of it by the newest secret";
+            return Err(Error::new(ErrorKind::Denied, text).into());
+        }
         if !book.is_possible() {
             return Err(Error::new(ErrorKind::Protocol, "it tells of a key book that cannot be").into());
         }
@@ -261,7 +293,7 @@ impl Server {
                 }
             }
         } else {
-            save_file(&mut self.store.borrow_mut(), BOOK_FILE, self.keys.keys().book())?;
+            self.store_book(self.keys.keys().book())?;
             self.tell_key_book();
             self.use_next_when_known()?;
         }

@@ -150,3 +150,36 @@ impl Server {
         Metrics { messages: self.counts.messages(), sessions }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ramlace_base::limits;
+
+    use super::*;
+
+    #[test]
+    fn what_is_counted_of_as_many_sessions_as_there_may_be_fits_an_answer() {
+        let most = u64::MAX;
+        let session = SessionMetrics {
+            session: u32::MAX,
+            label: "x".repeat(limits::LABEL_BYTES_MAX),
+            host: true,
+            requests: most,
+            received_bytes: most,
+            sent_bytes: most,
+        };
+        let message = MessageMetrics {
+            kind: u16::MAX,
+            errors: most,
+            received_bytes: most,
+            sent_bytes: most,
+            micros: most,
+            classes: [most; LATENCY_CLASSES],
+        };
+        let told = Metrics {
+            messages: vec![message; Kind::ALL.len()],
+            sessions: vec![session; limits::SESSIONS_MAX],
+        };
+        assert!(ramlace_wire::encode_body(&told).len() <= limits::BODY_BYTES_MAX as usize);
+    }
+}

@@ -95,9 +95,13 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Endi
         let server = Rc::new(Server::load(config, store)?);
         // Before anybody can begin new ones: what one server hears comes in the order of its making.
         server.resume_errands();
-        if let Some(address) = &server.config.options.metrics {
-            let listener = exposition::listen(address).await?;
-            tokio::task::spawn_local(exposition::serve(server.clone(), listener));
+        if let Some(address) = server.config.options.metrics.clone() {
+            let listener = match exposition::listen(&address).await {
+                // Whoever starts a pool hears of it; one that runs is worth more than its metrics.
+                Err(error) if server.config.restarts == 0 => return Err(error.into()),
+                listener => listener,
+            };
+            tokio::task::spawn_local(exposition::serve(server.clone(), address, listener));
         }
         for listener in listeners {
             // Strangers are answered from the first moment; what needs the map gets Retry.

@@ -1,6 +1,6 @@
 //! The records of the operation log and of snapshots: what each is called on disk, whose it is, and its body.
 //!
-//! [`crate::framing`] frames them. A new record takes the next number of its range in [`KINDS`] and a line in
+//! [`crate::framing`] frames them. A new record takes the next number of its range in `KINDS` and a line in
 //! `record_golden.txt`.
 
 use ramlace_base::{Position, SessionId, Slot, Timestamp};

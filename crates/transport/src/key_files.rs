@@ -30,18 +30,20 @@ pub fn replace_private_file(path: &Path, bytes: &[u8]) -> Result<()> {
 
 impl Secret {
     /// Puts this secret into the place of the one in a file, unless it is there already. Before that, a host key that lies beside it
-    /// is made anew from this secret.
+    /// and comes from that one is made anew from this secret.
     pub fn replace_in(&self, path: &Path) -> Result<()> {
         let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
         let beside = path.with_file_name(HOST_KEY_FILE);
-        if let Ok(old) = HostKey::from_line(&text(&beside)) {
-            let new = self.host_key(old.id().clone());
-            if new != old {
-                replace_private_file(&beside, format!("{}\n", new.to_line()).as_bytes())?;
-            }
-        }
-        if Secret::from_hex(text(path).trim()).is_ok_and(|there| there == *self) {
+        let there = Secret::from_hex(text(path).trim()).ok();
+        if there.as_ref() == Some(self) {
             return Ok(());
+        }
+        // Another pool's is none of its business. The secret comes last: whoever dies in between finds both old, or one.
+        if let (Ok(old), Some(there)) = (HostKey::from_line(&text(&beside)), there)
+            && there.host_key(old.id().clone()) == old
+        {
+            let new = self.host_key(old.id().clone());
+            replace_private_file(&beside, format!("{}\n", new.to_line()).as_bytes())?;
         }
         replace_private_file(path, format!("{}\n", self.to_hex()).as_bytes())
     }
@@ -73,6 +75,11 @@ mod tests {
             assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o7777, 0o600);
         }
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing else is left");
+        // The key of another pool's host stays.
+        let foreign = Secret::from_bytes([3; 32]).shared_host_key().to_line();
+        replace_private_file(&beside, foreign.as_bytes()).unwrap();
+        old.replace_in(&path).unwrap();
+        assert_eq!(fs::read_to_string(&beside).unwrap(), foreign);
         assert!(new.replace_in(&directory.join("none/secret")).is_err());
         fs::remove_dir_all(&directory).unwrap();
     }

@@ -348,6 +348,14 @@ impl ServerKeys {
         Ok(AnswerKeys { private: secret.private, key, proved })
     }
 
+    /// Whether this was proved by the secret that is used now, or that will be.
+    #[must_use]
+    pub fn is_newest(&self, proved: &Proved) -> bool {
+        let secrets = &self.book.secrets;
+        let newest = std::iter::once(&secrets.current).chain(&secrets.next);
+        newest.into_iter().any(|secret| SecretId::of_secret(&secret.0) == proved.secret)
+    }
+
     /// Whether somebody who has proved this is let in.
     ///
     /// Errors: `Denied`, with the key's name when it was revoked, or because the pool has another secret by now.

@@ -45,8 +45,13 @@ pub struct RotateArgs {
 /// Changes the secret.
 pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let Action::Rotate(RotateArgs { finish }) = &args.action;
-    let pool = Pool::connect(&connect_options(named))?;
-    tell(&pool.rotate_secret(*finish)?, output)?;
+    let rotate = || Pool::connect(&connect_options(named))?.rotate_secret(*finish);
+    let mut rotated = rotate()?;
+    if *finish && rotated.rotation == Rotation::Going && rotated.file.is_ok() {
+        // The file here had the old one until now; it is ended by whoever has the new one.
+        rotated = rotate()?;
+    }
+    tell(&rotated, output)?;
     output.flush()
 }
 
