@@ -71,7 +71,7 @@ cp -a tests bench docs "$place/checkout/"
 bring target/release/ramlace-bench "$place/ramlace-bench"
 # What the C library's tests install and build: the library and where it comes from.
 mkdir -p "$place/checkout/target/release" "$place/checkout/crates"
-cp -a Cargo.toml README.md scripts examples "$place/checkout/"
+cp -a Cargo.toml README.md CONTRIBUTING.md scripts examples "$place/checkout/"
 cp -a crates/capi "$place/checkout/crates/"
 cp -aL target/release/libramlace.so "$place/ramlace" "$place/checkout/target/release/"
 "$place/checkout/scripts/c_library.sh" here
