@@ -38,8 +38,8 @@ thread_local! {
     static PURPOSE: Cell<Purpose> = const { Cell::new(Purpose::Usual) };
 }
 
-/// Does what a kernel's pages wait for: bytes that it reads for them, and what programs stored there. Servers answer both without waiting
-/// for anybody else, and there are connections for nothing else.
+/// Does what a kernel's pages wait for: bytes that it reads for them, and what programs stored there. Servers answer write-backs without
+/// waiting for anybody else, and reads as well where no strict mount is; there are connections for nothing else.
 pub(crate) fn of_pages<T>(work: impl FnOnce() -> T) -> T {
     with_purpose(Purpose::Pages, work)
 }
