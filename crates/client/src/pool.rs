@@ -1,5 +1,13 @@
 //! A connected pool: what every other call starts from.
 
+pub(crate) mod check;
+pub(crate) mod directory;
+pub(crate) mod key_source;
+pub(crate) mod keys;
+pub(crate) mod locator;
+pub(crate) mod options;
+pub(crate) mod reached;
+
 use std::sync::Arc;
 
 use ramlace_base::{Epoch, Error, Name, Result, ServerId};
@@ -8,12 +16,12 @@ use ramlace_wire::metrics::{GetMetrics, Metrics};
 use ramlace_wire::session::{GetServerStatus, ServerStatus, StopServer};
 use ramlace_wire::{ClusterMap, Request, ServerEntry};
 
-use crate::calls::STATUS_ADVICE;
 use crate::fork::{self, PerFork};
-use crate::options::{ConnectOptions, Settings};
-use crate::raw::Raw;
+use crate::names::raw::Raw;
+use crate::pool::options::{ConnectOptions, Settings};
 use crate::session::Session;
-use crate::sessions::Sessions;
+use crate::session::calls::STATUS_ADVICE;
+use crate::session::sessions::Sessions;
 
 /// A connected pool. Clones share one session; the session ends with the last of them and of
 /// the files opened through them. After a fork the child speaks in a session of its own.

@@ -1,5 +1,14 @@
 //! One process's session with a pool: its map, its servers, and what a request says of it.
 
+pub(crate) mod calls;
+pub(crate) mod descriptors;
+pub(crate) mod heart;
+pub(crate) mod lines;
+pub(crate) mod liveness;
+pub(crate) mod reach;
+pub(crate) mod sequences;
+pub(crate) mod sessions;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -9,20 +18,20 @@ use ramlace_wire::cluster::GetMap;
 use ramlace_wire::namespace::LayoutWish;
 use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints};
 
-use crate::data_leases::Givers;
-use crate::descriptors::Descriptors;
-use crate::given_up::GivenUps;
-use crate::heart::Heart;
-use crate::inodes::Inodes;
-use crate::leases::Listening;
-use crate::lines::Server;
-use crate::liveness::SIGN_OF_LIFE_MILLIS_MAX;
-use crate::options::Settings;
-use crate::partitions::Spreads;
-use crate::reach::this_host;
-use crate::sequences::{Sequences, Ticket};
-use crate::waits::Waits;
-use crate::ways::Ways;
+use crate::bytes::data_leases::Givers;
+use crate::coordination::given_up::GivenUps;
+use crate::coordination::waits::Waits;
+use crate::names::inodes::Inodes;
+use crate::names::leases::Listening;
+use crate::names::partitions::Spreads;
+use crate::names::ways::Ways;
+use crate::pool::options::Settings;
+use crate::session::descriptors::Descriptors;
+use crate::session::heart::Heart;
+use crate::session::lines::Server;
+use crate::session::liveness::SIGN_OF_LIFE_MILLIS_MAX;
+use crate::session::reach::this_host;
+use crate::session::sequences::{Sequences, Ticket};
 
 /// One process's session. Connections are made when they are needed.
 pub(crate) struct Session {

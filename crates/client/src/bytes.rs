@@ -1,0 +1,20 @@
+//! Files' bytes: pieces of a transfer and the rounds that send them, memory they go to and come from,
+//! mappings, arrays, and the leases on bytes that a kernel keeps.
+
+pub(crate) mod array;
+pub(crate) mod content;
+pub(crate) mod copy;
+pub(crate) mod data_leases;
+pub(crate) mod file;
+pub(crate) mod handing;
+pub(crate) mod holes;
+pub(crate) mod inline;
+pub(crate) mod kept;
+pub(crate) mod mapping;
+pub(crate) mod memory;
+pub(crate) mod near;
+pub(crate) mod pieces;
+pub(crate) mod round;
+pub(crate) mod runs;
+pub(crate) mod space;
+pub(crate) mod transfer;

@@ -1,0 +1,308 @@
+//! A file's bytes: positional reads and writes, appends, and the size that follows them.
+
+use std::cell::Cell;
+use std::io::{IoSlice, IoSliceMut};
+
+use ramlace_base::{ByteRange, Error, ErrorKind, Result, limits};
+use ramlace_wire::namespace::{Extend, FinishAppend, ReserveAppend};
+
+use crate::backoff::Backoff;
+use crate::bytes::file::File;
+use crate::bytes::kept::Pages;
+use crate::bytes::transfer::{Direction, Memory, Outcome, Transfer};
+use crate::names::inodes::{Handle, Size};
+
+impl File {
+    /// Reads at `offset` until the buffer is full or the file ends; returns the bytes read.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let memory = Memory::of_slice(buffer, offset);
+        // SAFETY: the memory is the caller's exclusive buffer until this call returns.
+        unsafe { self.read_into(&memory, offset) }
+    }
+
+    /// Reads at `offset` into several buffers, one after the other.
+    pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
+        let memory = Memory::of_slices_mut(buffers, offset);
+        // SAFETY: as in `read_at`.
+        unsafe { self.read_into(&memory, offset) }
+    }
+
+    /// Writes at `offset` and returns the bytes written: fewer than given only when the pool
+    /// filled up in the middle; the next call then says so.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        if self.append {
+            return self.append(bytes).map(|_| bytes.len());
+        }
+        let memory = Memory::of_bytes(bytes, offset);
+        // SAFETY: the memory is the caller's shared buffer, which a write only reads.
+        unsafe { self.write_from(&memory, offset) }
+    }
+
+    /// Writes several buffers, one after the other.
+    pub fn write_vectored_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
+        if self.append {
+            let joined: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
+            return self.append(&joined).map(|_| joined.len());
+        }
+        let memory = Memory::of_slices(buffers, offset);
+        // SAFETY: as in `write_at`.
+        unsafe { self.write_from(&memory, offset) }
+    }
+
+    /// Writes what lies below the file's size: [`File::write_back`].
+    pub(crate) fn write_within(&self, bytes: &[u8], offset: u64, pages: Pages<'_>) -> Result<usize> {
+        self.needs_writing()?;
+        let handle = self.handle()?;
+        let length = bytes.len() as u64;
+        check_range(offset, length).map_err(|error| self.tell(error))?;
+        if self.write_inline_within(handle, bytes, offset, pages).map_err(|error| self.tell(error))? {
+            return Ok(bytes.len());
+        }
+        let memory = Memory::of_bytes(bytes, offset);
+        let write = |_| {
+            let size = self.size_for(handle, offset + length)?;
+            let there = size.size.saturating_sub(offset).min(length);
+            if there == 0 {
+                return Ok(bytes.len());
+            }
+            // SAFETY: the memory is the caller's shared buffer, which a write only reads.
+            let written =
+                unsafe { self.write_once(handle, size, &memory.clamped(there as usize), offset, pages) }?;
+            handle.session.touch(&handle.open);
+            Ok(if written == there { bytes.len() } else { written as usize })
+        };
+        self.with_size(handle, write).map_err(|error| self.tell(error))
+    }
+
+    /// Writes all bytes at the file's end, which the home chooses, and returns where that was.
+    /// Bytes of one append are never mixed with another's; a failed one leaves a hole.
+    pub fn append(&self, bytes: &[u8]) -> Result<u64> {
+        self.needs_writing()?;
+        let handle = self.handle()?;
+        if bytes.is_empty() {
+            return self.size();
+        }
+        self.append_all(handle, bytes).map_err(|error| self.tell(error))
+    }
+
+    fn append_all(&self, handle: &Handle, bytes: &[u8]) -> Result<u64> {
+        if let Some(offset) = self.append_inline(handle, bytes)? {
+            return Ok(offset);
+        }
+        let session = &handle.session;
+        let mut backoff = Backoff::new(session.deadline());
+        loop {
+            let request = ReserveAppend { inode: self.inode(), length: bytes.len() as u64 };
+            let reserved = session.change(self.inode().slot(), &request, session.deadline())?;
+            let memory = Memory::of_bytes(bytes, reserved.offset);
+            let size = Size { generation: reserved.generation, size: reserved.offset };
+            // SAFETY: a write only reads the caller's buffer.
+            let outcome = unsafe { self.transfer(handle, size, Direction::Write, &memory).run() };
+            // Finished even when it failed: an open reservation holds the published size back.
+            let failed = !matches!(outcome, Outcome::Done);
+            let finish = FinishAppend { inode: self.inode(), offset: reserved.offset, failed };
+            let finished = session.change(self.inode().slot(), &finish, session.deadline());
+            match outcome {
+                Outcome::Done => {
+                    let finished = finished?;
+                    handle.open.learn(Size { generation: finished.generation, size: finished.size });
+                    return Ok(reserved.offset);
+                }
+                Outcome::Failed { error, .. } => return Err(error),
+                Outcome::Outdated(error) => backoff.pause_after(error)?,
+            }
+        }
+    }
+
+    pub(crate) fn transfer<'a>(
+        &'a self,
+        handle: &'a Handle,
+        size: Size,
+        direction: Direction,
+        memory: &'a Memory<'a>,
+    ) -> Transfer<'a> {
+        self.transfer_of(Pages::None, handle, size, direction, memory)
+    }
+
+    /// The same of bytes that a kernel keeps.
+    pub(crate) fn transfer_of<'a>(
+        &'a self,
+        pages: Pages<'a>,
+        handle: &'a Handle,
+        size: Size,
+        direction: Direction,
+        memory: &'a Memory<'a>,
+    ) -> Transfer<'a> {
+        Transfer {
+            pages,
+            session: &handle.session,
+            inode: self.inode(),
+            layout: self.layout(),
+            since: handle.open.lanes_since(),
+            generation: size.generation,
+            direction,
+            memory,
+            saw_hole: Cell::new(false),
+        }
+    }
+
+    /// Reads the file's bytes into the memory that stands for them, from `offset` on.
+    ///
+    /// # Safety
+    /// The memory must be valid for writes until the call returns.
+    pub(crate) unsafe fn read_into(&self, memory: &Memory<'_>, offset: u64) -> Result<usize> {
+        // SAFETY: the caller's promise.
+        unsafe { self.read_pages(Direction::Read, memory, offset, Pages::None) }
+    }
+
+    /// The same for pages that a kernel may keep, and that programs may store into.
+    ///
+    /// # Safety
+    /// As for [`File::read_into`].
+    pub(crate) unsafe fn read_pages(
+        &self,
+        direction: Direction,
+        memory: &Memory<'_>,
+        offset: u64,
+        pages: Pages<'_>,
+    ) -> Result<usize> {
+        if direction == Direction::Read {
+            self.needs(self.rights().read, "reading")?;
+        }
+        let handle = self.handle()?;
+        // What lies beyond the largest file lies beyond the end of this one.
+        let length = (memory.bytes() as u64).min(limits::FILE_BYTES_MAX.saturating_sub(offset));
+        if length == 0 {
+            return Ok(0);
+        }
+        // SAFETY: the caller's promise.
+        let inline = unsafe { self.read_inline(handle, direction, memory, offset, length, pages) };
+        if let Some(read) = inline.map_err(|error| self.tell(error))? {
+            return Ok(read);
+        }
+        let mut backoff: Option<Backoff> = None;
+        loop {
+            let size = self.size_for(handle, offset + length).map_err(|error| self.tell(error))?;
+            let there = size.size.saturating_sub(offset).min(length);
+            if there == 0 {
+                return Ok(0);
+            }
+            let clamped = memory.clamped(there as usize);
+            let transfer = self.transfer_of(pages, handle, size, direction, &clamped);
+            let near = match direction {
+                // SAFETY: the caller's promise.
+                Direction::Read if !pages.are_strict() => unsafe { self.read_near(handle, &transfer) },
+                // A server alone takes memory, and knows who else has the pages.
+                _ => None,
+            };
+            // SAFETY: the caller's promise.
+            match near.unwrap_or_else(|| unsafe { transfer.run() }) {
+                Outcome::Done if transfer.saw_hole.get() && !self.is_current(handle, size)? => {}
+                Outcome::Done => return Ok(there as usize),
+                Outcome::Failed { error, .. } => return Err(self.tell(error)),
+                Outcome::Outdated(error) => {
+                    let backoff = backoff.get_or_insert_with(|| Backoff::new(handle.session.deadline()));
+                    backoff.pause_after(error).map_err(|error| self.tell(error))?;
+                    self.refresh(handle).map_err(|error| self.tell(error))?;
+                }
+            }
+        }
+    }
+
+    /// Whether the file still has this generation, by its home.
+    pub(crate) fn is_current(&self, handle: &Handle, size: Size) -> Result<bool> {
+        let info = self.refresh(handle).map_err(|error| self.tell(error))?;
+        Ok(info.attributes.generation == size.generation)
+    }
+
+    /// Writes the file's bytes from the memory that stands for them.
+    ///
+    /// # Safety
+    /// The memory must be valid for reads until the call returns.
+    pub(crate) unsafe fn write_from(&self, memory: &Memory<'_>, offset: u64) -> Result<usize> {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_pages(memory, offset, Pages::None) }
+    }
+
+    /// The same through pages that a kernel may keep.
+    ///
+    /// # Safety
+    /// As for [`File::write_from`].
+    pub(crate) unsafe fn write_pages(
+        &self,
+        memory: &Memory<'_>,
+        offset: u64,
+        pages: Pages<'_>,
+    ) -> Result<usize> {
+        self.needs_writing()?;
+        let handle = self.handle()?;
+        let length = memory.bytes() as u64;
+        check_range(offset, length).map_err(|error| self.tell(error))?;
+        if length == 0 {
+            return Ok(0);
+        }
+        // SAFETY: the caller's promise.
+        if unsafe { self.write_inline(handle, memory, pages) }.map_err(|error| self.tell(error))? {
+            return Ok(memory.bytes());
+        }
+        let write = |size: Size| {
+            // SAFETY: the caller's promise.
+            let written = unsafe { self.write_once(handle, size, memory, offset, pages) }?;
+            self.extend(handle, size, ByteRange { start: offset, end: offset + written })?;
+            Ok(written as usize)
+        };
+        self.with_size(handle, write).map_err(|error| self.tell(error))
+    }
+
+    /// Writes with one generation and returns the bytes written: fewer than there are when the
+    /// pool filled up in the middle. Retry: the file has another generation.
+    ///
+    /// # Safety
+    /// The memory must be valid for reads until the call returns.
+    unsafe fn write_once(
+        &self,
+        handle: &Handle,
+        size: Size,
+        memory: &Memory<'_>,
+        offset: u64,
+        pages: Pages<'_>,
+    ) -> Result<u64> {
+        // SAFETY: the caller's promise.
+        match unsafe { self.transfer_of(pages, handle, size, Direction::Write, memory).run() } {
+            Outcome::Done => Ok(memory.bytes() as u64),
+            Outcome::Failed { done_to, error } if error.kind() == ErrorKind::NoSpace && done_to > offset => {
+                Ok(done_to - offset)
+            }
+            Outcome::Failed { error, .. } | Outcome::Outdated(error) => Err(error),
+        }
+    }
+
+    /// Tells the home that the file reaches the end of what was written, unless that is known; marks it as written.
+    pub(crate) fn extend(&self, handle: &Handle, size: Size, written: ByteRange) -> Result<()> {
+        let ByteRange { start: from, end } = written;
+        if end <= size.size {
+            handle.session.touch(&handle.open);
+            return Ok(());
+        }
+        let written = handle.open.written();
+        let request = Extend { inode: self.inode(), generation: size.generation, size: end, from };
+        let told = handle.session.change_lane(self.inode().slot(), &request, handle.session.deadline())?;
+        handle.open.learn(Size { generation: told.generation, size: told.size });
+        // The home took its own time for this, which is later than what it had not heard of.
+        handle.open.clean_if(written);
+        Ok(())
+    }
+}
+
+pub(crate) fn check_range(offset: u64, length: u64) -> Result<()> {
+    match offset.checked_add(length) {
+        Some(end) if end <= limits::FILE_BYTES_MAX => Ok(()),
+        _ => Err(Error::new(
+            ErrorKind::TooBig,
+            format!(
+                "{length} bytes at offset {offset} reach beyond the largest file, {} bytes",
+                limits::FILE_BYTES_MAX
+            ),
+        )),
+    }
+}

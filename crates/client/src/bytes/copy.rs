@@ -1,0 +1,222 @@
+//! A fetched copy of a file's bytes, for arrays that cannot be mapped: publish sends what was
+//! changed here, refresh takes what was changed elsewhere (`docs/records/arrays.md`).
+
+use std::sync::{Mutex, PoisonError};
+
+use ramlace_base::{Error, ErrorKind, Result};
+use rustix::mm::ProtFlags;
+
+use crate::File;
+use crate::bytes::mapping::AddressRange;
+use crate::bytes::memory::{Memory, Segment};
+
+/// Bytes that a refresh fetches at once.
+const REFRESH_BYTES_MAX: usize = 4 << 20;
+/// Runs of changed bytes that a publish sends at once.
+const PUBLISH_RUNS_MAX: usize = 4096;
+/// Whole blocks of this size are compared at once before their grains are looked at.
+const COMPARE_BYTES: usize = 256;
+
+/// A private copy of a file's bytes, and its twin: the bytes as they were last seen in the pool.
+///
+/// The copy may be read and written through [`Copy::as_ptr`] at any time. Changes are found and
+/// merged by grain (an array's element): two clients that change different grains both win.
+pub struct Copy {
+    file: File,
+    copy: AddressRange,
+    twin: AddressRange,
+    length: usize,
+    grain: usize,
+    /// Held while the twin is compared and changed.
+    moving: Mutex<()>,
+}
+
+impl File {
+    /// Fetches a copy of the file's first `length` bytes. `grain` is the size in bytes of what is
+    /// merged as a whole (1: byte by byte). Takes over the file.
+    pub fn copy(self, length: usize, grain: usize) -> Result<Copy> {
+        if grain == 0 {
+            return Err(Error::new(ErrorKind::Invalid, "a copy is merged in grains of at least one byte"));
+        }
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let copy = Copy {
+            copy: AddressRange::reserve(length, rights)?,
+            twin: AddressRange::reserve(length, rights)?,
+            file: self,
+            length,
+            grain,
+            moving: Mutex::new(()),
+        };
+        copy.fetch()?;
+        Ok(copy)
+    }
+}
+
+impl Copy {
+    /// The copy's first byte; valid as long as this value is. Aligned to 2 MiB.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.copy.start().as_ptr()
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Fetches everything; changes that were not published are lost.
+    pub fn fetch(&self) -> Result<()> {
+        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        self.read_into(self.as_ptr(), 0, self.length)?;
+        // SAFETY: both ranges have `length` bytes and are different mappings.
+        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), self.twin.start().as_ptr(), self.length) };
+        Ok(())
+    }
+
+    /// Sends the grains that differ from the twin, and returns how many bytes that were.
+    pub fn publish(&self) -> Result<u64> {
+        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut sent, mut runs, mut at) = (0, Vec::new(), 0);
+        while let Some((start, end)) = self.next_change(at) {
+            runs.push((start, end));
+            at = end;
+            if runs.len() == PUBLISH_RUNS_MAX {
+                sent += self.send(&runs)?;
+                runs.clear();
+            }
+        }
+        Ok(sent + self.send(&runs)?)
+    }
+
+    /// Sends runs of changed bytes; what was sent is what the twin shows then, even when the
+    /// program changes it meanwhile.
+    fn send(&self, runs: &[(usize, usize)]) -> Result<u64> {
+        let Some(first) = runs.first() else { return Ok(0) };
+        let twin = self.twin.start().as_ptr();
+        let mut before = Vec::with_capacity(runs.iter().map(|(start, end)| end - start).sum());
+        for (start, end) in runs {
+            // SAFETY: runs lie within both ranges, which are different mappings.
+            unsafe {
+                before.extend_from_slice(std::slice::from_raw_parts(twin.add(*start), end - start));
+                std::ptr::copy_nonoverlapping(self.as_ptr().add(*start), twin.add(*start), end - start);
+            }
+        }
+        let segments = runs.iter().map(|(start, end)| Segment {
+            file_offset: *start as u64,
+            // SAFETY: as above.
+            start: unsafe { twin.add(*start) },
+            length: end - start,
+        });
+        let memory = Memory::of_segments(segments.collect());
+        let bytes = memory.bytes();
+        // SAFETY: the twin is this value's own and stays as it is while `moving` is held.
+        let written = unsafe { self.file.write_from(&memory, first.0 as u64) };
+        let failed = match written {
+            Ok(count) if count == bytes => return Ok(bytes as u64),
+            Ok(_) => Error::new(ErrorKind::NoSpace, "the pool filled up while a copy was published"),
+            Err(error) => error,
+        };
+        // What may not have arrived must count as changed still.
+        let mut from = 0;
+        for (start, end) in runs {
+            // SAFETY: as above; `before` holds the runs one after the other.
+            unsafe { std::ptr::copy_nonoverlapping(before[from..].as_ptr(), twin.add(*start), end - start) };
+            from += end - start;
+        }
+        Err(failed)
+    }
+
+    /// Takes the pool's bytes in; grains that were changed here and not published stay.
+    pub fn refresh(&self) -> Result<()> {
+        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = vec![0u8; REFRESH_BYTES_MAX.max(self.grain).min(self.length)];
+        let step = (fresh.len() / self.grain * self.grain).max(1);
+        let mut at = 0;
+        while at < self.length {
+            let bytes = step.min(self.length - at);
+            self.read_into(fresh.as_mut_ptr(), at, bytes)?;
+            self.merge(at, &fresh[..bytes]);
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    fn merge(&self, at: usize, fresh: &[u8]) {
+        for (index, grain) in fresh.chunks(self.grain).enumerate() {
+            let offset = at + index * self.grain;
+            // SAFETY: the grain lies within both ranges; `moving` keeps others from the twin,
+            // and the copy is changed as the program itself would.
+            unsafe {
+                let copy = self.as_ptr().add(offset);
+                let twin = self.twin.start().as_ptr().add(offset);
+                if libc::memcmp(copy.cast(), twin.cast(), grain.len()) == 0 {
+                    std::ptr::copy_nonoverlapping(grain.as_ptr(), copy, grain.len());
+                }
+                std::ptr::copy_nonoverlapping(grain.as_ptr(), twin, grain.len());
+            }
+        }
+    }
+
+    fn read_into(&self, start: *mut u8, offset: usize, bytes: usize) -> Result<()> {
+        let memory = Memory::of_raw(start, bytes, offset as u64);
+        // SAFETY: the memory is this value's own, or a buffer of the caller, of `bytes` bytes.
+        let read = unsafe { self.file.read_into(&memory, offset as u64) }?;
+        if read == bytes {
+            return Ok(());
+        }
+        Err(self.file.tell(Error::new(
+            ErrorKind::Corrupt,
+            format!("the file ends at byte {}, and its copy has {}", offset + read, self.length),
+        )))
+    }
+
+    /// The next run of grains that differ from the twin, from `at` on.
+    fn next_change(&self, at: usize) -> Option<(usize, usize)> {
+        let start = self.skip_equal(at)?;
+        let mut end = (start + self.grain).min(self.length);
+        while end < self.length && self.differs(end, self.grain) {
+            end = (end + self.grain).min(self.length);
+        }
+        Some((start, end))
+    }
+
+    /// The first grain from `at` on that differs.
+    fn skip_equal(&self, mut at: usize) -> Option<usize> {
+        let block = (COMPARE_BYTES / self.grain).max(1) * self.grain;
+        while at < self.length {
+            if self.differs(at, block) {
+                let end = (at + block).min(self.length);
+                return (at..end).step_by(self.grain).find(|start| self.differs(*start, self.grain));
+            }
+            at += block;
+        }
+        None
+    }
+
+    fn differs(&self, at: usize, bytes: usize) -> bool {
+        let bytes = bytes.min(self.length - at);
+        // SAFETY: both ranges have `length` bytes.
+        unsafe {
+            libc::memcmp(self.as_ptr().add(at).cast(), self.twin.start().as_ptr().add(at).cast(), bytes) != 0
+        }
+    }
+}
+
+impl std::fmt::Debug for Copy {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Copy({:?}, {} bytes)", self.file, self.length)
+    }
+}

@@ -1,0 +1,177 @@
+//! An open file: what it is, what it knows, and its share of the inode.
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_wire::namespace::{GetAttributes, InodeInfo, Open, Opened};
+use ramlace_wire::{FileAttributes, Layout};
+
+use crate::Pool;
+use crate::backoff::Backoff;
+use crate::fork::PerFork;
+use crate::names::inodes::{Handle, Size};
+use crate::names::open::Rights;
+use crate::pool::locator::ShownPath;
+
+/// An open file. Methods take `&self` and may be called by many threads at once. Dropping it
+/// closes it; the inode lives until its last open file in any client is closed.
+///
+/// After a fork the child opens the inode again, in a session of its own, when it first uses it.
+pub struct File {
+    pool: Pool,
+    inode: InodeId,
+    rights: Rights,
+    pub(crate) append: bool,
+    layout: Layout,
+    named: FileAttributes,
+    /// As it was opened, for messages; empty when it was opened by inode.
+    pub(crate) path: Vec<u8>,
+    handles: PerFork<Handle>,
+}
+
+impl File {
+    pub(crate) fn new(pool: &Pool, opened: &Opened, rights: Rights, handle: Handle) -> Result<File> {
+        let inode = opened.info.attributes.inode;
+        let Some(layout) = opened.info.layout else {
+            return Err(Error::new(ErrorKind::Invalid, format!("inode {inode} is no regular file")));
+        };
+        Ok(File {
+            pool: pool.clone(),
+            inode,
+            rights,
+            append: false,
+            layout,
+            named: opened.info.named.clone(),
+            path: Vec::new(),
+            handles: PerFork::with(handle),
+        })
+    }
+
+    /// The inode.
+    #[must_use]
+    pub fn inode(&self) -> InodeId {
+        self.inode
+    }
+
+    /// The pool it was opened from.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Where its bytes lie; never changes.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Named bytes from its creation.
+    #[must_use]
+    pub fn named(&self) -> &FileAttributes {
+        &self.named
+    }
+
+    /// What it was opened for.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// Attributes, layout and named bytes as the home has them now, and what memory it holds.
+    pub fn info(&self) -> Result<InodeInfo> {
+        let handle = self.handle()?;
+        let info = self.refresh(handle).and_then(|info| handle.session.with_allocated(info));
+        info.map_err(|error| self.tell(error))
+    }
+
+    /// The published size in bytes.
+    pub fn size(&self) -> Result<u64> {
+        self.refresh(self.handle()?).map(|info| info.attributes.size).map_err(|error| self.tell(error))
+    }
+
+    /// Makes times exact at the home. Written bytes are in the servers' memory already when a
+    /// write returns; there is nothing behind it that they could be flushed to.
+    pub fn sync(&self) -> Result<()> {
+        let handle = self.handle()?;
+        handle.session.push_times(self.inode).map_err(|error| self.tell(error))
+    }
+
+    /// Closes the file and says whether that went well; dropping it closes it as well.
+    pub fn close(self) -> Result<()> {
+        match self.handles.get() {
+            Some(handle) => handle.close().map_err(|error| self.tell(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// This process's open reference; a forked child opens the inode when it first uses it.
+    pub(crate) fn handle(&self) -> Result<&Handle> {
+        self.handles
+            .get_or_make(|| {
+                let request =
+                    Open { inode: self.inode, read: self.rights.read, write: self.rights.write, run: false };
+                self.pool.session()?.open_inode(&request).map(|(handle, _)| handle)
+            })
+            .map_err(|error| self.tell(error))
+    }
+
+    pub(crate) fn tell(&self, error: Error) -> Error {
+        if self.path.is_empty() {
+            error.context(format!("inode {}", self.inode))
+        } else {
+            error.context(ShownPath(&self.path))
+        }
+    }
+
+    pub(crate) fn needs_writing(&self) -> Result<()> {
+        self.needs(self.rights.write, "writing")
+    }
+
+    pub(crate) fn needs(&self, right: bool, what: &str) -> Result<()> {
+        if right {
+            return Ok(());
+        }
+        Err(self.tell(Error::new(ErrorKind::BadHandle, format!("it was not opened for {what}"))))
+    }
+
+    /// Asks the home for everything about the inode.
+    pub(crate) fn refresh(&self, handle: &Handle) -> Result<InodeInfo> {
+        let session = &handle.session;
+        session.push_times(self.inode)?;
+        let info =
+            session.ask(self.inode.slot(), &GetAttributes { inode: self.inode }, session.deadline())?;
+        handle.open.learn_info(&info);
+        Ok(info)
+    }
+
+    /// The known size when the file is known to reach `end`, else what the home says now.
+    pub(crate) fn size_for(&self, handle: &Handle, end: u64) -> Result<Size> {
+        let known = handle.open.size();
+        if end <= known.size {
+            return Ok(known);
+        }
+        let attributes = self.refresh(handle)?.attributes;
+        Ok(Size { generation: attributes.generation, size: attributes.size })
+    }
+
+    /// Runs `work` with the known generation; when the file was truncated meanwhile, asks the
+    /// home and runs it again.
+    pub(crate) fn with_size<T>(&self, handle: &Handle, mut work: impl FnMut(Size) -> Result<T>) -> Result<T> {
+        // A long transfer may have used its time before it meets the truncation.
+        let mut backoff: Option<Backoff> = None;
+        loop {
+            match work(handle.open.size()) {
+                Err(error) if error.kind() == ErrorKind::Retry => {
+                    let begin = || Backoff::new(handle.session.deadline());
+                    backoff.get_or_insert_with(begin).pause_after(error)?;
+                    self.refresh(handle)?;
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "File({} at '{}')", self.inode, ShownPath(&self.path))
+    }
+}

@@ -1,0 +1,165 @@
+//! Files that are handed to this machine's kernel, which reads and maps them without asking (`docs/records/passthrough.md`).
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ramlace_base::{Error, ErrorKind, Generation, InodeId, LaneId, Result, ServerId, Timestamp};
+use ramlace_wire::chunk::{AllocateLane, HandLane, LaneTarget};
+use ramlace_wire::namespace::{GetAttributes, HandOver, HandedOver, Truncate};
+use ramlace_wire::{Attributes, ClusterMap, Layout};
+
+use crate::backoff::Backoff;
+use crate::bytes::file::File;
+use crate::bytes::near::{ask_for_file, grant_lane, soon};
+use crate::bytes::transfer::{Direction, Memory};
+use crate::names::inodes::{Size, lanes_since};
+use crate::session::Session;
+
+/// The memory of a file of one lane.
+#[derive(Debug)]
+pub struct LaneHere {
+    /// All bytes of the file, for reading.
+    pub file: OwnedFd,
+    /// The server that has them.
+    pub server: ServerId,
+}
+
+impl File {
+    /// The memory of a file of one lane, from its server, which answers soon or not at all.
+    ///
+    /// Errors: `Unsupported` for a file that has several lanes, that lives with its inode, or whose server is not on
+    /// this machine; `Denied` when its server is another user's; `Lost` when its bytes were.
+    pub fn lane_here(&self) -> Result<LaneHere> {
+        self.find_lane().map_err(|error| self.tell(error))
+    }
+
+    /// Tells the pool that this machine's kernel will read and map the file, and with `write` store into it, without
+    /// asking. It is over when the last open file of the inode in this process is closed; until then the file has no holes.
+    ///
+    /// Errors: as for [`File::lane_here`]; `Unsupported` for a file with holes. Then no kernel is expected to have it.
+    pub fn hand_over(&self, write: bool) -> Result<LaneHere> {
+        self.try_hand_over(write).map_err(|error| self.tell(error))
+    }
+
+    /// The kernel that has the file will store into it, too.
+    pub fn hand_over_for_writing(&self) -> Result<()> {
+        self.tell_home_of_kernel(true, false).map(drop).map_err(|error| self.tell(error))
+    }
+
+    /// The kernel did not take the file. A home that cannot be told believes that it did until the file is closed.
+    pub fn take_back(&self) {
+        let _ = self.tell_home_of_kernel(false, true);
+    }
+
+    /// Tells whoever is interested that the kernel's mappings were stored into, at this time by the clock of this machine:
+    /// the home, unless it knows of something later, and those who wait for a change of the bytes.
+    pub fn publish_stores(&self, at: Timestamp) -> Result<()> {
+        let handle = self.handle()?;
+        if at > self.refresh(self.handle()?)?.attributes.changed {
+            handle.open.put_back(at);
+            self.sync()?;
+        }
+        let bytes = handle.open.size().size;
+        self.note_stores(handle, bytes).map_err(|error| self.tell(error))
+    }
+
+    /// Whether its home answered when it was last asked.
+    #[must_use]
+    pub fn home_answers(&self) -> bool {
+        self.handle().is_ok_and(|handle| handle.session.answers(self.inode()))
+    }
+
+    /// Whether both were opened in the same session: what was said of the one is not known in another.
+    #[must_use]
+    pub fn is_of_session_of(&self, other: &File) -> bool {
+        match (self.handle(), other.handle()) {
+            (Ok(mine), Ok(others)) => Arc::ptr_eq(&mine.session, &others.session),
+            _ => false,
+        }
+    }
+
+    fn find_lane(&self) -> Result<LaneHere> {
+        let handle = self.handle()?;
+        let session = &handle.session;
+        if self.layout().width != 1 || handle.open.is_inline() || !session.local() {
+            let text = "a kernel gets files of one lane, whose server is on this machine";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        self.with_size(handle, |size| {
+            let map = session.map()?;
+            let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
+            let target = transfer.target_in(&map, 0);
+            let (file, _) = grant_lane(session, target, false, soon(session))?;
+            Ok(LaneHere { file, server: server_of(&map, target)? })
+        })
+    }
+
+    fn tell_home_of_kernel(&self, write: bool, over: bool) -> Result<HandedOver> {
+        let (inode, session) = (self.inode(), &self.handle()?.session);
+        session.change(inode.slot(), &HandOver { inode, write, over }, session.deadline())
+    }
+
+    fn try_hand_over(&self, write: bool) -> Result<LaneHere> {
+        let handle = self.handle()?;
+        let session = &handle.session;
+        let told = self.tell_home_of_kernel(write, false)?;
+        let map = session.map()?;
+        let size = Size { generation: told.size.generation, size: told.size.size };
+        let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
+        let target = transfer.target_in(&map, 0);
+        let request = HandLane { target, handover: told.number, length: size.size };
+        let handed = ask_for_file(session, target, &request, session.deadline())
+            .and_then(|(file, _)| Ok(LaneHere { file, server: server_of(&map, target)? }));
+        handed.inspect_err(|_| self.take_back())
+    }
+}
+
+fn server_of(map: &ClusterMap, target: LaneTarget) -> Result<ServerId> {
+    let none = || Error::new(ErrorKind::HostDown, format!("{} has no server at this moment", target.slot));
+    map.primary(target.slot).ok_or_else(none)
+}
+
+impl Session {
+    /// Sets a file's size. One that a kernel maps gets its memory first.
+    pub(crate) fn truncate(self: &Arc<Session>, inode: InodeId, size: u64) -> Result<Attributes> {
+        let mut backoff: Option<Backoff> = None;
+        let mut allocated = None;
+        loop {
+            let request = Truncate { inode, size, allocated };
+            match self.change(inode.slot(), &request, self.deadline()) {
+                Err(error) if error.kind() == ErrorKind::Handed => {
+                    // After the first time because its generation was another by then.
+                    match &mut backoff {
+                        Some(backoff) => backoff.pause_after(error)?,
+                        None => backoff = Some(Backoff::new(self.deadline())),
+                    }
+                    allocated = self.take_memory(inode, size)?;
+                }
+                // What was under way behind its end went first.
+                Ok(attributes) if attributes.size < size => allocated = None,
+                other => return other,
+            }
+        }
+    }
+
+    /// Takes the memory of a file of one lane up to a size; in which generation. None: it was truncated meanwhile.
+    fn take_memory(self: &Arc<Session>, inode: InodeId, size: u64) -> Result<Option<Generation>> {
+        let info = self.ask(inode.slot(), &GetAttributes { inode }, self.deadline())?;
+        let Some(layout @ Layout { width: 1, .. }) = info.layout else {
+            return Err(Error::new(ErrorKind::Corrupt, format!("inode {inode} is not a file of one lane")));
+        };
+        let generation = info.attributes.generation;
+        let target = LaneTarget {
+            lane: LaneId { inode, lane: 0 },
+            slot: ramlace_layout::lane_slot(&layout, 0, self.map()?.slots()),
+            generation,
+            created: lanes_since(&info),
+        };
+        let request = AllocateLane { target, offset: 0, length: size, keep_size: false };
+        match self.change_lane(target.slot, &request, self.deadline()) {
+            Ok(()) => Ok(Some(generation)),
+            Err(error) if error.kind() == ErrorKind::Retry => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

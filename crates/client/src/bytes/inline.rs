@@ -1,0 +1,221 @@
+//! Bytes of small files, which live with their inode until the file grows beyond what one may carry.
+//!
+//! A file goes to its lanes once, for ever. So a client that believes that it is there is right, and one
+//! that believes that it is inline is told by the home when it asks; then it goes the usual way.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use ramlace_base::{ByteRange, Result, limits};
+use ramlace_wire::chunk::Keep;
+use ramlace_wire::inline::{Bytes, InlineMode, InlineOutcome, InlineWritten, ReadInline, Spill, WriteInline};
+use ramlace_wire::namespace::SizeInfo;
+
+use crate::bytes::file::File;
+use crate::bytes::kept::Pages;
+use crate::bytes::memory::Memory;
+use crate::bytes::transfer::Direction;
+use crate::names::inodes::{Handle, Size};
+use crate::session::calls::{Call, reply_without_data};
+
+const BYTES_MAX: u64 = limits::INLINE_BYTES_MAX as u64;
+
+impl File {
+    /// Reads from an inline file, all that is there at one moment; `None` when it is in its lanes, or has to go there
+    /// for the memory of what is asked for.
+    ///
+    /// # Safety
+    /// The memory must be valid for writes until the call returns.
+    pub(crate) unsafe fn read_inline(
+        &self,
+        handle: &Handle,
+        direction: Direction,
+        memory: &Memory<'_>,
+        offset: u64,
+        length: u64,
+        pages: Pages<'_>,
+    ) -> Result<Option<usize>> {
+        if !handle.open.is_inline() {
+            return Ok(None);
+        }
+        let session = &handle.session;
+        if pages.keep() == Keep::Own {
+            // Only lanes are owned page by page.
+            self.spill(handle)?;
+            return Ok(None);
+        }
+        // Behind its bytes an inline file has zeros up to its end.
+        let wanted = length.min(BYTES_MAX.saturating_sub(offset)) as u32;
+        let slot = self.inode().slot();
+        session.hear_of_pages(slot, pages)?;
+        let request =
+            ReadInline { inode: self.inode(), offset, length: wanted, keep: pages.keep() != Keep::No };
+        let call = Call::of_slot(slot, &request, session.deadline());
+        let answer = session.call(&Call { pages, ..call }, |_, received| reply_without_data(received))?;
+        handle.open.learn(size_of(answer.size));
+        let Some(bytes) = answer.bytes else {
+            handle.open.goes_to_lanes(answer.since);
+            return Ok(None);
+        };
+        let there = answer.size.size.saturating_sub(offset).min(length);
+        if direction == Direction::Fault && (bytes.0.len() as u64) < there {
+            // What is stored behind its bytes would have no memory.
+            self.spill(handle)?;
+            return Ok(None);
+        }
+        let mut targets = Vec::new();
+        // SAFETY: the caller's promise.
+        unsafe { memory.push_slices_mut(ByteRange { start: offset, end: offset + there }, &mut targets) };
+        scatter(&bytes.0, targets);
+        Ok(Some(there as usize))
+    }
+
+    /// Writes to an inline file; `false` when it is in its lanes, and nothing was written, or will be
+    /// written again.
+    ///
+    /// # Safety
+    /// The memory must be valid for reads until the call returns.
+    pub(crate) unsafe fn write_inline(
+        &self,
+        handle: &Handle,
+        memory: &Memory<'_>,
+        pages: Pages<'_>,
+    ) -> Result<bool> {
+        if !handle.open.is_inline() {
+            return Ok(false);
+        }
+        if memory.ranges().any(|range| range.end > BYTES_MAX) {
+            self.spill(handle)?;
+            return Ok(false);
+        }
+        for range in memory.ranges() {
+            let mut slices = Vec::new();
+            // SAFETY: the caller's promise.
+            unsafe { memory.push_slices(range, &mut slices) };
+            let bytes = gather(&slices, range.length() as usize);
+            if self.change_inline(handle, InlineMode::At, range.start, bytes, pages)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes to an inline file as far as it reaches; `false` when it is in its lanes, and nothing
+    /// was written.
+    pub(crate) fn write_inline_within(
+        &self,
+        handle: &Handle,
+        bytes: &[u8],
+        offset: u64,
+        pages: Pages<'_>,
+    ) -> Result<bool> {
+        if !handle.open.is_inline() {
+            return Ok(false);
+        }
+        if bytes.is_empty() {
+            return Ok(true);
+        }
+        let end = offset + bytes.len() as u64;
+        let mut there = bytes;
+        if end > BYTES_MAX {
+            // More than fits one request: pages behind the end need not go along.
+            let size = self.size_for(handle, end)?;
+            there = &bytes[..size.size.saturating_sub(offset).min(bytes.len() as u64) as usize];
+            if there.is_empty() {
+                return Ok(true);
+            }
+            if offset + there.len() as u64 > BYTES_MAX {
+                self.spill(handle)?;
+                return Ok(false);
+            }
+        }
+        let written = self.change_inline(handle, InlineMode::Within, offset, there.to_vec(), pages)?;
+        Ok(written.is_some())
+    }
+
+    /// Appends to an inline file and tells where; `None` when it is in its lanes, and nothing was
+    /// written.
+    pub(crate) fn append_inline(&self, handle: &Handle, bytes: &[u8]) -> Result<Option<u64>> {
+        if !handle.open.is_inline() {
+            return Ok(None);
+        }
+        if bytes.len() as u64 > BYTES_MAX {
+            self.spill(handle)?;
+            return Ok(None);
+        }
+        let written = self.change_inline(handle, InlineMode::End, 0, bytes.to_vec(), Pages::None)?;
+        Ok(written.map(|written| written.offset))
+    }
+
+    /// `None`: the file is in its lanes.
+    fn change_inline(
+        &self,
+        handle: &Handle,
+        mode: InlineMode,
+        offset: u64,
+        bytes: Vec<u8>,
+        pages: Pages<'_>,
+    ) -> Result<Option<InlineWritten>> {
+        let session = &handle.session;
+        let before = handle.open.written();
+        let (slot, deadline, origin) = (self.inode().slot(), session.deadline(), pages.origin());
+        session.hear_of_pages(slot, pages)?;
+        let request = WriteInline { inode: self.inode(), mode, offset, bytes: Bytes(bytes), origin };
+        let ticket = session.ticket(slot, deadline)?;
+        let call = Call { ticket: Some(&ticket), ..Call::of_slot(slot, &request, deadline) };
+        let written = session.call(&call, |line, received| {
+            let written = reply_without_data(received)?;
+            pages.note_recall(line.server_id(), written.recall);
+            Ok(written)
+        })?;
+        handle.open.learn(size_of(written.size));
+        match written.outcome {
+            InlineOutcome::Written => {
+                // The home has taken its own time for this.
+                handle.open.clean_if(before);
+                Ok(Some(written))
+            }
+            InlineOutcome::InLanes => {
+                handle.open.goes_to_lanes(written.since);
+                Ok(None)
+            }
+            InlineOutcome::Full => self.spill(handle).map(|()| None),
+        }
+    }
+
+    /// Sees to it that the file is in its lanes: for whatever wants those.
+    ///
+    /// Errors: `NoSpace` when lane 0 has no room; the file stays inline then.
+    pub(crate) fn spill(&self, handle: &Handle) -> Result<()> {
+        if !handle.open.is_inline() {
+            return Ok(());
+        }
+        let session = &handle.session;
+        let request = Spill { inode: self.inode() };
+        let spilled = session.change(self.inode().slot(), &request, session.deadline())?;
+        handle.open.learn(size_of(spilled.size));
+        handle.open.goes_to_lanes(spilled.since);
+        Ok(())
+    }
+}
+
+fn size_of(told: SizeInfo) -> Size {
+    Size { generation: told.generation, size: told.size }
+}
+
+fn gather(slices: &[IoSlice<'_>], length: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length);
+    slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
+    bytes
+}
+
+/// Fills the targets with the bytes, one after the other, and what is left with zeros.
+fn scatter(mut bytes: &[u8], targets: Vec<IoSliceMut<'static>>) {
+    for mut target in targets {
+        let length = bytes.len().min(target.len());
+        let (there, behind) = target.split_at_mut(length);
+        let (now, later) = bytes.split_at(there.len());
+        there.copy_from_slice(now);
+        behind.fill(0);
+        bytes = later;
+    }
+}

@@ -1,0 +1,260 @@
+//! A file's bytes mapped into this process: the lane files of this machine's servers, stitched
+//! together chunk by chunk (`docs/records/store.md`).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+
+use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_wire::namespace::Open;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use crate::File;
+use crate::bytes::memory::Memory;
+use crate::bytes::near::grant_lane;
+use crate::bytes::transfer::Direction;
+use crate::fork::PerFork;
+use crate::names::inodes::Handle;
+
+/// A reserved range of addresses, given back when it is dropped.
+///
+/// It begins at a huge page's border, so that chunks of 2 MiB can be mapped by one entry each.
+pub(crate) struct AddressRange {
+    whole: NonNull<u8>,
+    whole_bytes: usize,
+    start: NonNull<u8>,
+}
+
+// SAFETY: an address range is owned by nobody else; what lies in it is reached through raw
+// pointers, whose users answer for themselves.
+unsafe impl Send for AddressRange {}
+// SAFETY: as above.
+unsafe impl Sync for AddressRange {}
+
+impl AddressRange {
+    /// Addresses for `bytes` bytes with these rights, private and without a file.
+    pub(crate) fn reserve(bytes: usize, rights: ProtFlags) -> Result<AddressRange> {
+        let align = limits::HUGE_PAGE_BYTES as usize;
+        let too_big =
+            || Error::new(ErrorKind::TooBig, format!("{bytes} bytes do not fit this machine's addresses"));
+        let whole_bytes = bytes.checked_add(align).ok_or_else(too_big)?;
+        // SAFETY: a new private mapping at an address of the kernel's choice touches no other.
+        let whole = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), whole_bytes, rights, MapFlags::PRIVATE | MapFlags::NORESERVE)
+        }
+        .map_err(|errno| Error::from_io(&errno.into(), format!("reserving addresses for {bytes} bytes")))?;
+        let whole = NonNull::new(whole.cast::<u8>()).expect("the kernel maps nothing at address 0");
+        let ahead = whole.as_ptr().align_offset(align);
+        // SAFETY: less than `align` bytes ahead still lies in the range.
+        let start = unsafe { whole.add(ahead) };
+        Ok(AddressRange { whole, whole_bytes, start })
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+impl Drop for AddressRange {
+    fn drop(&mut self) {
+        // SAFETY: the range is this value's own; whoever borrowed from it is gone.
+        let unmapped = unsafe { munmap(self.whole.as_ptr().cast(), self.whole_bytes) };
+        debug_assert!(unmapped.is_ok(), "an own range can be unmapped: {unmapped:?}");
+    }
+}
+
+/// A file's bytes in this process's addresses, shared with every other process that maps them on
+/// this machine, and with the servers. Unmapped when it is dropped. It holds the file
+/// open: it outlives its [`File`] and the file's name, but not the session or its server.
+///
+/// Loads and stores go past the servers: they know neither truncations nor sizes (`docs/records/arrays.md`).
+pub struct Mapping {
+    range: AddressRange,
+    length: usize,
+    writable: bool,
+    /// Without a reference of its own, the last close of an unlinked file would free the memory
+    /// under the mapping. A forked child has the mapping, and leaves the reference to its parent.
+    open: PerFork<Handle>,
+}
+
+impl Mapping {
+    /// The first byte; valid as long as the mapping is. Aligned to 2 MiB.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.range.start().as_ptr()
+    }
+
+    /// Bytes: the file's size when it was mapped.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether the file was empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Whether stores are allowed; others end the process.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // Nobody saw the stores; whoever caches the file goes by the time of its last change.
+        if self.writable
+            && let Some(handle) = self.open.get()
+        {
+            handle.session.touch(&handle.open);
+        }
+    }
+}
+
+impl std::fmt::Debug for Mapping {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Mapping({:?}, {} bytes)", self.as_ptr(), self.length)
+    }
+}
+
+impl File {
+    /// Maps the whole file. The servers of all its lanes must run on this machine, and every
+    /// byte must have its memory ([`File::allocate`]; arrays have it from the beginning).
+    ///
+    /// Fails with Unsupported, naming the server, when a lane is elsewhere or local shortcuts
+    /// are off: fetch a copy then ([`File::copy`]).
+    pub fn map(&self, writable: bool) -> Result<Mapping> {
+        self.try_map(writable).map_err(|error| self.tell(error))
+    }
+
+    /// Tells the home that the bytes were changed through mappings, so that whoever has cached them (mounts) drops
+    /// what it has, and the servers of its lanes, so that whoever waits for a change of them is told. Mappings of
+    /// one machine see each other's stores without it.
+    pub fn publish(&self) -> Result<()> {
+        self.needs_writing()?;
+        let handle = self.handle()?;
+        handle.session.touch(&handle.open);
+        self.sync()?;
+        // Nobody maps what lives with its inode.
+        if handle.open.is_inline() {
+            return Ok(());
+        }
+        let bytes = handle.open.size().size;
+        self.note_stores(handle, bytes).map_err(|error| self.tell(error))
+    }
+
+    fn try_map(&self, writable: bool) -> Result<Mapping> {
+        if !self.rights().read || (writable && !self.rights().write) {
+            return Err(Error::new(ErrorKind::BadHandle, "it was not opened for what the mapping needs"));
+        }
+        let length = self.size()?;
+        let pieces = if self.layout().width == 1 { 1 } else { length.div_ceil(self.layout().stripe_unit) };
+        if pieces > limits::MAPPING_PIECES_MAX {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "its {length} bytes in chunks of {} would take {pieces} mappings, and at most {} are made; \
+                     create it with a larger stripe unit",
+                    self.layout().stripe_unit,
+                    limits::MAPPING_PIECES_MAX
+                ),
+            ));
+        }
+        let handle = self.handle()?;
+        self.spill(handle)?;
+        let bytes =
+            usize::try_from(length).map_err(|_| Error::new(ErrorKind::TooBig, "it is larger than memory"))?;
+        let again = Open { inode: self.inode(), read: true, write: writable, run: false };
+        let (own, _) = handle.session.open_inode(&again)?;
+        let range = AddressRange::reserve(bytes, ProtFlags::empty())?;
+        let mapping = Mapping { range, length: bytes, writable, open: PerFork::with(own) };
+        for lane in 0..self.layout().width {
+            if ramlace_layout::lane_length(self.layout(), lane, length) > 0 {
+                let descriptor = self.grant(handle, lane, length, writable)?;
+                self.stitch(&mapping, lane, &descriptor)?;
+            }
+        }
+        Ok(mapping)
+    }
+
+    /// A descriptor of a lane's file, if its server can give one.
+    fn grant(&self, handle: &Handle, lane: u16, file_bytes: u64, writable: bool) -> Result<OwnedFd> {
+        let session = &handle.session;
+        if !session.local() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "local shortcuts are switched off, so it cannot be mapped; fetch a copy of it instead",
+            ));
+        }
+        let (descriptor, length) = self
+            .with_size(handle, |size| {
+                let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
+                let target = transfer.target(lane)?;
+                grant_lane(session, target, writable, session.deadline())
+            })
+            .map_err(suggest_copy)?;
+        let needed = ramlace_layout::lane_length(self.layout(), lane, file_bytes);
+        if length < needed {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "lane {lane} has memory for {length} of its {needed} bytes, and a load beyond them would end \
+                     the process; allocate the file first"
+                ),
+            ));
+        }
+        Ok(descriptor)
+    }
+
+    /// Maps the chunks of a lane into their places.
+    fn stitch(&self, mapping: &Mapping, lane: u16, descriptor: &OwnedFd) -> Result<()> {
+        let layout = self.layout();
+        let length = mapping.length as u64;
+        if layout.width == 1 {
+            return stitch_piece(mapping, 0, length, 0, descriptor);
+        }
+        let lane_length = ramlace_layout::lane_length(layout, lane, length);
+        let mut at = 0;
+        while at < lane_length {
+            let start = ramlace_layout::file_offset(layout, lane, at);
+            let bytes = layout.stripe_unit.min(length - start);
+            stitch_piece(mapping, start, bytes, at, descriptor)?;
+            at += layout.stripe_unit;
+        }
+        Ok(())
+    }
+}
+
+/// Maps `bytes` bytes of a lane's file from `lane_offset` to `start` in the mapping.
+fn stitch_piece(
+    mapping: &Mapping,
+    start: u64,
+    bytes: u64,
+    lane_offset: u64,
+    descriptor: &OwnedFd,
+) -> Result<()> {
+    let mut rights = ProtFlags::READ;
+    rights.set(ProtFlags::WRITE, mapping.writable);
+    assert!(start + bytes <= mapping.length as u64, "a chunk lies within its file");
+    // SAFETY: the piece lies within the reserved range, which is this mapping's alone and which
+    // nobody uses yet.
+    unsafe {
+        let place = mapping.range.start().as_ptr().add(start as usize);
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        mmap(place.cast(), bytes as usize, rights, flags, descriptor.as_fd(), lane_offset)
+    }
+    .map(drop)
+    .map_err(|errno| Error::from_io(&errno.into(), "mapping a lane"))
+}
+
+fn suggest_copy(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Unsupported => Error::new(
+            ErrorKind::Unsupported,
+            format!("{}, so it cannot be mapped here; fetch a copy of it instead", error.message()),
+        ),
+        _ => error,
+    }
+}

@@ -1,0 +1,93 @@
+//! Which requests a range of a file takes: one run of a lane each.
+
+use ramlace_base::{ByteRange, Error};
+use ramlace_wire::Layout;
+
+use crate::session::sequences::Ticket;
+
+/// Bytes of one request of a large transfer.
+const REQUEST_BYTES_MAX: u64 = 1 << 20;
+
+/// The bytes of one request: one run of a lane, which may be several chunks of the file.
+pub(crate) struct Piece<'a> {
+    pub(crate) lane: u16,
+    pub(crate) lane_offset: u64,
+    pub(crate) length: u64,
+    /// Of its first byte; the others lie behind it in the file.
+    pub(crate) file_offset: u64,
+    /// The number of a write; kept until it is answered, however often it is sent.
+    pub(crate) ticket: Option<Ticket<'a>>,
+    pub(crate) state: State,
+}
+
+pub(crate) enum State {
+    Waiting,
+    Done,
+    Failed(Error),
+}
+
+impl Piece<'_> {
+    fn new<'a>(lane: u16, lane_offset: u64, length: u64, file_offset: u64) -> Piece<'a> {
+        Piece { lane, lane_offset, length, file_offset, ticket: None, state: State::Waiting }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+
+    pub(crate) fn failure(&self) -> Option<&Error> {
+        match &self.state {
+            State::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Calls `each` with the ranges of the file that it covers.
+    pub(crate) fn each_range(&self, layout: &Layout, mut each: impl FnMut(ByteRange)) {
+        if layout.width == 1 {
+            each(ByteRange { start: self.file_offset, end: self.file_offset + self.length });
+            return;
+        }
+        let unit = layout.stripe_unit;
+        let (mut at, end) = (self.lane_offset, self.lane_offset + self.length);
+        while at < end {
+            let run = (unit - at % unit).min(end - at);
+            let start = ramlace_layout::file_offset(layout, self.lane, at);
+            each(ByteRange { start, end: start + run });
+            at += run;
+        }
+    }
+}
+
+/// The one request that covers a range, if one does.
+pub(crate) fn single<'a>(layout: &Layout, range: ByteRange) -> Option<Piece<'a>> {
+    let mut pieces = ramlace_layout::merged_pieces(layout, range, REQUEST_BYTES_MAX);
+    let piece = pieces.next()?;
+    (piece.length == range.length())
+        .then(|| Piece::new(piece.lane, piece.lane_offset, piece.length, piece.file_offset))
+}
+
+/// Requests for a range, in the order of the file. Small chunks of a lane share a request.
+pub(crate) fn plan(layout: &Layout, range: ByteRange, batch: &mut Vec<Piece<'_>>) {
+    let first = batch.len();
+    if layout.width == 1 || layout.stripe_unit >= REQUEST_BYTES_MAX {
+        let pieces = ramlace_layout::merged_pieces(layout, range, REQUEST_BYTES_MAX);
+        batch.extend(pieces.map(|p| Piece::new(p.lane, p.lane_offset, p.length, p.file_offset)));
+        return;
+    }
+    // No more lanes are touched than there are chunks in the range.
+    let chunks = range.end.div_ceil(layout.stripe_unit) - range.start / layout.stripe_unit;
+    let first_lane = (range.start / layout.stripe_unit) % u64::from(layout.width);
+    for step in 0..chunks.min(layout.width.into()) {
+        let lane = ((first_lane + step) % u64::from(layout.width)) as u16;
+        let span = ramlace_layout::lane_span(layout, lane, range);
+        let mut at = span.start;
+        while at < span.end {
+            // Requests end where chunks end, so that none is split without need.
+            let end = span.end.min((at + REQUEST_BYTES_MAX) / layout.stripe_unit * layout.stripe_unit);
+            batch.push(Piece::new(lane, at, end - at, ramlace_layout::file_offset(layout, lane, at)));
+            at = end;
+        }
+    }
+    batch[first..].sort_unstable_by_key(|piece| piece.file_offset);
+}

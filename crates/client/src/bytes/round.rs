@@ -1,0 +1,262 @@
+//! One round of a large transfer: every piece that is not done is sent once, with several in flight on
+//! each connection, and what comes of it is collected.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::time::Instant;
+
+use ramlace_base::{Error, ErrorKind, Result, ServerId};
+use ramlace_wire::chunk::{ReadChunk, WriteChunk};
+use ramlace_wire::{ClusterMap, Request};
+
+use crate::bytes::pieces::{Piece, State};
+use crate::bytes::transfer::{Direction, Transfer};
+use crate::session::lines::{Line, Server, Unanswered};
+
+/// Bytes in flight on one connection.
+const WINDOW_BYTES_MAX: u64 = 4 << 20;
+/// Requests in flight on one connection: small ones, whose headers count for more than their bytes.
+const WINDOW_REQUESTS_MAX: usize = 64;
+
+/// One server's share of a round.
+struct Share {
+    server: Arc<Server>,
+    line: Option<Line>,
+    /// Pieces to send, by their place in the batch.
+    waiting: VecDeque<usize>,
+    /// Pieces sent, with the number of their call.
+    under_way: VecDeque<(usize, u32)>,
+    bytes_under_way: u64,
+}
+
+/// Sends every piece that is not done once, and collects what comes of it.
+pub(crate) struct Round<'t, 'b, 'p> {
+    transfer: &'b Transfer<'t>,
+    map: Arc<ClusterMap>,
+    batch: &'p mut [Piece<'b>],
+    /// Moves on with every answer: a large transfer may take as long as it needs.
+    deadline: Instant,
+    /// Nothing behind this offset is begun any more, since something before it failed for good.
+    stop_at: u64,
+    /// A connection failed for good: what is under way elsewhere is given up as well, or the
+    /// wait for it would blame a server that had no time left to answer.
+    over: Option<Error>,
+    sources: Vec<IoSlice<'static>>,
+    targets: Vec<IoSliceMut<'static>>,
+}
+
+impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
+    /// # Safety
+    /// As for [`Transfer::run`].
+    pub(crate) unsafe fn run(transfer: &'b Transfer<'t>, batch: &'p mut [Piece<'b>]) -> Result<()> {
+        let session = transfer.session;
+        let mut round = Round {
+            transfer,
+            map: session.map()?,
+            batch,
+            deadline: session.deadline(),
+            stop_at: u64::MAX,
+            over: None,
+            sources: Vec::new(),
+            targets: Vec::new(),
+        };
+        let mut shares = round.share()?;
+        // A server that kept its connection waiting leaves the others their time.
+        round.deadline = session.deadline();
+        loop {
+            // SAFETY: the caller's promise.
+            shares.iter_mut().for_each(|share| unsafe { round.fill(share) });
+            if let Some(error) = round.over.take() {
+                return Err(error);
+            }
+            if shares.iter().all(|share| share.under_way.is_empty()) {
+                break;
+            }
+            for share in &mut shares {
+                // SAFETY: the caller's promise.
+                unsafe { round.collect(share) };
+                if let Some(error) = round.over.take() {
+                    return Err(error);
+                }
+            }
+        }
+        round.batch.iter_mut().filter(|piece| matches!(piece.state, State::Waiting)).for_each(|piece| {
+            piece.state = State::Failed(Error::new(ErrorKind::HostDown, "it was not sent"));
+        });
+        Ok(())
+    }
+
+    /// Gives each server its pieces and a connection. Connections are taken in the order of the
+    /// servers' numbers: threads that wait for one another's would otherwise never stop.
+    fn share(&mut self) -> Result<Vec<Share>> {
+        let session = self.transfer.session;
+        let mut by_server: BTreeMap<ServerId, Share> = BTreeMap::new();
+        for (index, piece) in self.batch.iter_mut().enumerate().filter(|(_, piece)| !piece.is_done()) {
+            piece.state = State::Waiting;
+            let slot = self.transfer.target_in(&self.map, piece.lane).slot;
+            session.hear_of_pages(slot, self.transfer.pages)?;
+            let server = session.server_of(&self.map, slot)?;
+            let share = by_server.entry(server.id).or_insert_with(|| Share::new(server));
+            share.waiting.push_back(index);
+        }
+        let mut shares: Vec<Share> = by_server.into_values().collect();
+        for share in &mut shares {
+            match session.line(&share.server, self.deadline) {
+                Ok(line) => share.line = Some(line),
+                Err(unanswered) => self.lose(share, unanswered),
+            }
+        }
+        Ok(shares)
+    }
+
+    /// Sends pieces until the window is full.
+    ///
+    /// # Safety
+    /// As for [`Transfer::run`].
+    unsafe fn fill(&mut self, share: &mut Share) {
+        while let Some(&index) = share.waiting.front() {
+            let (length, offset) = (self.batch[index].length, self.batch[index].file_offset);
+            if offset > self.stop_at {
+                share.waiting.pop_front();
+                continue;
+            }
+            let full = share.bytes_under_way + length > WINDOW_BYTES_MAX
+                || share.under_way.len() >= WINDOW_REQUESTS_MAX;
+            if full && !share.under_way.is_empty() {
+                return;
+            }
+            // SAFETY: the caller's promise.
+            match unsafe { self.send(share, index) } {
+                Ok(Some(call)) => {
+                    share.waiting.pop_front();
+                    share.under_way.push_back((index, call));
+                    share.bytes_under_way += length;
+                }
+                Ok(None) => return,
+                Err(error) => return self.lose(share, Unanswered::lost(error)),
+            }
+        }
+    }
+
+    /// Sends one piece; `None` when its number must wait for answers that are under way.
+    ///
+    /// # Safety
+    /// As for [`Transfer::run`].
+    unsafe fn send(&mut self, share: &mut Share, index: usize) -> Result<Option<u32>> {
+        let transfer = self.transfer;
+        let session = transfer.session;
+        let piece = &mut self.batch[index];
+        let target = transfer.target_in(&self.map, piece.lane);
+        let Some(line) = &mut share.line else { return Ok(None) };
+        if transfer.direction != Direction::Write {
+            let request = transfer.read_request(target, piece);
+            let header = session.header(ReadChunk::KIND, None, self.deadline, self.map.epoch);
+            line.send(header, &request, &[], self.deadline)?;
+            return Ok(Some(header.call));
+        }
+        if piece.ticket.is_none() {
+            piece.ticket = match session.sequences.try_take(target.slot) {
+                None if !share.under_way.is_empty() => return Ok(None),
+                None => Some(session.ticket(target.slot, self.deadline)?),
+                taken => taken,
+            };
+        }
+        let piece = &self.batch[index];
+        self.sources.clear();
+        // SAFETY: the caller's promise; the slices are not used after this call.
+        piece.each_range(transfer.layout, |range| unsafe {
+            transfer.memory.push_slices(range, &mut self.sources)
+        });
+        let request = transfer.write_request(target, piece);
+        let header = session.header(WriteChunk::KIND, piece.ticket.as_ref(), self.deadline, self.map.epoch);
+        line.send(header, &request, &self.sources, self.deadline)?;
+        Ok(Some(header.call))
+    }
+
+    /// Takes one answer.
+    ///
+    /// # Safety
+    /// As for [`Transfer::run`].
+    unsafe fn collect(&mut self, share: &mut Share) {
+        let Some((index, call)) = share.under_way.pop_front() else { return };
+        share.bytes_under_way -= self.batch[index].length;
+        let Some(line) = &mut share.line else { return };
+        // SAFETY: the caller's promise.
+        match unsafe { self.receive(line, index, call) } {
+            Ok(()) => {
+                self.batch[index].state = State::Done;
+                self.batch[index].ticket = None;
+                share.server.note_answer(true);
+                self.deadline = self.transfer.session.deadline();
+            }
+            Err(unanswered) if unanswered.told => self.fail_piece(share, index, unanswered),
+            Err(unanswered) => {
+                share.under_way.push_front((index, call));
+                self.lose(share, unanswered);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Transfer::run`].
+    unsafe fn receive(
+        &mut self,
+        line: &mut Line,
+        index: usize,
+        call: u32,
+    ) -> std::result::Result<(), Unanswered> {
+        if self.transfer.direction == Direction::Write {
+            line.await_holders(self.transfer.session, self.deadline)?;
+            self.deadline = self.transfer.session.deadline();
+            let written = line.receive_change::<WriteChunk>(call, self.deadline)?;
+            self.transfer.pages.note_recall(line.server_id(), written.reply.recall);
+            return Ok(());
+        }
+        let received = line.receive::<ReadChunk>(call, self.deadline)?;
+        let transfer = self.transfer;
+        let piece = &self.batch[index];
+        self.targets.clear();
+        // SAFETY: the caller's promise; the slices are not used after this call.
+        piece.each_range(transfer.layout, |range| unsafe {
+            transfer.memory.push_slices_mut(range, &mut self.targets)
+        });
+        transfer.deliver(line, &received, &mut self.targets, self.deadline)
+    }
+
+    /// The server said no to one piece; the others go on.
+    fn fail_piece(&mut self, share: &Share, index: usize, unanswered: Unanswered) {
+        let offset = self.batch[index].file_offset;
+        let deadline = self.deadline;
+        let settled =
+            self.transfer.session.settle_failure(&share.server, self.map.epoch, unanswered, deadline);
+        let error = match settled {
+            Ok(error) => error,
+            Err(error) => {
+                self.stop_at = self.stop_at.min(offset);
+                error
+            }
+        };
+        self.batch[index].state = State::Failed(error);
+    }
+
+    /// The connection is gone, and with it the answers to what was under way.
+    fn lose(&mut self, share: &mut Share, unanswered: Unanswered) {
+        share.line = None;
+        share.bytes_under_way = 0;
+        let settled =
+            self.transfer.session.settle_failure(&share.server, self.map.epoch, unanswered, self.deadline);
+        self.transfer.pages.note_repeated();
+        let told = settled.unwrap_or_else(|error| self.over.insert(error).clone());
+        let lost = share.under_way.drain(..).map(|(index, _)| index).chain(share.waiting.drain(..));
+        for index in lost {
+            self.batch[index].state = State::Failed(told.clone());
+        }
+    }
+}
+
+impl Share {
+    fn new(server: Arc<Server>) -> Share {
+        Share { server, line: None, waiting: VecDeque::new(), under_way: VecDeque::new(), bytes_under_way: 0 }
+    }
+}

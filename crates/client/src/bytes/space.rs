@@ -1,0 +1,150 @@
+//! A file's size and its memory: taken ahead, given back, cut off.
+
+use ramlace_base::{ByteRange, Result, limits};
+use ramlace_wire::Attributes;
+use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk};
+use ramlace_wire::namespace::{NoteMemory, SetAttributes, TimeReason};
+
+use crate::bytes::content::check_range;
+use crate::bytes::file::File;
+use crate::bytes::transfer::{Direction, Memory};
+use crate::names::inodes::{Handle, Size};
+
+impl File {
+    /// Sets the size.
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        self.set_size(size).map(drop)
+    }
+
+    /// The same, and the attributes that the file has now.
+    pub fn set_size(&self, size: u64) -> Result<Attributes> {
+        self.needs_writing()?;
+        let handle = self.handle()?;
+        let written = handle.open.written();
+        // What a mode says now is no matter to who has it open for writing.
+        let change = || handle.session.truncate(self.inode(), size);
+        let attributes = crate::acting::for_nobody(change).map_err(|error| self.tell(error))?;
+        handle.open.learn(Size { generation: attributes.generation, size: attributes.size });
+        handle.open.clean_if(written);
+        Ok(attributes)
+    }
+
+    /// For a mount, whose kernel says that who writes through this file may not keep set-id bits: takes them
+    /// away, and returns the attributes that the file has now. Within [`crate::acting_for`] also those of a group that the
+    /// user is not in, where it may not run the file.
+    pub fn drop_set_id(&self) -> Result<Attributes> {
+        self.needs_writing()?;
+        let session = &self.handle()?.session;
+        let modified = Some(crate::names::inodes::now());
+        let times = TimeReason::WroteAndDropsSetId;
+        let request = SetAttributes { modified, times, ..SetAttributes::nothing(self.inode()) };
+        session.change(self.inode().slot(), &request, session.deadline()).map_err(|error| self.tell(error))
+    }
+
+    /// Takes the memory of the file's first `length` bytes and makes the file at least so long.
+    /// Without room for all of it, NoSpace; what some lanes took by then is given back at the
+    /// last close.
+    pub fn allocate(&self, length: u64) -> Result<()> {
+        self.reserve(ByteRange { start: 0, end: length }, false)
+    }
+
+    /// Takes memory for a range of the file, as `fallocate` does: a write to it cannot fail with
+    /// NoSpace afterwards. Makes the file reach the range's end unless `keep_size`. Memory beyond
+    /// the file's end stays taken until a truncation or the file's own end.
+    ///
+    /// Errors: `NoSpace` when not all of it fits. Some lanes may have taken theirs then; what an
+    /// earlier call has taken stays taken.
+    pub fn reserve(&self, range: ByteRange, keep_size: bool) -> Result<()> {
+        self.needs_writing()?;
+        check_range(range.start, range.length()).map_err(|error| self.tell(error))?;
+        let handle = self.handle()?;
+        self.spill(handle).map_err(|error| self.tell(error))?;
+        self.with_size(handle, |size| self.reserve_lanes(handle, size, range, keep_size))
+            .map_err(|error| self.tell(error))
+    }
+
+    /// Makes the file at least `end` bytes long, with memory for all that is new. No request where it is known to reach
+    /// so far.
+    ///
+    /// Errors: as [`File::reserve`]; the file is not longer then.
+    pub fn reserve_growth(&self, end: u64) -> Result<()> {
+        let handle = self.handle()?;
+        let size = self.size_for(handle, end)?.size;
+        // What is so small lives with its inode.
+        if end <= size || end <= limits::INLINE_BYTES_MAX as u64 {
+            return Ok(());
+        }
+        self.reserve(ByteRange { start: size, end }, false)
+    }
+
+    /// Makes a range read as zeros and keeps memory for it, as `FALLOC_FL_ZERO_RANGE` does.
+    /// Makes the file reach the range's end unless `keep_size`.
+    ///
+    /// Not atomic: memory is given back and taken again, as [`File::punch`] and [`File::reserve`]
+    /// do. Errors: `NoSpace` when it cannot be taken again; the range reads as zeros then too.
+    pub fn zero(&self, range: ByteRange, keep_size: bool) -> Result<()> {
+        if keep_size && !range.is_empty() {
+            // Where a kernel has the file, no room is kept behind its end: refused before anything has changed.
+            self.reserve(ByteRange { start: range.end - 1, end: range.end }, true)?;
+        }
+        self.punch(range)?;
+        self.reserve(range, keep_size)
+    }
+
+    /// Frees a range; it reads as zeros afterwards. The size stays.
+    pub fn punch(&self, range: ByteRange) -> Result<()> {
+        self.needs_writing()?;
+        check_range(range.start, range.length()).map_err(|error| self.tell(error))?;
+        let handle = self.handle()?;
+        self.spill(handle).map_err(|error| self.tell(error))?;
+        let session = &handle.session;
+        let punch = |size: Size| {
+            self.each_lane(handle, size, range, |target, span| {
+                let request = PunchChunk { target, offset: span.start, length: span.length() };
+                session.change_lane(target.slot, &request, session.deadline())
+            })?;
+            session.touch(&handle.open);
+            Ok(())
+        };
+        self.with_size(handle, punch).map_err(|error| self.tell(error))?;
+        // Not before: what is written meanwhile would be told of first.
+        self.note_memory(handle, handle.open.size(), range, false).map_err(|error| self.tell(error))
+    }
+
+    /// Tells the home what it cannot see by the size.
+    fn note_memory(&self, handle: &Handle, size: Size, range: ByteRange, taken: bool) -> Result<()> {
+        let (inode, generation) = (self.inode(), size.generation);
+        let request = NoteMemory { inode, generation, start: range.start, end: range.end, taken };
+        crate::acting::for_nobody(|| handle.session.change(inode.slot(), &request, handle.session.deadline()))
+    }
+
+    fn reserve_lanes(&self, handle: &Handle, size: Size, range: ByteRange, keep_size: bool) -> Result<()> {
+        let session = &handle.session;
+        self.each_lane(handle, size, range, |target, span| {
+            let request = AllocateLane { target, offset: span.start, length: span.length(), keep_size };
+            session.change_lane(target.slot, &request, session.deadline())
+        })?;
+        if keep_size || range.end <= size.size {
+            return self.note_memory(handle, size, range, true);
+        }
+        self.extend(handle, size, range)
+    }
+
+    /// Calls `each` for every lane with bytes in a range: the lane, and the range within it.
+    fn each_lane(
+        &self,
+        handle: &Handle,
+        size: Size,
+        range: ByteRange,
+        mut each: impl FnMut(LaneTarget, ByteRange) -> Result<()>,
+    ) -> Result<()> {
+        let transfer = self.transfer(handle, size, Direction::Write, &Memory::NONE);
+        for lane in 0..self.layout().width {
+            let span = ramlace_layout::lane_span(self.layout(), lane, range);
+            if !span.is_empty() {
+                each(transfer.target(lane)?, span)?;
+            }
+        }
+        Ok(())
+    }
+}

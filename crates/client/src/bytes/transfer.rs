@@ -1,0 +1,249 @@
+//! Striped reads and writes: requests go to all servers, then the answers are collected, with
+//! several in flight on each connection (`docs/records/connections.md`). Data moves between the sockets and the
+//! caller's memory and nowhere else.
+
+use std::cell::Cell;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::time::Instant;
+
+use ramlace_base::{ByteRange, Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Result};
+use ramlace_transport::blocking::Received;
+use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk, WriteChunk};
+use ramlace_wire::{ClusterMap, Layout};
+
+use crate::backoff::Backoff;
+use crate::bytes::kept::Pages;
+pub(crate) use crate::bytes::memory::Memory;
+use crate::bytes::pieces::{self, Piece};
+use crate::bytes::round::Round;
+use crate::session::Session;
+use crate::session::calls::Call;
+use crate::session::lines::{Line, Unanswered};
+
+/// Requests that are planned at once: 1 GiB of large ones.
+const BATCH_REQUESTS_MAX: usize = 1024;
+/// Bytes of a range that are planned at once: what a batch can hold, however many lanes share it.
+pub(crate) const BATCH_BYTES_MAX: u64 = 256 << 20;
+
+/// Where the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    /// Into pages that programs may store into: the servers take the bytes' memory before they answer.
+    Fault,
+    Write,
+}
+
+/// How a transfer ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// All of it.
+    Done,
+    /// The file has another generation than was believed; nothing can be said about its bytes.
+    Outdated(Error),
+    /// Everything before `done_to` in the file is done, what follows may be.
+    Failed { done_to: u64, error: Error },
+}
+
+/// One read or write of any length.
+pub(crate) struct Transfer<'a> {
+    pub(crate) session: &'a Arc<Session>,
+    pub(crate) inode: InodeId,
+    pub(crate) layout: &'a Layout,
+    /// The epoch since which the lanes have what they were given.
+    pub(crate) since: Epoch,
+    pub(crate) generation: Generation,
+    pub(crate) direction: Direction,
+    /// What a kernel keeps of it.
+    pub(crate) pages: Pages<'a>,
+    pub(crate) memory: &'a Memory<'a>,
+    /// Some bytes were answered as a hole. A lane that has never been written knows no
+    /// generation: only the home can say that the file still reaches so far.
+    pub(crate) saw_hole: Cell<bool>,
+}
+
+impl<'a> Transfer<'a> {
+    /// The lane as requests name it.
+    pub(crate) fn target(&self, lane: u16) -> Result<LaneTarget> {
+        Ok(self.target_in(&*self.session.map()?, lane))
+    }
+
+    pub(crate) fn target_in(&self, map: &ClusterMap, lane: u16) -> LaneTarget {
+        LaneTarget {
+            lane: LaneId { inode: self.inode, lane },
+            slot: ramlace_layout::lane_slot(self.layout, lane, map.slots()),
+            generation: self.generation,
+            created: self.since,
+        }
+    }
+
+    /// What asks for a piece's bytes.
+    pub(crate) fn read_request(&self, target: LaneTarget, piece: &Piece<'_>) -> ReadChunk {
+        let (offset, length) = (piece.lane_offset, piece.length as u32);
+        let (take, keep) = (self.direction == Direction::Fault, self.pages.keep());
+        ReadChunk { target, offset, length, take, keep }
+    }
+
+    pub(crate) fn write_request(&self, target: LaneTarget, piece: &Piece<'_>) -> WriteChunk {
+        WriteChunk { target, offset: piece.lane_offset, origin: self.pages.origin() }
+    }
+
+    /// Moves all bytes of the memory.
+    ///
+    /// # Safety
+    /// The memory must be valid until this returns: for writes when the direction is a read.
+    pub(crate) unsafe fn run(&self) -> Outcome {
+        let mut ranges = self.memory.ranges().peekable();
+        let Some(first) = ranges.peek().copied() else { return Outcome::Done };
+        let mut batch = Vec::new();
+        if let Some(piece) = pieces::single(self.layout, first) {
+            ranges.next();
+            if ranges.peek().is_none() {
+                // SAFETY: the caller's promise.
+                return unsafe { self.run_single(&piece) };
+            }
+            batch.push(piece);
+        }
+        for range in ranges {
+            let mut start = range.start;
+            while start < range.end {
+                let end = range.end.min(start + BATCH_BYTES_MAX);
+                pieces::plan(self.layout, ByteRange { start, end }, &mut batch);
+                start = end;
+                if batch.len() >= BATCH_REQUESTS_MAX {
+                    // SAFETY: the caller's promise.
+                    match unsafe { self.run_batch(&mut batch) } {
+                        Outcome::Done => batch.clear(),
+                        other => return other,
+                    }
+                }
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.run_batch(&mut batch) }
+    }
+
+    /// # Safety
+    /// As for `run`.
+    unsafe fn run_single(&self, piece: &Piece<'_>) -> Outcome {
+        // SAFETY: the caller's promise.
+        match unsafe { self.try_single(piece) } {
+            Ok(()) => Outcome::Done,
+            Err(error) if error.kind() == ErrorKind::Retry => Outcome::Outdated(error),
+            Err(error) => Outcome::Failed { done_to: piece.file_offset, error },
+        }
+    }
+
+    /// # Safety
+    /// As for `run`.
+    unsafe fn try_single(&self, piece: &Piece<'_>) -> Result<()> {
+        let deadline = self.session.deadline();
+        let target = self.target(piece.lane)?;
+        let range = ByteRange { start: piece.file_offset, end: piece.file_offset + piece.length };
+        let slot = target.slot;
+        self.session.hear_of_pages(slot, self.pages)?;
+        match self.direction {
+            Direction::Read | Direction::Fault => {
+                let request = self.read_request(target, piece);
+                let call = Call { pages: self.pages, ..Call::about_lane(slot, &request, deadline) };
+                self.session.call(&call, |line, received| {
+                    if let Some((start, length)) = self.memory.one_piece(range) {
+                        // SAFETY: the caller's promise.
+                        let buffer = unsafe { std::slice::from_raw_parts_mut(start, length) };
+                        return self.deliver(line, &received, &mut [IoSliceMut::new(buffer)], deadline);
+                    }
+                    let mut slices = Vec::new();
+                    // SAFETY: the caller's promise.
+                    unsafe { self.memory.push_slices_mut(range, &mut slices) };
+                    self.deliver(line, &received, &mut slices, deadline)
+                })
+            }
+            Direction::Write => {
+                let ticket = self.session.ticket(slot, deadline)?;
+                let request = self.write_request(target, piece);
+                let mut slices = Vec::new();
+                let one = self.memory.one_piece(range).map(|(start, length)| {
+                    // SAFETY: the caller's promise.
+                    [IoSlice::new(unsafe { std::slice::from_raw_parts(start, length) })]
+                });
+                if one.is_none() {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.memory.push_slices(range, &mut slices) };
+                }
+                let data = one.as_ref().map_or(&slices[..], |one| &one[..]);
+                let ticket = Some(&ticket);
+                let call = Call { ticket, data, ..Call::about_lane(slot, &request, deadline) };
+                self.session.call(&call, |line, received| {
+                    self.pages.note_recall(line.server_id(), received.reply.recall);
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    /// Runs rounds until every piece is done, or one fails for good.
+    ///
+    /// # Safety
+    /// As for `run`.
+    unsafe fn run_batch<'b>(&'b self, batch: &mut [Piece<'b>]) -> Outcome
+    where
+        'a: 'b,
+    {
+        let mut backoff = Backoff::new(self.session.deadline());
+        loop {
+            let before = batch.iter().filter(|piece| piece.is_done()).count();
+            // SAFETY: the caller's promise.
+            let round = unsafe { Round::run(self, batch) };
+            let Some(open) = batch.iter().find(|piece| !piece.is_done()) else { return Outcome::Done };
+            let done_to = open.file_offset;
+            if let Err(error) = round {
+                return Outcome::Failed { done_to, error };
+            }
+            let kinds = || batch.iter().filter_map(Piece::failure);
+            if let Some(error) = kinds().find(|error| error.kind() == ErrorKind::Retry) {
+                return Outcome::Outdated(error.clone());
+            }
+            let Some(error) = kinds().find(|error| !may_pass(error)).or_else(|| kinds().next()).cloned()
+            else {
+                unreachable!("a piece that is not done has failed after a round")
+            };
+            if batch.iter().filter(|piece| piece.is_done()).count() > before {
+                backoff = Backoff::new(self.session.deadline());
+            }
+            let going_on = if may_pass(&error) { backoff.pause_after(error) } else { Err(error) };
+            if let Err(error) = going_on {
+                return Outcome::Failed { done_to, error };
+            }
+        }
+    }
+
+    /// Takes the data of a read into its place.
+    pub(crate) fn deliver(
+        &self,
+        line: &mut Line,
+        received: &Received<ChunkRead>,
+        targets: &mut [IoSliceMut<'_>],
+        deadline: Instant,
+    ) -> std::result::Result<(), Unanswered> {
+        if received.data_bytes == 0 && received.reply.hole {
+            // A lane that has taken memory has begun, and knows the generation.
+            self.saw_hole.set(self.direction != Direction::Fault);
+            targets.iter_mut().for_each(|target| target.fill(0));
+            return Ok(());
+        }
+        let expected: usize = targets.iter().map(|target| target.len()).sum();
+        if received.data_bytes as usize != expected {
+            let text = format!("{expected} bytes were asked for, and {} came", received.data_bytes);
+            line.close();
+            return Err(Unanswered::lost(Error::new(ErrorKind::Protocol, text)));
+        }
+        // The answer may have waited for others longer than that; its bytes follow it.
+        line.receive_data(targets, deadline.max(self.session.deadline())).map_err(Unanswered::lost)
+    }
+}
+
+/// Whether another attempt may go better.
+fn may_pass(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::Moved)
+}

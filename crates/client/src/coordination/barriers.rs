@@ -1,0 +1,182 @@
+//! Named barriers: members that wait until all of them have come.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ramlace_base::{Error, ErrorKind, Result, Slot, limits, units};
+use ramlace_wire::coordination::{
+    ArriveBarrier, BarrierAnswer, BarrierLeft, LeaveBarrier, MemberPlace, MissingMember,
+};
+
+use crate::Pool;
+use crate::coordination::locking::{is_unheard, soon};
+use crate::coordination::parked::{Slept, Wake, end_of};
+use crate::pool::locator::ShownPath;
+use crate::session::Session;
+
+/// Departures that a server has yet to hear of; what is beyond ends with the session.
+const OWED_MAX: usize = 1024;
+
+impl Pool {
+    /// Comes to the barrier `name` (1 to 255 bytes) as one of `parties` members, `member` being its number from 0, and
+    /// waits until all have come, for at most `timeout` (for ever without one). Returns the number of the
+    /// round, from 1; the barrier can be used again at once. It needs nothing made beforehand, and is forgotten
+    /// when the sessions of all its members have ended.
+    ///
+    /// Errors: `TimedOut` names the members that have not come, and where those were that came to an earlier round;
+    /// this member is then as if it had not come. `Invalid` when others came with another number of
+    /// parties; `Exists` when the member waits there already.
+    pub fn barrier(
+        &self,
+        name: impl AsRef<[u8]>,
+        parties: u32,
+        member: u32,
+        timeout: Option<Duration>,
+    ) -> Result<u64> {
+        self.barrier_with(name, parties, member, timeout, || Ok(()))
+    }
+
+    /// The same; `pause` is asked several times a second whether to go on waiting.
+    #[doc(hidden)]
+    pub fn barrier_with(
+        &self,
+        name: impl AsRef<[u8]>,
+        parties: u32,
+        member: u32,
+        timeout: Option<Duration>,
+        mut pause: impl FnMut() -> Result<()>,
+    ) -> Result<u64> {
+        let name = name.as_ref();
+        let session = self.session()?;
+        let come = session.come_to_barrier(name, parties, member, timeout, &mut pause);
+        come.map_err(|error| error.context(format!("barrier '{}'", ShownPath(name))))
+    }
+}
+
+impl Session {
+    fn come_to_barrier(
+        self: &Arc<Session>,
+        name: &[u8],
+        parties: u32,
+        member: u32,
+        timeout: Option<Duration>,
+        pause: &mut impl FnMut() -> Result<()>,
+    ) -> Result<u64> {
+        let until = end_of(timeout);
+        let slot = ramlace_layout::barrier_slot(name, self.map()?.slots());
+        let mut waiter = self.waits.park(vec![slot], Some((name.to_vec(), member)))?;
+        let (wait, name) = (waiter.wait, name.to_vec());
+        let leave = LeaveBarrier { name: name.clone(), member, wait };
+        let request =
+            ArriveBarrier { name, parties, member, wait, host: host_name(), pid: std::process::id() };
+        let mut came = false;
+        loop {
+            match self.change(slot, &request, self.deadline()) {
+                Ok(BarrierAnswer { passed: Some(round) }) => return Ok(round),
+                Ok(BarrierAnswer { passed: None }) => came = true,
+                // It has come, and the server returns, or its slot goes to another.
+                Err(error) if came && is_unheard(&error) => waiter.ask_later(),
+                Err(error) => {
+                    if is_unheard(&error) {
+                        self.waits.owe_leave(slot, leave);
+                    }
+                    return Err(error);
+                }
+            }
+            let slept = self.listen_to(slot).and_then(|()| waiter.sleep(until, pause));
+            let why = match slept {
+                Ok(Slept::Woken(Wake::Passed(round))) => return Ok(round),
+                Ok(Slept::Woken(_)) => continue,
+                Ok(Slept::Over) => None,
+                Err(error) => Some(error),
+            };
+            return match (self.leave_barrier(slot, leave), why) {
+                (Ok(BarrierLeft { passed: Some(round), .. }), _) => Ok(round),
+                (_, Some(why)) => Err(why),
+                (left, None) => Err(late(left, parties, timeout.unwrap_or_default())),
+            };
+        }
+    }
+
+    fn leave_barrier(self: &Arc<Session>, slot: Slot, leave: LeaveBarrier) -> Result<BarrierLeft> {
+        let left = self.change(slot, &leave, soon());
+        if left.as_ref().is_err_and(is_unheard) {
+            self.waits.owe_leave(slot, leave);
+        }
+        left
+    }
+
+    /// Tells servers that answer again who has left barriers meanwhile.
+    pub(crate) fn tell_left(self: &Arc<Session>) {
+        for (slot, leave) in self.waits.take_owed_leaves() {
+            // A server that says no knows nothing of it any more.
+            if self.change(slot, &leave, soon()).is_err_and(|error| is_unheard(&error)) {
+                self.waits.owe_leave(slot, leave);
+            }
+        }
+    }
+}
+
+impl crate::coordination::waits::Waits {
+    fn owe_leave(&self, slot: Slot, leave: LeaveBarrier) {
+        let mut state = self.lock();
+        if state.owed_leaves.len() < OWED_MAX {
+            state.owed_leaves.push((slot, leave));
+        }
+    }
+
+    fn take_owed_leaves(&self) -> Vec<(Slot, LeaveBarrier)> {
+        std::mem::take(&mut self.lock().owed_leaves)
+    }
+}
+
+/// Who was missing, for people.
+fn late(left: Result<BarrierLeft>, parties: u32, timeout: Duration) -> Error {
+    let text = match left {
+        Ok(left) => {
+            let count = left.missing_count;
+            let have = if count == 1 { "has" } else { "have" };
+            let all = units::count(parties.into(), "member");
+            let mut text = format!("{count} of {all} {have} not come within {timeout:?}");
+            let mut separator = ": ";
+            for missing in &left.missing {
+                let _ = write!(text, "{separator}{}", shown(missing));
+                separator = ", ";
+            }
+            match (count as usize).saturating_sub(left.missing.len()) {
+                0 => {}
+                more => _ = write!(text, " and {more} more"),
+            }
+            text
+        }
+        Err(error) => format!(
+            "not all of {parties} members have come within {timeout:?}; who is missing cannot be told, because {}",
+            error.message()
+        ),
+    };
+    Error::new(ErrorKind::TimedOut, text)
+}
+
+fn shown(missing: &MissingMember) -> String {
+    let number = missing.member;
+    match &missing.last {
+        None => format!("member {number} (never came)"),
+        Some(MemberPlace { host, pid, gone: false }) => {
+            format!("member {number} (last seen at {host}:{pid})")
+        }
+        Some(MemberPlace { host, pid, gone: true }) => {
+            format!("member {number} (last seen at {host}:{pid}, whose session has ended)")
+        }
+    }
+}
+
+/// This machine's name, as people know it.
+fn host_name() -> String {
+    let system = rustix::system::uname();
+    let mut name = system.nodename().to_string_lossy().into_owned();
+    let end =
+        (0..=limits::BARRIER_HOST_BYTES_MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
+    name.truncate(end.unwrap_or_default());
+    name
+}

@@ -1,0 +1,101 @@
+//! Cells: eight bytes of a file at a multiple of eight, a number in little endian that many change at once.
+
+use ramlace_base::{ByteRange, Error, ErrorKind, Result};
+use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell, InlineCellChanged};
+use ramlace_wire::inline::InlineOutcome;
+
+use crate::bytes::file::File;
+use crate::bytes::transfer::{Direction, Memory};
+use crate::names::inodes::{Handle, Size};
+
+/// Bytes of a cell.
+const CELL_BYTES: u64 = 8;
+
+impl File {
+    /// Adds to the cell at `offset` (a multiple of 8, within the file), modulo 2^64, and returns what it held before.
+    /// A signed number is added as its two's complement. One request to the server that holds the cell; the
+    /// change is made exactly once, and at one moment for all who read and write.
+    ///
+    /// Errors: `Invalid` beyond the file's end or between cells; `Lost` for bytes that were lost; `BadHandle` for a file that
+    /// was not opened for reading and writing.
+    pub fn fetch_add(&self, offset: u64, number: u64) -> Result<u64> {
+        Ok(self.change_cell(offset, CellChange::Add(number))?.before)
+    }
+
+    /// Puts `new` into the cell at `offset` if it holds `expected`, and returns what it held: `expected` when it was changed.
+    ///
+    /// Errors: as [`File::fetch_add`].
+    pub fn compare_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64> {
+        Ok(self.change_cell(offset, CellChange::Swap { expected, new })?.before)
+    }
+
+    fn change_cell(&self, offset: u64, change: CellChange) -> Result<CellChanged> {
+        self.needs_writing()?;
+        self.needs(self.rights().read, "reading")?;
+        let handle = self.handle()?;
+        self.change_cell_of(handle, offset, change).map_err(|error| self.tell(error))
+    }
+
+    fn change_cell_of(&self, handle: &Handle, offset: u64, change: CellChange) -> Result<CellChanged> {
+        if !offset.is_multiple_of(CELL_BYTES) {
+            let text = format!("a cell lies at a multiple of {CELL_BYTES} bytes, not at {offset}");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let range = ByteRange::at(offset, CELL_BYTES)
+            .ok_or_else(|| Error::new(ErrorKind::Invalid, "no file has a cell there"))?;
+        if let Some(changed) = self.change_inline_cell(handle, offset, change)? {
+            return Ok(changed);
+        }
+        let piece = ramlace_layout::pieces(self.layout(), range).next().expect("a cell is not empty");
+        let session = &handle.session;
+        self.with_size(handle, |known| {
+            // Known is what it has at least.
+            let size = if range.end > known.size { self.size_for(handle, range.end)? } else { known };
+            if range.end > size.size {
+                let text =
+                    format!("a cell at {offset} is not within its {} bytes; set its size first", size.size);
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+            let target = self.transfer(handle, size, Direction::Write, &Memory::NONE).target(piece.lane)?;
+            let request = ChangeCell { target, offset: piece.lane_offset, change };
+            let changed = session.change_lane(target.slot, &request, session.deadline())?;
+            if changed.changed {
+                session.touch(&handle.open);
+            }
+            Ok(changed)
+        })
+    }
+
+    /// `None`: the file is in its lanes.
+    fn change_inline_cell(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        change: CellChange,
+    ) -> Result<Option<CellChanged>> {
+        if !handle.open.is_inline() {
+            return Ok(None);
+        }
+        let session = &handle.session;
+        let before = handle.open.written();
+        let request = ChangeInlineCell { inode: self.inode(), offset, change };
+        let answer = session.change(self.inode().slot(), &request, session.deadline())?;
+        let InlineCellChanged { outcome, cell, size } = answer;
+        handle.open.learn(Size { generation: size.generation, size: size.size });
+        match outcome {
+            InlineOutcome::Written => {
+                if cell.changed {
+                    // The home has taken its own time for this.
+                    handle.open.clean_if(before);
+                }
+                Ok(Some(cell))
+            }
+            InlineOutcome::InLanes => {
+                // Which says since when it is there.
+                self.refresh(handle)?;
+                Ok(None)
+            }
+            InlineOutcome::Full => self.spill(handle).map(|()| None),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Waiting for a change of bytes.
+//!
+//! A version is a number for each lane that the range touches, and one for the file's home where its size or its inline
+//! bytes belong to the range. It is taken before the bytes are read, so that no change in between is missed.
+
+use std::time::Duration;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, Result, Slot, limits};
+use ramlace_wire::chunk::LaneTarget;
+use ramlace_wire::coordination::{EndWatch, NoteChange, WatchChange};
+
+use crate::bytes::file::File;
+use crate::bytes::transfer::{Direction, Memory};
+use crate::coordination::locking::{is_unheard, soon};
+use crate::coordination::parked::{Slept, Waiter, Wake, end_of};
+use crate::names::inodes::{Handle, Size};
+
+/// Stands for the bytes of a range at one moment. Only for the file that it was taken of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeVersion {
+    range: ByteRange,
+    home: Option<u64>,
+    /// In the order in which the range touches its lanes.
+    lanes: Vec<u64>,
+}
+
+impl ChangeVersion {
+    /// The bytes it stands for.
+    #[must_use]
+    pub fn range(&self) -> ByteRange {
+        self.range
+    }
+
+    /// Its numbers: the home's, and each lane's, at most [`limits::WATCH_LANES_MAX`].
+    #[doc(hidden)]
+    #[must_use]
+    pub fn numbers(&self) -> (Option<u64>, &[u64]) {
+        (self.home, &self.lanes)
+    }
+
+    /// From a range and its numbers.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn from_numbers(range: ByteRange, home: Option<u64>, lanes: Vec<u64>) -> ChangeVersion {
+        ChangeVersion { range, home, lanes }
+    }
+}
+
+/// Where changes of a range are told.
+struct Places {
+    home: bool,
+    lanes: Vec<(u16, LaneTarget)>,
+}
+
+/// What a look at all places came to.
+enum Look {
+    Changed,
+    Same,
+}
+
+impl File {
+    /// The version of some bytes at this moment; an empty range goes as far as any file may.
+    ///
+    /// Errors: `TooBig` when the range touches more than 64 lanes.
+    pub fn change_version(&self, range: ByteRange) -> Result<ChangeVersion> {
+        let handle = self.handle()?;
+        let start = range.start;
+        let end = if range.start >= range.end { limits::FILE_BYTES_MAX } else { range.end };
+        let mut version = ChangeVersion { range: ByteRange { start, end }, home: None, lanes: Vec::new() };
+        self.look(handle, &mut version, None).map_err(|error| self.tell(error))?;
+        Ok(version)
+    }
+
+    /// Waits until bytes of the version's range were written, cut off or published by anybody since it was taken, for
+    /// at most `timeout` (for ever without one), and returns the version of now. May also return when nothing has
+    /// changed: after a server's process has died, and when there were many changes close by.
+    ///
+    /// Errors: `TimedOut` when nothing has changed in time.
+    pub fn wait_for_change(&self, since: &ChangeVersion, timeout: Option<Duration>) -> Result<ChangeVersion> {
+        self.wait_for_change_with(since, timeout, || Ok(()))
+    }
+
+    /// The same; `pause` is asked several times a second whether to go on waiting.
+    #[doc(hidden)]
+    pub fn wait_for_change_with(
+        &self,
+        since: &ChangeVersion,
+        timeout: Option<Duration>,
+        mut pause: impl FnMut() -> Result<()>,
+    ) -> Result<ChangeVersion> {
+        let handle = self.handle()?;
+        let waited = self.wait_for(handle, since, timeout, &mut pause);
+        waited.map_err(|error| self.tell(error))
+    }
+
+    fn wait_for(
+        &self,
+        handle: &Handle,
+        since: &ChangeVersion,
+        timeout: Option<Duration>,
+        pause: &mut impl FnMut() -> Result<()>,
+    ) -> Result<ChangeVersion> {
+        let until = end_of(timeout);
+        let session = &handle.session;
+        let mut version = since.clone();
+        let slots = self.slots_of(handle, since.range)?;
+        let mut waiter = session.waits.park(slots.clone(), None)?;
+        let mut waits = false;
+        loop {
+            match self.look(handle, &mut version, Some(&waiter)) {
+                Ok(Look::Changed) => {
+                    self.end_watches(handle, &version, &waiter, None);
+                    return Ok(version);
+                }
+                Ok(Look::Same) => waits = true,
+                // Its server returns, or its slot goes to another.
+                Err(error) if waits && is_unheard(&error) => waiter.ask_later(),
+                Err(error) => {
+                    self.end_watches(handle, &version, &waiter, None);
+                    return Err(error);
+                }
+            }
+            let listening = slots.iter().try_for_each(|slot| session.listen_to(*slot));
+            let ended = match listening.and_then(|()| waiter.sleep(until, pause)) {
+                Ok(Slept::Woken(Wake::Changed(lane, number))) => {
+                    self.end_watches(handle, &version, &waiter, Some(lane));
+                    self.set_number(&mut version, lane, number);
+                    return Ok(version);
+                }
+                Ok(Slept::Woken(_)) => continue,
+                Ok(Slept::Over) => {
+                    let timeout = timeout.unwrap_or_default();
+                    Error::new(ErrorKind::TimedOut, format!("nothing has changed within {timeout:?}"))
+                }
+                Err(error) => error,
+            };
+            self.end_watches(handle, &version, &waiter, None);
+            return Err(ended);
+        }
+    }
+
+    /// Asks every place about the version's numbers and takes new ones where they have changed. What was not known of
+    /// a place counts as changed; without a waiter nothing is waited for.
+    fn look(
+        &self,
+        handle: &Handle,
+        version: &mut ChangeVersion,
+        waiter: Option<&Waiter<'_>>,
+    ) -> Result<Look> {
+        let range = version.range;
+        let (look, looked) = self.with_size(handle, |known| {
+            // Whoever has to begin anew, because the file was cut off meanwhile, begins with the old numbers.
+            let mut version = version.clone();
+            let mut places = self.places(handle, known, range)?;
+            let mut changed = false;
+            if places.home || version.home.is_some() {
+                let (told, number, inline) = self.ask_home(handle, range, version.home, waiter)?;
+                changed |= told || version.home.is_none();
+                version.home = Some(number);
+                if !inline && handle.open.is_inline() {
+                    // Which says since when it is in its lanes.
+                    self.refresh(handle)?;
+                    places = self.places(handle, handle.open.size(), range)?;
+                }
+            }
+            if changed && !version.lanes.is_empty() {
+                return Ok((Look::Changed, version));
+            }
+            let fresh = version.lanes.len() != places.lanes.len();
+            if fresh {
+                changed |= !places.lanes.is_empty() || !version.lanes.is_empty();
+                version.lanes.clear();
+            }
+            for (at, (lane, target)) in places.lanes.iter().enumerate() {
+                let span = ramlace_layout::lane_span(self.layout(), *lane, range);
+                let since = version.lanes.get(at).copied();
+                let wait = waiter.filter(|_| !changed).map_or(0, |waiter| waiter.wait);
+                let request = WatchChange {
+                    inode: self.inode(),
+                    lane: Some(*target),
+                    start: span.start,
+                    end: span.end,
+                    since,
+                    wait,
+                };
+                let session = &handle.session;
+                let answer = session.ask_lane(target.slot, &request, session.deadline())?;
+                match version.lanes.get_mut(at) {
+                    Some(number) => *number = answer.number,
+                    None => version.lanes.push(answer.number),
+                }
+                changed |= answer.changed;
+                if changed && !fresh {
+                    break;
+                }
+            }
+            Ok((if changed { Look::Changed } else { Look::Same }, version))
+        })?;
+        *version = looked;
+        Ok(look)
+    }
+
+    /// Whether the home says that something has changed, its number, and whether the bytes are with it.
+    fn ask_home(
+        &self,
+        handle: &Handle,
+        range: ByteRange,
+        since: Option<u64>,
+        waiter: Option<&Waiter<'_>>,
+    ) -> Result<(bool, u64, bool)> {
+        let session = &handle.session;
+        let wait = waiter.map_or(0, |waiter| waiter.wait);
+        let ByteRange { start, end } = range;
+        let request = WatchChange { inode: self.inode(), lane: None, start, end, since, wait };
+        let answer = session.ask(self.inode().slot(), &request, session.deadline())?;
+        Ok((answer.changed, answer.number, answer.inline))
+    }
+
+    /// Where changes of a range are told: while the file is inline, and where the range goes beyond the size that is
+    /// known, by the home.
+    fn places(&self, handle: &Handle, known: Size, range: ByteRange) -> Result<Places> {
+        if handle.open.is_inline() {
+            return Ok(Places { home: true, lanes: Vec::new() });
+        }
+        let session = &handle.session;
+        let transfer = self.transfer(handle, known, Direction::Read, &Memory::NONE);
+        let map = session.map()?;
+        let lanes = self.lanes_of(range)?;
+        let lanes = lanes.into_iter().map(|lane| (lane, transfer.target_in(&map, lane)));
+        Ok(Places { home: range.end > known.size, lanes: lanes.collect() })
+    }
+
+    fn lanes_of(&self, range: ByteRange) -> Result<Vec<u16>> {
+        let layout = self.layout();
+        let pieces = ramlace_layout::pieces(layout, range).take(usize::from(layout.width));
+        let lanes: Vec<u16> = pieces.map(|piece| piece.lane).collect();
+        if lanes.len() > limits::WATCH_LANES_MAX {
+            let text = format!(
+                "the bytes are on {} lanes, and a wait for changes may touch {}: wait for fewer bytes",
+                lanes.len(),
+                limits::WATCH_LANES_MAX
+            );
+            return Err(Error::new(ErrorKind::TooBig, text));
+        }
+        Ok(lanes)
+    }
+
+    fn slots_of(&self, handle: &Handle, range: ByteRange) -> Result<Vec<Slot>> {
+        let slots = handle.session.map()?.slots();
+        let lanes = self.lanes_of(range)?;
+        let mut all: Vec<Slot> =
+            lanes.iter().map(|lane| ramlace_layout::lane_slot(self.layout(), *lane, slots)).collect();
+        all.push(self.inode().slot());
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+
+    fn set_number(&self, version: &mut ChangeVersion, lane: Option<u16>, number: u64) {
+        let Some(lane) = lane else { return version.home = Some(number) };
+        let position =
+            self.lanes_of(version.range).ok().and_then(|lanes| lanes.iter().position(|of| *of == lane));
+        if let Some(known) = position.and_then(|at| version.lanes.get_mut(at)) {
+            *known = number;
+        }
+    }
+
+    /// Nobody waits any more, but for the place that has told. Who does not hear of it tells something that nobody
+    /// minds, once.
+    fn end_watches(
+        &self,
+        handle: &Handle,
+        version: &ChangeVersion,
+        waiter: &Waiter<'_>,
+        told: Option<Option<u16>>,
+    ) {
+        let session = &handle.session;
+        let Ok(places) = self.places(handle, handle.open.size(), version.range) else { return };
+        let lanes = places.lanes.iter().map(|(lane, target)| (Some(*lane), target.slot));
+        let home = version.home.map(|_| (None, self.inode().slot()));
+        let deadline = soon();
+        for (lane, slot) in lanes.chain(home).filter(|(lane, _)| Some(*lane) != told) {
+            let request = EndWatch { inode: self.inode(), lane, wait: waiter.wait };
+            let _ = session.ask(slot, &request, deadline);
+        }
+    }
+
+    /// Tells the servers of all lanes that their bytes were changed by stores into their memory.
+    pub(crate) fn note_stores(&self, handle: &Handle, bytes: u64) -> Result<()> {
+        let session = &handle.session;
+        for lane in 0..self.layout().width {
+            let end = ramlace_layout::lane_length(self.layout(), lane, bytes);
+            if end > 0 {
+                let transfer = self.transfer(handle, handle.open.size(), Direction::Write, &Memory::NONE);
+                let target = transfer.target(lane)?;
+                session.ask(target.slot, &NoteChange { target, start: 0, end }, session.deadline())?;
+            }
+        }
+        Ok(())
+    }
+}

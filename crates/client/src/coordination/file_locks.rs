@@ -1,0 +1,186 @@
+//! Locks of an open file: ranges of bytes that this file holds against all other files, processes and machines.
+
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, Result};
+use ramlace_wire::locks::{GetLock, HeldLock, LOCK_END, LockKind, LockTable, LockedFile, SetLock};
+
+use crate::bytes::file::File;
+use crate::coordination::locking::{GivenUp, Waited};
+use crate::coordination::waits::OnEnd;
+use crate::names::inodes::{Handle, Size};
+
+/// A lock of one of several owners, for callers that know owners of their own (the mount).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockRequest {
+    /// Which of the file's locks.
+    pub table: LockTable,
+    /// For whom.
+    pub owner: u64,
+    /// `None` unlocks.
+    pub kind: Option<LockKind>,
+    /// The first byte.
+    pub start: u64,
+    /// Behind the last byte; [`LOCK_END`] for all that follow.
+    pub end: u64,
+    /// The owner's process.
+    pub pid: u32,
+    /// Its owner waits for nothing else meanwhile: circles are deadlocks.
+    pub detects: bool,
+}
+
+impl File {
+    /// Locks a range of bytes, shared by many or for this file alone, and waits for it for at most `timeout` (for ever
+    /// without one). What this file held there before is replaced. An empty range goes as far as any file may.
+    ///
+    /// The lock is this open file's: it is kept from every other open file, of this process too, and from
+    /// programs that lock by `fcntl` on a mount. It ends by [`File::unlock`], with the file, and with the process.
+    ///
+    /// Errors: `TimedOut` when it was not granted in time; `BadHandle` for an exclusive lock of a file that is not open for writing.
+    pub fn lock(&self, range: ByteRange, kind: LockKind, timeout: Option<Duration>) -> Result<()> {
+        self.lock_with(range, kind, timeout, || Ok(()))
+    }
+
+    /// The same; `pause` is asked several times a second whether to go on waiting.
+    #[doc(hidden)]
+    pub fn lock_with(
+        &self,
+        range: ByteRange,
+        kind: LockKind,
+        timeout: Option<Duration>,
+        mut pause: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        const STEP: Duration = Duration::from_millis(100);
+        let request = self.own_lock(range, Some(kind))?;
+        let (sender, receiver) = sync_channel(1);
+        let on_end: OnEnd = Box::new(move |ended| _ = sender.send(ended));
+        let wait = match self.set_lock_later(&request, on_end)? {
+            Waited::Granted(_) => return Ok(()),
+            Waited::Waiting(wait) => wait,
+        };
+        let began = std::time::Instant::now();
+        loop {
+            let left = timeout.map_or(STEP, |timeout| timeout.saturating_sub(began.elapsed()).min(STEP));
+            let ended = match receiver.recv_timeout(left) {
+                Ok(ended) => return ended.map(drop).map_err(|error| self.tell(error)),
+                Err(RecvTimeoutError::Disconnected) => {
+                    Err(Error::new(ErrorKind::Stale, "the session has ended"))
+                }
+                Err(RecvTimeoutError::Timeout) => match timeout {
+                    Some(timeout) if began.elapsed() >= timeout => {
+                        let text = format!("others hold these bytes locked; waited {timeout:?}");
+                        Err(Error::new(ErrorKind::TimedOut, text))
+                    }
+                    _ => pause(),
+                },
+            };
+            let Err(error) = ended else { continue };
+            return match self.give_up_lock(wait)? {
+                GivenUp::Cancelled => Err(self.tell(error)),
+                GivenUp::Granted(_) => Ok(()),
+                GivenUp::Told => {
+                    receiver.recv().unwrap_or(Err(error)).map(drop).map_err(|error| self.tell(error))
+                }
+            };
+        }
+    }
+
+    /// Locks a range when nobody is in the way; whether it did.
+    pub fn try_lock(&self, range: ByteRange, kind: LockKind) -> Result<bool> {
+        Ok(self.set_lock(&self.own_lock(range, Some(kind))?)?.is_some())
+    }
+
+    /// Unlocks a range. Bytes that are not locked stay so.
+    pub fn unlock(&self, range: ByteRange) -> Result<()> {
+        self.set_lock(&self.own_lock(range, None)?).map(drop)
+    }
+
+    fn own_lock(&self, range: ByteRange, kind: Option<LockKind>) -> Result<LockRequest> {
+        // As fcntl has it. The home knows of the session's rights alone.
+        match kind {
+            Some(LockKind::Exclusive) => self.needs_writing()?,
+            Some(LockKind::Shared) => self.needs(self.rights().read, "reading")?,
+            None => {}
+        }
+        let handle = self.handle()?;
+        let end = if range.start >= range.end { LOCK_END } else { range.end };
+        let (table, owner, pid) = (LockTable::Fcntl, handle.lock_owner(), std::process::id());
+        Ok(LockRequest { table, owner, kind, start: range.start, end, pid, detects: false })
+    }
+
+    /// Locks or unlocks without waiting; `None` when somebody is in the way.
+    pub fn set_lock(&self, request: &LockRequest) -> Result<Option<LockedFile>> {
+        let handle = self.handle()?;
+        // Who locks these bytes next shall see that they were written.
+        let pushed = match request.kind {
+            Some(LockKind::Exclusive) => Ok(()),
+            _ => handle.session.push_times(self.inode()),
+        };
+        let locked =
+            handle.session.set_lock(&self.lock_request(request)).map_err(|error| self.tell(error))?;
+        if let Some(file) = locked {
+            learn(handle, file);
+        }
+        match pushed {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(self.tell(error)),
+            _ => Ok(locked),
+        }
+    }
+
+    /// Locks, and waits where it must: then `on_end` hears of the end, on a thread that must not wait.
+    pub fn set_lock_later(&self, request: &LockRequest, on_end: OnEnd) -> Result<Waited> {
+        let handle = self.handle()?;
+        let open = handle.open.clone();
+        let on_end: OnEnd = Box::new(move |ended| {
+            if let Ok(LockedFile { size, generation, .. }) = ended {
+                open.learn(Size { generation, size });
+            }
+            on_end(ended);
+        });
+        let waited = handle.session.set_lock_later(self.lock_request(request), on_end);
+        if let Ok(Waited::Granted(file)) = waited {
+            learn(handle, file);
+        }
+        waited.map_err(|error| self.tell(error))
+    }
+
+    /// Gives up a wait.
+    pub fn give_up_lock(&self, wait: u64) -> Result<GivenUp> {
+        let handle = self.handle()?;
+        let given_up = handle.session.give_up_lock(wait);
+        if let GivenUp::Granted(file) = given_up {
+            learn(handle, file);
+        }
+        Ok(given_up)
+    }
+
+    /// The lock that is in the way of one like this, if there is one. Its process is told when it is one of this session.
+    pub fn get_lock(&self, request: &LockRequest) -> Result<Option<HeldLock>> {
+        let LockRequest { table, owner, start, end, .. } = *request;
+        let Some(kind) = request.kind else { return Ok(None) };
+        let question = GetLock { inode: self.inode(), table, owner, kind, start, end };
+        self.handle()?.session.get_lock(&question).map_err(|error| self.tell(error))
+    }
+
+    /// An owner has gone: all that it holds of this file is free, if not now then when the file's home answers again.
+    pub fn release_locks(&self, table: LockTable, owner: u64) {
+        if let Ok(handle) = self.handle() {
+            handle.session.release_locks(whole_unlock(self.inode(), table, owner));
+        }
+    }
+
+    fn lock_request(&self, request: &LockRequest) -> SetLock {
+        let LockRequest { table, owner, kind, start, end, pid, detects } = *request;
+        SetLock { inode: self.inode(), table, owner, kind, start, end, pid, wait: 0, detects }
+    }
+}
+
+/// Unlocks all that an owner holds of a file.
+pub(crate) fn whole_unlock(inode: ramlace_base::InodeId, table: LockTable, owner: u64) -> SetLock {
+    SetLock { inode, table, owner, kind: None, start: 0, end: LOCK_END, pid: 0, wait: 0, detects: false }
+}
+
+fn learn(handle: &Handle, file: LockedFile) {
+    handle.open.learn(Size { generation: file.generation, size: file.size });
+}

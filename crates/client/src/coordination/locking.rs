@@ -1,0 +1,199 @@
+//! Locks at their homes: asking, waiting, giving up, and what is owed while a home does not answer.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_wire::locks::{
+    CancelLock, FindDeadlock, GetLock, HeldLock, LockAnswer, LockOutcome, LockedFile, SetLock,
+};
+
+use crate::coordination::waits::{Asked, OnEnd, Owed};
+use crate::session::Session;
+
+/// How long the end of a wait or of an owner may take before its home is told later.
+const PATIENCE_MILLIS_MAX: u64 = 1_000;
+
+/// What came of a request that may wait.
+pub enum Waited {
+    /// The lock is held.
+    Granted(LockedFile),
+    /// It waits; its end will be told. The number names the wait.
+    Waiting(u64),
+}
+
+/// What came of giving up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// The wait is over without a lock.
+    Cancelled,
+    /// The lock is held: it was granted before.
+    Granted(LockedFile),
+    /// Its end has been told, or is being told.
+    Told,
+}
+
+impl Session {
+    /// Locks or unlocks without waiting; `None` when somebody is in the way.
+    pub(crate) fn set_lock(self: &Arc<Session>, request: &SetLock) -> Result<Option<LockedFile>> {
+        self.tell_owed(request.inode, self.deadline())?;
+        let answer = self.change(request.inode.slot(), request, self.deadline())?;
+        Ok(granted(answer))
+    }
+
+    /// Locks, and waits where it must: then `on_end` is called with its end.
+    pub(crate) fn set_lock_later(self: &Arc<Session>, request: SetLock, on_end: OnEnd) -> Result<Waited> {
+        self.tell_owed(request.inode, self.deadline())?;
+        let mut request = self.waits.begin(request, on_end)?;
+        loop {
+            let (ended, unchecked) = self.ask_for(&request);
+            match self.waits.asked(request.wait, ended, unchecked) {
+                Asked::Ended(Ok(file)) => return Ok(Waited::Granted(file)),
+                Asked::Ended(Err(error)) => {
+                    if is_unheard(&error) {
+                        self.waits.owe(Owed::Cancel(request));
+                    }
+                    return Err(error);
+                }
+                Asked::Waits => break,
+                Asked::Again(same) => request = same,
+            }
+        }
+        match self.listen_to(request.inode.slot()) {
+            Ok(()) => Ok(Waited::Waiting(request.wait)),
+            Err(error) => match self.give_up_lock(request.wait) {
+                GivenUp::Granted(file) => Ok(Waited::Granted(file)),
+                GivenUp::Cancelled => Err(error),
+                GivenUp::Told => Ok(Waited::Waiting(request.wait)),
+            },
+        }
+    }
+
+    /// Asks a home for a lock, or what has become of the wait for it: its end, if it has one, and
+    /// whether nobody could look for circles.
+    fn ask_for(self: &Arc<Session>, request: &SetLock) -> (Option<Result<LockedFile>>, bool) {
+        match self.change(request.inode.slot(), request, self.deadline()) {
+            Err(error) => (Some(Err(error)), false),
+            Ok(LockAnswer { outcome: LockOutcome::Granted, file }) => (Some(Ok(file)), false),
+            Ok(_) => self.check_circles(request),
+        }
+    }
+
+    /// Whether a wait closes a circle; asked only where its owner waits for nothing else meanwhile.
+    fn check_circles(self: &Arc<Session>, request: &SetLock) -> (Option<Result<LockedFile>>, bool) {
+        if !request.detects {
+            return (None, false);
+        }
+        let SetLock { inode, wait, owner, .. } = *request;
+        let question = FindDeadlock { inode, wait, owner };
+        match self.ask(InodeId::ROOT.slot(), &question, self.deadline()) {
+            Ok(answer) if answer.found => {
+                let text = "waiting for this lock would close a circle of programs that wait for each other";
+                (Some(Err(Error::new(ErrorKind::Deadlock, text))), false)
+            }
+            // Not found at its home: granted, or an earlier answer was lost. Its home is asked again.
+            Ok(answer) => (None, !answer.waits),
+            // Who waits goes on waiting; the question is asked again in a few seconds.
+            Err(_) => (None, true),
+        }
+    }
+
+    /// Asks homes about waits on behalf of who waits; false when one did not answer.
+    pub(crate) fn ask_for_all(self: &Arc<Session>, requests: Vec<SetLock>) -> bool {
+        let mut heard = true;
+        for request in requests {
+            let (ended, unchecked) = self.ask_for(&request);
+            match ended {
+                Some(Err(error)) if is_unheard(&error) => {
+                    heard = false;
+                    self.waits.asked_for(request.wait, None, true);
+                }
+                ended => self.waits.asked_for(request.wait, ended, unchecked),
+            }
+        }
+        heard
+    }
+
+    /// Gives up a wait.
+    pub(crate) fn give_up_lock(self: &Arc<Session>, wait: u64) -> GivenUp {
+        let Some(request) = self.waits.give_up(wait) else { return GivenUp::Told };
+        match self.cancel(&request, soon()) {
+            Ok(Some(file)) => GivenUp::Granted(file),
+            Ok(None) => GivenUp::Cancelled,
+            Err(error) => {
+                if is_unheard(&error) {
+                    self.waits.owe(Owed::Cancel(request));
+                }
+                GivenUp::Cancelled
+            }
+        }
+    }
+
+    fn cancel(self: &Arc<Session>, request: &SetLock, deadline: Instant) -> Result<Option<LockedFile>> {
+        let SetLock { inode, wait, .. } = *request;
+        self.change(inode.slot(), &CancelLock { inode, wait }, deadline).map(granted)
+    }
+
+    /// The lock that is in the way.
+    pub(crate) fn get_lock(self: &Arc<Session>, request: &GetLock) -> Result<Option<HeldLock>> {
+        Ok(self.ask(request.inode.slot(), request, self.deadline())?.lock)
+    }
+
+    /// An owner has gone: what it held is free, if not now then when its home answers again.
+    pub(crate) fn release_locks(self: &Arc<Session>, request: SetLock) {
+        let told = self
+            .tell_owed(request.inode, soon())
+            .and_then(|()| self.change(request.inode.slot(), &request, soon()));
+        if told.is_err_and(|error| is_unheard(&error)) {
+            self.waits.owe(Owed::Unlock(request));
+        }
+    }
+
+    /// Tells a home what it has not heard yet of a file's locks, before it hears anything new.
+    fn tell_owed(self: &Arc<Session>, inode: InodeId, deadline: Instant) -> Result<()> {
+        if self.waits.owed(inode).is_none() {
+            return Ok(());
+        }
+        let _delivering = self.waits.delivering.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(owed) = self.waits.owed(inode) {
+            let told = match owed {
+                Owed::Unlock(request) => self.change(inode.slot(), &request, deadline).map(drop),
+                Owed::Cancel(request) => self.cancel(&request, deadline).and_then(|held| match held {
+                    Some(_) => {
+                        let unlock = SetLock { kind: None, wait: 0, ..request };
+                        self.change(inode.slot(), &unlock, deadline).map(drop)
+                    }
+                    None => Ok(()),
+                }),
+            };
+            match told {
+                Err(error) if is_unheard(&error) && !self.is_ended() => return Err(error),
+                // A home that says no knows nothing of it any more.
+                _ => self.waits.told(inode),
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for every file whose home answers again.
+    pub(crate) fn tell_all_owed(self: &Arc<Session>) {
+        for inode in self.waits.owing().into_iter().filter(|inode| self.answers(*inode)) {
+            // What fails is owed still.
+            let _ = self.tell_owed(inode, soon());
+        }
+    }
+}
+
+/// The end of what tells a home something and may as well tell it later.
+pub(crate) fn soon() -> Instant {
+    Instant::now() + Duration::from_millis(PATIENCE_MILLIS_MAX)
+}
+
+fn granted(answer: LockAnswer) -> Option<LockedFile> {
+    (answer.outcome == LockOutcome::Granted).then_some(answer.file)
+}
+
+/// Whether the home may not have heard.
+pub(crate) fn is_unheard(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut | ErrorKind::Retry | ErrorKind::Moved)
+}

@@ -1,0 +1,251 @@
+//! The locks that a session waits for: who waits, who asks for him, and what he is told.
+//!
+//! A wait has a number. It stays in the table until it is granted, refused or given up; whoever takes
+//! it out tells its end, so that it has one end. While somebody asks its home about it, nobody else
+//! does, and what an event says is kept until the answer is there: else a question that is late could lock again what
+//! was granted and unlocked meanwhile.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, Slot, limits};
+use ramlace_wire::coordination::LeaveBarrier;
+use ramlace_wire::locks::{LockedFile, SetLock};
+
+use crate::coordination::parked::Parked;
+
+/// What is done when a wait has its end, by whatever thread hears of it. It must not wait itself.
+pub(crate) type OnEnd = Box<dyn FnOnce(Result<LockedFile>) + Send>;
+
+/// Library owners have this bit; a mount's owners are the kernel's.
+const LIBRARY_OWNER: u64 = 1 << 63;
+
+struct Wait {
+    request: SetLock,
+    on_end: OnEnd,
+    /// Somebody asks its home about it.
+    asking: bool,
+    /// Whoever asks shall do so once more: an event may have been lost.
+    again: bool,
+    /// No server could look for circles with it yet.
+    unchecked: bool,
+    /// Granted, while somebody asks.
+    granted: Option<LockedFile>,
+}
+
+/// What a home has yet to hear.
+#[derive(Clone, Copy)]
+pub(crate) enum Owed {
+    /// A wait is given up; should it have been granted, it is unlocked.
+    Cancel(SetLock),
+    /// An owner has gone.
+    Unlock(SetLock),
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    last_wait: u64,
+    last_owner: u64,
+    waiting: HashMap<u64, Wait>,
+    /// Servers whose events a thread hears.
+    listening: HashSet<ServerId>,
+    owed: HashMap<InodeId, VecDeque<Owed>>,
+    /// Those who wait for something other than a lock.
+    pub(crate) parked: Parked,
+    /// Members that have left barriers, as far as no server has heard of it.
+    pub(crate) owed_leaves: Vec<(Slot, LeaveBarrier)>,
+}
+
+impl State {
+    fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        let locks = self.waiting.values().map(|entry| entry.request.inode.slot());
+        locks.chain(self.parked.slots())
+    }
+}
+
+/// All waits of a session.
+#[derive(Default)]
+pub(crate) struct Waits {
+    state: Mutex<State>,
+    answered: Condvar,
+    /// Held while homes hear what they are owed, in its order.
+    pub(crate) delivering: Mutex<()>,
+}
+
+/// What came of asking.
+pub(crate) enum Asked {
+    /// It is over, and the end is told to who asked.
+    Ended(Result<LockedFile>),
+    /// It goes on.
+    Waits,
+    /// It goes on, and its home is to be asked once more.
+    Again(SetLock),
+}
+
+impl Waits {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for an owner of the library's locks.
+    pub(crate) fn new_owner(&self) -> u64 {
+        let mut state = self.lock();
+        state.last_owner += 1;
+        state.last_owner | LIBRARY_OWNER
+    }
+
+    /// Begins a wait, and asking for it; the request gets its number.
+    pub(crate) fn begin(&self, mut request: SetLock, on_end: OnEnd) -> Result<SetLock> {
+        let mut state = self.lock();
+        if state.waiting.len() >= limits::LOCK_WAITS_PER_PROCESS_MAX {
+            let text = format!("this process waits for {} locks already", state.waiting.len());
+            return Err(Error::new(ErrorKind::TooManyLocks, text));
+        }
+        state.last_wait += 1;
+        request.wait = state.last_wait;
+        let wait = Wait { request, on_end, asking: true, again: false, unchecked: false, granted: None };
+        state.waiting.insert(request.wait, wait);
+        Ok(request)
+    }
+
+    /// Whoever asked has an answer: `ended`, or it waits. `unchecked`: nobody looked for circles yet.
+    pub(crate) fn asked(&self, wait: u64, ended: Option<Result<LockedFile>>, unchecked: bool) -> Asked {
+        let mut state = self.lock();
+        let Some(entry) = state.waiting.get_mut(&wait) else {
+            let text = "the wait for a lock is over";
+            return Asked::Ended(ended.unwrap_or_else(|| Err(Error::new(ErrorKind::Stale, text))));
+        };
+        entry.unchecked = unchecked;
+        let ended = entry.granted.map(Ok).or(ended);
+        if let Some(ended) = ended {
+            state.waiting.remove(&wait);
+            self.answered.notify_all();
+            return Asked::Ended(ended);
+        }
+        if std::mem::take(&mut entry.again) {
+            return Asked::Again(entry.request);
+        }
+        entry.asking = false;
+        self.answered.notify_all();
+        Asked::Waits
+    }
+
+    /// The same for a thread that does not wait itself: who waits is told of the end.
+    pub(crate) fn asked_for(&self, wait: u64, ended: Option<Result<LockedFile>>, unchecked: bool) {
+        let mut state = self.lock();
+        let Some(entry) = state.waiting.get_mut(&wait) else { return };
+        entry.asking = false;
+        entry.unchecked = unchecked;
+        self.answered.notify_all();
+        let Some(ended) = entry.granted.map(Ok).or(ended) else { return };
+        let entry = state.waiting.remove(&wait);
+        drop(state);
+        if let Some(entry) = entry {
+            (entry.on_end)(ended);
+        }
+    }
+
+    /// An event: it is granted. A wait that is over has been given up, and its home hears of that.
+    pub(crate) fn granted(&self, wait: u64, file: LockedFile) {
+        let mut state = self.lock();
+        let Some(entry) = state.waiting.get_mut(&wait) else { return };
+        if entry.asking {
+            entry.granted = Some(file);
+            return;
+        }
+        let entry = state.waiting.remove(&wait);
+        drop(state);
+        if let Some(entry) = entry {
+            (entry.on_end)(Ok(file));
+        }
+    }
+
+    /// Takes a wait out that is given up: its request, unless it had its end.
+    pub(crate) fn give_up(&self, wait: u64) -> Option<SetLock> {
+        let mut state = self.lock();
+        while state.waiting.get(&wait)?.asking {
+            state = self.answered.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.waiting.remove(&wait).map(|entry| entry.request)
+    }
+
+    /// Ends every wait: the session has ended.
+    pub(crate) fn fail_all(&self, error: &Error) {
+        let ended: Vec<Wait> = {
+            let mut state = self.lock();
+            let over: Vec<u64> =
+                state.waiting.iter().filter(|(_, entry)| !entry.asking).map(|(wait, _)| *wait).collect();
+            over.iter().filter_map(|wait| state.waiting.remove(wait)).collect()
+        };
+        ended.into_iter().for_each(|entry| (entry.on_end)(Err(error.clone())));
+    }
+
+    /// Waits about which their home shall be asked now; `is_here` picks the home. Those about which
+    /// somebody asks already are asked for once more by him.
+    pub(crate) fn begin_asking(&self, is_here: impl Fn(Slot) -> bool, unchecked: bool) -> Vec<SetLock> {
+        let mut state = self.lock();
+        let mut requests = Vec::new();
+        for entry in state.waiting.values_mut().filter(|entry| is_here(entry.request.inode.slot())) {
+            if unchecked && !entry.unchecked {
+                continue;
+            }
+            if entry.asking {
+                entry.again |= !unchecked;
+            } else {
+                entry.asking = true;
+                requests.push(entry.request);
+            }
+        }
+        // The oldest first: they keep their order where their home has forgotten it.
+        requests.sort_by_key(|request| request.wait);
+        requests
+    }
+
+    /// The slots whose events somebody waits for.
+    pub(crate) fn slots(&self) -> Vec<Slot> {
+        let state = self.lock();
+        state.slots().collect()
+    }
+
+    /// A thread begins to hear a server's events; false when there is one.
+    pub(crate) fn begin_listening(&self, server: ServerId) -> bool {
+        self.lock().listening.insert(server)
+    }
+
+    /// Its thread ends, unless somebody waits for something of that server; whether it ends.
+    pub(crate) fn end_listening(&self, server: ServerId, is_here: impl Fn(Slot) -> bool) -> bool {
+        let mut state = self.lock();
+        let needed = state.slots().any(is_here);
+        if !needed {
+            state.listening.remove(&server);
+        }
+        !needed
+    }
+
+    /// A home could not be told.
+    pub(crate) fn owe(&self, owed: Owed) {
+        let (Owed::Cancel(request) | Owed::Unlock(request)) = owed;
+        self.lock().owed.entry(request.inode).or_default().push_back(owed);
+    }
+
+    /// What is to be told next of a file.
+    pub(crate) fn owed(&self, inode: InodeId) -> Option<Owed> {
+        self.lock().owed.get(&inode).and_then(|owed| owed.front().copied())
+    }
+
+    /// It was told.
+    pub(crate) fn told(&self, inode: InodeId) {
+        let mut state = self.lock();
+        if let Some(owed) = state.owed.get_mut(&inode) {
+            owed.pop_front();
+            if owed.is_empty() {
+                state.owed.remove(&inode);
+            }
+        }
+    }
+
+    /// Files whose homes have yet to hear something.
+    pub(crate) fn owing(&self) -> Vec<InodeId> {
+        self.lock().owed.keys().copied().collect()
+    }
+}

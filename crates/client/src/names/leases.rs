@@ -1,0 +1,166 @@
+//! Leases: what this process may believe for a short while without asking, and the threads that hear of recalls.
+//!
+//! One thread for each server that has given leases keeps a question for recalls open, on a connection of its own. Its
+//! next question says that what it was told is done. What is believed is the caller's: see [`Pool::hear_recalls`]. Leases on bytes that
+//! a kernel keeps are recalled by the same answers, and are over when [`crate::data_leases`] say so.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, Result, ServerId, Slot, limits};
+use ramlace_wire::Kind;
+use ramlace_wire::leases::{AttributesLeased, LeaseAttributes, LeaseName, NameLeased, Recall, WaitRecalls};
+
+use crate::session::Session;
+use crate::session::heart::block_signals;
+use crate::session::lines::{Link, roundtrip};
+use crate::{Pool, Raw};
+
+/// A question that is not answered for so long was lost.
+const QUESTION_MILLIS_MAX: u64 = limits::EVENTS_MILLIS_MAX + 3_000;
+/// How long a new connection may take.
+const CONNECT_MILLIS_MAX: u64 = 2_000;
+/// A life that no server has: asked with it, each tells its own at once.
+const NO_LIFE: u64 = u64::MAX;
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// What is done with recalled leases: when it is back, nothing is believed by them any more. It must wait for no
+/// answer of a server.
+pub type OnRecall = Box<dyn Fn(&[Recall]) + Send + Sync>;
+
+/// Servers whose recalls a thread hears.
+#[derive(Default)]
+pub(crate) struct Listening {
+    servers: Mutex<HashSet<ServerId>>,
+}
+
+impl Pool {
+    /// From now on leases are asked for, and `on_recall` ends what is believed by them: by every thread that hears of
+    /// recalls, perhaps at once. Said once; a second time changes nothing.
+    pub fn hear_recalls(&self, on_recall: OnRecall) {
+        let _ = self.settings().on_recall.set(on_recall);
+    }
+}
+
+impl Raw<'_> {
+    /// The entry `name` of a directory, with leases on the attributes that come and, wanted, on the directory's
+    /// `names`. They last for [`limits::LEASE_MILLIS`] from before this call.
+    pub fn lease_name(self, parent: InodeId, name: &Name, names: bool) -> Result<NameLeased> {
+        let session = self.pool.session()?;
+        let request = LeaseName { parent, name: name.clone(), names };
+        session.in_partition(parent, name, |slot, deadline| {
+            session.hear_recalls_of(slot)?;
+            session.ask(slot, &request, deadline)
+        })
+    }
+
+    /// Everything about an inode with this process's latest writes, and leases as [`Raw::lease_name`] has them.
+    pub fn lease_attributes(self, inode: InodeId, names: bool) -> Result<AttributesLeased> {
+        let session = self.pool.session()?;
+        session.push_times(inode)?;
+        session.hear_recalls_of(inode.slot())?;
+        let leased = session.ask(inode.slot(), &LeaseAttributes { inode, names }, session.deadline())?;
+        if leased.info.partitions.is_empty() {
+            return Ok(leased);
+        }
+        // Its home knows a part of it.
+        Ok(AttributesLeased { info: session.whole_info(inode)?, attributes: false, names: false })
+    }
+}
+
+impl Session {
+    /// Makes sure that somebody hears of what a slot's server recalls.
+    fn hear_recalls_of(self: &Arc<Session>, slot: Slot) -> Result<()> {
+        if self.settings.on_recall.get().is_none() {
+            return Ok(());
+        }
+        let map = self.map()?;
+        let server = self.server_of(&map, slot)?.id;
+        self.listen_to_recalls_of(server)
+    }
+
+    pub(crate) fn listen_to_recalls_of(self: &Arc<Session>, server: ServerId) -> Result<()> {
+        if !self.listening.servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server) {
+            return Ok(());
+        }
+        let listener = Listener { session: Arc::downgrade(self), server };
+        let started = std::thread::Builder::new().name("ramlace-recalls".into()).spawn(move || {
+            block_signals();
+            listener.run();
+        });
+        started.map(drop).map_err(|error| {
+            self.listening.servers.lock().unwrap_or_else(PoisonError::into_inner).remove(&server);
+            Error::from_io(&error, "starting a thread that hears of recalled leases")
+        })
+    }
+}
+
+/// It holds the session only between two questions, so that the last file's drop still ends the session.
+struct Listener {
+    session: Weak<Session>,
+    server: ServerId,
+}
+
+impl Listener {
+    fn run(&self) {
+        // A new connection may be one to a new life of the server: nothing that the last one told is done there.
+        let mut on: Option<(Link, WaitRecalls)> = None;
+        loop {
+            let Some(session) = self.session.upgrade() else { return };
+            if session.ended.get().is_some() {
+                return;
+            }
+            let (mut link, question) = match on.take().map_or_else(|| self.begin(&session), Ok) {
+                Ok(on) => on,
+                Err(_) if self.is_forgotten(&session) => return,
+                Err(_) => {
+                    drop(session);
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+            };
+            let deadline = Instant::now() + Duration::from_millis(QUESTION_MILLIS_MAX);
+            let epoch = session.known_map().map_or(Epoch(0), |map| map.epoch);
+            let header = session.header(Kind::WaitRecalls, None, deadline, epoch);
+            drop(session);
+            let asked = roundtrip(&mut link, header, &question, deadline);
+            let Some(session) = self.session.upgrade() else { return };
+            match asked {
+                Ok(told) => {
+                    let newest = told.recalls.iter().map(|recall| recall.number).max();
+                    session.hear_data(self.server, told.life, &told.data);
+                    if newest.is_some()
+                        && let Some(on_recall) = session.settings.on_recall.get()
+                    {
+                        on_recall(&told.recalls);
+                    }
+                    let newest_data = told.data.iter().map(|recall| recall.number).max();
+                    let next = WaitRecalls {
+                        heard: newest.unwrap_or(question.heard),
+                        told: newest_data.unwrap_or(question.told),
+                        life: told.life,
+                    };
+                    on = Some((link, next));
+                }
+                Err(error) if error.kind() == ErrorKind::Stale => _ = session.end(&error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// It will not come back: its slots are others'.
+    fn is_forgotten(&self, session: &Session) -> bool {
+        session.known_map().and_then(|map| Some(map.server(self.server)?.forgotten)).unwrap_or_default()
+    }
+
+    /// A new connection, and the first question on it.
+    fn begin(&self, session: &Arc<Session>) -> Result<(Link, WaitRecalls)> {
+        let deadline = Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
+        let server = session.server(self.server)?;
+        let link = session.connect(&server, deadline).map_err(|failure| failure.error)?;
+        let life = Some(session.givers.life(self.server)).filter(|life| *life != 0).unwrap_or(NO_LIFE);
+        Ok((link, WaitRecalls { heard: 0, told: 0, life }))
+    }
+}

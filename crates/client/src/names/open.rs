@@ -1,0 +1,274 @@
+//! Opening files: what for, what to make when there is none, and where its bytes shall lie.
+
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
+use ramlace_wire::namespace::{Create, CreateUnnamed, NewMode, Open, OpenEntry, Opened};
+use ramlace_wire::{FileAttributes, FileKind, LayoutHints};
+
+use crate::Pool;
+use crate::backoff::Backoff;
+use crate::bytes::file::File;
+use crate::names::inodes::Quiet;
+use crate::names::path::{LastLink, Place, Wanted, resolve, resolve_with};
+use crate::names::raw::Raw;
+use crate::pool::locator::ShownPath;
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Reading.
+    pub read: bool,
+    /// Writing.
+    pub write: bool,
+}
+
+/// How [`Pool::open`] opens a file. The default opens nothing: set `read` or `write`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Open for reading.
+    pub read: bool,
+    /// Open for writing.
+    pub write: bool,
+    /// Create the file when it is not there. A new file is opened as wished, whatever `mode` says.
+    pub create: bool,
+    /// With `create`: fail when the name is taken.
+    pub exclusive: bool,
+    /// Cut the file to nothing; needs `write`.
+    pub truncate: bool,
+    /// Every write goes to the end, whatever its offset; implies `write`.
+    pub append: bool,
+    /// Permission bits of a new file, and what of them the caller's umask takes away.
+    pub mode: NewMode,
+    /// Where the bytes of a new file shall lie.
+    pub hints: LayoutHints,
+    /// Named bytes of a new file.
+    pub named: FileAttributes,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            read: false,
+            write: false,
+            create: false,
+            exclusive: false,
+            truncate: false,
+            append: false,
+            mode: NewMode { mode: 0o644, umask: 0 },
+            hints: LayoutHints::default(),
+            named: FileAttributes::new(),
+        }
+    }
+}
+
+impl OpenOptions {
+    /// For reading.
+    #[must_use]
+    pub fn reading() -> OpenOptions {
+        OpenOptions { read: true, ..OpenOptions::default() }
+    }
+
+    /// For reading and writing, created when missing.
+    #[must_use]
+    pub fn creating() -> OpenOptions {
+        OpenOptions { read: true, write: true, create: true, ..OpenOptions::default() }
+    }
+
+    fn request(
+        &self,
+        pool: &Pool,
+        parent: InodeId,
+        name: Name,
+        rights: Rights,
+        unit_min: u64,
+    ) -> Result<Create> {
+        Ok(Create {
+            parent,
+            name,
+            mode: self.mode,
+            exclusive: self.exclusive,
+            read: rights.read,
+            write: rights.write,
+            layout: None,
+            wish: pool.session()?.layout_wish(self.hints, unit_min),
+            named: self.named.clone(),
+        })
+    }
+
+    fn rights(&self) -> Result<Rights> {
+        let rights = Rights { read: self.read, write: self.write || self.append };
+        if !rights.read && !rights.write {
+            return Err(Error::new(ErrorKind::Invalid, "a file is opened for reading, for writing, or both"));
+        }
+        if !rights.write && self.truncate {
+            return Err(Error::new(ErrorKind::Invalid, "truncating needs a file open for writing"));
+        }
+        Ok(rights)
+    }
+}
+
+impl Pool {
+    /// All bytes of a file. Those of a small one come with the last step of its path: one request where one
+    /// server has the whole way.
+    ///
+    /// Errors: as for an open for reading; `OutOfMemory` when they do not fit.
+    pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        if let Some(bytes) = self.read_small(path)? {
+            return Ok(bytes);
+        }
+        let file = self.open(path, &OpenOptions::reading())?;
+        let mut bytes = Vec::new();
+        let size = usize::try_from(file.size()?).unwrap_or(usize::MAX);
+        let refuse = |_| Error::new(ErrorKind::NoSpace, format!("there is no memory for {size} bytes"));
+        bytes.try_reserve_exact(size).map_err(refuse).map_err(|error| file.tell(error))?;
+        bytes.resize(size, 0);
+        let count = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+
+    /// The same of a file that is small enough; `None` when it is not, or when its server was not on the way:
+    /// open it.
+    pub fn read_small(&self, path: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let (_, came) = resolve_with(&self.raw(), path.as_ref(), LastLink::Follow, Wanted::Bytes)?;
+        Ok(came.bytes)
+    }
+}
+
+impl File {
+    /// Opens, or creates, a file; a new one gets a stripe unit of `unit_min` bytes at least.
+    pub(crate) fn open(pool: &Pool, path: &[u8], options: &OpenOptions, unit_min: u64) -> Result<File> {
+        let tell = |error: Error| error.context(ShownPath(path));
+        let rights = options.rights().map_err(tell)?;
+        let mut backoff = Backoff::new(pool.session()?.deadline());
+        let (mut file, opened) = loop {
+            match File::open_once(pool, path, options, rights, unit_min) {
+                // The entry went, or came, between the lookup and the open.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Stale | ErrorKind::Retry)
+                        && !pool.session()?.is_ended()
+                        && backoff.pause().is_ok() => {}
+                other => break other?,
+            }
+        };
+        file.path = path.to_vec();
+        file.append = options.append;
+        if options.truncate && !opened.created && opened.info.attributes.size > 0 {
+            file.truncate(0)?;
+        }
+        Ok(file)
+    }
+
+    fn open_once(
+        pool: &Pool,
+        path: &[u8],
+        options: &OpenOptions,
+        rights: Rights,
+        unit_min: u64,
+    ) -> Result<(File, Opened)> {
+        let opened = pool.at_entry(path, |raw, parent, name| {
+            if options.create {
+                raw.create(&options.request(pool, parent, name.clone(), rights, unit_min)?)
+            } else {
+                raw.open_entry(parent, name, rights)
+            }
+        });
+        match opened {
+            Ok(Some(opened)) => return Ok(opened),
+            // The path ends in no name, or a symbolic link has it: to be followed, but for O_EXCL.
+            Ok(None) => {}
+            Err(error) if error.kind() == ErrorKind::Loop && !options.exclusive => {}
+            Err(error) => return Err(error),
+        }
+        // O_EXCL does not follow a link at the end; everything else does.
+        let last = if options.create && options.exclusive { LastLink::Keep } else { LastLink::Follow };
+        let raw = pool.raw();
+        let refuse = |kind, text| Err(Error::new(kind, text));
+        let opened = match resolve(&raw, path, last)? {
+            Place::Directory(_) => refuse(ErrorKind::IsDirectory, "it is a directory"),
+            Place::Entry { found: Some(_), .. } if options.create && options.exclusive => {
+                refuse(ErrorKind::Exists, "it is there already")
+            }
+            Place::Entry { found: Some(found), .. } => match found.kind {
+                FileKind::Directory => refuse(ErrorKind::IsDirectory, "it is a directory"),
+                _ => File::open_inode(pool, found.inode, rights),
+            },
+            Place::Entry { found: None, slash: true, .. } => {
+                refuse(ErrorKind::IsDirectory, "a path that ends with a slash names no file")
+            }
+            Place::Entry { parent, name, found: None, .. } if options.create => {
+                raw.create(&options.request(pool, parent, name, rights, unit_min)?)
+            }
+            Place::Entry { found: None, .. } => refuse(ErrorKind::NotFound, "it does not exist"),
+        };
+        opened.map_err(|error| error.context(ShownPath(path)))
+    }
+
+    pub(crate) fn create(raw: Raw<'_>, request: &Create) -> Result<(File, Opened)> {
+        let rights = Rights { read: request.read, write: request.write };
+        let quiet = raw.pool.session()?.inodes.quiet();
+        match raw.open_by_entry(request.parent, &request.name, request) {
+            Err(error) if error.kind() == ErrorKind::Exists && !request.exclusive => {
+                File::open_elsewhere(raw, request.parent, &request.name, rights)
+            }
+            opened => File::adopt(raw.pool, &opened?, rights, quiet),
+        }
+    }
+
+    pub(crate) fn open_entry(
+        raw: Raw<'_>,
+        parent: InodeId,
+        name: &Name,
+        rights: Rights,
+    ) -> Result<(File, Opened)> {
+        let request = OpenEntry { parent, name: name.clone(), read: rights.read, write: rights.write };
+        let quiet = raw.pool.session()?.inodes.quiet();
+        match raw.open_by_entry(parent, name, &request) {
+            Err(error) if error.kind() == ErrorKind::Exists => {
+                File::open_elsewhere(raw, parent, name, rights)
+            }
+            opened => File::adopt(raw.pool, &opened?, rights, quiet),
+        }
+    }
+
+    /// It is there, and lives elsewhere: a name keeps its inode's number when it moves.
+    fn open_elsewhere(raw: Raw<'_>, parent: InodeId, name: &Name, rights: Rights) -> Result<(File, Opened)> {
+        let found = raw.lookup(parent, name).map_err(come_again)?;
+        File::open_inode(raw.pool, found.inode, rights)
+    }
+
+    fn adopt(pool: &Pool, opened: &Opened, rights: Rights, quiet: Quiet) -> Result<(File, Opened)> {
+        let handle = pool.session()?.adopt(opened, rights, quiet)?;
+        Ok((File::new(pool, opened, rights, handle)?, opened.clone()))
+    }
+
+    pub(crate) fn create_unnamed(pool: &Pool, request: &CreateUnnamed) -> Result<(File, Opened)> {
+        let session = pool.session()?;
+        let rights = Rights { read: request.read, write: request.write };
+        let quiet = session.inodes.quiet();
+        let opened = session.change_opening(&[], request.parent.slot(), request, session.deadline())?;
+        File::adopt(pool, &opened, rights, quiet)
+    }
+
+    pub(crate) fn open_inode(pool: &Pool, inode: InodeId, rights: Rights) -> Result<(File, Opened)> {
+        File::open_as(pool, &Open { inode, read: rights.read, write: rights.write, run: false }, rights)
+    }
+
+    pub(crate) fn open_to_run(pool: &Pool, inode: InodeId) -> Result<(File, Opened)> {
+        let rights = Rights { read: true, write: false };
+        File::open_as(pool, &Open { inode, read: false, write: false, run: true }, rights)
+    }
+
+    fn open_as(pool: &Pool, request: &Open, rights: Rights) -> Result<(File, Opened)> {
+        let (handle, opened) = pool.session()?.open_inode(request)?;
+        Ok((File::new(pool, &opened, rights, handle)?, opened))
+    }
+}
+
+/// The name went between the create and the look at it: the same create finds it free.
+fn come_again(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Error::new(ErrorKind::Retry, error.message()),
+        _ => error,
+    }
+}

@@ -1,0 +1,245 @@
+//! Operations by inode: one method for each message of the namespace family.
+
+use std::collections::BTreeMap;
+
+use ramlace_base::{InodeId, Name, Result, ServerId};
+use ramlace_wire::namespace::{
+    Create, CreateUnnamed, DirectoryEntry, DirectoryPage, Found, GetAttributesMany, InodeInfo, LayoutWish,
+    Link, Lookup, MakeDirectory, MakeNode, NewMode, Opened, ReadLink, RemoveDirectory, Rename, RenameMode,
+    SetAttributes, SetLayout, Symlink, Unlink,
+};
+use ramlace_wire::walk::{Walk, Walked};
+use ramlace_wire::{Attributes, FileKind, LayoutHints, Request};
+
+use crate::Pool;
+use crate::bytes::file::File;
+use crate::names::open::Rights;
+use crate::names::path::{Tree, Wanted};
+
+/// Operations by inode; from [`Pool::raw`]. Changes have one effect, however often the network
+/// makes the client repeat them.
+#[derive(Clone, Copy)]
+pub struct Raw<'a> {
+    pub(crate) pool: &'a Pool,
+    /// The path by which entries are changed; none: by their directory alone.
+    pub(crate) way: &'a [Name],
+}
+
+impl Raw<'_> {
+    /// The entry `name` of a directory.
+    pub fn lookup(self, parent: InodeId, name: &Name) -> Result<Found> {
+        let session = self.pool.session()?;
+        let request = Lookup { parent, name: name.clone() };
+        session.in_partition(parent, name, |slot, deadline| session.ask(slot, &request, deadline))
+    }
+
+    /// Attributes, layout and named bytes of an inode, with this process's latest writes, and what memory it holds.
+    pub fn info(self, inode: InodeId) -> Result<InodeInfo> {
+        let session = self.pool.session()?;
+        session.push_times(inode)?;
+        session.with_allocated(session.whole_info(inode)?)
+    }
+
+    /// Bytes of memory that a file holds: asked of its lanes where its home does not know, because it may have holes. While
+    /// the server of a lane does not answer, that lane counts as if it had none.
+    pub fn allocated(self, info: &InodeInfo) -> Result<u64> {
+        self.pool.session()?.allocated(info)
+    }
+
+    /// Changes what is `Some`.
+    pub fn set_attributes(self, change: &SetAttributes) -> Result<Attributes> {
+        let session = self.pool.session()?;
+        match change.modified {
+            Some(_) => session.forget_times(change.inode),
+            None => session.push_times(change.inode)?,
+        }
+        let attributes = session.change(change.inode.slot(), change, session.deadline())?;
+        // A spread directory's home knows of its own entries alone.
+        if attributes.kind == FileKind::Directory {
+            Ok(self.info(change.inode)?.attributes)
+        } else {
+            Ok(attributes)
+        }
+    }
+
+    /// Sets a file's size.
+    pub fn truncate(self, inode: InodeId, size: u64) -> Result<Attributes> {
+        let session = self.pool.session()?;
+        let attributes = session.truncate(inode, size)?;
+        session.learn_size(inode, attributes.generation, attributes.size);
+        Ok(attributes)
+    }
+
+    /// What a [`Create`] says of the layout, when its server shall choose it: `hints`, with what the
+    /// directory hands down and the pool's usual values where they are silent.
+    pub fn layout_wish(self, hints: LayoutHints) -> Result<LayoutWish> {
+        Ok(self.pool.session()?.layout_wish(hints, 0))
+    }
+
+    /// Creates a file and opens it; opens the one that is there unless the request is exclusive.
+    /// `Retry` when the name goes at this moment: the same call makes it anew.
+    pub fn create(self, request: &Create) -> Result<(File, Opened)> {
+        File::create(self, request)
+    }
+
+    /// Opens the file that has a name. `Loop` for a symbolic link, which is not followed; `Retry` when the name goes
+    /// at this moment.
+    pub fn open_entry(self, parent: InodeId, name: &Name, rights: Rights) -> Result<(File, Opened)> {
+        File::open_entry(self, parent, name, rights)
+    }
+
+    /// Creates a file without a name and opens it: it lives until its last close, unless [`Raw::link`] gives
+    /// it a name before.
+    pub fn create_unnamed(self, request: &CreateUnnamed) -> Result<(File, Opened)> {
+        File::create_unnamed(self.pool, request)
+    }
+
+    /// Opens an inode.
+    pub fn open(self, inode: InodeId, rights: Rights) -> Result<(File, Opened)> {
+        File::open_inode(self.pool, inode, rights)
+    }
+
+    /// Opens an inode for a kernel that runs it and shows its bytes to nobody who may not read them.
+    pub fn open_to_run(self, inode: InodeId) -> Result<(File, Opened)> {
+        File::open_to_run(self.pool, inode)
+    }
+
+    /// Creates a symbolic link.
+    pub fn symlink(self, parent: InodeId, name: &Name, target: &[u8]) -> Result<Attributes> {
+        let request = Symlink { parent, name: name.clone(), target: target.to_vec() };
+        self.change_entry(parent, name, &request)
+    }
+
+    /// Creates a named pipe, a socket's address or a device.
+    pub fn make_node(self, request: &MakeNode) -> Result<Attributes> {
+        self.change_entry(request.parent, &request.name, request)
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(self, inode: InodeId) -> Result<Vec<u8>> {
+        let session = self.pool.session()?;
+        session.ask(inode.slot(), &ReadLink { inode }, session.deadline())
+    }
+
+    /// Creates a directory.
+    pub fn make_directory(self, parent: InodeId, name: &Name, mode: NewMode) -> Result<Attributes> {
+        self.change_entry(parent, name, &MakeDirectory { parent, name: name.clone(), mode })
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_directory(self, parent: InodeId, name: &Name) -> Result<()> {
+        self.change_entry(parent, name, &RemoveDirectory { parent, name: name.clone() })
+    }
+
+    /// Removes an entry that is no directory.
+    pub fn unlink(self, parent: InodeId, name: &Name) -> Result<()> {
+        self.change_entry(parent, name, &Unlink { parent, name: name.clone() })
+    }
+
+    /// Gives an entry another name, here or in another directory.
+    pub fn rename(
+        self,
+        parent: InodeId,
+        name: &Name,
+        new_parent: InodeId,
+        new_name: &Name,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let session = self.pool.session()?;
+        session.in_partitions((parent, name), (new_parent, new_name), |slot, new_slot, deadline| {
+            let (name, new_name) = (name.clone(), new_name.clone());
+            let request = Rename { parent, name, new_parent, new_slot, new_name, mode };
+            session.change(slot, &request, deadline)
+        })
+    }
+
+    /// Makes one more entry for a file or a symbolic link; returns its attributes.
+    pub fn link(self, inode: InodeId, parent: InodeId, name: &Name) -> Result<Attributes> {
+        let session = self.pool.session()?;
+        let request = Link { parent, name: name.clone(), inode };
+        session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
+    }
+
+    /// Opens what an entry leads to, or what is made with it.
+    pub(crate) fn open_by_entry<R: Request<Reply = Opened>>(
+        self,
+        parent: InodeId,
+        name: &Name,
+        request: &R,
+    ) -> Result<Opened> {
+        let session = self.pool.session()?;
+        session.in_partition(parent, name, |slot, deadline| {
+            session.change_opening(self.way, slot, request, deadline)
+        })
+    }
+
+    /// Changes an entry where its directory has it.
+    pub(crate) fn change_entry<R: Request>(
+        self,
+        parent: InodeId,
+        name: &Name,
+        request: &R,
+    ) -> Result<R::Reply> {
+        let session = self.pool.session()?;
+        session
+            .in_partition(parent, name, |slot, deadline| session.change_by(self.way, slot, request, deadline))
+    }
+
+    /// Entries of a directory behind the cookie `after`, at most `entries_max`; none when there are no more.
+    pub fn read_directory(self, inode: InodeId, after: u64, entries_max: u32) -> Result<DirectoryPage> {
+        let session = self.pool.session()?;
+        session.read_partitions(inode, after, entries_max)
+    }
+
+    /// The same, each with its attributes as far as they can be had: those that live elsewhere are
+    /// asked for together, in one more request for each server. What is gone by now, and what is with
+    /// a server that does not answer, comes without.
+    pub fn read_directory_plus(self, inode: InodeId, after: u64, entries_max: u32) -> Result<DirectoryPage> {
+        let mut page = self.read_directory(inode, after, entries_max)?;
+        let session = self.pool.session()?;
+        let map = session.map()?;
+        let mut missing: BTreeMap<ServerId, Vec<&mut DirectoryEntry>> = BTreeMap::new();
+        for entry in page.entries.iter_mut().filter(|entry| entry.attributes.is_none()) {
+            session.push_times(entry.inode)?;
+            if let Some(server) = map.primary(entry.inode.slot()) {
+                missing.entry(server).or_default().push(entry);
+            }
+        }
+        for (server, entries) in missing {
+            let inodes = entries.iter().map(|entry| entry.inode).collect();
+            let request = GetAttributesMany { inodes };
+            // Whoever needs one that did not come asks for it alone, and hears why.
+            let Ok(reply) = session.ask_server(server, &request, session.deadline()) else { continue };
+            for (entry, attributes) in entries.into_iter().zip(reply.attributes) {
+                entry.attributes = attributes.filter(|attributes| attributes.inode == entry.inode);
+            }
+        }
+        Ok(page)
+    }
+
+    /// Sets what files made in a directory inherit.
+    pub fn set_layout(self, inode: InodeId, hints: LayoutHints) -> Result<()> {
+        let session = self.pool.session()?;
+        session.change(inode.slot(), &SetLayout { inode, hints }, session.deadline())
+    }
+}
+
+impl Tree for Raw<'_> {
+    fn walk(&self, parent: InodeId, names: Vec<Name>, wanted: Wanted) -> Result<Walked> {
+        let session = self.pool.session()?;
+        let first = names[0].clone();
+        let (info, bytes) = (wanted != Wanted::Nothing, wanted == Wanted::Bytes);
+        let request = Walk { from: parent, names, info, bytes };
+        session.in_partition(parent, &first, |slot, deadline| session.ask(slot, &request, deadline))
+    }
+
+    fn read_link(&self, inode: InodeId) -> Result<Vec<u8>> {
+        Raw::read_link(*self, inode)
+    }
+
+    fn note_way(&self, path: &[u8], above: &[InodeId]) {
+        if let Ok(session) = self.pool.session() {
+            session.ways.note(path, above);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Paths of directories that were walked before: a change of an entry goes by such a path in one request.
+//!
+//! Nothing is believed: the request names the path, and its server does it only while the path leads to the directory
+//! that it names too. Else the answer is `Astray`, and the path is walked. A server can see that where all
+//! directories on the way are its own.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, limits};
+use ramlace_wire::ClusterMap;
+
+use crate::Pool;
+use crate::names::path::{LastLink, Place, resolve};
+use crate::names::raw::Raw;
+use crate::pool::locator::ShownPath;
+
+/// A path from the root, without links and dots.
+pub(crate) struct KnownWay {
+    names: Vec<Name>,
+    /// Where each name leads; the last is the directory.
+    inodes: Vec<InodeId>,
+}
+
+impl KnownWay {
+    fn directory(&self) -> InodeId {
+        self.inodes.last().copied().unwrap_or(InodeId::ROOT)
+    }
+
+    /// Whether one server has all of it, by this map.
+    fn is_of_one_server(&self, map: &ClusterMap) -> bool {
+        let first = map.primary(InodeId::ROOT.slot());
+        first.is_some() && self.inodes.iter().all(|inode| map.primary(inode.slot()) == first)
+    }
+}
+
+/// The ways that a session knows, by the text of their paths.
+#[derive(Default)]
+pub(crate) struct Ways {
+    known: Mutex<HashMap<Vec<u8>, Arc<KnownWay>>>,
+}
+
+impl Ways {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Arc<KnownWay>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A path was walked: `above` are the directories on its way, the root first.
+    pub(crate) fn note(&self, path: &[u8], above: &[InodeId]) {
+        let Some((directory, _)) = split(path) else { return };
+        let names = directory.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+        let Ok(names) = names.map(Name::new).collect::<Result<Vec<Name>>>() else { return };
+        let inodes = above.get(1..).unwrap_or_default().to_vec();
+        if names.is_empty() || names.len() != inodes.len() || names.len() > limits::WALK_NAMES_MAX {
+            return;
+        }
+        let mut known = self.lock();
+        if known.len() >= limits::DIRECTORIES_REMEMBERED_MAX && !known.contains_key(directory) {
+            // To walk again costs a request: which one goes matters little.
+            if let Some(other) = known.keys().next().cloned() {
+                known.remove(&other);
+            }
+        }
+        known.insert(directory.to_vec(), Arc::new(KnownWay { names, inodes }));
+    }
+
+    fn find(&self, path: &[u8]) -> Option<(Arc<KnownWay>, Name)> {
+        let (directory, name) = split(path)?;
+        let way = self.lock().get(directory)?.clone();
+        Some((way, Name::new(name).ok()?))
+    }
+
+    fn forget(&self, path: &[u8]) {
+        if let Some((directory, _)) = split(path) {
+            self.lock().remove(directory);
+        }
+    }
+}
+
+/// A path's directory and its last name; `None` where it ends in none, or where nothing lies between it and the root.
+fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    if path.len() > limits::PATH_BYTES_MAX {
+        return None;
+    }
+    let at = path.iter().rposition(|byte| *byte == b'/')?;
+    let (directory, name) = (&path[..at], &path[at + 1..]);
+    (!directory.is_empty() && !name.is_empty()).then_some((directory, name))
+}
+
+impl Pool {
+    /// Does something with the entry that a path names, without looking first at what is there: with one request
+    /// where the way is known and one server has it, else behind a walk. `None` where the path ends in a slash or in dots, or
+    /// leads to nothing but a directory.
+    pub(crate) fn at_entry<T>(
+        &self,
+        path: &[u8],
+        work: impl Fn(Raw<'_>, InodeId, &Name) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let tell = |error: Error| error.context(ShownPath(path));
+        let session = self.session()?;
+        if let Some((way, name)) = session.ways.find(path)
+            && way.is_of_one_server(&*session.map()?)
+        {
+            match work(self.raw_by(&way.names), way.directory(), &name) {
+                Err(error) if error.kind() == ErrorKind::Astray => session.ways.forget(path),
+                done => return done.map(Some).map_err(tell),
+            }
+        }
+        match resolve(&self.raw(), path, LastLink::Unseen)? {
+            Place::Entry { parent, name, found: None, slash: false } => {
+                work(self.raw(), parent, &name).map(Some).map_err(tell)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_paths_are_known_again_and_others_are_not() {
+        let ways = Ways::default();
+        let above = [1, 2, 3].map(InodeId);
+        ways.note(b"/a//./b/c", &above);
+        let (way, name) = ways.find(b"/a//./b/x").unwrap();
+        assert_eq!((way.directory(), name.as_bytes()), (InodeId(3), &b"x"[..]));
+        assert_eq!(way.names, ["a", "b"].map(|name| Name::new(name).unwrap()));
+        for path in [&b"/a/b/x"[..], b"/a//./b/", b"/a//./b/..", b"/a//./b/.", b"/x", b"x", b"", b"/"] {
+            assert!(ways.find(path).is_none(), "{}", path.escape_ascii());
+        }
+        // Dots lead elsewhere, and links make the way longer or shorter than the path.
+        for (path, above) in
+            [(&b"/a/../c/d"[..], &above[..]), (b"/a/b/c/d", &above), (b"/a/d", &above), (b"/d", &above[..1])]
+        {
+            ways.note(path, above);
+            assert!(ways.find(path).is_none(), "{}", path.escape_ascii());
+        }
+        ways.forget(b"/a//./b/other");
+        assert!(ways.find(b"/a//./b/x").is_none());
+    }
+
+    #[test]
+    fn so_many_are_remembered() {
+        let ways = Ways::default();
+        for number in 0..limits::DIRECTORIES_REMEMBERED_MAX + 10 {
+            ways.note(format!("/d{number}/x").as_bytes(), &[InodeId(1), InodeId(2)]);
+        }
+        assert_eq!(ways.lock().len(), limits::DIRECTORIES_REMEMBERED_MAX);
+    }
+}

@@ -1,0 +1,492 @@
+//! Connections to one server: at most [`limits::CONNECTIONS_PER_SERVER_MAX`], each used by one
+//! thread at a time, and closed when a call on it did not end cleanly.
+
+use std::cell::Cell;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, limits};
+use ramlace_transport::blocking::{Connection, Received};
+use ramlace_transport::trace::RequestName;
+use ramlace_transport::{ConnectFailure, Failure};
+use ramlace_wire::{ClusterMap, Front, Header, Kind, Request, ServerEntry};
+
+use crate::session::Session;
+use crate::session::descriptors::{Descriptors, Noted};
+
+/// Connections beside those for what pages need: nothing that waits for other holders of leases may hold up what their
+/// recalls wait for.
+const OF_PAGES_MAX: usize = 8;
+/// Connections for reads of a strict mount, which wait until other kernels have dropped the pages. They hold up nothing else.
+const OF_STRICT_READS_MAX: usize = 16;
+/// How long a change of bytes waits for others.
+pub(crate) const HOLDERS_WAIT_MAX: Duration =
+    Duration::from_millis(limits::DATA_RECALL_WRITING_MILLIS + 5_000);
+
+/// For what a thread asks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Usual,
+    Pages,
+    StrictReads,
+}
+
+thread_local! {
+    static PURPOSE: Cell<Purpose> = const { Cell::new(Purpose::Usual) };
+}
+
+/// Does what a kernel's pages wait for: bytes that it reads for them, and what programs stored there. Servers answer write-backs without
+/// waiting for anybody else, and reads as well where no strict mount is; there are connections for nothing else.
+pub(crate) fn of_pages<T>(work: impl FnOnce() -> T) -> T {
+    with_purpose(Purpose::Pages, work)
+}
+
+/// Reads for the pages of a strict mount.
+pub(crate) fn of_strict_reads<T>(work: impl FnOnce() -> T) -> T {
+    with_purpose(Purpose::StrictReads, work)
+}
+
+fn with_purpose<T>(purpose: Purpose, work: impl FnOnce() -> T) -> T {
+    /// Also when the work panics.
+    struct Back(Purpose);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            PURPOSE.set(self.0);
+        }
+    }
+    let _back = Back(PURPOSE.replace(purpose));
+    work()
+}
+
+/// A connection whose descriptor a forked child knows of. The note goes first.
+pub(crate) struct Link {
+    _noted: Noted,
+    connection: Connection,
+}
+
+impl Link {
+    pub(crate) fn new(connection: Connection, descriptors: &Arc<Descriptors>) -> Link {
+        Link {
+            _noted: descriptors.note(connection.descriptor().map_or(-1, |descriptor| descriptor.as_raw_fd())),
+            connection,
+        }
+    }
+}
+
+impl Link {
+    /// Whether the other side is on this machine and of this user, by the kernel's word.
+    pub(crate) fn is_local(&self) -> bool {
+        self.connection.is_local()
+    }
+}
+
+/// One server of the pool, as this client talks to it.
+pub(crate) struct Server {
+    pub(crate) id: ServerId,
+    entry: RwLock<Arc<ServerEntry>>,
+    lines: Mutex<Lines>,
+    freed: Condvar,
+    /// The session was opened here: from now on it must exist already.
+    pub(crate) opened: AtomicBool,
+    /// Its last call failed for want of an answer.
+    failing: AtomicBool,
+    /// It left a call unanswered for all of its time, and has not answered since.
+    given_up: AtomicBool,
+    /// Heartbeats and signs of life.
+    pub(crate) control: Mutex<Control>,
+}
+
+/// The connection of the heart.
+#[derive(Default)]
+pub(crate) struct Control {
+    pub(crate) link: Option<Link>,
+    /// When a sign of life was last waited for in vain.
+    pub(crate) silent: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Lines {
+    idle: Vec<Link>,
+    open: usize,
+    /// Of those, in use by reads of a strict mount.
+    strict_reads: usize,
+    /// Threads that wait for one: to wake nobody is a system call all the same.
+    waiting: usize,
+}
+
+impl Server {
+    pub(crate) fn new(entry: &ServerEntry) -> Server {
+        Server {
+            id: entry.server,
+            entry: RwLock::new(Arc::new(entry.clone())),
+            lines: Mutex::default(),
+            freed: Condvar::new(),
+            opened: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
+            control: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn entry(&self) -> Arc<ServerEntry> {
+        self.entry.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes the addresses of a newer map.
+    pub(crate) fn update(&self, entry: &ServerEntry) {
+        let mut known = self.entry.write().unwrap_or_else(PoisonError::into_inner);
+        if **known != *entry {
+            *known = Arc::new(entry.clone());
+        }
+    }
+
+    /// Whether its last call failed for want of an answer.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_answer(&self, answered: bool) {
+        let failing = self.is_failing();
+        if failing == answered {
+            self.failing.store(!answered, Ordering::Relaxed);
+        }
+        if answered && self.is_given_up() {
+            self.given_up.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it has to show a sign of life before it is asked anything else.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// It left a call unanswered for all of its time.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// A connection for the calling thread; waits for one when all are in use. `connect` makes
+    /// a new one.
+    pub(crate) fn line(
+        self: &Arc<Server>,
+        deadline: Instant,
+        connect: impl FnOnce() -> std::result::Result<Link, Unanswered>,
+    ) -> std::result::Result<Line, Unanswered> {
+        let mut lines = self.lock();
+        loop {
+            let purpose = PURPOSE.get();
+            if lines.has_place(purpose) {
+                lines.strict_reads += usize::from(purpose == Purpose::StrictReads);
+                if let Some(link) = lines.idle.pop() {
+                    return Ok(Line::new(self.clone(), Some(link), purpose));
+                }
+                lines.open += 1;
+                drop(lines);
+                // Its drop gives the place back when connecting fails.
+                let mut line = Line::new(self.clone(), None, purpose);
+                line.link = Some(connect()?);
+                return Ok(line);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Unanswered::lost(Error::new(
+                    ErrorKind::TimedOut,
+                    format!("all {} connections stayed in use", limits::CONNECTIONS_PER_SERVER_MAX),
+                )));
+            }
+            lines.waiting += 1;
+            lines = self.freed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
+            lines.waiting -= 1;
+        }
+    }
+
+    /// Gives a connection that was made before the server was known to its pool.
+    pub(crate) fn adopt(&self, link: Link) {
+        let mut lines = self.lock();
+        if lines.open < limits::CONNECTIONS_PER_SERVER_MAX {
+            lines.open += 1;
+            lines.idle.push(link);
+        }
+    }
+
+    /// A connection that is idle at this moment.
+    pub(crate) fn idle_line(self: &Arc<Server>) -> Option<Line> {
+        let mut lines = self.lock();
+        if !lines.has_place(Purpose::Usual) {
+            // These are for what pages need.
+            return None;
+        }
+        let link = lines.idle.pop()?;
+        drop(lines);
+        Some(Line::new(self.clone(), Some(link), Purpose::Usual))
+    }
+
+    /// Closes the idle connections: they are of the server's last life, or soon will be.
+    pub(crate) fn drop_idle(&self) {
+        let dropped = {
+            let mut lines = self.lock();
+            lines.open -= lines.idle.len();
+            std::mem::take(&mut lines.idle)
+        };
+        drop(dropped);
+        self.freed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lines {
+    /// Whether one more may be used for this.
+    fn has_place(&self, purpose: Purpose) -> bool {
+        let others = self.open - self.idle.len() - self.strict_reads;
+        match purpose {
+            Purpose::Usual => others < limits::CONNECTIONS_PER_SERVER_MAX,
+            Purpose::Pages => others < limits::CONNECTIONS_PER_SERVER_MAX + OF_PAGES_MAX,
+            Purpose::StrictReads => self.strict_reads < OF_STRICT_READS_MAX,
+        }
+    }
+}
+
+/// A connection while one thread uses it. Dropped in the middle of a call, it is closed, so
+/// that no late answer meets another call.
+pub(crate) struct Line {
+    server: Arc<Server>,
+    link: Option<Link>,
+    calls_under_way: usize,
+    /// For the log: the session of its calls.
+    session: SessionId,
+    purpose: Purpose,
+}
+
+/// Why a call on a line has no reply.
+pub(crate) struct Unanswered {
+    pub(crate) error: Error,
+    pub(crate) map: Option<Box<ClusterMap>>,
+    /// The server said so itself, and the connection goes on.
+    pub(crate) told: bool,
+    /// Asking this server again at once is no use: nobody listens there, or it shows no sign of life.
+    pub(crate) hopeless: bool,
+}
+
+impl From<ConnectFailure> for Unanswered {
+    fn from(failure: ConnectFailure) -> Unanswered {
+        Unanswered { hopeless: failure.refused, ..Unanswered::lost(failure.error) }
+    }
+}
+
+impl Unanswered {
+    /// The answer, or the connection, was lost.
+    pub(crate) fn lost(error: Error) -> Unanswered {
+        Unanswered { error, map: None, told: false, hopeless: false }
+    }
+
+    /// An answer that says no.
+    pub(crate) fn told(error: Error) -> Unanswered {
+        Unanswered { error, map: None, told: true, hopeless: false }
+    }
+}
+
+impl Line {
+    fn new(server: Arc<Server>, link: Option<Link>, purpose: Purpose) -> Line {
+        Line { server, link, calls_under_way: 0, session: SessionId::NONE, purpose }
+    }
+
+    fn connection(&mut self) -> Result<&mut Connection> {
+        match &mut self.link {
+            Some(link) => Ok(&mut link.connection),
+            None => Err(Error::new(ErrorKind::HostDown, "the connection was lost")),
+        }
+    }
+
+    /// Whether the other side is on this machine and of this user, by the kernel's word.
+    pub(crate) fn is_local(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::is_local)
+    }
+
+    pub(crate) fn send<R: Request>(
+        &mut self,
+        header: Header,
+        request: &R,
+        data: &[IoSlice<'_>],
+        deadline: Instant,
+    ) -> Result<()> {
+        self.send_behind(Front::default(), header, request, data, deadline)
+    }
+
+    /// The same with something in front of the body.
+    pub(crate) fn send_behind<R: Request>(
+        &mut self,
+        front: Front<'_>,
+        header: Header,
+        request: &R,
+        data: &[IoSlice<'_>],
+        deadline: Instant,
+    ) -> Result<()> {
+        self.session = header.session;
+        let (request_name, server) = (RequestName::of(&header), self.server.id.0);
+        tracing::debug!(target: "ramlace::client", request = %request_name, kind = ?R::KIND, server, "asks");
+        let sent = self.connection()?.send_behind(front, header, request, data, deadline);
+        self.calls_under_way += 1;
+        sent.map_err(|failure| {
+            self.link = None;
+            failure.error
+        })
+    }
+
+    /// The reply to a change; a test may have it lost.
+    pub(crate) fn receive_change<R: Request>(
+        &mut self,
+        call: u32,
+        deadline: Instant,
+    ) -> std::result::Result<Received<R::Reply>, Unanswered> {
+        let received = self.receive::<R>(call, deadline)?;
+        if crate::fault::drops_reply() {
+            self.close();
+            return Err(Unanswered::lost(Error::new(ErrorKind::HostDown, "a test lost this reply")));
+        }
+        Ok(received)
+    }
+
+    /// Waits until a reply begins to arrive: a change of bytes is answered when others have dropped them, which may take
+    /// longer than any other call. As long as the server shows signs of life it is waited for.
+    pub(crate) fn await_holders(
+        &mut self,
+        session: &Session,
+        deadline: Instant,
+    ) -> std::result::Result<(), Unanswered> {
+        let over = Instant::now() + HOLDERS_WAIT_MAX;
+        let mut until = deadline;
+        loop {
+            match self.connection().map_err(Unanswered::lost)?.await_reply(until) {
+                Ok(true) => return Ok(()),
+                Ok(false) if Instant::now() < over && session.lives(&self.server) => {
+                    until = session.deadline();
+                }
+                Ok(false) => {
+                    self.link = None;
+                    let text = "waiting for a reply: no answer within the deadline";
+                    return Err(Unanswered::lost(Error::new(ErrorKind::TimedOut, text)));
+                }
+                Err(failure) => {
+                    self.link = None;
+                    return Err(Unanswered { map: failure.map, ..Unanswered::lost(failure.error) });
+                }
+            }
+        }
+    }
+
+    /// The reply to a call. When it brings data, [`Line::receive_data`] must follow.
+    pub(crate) fn receive<R: Request>(
+        &mut self,
+        call: u32,
+        deadline: Instant,
+    ) -> std::result::Result<Received<R::Reply>, Unanswered> {
+        let received = self.connection().map_err(Unanswered::lost)?.receive::<R>(call, deadline);
+        self.trace_answer(R::KIND, call, received.as_ref().err());
+        match received {
+            Ok(received) => {
+                if received.data_bytes == 0 {
+                    self.calls_under_way -= 1;
+                }
+                Ok(received)
+            }
+            Err(Failure { error, map, fatal: false }) => {
+                self.calls_under_way -= 1;
+                Err(Unanswered { error, map, told: true, hopeless: false })
+            }
+            Err(Failure { error, map, fatal: true }) => {
+                self.link = None;
+                Err(Unanswered { error, map, told: false, hopeless: false })
+            }
+        }
+    }
+
+    fn trace_answer(&self, kind: Kind, call: u32, failure: Option<&Failure>) {
+        let header = Header { session: self.session, call, ..Header::request(kind) };
+        let (request, server) = (RequestName::of(&header), self.server.id.0);
+        match failure {
+            None => {
+                tracing::debug!(target: "ramlace::client", %request, kind = ?kind, server, "is answered")
+            }
+            Some(Failure { error, fatal, .. }) => {
+                tracing::debug!(target: "ramlace::client", %request, kind = ?kind, server, %error, fatal, "fails");
+            }
+        }
+    }
+
+    pub(crate) fn receive_data(&mut self, data: &mut [IoSliceMut<'_>], deadline: Instant) -> Result<()> {
+        let received = self.connection()?.receive_data(data, deadline);
+        match received {
+            Ok(()) => {
+                self.calls_under_way -= 1;
+                Ok(())
+            }
+            Err(failure) => {
+                self.link = None;
+                Err(failure.error)
+            }
+        }
+    }
+
+    /// Whose connection it is.
+    pub(crate) fn server_id(&self) -> ServerId {
+        self.server.id
+    }
+
+    /// Closes the connection instead of keeping it.
+    pub(crate) fn close(&mut self) {
+        self.link = None;
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let link = self.link.take().filter(|_| self.calls_under_way == 0);
+        let (mut lines, keeps) = (self.server.lock(), link.is_some());
+        lines.strict_reads -= usize::from(self.purpose == Purpose::StrictReads);
+        match link {
+            Some(link) => lines.idle.push(link),
+            None => lines.open -= 1,
+        }
+        let (waiting, strict_reads) = (lines.waiting, lines.strict_reads);
+        drop(lines);
+        match (waiting, keeps && strict_reads == 0 && self.purpose == Purpose::Usual) {
+            (0, _) => {}
+            // Whoever wakes can use it.
+            (_, true) => self.server.freed.notify_one(),
+            // A place for one more is not for all.
+            (_, false) => self.server.freed.notify_all(),
+        }
+    }
+}
+
+/// One request and its reply on a connection that nobody else uses.
+pub(crate) fn roundtrip<R: Request>(
+    link: &mut Link,
+    header: Header,
+    request: &R,
+    deadline: Instant,
+) -> Result<R::Reply> {
+    link.connection.send(header, request, &[], deadline).map_err(|failure| failure.error)?;
+    let received = link.connection.receive::<R>(header.call, deadline).map_err(|failure| failure.error)?;
+    if received.data_bytes > 0 {
+        return Err(Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for"));
+    }
+    if !request.fits(&received.reply) {
+        return Err(crate::session::calls::unbelievable::<R>());
+    }
+    Ok(received.reply)
+}
+
+/// The descriptor that a reply brought.
+pub(crate) fn descriptor_of<T>(received: Received<T>) -> Result<(T, OwnedFd)> {
+    match received.descriptor {
+        Some(descriptor) => Ok((received.reply, descriptor)),
+        None => Err(Error::new(ErrorKind::Protocol, "the server granted a lane without its descriptor")),
+    }
+}

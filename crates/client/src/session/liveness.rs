@@ -1,0 +1,152 @@
+//! Who lives: the session for its servers, by heartbeats, and the servers for the session.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_wire::Request;
+use ramlace_wire::session::{CloseSession, Heartbeat};
+
+use crate::session::Session;
+use crate::session::lines::{Link, Server, Unanswered, roundtrip};
+
+/// Longest wait for a sign of life, and for one server when several could answer the same question.
+pub(crate) const SIGN_OF_LIFE_MILLIS_MAX: u64 = 500;
+/// How long the end of a session may wait for all servers together; expiry does the rest.
+const CLOSE_MILLIS_MAX: u64 = 500;
+
+impl Session {
+    /// Whether the session is over.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended.get().is_some()
+    }
+
+    /// The session is over: files that were open are closed, and locks are gone, so that going
+    /// on in a new session would hide a loss.
+    pub(crate) fn end(&self, error: &Error) -> Error {
+        let told = Error::new(
+            ErrorKind::Stale,
+            format!(
+                "this session with the pool has ended ({}); its open files are closed: connect again",
+                error.message()
+            ),
+        );
+        self.ended.get_or_init(|| told).clone()
+    }
+
+    /// Tells every server that knows the session that it lives.
+    pub(crate) fn beat(&self, deadline: Instant) {
+        let mut servers = self.all_servers();
+        servers.retain(|server| server.opened.load(Ordering::Acquire));
+        // Those that answer must not wait for those that do not.
+        servers.sort_by_key(|server| server.is_failing());
+        for server in servers {
+            let answered = self.beat_one(&server, deadline);
+            server.note_answer(answered.is_ok());
+            if answered.is_err_and(|error| error.kind() == ErrorKind::Stale) || Instant::now() >= deadline {
+                return;
+            }
+        }
+    }
+
+    fn beat_one(&self, server: &Arc<Server>, deadline: Instant) -> Result<()> {
+        let mut control = server.control.lock().unwrap_or_else(PoisonError::into_inner);
+        self.beat_on(&mut control.link, server, deadline).map_err(|unanswered| unanswered.error)
+    }
+
+    fn beat_on(
+        &self,
+        control: &mut Option<Link>,
+        server: &Arc<Server>,
+        deadline: Instant,
+    ) -> std::result::Result<(), Unanswered> {
+        let deadline = deadline.min(Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX));
+        let mut link = match control.take() {
+            Some(link) => link,
+            None => self.connect(server, deadline)?,
+        };
+        let header = self.header(Heartbeat::KIND, None, deadline, ramlace_base::Epoch(0));
+        match roundtrip(&mut link, header, &Heartbeat {}, deadline) {
+            Ok(()) => {
+                *control = Some(link);
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::Stale => Err(Unanswered::told(self.end(&error))),
+            Err(error) => Err(Unanswered::lost(error)),
+        }
+    }
+
+    /// Whether a server that leaves a call unanswered shows a sign of life.
+    pub(crate) fn lives(&self, server: &Arc<Server>) -> bool {
+        let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
+        let mut control = server.control.lock().unwrap_or_else(PoisonError::into_inner);
+        self.beat_on(&mut control.link, server, soon).is_ok()
+    }
+
+    /// Asks a server that called something Stale whether it meant the session; the error if so.
+    pub(crate) fn confirm(&self, server: &Arc<Server>) -> Result<()> {
+        let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
+        match self.beat_one(server, soon) {
+            Err(error) if self.is_ended() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks a server that was given up for a sign of life. Threads that wait for one another here
+    /// share the answer, so that each waits about as long as if it were alone.
+    pub(crate) fn probe(
+        &self,
+        server: &Arc<Server>,
+        deadline: Instant,
+    ) -> std::result::Result<(), Unanswered> {
+        let asked = Instant::now();
+        let mut control = server.control.lock().unwrap_or_else(PoisonError::into_inner);
+        if !server.is_given_up() {
+            return Ok(());
+        }
+        if control.silent.is_none_or(|silent| silent < asked) {
+            let had_connection = control.link.is_some();
+            let mut answered = self.beat_on(&mut control.link, server, deadline);
+            let lost = answered.as_ref().is_err_and(|failure| failure.error.kind() == ErrorKind::HostDown);
+            if had_connection && lost {
+                // The connection was of the server's last life.
+                answered = self.beat_on(&mut control.link, server, deadline);
+            }
+            match answered {
+                Ok(()) => {
+                    server.note_answer(true);
+                    return Ok(());
+                }
+                Err(unanswered) if unanswered.told => return Err(unanswered),
+                Err(_) => control.silent = Some(Instant::now()),
+            }
+        }
+        let error =
+            Error::new(ErrorKind::HostDown, "it left a call unanswered, and shows no sign of life since");
+        Err(Unanswered { hopeless: true, ..Unanswered::lost(error) })
+    }
+
+    /// Gives up what an ended session has no more use for.
+    pub(crate) fn disconnect(&self) {
+        for server in self.all_servers() {
+            server.drop_idle();
+            drop(server.control.lock().unwrap_or_else(PoisonError::into_inner).link.take());
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.heart.stop();
+        let deadline = Instant::now() + Duration::from_millis(CLOSE_MILLIS_MAX);
+        for server in self.all_servers().iter().filter(|server| server.opened.load(Ordering::Acquire)) {
+            let Some(mut line) = server.idle_line() else { continue };
+            let header = self.header(CloseSession::KIND, None, deadline, ramlace_base::Epoch(0));
+            if line.send(header, &CloseSession {}, &[], deadline).is_ok() {
+                let _ = line.receive::<CloseSession>(header.call, deadline);
+            }
+            line.close();
+        }
+    }
+}

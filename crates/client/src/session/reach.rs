@@ -1,0 +1,199 @@
+//! How a session reaches servers: addresses, handshakes, and the session's opening with each.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_transport::blocking::Connection;
+use ramlace_transport::{Address, ClientKey, ConnectFailure};
+use ramlace_wire::cluster::GetMap;
+use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
+use ramlace_wire::{ClusterMap, HostId, Request, ServerEntry};
+
+use crate::backoff::Backoff;
+use crate::pool::options::Seed;
+use crate::session::Session;
+use crate::session::heart::Heart;
+use crate::session::lines::{Line, Link, Server, Unanswered, roundtrip};
+
+/// No server of the pool could be reached.
+pub const NOBODY_ANSWERS: &str = "no server of the pool answers ('ramlace status' shows them)";
+
+type Connected<T> = std::result::Result<T, ConnectFailure>;
+
+impl Session {
+    /// Reaches any server of the pool, gets the map, and starts the heart.
+    pub(crate) fn begin(self: &Arc<Session>) -> Result<Arc<ClusterMap>> {
+        let _beginning = self.lock_beginning();
+        if let Some(map) = self.known_map() {
+            return Ok(map);
+        }
+        let deadline = self.deadline();
+        let mut backoff = Backoff::new(deadline);
+        let (link, opened, map) = loop {
+            match self.reach_any(deadline) {
+                Err(ConnectFailure { error, refused: false })
+                    if matches!(error.kind(), ErrorKind::Retry | ErrorKind::HostDown) =>
+                {
+                    backoff.pause_after(error)?;
+                }
+                other => break other?,
+            }
+        };
+        if self.settings.pool.as_ref().is_some_and(|pool| *pool != map.pool.to_string()) {
+            return Err(Error::new(
+                ErrorKind::Stale,
+                "another pool than the one in pool.json answers; 'ramlace down' and 'ramlace up' begin anew",
+            ));
+        }
+        let map = self.adopt_map(map)?;
+        if let Ok(server) = self.server(opened.server) {
+            server.opened.store(true, Ordering::Release);
+            // An address given by hand is TCP; where a shorter way exists, the next call takes it.
+            if link.is_local() || self.socket_path(&server.entry()).is_none() {
+                server.adopt(link);
+            }
+        }
+        Heart::start(self)?;
+        Ok(map)
+    }
+
+    fn reach_any(&self, deadline: Instant) -> Connected<(Link, SessionOpened, ClusterMap)> {
+        let mut last = Error::new(ErrorKind::Invalid, "the pool names no server");
+        let mut refused = true;
+        for seed in &self.settings.seeds {
+            let here = seed.unix.iter().filter(|path| self.settings.local && path.exists());
+            let addresses = here.cloned().map(Address::Unix).chain([Address::Tcp(seed.tcp.clone())]);
+            for address in addresses {
+                match self.reach(&address, seed, deadline) {
+                    Ok(reached) => return Ok(reached),
+                    Err(failure) => {
+                        refused &= failure.refused;
+                        // A refusal by a server says more than silence.
+                        if last.kind() != ErrorKind::Denied {
+                            last = failure.error;
+                        }
+                    }
+                }
+            }
+        }
+        if matches!(last.kind(), ErrorKind::HostDown | ErrorKind::TimedOut) {
+            last = last.context(NOBODY_ANSWERS);
+        }
+        Err(ConnectFailure { error: last, refused })
+    }
+
+    fn reach(
+        &self,
+        address: &Address,
+        seed: &Seed,
+        deadline: Instant,
+    ) -> Connected<(Link, SessionOpened, ClusterMap)> {
+        let place = format!("the server at {}", seed.tcp);
+        let tell = |error: Error| error.context(&place);
+        let shaking = handshake_deadline(deadline);
+        let greet = |key: &ClientKey| Connection::try_connect(address, key, seed.server, shaking);
+        let connection = self.settings.key.connect(greet).map_err(|failure| failure.context(&place))?;
+        let mut link = Link::new(connection, &self.descriptors);
+        let opened = self.open_session(&mut link, false, deadline).map_err(tell)?;
+        let header = self.header(GetMap::KIND, None, deadline, ramlace_base::Epoch(0));
+        let map = roundtrip(&mut link, header, &GetMap {}, deadline).map_err(tell)?;
+        Ok((link, opened, map))
+    }
+
+    fn open_session(&self, link: &mut Link, resume: bool, deadline: Instant) -> Result<SessionOpened> {
+        let kind = if self.settings.for_users { SessionKind::Host } else { SessionKind::User };
+        let request = OpenSession { kind, resume, label: self.label() };
+        let header = self.header(OpenSession::KIND, None, deadline, ramlace_base::Epoch(0));
+        roundtrip(link, header, &request, deadline).map_err(|error| match error.kind() {
+            ErrorKind::Stale => self.end(&error),
+            _ => error,
+        })
+    }
+
+    /// Who this is, for people. A forked child is another process.
+    fn label(&self) -> String {
+        format!("{} (process {})", self.settings.label, std::process::id())
+    }
+
+    /// A connection to a server for the calling thread. One that left a call unanswered for its
+    /// whole time is asked for a sign of life first.
+    pub(crate) fn line(
+        &self,
+        server: &Arc<Server>,
+        deadline: Instant,
+    ) -> std::result::Result<Line, Unanswered> {
+        if server.is_given_up() {
+            self.probe(server, deadline)?;
+        }
+        server.line(deadline, || Ok(self.connect(server, deadline)?))
+    }
+
+    /// The Unix socket of a server on this machine, when it may be used.
+    fn socket_path(&self, entry: &ServerEntry) -> Option<PathBuf> {
+        let here = self.settings.local && self.host == Some(entry.host);
+        Some(PathBuf::from(&entry.unix)).filter(|path| here && path.exists())
+    }
+
+    /// A new connection to a server, on which the session is open.
+    pub(crate) fn connect(&self, server: &Arc<Server>, deadline: Instant) -> Connected<Link> {
+        let entry = server.entry();
+        let shaking = handshake_deadline(deadline);
+        let silent = |error: Error| match error.kind() {
+            // The operation may have time left, even when the handshake has not.
+            ErrorKind::TimedOut => Error::new(ErrorKind::HostDown, error.message()),
+            _ => error,
+        };
+        let mut link = Link::new(
+            self.connect_somehow(&entry, shaking)
+                .map_err(|failure| ConnectFailure { error: silent(failure.error), ..failure })?,
+            &self.descriptors,
+        );
+        let opened =
+            self.open_session(&mut link, server.opened.load(Ordering::Acquire), shaking).map_err(silent)?;
+        let wrong_pool = self.known_map().is_some_and(|map| map.pool != opened.pool);
+        if wrong_pool || opened.server != server.id {
+            return Err(Error::new(
+                ErrorKind::HostDown,
+                format!("{} of pool {} answers at its address {}", opened.server, opened.pool, entry.tcp),
+            )
+            .into());
+        }
+        server.opened.store(true, Ordering::Release);
+        Ok(link)
+    }
+
+    /// By the Unix socket where there is one, else by TCP.
+    fn connect_somehow(&self, entry: &ServerEntry, deadline: Instant) -> Connected<Connection> {
+        let connect = |address: &Address| {
+            let greet = |key: &ClientKey| Connection::try_connect(address, key, Some(entry.server), deadline);
+            self.settings.key.connect(greet)
+        };
+        let tcp = Address::Tcp(entry.tcp.clone());
+        let Some(path) = self.socket_path(entry) else { return connect(&tcp) };
+        connect(&Address::Unix(path)).or_else(|first| {
+            let by_tcp = connect(&tcp);
+            by_tcp.map_err(|second| ConnectFailure { refused: first.refused && second.refused, ..second })
+        })
+    }
+}
+
+fn handshake_deadline(deadline: Instant) -> Instant {
+    deadline.min(Instant::now() + Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX))
+}
+
+/// The machine's boot id, which servers on it tell as their host.
+pub(crate) fn this_host() -> Option<HostId> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let mut id = [0; 16];
+    if digits.len() != 2 * id.len() {
+        return None;
+    }
+    for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(HostId(id))
+}
