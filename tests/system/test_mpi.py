@@ -141,6 +141,10 @@ def test_every_routine_does_what_the_standard_says(mpi: Mpi, shared_pool: Pool, 
         assert not [name for name in pool.listdir(place) if name.startswith(".")]
 
 
+def test_external32_is_what_mpis_table_says(mpi: Mpi, shared_pool: Pool, place: str) -> None:
+    mpi.run(shared_pool, 3, mpi.program("external32"), f"ramlace:{place}/file")
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_that_write_every_other_byte_lose_nothing(mpi: Mpi, shared_pool: Pool, place: str, ranks: int) -> None:
     mpi.run(shared_pool, ranks, mpi.program("mpiio_test"), "holes", f"ramlace://{shared_pool.name}{place}/file")

@@ -68,6 +68,31 @@ static int move_staged(struct file *file, bool write, int64_t from, char *base, 
     return error;
 }
 
+/* The same for a view in external32: through a buffer with whole elements as a file has them. */
+static int move_converted(struct file *file, bool write, int64_t from, char *base, const struct runs *all, int64_t length,
+                          struct moved *moved)
+{
+    int64_t room = length < STAGE_BYTES_MAX ? length : STAGE_BYTES_MAX;
+    struct walk walk = {.runs = all};
+    char *stage = malloc(room ? room : 1);
+    int error = stage ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+    while (moved->in_file < length && error == MPI_SUCCESS) {
+        struct walk behind = walk;
+        int64_t part = 0, here = 0, done = 0, there = 0;
+        error = external32_walk(&behind, write ? TO_FILE : MEASURE, base, stage, room, &part, &here);
+        if (error == MPI_SUCCESS)
+            error = move_plain(file, write, from + moved->in_file, stage, part, &done);
+        here = 0;
+        external32_walk(&walk, write ? MEASURE : FROM_FILE, base, stage, done, &there, &here);
+        moved->in_file += done;
+        moved->in_memory += here;
+        if (done < part)
+            break;
+    }
+    free(stage);
+    return error;
+}
+
 /* Locks what an atomic access touches, in the order of the file: nobody holds a later place while it waits for an earlier
  * one, so no two wait for each other. */
 static int lock_runs(struct file *file, bool write, const struct runs *runs)
@@ -90,32 +115,34 @@ static int lock_runs(struct file *file, bool write, const struct runs *runs)
     return MPI_SUCCESS;
 }
 
-static int move_memory(struct file *file, const struct access *access, const struct tiling *memory, int64_t from,
-                       int64_t length, int64_t *moved)
+static int move_memory(struct file *file, const struct transfer *transfer, int64_t from, struct moved *moved)
 {
-    char *base = access->buffer;
+    char *base = transfer->access.buffer;
     struct runs all = {0};
-    int error = tiling_runs(memory, 0, length, &all);
-    if (error == MPI_SUCCESS) {
+    int error = tiling_runs(&transfer->memory, 0, transfer->in_memory, &all);
+    if (error == MPI_SUCCESS && file->view.external32) {
+        error = move_converted(file, transfer->access.write, from, base, &all, transfer->in_file, moved);
+    } else if (error == MPI_SUCCESS) {
         bool plain = all.count <= 1 && (all.count == 0 || all.items[0].count == 1);
         int64_t at = all.count ? all.items[0].offset : 0;
-        error = plain ? move_plain(file, access->write, from, base + at, length, moved)
-                      : move_staged(file, access->write, from, base, memory, length, moved);
+        error = plain ? move_plain(file, transfer->access.write, from, base + at, transfer->in_file, &moved->in_file)
+                      : move_staged(file, transfer->access.write, from, base, &transfer->memory, transfer->in_file,
+                                    &moved->in_file);
+        moved->in_memory = moved->in_file;
     }
     runs_free(&all);
     return error;
 }
 
-static int move_atomically(struct file *file, const struct access *access, const struct tiling *memory, int64_t from,
-                           int64_t length, int64_t *moved)
+static int move_atomically(struct file *file, const struct transfer *transfer, int64_t from, struct moved *moved)
 {
     struct runs runs = {0};
     pthread_mutex_lock(&file->lock);
-    int error = tiling_runs(&file->view.tiling, from, length, &runs);
+    int error = tiling_runs(&file->view.tiling, from, transfer->in_file, &runs);
     if (error == MPI_SUCCESS && runs.count > 0)
-        error = lock_runs(file, access->write, &runs);
+        error = lock_runs(file, transfer->access.write, &runs);
     if (error == MPI_SUCCESS)
-        error = move_memory(file, access, memory, from, length, moved);
+        error = move_memory(file, transfer, from, moved);
     if (runs.count > 0 && ramlace_unlock(file->file, 0, 0) != 0 && error == MPI_SUCCESS)
         error = error_class();
     pthread_mutex_unlock(&file->lock);
@@ -123,8 +150,7 @@ static int move_atomically(struct file *file, const struct access *access, const
     return error;
 }
 
-/* Where the access begins, in bytes of the view's data. Individual pointers move on; what a read did not find is taken
- * back afterwards. */
+/* Where the access begins, in bytes of the view's data. Individual pointers move on. */
 static int place(struct file *file, const struct access *access, int64_t length, int64_t *from)
 {
     int64_t etypes = length / file->view.etype_bytes, at = access->offset;
@@ -170,42 +196,66 @@ static int check(const struct file *file, const struct access *access)
     return MPI_SUCCESS;
 }
 
-static int check_and_measure(const struct file *file, const struct access *access, struct tiling *memory, int64_t *length)
+static int check_and_measure(const struct file *file, struct transfer *transfer)
 {
+    const struct access *access = &transfer->access;
+    bool converted = file->view.external32;
     int error = check(file, access);
     if (error == MPI_SUCCESS)
-        error = type_tiling(access->type, 0, memory);
+        error = type_tiling(access->type, converted ? AS_ELEMENTS : IN_MEMORY, 0, &transfer->memory);
     if (error != MPI_SUCCESS)
         return error;
-    if (__builtin_mul_overflow(access->count, memory->tile_bytes, length))
+    int64_t here = transfer->memory.tile_bytes, there = converted ? external32_bytes(&transfer->memory.tile) : here;
+    if (__builtin_mul_overflow(access->count, here, &transfer->in_memory) ||
+        __builtin_mul_overflow(access->count, there, &transfer->in_file))
         return MPI_ERR_COUNT;
     /* Only whole etypes are moved; a view of nothing has no place for anything. */
-    if (*length % file->view.etype_bytes != 0 || (*length > 0 && file->view.tiling.tile_bytes == 0))
+    if (transfer->in_file % file->view.etype_bytes != 0 || (transfer->in_file > 0 && file->view.tiling.tile_bytes == 0))
         return MPI_ERR_IO;
     return MPI_SUCCESS;
 }
 
-int file_access(struct file *file, const struct access *access, int64_t *moved)
+int transfer_begin(struct file *file, const struct access *access, struct transfer *transfer)
 {
-    struct tiling memory = {0};
-    int64_t length = 0, from = 0;
-    *moved = 0;
-    int error = check_and_measure(file, access, &memory, &length);
+    *transfer = (struct transfer){.access = *access};
+    int error = check_and_measure(file, transfer);
     if (error == MPI_SUCCESS || access->pointer == AT_ORDERED) {
         /* An ordered call is collective: a rank whose arguments are wrong still takes part, with nothing. */
-        int placed = place(file, access, error ? 0 : length, &from);
+        int placed = place(file, access, error ? 0 : transfer->in_file, &transfer->from);
         error = error ? error : placed;
     }
-    if (error == MPI_SUCCESS && length > 0) {
-        __atomic_fetch_add(access->write ? &counters.writes : &counters.reads, 1, __ATOMIC_RELAXED);
-        error = file->atomic ? move_atomically(file, access, &memory, from, length, moved)
-                             : move_memory(file, access, &memory, from, length, moved);
-        if (access->pointer == AT_POSITION && *moved < length) {
-            pthread_mutex_lock(&file->lock);
-            file->position -= length - *moved;
-            pthread_mutex_unlock(&file->lock);
-        }
+    return error;
+}
+
+int transfer_do(struct file *file, struct transfer *transfer)
+{
+    struct moved *moved = &transfer->moved;
+    if (transfer->in_file == 0)
+        return MPI_SUCCESS;
+    __atomic_fetch_add(transfer->access.write ? &counters.writes : &counters.reads, 1, __ATOMIC_RELAXED);
+    int error = file->atomic ? move_atomically(file, transfer, transfer->from, moved)
+                             : move_memory(file, transfer, transfer->from, moved);
+    /* What a read did not find is taken back. */
+    if (transfer->access.pointer == AT_POSITION && moved->in_file < transfer->in_file) {
+        pthread_mutex_lock(&file->lock);
+        file->position -= transfer->in_file - moved->in_file;
+        pthread_mutex_unlock(&file->lock);
     }
-    tiling_free(&memory);
+    return error;
+}
+
+void transfer_end(struct transfer *transfer)
+{
+    tiling_free(&transfer->memory);
+}
+
+int file_access(struct file *file, const struct access *access, int64_t *moved)
+{
+    struct transfer transfer;
+    int error = transfer_begin(file, access, &transfer);
+    if (error == MPI_SUCCESS)
+        error = transfer_do(file, &transfer);
+    *moved = transfer.moved.in_memory;
+    transfer_end(&transfer);
     return error;
 }

@@ -219,13 +219,27 @@ EXPORT int MPI_File_get_byte_offset(MPI_File fh, MPI_Offset offset, MPI_Offset *
 }
 BOTH_NAMES(File_get_byte_offset);
 
+static int extent_in_file(const struct file *file, MPI_Datatype type, MPI_Count *extent)
+{
+    int64_t first, last;
+    MPI_Count lower;
+    if (!file->view.external32)
+        return PMPI_Type_get_extent_x(type, &lower, extent);
+    int error = external32_bounds(type, &first, &last);
+    if (error == MPI_SUCCESS)
+        *extent = last - first;
+    return error;
+}
+
 EXPORT int MPI_File_get_type_extent(MPI_File fh, MPI_Datatype datatype, MPI_Aint *extent)
 {
     struct file *file = file_find(fh);
-    MPI_Aint lower;
+    MPI_Count large = 0;
     if (file == NULL)
         return REAL(File_get_type_extent)(fh, datatype, extent);
-    return error_raise(file, PMPI_Type_get_extent(datatype, &lower, extent));
+    int error = extent_in_file(file, datatype, &large);
+    *extent = (MPI_Aint)large;
+    return error_raise(file, error);
 }
 BOTH_NAMES(File_get_type_extent);
 
@@ -512,10 +526,9 @@ WRITES(_c, MPI_Count)
 EXPORT int MPI_File_get_type_extent_c(MPI_File fh, MPI_Datatype datatype, MPI_Count *extent)
 {
     struct file *file = file_find(fh);
-    MPI_Count lower;
     if (file == NULL)
         return REAL(File_get_type_extent_c)(fh, datatype, extent);
-    return error_raise(file, PMPI_Type_get_extent_x(datatype, &lower, extent));
+    return error_raise(file, extent_in_file(file, datatype, extent));
 }
 BOTH_NAMES(File_get_type_extent_c);
 #endif

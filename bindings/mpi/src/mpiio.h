@@ -25,14 +25,23 @@
 
 /* ---- runs.c: lists of runs of bytes, in the order of the data ---- */
 
+/* What a run consists of, where that matters (external32): elements with so many bytes in memory and in a file. These are
+ * the same bytes, the same in another order, whole numbers of another size, or 80-bit numbers. */
+enum nature { PLAIN, TURNED, SIGNED, UNSIGNED, X87 };
+struct element {
+    uint8_t nature, here, there;
+};
+#define BYTES ((struct element){PLAIN, 1, 1})
+
 /* Equal runs at equal distances are one item, as the C library has them. */
 struct runs {
     ramlace_run *items;
+    struct element *elements;
     size_t count, room;
 };
 
 /* Appends runs, merging them with the last item where that describes the same bytes. MPI_SUCCESS or MPI_ERR_NO_MEM. */
-int runs_append(struct runs *into, ramlace_run more);
+int runs_append(struct runs *into, ramlace_run more, struct element element);
 /* Appends `count` copies of `from`, the first shifted by `at`, each `stride` bytes behind the one before. */
 int runs_repeat(struct runs *into, const struct runs *from, int64_t at, int64_t count, int64_t stride);
 void runs_free(struct runs *runs);
@@ -59,13 +68,39 @@ int64_t tiling_bytes_below(const struct tiling *tiling, int64_t offset);
 
 /* ---- types.c: datatypes ---- */
 
+/* How a datatype is measured: as memory has it; as a file in external32 has it; as memory has it, with the elements that
+ * are converted between the two. */
+enum measure { IN_MEMORY, IN_EXTERNAL32, AS_ELEMENTS };
+
 /* The runs of one element of a datatype, in the order of its type map. An MPI error class. */
-int type_flatten(MPI_Datatype type, struct runs *out);
+int type_flatten(MPI_Datatype type, enum measure measure, struct runs *out);
 /* The tiling of a datatype's elements from `start` on. */
-int type_tiling(MPI_Datatype type, int64_t start, struct tiling *out);
+int type_tiling(MPI_Datatype type, enum measure measure, int64_t start, struct tiling *out);
+/* How far apart elements of this type lie; 0 for one that cannot be flattened. */
+int64_t type_extent(MPI_Datatype type, enum measure measure);
 /* A type of our own that means the same; predefined ones are themselves. */
 int type_keep(MPI_Datatype type, MPI_Datatype *kept);
 void type_release(MPI_Datatype *kept);
+
+/* ---- external32.c: numbers as every machine understands them ---- */
+
+/* The runs of a predefined datatype, in either of the measures that know its elements. */
+int external32_flatten(MPI_Datatype type, enum measure measure, struct runs *out);
+/* How far a datatype reaches in a file: MPI's lower and upper bound, by the sizes there and without padding. */
+int external32_bounds(MPI_Datatype type, int64_t *lower, int64_t *upper);
+/* Bytes in a file of what these runs of elements are. */
+int64_t external32_bytes(const struct runs *runs);
+
+/* A walk through the elements of runs in memory. */
+struct walk {
+    const struct runs *runs;
+    size_t item;
+    int64_t number, done;
+};
+enum way { MEASURE, TO_FILE, FROM_FILE };
+/* Goes on by all elements that fit into `room` bytes of a file, and converts them between the memory at `base` and these
+ * bytes; adds what they are there and here. MPI_ERR_CONVERSION where a number does not fit. */
+int external32_walk(struct walk *walk, enum way way, char *base, char *bytes, int64_t room, int64_t *there, int64_t *here);
 
 /* ---- names.c: which files are ours ---- */
 
@@ -98,6 +133,7 @@ struct view {
     MPI_Datatype etype, filetype;
     int64_t etype_bytes;
     struct tiling tiling;
+    bool external32;
     char representation[MPI_MAX_DATAREP_STRING + 1];
 };
 
@@ -164,7 +200,24 @@ struct access {
     MPI_Datatype type;
 };
 
-/* Does what a data access routine says; `moved` are bytes. An MPI error class. */
+/* An access that knows its place, and what came of it. */
+struct transfer {
+    struct access access;
+    struct tiling memory;
+    /* Bytes of memory and of the view's data; they differ in external32. */
+    int64_t in_memory, in_file, from;
+    struct moved {
+        int64_t in_memory, in_file;
+    } moved;
+};
+
+/* Checks an access and gives it its place; from then on no call of MPI is needed. */
+int transfer_begin(struct file *file, const struct access *access, struct transfer *transfer);
+/* Moves the bytes. */
+int transfer_do(struct file *file, struct transfer *transfer);
+void transfer_end(struct transfer *transfer);
+
+/* Does what a data access routine says; `moved` are bytes of memory. An MPI error class. */
 int file_access(struct file *file, const struct access *access, int64_t *moved);
 
 /* ---- shared.c ---- */

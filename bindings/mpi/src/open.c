@@ -213,18 +213,20 @@ int file_delete(const char *filename, bool *ours)
 /* The view's tiling and types, checked. */
 static int view_make(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, struct view *view)
 {
-    MPI_Count etype_bytes = 0;
+    enum measure measure = view->external32 ? IN_EXTERNAL32 : IN_MEMORY;
+    struct tiling one = {0};
     if (etype == MPI_DATATYPE_NULL || filetype == MPI_DATATYPE_NULL)
         return MPI_ERR_TYPE;
-    int error = PMPI_Type_size_x(etype, &etype_bytes);
-    if (error == MPI_SUCCESS && etype_bytes <= 0)
+    int error = type_tiling(etype, measure, 0, &one);
+    view->etype_bytes = one.tile_bytes;
+    tiling_free(&one);
+    if (error == MPI_SUCCESS && view->etype_bytes <= 0)
         error = MPI_ERR_ARG;
     if (error == MPI_SUCCESS)
-        error = type_tiling(filetype, displacement, &view->tiling);
+        error = type_tiling(filetype, measure, displacement, &view->tiling);
     if (error != MPI_SUCCESS)
         return error;
-    view->etype_bytes = etype_bytes;
-    if (view->tiling.tile_bytes % etype_bytes != 0)
+    if (view->tiling.tile_bytes % view->etype_bytes != 0)
         return MPI_ERR_ARG;
     if (!tiling_is_ascending(&view->tiling) || (view->tiling.tile_bytes > 0 && view->tiling.extent <= 0))
         return MPI_ERR_IO;
@@ -238,7 +240,8 @@ int file_set_view(struct file *file, MPI_Offset displacement, MPI_Datatype etype
     struct view view = {.etype = MPI_DATATYPE_NULL, .filetype = MPI_DATATYPE_NULL};
     int error = displacement < 0 ? MPI_ERR_ARG : MPI_SUCCESS;
     /* On machines of one kind, which pools have, what programs call internal is as the memory has it. */
-    if (strcmp(representation, "native") != 0 && strcmp(representation, "internal") != 0)
+    view.external32 = strcmp(representation, "external32") == 0;
+    if (!view.external32 && strcmp(representation, "native") != 0 && strcmp(representation, "internal") != 0)
         error = MPI_ERR_UNSUPPORTED_DATAREP;
     if (error == MPI_SUCCESS)
         error = view_make(displacement, etype, filetype, &view);

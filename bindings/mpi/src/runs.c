@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-static int push(struct runs *into, ramlace_run more)
+static int push(struct runs *into, ramlace_run more, struct element element)
 {
     if (into->count == into->room) {
         size_t room = into->room ? 2 * into->room : 8;
@@ -11,10 +11,20 @@ static int push(struct runs *into, ramlace_run more)
         if (items == NULL)
             return MPI_ERR_NO_MEM;
         into->items = items;
+        struct element *elements = realloc(into->elements, room * sizeof *elements);
+        if (elements == NULL)
+            return MPI_ERR_NO_MEM;
+        into->elements = elements;
         into->room = room;
     }
+    into->elements[into->count] = element;
     into->items[into->count++] = more;
     return MPI_SUCCESS;
+}
+
+static bool is_same(struct element one, struct element other)
+{
+    return one.nature == other.nature && one.here == other.here && one.there == other.there;
 }
 
 /* Whether `more` goes on where the last item ends; then it has been added to it. */
@@ -34,30 +44,32 @@ static bool merge(ramlace_run *last, ramlace_run more)
     return true;
 }
 
-int runs_append(struct runs *into, ramlace_run more)
+int runs_append(struct runs *into, ramlace_run more, struct element element)
 {
     if (more.length == 0 || more.count == 0)
         return MPI_SUCCESS;
     if (more.count == 1 || more.stride == more.length)
         more = (ramlace_run){more.offset, more.length * more.count, 0, 1};
-    if (into->count > 0 && merge(&into->items[into->count - 1], more))
+    size_t last = into->count - 1;
+    if (into->count > 0 && is_same(into->elements[last], element) && merge(&into->items[last], more))
         return MPI_SUCCESS;
-    return push(into, more);
+    return push(into, more, element);
 }
 
 int runs_repeat(struct runs *into, const struct runs *from, int64_t at, int64_t count, int64_t stride)
 {
     const ramlace_run *one = from->items;
     if (from->count == 1 && one->count == 1)
-        return runs_append(into, (ramlace_run){at + one->offset, one->length, stride, count});
+        return runs_append(into, (ramlace_run){at + one->offset, one->length, stride, count}, *from->elements);
     if (from->count == 1 && stride == one->stride * one->count)
-        return runs_append(into, (ramlace_run){at + one->offset, one->length, stride / one->count, one->count * count});
+        return runs_append(into, (ramlace_run){at + one->offset, one->length, stride / one->count, one->count * count},
+                           *from->elements);
     int error = MPI_SUCCESS;
     for (int64_t copy = 0; copy < count && from->count > 0; copy++) {
         for (size_t i = 0; i < from->count && error == MPI_SUCCESS; i++) {
             ramlace_run item = from->items[i];
             item.offset += at + copy * stride;
-            error = runs_append(into, item);
+            error = runs_append(into, item, from->elements[i]);
         }
         if (error != MPI_SUCCESS)
             break;
@@ -68,6 +80,7 @@ int runs_repeat(struct runs *into, const struct runs *from, int64_t at, int64_t 
 void runs_free(struct runs *runs)
 {
     free(runs->items);
+    free(runs->elements);
     *runs = (struct runs){0};
 }
 
@@ -116,14 +129,15 @@ static size_t item_of(const struct tiling *tiling, int64_t within)
 }
 
 /* Appends up to `length` bytes of one item, `skip` bytes of data behind its beginning; returns how many were left. */
-static int item_part(ramlace_run item, int64_t base, int64_t skip, int64_t *length, struct runs *out)
+static int item_part(ramlace_run item, struct element element, int64_t base, int64_t skip, int64_t *length,
+                     struct runs *out)
 {
     int64_t number = skip / item.length, cut = skip % item.length;
     int error = MPI_SUCCESS;
     item.offset += base;
     if (cut > 0) {
         int64_t take = item.length - cut < *length ? item.length - cut : *length;
-        error = runs_append(out, (ramlace_run){item.offset + number * item.stride + cut, take, 0, 1});
+        error = runs_append(out, (ramlace_run){item.offset + number * item.stride + cut, take, 0, 1}, element);
         *length -= take;
         number++;
     }
@@ -131,12 +145,13 @@ static int item_part(ramlace_run item, int64_t base, int64_t skip, int64_t *leng
     if (whole > item.count - number)
         whole = item.count - number;
     if (error == MPI_SUCCESS && whole > 0) {
-        error = runs_append(out, (ramlace_run){item.offset + number * item.stride, item.length, item.stride, whole});
+        error = runs_append(out, (ramlace_run){item.offset + number * item.stride, item.length, item.stride, whole},
+                            element);
         *length -= whole * item.length;
         number += whole;
     }
     if (error == MPI_SUCCESS && *length > 0 && number < item.count) {
-        error = runs_append(out, (ramlace_run){item.offset + number * item.stride, *length, 0, 1});
+        error = runs_append(out, (ramlace_run){item.offset + number * item.stride, *length, 0, 1}, element);
         *length = 0;
     }
     return error;
@@ -147,13 +162,15 @@ int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struc
     if (length <= 0 || tiling->tile_bytes == 0)
         return MPI_SUCCESS;
     if (tiling_is_contiguous(tiling))
-        return runs_append(out, (ramlace_run){tiling->start + tiling->tile.items[0].offset + from, length, 0, 1});
+        return runs_append(out, (ramlace_run){tiling->start + tiling->tile.items[0].offset + from, length, 0, 1},
+                           tiling->tile.elements[0]);
     int error = MPI_SUCCESS;
     int64_t tile = from / tiling->tile_bytes, within = from % tiling->tile_bytes;
     for (; length > 0 && error == MPI_SUCCESS; tile++, within = 0) {
         int64_t base = tiling->start + tile * tiling->extent;
         for (size_t i = item_of(tiling, within); i < tiling->tile.count && length > 0 && error == MPI_SUCCESS; i++) {
-            error = item_part(tiling->tile.items[i], base, within - tiling->before[i], &length, out);
+            error = item_part(tiling->tile.items[i], tiling->tile.elements[i], base, within - tiling->before[i], &length,
+                              out);
             within = tiling->before[i + 1];
         }
     }

@@ -27,6 +27,14 @@ static unsigned below(unsigned limit)
     return (unsigned)((state >> 11) % limit);
 }
 
+static void free_type(MPI_Datatype *type)
+{
+    int ints, addresses, types, combiner;
+    MPI_Type_get_envelope(*type, &ints, &addresses, &types, &combiner);
+    if (combiner != MPI_COMBINER_NAMED)
+        MPI_Type_free(type);
+}
+
 /* Makes a committed type; `etypes` of 4 bytes only, and displacements that do not go back. */
 static MPI_Datatype random_type(int depth)
 {
@@ -95,6 +103,8 @@ static MPI_Datatype random_type(int depth)
     default:
         CALL(MPI_Type_dup(inner, &type));
     }
+    /* The new type keeps what it needs of it. */
+    free_type(&inner);
     return type;
 }
 
@@ -112,23 +122,17 @@ static MPI_Datatype committed_type(int depth_max)
             CALL(MPI_Type_commit(&type));
             return type;
         }
+        free_type(&type);
     }
 }
 
 /* The file as it should be, and how the calls see it. */
 static char *image;
 static int64_t image_size, tile_bytes, tile_extent, displacement, position;
+static bool external32;
 static MPI_Datatype filetype;
 static MPI_File file;
 static char memory[COUNT_MAX * BYTES_MAX], expected[COUNT_MAX * BYTES_MAX];
-
-static void free_type(MPI_Datatype *type)
-{
-    int ints, addresses, types, combiner;
-    MPI_Type_get_envelope(*type, &ints, &addresses, &types, &combiner);
-    if (combiner != MPI_COMBINER_NAMED)
-        MPI_Type_free(type);
-}
 
 /* Moves the first `bytes` bytes of the view between the image and `data`, by the MPI library's hand; whole tiles of it. */
 static void view_move(char *data, int64_t bytes, bool into_image)
@@ -140,6 +144,15 @@ static void view_move(char *data, int64_t bytes, bool into_image)
     else
         CALL(MPI_Pack(image + displacement, tiles, filetype, data, length, &at, MPI_COMM_SELF));
     CHECK(at == length);
+}
+
+/* In external32 each element of 4 bytes lies the other way round in a file. */
+static void turn(char *data, int64_t bytes)
+{
+    for (int64_t i = 0; external32 && i + 4 <= bytes; i += 4) {
+        char kept[4] = {data[i + 3], data[i + 2], data[i + 1], data[i]};
+        memcpy(data + i, kept, 4);
+    }
 }
 
 /* Where byte `at` of the view's data lies: the image's only byte that is not 0. */
@@ -170,17 +183,21 @@ static int64_t bytes_below_end(int64_t from, int64_t bytes)
     return low;
 }
 
-/* The same call on the image; returns the bytes it moves. */
-static int64_t model(bool write, int64_t from, MPI_Datatype type, int count)
+/* The same call on the image; returns the bytes it moves, and says how far it gets in the file. */
+static int64_t model(bool write, int64_t from, MPI_Datatype type, int count, int64_t *reached)
 {
     int bytes, at = 0;
     MPI_Type_size(type, &bytes);
     bytes *= count;
     char *data = calloc(1, (size_t)(from + bytes + 2 * tile_bytes)), *packed = malloc((size_t)bytes + 1);
     view_move(data, from + bytes, false);
-    int64_t moved = write ? bytes : bytes_below_end(from, bytes);
+    int64_t moved = *reached = write ? bytes : bytes_below_end(from, bytes);
+    /* Half a number cannot be converted. */
+    if (external32)
+        moved -= moved % 4;
     if (write) {
         CALL(MPI_Pack(expected, count, type, packed, bytes, &at, MPI_COMM_SELF));
+        turn(packed, bytes);
         memcpy(data + from, packed, (size_t)bytes);
         view_move(data, from + bytes, true);
         int64_t end = place_of(from + bytes - 1) + 1;
@@ -189,6 +206,7 @@ static int64_t model(bool write, int64_t from, MPI_Datatype type, int count)
         /* What lies behind the end leaves the memory as it was. */
         CALL(MPI_Pack(expected, count, type, packed, bytes, &at, MPI_COMM_SELF));
         memcpy(packed, data + from, (size_t)moved);
+        turn(packed, moved);
         at = 0;
         CALL(MPI_Unpack(packed, bytes, &at, expected, count, type, MPI_COMM_SELF));
     }
@@ -235,9 +253,9 @@ static void access_both(unsigned kind, MPI_Offset offset, int count, MPI_Datatyp
     for (size_t i = 0; i < sizeof memory; i++)
         memory[i] = expected[i] = (char)below(256);
     bool by_pointer = kind == 2 || kind == 3 || (kind >= 8 && kind <= 10);
-    int64_t moved = model(kind % 2 == 1, by_pointer ? position : offset * 4, type, count);
+    int64_t reached, moved = model(kind % 2 == 1, by_pointer ? position : offset * 4, type, count, &reached);
     if (by_pointer)
-        position += moved;
+        position += reached;
     call(kind, offset, count, type, &status);
     CALL(MPI_Get_count(&status, MPI_BYTE, &bytes));
     if (bytes != moved)
@@ -290,7 +308,9 @@ static void round_of_calls(void)
     tile_extent = extent;
     displacement = below(200);
     position = 0;
-    CALL(MPI_File_set_view(file, displacement, MPI_INT, filetype, "native", MPI_INFO_NULL));
+    external32 = below(3) == 0;
+    const char *representation = external32 ? "external32" : below(2) ? "internal" : "native";
+    CALL(MPI_File_set_view(file, displacement, MPI_INT, filetype, representation, MPI_INFO_NULL));
     for (unsigned i = 0; i < 6; i++) {
         MPI_Datatype type = committed_type(2);
         MPI_Type_get_extent(type, &lower, &extent);
