@@ -42,6 +42,8 @@ pub(crate) enum Fault {
     Retry,
     /// It is done, and answered a second later.
     Late,
+    /// It is done, and answered when [`State::releases_held`] says so.
+    Held,
     /// The connection ends before it is looked at.
     LoseRequest,
     /// It is done, and the connection ends.
@@ -84,6 +86,8 @@ pub(crate) struct State {
     pub(crate) silent: HashSet<ServerId>,
     /// Puts other bodies in the place of replies.
     pub(crate) liar: Option<Liar>,
+    /// What was held is answered, and nothing is held any more.
+    pub(crate) releases_held: bool,
     /// What leases on bytes are about.
     pub(crate) data: Data,
 }
@@ -132,6 +136,7 @@ enum Answer {
     Refused(Error, Option<ClusterMap>),
     Gone,
     Late(Vec<u8>, Vec<u8>),
+    Held(Vec<u8>, Vec<u8>),
 }
 
 /// A running pool; stops when it is dropped.
@@ -274,6 +279,12 @@ async fn talk(id: ServerId, mut connection: Connection, state: &Mutex<State>) {
                 connection.queue_reply(reply, &encode_body(&body), &[]);
             }
             Answer::Gone => return,
+            Answer::Held(body, data) => {
+                while !state.lock().unwrap().releases_held {
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                }
+                connection.queue_reply(reply, &body, &data);
+            }
             Answer::Late(body, data) => {
                 tokio::time::sleep(std::time::Duration::from_secs(1)).await;
                 connection.queue_reply(reply, &body, &data);
@@ -331,6 +342,7 @@ impl State {
             open: BTreeSet::new(),
             silent: HashSet::new(),
             liar: None,
+            releases_held: false,
             data: Data { life: 1, ..Data::default() },
         };
         state.inodes.insert(InodeId::ROOT, new_inode(InodeId::ROOT, FileKind::Directory));
@@ -406,6 +418,7 @@ impl State {
                 match fault {
                     Some(Fault::LoseReply) => Answer::Gone,
                     Some(Fault::Late) => Answer::Late(reply, data),
+                    Some(Fault::Held) => Answer::Held(reply, data),
                     _ => Answer::Reply(reply, data),
                 }
             }

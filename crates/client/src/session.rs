@@ -5,6 +5,7 @@ pub(crate) mod descriptors;
 pub(crate) mod heart;
 pub(crate) mod lines;
 pub(crate) mod liveness;
+pub(crate) mod places;
 pub(crate) mod reach;
 pub(crate) mod sequences;
 pub(crate) mod sessions;

@@ -12,7 +12,7 @@ use ramlace_wire::chunk::{Keep, WriteOrigin};
 use crate::bytes::file::File;
 use crate::bytes::memory::Memory;
 use crate::bytes::transfer::Direction;
-use crate::session::lines::{of_pages, of_strict_reads};
+use crate::session::lines::{of_pages, of_strict_reads, of_write_backs};
 
 /// What a read for pages brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +172,7 @@ impl File {
     /// [`crate::Pool::wait_published`] asks whether all others see it.
     pub fn write_back(&self, bytes: &[u8], offset: u64, made: &mut RecallsMade) -> Result<usize> {
         let noted = RefCell::new(std::mem::take(made));
-        let written = of_pages(|| self.write_within(bytes, offset, Pages::Back(&noted)));
+        let written = of_write_backs(|| self.write_within(bytes, offset, Pages::Back(&noted)));
         *made = noted.into_inner();
         written
     }

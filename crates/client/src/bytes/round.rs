@@ -103,7 +103,10 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         let mut shares: Vec<Share> = by_server.into_values().collect();
         for share in &mut shares {
             match session.line(&share.server, self.deadline) {
-                Ok(line) => share.line = Some(line),
+                Ok((line, deadline)) => {
+                    share.line = Some(line);
+                    self.deadline = self.deadline.max(deadline);
+                }
                 Err(unanswered) => self.lose(share, unanswered),
             }
         }
@@ -206,9 +209,10 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         index: usize,
         call: u32,
     ) -> std::result::Result<(), Unanswered> {
+        // Who has pages of them is waited for, however long the others' answers took.
+        line.await_holders(self.transfer.session, self.deadline)?;
+        self.deadline = self.transfer.session.deadline();
         if self.transfer.direction == Direction::Write {
-            line.await_holders(self.transfer.session, self.deadline)?;
-            self.deadline = self.transfer.session.deadline();
             let written = line.receive_change::<WriteChunk>(call, self.deadline)?;
             self.transfer.pages.note_recall(line.server_id(), written.reply.recall);
             return Ok(());

@@ -23,11 +23,13 @@ pub(crate) enum OnRetry {
     Tell,
 }
 
-/// Whether the answer waits for others who have the bytes in their kernels.
-fn changes_bytes(kind: Kind) -> bool {
+/// Whether the answer waits for others who have the bytes in their kernels: it is waited for as long as its server lives, which
+/// is longer than a server waits for a machine that says nothing.
+fn waits_for_holders(kind: Kind) -> bool {
     matches!(
         kind,
-        Kind::WriteChunk
+        Kind::ReadChunk
+            | Kind::WriteChunk
             | Kind::PunchChunk
             | Kind::ChangeCell
             | Kind::WriteInline
@@ -40,7 +42,7 @@ fn changes_bytes(kind: Kind) -> bool {
 
 /// By when a server has to answer, as it is told.
 fn answered_by(kind: Kind, deadline: Instant) -> Instant {
-    if changes_bytes(kind) { deadline + HOLDERS_WAIT_MAX } else { deadline }
+    if waits_for_holders(kind) { deadline + HOLDERS_WAIT_MAX } else { deadline }
 }
 
 /// A request with all that goes with it.
@@ -194,22 +196,19 @@ impl Session {
         call: &Call<'_, R>,
         finish: &mut impl FnMut(&mut Line, Received<R::Reply>) -> std::result::Result<T, Unanswered>,
     ) -> std::result::Result<T, Unanswered> {
-        let mut line = self.line(server, call.deadline)?;
+        let (mut line, deadline) = self.line(server, call.deadline)?;
         if call.local_only && !line.is_local() {
             return Err(Unanswered::told(Error::new(
                 ErrorKind::Unsupported,
                 format!("{} is not reached through this machine's memory", server.id),
             )));
         }
-        let mut header = self.header(R::KIND, call.ticket, answered_by(R::KIND, call.deadline), map.epoch);
+        let mut header = self.header(R::KIND, call.ticket, answered_by(R::KIND, deadline), map.epoch);
         header.slot = call.slot;
         let who = crate::acting::current_for(R::KIND);
         let front = Front { who: who.as_ref(), way: call.way };
-        line.send_behind(front, header, call.request, call.data, call.deadline).map_err(Unanswered::lost)?;
-        let deadline = match call.pages.are_strict() {
-            false => self.await_holders::<R>(&mut line, call.deadline)?,
-            true => line.await_holders(self, call.deadline).map(|()| call.deadline.max(self.deadline()))?,
-        };
+        line.send_behind(front, header, call.request, call.data, deadline).map_err(Unanswered::lost)?;
+        let deadline = self.await_holders::<R>(&mut line, deadline)?;
         let received = match call.ticket {
             Some(_) => line.receive_change::<R>(header.call, deadline)?,
             None => line.receive::<R>(header.call, deadline)?,
@@ -286,13 +285,13 @@ impl Session {
         }
     }
 
-    /// Waits for the answer to a change of bytes, and tells by when it has to be there; any other answer by its deadline.
+    /// Waits for an answer that waits for others, and tells by when it has to be there; any other by its deadline.
     fn await_holders<R: Request>(
         &self,
         line: &mut Line,
         deadline: Instant,
     ) -> std::result::Result<Instant, Unanswered> {
-        if !changes_bytes(R::KIND) {
+        if !waits_for_holders(R::KIND) {
             return Ok(deadline);
         }
         line.await_holders(self, deadline)?;
@@ -307,7 +306,7 @@ impl Session {
         deadline: Instant,
     ) -> Result<R::Reply> {
         let epoch = self.known_map().map_or(Epoch(0), |map| map.epoch);
-        let asked = self.line(server, deadline).and_then(|mut line| {
+        let asked = self.line(server, deadline).and_then(|(mut line, deadline)| {
             let header = self.header(R::KIND, None, answered_by(R::KIND, deadline), epoch);
             line.send(header, request, &[], deadline).map_err(Unanswered::lost)?;
             let deadline = self.await_holders::<R>(&mut line, deadline)?;

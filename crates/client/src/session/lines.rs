@@ -1,11 +1,11 @@
-//! Connections to one server: at most [`limits::CONNECTIONS_PER_SERVER_MAX`], each used by one
+//! Connections to one server: as many as there are places for ([`crate::session::places`]), each used by one
 //! thread at a time, and closed when a call on it did not end cleanly.
 
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, limits};
@@ -16,30 +16,18 @@ use ramlace_wire::{ClusterMap, Front, Header, Kind, Request, ServerEntry};
 
 use crate::session::Session;
 use crate::session::descriptors::{Descriptors, Noted};
+use crate::session::places::{Places, Purpose};
 
-/// Connections beside those for what pages need: nothing that waits for other holders of leases may hold up what their
-/// recalls wait for.
-const OF_PAGES_MAX: usize = 8;
-/// Connections for reads of a strict mount, which wait until other kernels have dropped the pages. They hold up nothing else.
-const OF_STRICT_READS_MAX: usize = 16;
-/// How long a change of bytes waits for others.
+/// How long a change of bytes waits for others, and a read for who has pages of them alone; and how long a thread waits for a
+/// connection that such calls use.
 pub(crate) const HOLDERS_WAIT_MAX: Duration =
     Duration::from_millis(limits::DATA_RECALL_WRITING_MILLIS + 5_000);
-
-/// For what a thread asks.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Purpose {
-    Usual,
-    Pages,
-    StrictReads,
-}
 
 thread_local! {
     static PURPOSE: Cell<Purpose> = const { Cell::new(Purpose::Usual) };
 }
 
-/// Does what a kernel's pages wait for: bytes that it reads for them, and what programs stored there. Servers answer write-backs without
-/// waiting for anybody else, and reads as well where no strict mount is; there are connections for nothing else.
+/// Reads bytes for a kernel's pages.
 pub(crate) fn of_pages<T>(work: impl FnOnce() -> T) -> T {
     with_purpose(Purpose::Pages, work)
 }
@@ -47,6 +35,11 @@ pub(crate) fn of_pages<T>(work: impl FnOnce() -> T) -> T {
 /// Reads for the pages of a strict mount.
 pub(crate) fn of_strict_reads<T>(work: impl FnOnce() -> T) -> T {
     with_purpose(Purpose::StrictReads, work)
+}
+
+/// Writes back what programs have stored into a kernel's pages: drops wait for it, and so do all who want these pages.
+pub(crate) fn of_write_backs<T>(work: impl FnOnce() -> T) -> T {
+    with_purpose(Purpose::WritesBack, work)
 }
 
 fn with_purpose<T>(purpose: Purpose, work: impl FnOnce() -> T) -> T {
@@ -88,7 +81,6 @@ pub(crate) struct Server {
     pub(crate) id: ServerId,
     entry: RwLock<Arc<ServerEntry>>,
     lines: Mutex<Lines>,
-    freed: Condvar,
     /// The session was opened here: from now on it must exist already.
     pub(crate) opened: AtomicBool,
     /// Its last call failed for want of an answer.
@@ -110,11 +102,7 @@ pub(crate) struct Control {
 #[derive(Default)]
 struct Lines {
     idle: Vec<Link>,
-    open: usize,
-    /// Of those, in use by reads of a strict mount.
-    strict_reads: usize,
-    /// Threads that wait for one: to wake nobody is a system call all the same.
-    waiting: usize,
+    places: Places,
 }
 
 impl Server {
@@ -123,7 +111,6 @@ impl Server {
             id: entry.server,
             entry: RwLock::new(Arc::new(entry.clone())),
             lines: Mutex::default(),
-            freed: Condvar::new(),
             opened: AtomicBool::new(false),
             failing: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
@@ -168,46 +155,61 @@ impl Server {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// A connection for the calling thread; waits for one when all are in use. `connect` makes
-    /// a new one.
+    /// A connection for the calling thread; in its turn, when all are in use. `connect` makes a new one. `longer` is asked
+    /// at the deadline until when it may wait then.
     pub(crate) fn line(
         self: &Arc<Server>,
         deadline: Instant,
+        longer: impl FnMut() -> Option<Instant>,
         connect: impl FnOnce() -> std::result::Result<Link, Unanswered>,
     ) -> std::result::Result<Line, Unanswered> {
+        let purpose = PURPOSE.get();
         let mut lines = self.lock();
-        loop {
-            let purpose = PURPOSE.get();
-            if lines.has_place(purpose) {
-                lines.strict_reads += usize::from(purpose == Purpose::StrictReads);
-                if let Some(link) = lines.idle.pop() {
-                    return Ok(Line::new(self.clone(), Some(link), purpose));
-                }
-                lines.open += 1;
-                drop(lines);
-                // Its drop gives the place back when connecting fails.
-                let mut line = Line::new(self.clone(), None, purpose);
-                line.link = Some(connect()?);
-                return Ok(line);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Unanswered::lost(Error::new(
-                    ErrorKind::TimedOut,
-                    format!("all {} connections stayed in use", limits::CONNECTIONS_PER_SERVER_MAX),
-                )));
-            }
-            lines.waiting += 1;
-            lines = self.freed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
-            lines.waiting -= 1;
+        if !lines.places.take(purpose) {
+            lines = self.await_place(lines, purpose, deadline, longer)?;
         }
+        let link = lines.idle.pop();
+        drop(lines);
+        // Its drop gives the place back when connecting fails.
+        let mut line = Line::new(self.clone(), link, purpose);
+        if line.link.is_none() {
+            line.link = Some(connect()?);
+        }
+        Ok(line)
+    }
+
+    fn await_place<'a>(
+        &'a self,
+        mut lines: MutexGuard<'a, Lines>,
+        purpose: Purpose,
+        deadline: Instant,
+        mut longer: impl FnMut() -> Option<Instant>,
+    ) -> std::result::Result<MutexGuard<'a, Lines>, Unanswered> {
+        let waiter = lines.places.wait(purpose);
+        let mut until = Some(deadline);
+        while !lines.places.take_in_turn(purpose, &waiter) {
+            let Some(at) = until else {
+                lines.places.leave(purpose, &waiter);
+                let text = "all connections to it stayed in use";
+                return Err(Unanswered::lost(Error::new(ErrorKind::TimedOut, text)));
+            };
+            let left = at.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                drop(lines);
+                until = longer();
+                lines = self.lock();
+            } else {
+                let woken = waiter.turn.wait_timeout(lines, left);
+                lines = woken.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        Ok(lines)
     }
 
     /// Gives a connection that was made before the server was known to its pool.
     pub(crate) fn adopt(&self, link: Link) {
         let mut lines = self.lock();
-        if lines.open < limits::CONNECTIONS_PER_SERVER_MAX {
-            lines.open += 1;
+        if lines.idle.len() + lines.places.used() < limits::CONNECTIONS_PER_SERVER_MAX {
             lines.idle.push(link);
         }
     }
@@ -215,40 +217,22 @@ impl Server {
     /// A connection that is idle at this moment.
     pub(crate) fn idle_line(self: &Arc<Server>) -> Option<Line> {
         let mut lines = self.lock();
-        if !lines.has_place(Purpose::Usual) {
-            // These are for what pages need.
+        if lines.idle.is_empty() || !lines.places.take(Purpose::Usual) {
             return None;
         }
-        let link = lines.idle.pop()?;
+        let link = lines.idle.pop();
         drop(lines);
-        Some(Line::new(self.clone(), Some(link), Purpose::Usual))
+        Some(Line::new(self.clone(), link, Purpose::Usual))
     }
 
     /// Closes the idle connections: they are of the server's last life, or soon will be.
     pub(crate) fn drop_idle(&self) {
-        let dropped = {
-            let mut lines = self.lock();
-            lines.open -= lines.idle.len();
-            std::mem::take(&mut lines.idle)
-        };
+        let dropped = std::mem::take(&mut self.lock().idle);
         drop(dropped);
-        self.freed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Lines {
-    /// Whether one more may be used for this.
-    fn has_place(&self, purpose: Purpose) -> bool {
-        let others = self.open - self.idle.len() - self.strict_reads;
-        match purpose {
-            Purpose::Usual => others < limits::CONNECTIONS_PER_SERVER_MAX,
-            Purpose::Pages => others < limits::CONNECTIONS_PER_SERVER_MAX + OF_PAGES_MAX,
-            Purpose::StrictReads => self.strict_reads < OF_STRICT_READS_MAX,
-        }
     }
 }
 
@@ -352,8 +336,8 @@ impl Line {
         Ok(received)
     }
 
-    /// Waits until a reply begins to arrive: a change of bytes is answered when others have dropped them, which may take
-    /// longer than any other call. As long as the server shows signs of life it is waited for.
+    /// Waits until a reply begins to arrive: a change of bytes is answered when others have dropped them, and a read when nobody
+    /// has them alone, which may take longer than any other call. As long as the server shows signs of life it is waited for.
     pub(crate) fn await_holders(
         &mut self,
         session: &Session,
@@ -447,21 +431,9 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let link = self.link.take().filter(|_| self.calls_under_way == 0);
-        let (mut lines, keeps) = (self.server.lock(), link.is_some());
-        lines.strict_reads -= usize::from(self.purpose == Purpose::StrictReads);
-        match link {
-            Some(link) => lines.idle.push(link),
-            None => lines.open -= 1,
-        }
-        let (waiting, strict_reads) = (lines.waiting, lines.strict_reads);
-        drop(lines);
-        match (waiting, keeps && strict_reads == 0 && self.purpose == Purpose::Usual) {
-            (0, _) => {}
-            // Whoever wakes can use it.
-            (_, true) => self.server.freed.notify_one(),
-            // A place for one more is not for all.
-            (_, false) => self.server.freed.notify_all(),
-        }
+        let mut lines = self.server.lock();
+        lines.idle.extend(link);
+        lines.places.give_back(self.purpose);
     }
 }
 

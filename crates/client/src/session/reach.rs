@@ -1,5 +1,6 @@
 //! How a session reaches servers: addresses, handshakes, and the session's opening with each.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ use crate::backoff::Backoff;
 use crate::pool::options::Seed;
 use crate::session::Session;
 use crate::session::heart::Heart;
-use crate::session::lines::{Line, Link, Server, Unanswered, roundtrip};
+use crate::session::lines::{HOLDERS_WAIT_MAX, Line, Link, Server, Unanswered, roundtrip};
 
 /// No server of the pool could be reached.
 pub const NOBODY_ANSWERS: &str = "no server of the pool answers ('ramlace status' shows them)";
@@ -118,17 +119,26 @@ impl Session {
         format!("{} (process {})", self.settings.label, std::process::id())
     }
 
-    /// A connection to a server for the calling thread. One that left a call unanswered for its
-    /// whole time is asked for a sign of life first.
+    /// A connection to a server for the calling thread, and the deadline of what is asked by it. One that left a call unanswered
+    /// for its whole time is asked for a sign of life first. Where all are in use by calls that wait for other machines, as long
+    /// as the server lives it is waited for one, as for the answers to those.
     pub(crate) fn line(
         &self,
         server: &Arc<Server>,
         deadline: Instant,
-    ) -> std::result::Result<Line, Unanswered> {
+    ) -> std::result::Result<(Line, Instant), Unanswered> {
         if server.is_given_up() {
             self.probe(server, deadline)?;
         }
-        server.line(deadline, || Ok(self.connect(server, deadline)?))
+        let over = Instant::now() + HOLDERS_WAIT_MAX;
+        let waits_longer = Cell::new(false);
+        let longer = || {
+            waits_longer.set(Instant::now() < over && self.lives(server));
+            waits_longer.get().then(|| self.deadline())
+        };
+        let begun = || if waits_longer.get() { self.deadline() } else { deadline };
+        let line = server.line(deadline, longer, || Ok(self.connect(server, begun())?))?;
+        Ok((line, begun()))
     }
 
     /// The Unix socket of a server on this machine, when it may be used.

@@ -199,7 +199,7 @@ fn many_that_are_over_at_once_are_all_told() {
 }
 
 #[test]
-fn a_change_waits_for_others_as_long_as_its_server_lives() {
+fn bytes_wait_for_others_as_long_as_their_server_lives() {
     let pool = FakePool::start(2);
     let client = Pool::connect(&ConnectOptions { deadline_millis: 300, ..pool.options() }).unwrap();
     let file = client.open("/file", &striped(2)).unwrap();
@@ -214,9 +214,59 @@ fn a_change_waits_for_others_as_long_as_its_server_lives() {
     pool.fault(Kind::WaitPublished, Fault::Late);
     client.wait_published(ServerId(1), 5).unwrap();
     assert!(pool.state().data.published.contains(&(ServerId(1), 5)));
-    // Nobody is waited for by who reads, nor by what changes no bytes.
-    pool.fault(Kind::ReadChunk, Fault::Late);
-    assert_eq!(file.read_at(&mut [0; 10], 0).unwrap_err().kind(), ErrorKind::TimedOut);
+    // Whoever has them alone is waited for by calls, and by what is read for pages.
+    for length in [10, bytes.len()] {
+        pool.fault(Kind::ReadChunk, Fault::Late);
+        assert_eq!(super::read(&file, 0, length), bytes[..length]);
+        pool.fault(Kind::ReadChunk, Fault::Late);
+        assert!(keep(&file, 0, length) == (bytes[..length].to_vec(), false));
+    }
+    // Nobody is waited for by what is not about bytes.
     pool.fault(Kind::MakeDirectory, Fault::Late);
     assert_eq!(client.mkdir("/d", 0o755).unwrap_err().kind(), ErrorKind::TimedOut);
+}
+
+/// So many threads read for pages at once, and each of them is answered late: longer than their deadline.
+fn read_late(pool: &FakePool, file: &File, threads: usize, read: fn(&File) -> usize) -> Vec<usize> {
+    for _ in 0..threads {
+        pool.fault(Kind::ReadChunk, Fault::Late);
+    }
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..threads).map(|_| scope.spawn(|| read(file))).collect();
+        readers.into_iter().map(|reader| reader.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn more_reads_than_there_are_connections_for_wait_for_their_turn() {
+    let pool = FakePool::start(1);
+    let client = Pool::connect(&ConnectOptions { deadline_millis: 300, ..pool.options() }).unwrap();
+    let file = client.open("/file", &striped(1)).unwrap();
+    write_all(&file, &pattern(2 * UNIT as usize, 1), 0);
+    let strictly = |file: &File| file.read_strictly(&mut [0; 10], 0, true, false).unwrap();
+    assert_eq!(read_late(&pool, &file, 60, strictly), [10; 60]);
+    let for_pages = |file: &File| file.read_keeping(&mut [0; 10], 0).unwrap().bytes;
+    assert_eq!(read_late(&pool, &file, 40, for_pages), [10; 40]);
+}
+
+#[test]
+fn pages_are_written_back_however_many_reads_wait_for_others() {
+    let pool = FakePool::start(1);
+    let client = pool.connect();
+    let file = client.open("/file", &striped(1)).unwrap();
+    write_all(&file, &pattern(2 * UNIT as usize, 1), 0);
+    let readers = 40;
+    for _ in 0..readers {
+        pool.fault(Kind::ReadChunk, Fault::Held);
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..readers {
+            scope.spawn(|| keep(&file, 0, 10));
+        }
+        // All connections for this are in use by then.
+        eventually("reads wait", || pool.seen(Kind::ReadChunk) >= 16);
+        let mut made = RecallsMade::default();
+        assert_eq!(file.write_back(&[7; 100], 0, &mut made).unwrap(), 100);
+        pool.state().releases_held = true;
+    });
 }

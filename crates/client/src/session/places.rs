@@ -1,0 +1,150 @@
+//! How many connections to one server are used for what, and in which order threads wait for one.
+//!
+//! Some requests wait at the server for other machines. What those machines wait for must not wait behind them, so each
+//! kind has places of its own, and no use of one kind takes a place of another.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar};
+
+use ramlace_base::limits;
+
+/// For what a thread asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// What programs ask for by calls.
+    Usual,
+    /// Bytes for a kernel's pages; they may wait for the owner of a page.
+    Pages,
+    /// Bytes for the pages of a strict mount, which wait until other kernels have dropped them.
+    StrictReads,
+    /// Pages that are written back: servers answer without waiting for anybody, and drops wait for it.
+    WritesBack,
+}
+
+const PURPOSES: [Purpose; 4] =
+    [Purpose::Usual, Purpose::Pages, Purpose::StrictReads, Purpose::WritesBack];
+
+impl Purpose {
+    /// Connections for it. Together with the few that only wait they are no more than
+    /// [`limits::CONNECTIONS_PER_SESSION_MAX`].
+    const fn places(self) -> usize {
+        match self {
+            Purpose::Usual => limits::CONNECTIONS_PER_SERVER_MAX,
+            Purpose::Pages => 16,
+            Purpose::StrictReads => 24,
+            Purpose::WritesBack => 8,
+        }
+    }
+}
+
+/// Places in use, and who waits for one.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    used: [usize; PURPOSES.len()],
+    waiting: [VecDeque<Waiter>; PURPOSES.len()],
+    last_number: u64,
+}
+
+/// A thread that waits, until [`Places::take_in_turn`] or [`Places::leave`].
+#[derive(Clone, Debug)]
+pub(crate) struct Waiter {
+    number: u64,
+    /// Its turn may have come.
+    pub(crate) turn: Arc<Condvar>,
+}
+
+impl Places {
+    /// Places in use.
+    pub(crate) fn used(&self) -> usize {
+        self.used.iter().sum()
+    }
+
+    /// Takes a place, unless there is none or others wait for one.
+    pub(crate) fn take(&mut self, purpose: Purpose) -> bool {
+        let takes = self.waiting[purpose as usize].is_empty() && self.has_place(purpose);
+        self.used[purpose as usize] += usize::from(takes);
+        takes
+    }
+
+    /// Waits behind all others.
+    pub(crate) fn wait(&mut self, purpose: Purpose) -> Waiter {
+        self.last_number += 1;
+        let waiter = Waiter { number: self.last_number, turn: Arc::default() };
+        self.waiting[purpose as usize].push_back(waiter.clone());
+        waiter
+    }
+
+    /// Takes a place when it is this one's turn; then it waits no longer.
+    pub(crate) fn take_in_turn(&mut self, purpose: Purpose, waiter: &Waiter) -> bool {
+        let first = self.waiting[purpose as usize].front();
+        let takes = first.is_some_and(|first| first.number == waiter.number) && self.has_place(purpose);
+        if takes {
+            self.waiting[purpose as usize].pop_front();
+            self.used[purpose as usize] += 1;
+            self.wake();
+        }
+        takes
+    }
+
+    /// Waits no longer, and has no place.
+    pub(crate) fn leave(&mut self, purpose: Purpose, waiter: &Waiter) {
+        self.waiting[purpose as usize].retain(|other| other.number != waiter.number);
+        self.wake();
+    }
+
+    /// A place is free again.
+    pub(crate) fn give_back(&mut self, purpose: Purpose) {
+        self.used[purpose as usize] -= 1;
+        self.wake();
+    }
+
+    /// Wakes those whose turn it is. Nobody else hears of it: to wake somebody is a system call.
+    fn wake(&self) {
+        for purpose in PURPOSES.into_iter().filter(|purpose| self.has_place(*purpose)) {
+            if let Some(first) = self.waiting[purpose as usize].front() {
+                first.turn.notify_one();
+            }
+        }
+    }
+
+    fn has_place(&self, purpose: Purpose) -> bool {
+        self.used[purpose as usize] < purpose.places()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(places: &mut Places, purpose: Purpose) -> usize {
+        (0..100).take_while(|_| places.take(purpose)).count()
+    }
+
+    #[test]
+    fn what_one_purpose_uses_is_missing_to_no_other() {
+        let mut places = Places::default();
+        for purpose in [Purpose::StrictReads, Purpose::Pages, Purpose::Usual, Purpose::WritesBack] {
+            assert_eq!(fill(&mut places, purpose), purpose.places());
+        }
+        let reserve = 6;
+        assert!(places.used() + reserve < limits::CONNECTIONS_PER_SESSION_MAX);
+    }
+
+    #[test]
+    fn who_waits_longest_is_the_next() {
+        let (mut places, purpose) = (Places::default(), Purpose::StrictReads);
+        fill(&mut places, purpose);
+        let waiters: Vec<Waiter> = (0..3).map(|_| places.wait(purpose)).collect();
+        assert!(!places.take_in_turn(purpose, &waiters[0]), "there is no place yet");
+        places.give_back(purpose);
+        assert!(!places.take(purpose), "whoever comes now comes last");
+        assert!(!places.take_in_turn(purpose, &waiters[1]));
+        assert!(places.take_in_turn(purpose, &waiters[0]));
+        places.give_back(purpose);
+        places.leave(purpose, &waiters[1]);
+        assert!(places.take_in_turn(purpose, &waiters[2]));
+        assert!(!places.take(purpose), "all are in use");
+        places.give_back(purpose);
+        assert!(places.take(purpose));
+    }
+}
