@@ -4,6 +4,7 @@ import mmap
 import os
 import signal
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,6 +217,93 @@ def test_who_does_not_answer_loses_its_pages_and_hears_of_it(
         assert one.ask("view[0], view[1]") == (1, 7)
         other.run("view[0] = 3")
         assert one.ask("view[0]") == 3
+
+
+def stopped_owner(first: Mount, path: Path, pages: int) -> Program:
+    """Begin a program that has stored 1 into each page, published that, stored 2, and whose daemon is stopped then."""
+    with path.open("wb") as file:
+        file.truncate(pages * PAGE)
+    program = Program(mapping(path))
+    program.run(f"for page in range({pages}): view[page * {PAGE}] = 1")
+    program.run(f"view.flush()\nfor page in range({pages}): view[page * {PAGE}] = 2")
+    first.daemon.send(signal.SIGSTOP)
+    return program
+
+
+@pytest.mark.parametrize("door", ["call", "mapping", "library"])
+def test_every_door_waits_for_who_does_not_answer(
+    shared_pool: Pool, place: str, new_mount: NewMount, door: str
+) -> None:
+    first, second = new_mount(shared_pool, "--mode", "strict"), new_mount(shared_pool)
+    with stopped_owner(first, first / place / "file", 1):
+        try:
+            path = second / place / "file"
+            if door == "library":
+                assert shared_pool.run("cat", f"{place}/file").stdout[0] == 1
+            elif door == "call":
+                with path.open("rb", buffering=0) as file:
+                    assert file.read(1) == b"\1"
+            else:
+                with Program(mapping(path)) as other:
+                    assert other.ask("view[0]") == 1
+        finally:
+            first.daemon.send(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("mode", ["strict", "coherent"])
+def test_more_loads_than_connections_wait_for_who_does_not_answer(
+    shared_pool: Pool, place: str, new_mount: NewMount, mode: str
+) -> None:
+    first, second = new_mount(shared_pool, "--mode", "strict"), new_mount(shared_pool, "--mode", mode)
+    pages = 48
+    with stopped_owner(first, first / place / "file", pages):
+        try:
+            source = f"if={second / place / 'file'}"
+            words = ["dd", source, f"bs={PAGE}", "count=1", "status=none"]
+            readers = [subprocess.Popen([*words, f"skip={page}"], stdout=subprocess.PIPE) for page in range(pages)]
+            assert [reader.communicate()[0][:1] for reader in readers] == [b"\1"] * pages
+        finally:
+            first.daemon.send(signal.SIGCONT)
+
+
+_PUNCHES = """
+import os
+file = os.open({path!r}, os.O_RDWR)
+libc = __import__("ctypes").CDLL(None, use_errno=True)
+def punch():
+    import ctypes
+    PUNCH_AND_KEEP = 3
+    done = libc.fallocate(file, PUNCH_AND_KEEP, ctypes.c_long(0), ctypes.c_long({length}))
+    assert done == 0, os.strerror(ctypes.get_errno())
+"""
+
+_STORES = """
+import random
+dice = random.Random({seed!r})
+def store():
+    for _ in range(2000):
+        view[dice.randrange({length})] = 1
+    view.flush()
+"""
+
+
+def test_large_punches_beside_stores_fence_nobody(machines: Machines) -> None:
+    # More pages than are recalled one by one.
+    length = 6_000 * PAGE
+    machines.file(length=length)
+    paths = [str(mount / "file") for mount in (machines.here, machines.there)]
+    stores = [Program(mapping(Path(path)) + _STORES.format(seed=path, length=length)) for path in paths]
+    puncher = Program(_PUNCHES.format(path=str(machines.coherent / "file"), length=length))
+    try:
+        for _ in range(5 if LONG else 2):
+            for one in stores:
+                one.begin("store()", "ask")
+            puncher.run("punch()")
+            for one in stores:
+                one.hear(120.0)
+    finally:
+        for one in (*stores, puncher):
+            one.kill()
 
 
 def test_a_mount_says_why_it_cannot_be_strict(shared_pool: Pool, fuse: None, tmp_path: Path) -> None:

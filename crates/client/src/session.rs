@@ -94,6 +94,11 @@ impl Session {
         Instant::now() + Duration::from_millis(self.settings.deadline_millis.into())
     }
 
+    /// Whether no call waits for other machines any more.
+    pub(crate) fn waits_are_over(&self) -> bool {
+        self.settings.waits_are_over.load(Ordering::Relaxed)
+    }
+
     /// Whether local shortcuts may be used.
     pub(crate) fn local(&self) -> bool {
         self.settings.local

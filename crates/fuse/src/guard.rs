@@ -146,17 +146,19 @@ impl Guard {
         Ok(())
     }
 
-    /// A guard has ended, whoever has done it.
+    /// A guard has ended, whoever has done it. The next one need not wait until nothing is left of it: what it has begun ends
+    /// soon, for this daemon answers.
     fn bury(&self, life: u64) {
         let mut state = self.lock();
         if state.lives != life {
             return;
         }
         state.idle.clear();
-        if let Some(mut running) = state.running.take() {
+        let running = state.running.take();
+        drop(state);
+        if let Some(mut running) = running {
             eprintln!("ramlace: the guard of this mount has ended, and another one begins");
             let _ = running.child.kill();
-            // What it has begun ends soon: this daemon answers.
             let _ = running.child.wait();
         }
     }

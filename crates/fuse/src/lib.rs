@@ -85,6 +85,9 @@ pub trait FileSystem: Send + Sync + 'static {
         let _ = unique;
     }
 
+    /// The mount is gone: nobody waits for what is under way. It is told by every worker that finds out.
+    fn unmounted(&self) {}
+
     /// The mount is gone and every worker has ended.
     fn destroy(&self) {}
 }

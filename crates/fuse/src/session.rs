@@ -157,6 +157,7 @@ impl Session {
         if stopped {
             // While the workers still answer: dirty pages of mappings are written back by the unmount.
             let unmounted = self.take_away();
+            pool.file_system().unmounted();
             self.control.end_workers();
             unmounted?;
         }

@@ -94,6 +94,10 @@ struct Pending {
     fenced: bool,
     /// The holder was the only one to have them.
     owned: bool,
+    /// When what is left of it was told again last, or it began.
+    retold: u64,
+    /// What was dropped by later recalls.
+    dropped: RangeSet,
     /// Whole pages in it that were erased since, and not read anew.
     erased: RangeSet,
 }
@@ -345,7 +349,8 @@ impl DataLeases {
         }
         for number in done {
             if self.recalls.get(number).is_some_and(|pending| pending.holder == session) {
-                self.end_recall(*number);
+                let earlier = self.note_dropped(*number);
+                earlier.into_iter().chain([*number]).for_each(|number| self.end_recall(number));
                 changed = true;
             }
         }
@@ -387,15 +392,20 @@ impl DataLeases {
         numbers.take(limits::EVENTS_PER_ANSWER_MAX).filter_map(told).collect()
     }
 
-    /// When the next holder's time is over.
+    /// When the next holder's time is over, or something is to be told again.
     #[must_use]
     pub fn next_end(&self) -> Option<u64> {
-        let ends = self.recalls.values().filter(|pending| !pending.fenced && !self.is_excused(pending));
-        ends.map(Pending::until).min()
+        let counts = self.recalls.values().filter(|pending| !pending.fenced && !self.is_excused(pending));
+        let ends = counts.map(|pending| match self.waits_for_some(pending) {
+            true => pending.until().min(pending.retells_at()),
+            false => pending.until(),
+        });
+        ends.min()
     }
 
-    /// Fences those whose time is over. Whether there were any.
+    /// Fences those whose time is over. Whether somebody may wait for less now, or has more to drop.
     pub fn pass(&mut self, now: u64) -> bool {
+        let told = self.retell_late(now);
         let over: Vec<u64> = self
             .recalls
             .iter()
@@ -408,7 +418,7 @@ impl DataLeases {
             let (place, holder) = (pending.place, pending.holder);
             self.fence(place, holder, now);
         }
-        !over.is_empty()
+        told || !over.is_empty()
     }
 
     /// A holder loses its lease, and is to drop all that it has there, whenever it answers.
@@ -495,9 +505,11 @@ impl DataLeases {
     fn add(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) -> u64 {
         self.last_number += 1;
         let number = self.last_number;
-        let erased = RangeSet::default();
-        let (began, progress, waited, fenced, owned) = (now, now, true, false, false);
-        let pending = Pending { place, range, holder, began, progress, waited, fenced, owned, erased };
+        let (erased, dropped) = (RangeSet::default(), RangeSet::default());
+        let (began, progress, retold) = (now, now, now);
+        let (waited, fenced, owned) = (true, false, false);
+        let pending =
+            Pending { place, range, holder, began, progress, waited, fenced, owned, retold, dropped, erased };
         self.recalls.insert(number, pending);
         self.at.entry(place).or_default().insert(number);
         self.of.entry(holder).or_default().insert(number);
@@ -626,7 +638,10 @@ impl DataLeases {
     fn pending_at(&self, place: Place, range: ByteRange) -> impl Iterator<Item = (u64, &Pending)> {
         let numbers = self.at.get(&place).into_iter().flatten();
         let pending = numbers.map(|number| (*number, &self.recalls[number]));
-        pending.filter(move |(_, pending)| !pending.range.intersection(range).is_empty())
+        pending.filter(move |(_, pending)| {
+            let part = pending.range.intersection(range);
+            !part.is_empty() && !pending.dropped.covers(part)
+        })
     }
 
     /// Gives each base of these pages others bytes, or takes it away.
@@ -659,6 +674,10 @@ impl Pending {
     fn until(&self) -> u64 {
         let writing = self.began + limits::DATA_RECALL_WRITING_MILLIS;
         (self.progress + limits::DATA_RECALL_MILLIS).min(writing)
+    }
+
+    fn retells_at(&self) -> u64 {
+        self.retold + limits::DATA_RECALL_STUCK_MILLIS
     }
 }
 

@@ -3,24 +3,25 @@
 //! A page that programs of a strict mount may store into is *owned*: no other kernel has it, so that a store is seen by
 //! every load that comes after it. Whoever wants bytes at a place where a strict mount is makes a *claim*, and claims of the
 //! same pages are served in the order in which they came. A claim is granted when nobody has the pages any more who must not: they are
-//! recalled, a page at a time, and waited for.
+//! recalled and waited for.
 //!
 //! A kernel that reads a page has none of it, and what programs stored there before is written back. So whoever waits with a
 //! claim for a page of his own is not waited for by others: his drop of that page waits for the very same claim. That is
 //! what keeps two machines that want one page from waiting for each other. For the same reason only single pages are waited for
 //! when they are to be owned: a kernel that holds one page while it waits for the next would close a circle.
+//!
+//! What lies together is recalled as one, and a kernel drops it in order: it stops at a page that it reads. Somebody may wait for a
+//! page behind that, and be waited for by the reader. So what is left of such a recall is recalled again without that page
+//! ([`DataLeases::retell`]), and what is dropped by a later recall is dropped by the earlier ones, too.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Result, SessionId, limits};
 
-use super::{DataLeases, PAGE_BYTES, Pending, limit, pages_of, whole_pages};
+use super::{DataLeases, PAGE_BYTES, Pending, WHOLE, limit, pages_of, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
-/// So many pages of one holder are recalled one by one, so that one that it waits for keeps no other from being dropped; more are
-/// recalled in one: whoever waits for some of them meanwhile ends by time.
-const RECALLED_ALONE_BYTES_MAX: u64 = 4096 * PAGE_BYTES;
 /// Grants that are remembered of each session, so that a request of its that comes late is known as such.
 const GRANTS_REMEMBERED: usize = 64;
 
@@ -186,16 +187,13 @@ impl Owners {
         }
     }
 
-    /// Claims for pages that a session's kernel waits for.
-    fn awaited(&self, place: Place, session: SessionId) -> impl Iterator<Item = ByteRange> {
+    /// Pages that a session's kernel waits for: it has none of them.
+    fn awaited(&self, place: Place, session: SessionId) -> RangeSet {
         let claims = self.claims.get(&place).into_iter().flat_map(|claims| claims.values());
         let own = claims.filter(move |claim| claim.session == session && claim.wish.is_for_pages());
-        own.map(|claim| claim.pages)
-    }
-
-    /// Whether a session's kernel waits for this page, and so has none of it.
-    fn lacks(&self, place: Place, session: SessionId, page: ByteRange) -> bool {
-        self.awaited(place, session).any(|pages| pages.intersection(page) == page)
+        let mut awaited = RangeSet::default();
+        own.for_each(|claim| awaited.insert(claim.pages));
+        awaited
     }
 
     /// Whether nobody has come before who wants the same pages for himself, or from whom they are wanted.
@@ -250,6 +248,12 @@ impl Owners {
 }
 
 impl DataLeases {
+    /// Whether strict mounts are at a place.
+    #[must_use]
+    pub fn is_strict(&self, place: Place) -> bool {
+        self.owners.is_strict(place)
+    }
+
     /// Whether what is asked may be done, in this very step. Else it is to be asked again when something has changed: by
     /// then those who have the pages may have dropped them. A change that was granted keeps others away until
     /// [`DataLeases::end_claim`].
@@ -292,10 +296,12 @@ impl DataLeases {
             };
         }
         if is_free {
-            self.grant(asked, pages, ticket);
+            self.grant(asked, pages, ticket, now);
         } else if is_several {
             self.end_claim(place, std::mem::take(ticket));
             return Err(Error::new(ErrorKind::Busy, "another kernel has some of these pages"));
+        } else {
+            self.retell(place, pages, now);
         }
         Ok(is_free)
     }
@@ -331,44 +337,44 @@ impl DataLeases {
             if *holder == session && !wish.changes() {
                 continue;
             }
-            let theirs = owned.pages.within(pages).flat_map(parts_of);
-            let theirs = theirs.filter(|part| !self.owners.lacks(place, *holder, *part));
+            let awaited = self.owners.awaited(place, *holder);
+            let theirs = owned.pages.within(pages).flat_map(|run| awaited.gaps(run));
             recalls.extend(theirs.map(|part| (*holder, part)));
         }
         let sharers = if wish.is_alone() { Some(self.others(place, session)) } else { None };
         let mut shared = Vec::new();
         for (holder, holes) in sharers.into_iter().flatten() {
-            let missing = holes.missing(pages).into_iter().flat_map(parts_of);
-            let theirs = missing.filter(|part| !holes.covers(*part));
-            let theirs = theirs.filter(|part| !self.owners.lacks(place, holder, *part));
+            let awaited = self.owners.awaited(place, holder);
+            let theirs = holes.gaps(pages).into_iter().flat_map(|part| awaited.gaps(part));
             shared.extend(theirs.map(|part| (holder, part)));
         }
-        for (holder, page) in &shared {
-            self.recall(place, *holder, *page, now);
+        for (holder, part) in &shared {
+            self.recall(place, *holder, *part, now);
         }
-        for (holder, page) in &recalls {
-            let ahead = self.streak(place, *holder, *page);
-            for page in std::iter::once(*page).chain(ahead) {
-                self.recall_page_owned(place, *holder, page, now);
+        for (holder, part) in &recalls {
+            let ahead = self.streak(place, *holder, *part);
+            let awaited = self.owners.awaited(place, *holder);
+            for part in std::iter::once(*part).chain(awaited.gaps(ahead)) {
+                self.recall_owned_part(place, *holder, part, now);
             }
         }
         !shared.is_empty() || !recalls.is_empty()
     }
 
-    /// Pages that are likely to be wanted next: as many as were recalled one after the other before this one.
-    fn streak(&mut self, place: Place, holder: SessionId, page: ByteRange) -> Vec<ByteRange> {
+    /// Pages that are likely to be wanted next: as many as were recalled one after the other before these.
+    fn streak(&mut self, place: Place, holder: SessionId, part: ByteRange) -> ByteRange {
         let owned = self.owners.strict.get_mut(&place).and_then(|of| of.get_mut(&holder));
-        let Some(Owned { pages, streak }) = owned else { return Vec::new() };
-        let follows = streak.end == page.start && !streak.is_empty();
-        let start = if follows { streak.start } else { page.start };
+        let Some(Owned { pages, streak }) = owned else { return ByteRange::default() };
+        let follows = streak.end == part.start && !streak.is_empty();
+        let start = if follows { streak.start } else { part.start };
         let more = if follows { streak.length().min(limits::STRICT_RECALL_AHEAD_BYTES_MAX) } else { 0 };
-        let next = ByteRange { start: page.end, end: page.end.saturating_add(more) };
-        let ahead = pages.within(next).next().filter(|run| run.start == page.end).unwrap_or_default();
-        *streak = ByteRange { start, end: page.end.max(ahead.end) };
-        pages_of(ahead).collect()
+        let next = ByteRange { start: part.end, end: part.end.saturating_add(more) };
+        let ahead = pages.within(next).next().filter(|run| run.start == part.end).unwrap_or_default();
+        *streak = ByteRange { start, end: part.end.max(ahead.end) };
+        ahead
     }
 
-    fn recall_page_owned(&mut self, place: Place, holder: SessionId, pages: ByteRange, now: u64) {
+    fn recall_owned_part(&mut self, place: Place, holder: SessionId, pages: ByteRange, now: u64) {
         let owned = self.owners.strict.get_mut(&place).and_then(|of| of.get_mut(&holder));
         let Some(owned) = owned.filter(|owned| owned.pages.meets(pages)) else { return };
         owned.pages.remove(pages);
@@ -385,9 +391,7 @@ impl DataLeases {
         let runs = of.flat_map(|(holder, owned)| owned.pages.within(pages).map(|run| (*holder, run)));
         let runs: Vec<(SessionId, ByteRange)> = runs.collect();
         for (holder, run) in runs {
-            for part in parts_of(run) {
-                self.recall_page_owned(place, holder, part, now);
-            }
+            self.recall_owned_part(place, holder, run, now);
         }
     }
 
@@ -399,10 +403,89 @@ impl DataLeases {
                 true => pending.holder != session || (wish.changes() && pending.owned),
                 false => pending.holder != session && pending.owned,
             };
-            let part = pending.range.intersection(pages);
-            let lacks = || pages_of(part).all(|page| self.owners.lacks(place, pending.holder, page));
-            counts && !pending.fenced && !self.is_in_its_own_way(place, pending) && !lacks()
+            counts
+                && !pending.fenced
+                && !self.is_in_its_own_way(place, pending)
+                && !self.gone(pending).covers(pending.range.intersection(pages))
         })
+    }
+
+    /// What a holder has no more of what was recalled from it: what it has dropped, and what it waits for.
+    fn gone(&self, pending: &Pending) -> RangeSet {
+        let mut gone = self.owners.awaited(pending.place, pending.holder);
+        pending.dropped.within(WHOLE).for_each(|part| gone.insert(part));
+        gone
+    }
+
+    /// Recalls again what is left of recalls of these pages that cannot be done before their holders have got pages that they wait for.
+    fn retell(&mut self, place: Place, pages: ByteRange, now: u64) -> bool {
+        let stuck: Vec<(u64, SessionId, bool)> = self
+            .pending_at(place, pages)
+            .filter(|(_, pending)| !pending.fenced && self.waits_for_some(pending))
+            .map(|(number, pending)| (number, pending.holder, pending.owned))
+            .collect();
+        let newest = self.last_number;
+        for (number, holder, owned) in stuck {
+            for part in self.untold(number, pages) {
+                let again = self.add(place, holder, part, now);
+                if let Some(pending) = self.recalls.get_mut(&again) {
+                    pending.owned = owned;
+                }
+                self.limit_recalls(place, holder, again, now);
+            }
+        }
+        self.last_number != newest
+    }
+
+    /// What is left of a recall, as far as no later one says so that can be done at once.
+    fn untold(&self, number: u64, pages: ByteRange) -> Vec<ByteRange> {
+        let Some(pending) = self.recalls.get(&number) else { return Vec::new() };
+        let mut told = self.gone(pending);
+        let later = self.at.get(&pending.place).into_iter().flat_map(|at| at.range(number + 1..));
+        for other in later.filter_map(|number| self.recalls.get(number)) {
+            if other.holder == pending.holder && !other.fenced && !self.waits_for_some(other) {
+                told.insert(other.range);
+            }
+        }
+        told.gaps(pending.range.intersection(pages))
+    }
+
+    /// The same for all that was told a while ago, so that nobody's time is over who cannot do it.
+    pub(super) fn retell_late(&mut self, now: u64) -> bool {
+        let late = |pending: &Pending| !pending.fenced && pending.retells_at() <= now;
+        let late: Vec<(u64, Place, ByteRange)> = self
+            .recalls
+            .iter()
+            .filter(|(_, pending)| late(pending) && self.waits_for_some(pending))
+            .map(|(number, pending)| (*number, pending.place, pending.range))
+            .collect();
+        let mut told = false;
+        for (number, place, range) in late {
+            if let Some(pending) = self.recalls.get_mut(&number) {
+                pending.retold = now;
+            }
+            told |= self.retell(place, range, now);
+        }
+        told
+    }
+
+    /// A holder has dropped all of a recall: so it has of earlier ones. Those of which nothing is left.
+    pub(super) fn note_dropped(&mut self, number: u64) -> Vec<u64> {
+        let Some(Pending { place, holder, range, .. }) = self.recalls.get(&number) else { return Vec::new() };
+        let (holder, range) = (*holder, *range);
+        let earlier: Vec<u64> =
+            self.at.get(place).into_iter().flat_map(|at| at.range(..number)).copied().collect();
+        let mut over = Vec::new();
+        for earlier in earlier {
+            let Some(pending) = self.recalls.get_mut(&earlier) else { continue };
+            if pending.holder == holder && !pending.fenced {
+                pending.dropped.insert(pending.range.intersection(range));
+                if pending.dropped.covers(pending.range) {
+                    over.push(earlier);
+                }
+            }
+        }
+        over
     }
 
     /// A holder cannot drop a page before its own write of it is answered, which waits for its turn.
@@ -415,8 +498,14 @@ impl DataLeases {
 
     /// Whether a holder cannot drop what was recalled before it has got a page that it waits for.
     pub(super) fn is_stuck(&self, pending: &Pending) -> bool {
-        let mut awaited = self.owners.awaited(pending.place, pending.holder);
-        self.is_spilling(pending) || awaited.any(|pages| !pages.intersection(pending.range).is_empty())
+        self.is_spilling(pending) || self.waits_for_some(pending)
+    }
+
+    /// Whether a holder's kernel waits for some of the pages that were recalled from it.
+    pub(super) fn waits_for_some(&self, pending: &Pending) -> bool {
+        let claims = self.owners.claims.get(&pending.place).into_iter().flat_map(|claims| claims.values());
+        let mut own = claims.filter(|claim| claim.session == pending.holder && claim.wish.is_for_pages());
+        own.any(|claim| !claim.pages.intersection(pending.range).is_empty())
     }
 
     /// A session's kernel reads a page that has to move to a lane first, and drops nothing of the file before: two of them do
@@ -440,16 +529,22 @@ impl DataLeases {
         self.owners.spilling.get(&pending.place).is_some_and(|of| of.contains(&pending.holder))
     }
 
-    /// Whether a holder has nothing of what was recalled, however long it takes to say so: it waits for all of it. Who waits for a part alone
-    /// may wait for somebody who waits for him, and their time ends it.
+    /// Whether a holder has nothing of what was recalled, however long it takes to say so.
     pub(super) fn is_excused(&self, pending: &Pending) -> bool {
-        self.owners.lacks(pending.place, pending.holder, pending.range) || self.is_spilling(pending)
+        self.is_spilling(pending)
+            || (self.waits_for_some(pending) && self.gone(pending).covers(pending.range))
     }
 
-    fn grant(&mut self, asked: &Asked, pages: ByteRange, ticket: &mut Ticket) {
+    fn grant(&mut self, asked: &Asked, pages: ByteRange, ticket: &mut Ticket, now: u64) {
         let Asked { place, session, wish, .. } = *asked;
         if wish.changes() {
             return;
+        }
+        // What was in the way of its drops is there now: its time begins.
+        for number in self.numbers_at(place) {
+            if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session) {
+                pending.progress = now;
+            }
         }
         self.end_claim(place, std::mem::take(ticket));
         if wish.is_for_pages() {
@@ -492,12 +587,3 @@ fn asked_again() -> Error {
 #[cfg(test)]
 #[path = "owners_tests.rs"]
 mod tests;
-
-/// A range page by page, or whole where it has too many.
-fn parts_of(range: ByteRange) -> impl Iterator<Item = ByteRange> {
-    let (alone, whole) = match range.length() <= RECALLED_ALONE_BYTES_MAX {
-        true => (range, None),
-        false => (ByteRange::default(), Some(range)),
-    };
-    pages_of(alone).chain(whole)
-}

@@ -5,7 +5,7 @@ use super::super::{Change, ReadNow, Stored};
 use super::*;
 
 const FILE: Place = (InodeId(70), Some(0));
-const PAGES: usize = 2;
+const PAGES: usize = 4;
 const BYTES: usize = PAGE_BYTES as usize;
 /// Two strict mounts that write, one that reads, a coherent one, and a program of the library.
 const KERNELS: usize = 4;
@@ -47,22 +47,26 @@ struct World {
     kernels: Vec<Vec<Page>>,
     /// What each has stored last, and which of it everybody has to see.
     stored: Vec<Vec<u8>>,
-    dropped: Vec<Vec<u64>>,
+    /// How far each has got with what was recalled: a drop stops at a page that is being read.
+    drops: Vec<BTreeMap<u64, usize>>,
     done: Vec<Vec<u64>>,
-    write: Option<(usize, Ticket)>,
+    write: Option<(usize, usize, Ticket)>,
     calls: u32,
 }
 
 #[derive(Clone, Debug)]
 enum Step {
     Touch(usize, usize),
+    /// The kernel reads ahead from here, for a store.
+    TouchMany(usize, usize),
     Poll(usize, usize),
     Deliver(usize, usize),
     WriteBack(usize, usize),
     Evict(usize, usize),
     Drop(usize),
     Acknowledge(usize),
-    Write(usize),
+    /// The library writes into these pages at once.
+    Write(usize, usize),
 }
 
 impl World {
@@ -72,7 +76,7 @@ impl World {
             memory: vec![0; PAGES * BYTES],
             kernels: vec![vec![Page::None; PAGES]; KERNELS],
             stored: vec![vec![0; PAGES]; WRITERS],
-            dropped: vec![Vec::new(); KERNELS],
+            drops: vec![BTreeMap::new(); KERNELS],
             done: vec![Vec::new(); KERNELS],
             write: None,
             calls: 0,
@@ -82,6 +86,7 @@ impl World {
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Touch(kernel, page) => self.touch(kernel, page),
+            Step::TouchMany(kernel, page) => self.touch_many(kernel, page),
             Step::Poll(kernel, page) => self.poll(kernel, page),
             Step::Deliver(kernel, page) => {
                 if let Page::Answered(bytes) = &self.kernels[kernel][page] {
@@ -95,7 +100,7 @@ impl World {
                 let done = std::mem::take(&mut self.done[kernel]);
                 self.leases.acknowledge(session(kernel), &done, &[]);
             }
-            Step::Write(page) => self.write(page),
+            Step::Write(first, count) => self.write(first, count),
         }
         self.look();
     }
@@ -126,6 +131,30 @@ impl World {
                 *dirty = true;
             }
             _ => {}
+        }
+    }
+
+    /// All that lie together and are not there, or none.
+    fn touch_many(&mut self, kernel: usize, first: usize) {
+        let is_missing = |page: &usize| matches!(self.kernels[kernel][*page], Page::None);
+        let pages: Vec<usize> = (first..PAGES).take_while(is_missing).collect();
+        let Some(last) = pages.last().filter(|_| pages.len() > 1 && World::wish(kernel) == Wish::Own) else {
+            return;
+        };
+        self.calls += 1;
+        let range = ByteRange { start: whole(first).start, end: whole(*last).end };
+        let asked = Asked { range, ..World::asked(kernel, first, Wish::Own, self.calls) };
+        let mut ticket = Ticket::default();
+        match self.leases.claim(&asked, &mut ticket, 0) {
+            Ok(granted) => assert!(granted, "several pages are not waited for"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Busy);
+                return;
+            }
+        }
+        for page in pages {
+            let bytes = self.memory[page * BYTES..(page + 1) * BYTES].to_vec();
+            self.kernels[kernel][page] = Page::Answered(bytes);
         }
     }
 
@@ -171,37 +200,37 @@ impl World {
         }
     }
 
-    /// A drop waits for pages that are being read.
+    /// A drop goes through its pages in order, and waits for one that is being read.
     fn drop_pages(&mut self, kernel: usize) {
         for recall in self.leases.unacknowledged(session(kernel), 0) {
-            if self.dropped[kernel].contains(&recall.number) {
-                continue;
+            let last = PAGES.min((recall.end as usize).div_ceil(BYTES));
+            let mut next = *self.drops[kernel].entry(recall.number).or_insert(recall.start as usize / BYTES);
+            while next < last && !matches!(self.kernels[kernel][next], Page::Asked(..) | Page::Answered(_)) {
+                self.evict(kernel, next);
+                next += 1;
             }
-            let pages =
-                (0..PAGES).filter(|page| whole(*page).start < recall.end && recall.start < whole(*page).end);
-            let pages: Vec<usize> = pages.collect();
-            let is_locked =
-                |page: &usize| matches!(self.kernels[kernel][*page], Page::Asked(..) | Page::Answered(_));
-            if pages.iter().any(is_locked) {
-                continue;
+            self.drops[kernel].insert(recall.number, next);
+            if next >= last && !self.done[kernel].contains(&recall.number) {
+                self.done[kernel].push(recall.number);
             }
-            pages.iter().for_each(|page| self.evict(kernel, *page));
-            self.dropped[kernel].push(recall.number);
-            self.done[kernel].push(recall.number);
         }
     }
 
-    /// The library writes its byte.
-    fn write(&mut self, page: usize) {
-        let (page, mut ticket) = self.write.take().unwrap_or((page, Ticket::default()));
-        let asked = World::asked(LIBRARY, page, Wish::Change, 0);
+    /// The library writes its byte into each of these pages.
+    fn write(&mut self, first: usize, count: usize) {
+        let (first, count, mut ticket) = self.write.take().unwrap_or((first, count, Ticket::default()));
+        let pages = first..PAGES.min(first + count);
+        let range = ByteRange { start: whole(first).start, end: whole(pages.end - 1).end };
+        let asked = Asked { range, ..World::asked(LIBRARY, first, Wish::Change, 0) };
         if !self.leases.claim(&asked, &mut ticket, 0).unwrap() {
-            self.write = Some((page, ticket));
+            self.write = Some((first, count, ticket));
             return;
         }
-        self.stored[LIBRARY][page] = self.stored[LIBRARY][page].wrapping_add(1);
-        let value = self.stored[LIBRARY][page];
-        self.change(session(LIBRARY), whole(page).start + byte_of(LIBRARY) as u64, &[value]);
+        for page in pages {
+            self.stored[LIBRARY][page] = self.stored[LIBRARY][page].wrapping_add(1);
+            let value = self.stored[LIBRARY][page];
+            self.change(session(LIBRARY), whole(page).start + byte_of(LIBRARY) as u64, &[value]);
+        }
         self.leases.end_claim(FILE, ticket);
     }
 
@@ -231,7 +260,7 @@ impl World {
 
     /// Everybody goes on, and nobody waits for ever; then all is in the memory.
     fn end(&mut self) {
-        for _ in 0..40 {
+        for _ in 0..80 {
             for kernel in 0..KERNELS {
                 for page in 0..PAGES {
                     self.take(&Step::Poll(kernel, page));
@@ -241,7 +270,7 @@ impl World {
                 self.take(&Step::Acknowledge(kernel));
             }
             if self.write.is_some() {
-                self.take(&Step::Write(0));
+                self.take(&Step::Write(0, 1));
             }
         }
         assert!(self.write.is_none(), "the library waits for ever");
@@ -273,13 +302,14 @@ fn step() -> impl Strategy<Value = Step> {
     let both = || (0..KERNELS, 0..PAGES);
     prop_oneof![
         6 => both().prop_map(|(kernel, page)| Step::Touch(kernel, page)),
+        2 => both().prop_map(|(kernel, page)| Step::TouchMany(kernel, page)),
         3 => both().prop_map(|(kernel, page)| Step::Poll(kernel, page)),
         3 => both().prop_map(|(kernel, page)| Step::Deliver(kernel, page)),
         1 => both().prop_map(|(kernel, page)| Step::WriteBack(kernel, page)),
         1 => both().prop_map(|(kernel, page)| Step::Evict(kernel, page)),
         3 => kernel.clone().prop_map(Step::Drop),
         3 => kernel.prop_map(Step::Acknowledge),
-        1 => page.prop_map(Step::Write),
+        1 => (page, 1..=PAGES).prop_map(|(first, count)| Step::Write(first, count)),
     ]
 }
 
@@ -365,22 +395,78 @@ fn an_owner_that_does_not_answer_loses_what_it_stores() {
     assert!(leases.stored(FILE, session(1), 0, &[1; BYTES], read, end).is_ok());
 }
 
+/// What a session is told to drop.
+fn told(leases: &DataLeases, number: usize) -> Vec<(u64, ByteRange)> {
+    let told = leases.unacknowledged(session(number), 0).into_iter();
+    told.map(|recall| (recall.number, ByteRange { start: recall.start, end: recall.end })).collect()
+}
+
 #[test]
-fn who_waits_for_each_other_by_parts_of_large_recalls_is_ended_by_time() {
+fn who_waits_for_each_other_by_parts_of_large_recalls_is_told_of_the_others_again() {
     let mut leases = DataLeases::default();
     for number in 0..2 {
         leases.keep(FILE, session(number), whole(0), 0);
     }
-    let all = ByteRange { start: 0, end: u64::MAX };
     let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
-    leases.before_change(FILE, session(LIBRARY), all, Change::Erase, read, 0).unwrap();
+    leases.before_change(FILE, session(LIBRARY), WHOLE, Change::Erase, read, 0).unwrap();
     let (granted, mut first) = claim(&mut leases, &own(0, 0, 1));
     let (other, mut second) = claim(&mut leases, &own(1, 1, 1));
     assert!(!granted && !other, "each has yet to drop what the other wants, and waits for a page of it");
+    // Each can drop what the other wants.
+    assert!(!leases.claim(&own(0, 0, 1), &mut first, 0).unwrap());
+    for (number, page) in [(0, 1), (1, 0)] {
+        let again =
+            told(&leases, number).into_iter().skip(1).find(|(_, range)| *range == whole(page)).unwrap();
+        leases.acknowledge(session(number), &[again.0], &[]);
+    }
+    assert!(leases.claim(&own(0, 0, 1), &mut first, 0).unwrap());
+    assert!(leases.claim(&own(1, 1, 1), &mut second, 0).unwrap());
+}
+
+#[test]
+fn nobody_is_fenced_who_waits_for_a_page_of_what_he_is_to_drop() {
+    let mut leases = DataLeases::default();
+    for number in 0..2 {
+        leases.keep(FILE, session(number), whole(0), 0);
+    }
+    assert!(!claim(&mut leases, &own(0, 0, 1)).0, "the other says nothing for long");
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    leases.before_change(FILE, session(LIBRARY), WHOLE, Change::Erase, read, 0).unwrap();
+    let soon = leases.next_end().unwrap();
+    assert_eq!(soon, limits::DATA_RECALL_STUCK_MILLIS);
+    assert!(leases.pass(soon));
+    let rest = ByteRange { start: PAGE_BYTES, end: u64::MAX };
+    let again = told(&leases, 0).into_iter().find(|(_, range)| *range == rest).expect("all but the page");
+    leases.acknowledge(session(0), &[again.0], &[]);
     let end = leases.next_end().unwrap();
+    assert_eq!(end, limits::DATA_RECALL_MILLIS, "the other one's time");
     assert!(leases.pass(end));
-    assert!(leases.claim(&own(0, 0, 1), &mut first, end).unwrap());
-    assert!(leases.claim(&own(1, 1, 1), &mut second, end).unwrap());
+    assert!(leases.is_fenced(FILE, session(1)) && !leases.is_fenced(FILE, session(0)));
+}
+
+#[test]
+fn what_lies_together_is_recalled_as_one() {
+    let mut leases = DataLeases::default();
+    let many = ByteRange { start: 0, end: (1 << 20) * PAGE_BYTES };
+    assert!(claim(&mut leases, &Asked { range: many, ..own(0, 0, 1) }).0);
+    let punch = Asked { range: many, ..World::asked(LIBRARY, 0, Wish::Change, 0) };
+    let (granted, mut ticket) = claim(&mut leases, &punch);
+    assert!(!granted);
+    assert_eq!(told(&leases, 0), [(1, many)]);
+    // Its kernel reads a page of it, and its drop stops there.
+    let (granted, mut page) = claim(&mut leases, &own(0, 7, 2));
+    assert!(!granted && !leases.claim(&punch, &mut ticket, 0).unwrap());
+    let rest =
+        [ByteRange { start: 0, end: whole(7).start }, ByteRange { start: whole(7).end, end: many.end }];
+    assert_eq!(told(&leases, 0), [(1, many), (2, rest[0]), (3, rest[1])]);
+    assert!(!leases.claim(&punch, &mut ticket, 0).unwrap());
+    assert_eq!(leases.newest(), 3, "it is told once");
+    leases.acknowledge(session(0), &[3], &[]);
+    assert!(!leases.claim(&punch, &mut ticket, 0).unwrap());
+    leases.acknowledge(session(0), &[2], &[]);
+    assert!(leases.claim(&punch, &mut ticket, 0).unwrap(), "it has nothing of the page");
+    leases.end_claim(FILE, ticket);
+    assert!(leases.claim(&own(0, 7, 2), &mut page, 0).unwrap());
 }
 
 #[test]

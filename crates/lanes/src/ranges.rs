@@ -91,6 +91,19 @@ impl RangeSet {
         parts.filter(|part| !part.is_empty())
     }
 
+    /// The parts of a range that are not in the set.
+    pub fn gaps(&self, range: ByteRange) -> Vec<ByteRange> {
+        let mut gaps = Vec::new();
+        let mut start = range.start;
+        for run in self.within(range) {
+            gaps.push(ByteRange { start, end: run.start });
+            start = run.end;
+        }
+        gaps.push(ByteRange { start, end: range.end });
+        gaps.retain(|gap| gap.start < gap.end);
+        gaps
+    }
+
     /// The range of the set that ends here.
     #[must_use]
     pub fn run_that_ends_at(&self, end: u64) -> Option<ByteRange> {

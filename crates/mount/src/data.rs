@@ -117,28 +117,12 @@ impl PoolFileSystem {
             self.drop_set_id(&open.file, caller)?;
         }
         if flags.cached {
-            let mut made = RecallsMade::default();
-            let (_request, parts) = self.pages.begin_back(inode, range_of(offset, bytes.len()));
+            let (_request, parts) = self.pages.begin_back(inode, offset, bytes);
             let part_of =
                 |part: &ByteRange| &bytes[(part.start - offset) as usize..(part.end - offset) as usize];
-            let written = parts
-                .iter()
-                .try_for_each(|part| write_back(&open.file, part.start, part_of(part), &mut made));
-            match &written {
-                Ok(()) => self.lost_stores.end(inode, range_of(offset, bytes.len())),
-                // Others have gone on without what was stored here, and what they have is what there is: whoever stored
-                // hears of it, readers do not.
-                Err(error) if error.kind() == ErrorKind::Stale && !self.pool.is_ended() => {
-                    let lost = Error::new(ErrorKind::Lost, error.message());
-                    eprintln!("ramlace: inode {inode}: stores into mapped pages are lost: {lost}");
-                    self.write_errors.note(inode, &lost);
-                    return Err(lost);
-                }
-                Err(error) => self.lose(inode, range_of(offset, bytes.len()), error),
-            }
-            self.pages.made(inode, &made);
-            self.leases.changed_here(&[inode]);
-            return written.map(|()| Written::plainly(bytes.len()));
+            let parts = parts.iter().map(|part| (part.start, part_of(part)));
+            self.write_pages_back(&open.file, range_of(offset, bytes.len()), parts)?;
+            return Ok(Written::plainly(bytes.len()));
         }
         if !flags.append {
             if self.reserves && offset > 0 {
@@ -161,12 +145,48 @@ impl PoolFileSystem {
         Ok(Written::plainly(bytes.len()))
     }
 
+    /// Writes back what programs have stored into these pages. Whoever publishes, or reads, hears of what is lost.
+    fn write_pages_back<'a>(
+        &self,
+        file: &File,
+        pages: ByteRange,
+        mut parts: impl Iterator<Item = (u64, &'a [u8])>,
+    ) -> Result<()> {
+        let (inode, mut made) = (file.inode(), RecallsMade::default());
+        let written = parts.try_for_each(|(offset, bytes)| write_back(file, offset, bytes, &mut made));
+        let mut told = written.clone();
+        match &written {
+            Ok(()) => self.lost_stores.end(inode, pages),
+            // Others have gone on without what was stored here, and what they have is what there is: whoever stored
+            // hears of it, readers do not.
+            Err(error) if error.kind() == ErrorKind::Stale && !self.pool.is_ended() => {
+                let lost = Error::new(ErrorKind::Lost, error.message());
+                eprintln!("ramlace: inode {inode}: stores into mapped pages are lost: {lost}");
+                self.write_errors.note(inode, &lost);
+                told = Err(lost);
+            }
+            Err(error) => self.lose(inode, pages, error),
+        }
+        self.pages.made(inode, &made);
+        self.leases.changed_here(&[inode]);
+        told
+    }
+
     /// Bytes that the kernel has in its pages as well.
     fn write_through(&self, file: &File, offset: u64, bytes: &[u8]) -> Result<Written> {
         let inode = file.inode();
         let range = range_of(offset, bytes.len());
         let request = self.pages.begin_through(inode, range);
-        let written = file.write_through(bytes, offset)?;
+        let written = file.write_through(bytes, offset);
+        let end = offset + written.as_ref().map_or(0, |written| *written as u64);
+        if end < range.end {
+            // What programs have stored there by mappings is no part of what fails.
+            for left in self.pages.fail_through(inode, &request, end) {
+                let _ =
+                    self.write_pages_back(file, left.range(), [(left.offset, &left.bytes[..])].into_iter());
+            }
+        }
+        let written = written?;
         let suspect = self.pages.wrote_through(inode, file.layout(), range).then_some(range);
         Ok(Written { bytes: written, suspect, request: Some(request) })
     }

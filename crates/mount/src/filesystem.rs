@@ -346,6 +346,10 @@ impl FileSystem for PoolFileSystem {
         self.locks.interrupt(unique);
     }
 
+    fn unmounted(&self) {
+        self.pool.end_waits();
+    }
+
     fn destroy(&self) {
         self.locks.end();
     }

@@ -4,10 +4,10 @@
 //! When such a page is dropped and read again in between, the bytes of before stay in it, and the write is not seen here, for ever. So a write through pages has them
 //! dropped once more when they were read while a drop was going on or since one. Nothing else can have brought old bytes:
 //! a program's writes to one file come one at a time, and each copies after the last one's answer.
-
 //!
 //! While such a write is under way and its pages are suspect, what is written back of them leaves its bytes out: the page may have those of before,
-//! which look like stores. The write itself brings them. What began to be written back before it is in its place first.
+//! which look like stores. The write itself brings them; where it fails, what was left out is written after all, before the program
+//! hears of it. What began to be written back before it is in its place first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use ramlace_base::{ByteRange, InodeId};
 use ramlace_client::RecallsMade;
 use ramlace_wire::Layout;
 
-use crate::under_way::{Kind, UnderWay, without};
+use crate::under_way::{Kind, LeftOut, UnderWay};
 
 /// Ranges that were read lately are noted one by one up to so many.
 const READS_MAX: usize = 16;
@@ -105,17 +105,28 @@ impl Pages {
         request
     }
 
-    /// Pages are about to be written back; and what of them is to be written.
+    /// These bytes of pages are about to be written back; and which of them are to be written.
     pub(crate) fn begin_back(
         self: &Arc<Pages>,
         inode: InodeId,
-        range: ByteRange,
+        offset: u64,
+        bytes: &[u8],
     ) -> (Request, Vec<ByteRange>) {
+        let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
         let (request, table) = self.begin(inode, Kind::Back, range);
-        let file = &table.files[&inode];
-        let written = file.under_way.written(range).filter(|part| file.is_suspect(*part));
-        let parts = without(range, written);
+        let mut table = self.await_none(table, inode, Kind::LeftOut, range, request.number);
+        let file = table.files.entry(inode).or_default();
+        let File { under_way, drops_begun, drops_met, read, .. } = file;
+        let is_suspect = |part| drops_begun != drops_met && meets(read, part);
+        let parts = under_way.leave_out(offset, bytes, is_suspect);
         (request, parts)
+    }
+
+    /// A program's write through pages has failed, and has written nothing from `end` on: what write-backs have left out of that
+    /// is to be written now. Others of the same pages wait until `request` is over.
+    pub(crate) fn fail_through(&self, inode: InodeId, request: &Request, end: u64) -> Vec<LeftOut> {
+        let mut table = self.lock();
+        table.files.get_mut(&inode).map(|file| file.under_way.fail(request.number, end)).unwrap_or_default()
     }
 
     fn begin(
@@ -249,7 +260,7 @@ impl File {
 
     /// Whether these pages were dropped and read again, as far as is known, since the last write through pages was answered.
     fn is_suspect(&self, range: ByteRange) -> bool {
-        self.may_have_been_dropped() && self.read.iter().any(|read| !read.intersection(range).is_empty())
+        self.may_have_been_dropped() && meets(&self.read, range)
     }
 
     fn settle(&mut self) {
@@ -267,6 +278,10 @@ fn note(ranges: &mut Vec<ByteRange>, range: ByteRange) {
         }
         _ => ranges.push(range),
     }
+}
+
+fn meets(ranges: &[ByteRange], range: ByteRange) -> bool {
+    ranges.iter().any(|other| !other.intersection(range).is_empty())
 }
 
 fn ranges_touch(one: ByteRange, other: ByteRange) -> bool {
@@ -334,6 +349,10 @@ mod tests {
 
     fn read(pages: &Arc<Pages>, at: u64) {
         drop(pages.begin_read(FILE, &layout(1), page(at)));
+    }
+
+    fn back(pages: &Arc<Pages>, at: u64) -> (Request, Vec<ByteRange>) {
+        pages.begin_back(FILE, at * PAGE, &[7; PAGE as usize])
     }
 
     fn dropped(pages: &Pages) {
@@ -431,20 +450,42 @@ mod tests {
         let pages = Arc::new(Pages::default());
         let middle = range(100, 200);
         let write = pages.begin_through(FILE, middle);
-        assert_eq!(pages.begin_back(FILE, page(0)).1, [page(0)], "the call's bytes are in the page");
+        assert_eq!(back(&pages, 0).1, [page(0)], "the call's bytes are in the page");
         dropped(&pages);
         read(&pages, 0);
-        assert_eq!(pages.begin_back(FILE, page(0)).1, [range(0, 100), range(200, PAGE)]);
-        assert_eq!(pages.begin_back(FILE, page(1)).1, [page(1)]);
+        assert_eq!(back(&pages, 0).1, [range(0, 100), range(200, PAGE)]);
+        assert_eq!(back(&pages, 1).1, [page(1)]);
         assert!(pages.wrote_through(FILE, &layout(1), middle));
         drop(write);
-        assert_eq!(pages.begin_back(FILE, page(0)).1, [page(0)]);
+        assert_eq!(back(&pages, 0).1, [page(0)]);
+    }
+
+    #[test]
+    fn what_was_left_out_for_a_call_that_fails_is_written_after_all() {
+        let pages = Arc::new(Pages::default());
+        let write = pages.begin_through(FILE, range(100, 200));
+        dropped(&pages);
+        read(&pages, 0);
+        drop(back(&pages, 0));
+        drop(pages.begin_back(FILE, 0, &[8; PAGE as usize]));
+        let left = pages.fail_through(FILE, &write, 150);
+        assert_eq!(left, [LeftOut { offset: 150, bytes: vec![8; 50] }], "what the page had last");
+        let other = pages.clone();
+        let next = std::thread::spawn(move || back(&other, 0).1);
+        while pages.lock().waiting == 0 {
+            std::thread::yield_now();
+        }
+        assert!(!next.is_finished(), "newer stores come behind it");
+        assert_eq!(back(&pages, 1).1, [page(1)]);
+        drop(write);
+        assert_eq!(next.join().unwrap(), [page(0)]);
+        assert_eq!(pages.fail_through(FILE, &pages.begin_through(FILE, page(0)), 0), []);
     }
 
     #[test]
     fn a_write_waits_for_what_is_written_back_of_its_pages_already() {
         let pages = Arc::new(Pages::default());
-        let (back, elsewhere) = (pages.begin_back(FILE, page(0)).0, pages.begin_back(FILE, page(9)).0);
+        let (back, elsewhere) = (back(&pages, 0).0, back(&pages, 9).0);
         let writer = pages.clone();
         let write = std::thread::spawn(move || drop(writer.begin_through(FILE, range(5, 6))));
         while pages.lock().waiting == 0 {

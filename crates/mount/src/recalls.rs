@@ -22,6 +22,9 @@ const DROPS_PER_FILE_MAX: usize = 8;
 const DROPS_MAX: usize = 65_536;
 /// A drop that takes longer than this waits for a request.
 const LATE_MILLIS: u64 = 20;
+/// Whoever waits for a drop himself goes on after so long. Few of them hold the pages: a machine with much to do takes longer than usual to
+/// drop them, and a write that is answered before may show its program the bytes of before.
+const WAITING_MILLIS_MAX: u64 = 250;
 
 /// For whom pages are dropped.
 #[derive(Debug, PartialEq, Eq)]
@@ -103,7 +106,8 @@ impl<T> Drops<T> {
         }
         self.last += 1;
         self.waiting.push_back(self.last);
-        let job = Job { drop, whom: Some(whom), look_at: now + LATE_MILLIS, runs: false };
+        let patience = if matches!(whom, For::Waiting(_)) { WAITING_MILLIS_MAX } else { LATE_MILLIS };
+        let job = Job { drop, whom: Some(whom), look_at: now + patience, runs: false };
         self.jobs.insert(self.last, job);
         None
     }
@@ -267,7 +271,8 @@ mod tests {
         let (first, _) = drops.next().unwrap();
         let (second, _) = drops.next().unwrap();
         assert_eq!(drops.over(first, true), Some(Effect::Go("first")));
-        assert_eq!(drops.look(5 + LATE_MILLIS, |_| false), [Effect::Go("second")]);
+        assert_eq!(drops.look(5 + WAITING_MILLIS_MAX - 1, |_| true), []);
+        assert_eq!(drops.look(5 + WAITING_MILLIS_MAX, |_| false), [Effect::Go("second")]);
         assert_eq!((drops.look(9_999, |_| true), drops.next_look()), (vec![], None));
         assert_eq!(drops.over(second, true), None);
     }

@@ -3,7 +3,7 @@
 //! The server keeps the order (`ramlace_lanes`). Here it is seen to that whoever waited for a page gets something done with it: a page is
 //! not dropped while it is being read, nor in the first moments after that, however soon somebody else wants it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,15 @@ const HOLD_MIN: Duration = Duration::from_micros(100);
 /// Which pages are being read, and which were just now.
 #[derive(Default)]
 pub(crate) struct StrictReads {
-    files: Mutex<HashMap<InodeId, Reads>>,
+    table: Mutex<Table>,
     answered: Condvar,
+}
+
+#[derive(Default)]
+struct Table {
+    files: HashMap<InodeId, Reads>,
+    /// Files of which something was answered, and when: they are looked at once more, and forgotten.
+    answered: VecDeque<(InodeId, Instant)>,
 }
 
 #[derive(Default)]
@@ -38,55 +45,64 @@ pub(crate) struct Reading<'a> {
 impl StrictReads {
     /// The kernel asks for pages.
     pub(crate) fn begin(&self, inode: InodeId, range: ByteRange) -> Reading<'_> {
-        self.lock().entry(inode).or_default().under_way.push(range);
+        self.lock().files.entry(inode).or_default().under_way.push(range);
         Reading { reads: self, inode, range }
     }
 
     /// Waits until these pages may be dropped.
     pub(crate) fn await_turn(&self, inode: InodeId, range: ByteRange) {
-        let mut files = self.lock();
+        let mut table = self.lock();
         loop {
-            let Some(reads) = files.get_mut(&inode) else { return };
+            let Some(reads) = table.files.get_mut(&inode) else { return };
             let meets = |other: &ByteRange| !other.intersection(range).is_empty();
             if reads.under_way.iter().any(meets) {
-                files = self.answered.wait(files).unwrap_or_else(PoisonError::into_inner);
+                table = self.answered.wait(table).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            reads.forget_old();
+            reads.forget_old(Instant::now());
             let newest = reads.answered.iter().filter(|(other, _)| meets(other)).map(|(_, at)| *at).max();
             let Some(newest) = newest else { return };
-            drop(files);
+            drop(table);
             std::thread::sleep((newest + HOLD_MIN).saturating_duration_since(Instant::now()));
-            files = self.lock();
+            table = self.lock();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<InodeId, Reads>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// A read of a file was answered. Files of which nothing is read keep no entry for longer than it takes to see this.
+    fn note_answer(&mut self, inode: InodeId, range: ByteRange, now: Instant) {
+        let Some(reads) = self.files.get_mut(&inode) else { return };
+        if let Some(at) = reads.under_way.iter().position(|other| *other == range) {
+            reads.under_way.swap_remove(at);
+        }
+        reads.forget_old(now);
+        reads.answered.push((range, now));
+        self.answered.push_back((inode, now));
+        while let Some((old, _)) = self.answered.front().copied().filter(|(_, at)| now - *at >= HOLD_MIN) {
+            self.answered.pop_front();
+            let Some(reads) = self.files.get_mut(&old) else { continue };
+            reads.forget_old(now);
+            if reads.under_way.is_empty() && reads.answered.is_empty() {
+                self.files.remove(&old);
+            }
+        }
     }
 }
 
 impl Reads {
-    fn forget_old(&mut self) {
-        self.answered.retain(|(_, at)| at.elapsed() < HOLD_MIN);
+    fn forget_old(&mut self, now: Instant) {
+        self.answered.retain(|(_, at)| now.saturating_duration_since(*at) < HOLD_MIN);
     }
 }
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        let mut files = self.reads.lock();
-        if let Some(reads) = files.get_mut(&self.inode) {
-            if let Some(at) = reads.under_way.iter().position(|range| *range == self.range) {
-                reads.under_way.swap_remove(at);
-            }
-            reads.forget_old();
-            reads.answered.push((self.range, Instant::now()));
-            // Files of which nothing is read keep no entry for longer than it takes to see this.
-            files.retain(|_, reads| {
-                !reads.under_way.is_empty() || reads.answered.iter().any(|(_, at)| at.elapsed() < HOLD_MIN)
-            });
-        }
-        drop(files);
+        self.reads.lock().note_answer(self.inode, self.range, Instant::now());
         self.reads.answered.notify_all();
     }
 }
@@ -139,6 +155,23 @@ mod tests {
         });
         reads.await_turn(FILE, PAGE);
         drop(reads.begin(InodeId(8), PAGE));
-        assert!(reads.lock().len() <= 2);
+        assert!(reads.lock().files.len() <= 2);
+    }
+
+    #[test]
+    fn what_is_kept_of_files_goes_with_their_last_reads() {
+        let mut table = Table::default();
+        let (begun, count) = (Instant::now(), 1_000);
+        for number in 0..count {
+            table.files.entry(InodeId(number)).or_default().under_way.push(PAGE);
+            table.note_answer(InodeId(number), PAGE, begun);
+        }
+        // One of them is read anew.
+        table.files.get_mut(&InodeId(5)).unwrap().under_way.push(PAGE);
+        table.files.entry(FILE).or_default().under_way.push(PAGE);
+        table.note_answer(FILE, PAGE, begun + HOLD_MIN);
+        let mut left: Vec<u64> = table.files.keys().map(|inode| inode.0).collect();
+        left.sort_unstable();
+        assert_eq!((left, table.answered.len()), (vec![5, 7], 1));
     }
 }

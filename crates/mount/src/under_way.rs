@@ -11,6 +11,8 @@ pub(crate) enum Kind {
     Back,
     /// A program has written by a call. The kernel may have them locked until it is answered.
     Through,
+    /// A call has failed: what was left out of write-backs for it is written.
+    LeftOut,
     /// A truncation: the kernel writes none of them back until it is answered.
     Cut,
 }
@@ -19,6 +21,21 @@ pub(crate) enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
     requests: Vec<(u64, Kind, ByteRange)>,
+    /// What was left out of write-backs for a call's sake, in their order.
+    left_out: Vec<(u64, LeftOut)>,
+}
+
+/// Bytes that were left out of a write-back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    pub(crate) offset: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl LeftOut {
+    pub(crate) fn range(&self) -> ByteRange {
+        ByteRange { start: self.offset, end: self.offset + self.bytes.len() as u64 }
+    }
 }
 
 impl UnderWay {
@@ -28,6 +45,47 @@ impl UnderWay {
 
     pub(crate) fn end(&mut self, number: u64) {
         self.requests.retain(|(other, ..)| *other != number);
+        self.left_out.retain(|(other, _)| *other != number);
+    }
+
+    /// What calls are just writing of a range is left out of a write-back of these bytes, and kept as long as nobody knows that
+    /// they do: the call's own bytes take its place, or else these do. As much as the calls write, once for each write-back.
+    pub(crate) fn leave_out(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        is_left_out: impl Fn(ByteRange) -> bool,
+    ) -> Vec<ByteRange> {
+        let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
+        let calls: Vec<(u64, ByteRange)> = self.of(Kind::Through).collect();
+        let mut written = Vec::new();
+        for (number, of) in calls {
+            let part = of.intersection(range);
+            if part.is_empty() || !is_left_out(part) {
+                continue;
+            }
+            let part_bytes = &bytes[(part.start - offset) as usize..(part.end - offset) as usize];
+            // A page that is written back again has what it had before, too.
+            self.left_out
+                .retain(|(other, left)| *other != number || left.range().intersection(part) != left.range());
+            self.left_out.push((number, LeftOut { offset: part.start, bytes: part_bytes.to_vec() }));
+            written.push(part);
+        }
+        without(range, written)
+    }
+
+    /// A call has written no more than what lies before `end`: write-backs leave out no more, either. What they have left out.
+    pub(crate) fn fail(&mut self, number: u64, end: u64) -> Vec<LeftOut> {
+        for (_, kind, range) in self.requests.iter_mut().filter(|(other, ..)| *other == number) {
+            *kind = Kind::LeftOut;
+            range.start = range.start.max(end).min(range.end);
+        }
+        let of = self.left_out.extract_if(.., |(other, _)| *other == number);
+        let behind = |(_, left): (u64, LeftOut)| {
+            let skipped = (end.saturating_sub(left.offset) as usize).min(left.bytes.len());
+            LeftOut { offset: left.offset + skipped as u64, bytes: left.bytes[skipped..].to_vec() }
+        };
+        of.map(behind).filter(|left| !left.bytes.is_empty()).collect()
     }
 
     /// Whether one of a kind that began before `number` touches the same pages.
@@ -37,12 +95,7 @@ impl UnderWay {
 
     /// Whether one may hold some of these pages until it is answered.
     pub(crate) fn hold(&self, range: ByteRange) -> bool {
-        [Kind::Through, Kind::Cut].iter().any(|kind| self.has(*kind, range, u64::MAX))
-    }
-
-    /// What calls are just writing of a range.
-    pub(crate) fn written(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
-        self.of(Kind::Through).map(move |(_, of)| of.intersection(range)).filter(|part| !part.is_empty())
+        [Kind::Through, Kind::LeftOut, Kind::Cut].iter().any(|kind| self.has(*kind, range, u64::MAX))
     }
 
     fn of(&self, kind: Kind) -> impl Iterator<Item = (u64, ByteRange)> {
@@ -92,9 +145,10 @@ mod tests {
         assert!(!under_way.has(Kind::Back, range(4000, 5000), 1), "it began earlier itself");
         assert!(!under_way.has(Kind::Back, range(4096, 5000), 9));
         assert!(under_way.hold(range(4095, u64::MAX)) && !under_way.hold(range(4096, u64::MAX)));
-        assert_eq!(under_way.written(range(150, 4096)).collect::<Vec<_>>(), [range(150, 200)]);
+        let left = under_way.leave_out(150, &[7; 3946], |_| true);
+        assert_eq!(left, [range(200, 4096)]);
         under_way.end(2);
-        assert!(!under_way.hold(range(0, 1)));
+        assert!(!under_way.hold(range(0, 1)) && under_way.left_out.is_empty());
     }
 
     #[test]

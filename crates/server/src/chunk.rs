@@ -21,7 +21,7 @@ use crate::data_leases::place_of;
 use crate::gate::{Answer, Call};
 use crate::lane_life::Purpose;
 use crate::lanes::UnderWay;
-use crate::owners::wish_of;
+use crate::owners::{Claiming, wish_of};
 use crate::server::{Outcome, Refusal, Server};
 
 /// Zeros that are sent where a lane has a hole: a load of the hole would allocate memory.
@@ -57,9 +57,20 @@ impl Server {
             let map = self.admit_slot(header, request.target.slot).await?;
             self.admit_lane(&request.target, purpose).await?;
             if claiming.is_granted()? {
+                // Whoever was to write these pages back and did not in time must not do so any more.
+                if request.keep == Keep::Own
+                    && self.lane_desk.stop_write_backs(lane, range, header.session).await
+                {
+                    continue;
+                }
                 break map;
             }
-            claiming.wait().await;
+            // What a program began to write before there were strict mounts comes again, and all at once.
+            if !self.data.is_strict(place_of(lane))
+                || !self.lane_desk.stop_programs(lane, range, header.session).await
+            {
+                claiming.wait().await;
+            }
         };
         // From here on nothing else happens: these are the bytes that a lease is on.
         let (kept, arriving) = match request.keep {
@@ -136,48 +147,71 @@ impl Server {
             Ok(range) => range,
             Err(error) => return Ok(Err(error.into())),
         };
-        // Small data is taken first: everything after it happens in one go.
+        let (place, origin) = (place_of(request.target.lane), request.origin);
+        let writer = (header.session, header.sequence);
+        // Small data is taken first: everything after it happens in one go. So is all that waits for pages of strict mounts:
+        // whoever sends it may stop in the middle.
+        let mut is_here =
+            length <= limits::STAGED_BYTES_MAX || (origin != WriteOrigin::Back && self.data.is_strict(place));
         let mut staged = Vec::new();
-        if length <= limits::STAGED_BYTES_MAX {
+        if is_here {
             connection.read_data_staged(length, &mut staged).await?;
         }
-        let writer = (header.session, header.sequence);
-        let (place, origin) = (place_of(request.target.lane), request.origin);
-        let _claiming = match origin {
-            WriteOrigin::Back => None,
-            WriteOrigin::Program | WriteOrigin::Through => {
-                header.changes_bytes();
-                self.data.room_for_bases().await;
-                match self.claim_change(header, place, range, origin).await {
-                    Ok(claiming) => Some(claiming),
-                    Err(refusal) => return Ok(Err(refusal)),
-                }
+        loop {
+            let claiming = match self.claim_write(header, place, range, origin).await {
+                Ok(claiming) => claiming,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+            match self.prepare_write(header, &request, range, writer).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(self.written_before(header, &request, range)),
+                Err(refusal) => return Ok(Err(refusal)),
             }
-        };
-        match self.prepare_write(header, &request, range, writer).await {
-            Ok(true) => {}
-            Ok(false) => return Ok(self.written_before(header, &request, range)),
-            Err(refusal) => return Ok(Err(refusal)),
+            let written = if is_here {
+                self.write_staged(header, &request, range, &staged)
+            } else {
+                match self.may_write_in_place(place, header.session, range, origin) {
+                    Ok(true) => self.write_in_place(connection, header, &request, range).await?,
+                    Ok(false) => {
+                        // Others have their turn meanwhile.
+                        drop(claiming);
+                        connection.read_data_staged(length, &mut staged).await?;
+                        is_here = true;
+                        continue;
+                    }
+                    Err(error) => return Ok(Err(error.into())),
+                }
+            };
+            return Ok(written.map(|()| self.chunk_written(place, header.session, origin)));
         }
-        let alone = match self.is_alone(place, header.session, range, origin) {
-            Ok(alone) => alone,
-            Err(error) => return Ok(Err(error.into())),
-        };
-        let written = if length > limits::STAGED_BYTES_MAX && alone {
-            self.write_in_place(connection, header, &request, range).await?
-        } else {
-            if length > limits::STAGED_BYTES_MAX {
-                connection.read_data_staged(length, &mut staged).await?;
-                // Others had their turn.
-                match self.prepare_write(header, &request, range, writer).await {
-                    Ok(true) => {}
-                    Ok(false) => return Ok(self.written_before(header, &request, range)),
-                    Err(refusal) => return Ok(Err(refusal)),
-                }
-            }
-            self.write_staged(header, &request, range, &staged)
-        };
-        Ok(written.map(|()| self.chunk_written(place, header.session, origin)))
+    }
+
+    /// Waits until nobody has alone what a program writes, and keeps others away; what is written back waits for nobody.
+    async fn claim_write(
+        self: &Rc<Self>,
+        header: &Call,
+        place: Place,
+        range: ByteRange,
+        origin: WriteOrigin,
+    ) -> std::result::Result<Option<Claiming>, Refusal> {
+        if origin == WriteOrigin::Back {
+            return Ok(None);
+        }
+        header.changes_bytes();
+        self.data.room_for_bases().await;
+        self.claim_change(header, place, range, origin).await.map(Some)
+    }
+
+    /// Whether large data may go to its place as it arrives: nobody else has pages there, nor waits for one to store into.
+    fn may_write_in_place(
+        &self,
+        place: Place,
+        session: SessionId,
+        range: ByteRange,
+        origin: WriteOrigin,
+    ) -> Result<bool> {
+        let waited = origin != WriteOrigin::Back && self.data.is_strict(place);
+        Ok(self.is_alone(place, session, range, origin)? && !waited)
     }
 
     /// The answer to a write that was done when it came before: whoever had pages of it then may have them still.

@@ -83,6 +83,11 @@ impl DataDesk {
         }
     }
 
+    /// Whether strict mounts are at a place.
+    pub fn is_strict(&self, place: Place) -> bool {
+        self.leases.borrow().is_strict(place)
+    }
+
     /// Whether what is asked may be done in this step. Whoever has to drop pages for it hears of that.
     pub fn claim(&self, asked: &Asked, ticket: &mut Ticket) -> Result<bool> {
         let mut leases = self.leases.borrow_mut();

@@ -8,7 +8,6 @@ use ramlace_wire::coordination::NoteChange;
 use ramlace_wire::inline::{Bytes, InlineMode, InlineWritten, ReadInline, WriteInline};
 use ramlace_wire::leases::{EndRecalls, Recalls, WaitPublished, WaitRecalls};
 use ramlace_wire::namespace::{Create, LayoutWish, Open, Opened};
-use ramlace_wire::session::SessionKind;
 use ramlace_wire::{Kind, Layout, encode_body};
 
 use crate::testing::{Client, TestServer, run};
@@ -28,21 +27,26 @@ struct Two {
 }
 
 async fn another(client: &Client, address: &str) -> Client {
-    let mut other = Client::connect(address, client.session, SessionKind::User).await;
-    other.epoch = client.epoch;
-    other
+    client.another(address).await
 }
 
-/// Two sessions that have a file open; its lane has begun when it is not inline.
-async fn two(inline: bool) -> Two {
-    let server = TestServer::start(1);
-    let mut holder = Client::user(&server.address, 1).await;
-    let listener = another(&holder, &server.address).await;
-    let mut changer = Client::user(&server.address, 2).await;
+/// A new file's lane that has begun, for whoever makes it.
+pub(crate) async fn lane_of_a_file(client: &mut Client, parent: InodeId, slot: Slot) -> LaneTarget {
+    let opened: Opened = client.change(1, 0, &new_file(parent, slot)).await.unwrap();
+    let inode = opened.info.attributes.inode;
+    let lane = LaneId { inode, lane: 0 };
+    let generation = opened.info.attributes.generation;
+    let target = LaneTarget { lane, slot, generation, created: Epoch(1) };
+    client.spill(1, inode).await.unwrap();
+    client.write(2, 0, target, 0, &[b'.'; 4 * PAGE]).await.unwrap();
+    target
+}
+
+fn new_file(parent: InodeId, slot: Slot) -> Create {
     let layout =
-        Layout { stripe_unit: 64 << 10, width: 1, base_slot: SLOT, stride: 1, copies: 1, created: Epoch(1) };
-    let create = Create {
-        parent: InodeId::ROOT,
+        Layout { stripe_unit: 64 << 10, width: 1, base_slot: slot, stride: 1, copies: 1, created: Epoch(1) };
+    Create {
+        parent,
         name: Name::new("file").unwrap(),
         mode: 0o644.into(),
         exclusive: true,
@@ -51,8 +55,16 @@ async fn two(inline: bool) -> Two {
         layout: Some(layout),
         wish: LayoutWish::default(),
         named: Vec::new(),
-    };
-    let file: Opened = changer.change(1, 0, &create).await.unwrap();
+    }
+}
+
+/// Two sessions that have a file open; its lane has begun when it is not inline.
+async fn two(inline: bool) -> Two {
+    let server = TestServer::start(1);
+    let mut holder = Client::user(&server.address, 1).await;
+    let listener = another(&holder, &server.address).await;
+    let mut changer = Client::user(&server.address, 2).await;
+    let file: Opened = changer.change(1, 0, &new_file(InodeId::ROOT, SLOT)).await.unwrap();
     let inode = file.info.attributes.inode;
     holder.change(1, 0, &Open { inode, read: true, write: true, run: false }).await.unwrap();
     let lane = LaneId { inode, lane: 0 };

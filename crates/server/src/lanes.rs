@@ -70,15 +70,30 @@ impl LaneDesk {
 
     /// Stops write-backs of others that are arriving in a range. Whether there were any: then others had their turn.
     pub async fn stop_write_backs(&self, lane: LaneId, range: ByteRange, session: SessionId) -> bool {
+        self.stop_arriving(lane, range, session, |back| back).await
+    }
+
+    /// The same of what programs write.
+    pub async fn stop_programs(&self, lane: LaneId, range: ByteRange, session: SessionId) -> bool {
+        self.stop_arriving(lane, range, session, |back| !back).await
+    }
+
+    async fn stop_arriving(
+        &self,
+        lane: LaneId,
+        range: ByteRange,
+        session: SessionId,
+        is_meant: impl Fn(bool) -> bool,
+    ) -> bool {
         let mut stopped = false;
         loop {
             let first = {
                 let arriving = self.arriving.borrow();
-                let mut backs = arriving.iter().filter(|((other, writer), arriving)| {
+                let mut meant = arriving.iter().filter(|((other, writer), arriving)| {
                     let meets = !arriving.range.intersection(range).is_empty();
-                    *other == lane && writer.0 != session && arriving.back && meets
+                    *other == lane && writer.0 != session && is_meant(arriving.back) && meets
                 });
-                backs.next().map(|((_, writer), _)| *writer)
+                meant.next().map(|((_, writer), _)| *writer)
             };
             let Some(writer) = first else { return stopped };
             self.stop(lane, writer).await;

@@ -42,6 +42,8 @@ mod log_file;
 mod membership;
 mod metrics;
 mod owners;
+#[cfg(test)]
+mod owners_tests;
 mod peers;
 mod process;
 mod record;

@@ -44,12 +44,10 @@ impl Claiming {
         }
     }
 
-    /// What strict mounts stored in the server's last life may not be here yet.
+    /// What strict mounts stored in the server's last life, and what others have seen of it, may not be here yet: until they
+    /// have heard of this life nobody reads, and nobody writes what they would have to lose.
     fn quiet_until(&self) -> Option<Instant> {
-        match self.asked.wish {
-            Wish::Own | Wish::Strict => self.server.leases.quiet_until(),
-            Wish::Look | Wish::Share | Wish::Change | Wish::Through => None,
-        }
+        self.server.leases.quiet_until()
     }
 }
 

@@ -265,6 +265,13 @@ impl Client {
         }
     }
 
+    /// Another connection of the same session.
+    pub async fn another(&self, address: &str) -> Client {
+        let mut other = Client::connect(address, self.session, SessionKind::User).await;
+        other.epoch = self.epoch;
+        other
+    }
+
     pub fn header(&self, kind: Kind, sequence: u64, outstanding: u32) -> Header {
         Header {
             session: self.session,

@@ -6,6 +6,7 @@
 //! for them uses the others.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,11 @@ impl Pool {
     /// second time changes nothing.
     pub fn hear_data(&self, leases: Arc<dyn DataLeases>) {
         let _ = self.settings().data_leases.set(leases);
+    }
+
+    /// From now on no call waits for other machines that have bytes in their kernels: whoever wanted these is gone.
+    pub fn end_waits(&self) {
+        self.settings().waits_are_over.store(true, Ordering::Relaxed);
     }
 
     /// Data recalls of a server are over: those that are `done`, and those that are `blocked` by a write of the same kernel, for which nobody

@@ -1,6 +1,7 @@
 //! How to reach a pool, and what a session may use.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -95,6 +96,7 @@ impl ConnectOptions {
             label: self.label.clone(),
             on_recall: OnceLock::new(),
             data_leases: OnceLock::new(),
+            waits_are_over: AtomicBool::new(false),
         })
     }
 
@@ -210,4 +212,6 @@ pub(crate) struct Settings {
     pub(crate) on_recall: OnceLock<OnRecall>,
     /// Who keeps bytes by leases; none are asked for before it is set.
     pub(crate) data_leases: OnceLock<Arc<dyn DataLeases>>,
+    /// No call waits for other machines any more.
+    pub(crate) waits_are_over: AtomicBool,
 }

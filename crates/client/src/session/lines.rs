@@ -23,6 +23,9 @@ use crate::session::places::{Places, Purpose};
 pub(crate) const HOLDERS_WAIT_MAX: Duration =
     Duration::from_millis(limits::DATA_RECALL_WRITING_MILLIS + 5_000);
 
+/// Who waits for an answer looks so often whether nobody wants it any more.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+
 thread_local! {
     static PURPOSE: Cell<Purpose> = const { Cell::new(Purpose::Usual) };
 }
@@ -346,9 +349,13 @@ impl Line {
         let over = Instant::now() + HOLDERS_WAIT_MAX;
         let mut until = deadline;
         loop {
-            match self.connection().map_err(Unanswered::lost)?.await_reply(until) {
+            let look = until.min(Instant::now() + LOOK_PAUSE);
+            match self.connection().map_err(Unanswered::lost)?.await_reply(look) {
                 Ok(true) => return Ok(()),
-                Ok(false) if Instant::now() < over && session.lives(&self.server) => {
+                Ok(false) if look < until && !session.waits_are_over() => {}
+                Ok(false)
+                    if Instant::now() < over && !session.waits_are_over() && session.lives(&self.server) =>
+                {
                     until = session.deadline();
                 }
                 Ok(false) => {

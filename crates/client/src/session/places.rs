@@ -21,8 +21,7 @@ pub(crate) enum Purpose {
     WritesBack,
 }
 
-const PURPOSES: [Purpose; 4] =
-    [Purpose::Usual, Purpose::Pages, Purpose::StrictReads, Purpose::WritesBack];
+const PURPOSES: [Purpose; 4] = [Purpose::Usual, Purpose::Pages, Purpose::StrictReads, Purpose::WritesBack];
 
 impl Purpose {
     /// Connections for it. Together with the few that only wait they are no more than

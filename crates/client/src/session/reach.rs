@@ -133,7 +133,7 @@ impl Session {
         let over = Instant::now() + HOLDERS_WAIT_MAX;
         let waits_longer = Cell::new(false);
         let longer = || {
-            waits_longer.set(Instant::now() < over && self.lives(server));
+            waits_longer.set(Instant::now() < over && !self.waits_are_over() && self.lives(server));
             waits_longer.get().then(|| self.deadline())
         };
         let begun = || if waits_longer.get() { self.deadline() } else { deadline };

@@ -270,3 +270,23 @@ fn pages_are_written_back_however_many_reads_wait_for_others() {
         pool.state().releases_held = true;
     });
 }
+
+#[test]
+fn nobody_waits_for_other_machines_when_all_waits_are_over() {
+    let pool = FakePool::start(1);
+    let client = pool.connect();
+    let file = client.open("/file", &striped(1)).unwrap();
+    write_all(&file, &pattern(2 * UNIT as usize, 1), 0);
+    let readers = 30;
+    for _ in 0..readers {
+        pool.fault(Kind::ReadChunk, Fault::Held);
+    }
+    std::thread::scope(|scope| {
+        let read = || file.read_strictly(&mut [0; 10], 0, true, false).unwrap_err().kind();
+        let waiting: Vec<_> = (0..readers).map(|_| scope.spawn(read)).collect();
+        eventually("reads wait", || pool.seen(Kind::ReadChunk) >= 24);
+        client.end_waits();
+        // Nothing that is held is ever answered.
+        waiting.into_iter().for_each(|reader| assert_eq!(reader.join().unwrap(), ErrorKind::TimedOut));
+    });
+}

@@ -1,0 +1,91 @@
+//! Who wants which bytes where strict mounts are: nobody is waited for who has nothing of them.
+
+use ramlace_base::{InodeId, Slot};
+use ramlace_wire::Kind;
+use ramlace_wire::chunk::{ChunkRead, ChunkWritten, Keep, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
+use ramlace_wire::encode_body;
+use ramlace_wire::leases::{EndRecalls, WaitRecalls};
+
+use crate::data_leases_tests::lane_of_a_file;
+use crate::testing::{Client, Gate, TestServer, run};
+
+const PAGE: u32 = 4096;
+const LARGE: usize = 256 << 10;
+
+async fn read(client: &mut Client, target: LaneTarget, page: u32, keep: Keep) -> Vec<u8> {
+    let request = ReadChunk { target, offset: u64::from(page * PAGE), length: PAGE, keep, take: false };
+    let header = client.header(Kind::ReadChunk, 0, 0);
+    client.connection.queue_reply(header, &encode_body(&request), &[]);
+    client.connection.flush().await.unwrap();
+    client.answer::<ChunkRead>().await.unwrap().1
+}
+
+/// Acknowledges whatever comes to a session, until somebody has his answer.
+async fn acknowledging<T>(owner: &Client, address: &str, answer: impl Future<Output = T>) -> T {
+    let mut listener = owner.another(address).await;
+    let acknowledging = async {
+        loop {
+            let told = listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap();
+            let done = told.data.iter().map(|recall| recall.number).collect();
+            listener.ask(&EndRecalls { done, blocked: Vec::new() }).await.unwrap();
+        }
+    };
+    tokio::select! {
+        answer = answer => answer,
+        () = acknowledging => unreachable!("it goes on for ever"),
+    }
+}
+
+#[test]
+fn a_write_whose_sender_stops_in_the_middle_holds_no_page() {
+    run(async {
+        for strict_before in [true, false] {
+            let server = TestServer::start(1);
+            let mut owner = Client::user(&server.address, 1).await;
+            let mut writer = Client::user(&server.address, 2).await;
+            let target = lane_of_a_file(&mut writer, InodeId::ROOT, Slot(0)).await;
+            if strict_before {
+                read(&mut owner, target, 0, Keep::Own).await;
+            }
+            let gate = Gate::before(&server.address).await;
+            let mut slow = writer.another(&gate.address).await;
+            let header = slow.header(Kind::WriteChunk, 10, 0);
+            gate.let_pass(100 << 10);
+            let request = WriteChunk { target, offset: 0, origin: WriteOrigin::Program };
+            slow.begin_write(header, &request, &[1; LARGE]).await;
+            gate.drained().await;
+            assert_eq!(read(&mut owner, target, 1, Keep::Own).await.len(), PAGE as usize);
+            gate.let_pass(usize::MAX);
+            let written = acknowledging(&owner, &server.address, slow.answer::<ChunkWritten>()).await;
+            // What had begun to arrive in its place comes again.
+            assert_eq!(written.is_ok(), strict_before);
+            writer.begin_write(header, &request, &[1; LARGE]).await;
+            acknowledging(&owner, &server.address, writer.answer::<ChunkWritten>()).await.unwrap();
+            for page in [0, 1, LARGE as u32 / PAGE - 1] {
+                assert!(read(&mut owner, target, page, Keep::Own).await == [1; PAGE as usize]);
+            }
+        }
+    });
+}
+
+#[test]
+fn nobody_reads_before_strict_mounts_have_heard_of_a_new_life() {
+    let mut server = TestServer::start(1);
+    let target = run(async {
+        let mut owner = Client::user(&server.address, 1).await;
+        let target = lane_of_a_file(&mut owner, InodeId::ROOT, Slot(0)).await;
+        read(&mut owner, target, 0, Keep::Own).await;
+        target
+    });
+    for keep in [Keep::No, Keep::Share, Keep::Strict, Keep::Own] {
+        server.kill();
+        server.revive();
+        run(async {
+            let mut reader = Client::user(&server.address, 2).await;
+            read(&mut reader, target, 0, keep).await;
+            assert!(server.look(|server| server.leases.quiet_until().is_none()).await, "{keep:?}");
+            // The next life follows one that has given leases, too.
+            read(&mut reader, target, 0, Keep::Own).await;
+        });
+    }
+}
