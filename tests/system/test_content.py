@@ -74,7 +74,7 @@ def test_a_write_that_arrives_in_pieces_is_not_seen_before_it_is_whole(shared_po
             line.greet(shared_pool.secret)
             assert line.open_session().error == ""
             epoch = layout.created_epoch or 1
-            body = wire.numbers(found.st_ino, 0, layout.base_slot or 0, found.generation, epoch, 0, 1)
+            body = wire.numbers(found.st_ino, 0, layout.base_slot or 0, found.generation, epoch, 0, 0, 1)
             line.send(wire.header(wire.WRITE_CHUNK, line.session, len(body), chunk, sequence=1, epoch=epoch), body)
             for _ in range(4):
                 line.send(b"B" * (chunk // 8))

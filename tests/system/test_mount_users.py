@@ -684,12 +684,45 @@ def test_a_host_acts_for_users_and_its_root_for_nobody(squashed: Pool) -> None:
     assert owned == {"user": (1001, 2001), "root": (NOBODY, NOBODY), "nobody": (NOBODY, NOBODY)}
 
 
+def read_lane(line: wire.Wire, file: tuple[int, int, int, int], permit: bytes) -> wire.Reply:
+    """Ask for the first bytes of a file's first lane."""
+    inode, slot, generation, epoch = file
+    target = wire.numbers(inode, 0, slot, generation, epoch) + (b"\1" + permit if permit else b"\0")
+    return line.call(wire.READ_CHUNK, target + wire.numbers(0, 8, wire.KEEP_NO, 0), epoch=epoch)
+
+
+def test_a_host_reads_the_bytes_of_files_that_its_users_have_opened_and_of_no_others(squashed: Pool) -> None:
+    """Also where servers share no memory but the secret: the home gives the permit, a lane elsewhere checks it."""
+    with squashed.connect() as pool:
+        with pool.open("/secret", "wb") as file:
+            file.write(b"secret" * 100_000)
+        found, layout = pool.stat("/secret"), pool.layout("/secret")
+    squashed.run("chmod", "600", "/secret")
+    file_here = (found.st_ino, layout.base_slot or 0, found.generation, layout.created_epoch or 1)
+    with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:
+        for permit in (b"", bytes(16), b"\xff" * 16):
+            said = read_lane(line, file_here, permit).error
+            assert f"has not opened inode {found.st_ino:016x} for reading" in said, said
+        opening = wire.numbers(found.st_ino, 1, 0, 0)
+        who = user(1001, 2001)
+        refused = line.call(wire.OPEN, who + opening, sequence=1, epoch=1, flags=wire.ON_BEHALF)
+        assert "may not" in refused.error
+        squashed.run("chmod", "604", "/secret")
+        opened = line.call(wire.OPEN, who + opening, sequence=2, epoch=1, flags=wire.ON_BEHALF)
+        assert opened.error == ""
+        permit = opened.body[-16:]
+        assert permit[8:] == bytes(8), "it was opened for reading alone"
+        assert read_lane(line, file_here, permit).data == b"secretse"
+        with enter(squashed, host_key(squashed), wire.SESSION_HOST) as other:
+            assert "has not opened" in read_lane(other, file_here, permit).error
+
+
 def test_a_claim_that_makes_no_sense_ends_its_connection_alone(squashed: Pool) -> None:
     for who in (user(5, 5, 7, 6), user(5, 5, 6, 6), wire.numbers(5, 5, 300, *range(300)), b"\xff" * 20):
         with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:
             assert "makes no sense" in make_directory(line, who, b"refused", 1).error
     with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:
-        body = user(1001, 2001) + wire.numbers(1, 0, 0, 1, 1, 0, 4096, 0, 0)
+        body = user(1001, 2001) + wire.numbers(1, 0, 0, 1, 1, 0, 0, 4096, 0, 0)
         assert "for no user" in line.call(wire.READ_CHUNK, body, epoch=1, flags=wire.ON_BEHALF).error
     # What `check` reads of everybody's names is the owner's, also where a host may speak for him.
     pages = ((wire.CHECK_SLOTS, 0), (wire.CHECK_INODES, 0), (wire.CHECK_ENTRIES, 0))

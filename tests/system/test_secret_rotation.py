@@ -1,6 +1,7 @@
 """A pool gets a new secret while it runs: nobody who reads it anew notices, and the owner ends the old one."""
 
 import json
+import mmap
 import os
 import signal
 import stat
@@ -183,14 +184,25 @@ def test_a_mount_for_everybody_goes_on_when_its_key_was_renewed(
     key.write_bytes(pool.run("host-key", "node7").stdout)
     key.chmod(0o600)
     mount = new_mount(pool, "--allow-other", "--host-key-file", str(key))
-    with (mount / "all/file").open("w+b", buffering=0) as file:
+    large = bytes(range(256)) * 8192
+    (mount / "all/large").write_bytes(large)
+    # What was opened before proves its right to bytes by the secret of then: of pages that the kernel has not yet, too.
+    with (mount / "all/file").open("w+b", buffering=0) as file, (mount / "all/large").open("r+b", buffering=0) as lanes:
         file.write(b"before")
+        assert lanes.read(4096) == large[:4096]
         pool.run("secret", "rotate")
         key.write_bytes(pool.run("host-key", "node7").stdout)
         pool.run("secret", "rotate", "--finish")
         file.write(b" and after")
         file.seek(0)
         assert file.read() == b"before and after"
+        with mmap.mmap(lanes.fileno(), 0) as mapped:
+            mapped[-1:] = b"!"
+            assert mapped[:] == large[:-1] + b"!"
+            mapped.flush()
+        lanes.seek(0)
+        assert lanes.write(large[::-1]) == len(large)
+    assert pool.run("cat", "/all/large").stdout == large[::-1]
     assert (mount / "all/file").read_bytes() == b"before and after"
 
 

@@ -67,7 +67,7 @@ def ask_and_never_read(pool: Pool, connected: ramlace.Pool, server: int) -> wire
     epoch = layout.created_epoch or 1
     for number in range(READS):
         offset = number % 4 * 8 * MIB
-        target = (found.st_ino, 0, layout.base_slot or 0, found.generation, epoch)
+        target = (found.st_ino, 0, layout.base_slot or 0, found.generation, epoch, 0)
         body = wire.numbers(*target, offset, 8 * MIB, wire.KEEP_NO, 0)
         line.say(wire.header(wire.READ_CHUNK, line.session, len(body), epoch=epoch, call=number), body)
     # The first reply has begun: the server is sending, and will be stuck.

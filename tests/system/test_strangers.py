@@ -290,15 +290,15 @@ def test_a_client_that_lies_about_its_lane_reads_nothing(one: Pool) -> None:
             (1, 0, 4095, 0),
         ]:
             for take in (0, 1):
-                body = wire.numbers(inode, lane, slot, generation, epoch, 0, 4096, wire.KEEP_NO, take)
+                body = wire.numbers(inode, lane, slot, generation, epoch, 0, 0, 4096, wire.KEEP_NO, take)
                 reply = line.call(wire.READ_CHUNK, body, epoch=epoch)
                 assert reply.error or not any(reply.data)
                 assert reply.error or not take, "it takes no memory for what is nobody's"
         # More than a message may carry.
-        body = wire.numbers(3, 0, 0, 1, epoch, 0, 0xFFFF_FFFF, wire.KEEP_NO, 1)
+        body = wire.numbers(3, 0, 0, 1, epoch, 0, 0, 0xFFFF_FFFF, wire.KEEP_NO, 1)
         reply = line.call(wire.READ_CHUNK, body, epoch=epoch)
         assert reply.error
-        body = wire.numbers(3, 0, 0, 1, epoch, 2**64 - 1, 4096, wire.KEEP_NO, 0)
+        body = wire.numbers(3, 0, 0, 1, epoch, 0, 2**64 - 1, 4096, wire.KEEP_NO, 0)
         reply = line.call(wire.READ_CHUNK, body, epoch=epoch)
         assert "beyond the largest file" in reply.error
 

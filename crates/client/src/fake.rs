@@ -597,13 +597,13 @@ impl State {
                     }
                 };
                 self.open.insert((header.session, info.attributes.inode));
-                body(&Opened { info, created: old.is_none() })
+                body(&Opened { info, created: old.is_none(), permit: None })
             }
             Kind::Open => {
                 let Open { inode, .. } = decode!(Open);
                 let info = self.inode(id, inode)?.info.clone();
                 self.open.insert((header.session, inode));
-                body(&Opened { info, created: false })
+                body(&Opened { info, created: false, permit: None })
             }
             Kind::OpenEntry => {
                 let OpenEntry { parent, name, .. } = decode!(OpenEntry);
@@ -616,7 +616,7 @@ impl State {
                     FileKind::Directory => return error(ErrorKind::IsDirectory, "a directory"),
                     _ => self.open.insert((header.session, inode)),
                 };
-                body(&Opened { info, created: false })
+                body(&Opened { info, created: false, permit: None })
             }
             Kind::GiveUp => {
                 let GiveUp { sequence } = decode!(GiveUp);

@@ -288,7 +288,13 @@ impl Driver {
     }
 
     fn target(&self) -> LaneTarget {
-        LaneTarget { lane: LANE, slot: SLOT, generation: self.model.generation, created: Epoch(1) }
+        LaneTarget {
+            lane: LANE,
+            slot: SLOT,
+            generation: self.model.generation,
+            created: Epoch(1),
+            permit: None,
+        }
     }
 
     /// Brings the lane up to a request's generation; whether it is known then.

@@ -2,7 +2,7 @@
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Timestamp, limits};
 use ramlace_wire::namespace::{Create, InodeInfo, MakeNode, NewMode, Open, OpenEntry, Opened, Symlink};
-use ramlace_wire::{Credentials, FileAttributes, FileKind, Layout, Owner};
+use ramlace_wire::{Credentials, FileAttributes, FileKind, Layout, OpenedFor, Owner};
 
 use crate::access_lists::made;
 use crate::command::Reply;
@@ -32,7 +32,8 @@ impl SlotState {
         let body = Body::File(File::new(layout, request.named.clone()));
         let inode = self.add_entry(caller, request.parent, &request.name, request.mode, body)?;
         // Who makes a file has it open as he wishes, whatever its mode will say to others.
-        self.reference(caller, inode, request.write)?;
+        let opened = OpenedFor { read: request.read, write: request.write };
+        self.reference(caller, inode, opened)?;
         Ok(Some(self.opened(inode, true)?))
     }
 
@@ -155,7 +156,9 @@ impl SlotState {
     }
 
     pub(crate) fn opened(&self, inode: InodeId, created: bool) -> Result<Reply> {
-        Ok(Reply::Opened(Box::new(Opened { info: self.info(inode, self.inode(inode)?), created })))
+        let info = self.info(inode, self.inode(inode)?);
+        // What it proves to lanes, whoever has the key of permits puts in.
+        Ok(Reply::Opened(Box::new(Opened { info, created, permit: None })))
     }
 
     /// Everything about an inode.

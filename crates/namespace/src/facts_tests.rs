@@ -114,7 +114,12 @@ fn sessions_and_their_open_inodes_are_checked() {
     story.state.inodes.get_mut(&file).unwrap().opens = 2;
     assert_eq!(story.troubles(), [TroubleKind::OpensMiscounted]);
     let gone = found(|state, _| {
-        state.sessions.get_mut(&SESSION).unwrap().open.insert(InodeId(99), true);
+        state
+            .sessions
+            .get_mut(&SESSION)
+            .unwrap()
+            .open
+            .insert(InodeId(99), ramlace_wire::OpenedFor::default());
     });
     assert_eq!(gone, [TroubleKind::OpenOfNothing]);
     let reserved = found(|state, _| state.sessions.get_mut(&SESSION).unwrap().appending.clear());

@@ -1,10 +1,12 @@
 //! References to inodes: open, close, the end of a session, and the end of an inode.
 
+use std::collections::btree_map::Entry;
+
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, SessionId, Timestamp, limits};
 use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::namespace::{Close, Open};
 use ramlace_wire::peer::{DropLane, TrimLane};
-use ramlace_wire::{FileKind, Layout};
+use ramlace_wire::{FileKind, Layout, OpenedFor};
 
 use crate::command::{Effect, Errand, Reply};
 use crate::inode::{Body, right};
@@ -41,20 +43,24 @@ impl SlotState {
         ];
         let rights = rights.iter().filter(|(asked, _)| *asked).fold(0, |all, (_, right)| all | right);
         inode.check_allows(caller.who, rights)?;
-        self.reference(caller, request.inode, request.write)?;
+        // Whose kernel runs it reads it.
+        let opened = OpenedFor { read: request.read || request.run, write: request.write };
+        self.reference(caller, request.inode, opened)?;
         Ok(Some(self.opened(request.inode, false)?))
     }
 
     /// Gives the session its one reference to the inode, or widens the one it has.
-    pub(crate) fn reference(&mut self, caller: Caller, inode: InodeId, write: bool) -> Result<()> {
+    pub(crate) fn reference(&mut self, caller: Caller, inode: InodeId, opened: OpenedFor) -> Result<()> {
         let session = self.session_mut(caller);
         session.check_may_open(inode)?;
-        let before = session.open.insert(inode, write);
-        match before {
-            Some(before) => *session.open.get_mut(&inode).expect("just inserted") = before | write,
-            None => self.inode_mut(inode)?.opens += 1,
+        match session.open.entry(inode) {
+            Entry::Occupied(mut before) => *before.get_mut() = before.get().and(opened),
+            Entry::Vacant(free) => {
+                free.insert(opened);
+                self.inode_mut(inode)?.opens += 1;
+            }
         }
-        if let (true, Body::File(file)) = (write, &mut self.inode_mut(inode)?.body) {
+        if let (true, Body::File(file)) = (opened.write, &mut self.inode_mut(inode)?.body) {
             file.untrimmed = true;
         }
         Ok(())
@@ -62,7 +68,7 @@ impl SlotState {
 
     pub(crate) fn close(&mut self, caller: Caller, request: Close, effects: &mut Vec<Effect>) -> Step {
         self.assert_mine(request.inode);
-        let Some(write) = self.session_mut(caller).open.remove(&request.inode) else {
+        let Some(OpenedFor { write, .. }) = self.session_mut(caller).open.remove(&request.inode) else {
             return Err(Error::new(
                 ErrorKind::BadHandle,
                 format!("the session does not have inode {} open", request.inode),

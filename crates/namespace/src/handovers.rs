@@ -46,7 +46,7 @@ impl SlotState {
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         match self.sessions.get(&session).and_then(|session| session.open.get(&id)) {
-            Some(write) if *write || !request.write => {}
+            Some(opened) if opened.write || !request.write => {}
             _ => {
                 let text = format!("the session does not have inode {id} open for what its kernel shall do");
                 return Err(Error::new(ErrorKind::BadHandle, text));

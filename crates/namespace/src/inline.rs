@@ -8,13 +8,13 @@
 //! Invariant: the bytes end where the size does, or before; what is missing is zero.
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
-use ramlace_wire::Credentials;
 use ramlace_wire::inline::{
     Bytes, BytesPlace, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, Spilled,
     WriteInline,
 };
 use ramlace_wire::namespace::{SizeInfo, Truncate};
 use ramlace_wire::peer::{FillLane, Token};
+use ramlace_wire::{Credentials, OpenedFor};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Effect, Errand, ErrandId, Reply};
@@ -118,7 +118,7 @@ impl SlotState {
     ) -> Result<InlineRead> {
         let inode = self.inode(request.inode)?;
         let file = inode.file(request.inode)?;
-        if !self.has_open(session, request.inode) {
+        if !self.opened_for(session, request.inode).read {
             inode.check_allows(who, right::READ)?;
         }
         let part = |bytes: &[u8]| {
@@ -296,6 +296,13 @@ impl SlotState {
     #[must_use]
     pub fn inline_bytes(&self) -> u64 {
         self.inline_bytes
+    }
+
+    /// For what a session has an inode open.
+    #[must_use]
+    pub fn opened_for(&self, session: SessionId, inode: InodeId) -> OpenedFor {
+        let opened = self.sessions.get(&session).and_then(|session| session.open.get(&inode));
+        opened.copied().unwrap_or_default()
     }
 
     /// Whether a session has an inode open.

@@ -1,6 +1,7 @@
 //! Locks as operations of a slot: who may lock, what is told to whom, and when locks go.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, limits};
+use ramlace_wire::OpenedFor;
 use ramlace_wire::locks::{
     CancelLock, EndLockWait, GetLock, LOCK_END, LockAnswer, LockInTheWay, LockKind, LockOutcome, LockOwner,
     LockTable, LockWait, LockedFile, SetLock,
@@ -146,7 +147,7 @@ impl SlotState {
     fn check_may_lock(&self, caller: Caller, request: &SetLock) -> Result<()> {
         self.inode(request.inode)?;
         let session = &self.sessions[&caller.token.session];
-        let Some(write) = session.open.get(&request.inode) else {
+        let Some(OpenedFor { write, .. }) = session.open.get(&request.inode) else {
             let text = format!("the session does not have inode {} open", request.inode);
             return Err(Error::new(ErrorKind::BadHandle, text));
         };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Sequence, SessionId, limits};
-use ramlace_wire::ErrorBody;
+use ramlace_wire::{ErrorBody, OpenedFor};
 use serde::{Deserialize, Serialize};
 
 use crate::command::Reply;
@@ -19,8 +19,8 @@ pub(crate) struct Session {
     kept_bytes: u64,
     /// What of that the slot's owner has been told.
     told_bytes: u64,
-    /// Open inodes, and whether they may be written.
-    pub open: BTreeMap<InodeId, bool>,
+    /// Open inodes, and what for.
+    pub open: BTreeMap<InodeId, OpenedFor>,
     /// Files in which the session may have reservations.
     pub appending: BTreeSet<InodeId>,
     /// Files of which it holds locks, or waits for some.

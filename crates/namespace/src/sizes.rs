@@ -181,7 +181,7 @@ impl SlotState {
     /// from it, as a write does.
     pub(crate) fn session_writes(&self, caller: Caller, id: InodeId) -> bool {
         let session = self.sessions.get(&caller.token.session);
-        session.is_some_and(|session| session.open.get(&id) == Some(&true))
+        session.and_then(|session| session.open.get(&id)).is_some_and(|opened| opened.write)
     }
 
     /// A file that is known to be one and to be here.

@@ -1,8 +1,8 @@
 //! Files without a name (`O_TMPFILE`): they live while they are open, and until then may get one.
 
 use ramlace_base::InodeId;
-use ramlace_wire::FileKind;
 use ramlace_wire::namespace::CreateUnnamed;
+use ramlace_wire::{FileKind, OpenedFor};
 
 use crate::access_lists::made;
 use crate::entries::{check_new_mode, inherited_owner};
@@ -27,7 +27,8 @@ impl SlotState {
         (new.links, new.linkable) = (0, true);
         let inode = self.allocate()?;
         self.inodes.insert(inode, Box::new(new));
-        self.reference(caller, inode, request.write)?;
+        let opened = OpenedFor { read: request.read, write: request.write };
+        self.reference(caller, inode, opened)?;
         Ok(Some(self.opened(inode, true)?))
     }
 }

@@ -14,6 +14,7 @@ use ramlace_wire::keys::{ChangeKeys, HearKeyBook, HostKeyId, RotateSecret};
 use ramlace_wire::leases::{LeaseAttributes, LeaseName, WaitRecalls};
 use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits, WaitEvents};
 use ramlace_wire::namespace::GetAttributesMany;
+use ramlace_wire::permit::GetPermit;
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
 use ramlace_wire::walk::Walk;
 use ramlace_wire::{Credentials, Header, Kind, decode_body, encode_body};
@@ -179,13 +180,25 @@ async fn serve_request(
             Ok(Answer::Body(encode_body(&())))
         }
         Kind::OpenSession => open_session(server, caller, call, body).map(Answer::Body),
-        Kind::ReadChunk => server.read_chunk(call, decode_body(kind, body)?).await,
-        Kind::WriteChunk => {
-            let written = server.write_chunk(connection, call, decode_body(kind, body)?).await?;
-            written.map(|written| Answer::Body(encode_body(&written)))
-        }
-        Kind::GrantLane => server.grant_lane(connection.peer_uid(), call, decode_body(kind, body)?).await,
-        Kind::HandLane => server.hand_lane(connection.peer_uid(), call, decode_body(kind, body)?).await,
+        Kind::ReadChunk => match server.lane_request(call, &caller.proved, body)? {
+            Ok(request) => server.read_chunk(call, request).await,
+            Err(refusal) => Err(refusal),
+        },
+        Kind::WriteChunk => match server.lane_request(call, &caller.proved, body)? {
+            Ok(request) => {
+                let written = server.write_chunk(connection, call, request).await?;
+                written.map(|written| Answer::Body(encode_body(&written)))
+            }
+            Err(refusal) => Err(refusal),
+        },
+        Kind::GrantLane => match server.lane_request(call, &caller.proved, body)? {
+            Ok(request) => server.grant_lane(connection.peer_uid(), call, request).await,
+            Err(refusal) => Err(refusal),
+        },
+        Kind::HandLane => match server.lane_request(call, &caller.proved, body)? {
+            Ok(request) => server.hand_lane(connection.peer_uid(), call, request).await,
+            Err(refusal) => Err(refusal),
+        },
         _ => {
             let until = until.expect("a small request has a deadline");
             let served =
@@ -236,19 +249,19 @@ async fn serve_small(
             server.hear_key_book(request.book, proved).map(|()| encode_body(&()))
         }
         Kind::PunchChunk => {
-            let request: PunchChunk = decode_body(kind, body)?;
+            let request: PunchChunk = server.lane_request(header, proved, body)??;
             server.punch_chunk(header, request).await.map(|()| encode_body(&()))
         }
         Kind::AllocateLane => {
-            let request: AllocateLane = decode_body(kind, body)?;
+            let request: AllocateLane = server.lane_request(header, proved, body)??;
             server.allocate_lane(header, request).await.map(|()| encode_body(&()))
         }
         Kind::CountLane => {
-            let request: CountLane = decode_body(kind, body)?;
+            let request: CountLane = server.lane_request(header, proved, body)??;
             server.count_lane(header, request).await.map(|reply| encode_body(&reply))
         }
         Kind::SeekLane => {
-            let request: SeekLane = decode_body(kind, body)?;
+            let request: SeekLane = server.lane_request(header, proved, body)??;
             server.seek_lane(header, request).await.map(|reply| encode_body(&reply))
         }
         Kind::GetAttributesMany => {
@@ -281,11 +294,11 @@ async fn serve_small(
             Ok(encode_body(&server.wait_events(header.session, request).await?))
         }
         Kind::ChangeCell => {
-            let request: ChangeCell = decode_body(kind, body)?;
+            let request: ChangeCell = server.lane_request(header, proved, body)??;
             server.change_cell(header, request).await.map(|reply| encode_body(&reply))
         }
         Kind::WatchChange => {
-            let request: WatchChange = decode_body(kind, body)?;
+            let request: WatchChange = server.lane_request(header, proved, body)??;
             server.watch_change(header, request).await.map(|reply| encode_body(&reply))
         }
         Kind::EndWatch => {
@@ -293,8 +306,13 @@ async fn serve_small(
             Ok(encode_body(&()))
         }
         Kind::NoteChange => {
-            let request: NoteChange = decode_body(kind, body)?;
+            let request: NoteChange = server.lane_request(header, proved, body)??;
             server.note_stores(header, request).await.map(|()| encode_body(&()))
+        }
+        Kind::GetPermit => {
+            let GetPermit { inode } = decode_body(kind, body)?;
+            server.admit_slot(header, inode.slot()).await?;
+            Ok(encode_body(&server.permit(proved, header.session, inode)))
         }
         Kind::FindDeadlock => {
             let request: FindDeadlock = decode_body(kind, body)?;
@@ -318,7 +336,7 @@ async fn serve_small(
         _ if let Some(page) = server.serve_check(&identity.who, kind, body) => page,
         _ => {
             let (way, body) = body_behind_way(header, body)?;
-            server.serve_slot(header, identity, &way, requests::parse(header, body)?).await
+            server.serve_slot(header, proved, identity, &way, requests::parse(header, body)?).await
         }
     }
 }

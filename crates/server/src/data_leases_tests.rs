@@ -36,7 +36,7 @@ pub(crate) async fn lane_of_a_file(client: &mut Client, parent: InodeId, slot: S
     let inode = opened.info.attributes.inode;
     let lane = LaneId { inode, lane: 0 };
     let generation = opened.info.attributes.generation;
-    let target = LaneTarget { lane, slot, generation, created: Epoch(1) };
+    let target = LaneTarget { lane, slot, generation, created: Epoch(1), permit: None };
     client.spill(1, inode).await.unwrap();
     client.write(2, 0, target, 0, &[b'.'; 4 * PAGE]).await.unwrap();
     target
@@ -68,8 +68,13 @@ async fn two(inline: bool) -> Two {
     let inode = file.info.attributes.inode;
     holder.change(1, 0, &Open { inode, read: true, write: true, run: false }).await.unwrap();
     let lane = LaneId { inode, lane: 0 };
-    let target =
-        LaneTarget { lane, slot: SLOT, generation: file.info.attributes.generation, created: Epoch(1) };
+    let target = LaneTarget {
+        lane,
+        slot: SLOT,
+        generation: file.info.attributes.generation,
+        created: Epoch(1),
+        permit: None,
+    };
     if !inline {
         changer.spill(1, inode).await.unwrap();
         changer.write(2, 0, target, 0, &[b'.'; 4 * PAGE]).await.unwrap();

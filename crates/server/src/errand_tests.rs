@@ -284,7 +284,7 @@ fn bytes_that_come_late_or_twice_to_a_lane_overwrite_nothing() {
         }
         set_home(BytesPlace::Leaving, 2);
         sender.ask(&fill).await.unwrap();
-        let target = LaneTarget { lane, slot, generation, created: map.epoch };
+        let target = LaneTarget { lane, slot, generation, created: map.epoch, permit: None };
         assert_eq!(client.read(target, 0, 5).await.unwrap(), b"bytes");
         // Written since; what the home said may be older.
         client.write(1, 0, target, 0, b"new").await.unwrap();

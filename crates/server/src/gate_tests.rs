@@ -99,7 +99,7 @@ fn is_seen_to_wait() -> bool {
         // Bytes of the same slot wait, too.
         let lane = LaneId { inode, lane: 0 };
         let generation = file.info.attributes.generation;
-        let target = LaneTarget { lane, slot: SLOT, generation, created: Epoch(1) };
+        let target = LaneTarget { lane, slot: SLOT, generation, created: Epoch(1), permit: None };
         let read = ReadChunk { target, offset: 0, length: 4, keep: Keep::No, take: false };
         let served = server.look(|server| server.status().requests).await;
         reader.connection.queue_reply(reader.header(Kind::ReadChunk, 0, 0), &encode_body(&read), &[]);

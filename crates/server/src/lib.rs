@@ -45,6 +45,9 @@ mod owners;
 #[cfg(test)]
 mod owners_tests;
 mod peers;
+mod permits;
+#[cfg(test)]
+mod permits_tests;
 mod process;
 mod record;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use ramlace_base::{
 };
 use ramlace_lanes::Change;
 use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query, Reply};
+use ramlace_transport::Proved;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::coordination;
 use ramlace_wire::inline::{self, InlineRead, ReadInline};
@@ -257,6 +258,7 @@ impl Server {
     pub async fn serve_slot(
         self: &Rc<Self>,
         header: &Call,
+        proved: &Proved,
         identity: Identity,
         way: &[Name],
         request: Request,
@@ -382,6 +384,9 @@ impl Server {
         }
         if let (Reply::WroteInline(written), Some(place)) = (&mut reply, wrote_back) {
             written.recall = self.newest_recall(place, header.session);
+        }
+        if let Reply::Opened(opened) = &mut reply {
+            opened.permit = self.permit(proved, header.session, opened.info.attributes.inode);
         }
         Ok(reply.encode())
     }

@@ -53,6 +53,7 @@ fn target(opened: &Opened) -> LaneTarget {
         slot: layout.base_slot,
         generation: attributes.generation,
         created: layout.created,
+        permit: None,
     }
 }
 

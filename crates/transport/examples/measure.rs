@@ -6,6 +6,7 @@
 #[allow(dead_code)]
 mod memory;
 
+use std::hint::black_box;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,12 +14,13 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use memory::Memory;
-use ramlace_base::{Epoch, Generation, InodeId, LaneId, Slot, limits};
+use ramlace_base::{Epoch, Generation, InodeId, LaneId, SessionId, Slot, limits};
 use ramlace_transport::blocking;
 use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
-use ramlace_transport::{Address, ClientKey, Secret};
+use ramlace_transport::{Address, ClientKey, Holder, Secret};
 use ramlace_wire::chunk::{ChunkRead, ChunkWritten, Keep, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
-use ramlace_wire::{Header, Kind, decode_body, encode_body};
+use ramlace_wire::keys::{HostKeyId, HostKeyName};
+use ramlace_wire::{Header, Kind, LaneRight, OpenedFor, decode_body, encode_body};
 
 const LARGE: usize = 1 << 20;
 const SMALL: usize = 4096;
@@ -126,7 +128,7 @@ fn raw_call(stream: &mut (impl Read + Write), up: &[u8], down: &mut [u8]) {
 
 fn target() -> LaneTarget {
     let lane = LaneId { inode: InodeId::ROOT, lane: 0 };
-    LaneTarget { lane, slot: Slot(0), generation: Generation::FIRST, created: Epoch(1) }
+    LaneTarget { lane, slot: Slot(0), generation: Generation::FIRST, created: Epoch(1), permit: None }
 }
 
 fn call(connection: &mut blocking::Connection, number: u32, up: &[u8], down: &mut [u8]) {
@@ -276,7 +278,30 @@ fn raw_stream(like: &Address) -> RawStream {
     }
 }
 
+/// What a server pays to see whether the session of a host may have the bytes that it asks for.
+fn measure_permits() {
+    const CHECKS: u32 = 1_000_000;
+    let keys = secret().server_keys(ramlace_base::ServerId(0));
+    let host = HostKeyId { name: HostKeyName::shared(), serial: 1 };
+    let holder = Holder { session: SessionId([1; 16]), host: &host };
+    let both = OpenedFor { read: true, write: true };
+    let permit = keys.permit(holder, InodeId::ROOT, both);
+    let mut wrong = permit;
+    wrong.read[0] ^= 1;
+    for (name, permit, expected) in [("right", permit, CHECKS), ("wrong", wrong, 0)] {
+        let start = Instant::now();
+        let let_in =
+            (0..CHECKS).filter(|_| keys.permits(holder, black_box(InodeId::ROOT), permit, LaneRight::Read));
+        assert_eq!(let_in.count() as u32, expected);
+        println!(
+            "a {name} permit is checked in {:.0} ns",
+            start.elapsed().as_secs_f64() / f64::from(CHECKS) * 1e9
+        );
+    }
+}
+
 fn main() {
+    measure_permits();
     let path = std::env::temp_dir().join(format!("ramlace-measure-{}", std::process::id()));
     let tcp = start_server(Address::Tcp("127.0.0.1:0".into()));
     let unix = start_server(Address::Unix(path.clone()));

@@ -7,14 +7,17 @@
 
 use std::fmt;
 
-use crate::seal::Protection;
-use ramlace_base::{Error, ErrorKind, Result, ServerId};
+use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId};
 use ramlace_wire::keys::{
     HOST_KEY_NAME_BYTES_MAX, HostKeyId, HostKeyName, KeyBook, PoolSecrets, SecretBytes,
 };
+use ramlace_wire::{LaneRight, OpenedFor, Permit};
 use snow::params::{DHChoice, HashChoice};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Dh, Hash};
+
+use crate::permits::{Holder, PermitKey};
+use crate::seal::Protection;
 
 /// Length of each key.
 pub(crate) const KEY_BYTES: usize = 32;
@@ -266,12 +269,14 @@ struct OfSecret {
     /// The private half of the server key.
     private: [u8; KEY_BYTES],
     roles: [(Role, [u8; KEY_BYTES]); 3],
+    permits: PermitKey,
 }
 
 impl OfSecret {
     fn new(secret: &[u8; KEY_BYTES]) -> OfSecret {
         let roles = [Role::Owner, Role::Host, Role::Peer].map(|role| (role, derive(secret, role.words())));
-        OfSecret { id: SecretId::of_secret(secret), private: derive(secret, SERVER_WORDS), roles }
+        let permits = PermitKey::of_secret(secret);
+        OfSecret { id: SecretId::of_secret(secret), private: derive(secret, SERVER_WORDS), roles, permits }
     }
 
     fn of(&self, role: Role) -> &[u8; KEY_BYTES] {
@@ -316,6 +321,20 @@ impl ServerKeys {
     #[must_use]
     pub fn trusting_the_network(self, trusts_network: bool) -> ServerKeys {
         ServerKeys { trusts_network, ..self }
+    }
+
+    /// What proves to every lane of a file for what a session of a host has it open.
+    #[must_use]
+    pub fn permit(&self, holder: Holder<'_>, inode: InodeId, opened: OpenedFor) -> Permit {
+        // The current secret's; the others know it as well, as the one before or the next.
+        self.secrets[0].permits.whole(holder, inode).of(opened)
+    }
+
+    /// Whether a permit is enough. One that comes from the secret before, or from the next, is as good.
+    #[must_use]
+    pub fn permits(&self, holder: Holder<'_>, inode: InodeId, permit: Permit, right: LaneRight) -> bool {
+        let mut keys = self.secrets.iter().map(|secret| &secret.permits);
+        keys.any(|key| right.is_within(key.proved(holder, inode, permit)))
     }
 
     /// How frames are protected on a connection.

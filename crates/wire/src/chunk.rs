@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::possible::is_size;
 use crate::types::numbered;
-use crate::{Kind, Request};
+use crate::{Kind, LaneRight, Permit, Request};
 
 /// Which lane is meant, and what the sender believes about its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,8 @@ pub struct LaneTarget {
     pub generation: Generation,
     /// The map's epoch when the file was created: tells a hole from a loss.
     pub created: Epoch,
+    /// By what right a host's session asks; others need none.
+    pub permit: Option<Permit>,
 }
 
 numbered! {
@@ -65,6 +67,13 @@ pub struct ChunkRead {
 impl Request for ReadChunk {
     const KIND: Kind = Kind::ReadChunk;
     type Reply = ChunkRead;
+
+    fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        Some((
+            &self.target,
+            if self.take || self.keep == Keep::Own { LaneRight::Both } else { LaneRight::Read },
+        ))
+    }
 }
 
 numbered! {
@@ -102,6 +111,10 @@ pub struct ChunkWritten {
 impl Request for WriteChunk {
     const KIND: Kind = Kind::WriteChunk;
     type Reply = ChunkWritten;
+
+    fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        Some((&self.target, LaneRight::Write))
+    }
 }
 
 /// Frees a range of a lane; it reads as zeros afterwards.
@@ -118,6 +131,10 @@ pub struct PunchChunk {
 impl Request for PunchChunk {
     const KIND: Kind = Kind::PunchChunk;
     type Reply = ();
+
+    fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        Some((&self.target, LaneRight::Write))
+    }
 }
 
 /// Asks for a descriptor of the lane's file. Unix sockets only, same user only.
@@ -139,6 +156,10 @@ pub struct LaneGranted {
 impl Request for GrantLane {
     const KIND: Kind = Kind::GrantLane;
     type Reply = LaneGranted;
+
+    fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        Some((&self.target, if self.writable { LaneRight::Both } else { LaneRight::Read }))
+    }
 
     fn fits(&self, reply: &LaneGranted) -> bool {
         is_size(reply.length)
@@ -164,6 +185,10 @@ impl Request for HandLane {
     const KIND: Kind = Kind::HandLane;
     type Reply = LaneGranted;
 
+    fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        Some((&self.target, LaneRight::Read))
+    }
+
     fn fits(&self, reply: &LaneGranted) -> bool {
         is_size(reply.length)
     }
@@ -186,9 +211,13 @@ pub struct AllocateLane {
 impl Request for AllocateLane {
     const KIND: Kind = Kind::AllocateLane;
     type Reply = ();
+
+    fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        Some((&self.target, LaneRight::Write))
+    }
 }
 
-/// Asks how much memory a lane holds.
+/// Asks how much memory a lane holds: an attribute, which needs no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountLane {
     /// The lane.
@@ -242,6 +271,10 @@ pub struct LaneSought {
 impl Request for SeekLane {
     const KIND: Kind = Kind::SeekLane;
     type Reply = LaneSought;
+
+    fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        Some((&self.target, LaneRight::Either))
+    }
 
     fn fits(&self, reply: &LaneSought) -> bool {
         reply.offset.is_none_or(|found| found >= self.offset && is_size(found))

@@ -4,7 +4,8 @@ use ramlace_base::{Error, ErrorKind, Result, limits};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterMap, Kind};
+use crate::chunk::LaneTarget;
+use crate::{ClusterMap, Kind, LaneRight};
 
 /// A request body: it knows its number and what answers it.
 pub trait Request: Serialize + DeserializeOwned {
@@ -12,6 +13,11 @@ pub trait Request: Serialize + DeserializeOwned {
     const KIND: Kind;
     /// The body of the answer.
     type Reply: Serialize + DeserializeOwned;
+
+    /// The lane whose bytes it is about, and what the session of a host must have opened the file for.
+    fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        None
+    }
 
     /// Whether some state of a pool makes it true. What servers tell each other is checked where it comes in.
     fn is_possible(&self) -> bool {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::chunk::LaneTarget;
 use crate::inline::InlineOutcome;
 use crate::namespace::SizeInfo;
-use crate::{Kind, Request};
+use crate::{Kind, LaneRight, Request};
 
 /// A member comes to a barrier. The same wait again asks what has become of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +134,10 @@ pub struct CellChanged {
 impl Request for ChangeCell {
     const KIND: Kind = Kind::ChangeCell;
     type Reply = CellChanged;
+
+    fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        Some((&self.target, LaneRight::Both))
+    }
 }
 
 /// The same for a file whose bytes live with its inode.
@@ -198,6 +202,10 @@ pub struct WatchAnswer {
 impl Request for WatchChange {
     const KIND: Kind = Kind::WatchChange;
     type Reply = WatchAnswer;
+
+    fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        self.lane.as_ref().map(|target| (target, LaneRight::Read))
+    }
 }
 
 /// A session waits no longer for a change.
@@ -230,4 +238,8 @@ pub struct NoteChange {
 impl Request for NoteChange {
     const KIND: Kind = Kind::NoteChange;
     type Reply = ();
+
+    fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        Some((&self.target, LaneRight::Write))
+    }
 }

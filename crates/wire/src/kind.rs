@@ -171,6 +171,8 @@ messages! {
     HandOver = 0x0326, OPEN_FILE.changes();
     /// A part of a file has got memory, or lost it.
     NoteMemory = 0x0327, OPEN_FILE.changes();
+    /// What proves to lanes for what the session has a file open.
+    GetPermit = 0x0328, OPEN_FILE;
 
     // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.

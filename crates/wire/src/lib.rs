@@ -28,6 +28,7 @@ pub mod locks;
 pub mod metrics;
 pub mod namespace;
 pub mod peer;
+pub mod permit;
 mod possible;
 pub mod preamble;
 mod row;
@@ -42,6 +43,7 @@ pub use credentials::{Credentials, Groups, Owner};
 pub use front::{Front, decode_on_behalf, decode_way};
 pub use header::{FrameHeader, HEADER_BYTES, Header, MAGIC, flags};
 pub use kind::Kind;
+pub use permit::{LaneRight, OpenedFor, Permit};
 pub use row::{Asker, ForWhom, Row, Shows};
 pub use types::{
     Attributes, Chain, ClusterMap, DeviceNumbers, FileAttributes, FileKind, HostId, Layout, LayoutHints,
@@ -49,4 +51,4 @@ pub use types::{
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.
-pub const PROTOCOL_VERSION: u16 = 11;
+pub const PROTOCOL_VERSION: u16 = 12;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::possible::{is_counted, is_generation, is_size};
 use crate::types::numbered;
-use crate::{Attributes, FileAttributes, FileKind, Kind, Layout, LayoutHints, Request};
+use crate::{Attributes, FileAttributes, FileKind, Kind, Layout, LayoutHints, Permit, Request};
 
 /// The entry `name` of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -268,6 +268,8 @@ pub struct Opened {
     pub info: InodeInfo,
     /// Whether this request made it.
     pub created: bool,
+    /// What proves to the file's lanes for what the session of a host has it open; others need none.
+    pub permit: Option<Permit>,
 }
 
 impl Request for Create {

@@ -306,7 +306,7 @@ impl Client {
                 let file = &mut self.files[file];
                 let (lane, slot) = (LaneId { inode: file.inode, lane: 0 }, file.base);
                 let generation: Generation = spilled.size.generation;
-                file.lane = Some(LaneTarget { lane, slot, generation, created: Epoch(1) });
+                file.lane = Some(LaneTarget { lane, slot, generation, created: Epoch(1), permit: None });
             }
             (Doing::Write { file, offset, byte }, Reply::Done) => self.files[file].bytes[offset] = byte,
             (Doing::MakeDirectory { name }, Reply::Attributes(attributes)) => {

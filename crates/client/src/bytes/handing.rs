@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, LaneId, Result, ServerId, Timestamp};
 use ramlace_wire::chunk::{AllocateLane, HandLane, LaneTarget};
-use ramlace_wire::namespace::{GetAttributes, HandOver, HandedOver, Truncate};
-use ramlace_wire::{Attributes, ClusterMap, Layout};
+use ramlace_wire::namespace::{GetAttributes, HandOver, HandedOver, Open, Truncate};
+use ramlace_wire::{Attributes, ClusterMap, Layout, Permit};
 
 use crate::backoff::Backoff;
 use crate::bytes::file::File;
 use crate::bytes::near::{ask_for_file, grant_lane, soon};
 use crate::bytes::transfer::{Direction, Memory};
-use crate::names::inodes::{Size, lanes_since};
+use crate::names::inodes::{Handle, Size, lanes_since};
 use crate::session::Session;
 
 /// The memory of a file of one lane.
@@ -149,11 +149,13 @@ impl Session {
             return Err(Error::new(ErrorKind::Corrupt, format!("inode {inode} is not a file of one lane")));
         };
         let generation = info.attributes.generation;
+        let (permit, _held) = self.hold_to_write(inode)?;
         let target = LaneTarget {
             lane: LaneId { inode, lane: 0 },
             slot: ramlace_layout::lane_slot(&layout, 0, self.map()?.slots()),
             generation,
             created: lanes_since(&info),
+            permit,
         };
         let request = AllocateLane { target, offset: 0, length: size, keep_size: false };
         match self.change_lane(target.slot, &request, self.deadline()) {
@@ -161,5 +163,15 @@ impl Session {
             Err(error) if error.kind() == ErrorKind::Retry => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// What proves to lanes that this session may write a file. Whoever cuts it by its path opens it for that long.
+    fn hold_to_write(self: &Arc<Session>, inode: InodeId) -> Result<(Option<Permit>, Option<Handle>)> {
+        let held = self.permit_to_write(inode);
+        if held.is_some() || !self.settings.for_users {
+            return Ok((held, None));
+        }
+        let (handle, _) = self.open_inode(&Open { inode, read: false, write: true, run: false })?;
+        Ok((handle.open.permit(), Some(handle)))
     }
 }

@@ -132,6 +132,7 @@ impl Session {
                 slot: ramlace_layout::lane_slot(layout, lane, map.slots()),
                 generation: attributes.generation,
                 created: lanes_since(info),
+                permit: None,
             };
             let whole = ramlace_layout::lane_length(layout, lane, attributes.size);
             sum = sum.saturating_add(self.count_lane(target)?.unwrap_or(whole));

@@ -10,7 +10,7 @@ use std::time::Instant;
 use ramlace_base::{ByteRange, Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Result};
 use ramlace_transport::blocking::Received;
 use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk, WriteChunk};
-use ramlace_wire::{ClusterMap, Layout};
+use ramlace_wire::{ClusterMap, Layout, Permit};
 
 use crate::backoff::Backoff;
 use crate::bytes::kept::Pages;
@@ -54,6 +54,7 @@ pub(crate) struct Transfer<'a> {
     /// The epoch since which the lanes have what they were given.
     pub(crate) since: Epoch,
     pub(crate) generation: Generation,
+    pub(crate) permit: Option<Permit>,
     pub(crate) direction: Direction,
     /// What a kernel keeps of it.
     pub(crate) pages: Pages<'a>,
@@ -75,6 +76,7 @@ impl<'a> Transfer<'a> {
             slot: ramlace_layout::lane_slot(self.layout, lane, map.slots()),
             generation: self.generation,
             created: self.since,
+            permit: self.permit,
         }
     }
 
@@ -201,6 +203,11 @@ impl<'a> Transfer<'a> {
                 return Outcome::Failed { done_to, error };
             }
             let kinds = || batch.iter().filter_map(Piece::failure);
+            if let Some(error) = kinds().find(|error| error.kind() == ErrorKind::Denied)
+                && self.session.renew_permit(self.inode, self.permit)
+            {
+                return Outcome::Outdated(error.clone());
+            }
             if let Some(error) = kinds().find(|error| error.kind() == ErrorKind::Retry) {
                 return Outcome::Outdated(error.clone());
             }

@@ -10,12 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Result, Timestamp, limits};
-use ramlace_wire::FileKind;
 use ramlace_wire::locks::LockTable;
 use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes, TimeReason};
+use ramlace_wire::permit::GetPermit;
+use ramlace_wire::{FileKind, Permit};
 
 use crate::acting::for_nobody;
 use crate::bytes::near::NearLanes;
+use crate::bytes::permits::HeldPermit;
 use crate::coordination::file_locks::whole_unlock;
 use crate::names::open::Rights;
 use crate::session::Session;
@@ -42,6 +44,8 @@ pub(crate) struct OpenInode {
     written: AtomicI64,
     /// Held while the home is told of that.
     telling: Mutex<()>,
+    /// What proves to its lanes for what the session of a host has it open.
+    permit: HeldPermit,
     /// Lanes whose files servers of this machine have handed out.
     pub(crate) near: NearLanes,
 }
@@ -61,6 +65,7 @@ impl OpenInode {
             since: AtomicU32::new(since.0),
             written: AtomicI64::new(0),
             telling: Mutex::new(()),
+            permit: HeldPermit::default(),
             near: NearLanes::default(),
         }
     }
@@ -102,6 +107,11 @@ impl OpenInode {
         } else if told.generation == known.generation {
             known.size = known.size.max(told.size);
         }
+    }
+
+    /// What requests about its lanes bring along.
+    pub(crate) fn permit(&self) -> Option<Permit> {
+        self.permit.get()
     }
 
     /// The home knows of every write up to now, or need not know.
@@ -283,7 +293,7 @@ impl Session {
                     note_unanswered_open(gate, request.inode, error);
                 })?;
             check_file(&opened.info)?;
-            Ok((enter(gate, &opened.info), opened))
+            Ok((enter(gate, &opened), opened))
         })?;
         Ok((self.handle(open), opened))
     }
@@ -304,9 +314,9 @@ impl Session {
                 let again = self.change(inode.slot(), &request, self.deadline()).inspect_err(|error| {
                     note_unanswered_open(gate, inode, error);
                 })?;
-                return Ok(enter(gate, &again.info));
+                return Ok(enter(gate, &again));
             }
-            Ok(enter(gate, &opened.info))
+            Ok(enter(gate, opened))
         })?;
         Ok(self.handle(open))
     }
@@ -388,6 +398,22 @@ impl Session {
         }
     }
 
+    /// A lane has refused this permit: whether the home has another by now, because the pool's secret has changed.
+    pub(crate) fn renew_permit(self: &Arc<Session>, inode: InodeId, refused: Option<Permit>) -> bool {
+        let Some(open) = self.inodes.find(inode).filter(|_| self.settings.for_users) else { return false };
+        if open.permit() == refused {
+            let told = self.ask(inode.slot(), &GetPermit { inode }, self.deadline());
+            open.permit.learn(told.ok().flatten());
+        }
+        open.permit() != refused
+    }
+
+    /// What proves to lanes that the session has an inode open for writing, if it has.
+    pub(crate) fn permit_to_write(&self, inode: InodeId) -> Option<Permit> {
+        let permit = self.inodes.find(inode)?.permit()?;
+        (permit.write != Permit::default().write).then_some(permit)
+    }
+
     /// The inode was written without its home: the heart tells it within a second.
     pub(crate) fn touch(&self, open: &OpenInode) {
         open.written.fetch_max(now().nanos, Ordering::AcqRel);
@@ -452,17 +478,20 @@ impl Session {
     }
 }
 
-fn enter(gate: &mut GateState, info: &InodeInfo) -> Arc<OpenInode> {
+fn enter(gate: &mut GateState, opened: &Opened) -> Arc<OpenInode> {
+    let info = &opened.info;
     gate.files += 1;
     // The home holds one reference, and now it is this one's.
     gate.owes_close = false;
-    match &gate.open {
+    let open = match &gate.open {
         Some(open) => {
             open.learn_info(info);
             open.clone()
         }
         None => gate.open.insert(Arc::new(OpenInode::new(info))).clone(),
-    }
+    };
+    open.permit.learn(opened.permit);
+    open
 }
 
 /// The home may have opened the inode, or may open it yet: it is told of the close when it answers again.

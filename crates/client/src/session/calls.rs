@@ -178,8 +178,16 @@ impl Session {
                 Ok(reply) => return Ok(reply),
                 Err(unanswered) => unanswered,
             };
-            if unanswered.error.kind() == ErrorKind::Retry && call.on_retry == OnRetry::Tell {
-                return Err(unanswered.error);
+            if call.on_retry == OnRetry::Tell {
+                if unanswered.error.kind() == ErrorKind::Retry {
+                    return Err(unanswered.error);
+                }
+                if unanswered.error.kind() == ErrorKind::Denied
+                    && let Some((target, _)) = call.request.lane_right()
+                    && self.renew_permit(target.lane.inode, target.permit)
+                {
+                    return Err(Error::new(ErrorKind::Retry, unanswered.error.message()));
+                }
             }
             if !unanswered.told {
                 call.pages.note_repeated();

@@ -313,7 +313,7 @@ pub fn map() -> ClusterMap {
 
 pub fn target() -> LaneTarget {
     let lane = LaneId { inode: InodeId::ROOT, lane: 0 };
-    LaneTarget { lane, slot: Slot(0), generation: Generation::FIRST, created: Epoch(1) }
+    LaneTarget { lane, slot: Slot(0), generation: Generation::FIRST, created: Epoch(1), permit: None }
 }
 
 pub fn header(kind: Kind, call: u32) -> Header {

@@ -93,6 +93,7 @@ macro_rules! messages {
 messages! {
     session: OpenSession, Heartbeat, CloseSession, GetServerStatus, StopServer;
     metrics: GetMetrics;
+    permit: GetPermit;
     cluster: GetMap, JoinPool, ForgetServer;
     keys: ChangeKeys, GetKeyBook, HearKeyBook, ListKeys, RotateSecret;
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;

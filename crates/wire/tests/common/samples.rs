@@ -6,7 +6,7 @@ use ramlace_base::{
 use ramlace_wire::session::*;
 use ramlace_wire::{
     check::*, chunk::*, cluster::*, coordination::*, inline::*, keys::*, leases::*, locks::*, metrics::*,
-    namespace::*, peer::*, walk::*, xattrs::*, *,
+    namespace::*, peer::*, permit::*, walk::*, xattrs::*, *,
 };
 
 /// Where values come from: words that run out and are zero afterwards.
@@ -90,6 +90,12 @@ impl Sample for () {
 impl Sample for bool {
     fn sample(source: &mut Source) -> bool {
         source.word() & 1 == 1
+    }
+}
+
+impl Sample for [u8; 8] {
+    fn sample(source: &mut Source) -> [u8; 8] {
+        std::array::from_fn(|_| Sample::sample(source))
     }
 }
 
@@ -431,7 +437,9 @@ fields! {
     EntriesPage { entries, next }
     EntryFacts { directory, cookie, name, inode, kind, misplaced }
 
-    LaneTarget { lane, slot, generation, created }
+    Permit { read, write }
+    GetPermit { inode }
+    LaneTarget { lane, slot, generation, created, permit }
     ReadChunk { target, offset, length, keep, take }
     ChunkRead { hole, kept }
     WriteChunk { target, offset, origin }
@@ -460,7 +468,7 @@ fields! {
     Truncate { inode, size, allocated }
     LayoutWish { hints, stripe_unit_min, silent }
     Create { parent, name, mode, exclusive, read, write, layout, wish, named }
-    Opened { info, created }
+    Opened { info, created, permit }
     HandOver { inode, write, over }
     HandedOver { number, size }
     Open { inode, read, write, run }

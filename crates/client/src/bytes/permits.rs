@@ -1,0 +1,48 @@
+//! What this process can prove to the lanes of a file that it has open by a host's key (`docs/records/permits.md`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ramlace_wire::Permit;
+
+/// The permit of an open inode. Opens for reading and for writing bring one half each; a half counts by itself, so
+/// that nobody has to see both change at once.
+#[derive(Default)]
+pub(crate) struct HeldPermit {
+    read: AtomicU64,
+    write: AtomicU64,
+}
+
+impl HeldPermit {
+    pub(crate) fn get(&self) -> Option<Permit> {
+        let half = |half: &AtomicU64| half.load(Ordering::Acquire).to_ne_bytes();
+        Some(Permit { read: half(&self.read), write: half(&self.write) })
+            .filter(|permit| *permit != Permit::default())
+    }
+
+    /// Takes in the halves that the home has given.
+    pub(crate) fn learn(&self, told: Option<Permit>) {
+        let Some(told) = told else { return };
+        for (half, told) in [(&self.read, told.read), (&self.write, told.write)] {
+            if told != [0; 8] {
+                half.store(u64::from_ne_bytes(told), Ordering::Release);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_half_stays_until_another_one_comes() {
+        let held = HeldPermit::default();
+        assert_eq!(held.get(), None);
+        held.learn(None);
+        held.learn(Some(Permit { read: [1; 8], write: [0; 8] }));
+        held.learn(Some(Permit { read: [0; 8], write: [2; 8] }));
+        assert_eq!(held.get(), Some(Permit { read: [1; 8], write: [2; 8] }));
+        held.learn(Some(Permit { read: [3; 8], write: [0; 8] }));
+        assert_eq!(held.get(), Some(Permit { read: [3; 8], write: [2; 8] }));
+    }
+}

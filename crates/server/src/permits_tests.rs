@@ -1,0 +1,229 @@
+//! A program that has a host key and lies: it reaches the bytes of those files alone that it has opened.
+
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Name, SessionId, Slot};
+use ramlace_wire::chunk::{
+    AllocateLane, ChunkRead, CountLane, GrantLane, HandLane, Keep, LaneTarget, PunchChunk, ReadChunk,
+    SeekLane, Sought,
+};
+use ramlace_wire::coordination::{CellChange, ChangeCell, NoteChange, WatchChange};
+use ramlace_wire::namespace::{Close, Create, LayoutWish, Open, Opened};
+use ramlace_wire::permit::GetPermit;
+use ramlace_wire::session::{CloseSession, SessionKind};
+use ramlace_wire::{Kind, Layout, Permit, Request, Shows, encode_body};
+
+use crate::testing::{Client, TestServer, Told, run};
+
+const SLOT: Slot = Slot(0);
+const PAGE: usize = 4096;
+const BYTES: [u8; 4 * PAGE] = [b'.'; 4 * PAGE];
+
+/// A file of the owner's that everybody may read and write, and whose bytes are in its lane.
+async fn make(owner: &mut Client, number: u64, name: &str) -> LaneTarget {
+    let layout =
+        Layout { stripe_unit: 64 << 10, width: 1, base_slot: SLOT, stride: 1, copies: 1, created: Epoch(1) };
+    let create = Create {
+        parent: InodeId::ROOT,
+        name: Name::new(name).unwrap(),
+        mode: 0o666.into(),
+        exclusive: true,
+        read: true,
+        write: true,
+        layout: Some(layout),
+        wish: LayoutWish::default(),
+        named: Vec::new(),
+    };
+    let opened: Opened = owner.change(number, 0, &create).await.unwrap();
+    assert_eq!(opened.permit, None, "who has the secret needs none");
+    let attributes = &opened.info.attributes;
+    let (inode, generation) = (attributes.inode, attributes.generation);
+    owner.spill(number, inode).await.unwrap();
+    let target = LaneTarget {
+        lane: LaneId { inode, lane: 0 },
+        slot: SLOT,
+        generation,
+        created: Epoch(1),
+        permit: None,
+    };
+    owner.write(number + 1, 0, target, 0, &BYTES).await.unwrap();
+    target
+}
+
+/// The session of a machine; it names no user, and so has the rights of nobody.
+async fn host(owner: &Client, address: &str, session: u8) -> Client {
+    let mut client = Client::connect(address, SessionId([session; 16]), SessionKind::Host).await;
+    client.epoch = owner.epoch;
+    client
+}
+
+async fn open(client: &mut Client, sequence: u64, target: LaneTarget, read: bool, write: bool) -> Permit {
+    let inode = target.lane.inode;
+    let opened = client.change(sequence, 0, &Open { inode, read, write, run: false }).await.unwrap();
+    opened.permit.expect("a host's open brings one")
+}
+
+/// Counts mutations; each answer is acknowledged by the next.
+struct Liar<'a> {
+    client: &'a mut Client,
+    sequence: u64,
+}
+
+impl Liar<'_> {
+    async fn try_one<R: Request>(&mut self, request: &R) -> (Kind, Told<()>) {
+        self.sequence += 1;
+        let sequence = if R::KIND.row().changes { self.sequence } else { 0 };
+        (R::KIND, self.client.change(sequence, 0, request).await.map(drop))
+    }
+
+    /// Tries everything that there is about a lane.
+    async fn try_all(&mut self, target: LaneTarget) -> Vec<(Kind, Told<()>)> {
+        let (offset, length, inode) = (0, PAGE as u64, target.lane.inode);
+        let mut came = Vec::new();
+        let read = ReadChunk { target, offset, length: PAGE as u32, keep: Keep::No, take: false };
+        self.client.connection.queue_reply(
+            self.client.header(Kind::ReadChunk, 0, 0),
+            &encode_body(&read),
+            &[],
+        );
+        self.client.connection.flush().await.unwrap();
+        came.push((Kind::ReadChunk, self.client.answer::<ChunkRead>().await.map(drop)));
+        self.sequence += 1;
+        came.push((Kind::WriteChunk, self.client.write(self.sequence, 0, target, offset, b"a lie").await));
+        came.push(self.try_one(&PunchChunk { target, offset, length }).await);
+        came.push(self.try_one(&GrantLane { target, writable: true }).await);
+        came.push(self.try_one(&AllocateLane { target, offset, length, keep_size: false }).await);
+        came.push(self.try_one(&HandLane { target, handover: 1, length: 4 * length }).await);
+        came.push(self.try_one(&CountLane { target }).await);
+        came.push(self.try_one(&SeekLane { target, offset, sought: Sought::Data }).await);
+        came.push(self.try_one(&ChangeCell { target, offset, change: CellChange::Add(1) }).await);
+        let watch = WatchChange { inode, lane: Some(target), start: 0, end: 8, since: None, wait: 0 };
+        came.push(self.try_one(&watch).await);
+        came.push(self.try_one(&NoteChange { target, start: 0, end: length }).await);
+        came
+    }
+}
+
+/// What a permit alone decides.
+fn says_not_opened(error: &Error, inode: InodeId) -> bool {
+    error.kind() == ErrorKind::Denied
+        && error.message().contains("has not opened")
+        && error.message().contains(&inode.to_string())
+}
+
+fn refused(came: &[(Kind, Told<()>)], inode: InodeId) -> Vec<Kind> {
+    let denied = |told: &Told<()>| told.as_ref().is_err_and(|error| says_not_opened(error, inode));
+    came.iter().filter(|(_, told)| denied(told)).map(|(kind, _)| *kind).collect()
+}
+
+/// How much memory a file has is an attribute, which a path gives.
+fn all_but_counting() -> Vec<Kind> {
+    let lanes = Kind::ALL.iter().filter(|kind| kind.row().shows == Shows::Bytes);
+    lanes.copied().filter(|kind| *kind != Kind::CountLane).collect()
+}
+
+#[test]
+fn a_host_that_lies_reaches_no_byte_of_a_file_that_it_has_not_opened() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut owner = Client::user(&server.address, 1).await;
+        let (mine, other) = (make(&mut owner, 1, "mine").await, make(&mut owner, 3, "other").await);
+        let mut client = host(&owner, &server.address, 2).await;
+        let mut neighbour = host(&owner, &server.address, 3).await;
+        let permit = open(&mut client, 1, mine, true, true).await;
+        let its = open(&mut neighbour, 1, other, true, true).await;
+        let mut liar = Liar { client: &mut client, sequence: 1 };
+        // Nothing to show, one for another file, one of another session, both halves the wrong way round, and one bit wrong.
+        let swapped = Permit { read: permit.write, write: permit.read };
+        for (target, shown) in
+            [(other, None), (other, Some(permit)), (other, Some(its)), (mine, Some(swapped))]
+        {
+            let came = liar.try_all(LaneTarget { permit: shown, ..target }).await;
+            assert_eq!(refused(&came, target.lane.inode), all_but_counting(), "{came:?}");
+        }
+        for bit in 0..64 {
+            let mut flipped = permit;
+            flipped.read[bit / 8] ^= 1 << (bit % 8);
+            let target = LaneTarget { permit: Some(flipped), ..mine };
+            let error = liar.client.read(target, 0, 8).await.unwrap_err();
+            assert!(says_not_opened(&error, mine.lane.inode), "{error}");
+        }
+        for target in [mine, other] {
+            assert_eq!(owner.read(target, 0, BYTES.len() as u32).await.unwrap(), BYTES);
+        }
+        // By the right one all of it goes, but for memory, which travels by Unix sockets alone.
+        let came = liar.try_all(LaneTarget { permit: Some(permit), ..mine }).await;
+        let fails: Vec<Kind> = came.iter().filter(|(_, told)| told.is_err()).map(|(kind, _)| *kind).collect();
+        assert_eq!(refused(&came, mine.lane.inode), [], "{came:?}");
+        assert_eq!(fails, [Kind::GrantLane, Kind::HandLane], "{came:?}");
+    });
+}
+
+#[test]
+fn who_opened_for_reading_writes_nothing_and_who_opened_for_writing_reads_nothing() {
+    const READS: [Kind; 2] = [Kind::ReadChunk, Kind::WatchChange];
+    const WRITES: [Kind; 4] = [Kind::WriteChunk, Kind::PunchChunk, Kind::AllocateLane, Kind::NoteChange];
+    const BOTH: [Kind; 2] = [Kind::GrantLane, Kind::ChangeCell];
+    let server = TestServer::start(1);
+    run(async {
+        let mut owner = Client::user(&server.address, 1).await;
+        let file = make(&mut owner, 1, "file").await;
+        let inode = file.lane.inode;
+        let mut client = host(&owner, &server.address, 2).await;
+        let permit = open(&mut client, 1, file, true, false).await;
+        let reading = LaneTarget { permit: Some(permit), ..file };
+        let came = Liar { client: &mut client, sequence: 1 }.try_all(reading).await;
+        let (denied, is_in) = (refused(&came, inode), |kinds: &[Kind], kind: &Kind| kinds.contains(kind));
+        assert!(denied.iter().all(|kind| is_in(&WRITES, kind) || is_in(&BOTH, kind)), "{denied:?}");
+        assert_eq!(denied.len(), WRITES.len() + BOTH.len(), "{denied:?}");
+        // Pages that programs shall store into are no reader's.
+        let taking = ReadChunk { target: reading, offset: 0, length: 8, keep: Keep::No, take: true };
+        let owning = ReadChunk { keep: Keep::Own, take: false, ..taking };
+        for request in [taking, owning] {
+            let error = client.change(0, 0, &request).await.unwrap_err();
+            assert!(says_not_opened(&error, inode), "{error}");
+        }
+        assert_eq!(owner.read(file, 0, BYTES.len() as u32).await.unwrap(), BYTES);
+
+        let mut writer = host(&owner, &server.address, 3).await;
+        let permit = open(&mut writer, 1, file, false, true).await;
+        let writing = LaneTarget { permit: Some(permit), ..file };
+        let came = Liar { client: &mut writer, sequence: 1 }.try_all(writing).await;
+        let denied = refused(&came, inode);
+        assert!(
+            denied.iter().all(|kind| is_in(&READS, kind) || is_in(&BOTH, kind) || *kind == Kind::HandLane)
+        );
+        assert_eq!(denied.len(), READS.len() + BOTH.len() + 1, "{denied:?}");
+        // What a session has opened in two steps it has for both.
+        let permit = open(&mut writer, 100, file, true, false).await;
+        writer.read(LaneTarget { permit: Some(permit), ..file }, 0, 8).await.unwrap();
+        writer.write(101, 0, LaneTarget { permit: Some(permit), ..file }, 0, b"both").await.unwrap();
+    });
+}
+
+#[test]
+fn a_permit_outlives_its_server_and_not_its_session() {
+    let mut server = TestServer::start(1);
+    let (file, permit) = run(async {
+        let mut owner = Client::user(&server.address, 1).await;
+        let file = make(&mut owner, 1, "file").await;
+        let mut client = host(&owner, &server.address, 2).await;
+        (file, open(&mut client, 1, file, true, true).await)
+    });
+    server.kill();
+    server.revive();
+    run(async {
+        let owner = Client::user(&server.address, 4).await;
+        let allowed = LaneTarget { permit: Some(permit), ..file };
+        let mut client = host(&owner, &server.address, 2).await;
+        assert_eq!(client.read(allowed, 0, 8).await.unwrap(), BYTES[..8]);
+        // The same answer comes once more, and its permit is for what is open by now.
+        let inode = file.lane.inode;
+        let again = client.change(1, 0, &Open { inode, read: true, write: true, run: false }).await.unwrap();
+        assert_eq!(again.permit, Some(permit));
+        assert_eq!(client.ask(&GetPermit { inode }).await.unwrap(), Some(permit));
+        client.change(2, 0, &Close { inode, modified: None }).await.unwrap();
+        assert_eq!(client.ask(&GetPermit { inode }).await.unwrap(), Some(Permit::default()));
+        client.ask(&CloseSession {}).await.unwrap();
+        let mut other = host(&owner, &server.address, 5).await;
+        assert!(says_not_opened(&other.read(allowed, 0, 8).await.unwrap_err(), inode));
+    });
+}
