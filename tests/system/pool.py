@@ -26,6 +26,18 @@ KIB = 1 << 10
 UNIT_MIN = 64 * KIB
 # What a command may take on a machine that does other things as well.
 PATIENCE_SECONDS = 60.0
+# Messages that come by time, from whoever looks at a pool, or that wait for what may happen.
+BY_TIME = {
+    "OpenSession",
+    "CloseSession",
+    "Heartbeat",
+    "ServerStatus",
+    "GetMetrics",
+    "GetMap",
+    "GetKeyBook",
+    "WaitEvents",
+    "WaitRecalls",
+}
 # A failed operation says so before 5 seconds; the rest is for a busy machine.
 FAILING_SECONDS_MAX = 8.0
 
@@ -154,6 +166,14 @@ class Pool:
         servers = json.loads(done.stdout)["servers"]
         assert isinstance(servers, list)
         return servers
+
+    def requests(self, *beside: str) -> int:
+        """Return how many requests the servers have answered, without those that come by time or from whoever looks.
+
+        ``beside`` names messages of those that shall count all the same.
+        """
+        counted = self.json("status", "--messages")["messages"]
+        return sum(one["answers"] for one in counted if one["message"] not in BY_TIME or one["message"] in beside)
 
     def connect(self, *, local: bool = True, deadline_seconds: float | None = None) -> ramlace.Pool:
         """Connect from this process."""

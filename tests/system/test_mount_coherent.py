@@ -544,23 +544,16 @@ def test_a_mount_that_ends_holds_nobody_up(new_pool: NewPool, new_mount: NewMoun
 # What it costs
 
 
-def requests(pool: Pool) -> int:
-    """Return how many requests the servers of a pool have answered."""
-    return sum(server["requests"] for server in pool.status())
-
-
 def test_one_mount_alone_pays_no_message_for_it(new_pool: NewPool, new_mount: NewMount) -> None:
     """Writing, reading again from pages, reading cold, storing through a mapping: a request for each MiB, as before."""
     pool = new_pool(1, 96)
     mount = new_mount(pool)
     block = pattern(1, MIB)
-    looking = [requests(pool) for _ in range(2)]
-    own = looking[1] - looking[0]
 
     def cost(work: Callable[[], object]) -> int:
-        before = requests(pool)
+        before = pool.requests()
         work()
-        return requests(pool) - before - own
+        return pool.requests() - before
 
     with (mount / "file").open("w+b", buffering=0) as file:
 

@@ -24,11 +24,6 @@ OVER_SECONDS = 0.8
 Told = tuple[int, ...] | None
 
 
-def requests(pool: Pool) -> int:
-    """Return how many requests the servers of a pool have answered."""
-    return sum(server["requests"] for server in pool.status())
-
-
 def told(path: Path) -> Told:
     """Return what a mount tells of a path that others may change."""
     try:
@@ -63,20 +58,20 @@ def test_a_thousand_stats_cost_a_handful_of_requests(new_pool: NewPool, new_moun
     for number in range(100):
         (many / str(number)).write_bytes(pattern(number, 10_000))
     time.sleep(OVER_SECONDS)
-    began, before = time.monotonic(), requests(pool)
+    began, before = time.monotonic(), pool.requests()
     with (many / "7").open("rb", buffering=0) as file:
         for _ in range(STATS):
             os.stat(many / "7")
             os.fstat(file.fileno())
             os.pread(file.fileno(), 4 * KIB, 0)
-    asked, halves = requests(pool) - before, 1 + (time.monotonic() - began) / 0.5
+    asked, halves = pool.requests() - before, 1 + (time.monotonic() - began) / 0.5
     # Four names or inodes on the way are asked for anew in each half second.
     assert asked < 20 + 10 * halves, f"{STATS} stats are {asked} requests"
-    before = requests(pool)
+    before = pool.requests()
     for _ in range(20):
         for entry in os.scandir(many):
             entry.stat()
-    assert requests(pool) - before < 20 * 100 / 3
+    assert pool.requests() - before < 20 * 100 / 3
 
 
 def test_a_lease_that_nobody_recalls_is_asked_for_again_in_time(here: Path, there: Path) -> None:

@@ -13,26 +13,15 @@ from noise import host_key_of_line
 from pool import Pool, pattern
 
 
-def requests(pool: Pool) -> int:
-    """Return how many requests all servers of a pool have answered."""
-    return sum(server["requests"] for server in pool.status())
-
-
 def cost(pool: Pool, call: Callable[[], object]) -> int:
-    """Return the requests of one call, as the median of several: heartbeats come in between."""
+    """Return the requests of one call, as the median of several."""
 
     def once() -> int:
-        before = requests(pool)
+        before = pool.requests()
         call()
-        return requests(pool) - before
+        return pool.requests() - before
 
-    looking = sorted(_difference(pool) for _ in range(5))[2]
-    return sorted(once() for _ in range(9))[4] - looking
-
-
-def _difference(pool: Pool) -> int:
-    before = requests(pool)
-    return requests(pool) - before
+    return sorted(once() for _ in range(9))[4]
 
 
 def test_a_stat_is_one_request_however_deep_and_whether_it_is_there_or_not(new_pool: NewPool) -> None:

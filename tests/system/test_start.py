@@ -20,6 +20,18 @@ def assert_nothing_left(pool: Pool) -> None:
     assert not pool.directory.exists(), f"a failed start left {pool.directory}"
 
 
+def server_above_a_free_port() -> socket.socket:
+    """Return a server on a port below which there is one that nobody has."""
+    while True:
+        above = socket.create_server(("127.0.0.1", 0))
+        try:
+            socket.create_server(("127.0.0.1", above.getsockname()[1] - 1)).close()
+        except OSError:
+            above.close()
+        else:
+            return above
+
+
 def start_fails(pool: Pool, *words: str) -> str:
     sizes = () if "--memory" in words else ("--memory", str(pool.memory_bytes))
     said = pool.refused("up", "--servers", str(pool.servers), *sizes, "--no-reserve", *words)
@@ -47,7 +59,7 @@ def test_a_port_in_use_is_named(planned: NewPool) -> None:
         assert f"127.0.0.1:{port}" in said, said
         assert "another program has the port" in said, said
     # The port of the second server alone.
-    with socket.create_server(("127.0.0.1", 0)) as other:
+    with server_above_a_free_port() as other:
         port = other.getsockname()[1] - 1
         said = start_fails(pool, "--listen", f"127.0.0.1:{port}")
         assert f"127.0.0.1:{port + 1}" in said, said
@@ -67,7 +79,7 @@ def test_up_twice_says_that_the_pool_is_running_and_harms_nothing(new_pool: NewP
 def test_two_ups_at_once_make_one_pool(planned: NewPool) -> None:
     pool = planned(1, 32)
     words = [binary(), "--pool", pool.name, "up", "--memory", "32MiB", "--no-reserve"]
-    started = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
+    started = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(8)]
     codes = []
     for one in started:
         _, said = one.communicate(timeout=PATIENCE_SECONDS)
@@ -75,6 +87,8 @@ def test_two_ups_at_once_make_one_pool(planned: NewPool) -> None:
         assert one.returncode == 0 or b"running already" in said or b"another" in said, said
     assert codes.count(0) == 1, codes
     assert len(pool.processes()) == 2
+    # They have the secret that lies there.
+    assert [server["state"] for server in pool.status()] == ["up"]
 
 
 def test_stale_files_of_a_dead_pool_are_cleared(planned: NewPool) -> None:

@@ -1,9 +1,10 @@
 //! The files in which keys lie: replaced at once, and readable for their owner alone.
 
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ramlace_base::{Error, Result};
 
@@ -14,13 +15,31 @@ const HOST_KEY_FILE: &str = "host-key";
 
 /// Puts bytes into the place of a file (0600), at once and for whoever loses power afterwards.
 pub fn replace_private_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let temporary = path.with_extension(format!("new-{}", std::process::id()));
+    write_beside(path, bytes, |written| fs::rename(written, path))
+}
+
+/// The same for a file that must not be there yet; false where another has made it first, whose bytes then stay.
+pub fn create_private_file(path: &Path, bytes: &[u8]) -> Result<bool> {
+    write_beside(path, bytes, |written| {
+        let made = match fs::hard_link(written, path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
+            made => made.map(|()| true)?,
+        };
+        fs::remove_file(written).map(|()| made)
+    })
+}
+
+/// Writes bytes to a file of another name, and has it put where it belongs.
+fn write_beside<T>(path: &Path, bytes: &[u8], place: impl FnOnce(&Path) -> io::Result<T>) -> Result<T> {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let temporary = path.with_extension(format!("new-{}-{number}", std::process::id()));
     let write = || {
         let _ = fs::remove_file(&temporary);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        fs::rename(&temporary, path)
+        place(&temporary)
     };
     write().map_err(|error| {
         let _ = fs::remove_file(&temporary);

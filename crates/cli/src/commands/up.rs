@@ -148,9 +148,10 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let addresses = Addresses::parse(listen, args.advertise.as_deref(), args.servers)?;
     let store_bytes = share_memory(args.memory, args.servers, &ramlace_store::machine_memory()?)?;
     let directory = PoolDirectory::locate(&pool_name(named))?;
-    directory.create()?;
+    directory.create_without_keys()?;
     let _lock = DirectoryLock::take(&directory)?;
     let notes = clear_stale(&directory)?;
+    directory.create()?;
     for note in &notes {
         output.note(note);
     }
@@ -210,7 +211,7 @@ pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
     let doing = |error| Error::from_io(&error, format!("clearing {}", directory.path().display()));
     let entries = std::fs::read_dir(directory.path()).map_err(doing)?;
     let names: Vec<_> = entries.collect::<std::io::Result<Vec<_>>>().map_err(doing)?;
-    // A directory with nothing but keys is what this very `up` has made.
+    // A directory with nothing but keys is what an `up` has made that came no further.
     let is_key = |name: &OsStr| name == "secret" || name == "host-key";
     if names.iter().any(|entry| !is_key(&entry.file_name())) {
         for entry in &names {
@@ -220,7 +221,6 @@ pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
             "removed what a pool that is no longer running left in {}",
             directory.path().display()
         ));
-        directory.create()?;
     }
     let freed = remove_stale_stores(directory)?;
     if freed > 0 {

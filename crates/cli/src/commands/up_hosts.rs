@@ -47,9 +47,10 @@ pub fn run(args: &Args, file: &Path, mount: Option<&Path>, named: Option<&str>, 
     let common = Common { servers: args.servers, memory: args.memory, listen: args.listen.as_deref() };
     let sites = plan(&hosts::read(file)?, common)?;
     let directory = PoolDirectory::locate(&pool_name(named))?;
-    directory.create()?;
+    directory.create_without_keys()?;
     let _lock = DirectoryLock::take(&directory)?;
     let mut notes = clear_stale(&directory)?;
+    directory.create()?;
     let start = Start { args, transport, sites: &sites, directory: &directory, json: output.json };
     let (file, reports) = start.run().inspect_err(|_| {
         // The failure is what people must hear of; a directory that stays is found by the next `up`.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId};
-use ramlace_transport::{HostKey, Secret, replace_private_file};
+use ramlace_transport::{HostKey, Secret, create_private_file, replace_private_file};
 use serde::{Deserialize, Serialize};
 
 /// The pool that is meant when none is named.
@@ -138,26 +138,25 @@ impl PoolDirectory {
     }
 
     /// Creates the directory (0700) with a new `secret` and `host-key` (0600), or checks and keeps them.
+    ///
+    /// Of several that create it at once one has made the secret, and all go on with that one.
     pub fn create(&self) -> Result<()> {
-        self.create_private()?;
-        if exists(&self.secret_path())? {
-            let secret = self.read_secret()?;
-            // One that is missing, or of an older version, is worked out again.
-            let kept = self.read_host_key().is_ok_and(|kept| kept == secret.shared_host_key());
-            return if kept { Ok(()) } else { self.write_secret(&secret) };
+        self.create_without_keys()?;
+        if !exists(&self.secret_path())? {
+            self.create_secret(&new_secret()?)?;
         }
-        self.write_secret(&new_secret()?)
+        self.keep_host_key(&self.read_secret()?)
     }
 
     /// Creates the directory for a pool that has a secret already; one that holds another secret is
     /// another pool's, and is refused.
     pub fn create_with(&self, secret: &Secret) -> Result<()> {
-        self.create_private()?;
+        self.create_without_keys()?;
         if !exists(&self.secret_path())? {
-            return self.write_secret(secret);
+            self.create_secret(secret)?;
         }
         if self.read_secret()? == *secret {
-            return Ok(());
+            return self.keep_host_key(secret);
         }
         Err(Error::new(
             ErrorKind::Exists,
@@ -165,7 +164,8 @@ impl PoolDirectory {
         ))
     }
 
-    fn create_private(&self) -> Result<()> {
+    /// Creates the directory alone: what an `up` locks before it makes keys, or clears away another pool's.
+    pub fn create_without_keys(&self) -> Result<()> {
         let base = self.path.parent().unwrap_or(Path::new("/"));
         make_private(base)?;
         make_private(&self.path)
@@ -218,13 +218,18 @@ impl PoolDirectory {
         read_host_key_file(&self.host_key_path())
     }
 
-    /// Writes both keys; the secret last, for who finds it takes the host key to be there.
-    fn write_secret(&self, secret: &Secret) -> Result<()> {
-        let host_key = secret.shared_host_key().to_line();
-        for (path, digits) in [(self.host_key_path(), host_key), (self.secret_path(), secret.to_hex())] {
-            replace_private_file(&path, format!("{digits}\n").as_bytes())?;
+    /// Writes the secret, unless another has done so first.
+    fn create_secret(&self, secret: &Secret) -> Result<()> {
+        create_private_file(&self.secret_path(), format!("{}\n", secret.to_hex()).as_bytes()).map(|_| ())
+    }
+
+    /// Works the host key out again where it is missing, or of an older version.
+    fn keep_host_key(&self, secret: &Secret) -> Result<()> {
+        let host_key = secret.shared_host_key();
+        if self.read_host_key().is_ok_and(|kept| kept == host_key) {
+            return Ok(());
         }
-        Ok(())
+        replace_private_file(&self.host_key_path(), format!("{}\n", host_key.to_line()).as_bytes())
     }
 
     /// What `ramlace up` wrote; NotFound, with the next step, when no pool was started.
@@ -464,6 +469,31 @@ mod tests {
         assert_eq!(directory.read_pool_file().unwrap(), pool_file());
         directory.remove().unwrap();
         assert!(!directory.exists().unwrap());
+    }
+
+    #[test]
+    fn of_many_who_create_a_pool_at_once_all_have_one_secret() {
+        for _ in 0..20 {
+            let scratch = Scratch::new();
+            let begin = std::sync::Barrier::new(8);
+            let secrets: Vec<Secret> = std::thread::scope(|scope| {
+                let create = || {
+                    let directory = PoolDirectory::within(scratch.path(), "lab").unwrap();
+                    begin.wait();
+                    directory.create().unwrap();
+                    assert_eq!(
+                        directory.read_host_key().unwrap(),
+                        directory.read_secret().unwrap().shared_host_key()
+                    );
+                    directory.read_secret().unwrap()
+                };
+                let all: Vec<_> = (0..8).map(|_| scope.spawn(create)).collect();
+                all.into_iter().map(|one| one.join().unwrap()).collect()
+            });
+            assert!(secrets.iter().all(|secret| *secret == secrets[0]));
+            let left = fs::read_dir(scratch.path().join("lab")).unwrap().count();
+            assert_eq!(left, 2, "a secret and a host key");
+        }
     }
 
     #[test]
