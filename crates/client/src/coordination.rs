@@ -6,7 +6,6 @@ pub(crate) mod cells;
 pub(crate) mod changes;
 pub(crate) mod events;
 pub(crate) mod file_locks;
-pub(crate) mod given_up;
 pub(crate) mod locking;
 pub(crate) mod parked;
 pub(crate) mod waits;

@@ -14,6 +14,7 @@
 mod acting;
 mod backoff;
 mod bytes;
+mod client;
 mod coordination;
 mod entropy;
 #[cfg(test)]
@@ -45,8 +46,9 @@ pub use coordination::locking::{GivenUp, Waited};
 pub use fork::PerFork;
 pub use names::leases::OnRecall;
 pub use names::namespace::{AttributeChanges, ReadDir};
-pub use names::open::{OpenOptions, Rights};
+pub use names::open::OpenOptions;
 pub use names::raw::Raw;
+pub use names::rights::Rights;
 pub use pool::directory::{
     HOST_KEY_FILE_VARIABLE, POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileHosts,
     PoolFileServer, SECRET_FILE_VARIABLE, pool_name, read_secret_file, runtime_directory,

@@ -8,5 +8,6 @@ pub(crate) mod open;
 pub(crate) mod partitions;
 pub(crate) mod path;
 pub(crate) mod raw;
+pub(crate) mod rights;
 pub(crate) mod ways;
 pub(crate) mod xattrs;

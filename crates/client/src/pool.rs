@@ -7,6 +7,7 @@ pub(crate) mod keys;
 pub(crate) mod locator;
 pub(crate) mod options;
 pub(crate) mod reached;
+pub(crate) mod sessions;
 
 use std::sync::Arc;
 
@@ -16,12 +17,14 @@ use ramlace_wire::metrics::{GetMetrics, Metrics};
 use ramlace_wire::session::{GetServerStatus, ServerStatus, StopServer};
 use ramlace_wire::{ClusterMap, Request, ServerEntry};
 
+use crate::client::{Client, Hearers};
 use crate::fork::{self, PerFork};
 use crate::names::raw::Raw;
-use crate::pool::options::{ConnectOptions, Settings};
-use crate::session::Session;
+use crate::pool::locator::PoolName;
+use crate::pool::options::ConnectOptions;
+use crate::pool::sessions::Sessions;
 use crate::session::calls::STATUS_ADVICE;
-use crate::session::sessions::Sessions;
+use crate::session::settings::Settings;
 
 /// A connected pool. Clones share one session; the session ends with the last of them and of
 /// the files opened through them. After a fork the child speaks in a session of its own.
@@ -32,6 +35,9 @@ pub struct Pool {
 
 struct Shared {
     settings: Arc<Settings>,
+    /// How the pool was named: by its name or an address, never as the default one.
+    reached: PoolName,
+    hearers: Arc<Hearers>,
     sessions: PerFork<Sessions>,
 }
 
@@ -80,10 +86,12 @@ impl Pool {
     pub fn connect(options: &ConnectOptions) -> Result<Pool> {
         fork::watch();
         ramlace_transport::trace::begin();
-        let settings = Arc::new(options.settle()?);
-        let sessions = Sessions::new(&settings)?;
+        let (settings, reached) = options.settle()?;
+        let (settings, hearers) = (Arc::new(settings), Arc::default());
+        let sessions = Sessions::new(&settings, &hearers)?;
         sessions.current().map()?;
-        Ok(Pool { shared: Arc::new(Shared { settings, sessions: PerFork::with(sessions) }) })
+        let sessions = PerFork::with(sessions);
+        Ok(Pool { shared: Arc::new(Shared { settings, reached, hearers, sessions }) })
     }
 
     /// Whether this process's session with the pool has ended: it was not heard for 10 seconds,
@@ -109,8 +117,19 @@ impl Pool {
         &self.shared.settings
     }
 
+    /// Who is told what servers recall.
+    pub(crate) fn hearers(&self) -> &Hearers {
+        &self.shared.hearers
+    }
+
+    /// How the pool was named when it was connected: by its name or an address, never as the default one.
+    #[must_use]
+    pub fn reached(&self) -> &PoolName {
+        &self.shared.reached
+    }
+
     /// This process's session.
-    pub(crate) fn session(&self) -> Result<Arc<Session>> {
+    pub(crate) fn session(&self) -> Result<Arc<Client>> {
         Ok(self.sessions()?.current())
     }
 
@@ -119,7 +138,8 @@ impl Pool {
         if let Some(sessions) = self.shared.sessions.get() {
             return Ok(sessions);
         }
-        let sessions = self.shared.sessions.get_or_make(|| Sessions::new(&self.shared.settings))?;
+        let Shared { settings, hearers, sessions, .. } = &*self.shared;
+        let sessions = sessions.get_or_make(|| Sessions::new(settings, hearers))?;
         self.shared.sessions.inherited().for_each(Sessions::close_inherited_sockets);
         Ok(sessions)
     }

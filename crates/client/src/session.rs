@@ -2,39 +2,47 @@
 
 pub(crate) mod calls;
 pub(crate) mod descriptors;
+pub(crate) mod given_up;
 pub(crate) mod heart;
 pub(crate) mod lines;
 pub(crate) mod liveness;
 pub(crate) mod places;
 pub(crate) mod reach;
 pub(crate) mod sequences;
-pub(crate) mod sessions;
+pub(crate) mod settings;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, Slot, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, SessionId, Slot, limits};
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::namespace::LayoutWish;
-use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints};
+use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints, Permit};
 
-use crate::bytes::data_leases::Givers;
-use crate::coordination::given_up::GivenUps;
-use crate::coordination::waits::Waits;
-use crate::names::inodes::Inodes;
-use crate::names::leases::Listening;
-use crate::names::partitions::Spreads;
-use crate::names::ways::Ways;
-use crate::pool::options::Settings;
 use crate::session::descriptors::Descriptors;
+use crate::session::given_up::GivenUps;
 use crate::session::heart::Heart;
 use crate::session::lines::Server;
 use crate::session::liveness::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::session::reach::this_host;
 use crate::session::sequences::{Sequences, Ticket};
+use crate::session::settings::Settings;
 
-/// One process's session. Connections are made when they are needed.
+/// What stands on a session: it is told when there is time for what is owed to servers.
+pub(crate) trait OnSession: Send + Sync {
+    /// Servers have just been told that the session lives: what could not be told before is told again.
+    fn tell_what_is_owed(self: Arc<Self>);
+
+    /// Tells homes when their files were written; whether all could be told.
+    fn tell_times(self: Arc<Self>, deadline: Instant) -> bool;
+
+    /// A lane has refused this permit: whether there is another by now.
+    fn renew_permit(self: Arc<Self>, inode: InodeId, refused: Option<Permit>) -> bool;
+}
+
+/// One process's session: who it is, its connections and its map. What it means for files, locks and kernels is
+/// [`crate::client::Client`]'s, which stands on it. Connections are made when they are needed.
 pub(crate) struct Session {
     pub(crate) settings: Arc<Settings>,
     id: SessionId,
@@ -48,18 +56,11 @@ pub(crate) struct Session {
     /// Why the session is over, once it is.
     pub(crate) ended: OnceLock<Error>,
     pub(crate) descriptors: Arc<Descriptors>,
-    pub(crate) inodes: Inodes,
     pub(crate) heart: Arc<Heart>,
-    /// Directories that are spread over slots, as far as it has met them.
-    pub(crate) spreads: Spreads,
-    pub(crate) ways: Ways,
-    pub(crate) given_ups: GivenUps,
-    /// Locks that it waits for.
-    pub(crate) waits: Waits,
-    /// Servers whose recalls of leases are heard.
-    pub(crate) listening: Listening,
-    /// Servers that give leases on bytes.
-    pub(crate) givers: Givers,
+    /// Changes that were not answered in time.
+    given_ups: GivenUps,
+    /// What stands on it, once it is there.
+    above: OnceLock<Weak<dyn OnSession>>,
 }
 
 impl Session {
@@ -78,15 +79,20 @@ impl Session {
             calls: AtomicU32::new(1),
             ended: OnceLock::new(),
             descriptors: descriptors.clone(),
-            inodes: Inodes::default(),
             heart: Arc::default(),
-            spreads: Spreads::default(),
-            ways: Ways::default(),
             given_ups: GivenUps::default(),
-            waits: Waits::default(),
-            listening: Listening::default(),
-            givers: Givers::default(),
+            above: OnceLock::new(),
         }))
+    }
+
+    /// Says once who stands on it.
+    pub(crate) fn carry(&self, above: Weak<dyn OnSession>) {
+        let _ = self.above.set(above);
+    }
+
+    /// Who stands on it, as long as somebody does.
+    pub(crate) fn above(&self) -> Option<Arc<dyn OnSession>> {
+        self.above.get()?.upgrade()
     }
 
     /// The deadline of an operation that begins now.

@@ -16,7 +16,7 @@ use ramlace_wire::leases::{DataRecall, EndRecalls, WaitPublished};
 
 use crate::Pool;
 use crate::bytes::kept::Pages;
-use crate::session::Session;
+use crate::client::Client;
 use crate::session::lines::{Link, roundtrip};
 use crate::session::liveness::SIGN_OF_LIFE_MILLIS_MAX;
 
@@ -59,7 +59,7 @@ impl Pool {
     /// From now on reads for pages and writes through them get leases, and `leases` hears when they end. Said once; a
     /// second time changes nothing.
     pub fn hear_data(&self, leases: Arc<dyn DataLeases>) {
-        let _ = self.settings().data_leases.set(leases);
+        let _ = self.hearers().data_leases.set(leases);
     }
 
     /// From now on no call waits for other machines that have bytes in their kernels: whoever wanted these is gone.
@@ -82,10 +82,10 @@ impl Pool {
     }
 }
 
-impl Session {
+impl Client {
     /// Before bytes leave that a kernel keeps: makes sure that somebody hears of what the slot's server recalls.
-    pub(crate) fn hear_of_pages(self: &Arc<Session>, slot: Slot, pages: Pages<'_>) -> Result<()> {
-        if !pages.are_kept() || self.settings.data_leases.get().is_none() {
+    pub(crate) fn hear_of_pages(self: &Arc<Client>, slot: Slot, pages: Pages<'_>) -> Result<()> {
+        if !pages.are_kept() || self.hearers.data_leases.get().is_none() {
             return Ok(());
         }
         let map = self.map()?;
@@ -100,7 +100,7 @@ impl Session {
 
     /// A server has answered: its life, and what it recalls.
     pub(crate) fn hear_data(&self, server: ServerId, life: u64, recalls: &[DataRecall]) {
-        let Some(leases) = self.settings.data_leases.get() else { return };
+        let Some(leases) = self.hearers.data_leases.get() else { return };
         if self.givers.is_new_life(server, life) {
             leases.forgotten(server);
         }
@@ -110,7 +110,7 @@ impl Session {
         }
     }
 
-    fn end_recalls(self: &Arc<Session>, server: ServerId, done: &[u64], blocked: &[u64]) {
+    fn end_recalls(self: &Arc<Client>, server: ServerId, done: &[u64], blocked: &[u64]) {
         let ended = self.givers.ended(server);
         {
             let mut waiting = lock(&ended.waiting);
@@ -122,7 +122,7 @@ impl Session {
     }
 
     /// Tells servers what they could not be told when it was over.
-    pub(crate) fn tell_all_ended(self: &Arc<Session>) {
+    pub(crate) fn tell_all_ended(self: &Arc<Client>) {
         let all: Vec<_> = self.givers.lock().iter().map(|(id, giver)| (*id, giver.ended.clone())).collect();
         for (server, ended) in all {
             self.tell_ended(server, &ended);
@@ -130,7 +130,7 @@ impl Session {
     }
 
     /// Sends what waits, unless somebody is just sending.
-    fn tell_ended(self: &Arc<Session>, server: ServerId, ended: &Ended) {
+    fn tell_ended(self: &Arc<Client>, server: ServerId, ended: &Ended) {
         while !self.is_ended() && !ended.is_told() {
             let Ok(mut link) = ended.link.try_lock() else { return };
             let batch = ended.take();
@@ -143,7 +143,7 @@ impl Session {
     }
 
     fn send_ended(
-        self: &Arc<Session>,
+        self: &Arc<Client>,
         id: ServerId,
         link: &mut Option<Link>,
         batch: &EndRecalls,

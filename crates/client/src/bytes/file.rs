@@ -8,7 +8,7 @@ use crate::Pool;
 use crate::backoff::Backoff;
 use crate::fork::PerFork;
 use crate::names::inodes::{Handle, Size};
-use crate::names::open::Rights;
+use crate::names::rights::Rights;
 use crate::pool::locator::ShownPath;
 
 /// An open file. Methods take `&self` and may be called by many threads at once. Dropping it

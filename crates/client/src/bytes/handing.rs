@@ -12,8 +12,8 @@ use crate::backoff::Backoff;
 use crate::bytes::file::File;
 use crate::bytes::near::{ask_for_file, grant_lane, soon};
 use crate::bytes::transfer::{Direction, Memory};
+use crate::client::Client;
 use crate::names::inodes::{Handle, Size, lanes_since};
-use crate::session::Session;
 
 /// The memory of a file of one lane.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl File {
     /// Whether its home answered when it was last asked.
     #[must_use]
     pub fn home_answers(&self) -> bool {
-        self.handle().is_ok_and(|handle| handle.session.answers(self.inode()))
+        self.handle().is_ok_and(|handle| handle.session.answers(self.inode().slot()))
     }
 
     /// Whether both were opened in the same session: what was said of the one is not known in another.
@@ -119,9 +119,9 @@ fn server_of(map: &ClusterMap, target: LaneTarget) -> Result<ServerId> {
     map.primary(target.slot).ok_or_else(none)
 }
 
-impl Session {
+impl Client {
     /// Sets a file's size. One that a kernel maps gets its memory first.
-    pub(crate) fn truncate(self: &Arc<Session>, inode: InodeId, size: u64) -> Result<Attributes> {
+    pub(crate) fn truncate(self: &Arc<Client>, inode: InodeId, size: u64) -> Result<Attributes> {
         let mut backoff: Option<Backoff> = None;
         let mut allocated = None;
         loop {
@@ -143,7 +143,7 @@ impl Session {
     }
 
     /// Takes the memory of a file of one lane up to a size; in which generation. None: it was truncated meanwhile.
-    fn take_memory(self: &Arc<Session>, inode: InodeId, size: u64) -> Result<Option<Generation>> {
+    fn take_memory(self: &Arc<Client>, inode: InodeId, size: u64) -> Result<Option<Generation>> {
         let info = self.ask(inode.slot(), &GetAttributes { inode }, self.deadline())?;
         let Some(layout @ Layout { width: 1, .. }) = info.layout else {
             return Err(Error::new(ErrorKind::Corrupt, format!("inode {inode} is not a file of one lane")));
@@ -166,7 +166,7 @@ impl Session {
     }
 
     /// What proves to lanes that this session may write a file. Whoever cuts it by its path opens it for that long.
-    fn hold_to_write(self: &Arc<Session>, inode: InodeId) -> Result<(Option<Permit>, Option<Handle>)> {
+    fn hold_to_write(self: &Arc<Client>, inode: InodeId) -> Result<(Option<Permit>, Option<Handle>)> {
         let held = self.permit_to_write(inode);
         if held.is_some() || !self.settings.for_users {
             return Ok((held, None));

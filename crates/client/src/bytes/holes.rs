@@ -14,8 +14,8 @@ use ramlace_wire::{FileKind, Layout};
 use crate::backoff::Backoff;
 use crate::bytes::file::File;
 use crate::bytes::transfer::{Direction, Memory};
+use crate::client::Client;
 use crate::names::inodes::{Handle, Size, lanes_since};
-use crate::session::Session;
 
 impl File {
     /// Where the next bytes at or behind `offset` begin that may be other than zero (data), or the next zeros that take no
@@ -91,10 +91,10 @@ impl File {
     }
 }
 
-impl Session {
+impl Client {
     /// Bytes of memory that a file holds, asked of its lanes where its home does not know. While the server of a lane does
     /// not answer, that lane counts as if it had no holes.
-    pub(crate) fn allocated(self: &Arc<Session>, info: &InodeInfo) -> Result<u64> {
+    pub(crate) fn allocated(self: &Arc<Client>, info: &InodeInfo) -> Result<u64> {
         let mut backoff: Option<Backoff> = None;
         let mut newer: Option<InodeInfo> = None;
         loop {
@@ -115,14 +115,14 @@ impl Session {
     }
 
     /// Puts in what memory a file holds.
-    pub(crate) fn with_allocated(self: &Arc<Session>, mut info: InodeInfo) -> Result<InodeInfo> {
+    pub(crate) fn with_allocated(self: &Arc<Client>, mut info: InodeInfo) -> Result<InodeInfo> {
         if info.attributes.kind == FileKind::File && info.attributes.allocated.is_none() {
             info.attributes.allocated = Some(self.allocated(&info)?);
         }
         Ok(info)
     }
 
-    fn count_lanes(self: &Arc<Session>, info: &InodeInfo, layout: &Layout) -> Result<u64> {
+    fn count_lanes(self: &Arc<Client>, info: &InodeInfo, layout: &Layout) -> Result<u64> {
         let attributes = &info.attributes;
         let map = self.map()?;
         let mut sum = 0u64;
@@ -141,7 +141,7 @@ impl Session {
     }
 
     /// What a lane holds; nothing where its server does not answer.
-    fn count_lane(self: &Arc<Session>, target: LaneTarget) -> Result<Option<u64>> {
+    fn count_lane(self: &Arc<Client>, target: LaneTarget) -> Result<Option<u64>> {
         let server = self.server_of(&*self.map()?, target.slot)?;
         if server.is_failing() {
             return Ok(None);

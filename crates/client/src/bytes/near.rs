@@ -22,8 +22,8 @@ use ramlace_wire::{ClusterMap, Request};
 use crate::bytes::file::File;
 use crate::bytes::pieces;
 use crate::bytes::transfer::{BATCH_BYTES_MAX, Outcome, Transfer};
+use crate::client::Client;
 use crate::names::inodes::Handle;
-use crate::session::Session;
 use crate::session::calls::Call;
 use crate::session::lines::{Unanswered, descriptor_of};
 use crate::session::liveness::SIGN_OF_LIFE_MILLIS_MAX;
@@ -169,7 +169,7 @@ impl NearLanes {
 
 /// A descriptor of a lane's file and the file's length, from a server of this machine.
 pub(crate) fn grant_lane(
-    session: &Arc<Session>,
+    session: &Arc<Client>,
     target: LaneTarget,
     writable: bool,
     deadline: Instant,
@@ -179,7 +179,7 @@ pub(crate) fn grant_lane(
 
 /// Asks a server of this machine for a lane's file.
 pub(crate) fn ask_for_file<R: Request<Reply = LaneGranted>>(
-    session: &Arc<Session>,
+    session: &Arc<Client>,
     target: LaneTarget,
     request: &R,
     deadline: Instant,
@@ -191,7 +191,7 @@ pub(crate) fn ask_for_file<R: Request<Reply = LaneGranted>>(
 }
 
 /// A server that does not answer at once may be silent: the socket's way needs its time to tell.
-pub(crate) fn soon(session: &Session) -> Instant {
+pub(crate) fn soon(session: &Client) -> Instant {
     session.deadline().min(Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX))
 }
 

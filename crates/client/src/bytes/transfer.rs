@@ -17,7 +17,7 @@ use crate::bytes::kept::Pages;
 pub(crate) use crate::bytes::memory::Memory;
 use crate::bytes::pieces::{self, Piece};
 use crate::bytes::round::Round;
-use crate::session::Session;
+use crate::client::Client;
 use crate::session::calls::Call;
 use crate::session::lines::{Line, Unanswered};
 
@@ -48,7 +48,7 @@ pub(crate) enum Outcome {
 
 /// One read or write of any length.
 pub(crate) struct Transfer<'a> {
-    pub(crate) session: &'a Arc<Session>,
+    pub(crate) session: &'a Arc<Client>,
     pub(crate) inode: InodeId,
     pub(crate) layout: &'a Layout,
     /// The epoch since which the lanes have what they were given.

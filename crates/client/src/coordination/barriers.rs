@@ -10,10 +10,11 @@ use ramlace_wire::coordination::{
 };
 
 use crate::Pool;
-use crate::coordination::locking::{is_unheard, soon};
+use crate::client::Client;
+use crate::coordination::locking::soon;
 use crate::coordination::parked::{Slept, Wake, end_of};
 use crate::pool::locator::ShownPath;
-use crate::session::Session;
+use crate::session::calls::is_unheard;
 
 /// Departures that a server has yet to hear of; what is beyond ends with the session.
 const OWED_MAX: usize = 1024;
@@ -54,9 +55,9 @@ impl Pool {
     }
 }
 
-impl Session {
+impl Client {
     fn come_to_barrier(
-        self: &Arc<Session>,
+        self: &Arc<Client>,
         name: &[u8],
         parties: u32,
         member: u32,
@@ -99,7 +100,7 @@ impl Session {
         }
     }
 
-    fn leave_barrier(self: &Arc<Session>, slot: Slot, leave: LeaveBarrier) -> Result<BarrierLeft> {
+    fn leave_barrier(self: &Arc<Client>, slot: Slot, leave: LeaveBarrier) -> Result<BarrierLeft> {
         let left = self.change(slot, &leave, soon());
         if left.as_ref().is_err_and(is_unheard) {
             self.waits.owe_leave(slot, leave);
@@ -108,7 +109,7 @@ impl Session {
     }
 
     /// Tells servers that answer again who has left barriers meanwhile.
-    pub(crate) fn tell_left(self: &Arc<Session>) {
+    pub(crate) fn tell_left(self: &Arc<Client>) {
         for (slot, leave) in self.waits.take_owed_leaves() {
             // A server that says no knows nothing of it any more.
             if self.change(slot, &leave, soon()).is_err_and(|error| is_unheard(&error)) {

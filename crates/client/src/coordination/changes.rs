@@ -11,9 +11,10 @@ use ramlace_wire::coordination::{EndWatch, NoteChange, WatchChange};
 
 use crate::bytes::file::File;
 use crate::bytes::transfer::{Direction, Memory};
-use crate::coordination::locking::{is_unheard, soon};
+use crate::coordination::locking::soon;
 use crate::coordination::parked::{Slept, Waiter, Wake, end_of};
 use crate::names::inodes::{Handle, Size};
+use crate::session::calls::is_unheard;
 
 /// Stands for the bytes of a range at one moment. Only for the file that it was taken of.
 #[derive(Clone, Debug, PartialEq, Eq)]

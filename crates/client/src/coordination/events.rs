@@ -11,8 +11,8 @@ use ramlace_base::{Error, ErrorKind, Result, ServerId, Slot, limits};
 use ramlace_wire::Header;
 use ramlace_wire::locks::{Event, Events, WaitEvents};
 
+use crate::client::Client;
 use crate::coordination::parked::Wake;
-use crate::session::Session;
 use crate::session::heart::block_signals;
 use crate::session::lines::{Link, roundtrip};
 
@@ -23,9 +23,9 @@ const CONNECT_MILLIS_MAX: u64 = 2_000;
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(100);
 
-impl Session {
+impl Client {
     /// Makes sure that somebody hears of the events of a slot.
-    pub(crate) fn listen_to(self: &Arc<Session>, slot: Slot) -> Result<()> {
+    pub(crate) fn listen_to(self: &Arc<Client>, slot: Slot) -> Result<()> {
         let map = self.map()?;
         let server = self.server_of(&map, slot)?.id;
         if !self.waits.begin_listening(server) {
@@ -49,7 +49,7 @@ impl Session {
 }
 
 struct Listener {
-    session: Weak<Session>,
+    session: Weak<Client>,
     server: ServerId,
 }
 
@@ -114,7 +114,7 @@ impl Listener {
     }
 
     /// Connects, and makes older questions of this session give way.
-    fn connect(&self, session: &Arc<Session>) -> Result<Link> {
+    fn connect(&self, session: &Arc<Client>) -> Result<Link> {
         let deadline = Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
         let server = session.server(self.server)?;
         let mut link = session.connect(&server, deadline).map_err(|failure| failure.error)?;
@@ -150,14 +150,14 @@ impl Listener {
     }
 
     /// The server does not answer: its slots may have gone to others.
-    fn look_for_new_homes(&self, session: &Arc<Session>) {
+    fn look_for_new_homes(&self, session: &Arc<Client>) {
         let deadline = Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
         let _ = session.refresh_map_without(Some(self.server), deadline);
         self.hand_over(session);
     }
 
     /// Who waits at another server hears of that one's events.
-    fn hand_over(&self, session: &Arc<Session>) {
+    fn hand_over(&self, session: &Arc<Client>) {
         for slot in session.waits.slots() {
             if !session.is_home(self.server, slot) {
                 // A thread that cannot be started now is started by the next wait.
@@ -167,7 +167,7 @@ impl Listener {
     }
 }
 
-fn tell(session: &Session, events: Events) {
+fn tell(session: &Client, events: Events) {
     for event in events.events {
         match event {
             Event::LockGranted { wait, file, .. } => session.waits.granted(wait, file),

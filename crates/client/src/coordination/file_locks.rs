@@ -7,7 +7,7 @@ use ramlace_base::{ByteRange, Error, ErrorKind, Result};
 use ramlace_wire::locks::{GetLock, HeldLock, LOCK_END, LockKind, LockTable, LockedFile, SetLock};
 
 use crate::bytes::file::File;
-use crate::coordination::locking::{GivenUp, Waited};
+use crate::coordination::locking::{GivenUp, Waited, whole_unlock};
 use crate::coordination::waits::OnEnd;
 use crate::names::inodes::{Handle, Size};
 
@@ -174,11 +174,6 @@ impl File {
         let LockRequest { table, owner, kind, start, end, pid, detects } = *request;
         SetLock { inode: self.inode(), table, owner, kind, start, end, pid, wait: 0, detects }
     }
-}
-
-/// Unlocks all that an owner holds of a file.
-pub(crate) fn whole_unlock(inode: ramlace_base::InodeId, table: LockTable, owner: u64) -> SetLock {
-    SetLock { inode, table, owner, kind: None, start: 0, end: LOCK_END, pid: 0, wait: 0, detects: false }
 }
 
 fn learn(handle: &Handle, file: LockedFile) {

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::locks::{
-    CancelLock, FindDeadlock, GetLock, HeldLock, LockAnswer, LockOutcome, LockedFile, SetLock,
+    CancelLock, FindDeadlock, GetLock, HeldLock, LOCK_END, LockAnswer, LockOutcome, LockTable, LockedFile,
+    SetLock,
 };
 
+use crate::client::Client;
 use crate::coordination::waits::{Asked, OnEnd, Owed};
-use crate::session::Session;
+use crate::session::calls::is_unheard;
 
 /// How long the end of a wait or of an owner may take before its home is told later.
 const PATIENCE_MILLIS_MAX: u64 = 1_000;
@@ -33,16 +35,16 @@ pub enum GivenUp {
     Told,
 }
 
-impl Session {
+impl Client {
     /// Locks or unlocks without waiting; `None` when somebody is in the way.
-    pub(crate) fn set_lock(self: &Arc<Session>, request: &SetLock) -> Result<Option<LockedFile>> {
+    pub(crate) fn set_lock(self: &Arc<Client>, request: &SetLock) -> Result<Option<LockedFile>> {
         self.tell_owed(request.inode, self.deadline())?;
         let answer = self.change(request.inode.slot(), request, self.deadline())?;
         Ok(granted(answer))
     }
 
     /// Locks, and waits where it must: then `on_end` is called with its end.
-    pub(crate) fn set_lock_later(self: &Arc<Session>, request: SetLock, on_end: OnEnd) -> Result<Waited> {
+    pub(crate) fn set_lock_later(self: &Arc<Client>, request: SetLock, on_end: OnEnd) -> Result<Waited> {
         self.tell_owed(request.inode, self.deadline())?;
         let mut request = self.waits.begin(request, on_end)?;
         loop {
@@ -71,7 +73,7 @@ impl Session {
 
     /// Asks a home for a lock, or what has become of the wait for it: its end, if it has one, and
     /// whether nobody could look for circles.
-    fn ask_for(self: &Arc<Session>, request: &SetLock) -> (Option<Result<LockedFile>>, bool) {
+    fn ask_for(self: &Arc<Client>, request: &SetLock) -> (Option<Result<LockedFile>>, bool) {
         match self.change(request.inode.slot(), request, self.deadline()) {
             Err(error) => (Some(Err(error)), false),
             Ok(LockAnswer { outcome: LockOutcome::Granted, file }) => (Some(Ok(file)), false),
@@ -80,7 +82,7 @@ impl Session {
     }
 
     /// Whether a wait closes a circle; asked only where its owner waits for nothing else meanwhile.
-    fn check_circles(self: &Arc<Session>, request: &SetLock) -> (Option<Result<LockedFile>>, bool) {
+    fn check_circles(self: &Arc<Client>, request: &SetLock) -> (Option<Result<LockedFile>>, bool) {
         if !request.detects {
             return (None, false);
         }
@@ -99,7 +101,7 @@ impl Session {
     }
 
     /// Asks homes about waits on behalf of who waits; false when one did not answer.
-    pub(crate) fn ask_for_all(self: &Arc<Session>, requests: Vec<SetLock>) -> bool {
+    pub(crate) fn ask_for_all(self: &Arc<Client>, requests: Vec<SetLock>) -> bool {
         let mut heard = true;
         for request in requests {
             let (ended, unchecked) = self.ask_for(&request);
@@ -115,7 +117,7 @@ impl Session {
     }
 
     /// Gives up a wait.
-    pub(crate) fn give_up_lock(self: &Arc<Session>, wait: u64) -> GivenUp {
+    pub(crate) fn give_up_lock(self: &Arc<Client>, wait: u64) -> GivenUp {
         let Some(request) = self.waits.give_up(wait) else { return GivenUp::Told };
         match self.cancel(&request, soon()) {
             Ok(Some(file)) => GivenUp::Granted(file),
@@ -129,18 +131,18 @@ impl Session {
         }
     }
 
-    fn cancel(self: &Arc<Session>, request: &SetLock, deadline: Instant) -> Result<Option<LockedFile>> {
+    fn cancel(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<Option<LockedFile>> {
         let SetLock { inode, wait, .. } = *request;
         self.change(inode.slot(), &CancelLock { inode, wait }, deadline).map(granted)
     }
 
     /// The lock that is in the way.
-    pub(crate) fn get_lock(self: &Arc<Session>, request: &GetLock) -> Result<Option<HeldLock>> {
+    pub(crate) fn get_lock(self: &Arc<Client>, request: &GetLock) -> Result<Option<HeldLock>> {
         Ok(self.ask(request.inode.slot(), request, self.deadline())?.lock)
     }
 
     /// An owner has gone: what it held is free, if not now then when its home answers again.
-    pub(crate) fn release_locks(self: &Arc<Session>, request: SetLock) {
+    pub(crate) fn release_locks(self: &Arc<Client>, request: SetLock) {
         let told = self
             .tell_owed(request.inode, soon())
             .and_then(|()| self.change(request.inode.slot(), &request, soon()));
@@ -150,7 +152,7 @@ impl Session {
     }
 
     /// Tells a home what it has not heard yet of a file's locks, before it hears anything new.
-    fn tell_owed(self: &Arc<Session>, inode: InodeId, deadline: Instant) -> Result<()> {
+    fn tell_owed(self: &Arc<Client>, inode: InodeId, deadline: Instant) -> Result<()> {
         if self.waits.owed(inode).is_none() {
             return Ok(());
         }
@@ -176,8 +178,8 @@ impl Session {
     }
 
     /// The same for every file whose home answers again.
-    pub(crate) fn tell_all_owed(self: &Arc<Session>) {
-        for inode in self.waits.owing().into_iter().filter(|inode| self.answers(*inode)) {
+    pub(crate) fn tell_all_owed(self: &Arc<Client>) {
+        for inode in self.waits.owing().into_iter().filter(|inode| self.answers(inode.slot())) {
             // What fails is owed still.
             let _ = self.tell_owed(inode, soon());
         }
@@ -193,7 +195,7 @@ fn granted(answer: LockAnswer) -> Option<LockedFile> {
     (answer.outcome == LockOutcome::Granted).then_some(answer.file)
 }
 
-/// Whether the home may not have heard.
-pub(crate) fn is_unheard(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut | ErrorKind::Retry | ErrorKind::Moved)
+/// Unlocks all that an owner holds of a file.
+pub(crate) fn whole_unlock(inode: InodeId, table: LockTable, owner: u64) -> SetLock {
+    SetLock { inode, table, owner, kind: None, start: 0, end: LOCK_END, pid: 0, wait: 0, detects: false }
 }

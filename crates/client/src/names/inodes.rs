@@ -18,9 +18,10 @@ use ramlace_wire::{FileKind, Permit};
 use crate::acting::for_nobody;
 use crate::bytes::near::NearLanes;
 use crate::bytes::permits::HeldPermit;
-use crate::coordination::file_locks::whole_unlock;
-use crate::names::open::Rights;
-use crate::session::Session;
+use crate::client::Client;
+use crate::coordination::locking::whole_unlock;
+use crate::names::rights::Rights;
+use crate::session::calls::is_unanswered;
 
 /// How long dropping a file may wait for its home to hear of it; the heart does the rest.
 const DROP_MILLIS_MAX: u64 = 250;
@@ -175,7 +176,7 @@ pub(crate) struct Quiet(Option<u64>);
 
 /// One open file's share of its inode; gives it back when it is dropped.
 pub(crate) struct Handle {
-    pub(crate) session: Arc<Session>,
+    pub(crate) session: Arc<Client>,
     pub(crate) open: Arc<OpenInode>,
     closed: Mutex<bool>,
     /// The number by which it holds locks; 0: it never did.
@@ -217,7 +218,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let patience = if self.session.answers(self.open.inode) { DROP_MILLIS_MAX } else { 0 };
+        let patience = if self.session.answers(self.open.inode.slot()) { DROP_MILLIS_MAX } else { 0 };
         // There is nobody to tell, and whoever drops a file (a collector of garbage, say) must not wait.
         let _ = self.close_by(Instant::now() + Duration::from_millis(patience));
     }
@@ -284,9 +285,9 @@ impl Inodes {
     }
 }
 
-impl Session {
+impl Client {
     /// Opens an inode at its home.
-    pub(crate) fn open_inode(self: &Arc<Session>, request: &Open) -> Result<(Handle, Opened)> {
+    pub(crate) fn open_inode(self: &Arc<Client>, request: &Open) -> Result<(Handle, Opened)> {
         let (open, opened) = self.inodes.with_gate(request.inode, |gate| {
             let opened =
                 self.change(request.inode.slot(), request, self.deadline()).inspect_err(|error| {
@@ -299,12 +300,7 @@ impl Session {
     }
 
     /// Takes in an inode that was opened at its home by its name; `quiet` is of before.
-    pub(crate) fn adopt(
-        self: &Arc<Session>,
-        opened: &Opened,
-        rights: Rights,
-        quiet: Quiet,
-    ) -> Result<Handle> {
+    pub(crate) fn adopt(self: &Arc<Client>, opened: &Opened, rights: Rights, quiet: Quiet) -> Result<Handle> {
         check_file(&opened.info)?;
         let inode = opened.info.attributes.inode;
         let open = self.inodes.with_gate(inode, |gate| {
@@ -321,11 +317,11 @@ impl Session {
         Ok(self.handle(open))
     }
 
-    fn handle(self: &Arc<Session>, open: Arc<OpenInode>) -> Handle {
+    fn handle(self: &Arc<Client>, open: Arc<OpenInode>) -> Handle {
         Handle { session: self.clone(), open, closed: Mutex::new(false), lock_owner: AtomicU64::new(0) }
     }
 
-    fn release(self: &Arc<Session>, open: &OpenInode, deadline: Instant) -> Result<()> {
+    fn release(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<()> {
         self.inodes.with_gate(open.inode, |gate| {
             gate.files -= 1;
             if gate.files > 0 { Ok(()) } else { self.close_last(gate, open, deadline) }
@@ -334,7 +330,7 @@ impl Session {
 
     /// Tells the home that the inode's last file here was closed, or notes that this is to be done.
     fn close_last(
-        self: &Arc<Session>,
+        self: &Arc<Client>,
         gate: &mut GateState,
         open: &OpenInode,
         deadline: Instant,
@@ -373,8 +369,8 @@ impl Session {
     }
 
     /// Tells homes that answer again of files that were closed meanwhile.
-    pub(crate) fn close_owed(self: &Arc<Session>) {
-        for inode in self.inodes.owing().into_iter().filter(|inode| self.answers(*inode)) {
+    pub(crate) fn close_owed(self: &Arc<Client>) {
+        for inode in self.inodes.owing().into_iter().filter(|inode| self.answers(inode.slot())) {
             // What fails is owed still; an answer that says no means that it was closed already.
             let _ = self.inodes.with_gate(inode, |gate| match gate.open.clone() {
                 Some(open) if gate.owes_close => {
@@ -385,12 +381,6 @@ impl Session {
         }
     }
 
-    /// Whether an inode's home answered when it was last asked.
-    pub(crate) fn answers(&self, inode: InodeId) -> bool {
-        let home = self.known_map().and_then(|map| self.server_of(&map, inode.slot()).ok());
-        home.is_some_and(|server| !server.is_failing())
-    }
-
     /// Takes in a size that was learned for an inode that may be open here.
     pub(crate) fn learn_size(&self, inode: InodeId, generation: Generation, size: u64) {
         if let Some(open) = self.inodes.find(inode) {
@@ -399,7 +389,7 @@ impl Session {
     }
 
     /// A lane has refused this permit: whether the home has another by now, because the pool's secret has changed.
-    pub(crate) fn renew_permit(self: &Arc<Session>, inode: InodeId, refused: Option<Permit>) -> bool {
+    pub(crate) fn renew_permit(self: &Arc<Client>, inode: InodeId, refused: Option<Permit>) -> bool {
         let Some(open) = self.inodes.find(inode).filter(|_| self.settings.for_users) else { return false };
         if open.permit() == refused {
             let told = self.ask(inode.slot(), &GetPermit { inode }, self.deadline());
@@ -440,7 +430,7 @@ impl Session {
     }
 
     /// Tells the home when this process last wrote to an inode, if it has not heard yet.
-    pub(crate) fn push_times(self: &Arc<Session>, inode: InodeId) -> Result<()> {
+    pub(crate) fn push_times(self: &Arc<Client>, inode: InodeId) -> Result<()> {
         match self.inodes.find(inode) {
             Some(open) => self.push_times_of(&open, self.deadline()),
             None => Ok(()),
@@ -448,7 +438,7 @@ impl Session {
     }
 
     /// The same for every open inode; what fails is tried again a second later.
-    pub(crate) fn push_all_times(self: &Arc<Session>, deadline: Instant) -> bool {
+    pub(crate) fn push_all_times(self: &Arc<Client>, deadline: Instant) -> bool {
         let results = self.inodes.opened();
         results
             .iter()
@@ -456,7 +446,7 @@ impl Session {
             .all(|open| self.push_times_of(open, deadline).is_ok())
     }
 
-    fn push_times_of(self: &Arc<Session>, open: &OpenInode, deadline: Instant) -> Result<()> {
+    fn push_times_of(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<()> {
         // Who comes while another is telling it waits until the home has heard.
         let _telling = lock(&open.telling);
         let Some(written) = open.take_written() else { return Ok(()) };
@@ -507,11 +497,6 @@ fn owe_close(gate: &mut GateState, inode: InodeId) {
         let unknown = Size { generation: Generation(0), size: 0 };
         gate.open.get_or_insert_with(|| Arc::new(OpenInode::of_size(inode, unknown, true, Epoch(0))));
     }
-}
-
-/// Whether a change may have been done, or may be done yet, though its caller hears of an error.
-pub(crate) fn is_unanswered(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut)
 }
 
 pub(crate) fn lanes_since(info: &InodeInfo) -> Epoch {

@@ -12,7 +12,7 @@ use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, Result, ServerId, Slo
 use ramlace_wire::Kind;
 use ramlace_wire::leases::{AttributesLeased, LeaseAttributes, LeaseName, NameLeased, Recall, WaitRecalls};
 
-use crate::session::Session;
+use crate::client::Client;
 use crate::session::heart::block_signals;
 use crate::session::lines::{Link, roundtrip};
 use crate::{Pool, Raw};
@@ -40,7 +40,7 @@ impl Pool {
     /// From now on leases are asked for, and `on_recall` ends what is believed by them: by every thread that hears of
     /// recalls, perhaps at once. Said once; a second time changes nothing.
     pub fn hear_recalls(&self, on_recall: OnRecall) {
-        let _ = self.settings().on_recall.set(on_recall);
+        let _ = self.hearers().on_recall.set(on_recall);
     }
 }
 
@@ -70,10 +70,10 @@ impl Raw<'_> {
     }
 }
 
-impl Session {
+impl Client {
     /// Makes sure that somebody hears of what a slot's server recalls.
-    fn hear_recalls_of(self: &Arc<Session>, slot: Slot) -> Result<()> {
-        if self.settings.on_recall.get().is_none() {
+    fn hear_recalls_of(self: &Arc<Client>, slot: Slot) -> Result<()> {
+        if self.hearers.on_recall.get().is_none() {
             return Ok(());
         }
         let map = self.map()?;
@@ -81,7 +81,7 @@ impl Session {
         self.listen_to_recalls_of(server)
     }
 
-    pub(crate) fn listen_to_recalls_of(self: &Arc<Session>, server: ServerId) -> Result<()> {
+    pub(crate) fn listen_to_recalls_of(self: &Arc<Client>, server: ServerId) -> Result<()> {
         if !self.listening.servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server) {
             return Ok(());
         }
@@ -99,7 +99,7 @@ impl Session {
 
 /// It holds the session only between two questions, so that the last file's drop still ends the session.
 struct Listener {
-    session: Weak<Session>,
+    session: Weak<Client>,
     server: ServerId,
 }
 
@@ -132,7 +132,7 @@ impl Listener {
                     let newest = told.recalls.iter().map(|recall| recall.number).max();
                     session.hear_data(self.server, told.life, &told.data);
                     if newest.is_some()
-                        && let Some(on_recall) = session.settings.on_recall.get()
+                        && let Some(on_recall) = session.hearers.on_recall.get()
                     {
                         on_recall(&told.recalls);
                     }
@@ -151,12 +151,12 @@ impl Listener {
     }
 
     /// It will not come back: its slots are others'.
-    fn is_forgotten(&self, session: &Session) -> bool {
+    fn is_forgotten(&self, session: &Client) -> bool {
         session.known_map().and_then(|map| Some(map.server(self.server)?.forgotten)).unwrap_or_default()
     }
 
     /// A new connection, and the first question on it.
-    fn begin(&self, session: &Arc<Session>) -> Result<(Link, WaitRecalls)> {
+    fn begin(&self, session: &Arc<Client>) -> Result<(Link, WaitRecalls)> {
         let deadline = Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
         let server = session.server(self.server)?;
         let link = session.connect(&server, deadline).map_err(|failure| failure.error)?;

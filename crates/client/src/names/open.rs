@@ -10,16 +10,8 @@ use crate::bytes::file::File;
 use crate::names::inodes::Quiet;
 use crate::names::path::{LastLink, Place, Wanted, resolve, resolve_with};
 use crate::names::raw::Raw;
+use crate::names::rights::Rights;
 use crate::pool::locator::ShownPath;
-
-/// What a file is opened for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rights {
-    /// Reading.
-    pub read: bool,
-    /// Writing.
-    pub write: bool,
-}
 
 /// How [`Pool::open`] opens a file. The default opens nothing: set `read` or `write`.
 #[derive(Clone, Debug, PartialEq, Eq)]

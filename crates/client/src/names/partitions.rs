@@ -13,7 +13,7 @@ use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, limits};
 use ramlace_wire::namespace::{DirectoryPage, GetAttributes, GetPartitions, InodeInfo, ReadDirectory};
 
 use crate::backoff::Backoff;
-use crate::session::Session;
+use crate::client::Client;
 
 /// How often a home may name a slot that knows nothing of its partition until that was lost.
 const REPEATED_MAX: usize = 3;
@@ -90,7 +90,7 @@ impl Lesson {
     }
 
     /// A slot had no entries of one of these directories: asks their homes which slots have.
-    fn learn(&mut self, session: &Arc<Session>, directories: &[InodeId], error: Error) -> Result<()> {
+    fn learn(&mut self, session: &Arc<Client>, directories: &[InodeId], error: Error) -> Result<()> {
         let mut new = false;
         for directory in directories {
             let request = GetAttributes { inode: *directory };
@@ -111,7 +111,7 @@ impl Lesson {
     }
 }
 
-impl Session {
+impl Client {
     /// Keeps what a home says of a directory.
     fn note_partitions(&self, directory: InodeId, info: &InodeInfo) -> Partitions {
         // From elsewhere: a list of another length could not be counted through.
@@ -122,14 +122,14 @@ impl Session {
     }
 
     /// The slot that has a name.
-    fn slot_of_name(self: &Arc<Session>, directory: InodeId, name: &Name) -> Result<Slot> {
+    fn slot_of_name(self: &Arc<Client>, directory: InodeId, name: &Name) -> Result<Slot> {
         let Some(partitions) = self.spreads.get(directory) else { return Ok(directory.slot()) };
         Ok(partitions[ramlace_layout::partition_of_name(self.map()?.hash_seed, name)])
     }
 
     /// Asks the slot that has a name, wherever that is.
     pub(crate) fn in_partition<T>(
-        self: &Arc<Session>,
+        self: &Arc<Client>,
         directory: InodeId,
         name: &Name,
         mut ask: impl FnMut(Slot, Instant) -> Result<T>,
@@ -147,7 +147,7 @@ impl Session {
 
     /// The same for two names.
     pub(crate) fn in_partitions<T>(
-        self: &Arc<Session>,
+        self: &Arc<Client>,
         (directory, name): (InodeId, &Name),
         (other_directory, other_name): (InodeId, &Name),
         mut ask: impl FnMut(Slot, Slot, Instant) -> Result<T>,
@@ -168,7 +168,7 @@ impl Session {
     /// Entries of a directory behind a cookie: some, unless there are no more. Where partitions were lost, those
     /// that are there are listed, and what follows the last entry is the error.
     pub(crate) fn read_partitions(
-        self: &Arc<Session>,
+        self: &Arc<Client>,
         inode: InodeId,
         mut after: u64,
         entries_max: u32,
@@ -221,7 +221,7 @@ impl Session {
     }
 
     /// Everything about an inode; of a spread directory, what all its slots say together.
-    pub(crate) fn whole_info(self: &Arc<Session>, inode: InodeId) -> Result<InodeInfo> {
+    pub(crate) fn whole_info(self: &Arc<Client>, inode: InodeId) -> Result<InodeInfo> {
         let mut lesson = Lesson::new(self.deadline());
         loop {
             let mut info = self.ask(inode.slot(), &GetAttributes { inode }, lesson.deadline)?;
@@ -244,7 +244,7 @@ impl Session {
     }
 
     /// Adds those partitions that were not lost.
-    fn add_what_is_left(self: &Arc<Session>, mut info: InodeInfo) -> Result<InodeInfo> {
+    fn add_what_is_left(self: &Arc<Client>, mut info: InodeInfo) -> Result<InodeInfo> {
         let inode = info.attributes.inode;
         let deadline = self.deadline();
         for slot in other_slots(&info) {
@@ -256,7 +256,7 @@ impl Session {
         Ok(info)
     }
 
-    fn add_partitions(self: &Arc<Session>, info: &mut InodeInfo, deadline: Instant) -> Result<()> {
+    fn add_partitions(self: &Arc<Client>, info: &mut InodeInfo, deadline: Instant) -> Result<()> {
         let inode = info.attributes.inode;
         let mut slots = other_slots(info);
         while let Some(slot) = slots.first().copied() {

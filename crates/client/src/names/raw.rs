@@ -13,8 +13,8 @@ use ramlace_wire::{Attributes, FileKind, LayoutHints, Request};
 
 use crate::Pool;
 use crate::bytes::file::File;
-use crate::names::open::Rights;
 use crate::names::path::{Tree, Wanted};
+use crate::names::rights::Rights;
 
 /// Operations by inode; from [`Pool::raw`]. Changes have one effect, however often the network
 /// makes the client repeat them.

@@ -2,17 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
+use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_transport::blocking::resolve;
 
-use crate::bytes::data_leases::DataLeases;
-use crate::names::leases::OnRecall;
 use crate::pool::directory::{HOST_KEY_FILE_VARIABLE, PoolDirectory, SECRET_FILE_VARIABLE};
 use crate::pool::key_source::KeySource;
 use crate::pool::locator::{self, Locator, PoolName};
+use crate::session::settings::{Seed, Settings};
 
 /// Environment variable that switches the local shortcuts off when it is `off`.
 pub const LOCAL_VARIABLE: &str = "RAMLACE_LOCAL";
@@ -68,8 +66,9 @@ impl ConnectOptions {
         }
     }
 
-    /// Finds addresses and secret, and checks the rest.
-    pub(crate) fn settle(&self) -> Result<Settings> {
+    /// Finds addresses and secret, and checks the rest; also how the pool was named: by its name or an address, never
+    /// as the default one.
+    pub(crate) fn settle(&self) -> Result<(Settings, PoolName)> {
         if self.deadline_millis == 0 || self.deadline_millis > limits::DEADLINE_MILLIS_MAX {
             return Err(Error::new(
                 ErrorKind::Invalid,
@@ -85,8 +84,7 @@ impl ConnectOptions {
             PoolName::At(address) => self.settle_elsewhere(std::slice::from_ref(address))?,
             named => self.settle_here(&named.to_string())?,
         };
-        Ok(Settings {
-            reached,
+        let settings = Settings {
             seeds,
             pool,
             key,
@@ -94,10 +92,9 @@ impl ConnectOptions {
             local: self.local,
             deadline_millis: self.deadline_millis,
             label: self.label.clone(),
-            on_recall: OnceLock::new(),
-            data_leases: OnceLock::new(),
             waits_are_over: AtomicBool::new(false),
-        })
+        };
+        Ok((settings, reached))
     }
 
     fn settle_here(&self, name: &str) -> Result<(Vec<Seed>, Option<String>, KeySource)> {
@@ -183,35 +180,4 @@ impl ConnectOptions {
             .clone()
             .or_else(|| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from))
     }
-}
-
-/// Where one server of the pool may be found before the map is known.
-#[derive(Clone, Debug)]
-pub(crate) struct Seed {
-    /// Its number, where the pool's own file names it.
-    pub(crate) server: Option<ServerId>,
-    pub(crate) tcp: String,
-    pub(crate) unix: Option<PathBuf>,
-}
-
-/// What does not change while a pool is connected; a forked child reads it without a lock.
-pub(crate) struct Settings {
-    /// How the pool was named: by its name or an address, never as the default one.
-    pub(crate) reached: PoolName,
-    pub(crate) seeds: Vec<Seed>,
-    /// The pool's id as `pool.json` has it.
-    pub(crate) pool: Option<String>,
-    /// What proves as whom this connects: the pool's owner, or a host.
-    pub(crate) key: KeySource,
-    /// The session is a host's.
-    pub(crate) for_users: bool,
-    pub(crate) local: bool,
-    pub(crate) deadline_millis: u32,
-    pub(crate) label: String,
-    /// What is done with recalled leases; none are asked for before it is set.
-    pub(crate) on_recall: OnceLock<OnRecall>,
-    /// Who keeps bytes by leases; none are asked for before it is set.
-    pub(crate) data_leases: OnceLock<Arc<dyn DataLeases>>,
-    /// No call waits for other machines any more.
-    pub(crate) waits_are_over: AtomicBool,
 }

@@ -9,12 +9,6 @@ use crate::pool::directory::PoolDirectory;
 use crate::pool::locator::{Locator, PoolName};
 
 impl Pool {
-    /// How the pool was named when it was connected: by its name or an address, never as the default one.
-    #[must_use]
-    pub fn reached(&self) -> &PoolName {
-        &self.settings().reached
-    }
-
     /// The path in this pool that a path or a locator means.
     ///
     /// `ramlace:/path` lies in the pool that was connected by its name; in one that was connected by an address, when

@@ -4,14 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ramlace_base::Result;
 
-use crate::pool::options::Settings;
-use crate::session::Session;
+use crate::client::{Client, Hearers};
 use crate::session::descriptors::Descriptors;
+use crate::session::settings::Settings;
 
 /// One process's sessions with a pool, one at a time.
 pub(crate) struct Sessions {
     settings: Arc<Settings>,
-    current: RwLock<Arc<Session>>,
+    hearers: Arc<Hearers>,
+    current: RwLock<Arc<Client>>,
     /// Held while a new session begins.
     renewing: Mutex<()>,
     /// Of all sessions, for a forked child, which must not wait for the locks above.
@@ -20,15 +21,15 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     /// A first session that nobody has heard of yet.
-    pub(crate) fn new(settings: &Arc<Settings>) -> Result<Sessions> {
+    pub(crate) fn new(settings: &Arc<Settings>, hearers: &Arc<Hearers>) -> Result<Sessions> {
         let descriptors = Arc::default();
-        let session = Session::new(settings.clone(), &descriptors)?;
-        let (settings, current) = (settings.clone(), RwLock::new(session));
-        Ok(Sessions { settings, current, renewing: Mutex::default(), descriptors })
+        let current = RwLock::new(Client::new(settings, hearers, &descriptors)?);
+        let (settings, hearers) = (settings.clone(), hearers.clone());
+        Ok(Sessions { settings, hearers, current, renewing: Mutex::default(), descriptors })
     }
 
     /// The session for what begins now; it may have ended.
-    pub(crate) fn current(&self) -> Arc<Session> {
+    pub(crate) fn current(&self) -> Arc<Client> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -39,7 +40,7 @@ impl Sessions {
         if !self.current().is_ended() {
             return Ok(false);
         }
-        let session = Session::new(self.settings.clone(), &self.descriptors)?;
+        let session = Client::new(&self.settings, &self.hearers, &self.descriptors)?;
         session.map()?;
         let old =
             std::mem::replace(&mut *self.current.write().unwrap_or_else(PoisonError::into_inner), session);

@@ -11,7 +11,7 @@ use ramlace_wire::{ClusterMap, Front, Kind, Request};
 use crate::backoff::Backoff;
 use crate::bytes::kept::Pages;
 use crate::session::Session;
-use crate::session::lines::{HOLDERS_WAIT_MAX, Line, Server, Unanswered};
+use crate::session::lines::{HOLDERS_WAIT_MAX, Line, Server, Unanswered, unbelievable};
 use crate::session::sequences::Ticket;
 
 /// What to do when a server answers Retry.
@@ -184,7 +184,8 @@ impl Session {
                 }
                 if unanswered.error.kind() == ErrorKind::Denied
                     && let Some((target, _)) = call.request.lane_right()
-                    && self.renew_permit(target.lane.inode, target.permit)
+                    && let Some(above) = self.above()
+                    && above.renew_permit(target.lane.inode, target.permit)
                 {
                     return Err(Error::new(ErrorKind::Retry, unanswered.error.message()));
                 }
@@ -343,16 +344,22 @@ fn believed<R: Request>(
     Err(Unanswered::lost(unbelievable::<R>()))
 }
 
-pub(crate) fn unbelievable<R: Request>() -> Error {
-    Error::new(ErrorKind::Protocol, format!("{:?} was answered with what cannot be", R::KIND))
-}
-
 pub(crate) fn reply_without_data<T>(received: Received<T>) -> std::result::Result<T, Unanswered> {
     if received.data_bytes > 0 {
         let error = Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for");
         return Err(Unanswered::lost(error));
     }
     Ok(received.reply)
+}
+
+/// Whether the home may not have heard.
+pub(crate) fn is_unheard(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut | ErrorKind::Retry | ErrorKind::Moved)
+}
+
+/// Whether a change may have been done, or may be done yet, though its caller hears of an error.
+pub(crate) fn is_unanswered(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut)
 }
 
 /// What a call that failed advises; a report of all servers leaves it out, for it is that very report.

@@ -10,9 +10,8 @@ use ramlace_base::{InodeId, Name, Result, Slot, limits};
 use ramlace_wire::Request;
 use ramlace_wire::namespace::{GiveUp, Opened};
 
-use crate::coordination::locking::is_unheard;
-use crate::names::inodes::is_unanswered;
 use crate::session::Session;
+use crate::session::calls::{is_unanswered, is_unheard};
 use crate::session::sequences::{Kept, Ticket};
 
 /// How long the heart waits for one answer.
@@ -65,7 +64,7 @@ impl GivenUps {
     }
 
     /// Takes what was opened, and nobody has closed.
-    pub(crate) fn take_opened(&self) -> Vec<InodeId> {
+    fn take_opened(&self) -> Vec<InodeId> {
         std::mem::take(&mut self.lock().opened)
     }
 }
@@ -116,16 +115,13 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the slots whose servers answer again; what was opened is then owed a close.
-    pub(crate) fn tell_all_given_up(self: &Arc<Session>) {
+    /// Tells the slots whose servers answer again; returns what was opened, and is owed a close.
+    pub(crate) fn tell_all_given_up(self: &Arc<Session>) -> Vec<InodeId> {
         for slot in self.given_ups.slots() {
-            let answers = self.answers(InodeId::new(slot, 0));
             let soon = Instant::now() + Duration::from_millis(PATIENCE_MILLIS_MAX);
             // What fails stays given up.
-            let _ = answers.then(|| self.tell_given_up(slot, soon));
+            let _ = self.answers(slot).then(|| self.tell_given_up(slot, soon));
         }
-        for inode in self.given_ups.take_opened() {
-            self.owe_close(inode);
-        }
+        self.given_ups.take_opened()
     }
 }

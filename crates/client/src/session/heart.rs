@@ -76,17 +76,16 @@ impl Heart {
             let now = Instant::now();
             if now >= beat_at {
                 session.beat(now + Duration::from_millis(BEAT_MILLIS_MAX));
-                session.tell_all_owed();
-                session.tell_left();
-                session.tell_all_ended();
-                session.tell_all_given_up();
-                session.close_owed();
+                if let Some(above) = session.above() {
+                    above.tell_what_is_owed();
+                }
                 beat_at = now + Duration::from_millis(limits::HEARTBEAT_MILLIS);
             }
             if push_at.is_some_and(|push_at| now >= push_at) {
                 push_at = None;
                 self.times_changed.store(false, Ordering::Release);
-                if !session.push_all_times(now + Duration::from_millis(PUSH_MILLIS)) {
+                let until = now + Duration::from_millis(PUSH_MILLIS);
+                if session.above().is_some_and(|above| !above.tell_times(until)) {
                     self.times_changed.store(true, Ordering::Release);
                 }
             }

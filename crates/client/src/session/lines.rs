@@ -457,7 +457,7 @@ pub(crate) fn roundtrip<R: Request>(
         return Err(Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for"));
     }
     if !request.fits(&received.reply) {
-        return Err(crate::session::calls::unbelievable::<R>());
+        return Err(unbelievable::<R>());
     }
     Ok(received.reply)
 }
@@ -468,4 +468,8 @@ pub(crate) fn descriptor_of<T>(received: Received<T>) -> Result<(T, OwnedFd)> {
         Some(descriptor) => Ok((received.reply, descriptor)),
         None => Err(Error::new(ErrorKind::Protocol, "the server granted a lane without its descriptor")),
     }
+}
+
+pub(crate) fn unbelievable<R: Request>() -> Error {
+    Error::new(ErrorKind::Protocol, format!("{:?} was answered with what cannot be", R::KIND))
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_base::{Error, ErrorKind, Result, Slot};
 use ramlace_wire::Request;
 use ramlace_wire::session::{CloseSession, Heartbeat};
 
@@ -82,6 +82,12 @@ impl Session {
         let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
         let mut control = server.control.lock().unwrap_or_else(PoisonError::into_inner);
         self.beat_on(&mut control.link, server, soon).is_ok()
+    }
+
+    /// Whether the server of a slot has answered of late.
+    pub(crate) fn answers(&self, slot: Slot) -> bool {
+        let home = self.known_map().and_then(|map| self.server_of(&map, slot).ok());
+        home.is_some_and(|server| !server.is_failing())
     }
 
     /// Asks a server that called something Stale whether it meant the session; the error if so.

@@ -14,10 +14,10 @@ use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
 use ramlace_wire::{ClusterMap, HostId, Request, ServerEntry};
 
 use crate::backoff::Backoff;
-use crate::pool::options::Seed;
 use crate::session::Session;
 use crate::session::heart::Heart;
 use crate::session::lines::{HOLDERS_WAIT_MAX, Line, Link, Server, Unanswered, roundtrip};
+use crate::session::settings::Seed;
 
 /// No server of the pool could be reached.
 pub const NOBODY_ANSWERS: &str = "no server of the pool answers ('ramlace status' shows them)";

@@ -1,0 +1,95 @@
+//! What stands on a session: the tables of names, bytes and locks that this process knows of a pool.
+
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
+use ramlace_base::{InodeId, Result};
+use ramlace_wire::Permit;
+
+use crate::bytes::data_leases::{DataLeases, Givers};
+use crate::coordination::waits::Waits;
+use crate::names::inodes::Inodes;
+use crate::names::leases::{Listening, OnRecall};
+use crate::names::partitions::Spreads;
+use crate::names::ways::Ways;
+use crate::session::descriptors::Descriptors;
+use crate::session::settings::Settings;
+use crate::session::{OnSession, Session};
+
+/// Who is told what servers recall, in whichever session: a kernel's pages are older than the session that follows.
+#[derive(Default)]
+pub(crate) struct Hearers {
+    /// What is done with recalled leases; none are asked for before it is set.
+    pub(crate) on_recall: OnceLock<OnRecall>,
+    /// Who keeps bytes by leases; none are asked for before it is set.
+    pub(crate) data_leases: OnceLock<Arc<dyn DataLeases>>,
+}
+
+/// One process's state of a pool, on one session. Each table belongs to the room that is named by its path; the others ask it.
+pub(crate) struct Client {
+    session: Arc<Session>,
+    pub(crate) hearers: Arc<Hearers>,
+    pub(crate) inodes: Inodes,
+    /// Directories that are spread over slots, as far as it has met them.
+    pub(crate) spreads: Spreads,
+    pub(crate) ways: Ways,
+    /// Locks that it waits for.
+    pub(crate) waits: Waits,
+    /// Servers whose recalls of leases are heard.
+    pub(crate) listening: Listening,
+    /// Servers that give leases on bytes.
+    pub(crate) givers: Givers,
+}
+
+impl Client {
+    /// On a session that nobody has heard of yet.
+    pub(crate) fn new(
+        settings: &Arc<Settings>,
+        hearers: &Arc<Hearers>,
+        descriptors: &Arc<Descriptors>,
+    ) -> Result<Arc<Client>> {
+        let client = Arc::new(Client {
+            session: Session::new(settings.clone(), descriptors)?,
+            hearers: hearers.clone(),
+            inodes: Inodes::default(),
+            spreads: Spreads::default(),
+            ways: Ways::default(),
+            waits: Waits::default(),
+            listening: Listening::default(),
+            givers: Givers::default(),
+        });
+        let above: Weak<Client> = Arc::downgrade(&client);
+        client.session.carry(above);
+        Ok(client)
+    }
+}
+
+/// Every call is made in its session.
+impl Deref for Client {
+    type Target = Arc<Session>;
+
+    fn deref(&self) -> &Arc<Session> {
+        &self.session
+    }
+}
+
+impl OnSession for Client {
+    fn tell_what_is_owed(self: Arc<Client>) {
+        self.tell_all_owed();
+        self.tell_left();
+        self.tell_all_ended();
+        for inode in self.tell_all_given_up() {
+            self.owe_close(inode);
+        }
+        self.close_owed();
+    }
+
+    fn tell_times(self: Arc<Client>, deadline: Instant) -> bool {
+        self.push_all_times(deadline)
+    }
+
+    fn renew_permit(self: Arc<Client>, inode: InodeId, refused: Option<Permit>) -> bool {
+        Client::renew_permit(&self, inode, refused)
+    }
+}

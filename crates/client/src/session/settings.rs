@@ -1,0 +1,33 @@
+//! What a session begins with: where servers may be, and what proves as whom it speaks.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use ramlace_base::ServerId;
+
+use crate::pool::key_source::KeySource;
+
+/// Where one server of the pool may be found before the map is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Seed {
+    /// Its number, where the pool's own file names it.
+    pub(crate) server: Option<ServerId>,
+    pub(crate) tcp: String,
+    pub(crate) unix: Option<PathBuf>,
+}
+
+/// What does not change while a pool is connected; a forked child reads it without a lock.
+pub(crate) struct Settings {
+    pub(crate) seeds: Vec<Seed>,
+    /// The pool's id as `pool.json` has it.
+    pub(crate) pool: Option<String>,
+    /// What proves as whom this connects: the pool's owner, or a host.
+    pub(crate) key: KeySource,
+    /// The session is a host's.
+    pub(crate) for_users: bool,
+    pub(crate) local: bool,
+    pub(crate) deadline_millis: u32,
+    pub(crate) label: String,
+    /// No call waits for other machines any more.
+    pub(crate) waits_are_over: AtomicBool,
+}
