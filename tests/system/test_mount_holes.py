@@ -15,7 +15,6 @@ from conftest import NewPool
 from mount import NewMount, fails
 from pool import KIB, MIB, Pool, frozen, pattern
 from test_mount_bytes import KEEP, PUNCH, UNIT, fallocate, lay_out
-from test_mount_leases import requests
 
 PAGE = 4 * KIB
 WIDTHS = [1, 3]
@@ -214,18 +213,17 @@ def test_a_stat_asks_the_lanes_of_no_file_without_holes(new_pool: NewPool, new_m
         """Return how many requests one question for attributes is."""
         with pool.connect() as connected:
             connected.stat(f"/{name}")
-            before = requests(pool)
+            before = pool.requests()
             for _ in range(50):
                 connected.stat(f"/{name}")
-            return round((requests(pool) - before) / 50)
+            return round((pool.requests() - before) / 50)
 
-    # What asking costs is in both.
     assert asked("sparse") - asked("full") == 3
-    before = requests(pool)
+    before = pool.requests()
     for _ in range(20):
         time.sleep(0.05)
         assert os.stat(mount / "sparse").st_blocks > 0
-    assert requests(pool) - before < 20 * 4, "a kernel believes what was counted for as long as the attributes"
+    assert pool.requests() - before < 20 * 4, "a kernel believes what was counted for as long as the attributes"
 
 
 def test_holes_of_a_file_whose_server_is_silent(new_pool: NewPool, new_mount: NewMount) -> None:

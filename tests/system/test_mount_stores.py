@@ -13,7 +13,6 @@ from conftest import NewPool
 from mount import Mount, NewMount, Program, fails, fill, mapping
 from pool import KIB, MIB, Pool, eventually, frozen
 from test_mount_bytes import KEEP, PUNCH, UNIT, fallocate
-from test_mount_leases import requests
 
 PAGE = 4 * KIB
 # Each page is filled with a byte that is not zero and tells it from its neighbours.
@@ -218,15 +217,15 @@ def test_a_file_without_holes_costs_no_message_for_its_memory(new_pool: NewPool,
     words = f"{mapping(mount / 'whole')}; sum(view[::4096]); view[:] = b's' * {MIB}; view.flush(); view.close()"
 
     def cost() -> int:
-        before = requests(pool)
+        before = pool.requests()
         with Program(words) as program:
             program.run("os.close(file)")
-        return requests(pool) - before
+        return pool.requests() - before
 
     cost()
     ample = cost()
     fill(mount)
-    assert cost() <= ample + 2, "a heartbeat may be among them"
+    assert cost() <= ample + 2, "times that are told each second may be among them"
     assert (mount / "whole").read_bytes() == b"s" * MIB
 
 
