@@ -3,7 +3,8 @@
 #
 # usage: bindings/mpi/build.sh MPICC DIRECTORY [FLAG...]
 #
-# Writes DIRECTORY/libramlace_mpiio_{ompi,mpich}.so, by the MPI that MPICC compiles for, and prints its path. The C library
+# Writes DIRECTORY/libramlace_mpiio_{ompi,mpich,abi}.so, by the MPI that MPICC compiles for (abi: the standard's own binary
+# interface, by mpicc_abi), and prints its path. The C library
 # is found by pkg-config (ramlace.pc), or is that of this checkout.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -11,12 +12,13 @@ mpicc=${1:?usage: build.sh MPICC DIRECTORY [FLAG...]}
 directory=${2:?usage: build.sh MPICC DIRECTORY [FLAG...]}
 shift 2
 
-case $(printf '#include <mpi.h>\n#ifdef OPEN_MPI\nramlace_ompi\n#elif defined(MPICH_VERSION)\nramlace_mpich\n#endif\n' |
+case $(printf '#include <mpi.h>\n#ifdef OPEN_MPI\nramlace_ompi\n#elif defined(MPI_H_ABI)\nramlace_abi\n#elif defined(MPICH_VERSION)\nramlace_mpich\n#endif\n' |
     "$mpicc" -E -x c - | tail -n 1) in
 ramlace_ompi) name=libramlace_mpiio_ompi.so ;;
 ramlace_mpich) name=libramlace_mpiio_mpich.so ;;
+ramlace_abi) name=libramlace_mpiio_abi.so ;;
 *)
-    echo "build.sh: $mpicc compiles for no MPI that this library knows: Open MPI and MPICH (and what derives from it)" >&2
+    echo "build.sh: $mpicc compiles for no MPI that this library knows: Open MPI, MPICH (and what derives from it), the standard ABI" >&2
     exit 1
     ;;
 esac

@@ -8,110 +8,15 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from mount import NewMount
-from pool import PATIENCE_SECONDS, Pool, binary
+from mpi_library import SOURCES, VARIABLES, Mpi
+from pool import PATIENCE_SECONDS, Pool
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ROOT / "tests/system/mpi"
-STRICT = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
-# What each MPI wants to run more ranks than there are cores, as root, and with nobody on the network.
-VARIABLES = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "OMPI_MCA_btl": "self,vader",
-    "OMPI_MCA_oob_tcp_if_include": "lo",
-    "FI_TCP_IFACE": "lo",
-    "FI_SOCKETS_IFACE": "lo",
-    "UCX_NET_DEVICES": "lo",
-}
 CASES = ["offsets", "views", "holes", "shared", "atomic", "wholes", "errors", "large_counts", "many"]
-
-
-@dataclass
-class Mpi:
-    """One MPI, our library for it, and programs built by its compilers."""
-
-    name: str
-    directory: Path
-    library: Path
-
-    def program(self, name: str) -> Path:
-        """Build a C program of tests/system/mpi, once."""
-        output = self.directory / name
-        if not output.exists():
-            self._compile(f"mpicc.{self.name}", *STRICT, str(SOURCES / f"{name}.c"), "-o", str(output))
-        return output
-
-    def fortran(self, binding: str) -> Path:
-        """Build the Fortran program for one of the bindings, once."""
-        output = self.directory / f"fortran-{binding}"
-        if not output.exists():
-            # MPICH's old bindings take buffers of any type.
-            loose = ["-fallow-argument-mismatch"] if self.name == "mpich" else []
-            words = ["-cpp", f"-DUSE_{binding}", *loose, "-J", str(self.directory)]
-            self._compile(f"mpif90.{self.name}", *words, str(SOURCES / "fortran.f90"), "-o", str(output))
-        return output
-
-    def _compile(self, *words: str) -> None:
-        done = subprocess.run(words, capture_output=True, check=False, text=True)
-        assert done.returncode == 0, done.stderr
-
-    def run(
-        self, pool: Pool, ranks: int, *words: str | Path, code: int = 0, opened: bool = True
-    ) -> "subprocess.CompletedProcess[str]":
-        """Run ranks to their ends by `ramlace mpirun`; each must have opened files by our library, or none has."""
-        report = self.directory / "report"
-        report.unlink(missing_ok=True)
-        launcher = ["mpirun", "--launcher", f"mpirun.{self.name}", "-np", str(ranks)]
-        done = subprocess.run(
-            [binary(), "--pool", pool.name, *launcher, *map(str, words)],
-            env={
-                **os.environ,
-                **VARIABLES,
-                "TMPDIR": "/tmp",
-                "RAMLACE_MPIIO_LIBRARY": str(self.library),
-                "RAMLACE_MPIIO_REPORT": str(report),
-            },
-            capture_output=True,
-            check=False,
-            text=True,
-            timeout=2 * PATIENCE_SECONDS,
-        )
-        assert done.returncode == code, f"{words} ended with {done.returncode}: {done.stderr}{done.stdout}"
-        if code == 0 and opened:
-            counts = [int(number) for number in re.findall(r"^opens (\d+)", report.read_text(), re.MULTILINE)]
-            assert len(counts) == ranks, counts
-            assert all(counts), counts
-        elif code == 0:
-            assert not report.exists() or set(re.findall(r"^opens (\d+)", report.read_text(), re.MULTILINE)) <= {"0"}
-        return done
-
-
-@pytest.fixture(scope="module", params=["openmpi", "mpich"])
-def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
-    """One of Debian's MPIs with our library; skipped where it is not installed."""
-    name = request.param
-    if not shutil.which(f"mpicc.{name}") or not shutil.which(f"mpirun.{name}"):
-        pytest.skip(f"{name} is not installed (`make test-long` installs it): MPI-IO is not tried with it")
-    directory = tmp_path_factory.mktemp(name)
-    done = subprocess.run(
-        [str(ROOT / "bindings/mpi/build.sh"), f"mpicc.{name}", str(directory)],
-        env={**os.environ, "PKG_CONFIG_PATH": str(ROOT / "target/release/pkgconfig")},
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    yield Mpi(name, directory, Path(done.stdout.strip()))
-    shutil.rmtree(directory)
 
 
 def test_the_library_is_named_by_its_mpi_and_exports_both_names_of_every_routine(mpi: Mpi) -> None:
@@ -131,6 +36,69 @@ def test_the_library_is_named_by_its_mpi_and_exports_both_names_of_every_routine
     wanted = {name for name in exported(theirs[1]) if not native.fullmatch(name)}
     assert wanted == exported(str(mpi.library))
     assert len(wanted) > 100
+
+
+def test_each_routine_of_the_header_is_called_by_a_program_here(mpi: Mpi) -> None:
+    def names(path: Path) -> tuple[set[str], set[str]]:
+        """Names of MPI-IO in what a program is to the compiler: of headers, and of its own."""
+        words = [f"mpicc.{mpi.name}", "-std=gnu11", "-E", str(path)]
+        text = subprocess.run(words, capture_output=True, check=True, text=True).stdout
+        declared, called, own = set(), set(), False
+        for line in text.splitlines():
+            if marker := re.match(r'# \d+ "([^"]*)"', line):
+                own = marker[1] == str(path)
+            (called if own else declared).update(re.findall(r"\b(MPI_File_\w+) ?\(", line))
+        return declared, called
+
+    declared, called = set(), set()
+    for path in SOURCES.glob("*.c"):
+        of_headers, of_program = names(path)
+        declared |= of_headers
+        called |= of_program
+    # Types of functions, not functions.
+    declared -= {"MPI_File_errhandler_fn", "MPI_File_errhandler_function"}
+    assert len(declared) > 55
+    assert declared <= called, declared - called
+
+
+def test_each_routine_that_moves_data_moves_it(mpi: Mpi, shared_pool: Pool, place: str) -> None:
+    mpi.run(shared_pool, 4, mpi.program("routines"), f"ramlace:{place}/file")
+
+
+def test_doctor_says_which_library_a_program_wants_and_what_to_do(mpi: Mpi, shared_pool: Pool) -> None:
+    program = mpi.program("routines")
+    variables = {"RAMLACE_MPIIO_LIBRARY": str(mpi.library)}
+    said = shared_pool.run("doctor", "--mpi", str(program), variables=variables).stdout.decode()
+    assert {"openmpi": "Open MPI", "mpich": "MPICH"}[mpi.name] in said
+    assert str(mpi.library) in said
+    assert f"ramlace mpirun -np 4 {program} ramlace:/FILE" in said
+    said = doctor_refuses(shared_pool, program, "")
+    assert mpi.library.name in said
+    assert "bindings/mpi/build.sh" in said
+    assert "no MPI-IO library of ramlace's" in doctor_refuses(shared_pool, program, str(program))
+
+
+def doctor_refuses(pool: Pool, program: Path, library: str) -> str:
+    """Return what doctor says of a program that is not ready."""
+    done = pool.run("doctor", "--mpi", str(program), variables={"RAMLACE_MPIIO_LIBRARY": library}, check=False)
+    assert done.returncode == 1
+    return done.stdout.decode()
+
+
+def test_doctor_explains_programs_that_nothing_can_stand_before(shared_pool: Pool, tmp_path: Path) -> None:
+    source = tmp_path / "program.c"
+    source.write_text('const char *const routine = "PMPI_File_open"; int main(void) { return 0; }\n')
+    fixed, plain, script = tmp_path / "fixed", tmp_path / "plain", tmp_path / "script.py"
+    subprocess.run(["cc", "-static", str(source), "-o", str(fixed)], check=True)
+    source.write_text("int main(void) { return 0; }\n")
+    subprocess.run(["cc", str(source), "-o", str(plain)], check=True)
+    script.write_text("from mpi4py import MPI\n")
+    said = doctor_refuses(shared_pool, fixed, "")
+    assert "linked statically" in said
+    assert "ramlace mount" in said
+    assert "loads no MPI" in doctor_refuses(shared_pool, plain, "")
+    assert "mpi4py.MPI" in doctor_refuses(shared_pool, script, "")
+    assert "No such file" in shared_pool.refused("doctor", "--mpi", str(tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -154,7 +122,8 @@ def test_ranks_that_write_every_other_byte_lose_nothing(mpi: Mpi, shared_pool: P
 def test_fortran_reaches_the_pool_by_its_three_bindings(mpi: Mpi, shared_pool: Pool, place: str, binding: str) -> None:
     if not shutil.which(f"mpif90.{mpi.name}") or not shutil.which("gfortran"):
         pytest.skip("no Fortran compiler: its bindings are not tried")
-    mpi.run(shared_pool, 3, mpi.fortran(binding), f"ramlace:{place}/file")
+    for name in ("fortran", "routines"):
+        mpi.run(shared_pool, 3, mpi.fortran(name, binding), f"ramlace:{place}/{name}")
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -276,9 +276,10 @@ int file_get_info(struct file *file, MPI_Info *info)
     PMPI_Info_set(*info, "striping_factor", text);
     snprintf(text, sizeof text, "%llu", (unsigned long long)stat.stripe_unit);
     PMPI_Info_set(*info, "striping_unit", text);
-    /* Every rank talks to the servers itself, and holes are never read to be written again. */
+    /* Every rank talks to the servers itself. What is read or written together is the library's own choice, and holes are
+     * never read to be written again; programs that know ROMIO expect this word for it. */
     static const char *const off[][2] = {{"collective_buffering", "false"}, {"romio_cb_read", "disable"},
-                                         {"romio_cb_write", "disable"}, {"romio_ds_read", "disable"},
+                                         {"romio_cb_write", "disable"}, {"romio_ds_read", "automatic"},
                                          {"romio_ds_write", "disable"}};
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         PMPI_Info_set(*info, off[i][0], off[i][1]);

@@ -287,7 +287,10 @@ static void test_wholes(const char *path)
     CALL(MPI_File_get_size(file, &size));
     CHECK(size == 300000);
     CALL(MPI_File_sync(file));
+#ifndef MPI_H_ABI
+    /* The standard ABI's library may come without Fortran. */
     CHECK(MPI_File_f2c(MPI_File_c2f(file)) == file);
+#endif
     CALL(MPI_File_close(&file));
     CALL(MPI_File_open(MPI_COMM_WORLD, path, MPI_MODE_RDWR | MPI_MODE_APPEND | MPI_MODE_DELETE_ON_CLOSE, MPI_INFO_NULL,
                        &file));

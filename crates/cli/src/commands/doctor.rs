@@ -1,8 +1,11 @@
 //! `doctor`: what this machine offers to ramlace.
 
+use std::path::PathBuf;
+
 use serde_json::json;
 
 use super::doctor_checks::{Finding, State, checks};
+use super::doctor_mpi;
 use crate::failure::{Done, Failure};
 use crate::output::Output;
 use crate::show::table;
@@ -11,17 +14,25 @@ const EXAMPLES: &str = "\
 Examples:
   ramlace doctor
   ramlace doctor --json | jq '.checks[] | select(.state != \"ok\")'
+  ramlace doctor --mpi ./app                    which MPI the program uses, and how its files reach a pool
 
 ok: found. absent: ramlace works without it, as it says. broken: ramlace, or its mount, cannot work here; exit code 1.";
 
 /// Arguments of `doctor`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {}
+pub struct Args {
+    /// Look at a program that uses MPI, or at a library that does, instead of this machine
+    #[arg(long, value_name = "PROGRAM")]
+    mpi: Option<PathBuf>,
+}
 
 /// Prints one line for each thing that was looked at.
-pub fn run(_: &Args, output: &mut Output) -> Done {
-    let findings = checks();
+pub fn run(args: &Args, output: &mut Output) -> Done {
+    let findings = match &args.mpi {
+        Some(program) => doctor_mpi::checks(program)?,
+        None => checks(),
+    };
     let healthy = findings.iter().all(|finding| finding.state != State::Broken);
     if output.json {
         let checks = findings.iter().map(

@@ -10,6 +10,7 @@ mod cp_stream;
 pub mod df;
 pub mod doctor;
 mod doctor_checks;
+mod doctor_mpi;
 pub mod down;
 pub mod down_hosts;
 pub mod du;

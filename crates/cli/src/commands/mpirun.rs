@@ -22,7 +22,7 @@ for its MPI (bindings/mpi/build.sh MPICC DIRECTORY). It is looked for beside thi
 RAMLACE_MPIIO_LIBRARY says.";
 
 /// Names the library, where it is not beside the command.
-const LIBRARY_VARIABLE: &str = "RAMLACE_MPIIO_LIBRARY";
+pub(super) const LIBRARY_VARIABLE: &str = "RAMLACE_MPIIO_LIBRARY";
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
 /// Arguments of `mpirun`.
@@ -45,16 +45,39 @@ pub struct Args {
 
 /// The MPIs whose launchers are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mpi {
+pub(super) enum Mpi {
     OpenMpi,
     Mpich,
+    /// The standard's own binary interface, which several implement.
+    Abi,
 }
 
 impl Mpi {
-    fn library(self) -> &'static str {
+    /// The file of our library for it.
+    pub(super) fn library(self) -> &'static str {
         match self {
             Mpi::OpenMpi => "libramlace_mpiio_ompi.so",
             Mpi::Mpich => "libramlace_mpiio_mpich.so",
+            Mpi::Abi => "libramlace_mpiio_abi.so",
+        }
+    }
+
+    /// For people.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Mpi::OpenMpi => "Open MPI",
+            Mpi::Mpich => "MPICH, or one that derives from it",
+            Mpi::Abi => "MPI's standard binary interface",
+        }
+    }
+
+    /// How our library for it is made.
+    pub(super) fn build(self) -> &'static str {
+        match self {
+            Mpi::OpenMpi | Mpi::Mpich => {
+                "build it with 'bindings/mpi/build.sh MPICC DIRECTORY' and the program's own mpicc"
+            }
+            Mpi::Abi => "build it with 'bindings/mpi/build.sh mpicc_abi DIRECTORY'",
         }
     }
 
@@ -74,7 +97,7 @@ impl Mpi {
                 pair.push(value);
                 vec!["-x".into(), pair]
             }
-            Mpi::Mpich => vec!["-genv".into(), variable.into(), value.into()],
+            Mpi::Mpich | Mpi::Abi => vec!["-genv".into(), variable.into(), value.into()],
         }
     }
 }
@@ -119,7 +142,8 @@ fn preload(library: &Path) -> OsString {
     value
 }
 
-fn find_library(mpi: Mpi) -> Result<PathBuf> {
+/// Our library for this MPI, where the user says or beside this command.
+pub(super) fn find_library(mpi: Mpi) -> Result<PathBuf> {
     if let Some(named) = env::var_os(LIBRARY_VARIABLE).filter(|named| !named.is_empty()) {
         return Ok(PathBuf::from(named));
     }
@@ -128,7 +152,7 @@ fn find_library(mpi: Mpi) -> Result<PathBuf> {
     let places = [beside.to_owned(), beside.join("../lib")];
     let found = places.iter().map(|place| place.join(mpi.library())).find(|path| path.is_file());
     found.ok_or_else(|| {
-        let compiler = "mpicc";
+        let compiler = if mpi == Mpi::Abi { "mpicc_abi" } else { "mpicc" };
         Error::new(
             ErrorKind::NotFound,
             format!(

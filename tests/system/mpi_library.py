@@ -1,0 +1,108 @@
+"""One of Debian's MPIs with our library, as tests use it."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pool import PATIENCE_SECONDS, Pool, binary
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "tests/system/mpi"
+STRICT = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
+# What each MPI wants to run more ranks than there are cores, as root, and with nobody on the network.
+VARIABLES = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_btl": "self,vader",
+    "OMPI_MCA_oob_tcp_if_include": "lo",
+    "FI_TCP_IFACE": "lo",
+    "FI_SOCKETS_IFACE": "lo",
+    "UCX_NET_DEVICES": "lo",
+}
+
+
+@dataclass
+class Mpi:
+    """One MPI, our library for it, and programs built by its compilers."""
+
+    name: str
+    directory: Path
+    library: Path
+
+    def program(self, name: str) -> Path:
+        """Build a C program of tests/system/mpi, once."""
+        output = self.directory / name
+        if not output.exists():
+            self._compile(f"mpicc.{self.name}", *STRICT, str(SOURCES / f"{name}.c"), "-o", str(output))
+        return output
+
+    def fortran(self, name: str, binding: str) -> Path:
+        """Build a Fortran program for one of the bindings, once."""
+        output = self.directory / f"{name}-{binding}"
+        if not output.exists():
+            # MPICH's old bindings take buffers of any type.
+            loose = ["-fallow-argument-mismatch"] if self.name == "mpich" else []
+            words = ["-cpp", f"-DUSE_{binding}", *loose, "-J", str(self.directory)]
+            self._compile(f"mpif90.{self.name}", *words, str(SOURCES / f"{name}.f90"), "-o", str(output))
+        return output
+
+    def _compile(self, *words: str) -> None:
+        done = subprocess.run(words, capture_output=True, check=False, text=True)
+        assert done.returncode == 0, done.stderr
+
+    def run(
+        self, pool: Pool, ranks: int, *words: str | Path, code: int = 0, opened: bool = True
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run ranks to their ends by `ramlace mpirun`; each must have opened files by our library, or none has."""
+        report = self.directory / "report"
+        report.unlink(missing_ok=True)
+        launcher = ["mpirun", "--launcher", f"mpirun.{self.name}", "-np", str(ranks)]
+        done = subprocess.run(
+            [binary(), "--pool", pool.name, *launcher, *map(str, words)],
+            env={
+                **os.environ,
+                **VARIABLES,
+                "TMPDIR": "/tmp",
+                "RAMLACE_MPIIO_LIBRARY": str(self.library),
+                "RAMLACE_MPIIO_REPORT": str(report),
+            },
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=2 * PATIENCE_SECONDS,
+        )
+        assert done.returncode == code, f"{words} ended with {done.returncode}: {done.stderr}{done.stdout}"
+        if code == 0 and opened:
+            counts = [int(number) for number in re.findall(r"^opens (\d+)", report.read_text(), re.MULTILINE)]
+            assert len(counts) == ranks, counts
+            assert all(counts), counts
+        elif code == 0:
+            assert not report.exists() or set(re.findall(r"^opens (\d+)", report.read_text(), re.MULTILINE)) <= {"0"}
+        return done
+
+
+@pytest.fixture(scope="module", params=["openmpi", "mpich"])
+def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
+    """One of Debian's MPIs with our library; skipped where it is not installed."""
+    name = request.param
+    if not shutil.which(f"mpicc.{name}") or not shutil.which(f"mpirun.{name}"):
+        pytest.skip(f"{name} is not installed (`make test-long` installs it): MPI-IO is not tried with it")
+    directory = tmp_path_factory.mktemp(name)
+    done = subprocess.run(
+        [str(ROOT / "bindings/mpi/build.sh"), f"mpicc.{name}", str(directory)],
+        env={**os.environ, "PKG_CONFIG_PATH": str(ROOT / "target/release/pkgconfig")},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    yield Mpi(name, directory, Path(done.stdout.strip()))
+    shutil.rmtree(directory)

@@ -1,0 +1,124 @@
+"""Others' programs for MPI-IO on a pool: mpi4py's tests, ROMIO's, and IOR, from copies that the tester points to.
+
+RAMLACE_MPI_SUITES is a directory with their sources: mpi4py/ (a release), mpich/ (with src/mpi/romio/test), ior/.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpi_library import Mpi
+from pool import Pool
+
+pytestmark = pytest.mark.long
+
+# ROMIO's programs and how many ranks its own script gives them. What is not among them measures, fills a disk, or wants
+# a file system of its own name.
+ROMIO = {
+    "aggregation1": 4,
+    "aggregation2": 4,
+    "async": 4,
+    "async-multiple": 4,
+    "atomicity": 4,
+    "coll_test": 4,
+    "creat_excl": 2,
+    "darray_read": 4,
+    "error": 1,
+    "excl": 4,
+    "file_info": 4,
+    "hindexed": 4,
+    "i_noncontig": 2,
+    "misc": 4,
+    "noncontig": 2,
+    "noncontig_coll": 2,
+    "noncontig_coll2": 4,
+    "ordered_fp": 4,
+    "psimple": 4,
+    "shared_fp": 4,
+    "simple": 4,
+    "split_coll": 4,
+    "status": 1,
+    "types_with_zeros": 2,
+}
+# Runs mpi4py's tests with their temporary files elsewhere; TMPDIR would also move the pools' own directory.
+MPI4PY = """
+import runpy, sys, tempfile
+tempfile.tempdir = sys.argv.pop(1)
+sys.path.insert(0, sys.argv.pop(1))
+sys.argv[0] = sys.path[0] + "/main.py"
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def suite(name: str) -> Path:
+    """Return where the sources of a suite are."""
+    root = os.environ.get("RAMLACE_MPI_SUITES")
+    if not root or not (Path(root) / name).is_dir():
+        pytest.skip(f"no sources of {name}: RAMLACE_MPI_SUITES names no directory that has them")
+    return Path(root) / name
+
+
+def done(*words: str | Path, cwd: Path, **variables: str) -> None:
+    """Run a step of a build."""
+    result = subprocess.run(
+        list(map(str, words)),
+        cwd=cwd,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert result.returncode == 0, f"{words}: {result.stdout[-4000:]}{result.stderr[-4000:]}"
+
+
+@pytest.mark.parametrize("program", ROMIO)
+def test_romios_own_programs_find_no_errors(mpi: Mpi, shared_pool: Pool, place: str, program: str) -> None:
+    source = suite("mpich") / f"src/mpi/romio/test/{program}.c"
+    if not source.exists():
+        text = source.with_name(f"{program}.c.in").read_text().replace("@LL@", "lld")
+        source = mpi.directory / f"{program}.c"
+        source.write_text(text)
+    output = mpi.directory / f"romio-{program}"
+    done(f"mpicc.{mpi.name}", "-w", "-O1", source, "-o", output, cwd=mpi.directory)
+    word = "-f" if program == "aggregation1" else "-fname"
+    said = mpi.run(shared_pool, ROMIO[program], output, word, f"ramlace:{place}/file")
+    assert "No Errors" in said.stdout
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_mpi4pys_own_tests_of_files_pass(mpi: Mpi, shared_pool: Pool, here: Path, ranks: int) -> None:
+    source = suite("mpi4py")
+    python = mpi.directory / "venv/bin/python"
+    if not python.exists():
+        done(sys.executable, "-m", "venv", "venv", cwd=mpi.directory)
+        # What was built for another MPI may be in the cache.
+        words = ("-m", "pip", "install", "--quiet", "--no-cache-dir", source)
+        done(python, *words, cwd=mpi.directory, MPICC=f"mpicc.{mpi.name}")
+    tests = ("-i", "test_io", "-i", "test_file")
+    said = mpi.run(shared_pool, ranks, python, "-c", MPI4PY, here, source / "test", *tests)
+    assert "Ran 89 tests" in said.stderr + said.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("-c",), ("-c", "-V"), ("-F",)], ids=["alone", "collective", "views", "own files"]
+)
+def test_ior_reads_what_it_wrote(mpi: Mpi, shared_pool: Pool, place: str, words: tuple[str, ...]) -> None:
+    source, build = suite("ior"), mpi.directory / "ior"
+    if not (build / "src/ior").exists():
+        if not (source / "configure").exists():
+            done("./bootstrap", cwd=source)
+        build.mkdir(exist_ok=True)
+        without = [f"--without-{name}" for name in ("hdf5", "ncmpi", "gpfs", "lustre")]
+        done(source / "configure", "--with-mpiio", *without, cwd=build, MPICC=f"mpicc.{mpi.name}")
+        done("make", "-C", "src", "ior", cwd=build)
+    sizes = ("-b", "4m", "-t", "256k", "-s", "2", "-C")
+    file = f"ramlace:{place}/file"
+    said = mpi.run(
+        shared_pool, 2, build / "src/ior", "-a", "MPIIO", "-w", "-r", "-W", "-R", *sizes, *words.split(), "-o", file
+    )
+    assert "Max Write" in said.stdout
+    assert "ncorrect" not in said.stdout + said.stderr
