@@ -65,6 +65,14 @@ def test_each_routine_that_moves_data_moves_it(mpi: Mpi, shared_pool: Pool, plac
     mpi.run(shared_pool, 4, mpi.program("routines"), f"ramlace:{place}/file")
 
 
+def test_large_nonblocking_transfers_go_on_behind_the_program(mpi: Mpi, shared_pool: Pool, place: str) -> None:
+    mpi.run(shared_pool, 3, mpi.program("background"), f"ramlace:{place}/file")
+    behind = re.findall(r"background (\d+)$", (mpi.directory / "report").read_text(), re.MULTILINE)
+    assert len(behind) == 3
+    # Five writes, five reads, two by the pointer, and one that fails.
+    assert all(int(number) >= 13 for number in behind), behind
+
+
 def test_doctor_says_which_library_a_program_wants_and_what_to_do(mpi: Mpi, shared_pool: Pool) -> None:
     program = mpi.program("routines")
     variables = {"RAMLACE_MPIIO_LIBRARY": str(mpi.library)}

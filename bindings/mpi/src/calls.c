@@ -137,6 +137,7 @@ EXPORT int MPI_File_set_atomicity(MPI_File fh, int flag)
     struct file *file = file_find(fh);
     if (file == NULL)
         return REAL(File_set_atomicity)(fh, flag);
+    requests_wait(file);
     file->atomic = flag != 0;
     /* Nobody goes on under the old mode once a rank has the new one. */
     return error_raise(file, PMPI_Barrier(file->comm));
@@ -337,7 +338,7 @@ BOTH_NAMES(File_get_position_shared);
 
 /* ---- Data ---- */
 
-static void fill_status(MPI_Status *status, int64_t bytes)
+void status_fill(MPI_Status *status, int64_t bytes)
 {
     if (status == MPI_STATUS_IGNORE)
         return;
@@ -349,42 +350,13 @@ static int data_now(struct file *file, struct access access, MPI_Status *status)
 {
     int64_t moved;
     int error = file_access(file, &access, &moved);
-    fill_status(status, moved);
+    status_fill(status, moved);
     return error_raise(file, error);
 }
 
-static int request_query(void *moved, MPI_Status *status)
-{
-    fill_status(status, *(int64_t *)moved);
-    status->MPI_SOURCE = MPI_UNDEFINED;
-    status->MPI_TAG = MPI_UNDEFINED;
-    return MPI_SUCCESS;
-}
-
-static int request_free(void *moved)
-{
-    free(moved);
-    return MPI_SUCCESS;
-}
-
-static int request_cancel(void *moved, int complete)
-{
-    (void)moved, (void)complete;
-    return MPI_SUCCESS;
-}
-
-/* The transfer is over when the call returns; the request says what came of it. */
 static int data_request(struct file *file, struct access access, MPI_Request *request)
 {
-    int64_t *moved = malloc(sizeof *moved);
-    *request = MPI_REQUEST_NULL;
-    int error = moved ? file_access(file, &access, moved) : MPI_ERR_NO_MEM;
-    if (error == MPI_SUCCESS)
-        error = PMPI_Grequest_start(request_query, request_free, request_cancel, moved, request);
-    if (error == MPI_SUCCESS)
-        return PMPI_Grequest_complete(*request);
-    free(moved);
-    return error_raise(file, error);
+    return error_raise(file, request_start(file, &access, request));
 }
 
 /* At most one split collective call of a file is open; its end must be of the same kind. */
@@ -403,7 +375,7 @@ static int split_end(struct file *file, MPI_Status *status, const char *kind)
     if (file->split == NULL || strcmp(file->split, kind) != 0)
         return error_raise(file, MPI_ERR_IO);
     file->split = NULL;
-    fill_status(status, file->split_bytes);
+    status_fill(status, file->split_bytes);
     return MPI_SUCCESS;
 }
 

@@ -76,17 +76,23 @@ static int call_default(int code)
     return code;
 }
 
-int error_raise(struct file *file, int class)
+int error_code(int class)
 {
-    if (class == MPI_SUCCESS)
-        return MPI_SUCCESS;
     int code = class;
-    if (class == told) {
+    if (class != MPI_SUCCESS && class == told) {
         char text[MPI_MAX_ERROR_STRING];
         snprintf(text, sizeof text, "%s", ramlace_error());
         code = code_with_text(class, text);
     }
     told = MPI_SUCCESS;
+    return code;
+}
+
+int error_raise(struct file *file, int class)
+{
+    if (class == MPI_SUCCESS)
+        return MPI_SUCCESS;
+    int code = error_code(class);
     if (file == NULL)
         return call_default(code);
     PMPI_File_call_errhandler(file->handle, code);

@@ -53,6 +53,7 @@ void file_remove(struct file *file)
 static int end_with_mpi(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)value, (void)extra;
+    requests_end();
     int (*close)(MPI_File *) = (int (*)(MPI_File *))dlsym(RTLD_NEXT, "PMPI_File_close");
     pthread_mutex_lock(&spare_lock);
     while (spare_count > 0)

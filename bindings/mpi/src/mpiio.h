@@ -159,6 +159,8 @@ struct file {
     /* The one in use, and how many this rank has used. */
     ramlace_file *shared_file;
     uint64_t shared_files;
+    /* Transfers that have begun and go on behind the program; requests.c guards it. */
+    int pending;
 };
 
 /* The state behind a handle, or NULL when it is none of ours. */
@@ -173,8 +175,9 @@ void handle_give_back(MPI_File handle);
 
 /* The class of what the C library said last. */
 int error_class(void);
-/* Tells the file's error handler, or the default one where `file` is NULL; returns the code for the program. A class
- * that has a sentence by ramlace_error() brings it in its error string. */
+/* The code for the program; a class that has a sentence by ramlace_error() brings it in its error string. */
+int error_code(int class);
+/* Tells the file's error handler, or the default one where `file` is NULL; returns the code for the program. */
 int error_raise(struct file *file, int class);
 
 /* ---- open.c ---- */
@@ -220,6 +223,18 @@ void transfer_end(struct transfer *transfer);
 /* Does what a data access routine says; `moved` are bytes of memory. An MPI error class. */
 int file_access(struct file *file, const struct access *access, int64_t *moved);
 
+/* What a status says of so many bytes. */
+void status_fill(MPI_Status *status, int64_t bytes);
+
+/* ---- requests.c ---- */
+
+/* Begins what a nonblocking routine says; an MPI error class where it cannot begin. */
+int request_start(struct file *file, const struct access *access, MPI_Request *handle);
+/* Waits until nothing goes on behind the program for this file. */
+void requests_wait(struct file *file);
+/* MPI is about to end. */
+void requests_end(void);
+
 /* ---- shared.c ---- */
 
 /* Adds to the shared pointer, in etypes, and tells where it was. */
@@ -236,7 +251,7 @@ void shared_end(struct file *file, uint64_t files);
 /* ---- counters.c: what this process did, so that a test knows that it was us ---- */
 
 struct counters {
-    long opens, reads, writes;
+    long opens, reads, writes, background;
 };
 extern struct counters counters;
 void counters_report(void);

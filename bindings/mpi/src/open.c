@@ -183,6 +183,7 @@ int file_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI
 int file_close(struct file *file)
 {
     uint64_t files = file->shared_files;
+    requests_wait(file);
     /* Nobody uses the file any more when this has returned. */
     PMPI_Allreduce(MPI_IN_PLACE, &files, 1, MPI_UINT64_T, MPI_MAX, file->comm);
     shared_end(file, files);
@@ -245,6 +246,7 @@ int file_set_view(struct file *file, MPI_Offset displacement, MPI_Datatype etype
         error = MPI_ERR_UNSUPPORTED_DATAREP;
     if (error == MPI_SUCCESS)
         error = view_make(displacement, etype, filetype, &view);
+    requests_wait(file);
     pthread_mutex_lock(&file->lock);
     struct view *old = &file->view;
     if (error == MPI_SUCCESS) {

@@ -81,7 +81,7 @@ fn start(mpi: Mpi, program: &Path) -> String {
     match mpi {
         // Any launcher may start such a program: the library cannot be told by it.
         Mpi::Abi => format!("{LIBRARY_VARIABLE}=.../{} ramlace mpirun {words}", mpi.library()),
-        Mpi::OpenMpi | Mpi::Mpich => format!("ramlace mpirun {words}"),
+        Mpi::Ompi | Mpi::Mpich => format!("ramlace mpirun {words}"),
     }
 }
 
@@ -177,7 +177,7 @@ fn mpi_named(library: &str) -> Option<Mpi> {
     match stem {
         "libmpi_abi" => Some(Mpi::Abi),
         "libmpich" => Some(Mpi::Mpich),
-        "libmpi" => Some(if version == ".12" { Mpi::Mpich } else { Mpi::OpenMpi }),
+        "libmpi" => Some(if version == ".12" { Mpi::Mpich } else { Mpi::Ompi }),
         _ => None,
     }
 }
@@ -190,14 +190,14 @@ mod tests {
     fn libraries_are_those_that_the_loader_lists() {
         let text = "\tlinux-vdso.so.1 (0x7ffe)\n\tlibmpi.so.40 => /a b/libmpi.so.40 (0x7f10)\n\tlibx.so.1 => not found\n";
         let loaded = Loaded::parse(text).unwrap();
-        assert_eq!(loaded.mpi(), Some((Mpi::OpenMpi, PathBuf::from("/a b/libmpi.so.40"))));
+        assert_eq!(loaded.mpi(), Some((Mpi::Ompi, PathBuf::from("/a b/libmpi.so.40"))));
         assert_eq!(loaded.missing, ["libx.so.1"]);
         assert_eq!(Loaded::parse("\tstatically linked\n"), None);
     }
 
     #[test]
     fn each_mpi_is_known_by_its_library() {
-        assert_eq!(mpi_named("libmpi.so.40"), Some(Mpi::OpenMpi));
+        assert_eq!(mpi_named("libmpi.so.40"), Some(Mpi::Ompi));
         assert_eq!(mpi_named("libmpi.so.12"), Some(Mpi::Mpich));
         assert_eq!(mpi_named("libmpich.so.12"), Some(Mpi::Mpich));
         assert_eq!(mpi_named("libmpi_abi.so.1"), Some(Mpi::Abi));

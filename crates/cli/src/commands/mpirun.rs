@@ -46,7 +46,7 @@ pub struct Args {
 /// The MPIs whose launchers are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mpi {
-    OpenMpi,
+    Ompi,
     Mpich,
     /// The standard's own binary interface, which several implement.
     Abi,
@@ -56,7 +56,7 @@ impl Mpi {
     /// The file of our library for it.
     pub(super) fn library(self) -> &'static str {
         match self {
-            Mpi::OpenMpi => "libramlace_mpiio_ompi.so",
+            Mpi::Ompi => "libramlace_mpiio_ompi.so",
             Mpi::Mpich => "libramlace_mpiio_mpich.so",
             Mpi::Abi => "libramlace_mpiio_abi.so",
         }
@@ -65,7 +65,7 @@ impl Mpi {
     /// For people.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Mpi::OpenMpi => "Open MPI",
+            Mpi::Ompi => "Open MPI",
             Mpi::Mpich => "MPICH, or one that derives from it",
             Mpi::Abi => "MPI's standard binary interface",
         }
@@ -74,7 +74,7 @@ impl Mpi {
     /// How our library for it is made.
     pub(super) fn build(self) -> &'static str {
         match self {
-            Mpi::OpenMpi | Mpi::Mpich => {
+            Mpi::Ompi | Mpi::Mpich => {
                 "build it with 'bindings/mpi/build.sh MPICC DIRECTORY' and the program's own mpicc"
             }
             Mpi::Abi => "build it with 'bindings/mpi/build.sh mpicc_abi DIRECTORY'",
@@ -84,7 +84,7 @@ impl Mpi {
     /// By what a launcher says of its version.
     fn of_version(text: &str) -> Option<Mpi> {
         if text.contains("Open MPI") || text.contains("OpenRTE") || text.contains("PRRTE") {
-            return Some(Mpi::OpenMpi);
+            return Some(Mpi::Ompi);
         }
         (text.contains("HYDRA") || text.contains("MPICH")).then_some(Mpi::Mpich)
     }
@@ -92,7 +92,7 @@ impl Mpi {
     /// The launcher's words that set a variable for the ranks.
     fn setting(self, variable: &str, value: &OsStr) -> Vec<OsString> {
         match self {
-            Mpi::OpenMpi => {
+            Mpi::Ompi => {
                 let mut pair = OsString::from(format!("{variable}="));
                 pair.push(value);
                 vec!["-x".into(), pair]
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn launchers_are_known_by_what_they_say() {
-        assert_eq!(Mpi::of_version("mpirun.openmpi (OpenRTE) 4.1.4\n"), Some(Mpi::OpenMpi));
-        assert_eq!(Mpi::of_version("mpirun (Open MPI) 5.0.1\n"), Some(Mpi::OpenMpi));
+        assert_eq!(Mpi::of_version("mpirun.openmpi (OpenRTE) 4.1.4\n"), Some(Mpi::Ompi));
+        assert_eq!(Mpi::of_version("mpirun (Open MPI) 5.0.1\n"), Some(Mpi::Ompi));
         assert_eq!(Mpi::of_version("HYDRA build details:\n    Version: 4.0.2\n"), Some(Mpi::Mpich));
         assert_eq!(Mpi::of_version("srun 22.05"), None);
     }
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn each_launcher_sets_variables_in_its_way() {
         let value = OsStr::new("/a b.so");
-        assert_eq!(Mpi::OpenMpi.setting("LD_PRELOAD", value), ["-x", "LD_PRELOAD=/a b.so"]);
+        assert_eq!(Mpi::Ompi.setting("LD_PRELOAD", value), ["-x", "LD_PRELOAD=/a b.so"]);
         assert_eq!(Mpi::Mpich.setting("LD_PRELOAD", value), ["-genv", "LD_PRELOAD", "/a b.so"]);
     }
 }
