@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import NewPool
+from mpi_library import VARIABLES, Mpi
 from pool import MIB, PATIENCE_SECONDS, Pool, binary, pattern
 
 SERVER_ADDRESS = "10.219.77.1"
@@ -156,3 +157,46 @@ def test_a_network_that_is_cut_is_an_error_that_names_the_server(net: Net, far_p
     assert SERVER_ADDRESS.encode() in done.stderr, done.stderr
     ip("-n", net.servers, "link", "set", "veth", "up")
     assert net.run(net.clients, *words, "cat", "/x", variables=there).stdout == b"x" * MIB
+
+
+# What starts ranks elsewhere, in place of ssh: the namespace that has the address.
+AGENT = """#!/bin/sh
+while case $1 in -*) true ;; *) false ;; esac; do shift; done
+case $1 in {server}) namespace={servers} ;; *) namespace={clients} ;; esac
+shift
+exec ip netns exec "$namespace" sh -c "$*"
+"""
+
+
+def test_ranks_in_two_namespaces_share_a_file(net: Net, far_pool: Pool, mpi: Mpi, tmp_path: Path) -> None:
+    agent, report = tmp_path / "agent", tmp_path / "report"
+    agent.write_text(AGENT.format(server=SERVER_ADDRESS, servers=net.servers, clients=net.clients))
+    agent.chmod(0o700)
+    hosts = f"{SERVER_ADDRESS},{CLIENT_ADDRESS}"
+    ways = {
+        "openmpi": ["--host", hosts],
+        "mpich": ["-launcher", "ssh", "-launcher-exec", str(agent), "-iface", "veth", "-hosts", hosts],
+    }
+    variables = {
+        **VARIABLES,
+        "TMPDIR": "/tmp",
+        "RAMLACE_LOCAL": "off",
+        "RAMLACE_SECRET_FILE": str(far_pool.directory / "secret"),
+        "RAMLACE_MPIIO_LIBRARY": str(mpi.library),
+        "RAMLACE_MPIIO_REPORT": str(report),
+        "OMPI_MCA_btl": "self,tcp",
+        "OMPI_MCA_btl_tcp_if_include": "veth",
+        "OMPI_MCA_oob_tcp_if_include": "veth",
+        "OMPI_MCA_plm_rsh_agent": str(agent),
+        "FI_TCP_IFACE": "veth",
+        "FI_SOCKETS_IFACE": "veth",
+        "UCX_NET_DEVICES": "veth",
+    }
+    launch = ("mpirun", "--launcher", f"mpirun.{mpi.name}", *ways[mpi.name], "-np", "2")
+    job = (str(mpi.program("routines")), "ramlace:/shared")
+    before = net.received()
+    pool = ("--pool", f"{SERVER_ADDRESS}:{PORT}")
+    done = net.run(net.servers, binary(), *pool, *launch, *job, variables=variables, check=False)
+    assert done.returncode == 0, done.stderr
+    assert report.read_text().count("opens 1 ") == 2
+    assert net.received() > before, "no rank was behind the network"

@@ -128,7 +128,7 @@ static MPI_Datatype committed_type(int depth_max)
 
 /* The file as it should be, and how the calls see it. */
 static char *image;
-static int64_t image_size, tile_bytes, tile_extent, displacement, position;
+static int64_t image_size, tile_bytes, tile_extent, displacement, position, shared_position;
 static bool external32;
 static MPI_Datatype filetype;
 static MPI_File file;
@@ -239,9 +239,29 @@ static void call(unsigned kind, MPI_Offset offset, int count, MPI_Datatype type,
         CALL(MPI_File_read_all_begin(file, memory, count, type));
         CALL(MPI_File_read_all_end(file, memory, status));
         break;
-    default:
+    case 11:
         CALL(MPI_File_write_at_all_begin(file, offset, memory, count, type));
         CALL(MPI_File_write_at_all_end(file, memory, status));
+        break;
+    case 12: CALL(MPI_File_read_shared(file, memory, count, type, status)); break;
+    case 13: CALL(MPI_File_write_shared(file, memory, count, type, status)); break;
+    case 14: CALL(MPI_File_read_ordered(file, memory, count, type, status)); break;
+    case 15: CALL(MPI_File_write_ordered(file, memory, count, type, status)); break;
+    case 16:
+        CALL(MPI_File_iread_shared(file, memory, count, type, &request));
+        CALL(MPI_Wait(&request, status));
+        break;
+    case 17:
+        CALL(MPI_File_iwrite_shared(file, memory, count, type, &request));
+        CALL(MPI_Wait(&request, status));
+        break;
+    case 18:
+        CALL(MPI_File_iread(file, memory, count, type, &request));
+        CALL(MPI_Wait(&request, status));
+        break;
+    default:
+        CALL(MPI_File_iwrite_all(file, memory, count, type, &request));
+        CALL(MPI_Wait(&request, status));
     }
 }
 
@@ -252,10 +272,15 @@ static void access_both(unsigned kind, MPI_Offset offset, int count, MPI_Datatyp
     int bytes;
     for (size_t i = 0; i < sizeof memory; i++)
         memory[i] = expected[i] = (char)below(256);
-    bool by_pointer = kind == 2 || kind == 3 || (kind >= 8 && kind <= 10);
-    int64_t reached, moved = model(kind % 2 == 1, by_pointer ? position : offset * 4, type, count, &reached);
+    bool by_pointer = kind == 2 || kind == 3 || (kind >= 8 && kind <= 10) || kind >= 18, by_shared = kind >= 12 && kind <= 17;
+    int64_t from = by_pointer ? position : by_shared ? shared_position : offset * 4, reached;
+    int64_t moved = model(kind % 2 == 1, from, type, count, &reached);
     if (by_pointer)
         position += reached;
+    /* The shared pointer has moved before anybody knows how much there is. */
+    MPI_Type_size(type, &bytes);
+    if (by_shared)
+        shared_position += (int64_t)bytes * count;
     call(kind, offset, count, type, &status);
     CALL(MPI_Get_count(&status, MPI_BYTE, &bytes));
     if (bytes != moved)
@@ -265,6 +290,9 @@ static void access_both(unsigned kind, MPI_Offset offset, int count, MPI_Datatyp
     CALL(MPI_File_get_position(file, &where));
     if (where != position / 4)
         FAIL("the pointer is at %lld after call %u, not at %lld", (long long)where, kind, (long long)position / 4);
+    CALL(MPI_File_get_position_shared(file, &where));
+    if (where != shared_position / 4)
+        FAIL("the shared pointer is at %lld after call %u", (long long)where, kind);
 }
 
 static void seek_both(MPI_Offset offset, int whence)
@@ -307,7 +335,7 @@ static void round_of_calls(void)
     tile_bytes = size;
     tile_extent = extent;
     displacement = below(200);
-    position = 0;
+    position = shared_position = 0;
     external32 = below(3) == 0;
     const char *representation = external32 ? "external32" : below(2) ? "internal" : "native";
     CALL(MPI_File_set_view(file, displacement, MPI_INT, filetype, representation, MPI_INFO_NULL));
@@ -317,7 +345,11 @@ static void round_of_calls(void)
         int count = 1 + (int)below(COUNT_MAX);
         if (position > OFFSET_MAX * 4 || below(3) == 0)
             seek_both(below(OFFSET_MAX), MPI_SEEK_SET);
-        access_both(below(12), below(OFFSET_MAX), count, type);
+        if (shared_position > OFFSET_MAX * 4) {
+            shared_position = below(OFFSET_MAX) * 4;
+            CALL(MPI_File_seek_shared(file, shared_position / 4, MPI_SEEK_SET));
+        }
+        access_both(below(20), below(OFFSET_MAX), count, type);
         MPI_Offset offset = below(OFFSET_MAX), place;
         CALL(MPI_File_get_byte_offset(file, offset, &place));
         if (place != place_of(offset * 4))

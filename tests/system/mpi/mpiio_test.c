@@ -248,6 +248,12 @@ static void test_atomic(const char *path)
     CALL(MPI_File_close(&file));
 }
 
+/* Hints that programs give to other implementations. */
+static const char *const OTHER_HINTS[] = {
+    "start_iodevice",     "romio_cb_read",      "cb_nodes",     "romio_cb_write",       "cb_buffer_size", "romio_ds_read",
+    "ind_rd_buffer_size", "romio_ds_write",     "ind_wr_buffer_size", "collective_buffering", "access_style",
+};
+
 /* Sizes, groups, modes, hints, delete on close, and a file that another rank has made. */
 static void test_wholes(const char *path)
 {
@@ -261,6 +267,8 @@ static void test_wholes(const char *path)
     CALL(MPI_Info_set(info, "striping_unit", "131072"));
     CALL(MPI_Info_set(info, "striping_factor", "2"));
     CALL(MPI_Info_set(info, "nobody_knows_this", "at all"));
+    for (size_t i = 0; i < sizeof OTHER_HINTS / sizeof *OTHER_HINTS; i++)
+        CALL(MPI_Info_set(info, OTHER_HINTS[i], i % 2 ? "enable" : "17"));
     CALL(MPI_File_open(MPI_COMM_WORLD, path, MPI_MODE_WRONLY | MPI_MODE_CREATE | MPI_MODE_EXCL, info, &file));
     CALL(MPI_Info_free(&info));
     CALL(MPI_File_get_info(file, &info));
@@ -270,6 +278,11 @@ static void test_wholes(const char *path)
     CHECK(flag && strcmp(value, "2") == 0);
     CALL(MPI_Info_get(info, "nobody_knows_this", 63, value, &flag));
     CHECK(!flag);
+    /* What has no effect is not told as if it had. */
+    for (size_t i = 0; i < sizeof OTHER_HINTS / sizeof *OTHER_HINTS; i++) {
+        CALL(MPI_Info_get(info, OTHER_HINTS[i], 63, value, &flag));
+        CHECK(!flag || (strcmp(value, "17") != 0 && strcmp(value, "enable") != 0));
+    }
     CALL(MPI_File_set_info(file, info));
     CALL(MPI_Info_free(&info));
     CALL(MPI_File_get_amode(file, &amode));
@@ -327,6 +340,7 @@ static void test_errors(const char *path)
     MPI_File file, other;
     MPI_Errhandler own, got;
     MPI_Datatype back, negative;
+    MPI_Request request;
     file = open_new(path);
     REFUSED(MPI_File_open(MPI_COMM_WORLD, path, MPI_MODE_RDWR | MPI_MODE_WRONLY, MPI_INFO_NULL, &other), MPI_ERR_AMODE);
     REFUSED(MPI_File_open(MPI_COMM_WORLD, path, MPI_MODE_RDONLY | MPI_MODE_CREATE, MPI_INFO_NULL, &other), MPI_ERR_AMODE);
@@ -350,6 +364,18 @@ static void test_errors(const char *path)
     REFUSED(MPI_File_seek(file, -1, MPI_SEEK_SET), MPI_ERR_ARG);
     REFUSED(MPI_File_seek(file, 0, 12345), MPI_ERR_ARG);
     REFUSED(MPI_File_set_size(file, -1), MPI_ERR_ARG);
+    REFUSED(MPI_File_set_size(file, rank), ranks > 1 && rank > 0 ? MPI_ERR_NOT_SAME : MPI_SUCCESS);
+    REFUSED(MPI_File_preallocate(file, -1), MPI_ERR_ARG);
+    REFUSED(MPI_File_seek_shared(file, -1, MPI_SEEK_SET), MPI_ERR_ARG);
+    REFUSED(MPI_File_get_byte_offset(file, -1, &(MPI_Offset){0}), MPI_ERR_ARG);
+    REFUSED(MPI_File_iread_at(file, -1, bytes, 1, MPI_BYTE, &request), MPI_ERR_ARG);
+    CHECK(request == MPI_REQUEST_NULL);
+    REFUSED(MPI_File_read_at(file, 0, bytes, 1, MPI_DATATYPE_NULL, MPI_STATUS_IGNORE), MPI_ERR_TYPE);
+    REFUSED(MPI_File_write_ordered(file, bytes, rank ? 1 : -1, MPI_BYTE, MPI_STATUS_IGNORE),
+            rank ? MPI_SUCCESS : MPI_ERR_COUNT);
+    REFUSED(MPI_File_set_view(file, 0, MPI_DATATYPE_NULL, MPI_BYTE, "native", MPI_INFO_NULL), MPI_ERR_TYPE);
+    REFUSED(MPI_File_read_all_end(file, bytes, MPI_STATUS_IGNORE), MPI_ERR_IO);
+    REFUSED(MPI_File_open(MPI_COMM_WORLD, "ramlace:/", MPI_MODE_RDONLY, MPI_INFO_NULL, &other), MPI_ERR_BAD_FILE);
     REFUSED(MPI_File_set_view(file, 0, MPI_BYTE, MPI_BYTE, "strange", MPI_INFO_NULL), MPI_ERR_UNSUPPORTED_DATAREP);
     REFUSED(MPI_File_set_view(file, -8, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL), MPI_ERR_ARG);
     int ones[2] = {1, 1}, places[2] = {4, 0};
