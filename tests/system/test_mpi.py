@@ -43,14 +43,17 @@ def test_each_routine_of_the_header_is_called_by_a_program_here(mpi: Mpi) -> Non
         """Names of MPI-IO in what a program is to the compiler: of headers, and of its own."""
         words = [f"mpicc.{mpi.name}", "-std=gnu11", "-E", str(path)]
         text = subprocess.run(words, capture_output=True, check=True, text=True).stdout
-        declared, called, own = set(), set(), False
+        declared: set[str] = set()
+        called: set[str] = set()
+        own = False
         for line in text.splitlines():
             if marker := re.match(r'# \d+ "([^"]*)"', line):
                 own = marker[1] == str(path)
             (called if own else declared).update(re.findall(r"\b(MPI_File_\w+) ?\(", line))
         return declared, called
 
-    declared, called = set(), set()
+    declared: set[str] = set()
+    called: set[str] = set()
     for path in SOURCES.glob("*.c"):
         of_headers, of_program = names(path)
         declared |= of_headers
