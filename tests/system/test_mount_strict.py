@@ -306,6 +306,25 @@ def test_large_punches_beside_stores_fence_nobody(machines: Machines) -> None:
             one.kill()
 
 
+def test_doctor_and_status_say_who_has_pages_and_where_machines_collide(machines: Machines) -> None:
+    machines.file()
+    path, at = f"{machines.place}/file", 5 * PAGE
+    with opened(machines.here / "file") as one, opened(machines.there / "file") as other:
+        for turn in range(40):
+            (one if turn % 2 else other)[at] = turn
+        told = machines.pool.json("doctor", path)
+        said = machines.pool.run("doctor", path).stdout.decode()
+        everywhere = machines.pool.json("status", "--leases")["leases"]
+    [place] = told["places"]
+    assert sum(holder["owned_bytes"] for holder in place["holders"]) >= PAGE, place
+    [page] = [page for page in place["pages"] if page["offset"] == at]
+    assert page["changes"] >= 30, page
+    assert page["fight"], page
+    assert len(page["between"]) == 2, page
+    assert f"the page at {at} changed sides" in said, said
+    assert place["inode"] in [found["inode"] for found in everywhere["places"]]
+
+
 def test_a_mount_says_why_it_cannot_be_strict(shared_pool: Pool, fuse: None, tmp_path: Path) -> None:
     done = shared_pool.run("mount", "--mode", "stricter", str(tmp_path), check=False)
     assert done.returncode == 2

@@ -200,6 +200,14 @@ pub const STRICT_RECALL_AHEAD_BYTES_MAX: u64 = 1 << 20;
 pub const DATA_BASE_BYTES_MAX: usize = 64 << 20;
 /// Data recalls that one session has yet to acknowledge; with one more it has not answered in time.
 pub const DATA_RECALLS_PER_SESSION_MAX: usize = 16_384;
+/// Places about which one answer tells who has what, and of each so many holders, waits and pages.
+pub const HELD_PLACES_TOLD_MAX: usize = 256;
+/// See [`HELD_PLACES_TOLD_MAX`].
+pub const HOLDERS_TOLD_MAX: usize = 64;
+/// Places of which a server counts how often pages change sides, and such pages of each.
+pub const FOUGHT_PLACES_MAX: usize = 256;
+/// See [`FOUGHT_PLACES_MAX`].
+pub const FOUGHT_PAGES_PER_PLACE_MAX: usize = 64;
 /// Data recalls that one message acknowledges.
 pub const DATA_RECALLS_PER_MESSAGE_MAX: usize = 1_024;
 /// Smaller files are not handed to a kernel: two requests more for an open cost more than its pages.

@@ -11,8 +11,9 @@ pub(crate) mod sessions;
 
 use std::sync::Arc;
 
-use ramlace_base::{Epoch, Error, Name, Result, ServerId};
+use ramlace_base::{Epoch, Error, InodeId, Name, Result, ServerId};
 use ramlace_wire::cluster::ForgetServer;
+use ramlace_wire::holders::{Holders, ListHolders};
 use ramlace_wire::metrics::{GetMetrics, Metrics};
 use ramlace_wire::session::{GetServerStatus, ServerStatus, StopServer};
 use ramlace_wire::{ClusterMap, Request, ServerEntry};
@@ -181,6 +182,11 @@ impl Pool {
     /// What every server that is not forgotten has counted since its process began; the order is by number.
     pub fn metrics(&self) -> Result<Vec<(ServerEntry, Result<Metrics>)>> {
         self.ask_all(&GetMetrics {})
+    }
+
+    /// Whose kernels have which bytes, and who waits for whom, of one file or of all; the order is by number.
+    pub fn holders(&self, inode: Option<InodeId>) -> Result<Vec<(ServerEntry, Result<Holders>)>> {
+        self.ask_all(&ListHolders { inode })
     }
 
     /// Asks every server the same.

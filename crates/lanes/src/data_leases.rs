@@ -25,9 +25,15 @@ use ramlace_wire::leases::DataRecall;
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
+#[path = "fought.rs"]
+mod fought;
+#[path = "held.rs"]
+mod held;
 #[path = "owners.rs"]
 mod owners;
 
+use fought::Fought;
+pub use held::Held;
 use owners::Owners;
 pub use owners::{Asked, Ticket, Wish};
 
@@ -77,6 +83,8 @@ pub struct DataLeases {
     changers: Option<BTreeMap<Place, Changer>>,
     /// Pages that lie in one kernel alone.
     owners: Owners,
+    /// Pages that machines take from each other.
+    fought: Fought,
 }
 
 /// A recall that was not acknowledged.
@@ -244,6 +252,7 @@ impl DataLeases {
             .filter_map(|(session, holes)| Some((session, ahead(holes, holes.missing(pages)?))))
             .collect();
         for (session, part) in recalled {
+            self.note_fight(place, session, pages, now);
             self.recall(place, session, part, now);
         }
         self.recall_owned(place, by, pages, now);
@@ -455,6 +464,14 @@ impl DataLeases {
         }
         self.given -= self.leases.remove(&place).map_or(0, |of| of.len());
         self.owners.forget(place);
+        self.fought.forget(place);
+    }
+
+    /// One page is taken from somebody. Where there are more, nobody fights for one.
+    fn note_fight(&mut self, place: Place, from: SessionId, pages: ByteRange, now: u64) {
+        if pages.length() == PAGE_BYTES {
+            self.fought.note(place, pages.start / PAGE_BYTES, from, now);
+        }
     }
 
     fn give(&mut self, place: Place, session: SessionId, holes: RangeSet, now: u64) {

@@ -29,7 +29,7 @@ mod watches;
 mod writes;
 
 pub use change::{CellStore, LaneChange, LaneEffect, StoreStep};
-pub use data_leases::{Asked, Change, DataLeases, PAGE_BYTES, Stored, Ticket, Wish};
+pub use data_leases::{Asked, Change, DataLeases, Held, PAGE_BYTES, Stored, Ticket, Wish};
 pub use lane::{Lane, Standing};
 pub use residency::{Loss, Residency};
 pub use table::{CutPlan, LaneTable, lost};

@@ -198,10 +198,42 @@ impl Owners {
 
     /// Whether nobody has come before who wants the same pages for himself, or from whom they are wanted.
     fn is_first(&self, asked: &Asked, pages: ByteRange, ticket: Ticket) -> bool {
-        let claims = self.claims.get(&asked.place).into_iter().flatten();
-        let mut before = claims.take_while(|(number, _)| **number < ticket.0);
-        !before.any(|(_, claim)| {
-            (claim.wish.is_alone() || asked.wish.is_alone()) && !claim.pages.intersection(pages).is_empty()
+        self.those_before(asked, pages, ticket).next().is_none()
+    }
+
+    /// Who has come before and goes first.
+    pub(super) fn those_before(
+        &self,
+        asked: &Asked,
+        pages: ByteRange,
+        ticket: Ticket,
+    ) -> impl Iterator<Item = SessionId> {
+        let before =
+            self.claims.get(&asked.place).into_iter().flat_map(move |claims| claims.range(..ticket.0));
+        let alone = asked.wish.is_alone();
+        let first = before.filter(move |(_, claim)| {
+            (claim.wish.is_alone() || alone) && !claim.pages.intersection(pages).is_empty()
+        });
+        first.map(|(_, claim)| claim.session)
+    }
+
+    /// Places where strict mounts are, or somebody waits.
+    pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
+        self.strict.keys().chain(self.claims.keys())
+    }
+
+    /// What each strict mount alone has of a place.
+    pub(super) fn owned_bytes(&self, place: Place) -> impl Iterator<Item = (SessionId, u64)> {
+        let of = self.strict.get(&place).into_iter().flatten();
+        of.map(|(session, owned)| (*session, owned.pages.within(WHOLE).map(ByteRange::length).sum()))
+    }
+
+    /// All claims of a place, in order.
+    pub(super) fn claims_at(&self, place: Place) -> impl Iterator<Item = (Asked, Ticket)> {
+        let claims = self.claims.get(&place).into_iter().flatten();
+        claims.map(move |(number, claim)| {
+            let Claim { session, pages: range, wish, call } = *claim;
+            (Asked { place, session, range, wish, call }, Ticket(*number))
         })
     }
 
@@ -348,6 +380,9 @@ impl DataLeases {
             let theirs = holes.gaps(pages).into_iter().flat_map(|part| awaited.gaps(part));
             shared.extend(theirs.map(|part| (holder, part)));
         }
+        for (holder, part) in shared.iter().chain(&recalls) {
+            self.note_fight(place, *holder, *part, now);
+        }
         for (holder, part) in &shared {
             self.recall(place, *holder, *part, now);
         }
@@ -397,17 +432,20 @@ impl DataLeases {
 
     /// Whether somebody has yet to drop pages that he must not have.
     fn has_yet_to_drop(&self, asked: &Asked, pages: ByteRange) -> bool {
+        self.pending_at(asked.place, pages).any(|(_, pending)| self.is_in_the_way(pending, asked, pages))
+    }
+
+    /// Whether a recall that is not done keeps somebody from these pages.
+    pub(super) fn is_in_the_way(&self, pending: &Pending, asked: &Asked, pages: ByteRange) -> bool {
         let Asked { place, session, wish, .. } = *asked;
-        self.pending_at(place, pages).any(|(_, pending)| {
-            let counts = match wish.is_alone() {
-                true => pending.holder != session || (wish.changes() && pending.owned),
-                false => pending.holder != session && pending.owned,
-            };
-            counts
-                && !pending.fenced
-                && !self.is_in_its_own_way(place, pending)
-                && !self.gone(pending).covers(pending.range.intersection(pages))
-        })
+        let counts = match wish.is_alone() {
+            true => pending.holder != session || (wish.changes() && pending.owned),
+            false => pending.holder != session && pending.owned,
+        };
+        counts
+            && !pending.fenced
+            && !self.is_in_its_own_way(place, pending)
+            && !self.gone(pending).covers(pending.range.intersection(pages))
     }
 
     /// What a holder has no more of what was recalled from it: what it has dropped, and what it waits for.

@@ -512,3 +512,22 @@ fn pages_that_are_wanted_one_after_the_other_are_recalled_ahead() {
     }
     assert_eq!(waited, 7);
 }
+
+#[test]
+fn it_is_told_who_has_what_and_who_waits_for_whom() {
+    let mut leases = DataLeases::default();
+    let many = ByteRange { start: 0, end: 8 * PAGE_BYTES };
+    assert!(claim(&mut leases, &Asked { range: many, ..own(0, 0, 1) }).0);
+    assert!(!claim(&mut leases, &own(1, 3, 1)).0);
+    assert!(!claim(&mut leases, &World::asked(LIBRARY, 3, Wish::Look, 1)).0);
+    let held = leases.held(None);
+    assert_eq!((held.len(), held[0].place), (1, FILE));
+    let has = held[0].holders[&session(0)];
+    assert_eq!((has.owned_bytes, has.recalls, has.fenced), (7 * PAGE_BYTES, 1, false));
+    let waits: Vec<_> = held[0].waits.iter().map(|wait| (wait.session, wait.blockers.len())).collect();
+    assert_eq!(waits, [(session(1), 1), (session(LIBRARY), 2)]);
+    assert!(held[0].waits[0].blockers.contains(&session(0)));
+    let fought: Vec<_> = held[0].fought.iter().map(|(offset, fight)| (*offset, fight.changes)).collect();
+    assert_eq!(fought, [(3 * PAGE_BYTES, 1)]);
+    assert!(leases.held(Some(InodeId(1))).is_empty() && leases.held(Some(FILE.0)).len() == 1);
+}

@@ -128,10 +128,7 @@ impl Shared {
         for (drop, whom) in wanted {
             let now = self.now();
             effects.extend(state.drops.add(drop, whom, now));
-            if state.drops.begin_thread() && !self.begin_thread() {
-                state.drops.end_thread();
-            }
-            self.work.notify_one();
+            self.begin_threads(&mut state);
         }
         let wakes = !state.is_watched && state.drops.next_look().is_some();
         drop(state);
@@ -139,6 +136,14 @@ impl Shared {
             self.time.notify_one();
         }
         self.carry_out(effects);
+    }
+
+    /// Somebody is there for what waits, if there may be.
+    fn begin_threads(self: &Arc<Shared>, state: &mut State) {
+        if state.drops.begin_thread() && !self.begin_thread() {
+            state.drops.end_thread();
+        }
+        self.work.notify_one();
     }
 
     fn begin_thread(self: &Arc<Shared>) -> bool {
@@ -205,7 +210,7 @@ impl Shared {
     }
 
     /// Looks at what is late, until it is over.
-    fn watch(&self) {
+    fn watch(self: &Arc<Shared>) {
         let mut state = self.lock();
         while state.pool.is_some() {
             let now = self.now();
@@ -219,6 +224,8 @@ impl Shared {
                 }
                 Some(_) => {
                     let effects = state.drops.look(now, |drop| self.pages.is_held(drop.inode, &drop.parts));
+                    // What is stuck has left its place to others.
+                    self.begin_threads(&mut state);
                     drop(state);
                     self.carry_out(effects);
                     state = self.lock();

@@ -16,8 +16,10 @@ use ramlace_base::{ByteRange, InodeId, ServerId};
 pub(crate) const IDLE_THREADS_MAX: usize = 16;
 /// Threads at all.
 const THREADS_MAX: usize = 96;
-/// Drops of one file at once.
+/// Drops of one file at once, beside those that wait for requests.
 const DROPS_PER_FILE_MAX: usize = 8;
+/// Those: what one waits for may wait for another one.
+const LATE_DROPS_PER_FILE_MAX: usize = 48;
 /// Drops that wait for a thread; a server takes the lease of whom it does not hear of another one.
 const DROPS_MAX: usize = 65_536;
 /// A drop that takes longer than this waits for a request.
@@ -61,6 +63,8 @@ struct Job<T> {
     /// When to look whether it takes long.
     look_at: u64,
     runs: bool,
+    /// It waits for a request, and does not count among those that run.
+    is_late: bool,
 }
 
 /// All drops that are not over. Times are in milliseconds.
@@ -68,10 +72,17 @@ pub(crate) struct Drops<T> {
     jobs: BTreeMap<u64, Job<T>>,
     last: u64,
     waiting: VecDeque<u64>,
-    running: HashMap<InodeId, usize>,
+    running: HashMap<InodeId, Running>,
     recalled: HashSet<(ServerId, u64)>,
     threads: usize,
     idle: usize,
+}
+
+/// Drops of one file that are under way.
+#[derive(Clone, Copy, Default)]
+struct Running {
+    count: usize,
+    late: usize,
 }
 
 impl<T> Default for Drops<T> {
@@ -107,7 +118,7 @@ impl<T> Drops<T> {
         self.last += 1;
         self.waiting.push_back(self.last);
         let patience = if matches!(whom, For::Waiting(_)) { WAITING_MILLIS_MAX } else { LATE_MILLIS };
-        let job = Job { drop, whom: Some(whom), look_at: now + patience, runs: false };
+        let job = Job { drop, whom: Some(whom), look_at: now + patience, runs: false, is_late: false };
         self.jobs.insert(self.last, job);
         None
     }
@@ -140,14 +151,14 @@ impl<T> Drops<T> {
         let may_run = |id: &u64| {
             let inode = self.jobs.get(id).map(|job| job.drop.inode);
             inode.is_some_and(|inode| {
-                self.running.get(&inode).is_none_or(|running| *running < DROPS_PER_FILE_MAX)
+                self.running.get(&inode).is_none_or(|running| running.count < DROPS_PER_FILE_MAX)
             })
         };
         let at = self.waiting.iter().position(may_run)?;
         let id = self.waiting.remove(at)?;
         let job = self.jobs.get_mut(&id)?;
         job.runs = true;
-        *self.running.entry(job.drop.inode).or_default() += 1;
+        self.running.entry(job.drop.inode).or_default().count += 1;
         Some((id, job.drop.clone()))
     }
 
@@ -155,8 +166,9 @@ impl<T> Drops<T> {
     pub(crate) fn over(&mut self, id: u64, dropped: bool) -> Option<Effect<T>> {
         let job = self.jobs.remove(&id)?;
         if let Some(running) = self.running.get_mut(&job.drop.inode) {
-            *running -= 1;
-            if *running == 0 {
+            running.count -= usize::from(!job.is_late);
+            running.late -= usize::from(job.is_late);
+            if running.count + running.late == 0 {
                 self.running.remove(&job.drop.inode);
             }
         }
@@ -190,6 +202,13 @@ impl<T> Drops<T> {
         let mut effects = Vec::new();
         let late = |job: &&mut Job<T>| job.is_waited_for() && job.look_at <= now;
         for job in self.jobs.values_mut().filter(late) {
+            if let Some(running) = self.running.get_mut(&job.drop.inode).filter(|_| job.runs && !job.is_late)
+                && running.late < LATE_DROPS_PER_FILE_MAX
+            {
+                running.count -= 1;
+                running.late += 1;
+                job.is_late = true;
+            }
             match job.whom.take() {
                 Some(For::Waiting(who)) => effects.push(Effect::Go(who)),
                 Some(For::Server(server, number)) => {
@@ -290,6 +309,23 @@ mod tests {
         assert_eq!(drops.next(), None);
         drops.over(stuck[0], true);
         assert_eq!(drops.next().unwrap().1, page(FILE, DROPS_PER_FILE_MAX as u64));
+    }
+
+    #[test]
+    fn what_is_stuck_leaves_others_of_its_file_a_thread() {
+        let mut drops = Drops::default();
+        for number in 0..100 {
+            recall(&mut drops, FILE, number, 0);
+        }
+        let mut ids = Vec::new();
+        for turn in 1..20 {
+            ids.extend(std::iter::from_fn(|| drops.next()).map(|(id, _)| id));
+            drops.look(turn * LATE_MILLIS, |_| false);
+        }
+        assert_eq!(ids.len(), LATE_DROPS_PER_FILE_MAX + DROPS_PER_FILE_MAX);
+        ids.drain(..).for_each(|id| _ = drops.over(id, true));
+        assert!(drops.running.is_empty());
+        assert_eq!(std::iter::from_fn(|| drops.next()).count(), DROPS_PER_FILE_MAX);
     }
 
     #[test]

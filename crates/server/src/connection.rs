@@ -289,6 +289,7 @@ async fn serve_small(
             server.wait_published(header.session, decode_body(kind, body)?).await;
             Ok(encode_body(&()))
         }
+        Kind::ListHolders => Ok(encode_body(&server.holders(decode_body(kind, body)?))),
         Kind::WaitEvents => {
             let request: WaitEvents = decode_body(kind, body)?;
             Ok(encode_body(&server.wait_events(header.session, request).await?))

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
-use ramlace_lanes::{Asked, Change, DataLeases, Place, Stored, Ticket};
+use ramlace_lanes::{Asked, Change, DataLeases, Held, Place, Stored, Ticket};
 use ramlace_store::Store;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
@@ -43,7 +43,8 @@ impl DataDesk {
         }
     }
 
-    fn now(&self) -> u64 {
+    /// Milliseconds since the server's life began.
+    pub fn now(&self) -> u64 {
         clock::instant().saturating_duration_since(self.began).as_millis() as u64
     }
 
@@ -81,6 +82,11 @@ impl DataDesk {
         while self.leases.borrow().base_bytes() > limits::DATA_BASE_BYTES_MAX {
             self.next_change().await;
         }
+    }
+
+    /// Who has what, and who waits, of one file or of all.
+    pub fn held(&self, inode: Option<InodeId>) -> Vec<Held> {
+        self.leases.borrow().held(inode)
     }
 
     /// Whether strict mounts are at a place.

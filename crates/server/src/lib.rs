@@ -30,6 +30,7 @@ mod gate_tests;
 mod grant;
 mod handed;
 mod harden;
+mod holders;
 mod holes;
 mod identity;
 mod keeper;

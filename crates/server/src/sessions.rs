@@ -86,6 +86,11 @@ impl Sessions {
         self.open.get(&session)?.record.host.as_ref()
     }
 
+    /// What a session calls itself.
+    pub fn label_of(&self, session: SessionId) -> Option<&str> {
+        Some(&self.open.get(&session)?.record.label)
+    }
+
     /// Forgets a session; whether it was open.
     pub fn remove(&mut self, session: SessionId) -> bool {
         self.open.remove(&session).is_some()

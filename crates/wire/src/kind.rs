@@ -231,6 +231,8 @@ messages! {
     EndRecalls = 0x0713, SESSION.shows(Shows::Nothing);
     /// Wait until what was written back is seen everywhere.
     WaitPublished = 0x0714, SESSION.shows(Shows::Nothing);
+    /// Whose kernels have which bytes, and who waits for whom.
+    ListHolders = 0x0715, OWNER.shows(Shows::Nothing);
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub mod coordination;
 mod credentials;
 mod front;
 mod header;
+pub mod holders;
 pub mod inline;
 pub mod keys;
 mod kind;

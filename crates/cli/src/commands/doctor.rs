@@ -1,18 +1,22 @@
 //! `doctor`: what this machine offers to ramlace.
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use serde_json::json;
 
 use super::doctor_checks::{Finding, State, checks};
 use super::doctor_mpi;
+use super::holders::Leases;
 use crate::failure::{Done, Failure};
 use crate::output::Output;
+use crate::place::{Pools, in_pool};
 use crate::show::table;
 
 const EXAMPLES: &str = "\
 Examples:
   ramlace doctor
+  ramlace doctor /data/matrix.bin               who keeps pages of it, who waits for whom, and which pages change sides
   ramlace doctor --json | jq '.checks[] | select(.state != \"ok\")'
   ramlace doctor --mpi ./app                    which MPI the program uses, and how its files reach a pool
 
@@ -22,13 +26,20 @@ ok: found. absent: ramlace works without it, as it says. broken: ramlace, or its
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// A file in a pool: whose kernels have its bytes, who waits for whom, and where machines are in each other's way
+    #[arg(value_name = "FILE", conflicts_with = "mpi")]
+    file: Option<OsString>,
+
     /// Look at a program that uses MPI, or at a library that does, instead of this machine
     #[arg(long, value_name = "PROGRAM")]
     mpi: Option<PathBuf>,
 }
 
 /// Prints one line for each thing that was looked at.
-pub fn run(args: &Args, output: &mut Output) -> Done {
+pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
+    if let Some(file) = &args.file {
+        return look_at_file(file, pools, output);
+    }
     let findings = match &args.mpi {
         Some(program) => doctor_mpi::checks(program)?,
         None => checks(),
@@ -48,4 +59,16 @@ pub fn run(args: &Args, output: &mut Output) -> Done {
     }
     output.flush()?;
     if healthy { Ok(()) } else { Err(Failure::Told) }
+}
+
+fn look_at_file(file: &OsStr, pools: &mut Pools, output: &mut Output) -> Done {
+    let locator = in_pool(file)?;
+    let leases = Leases::of_file(&pools.of(&locator)?, &locator)?;
+    if output.json {
+        output.json(&leases.json())?;
+    } else {
+        leases.lines().into_iter().try_for_each(|line| output.line(line))?;
+    }
+    output.flush()?;
+    if leases.is_complete() { Ok(()) } else { Err(Failure::Told) }
 }

@@ -18,6 +18,7 @@ pub mod find;
 mod find_tests;
 pub mod find_words;
 pub mod forget;
+mod holders;
 pub mod host_agent;
 pub mod host_key;
 mod host_site;
@@ -73,7 +74,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Done {
         Command::Status(args) => status::run(args, named, output),
         Command::Check(args) => check::run(args, named, output),
         Command::Top(args) => top::run(args, named, output),
-        Command::Doctor(args) => doctor::run(args, output),
+        Command::Doctor(args) => doctor::run(args, &mut pools, output),
         Command::Mount(args) => mount::run(args, named, output),
         Command::Mpirun(args) => mpirun::run(args, named),
         Command::Unmount(args) => unmount::run(args, output),

@@ -7,6 +7,7 @@ use ramlace_mount::MountPoint;
 use ramlace_wire::session::ServerStatus;
 use serde_json::{Value, json};
 
+use super::holders::Leases;
 use super::status_messages::Messages;
 use crate::failure::{Done, Failure};
 use crate::mounting::{Health, LostRun, look_at, lost_stores, mounted_name, mounts_of};
@@ -20,6 +21,7 @@ Examples:
   ramlace status --pool lab          the pool 'lab' of this machine
   ramlace status --pool node0:7000   the pool of that server
   ramlace status --messages          and what the servers were asked, and how long it took
+  ramlace status --leases            and whose kernels have which bytes, and who waits for whom
   ramlace status --json | jq '.servers[].used_bytes'
 
 Your mounts of the pool on this machine are shown as well, and which of them are dead: whose daemon was killed.
@@ -33,6 +35,10 @@ pub struct Args {
     /// Tell what the servers were asked since they began, how often, and how long it took
     #[arg(long)]
     pub messages: bool,
+
+    /// Tell whose kernels have which bytes, who waits for whom, and which pages change sides
+    #[arg(long)]
+    pub leases: bool,
 }
 
 /// One server, as far as it is known.
@@ -126,11 +132,18 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         true => Some(Messages::ask(&Pool::connect(&connect_options(named))?)?),
         false => None,
     };
+    let leases = match args.leases && rows.iter().any(|row| row.status.is_ok()) {
+        true => Some(Leases::ask(&Pool::connect(&connect_options(named))?)?),
+        false => None,
+    };
     let mounts = Mounted::all(&pool)?;
     if output.json {
         let mut value = as_json(&pool, &rows, &mounts);
         if let Some(messages) = &messages {
             value["messages"] = messages.json();
+        }
+        if let Some(leases) = &leases {
+            value["leases"] = leases.json();
         }
         output.json(&value)?;
     } else {
@@ -139,6 +152,10 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         if let Some(messages) = &messages {
             output.line("")?;
             messages.lines().into_iter().try_for_each(|line| output.line(line))?;
+        }
+        if let Some(leases) = &leases {
+            output.line("")?;
+            leases.lines().into_iter().try_for_each(|line| output.line(line))?;
         }
     }
     output.flush()?;

@@ -107,6 +107,7 @@ messages! {
     locks: SetLock, CancelLock, GetLock, WaitEvents, FindDeadlock, ListLockWaits, EndLockWait;
     coordination: ArriveBarrier, LeaveBarrier, ChangeCell, ChangeInlineCell, WatchChange, EndWatch, NoteChange;
     leases: LeaseName, LeaseAttributes, WaitRecalls, EndRecalls, WaitPublished;
+    holders: ListHolders;
     peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane;
 }
 

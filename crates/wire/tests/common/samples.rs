@@ -5,8 +5,8 @@ use ramlace_base::{
 };
 use ramlace_wire::session::*;
 use ramlace_wire::{
-    check::*, chunk::*, cluster::*, coordination::*, inline::*, keys::*, leases::*, locks::*, metrics::*,
-    namespace::*, peer::*, permit::*, walk::*, xattrs::*, *,
+    check::*, chunk::*, cluster::*, coordination::*, holders::*, inline::*, keys::*, leases::*, locks::*,
+    metrics::*, namespace::*, peer::*, permit::*, walk::*, xattrs::*, *,
 };
 
 /// Where values come from: words that run out and are zero afterwards.
@@ -246,6 +246,13 @@ impl Sample for InlineOutcome {
 impl Sample for LockTable {
     fn sample(source: &mut Source) -> LockTable {
         [LockTable::Fcntl, LockTable::Flock][(source.word() % 2) as usize]
+    }
+}
+
+impl Sample for WaitsTo {
+    fn sample(source: &mut Source) -> WaitsTo {
+        [WaitsTo::Look, WaitsTo::Share, WaitsTo::Read, WaitsTo::Own, WaitsTo::Write]
+            [(source.word() % 5) as usize]
     }
 }
 
@@ -550,6 +557,12 @@ fields! {
     Recalls { recalls, data, life }
     EndRecalls { done, blocked }
     WaitPublished { recall }
+    ListHolders { inode }
+    Holders { places, left_out }
+    HeldPlace { inode, lane, holders, waits, fought }
+    Holder { session, label, shares, owned_bytes, recalls, millis, fenced }
+    PageWait { session, label, to, start, end, blockers }
+    FoughtPage { offset, changes, millis, since_millis, sides }
 
     Token { session, sequence }
     IntentStamp { coordinator, number, open_from }

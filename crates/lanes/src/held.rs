@@ -1,0 +1,103 @@
+//! What is told of leases on bytes to people: who has what, who waits for whom, and which pages change sides.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ramlace_base::{ByteRange, InodeId, SessionId};
+
+use super::fought::Fight;
+use super::{DataLeases, PAGE_BYTES, WHOLE, Wish};
+use crate::watches::Place;
+
+/// One place, as it is at a moment.
+#[derive(Debug)]
+pub struct Held {
+    /// Which.
+    pub place: Place,
+    /// Who may have pages.
+    pub holders: BTreeMap<SessionId, Has>,
+    /// Who waits, in order.
+    pub waits: Vec<Waits>,
+    /// Pages by their first byte, those first that are taken most often.
+    pub fought: Vec<(u64, Fight)>,
+}
+
+/// What a session may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Has {
+    /// It has a lease.
+    pub shares: bool,
+    /// What it alone has.
+    pub owned_bytes: u64,
+    /// Recalls that it has yet to acknowledge.
+    pub recalls: u64,
+    /// When the oldest of them began.
+    pub since: Option<u64>,
+    /// It has not answered in time.
+    pub fenced: bool,
+}
+
+/// A claim that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// Whose it is.
+    pub session: SessionId,
+    /// What for.
+    pub wish: Wish,
+    /// Which bytes.
+    pub range: ByteRange,
+    /// For whom.
+    pub blockers: BTreeSet<SessionId>,
+}
+
+impl Held {
+    /// Those first about which most happens.
+    #[must_use]
+    pub fn weight(&self) -> (usize, u64) {
+        (self.waits.len(), self.fought.first().map_or(0, |(_, fight)| fight.changes))
+    }
+}
+
+impl DataLeases {
+    /// All places where sessions have something, or those of one file.
+    #[must_use]
+    pub fn held(&self, inode: Option<InodeId>) -> Vec<Held> {
+        let leased = self.leases.keys();
+        let all = leased.chain(self.at.keys()).chain(self.owners.places()).copied();
+        let places: BTreeSet<Place> = all.filter(|(of, _)| inode.is_none_or(|inode| inode == *of)).collect();
+        places.into_iter().map(|place| self.held_at(place)).collect()
+    }
+
+    fn held_at(&self, place: Place) -> Held {
+        let mut holders: BTreeMap<SessionId, Has> = BTreeMap::new();
+        for session in self.leases.get(&place).into_iter().flat_map(|leases| leases.keys()) {
+            holders.entry(*session).or_default().shares = true;
+        }
+        for (session, bytes) in self.owners.owned_bytes(place) {
+            holders.entry(session).or_default().owned_bytes = bytes;
+        }
+        for (_, pending) in self.pending_at(place, WHOLE) {
+            let has = holders.entry(pending.holder).or_default();
+            has.recalls += 1;
+            has.since = Some(has.since.map_or(pending.began, |since| since.min(pending.began)));
+            has.fenced |= pending.fenced;
+        }
+        let mut fought: Vec<(u64, Fight)> =
+            self.fought.of(place).map(|(page, fight)| (page * PAGE_BYTES, fight.clone())).collect();
+        fought.sort_by_key(|(_, fight)| std::cmp::Reverse(fight.changes));
+        Held { place, holders, waits: self.waits_at(place), fought }
+    }
+
+    /// Claims of which somebody is in the way.
+    fn waits_at(&self, place: Place) -> Vec<Waits> {
+        let waits = self.owners.claims_at(place).map(|(asked, ticket)| {
+            let pages = asked.range;
+            let mut blockers: BTreeSet<SessionId> = self.owners.those_before(&asked, pages, ticket).collect();
+            let late = self
+                .pending_at(place, pages)
+                .filter(|(_, pending)| !pending.fenced && self.is_in_the_way(pending, &asked, pages));
+            blockers.extend(late.map(|(_, pending)| pending.holder));
+            Waits { session: asked.session, wish: asked.wish, range: pages, blockers }
+        });
+        waits.filter(|waits| !waits.blockers.is_empty()).collect()
+    }
+}
