@@ -48,6 +48,10 @@ pub const CHAIN_SERVERS_MAX: usize = 2 * COPIES_MAX as usize;
 
 /// Reads and writes up to here, within one chunk, are staged and atomic.
 pub const STAGED_BYTES_MAX: usize = 64 << 10;
+/// Bytes of all runs of one message.
+pub const RUNS_BYTES_MAX: u32 = 1 << 20;
+/// Runs that one message is about: some 2 ms of a server, whatever their lengths.
+pub const RUNS_PER_REQUEST_MAX: u64 = 4096;
 /// Bulk bytes behind one message.
 pub const DATA_BYTES_MAX: u32 = 8 << 20;
 /// Body of one message, in postcard.
@@ -200,6 +204,8 @@ pub const STRICT_RECALL_AHEAD_BYTES_MAX: u64 = 1 << 20;
 pub const DATA_BASE_BYTES_MAX: usize = 64 << 20;
 /// Data recalls that one session has yet to acknowledge; with one more it has not answered in time.
 pub const DATA_RECALLS_PER_SESSION_MAX: usize = 16_384;
+/// Data recalls by which one change asks a holder for pages that lie apart.
+pub const DATA_RECALLS_PER_CHANGE_MAX: usize = 64;
 /// Places about which one answer tells who has what, and of each so many holders, waits and pages.
 pub const HELD_PLACES_TOLD_MAX: usize = 256;
 /// See [`HELD_PLACES_TOLD_MAX`].

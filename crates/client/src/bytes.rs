@@ -13,6 +13,7 @@ pub(crate) mod kept;
 pub(crate) mod mapping;
 pub(crate) mod memory;
 pub(crate) mod near;
+pub(crate) mod packing;
 pub(crate) mod permits;
 pub(crate) mod pieces;
 pub(crate) mod round;

@@ -25,6 +25,7 @@ use ramlace_wire::namespace::{
     GiveUp, GivenUp, InodeInfo, Link, Lookup, MakeDirectory, Open, OpenEntry, Opened, ReadDirectory,
     ReadLink, RemoveDirectory, Rename, ReserveAppend, SetAttributes, SizeInfo, Symlink, Truncate, Unlink,
 };
+use ramlace_wire::runs::{ReadRuns, RunsRead, WriteRuns};
 use ramlace_wire::session::{OpenSession, SessionOpened};
 use ramlace_wire::walk::{Walk, Walked};
 use ramlace_wire::{
@@ -806,6 +807,29 @@ impl State {
                 lane.resize(lane.len().max(end), 0);
                 lane[offset as usize..end].copy_from_slice(data);
                 body(&ChunkWritten { recall: self.data.write(origin) })
+            }
+            Kind::ReadRuns => {
+                let ReadRuns { target, runs } = decode!(ReadRuns);
+                let lane = self.lane(id, &target)?;
+                let byte = |at: u64| lane.get(at as usize).copied().unwrap_or(0);
+                let found: Vec<u8> = runs.iter().flat_map(|run| run.start..run.end).map(byte).collect();
+                match found.iter().all(|byte| *byte == 0) {
+                    true => body(&RunsRead { hole: true }),
+                    false => Ok((encode_body(&RunsRead { hole: false }), found)),
+                }
+            }
+            Kind::WriteRuns => {
+                let WriteRuns { target, runs } = decode!(WriteRuns);
+                if runs.reach().hull.end as usize > self.lane_bytes_max {
+                    return error(ErrorKind::NoSpace, "full");
+                }
+                let lane = self.lane(id, &target)?;
+                lane.resize(lane.len().max(runs.reach().hull.end as usize), 0);
+                let mut bytes = data.iter();
+                for at in runs.iter().flat_map(|run| run.start..run.end) {
+                    lane[at as usize] = *bytes.next().unwrap();
+                }
+                body(&())
             }
             Kind::PunchChunk => {
                 let PunchChunk { target, offset, length } = decode!(PunchChunk);

@@ -56,6 +56,17 @@ pub enum LaneChange {
         /// The write.
         sequence: Sequence,
     },
+    /// A write of many runs is done.
+    RunsWritten {
+        /// The lane.
+        lane: LaneId,
+        /// Those of its runs, joined where they touch, whose bytes had been lost.
+        found: Vec<ByteRange>,
+        /// The writer's session.
+        session: SessionId,
+        /// The write.
+        sequence: Sequence,
+    },
     /// A cell is changed: its answer, and what is to be stored. `CellStored` follows when it was.
     CellChanged {
         /// What is stored.
@@ -82,6 +93,7 @@ numbered_variants! { LaneChange:
     6 Written { lane, range, session, sequence };
     7 CellChanged { cell, session, sequence };
     8 CellStored { lane };
+    10 RunsWritten { lane, found, session, sequence };
 }
 
 /// What a cell holds, and is to hold.

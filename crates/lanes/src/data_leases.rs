@@ -238,7 +238,21 @@ impl DataLeases {
         read: ReadNow<'_>,
         now: u64,
     ) -> Result<Vec<u64>> {
-        if range.is_empty() {
+        self.before_changes(place, by, &[range], change, read, now)
+    }
+
+    /// The same of ranges that ascend and do not overlap. Of many that lie apart, what lies between them may be recalled as well:
+    /// a holder is not asked for each of a thousand pages.
+    pub fn before_changes(
+        &mut self,
+        place: Place,
+        by: SessionId,
+        ranges: &[ByteRange],
+        change: Change,
+        read: ReadNow<'_>,
+        now: u64,
+    ) -> Result<Vec<u64>> {
+        if ranges.iter().all(|range| range.is_empty()) {
             return Ok(Vec::new());
         }
         self.note_changer(place, by);
@@ -246,18 +260,23 @@ impl DataLeases {
         if nobody && !self.owners.is_strict(place) {
             return Ok(Vec::new());
         }
-        let pages = whole_pages(range);
-        let recalled: Vec<(SessionId, ByteRange)> = self
-            .others(place, by)
-            .filter_map(|(session, holes)| Some((session, ahead(holes, holes.missing(pages)?))))
-            .collect();
+        let recalled = recalled_together(ranges);
+        for pages in &recalled {
+            self.recall_from_others(place, by, *pages, now);
+        }
+        self.keep_bases(place, by, ranges, change, read)?;
+        Ok(self.waits(place, by, &recalled))
+    }
+
+    fn recall_from_others(&mut self, place: Place, by: SessionId, pages: ByteRange, now: u64) {
+        let theirs =
+            |(session, holes): (SessionId, &RangeSet)| Some((session, ahead(holes, holes.missing(pages)?)));
+        let recalled: Vec<(SessionId, ByteRange)> = self.others(place, by).filter_map(theirs).collect();
         for (session, part) in recalled {
             self.note_fight(place, session, pages, now);
             self.recall(place, session, part, now);
         }
         self.recall_owned(place, by, pages, now);
-        self.keep_bases(place, by, range, change, read)?;
-        Ok(self.waits(place, by, pages))
     }
 
     /// What of these pages, which a session's kernel writes back, programs have stored.
@@ -553,14 +572,10 @@ impl DataLeases {
         &mut self,
         place: Place,
         by: SessionId,
-        range: ByteRange,
+        ranges: &[ByteRange],
         change: Change,
         read: ReadNow<'_>,
     ) -> Result<()> {
-        let inner = ByteRange {
-            start: range.start.next_multiple_of(PAGE_BYTES),
-            end: if range.end == u64::MAX { range.end } else { range.end / PAGE_BYTES * PAGE_BYTES },
-        };
         let mut kept: BTreeMap<u64, Rc<[u8]>> = BTreeMap::new();
         // The newest first: a page that was read anew since an older recall goes with the newer one.
         for number in self.numbers_at(place).into_iter().rev() {
@@ -568,16 +583,24 @@ impl DataLeases {
             if pending.holder == by || pending.fenced {
                 continue;
             }
+            let (holder, recalled) = (pending.holder, pending.range);
+            let first = ranges.partition_point(|range| whole_pages(*range).end <= recalled.start);
+            let met = ranges[first..].iter().take_while(|range| whole_pages(**range).start < recalled.end);
             if change == Change::Erase {
-                pending.erased.insert(inner.intersection(pending.range));
+                met.clone()
+                    .for_each(|range| pending.erased.insert(inner_pages(*range).intersection(recalled)));
             }
-            let holder = pending.holder;
-            let part = whole_pages(range).intersection(pending.range);
-            let pages: Vec<ByteRange> = match change {
-                Change::Write => pages_of(part).collect(),
-                Change::Stored => Vec::new(),
-                Change::Erase => edges(range).filter(|page| !page.intersection(part).is_empty()).collect(),
-            };
+            let mut pages: Vec<ByteRange> = Vec::new();
+            for range in met {
+                let part = whole_pages(*range).intersection(recalled);
+                match change {
+                    Change::Write => pages.extend(pages_of(part)),
+                    Change::Stored => {}
+                    Change::Erase => {
+                        pages.extend(edges(*range).filter(|page| !page.intersection(part).is_empty()))
+                    }
+                }
+            }
             for page in pages {
                 let erased = self.recalls.get(&number).is_some_and(|pending| pending.erased.covers(page));
                 let key = (place, holder, page.start / PAGE_BYTES);
@@ -635,12 +658,11 @@ impl DataLeases {
         }
     }
 
-    fn waits(&self, place: Place, by: SessionId, pages: ByteRange) -> Vec<u64> {
-        let pending = self.pending_at(place, pages);
-        pending
-            .filter(|(_, pending)| pending.waited && pending.holder != by)
-            .map(|(number, _)| number)
-            .collect()
+    fn waits(&self, place: Place, by: SessionId, pages: &[ByteRange]) -> Vec<u64> {
+        let meets = |recalled: ByteRange| pages.iter().any(|part| !part.intersection(recalled).is_empty());
+        let pending =
+            self.pending_at(place, WHOLE).filter(|(_, pending)| pending.waited && pending.holder != by);
+        pending.filter(|(_, pending)| meets(pending.range)).map(|(number, _)| number).collect()
     }
 
     fn others(&self, place: Place, session: SessionId) -> impl Iterator<Item = (SessionId, &RangeSet)> {
@@ -725,6 +747,28 @@ fn whole_pages(range: ByteRange) -> ByteRange {
     let start = range.start / PAGE_BYTES * PAGE_BYTES;
     let end = range.end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
     ByteRange { start, end }
+}
+
+/// The pages that ranges touch, joined where they meet, and further until they are few enough to be recalled one by one.
+fn recalled_together(ranges: &[ByteRange]) -> Vec<ByteRange> {
+    let mut joined: Vec<ByteRange> = Vec::new();
+    for pages in ranges.iter().filter(|range| !range.is_empty()).map(|range| whole_pages(*range)) {
+        match joined.last_mut() {
+            Some(last) if last.end >= pages.start => last.end = last.end.max(pages.end),
+            _ => joined.push(pages),
+        }
+    }
+    let together = joined.len().div_ceil(limits::DATA_RECALLS_PER_CHANGE_MAX).max(1);
+    let hull = |some: &[ByteRange]| ByteRange { start: some[0].start, end: some[some.len() - 1].end };
+    joined.chunks(together).map(hull).collect()
+}
+
+/// The pages that lie in a range with all their bytes.
+fn inner_pages(range: ByteRange) -> ByteRange {
+    ByteRange {
+        start: range.start.next_multiple_of(PAGE_BYTES),
+        end: if range.end == u64::MAX { range.end } else { range.end / PAGE_BYTES * PAGE_BYTES },
+    }
 }
 
 /// The pages that have bytes of a range.

@@ -565,3 +565,43 @@ fn a_session_that_leaves_too_many_recalls_is_fenced() {
     }
     assert!(!leases.has_lease(place(more), session(0)));
 }
+
+#[test]
+fn many_runs_recall_a_few_ranges_and_keep_what_their_own_pages_were() {
+    let (mut leases, here) = (DataLeases::default(), 9_u8);
+    leases.keep(FILE, session(0), WHOLE, 0);
+    // Every other page of a thousand, each with two runs in it.
+    let runs: Vec<ByteRange> = (0..1000)
+        .map(|run| (run / 2 * 2 * PAGE_BYTES + run % 2 * 100, 10))
+        .map(|(start, length)| ByteRange { start, end: start + length })
+        .collect();
+    let mut read_pages = Vec::new();
+    let read: ReadNow<'_> = &mut |page| {
+        read_pages.push(page.start / PAGE_BYTES);
+        Ok(vec![here; page.length() as usize])
+    };
+    let waits = leases.before_changes(FILE, session(1), &runs, Change::Write, read, 0).unwrap();
+    assert!((1..=limits::DATA_RECALLS_PER_CHANGE_MAX).contains(&waits.len()), "{}", waits.len());
+    read_pages.sort_unstable();
+    assert_eq!(read_pages, (0..500).map(|page| 2 * page).collect::<Vec<u64>>());
+    let told = leases.unacknowledged(session(0), 0);
+    for page in [0, 1, 500, 998] {
+        let at = page * PAGE_BYTES;
+        assert!(told.iter().any(|recall| recall.start <= at && at < recall.end), "page {page}");
+    }
+    // A page that was recalled along with others, and has not changed, comes back as it is.
+    let mut stores = vec![here; PAGE_BYTES as usize];
+    stores[7] = 1;
+    let read: ReadNow<'_> = &mut |range| Ok(vec![here; range.length() as usize]);
+    let stored = leases.stored(FILE, session(0), PAGE_BYTES, &stores, read, 0).unwrap();
+    assert_eq!(stored.merged.unwrap_or(stores.clone()), stores);
+    let few = [ByteRange { start: 0, end: 1 }, ByteRange { start: 5 * PAGE_BYTES, end: 5 * PAGE_BYTES + 1 }];
+    let mut leases = DataLeases::default();
+    leases.keep(FILE, session(0), WHOLE, 0);
+    let read: ReadNow<'_> = &mut |range| Ok(vec![here; range.length() as usize]);
+    let waits = leases.before_changes(FILE, session(1), &few, Change::Write, read, 0).unwrap();
+    assert_eq!(waits.len(), 2);
+    let told: Vec<u64> =
+        leases.unacknowledged(session(0), 0).iter().map(|recall| recall.end - recall.start).collect();
+    assert_eq!(told, [PAGE_BYTES, PAGE_BYTES]);
+}

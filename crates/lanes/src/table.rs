@@ -193,14 +193,32 @@ impl LaneTable {
         range: ByteRange,
         writer: (SessionId, Sequence),
     ) -> Result<LaneChange> {
-        let lane = target.lane;
-        let Some(known) = self.get(lane) else {
-            return Err(Error::new(ErrorKind::Stale, format!("inode {} was deleted meanwhile", lane.inode)));
+        self.current(target)?;
+        Ok(LaneChange::Written { lane: target.lane, range, session: writer.0, sequence: writer.1 })
+    }
+
+    /// The same of many runs, joined where they touch.
+    pub fn finish_runs(
+        &self,
+        target: &LaneTarget,
+        runs: &[ByteRange],
+        writer: (SessionId, Sequence),
+    ) -> Result<LaneChange> {
+        let known = self.current(target)?;
+        let found = runs.iter().filter(|run| known.has_lost(**run)).copied().collect();
+        Ok(LaneChange::RunsWritten { lane: target.lane, found, session: writer.0, sequence: writer.1 })
+    }
+
+    /// A lane as its writer believes it to be.
+    fn current(&self, target: &LaneTarget) -> Result<&Lane> {
+        let Some(known) = self.get(target.lane) else {
+            let text = format!("inode {} was deleted meanwhile", target.lane.inode);
+            return Err(Error::new(ErrorKind::Stale, text));
         };
         if known.generation != target.generation {
             return Err(Error::new(ErrorKind::Retry, "the file was truncated while it was written"));
         }
-        Ok(LaneChange::Written { lane, range, session: writer.0, sequence: writer.1 })
+        Ok(known)
     }
 
     /// Forgets what a session has written: it has ended.
@@ -237,6 +255,13 @@ impl LaneTable {
             LaneChange::Written { lane, range, session, sequence } => {
                 if let Some(loss) = self.lanes.get_mut(&lane).and_then(|lane| lane.loss.as_mut()) {
                     loss.recover(range);
+                }
+                self.writes.insert(session, sequence, None);
+                None
+            }
+            LaneChange::RunsWritten { lane, ref found, session, sequence } => {
+                if let Some(loss) = self.lanes.get_mut(&lane).and_then(|lane| lane.loss.as_mut()) {
+                    found.iter().for_each(|run| _ = loss.recover(*run));
                 }
                 self.writes.insert(session, sequence, None);
                 None

@@ -13,6 +13,7 @@
 mod arithmetic;
 mod choose;
 mod partition;
+mod runs;
 mod validate;
 
 pub use arithmetic::{
@@ -22,4 +23,5 @@ pub use choose::{SEARCH_STEPS_MAX, barrier_slot, choose, name_key};
 pub use partition::{
     COLLISION_BITS, HASH_BITS, last_cookie, name_hash, partition_behind, partition_of_hash, partition_of_name,
 };
+pub use runs::{Cut, Cuts, Shape, cuts};
 pub use validate::validate;

@@ -162,7 +162,7 @@ impl Server {
                 Ok(claiming) => claiming,
                 Err(refusal) => return Ok(Err(refusal)),
             };
-            match self.prepare_write(header, &request, range, writer).await {
+            match self.prepare_write(header, &request.target, &[range], writer).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(self.written_before(header, &request, range)),
                 Err(refusal) => return Ok(Err(refusal)),
@@ -269,34 +269,40 @@ impl Server {
         }
     }
 
-    /// Everything that must hold before bytes may change. `false`: the write is done already.
-    async fn prepare_write(
+    /// Everything that must hold before bytes may change, in ranges that ascend and do not touch. `false`: the write is done
+    /// already.
+    pub(crate) async fn prepare_write(
         self: &Rc<Self>,
         header: &Call,
-        request: &WriteChunk,
-        range: ByteRange,
+        target: &LaneTarget,
+        ranges: &[ByteRange],
         writer: Writer,
     ) -> std::result::Result<bool, Refusal> {
         require_sequence(header)?;
-        let (lane, slot) = (request.target.lane, request.target.slot);
+        let LaneTarget { lane, slot, .. } = *target;
+        let (first, last) =
+            (ranges.first().copied().unwrap_or_default(), ranges.last().copied().unwrap_or_default());
+        let hull = ByteRange { start: first.start, end: last.end };
         self.admit_slot(header, slot).await?;
         loop {
-            self.admit_lane(&request.target, Purpose::Write).await?;
+            self.admit_lane(target, Purpose::Write).await?;
             if self.is_done(header, slot)? {
                 return Ok(false);
             }
-            if self.leave_no_gap(&request.target, range).await? {
+            if self.leave_no_gap(target, ranges).await? {
                 continue;
             }
             // An attempt that began while this one waited for the lane is stopped as well. And pages that others write
             // back, as they arrive: what they were based on is not what is here when this is done. They come again.
             if !self.lane_desk.stop_replaced(lane, writer, acknowledged_below(header)).await
-                && !self.lane_desk.stop_write_backs(lane, range, writer.0).await
+                && !self.lane_desk.stop_write_backs(lane, hull, writer.0).await
             {
                 break;
             }
         }
-        self.lanes(slot, |lanes, me| lanes.check_write(lane, range, me))?;
+        self.lanes(slot, |lanes, me| {
+            ranges.iter().try_for_each(|range| lanes.check_write(lane, *range, me))
+        })?;
         Ok(true)
     }
 

@@ -199,6 +199,17 @@ async fn serve_request(
             Ok(request) => server.hand_lane(connection.peer_uid(), call, request).await,
             Err(refusal) => Err(refusal),
         },
+        Kind::ReadRuns => match server.lane_request(call, &caller.proved, body)? {
+            Ok(request) => server.read_runs(call, request).await,
+            Err(refusal) => Err(refusal),
+        },
+        Kind::WriteRuns => match server.lane_request(call, &caller.proved, body)? {
+            Ok(request) => {
+                let written = server.write_runs(connection, call, request).await?;
+                written.map(|()| Answer::Body(encode_body(&())))
+            }
+            Err(refusal) => Err(refusal),
+        },
         _ => {
             let until = until.expect("a small request has a deadline");
             let served =

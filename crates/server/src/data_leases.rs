@@ -158,11 +158,23 @@ impl Server {
         range: ByteRange,
         change: Change,
     ) -> Result<()> {
+        self.before_changes(call, by, lane, &[range], change)
+    }
+
+    /// The same of ranges that ascend and do not overlap.
+    pub fn before_changes(
+        &self,
+        call: Option<&Call>,
+        by: SessionId,
+        lane: LaneId,
+        ranges: &[ByteRange],
+        change: Change,
+    ) -> Result<()> {
         let mut store = self.store.borrow_mut();
         let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> =
             &mut |range| read_lane(&mut store, lane, range);
         let (place, now) = (place_of(lane), self.data.now());
-        let recalls = self.data.leases.borrow_mut().before_change(place, by, range, change, read, now)?;
+        let recalls = self.data.leases.borrow_mut().before_changes(place, by, ranges, change, read, now)?;
         self.wait_for(call, recalls);
         Ok(())
     }

@@ -8,6 +8,7 @@ use ramlace_wire::coordination::NoteChange;
 use ramlace_wire::inline::{Bytes, InlineMode, InlineWritten, ReadInline, WriteInline};
 use ramlace_wire::leases::{EndRecalls, Recalls, WaitPublished, WaitRecalls};
 use ramlace_wire::namespace::{Create, LayoutWish, Open, Opened};
+use ramlace_wire::runs::{LaneRuns, Strided, Tile, WriteRuns};
 use ramlace_wire::{Kind, Layout, encode_body};
 
 use crate::testing::{Client, TestServer, run};
@@ -145,6 +146,36 @@ fn a_write_is_answered_when_others_have_dropped_their_pages_and_stores_of_both_s
         two.changer.answer::<ChunkWritten>().await.unwrap();
         let bytes = two.changer.read(two.target, 0, PAGE as u32).await.unwrap();
         assert_eq!((&bytes[9..18], &bytes[999..1007]), (&b".changer."[..], &b".holder."[..]));
+    });
+}
+
+#[test]
+fn runs_are_answered_when_others_have_dropped_the_pages_that_they_touch_and_stores_of_both_survive() {
+    run(async {
+        let mut two = two(false).await;
+        let mut page = two.keep(0, 4 * PAGE as u32).await;
+        let header = two.changer.header(Kind::WriteRuns, 3, 0);
+        // The first and the third page.
+        let runs = vec![Strided { offset: 0, length: 4, count: 2, stride: 2 * PAGE as u64 }];
+        let runs = LaneRuns::new(vec![Tile { start: 10, runs, count: 1, stride: 0 }]).unwrap();
+        two.changer
+            .begin_write(header, &WriteRuns { target: two.target, runs: runs.clone() }, b"onetwo!!")
+            .await;
+        assert!(waits(&mut two.listener, two.changer.connection.read_request()).await);
+        let told = two.recalled().await;
+        let page_bytes = PAGE as u64;
+        let parts: Vec<(u64, u64)> = told.data.iter().map(|recall| (recall.start, recall.end)).collect();
+        assert_eq!(parts, [(0, page_bytes), (2 * page_bytes, 3 * page_bytes)]);
+
+        page[1000..1006].copy_from_slice(b"holder");
+        page[PAGE + 10..PAGE + 16].copy_from_slice(b"in gap");
+        two.write_back(2, 0, &page[..3 * PAGE]).await;
+        two.end_all().await;
+        two.changer.answer::<()>().await.unwrap();
+        let bytes = two.changer.read(two.target, 0, 3 * PAGE as u32).await.unwrap();
+        assert_eq!((&bytes[9..15], &bytes[999..1007]), (&b".onet."[..], &b".holder."[..]));
+        assert_eq!(&bytes[PAGE + 9..PAGE + 17], b".in gap.");
+        assert_eq!(two.changer.read_runs(two.target, runs).await.unwrap(), b"onetwo!!");
     });
 }
 

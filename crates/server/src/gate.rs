@@ -92,6 +92,15 @@ pub enum Answer {
 }
 
 impl Answer {
+    /// Whether the connection takes no other request before it has left.
+    fn is_large(&self) -> bool {
+        match self {
+            Answer::InPlace { .. } => true,
+            Answer::Staged(_, bytes) => bytes.len() > limits::STAGED_BYTES_MAX,
+            Answer::Body(_) | Answer::Descriptor(..) => false,
+        }
+    }
+
     /// Bytes of its body and data.
     fn sent_bytes(&self) -> u64 {
         let bytes = match self {
@@ -155,10 +164,10 @@ impl Gate {
         let mut recalled = server.leases.recalled(call.saw.borrow().iter().copied(), looks_alone);
         recalled.data = call.recalls.take();
         recalled.data.retain(|number| server.data.is_any_waited(&[*number]));
-        // A window is not held longer than its bytes take to leave.
-        let in_place = matches!(&outcome, Ok(Answer::InPlace { .. }));
+        // A window, or many bytes, are not held longer than they take to leave.
+        let is_large = outcome.as_ref().is_ok_and(Answer::is_large);
         self.held.push_back(Held { header: **call, timed, outcome, recalled, until });
-        while !self.is_empty() && (in_place || self.is_first_free()) {
+        while !self.is_empty() && (is_large || self.is_first_free()) {
             self.wait(server).await;
             self.release(server, connection).await?;
         }

@@ -88,12 +88,20 @@ impl Server {
     }
 
     /// A write behind the end of a lane that kernels map takes the memory in between, too, together with its own: else a
-    /// write that does not fit would have taken some. Whether others had their turn meanwhile.
-    pub async fn leave_no_gap(self: &Rc<Self>, target: &LaneTarget, range: ByteRange) -> Outcome<bool> {
-        if range.is_empty() || self.begin_growth(target, range)?.start == range.start {
+    /// write that does not fit would have taken some. Its ranges ascend. Whether others had their turn meanwhile.
+    pub async fn leave_no_gap(self: &Rc<Self>, target: &LaneTarget, ranges: &[ByteRange]) -> Outcome<bool> {
+        let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else { return Ok(false) };
+        let hull = ByteRange { start: first.start, end: last.end };
+        if hull.is_empty() {
             return Ok(false);
         }
-        self.take_memory(target, range, false).await?;
+        let lies_behind = self.begin_growth(target, hull)?.start < hull.start;
+        let has_gaps = ranges.len() > 1 && self.is_handed(target.slot, target.lane);
+        let gaps_lie_behind = has_gaps && hull.end > self.length_of(target.lane)?;
+        if !lies_behind && !gaps_lie_behind {
+            return Ok(false);
+        }
+        self.take_memory(target, hull, false).await?;
         Ok(true)
     }
 

@@ -54,6 +54,7 @@ mod record;
 #[cfg(test)]
 mod record_tests;
 mod requests;
+mod runs;
 mod server;
 #[cfg(test)]
 mod server_tests;

@@ -8,6 +8,7 @@ use ramlace_wire::chunk::{
 use ramlace_wire::coordination::{CellChange, ChangeCell, NoteChange, WatchChange};
 use ramlace_wire::namespace::{Close, Create, LayoutWish, Open, Opened};
 use ramlace_wire::permit::GetPermit;
+use ramlace_wire::runs::{LaneRuns, Strided, Tile};
 use ramlace_wire::session::{CloseSession, SessionKind};
 use ramlace_wire::{Kind, Layout, Permit, Request, Shows, encode_body};
 
@@ -94,6 +95,12 @@ impl Liar<'_> {
         came.push(self.try_one(&HandLane { target, handover: 1, length: 4 * length }).await);
         came.push(self.try_one(&CountLane { target }).await);
         came.push(self.try_one(&SeekLane { target, offset, sought: Sought::Data }).await);
+        let runs = vec![Tile::once(vec![Strided { offset: 0, length: 8, count: 2, stride: 16 }])];
+        let runs = LaneRuns::new(runs).unwrap();
+        came.push((Kind::ReadRuns, self.client.read_runs(target, runs.clone()).await.map(drop)));
+        self.sequence += 1;
+        let written = self.client.write_runs(self.sequence, target, runs, b"sixteen lies now").await;
+        came.push((Kind::WriteRuns, written));
         came.push(self.try_one(&ChangeCell { target, offset, change: CellChange::Add(1) }).await);
         let watch = WatchChange { inode, lane: Some(target), start: 0, end: 8, since: None, wait: 0 };
         came.push(self.try_one(&watch).await);
@@ -159,8 +166,9 @@ fn a_host_that_lies_reaches_no_byte_of_a_file_that_it_has_not_opened() {
 
 #[test]
 fn who_opened_for_reading_writes_nothing_and_who_opened_for_writing_reads_nothing() {
-    const READS: [Kind; 2] = [Kind::ReadChunk, Kind::WatchChange];
-    const WRITES: [Kind; 4] = [Kind::WriteChunk, Kind::PunchChunk, Kind::AllocateLane, Kind::NoteChange];
+    const READS: [Kind; 3] = [Kind::ReadChunk, Kind::ReadRuns, Kind::WatchChange];
+    const WRITES: [Kind; 5] =
+        [Kind::WriteChunk, Kind::WriteRuns, Kind::PunchChunk, Kind::AllocateLane, Kind::NoteChange];
     const BOTH: [Kind; 2] = [Kind::GrantLane, Kind::ChangeCell];
     let server = TestServer::start(1);
     run(async {

@@ -9,6 +9,7 @@ use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInli
 use ramlace_wire::inline::Bytes;
 use ramlace_wire::namespace::{Create, Extend, GetAttributesMany, Opened, Truncate};
 use ramlace_wire::peer::{CutLane, DropLane, FillLane, IntentStamp, Part, Prepare, Settle, Token, TrimLane};
+use ramlace_wire::runs::{LaneRuns, Strided, Tile, WriteRuns};
 use ramlace_wire::session::{CloseSession, GetServerStatus, OpenSession, SessionKind};
 use ramlace_wire::{Credentials, Header, Kind, Layout, Owner, Request};
 
@@ -139,6 +140,87 @@ fn attributes_of_too_many_at_once_are_refused() {
         let most = limits::READDIR_ENTRIES_MAX as usize;
         assert_eq!(client.ask(&many(most)).await.unwrap().attributes.len(), most);
         assert_eq!(client.ask(&many(most + 1)).await.unwrap_err().kind(), ErrorKind::Invalid);
+    });
+}
+
+fn rows(start: u64, length: u64, count: u64, stride: u64) -> LaneRuns {
+    let runs = vec![Strided { offset: 0, length, count, stride }];
+    LaneRuns::new(vec![Tile { start, runs, count: 1, stride: 0 }]).unwrap()
+}
+
+#[test]
+fn runs_are_written_whole_and_once_and_their_gaps_stay() {
+    let mut server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let target = target(&create(&mut client, 1, "file", layout(1)).await);
+        assert_eq!(client.read_runs(target, rows(0, 2, 3, 4)).await.unwrap(), [0; 6]);
+        client.write(2, 0, target, 0, b"................").await.unwrap();
+        client.write_runs(3, target, rows(1, 2, 3, 5), b"aabbcc").await.unwrap();
+        assert_eq!(client.read(target, 0, 16).await.unwrap(), b".aa...bb...cc...");
+        client.write(4, 1, target, 6, b"newer").await.unwrap();
+        // Said again, also to the server's next life: it is answered, and not done again.
+        for _ in 0..3 {
+            client.write_runs(3, target, rows(1, 2, 3, 5), b"aabbcc").await.unwrap();
+            server.kill();
+            server.revive();
+            client = Client::user(&server.address, 1).await;
+        }
+        assert_eq!(client.read(target, 0, 16).await.unwrap(), b".aa...newercc...");
+        assert_eq!(client.read_runs(target, rows(1, 1, 4, 5)).await.unwrap(), b"anc\0");
+        // Without a number, with other bytes than the runs have, or of another generation.
+        let wrong = client.write_runs(0, target, rows(0, 1, 2, 2), b"xx").await;
+        assert_eq!(wrong.unwrap_err().kind(), ErrorKind::Invalid);
+        let wrong = client.write_runs(7, target, rows(0, 1, 2, 2), b"xxx").await;
+        assert_eq!(wrong.unwrap_err().kind(), ErrorKind::Invalid);
+        let old = LaneTarget { generation: Generation(0), ..target };
+        let wrong = client.write_runs(8, old, rows(0, 1, 2, 2), b"xx").await;
+        assert_eq!(wrong.unwrap_err().kind(), ErrorKind::Retry);
+        assert_eq!(client.read_runs(old, rows(0, 1, 2, 2)).await.unwrap_err().kind(), ErrorKind::Retry);
+        assert_eq!(client.read(target, 0, 16).await.unwrap(), b".aa...newercc...");
+    });
+}
+
+#[test]
+fn runs_that_do_not_fit_leave_everything_as_it_was() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let target = target(&create(&mut client, 1, "file", layout(1)).await);
+        client.write(2, 0, target, 0, b"here").await.unwrap();
+        // Less is left than 4,096 pages.
+        let status = client.ask(&GetServerStatus {}).await.unwrap();
+        let length = (status.store_bytes - status.used_bytes).saturating_sub(10 << 20);
+        let most = AllocateLane { target, offset: 1 << 40, length, keep_size: false };
+        client.change(5, 3, &most).await.unwrap();
+        let used = client.ask(&GetServerStatus {}).await.unwrap().used_bytes;
+        // Each run is in pages of its own, and takes huge pages or single ones.
+        let many = rows(0, 1, 4096, 1 << 20);
+        let refused = client.write_runs(6, target, many, &[7; 4096]).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        assert_eq!(client.read(target, 0, 4).await.unwrap(), b"here");
+        assert!(client.ask(&GetServerStatus {}).await.unwrap().used_bytes <= used);
+        client.write_runs(7, target, rows(0, 1, 2, 1 << 30), b"no").await.unwrap();
+    });
+}
+
+#[test]
+fn a_request_whose_runs_make_no_sense_ends_its_connection_alone() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let target = target(&create(&mut client, 1, "file", layout(1)).await);
+        let mut body = ramlace_wire::encode_body(&WriteRuns { target, runs: rows(0, 1, 2, 2) });
+        // The number of runs in the tile's only description: none.
+        let place = body.len() - 4;
+        assert_eq!(body[place], 2);
+        body[place] = 0;
+        let header = client.header(Kind::WriteRuns, 2, 0);
+        client.connection.queue_reply(header, &body, b"xx");
+        let _ = client.connection.flush().await;
+        assert!(client.answer::<()>().await.is_err());
+        let mut client = Client::user(&server.address, 1).await;
+        client.write_runs(3, target, rows(0, 1, 2, 2), b"xx").await.unwrap();
     });
 }
 
@@ -296,6 +378,35 @@ impl Storm {
         self.client().await.change(sequence, 0, &extend).await.unwrap();
     }
 
+    /// Many runs in one request, and what lies between them stays.
+    async fn write_runs(&mut self) {
+        let (length, count) = (1 + self.dice.roll(6000), 1 + self.dice.roll(40));
+        let (offset, stride) = (self.dice.roll(300 << 10), length + self.dice.roll(9000));
+        let runs = vec![
+            Strided { offset: 0, length, count, stride },
+            Strided { offset: count * stride, length: 1, count: 1, stride: 0 },
+        ];
+        let runs = LaneRuns::new(vec![Tile { start: offset, runs, count: 1, stride: 0 }]).unwrap();
+        let data: Vec<u8> = (0..length * count + 1).map(|_| 1 + self.dice.roll(255) as u8).collect();
+        let (sequence, target) = (self.take(), self.target);
+        for _ in 0..1 + self.dice.roll(2) {
+            self.client().await.write_runs(sequence, target, runs.clone(), &data).await.unwrap();
+        }
+        let (end, mut at) = (runs.reach().hull.end as usize, 0);
+        self.model.resize(self.model.len().max(end), 0);
+        for run in runs.iter() {
+            let length = run.length() as usize;
+            self.model[run.start as usize..run.end as usize].copy_from_slice(&data[at..at + length]);
+            at += length;
+        }
+        let size = end as u64;
+        let extend = Extend { inode: target.lane.inode, generation: target.generation, size, from: 0 };
+        let sequence = self.take();
+        self.client().await.change(sequence, 0, &extend).await.unwrap();
+        let read = self.client().await.read_runs(target, runs).await.unwrap();
+        assert!(read == data);
+    }
+
     /// A first attempt that gets stuck on its way, or whose connection ends.
     async fn begin_and_leave(&mut self, sequence: u64, offset: u64, data: &[u8]) {
         let gate = Gate::before(&self.server.address).await;
@@ -349,7 +460,8 @@ impl Storm {
 
     async fn step(&mut self) {
         match self.dice.roll(12) {
-            0..5 => self.write().await,
+            0..3 => self.write().await,
+            3..5 => self.write_runs().await,
             5 => self.truncate().await,
             6 => self.punch().await,
             7 => {

@@ -16,6 +16,7 @@ use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{ChunkRead, ChunkWritten, Keep, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::inline::Spill;
+use ramlace_wire::runs::{LaneRuns, ReadRuns, RunsRead, WriteRuns};
 use ramlace_wire::session::{OpenSession, SessionKind};
 use ramlace_wire::{ErrorBody, Header, Kind, Request, decode_body, encode_body};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -304,7 +305,7 @@ impl Client {
 
     /// Sends a write; its answer is taken by [`Client::answer`]. That the server has closed the
     /// connection shows with the answer.
-    pub async fn begin_write(&mut self, header: Header, request: &WriteChunk, data: &[u8]) {
+    pub async fn begin_write<R: Request>(&mut self, header: Header, request: &R, data: &[u8]) {
         self.connection.queue_reply(header, &encode_body(request), data);
         let _ = self.connection.flush().await;
     }
@@ -332,6 +333,26 @@ impl Client {
         let header = self.header(Kind::WriteChunk, sequence, outstanding);
         self.begin_write(header, &WriteChunk { target, offset, origin: WriteOrigin::Program }, data).await;
         self.answer::<ChunkWritten>().await.map(drop)
+    }
+
+    pub async fn write_runs(
+        &mut self,
+        sequence: u64,
+        target: LaneTarget,
+        runs: LaneRuns,
+        data: &[u8],
+    ) -> Told<()> {
+        let header = self.header(Kind::WriteRuns, sequence, 0);
+        self.begin_write(header, &WriteRuns { target, runs }, data).await;
+        self.answer::<()>().await.map(drop)
+    }
+
+    pub async fn read_runs(&mut self, target: LaneTarget, runs: LaneRuns) -> Told<Vec<u8>> {
+        let bytes = runs.reach().bytes as usize;
+        let header = self.header(Kind::ReadRuns, 0, 0);
+        self.begin_write(header, &ReadRuns { target, runs }, &[]).await;
+        let (read, data) = self.answer::<RunsRead>().await?;
+        Ok(if read.hole { vec![0; bytes] } else { data })
     }
 
     pub async fn read(&mut self, target: LaneTarget, offset: u64, length: u32) -> Told<Vec<u8>> {

@@ -21,6 +21,7 @@ mod prepare;
 mod probe;
 mod range_set;
 mod root;
+mod runs;
 mod shared;
 mod store;
 mod sys;

@@ -39,12 +39,21 @@ impl Store {
     /// Errors: `NotFound`; `NoSpace`, naming the pool's fill: then nothing is kept of this call, and all
     /// that an earlier one took for the lane's bytes, written or not.
     pub fn prepare_write(&mut self, id: LaneId, offset: u64, length: u64) -> Result<()> {
-        let range = checked_range(id, offset, length)?;
-        self.lane_mut(id)?.blank.remove(range.aligned_outward(PAGE_BYTES));
-        if self.is_prepared(id, range)? {
+        self.prepare_writes(id, &[checked_range(id, offset, length)?])
+    }
+
+    /// The same for ranges that ascend and do not overlap: the memory of all of them, or nothing is kept. What lies between
+    /// them takes none of its own.
+    pub fn prepare_writes(&mut self, id: LaneId, ranges: &[ByteRange]) -> Result<()> {
+        let lane = self.lane_mut(id)?;
+        for range in ranges {
+            checked_range(id, range.start, range.length())?;
+            lane.blank.remove(range.aligned_outward(PAGE_BYTES));
+        }
+        if self.is_prepared(id, ranges)? {
             Ok(())
         } else {
-            self.prepare(id, range, Ahead::HugePages).map(drop)
+            self.prepare(id, ranges, Ahead::HugePages).map(drop)
         }
     }
 
@@ -65,7 +74,7 @@ impl Store {
 
     /// Returns what was not there before.
     fn take_for_stores(&mut self, id: LaneId, range: ByteRange) -> Result<Vec<ByteRange>> {
-        if self.is_prepared(id, range)? {
+        if self.is_prepared(id, &[range])? {
             return Ok(Vec::new());
         }
         let (pages, usage) = (range.aligned_outward(PAGE_BYTES), self.usage());
@@ -79,24 +88,24 @@ impl Store {
             }
         }
         let ahead = if is_ample { Ahead::HugePages } else { Ahead::Nothing };
-        self.prepare(id, range, ahead)
+        self.prepare(id, &[range], ahead)
     }
 
     /// Whether the lane reaches so far and is known to have these pages.
-    fn is_prepared(&mut self, id: LaneId, range: ByteRange) -> Result<bool> {
+    pub(crate) fn is_prepared(&mut self, id: LaneId, ranges: &[ByteRange]) -> Result<bool> {
         self.refresh(id)?;
         let lane = self.lane(id)?;
-        let pages = range.aligned_outward(PAGE_BYTES);
-        let present = || lane.present.as_ref().is_some_and(|present| present.contains(pages));
-        Ok(range.is_empty() || (range.end <= lane.length && present()))
+        let has = |pages| lane.present.as_ref().is_some_and(|present| present.contains(pages));
+        let mut ranges = ranges.iter().filter(|range| !range.is_empty());
+        Ok(ranges.all(|range| range.end <= lane.length && has(range.aligned_outward(PAGE_BYTES))))
     }
 
     /// Returns what was not there before, as far as that is known.
-    fn prepare(&mut self, id: LaneId, range: ByteRange, ahead: Ahead) -> Result<Vec<ByteRange>> {
+    fn prepare(&mut self, id: LaneId, ranges: &[ByteRange], ahead: Ahead) -> Result<Vec<ByteRange>> {
         self.scan_pages(id)?;
         let file = self.file(id)?;
-        let (missing, promised) = self.promise(id, range, ahead)?;
-        let taken = self.take_or_undo(id, &file, range, &missing);
+        let (missing, promised) = self.promise(id, ranges, ahead)?;
+        let taken = self.take_or_undo(id, &file, end_of(ranges), &missing);
         self.settle(id, &file, promised)?;
         taken?;
         self.tails = true;
@@ -117,31 +126,39 @@ impl Store {
 
     /// Decides which pages to take and has the pool promise them. Before it refuses, what was taken
     /// ahead is given back, and pages are looked for that this lane holds and nobody remembers.
-    fn promise(&mut self, id: LaneId, range: ByteRange, ahead: Ahead) -> Result<Promise> {
+    fn promise(&mut self, id: LaneId, ranges: &[ByteRange], ahead: Ahead) -> Result<Promise> {
         let refused = |promise: &Result<Promise>| {
             promise.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
         };
-        let mut promise = self.try_promise(id, range, ahead);
+        let mut promise = self.try_promise(id, ranges, ahead);
         if refused(&promise) && self.trim_tails()? {
-            promise = self.try_promise(id, range, ahead);
+            promise = self.try_promise(id, ranges, ahead);
         }
-        if refused(&promise) && self.find_unwritten(id, range)? {
-            promise = self.try_promise(id, range, ahead);
+        if refused(&promise) {
+            let mut found = false;
+            for pages in aligned(ranges, PAGE_BYTES) {
+                found |= self.find_unwritten(id, pages)?;
+            }
+            if found {
+                promise = self.try_promise(id, ranges, ahead);
+            }
         }
         promise
     }
 
-    fn try_promise(&self, id: LaneId, range: ByteRange, ahead: Ahead) -> Result<Promise> {
+    fn try_promise(&self, id: LaneId, ranges: &[ByteRange], ahead: Ahead) -> Result<Promise> {
         let lane = self.lane(id)?;
         let present = lane.present.as_ref().expect("scanned by the caller");
-        if ahead == Ahead::HugePages && range.end.max(lane.length) >= limits::EXACT_PAGES_BYTES_MAX {
-            let whole = present.missing(range.aligned_outward(limits::HUGE_PAGE_BYTES));
+        let missing =
+            |unit| aligned(ranges, unit).into_iter().flat_map(|part| present.missing(part)).collect();
+        if ahead == Ahead::HugePages && end_of(ranges).max(lane.length) >= limits::EXACT_PAGES_BYTES_MAX {
+            let whole: Vec<ByteRange> = missing(limits::HUGE_PAGE_BYTES);
             let bytes = total(&whole);
             if self.pool.promise(Purpose::Lanes, bytes).is_ok() {
                 return Ok((whole, bytes));
             }
         }
-        let exact = present.missing(range.aligned_outward(PAGE_BYTES));
+        let exact: Vec<ByteRange> = missing(PAGE_BYTES);
         let bytes = total(&exact);
         self.pool.promise(Purpose::Lanes, bytes)?;
         Ok((exact, bytes))
@@ -162,18 +179,12 @@ impl Store {
     }
 
     /// Makes the file long enough and takes the missing pages, or leaves all as it was.
-    fn take_or_undo(
-        &mut self,
-        id: LaneId,
-        file: &OwnedFd,
-        range: ByteRange,
-        missing: &[ByteRange],
-    ) -> Result<()> {
+    fn take_or_undo(&mut self, id: LaneId, file: &OwnedFd, end: u64, missing: &[ByteRange]) -> Result<()> {
         // Populated pages could not be told from those that were there and are not known.
         let is_known = self.unplaced_bytes(id)? == 0;
         let lane = self.lane(id)?;
         let (old, granted) = (lane.length, lane.granted);
-        let new = old.max(range.end);
+        let new = old.max(end);
         if new > old {
             sys::tell(rustix::fs::ftruncate(file, new), format_args!("growing lane {id}"))?;
         }
@@ -234,6 +245,23 @@ pub(crate) fn punch_all(id: LaneId, file: &OwnedFd, parts: &[ByteRange], holes_o
         }
     }
     Ok(())
+}
+
+/// The end of ascending ranges.
+fn end_of(ranges: &[ByteRange]) -> u64 {
+    ranges.last().map_or(0, |last| last.end)
+}
+
+/// The smallest ranges of whole units that have all bytes of ascending ones.
+fn aligned(ranges: &[ByteRange], unit: u64) -> Vec<ByteRange> {
+    let mut whole: Vec<ByteRange> = Vec::new();
+    for part in ranges.iter().map(|range| range.aligned_outward(unit)) {
+        match whole.last_mut() {
+            Some(last) if last.end >= part.start => last.end = last.end.max(part.end),
+            _ => whole.push(part),
+        }
+    }
+    whole
 }
 
 /// The parts to take, and their bytes as the pool has promised them.

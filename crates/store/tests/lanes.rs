@@ -318,3 +318,40 @@ fn pages_for_stores_come_one_by_one_when_little_room_is_left() {
         assert_eq!(more, Some(8));
     });
 }
+
+fn ranges(all: &[(u64, u64)]) -> Vec<ByteRange> {
+    all.iter().map(|(start, end)| ByteRange { start: *start, end: *end }).collect()
+}
+
+#[test]
+fn runs_move_their_bytes_and_gaps_stay_holes() {
+    on_each_backing("runs", 64 * MIB, |store| {
+        let runs = ranges(&[(10, 20), (20, 25), (5000, 5001), (40_960, 40_970)]);
+        let bytes: Vec<u8> = (1..27).collect();
+        store.create_lane(lane(1)).unwrap();
+        store.prepare_writes(lane(1), &runs).unwrap();
+        store.write_runs(lane(1), &runs, &bytes).unwrap();
+        assert_eq!(store.lane_allocated_bytes(lane(1)).unwrap(), 3 * 4096);
+        assert_eq!(store.read_runs(lane(1), runs.iter().copied()).unwrap(), bytes);
+        assert_eq!(store.lane_length(lane(1)).unwrap(), 40_970);
+        let around = ranges(&[(8, 12), (24, 26), (40_969, 40_972)]);
+        let expected = [0, 0, 1, 2, 15, 0, 26, 0, 0];
+        assert_eq!(store.read_runs(lane(1), around.into_iter()).unwrap(), expected);
+        let unprepared = ranges(&[(10, 11), (20_000, 20_001)]);
+        assert_eq!(store.write_runs(lane(1), &unprepared, &[0; 2]).unwrap_err().kind(), ErrorKind::Fatal);
+        assert_counted(store);
+    });
+}
+
+#[test]
+fn runs_that_do_not_fit_together_take_nothing() {
+    on_each_backing("runs of a full store", 16 * MIB, |store| {
+        store.create_lane(lane(1)).unwrap();
+        let far = ranges(&[(0, 4096), (4 * MIB, 5 * MIB), (32 * MIB, 64 * MIB)]);
+        assert_eq!(store.prepare_writes(lane(1), &far).unwrap_err().kind(), ErrorKind::NoSpace);
+        assert_eq!(store.lane_allocated_bytes(lane(1)).unwrap(), 0);
+        assert_eq!(store.lane_length(lane(1)).unwrap(), 0);
+        store.prepare_writes(lane(1), &far[..2]).unwrap();
+        assert_counted(store);
+    });
+}

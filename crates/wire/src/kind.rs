@@ -98,6 +98,10 @@ messages! {
     CountLane = 0x0207, LANE;
     /// Where the next data, or the next hole, of a lane begins.
     SeekLane = 0x0208, LANE;
+    /// Many runs of one lane's bytes.
+    ReadRuns = 0x0209, LANE.own_deadline();
+    /// Bytes for many runs of one lane.
+    WriteRuns = 0x020a, LANE.changes().carries_data().own_deadline();
 
     /// The entry with a name.
     Lookup = 0x0301, USER;

@@ -33,6 +33,7 @@ pub mod permit;
 mod possible;
 pub mod preamble;
 mod row;
+pub mod runs;
 pub mod session;
 mod types;
 pub mod walk;

@@ -99,6 +99,28 @@ impl File {
         Ok(true)
     }
 
+    /// Writes a part of the memory, which is known by its own offsets, to an inline file; `false` as for
+    /// [`File::write_inline`].
+    ///
+    /// # Safety
+    /// The memory must be valid for reads until the call returns.
+    pub(crate) unsafe fn write_run_inline(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        memory: &Memory<'_>,
+        part: ByteRange,
+    ) -> Result<bool> {
+        if !handle.open.is_inline() {
+            return Ok(false);
+        }
+        let mut slices = Vec::new();
+        // SAFETY: the caller's promise.
+        unsafe { memory.push_slices(part, &mut slices) };
+        let bytes = gather(&slices, part.length() as usize);
+        Ok(self.change_inline(handle, InlineMode::At, offset, bytes, Pages::None)?.is_some())
+    }
+
     /// Writes to an inline file as far as it reaches; `false` when it is in its lanes, and nothing
     /// was written.
     pub(crate) fn write_inline_within(

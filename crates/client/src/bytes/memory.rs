@@ -159,6 +159,20 @@ impl<'a> Memory<'a> {
         });
     }
 
+    /// Copies bytes to where they lie from an offset on.
+    ///
+    /// # Safety
+    /// The memory must be valid for writes.
+    pub(crate) unsafe fn fill(&self, offset: u64, bytes: &[u8]) {
+        let mut rest = bytes;
+        self.each_piece(ByteRange { start: offset, end: offset + bytes.len() as u64 }, |start, length| {
+            let (now, later) = rest.split_at(length);
+            // SAFETY: the caller's promise; the caller's bytes lie elsewhere.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), start, length) };
+            rest = later;
+        });
+    }
+
     /// The memory of a range when it lies in one piece.
     pub(crate) fn one_piece(&self, range: ByteRange) -> Option<(*mut u8, usize)> {
         let segments = self.segments();

@@ -1,23 +1,36 @@
-//! Which requests a range of a file takes: one run of a lane each.
+//! Which requests a range of a file takes: one run of a lane each. Those of many runs are planned by [`crate::bytes::packing`].
 
 use ramlace_base::{ByteRange, Error};
 use ramlace_wire::Layout;
+use ramlace_wire::runs::LaneRuns;
 
 use crate::session::sequences::Ticket;
 
 /// Bytes of one request of a large transfer.
-const REQUEST_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
-/// The bytes of one request: one run of a lane, which may be several chunks of the file.
+/// The bytes of one request: one run of a lane, which may be several chunks of the file; or many.
 pub(crate) struct Piece<'a> {
     pub(crate) lane: u16,
+    /// Of its first byte.
     pub(crate) lane_offset: u64,
     pub(crate) length: u64,
-    /// Of its first byte; the others lie behind it in the file.
+    /// Of its first byte; the others lie behind it in the file. In a transfer of runs, which lie in memory without their gaps:
+    /// where it lies there.
     pub(crate) file_offset: u64,
+    /// In a transfer of runs.
+    packed: Option<Packed>,
     /// The number of a write; kept until it is answered, however often it is sent.
     pub(crate) ticket: Option<Ticket<'a>>,
     pub(crate) state: State,
+}
+
+/// What of a transfer of runs goes in one request.
+pub(crate) struct Packed {
+    /// Where its bytes lie in the caller's memory, in the order of the lane.
+    pub(crate) memory: Vec<ByteRange>,
+    /// Where in the lane; `None`: one run.
+    pub(crate) runs: Option<LaneRuns>,
 }
 
 pub(crate) enum State {
@@ -28,7 +41,25 @@ pub(crate) enum State {
 
 impl Piece<'_> {
     fn new<'a>(lane: u16, lane_offset: u64, length: u64, file_offset: u64) -> Piece<'a> {
-        Piece { lane, lane_offset, length, file_offset, ticket: None, state: State::Waiting }
+        Piece { lane, lane_offset, length, file_offset, packed: None, ticket: None, state: State::Waiting }
+    }
+
+    /// One run of a transfer of runs, and where it lies in memory.
+    pub(crate) fn of_run<'a>(lane: u16, lane_offset: u64, memory: ByteRange) -> Piece<'a> {
+        let packed = Packed { memory: vec![memory], runs: None };
+        Piece { lane_offset, ..Piece::of_runs(lane, memory.length(), packed) }
+    }
+
+    /// Runs that have so many bytes together.
+    pub(crate) fn of_runs<'a>(lane: u16, length: u64, packed: Packed) -> Piece<'a> {
+        let lane_offset = packed.runs.as_ref().map_or(0, |runs| runs.tiles()[0].start);
+        let first = packed.memory.first().map_or(0, |first| first.start);
+        Piece { packed: Some(packed), ..Piece::new(lane, lane_offset, length, first) }
+    }
+
+    /// Its runs, where it has many.
+    pub(crate) fn runs(&self) -> Option<&LaneRuns> {
+        self.packed.as_ref()?.runs.as_ref()
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -42,8 +73,12 @@ impl Piece<'_> {
         }
     }
 
-    /// Calls `each` with the ranges of the file that it covers.
+    /// Calls `each` with the ranges of the file that it covers, by which the memory is known; in a transfer of runs, with those
+    /// of the memory itself.
     pub(crate) fn each_range(&self, layout: &Layout, mut each: impl FnMut(ByteRange)) {
+        if let Some(packed) = &self.packed {
+            return packed.memory.iter().copied().for_each(each);
+        }
         if layout.width == 1 {
             each(ByteRange { start: self.file_offset, end: self.file_offset + self.length });
             return;

@@ -8,10 +8,11 @@ use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId};
 use ramlace_wire::chunk::{ReadChunk, WriteChunk};
-use ramlace_wire::{ClusterMap, Request};
+use ramlace_wire::runs::{ReadRuns, WriteRuns};
+use ramlace_wire::{ClusterMap, Kind, Request};
 
 use crate::bytes::pieces::{Piece, State};
-use crate::bytes::transfer::{Direction, Transfer};
+use crate::bytes::transfer::{Brought, Direction, Transfer};
 use crate::session::lines::{Line, Server, Unanswered};
 
 /// Bytes in flight on one connection.
@@ -153,10 +154,18 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         let target = transfer.target_in(&self.map, piece.lane);
         let Some(line) = &mut share.line else { return Ok(None) };
         if transfer.direction != Direction::Write {
-            let request = transfer.read_request(target, piece);
-            let header = session.header(ReadChunk::KIND, None, self.deadline, self.map.epoch);
-            line.send(header, &request, &[], self.deadline)?;
-            return Ok(Some(header.call));
+            let header = |kind: Kind| session.header(kind, None, self.deadline, self.map.epoch);
+            let header = match piece.runs().cloned() {
+                None => {
+                    let (header, request) = (header(ReadChunk::KIND), transfer.read_request(target, piece));
+                    line.send(header, &request, &[], self.deadline).map(|()| header)
+                }
+                Some(runs) => {
+                    let header = header(ReadRuns::KIND);
+                    line.send(header, &ReadRuns { target, runs }, &[], self.deadline).map(|()| header)
+                }
+            };
+            return Ok(Some(header?.call));
         }
         if piece.ticket.is_none() {
             piece.ticket = match session.sequences.try_take(target.slot) {
@@ -171,10 +180,18 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         piece.each_range(transfer.layout, |range| unsafe {
             transfer.memory.push_slices(range, &mut self.sources)
         });
-        let request = transfer.write_request(target, piece);
-        let header = session.header(WriteChunk::KIND, piece.ticket.as_ref(), self.deadline, self.map.epoch);
-        line.send(header, &request, &self.sources, self.deadline)?;
-        Ok(Some(header.call))
+        let header = |kind: Kind| session.header(kind, piece.ticket.as_ref(), self.deadline, self.map.epoch);
+        let header = match piece.runs().cloned() {
+            None => {
+                let (header, request) = (header(WriteChunk::KIND), transfer.write_request(target, piece));
+                line.send(header, &request, &self.sources, self.deadline).map(|()| header)
+            }
+            Some(runs) => {
+                let header = header(WriteRuns::KIND);
+                line.send(header, &WriteRuns { target, runs }, &self.sources, self.deadline).map(|()| header)
+            }
+        };
+        Ok(Some(header?.call))
     }
 
     /// Takes one answer.
@@ -213,19 +230,25 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         line.await_holders(self.transfer.session, self.deadline)?;
         self.deadline = self.transfer.session.deadline();
         if self.transfer.direction == Direction::Write {
+            if self.batch[index].runs().is_some() {
+                return line.receive_change::<WriteRuns>(call, self.deadline).map(drop);
+            }
             let written = line.receive_change::<WriteChunk>(call, self.deadline)?;
             self.transfer.pages.note_recall(line.server_id(), written.reply.recall);
             return Ok(());
         }
-        let received = line.receive::<ReadChunk>(call, self.deadline)?;
         let transfer = self.transfer;
         let piece = &self.batch[index];
+        let brought = match piece.runs() {
+            None => Brought::of_chunk(&line.receive::<ReadChunk>(call, self.deadline)?),
+            Some(_) => Brought::of_runs(&line.receive::<ReadRuns>(call, self.deadline)?),
+        };
         self.targets.clear();
         // SAFETY: the caller's promise; the slices are not used after this call.
         piece.each_range(transfer.layout, |range| unsafe {
             transfer.memory.push_slices_mut(range, &mut self.targets)
         });
-        transfer.deliver(line, &received, &mut self.targets, self.deadline)
+        transfer.deliver(line, brought, &mut self.targets, self.deadline)
     }
 
     /// The server said no to one piece; the others go on.

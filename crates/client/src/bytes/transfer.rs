@@ -10,11 +10,13 @@ use std::time::Instant;
 use ramlace_base::{ByteRange, Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Result};
 use ramlace_transport::blocking::Received;
 use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk, WriteChunk};
+use ramlace_wire::runs::{RunsRead, Tile};
 use ramlace_wire::{ClusterMap, Layout, Permit};
 
 use crate::backoff::Backoff;
 use crate::bytes::kept::Pages;
 pub(crate) use crate::bytes::memory::Memory;
+use crate::bytes::packing::Packer;
 use crate::bytes::pieces::{self, Piece};
 use crate::bytes::round::Round;
 use crate::client::Client;
@@ -44,6 +46,23 @@ pub(crate) enum Outcome {
     Outdated(Error),
     /// Everything before `done_to` in the file is done, what follows may be.
     Failed { done_to: u64, error: Error },
+}
+
+/// What a server answers a read with.
+#[derive(Clone, Copy)]
+pub(crate) struct Brought {
+    hole: bool,
+    data_bytes: u32,
+}
+
+impl Brought {
+    pub(crate) fn of_chunk(received: &Received<ChunkRead>) -> Brought {
+        Brought { hole: received.reply.hole, data_bytes: received.data_bytes }
+    }
+
+    pub(crate) fn of_runs(received: &Received<RunsRead>) -> Brought {
+        Brought { hole: received.reply.hole, data_bytes: received.data_bytes }
+    }
 }
 
 /// One read or write of any length.
@@ -126,6 +145,44 @@ impl<'a> Transfer<'a> {
         unsafe { self.run_batch(&mut batch) }
     }
 
+    /// Moves the bytes of runs, which lie in memory one behind the other: its offsets are bytes of all runs, and so is where a
+    /// failure says that all is done before.
+    ///
+    /// # Safety
+    /// As for `run`.
+    pub(crate) unsafe fn run_packed(&self, tiles: &[Tile]) -> Outcome {
+        // SAFETY: the caller's promise.
+        match unsafe { self.run_planned(Packer::new(self.layout, tiles)) } {
+            // A request of many runs is refused whole, where some of them may have room.
+            Outcome::Failed { done_to, error } if error.kind() == ErrorKind::NoSpace => {
+                // SAFETY: as above.
+                match unsafe { self.run_planned(Packer::one_by_one(self.layout, tiles, done_to)) } {
+                    Outcome::Failed { done_to: again, error } => {
+                        Outcome::Failed { done_to: again.max(done_to), error }
+                    }
+                    other => other,
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// # Safety
+    /// As for `run`.
+    unsafe fn run_planned(&self, mut packer: Packer<'_>) -> Outcome {
+        loop {
+            let mut batch = packer.next_batch();
+            if batch.is_empty() {
+                return Outcome::Done;
+            }
+            // SAFETY: the caller's promise.
+            match unsafe { self.run_batch(&mut batch) } {
+                Outcome::Done => {}
+                other => return other,
+            }
+        }
+    }
+
     /// # Safety
     /// As for `run`.
     unsafe fn run_single(&self, piece: &Piece<'_>) -> Outcome {
@@ -153,12 +210,13 @@ impl<'a> Transfer<'a> {
                     if let Some((start, length)) = self.memory.one_piece(range) {
                         // SAFETY: the caller's promise.
                         let buffer = unsafe { std::slice::from_raw_parts_mut(start, length) };
-                        return self.deliver(line, &received, &mut [IoSliceMut::new(buffer)], deadline);
+                        let brought = Brought::of_chunk(&received);
+                        return self.deliver(line, brought, &mut [IoSliceMut::new(buffer)], deadline);
                     }
                     let mut slices = Vec::new();
                     // SAFETY: the caller's promise.
                     unsafe { self.memory.push_slices_mut(range, &mut slices) };
-                    self.deliver(line, &received, &mut slices, deadline)
+                    self.deliver(line, Brought::of_chunk(&received), &mut slices, deadline)
                 })
             }
             Direction::Write => {
@@ -229,19 +287,19 @@ impl<'a> Transfer<'a> {
     pub(crate) fn deliver(
         &self,
         line: &mut Line,
-        received: &Received<ChunkRead>,
+        brought: Brought,
         targets: &mut [IoSliceMut<'_>],
         deadline: Instant,
     ) -> std::result::Result<(), Unanswered> {
-        if received.data_bytes == 0 && received.reply.hole {
+        if brought.data_bytes == 0 && brought.hole {
             // A lane that has taken memory has begun, and knows the generation.
             self.saw_hole.set(self.direction != Direction::Fault);
             targets.iter_mut().for_each(|target| target.fill(0));
             return Ok(());
         }
         let expected: usize = targets.iter().map(|target| target.len()).sum();
-        if received.data_bytes as usize != expected {
-            let text = format!("{expected} bytes were asked for, and {} came", received.data_bytes);
+        if brought.data_bytes as usize != expected {
+            let text = format!("{expected} bytes were asked for, and {} came", brought.data_bytes);
             line.close();
             return Err(Unanswered::lost(Error::new(ErrorKind::Protocol, text)));
         }

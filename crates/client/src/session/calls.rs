@@ -29,7 +29,9 @@ fn waits_for_holders(kind: Kind) -> bool {
     matches!(
         kind,
         Kind::ReadChunk
+            | Kind::ReadRuns
             | Kind::WriteChunk
+            | Kind::WriteRuns
             | Kind::PunchChunk
             | Kind::ChangeCell
             | Kind::WriteInline

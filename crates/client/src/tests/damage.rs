@@ -10,6 +10,7 @@ use ramlace_base::{ByteRange, InodeId, Name};
 use ramlace_wire::Kind;
 use ramlace_wire::chunk::Sought;
 use ramlace_wire::namespace::{RenameMode, SetAttributes};
+use ramlace_wire::runs::{Strided, Tile};
 
 use super::wire_samples::{Draw, Source, bodies};
 use super::{pattern, striped};
@@ -144,9 +145,11 @@ fn in_pool(pool: &Pool, seed: u64) {
     });
     attempt("runs", &mut || {
         with_file(&|file| {
-            let runs = [ByteRange { start: 0, end: 10 }, ByteRange { start: 90_000, end: 100_000 }];
-            let _ = file.read_runs(&runs, &mut vec![0; 10_010]);
-            let _ = file.write_runs(&runs, &vec![0; 10_010]);
+            let run = |offset, length| Strided { offset, length, count: 1, stride: 0 };
+            let runs =
+                [Tile::once(vec![run(0, 10), run(90_000, 10_000), run(200_000, 10), run(700_000, 10)])];
+            let _ = file.read_runs(&runs, &mut vec![0; 10_030]);
+            let _ = file.write_runs(&runs, &vec![0; 10_030]);
         });
     });
     attempt("names", &mut || {

@@ -98,6 +98,7 @@ messages! {
     keys: ChangeKeys, GetKeyBook, HearKeyBook, ListKeys, RotateSecret;
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, HandLane, AllocateLane, CountLane, SeekLane;
+    runs: ReadRuns, WriteRuns;
     namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, OpenEntry, GiveUp, HandOver, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, NoteMemory, ReserveAppend, FinishAppend, SetLayout,
         Rename, Link, MakeNode, CreateUnnamed, GetPartitions;

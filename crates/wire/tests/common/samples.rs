@@ -6,7 +6,7 @@ use ramlace_base::{
 use ramlace_wire::session::*;
 use ramlace_wire::{
     check::*, chunk::*, cluster::*, coordination::*, holders::*, inline::*, keys::*, leases::*, locks::*,
-    metrics::*, namespace::*, peer::*, permit::*, walk::*, xattrs::*, *,
+    metrics::*, namespace::*, peer::*, permit::*, runs::*, walk::*, xattrs::*, *,
 };
 
 /// Where values come from: words that run out and are zero afterwards.
@@ -192,6 +192,27 @@ impl Sample for Keep {
 impl Sample for WriteOrigin {
     fn sample(source: &mut Source) -> WriteOrigin {
         [WriteOrigin::Program, WriteOrigin::Through, WriteOrigin::Back][(source.word() % 3) as usize]
+    }
+}
+
+impl Sample for LaneRuns {
+    fn sample(source: &mut Source) -> LaneRuns {
+        // Ascending by what they are made of: gaps, lengths and counts that are small together.
+        let (mut tiles, mut at) = (Vec::new(), source.number() >> 8);
+        for _ in 0..source.count() + 1 {
+            let (mut runs, mut end) = (Vec::new(), 0);
+            for _ in 0..source.count() + 1 {
+                let (length, count) = (1 + source.number() % 300, 1 + source.number() % 5);
+                let (offset, stride) =
+                    (end + if end == 0 { 0 } else { source.number() % 5000 }, length + source.number() % 900);
+                end = offset + (count - 1) * stride + length;
+                runs.push(Strided { offset, length, count, stride });
+            }
+            let (count, stride) = (1 + source.number() % 5, end + source.number() % 70_000);
+            tiles.push(Tile { start: at, runs, count, stride });
+            at += count * stride + source.number() % 70_000;
+        }
+        LaneRuns::new(tiles).expect("they ascend and are few")
     }
 }
 
@@ -459,6 +480,9 @@ fields! {
     CountLane { target }
     LaneCounted { allocated }
     SeekLane { target, offset, sought }
+    ReadRuns { target, runs }
+    RunsRead { hole }
+    WriteRuns { target, runs }
     LaneSought { offset }
 
     Lookup { parent, name }
