@@ -7,7 +7,6 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -123,8 +122,7 @@ fn look_at_all(pids: Vec<u32>, secret_file: &Path) -> Vec<PoolProcess> {
 /// The process, when it belongs to the pool. The handle is opened first, so that what is read
 /// afterwards is about the process that the handle means, or the process has ended.
 fn look_at(pid: u32, secret_file: &Path) -> Option<PoolProcess> {
-    let owner = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-    if owner != rustix::process::geteuid().as_raw() {
+    if owner_of(pid)? != rustix::process::geteuid().as_raw() {
         return None;
     }
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
@@ -134,6 +132,13 @@ fn look_at(pid: u32, secret_file: &Path) -> Option<PoolProcess> {
     let (role, server) = role_of(&line, secret_file)?;
     let process = PoolProcess { pid, role, server, handle };
     (!process.has_ended()).then_some(process)
+}
+
+/// As whom a process acts. Servers let nobody look into them, and what is theirs in `/proc` counts as root's.
+fn owner_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    ids.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// What a process with this command line is to the pool, if anything.

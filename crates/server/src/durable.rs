@@ -245,17 +245,24 @@ impl Durable {
     }
 
     fn write(&mut self, store: &mut Store, bytes: &[u8], urgent: bool) -> Result<()> {
-        let appended = self.append(bytes, urgent);
-        if matches!(&appended, Err(error) if error.kind() == ErrorKind::NoSpace)
-            && self.logs_bytes() > LOG_BYTES_WORTH
-            // As large as the last snapshot was, or half of that: less is not worth the work.
-            && store.usage().free_bytes >= self.snapshot_bytes / 2
-        {
+        let error = match self.append(bytes, urgent) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => error,
+            appended => return appended,
+        };
+        // As large as the last snapshot was, or half of that: less is not worth the work.
+        if store.usage().free_bytes >= self.snapshot_bytes / 2 {
+            if self.logs_bytes() <= LOG_BYTES_WORTH {
+                return Err(error);
+            }
             // In a full store the log itself is what can give memory back.
             self.compact(store);
-            return self.append(bytes, urgent);
+        } else if self.snapshot.is_some() {
+            // It finds no room any more, and has memory that this record may have.
+            self.give_up_snapshot(store, &error);
+        } else {
+            return Err(error);
         }
-        appended
+        self.append(bytes, urgent)
     }
 
     /// How many records a place has taken.

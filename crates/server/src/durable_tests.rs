@@ -260,7 +260,7 @@ fn a_store_that_is_full_to_any_page_loses_nothing() {
 }
 
 /// Commits a record that finds no room in the last page of the log, and takes it back.
-fn commit_to_full(durable: &mut Durable, store: &mut Store, record: &Record) -> Result<()> {
+pub fn commit_to_full(durable: &mut Durable, store: &mut Store, record: &Record) -> Result<()> {
     const PAGE: u64 = 4096;
     let length = durable.log.length();
     let rest = length.next_multiple_of(PAGE) - length;

@@ -25,15 +25,13 @@ pub fn no_core_dumps() {
     let _ = setrlimit(Resource::Core, Rlimit { current: one, maximum: one });
 }
 
-/// The same, and no program that this process might start would have more rights than it has. Where root runs servers,
-/// nobody but root looks into them; of an ordinary user's servers the same user may (see docs/SECURITY.md).
+/// The same, and no program that this process might start would have more rights than it has, and no other process but root's looks
+/// into its memory or takes its descriptors, also none of the same user.
 pub fn harden() {
     no_core_dumps();
     // SAFETY: both calls change flags of this process alone and take no pointers.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        if libc::geteuid() == 0 {
-            libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-        }
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
     }
 }

@@ -55,6 +55,7 @@ mod record;
 mod record_tests;
 mod requests;
 mod runs;
+mod sandbox;
 mod server;
 #[cfg(test)]
 mod server_tests;
@@ -70,3 +71,4 @@ pub use config::ServeOptions;
 pub use harden::clean_environment;
 pub use keeper::keep;
 pub use process::run as run_child;
+pub use sandbox::landlock_version;

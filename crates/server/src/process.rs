@@ -16,6 +16,7 @@ use crate::harden;
 use crate::keeper::{EXIT_HOPELESS, EXIT_REFUSED};
 use crate::log_file;
 use crate::membership;
+use crate::sandbox;
 use crate::server::Server;
 use crate::stop::{BugEndsProcess, told_by_keeper};
 
@@ -25,6 +26,8 @@ const DRAIN: Duration = Duration::from_millis(50);
 const LATE: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, such as for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Between two steps of a snapshot to which no records come.
+const SNAPSHOT_PAUSE: Duration = Duration::from_millis(50);
 /// Failed accepts are told once in so long.
 const ACCEPT_QUIET: Duration = Duration::from_secs(60);
 
@@ -79,6 +82,10 @@ impl Ending {
 
 fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Ending> {
     let root = StoreRoot::from_inherited(config.store_fd, &config.store_arguments)?;
+    // Before there is a second thread, which would keep what this one gives up.
+    for lacking in sandbox::enter(&config.options.secret_file, root.descriptor()) {
+        eprintln!("ramlace: the sandbox is not whole: {lacking}");
+    }
     let mut store = Store::open(root)?;
     if config.options.reserve {
         store.start_reservation()?;
@@ -117,6 +124,7 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Endi
         }
         tokio::task::spawn_local(log_file::keep_short());
         tokio::task::spawn_local(end_silent_sessions(server.clone()));
+        tokio::task::spawn_local(step_snapshots(server.clone()));
         tokio::task::spawn_local(server.clone().forget_old_leases());
         ready.tell("ready");
         tokio::select! {
@@ -206,6 +214,19 @@ pub async fn end_silent_sessions(server: Rc<Server>) {
                 Ok(()) => {}
             }
         }
+    }
+}
+
+/// Writes a snapshot that is under way also where no records come any more, which would keep its memory and that of the
+/// logs. Sleeps while there is none.
+pub async fn step_snapshots(server: Rc<Server>) {
+    let _bug = BugEndsProcess;
+    loop {
+        if server.durable.borrow().snapshot.is_none() {
+            server.snapshot_began.notified().await;
+        }
+        tokio::time::sleep(SNAPSHOT_PAUSE).await;
+        server.durable.borrow_mut().go_on_with_snapshot(&mut server.store.borrow_mut());
     }
 }
 

@@ -145,6 +145,8 @@ pub struct Server {
     pub stopping: Notify,
     /// Told when a session begins, so that its silence is noticed.
     pub session_began: Notify,
+    /// Told when a snapshot is under way.
+    pub snapshot_began: Notify,
     waiting: RefCell<HashMap<Token, oneshot::Sender<Result<Reply>>>>,
     /// The map whose lost slots were noticed last.
     noticed: Cell<Epoch>,
@@ -200,6 +202,7 @@ impl Server {
             counts: Counts::default(),
             stopping: Notify::new(),
             session_began: Notify::new(),
+            snapshot_began: Notify::new(),
             waiting: RefCell::default(),
             noticed: Cell::default(),
             started: now,
@@ -214,6 +217,9 @@ impl Server {
             let mut store = self.store.borrow_mut();
             self.durable.borrow_mut().commit(&mut store, record, clock::instant())?
         };
+        if self.durable.borrow().snapshot.is_some() {
+            self.snapshot_began.notify_one();
+        }
         Ok(self.follow(&watched, effects))
     }
 

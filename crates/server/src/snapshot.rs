@@ -4,7 +4,7 @@
 //! enough: a slot is a value that its own records change, so each is replayed from the position at which it was
 //! written, whatever the others did meanwhile.
 //!
-//! One begins when the logs have grown. From then on records go to a new log, and with each record one step is done:
+//! One begins when the logs have grown. From then on records go to a new log, and with each record, and each 50 milliseconds, one step is done:
 //! some slots are written to `snapshot-next`, at most [`limits::SNAPSHOT_STEP_BYTES`] (a larger slot is written in one
 //! step, through a buffer of one piece). The server's own state comes last, then the file gets its number N and what
 //! is older than log N goes.
@@ -84,6 +84,13 @@ impl Durable {
         let number = if is_empty { self.log_number } else { self.log_number + 1 };
         self.snapshot = Some(Snapshot { number, file, stage: Stage::Slots(Slot(0)) });
         Ok(())
+    }
+
+    /// One step of a snapshot, if one is under way.
+    pub fn go_on_with_snapshot(&mut self, store: &mut Store) {
+        if self.snapshot.is_some() {
+            self.step_or_give_up(store);
+        }
     }
 
     fn step_or_give_up(&mut self, store: &mut Store) {
@@ -171,7 +178,7 @@ impl Durable {
         self.older_logs_bytes + self.log.length()
     }
 
-    fn give_up_snapshot(&mut self, store: &mut Store, error: &Error) {
+    pub(crate) fn give_up_snapshot(&mut self, store: &mut Store, error: &Error) {
         self.snapshot = None;
         self.compact_at_bytes = 2 * self.logs_bytes();
         eprintln!("ramlace: no snapshot of the namespace can be written; the log grows on: {error}");

@@ -3,10 +3,14 @@
 
 use super::*;
 use crate::clock;
-use crate::durable::tests::{State, happen, load, random_happening, state};
+use crate::durable::tests::{State, commit_to_full, happen, load, random_happening, state};
 use crate::framing::Records;
 use crate::record::Place;
-use crate::testing::{Dice, TestStore};
+use crate::server::Server;
+use crate::testing::{Client, Dice, TestServer, TestStore, run};
+
+use ramlace_base::{InodeId, Name, SessionId, Timestamp};
+use ramlace_wire::namespace::MakeDirectory;
 
 fn stage(durable: &Durable) -> Option<Stage> {
     durable.snapshot.as_ref().map(|snapshot| snapshot.stage)
@@ -144,4 +148,44 @@ fn a_log_that_is_missing_between_others_is_refused() {
     store.meta_remove("log-1").unwrap();
     let text = refused(&mut store);
     assert!(text.contains("'log-2' is damaged at byte 0: a log before it is missing"), "{text}");
+}
+
+#[test]
+fn a_snapshot_for_which_a_full_store_has_no_room_is_given_up_and_its_memory_is_there_for_records() {
+    let mut dice = Dice(21);
+    let mut store = TestStore::new();
+    let mut durable = load(&mut store);
+    for number in 0..400 {
+        happen(&mut dice, &mut durable, &mut store, number).unwrap();
+    }
+    durable.compact(&mut store);
+    begin(&mut durable, &mut store);
+    while stage(&durable) != Some(Stage::Server) {
+        durable.step_snapshot(&mut store).unwrap();
+    }
+    let free = store.usage().free_bytes;
+    store.meta_append_file("filler").unwrap().append_urgent(&vec![1; free as usize]).unwrap();
+    assert!(store.usage().free_bytes < durable.snapshot_bytes / 2);
+    let (session, now) = (SessionId([77; 16]), Timestamp { nanos: 1 });
+    commit_to_full(&mut durable, &mut store, &Record::SessionEnded { session, now }).unwrap();
+    assert!(durable.snapshot.is_none());
+    assert!(!store.meta_names().unwrap().contains(&SNAPSHOT_NEXT.to_owned()));
+}
+
+#[test]
+fn a_snapshot_ends_also_where_no_records_come_any_more() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let looked =
+            |server: &Server| (server.durable.borrow().snapshot.is_some(), server.durable.borrow().base);
+        assert_eq!(server.look(looked).await, (false, 0));
+        server.look(|server| server.durable.borrow_mut().compact_at_bytes = 0).await;
+        let parent = InodeId::ROOT;
+        let request = MakeDirectory { parent, name: Name::new("last").unwrap(), mode: 0o755.into() };
+        client.change(1, 0, &request).await.unwrap();
+        while server.look(looked).await != (false, 1) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    });
 }

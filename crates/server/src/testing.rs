@@ -199,6 +199,7 @@ fn live(
         let listener = Listener::from_owned_fd(listener.into()).unwrap();
         tokio::task::spawn_local(process::accept_all(server.clone(), listener));
         tokio::task::spawn_local(process::end_silent_sessions(server.clone()));
+        tokio::task::spawn_local(process::step_snapshots(server.clone()));
         tokio::select! {
             joined = server.join_pool() => joined.unwrap(),
             _ = &mut stopped => return server,

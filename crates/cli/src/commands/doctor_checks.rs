@@ -53,6 +53,7 @@ pub fn checks() -> Vec<Finding> {
     findings.extend([memory(), shared_memory(), transparent_huge_pages()]);
     findings.extend(fuse(&Machine::here()));
     findings.extend([descriptors(), threads()]);
+    findings.extend([system_calls(), landlock()]);
     findings.extend([directory(), pools(), stale_stores()]);
     findings
 }
@@ -90,6 +91,26 @@ fn kernel() -> Finding {
         return Finding { name: "kernel", state: State::Broken, found: text };
     }
     Finding { name: "kernel", state: State::Ok, found: format!("Linux {release}") }
+}
+
+/// Servers that serve keep to the system calls of their work.
+fn system_calls() -> Finding {
+    let there = setting("/proc/sys/kernel/seccomp/actions_avail").is_some();
+    let found = match there {
+        true => "a server keeps to the system calls of its work (seccomp), unless RAMLACE_SANDBOX=off".into(),
+        false => "no seccomp: a server that is taken over can make any system call".into(),
+    };
+    finding("system calls of servers", there, found)
+}
+
+/// And to the files of their pool.
+fn landlock() -> Finding {
+    let version = ramlace_server::landlock_version();
+    let found = match version {
+        1.. => format!("a server keeps to its pool's files (Landlock {version}), unless RAMLACE_SANDBOX=off"),
+        _ => "no Landlock: a server that is taken over has its user's files".into(),
+    };
+    finding("files of servers", version > 0, found)
 }
 
 fn user_namespaces() -> Finding {

@@ -1,0 +1,407 @@
+//! What a server's child can ask of the kernel once it serves: the system calls of its work, and the files that it has to do with.
+//!
+//! Whoever takes over its process by a bug has these alone: no other program, no look into other processes, no file of its
+//! user but the pool's own. What is not on the lists is an error (`EPERM`), and no death: where a list has forgotten something
+//! that some system needs, one request fails and the bytes stay, and whoever tries gets no further either way.
+//!
+//! `RAMLACE_SANDBOX=off` leaves it out; `ramlace doctor` says what the machine has, a server's log what it lacks.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus,
+};
+use ramlace_base::{Error, ErrorKind, Result};
+use seccompiler::{
+    SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Operation, SeccompCondition as Condition,
+    SeccompFilter, SeccompRule, TargetArch,
+};
+
+/// Switches it off.
+const SWITCH: &str = "RAMLACE_SANDBOX";
+/// What a server may read beside its pool's files: how the machine is set up, and what names of machines are looked up by.
+const READABLE: [&str; 9] = ["/etc", "/usr", "/lib", "/lib64", "/bin", "/proc", "/sys", "/dev", "/run"];
+/// The newest rules of Landlock that are asked for; a kernel that knows fewer keeps those that it knows.
+const LANDLOCK: ABI = ABI::V5;
+
+/// Gives up what a server that serves does not need. Before the process has a second thread. Returns what could not be given up.
+pub fn enter(secret_file: &Path, store: BorrowedFd<'_>) -> Vec<String> {
+    if std::env::var_os(SWITCH).is_some_and(|word| word == "off") {
+        return vec![format!("{SWITCH}=off: no sandbox")];
+    }
+    let own: Vec<PathBuf> =
+        secret_file.parent().map(Path::to_owned).into_iter().chain(directory_of_log()).collect();
+    give_up_all_but(&own, store)
+}
+
+fn give_up_all_but(own: &[PathBuf], store: BorrowedFd<'_>) -> Vec<String> {
+    let (files, calls) = (keep_to_files(own, store), keep_to_calls());
+    [files, calls].into_iter().filter_map(|kept| kept.err().map(|error| error.message().to_owned())).collect()
+}
+
+/// The kernel's version of Landlock; less than 1: it has none.
+#[must_use]
+pub fn landlock_version() -> i64 {
+    const VERSION: libc::c_uint = 1;
+    // SAFETY: with this flag and no attributes the kernel looks at no memory, and tells its version.
+    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, VERSION) }
+}
+
+/// Leaves the pool's directory, that of the log, and the store.
+fn keep_to_files(own: &[PathBuf], store: BorrowedFd<'_>) -> Result<()> {
+    let refuse =
+        |error: &dyn std::fmt::Display| Error::new(ErrorKind::Unsupported, format!("no Landlock: {error}"));
+    let (all, reading) = (AccessFs::from_all(LANDLOCK), AccessFs::from_read(LANDLOCK) & !AccessFs::Execute);
+    let rules = || -> std::result::Result<RulesetStatus, landlock::RulesetError> {
+        let mut rules = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(all)?
+            .create()?
+            .add_rule(PathBeneath::new(store, all & !AccessFs::Execute))?;
+        // What is not there needs no rule.
+        for directory in own.iter().filter_map(|path| PathFd::new(path).ok()) {
+            rules = rules.add_rule(PathBeneath::new(directory, all & !AccessFs::Execute))?;
+        }
+        for directory in READABLE.iter().filter_map(|path| PathFd::new(path).ok()) {
+            rules = rules.add_rule(PathBeneath::new(directory, reading))?;
+        }
+        // What a bug says of where it happened is in the program itself.
+        if let Some(program) = std::env::current_exe().ok().and_then(|path| PathFd::new(path).ok()) {
+            rules = rules.add_rule(PathBeneath::new(program, AccessFs::ReadFile))?;
+        }
+        if let Ok(null) = PathFd::new("/dev/null") {
+            rules = rules.add_rule(PathBeneath::new(null, AccessFs::from_file(LANDLOCK)))?;
+        }
+        Ok(rules.restrict_self()?.ruleset)
+    };
+    match rules() {
+        Ok(RulesetStatus::NotEnforced) => Err(refuse(&"this kernel has none")),
+        Ok(_) => Ok(()),
+        Err(error) => Err(refuse(&error)),
+    }
+}
+
+/// Where the server's log is a file, which is begun anew when it is long: the directory of that.
+fn directory_of_log() -> Option<PathBuf> {
+    let path = rustix::fs::readlink("/proc/self/fd/2", Vec::new()).ok()?;
+    let path = Path::new(std::ffi::OsStr::from_bytes(path.as_bytes()));
+    (path.is_absolute() && path.is_file() && !path.starts_with("/dev"))
+        .then(|| path.parent().map(Path::to_owned))?
+}
+
+/// Leaves the calls of [`allowed`].
+fn keep_to_calls() -> Result<()> {
+    let refuse =
+        |error: &dyn std::fmt::Display| Error::new(ErrorKind::Unsupported, format!("no seccomp: {error}"));
+    let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| refuse(&error))?;
+    for (rules, otherwise, matched) in [
+        // Its flags lie in memory, which no filter sees: the C library then makes threads by the older call.
+        (
+            BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
+            SeccompAction::Allow,
+            SeccompAction::Errno(libc::ENOSYS as u32),
+        ),
+        // Last, for it allows no further filter.
+        (
+            allowed().map_err(|error| refuse(&error))?,
+            SeccompAction::Errno(libc::EPERM as u32),
+            SeccompAction::Allow,
+        ),
+    ] {
+        let filter =
+            SeccompFilter::new(rules, otherwise, matched, architecture).map_err(|error| refuse(&error))?;
+        let program: seccompiler::BpfProgram =
+            filter.try_into().map_err(|error: seccompiler::BackendError| refuse(&error))?;
+        seccompiler::apply_filter(&program).map_err(|error| refuse(&error))?;
+    }
+    Ok(())
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// An argument that is one of these.
+fn one_of(argument: u8, values: &[i64]) -> std::result::Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let rule = |value: &i64| {
+        SeccompRule::new(vec![Condition::new(argument, Length::Dword, Operation::Eq, *value as u64)?])
+    };
+    values.iter().map(rule).collect()
+}
+
+/// The calls of a server's work.
+fn allowed() -> std::result::Result<Rules, seccompiler::BackendError> {
+    let mut rules: Rules = FILES
+        .iter()
+        .chain(MEMORY)
+        .chain(SOCKETS)
+        .chain(WAITING)
+        .chain(ITSELF)
+        .map(|call| (*call, Vec::new()))
+        .collect();
+    #[cfg(target_arch = "x86_64")]
+    rules.extend(OLDER.iter().map(|call| (*call, Vec::new())));
+    // Machines, this one and its names; no packets as they are on the wire.
+    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+    rules.insert(libc::SYS_socket, one_of(0, &families.map(i64::from))?);
+    // Threads, and no processes.
+    let thread = libc::CLONE_THREAD as u64;
+    let is_thread = Condition::new(0, Length::Dword, Operation::MaskedEq(thread), thread)?;
+    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is_thread])?]);
+    // Bytes of a sealed frame go into a lane's memory by a call, and into no other process.
+    let itself = [i64::from(rustix::process::getpid().as_raw_pid())];
+    rules.insert(libc::SYS_process_vm_writev, one_of(0, &itself)?);
+    rules.insert(libc::SYS_process_vm_readv, one_of(0, &itself)?);
+    // Names of threads and of memory, as people see them.
+    let names = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA];
+    rules.insert(libc::SYS_prctl, one_of(0, &names.map(i64::from))?);
+    // Whether a descriptor waits, and how much there is: nothing of devices and terminals but what kind of one it is.
+    let asked = [libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS, libc::TIOCGWINSZ];
+    rules.insert(libc::SYS_ioctl, one_of(1, &asked.map(|number| number as i64))?);
+    Ok(rules)
+}
+
+/// Files of the store, of the pool, and of the machine.
+const FILES: &[i64] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_fstatfs,
+    libc::SYS_statfs,
+    libc::SYS_lseek,
+    libc::SYS_fallocate,
+    libc::SYS_ftruncate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_fadvise64,
+    libc::SYS_getdents64,
+    libc::SYS_readlinkat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_mkdirat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_utimensat,
+    libc::SYS_flock,
+    libc::SYS_fcntl,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_pipe2,
+    libc::SYS_copy_file_range,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_memfd_create,
+    libc::SYS_getcwd,
+    libc::SYS_umask,
+];
+
+const MEMORY: &[i64] = &[
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_mincore,
+    libc::SYS_msync,
+    libc::SYS_brk,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_munlock,
+    libc::SYS_membarrier,
+];
+
+const SOCKETS: &[i64] = &[
+    libc::SYS_socketpair,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+];
+
+const WAITING: &[i64] = &[
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_eventfd2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_futex,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_sched_yield,
+    libc::SYS_restart_syscall,
+];
+
+/// What every process does with itself.
+const ITSELF: &[i64] = &[
+    // As far as this filter goes; the other one sends whoever makes threads to the older call.
+    libc::SYS_clone3,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_set_robust_list,
+    libc::SYS_get_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_set_tid_address,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_tgkill,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_getcpu,
+    libc::SYS_getrandom,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_prlimit64,
+    libc::SYS_getrlimit,
+    libc::SYS_getrusage,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_sigaltstack,
+];
+
+/// Calls that newer machines have no more, and C libraries of this one still make.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[i64] = &[
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_unlink,
+    libc::SYS_rename,
+    libc::SYS_mkdir,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_epoll_wait,
+    libc::SYS_dup2,
+    libc::SYS_time,
+    libc::SYS_arch_prctl,
+];
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// What a thread comes to that has given everything up; others of the test's process have not.
+    fn within<T: Send + 'static>(own: &Path, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (own, store) = ([own.to_owned()], std::fs::File::open(own).unwrap());
+        let thread = std::thread::spawn(move || {
+            assert_eq!(give_up_all_but(&own, store.as_fd()), [] as [String; 0]);
+            work()
+        });
+        thread.join().unwrap()
+    }
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("ramlace-sandbox-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn what_a_server_has_no_use_for_is_refused_and_it_lives_on() {
+        let own = directory("calls");
+        let refused = within(&own, || {
+            let result = |result: i64| (result, std::io::Error::last_os_error().raw_os_error());
+            // SAFETY: each of them is refused before it does anything, and none is given a pointer that it could use.
+            unsafe {
+                [
+                    result(libc::syscall(libc::SYS_execve, c"/bin/true".as_ptr(), 0, 0)),
+                    result(libc::syscall(libc::SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0)),
+                    result(libc::syscall(libc::SYS_process_vm_readv, 1, 0, 0, 0, 0, 0)),
+                    result(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0)),
+                    result(libc::syscall(libc::SYS_kill, 0, 0)),
+                    result(libc::syscall(libc::SYS_unshare, libc::CLONE_NEWUSER)),
+                    result(libc::syscall(libc::SYS_mount, 0, 0, 0, 0, 0)),
+                    result(libc::syscall(libc::SYS_bpf, 0, 0, 0)),
+                    result(libc::syscall(libc::SYS_io_uring_setup, 1, 0)),
+                    result(libc::syscall(libc::SYS_userfaultfd, 0)),
+                    result(libc::syscall(libc::SYS_setuid, 0)),
+                    result(libc::syscall(libc::SYS_keyctl, 0)),
+                    result(libc::syscall(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 1, 0, 0, 0)),
+                    result(libc::syscall(libc::SYS_socket, libc::AF_PACKET, libc::SOCK_RAW, 0)),
+                ]
+            }
+        });
+        assert_eq!(refused, [(-1, Some(libc::EPERM)); 14]);
+        assert!(
+            std::process::Command::new("true").status().unwrap().success(),
+            "other threads go on as they were"
+        );
+        std::fs::remove_dir_all(own).unwrap();
+    }
+
+    #[test]
+    fn a_server_reaches_its_pools_files_and_those_of_the_machine_and_no_others() {
+        let (own, other) = (directory("own"), directory("other"));
+        std::fs::write(other.join("private"), "a key").unwrap();
+        let (here, there) = (own.clone(), other.clone());
+        within(&own, move || {
+            std::fs::write(here.join("secret.new"), "new").unwrap();
+            std::fs::rename(here.join("secret.new"), here.join("secret")).unwrap();
+            assert_eq!(std::fs::read_to_string(here.join("secret")).unwrap(), "new");
+            std::fs::read_to_string("/proc/meminfo").unwrap();
+            std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+            std::fs::read_dir("/etc").unwrap();
+            let denied = |error: std::io::Error| error.raw_os_error() == Some(libc::EACCES);
+            assert!(denied(std::fs::read(there.join("private")).unwrap_err()));
+            assert!(denied(std::fs::write(there.join("more"), "x").unwrap_err()));
+            assert!(denied(std::fs::write("/etc/ramlace-was-here", "x").unwrap_err()));
+            // A server has threads, and asks for names.
+            assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
+            std::net::ToSocketAddrs::to_socket_addrs("localhost:1").unwrap();
+            std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        });
+        for path in [own, other] {
+            std::fs::remove_dir_all(path).unwrap();
+        }
+    }
+}
