@@ -89,17 +89,21 @@ def test_romios_own_programs_find_no_errors(mpi: Mpi, shared_pool: Pool, place: 
     assert "No Errors" in said.stdout
 
 
+@pytest.fixture(scope="module")
+def python(mpi: Mpi) -> Path:
+    """A Python with mpi4py for this MPI: built before there is a mount, whose watchdog does not wait for that."""
+    done(sys.executable, "-m", "venv", "venv", cwd=mpi.directory)
+    made = mpi.directory / "venv/bin/python"
+    # What was built for another MPI may be in the cache.
+    words = ("-m", "pip", "install", "--quiet", "--no-cache-dir", suite("mpi4py"))
+    done(made, *words, cwd=mpi.directory, MPICC=f"mpicc.{mpi.name}")
+    return made
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_mpi4pys_own_tests_of_files_pass(mpi: Mpi, shared_pool: Pool, here: Path, ranks: int) -> None:
-    source = suite("mpi4py")
-    python = mpi.directory / "venv/bin/python"
-    if not python.exists():
-        done(sys.executable, "-m", "venv", "venv", cwd=mpi.directory)
-        # What was built for another MPI may be in the cache.
-        words = ("-m", "pip", "install", "--quiet", "--no-cache-dir", source)
-        done(python, *words, cwd=mpi.directory, MPICC=f"mpicc.{mpi.name}")
-    tests = ("-i", "test_io", "-i", "test_file")
-    said = mpi.run(shared_pool, ranks, python, "-c", MPI4PY, here, source / "test", *tests)
+def test_mpi4pys_own_tests_of_files_pass(mpi: Mpi, python: Path, shared_pool: Pool, here: Path, ranks: int) -> None:
+    tests = (suite("mpi4py") / "test", "-i", "test_io", "-i", "test_file")
+    said = mpi.run(shared_pool, ranks, python, "-c", MPI4PY, here, *tests)
     assert "Ran 89 tests" in said.stderr + said.stdout
 
 

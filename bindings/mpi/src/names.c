@@ -94,19 +94,42 @@ static int resolve_locator(const char *filename, struct name *name)
     return name->path ? MPI_SUCCESS : MPI_ERR_NO_MEM;
 }
 
-/* The file's real path; one that is not there yet is found by its directory. NULL when neither is there. */
+/* The working directory. A kernel that has just dropped the names of a mount's directory, because another client changes
+ * it, does not know its path for a moment; the shell's word is taken then where it is the same directory. */
+static char *working_directory(void)
+{
+    struct stat here, told;
+    char *path = realpath(".", NULL);
+    const char *word = getenv("PWD");
+    if (path != NULL || word == NULL || stat(word, &told) != 0 || stat(".", &here) != 0)
+        return path;
+    return told.st_dev == here.st_dev && told.st_ino == here.st_ino ? realpath(word, NULL) : NULL;
+}
+
+/* `name` below a directory; takes the directory over, which may be NULL. */
+static char *path_below(char *directory, const char *name)
+{
+    char *path = directory ? malloc(strlen(directory) + strlen(name) + 2) : NULL;
+    if (path != NULL)
+        sprintf(path, "%s/%s", directory, name);
+    free(directory);
+    return path;
+}
+
+/* The file's real path; one that is not there is found by its directory. NULL when neither is there. */
 static char *real_path(const char *filename)
 {
-    char *whole = realpath(filename, NULL);
-    if (whole != NULL || errno != ENOENT)
-        return whole;
-    const char *slash = strrchr(filename, '/');
-    char *directory = slash == NULL ? strdup(".") : strndup(filename, slash - filename + 1);
-    char *above = directory ? realpath(directory, NULL) : NULL;
-    if (above != NULL && (whole = malloc(strlen(above) + strlen(filename) + 2)) != NULL)
-        sprintf(whole, "%s/%s", above, slash ? slash + 1 : filename);
-    free(directory);
-    free(above);
+    char *path = filename[0] == '/' ? strdup(filename) : path_below(working_directory(), filename);
+    char *whole = path ? realpath(path, NULL) : NULL;
+    if (path != NULL && whole == NULL && errno == ENOENT) {
+        char *name = strrchr(path, '/') + 1, last = *name;
+        /* Cut off behind the slash, for as long as the directory is looked up. */
+        *name = '\0';
+        char *above = realpath(path, NULL);
+        *name = last;
+        whole = path_below(above, name);
+    }
+    free(path);
     return whole;
 }
 
