@@ -250,11 +250,10 @@ def test_every_door_waits_for_who_does_not_answer(
             first.daemon.send(signal.SIGCONT)
 
 
-@pytest.mark.parametrize("mode", ["strict", "coherent"])
 def test_more_loads_than_connections_wait_for_who_does_not_answer(
-    shared_pool: Pool, place: str, new_mount: NewMount, mode: str
+    shared_pool: Pool, place: str, new_mount: NewMount
 ) -> None:
-    first, second = new_mount(shared_pool, "--mode", "strict"), new_mount(shared_pool, "--mode", mode)
+    first, second = new_mount(shared_pool, "--mode", "strict"), new_mount(shared_pool)
     pages = 48
     with stopped_owner(first, first / place / "file", pages):
         try:
