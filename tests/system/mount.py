@@ -27,6 +27,8 @@ DEVICE = "/dev/fuse"
 REFRESH = "user.ramlace.refresh"
 # A test that holds a mount longer than this hangs.
 WATCH_SECONDS = 240.0
+# How long the kernel may keep a mount that was taken away, for reasons of others.
+KERNEL_SECONDS = 60.0
 # What the watchdog runs: each byte begins the time anew, the end of the line ends it.
 _WATCHDOG = """
 import os, select, signal, sys
@@ -67,6 +69,20 @@ def fails(number: int, operation: Callable[..., object], *arguments: object) -> 
         assert error.errno == number, f"{error!r} is not {errno.errorcode[number]}"
         return error.with_traceback(None)
     raise AssertionError(f"{operation} {arguments} did not fail with {errno.errorcode[number]}")
+
+
+def copies_of(directory: Path) -> list[str]:
+    """Return the processes of other namespaces of mounts in which something is mounted on a directory."""
+    found = []
+    own = Path("/proc/self/ns/mnt").stat()
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            if not process.name.isdecimal() or os.path.samestat((process / "ns/mnt").stat(), own):
+                continue
+            mounts = (process / "mountinfo").read_text().splitlines()
+            if any(line.split()[4] == str(directory) for line in mounts):
+                found.append(f"{process.name} {(process / 'comm').read_text().strip()}")
+    return found
 
 
 class Daemon:
@@ -150,12 +166,16 @@ class Mount:
             said = (done.stdout + done.stderr).decode()
             forced = self._force_away()
         ended = self.daemon.ends()
+        # The kernel may have the mount still: for another program's namespace, which has a copy of every mount that
+        # was there when it was made (`conftest.shared`), or behind a mount whose daemon is stopped.
+        copies = [] if ended else copies_of(self.directory)
+        ended = ended or self.daemon.ends(KERNEL_SECONDS)
         self.daemon.close()
         self.directory.rmdir()
         log = self.log()
         self._log_path().unlink()
         assert not forced, f"`ramlace unmount` left the mount: {said}"
-        assert ended, f"the daemon lived on after: {said}"
+        assert ended, f"the daemon lived on after: {said}; namespaces with copies: {copies}"
         assert "panicked" not in log, log
         assert "no sense" not in log, log
 
