@@ -100,8 +100,8 @@ struct Pending {
     waited: bool,
     /// The holder's time is over.
     fenced: bool,
-    /// The holder was the only one to have them.
-    owned: bool,
+    /// What of it the holder was the only one to have.
+    owned: RangeSet,
     /// When what is left of it was told again last, or it began.
     retold: u64,
     /// What was dropped by later recalls.
@@ -156,7 +156,7 @@ impl DataLeases {
         let whole = holes.is_empty();
         if !whole {
             holes.remove(pages);
-            limit(holes);
+            self.limit_holes(place, session, pages, now);
         }
         self.read_anew(place, session, pages);
         whole
@@ -187,7 +187,7 @@ impl DataLeases {
             match self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&session)) {
                 Some(holes) => {
                     holes.remove(whole_pages(range));
-                    limit(holes);
+                    self.limit_holes(place, session, whole_pages(range), now);
                 }
                 None => self.give(place, session, RangeSet::default(), now),
             }
@@ -264,6 +264,7 @@ impl DataLeases {
         for pages in &recalled {
             self.recall_from_others(place, by, *pages, now);
         }
+        self.recall_owned(place, by, &recalled, now);
         self.keep_bases(place, by, ranges, change, read)?;
         Ok(self.waits(place, by, &recalled))
     }
@@ -276,7 +277,6 @@ impl DataLeases {
             self.note_fight(place, session, pages, now);
             self.recall(place, session, part, now);
         }
-        self.recall_owned(place, by, pages, now);
     }
 
     /// What of these pages, which a session's kernel writes back, programs have stored.
@@ -523,10 +523,29 @@ impl DataLeases {
     fn recall(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) {
         if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
             holes.insert(range);
-            limit(holes);
         }
         let number = self.add(place, holder, range, now);
         self.limit_recalls(place, holder, number, now);
+        self.limit_holes(place, holder, ByteRange::default(), now);
+    }
+
+    /// A lease that has too many holes gets one less: it seems larger than it is. But not where somebody waits for such a hole: he
+    /// would have it made for ever. Then the holder drops what lies between two of them, if it is not `kept`.
+    fn limit_holes(&mut self, place: Place, holder: SessionId, kept: ByteRange, now: u64) {
+        let mut claimed = None;
+        while let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
+            if holes.runs() <= limits::DATA_LEASE_HOLES_MAX {
+                return;
+            }
+            let claimed = claimed.get_or_insert_with(|| self.owners.claimed(place));
+            if holes.drop_smallest(|run| !claimed.meets(run)) {
+                continue;
+            }
+            let Some(gap) = holes.smallest_gap(|gap| gap.intersection(kept).is_empty()) else { return };
+            holes.insert(gap);
+            let number = self.add(place, holder, gap, now);
+            self.limit_recalls(place, holder, number, now);
+        }
     }
 
     /// So many, and none acknowledged: its time is over.
@@ -541,9 +560,9 @@ impl DataLeases {
     fn add(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) -> u64 {
         self.last_number += 1;
         let number = self.last_number;
-        let (erased, dropped) = (RangeSet::default(), RangeSet::default());
+        let (owned, erased, dropped) = Default::default();
         let (began, progress, retold) = (now, now, now);
-        let (waited, fenced, owned) = (true, false, false);
+        let (waited, fenced) = (true, false);
         let pending =
             Pending { place, range, holder, began, progress, waited, fenced, owned, retold, dropped, erased };
         self.recalls.insert(number, pending);
@@ -729,13 +748,6 @@ fn remove_from<K: Ord + Copy>(index: &mut BTreeMap<K, BTreeSet<u64>>, key: &K, n
     }
 }
 
-/// A lease that has too many holes gets one less: it seems larger than it is.
-fn limit(holes: &mut RangeSet) {
-    while holes.runs() > limits::DATA_LEASE_HOLES_MAX {
-        holes.drop_smallest();
-    }
-}
-
 /// What is recalled for `part`: behind earlier recalls, as much again ahead.
 fn ahead(holes: &RangeSet, part: ByteRange) -> ByteRange {
     let before = holes.run_that_ends_at(part.start).map_or(0, ByteRange::length);
@@ -758,9 +770,14 @@ fn recalled_together(ranges: &[ByteRange]) -> Vec<ByteRange> {
             _ => joined.push(pages),
         }
     }
-    let together = joined.len().div_ceil(limits::DATA_RECALLS_PER_CHANGE_MAX).max(1);
+    few(&joined)
+}
+
+/// Ranges that ascend; with what lies between them until they are few enough to be recalled one by one.
+fn few(ranges: &[ByteRange]) -> Vec<ByteRange> {
+    let together = ranges.len().div_ceil(limits::DATA_RECALLS_PER_CHANGE_MAX).max(1);
     let hull = |some: &[ByteRange]| ByteRange { start: some[0].start, end: some[some.len() - 1].end };
-    joined.chunks(together).map(hull).collect()
+    ranges.chunks(together).map(hull).collect()
 }
 
 /// The pages that lie in a range with all their bytes.

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Result, SessionId, limits};
 
-use super::{DataLeases, PAGE_BYTES, Pending, WHOLE, limit, pages_of, whole_pages};
+use super::{DataLeases, PAGE_BYTES, Pending, WHOLE, few, pages_of, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
@@ -196,6 +196,14 @@ impl Owners {
         awaited
     }
 
+    /// Pages of a place for which somebody waits, or that he changes.
+    pub(super) fn claimed(&self, place: Place) -> RangeSet {
+        let mut claimed = RangeSet::default();
+        let claims = self.claims.get(&place).into_iter().flat_map(|claims| claims.values());
+        claims.for_each(|claim| claimed.insert(claim.pages));
+        claimed
+    }
+
     /// Whether nobody has come before who wants the same pages for himself, or from whom they are wanted.
     fn is_first(&self, asked: &Asked, pages: ByteRange, ticket: Ticket) -> bool {
         self.those_before(asked, pages, ticket).next().is_none()
@@ -355,7 +363,8 @@ impl DataLeases {
     }
 
     fn is_owned_by_others(&self, place: Place, session: SessionId, pages: ByteRange) -> bool {
-        let dropping = |pending: &Pending| pending.owned && !pending.fenced && pending.holder != session;
+        let dropping =
+            |pending: &Pending| pending.owned.meets(pages) && !pending.fenced && pending.holder != session;
         self.owners.others_own(place, session, pages)
             || self.pending_at(place, pages).any(|(_, pending)| dropping(pending))
     }
@@ -370,15 +379,17 @@ impl DataLeases {
                 continue;
             }
             let awaited = self.owners.awaited(place, *holder);
-            let theirs = owned.pages.within(pages).flat_map(|run| awaited.gaps(run));
-            recalls.extend(theirs.map(|part| (*holder, part)));
+            let theirs: Vec<ByteRange> =
+                owned.pages.within(pages).flat_map(|run| awaited.gaps(run)).collect();
+            recalls.extend(few(&theirs).into_iter().map(|part| (*holder, part)));
         }
         let sharers = if wish.is_alone() { Some(self.others(place, session)) } else { None };
         let mut shared = Vec::new();
         for (holder, holes) in sharers.into_iter().flatten() {
             let awaited = self.owners.awaited(place, holder);
-            let theirs = holes.gaps(pages).into_iter().flat_map(|part| awaited.gaps(part));
-            shared.extend(theirs.map(|part| (holder, part)));
+            let theirs: Vec<ByteRange> =
+                holes.gaps(pages).into_iter().flat_map(|part| awaited.gaps(part)).collect();
+            shared.extend(few(&theirs).into_iter().map(|part| (holder, part)));
         }
         for (holder, part) in shared.iter().chain(&recalls) {
             self.note_fight(place, *holder, *part, now);
@@ -409,24 +420,34 @@ impl DataLeases {
         ahead
     }
 
+    /// Recalls pages as one; of what lies between those that the holder owns, nothing is taken from it but time.
     fn recall_owned_part(&mut self, place: Place, holder: SessionId, pages: ByteRange, now: u64) {
         let owned = self.owners.strict.get_mut(&place).and_then(|of| of.get_mut(&holder));
         let Some(owned) = owned.filter(|owned| owned.pages.meets(pages)) else { return };
+        let mut theirs = RangeSet::default();
+        owned.pages.within(pages).for_each(|run| theirs.insert(run));
         owned.pages.remove(pages);
-        let number = self.add(place, holder, pages, now);
-        if let Some(pending) = self.recalls.get_mut(&number) {
-            pending.owned = true;
-        }
+        self.add_owned(place, holder, pages, theirs, now);
+    }
+
+    fn add_owned(&mut self, place: Place, holder: SessionId, range: ByteRange, owned: RangeSet, now: u64) {
+        let number = self.add(place, holder, range, now);
+        self.recalls.get_mut(&number).expect("it was made just now").owned = owned;
         self.limit_recalls(place, holder, number, now);
     }
 
-    /// Recalls what others own, for a change that waits for them later.
-    pub(super) fn recall_owned(&mut self, place: Place, by: SessionId, pages: ByteRange, now: u64) {
+    /// Recalls what others own in ranges that ascend, for a change that waits for them later.
+    pub(super) fn recall_owned(&mut self, place: Place, by: SessionId, ranges: &[ByteRange], now: u64) {
         let of = self.owners.strict.get(&place).into_iter().flatten().filter(|(holder, _)| **holder != by);
-        let runs = of.flat_map(|(holder, owned)| owned.pages.within(pages).map(|run| (*holder, run)));
-        let runs: Vec<(SessionId, ByteRange)> = runs.collect();
-        for (holder, run) in runs {
-            self.recall_owned_part(place, holder, run, now);
+        let recalls: Vec<(SessionId, Vec<ByteRange>)> = of
+            .map(|(holder, owned)| {
+                let runs: Vec<ByteRange> =
+                    ranges.iter().flat_map(|range| owned.pages.within(*range)).collect();
+                (*holder, few(&runs))
+            })
+            .collect();
+        for (holder, parts) in recalls {
+            parts.into_iter().for_each(|part| self.recall_owned_part(place, holder, part, now));
         }
     }
 
@@ -439,8 +460,8 @@ impl DataLeases {
     pub(super) fn is_in_the_way(&self, pending: &Pending, asked: &Asked, pages: ByteRange) -> bool {
         let Asked { place, session, wish, .. } = *asked;
         let counts = match wish.is_alone() {
-            true => pending.holder != session || (wish.changes() && pending.owned),
-            false => pending.holder != session && pending.owned,
+            true => pending.holder != session || (wish.changes() && pending.owned.meets(pages)),
+            false => pending.holder != session && pending.owned.meets(pages),
         };
         counts
             && !pending.fenced
@@ -457,19 +478,18 @@ impl DataLeases {
 
     /// Recalls again what is left of recalls of these pages that cannot be done before their holders have got pages that they wait for.
     fn retell(&mut self, place: Place, pages: ByteRange, now: u64) -> bool {
-        let stuck: Vec<(u64, SessionId, bool)> = self
+        let stuck: Vec<(u64, SessionId)> = self
             .pending_at(place, pages)
             .filter(|(_, pending)| !pending.fenced && self.waits_for_some(pending))
-            .map(|(number, pending)| (number, pending.holder, pending.owned))
+            .map(|(number, pending)| (number, pending.holder))
             .collect();
         let newest = self.last_number;
-        for (number, holder, owned) in stuck {
+        for (number, holder) in stuck {
             for part in self.untold(number, pages) {
-                let again = self.add(place, holder, part, now);
-                if let Some(pending) = self.recalls.get_mut(&again) {
-                    pending.owned = owned;
-                }
-                self.limit_recalls(place, holder, again, now);
+                let Some(pending) = self.recalls.get(&number) else { break };
+                let mut owned = RangeSet::default();
+                pending.owned.within(part).for_each(|run| owned.insert(run));
+                self.add_owned(place, holder, part, owned, now);
             }
         }
         self.last_number != newest
@@ -598,9 +618,13 @@ impl DataLeases {
                 false => owned.pages.remove(pages),
             }
         }
-        for holes in self.leases.get_mut(&place).into_iter().flat_map(|of| of.values_mut()) {
+        let mut sharers = Vec::new();
+        for (holder, holes) in self.leases.get_mut(&place).into_iter().flatten() {
             holes.insert(pages);
-            limit(holes);
+            sharers.push(*holder);
+        }
+        for holder in sharers {
+            self.limit_holes(place, holder, ByteRange::default(), now);
         }
         // What somebody writes back of it from the server's last life comes too late.
         self.note_changer(place, session);
@@ -609,11 +633,13 @@ impl DataLeases {
 
     /// Whether nobody else has had these pages since this session got them.
     pub(super) fn had_alone(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
-        let dropping = |pending: &Pending| pending.owned && !pending.fenced && pending.holder == session;
+        let dropping = |pending: &Pending, page| {
+            pending.owned.covers(page) && !pending.fenced && pending.holder == session
+        };
         self.owners.is_strict(place)
             && pages_of(range).all(|page| {
                 self.owners.owns(place, session, page)
-                    || self.pending_at(place, page).any(|(_, pending)| dropping(pending))
+                    || self.pending_at(place, page).any(|(_, pending)| dropping(pending, page))
             })
     }
 }

@@ -83,6 +83,24 @@ impl World {
         }
     }
 
+    /// Leases that have as many holes as they may, all of them larger than a page; nobody of them waits for that.
+    fn crowded() -> World {
+        let mut world = World::new();
+        for kernel in [READER, COHERENT] {
+            world.leases.keep(FILE, session(kernel), whole(0), 0);
+        }
+        for hole in 1..=limits::DATA_LEASE_HOLES_MAX {
+            let start = (hole as u64) << 20;
+            let two = ByteRange { start, end: start + 2 * PAGE_BYTES };
+            let read: ReadNow<'_> = &mut |_| unreachable!("nobody knows what was there");
+            world.leases.before_change(FILE, session(LIBRARY), two, Change::Stored, read, 0).unwrap();
+        }
+        for kernel in [READER, COHERENT] {
+            acknowledge_all(&mut world.leases, kernel);
+        }
+        world
+    }
+
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Touch(kernel, page) => self.touch(kernel, page),
@@ -317,9 +335,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 5_000, ..ProptestConfig::default() })]
     #[test]
     fn a_page_that_may_be_stored_into_is_in_one_kernel_and_everybody_gets_it(
-        steps in prop::collection::vec(step(), 1..120)
+        steps in prop::collection::vec(step(), 1..120), crowded in prop::bool::weighted(0.1)
     ) {
-        let mut world = World::new();
+        let mut world = if crowded { World::crowded() } else { World::new() };
         steps.iter().for_each(|step| world.take(step));
         world.end();
     }
@@ -399,6 +417,63 @@ fn an_owner_that_does_not_answer_loses_what_it_stores() {
 fn told(leases: &DataLeases, number: usize) -> Vec<(u64, ByteRange)> {
     let told = leases.unacknowledged(session(number), 0).into_iter();
     told.map(|recall| (recall.number, ByteRange { start: recall.start, end: recall.end })).collect()
+}
+
+/// A kernel has dropped all that it was told to. How many recalls that were.
+fn acknowledge_all(leases: &mut DataLeases, number: usize) -> usize {
+    let done: Vec<u64> = told(leases, number).iter().map(|(number, _)| *number).collect();
+    leases.acknowledge(session(number), &done, &[]);
+    done.len()
+}
+
+#[test]
+fn who_owns_page_after_page_gets_each_however_many_holes_the_leases_of_others_have() {
+    const OWNED: usize = 2 * limits::DATA_LEASE_HOLES_MAX;
+    let mut leases = DataLeases::default();
+    leases.keep(FILE, session(READER), whole(0), 0);
+    let mut recalls = 0;
+    // From the end: of holes of one size the first one is the first to go.
+    for page in (0..OWNED).rev().map(|page| 2 * page) {
+        let (mut granted, mut ticket) = claim(&mut leases, &own(0, page, 1));
+        for _ in 0..2 {
+            recalls += acknowledge_all(&mut leases, READER);
+            granted = granted || leases.claim(&own(0, page, 1), &mut ticket, 0).unwrap();
+        }
+        assert!(granted, "page {page}");
+        assert!(!leases.is_fenced(FILE, session(READER)));
+    }
+    assert!(recalls <= 2 * OWNED, "{recalls} recalls");
+}
+
+#[test]
+fn a_change_that_others_own_in_thousands_of_parts_fences_nobody() {
+    const OWNED: usize = limits::DATA_RECALLS_PER_SESSION_MAX + 1;
+    let all = ByteRange { start: 0, end: whole(2 * OWNED).start };
+    for by_claim in [true, false] {
+        let mut leases = DataLeases::default();
+        for page in 0..OWNED {
+            assert!(claim(&mut leases, &own(0, 2 * page, 1)).0);
+        }
+        let punch = Asked { range: all, ..World::asked(LIBRARY, 0, Wish::Change, 0) };
+        let mut ticket = Ticket::default();
+        if by_claim {
+            assert!(!leases.claim(&punch, &mut ticket, 0).unwrap());
+        } else {
+            let read: ReadNow<'_> = &mut |_| unreachable!("whole pages are erased");
+            leases.before_change(FILE, session(LIBRARY), all, Change::Erase, read, 0).unwrap();
+        }
+        assert!(!leases.is_fenced(FILE, session(0)));
+        let recalled = told(&leases, 0);
+        assert!(recalled.len() <= limits::DATA_RECALLS_PER_CHANGE_MAX);
+        for page in [0, OWNED / 2, OWNED - 1].map(|page| 2 * page) {
+            assert!(recalled.iter().any(|(_, range)| range.intersection(whole(page)) == whole(page)));
+            // What it stored there is written back; between them it has nothing alone.
+            assert!(leases.had_alone(FILE, session(0), whole(page)));
+            assert!(!leases.had_alone(FILE, session(0), whole(page + 1)));
+        }
+        acknowledge_all(&mut leases, 0);
+        assert!(!by_claim || leases.claim(&punch, &mut ticket, 0).unwrap());
+    }
 }
 
 #[test]

@@ -111,12 +111,23 @@ impl RangeSet {
         (its_end == end).then_some(ByteRange { start, end })
     }
 
-    /// Takes the smallest range out.
-    pub fn drop_smallest(&mut self) {
-        let smallest = self.ends.iter().min_by_key(|(start, end)| *end - *start).map(|(start, _)| *start);
-        if let Some(start) = smallest {
-            self.ends.remove(&start);
-        }
+    /// Takes the smallest range out of those that may go. Whether there was one.
+    pub fn drop_smallest(&mut self, may_go: impl Fn(ByteRange) -> bool) -> bool {
+        let smallest = self.iter().filter(|run| may_go(*run)).min_by_key(|run| run.length());
+        smallest.is_some_and(|run| self.ends.remove(&run.start).is_some())
+    }
+
+    /// The smallest gap between two ranges, of those that are meant.
+    #[must_use]
+    pub fn smallest_gap(&self, is_meant: impl Fn(ByteRange) -> bool) -> Option<ByteRange> {
+        let between = self.iter().zip(self.iter().skip(1));
+        let gaps = between.map(|(before, behind)| ByteRange { start: before.end, end: behind.start });
+        gaps.filter(|gap| is_meant(*gap)).min_by_key(|gap| gap.length())
+    }
+
+    /// All ranges, in order.
+    pub fn iter(&self) -> impl Iterator<Item = ByteRange> {
+        self.ends.iter().map(|(start, end)| ByteRange { start: *start, end: *end })
     }
 
     /// The range that begins last, here or before.
@@ -159,6 +170,15 @@ mod tests {
             prop_assert_eq!(set.runs(), starts);
             let ends = (0..60).filter(|end| set.run_that_ends_at(*end).is_some()).count();
             prop_assert_eq!(ends, starts);
+            let whole = ByteRange { start: 0, end: 60 };
+            let gaps = set.gaps(whole).into_iter().filter(|gap| gap.start != 0 && gap.end != 60);
+            prop_assert_eq!(set.smallest_gap(|_| true), gaps.min_by_key(|gap| gap.length()));
+            let before = set.clone();
+            let dropped = set.drop_smallest(|run| run.start >= asked.start);
+            let gone: Vec<ByteRange> = before.iter().filter(|run| !set.covers(*run)).collect();
+            let meant = before.iter().filter(|run| run.start >= asked.start);
+            prop_assert_eq!(gone, meant.min_by_key(|run| run.length()).into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(dropped, set != before);
         }
     }
 }

@@ -360,22 +360,22 @@ impl Server {
         let range = checked_range(request.offset, request.length)?;
         require_sequence(header)?;
         let (lane, slot) = (request.target.lane, request.target.slot);
-        let map = self.admit_slot(header, slot).await?;
         let writer = (header.session, header.sequence);
+        header.changes_bytes();
+        let _claiming = self.claim_change(header, place_of(lane), range, WriteOrigin::Program).await?;
+        // All looks come behind the wait: the attempt that this one repeats may have been carried out meanwhile, and others may
+        // have written since.
+        let map = self.admit_slot(header, slot).await?;
         loop {
             self.admit_lane(&request.target, Purpose::Read).await?;
             if self.is_done(header, slot)? {
                 return Ok(self.before_change(Some(header), header.session, lane, range, Change::Stored)?);
             }
-            if !self.lane_desk.stop_replaced(lane, writer, acknowledged_below(header)).await {
+            if !self.lane_desk.stop_replaced(lane, writer, acknowledged_below(header)).await
+                && !self.lane_desk.stop_write_backs(lane, range, header.session).await
+            {
                 break;
             }
-        }
-        header.changes_bytes();
-        let _claiming = self.claim_change(header, place_of(lane), range, WriteOrigin::Program).await?;
-        self.admit_lane(&request.target, Purpose::Read).await?;
-        while self.lane_desk.stop_write_backs(lane, range, header.session).await {
-            self.admit_lane(&request.target, Purpose::Read).await?;
         }
         self.before_change(Some(header), header.session, lane, range, Change::Erase)?;
         let begun = self.lanes(slot, |lanes, _| lanes.get(lane).is_some());

@@ -2,9 +2,12 @@
 
 use ramlace_base::{InodeId, Slot};
 use ramlace_wire::Kind;
-use ramlace_wire::chunk::{ChunkRead, ChunkWritten, Keep, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
+use ramlace_wire::chunk::{
+    ChunkRead, ChunkWritten, Keep, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
+};
 use ramlace_wire::encode_body;
 use ramlace_wire::leases::{EndRecalls, WaitRecalls};
+use ramlace_wire::namespace::Open;
 
 use crate::data_leases_tests::lane_of_a_file;
 use crate::testing::{Client, Gate, TestServer, run};
@@ -88,4 +91,49 @@ fn nobody_reads_before_strict_mounts_have_heard_of_a_new_life() {
             read(&mut reader, target, 0, Keep::Own).await;
         });
     }
+}
+
+/// Waits until so many wait for pages of a lane.
+async fn claims(server: &TestServer, count: usize) {
+    while server
+        .look(|server| server.data.held(None).iter().map(|held| held.waits.len()).sum::<usize>())
+        .await
+        != count
+    {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn a_punch_that_comes_again_while_both_wait_is_done_once() {
+    run(async {
+        let server = TestServer::start(1);
+        let mut owner = Client::user(&server.address, 1).await;
+        let mut puncher = Client::user(&server.address, 2).await;
+        let mut writer = Client::user(&server.address, 3).await;
+        let target = lane_of_a_file(&mut puncher, InodeId::ROOT, Slot(0)).await;
+        writer
+            .change(1, 0, &Open { inode: target.lane.inode, read: true, write: true, run: false })
+            .await
+            .unwrap();
+        read(&mut owner, target, 0, Keep::Own).await;
+        let punch = PunchChunk { target, offset: 0, length: u64::from(PAGE) };
+        let header = puncher.header(Kind::PunchChunk, 10, 0);
+        puncher.begin_write(header, &punch, &[]).await;
+        claims(&server, 1).await;
+        let write = WriteChunk { target, offset: 0, origin: WriteOrigin::Program };
+        writer.begin_write(writer.header(Kind::WriteChunk, 2, 0), &write, b"newer").await;
+        claims(&server, 2).await;
+        // The first connection was lost, so its client thinks.
+        let mut again = puncher.another(&server.address).await;
+        again.begin_write(header, &punch, &[]).await;
+        claims(&server, 3).await;
+        acknowledging(&owner, &server.address, async {
+            puncher.answer::<()>().await.unwrap();
+            writer.answer::<ChunkWritten>().await.unwrap();
+            again.answer::<()>().await.unwrap();
+        })
+        .await;
+        assert_eq!(&read(&mut writer, target, 0, Keep::No).await[..6], b"newer\0");
+    });
 }
