@@ -251,6 +251,32 @@ def test_a_mapping_that_outlives_its_daemon_shows_nobody_the_past_and_keeps_its_
         assert reader.ask("view[:]") == bytes(MIB) + other[MIB:]
 
 
+def test_who_may_write_alone_opens_what_the_kernel_has_on_a_mount_for_everybody(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    """He has no right to its memory, and needs none."""
+    pool = new_pool(1, 64)
+    pool.run("mkdir", "-m", "777", "/all")
+    mount = new_mount(pool, "--passthrough", "--allow-other")
+    content = bytearray(os.urandom(MIB) * 2)
+    path = mount / "all/file"
+    path.write_bytes(content)
+    for _ in range(2):
+        with Program(mapping(path)) as program:
+            program.run("view[1] = 7")
+            content[1] = 7
+            descriptor = os.open(path, os.O_WRONLY)
+            try:
+                assert os.pwrite(descriptor, b"written", 4096) == 7
+            finally:
+                os.close(descriptor)
+            content[4096:4103] = b"written"
+            assert program.ask("view[:]") == content
+        with path.open("r+b", buffering=0) as file:
+            assert file.read() == content
+    assert pool.run("cat", "/all/file").stdout == content
+
+
 @pytest.mark.long
 def test_a_mount_that_slept_for_longer_than_its_session_goes_on_with_what_its_kernel_has(handing: Handing) -> None:
     content = bytearray(handing.make())

@@ -7,8 +7,10 @@ above it are closed to him.
 import errno
 import os
 import pickle
+import signal
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +22,14 @@ import noise
 import wire
 from conftest import NewPool
 from mount import Mount, NewMount, fails
-from pool import MIB, Pool, binary
+from pool import MIB, Pool, binary, eventually
 from test_mount_bytes import KEEP, PUNCH, ZERO, fallocate
 
 # Only root can become other users, and let them into a mount without /etc/fuse.conf.
 pytestmark = pytest.mark.needs_root
 
 NOBODY = 65_534
+SESSION_SECONDS = 10
 ROOT_INODE = 1
 
 
@@ -715,6 +718,51 @@ def test_a_host_reads_the_bytes_of_files_that_its_users_have_opened_and_of_no_ot
         assert read_lane(line, file_here, permit).data == b"secretse"
         with enter(squashed, host_key(squashed), wire.SESSION_HOST) as other:
             assert "has not opened" in read_lane(other, file_here, permit).error
+
+
+@pytest.mark.parametrize("size", [100, MIB])
+def test_who_may_write_alone_finds_where_the_bytes_end(new_pool: NewPool, new_mount: NewMount, size: int) -> None:
+    """By lseek, which shows no byte."""
+    pool = new_pool(1, 32)
+    pool.run("mkdir", "-m", "777", "/all")
+    mount = new_mount(pool, "--allow-other")
+    (mount / "all/file").write_bytes(b"x" * size)
+    descriptor = os.open(mount / "all/file", os.O_WRONLY)
+    try:
+        assert os.lseek(descriptor, 5, os.SEEK_DATA) == 5
+        assert os.lseek(descriptor, 5, os.SEEK_HOLE) == size
+        fails(errno.ENXIO, os.lseek, descriptor, size, os.SEEK_DATA)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", [[], ["--mode", "strict"]], ids=["coherent", "strict"])
+def test_what_was_open_for_writing_before_a_sleep_keeps_no_reader_out(
+    new_pool: NewPool, new_mount: NewMount, words: list[str]
+) -> None:
+    """The new session has the file open for reading alone: it asks for no pages to store into."""
+    pool = new_pool(1, 32)
+    pool.run("mkdir", "-m", "777", "/all")
+    mount = new_mount(pool, "--allow-other", *words)
+    content = bytes(range(256)) * 256
+    (mount / "all/file").write_bytes(content)
+    with (mount / "all/file").open("r+b", buffering=0) as before:
+        os.ftruncate(before.fileno(), MIB)
+        mount.daemon.send(signal.SIGSTOP)
+        time.sleep(SESSION_SECONDS + 3)
+        mount.daemon.send(signal.SIGCONT)
+
+        def read() -> bytes:
+            try:
+                return (mount / "all/file").read_bytes()
+            except OSError as error:
+                assert error.errno == errno.ESTALE, error
+                return b""
+
+        assert eventually(lambda: read() != b"")
+        assert read() == content.ljust(MIB, b"\0")
+        fails(errno.ESTALE, os.pwrite, before.fileno(), b"x", 0)
 
 
 def test_a_claim_that_makes_no_sense_ends_its_connection_alone(squashed: Pool) -> None:

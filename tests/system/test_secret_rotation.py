@@ -174,6 +174,43 @@ def test_an_owner_on_another_machine_is_not_shut_out_by_a_change_of_the_secret(
     assert rotate("--finish") == "finished"
 
 
+def test_a_change_whose_answer_was_lost_is_done_once_also_by_a_permit_of_the_new_secret(new_pool: NewPool) -> None:
+    """The lane refuses the old permit before it looks whether it knows the number, and answers by the new one what it did."""
+    pool = new_pool(1, 32)
+    with pool.connect() as client:
+        with client.open("/cells", "wb") as file:
+            file.write(bytes(8192))
+        inode, layout, generation = client.stat("/cells").st_ino, client.layout("/cells"), client.stat("/cells").generation
+    pool.run("chmod", "666", "/cells")
+
+    def count(line: wire.Wire, permit: bytes) -> wire.Reply:
+        """Add 5 to the first cell, always by the same number."""
+        target = wire.numbers(inode, 0, layout.base_slot or 0, generation, layout.created_epoch or 1)
+        body = target + b"\1" + permit + wire.numbers(0, 0, 5)
+        return line.call(wire.CHANGE_CELL, body, sequence=2, epoch=1, slot=layout.base_slot or 0)
+
+    with wire.Wire(pool.addresses[0]) as line:
+        line.greet(host_key(pool.secret))
+        session = line.session
+        assert line.open_session(wire.SESSION_HOST).error == ""
+        opened = line.call(wire.OPEN, wire.numbers(inode, 1, 1, 0), sequence=1, epoch=1)
+        assert opened.error == ""
+        before = opened.body[-16:]
+        assert count(line, before).body[:1] == b"\0"
+    pool.run("secret", "rotate")
+    pool.run("secret", "rotate", "--finish")
+    with wire.Wire(pool.addresses[0]) as line:
+        line.session = session
+        line.greet(host_key(pool.secret))
+        assert line.open_session(wire.SESSION_HOST).error == ""
+        assert "has not opened" in count(line, before).error
+        renewed = line.call(wire.GET_PERMIT, wire.numbers(inode), epoch=1).body[-16:]
+        assert renewed != before
+        assert count(line, renewed).body[:1] == b"\0", "what the cell held the first time"
+    with pool.connect() as client, client.open("/cells") as file:
+        assert file.read(8) == bytes([5, 0, 0, 0, 0, 0, 0, 0])
+
+
 @pytest.mark.needs_root
 def test_a_mount_for_everybody_goes_on_when_its_key_was_renewed(
     new_pool: NewPool, new_mount: NewMount, tmp_path: Path

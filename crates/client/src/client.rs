@@ -89,7 +89,7 @@ impl OnSession for Client {
         self.push_all_times(deadline)
     }
 
-    fn renew_permit(self: Arc<Client>, inode: InodeId, refused: Option<Permit>) -> bool {
+    fn renew_permit(self: Arc<Client>, inode: InodeId, refused: Option<Permit>) -> Result<Option<Permit>> {
         Client::renew_permit(&self, inode, refused)
     }
 }

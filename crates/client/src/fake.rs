@@ -15,7 +15,9 @@ use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{
     AllocateLane, ChunkRead, ChunkWritten, Keep, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
 };
-use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell, InlineCellChanged};
+use ramlace_wire::coordination::{
+    CellChange, CellChanged, ChangeCell, ChangeInlineCell, InlineCellChanged, NoteChange,
+};
 use ramlace_wire::inline::{
     Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, Spilled, WriteInline,
 };
@@ -25,12 +27,13 @@ use ramlace_wire::namespace::{
     GiveUp, GivenUp, InodeInfo, Link, Lookup, MakeDirectory, Open, OpenEntry, Opened, ReadDirectory,
     ReadLink, RemoveDirectory, Rename, ReserveAppend, SetAttributes, SizeInfo, Symlink, Truncate, Unlink,
 };
+use ramlace_wire::permit::GetPermit;
 use ramlace_wire::runs::{ReadRuns, RunsRead, WriteRuns};
 use ramlace_wire::session::{OpenSession, SessionOpened};
 use ramlace_wire::walk::{Walk, Walked};
 use ramlace_wire::{
     Attributes, Chain, ClusterMap, Credentials, ErrorBody, FileKind, Header, HostId, Kind, LayoutHints,
-    PoolId, ServerEntry, decode_body, decode_way, encode_body, flags,
+    Permit, PoolId, ServerEntry, decode_body, decode_way, encode_body, flags,
 };
 
 use crate::scratch::Scratch;
@@ -49,6 +52,8 @@ pub(crate) enum Fault {
     LoseRequest,
     /// It is done, and the connection ends.
     LoseReply,
+    /// The same, and from then on lanes take another permit than before.
+    LoseReplyAndRenew,
     /// Answered with Moved, without a map.
     Moved,
     /// Answered with Spread: it knows nothing of this part of a directory.
@@ -75,6 +80,8 @@ pub(crate) struct State {
     /// Changes that are not done any more.
     given_up: HashSet<(SessionId, Sequence)>,
     sessions: HashSet<(ServerId, SessionId)>,
+    /// What lanes ask for, where they ask for any.
+    pub(crate) permit: Option<Permit>,
     pub(crate) faults: Vec<(Kind, Fault)>,
     /// Requests that were carried out, by kind.
     pub(crate) done: HashMap<Kind, usize>,
@@ -336,6 +343,7 @@ impl State {
             replies: HashMap::new(),
             given_up: HashSet::new(),
             sessions: HashSet::new(),
+            permit: None,
             faults: Vec::new(),
             done: HashMap::new(),
             seen: HashMap::new(),
@@ -392,6 +400,9 @@ impl State {
             Some(Fault::LoseRequest) => return Answer::Gone,
             _ => {}
         }
+        if !self.permits(header.kind, body) {
+            return Answer::Refused(Error::new(ErrorKind::Denied, "by no permit of now"), None);
+        }
         let key = (header.session, header.sequence);
         if header.sequence != Sequence(0)
             && let Some(reply) = self.replies.get(&key)
@@ -418,6 +429,10 @@ impl State {
                 }
                 match fault {
                     Some(Fault::LoseReply) => Answer::Gone,
+                    Some(Fault::LoseReplyAndRenew) => {
+                        self.renew_permit();
+                        Answer::Gone
+                    }
                     Some(Fault::Late) => Answer::Late(reply, data),
                     Some(Fault::Held) => Answer::Held(reply, data),
                     _ => Answer::Reply(reply, data),
@@ -425,6 +440,27 @@ impl State {
             }
             Err(error) => Answer::Refused(error, None),
         }
+    }
+
+    /// From now on lanes take this permit alone, as when the pool's secret was another one.
+    pub(crate) fn renew_permit(&mut self) {
+        let number = self.permit.map_or(1, |permit| permit.read[0] + 1);
+        self.permit = Some(Permit { read: [number; 8], write: [number; 8] });
+    }
+
+    /// As a server does, before it looks whether it has done the request already.
+    fn permits(&self, kind: Kind, body: &[u8]) -> bool {
+        let target = match kind {
+            Kind::ReadChunk => decode_body::<ReadChunk>(kind, body).map(|request| request.target),
+            Kind::WriteChunk => decode_body::<WriteChunk>(kind, body).map(|request| request.target),
+            Kind::ReadRuns => decode_body::<ReadRuns>(kind, body).map(|request| request.target),
+            Kind::WriteRuns => decode_body::<WriteRuns>(kind, body).map(|request| request.target),
+            Kind::PunchChunk => decode_body::<PunchChunk>(kind, body).map(|request| request.target),
+            Kind::ChangeCell => decode_body::<ChangeCell>(kind, body).map(|request| request.target),
+            Kind::NoteChange => decode_body::<NoteChange>(kind, body).map(|request| request.target),
+            _ => return true,
+        };
+        self.permit.is_none() || target.is_ok_and(|target| target.permit == self.permit)
     }
 
     fn home(&mut self, id: ServerId, slot: Slot) -> Result<(), Error> {
@@ -537,6 +573,15 @@ impl State {
                 body(&())
             }
             Kind::GetMap => body(&self.map),
+            Kind::GetPermit => {
+                self.home(id, decode!(GetPermit).inode.slot())?;
+                body(&self.permit)
+            }
+            Kind::NoteChange => {
+                let NoteChange { target, .. } = decode!(NoteChange);
+                self.lane(id, &target)?;
+                body(&())
+            }
             Kind::Lookup => {
                 let Lookup { parent, name } = decode!(Lookup);
                 body(&self.look(id, parent, &name)?)
@@ -598,13 +643,13 @@ impl State {
                     }
                 };
                 self.open.insert((header.session, info.attributes.inode));
-                body(&Opened { info, created: old.is_none(), permit: None })
+                body(&Opened { info, created: old.is_none(), permit: self.permit })
             }
             Kind::Open => {
                 let Open { inode, .. } = decode!(Open);
                 let info = self.inode(id, inode)?.info.clone();
                 self.open.insert((header.session, inode));
-                body(&Opened { info, created: false, permit: None })
+                body(&Opened { info, created: false, permit: self.permit })
             }
             Kind::OpenEntry => {
                 let OpenEntry { parent, name, .. } = decode!(OpenEntry);
@@ -617,7 +662,7 @@ impl State {
                     FileKind::Directory => return error(ErrorKind::IsDirectory, "a directory"),
                     _ => self.open.insert((header.session, inode)),
                 };
-                body(&Opened { info, created: false, permit: None })
+                body(&Opened { info, created: false, permit: self.permit })
             }
             Kind::GiveUp => {
                 let GiveUp { sequence } = decode!(GiveUp);

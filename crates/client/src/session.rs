@@ -37,8 +37,10 @@ pub(crate) trait OnSession: Send + Sync {
     /// Tells homes when their files were written; whether all could be told.
     fn tell_times(self: Arc<Self>, deadline: Instant) -> bool;
 
-    /// A lane has refused this permit: whether there is another by now.
-    fn renew_permit(self: Arc<Self>, inode: InodeId, refused: Option<Permit>) -> bool;
+    /// A lane has refused this permit: the one that there is by now, if it is another.
+    ///
+    /// Errors: those of the file's home.
+    fn renew_permit(self: Arc<Self>, inode: InodeId, refused: Option<Permit>) -> Result<Option<Permit>>;
 }
 
 /// One process's session: who it is, its connections and its map. What it means for files, locks and kernels is

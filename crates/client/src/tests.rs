@@ -7,6 +7,7 @@ mod failures;
 mod inline;
 mod names;
 mod pages;
+mod permits;
 mod runs;
 mod sessions;
 #[path = "../../wire/tests/common/mod.rs"]

@@ -80,21 +80,27 @@ impl PoolFileSystem {
         Ok(Read { bytes: read.bytes, drops_pages_of: read.repeated.then_some(open.file.inode()) })
     }
 
+    /// Whether programs may store into pages of this inode. A descriptor that is left of a session before counts no more: what is
+    /// stored by it is not written back, and this session has no right to write.
+    pub(crate) fn may_be_stored_into(&self, file: &File) -> bool {
+        self.handles.is_written_here(file.inode()) && file.session_may_write()
+    }
+
     /// Bytes for the kernel's pages. Where programs may store into them they get their memory now, as on tmpfs: the error
     /// for want of it is the fault's (`SIGBUS`), and what is stored can always be written back.
     fn read_pages(&self, file: &File, buffer: &mut [u8], range: ByteRange) -> Result<KeptRead> {
         let inode = file.inode();
         let _reading = self.pages.begin_read(inode, file.layout(), range);
         let mut repeated = false;
-        if !self.handles.may_store_into_holes(inode, range.end) {
+        if !self.may_be_stored_into(file) || !self.handles.may_store_into_holes(inode, range.end) {
             let read = file.read_keeping(buffer, range.start)?;
-            if self.handles.is_written_here(inode) || !has_empty_page(&buffer[..read.bytes]) {
+            if self.may_be_stored_into(file) || !has_empty_page(&buffer[..read.bytes]) {
                 return Ok(read);
             }
             repeated = read.repeated;
             self.versions.note_bare_pages(inode);
             // An open for writing either has seen this, or is seen here.
-            if !self.handles.is_written_here(inode) {
+            if !self.may_be_stored_into(file) {
                 return Ok(read);
             }
         }

@@ -111,7 +111,12 @@ impl HandedFiles {
             if state.gone {
                 continue;
             }
-            let error = match lane.and_then(|lane| state.open(kernel, file, &lane, bytes)) {
+            let backing = match (lane, &state.kernel) {
+                // Nobody maps what was opened for writing alone; it goes by requests beside those who map it.
+                (Err(error), Some(known)) if error.kind() == ErrorKind::Denied => Ok(known.backing.id()),
+                (lane, _) => lane.and_then(|lane| state.open(kernel, file, &lane, bytes)),
+            };
+            let error = match backing {
                 Ok(backing) => {
                     state.opens += 1;
                     state.forgotten = false;

@@ -118,11 +118,11 @@ impl PoolFileSystem {
     ) -> Result<KeptRead> {
         let inode = file.inode();
         let _reading = self.pages.begin_read(inode, file.layout(), range);
-        if !self.handles.is_written_here(inode) {
+        if !self.may_be_stored_into(file) {
             self.versions.note_bare_pages(inode);
         }
         // An open for writing either has seen this, or is seen here.
-        let own = self.handles.is_written_here(inode);
+        let own = self.may_be_stored_into(file);
         let take = own && self.handles.may_store_into_holes(inode, range.end);
         let bytes = file.read_strictly(buffer, range.start, own, take)?;
         Ok(KeptRead { bytes, repeated: false })

@@ -6,6 +6,7 @@ use ramlace_wire::inline::{BytesPlace, InlineOutcome};
 
 use crate::command::Reply;
 use crate::file::File;
+use crate::inode::right;
 use crate::state::{Caller, SlotState, Step};
 
 /// Bytes of a cell.
@@ -21,6 +22,10 @@ impl SlotState {
     ) -> Step {
         let ChangeInlineCell { inode: id, offset, change } = request;
         let file = self.file_to_write(caller, id)?;
+        // The answer shows what the cell held.
+        if caller.on_behalf || !self.opened_for(caller.token.session, id).read {
+            self.inode(id)?.check_allows(caller.who, right::READ)?;
+        }
         let told = |file: &File, outcome, cell| {
             Ok(Some(Reply::InlineCell(InlineCellChanged { outcome, cell, size: file.size_info() })))
         };

@@ -19,7 +19,7 @@ impl Server {
         let request: R = decode_body(header.kind, body)?;
         // Whoever has the secret may do all there is.
         if let (Some(host), Some((target, right))) = (&proved.host, request.lane_right()) {
-            let holder = Holder { session: header.session, host };
+            let holder = Holder { pool: self.pool, session: header.session, host };
             let permit = target.permit.unwrap_or_default();
             if !self.keys.keys().permits(holder, target.lane.inode, permit, right) {
                 return Ok(Err(not_opened(header.kind, target.lane.inode, right.described()).into()));
@@ -32,7 +32,7 @@ impl Server {
     pub fn permit(&self, proved: &Proved, session: SessionId, inode: InodeId) -> Option<Permit> {
         let host = proved.host.as_ref()?;
         let opened = self.durable.borrow().names(inode.slot())?.opened_for(session, inode);
-        Some(self.keys.keys().permit(Holder { session, host }, inode, opened))
+        Some(self.keys.keys().permit(Holder { pool: self.pool, session, host }, inode, opened))
     }
 }
 

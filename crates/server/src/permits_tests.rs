@@ -3,10 +3,11 @@
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Name, SessionId, Slot};
 use ramlace_wire::chunk::{
     AllocateLane, ChunkRead, CountLane, GrantLane, HandLane, Keep, LaneTarget, PunchChunk, ReadChunk,
-    SeekLane, Sought,
+    SeekLane, Sought, WriteOrigin,
 };
-use ramlace_wire::coordination::{CellChange, ChangeCell, NoteChange, WatchChange};
-use ramlace_wire::namespace::{Close, Create, LayoutWish, Open, Opened};
+use ramlace_wire::coordination::{CellChange, ChangeCell, ChangeInlineCell, NoteChange, WatchChange};
+use ramlace_wire::inline::{Bytes, InlineMode, ReadInline, WriteInline};
+use ramlace_wire::namespace::{Close, Create, InodeInfo, LayoutWish, Open, Opened};
 use ramlace_wire::permit::GetPermit;
 use ramlace_wire::runs::{LaneRuns, Strided, Tile};
 use ramlace_wire::session::{CloseSession, SessionKind};
@@ -18,14 +19,14 @@ const SLOT: Slot = Slot(0);
 const PAGE: usize = 4096;
 const BYTES: [u8; 4 * PAGE] = [b'.'; 4 * PAGE];
 
-/// A file of the owner's that everybody may read and write, and whose bytes are in its lane.
-async fn make(owner: &mut Client, number: u64, name: &str) -> LaneTarget {
+/// A file of the owner's with this mode, whose bytes live with its inode.
+async fn create(owner: &mut Client, number: u64, name: &str, mode: u16) -> InodeInfo {
     let layout =
         Layout { stripe_unit: 64 << 10, width: 1, base_slot: SLOT, stride: 1, copies: 1, created: Epoch(1) };
     let create = Create {
         parent: InodeId::ROOT,
         name: Name::new(name).unwrap(),
-        mode: 0o666.into(),
+        mode: mode.into(),
         exclusive: true,
         read: true,
         write: true,
@@ -35,7 +36,12 @@ async fn make(owner: &mut Client, number: u64, name: &str) -> LaneTarget {
     };
     let opened: Opened = owner.change(number, 0, &create).await.unwrap();
     assert_eq!(opened.permit, None, "who has the secret needs none");
-    let attributes = &opened.info.attributes;
+    opened.info
+}
+
+/// A file of the owner's that everybody may read and write, and whose bytes are in its lane.
+async fn make(owner: &mut Client, number: u64, name: &str) -> LaneTarget {
+    let attributes = create(owner, number, name, 0o666).await.attributes;
     let (inode, generation) = (attributes.inode, attributes.generation);
     owner.spill(number, inode).await.unwrap();
     let target = LaneTarget {
@@ -204,6 +210,43 @@ fn who_opened_for_reading_writes_nothing_and_who_opened_for_writing_reads_nothin
         let permit = open(&mut writer, 100, file, true, false).await;
         writer.read(LaneTarget { permit: Some(permit), ..file }, 0, 8).await.unwrap();
         writer.write(101, 0, LaneTarget { permit: Some(permit), ..file }, 0, b"both").await.unwrap();
+    });
+}
+
+#[test]
+fn bytes_that_live_with_their_inode_are_as_closed_as_those_in_lanes() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut owner = Client::user(&server.address, 1).await;
+        let closed = create(&mut owner, 1, "closed", 0o600).await.attributes.inode;
+        let inode = create(&mut owner, 2, "letters", 0o602).await.attributes.inode;
+        let write = |inode| WriteInline {
+            inode,
+            mode: InlineMode::At,
+            offset: 0,
+            bytes: Bytes(b"a letter".to_vec()),
+            origin: WriteOrigin::Program,
+        };
+        let read = |inode, length| ReadInline { inode, offset: 0, length, keep: false };
+        let count = |inode| ChangeInlineCell { inode, offset: 0, change: CellChange::Add(0) };
+        owner.change(3, 0, &write(inode)).await.unwrap();
+        let mut client = host(&owner, &server.address, 2).await;
+        let mut liar = Liar { client: &mut client, sequence: 1 };
+        for length in [0, 8] {
+            let (_, told) = liar.try_one(&read(closed, length)).await;
+            assert_eq!(told.unwrap_err().kind(), ErrorKind::Denied);
+        }
+        for (_, told) in [liar.try_one(&write(closed)).await, liar.try_one(&count(closed)).await] {
+            assert_eq!(told.unwrap_err().kind(), ErrorKind::Denied);
+        }
+        // Who may write alone learns how many there are, and none of them: not by a change that changes nothing, either.
+        liar.try_one(&Open { inode, read: false, write: true, run: false }).await.1.unwrap();
+        liar.try_one(&write(inode)).await.1.unwrap();
+        for (_, told) in [liar.try_one(&read(inode, 8)).await, liar.try_one(&count(inode)).await] {
+            assert_eq!(told.unwrap_err().kind(), ErrorKind::Denied);
+        }
+        let told = client.ask(&read(inode, 0)).await.unwrap();
+        assert_eq!((told.size.size, told.bytes), (8, Some(Bytes(Vec::new()))));
     });
 }
 

@@ -20,7 +20,7 @@ use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, ClientKey, Holder, Secret};
 use ramlace_wire::chunk::{ChunkRead, ChunkWritten, Keep, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::keys::{HostKeyId, HostKeyName};
-use ramlace_wire::{Header, Kind, LaneRight, OpenedFor, decode_body, encode_body};
+use ramlace_wire::{Header, Kind, LaneRight, OpenedFor, PoolId, decode_body, encode_body};
 
 const LARGE: usize = 1 << 20;
 const SMALL: usize = 4096;
@@ -283,7 +283,7 @@ fn measure_permits() {
     const CHECKS: u32 = 1_000_000;
     let keys = secret().server_keys(ramlace_base::ServerId(0));
     let host = HostKeyId { name: HostKeyName::shared(), serial: 1 };
-    let holder = Holder { session: SessionId([1; 16]), host: &host };
+    let holder = Holder { pool: PoolId([3; 16]), session: SessionId([1; 16]), host: &host };
     let both = OpenedFor { read: true, write: true };
     let permit = keys.permit(holder, InodeId::ROOT, both);
     let mut wrong = permit;

@@ -1,24 +1,26 @@
 //! How servers work out permits ([`Permit`]): a MAC under a key that the pool's secret gives, and no host has.
 //!
-//! HMAC-SHA-256 of the inode, the session and the host's key. Its first 8 bytes prove the right to read, the next 8 that to write: who has
+//! HMAC-SHA-256 of the inode, the session, the pool and the host's key. Its first 8 bytes prove the right to read, the next 8 that to write: who has
 //! one half learns nothing of the other. Whoever guesses is refused 2^63 times before one guess is right on average, each time by
 //! a server that was asked; that is why 8 bytes are enough.
 
 use ramlace_base::{InodeId, SessionId};
 use ramlace_wire::keys::HostKeyId;
-use ramlace_wire::{OpenedFor, Permit};
+use ramlace_wire::{OpenedFor, Permit, PoolId};
 use ring::hmac;
 
 use crate::keys::{KEY_BYTES, derive};
 
 /// What is hashed with the secret into the key of permits.
 const PERMIT_WORDS: &[u8] = b"ramlace permit key";
-/// What the MAC is of, but for the name: inode, session, and the number of the host's key.
-const FIXED_BYTES: usize = 8 + 16 + 4;
+/// What the MAC is of, but for the name: inode, session, pool, and the number of the host's key.
+const FIXED_BYTES: usize = 8 + 16 + 16 + 4;
 
 /// Whom a permit is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder<'a> {
+    /// The pool, by its number: another one begins its inodes' numbers anew, and may have the same secret.
+    pub pool: PoolId,
     /// The session that has the file open.
     pub session: SessionId,
     /// The key that has opened it: a session's number alone could come again.
@@ -39,7 +41,8 @@ impl PermitKey {
         let mut said = [0; FIXED_BYTES + ramlace_wire::keys::HOST_KEY_NAME_BYTES_MAX];
         said[..8].copy_from_slice(&inode.0.to_le_bytes());
         said[8..24].copy_from_slice(&holder.session.0);
-        said[24..FIXED_BYTES].copy_from_slice(&holder.host.serial.to_le_bytes());
+        said[24..40].copy_from_slice(&holder.pool.0);
+        said[40..FIXED_BYTES].copy_from_slice(&holder.host.serial.to_le_bytes());
         said[FIXED_BYTES..][..name.len()].copy_from_slice(name);
         let tag = hmac::sign(&self.0, &said[..FIXED_BYTES + name.len()]);
         let half = |at: usize| tag.as_ref()[at..at + 8].try_into().expect("8 of 32 bytes");
@@ -69,17 +72,18 @@ mod tests {
     }
 
     #[test]
-    fn a_permit_is_for_one_inode_one_session_and_one_key_and_any_flipped_bit_ends_its_half() {
+    fn a_permit_is_for_one_inode_one_session_one_pool_and_one_key_and_any_flipped_bit_ends_its_half() {
         const BOTH: OpenedFor = OpenedFor { read: true, write: true };
         let key = PermitKey::of_secret(&[7; 32]);
         let alpha = host("alpha", 1);
         let (session, inode) = (SessionId([1; 16]), InodeId(77));
-        let holder = Holder { session, host: &alpha };
+        let holder = Holder { pool: PoolId([3; 16]), session, host: &alpha };
         let whole = key.whole(holder, inode);
         assert_eq!(key.proved(holder, inode, whole), BOTH);
         let none = OpenedFor::default();
         assert_eq!(key.proved(holder, InodeId(78), whole), none);
         assert_eq!(key.proved(Holder { session: SessionId([2; 16]), ..holder }, inode, whole), none);
+        assert_eq!(key.proved(Holder { pool: PoolId([4; 16]), ..holder }, inode, whole), none);
         for other in [host("alpha", 2), host("alph", 1), host("beta", 1)] {
             assert_eq!(key.proved(Holder { host: &other, ..holder }, inode, whole), none);
         }
@@ -101,7 +105,7 @@ mod tests {
     fn a_permit_has_the_halves_that_the_file_was_opened_for() {
         let key = PermitKey::of_secret(&[7; 32]);
         let alpha = host("alpha", 1);
-        let holder = Holder { session: SessionId([1; 16]), host: &alpha };
+        let holder = Holder { pool: PoolId([3; 16]), session: SessionId([1; 16]), host: &alpha };
         for (read, write) in [(false, false), (false, true), (true, false), (true, true)] {
             let opened = OpenedFor { read, write };
             let permit = key.whole(holder, InodeId(5)).of(opened);

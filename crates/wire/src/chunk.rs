@@ -23,6 +23,14 @@ pub struct LaneTarget {
     pub permit: Option<Permit>,
 }
 
+impl LaneTarget {
+    /// The same by another right.
+    #[must_use]
+    pub fn by(self, permit: Option<Permit>) -> LaneTarget {
+        LaneTarget { permit, ..self }
+    }
+}
+
 numbered! {
     /// Whether a kernel keeps pages of what is read, and what may become of them.
     Keep {
@@ -74,6 +82,10 @@ impl Request for ReadChunk {
             if self.take || self.keep == Keep::Own { LaneRight::Both } else { LaneRight::Read },
         ))
     }
+
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        Some(ReadChunk { target: self.target.by(permit), ..*self })
+    }
 }
 
 numbered! {
@@ -115,6 +127,10 @@ impl Request for WriteChunk {
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
         Some((&self.target, LaneRight::Write))
     }
+
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        Some(WriteChunk { target: self.target.by(permit), ..*self })
+    }
 }
 
 /// Frees a range of a lane; it reads as zeros afterwards.
@@ -134,6 +150,10 @@ impl Request for PunchChunk {
 
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
         Some((&self.target, LaneRight::Write))
+    }
+
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        Some(PunchChunk { target: self.target.by(permit), ..*self })
     }
 }
 
@@ -159,6 +179,10 @@ impl Request for GrantLane {
 
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
         Some((&self.target, if self.writable { LaneRight::Both } else { LaneRight::Read }))
+    }
+
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        Some(GrantLane { target: self.target.by(permit), ..*self })
     }
 
     fn fits(&self, reply: &LaneGranted) -> bool {
@@ -189,6 +213,10 @@ impl Request for HandLane {
         Some((&self.target, LaneRight::Read))
     }
 
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        Some(HandLane { target: self.target.by(permit), ..*self })
+    }
+
     fn fits(&self, reply: &LaneGranted) -> bool {
         is_size(reply.length)
     }
@@ -214,6 +242,10 @@ impl Request for AllocateLane {
 
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
         Some((&self.target, LaneRight::Write))
+    }
+
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        Some(AllocateLane { target: self.target.by(permit), ..*self })
     }
 }
 
@@ -274,6 +306,10 @@ impl Request for SeekLane {
 
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
         Some((&self.target, LaneRight::Either))
+    }
+
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        Some(SeekLane { target: self.target.by(permit), ..*self })
     }
 
     fn fits(&self, reply: &LaneSought) -> bool {

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::chunk::LaneTarget;
-use crate::{ClusterMap, Kind, LaneRight};
+use crate::{ClusterMap, Kind, LaneRight, Permit};
 
 /// A request body: it knows its number and what answers it.
 pub trait Request: Serialize + DeserializeOwned {
@@ -16,6 +16,12 @@ pub trait Request: Serialize + DeserializeOwned {
 
     /// The lane whose bytes it is about, and what the session of a host must have opened the file for.
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        None
+    }
+
+    /// The same by another permit; nothing for one that is about no lane.
+    #[must_use]
+    fn with_permit(&self, _permit: Option<Permit>) -> Option<Self> {
         None
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::chunk::LaneTarget;
 use crate::inline::InlineOutcome;
 use crate::namespace::SizeInfo;
-use crate::{Kind, LaneRight, Request};
+use crate::{Kind, LaneRight, Permit, Request};
 
 /// A member comes to a barrier. The same wait again asks what has become of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,6 +138,10 @@ impl Request for ChangeCell {
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
         Some((&self.target, LaneRight::Both))
     }
+
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        Some(ChangeCell { target: self.target.by(permit), ..*self })
+    }
 }
 
 /// The same for a file whose bytes live with its inode.
@@ -206,6 +210,10 @@ impl Request for WatchChange {
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
         self.lane.as_ref().map(|target| (target, LaneRight::Read))
     }
+
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        self.lane.map(|lane| WatchChange { lane: Some(lane.by(permit)), ..*self })
+    }
 }
 
 /// A session waits no longer for a change.
@@ -241,5 +249,9 @@ impl Request for NoteChange {
 
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
         Some((&self.target, LaneRight::Write))
+    }
+
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        Some(NoteChange { target: self.target.by(permit), ..*self })
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chunk::LaneTarget;
 use crate::permit::LaneRight;
-use crate::{Kind, Request};
+use crate::{Kind, Permit, Request};
 
 /// Equal runs of bytes at equal distances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -232,6 +232,10 @@ impl Request for ReadRuns {
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
         Some((&self.target, LaneRight::Read))
     }
+
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        Some(ReadRuns { target: self.target.by(permit), ..self.clone() })
+    }
 }
 
 /// Writes the data that follows, one run behind the other. All of it is promised memory before the first byte is taken; what
@@ -250,6 +254,10 @@ impl Request for WriteRuns {
 
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
         Some((&self.target, LaneRight::Write))
+    }
+
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        Some(WriteRuns { target: self.target.by(permit), ..self.clone() })
     }
 }
 

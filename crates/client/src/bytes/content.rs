@@ -140,7 +140,7 @@ impl File {
             layout: self.layout(),
             since: handle.open.lanes_since(),
             generation: size.generation,
-            permit: handle.open.permit(),
+            permit: Cell::new(handle.open.permit()),
             direction,
             memory,
             saw_hole: Cell::new(false),

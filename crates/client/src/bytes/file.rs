@@ -102,6 +102,12 @@ impl File {
         }
     }
 
+    /// Whether the session in which it was opened may write to the inode: by this open or by another.
+    #[must_use]
+    pub fn session_may_write(&self) -> bool {
+        self.handle().is_ok_and(|handle| handle.open.may_write())
+    }
+
     /// This process's open reference; a forked child opens the inode when it first uses it.
     pub(crate) fn handle(&self) -> Result<&Handle> {
         self.handles

@@ -44,14 +44,16 @@ impl File {
             return Ok(None);
         }
         let session = &handle.session;
-        let length = limits::INLINE_BYTES_MAX as u32;
+        // Whoever may not read hears of the size alone, and takes all for data, as lseek(2) allows.
+        let length = if self.rights().read { limits::INLINE_BYTES_MAX as u32 } else { 0 };
         let request = ReadInline { inode: self.inode(), offset: 0, length, keep: false };
         let answer = session.ask(self.inode().slot(), &request, session.deadline())?;
         let Some(bytes) = answer.bytes else {
             handle.open.goes_to_lanes(answer.since);
             return Ok(None);
         };
-        let (there, size) = (bytes.0.len() as u64, answer.size.size);
+        let size = answer.size.size;
+        let there = if length > 0 { bytes.0.len() as u64 } else { size };
         let found = match sought {
             Sought::Data => offset,
             Sought::Hole => offset.max(there),

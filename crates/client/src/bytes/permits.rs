@@ -19,6 +19,11 @@ impl HeldPermit {
             .filter(|permit| *permit != Permit::default())
     }
 
+    /// Whether the session may write: by the half for that, or because it needs none.
+    pub(crate) fn allows_writing(&self) -> bool {
+        self.get().is_none_or(|permit| permit.write != [0; 8])
+    }
+
     /// Takes in the halves that the home has given.
     pub(crate) fn learn(&self, told: Option<Permit>) {
         let Some(told) = told else { return };
@@ -37,7 +42,10 @@ mod tests {
     #[test]
     fn a_half_stays_until_another_one_comes() {
         let held = HeldPermit::default();
-        assert_eq!(held.get(), None);
+        assert_eq!((held.get(), held.allows_writing()), (None, true));
+        let reader = HeldPermit::default();
+        reader.learn(Some(Permit { read: [1; 8], write: [0; 8] }));
+        assert!(!reader.allows_writing());
         held.learn(None);
         held.learn(Some(Permit { read: [1; 8], write: [0; 8] }));
         held.learn(Some(Permit { read: [0; 8], write: [2; 8] }));

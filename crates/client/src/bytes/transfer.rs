@@ -20,7 +20,7 @@ use crate::bytes::packing::Packer;
 use crate::bytes::pieces::{self, Piece};
 use crate::bytes::round::Round;
 use crate::client::Client;
-use crate::session::calls::Call;
+use crate::session::calls::{Call, renewed_too_late};
 use crate::session::lines::{Line, Unanswered};
 
 /// Requests that are planned at once: 1 GiB of large ones.
@@ -73,7 +73,8 @@ pub(crate) struct Transfer<'a> {
     /// The epoch since which the lanes have what they were given.
     pub(crate) since: Epoch,
     pub(crate) generation: Generation,
-    pub(crate) permit: Option<Permit>,
+    /// What the lanes are shown; another one as soon as they have refused it.
+    pub(crate) permit: Cell<Option<Permit>>,
     pub(crate) direction: Direction,
     /// What a kernel keeps of it.
     pub(crate) pages: Pages<'a>,
@@ -95,7 +96,7 @@ impl<'a> Transfer<'a> {
             slot: ramlace_layout::lane_slot(self.layout, lane, map.slots()),
             generation: self.generation,
             created: self.since,
-            permit: self.permit,
+            permit: self.permit.get(),
         }
     }
 
@@ -261,11 +262,6 @@ impl<'a> Transfer<'a> {
                 return Outcome::Failed { done_to, error };
             }
             let kinds = || batch.iter().filter_map(Piece::failure);
-            if let Some(error) = kinds().find(|error| error.kind() == ErrorKind::Denied)
-                && self.session.renew_permit(self.inode, self.permit)
-            {
-                return Outcome::Outdated(error.clone());
-            }
             if let Some(error) = kinds().find(|error| error.kind() == ErrorKind::Retry) {
                 return Outcome::Outdated(error.clone());
             }
@@ -276,11 +272,28 @@ impl<'a> Transfer<'a> {
             if batch.iter().filter(|piece| piece.is_done()).count() > before {
                 backoff = Backoff::new(self.session.deadline());
             }
-            let going_on = if may_pass(&error) { backoff.pause_after(error) } else { Err(error) };
+            let going_on = match self.renew_permit_after(&error) {
+                Ok(true) => backoff.pause_after(renewed_too_late(&error)),
+                Ok(false) if may_pass(&error) => backoff.pause_after(error),
+                Ok(false) => Err(error),
+                Err(of_home) => Err(of_home),
+            };
             if let Err(error) = going_on {
                 return Outcome::Failed { done_to, error };
             }
         }
+    }
+
+    /// Whether a lane has refused the permit, and there is another. Pieces that are sent again by it keep their numbers.
+    fn renew_permit_after(&self, error: &Error) -> Result<bool> {
+        if error.kind() != ErrorKind::Denied {
+            return Ok(false);
+        }
+        let renewed = self.session.renew_permit(self.inode, self.permit.get())?;
+        if renewed.is_some() {
+            self.permit.set(renewed);
+        }
+        Ok(renewed.is_some())
     }
 
     /// Takes the data of a read into its place.

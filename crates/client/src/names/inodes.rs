@@ -111,6 +111,10 @@ impl OpenInode {
     }
 
     /// What requests about its lanes bring along.
+    pub(crate) fn may_write(&self) -> bool {
+        self.permit.allows_writing()
+    }
+
     pub(crate) fn permit(&self) -> Option<Permit> {
         self.permit.get()
     }
@@ -388,14 +392,20 @@ impl Client {
         }
     }
 
-    /// A lane has refused this permit: whether the home has another by now, because the pool's secret has changed.
-    pub(crate) fn renew_permit(self: &Arc<Client>, inode: InodeId, refused: Option<Permit>) -> bool {
-        let Some(open) = self.inodes.find(inode).filter(|_| self.settings.for_users) else { return false };
+    /// A lane has refused this permit: another one, if the home has one by now, because the pool's secret has changed.
+    ///
+    /// Errors: those of the home. While it is down nobody knows whether the permit is an old one.
+    pub(crate) fn renew_permit(
+        self: &Arc<Client>,
+        inode: InodeId,
+        refused: Option<Permit>,
+    ) -> Result<Option<Permit>> {
+        let Some(open) = self.inodes.find(inode).filter(|_| refused.is_some()) else { return Ok(None) };
         if open.permit() == refused {
             let told = self.ask(inode.slot(), &GetPermit { inode }, self.deadline());
-            open.permit.learn(told.ok().flatten());
+            open.permit.learn(told?);
         }
-        open.permit() != refused
+        Ok(open.permit().filter(|permit| Some(*permit) != refused))
     }
 
     /// What proves to lanes that the session has an inode open for writing, if it has.

@@ -166,31 +166,32 @@ impl Session {
     }
 
     /// Sends a request until it is answered or its deadline has passed; `finish` takes the
-    /// reply, and its data from the line.
+    /// reply, and its data from the line. One that a lane refuses, because its permit is of a secret that the pool has
+    /// no more, goes once more by the same number: it may have been done before, and its answer lost.
     pub(crate) fn call<R: Request, T>(
         self: &Arc<Session>,
         call: &Call<'_, R>,
         mut finish: impl FnMut(&mut Line, Received<R::Reply>) -> std::result::Result<T, Unanswered>,
     ) -> Result<T> {
         let mut backoff = Backoff::new(call.deadline);
+        let mut renewed: Option<R> = None;
         loop {
             let map = self.map()?;
             let server = self.server_of(&map, call.slot)?;
-            let unanswered = match self.attempt(&server, &map, call, &mut finish) {
+            let request = renewed.as_ref().unwrap_or(call.request);
+            let unanswered = match self.attempt(&server, &map, &Call { request, ..*call }, &mut finish) {
                 Ok(reply) => return Ok(reply),
                 Err(unanswered) => unanswered,
             };
-            if call.on_retry == OnRetry::Tell {
-                if unanswered.error.kind() == ErrorKind::Retry {
-                    return Err(unanswered.error);
-                }
-                if unanswered.error.kind() == ErrorKind::Denied
-                    && let Some((target, _)) = call.request.lane_right()
-                    && let Some(above) = self.above()
-                    && above.renew_permit(target.lane.inode, target.permit)
-                {
-                    return Err(Error::new(ErrorKind::Retry, unanswered.error.message()));
-                }
+            if call.on_retry == OnRetry::Tell && unanswered.error.kind() == ErrorKind::Retry {
+                return Err(unanswered.error);
+            }
+            if unanswered.error.kind() == ErrorKind::Denied
+                && let Some(by_another) = self.renew_permit_of(request)?
+            {
+                renewed = Some(by_another);
+                backoff.pause_after(renewed_too_late(&unanswered.error))?;
+                continue;
             }
             if !unanswered.told {
                 call.pages.note_repeated();
@@ -198,6 +199,14 @@ impl Session {
             let error = self.settle_failure(&server, map.epoch, unanswered, call.deadline)?;
             backoff.pause_after(error)?;
         }
+    }
+
+    /// The request by another permit than the one that a lane has refused, where there is one.
+    fn renew_permit_of<R: Request>(&self, refused: &R) -> Result<Option<R>> {
+        let Some((target, _)) = refused.lane_right() else { return Ok(None) };
+        let Some(above) = self.above() else { return Ok(None) };
+        let permit = above.renew_permit(target.lane.inode, target.permit)?;
+        Ok(permit.and_then(|permit| refused.with_permit(Some(permit))))
     }
 
     fn attempt<R: Request, T>(
@@ -352,6 +361,13 @@ pub(crate) fn reply_without_data<T>(received: Received<T>) -> std::result::Resul
         return Err(Unanswered::lost(error));
     }
     Ok(received.reply)
+}
+
+/// There was no time left to ask by a permit that has just come: that is no refusal.
+pub(crate) fn renewed_too_late(refused: &Error) -> Error {
+    let text =
+        format!("{}, by a permit that is renewed by now; there was no time to ask again", refused.message());
+    Error::new(ErrorKind::TimedOut, text)
 }
 
 /// Whether the home may not have heard.

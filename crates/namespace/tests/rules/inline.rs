@@ -4,6 +4,7 @@ use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Slot};
 use ramlace_namespace::{Answer, Errand, ErrandId, Op, Query, Reply};
 use ramlace_wire::ErrorBody;
 use ramlace_wire::chunk::WriteOrigin;
+use ramlace_wire::coordination::{CellChange, ChangeInlineCell};
 use ramlace_wire::inline::{
     Bytes, BytesPlace, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, WriteInline,
 };
@@ -11,7 +12,7 @@ use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::FillLane;
 
 use crate::story::{
-    MALLORY, ROOT_USER, Story, close, reply, session, set, size_of_reply, spill, truncate, unlink,
+    ALICE, MALLORY, ROOT_USER, Story, close, reply, session, set, size_of_reply, spill, truncate, unlink,
 };
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -254,6 +255,38 @@ fn only_who_may_reads_writes_and_spills() {
     let asked = story.state.query(&MALLORY, &question(session(9)));
     assert_eq!(asked.unwrap_err().kind(), ErrorKind::Denied);
     assert!(story.state.query(&MALLORY, &question(session(1))).is_ok(), "that session has it open");
+}
+
+#[test]
+fn who_has_it_open_for_writing_alone_learns_how_many_bytes_there_are_and_none_of_them() {
+    let mut story = Story::new();
+    let file = story.create_inline(ROOT, "f", 1);
+    write(&mut story, file, 0, b"a secret");
+    story.ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..set(file) })).unwrap();
+    let question = |length, session| Query::ReadInline {
+        request: ReadInline { inode: file, offset: 0, length, keep: false },
+        session,
+    };
+    let request = ChangeInlineCell { inode: file, offset: 0, change: CellChange::Add(0) };
+    let nothing_added = || Op::ChangeInlineCell { request, room: true };
+    let open = |read| Op::Open(wire::Open { inode: file, read, write: true, run: false });
+    story.session = session(2);
+    story.ask(open(false)).unwrap();
+    story.who = MALLORY;
+    let denied = |asked: ramlace_base::Result<Answer>| asked.unwrap_err().kind() == ErrorKind::Denied;
+    assert!(denied(story.state.query(&MALLORY, &question(8, session(2)))));
+    assert!(denied(story.state.query(&MALLORY, &question(0, session(9)))));
+    match story.state.query(&MALLORY, &question(0, session(2))).unwrap() {
+        Answer::Inline(found) => {
+            assert_eq!((found.size.size, found.bytes), (8, Some(Bytes(Vec::new()))));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(story.refused(nothing_added()), ErrorKind::Denied);
+    story.who = ALICE;
+    story.ask(open(true)).unwrap();
+    story.who = MALLORY;
+    story.ask(nothing_added()).unwrap();
 }
 
 #[test]

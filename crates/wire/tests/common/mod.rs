@@ -7,7 +7,7 @@ mod samples;
 
 use std::fmt::Debug;
 
-use ramlace_wire::{Credentials, ErrorBody, Kind, Request, decode_body, encode_body};
+use ramlace_wire::{Credentials, ErrorBody, Kind, Permit, Request, decode_body, encode_body};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -41,6 +41,22 @@ fn sample<T: Value>(source: &mut Source) -> Vec<u8> {
     bytes
 }
 
+/// The same, of a request: one that is about a lane can be told by another permit.
+fn sample_request<R: Request + Value>(source: &mut Source) -> Vec<u8> {
+    let bytes = sample::<R>(source);
+    let request: R = decode_body(R::KIND, &bytes).unwrap();
+    let permit = Permit { read: [1; 8], write: [2; 8] };
+    let renewed = request.with_permit(Some(permit));
+    assert_eq!(renewed.is_some(), request.lane_right().is_some(), "{request:?}");
+    if let Some(renewed) = renewed {
+        let (before, _) = request.lane_right().unwrap();
+        let (target, _) = renewed.lane_right().unwrap();
+        assert_eq!(target.permit, Some(permit));
+        assert_eq!(renewed.with_permit(before.permit).as_ref(), Some(&request), "nothing else changes");
+    }
+    bytes
+}
+
 fn decodes<T: Value>(bytes: &[u8]) -> bool {
     let Ok(value) = decode_body::<T>(Kind::GetMap, bytes) else { return false };
     let again = encode_body(&value);
@@ -54,7 +70,7 @@ where
 {
     let body = |part: &str| format!("{:?}.{part}", R::KIND);
     [
-        Body { name: body("request"), kind: R::KIND, sample: sample::<R>, decodes: decodes::<R> },
+        Body { name: body("request"), kind: R::KIND, sample: sample_request::<R>, decodes: decodes::<R> },
         Body { name: body("reply"), kind: R::KIND, sample: sample::<R::Reply>, decodes: decodes::<R::Reply> },
     ]
 }
