@@ -175,12 +175,13 @@ def test_an_owner_on_another_machine_is_not_shut_out_by_a_change_of_the_secret(
 
 
 def test_a_change_whose_answer_was_lost_is_done_once_also_by_a_permit_of_the_new_secret(new_pool: NewPool) -> None:
-    """The lane refuses the old permit before it looks whether it knows the number, and answers by the new one what it did."""
+    """The lane refuses the old permit before it looks at the number, and answers by the new one what it did."""
     pool = new_pool(1, 32)
     with pool.connect() as client:
         with client.open("/cells", "wb") as file:
             file.write(bytes(8192))
-        inode, layout, generation = client.stat("/cells").st_ino, client.layout("/cells"), client.stat("/cells").generation
+        found, layout = client.stat("/cells"), client.layout("/cells")
+    inode, generation = found.st_ino, found.generation
     pool.run("chmod", "666", "/cells")
 
     def count(line: wire.Wire, permit: bytes) -> wire.Reply:
