@@ -191,6 +191,8 @@ impl PoolFileSystem {
                 let _ =
                     self.write_pages_back(file, left.range(), [(left.offset, &left.bytes[..])].into_iter());
             }
+            // The answer may have to wait for the kernel's pages, and these for what is written back of them.
+            self.pages.left_out_is_written(inode, &request);
         }
         let written = written?;
         let suspect = self.pages.wrote_through(inode, file.layout(), range).then_some(range);

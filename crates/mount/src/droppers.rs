@@ -37,8 +37,8 @@ struct State {
     drops: Drops<Then>,
     /// Through which servers hear; none: it is over.
     pool: Option<Pool>,
-    /// Somebody waits for the time to pass, and looks at what is late by then.
-    is_watched: bool,
+    /// Until when somebody waits, and looks at what is late by then.
+    watched_until: Option<u64>,
 }
 
 /// Hears what servers recall.
@@ -52,7 +52,7 @@ impl Droppers {
         pages: &Arc<Pages>,
         strict: Option<Arc<StrictReads>>,
     ) -> Result<Droppers> {
-        let state = State { drops: Drops::default(), pool: Some(pool.clone()), is_watched: false };
+        let state = State { drops: Drops::default(), pool: Some(pool.clone()), watched_until: None };
         let shared = Arc::new(Shared {
             notifier,
             pages: pages.clone(),
@@ -130,11 +130,8 @@ impl Shared {
             effects.extend(state.drops.add(drop, whom, now));
             self.begin_threads(&mut state);
         }
-        let wakes = !state.is_watched && state.drops.next_look().is_some();
+        self.see_to_watch(&state);
         drop(state);
-        if wakes {
-            self.time.notify_one();
-        }
         self.carry_out(effects);
     }
 
@@ -197,7 +194,9 @@ impl Shared {
                 state.drops.end_thread();
                 return None;
             }
-            if let Some(next) = state.drops.next() {
+            let now = self.now();
+            if let Some(next) = state.drops.next(now) {
+                self.see_to_watch(&state);
                 return Some(next);
             }
             if !state.drops.begin_idling() {
@@ -209,6 +208,13 @@ impl Shared {
         }
     }
 
+    /// Somebody looks in time at what has just changed.
+    fn see_to_watch(&self, state: &State) {
+        if state.drops.is_too_late(state.watched_until, self.now()) {
+            self.time.notify_one();
+        }
+    }
+
     /// Looks at what is late, until it is over.
     fn watch(self: &Arc<Shared>) {
         let mut state = self.lock();
@@ -217,10 +223,10 @@ impl Shared {
             match state.drops.next_look() {
                 None => state = self.time.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(at) if at > now => {
-                    state.is_watched = true;
+                    state.watched_until = Some(at);
                     let wait = Duration::from_millis(at - now);
                     state = self.time.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
-                    state.is_watched = false;
+                    state.watched_until = None;
                 }
                 Some(_) => {
                     let effects = state.drops.look(now, |drop| self.pages.is_held(drop.inode, &drop.parts));

@@ -123,10 +123,21 @@ impl Pages {
     }
 
     /// A program's write through pages has failed, and has written nothing from `end` on: what write-backs have left out of that
-    /// is to be written now. Others of the same pages wait until `request` is over.
+    /// is to be written now. Others of the same pages wait until [`Pages::left_out_is_written`].
     pub(crate) fn fail_through(&self, inode: InodeId, request: &Request, end: u64) -> Vec<LeftOut> {
         let mut table = self.lock();
         table.files.get_mut(&inode).map(|file| file.under_way.fail(request.number, end)).unwrap_or_default()
+    }
+
+    /// That was written, or could not be: nobody waits for it, while the write is yet to be answered.
+    pub(crate) fn left_out_is_written(&self, inode: InodeId, request: &Request) {
+        let mut table = self.lock();
+        if let Some(file) = table.files.get_mut(&inode) {
+            file.under_way.left_out_is_written(request.number);
+        }
+        if table.waiting > 0 {
+            self.over.notify_all();
+        }
     }
 
     fn begin(
@@ -480,6 +491,27 @@ mod tests {
         drop(write);
         assert_eq!(next.join().unwrap(), [page(0)]);
         assert_eq!(pages.fail_through(FILE, &pages.begin_through(FILE, page(0)), 0), []);
+    }
+
+    #[test]
+    fn a_write_that_failed_in_part_holds_its_pages_and_no_write_backs() {
+        let pages = Arc::new(Pages::default());
+        let write = pages.begin_through(FILE, range(100, 2 * PAGE));
+        dropped(&pages);
+        read(&pages, 0);
+        read(&pages, 1);
+        assert_eq!(pages.fail_through(FILE, &write, 150), []);
+        let other = pages.clone();
+        let next = std::thread::spawn(move || back(&other, 1).1);
+        while pages.lock().waiting == 0 {
+            std::thread::yield_now();
+        }
+        pages.left_out_is_written(FILE, &write);
+        assert_eq!(next.join().unwrap(), [page(1)], "it was not written by the call");
+        assert_eq!(back(&pages, 0).1, [range(0, 100), range(150, PAGE)], "the call has written the rest");
+        assert!([page(0), page(1)].iter().all(|page| pages.is_held(FILE, &[*page])));
+        drop(write);
+        assert!(!pages.is_held(FILE, &[WHOLE]));
     }
 
     #[test]

@@ -27,6 +27,8 @@ const LATE_MILLIS: u64 = 20;
 /// Whoever waits for a drop himself goes on after so long. Few of them hold the pages: a machine with much to do takes longer than usual to
 /// drop them, and a write that is answered before may show its program the bytes of before.
 const WAITING_MILLIS_MAX: u64 = 250;
+/// When to look at what is of no interest until it begins, or is over.
+const NEVER: u64 = u64::MAX;
 
 /// For whom pages are dropped.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,6 +62,8 @@ pub(crate) struct Wanted {
 struct Job<T> {
     drop: Wanted,
     whom: Option<For<T>>,
+    /// Its server was told that it waits for a request.
+    is_told: bool,
     /// When to look whether it takes long.
     look_at: u64,
     runs: bool,
@@ -117,8 +121,12 @@ impl<T> Drops<T> {
         }
         self.last += 1;
         self.waiting.push_back(self.last);
-        let patience = if matches!(whom, For::Waiting(_)) { WAITING_MILLIS_MAX } else { LATE_MILLIS };
-        let job = Job { drop, whom: Some(whom), look_at: now + patience, runs: false, is_late: false };
+        let look_at = match whom {
+            For::Waiting(_) => now + WAITING_MILLIS_MAX,
+            For::Server(..) => now + LATE_MILLIS,
+            For::Nobody => NEVER,
+        };
+        let job = Job { drop, whom: Some(whom), is_told: false, look_at, runs: false, is_late: false };
         self.jobs.insert(self.last, job);
         None
     }
@@ -147,7 +155,7 @@ impl<T> Drops<T> {
     }
 
     /// What a thread drops next.
-    pub(crate) fn next(&mut self) -> Option<(u64, Wanted)> {
+    pub(crate) fn next(&mut self, now: u64) -> Option<(u64, Wanted)> {
         let may_run = |id: &u64| {
             let inode = self.jobs.get(id).map(|job| job.drop.inode);
             inode.is_some_and(|inode| {
@@ -158,6 +166,10 @@ impl<T> Drops<T> {
         let id = self.waiting.remove(at)?;
         let job = self.jobs.get_mut(&id)?;
         job.runs = true;
+        if job.look_at == NEVER {
+            // Nobody waits for it any more, but others of its file for its thread.
+            job.look_at = now + LATE_MILLIS;
+        }
         self.running.entry(job.drop.inode).or_default().count += 1;
         Some((id, job.drop.clone()))
     }
@@ -194,14 +206,18 @@ impl<T> Drops<T> {
 
     /// When to look next.
     pub(crate) fn next_look(&self) -> Option<u64> {
-        self.jobs.values().filter(|job| job.is_waited_for()).map(|job| job.look_at).min()
+        self.jobs.values().map(|job| job.look_at).min().filter(|at| *at < NEVER)
+    }
+
+    /// Whether somebody who looks again no sooner than `until` would be too late for what began just now.
+    pub(crate) fn is_too_late(&self, until: Option<u64>, now: u64) -> bool {
+        until.is_none_or(|until| until > now + LATE_MILLIS) && self.next_look().is_some()
     }
 
     /// Time has gone by. `is_held`: a request is under way that may hold some of these pages.
     pub(crate) fn look(&mut self, now: u64, is_held: impl Fn(&Wanted) -> bool) -> Vec<Effect<T>> {
         let mut effects = Vec::new();
-        let late = |job: &&mut Job<T>| job.is_waited_for() && job.look_at <= now;
-        for job in self.jobs.values_mut().filter(late) {
+        for job in self.jobs.values_mut().filter(|job| job.look_at <= now) {
             if let Some(running) = self.running.get_mut(&job.drop.inode).filter(|_| job.runs && !job.is_late)
                 && running.late < LATE_DROPS_PER_FILE_MAX
             {
@@ -212,25 +228,25 @@ impl<T> Drops<T> {
             match job.whom.take() {
                 Some(For::Waiting(who)) => effects.push(Effect::Go(who)),
                 Some(For::Server(server, number)) => {
-                    if is_held(&job.drop) {
+                    if !job.is_told && is_held(&job.drop) {
                         effects.push(Effect::Blocked(server, number));
-                        // It is not looked at again, and is yet to be done.
-                        job.look_at = u64::MAX;
-                    } else {
-                        job.look_at = now + LATE_MILLIS;
+                        job.is_told = true;
                     }
                     job.whom = Some(For::Server(server, number));
                 }
                 other => job.whom = other,
             }
+            job.look_at = if job.is_settled() { NEVER } else { now + LATE_MILLIS };
         }
         effects
     }
 }
 
 impl<T> Job<T> {
-    fn is_waited_for(&self) -> bool {
-        matches!(self.whom, Some(For::Server(..) | For::Waiting(_))) && self.look_at < u64::MAX
+    /// There is nothing to say of it before it is over, or begins.
+    fn is_settled(&self) -> bool {
+        let is_awaited = matches!(self.whom, Some(For::Server(..))) && !self.is_told;
+        !is_awaited && (self.is_late || !self.runs)
     }
 }
 
@@ -254,13 +270,13 @@ mod tests {
         let mut drops = Drops::default();
         recall(&mut drops, FILE, 1, 0);
         recall(&mut drops, FILE, 1, 0);
-        let (id, dropped) = drops.next().unwrap();
+        let (id, dropped) = drops.next(0).unwrap();
         assert_eq!(dropped, page(FILE, 1));
         recall(&mut drops, FILE, 1, 0);
-        assert_eq!(drops.next(), None, "it was told again before it was done");
+        assert_eq!(drops.next(0), None, "it was told again before it was done");
         assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)));
         recall(&mut drops, FILE, 1, 0);
-        let (id, _) = drops.next().expect("it is told again, so it was not heard that it was done");
+        let (id, _) = drops.next(0).expect("it is told again, so it was not heard that it was done");
         assert_eq!(drops.over(id, false), None, "the kernel has not dropped them");
         assert!(drops.jobs.is_empty() && drops.running.is_empty() && drops.recalled.is_empty());
     }
@@ -270,7 +286,7 @@ mod tests {
         let mut drops = Drops::default();
         assert_eq!(drops.next_look(), None);
         recall(&mut drops, FILE, 1, 100);
-        let (id, _) = drops.next().unwrap();
+        let (id, _) = drops.next(0).unwrap();
         assert_eq!(drops.next_look(), Some(100 + LATE_MILLIS));
         assert_eq!(drops.look(100 + LATE_MILLIS - 1, |_| true), []);
         assert_eq!(drops.look(100 + LATE_MILLIS, |_| false), [], "a load holds it, or a write-back");
@@ -287,8 +303,8 @@ mod tests {
         let mut drops = Drops::default();
         drops.add(page(FILE, 1), For::Waiting("first"), 0);
         drops.add(page(FILE, 2), For::Waiting("second"), 5);
-        let (first, _) = drops.next().unwrap();
-        let (second, _) = drops.next().unwrap();
+        let (first, _) = drops.next(0).unwrap();
+        let (second, _) = drops.next(0).unwrap();
         assert_eq!(drops.over(first, true), Some(Effect::Go("first")));
         assert_eq!(drops.look(5 + WAITING_MILLIS_MAX - 1, |_| true), []);
         assert_eq!(drops.look(5 + WAITING_MILLIS_MAX, |_| false), [Effect::Go("second")]);
@@ -302,13 +318,13 @@ mod tests {
         for number in 0..100 {
             recall(&mut drops, FILE, number, 0);
         }
-        let stuck: Vec<u64> = std::iter::from_fn(|| drops.next()).map(|(id, _)| id).collect();
+        let stuck: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
         assert_eq!(stuck.len(), DROPS_PER_FILE_MAX);
         recall(&mut drops, InodeId(8), 100, 0);
-        assert_eq!(drops.next().unwrap().1.inode, InodeId(8));
-        assert_eq!(drops.next(), None);
+        assert_eq!(drops.next(0).unwrap().1.inode, InodeId(8));
+        assert_eq!(drops.next(0), None);
         drops.over(stuck[0], true);
-        assert_eq!(drops.next().unwrap().1, page(FILE, DROPS_PER_FILE_MAX as u64));
+        assert_eq!(drops.next(0).unwrap().1, page(FILE, DROPS_PER_FILE_MAX as u64));
     }
 
     #[test]
@@ -319,13 +335,48 @@ mod tests {
         }
         let mut ids = Vec::new();
         for turn in 1..20 {
-            ids.extend(std::iter::from_fn(|| drops.next()).map(|(id, _)| id));
+            ids.extend(std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id));
             drops.look(turn * LATE_MILLIS, |_| false);
         }
         assert_eq!(ids.len(), LATE_DROPS_PER_FILE_MAX + DROPS_PER_FILE_MAX);
         ids.drain(..).for_each(|id| _ = drops.over(id, true));
         assert!(drops.running.is_empty());
-        assert_eq!(std::iter::from_fn(|| drops.next()).count(), DROPS_PER_FILE_MAX);
+        assert_eq!(std::iter::from_fn(|| drops.next(0)).count(), DROPS_PER_FILE_MAX);
+    }
+
+    #[test]
+    fn what_is_blocked_before_it_begins_keeps_no_thread_from_others() {
+        let mut drops = Drops::default();
+        for number in 0..100 {
+            recall(&mut drops, FILE, number, 0);
+        }
+        let begin = |drops: &mut Drops<&str>, now| std::iter::from_fn(|| drops.next(now)).count();
+        let mut begun = begin(&mut drops, 0);
+        assert_eq!(drops.look(LATE_MILLIS, |_| true).len(), 100, "each of them is told once, begun or not");
+        let mut now = LATE_MILLIS;
+        while let more @ 1.. = begin(&mut drops, now) {
+            begun += more;
+            now += LATE_MILLIS;
+            assert_eq!(drops.look(now, |_| true), []);
+        }
+        assert_eq!(begun, LATE_DROPS_PER_FILE_MAX + DROPS_PER_FILE_MAX);
+    }
+
+    #[test]
+    fn what_is_dropped_for_nobody_keeps_no_thread_from_others() {
+        let mut drops: Drops<&str> = Drops::default();
+        for number in 0..DROPS_PER_FILE_MAX as u64 {
+            drops.add(page(FILE, number), For::Nobody, 0);
+        }
+        assert_eq!(drops.next_look(), None, "there is nothing to say of them");
+        assert_eq!(std::iter::from_fn(|| drops.next(5)).count(), DROPS_PER_FILE_MAX);
+        recall(&mut drops, FILE, 100, 5);
+        assert_eq!(drops.next(5), None);
+        assert_eq!(
+            (drops.next_look(), drops.look(5 + LATE_MILLIS, |_| false)),
+            (Some(5 + LATE_MILLIS), vec![])
+        );
+        assert_eq!(drops.next(6 + LATE_MILLIS).unwrap().1, page(FILE, 100));
     }
 
     #[test]
@@ -335,13 +386,13 @@ mod tests {
         for number in 0..200 {
             recall(&mut drops, InodeId(100 + number), number, 0);
         }
-        let begun = std::iter::from_fn(|| drops.begin_thread().then(|| drops.next().unwrap())).count();
+        let begun = std::iter::from_fn(|| drops.begin_thread().then(|| drops.next(0).unwrap())).count();
         assert_eq!(begun, THREADS_MAX);
         let stay = (0..THREADS_MAX).filter(|_| drops.begin_idling()).count();
         assert_eq!(stay, IDLE_THREADS_MAX);
         (stay..THREADS_MAX).for_each(|_| drops.end_thread());
         assert!(drops.begin_thread(), "more wait than are idle");
-        while drops.next().is_some() {}
+        while drops.next(0).is_some() {}
         assert!(!drops.begin_thread());
     }
 
@@ -351,11 +402,11 @@ mod tests {
         for _ in 0..3 {
             drops.add(page(FILE, 1), For::Nobody, 0);
         }
-        let (id, _) = drops.next().unwrap();
-        assert_eq!(drops.next(), None);
+        let (id, _) = drops.next(0).unwrap();
+        assert_eq!(drops.next(0), None);
         drops.add(page(FILE, 1), For::Nobody, 0);
-        assert!(drops.next().is_some(), "the first one may be past these pages");
-        assert_eq!((drops.over(id, true), drops.next_look()), (None, None));
+        let (second, _) = drops.next(0).expect("the first one may be past these pages");
+        assert_eq!((drops.over(id, true), drops.over(second, true), drops.next_look()), (None, None, None));
     }
 
     #[test]
@@ -364,11 +415,11 @@ mod tests {
         recall(&mut drops, FILE, 1, 0);
         recall(&mut drops, FILE, 2, 0);
         drops.add(page(FILE, 3), For::Server(ServerId(9), 1), 0);
-        let (first, _) = drops.next().unwrap();
+        let (first, _) = drops.next(0).unwrap();
         drops.forget(HERE);
         assert_eq!(drops.over(first, true), None);
         recall(&mut drops, FILE, 1, 0);
-        let ids: Vec<u64> = std::iter::from_fn(|| drops.next()).map(|(id, _)| id).collect();
+        let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
         let told: Vec<_> = ids.into_iter().filter_map(|id| drops.over(id, true)).collect();
         assert_eq!(told, [Effect::Done(ServerId(9), 1), Effect::Done(HERE, 1)]);
     }

@@ -13,6 +13,8 @@ pub(crate) enum Kind {
     Through,
     /// A call has failed: what was left out of write-backs for it is written.
     LeftOut,
+    /// That is written. The kernel may have the call's pages locked until it is answered.
+    Failed,
     /// A truncation: the kernel writes none of them back until it is answered.
     Cut,
 }
@@ -76,16 +78,31 @@ impl UnderWay {
 
     /// A call has written no more than what lies before `end`: write-backs leave out no more, either. What they have left out.
     pub(crate) fn fail(&mut self, number: u64, end: u64) -> Vec<LeftOut> {
-        for (_, kind, range) in self.requests.iter_mut().filter(|(other, ..)| *other == number) {
-            *kind = Kind::LeftOut;
-            range.start = range.start.max(end).min(range.end);
+        let mut failed = Vec::new();
+        let is_this =
+            |(other, kind, _): &&mut (u64, Kind, ByteRange)| *other == number && *kind == Kind::Through;
+        for (_, _, range) in self.requests.iter_mut().filter(is_this) {
+            let behind = ByteRange { start: end.clamp(range.start, range.end), end: range.end };
+            range.end = behind.start;
+            failed.push((number, Kind::LeftOut, behind));
         }
+        self.requests.extend(failed);
+        self.requests.retain(|(other, _, range)| *other != number || !range.is_empty());
         let of = self.left_out.extract_if(.., |(other, _)| *other == number);
         let behind = |(_, left): (u64, LeftOut)| {
             let skipped = (end.saturating_sub(left.offset) as usize).min(left.bytes.len());
             LeftOut { offset: left.offset + skipped as u64, bytes: left.bytes[skipped..].to_vec() }
         };
         of.map(behind).filter(|left| !left.bytes.is_empty()).collect()
+    }
+
+    /// What write-backs had left out for a call that has failed is written.
+    pub(crate) fn left_out_is_written(&mut self, number: u64) {
+        for (other, kind, _) in &mut self.requests {
+            if *other == number && *kind == Kind::LeftOut {
+                *kind = Kind::Failed;
+            }
+        }
     }
 
     /// Whether one of a kind that began before `number` touches the same pages.
@@ -95,7 +112,9 @@ impl UnderWay {
 
     /// Whether one may hold some of these pages until it is answered.
     pub(crate) fn hold(&self, range: ByteRange) -> bool {
-        [Kind::Through, Kind::LeftOut, Kind::Cut].iter().any(|kind| self.has(*kind, range, u64::MAX))
+        [Kind::Through, Kind::LeftOut, Kind::Failed, Kind::Cut]
+            .iter()
+            .any(|kind| self.has(*kind, range, u64::MAX))
     }
 
     fn of(&self, kind: Kind) -> impl Iterator<Item = (u64, ByteRange)> {

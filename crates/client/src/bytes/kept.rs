@@ -134,7 +134,7 @@ impl File {
     /// The same on a strict mount: `own` where programs may store into these pages, which then no other kernel has.
     /// `take`: their memory is taken first, as by [`File::read_for_stores`].
     ///
-    /// Errors: `Busy` for several pages that are to be owned and that others have, too: ask page by page.
+    /// Errors: `Busy` for several pages that others have, too, where they are to be owned or lie in several lanes: ask page by page.
     pub fn read_strictly(&self, buffer: &mut [u8], offset: u64, own: bool, take: bool) -> Result<usize> {
         let direction = if take { Direction::Fault } else { Direction::Read };
         let keep = if own { Keep::Own } else { Keep::Strict };

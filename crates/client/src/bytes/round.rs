@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId};
 use ramlace_wire::chunk::{ReadChunk, WriteChunk};
@@ -19,6 +19,10 @@ use crate::session::lines::{Line, Server, Unanswered};
 const WINDOW_BYTES_MAX: u64 = 4 << 20;
 /// Requests in flight on one connection: small ones, whose headers count for more than their bytes.
 const WINDOW_REQUESTS_MAX: usize = 64;
+
+/// How long a read of several requests waits for pages of a strict mount, behind its last answer. Its kernel has all its pages locked,
+/// and who has those that it waits for at one server may wait for some of the others himself.
+const SEVERAL_WAIT_MAX: Duration = Duration::from_millis(250);
 
 /// One server's share of a round.
 struct Share {
@@ -38,6 +42,8 @@ pub(crate) struct Round<'t, 'b, 'p> {
     batch: &'p mut [Piece<'b>],
     /// Moves on with every answer: a large transfer may take as long as it needs.
     deadline: Instant,
+    /// When others' pages are waited for no longer.
+    gives_up_at: Option<Instant>,
     /// Nothing behind this offset is begun any more, since something before it failed for good.
     stop_at: u64,
     /// A connection failed for good: what is under way elsewhere is given up as well, or the
@@ -52,11 +58,13 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
     /// As for [`Transfer::run`].
     pub(crate) unsafe fn run(transfer: &'b Transfer<'t>, batch: &'p mut [Piece<'b>]) -> Result<()> {
         let session = transfer.session;
+        let must_not_wait = transfer.pages.are_strict() && batch.len() > 1;
         let mut round = Round {
             transfer,
             map: session.map()?,
             batch,
             deadline: session.deadline(),
+            gives_up_at: must_not_wait.then(|| Instant::now() + SEVERAL_WAIT_MAX),
             stop_at: u64::MAX,
             over: None,
             sources: Vec::new(),
@@ -103,10 +111,19 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         }
         let mut shares: Vec<Share> = by_server.into_values().collect();
         for share in &mut shares {
-            match session.line(&share.server, self.deadline) {
+            let line = match self.gives_up_at {
+                None => session.line(&share.server, self.deadline),
+                Some(until) => session.line_by(&share.server, until).map(|line| (line, self.deadline)),
+            };
+            match line {
                 Ok((line, deadline)) => {
                     share.line = Some(line);
                     self.deadline = self.deadline.max(deadline);
+                }
+                Err(Unanswered { error, .. })
+                    if error.kind() == ErrorKind::TimedOut && self.gives_up_at.is_some() =>
+                {
+                    return Err(others_have_some());
                 }
                 Err(unanswered) => self.lose(share, unanswered),
             }
@@ -226,8 +243,12 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         index: usize,
         call: u32,
     ) -> std::result::Result<(), Unanswered> {
-        // Who has pages of them is waited for, however long the others' answers took.
-        line.await_holders(self.transfer.session, self.deadline)?;
+        match &mut self.gives_up_at {
+            // Who has pages of them is waited for, however long the others' answers took.
+            None => line.await_holders(self.transfer.session, self.deadline)?,
+            Some(until) if line.is_answered_by(*until)? => *until = Instant::now() + SEVERAL_WAIT_MAX,
+            Some(_) => return Err(Unanswered::told(self.over.insert(others_have_some()).clone())),
+        }
         self.deadline = self.transfer.session.deadline();
         if self.transfer.direction == Direction::Write {
             if self.batch[index].runs().is_some() {
@@ -286,4 +307,8 @@ impl Share {
     fn new(server: Arc<Server>) -> Share {
         Share { server, line: None, waiting: VecDeque::new(), under_way: VecDeque::new(), bytes_under_way: 0 }
     }
+}
+
+fn others_have_some() -> Error {
+    Error::new(ErrorKind::Busy, "other kernels have some of these pages: they are to be asked for one by one")
 }

@@ -341,34 +341,42 @@ impl Line {
 
     /// Waits until a reply begins to arrive: a change of bytes is answered when others have dropped them, and a read when nobody
     /// has them alone, which may take longer than any other call. As long as the server shows signs of life it is waited for.
+    ///
+    /// When all waits are over, a change still has the time of any other call: it may be what programs stored.
     pub(crate) fn await_holders(
         &mut self,
         session: &Session,
         deadline: Instant,
     ) -> std::result::Result<(), Unanswered> {
         let over = Instant::now() + HOLDERS_WAIT_MAX;
+        let reads = matches!(self.purpose, Purpose::Pages | Purpose::StrictReads);
+        let goes_on = || !session.waits_are_over() || !reads && Instant::now() < deadline;
         let mut until = deadline;
         loop {
             let look = until.min(Instant::now() + LOOK_PAUSE);
-            match self.connection().map_err(Unanswered::lost)?.await_reply(look) {
-                Ok(true) => return Ok(()),
-                Ok(false) if look < until && !session.waits_are_over() => {}
-                Ok(false)
-                    if Instant::now() < over && !session.waits_are_over() && session.lives(&self.server) =>
-                {
-                    until = session.deadline();
-                }
-                Ok(false) => {
-                    self.link = None;
-                    let text = "waiting for a reply: no answer within the deadline";
-                    return Err(Unanswered::lost(Error::new(ErrorKind::TimedOut, text)));
-                }
-                Err(failure) => {
-                    self.link = None;
-                    return Err(Unanswered { map: failure.map, ..Unanswered::lost(failure.error) });
-                }
+            if self.is_answered_by(look)? {
+                return Ok(());
             }
+            if look < until && goes_on() {
+                continue;
+            }
+            if Instant::now() < over && goes_on() && session.lives(&self.server) {
+                until = session.deadline();
+                continue;
+            }
+            self.link = None;
+            let text = "waiting for a reply: no answer within the deadline";
+            return Err(Unanswered::lost(Error::new(ErrorKind::TimedOut, text)));
         }
+    }
+
+    /// Whether a reply begins to arrive until then.
+    pub(crate) fn is_answered_by(&mut self, until: Instant) -> std::result::Result<bool, Unanswered> {
+        let begun = self.connection().map_err(Unanswered::lost)?.await_reply(until);
+        begun.map_err(|failure| {
+            self.link = None;
+            Unanswered { map: failure.map, ..Unanswered::lost(failure.error) }
+        })
     }
 
     /// The reply to a call. When it brings data, [`Line::receive_data`] must follow.

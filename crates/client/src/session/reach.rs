@@ -141,6 +141,18 @@ impl Session {
         Ok((line, begun()))
     }
 
+    /// The same, and nobody is waited for behind this time.
+    pub(crate) fn line_by(
+        &self,
+        server: &Arc<Server>,
+        until: Instant,
+    ) -> std::result::Result<Line, Unanswered> {
+        if server.is_given_up() {
+            self.probe(server, until)?;
+        }
+        server.line(until, || None, || Ok(self.connect(server, until)?))
+    }
+
     /// The Unix socket of a server on this machine, when it may be used.
     fn socket_path(&self, entry: &ServerEntry) -> Option<PathBuf> {
         let here = self.settings.local && self.host == Some(entry.host);

@@ -290,3 +290,48 @@ fn nobody_waits_for_other_machines_when_all_waits_are_over() {
         waiting.into_iter().for_each(|reader| assert_eq!(reader.join().unwrap(), ErrorKind::TimedOut));
     });
 }
+
+#[test]
+fn what_was_stored_has_its_time_when_all_waits_are_over() {
+    let pool = FakePool::start(1);
+    let patient = Pool::connect(&ConnectOptions { deadline_millis: 60_000, ..pool.options() }).unwrap();
+    let hasty = Pool::connect(&ConnectOptions { deadline_millis: 300, ..pool.options() }).unwrap();
+    let file = patient.open("/file", &striped(1)).unwrap();
+    write_all(&file, &pattern(2 * UNIT as usize, 1), 0);
+    patient.end_waits();
+    hasty.end_waits();
+    pool.fault(Kind::WriteChunk, Fault::Late);
+    assert_eq!(file.write_back(&[7; 100], 0, &mut RecallsMade::default()).unwrap(), 100);
+    // And no more than that.
+    let file = hasty.open("/file", &striped(1)).unwrap();
+    pool.fault(Kind::WriteChunk, Fault::Late);
+    let error = file.write_back(&[8; 100], 0, &mut RecallsMade::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+}
+
+#[test]
+fn a_strict_read_of_several_lanes_waits_for_nobody() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    let file = client.open("/file", &striped(2)).unwrap();
+    write_all(&file, &pattern(4 * UNIT as usize, 1), 0);
+    let length = 2 * UNIT as usize;
+    let read = |own| file.read_strictly(&mut vec![0; length], 0, own, false);
+    let reads = |own| move || read(own).is_ok_and(|bytes| bytes == length);
+    for own in [false, true] {
+        eventually("what nobody has is read at once", reads(own));
+        pool.fault(Kind::ReadChunk, Fault::Held);
+        assert_eq!(read(own).unwrap_err().kind(), ErrorKind::Busy);
+    }
+    // Nor for a place among those that wait.
+    let (readers, before) = (24, pool.seen(Kind::ReadChunk));
+    (0..readers).for_each(|_| pool.fault(Kind::ReadChunk, Fault::Held));
+    std::thread::scope(|scope| {
+        (0..readers)
+            .for_each(|_| _ = scope.spawn(|| file.read_strictly(&mut [0; 10], 0, false, false).unwrap()));
+        eventually("reads wait", || pool.seen(Kind::ReadChunk) >= before + readers);
+        assert_eq!(read(false).unwrap_err().kind(), ErrorKind::Busy);
+        pool.state().releases_held = true;
+    });
+    eventually("its servers are believed to live", reads(false));
+}
