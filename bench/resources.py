@@ -34,20 +34,9 @@ def pool_pids(pool: Pool) -> list[tuple[int, int]]:
 
 
 def private_bytes(pid: int) -> int:
-    """Return a process's own memory: the private pages of all mappings that are not shared ones.
-
-    Shared mappings are windows of the store; a page that only this process maps counts as private
-    there as well, and is the store's.
-    """
-    total = 0
-    shared = False
-    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        key, _, rest = line.partition(" ")
-        if not key.endswith(":"):
-            shared = rest.split()[0].endswith("s")
-        elif key.startswith("Private_") and not shared:
-            total += int(rest.split()[0]) << 10
-    return total
+    """Return a process's own memory: its anonymous pages, not the store's. A server tells its user no more."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
 
 
 def cpu_seconds(pid: int) -> float:
