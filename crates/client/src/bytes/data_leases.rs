@@ -1,7 +1,7 @@
 //! Leases on bytes that this machine's kernel keeps: who hears that they are recalled, and how servers hear that they are over.
 //!
 //! A lease has no end of its own, so a page that is kept by one is dropped when a server says so, when that server has a
-//! new life, which knows no leases, and when the session ends. Recalls come with the answers of [`crate::leases`]. What they
+//! new life, which knows no leases, and when the session ends. Recalls come with the answers of [`crate::names::leases`]. What they
 //! wait for may take a while, so they are acknowledged one by one, whenever they are done, on a connection of their own: what waits
 //! for them uses the others.
 

@@ -1,6 +1,6 @@
 //! Bytes that this machine's kernel keeps in its pages: what is read for them, and what is written by way of them.
 //!
-//! Servers give leases on such bytes and recall them when somebody else changes them ([`crate::leases`]). Library calls
+//! Servers give leases on such bytes and recall them when somebody else changes them ([`crate::names::leases`]). Library calls
 //! keep nothing and need none.
 
 use std::cell::{Cell, RefCell};

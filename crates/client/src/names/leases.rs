@@ -2,7 +2,7 @@
 //!
 //! One thread for each server that has given leases keeps a question for recalls open, on a connection of its own. Its
 //! next question says that what it was told is done. What is believed is the caller's: see [`Pool::hear_recalls`]. Leases on bytes that
-//! a kernel keeps are recalled by the same answers, and are over when [`crate::data_leases`] say so.
+//! a kernel keeps are recalled by the same answers, and are over when [`crate::bytes::data_leases`] say so.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
