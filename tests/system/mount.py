@@ -167,7 +167,7 @@ class Mount:
             forced = self._force_away()
         ended = self.daemon.ends()
         # The kernel may have the mount still: for another program's namespace, which has a copy of every mount that
-        # was there when it was made (`conftest.shared`), or behind a mount whose daemon is stopped.
+        # was there when it was made (`conftest.shared`), or, after that has ended, behind one whose daemon is stopped.
         copies = [] if ended else copies_of(self.directory)
         ended = ended or self.daemon.ends(KERNEL_SECONDS)
         self.daemon.close()
