@@ -1,19 +1,29 @@
 /* Reading and writing: the bytes of the view that an access means, and the bytes of memory they come from or go to. */
 #include "mpiio.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Moves bytes that lie one behind the other to or from runs of the file, in one call; a read stops at the file's end. */
-static int move(struct file *file, bool write, char *bytes, int64_t length, const struct runs *runs, int64_t *moved)
+int bytes_write(struct file *file, const char *bytes, int64_t length, const struct runs *runs, int64_t *moved)
 {
-    ssize_t done = write ? ramlace_pwrite_runs(file->file, bytes, (size_t)length, runs->items, runs->count)
-                         : ramlace_pread_runs(file->file, bytes, (size_t)length, runs->items, runs->count);
+    ssize_t done = ramlace_pwrite_runs(file->file, bytes, (size_t)length, runs->items, runs->count);
     if (done < 0)
         return error_class();
     *moved += done;
-    /* A write is short where the pool has filled up. */
-    return write && done < length ? MPI_ERR_NO_SPACE : MPI_SUCCESS;
+    /* It is short where the pool has filled up. */
+    if (done < length)
+        errno = ENOSPC;
+    return done < length ? MPI_ERR_NO_SPACE : MPI_SUCCESS;
+}
+
+int bytes_read(struct file *file, char *bytes, int64_t length, const struct runs *runs, int64_t *moved)
+{
+    ssize_t done = ramlace_pread_runs(file->file, bytes, (size_t)length, runs->items, runs->count);
+    if (done < 0)
+        return error_class();
+    *moved += done;
+    return MPI_SUCCESS;
 }
 
 /* Copies between memory that lies in runs and bytes that lie one behind the other. */
@@ -31,20 +41,28 @@ static void gather_or_scatter(char *base, const struct runs *runs, char *bytes, 
     }
 }
 
+/* Nobody else hears of it by this call: neither the ranks together, nor those with the same pointer. */
+static bool is_alone(const struct access *access)
+{
+    return !access->together && (access->pointer == AT_OFFSET || access->pointer == AT_POSITION);
+}
+
 /* Moves `length` bytes of the view's data from `from` on, straight from or to memory in one piece. */
-static int move_plain(struct file *file, bool write, int64_t from, char *bytes, int64_t length, int64_t *moved)
+static int move_plain(struct file *file, const struct access *access, int64_t from, char *bytes, int64_t length,
+                      int64_t *moved)
 {
     struct runs runs = {0};
     int error = tiling_runs(&file->view.tiling, from, length, &runs);
     if (error == MPI_SUCCESS)
-        error = move(file, write, bytes, length, &runs, moved);
+        error = access->write ? small_write(file, is_alone(access), bytes, length, &runs, moved)
+                              : small_read(file, is_alone(access), bytes, length, &runs, moved);
     runs_free(&runs);
     return error;
 }
 
 /* The same for memory in pieces: through a buffer, a part after the other. */
-static int move_staged(struct file *file, bool write, int64_t from, char *base, const struct tiling *memory,
-                       int64_t length, int64_t *moved)
+static int move_staged(struct file *file, const struct access *access, int64_t from, char *base,
+                       const struct tiling *memory, int64_t length, int64_t *moved)
 {
     int64_t room = length < STAGE_BYTES_MAX ? length : STAGE_BYTES_MAX;
     char *stage = malloc(room ? room : 1);
@@ -53,11 +71,11 @@ static int move_staged(struct file *file, bool write, int64_t from, char *base, 
         struct runs runs = {0};
         int64_t part = length - done < room ? length - done : room, part_moved = 0;
         error = tiling_runs(memory, done, part, &runs);
-        if (error == MPI_SUCCESS && write)
+        if (error == MPI_SUCCESS && access->write)
             gather_or_scatter(base, &runs, stage, part, true);
         if (error == MPI_SUCCESS)
-            error = move_plain(file, write, from + done, stage, part, &part_moved);
-        if (!write)
+            error = move_plain(file, access, from + done, stage, part, &part_moved);
+        if (!access->write)
             gather_or_scatter(base, &runs, stage, part_moved, false);
         runs_free(&runs);
         *moved += part_moved;
@@ -69,8 +87,8 @@ static int move_staged(struct file *file, bool write, int64_t from, char *base, 
 }
 
 /* The same for a view in external32: through a buffer with whole elements as a file has them. */
-static int move_converted(struct file *file, bool write, int64_t from, char *base, const struct runs *all, int64_t length,
-                          struct moved *moved)
+static int move_converted(struct file *file, const struct access *access, int64_t from, char *base,
+                          const struct runs *all, int64_t length, struct moved *moved)
 {
     int64_t room = length < STAGE_BYTES_MAX ? length : STAGE_BYTES_MAX;
     struct walk walk = {.runs = all};
@@ -79,11 +97,11 @@ static int move_converted(struct file *file, bool write, int64_t from, char *bas
     while (moved->in_file < length && error == MPI_SUCCESS) {
         struct walk behind = walk;
         int64_t part = 0, here = 0, done = 0, there = 0;
-        error = external32_walk(&behind, write ? TO_FILE : MEASURE, base, stage, room, &part, &here);
+        error = external32_walk(&behind, access->write ? TO_FILE : MEASURE, base, stage, room, &part, &here);
         if (error == MPI_SUCCESS)
-            error = move_plain(file, write, from + moved->in_file, stage, part, &done);
+            error = move_plain(file, access, from + moved->in_file, stage, part, &done);
         here = 0;
-        external32_walk(&walk, write ? MEASURE : FROM_FILE, base, stage, done, &there, &here);
+        external32_walk(&walk, access->write ? MEASURE : FROM_FILE, base, stage, done, &there, &here);
         moved->in_file += done;
         moved->in_memory += here;
         if (done < part)
@@ -121,12 +139,12 @@ static int move_memory(struct file *file, const struct transfer *transfer, int64
     struct runs all = {0};
     int error = tiling_runs(&transfer->memory, 0, transfer->in_memory, &all);
     if (error == MPI_SUCCESS && file->view.external32) {
-        error = move_converted(file, transfer->access.write, from, base, &all, transfer->in_file, moved);
+        error = move_converted(file, &transfer->access, from, base, &all, transfer->in_file, moved);
     } else if (error == MPI_SUCCESS) {
         bool plain = all.count <= 1 && (all.count == 0 || all.items[0].count == 1);
         int64_t at = all.count ? all.items[0].offset : 0;
-        error = plain ? move_plain(file, transfer->access.write, from, base + at, transfer->in_file, &moved->in_file)
-                      : move_staged(file, transfer->access.write, from, base, &transfer->memory, transfer->in_file,
+        error = plain ? move_plain(file, &transfer->access, from, base + at, transfer->in_file, &moved->in_file)
+                      : move_staged(file, &transfer->access, from, base, &transfer->memory, transfer->in_file,
                                     &moved->in_file);
         moved->in_memory = moved->in_file;
     }

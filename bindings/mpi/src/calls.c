@@ -62,19 +62,23 @@ EXPORT int MPI_File_delete(const char *filename, MPI_Info info)
 }
 BOTH_NAMES(File_delete);
 
-/* Does something on the first rank, and tells all how it went. */
+/* Does something on the first rank, when all have sent what they wrote before, and tells all how it went. */
 static int set_size(struct file *file, MPI_Offset size, int (*change)(ramlace_file *, int64_t))
 {
     int64_t told[2] = {MPI_SUCCESS, size};
     if (file->amode & MPI_MODE_SEQUENTIAL)
         return MPI_ERR_UNSUPPORTED_OPERATION;
+    int error = small_settle(file);
+    PMPI_Barrier(file->comm);
     if (file->rank == 0) {
         told[0] = size < 0 ? MPI_ERR_ARG : file->amode & MPI_MODE_RDONLY ? MPI_ERR_READ_ONLY : MPI_SUCCESS;
         if (told[0] == MPI_SUCCESS && change(file->file, size) != 0)
             told[0] = error_class();
     }
     PMPI_Bcast(told, 2, MPI_INT64_T, 0, file->comm);
-    return told[0] == MPI_SUCCESS && told[1] != size ? MPI_ERR_NOT_SAME : (int)told[0];
+    if (told[0] == MPI_SUCCESS && told[1] != size)
+        return MPI_ERR_NOT_SAME;
+    return told[0] == MPI_SUCCESS ? error : (int)told[0];
 }
 
 EXPORT int MPI_File_set_size(MPI_File fh, MPI_Offset size)
@@ -118,10 +122,10 @@ EXPORT int MPI_File_get_amode(MPI_File fh, int *amode)
 }
 BOTH_NAMES(File_get_amode);
 
-/* No hint that may change while a file is open changes anything here. */
 EXPORT int MPI_File_set_info(MPI_File fh, MPI_Info info)
 {
-    return file_find(fh) ? MPI_SUCCESS : REAL(File_set_info)(fh, info);
+    struct file *file = file_find(fh);
+    return file ? error_raise(file, file_hints(file, info)) : REAL(File_set_info)(fh, info);
 }
 BOTH_NAMES(File_set_info);
 
@@ -138,9 +142,11 @@ EXPORT int MPI_File_set_atomicity(MPI_File fh, int flag)
     if (file == NULL)
         return REAL(File_set_atomicity)(fh, flag);
     requests_wait(file);
+    int error = small_settle(file);
     file->atomic = flag != 0;
     /* Nobody goes on under the old mode once a rank has the new one. */
-    return error_raise(file, PMPI_Barrier(file->comm));
+    PMPI_Barrier(file->comm);
+    return error_raise(file, error);
 }
 BOTH_NAMES(File_set_atomicity);
 
@@ -159,7 +165,8 @@ EXPORT int MPI_File_sync(MPI_File fh)
     struct file *file = file_find(fh);
     if (file == NULL)
         return REAL(File_sync)(fh);
-    return error_raise(file, ramlace_fsync(file->file) == 0 ? MPI_SUCCESS : error_class());
+    int error = small_settle(file), synced = ramlace_fsync(file->file) == 0 ? MPI_SUCCESS : error_class();
+    return error_raise(file, error ? error : synced);
 }
 BOTH_NAMES(File_sync);
 
@@ -188,7 +195,8 @@ EXPORT int MPI_File_set_view(MPI_File fh, MPI_Offset disp, MPI_Datatype etype, M
         disp = file->rank == 0 ? shared_byte(file) : 0;
         PMPI_Bcast(&disp, 1, MPI_OFFSET, 0, file->comm);
     }
-    return error_raise(file, file_set_view(file, disp, etype, filetype, datarep));
+    int error = file_set_view(file, disp, etype, filetype, datarep), hinted = file_hints(file, info);
+    return error_raise(file, error ? error : hinted);
 }
 BOTH_NAMES(File_set_view);
 
@@ -382,24 +390,29 @@ static int split_end(struct file *file, MPI_Status *status, const char *kind)
 /* The offset of a routine that has none. */
 #define NO_OFFSET 0
 
-#define ACCESS(write, pointer, offset) ((struct access){write, pointer, offset, (void *)buf, count, datatype})
+/* Whether a routine is collective. */
+#define ALONE false
+#define TOGETHER true
 
-#define EXPLICIT(name, write, memory, number)                                                                          \
+#define ACCESS(write, together, pointer, offset)                                                                       \
+    ((struct access){write, together, pointer, offset, (void *)buf, count, datatype})
+
+#define EXPLICIT(name, write, together, memory, number)                                                                \
     EXPORT int MPI_File_##name(MPI_File fh, MPI_Offset offset, memory buf, number count, MPI_Datatype datatype,        \
                                MPI_Status *status)                                                                     \
     {                                                                                                                  \
         struct file *file = file_find(fh);                                                                             \
-        return file ? data_now(file, ACCESS(write, AT_OFFSET, offset), status)                                         \
+        return file ? data_now(file, ACCESS(write, together, AT_OFFSET, offset), status)                               \
                     : REAL(File_##name)(fh, offset, buf, count, datatype, status);                                     \
     }                                                                                                                  \
     BOTH_NAMES(File_##name);
 
-#define EXPLICIT_REQUEST(name, write, memory, number)                                                                  \
+#define EXPLICIT_REQUEST(name, write, together, memory, number)                                                        \
     EXPORT int MPI_File_##name(MPI_File fh, MPI_Offset offset, memory buf, number count, MPI_Datatype datatype,        \
                                MPI_Request *request)                                                                   \
     {                                                                                                                  \
         struct file *file = file_find(fh);                                                                             \
-        return file ? data_request(file, ACCESS(write, AT_OFFSET, offset), request)                                    \
+        return file ? data_request(file, ACCESS(write, together, AT_OFFSET, offset), request)                          \
                     : REAL(File_##name)(fh, offset, buf, count, datatype, request);                                    \
     }                                                                                                                  \
     BOTH_NAMES(File_##name);
@@ -408,25 +421,25 @@ static int split_end(struct file *file, MPI_Status *status, const char *kind)
     EXPORT int MPI_File_##name(MPI_File fh, MPI_Offset offset, memory buf, number count, MPI_Datatype datatype)        \
     {                                                                                                                  \
         struct file *file = file_find(fh);                                                                             \
-        return file ? split_begin(file, ACCESS(write, AT_OFFSET, offset), write ? "write_at" : "read_at")              \
+        return file ? split_begin(file, ACCESS(write, TOGETHER, AT_OFFSET, offset), write ? "write_at" : "read_at")    \
                     : REAL(File_##name)(fh, offset, buf, count, datatype);                                             \
     }                                                                                                                  \
     BOTH_NAMES(File_##name);
 
-#define POINTER(name, write, memory, number, pointer)                                                                  \
+#define POINTER(name, write, together, memory, number, pointer)                                                        \
     EXPORT int MPI_File_##name(MPI_File fh, memory buf, number count, MPI_Datatype datatype, MPI_Status *status)       \
     {                                                                                                                  \
         struct file *file = file_find(fh);                                                                             \
-        return file ? data_now(file, ACCESS(write, pointer, NO_OFFSET), status)                                        \
+        return file ? data_now(file, ACCESS(write, together, pointer, NO_OFFSET), status)                              \
                     : REAL(File_##name)(fh, buf, count, datatype, status);                                             \
     }                                                                                                                  \
     BOTH_NAMES(File_##name);
 
-#define POINTER_REQUEST(name, write, memory, number, pointer)                                                          \
+#define POINTER_REQUEST(name, write, together, memory, number, pointer)                                                \
     EXPORT int MPI_File_##name(MPI_File fh, memory buf, number count, MPI_Datatype datatype, MPI_Request *request)     \
     {                                                                                                                  \
         struct file *file = file_find(fh);                                                                             \
-        return file ? data_request(file, ACCESS(write, pointer, NO_OFFSET), request)                                   \
+        return file ? data_request(file, ACCESS(write, together, pointer, NO_OFFSET), request)                         \
                     : REAL(File_##name)(fh, buf, count, datatype, request);                                            \
     }                                                                                                                  \
     BOTH_NAMES(File_##name);
@@ -435,7 +448,7 @@ static int split_end(struct file *file, MPI_Status *status, const char *kind)
     EXPORT int MPI_File_##name(MPI_File fh, memory buf, number count, MPI_Datatype datatype)                           \
     {                                                                                                                  \
         struct file *file = file_find(fh);                                                                             \
-        return file ? split_begin(file, ACCESS(write, pointer, NO_OFFSET), kind)                                       \
+        return file ? split_begin(file, ACCESS(write, TOGETHER, pointer, NO_OFFSET), kind)                             \
                     : REAL(File_##name)(fh, buf, count, datatype);                                                     \
     }                                                                                                                  \
     BOTH_NAMES(File_##name);
@@ -450,34 +463,34 @@ static int split_end(struct file *file, MPI_Status *status, const char *kind)
 
 /* Every data routine, with its number of elements as the suffix has it: none for int, _c for MPI_Count. */
 #define READS(suffix, number)                                                                                          \
-    EXPLICIT(read_at##suffix, false, void *, number)                                                                   \
-    EXPLICIT(read_at_all##suffix, false, void *, number)                                                               \
-    EXPLICIT_REQUEST(iread_at##suffix, false, void *, number)                                                          \
-    EXPLICIT_REQUEST(iread_at_all##suffix, false, void *, number)                                                      \
+    EXPLICIT(read_at##suffix, false, ALONE, void *, number)                                                            \
+    EXPLICIT(read_at_all##suffix, false, TOGETHER, void *, number)                                                     \
+    EXPLICIT_REQUEST(iread_at##suffix, false, ALONE, void *, number)                                                   \
+    EXPLICIT_REQUEST(iread_at_all##suffix, false, TOGETHER, void *, number)                                            \
     EXPLICIT_BEGIN(read_at_all_begin##suffix, false, void *, number)                                                   \
-    POINTER(read##suffix, false, void *, number, AT_POSITION)                                                          \
-    POINTER(read_all##suffix, false, void *, number, AT_POSITION)                                                      \
-    POINTER(read_shared##suffix, false, void *, number, AT_SHARED)                                                     \
-    POINTER(read_ordered##suffix, false, void *, number, AT_ORDERED)                                                   \
-    POINTER_REQUEST(iread##suffix, false, void *, number, AT_POSITION)                                                 \
-    POINTER_REQUEST(iread_all##suffix, false, void *, number, AT_POSITION)                                             \
-    POINTER_REQUEST(iread_shared##suffix, false, void *, number, AT_SHARED)                                            \
+    POINTER(read##suffix, false, ALONE, void *, number, AT_POSITION)                                                   \
+    POINTER(read_all##suffix, false, TOGETHER, void *, number, AT_POSITION)                                            \
+    POINTER(read_shared##suffix, false, ALONE, void *, number, AT_SHARED)                                              \
+    POINTER(read_ordered##suffix, false, TOGETHER, void *, number, AT_ORDERED)                                         \
+    POINTER_REQUEST(iread##suffix, false, ALONE, void *, number, AT_POSITION)                                          \
+    POINTER_REQUEST(iread_all##suffix, false, TOGETHER, void *, number, AT_POSITION)                                   \
+    POINTER_REQUEST(iread_shared##suffix, false, ALONE, void *, number, AT_SHARED)                                     \
     POINTER_BEGIN(read_all_begin##suffix, false, void *, number, AT_POSITION, "read_all")                              \
     POINTER_BEGIN(read_ordered_begin##suffix, false, void *, number, AT_ORDERED, "read_ordered")
 
 #define WRITES(suffix, number)                                                                                         \
-    EXPLICIT(write_at##suffix, true, const void *, number)                                                             \
-    EXPLICIT(write_at_all##suffix, true, const void *, number)                                                         \
-    EXPLICIT_REQUEST(iwrite_at##suffix, true, const void *, number)                                                    \
-    EXPLICIT_REQUEST(iwrite_at_all##suffix, true, const void *, number)                                                \
+    EXPLICIT(write_at##suffix, true, ALONE, const void *, number)                                                      \
+    EXPLICIT(write_at_all##suffix, true, TOGETHER, const void *, number)                                               \
+    EXPLICIT_REQUEST(iwrite_at##suffix, true, ALONE, const void *, number)                                             \
+    EXPLICIT_REQUEST(iwrite_at_all##suffix, true, TOGETHER, const void *, number)                                      \
     EXPLICIT_BEGIN(write_at_all_begin##suffix, true, const void *, number)                                             \
-    POINTER(write##suffix, true, const void *, number, AT_POSITION)                                                    \
-    POINTER(write_all##suffix, true, const void *, number, AT_POSITION)                                                \
-    POINTER(write_shared##suffix, true, const void *, number, AT_SHARED)                                               \
-    POINTER(write_ordered##suffix, true, const void *, number, AT_ORDERED)                                             \
-    POINTER_REQUEST(iwrite##suffix, true, const void *, number, AT_POSITION)                                           \
-    POINTER_REQUEST(iwrite_all##suffix, true, const void *, number, AT_POSITION)                                       \
-    POINTER_REQUEST(iwrite_shared##suffix, true, const void *, number, AT_SHARED)                                      \
+    POINTER(write##suffix, true, ALONE, const void *, number, AT_POSITION)                                             \
+    POINTER(write_all##suffix, true, TOGETHER, const void *, number, AT_POSITION)                                      \
+    POINTER(write_shared##suffix, true, ALONE, const void *, number, AT_SHARED)                                        \
+    POINTER(write_ordered##suffix, true, TOGETHER, const void *, number, AT_ORDERED)                                   \
+    POINTER_REQUEST(iwrite##suffix, true, ALONE, const void *, number, AT_POSITION)                                    \
+    POINTER_REQUEST(iwrite_all##suffix, true, TOGETHER, const void *, number, AT_POSITION)                             \
+    POINTER_REQUEST(iwrite_shared##suffix, true, ALONE, const void *, number, AT_SHARED)                               \
     POINTER_BEGIN(write_all_begin##suffix, true, const void *, number, AT_POSITION, "write_all")                       \
     POINTER_BEGIN(write_ordered_begin##suffix, true, const void *, number, AT_ORDERED, "write_ordered")
 

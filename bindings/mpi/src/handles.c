@@ -49,11 +49,21 @@ void file_remove(struct file *file)
     pthread_mutex_unlock(&files_lock);
 }
 
+void files_settle(void)
+{
+    pthread_mutex_lock(&files_lock);
+    for (size_t bucket = 0; bucket < BUCKETS; bucket++)
+        for (struct file *file = files[bucket]; file != NULL; file = file->next)
+            small_settle(file);
+    pthread_mutex_unlock(&files_lock);
+}
+
 /* MPI is about to end: MPI_COMM_SELF loses its attributes first. */
 static int end_with_mpi(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)value, (void)extra;
     requests_end();
+    files_settle();
     int (*close)(MPI_File *) = (int (*)(MPI_File *))dlsym(RTLD_NEXT, "PMPI_File_close");
     pthread_mutex_lock(&spare_lock);
     while (spare_count > 0)

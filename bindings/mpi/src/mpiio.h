@@ -16,6 +16,9 @@
 
 /* Bytes that pass through our own memory at once, where the program's memory is not in one piece. */
 #define STAGE_BYTES_MAX (4 << 20)
+/* Bytes of small writes that an open file keeps, and of small reads that it brings ahead, unless hints say otherwise. */
+#define SMALL_ROOM_DEFAULT (1 << 20)
+#define SMALL_ROOM_MAX (64 << 20)
 /* Runs of one flattened datatype; what has more is refused with MPI_ERR_NO_MEM. */
 #define RUNS_MAX ((size_t)1 << 24)
 /* Locks that one atomic access takes; what touches more places locks all from its first byte to its last. */
@@ -137,6 +140,23 @@ struct view {
     char representation[MPI_MAX_DATAREP_STRING + 1];
 };
 
+/* Small accesses that are put together: see small.c. */
+struct small {
+    pthread_mutex_t lock;
+    /* Bytes that are kept of writes, and that are read ahead, at most; 0 for none. */
+    int64_t write_room, read_room;
+    /* Small ones since something else was done. */
+    int writes_in_a_row, reads_in_a_row;
+    /* Writes that are not sent yet, by their offsets; their bytes are in the order of the calls. */
+    char *bytes;
+    struct kept *runs;
+    size_t count;
+    int64_t used;
+    /* What was read ahead, where the last small read ended, and how much is read the next time. */
+    char *ahead;
+    int64_t ahead_from, ahead_bytes, read_end, window;
+};
+
 struct file {
     struct file *next;
     MPI_File handle;
@@ -150,6 +170,7 @@ struct file {
     /* The individual pointer, in bytes of the view's data. */
     int64_t position;
     bool atomic;
+    struct small small;
     /* The split collective call that has begun: its name, and what it moved. */
     const char *split;
     int64_t split_bytes;
@@ -167,6 +188,8 @@ struct file {
 struct file *file_find(MPI_File handle);
 void file_insert(struct file *file);
 void file_remove(struct file *file);
+/* Sends what open files have kept: MPI is about to end, and some were not closed. */
+void files_settle(void);
 /* A handle of the MPI library's own, as a place for its error handler and as a number for Fortran. */
 int handle_take(MPI_File *handle);
 void handle_give_back(MPI_File handle);
@@ -188,14 +211,18 @@ int file_delete(const char *filename, bool *ours);
 int file_set_view(struct file *file, MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype,
                   const char *representation);
 int file_get_info(struct file *file, MPI_Info *info);
+/* -1 where the servers do not say, or do not take what this rank has kept. */
 int64_t file_size(struct file *file);
+/* Takes over the hints that may change while a file is open. */
+int file_hints(struct file *file, MPI_Info info);
 
 /* ---- access.c ---- */
 
 enum pointer { AT_OFFSET, AT_POSITION, AT_SHARED, AT_ORDERED };
 
 struct access {
-    bool write;
+    /* All ranks do it together. */
+    bool write, together;
     enum pointer pointer;
     MPI_Offset offset;
     void *buffer;
@@ -222,6 +249,22 @@ void transfer_end(struct transfer *transfer);
 
 /* Does what a data access routine says; `moved` are bytes of memory. An MPI error class. */
 int file_access(struct file *file, const struct access *access, int64_t *moved);
+
+/* Moves bytes that lie one behind the other to or from runs of the file, in one call; a read stops at the file's end. */
+int bytes_write(struct file *file, const char *bytes, int64_t length, const struct runs *runs, int64_t *moved);
+int bytes_read(struct file *file, char *bytes, int64_t length, const struct runs *runs, int64_t *moved);
+
+/* ---- small.c: small accesses, put together ---- */
+
+void small_make(struct small *small);
+void small_free(struct small *small);
+/* As bytes_write() and bytes_read(); what a rank does `alone` may be kept and read ahead. */
+int small_write(struct file *file, bool alone, const char *bytes, int64_t length, const struct runs *runs, int64_t *moved);
+int small_read(struct file *file, bool alone, char *bytes, int64_t length, const struct runs *runs, int64_t *moved);
+/* Sends what is kept, and forgets what was read. */
+int small_settle(struct file *file);
+/* The same, with other limits from then on. */
+int small_resize(struct file *file, int64_t write_room, int64_t read_room);
 
 /* What a status says of so many bytes. */
 void status_fill(MPI_Status *status, int64_t bytes);
@@ -251,7 +294,7 @@ void shared_end(struct file *file, uint64_t files);
 /* ---- counters.c: what this process did, so that a test knows that it was us ---- */
 
 struct counters {
-    long opens, reads, writes, background;
+    long opens, reads, writes, kept, ahead, background;
 };
 extern struct counters counters;
 void counters_report(void);

@@ -83,9 +83,22 @@ static int open_file(struct file *file, MPI_Info info, bool creating)
     return file->file ? MPI_SUCCESS : error_class();
 }
 
+int file_hints(struct file *file, MPI_Info info)
+{
+    unsigned long long write = file->small.write_room, read = file->small.read_room;
+    bool write_room = hint(info, "ind_wr_buffer_size", &write) && write <= SMALL_ROOM_MAX;
+    bool read_room = hint(info, "ind_rd_buffer_size", &read) && read <= SMALL_ROOM_MAX;
+    if (!write_room && !read_room)
+        return MPI_SUCCESS;
+    return small_resize(file, write_room ? (int64_t)write : file->small.write_room,
+                        read_room ? (int64_t)read : file->small.read_room);
+}
+
 int64_t file_size(struct file *file)
 {
     struct ramlace_stat stat;
+    if (small_settle(file) != MPI_SUCCESS)
+        return -1;
     return ramlace_fstat(file->file, &stat) == 0 ? (int64_t)stat.size : -1;
 }
 
@@ -115,6 +128,7 @@ static void file_forget(struct file *file)
 {
     if (file->file != NULL)
         ramlace_close(file->file);
+    small_free(&file->small);
     tiling_free(&file->view.tiling);
     type_release(&file->view.etype);
     type_release(&file->view.filetype);
@@ -132,6 +146,7 @@ static int file_make(MPI_Comm comm, struct name *name, int amode, MPI_Info info,
     if (file == NULL)
         return MPI_ERR_NO_MEM;
     pthread_mutex_init(&file->lock, NULL);
+    small_make(&file->small);
     file->name = *name;
     *name = (struct name){PLACE_FOREIGN, NULL, NULL};
     file->comm = MPI_COMM_NULL;
@@ -143,6 +158,8 @@ static int file_make(MPI_Comm comm, struct name *name, int amode, MPI_Info info,
     PMPI_Comm_rank(file->comm, &file->rank);
     PMPI_Comm_size(file->comm, &file->ranks);
     error = open_together(file, info);
+    if (error == MPI_SUCCESS)
+        error = file_hints(file, info);
     int64_t position = file->position, base = file->shared_base;
     if (error == MPI_SUCCESS)
         error = file_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native");
@@ -184,10 +201,12 @@ int file_close(struct file *file)
 {
     uint64_t files = file->shared_files;
     requests_wait(file);
+    int settled = small_settle(file);
     /* Nobody uses the file any more when this has returned. */
     PMPI_Allreduce(MPI_IN_PLACE, &files, 1, MPI_UINT64_T, MPI_MAX, file->comm);
     shared_end(file, files);
     int error = ramlace_close(file->file) == 0 ? MPI_SUCCESS : error_class();
+    error = settled ? settled : error;
     file->file = NULL;
     if ((file->amode & MPI_MODE_DELETE_ON_CLOSE) && file->rank == 0 &&
         ramlace_unlink(file->name.pool->handle, file->name.path) != 0 && errno != ENOENT)
@@ -278,6 +297,10 @@ int file_get_info(struct file *file, MPI_Info *info)
     PMPI_Info_set(*info, "striping_factor", text);
     snprintf(text, sizeof text, "%llu", (unsigned long long)stat.stripe_unit);
     PMPI_Info_set(*info, "striping_unit", text);
+    snprintf(text, sizeof text, "%lld", (long long)file->small.write_room);
+    PMPI_Info_set(*info, "ind_wr_buffer_size", text);
+    snprintf(text, sizeof text, "%lld", (long long)file->small.read_room);
+    PMPI_Info_set(*info, "ind_rd_buffer_size", text);
     /* Every rank talks to the servers itself. What is read or written together is the library's own choice, and holes are
      * never read to be written again; programs that know ROMIO expect this word for it. */
     static const char *const off[][2] = {{"collective_buffering", "false"}, {"romio_cb_read", "disable"},

@@ -251,7 +251,7 @@ static void test_atomic(const char *path)
 /* Hints that programs give to other implementations. */
 static const char *const OTHER_HINTS[] = {
     "start_iodevice",     "romio_cb_read",      "cb_nodes",     "romio_cb_write",       "cb_buffer_size", "romio_ds_read",
-    "ind_rd_buffer_size", "romio_ds_write",     "ind_wr_buffer_size", "collective_buffering", "access_style",
+    "romio_ds_write",     "collective_buffering", "access_style",
 };
 
 /* Sizes, groups, modes, hints, delete on close, and a file that another rank has made. */

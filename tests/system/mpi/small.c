@@ -1,0 +1,282 @@
+/* Small accesses, one after the other: what is put together must look as if it had not been.
+ *
+ * usage: small CASE FILE [NUMBER], each case as its function says */
+#include "check.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* More than are sent at once before others are kept. */
+#define MANY 2000
+#define ROW 480
+
+static int rank, ranks;
+
+static MPI_File open_with(const char *path, int amode, const char *key, const char *value)
+{
+    MPI_Info info;
+    MPI_File file;
+    CALL(MPI_Info_create(&info));
+    if (key != NULL)
+        CALL(MPI_Info_set(info, key, value));
+    CALL(MPI_File_open(MPI_COMM_WORLD, path, amode, info, &file));
+    CALL(MPI_Info_free(&info));
+    return file;
+}
+
+static MPI_File open_new(const char *path)
+{
+    return open_with(path, MPI_MODE_RDWR | MPI_MODE_CREATE, NULL, NULL);
+}
+
+static unsigned char byte_of(int owner, int row, int at)
+{
+    return (unsigned char)(1 + (owner * 31 + row * 7 + at) % 255);
+}
+
+/* Row `row` of `owner`: the rows of the ranks take turns. */
+static void write_row(MPI_File file, int row)
+{
+    unsigned char bytes[ROW];
+    MPI_Status status;
+    int count;
+    for (int i = 0; i < ROW; i++)
+        bytes[i] = byte_of(rank, row, i);
+    CALL(MPI_File_write_at(file, ((MPI_Offset)row * ranks + rank) * ROW, bytes, ROW, MPI_BYTE, &status));
+    CALL(MPI_Get_count(&status, MPI_BYTE, &count));
+    CHECK(count == ROW);
+}
+
+static void read_row(MPI_File file, int owner, int row)
+{
+    unsigned char bytes[ROW];
+    MPI_Status status;
+    int count;
+    CALL(MPI_File_read_at(file, ((MPI_Offset)row * ranks + owner) * ROW, bytes, ROW, MPI_BYTE, &status));
+    CALL(MPI_Get_count(&status, MPI_BYTE, &count));
+    CHECK(count == ROW);
+    for (int i = 0; i < ROW; i++)
+        CHECK(bytes[i] == byte_of(owner, row, i));
+}
+
+static MPI_Offset size_of(MPI_File file)
+{
+    MPI_Offset size;
+    CALL(MPI_File_get_size(file, &size));
+    return size;
+}
+
+static void sync_all(MPI_File file)
+{
+    CALL(MPI_File_sync(file));
+    MPI_Barrier(MPI_COMM_WORLD);
+    CALL(MPI_File_sync(file));
+}
+
+/* Rows, row by row, and back by the neighbour; with a hint of NUMBER bytes for both. The test counts messages. */
+static void test_rows(const char *path, const char *number)
+{
+    MPI_Info info;
+    MPI_File file;
+    char value[32];
+    int found;
+    CALL(MPI_Info_create(&info));
+    CALL(MPI_Info_set(info, "ind_wr_buffer_size", number));
+    CALL(MPI_Info_set(info, "ind_rd_buffer_size", number));
+    CALL(MPI_File_open(MPI_COMM_WORLD, path, MPI_MODE_RDWR | MPI_MODE_CREATE, info, &file));
+    CALL(MPI_Info_free(&info));
+    CALL(MPI_File_get_info(file, &info));
+    CALL(MPI_Info_get(info, "ind_wr_buffer_size", sizeof value - 1, value, &found));
+    CHECK(found && strcmp(value, number) == 0);
+    CALL(MPI_Info_get(info, "ind_rd_buffer_size", sizeof value - 1, value, &found));
+    CHECK(found && strcmp(value, number) == 0);
+    CALL(MPI_Info_free(&info));
+    for (int row = 0; row < MANY; row++)
+        write_row(file, row);
+    sync_all(file);
+    CHECK(size_of(file) == (MPI_Offset)MANY * ranks * ROW);
+    for (int row = 0; row < MANY; row++)
+        read_row(file, (rank + 1) % ranks, row);
+    CALL(MPI_File_close(&file));
+}
+
+/* Each call that promises something about bytes finds those that were kept. */
+static void test_promises(const char *path)
+{
+    MPI_File file = open_new(path), other;
+    MPI_Offset end = (MPI_Offset)MANY * ranks * ROW, at;
+    int next = (rank + 1) % ranks;
+    /* A few writes and a barrier. */
+    for (int row = 0; row < 8; row++)
+        write_row(file, row);
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int row = 0; row < 8; row++)
+        read_row(file, next, row);
+    MPI_Barrier(MPI_COMM_WORLD);
+    /* Its own reads, and the size. */
+    for (int row = 0; row < MANY; row++)
+        write_row(file, row);
+    read_row(file, rank, MANY - 1);
+    read_row(file, rank, 0);
+    for (int row = 0; row < MANY; row++)
+        write_row(file, row);
+    CHECK(size_of(file) > end - ranks * ROW);
+    for (int row = 0; row < MANY; row++)
+        write_row(file, row);
+    CALL(MPI_File_seek(file, 0, MPI_SEEK_END));
+    CALL(MPI_File_get_position(file, &at));
+    CHECK(at > end - ranks * ROW);
+    /* A cut comes behind what all have written before. */
+    for (int row = 0; row < MANY; row++)
+        write_row(file, row);
+    CALL(MPI_File_set_size(file, 100));
+    CHECK(size_of(file) == 100);
+    MPI_Barrier(MPI_COMM_WORLD);
+    /* Atomic mode: at once. */
+    for (int row = 0; row < 100; row++)
+        write_row(file, row);
+    CALL(MPI_File_set_atomicity(file, 1));
+    for (int row = 0; row < 100; row++)
+        read_row(file, next, row);
+    for (int row = 100; row < 200; row++)
+        write_row(file, row);
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int row = 100; row < 200; row++)
+        read_row(file, next, row);
+    CALL(MPI_File_set_atomicity(file, 0));
+    /* A close, for those that open it again. */
+    for (int row = 200; row < MANY; row++)
+        write_row(file, row);
+    CALL(MPI_File_close(&file));
+    other = open_with(path, MPI_MODE_RDONLY, NULL, NULL);
+    for (int row = 0; row < MANY; row++)
+        read_row(other, next, row);
+    CALL(MPI_File_close(&other));
+}
+
+/* Who reads a place again sees what others have written there meanwhile, and behind a sync all of it. */
+static void test_fresh(const char *path)
+{
+    MPI_File file = open_new(path);
+    unsigned char got;
+    for (int turn = 0; turn < 3; turn++) {
+        unsigned char one = (unsigned char)(100 + turn);
+        unsigned char *whole = malloc(MANY);
+        memset(whole, one, MANY);
+        if (rank == 0)
+            CALL(MPI_File_write_at(file, 0, whole, MANY, MPI_BYTE, MPI_STATUS_IGNORE));
+        MPI_Barrier(MPI_COMM_WORLD);
+        for (int i = 0; i < MANY; i++) {
+            CALL(MPI_File_read_at(file, i, &got, 1, MPI_BYTE, MPI_STATUS_IGNORE));
+            CHECK(got == one);
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+        /* In the middle of reading on. */
+        for (int i = 0; i < MANY / 2; i++)
+            CALL(MPI_File_read_at(file, i, &got, 1, MPI_BYTE, MPI_STATUS_IGNORE));
+        MPI_Barrier(MPI_COMM_WORLD);
+        memset(whole, 200, MANY);
+        if (rank == 0)
+            CALL(MPI_File_write_at(file, 0, whole, MANY, MPI_BYTE, MPI_STATUS_IGNORE));
+        sync_all(file);
+        for (int i = MANY / 2; i < MANY; i++) {
+            CALL(MPI_File_read_at(file, i, &got, 1, MPI_BYTE, MPI_STATUS_IGNORE));
+            CHECK(got == 200);
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+        free(whole);
+    }
+    CALL(MPI_File_close(&file));
+}
+
+static uint64_t state;
+
+static unsigned below(unsigned limit)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (unsigned)((state >> 11) % limit);
+}
+
+/* Random small writes and reads of one rank, many of each in a row, beside an image in memory. NUMBER is the seed. */
+static void test_image(const char *path, const char *number)
+{
+    enum { BYTES = 200000, LENGTH_MAX = 700 };
+    static unsigned char image[BYTES], bytes[LENGTH_MAX], expected[LENGTH_MAX];
+    static const char *const rooms[] = {"1048576", "0", "5000", "40000", "700"};
+    unsigned end = 0;
+    state = strtoull(number, NULL, 10) * 2654435761u + 1;
+    MPI_File file = open_with(path, MPI_MODE_RDWR | MPI_MODE_CREATE, "ind_wr_buffer_size", rooms[below(5)]);
+    for (step = 0; step < 400; step++) {
+        bool writes = below(2), walks = below(4) > 0;
+        unsigned at = below(BYTES / 2), often = below(60);
+        if (below(20) == 0)
+            CALL(MPI_File_sync(file));
+        for (unsigned i = 0; i < often; i++) {
+            unsigned length = 1 + below(LENGTH_MAX);
+            MPI_Status status;
+            int count;
+            if (!walks)
+                at = below(BYTES / 2);
+            if (writes) {
+                for (unsigned k = 0; k < length; k++)
+                    image[at + k] = bytes[k] = (unsigned char)below(256);
+                end = end > at + length ? end : at + length;
+                CALL(MPI_File_write_at(file, at, bytes, (int)length, MPI_BYTE, &status));
+            } else {
+                memset(bytes, 0, sizeof bytes);
+                memcpy(expected, image + at, length);
+                CALL(MPI_File_read_at(file, at, bytes, (int)length, MPI_BYTE, &status));
+            }
+            unsigned there = writes ? length : at >= end ? 0 : end - at < length ? end - at : length;
+            CALL(MPI_Get_count(&status, MPI_BYTE, &count));
+            CHECK(count == (int)there);
+            CHECK(writes || memcmp(bytes, expected, there) == 0);
+            at += length + (below(3) ? 0 : below(900));
+        }
+    }
+    CHECK(size_of(file) == end);
+    CALL(MPI_File_close(&file));
+}
+
+/* A pool that is full: some call up to the close says so, and none says that all is well with what is not there. */
+static void test_full(const char *path)
+{
+    MPI_File file = open_new(path);
+    int error = MPI_SUCCESS, class = MPI_SUCCESS;
+    unsigned char bytes[ROW] = {1};
+    for (int64_t row = 0; row < 400000 && error == MPI_SUCCESS; row++)
+        error = MPI_File_write_at(file, row * 2 * ROW, bytes, ROW, MPI_BYTE, MPI_STATUS_IGNORE);
+    if (error == MPI_SUCCESS)
+        error = MPI_File_sync(file);
+    CHECK(error != MPI_SUCCESS);
+    MPI_Error_class(error, &class);
+    CHECK(class == MPI_ERR_NO_SPACE);
+    /* It was said once. */
+    CALL(MPI_File_sync(file));
+    CALL(MPI_File_close(&file));
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc > 2);
+    const char *number = argc > 3 ? argv[3] : "0";
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (strcmp(argv[1], "rows") == 0)
+        test_rows(argv[2], number);
+    else if (strcmp(argv[1], "promises") == 0)
+        test_promises(argv[2]);
+    else if (strcmp(argv[1], "fresh") == 0)
+        test_fresh(argv[2]);
+    else if (strcmp(argv[1], "image") == 0)
+        test_image(argv[2], number);
+    else if (strcmp(argv[1], "full") == 0)
+        test_full(argv[2]);
+    else
+        FAIL("no case %s", argv[1]);
+    MPI_Finalize();
+    return 0;
+}
