@@ -80,6 +80,6 @@ def daemons(*directories: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             line = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-            if words & set(line) and (b"mount" in line or b"null-fuse" in line):
+            if words & set(line) and ({b"mount", b"null-fuse", b"null-tree"} & set(line)):
                 found.append(int(entry.name))
     return found

@@ -1,6 +1,6 @@
 """Measure ramlace beside the machine's own limits, in turns, in the same run.
 
-usage: bench/run.py [--quick] [--only TEXT] [--json FILE]
+usage: bench/run.py [--quick] [--only TEXT] [--files N] [--json FILE]
 
 Starts a pool of its own, runs the drivers, and prints a table: each figure, the limit measured
 beside it, their ratio, and the CPU time of both sides. Every figure is the median of 5 rounds;
@@ -20,6 +20,7 @@ import report
 import resources
 import startup
 import strict
+import trees
 
 from pool import BenchError, Pool, bench_binary
 
@@ -37,6 +38,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short round; the numbers mean nothing")
     parser.add_argument("--only", default="", metavar="TEXT", help="only figures whose name contains TEXT")
+    parser.add_argument("--files", type=int, default=trees.FILES, help="files of the tree for `trees`")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all samples to FILE")
     return parser.parse_args()
 
@@ -69,6 +71,8 @@ def measure(args: argparse.Namespace) -> list[dict]:
         rows += [row for figure in mounts.figures(pool, args, run) for row in report.rows(figure)]
         progress("strict mounts")
         rows += strict.rows(pool, args.quick, args.only)
+        progress("trees")
+        rows += trees.rows(pool, args.quick, args.only, args.files)
         progress("columns in Python")
         rows += [row for figure in python_columns(pool, args) for row in report.rows(figure)]
         progress("memory and idle servers")

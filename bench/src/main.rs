@@ -20,6 +20,7 @@ mod mount_shared;
 mod mount_small;
 mod names;
 mod null_fuse;
+mod null_tree;
 mod pattern;
 mod pool;
 mod raw_client;
@@ -57,12 +58,13 @@ fn run(args: &Args) -> Result<()> {
         "raw-server" => return raw_server::run(args),
         "hold-file" => return hold_file::run(args),
         "null-fuse" => return null_fuse::run(args),
+        "null-tree" => return null_tree::run(args),
         "idle-client" => return idle_client::run(args),
         other => {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "there is no driver '{other}'; there are transfer, latency, columns, names, coordination, mount, hold-file, null-fuse, idle-client"
+                    "there is no driver '{other}'; there are transfer, latency, columns, names, coordination, mount, hold-file, null-fuse, null-tree, idle-client"
                 ),
             ));
         }

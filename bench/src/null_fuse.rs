@@ -54,6 +54,11 @@ pub fn run(args: &Args) -> Result<()> {
     let handed = session.backing_files().and_then(|files| {
         Handed::new(&files, args.bytes).inspect_err(|error| eprintln!("no passthrough: {error}")).ok()
     });
+    answer_until_the_end(session, Null { bytes: args.bytes as u64, handed }, Workers::default())
+}
+
+/// Says that it is mounted, and answers until standard input ends.
+pub fn answer_until_the_end<F: FileSystem>(session: Session, null: F, workers: Workers) -> Result<()> {
     let stopper = session.stopper();
     let tell = |error: std::io::Error| Error::from_io(&error, "saying that the null file system is mounted");
     println!("mounted");
@@ -63,8 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         stopper.stop();
     });
-    let null = Null { bytes: args.bytes as u64, handed };
-    session.run(Arc::new(null), Workers::default()).map(drop)
+    session.run(Arc::new(null), workers).map(drop)
 }
 
 impl Null {

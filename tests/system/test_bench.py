@@ -23,6 +23,10 @@ FIGURES = (
     "CPU of an idle server, no client",
     "CPU of an idle server, a connected client",
     "up of 4 servers",
+    "trees, untar",
+    "trees, untar, requests of the kernel a file",
+    "trees, rm -rf, messages a file",
+    "trees, ls -lR again",
 )
 PYTHON_FIGURES = ("column sums, numpy, first scan", "column sums, numpy, warm")
 

@@ -120,7 +120,11 @@ structures! {
 macro_rules! numbers {
     ($name:ident: $kind:ty { $($item:ident = $value:expr),* $(,)? }) => {
         #[allow(missing_docs, unused, reason = "the kernel's own names")]
-        pub mod $name { $(pub const $item: $kind = $value;)* }
+        pub mod $name {
+            $(pub const $item: $kind = $value;)*
+            /// All of them.
+            pub const NAMES: &[($kind, &str)] = &[$(($item, stringify!($item))),*];
+        }
     };
 }
 

@@ -18,7 +18,7 @@ use crate::mount::{check_mount_point, mount, take_away};
 use crate::mounts::{MountPoint, mount_on};
 use crate::notifier::Way;
 use crate::workers::{Control, Pool, lost};
-use crate::{BackingFiles, FileSystem, MountOptions, Notifier, Workers, bdi};
+use crate::{BackingFiles, FileSystem, MountOptions, Notifier, RequestCounts, Workers, bdi};
 
 /// Why [`Session::run`] came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,7 @@ pub struct Session {
     agreed: Agreed,
     read_ahead_problem: Option<String>,
     control: Arc<Control>,
+    counts: Arc<RequestCounts>,
     guard: Option<Arc<Guard>>,
     /// The mount is gone, and its device's number may be another one's by now.
     gone: bool,
@@ -72,6 +73,7 @@ impl Session {
             agreed: Agreed { minor: 0, request_bytes_max: 0, flags: 0 },
             read_ahead_problem: None,
             control: Arc::default(),
+            counts: Arc::default(),
             guard: None,
             gone: false,
         })
@@ -150,6 +152,7 @@ impl Session {
             file_system,
             Arc::clone(self.device()),
             Arc::clone(&self.control),
+            Arc::clone(&self.counts),
             workers,
             self.agreed.request_bytes_max,
         )?;
@@ -213,6 +216,12 @@ impl Session {
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper { control: Arc::clone(&self.control) }
+    }
+
+    /// How many requests came, counted from now on as well.
+    #[must_use]
+    pub fn counts(&self) -> Arc<RequestCounts> {
+        Arc::clone(&self.counts)
     }
 
     /// What was mounted, as the kernel lists it.

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::FileSystem;
 use crate::Urgency;
 use crate::buffer::{RequestBuffer, Scratch};
+use crate::counts::RequestCounts;
 use crate::decode::{Body, Malformed, Message, decode};
 use crate::device::Device;
 use crate::inflight::InFlight;
@@ -97,6 +98,7 @@ pub struct Pool<F> {
     device: Arc<Device>,
     inflight: Arc<InFlight>,
     control: Arc<Control>,
+    counts: Arc<RequestCounts>,
     limits: Workers,
     turns: Turns,
     request_bytes_max: usize,
@@ -114,6 +116,7 @@ impl<F: FileSystem> Pool<F> {
         file_system: Arc<F>,
         device: Arc<Device>,
         control: Arc<Control>,
+        counts: Arc<RequestCounts>,
         limits: Workers,
         request_bytes_max: usize,
     ) -> Result<Arc<Pool<F>>> {
@@ -126,6 +129,7 @@ impl<F: FileSystem> Pool<F> {
             device,
             inflight: Arc::default(),
             control,
+            counts,
             limits,
             turns: Turns::new(limits),
             request_bytes_max,
@@ -268,7 +272,11 @@ impl<F: FileSystem> Pool<F> {
         urgency: Option<Urgency>,
     ) -> Option<Aside> {
         let file_system = &*self.file_system;
-        match decode(bytes) {
+        let decoded = decode(bytes);
+        if let (Ok(message), None) = (&decoded, urgency) {
+            self.counts.note(message.opcode);
+        }
+        match decoded {
             Ok(Message { opcode, unique, node, caller, body: Body::Request(operation) }) => {
                 let has_turn = urgency.is_some();
                 let urgency = urgency.unwrap_or_else(|| file_system.urgency(&operation));

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use ramlace_base::{ByteRange, InodeId, Result};
 use ramlace_client::{NewMode, Pool, Raw, acting_for};
-use ramlace_fuse::{Entry, FileSystem, OpenFlags, Operation, Reply, Request, Scratch, Urgency};
+use ramlace_fuse::{
+    Entry, FileSystem, OpenFlags, Operation, Reply, Request, RequestCounts, Scratch, Urgency,
+};
 
 use crate::access_lists::{KeptLists, is_list};
 use crate::data::{WriteFlags, Written};
@@ -26,6 +28,10 @@ use crate::users::{credentials, needs_user};
 use crate::versions::Versions;
 use crate::write_errors::WriteErrors;
 use crate::xattrs::answer_sized;
+
+/// Reading this attribute of a mount's directory tells how many requests of each kind the kernel has sent: a line for each,
+/// with its name and its number.
+pub const REQUESTS_ATTRIBUTE: &str = "user.ramlace.requests";
 
 /// A mounted pool.
 pub(crate) struct PoolFileSystem {
@@ -50,6 +56,7 @@ pub(crate) struct PoolFileSystem {
     /// On a strict mount.
     pub(crate) strict: Option<Arc<StrictReads>>,
     pub(crate) droppers: Droppers,
+    pub(crate) counts: Arc<RequestCounts>,
 }
 
 impl PoolFileSystem {
@@ -209,6 +216,9 @@ impl PoolFileSystem {
             }
             Operation::GetXattr { name, size } if name == LOST_STORES_ATTRIBUTE.as_bytes() => {
                 answer_sized(reply, Ok(self.lost_stores.tell()), size);
+            }
+            Operation::GetXattr { name, size } if name == REQUESTS_ATTRIBUTE.as_bytes() => {
+                answer_sized(reply, Ok(self.counts.to_string().into_bytes()), size);
             }
             Operation::SetXattr { name, value, flags } => {
                 done(reply, self.set_xattr(inode, name, value, flags));

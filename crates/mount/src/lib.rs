@@ -41,6 +41,7 @@ mod versions;
 mod write_errors;
 mod xattrs;
 
+pub use filesystem::REQUESTS_ATTRIBUTE;
 pub use lost_stores::LOST_STORES_ATTRIBUTE;
 pub use mount::{Mode, Mount, MountOptions, unmount};
 pub use ramlace_fuse::{

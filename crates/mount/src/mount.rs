@@ -134,6 +134,7 @@ impl Mount {
             pages,
             strict,
             droppers,
+            counts: session.counts(),
             handed: handed.clone(),
         };
         Ok(Mount { session, handed, file_system: Arc::new(file_system) })
