@@ -703,3 +703,14 @@ def test_every_machine_has_the_new_secret_after_a_rotation_and_down_stops_them_a
     assert lab.starter.json("secret", "rotate", "--finish")["state"] == "finished"
     lab.starter.run("down")
     lab.assert_nothing_left()
+
+
+def test_whoever_started_a_pool_stops_it_with_the_secret_of_before(lab: Lab) -> None:
+    lab.up()
+    path = lab.starter.directory / "secret"
+    old = path.read_bytes()
+    lab.starter.run("secret", "rotate")
+    # As where the new secret came into use after the command was over.
+    path.write_bytes(old)
+    lab.starter.run("down")
+    lab.assert_nothing_left()

@@ -24,7 +24,8 @@ LOOKUP, OPEN, MAKE_DIRECTORY, UNLINK, GET_PERMIT = 0x0301, 0x0306, 0x030A, 0x030
 CHANGE_CELL = 0x070A
 WALK, GET_ATTRIBUTES_MANY = 0x0321, 0x0322
 CHECK_SLOTS, CHECK_INODES, CHECK_ENTRIES = 0x0106, 0x0107, 0x0323
-CUT_LANE = 0x0405
+CUT_LANE, PREPARE, SETTLE = 0x0405, 0x0409, 0x040A
+MEND = 0x0329
 # What a kernel keeps of a ReadChunk.
 KEEP_NO = 1
 SESSION_USER, SESSION_HOST, SESSION_PEER = 1, 2, 3
@@ -206,9 +207,9 @@ class Wire:
         assert self.is_closed()
         return line.decode().strip()
 
-    def greet(self, secret: bytes, wanted: int = 0xFFFF_FFFF) -> None:
-        """Prove the secret, or a host key; RefusedError with the server's line when it does not want us."""
-        noise, first = hello(secret, OWNER if len(secret) == 32 else HOST)
+    def greet(self, secret: bytes, wanted: int = 0xFFFF_FFFF, role: int = OWNER) -> None:
+        """Prove the secret, in a role, or a host key; RefusedError with the server's line when it does not want us."""
+        noise, first = hello(secret, role if len(secret) == 32 else HOST)
         self.send(first, noise.first(wanted))
         head = self.take(16)
         payload = self.take(int.from_bytes(head[12:16], "little"))

@@ -53,11 +53,12 @@ pub use pool::directory::{
     HOST_KEY_FILE_VARIABLE, POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileHosts,
     PoolFileServer, SECRET_FILE_VARIABLE, pool_name, read_secret_file, runtime_directory,
 };
-pub use pool::keys::{HostKeyReport, Revoked, SecretRotation};
+pub use pool::keys::{HostKeyReport, Revoked, SecretRotation, lets_owner_in};
 pub use pool::locator::{Locator, PoolName};
 pub use pool::options::{ConnectOptions, LOCAL_VARIABLE};
 pub use pool::{Capacity, Pool, ServerReport};
 pub use ramlace_transport::{HostKey, Secret};
+pub use ramlace_wire::check::Trouble;
 pub use ramlace_wire::keys::{HostKeyEntry, HostKeyName, Rotation};
 pub use ramlace_wire::leases::DataRecall;
 pub use ramlace_wire::locks::{HeldLock, LOCK_END, LockKind, LockTable, LockedFile};

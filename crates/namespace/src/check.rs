@@ -500,6 +500,7 @@ impl Check<'_> {
             kind,
             server,
             inode,
+            lane: None,
             place,
             path: None,
             lost_with_server: false,
@@ -515,7 +516,9 @@ impl Check<'_> {
         lane: LaneId,
         text: String,
     ) -> Option<&mut Finding> {
-        self.find(kind, server, Some(lane.inode), format!("lane {}", lane.lane), text)
+        let finding = self.find(kind, server, Some(lane.inode), format!("lane {}", lane.lane), text)?;
+        finding.lane = Some(lane);
+        Some(finding)
     }
 
     fn find_entry(

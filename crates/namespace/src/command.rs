@@ -8,10 +8,13 @@ use ramlace_base::{Epoch, Error, InodeId, Sequence, SessionId, Slot, Timestamp, 
 use ramlace_wire::coordination;
 use ramlace_wire::inline;
 use ramlace_wire::locks;
+use ramlace_wire::mend::OperationsKnown;
 use ramlace_wire::namespace as wire;
 use ramlace_wire::{Attributes, Credentials, ErrorBody, encode_body};
 use ramlace_wire::{peer, xattrs};
 use serde::{Deserialize, Serialize};
+
+use crate::mend::Disowned;
 
 /// One step of a slot: what happened, when, and on whose behalf.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -203,6 +206,8 @@ pub enum Op {
         /// The session.
         session: SessionId,
     },
+    /// By the server: what came in another slot's name, which knows nothing of it, is let go.
+    Disown(Disowned),
 }
 
 numbered_variants! { Op:
@@ -244,6 +249,7 @@ numbered_variants! { Op:
     36 CoordinatorLost { coordinator, began };
     37 Spread { directory, partitions };
     38 EndSession { session };
+    39 Disown(body);
 }
 
 /// What a step wants done. Whoever replays a log throws the effects away and then delivers
@@ -506,6 +512,8 @@ pub enum Query {
     QueryInode(peer::QueryInode),
     /// By a slot that moves a directory.
     Ascend(peer::Ascend),
+    /// By a slot that holds something for operations of this one.
+    Operations,
 }
 
 /// What answers a question.
@@ -529,6 +537,8 @@ pub enum Answer {
     Inode(peer::InodeAnswer),
     /// To `Ascend`.
     Ascended(peer::Ascended),
+    /// To `Operations`.
+    Operations(OperationsKnown),
 }
 
 impl Answer {
@@ -545,6 +555,7 @@ impl Answer {
             Answer::Lock(body) => encode_body(body),
             Answer::Inode(body) => encode_body(body),
             Answer::Ascended(body) => encode_body(body),
+            Answer::Operations(body) => encode_body(body),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ramlace_base::{InodeId, ServerId};
+use ramlace_base::{InodeId, LaneId, ServerId};
 use ramlace_wire::check::TroubleKind;
 
 macro_rules! kinds {
@@ -63,19 +63,21 @@ kinds! {
     /// An append was reserved by nobody.
     ReservationOfNobody = "reservation-of-nobody", "the file's published size stays before it; copy the file";
     /// Something is held for an operation that is not under way.
-    HeldByNobody = "held-by-nobody", "changes of it are told to come again for ever; this is a bug, please report it";
+    HeldByNobody = "held-by-nobody", "changes of it are told to come again until 'ramlace check --repair' lets go of it";
     /// An operation waits for nothing.
     OperationStuck = "operation-stuck", "this is a bug; please report it";
     /// An inode has a number that is yet to be given out.
     NumberNotGivenOut = "number-not-given-out", "this is a bug; please report it";
+    /// A slot takes operations for settled that the slot that coordinates them has yet to begin.
+    NumbersAhead = "numbers-ahead", "changes across these slots fail until 'ramlace check --repair' sets it right";
     /// A lane is nobody's: its memory is leaked.
-    LaneLeaked = "lane-leaked", "its memory comes back when the pool is made anew";
+    LaneLeaked = "lane-leaked", "'ramlace check --repair' gives its memory back";
     /// A lane lies where nobody looks for it.
     LaneMisplaced = "lane-misplaced", "its memory comes back when the pool is made anew";
     /// A lane is in the store and not in the server's table.
     LaneUnknown = "lane-unknown", "this is a bug; please report it";
     /// A lane and its file are of different generations.
-    GenerationsDiffer = "generations-differ", "copy the file to a new name and compare";
+    GenerationsDiffer = "generations-differ", "'ramlace check --repair' brings the two together; look at the file afterwards";
     /// A lane takes more memory than it needs, though nobody has its file open.
     LaneUntrimmed = "lane-untrimmed", "opening the file for writing, adding a byte and closing it gives the memory back";
     /// Bytes of a file were lost with a server.
@@ -98,6 +100,8 @@ impl From<TroubleKind> for FindingKind {
             TroubleKind::HeldByNobody => FindingKind::HeldByNobody,
             TroubleKind::OperationStuck => FindingKind::OperationStuck,
             TroubleKind::NumberNotGivenOut => FindingKind::NumberNotGivenOut,
+            TroubleKind::NumbersAhead => FindingKind::NumbersAhead,
+            TroubleKind::LaneAstray => FindingKind::GenerationsDiffer,
         }
     }
 }
@@ -111,6 +115,8 @@ pub struct Finding {
     pub server: ServerId,
     /// The inode that it is about.
     pub inode: Option<InodeId>,
+    /// The lane that it is about.
+    pub lane: Option<LaneId>,
     /// What else tells it from others: a lane, a name, an operation.
     pub place: String,
     /// A path that leads to it, as far as one is known.
@@ -177,6 +183,16 @@ impl Checked {
     #[must_use]
     pub fn suspects(&self) -> BTreeSet<InodeId> {
         self.findings.iter().filter_map(|finding| finding.inode).collect()
+    }
+
+    /// Lanes of a server that do not fit to their files, and that it can mend, in order.
+    #[must_use]
+    pub fn lanes_to_mend(&self, server: ServerId) -> Vec<LaneId> {
+        let is_mendable = |kind| matches!(kind, FindingKind::LaneLeaked | FindingKind::GenerationsDiffer);
+        let found =
+            self.findings.iter().filter(|finding| finding.server == server && is_mendable(finding.kind));
+        let lanes: BTreeSet<LaneId> = found.filter_map(|finding| finding.lane).collect();
+        lanes.into_iter().collect()
     }
 
     /// Keeps what another look has found too.

@@ -26,11 +26,20 @@ pub(crate) struct Coordinator {
 
 /// What has happened here to an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum Half {
+pub(crate) enum Half {
     /// Parts are held ready, by their numbers.
     Held(BTreeMap<u32, (Vec<Hold>, Prepared)>),
     /// It is decided.
     Settled,
+}
+
+impl Half {
+    fn parts(&self) -> u32 {
+        match self {
+            Half::Held(parts) => u32::try_from(parts.len()).unwrap_or(u32::MAX),
+            Half::Settled => 0,
+        }
+    }
 }
 
 impl Coordinator {
@@ -48,6 +57,37 @@ impl Coordinator {
             // An emptied map keeps a node of half a kilobyte.
             self.halves = BTreeMap::new();
         }
+    }
+
+    /// Every operation below is settled.
+    pub(crate) fn settled_below(&self) -> u64 {
+        self.settled_below
+    }
+
+    /// Operations of which something is known, and how many parts are held for each; none: it is settled.
+    pub(crate) fn parts_held(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.halves.iter().map(|(number, half)| (*number, half.parts()))
+    }
+
+    /// Forgets operations for which so many parts are held as is said, and what is settled below the first number, if
+    /// that is where it stands.
+    pub(crate) fn forget(&mut self, halves: &[(u64, u32)], settled_below: Option<(u64, u64)>) -> Vec<Half> {
+        if let Some((was, is)) = settled_below
+            && self.settled_below == was
+        {
+            self.settled_below = is;
+        }
+        let is_so = |known: &BTreeMap<u64, Half>, (number, parts): (u64, u32)| {
+            known.get(&number).is_some_and(|half| half.parts() == parts)
+        };
+        let numbers = halves.iter().filter(|half| is_so(&self.halves, **half)).map(|(number, _)| *number);
+        let numbers: Vec<u64> = numbers.collect();
+        let forgotten = numbers.iter().filter_map(|number| self.halves.remove(number)).collect();
+        if self.halves.is_empty() {
+            // An emptied map keeps a node of half a kilobyte.
+            self.halves = BTreeMap::new();
+        }
+        forgotten
     }
 
     /// Operations that hold something here.
@@ -130,7 +170,13 @@ impl SlotState {
         forgotten.into_values().for_each(|half| self.settle_half(half, false, now, effects));
     }
 
-    fn settle_half(&mut self, half: Half, commit: bool, now: Timestamp, effects: &mut Vec<Effect>) {
+    pub(crate) fn settle_half(
+        &mut self,
+        half: Half,
+        commit: bool,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
         let Half::Held(parts) = half else { return };
         for hold in parts.into_values().flat_map(|(holds, _)| holds) {
             self.settle_hold(hold, commit, now, effects);

@@ -44,6 +44,7 @@ impl SlotState {
             }
             Query::GetLock { request, session } => self.get_lock(*session, *request).map(Answer::Lock),
             Query::QueryInode(request) => self.query_inode(*request).map(Answer::Inode),
+            Query::Operations => Ok(Answer::Operations(self.operations_known())),
         }
     }
 

@@ -198,6 +198,7 @@ impl SlotState {
             (Origin::Server, Op::CoordinatorLost { coordinator, began }) => {
                 self.coordinator_lost(*coordinator, *began, now, &mut effects);
             }
+            (Origin::Server, Op::Disown(disowned)) => self.disown(disowned, now, &mut effects),
             (Origin::Server, Op::EndSession { session }) => self.end_session(*session, now, &mut effects),
             (Origin::Server, Op::Spread { directory, partitions }) => {
                 self.spread(*directory, partitions, now, &mut effects);

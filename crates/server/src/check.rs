@@ -41,7 +41,7 @@ impl Server {
     }
 
     /// Names and sizes of everything are the owner's business alone.
-    fn check_is_owner(&self, who: &Credentials, kind: Kind) -> Result<()> {
+    pub fn check_is_owner(&self, who: &Credentials, kind: Kind) -> Result<()> {
         if who.uid == self.owner.uid {
             return Ok(());
         }

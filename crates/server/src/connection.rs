@@ -13,6 +13,7 @@ use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
 use ramlace_wire::keys::{ChangeKeys, HearKeyBook, HostKeyId, RotateSecret};
 use ramlace_wire::leases::{LeaseAttributes, LeaseName, WaitRecalls};
 use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits, WaitEvents};
+use ramlace_wire::mend::Mend;
 use ramlace_wire::namespace::GetAttributesMany;
 use ramlace_wire::permit::GetPermit;
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
@@ -344,6 +345,11 @@ async fn serve_small(
         Kind::Walk => {
             let request: Walk = decode_body(kind, body)?;
             server.walk(header, &identity.who, request).await.map(|walked| encode_body(&walked))
+        }
+        Kind::Mend => {
+            server.check_is_owner(&identity.who, kind)?;
+            let request = requests::possible(decode_body::<Mend>(kind, body)?)?;
+            server.mend(request).await.map(|mended| encode_body(&mended))
         }
         _ if let Some(page) = server.serve_check(&identity.who, kind, body) => page,
         _ => {

@@ -293,6 +293,11 @@ impl Durable {
         self.slots.get(&slot).map(SlotValue::lanes)
     }
 
+    /// The lanes of every slot, and which slot that is.
+    pub fn slots_of_lanes(&self) -> impl Iterator<Item = (Slot, &LaneTable)> {
+        self.slots.values().map(|value| (value.slot(), value.lanes()))
+    }
+
     /// The lanes of every slot.
     pub fn all_lanes(&self) -> impl Iterator<Item = &LaneTable> {
         self.slots.values().map(SlotValue::lanes)

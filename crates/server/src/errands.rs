@@ -272,7 +272,7 @@ impl Server {
         self.call_peer(slot, &request).await
     }
 
-    async fn call_peer<R: Request>(self: &Rc<Self>, slot: Slot, request: &R) -> Outcome<R::Reply> {
+    pub async fn call_peer<R: Request>(self: &Rc<Self>, slot: Slot, request: &R) -> Outcome<R::Reply> {
         let map = self.membership.map()?;
         let target = self.primary(slot)?;
         self.peers.call(&map, target, request).await.map_err(Refusal::from)

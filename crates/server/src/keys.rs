@@ -49,6 +49,8 @@ pub struct KeyDesk {
     /// It has the book that the pool had when this process began, as far as anybody could be asked.
     is_current: Cell<bool>,
     became_current: Notify,
+    /// The store has the book by which this server goes.
+    is_stored: Cell<bool>,
     /// The file of the secret has the current one.
     file_is_current: Cell<bool>,
 }
@@ -67,6 +69,7 @@ impl KeyDesk {
             news: watch::Sender::new(()),
             answered: Notify::new(),
             is_current: Cell::default(),
+            is_stored: Cell::new(true),
             became_current: Notify::new(),
         })
     }
@@ -203,17 +206,39 @@ impl Server {
     /// Goes by a newer book from now on: it is in the store first, then whoever it revokes is put out.
     fn go_by_book(self: &Rc<Self>, book: KeyBook) -> Result<()> {
         let known = self.keys.keys().book().version;
-        if book.version < known || (book.version == known && self.keys.is_current.get()) {
+        let is_whole = self.keys.is_current.get() && self.keys.is_stored.get();
+        if book.version < known || (book.version == known && is_whole) {
             return Ok(());
         }
         self.store_book(&book)?;
+        self.keys.is_stored.set(true);
+        self.use_book(book);
+        Ok(())
+    }
+
+    /// The same for a server that comes back to its pool. Its bytes are worth more than a place for the book in a store that is full:
+    /// it goes by the book all the same, and whoever keeps the book tells of it until it has one.
+    fn go_by_learned_book(self: &Rc<Self>, book: KeyBook) -> Result<()> {
+        match self.go_by_book(book.clone()) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                eprintln!(
+                    "ramlace: the newest key book is not kept for this server's next life yet: {error}"
+                );
+                self.keys.is_stored.set(false);
+                self.use_book(book);
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn use_book(self: &Rc<Self>, book: KeyBook) {
         *self.keys.keys.borrow_mut() = Rc::new(keys_by(book, &self.config.options));
         self.peers.set_key(&self.keys.secret().peer_key());
         self.keys.news.send_replace(());
         self.put_out_revoked();
         // Whoever told of the book hears of a failure, the log as well.
         let _ = self.keep_secret_file();
-        Ok(())
     }
 
     /// The book is what the next life finds. One that is there already takes no room: a full store starts again.
@@ -286,7 +311,9 @@ impl Server {
         if let Some(address) = &self.config.options.coordinator {
             let header = Header::request(GetKeyBook::KIND);
             match self.peers.call_address(COORDINATOR, address, header, &GetKeyBook {}).await {
-                Ok(book) if book.version >= self.keys.keys().book().version => self.go_by_book(book)?,
+                Ok(book) if book.version >= self.keys.keys().book().version => {
+                    self.go_by_learned_book(book)?;
+                }
                 Ok(_) => {}
                 Err(failure) => {
                     eprintln!("ramlace: the key book of this server's last life stands: {}", failure.error);
@@ -295,7 +322,9 @@ impl Server {
         } else {
             self.store_book(self.keys.keys().book())?;
             self.tell_key_book();
-            self.use_next_when_known()?;
+            if let Err(error) = self.use_next_when_known() {
+                eprintln!("ramlace: the next secret is not used yet: {error}");
+            }
         }
         self.put_out_revoked();
         // The log has said why not; it is tried again whenever somebody tells of the book.
@@ -351,3 +380,7 @@ async fn tell_one(server: Rc<Server>, other: ServerId) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "keys_tests.rs"]
+mod tests;

@@ -41,6 +41,7 @@ mod lanes;
 mod leases;
 mod log_file;
 mod membership;
+mod mend;
 mod metrics;
 mod owners;
 #[cfg(test)]

@@ -12,6 +12,7 @@ use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::coordination;
 use ramlace_wire::inline::{self, InlineRead, ReadInline};
 use ramlace_wire::locks;
+use ramlace_wire::mend;
 use ramlace_wire::namespace as names;
 use ramlace_wire::peer::{self, Token};
 use ramlace_wire::{Header, Kind, decode_body, encode_body, flags, xattrs};
@@ -37,7 +38,7 @@ pub enum Request {
 }
 
 /// A message of a peer, if some state of a pool makes it true.
-fn possible<R: ramlace_wire::Request>(request: R) -> Result<R> {
+pub fn possible<R: ramlace_wire::Request>(request: R) -> Result<R> {
     if request.is_possible() {
         return Ok(request);
     }
@@ -182,6 +183,7 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Request> {
             let request = read!(peer::QueryInode);
             Request::Query(request.inode.slot(), Query::QueryInode(request))
         }
+        Kind::QueryOperations => Request::Query(read!(mend::QueryOperations).coordinator, Query::Operations),
         Kind::Prepare => Request::Errand(Errand::Prepare(Box::new(possible(read!(peer::Prepare))?))),
         Kind::Settle => errand!(Settle),
         Kind::Ascend => errand!(Ascend),

@@ -92,7 +92,7 @@ pub struct TestServer {
 }
 
 /// What a test wants to know of a server, asked in the server's thread.
-type Look = Box<dyn FnOnce(&Server) + Send>;
+type Look = Box<dyn FnOnce(&Rc<Server>) + Send>;
 
 impl TestServer {
     /// The first of `servers` servers, which has the coordinator.
@@ -157,6 +157,11 @@ impl TestServer {
 
     /// Asks something of a server that has joined its pool.
     pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Server) -> T + Send + 'static) -> T {
+        self.within(|server| look(server)).await
+    }
+
+    /// Has it do something.
+    pub async fn within<T: Send + 'static>(&self, look: impl FnOnce(&Rc<Server>) -> T + Send + 'static) -> T {
         let (tell, told) = oneshot::channel();
         let look: Look = Box::new(|server| drop(tell.send(look(server))));
         self.looks.send(look).expect("it lives");

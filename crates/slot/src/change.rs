@@ -92,6 +92,7 @@ fn is_urgent(op: &Op) -> bool {
             | Op::Prepare(_)
             | Op::Settle(_)
             | Op::CoordinatorLost { .. }
+            | Op::Disown(_)
             | Op::ErrandDone { .. }
             | Op::ErrandUnreachable { .. }
             | Op::EndSession { .. }

@@ -145,6 +145,10 @@ numbered! {
         OperationStuck = 6,
         /// An inode has a number that is yet to be given out.
         NumberNotGivenOut = 7,
+        /// A slot takes operations for settled that the slot that coordinates them has yet to begin.
+        NumbersAhead = 8,
+        /// A lane does not fit to its file, by the word of the file's home.
+        LaneAstray = 9,
     }
 }
 

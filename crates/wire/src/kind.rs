@@ -177,6 +177,8 @@ messages! {
     NoteMemory = 0x0327, OPEN_FILE.changes();
     /// What proves to lanes for what the session has a file open.
     GetPermit = 0x0328, OPEN_FILE;
+    /// For `check --repair`: a server holds what it was told against those who must know.
+    Mend = 0x0329, OWNER;
 
     // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.
@@ -195,6 +197,8 @@ messages! {
     Ascend = 0x040b, PEER;
     /// Home to lane: the bytes that the file had inline.
     FillLane = 0x0410, PEER;
+    /// Slot to slot: which operations do you coordinate?
+    QueryOperations = 0x0411, PEER;
 
     /// Lock bytes of a file, or unlock them.
     SetLock = 0x0701, SESSION.changes();

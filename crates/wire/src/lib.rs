@@ -26,6 +26,7 @@ pub mod keys;
 mod kind;
 pub mod leases;
 pub mod locks;
+pub mod mend;
 pub mod metrics;
 pub mod namespace;
 pub mod peer;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ramlace_base::units::{count, format_bytes};
-use ramlace_base::{InodeId, Result};
-use ramlace_client::Pool;
+use ramlace_base::{InodeId, Result, ServerId};
+use ramlace_client::{Pool, Trouble};
 use ramlace_mount::MountPoint;
 use ramlace_namespace::{CheckCounts, Checked, Finding};
 use serde_json::{Value, json};
@@ -22,8 +22,9 @@ const EXAMPLES: &str = "\
 Examples:
   ramlace check                                       the default pool
   ramlace check --json | jq -r '.findings[].text'
+  ramlace check --repair                              and mend what can be mended
 
-Reads the names, inodes and lanes of every server, and changes nothing. It finds names that lead nowhere,
+Reads the names, inodes and lanes of every server, and changes nothing unless told to repair. It finds names that lead nowhere,
 inodes that nothing leads to, wrong counts of links, directories outside the tree, memory that belongs to no
 file, operations that never end, counters that are not what the kernel counts, and stores that your mounts on this
 machine could not write back. What it finds in a pool that
@@ -37,20 +38,34 @@ const DELAY: Duration = Duration::from_secs(1);
 /// Arguments of `check`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {}
+pub struct Args {
+    /// Give back what is held for operations that nobody knows, and lanes that no file has
+    #[arg(long)]
+    pub repair: bool,
+}
 
 /// Checks the pool and tells what is wrong.
-pub fn run(_: &Args, named: Option<&str>, output: &mut Output) -> Done {
+pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let pool = Pool::connect(&connect_options(named))?;
     let began = Instant::now();
     let mut progress = Progress::new(&pool, output.json)?;
     let lost = lost_stores_of(named)?;
-    let checked = pool.check(&lost, |counts| progress.update(counts));
+    let mut checked = pool.check(&lost, |counts| progress.update(counts))?;
+    let mut mended = Vec::new();
+    if args.repair {
+        mended = pool.repair(&checked)?;
+        if !mended.is_empty() {
+            checked = pool.check(&lost, |counts| progress.update(counts))?;
+        }
+    }
     drop(progress);
-    let (checked, seconds) = (checked?, began.elapsed().as_secs_f64());
+    let seconds = began.elapsed().as_secs_f64();
     if output.json {
-        output.json(&as_json(&checked, seconds))?;
+        output.json(&as_json(&checked, &mended, seconds))?;
     } else {
+        for (server, trouble) in &mended {
+            output.line(format_args!("{server}: mended: {}.", trouble.text))?;
+        }
         print(&checked, seconds, output)?;
     }
     output.flush()?;
@@ -137,8 +152,9 @@ fn sentence(finding: &Finding) -> String {
     format!("{}: {path}{}{lost}; {}.", finding.server, finding.text, finding.kind.advice())
 }
 
-fn as_json(checked: &Checked, seconds: f64) -> Value {
+fn as_json(checked: &Checked, mended: &[(ServerId, Trouble)], seconds: f64) -> Value {
     let counts = &checked.counts;
+    let mended_json = |(server, trouble): &(ServerId, Trouble)| json!({"server": server.0, "inode": trouble.inode.map(|inode| inode.to_string()), "text": trouble.text});
     json!({
         "clean": checked.findings.is_empty(),
         "seconds": seconds,
@@ -153,6 +169,7 @@ fn as_json(checked: &Checked, seconds: f64) -> Value {
         "errands": counts.errands,
         "lanes_beyond_end": counts.lanes_beyond_end,
         "bytes_beyond_end": counts.bytes_beyond_end,
+        "mended": mended.iter().map(mended_json).collect::<Vec<_>>(),
         "further_findings": checked.further_findings,
         "findings": checked.findings.iter().map(finding_json).collect::<Vec<_>>(),
     })
@@ -228,6 +245,7 @@ mod tests {
             kind: FindingKind::EntryLeadsNowhere,
             server: ServerId(2),
             inode: Some(InodeId(7)),
+            lane: None,
             place: String::new(),
             path: Some(b"/a/b".to_vec()),
             lost_with_server: true,
@@ -238,7 +256,7 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         let checked = Checked { findings: vec![finding], ..Checked::default() };
-        let value = as_json(&checked, 1.0);
+        let value = as_json(&checked, &[], 1.0);
         assert_eq!(
             (&value["clean"], &value["findings"][0]["kind"]),
             (&json!(false), &json!("entry-leads-nowhere"))

@@ -19,6 +19,8 @@ use crate::lock::DirectoryLock;
 use crate::output::Output;
 use crate::stop::{remove_stale_stores, stop_servers};
 
+/// How long a server of this host may take to greet.
+const KNOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// Silence after which whoever gave the orders is taken for dead.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
@@ -83,13 +85,20 @@ fn follow(desk: &mut Desk<'_>, site: &mut Site) -> Result<bool> {
     }
 }
 
+/// While the pool's secret is changed, whoever started it may have the one before: a server here says whether it is the pool's.
+fn lets_in(directory: &PoolDirectory, secret: &Secret) -> bool {
+    let Ok(file) = directory.read_pool_file() else { return false };
+    let mut sockets = file.servers.iter().filter_map(|server| server.unix.as_deref());
+    sockets.any(|socket| ramlace_client::lets_owner_in(socket, secret, KNOCK_PATIENCE))
+}
+
 /// Stops the servers of a pool on this host, when it is the one with this secret.
 fn stop(pool: &str, secret: &Secret, force: bool) -> Result<(usize, Vec<String>)> {
     let directory = PoolDirectory::locate(pool)?;
     if !directory.exists()? {
         return Ok((0, Vec::new()));
     }
-    if directory.read_secret()? != *secret {
+    if directory.read_secret()? != *secret && !lets_in(&directory, secret) {
         return Err(Error::new(
             ErrorKind::Exists,
             format!("its pool '{pool}' is another one by now, and was left alone"),

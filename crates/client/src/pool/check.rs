@@ -1,12 +1,15 @@
 //! Whether everything in a pool fits together: reads what each server holds, page by page, and
-//! hands it to [`ramlace_namespace::Check`]. Changes nothing.
+//! hands it to [`ramlace_namespace::Check`]. That changes nothing; [`Pool::repair`] does.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId};
+use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, limits};
 use ramlace_namespace::{Check, CheckCounts, Checked, FindingKind};
-use ramlace_wire::check::{CheckEntries, CheckInodes, CheckLanes, CheckSlots, CheckStore};
+use ramlace_wire::check::{
+    CheckEntries, CheckInodes, CheckLanes, CheckSlots, CheckStore, Trouble, TroubleKind,
+};
+use ramlace_wire::mend::Mend;
 use ramlace_wire::{ClusterMap, Request};
 
 use crate::pool::Pool;
@@ -42,6 +45,24 @@ impl Pool {
         Ok(checked)
     }
 
+    /// Has every server hold what came in others' names against what those know, and let go of what they know
+    /// nothing of; `found` names the lanes that do not fit to their files. Returns what was mended, server by server.
+    ///
+    /// Errors: `Denied` to whoever is not the pool's owner; `HostDown` when a server does not answer.
+    pub fn repair(&self, found: &Checked) -> Result<Vec<(ServerId, Trouble)>> {
+        let map = self.refresh_map()?;
+        let mut mended = Vec::new();
+        for entry in map.servers.iter().filter(|entry| !entry.forgotten) {
+            let lanes = found.lanes_to_mend(entry.server);
+            let (first, rest) = lanes.split_at(lanes.len().min(limits::CHECK_LANES_MAX));
+            for lanes in std::iter::once(first).chain(rest.chunks(limits::CHECK_LANES_MAX)) {
+                let answer = self.page(entry.server, &Mend { repair: true, lanes: lanes.to_vec() })?;
+                mended.extend(answer.found.into_iter().map(|trouble| (entry.server, trouble)));
+            }
+        }
+        Ok(mended)
+    }
+
     fn look(
         &self,
         suspects: BTreeSet<InodeId>,
@@ -61,6 +82,10 @@ impl Pool {
             self.read_entries(*server, &mut check, progress)?;
             self.read_lanes(*server, &mut check, progress)?;
             check.store(&self.page(*server, &CheckStore {})?);
+            // Of what is held for nobody the slots themselves have told.
+            let told = self.page(*server, &Mend { repair: false, lanes: Vec::new() })?;
+            let ahead = told.found.iter().filter(|trouble| trouble.kind == TroubleKind::NumbersAhead);
+            ahead.for_each(|trouble| check.trouble(*server, trouble));
         }
         if self.refresh_map()?.epoch != map.epoch {
             return Err(changed(&map));

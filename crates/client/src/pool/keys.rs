@@ -1,10 +1,12 @@
 //! The pool's keys: those of hosts made, listed and revoked, and its secret changed, by the pool's owner.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId};
-use ramlace_transport::{HostKey, Secret};
+use ramlace_transport::blocking::Connection;
+use ramlace_transport::{Address, HostKey, Secret};
 use ramlace_wire::Request;
 use ramlace_wire::keys::{
     ChangeKeys, HostKeyEntry, HostKeyId, HostKeyName, KeyChange, KeysChanged, KeysListed, ListKeys,
@@ -40,6 +42,13 @@ pub struct SecretRotation {
     pub untold: Vec<ServerId>,
     /// The secret's file here, which has the current one, or why not.
     pub file: Result<PathBuf>,
+}
+
+/// Whether the server behind this socket of this machine lets the owner in who has this secret.
+#[must_use]
+pub fn lets_owner_in(socket: &Path, secret: &Secret, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    Connection::connect(&Address::Unix(socket.to_owned()), &secret.owner_key(), None, deadline).is_ok()
 }
 
 impl Pool {

@@ -112,6 +112,7 @@ messages! {
     permit: GetPermit;
     cluster: GetMap, JoinPool, ForgetServer;
     keys: ChangeKeys, GetKeyBook, HearKeyBook, ListKeys, RotateSecret;
+    mend: Mend, QueryOperations;
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, HandLane, AllocateLane, CountLane, SeekLane;
     runs: ReadRuns, WriteRuns;

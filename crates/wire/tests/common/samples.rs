@@ -6,7 +6,7 @@ use ramlace_base::{
 use ramlace_wire::session::*;
 use ramlace_wire::{
     check::*, chunk::*, cluster::*, coordination::*, holders::*, inline::*, keys::*, leases::*, locks::*,
-    metrics::*, namespace::*, peer::*, permit::*, runs::*, walk::*, xattrs::*, *,
+    mend::*, metrics::*, namespace::*, peer::*, permit::*, runs::*, walk::*, xattrs::*, *,
 };
 
 /// Where values come from: words that run out and are zero afterwards.
@@ -464,6 +464,10 @@ fields! {
     CheckEntries { after }
     EntriesPage { entries, next }
     EntryFacts { directory, cookie, name, inode, kind, misplaced }
+    Mend { repair, lanes }
+    Mended { found }
+    QueryOperations { coordinator }
+    OperationsKnown { next, unsettled }
 
     Permit { read, write }
     GetPermit { inode }

@@ -1,0 +1,107 @@
+//! What came in another slot's name, held against what that slot knows.
+//!
+//! A message of a server says for which slot it speaks, and whoever has the pool's secret can say that. An operation that its
+//! coordinator does not know was never its own: what is held for it is let go, as if it had been aborted; numbers that
+//! it has yet to give out are settled nowhere.
+//!
+//! A coordinator remembers an operation, in its log, from before it asks for a part until it has heard that the part is settled. So
+//! what a slot held when it began to ask, and the answer does not name, is nobody's. What came while the question was
+//! under way is not judged.
+
+use ramlace_base::{Slot, Timestamp};
+use ramlace_wire::mend::OperationsKnown;
+use serde::{Deserialize, Serialize};
+
+use crate::command::Effect;
+use crate::state::SlotState;
+
+/// What a slot believes of operations that another coordinates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// The slot that believes it.
+    slot: Slot,
+    coordinator: Slot,
+    /// All below are settled.
+    settled_below: u64,
+    /// Those from there on of which something is known: how many parts are held; 0: it is settled.
+    halves: Vec<(u64, u32)>,
+}
+
+/// What a slot believed and the other knows nothing of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disowned {
+    /// The other.
+    pub coordinator: Slot,
+    /// Operations, and how many parts were held for each.
+    pub halves: Vec<(u64, u32)>,
+    /// All below the first number were taken for settled; all below the second can be.
+    pub settled_below: Option<(u64, u64)>,
+}
+
+impl Doubt {
+    /// The slot that can be asked.
+    #[must_use]
+    pub fn coordinator(&self) -> Slot {
+        self.coordinator
+    }
+
+    /// What its answer comes to; `None`: it knows all of it.
+    #[must_use]
+    pub fn held_against(&self, known: &OperationsKnown) -> Option<Disowned> {
+        let is_nobodys = |(number, parts): &(u64, u32)| {
+            let is_settled = *parts == 0;
+            match is_settled {
+                true => *number >= known.next,
+                false => known.unsettled.binary_search(&(self.slot, *number)).is_err(),
+            }
+        };
+        let halves: Vec<(u64, u32)> = self.halves.iter().copied().filter(is_nobodys).collect();
+        let is_ahead = self.settled_below > known.next;
+        (is_ahead || !halves.is_empty()).then(|| Disowned {
+            coordinator: self.coordinator,
+            halves,
+            settled_below: is_ahead.then_some((self.settled_below, known.next)),
+        })
+    }
+}
+
+impl Disowned {
+    /// Operations for which something is held.
+    pub fn held(&self) -> impl Iterator<Item = u64> + '_ {
+        self.halves.iter().filter(|(_, parts)| *parts > 0).map(|(number, _)| *number)
+    }
+
+    /// Whether numbers are taken for settled that nobody has given out.
+    #[must_use]
+    pub fn is_ahead(&self) -> bool {
+        self.settled_below.is_some() || self.halves.iter().any(|(_, parts)| *parts == 0)
+    }
+}
+
+impl SlotState {
+    /// What this slot believes of others' operations, one other after the other.
+    pub fn doubts(&self) -> impl Iterator<Item = Doubt> + '_ {
+        self.coordinators.iter().map(|(other, coordinator)| Doubt {
+            slot: self.slot,
+            coordinator: *other,
+            settled_below: coordinator.settled_below(),
+            halves: coordinator.parts_held().collect(),
+        })
+    }
+
+    /// What this slot knows of the operations that it coordinates.
+    pub(crate) fn operations_known(&self) -> OperationsKnown {
+        OperationsKnown { next: self.next_intent, unsettled: self.unsettled.iter().copied().collect() }
+    }
+
+    /// Lets go of what its coordinator knows nothing of, unless something has come for it since.
+    pub(crate) fn disown(&mut self, disowned: &Disowned, now: Timestamp, effects: &mut Vec<Effect>) {
+        let Some(coordinator) = self.coordinators.get_mut(&disowned.coordinator) else { return };
+        let forgotten = coordinator.forget(&disowned.halves, disowned.settled_below);
+        forgotten.into_iter().for_each(|half| self.settle_half(half, false, now, effects));
+    }
+}
+
+#[cfg(test)]
+#[path = "mend_tests.rs"]
+mod tests;
