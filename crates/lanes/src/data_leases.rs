@@ -388,7 +388,19 @@ impl DataLeases {
     /// Whether an answer has to wait for this recall.
     #[must_use]
     pub fn is_waited(&self, number: u64) -> bool {
-        self.recalls.get(&number).is_some_and(|pending| pending.waited && !self.is_stuck(pending))
+        self.recalls.get(&number).is_some_and(|pending| pending.waited && !self.is_excused(pending))
+    }
+
+    /// Recalls again what is left of recalls that an answer waits for, where their holders wait for pages of them themselves. Whether
+    /// there was something.
+    pub fn retell_waited(&mut self, numbers: &[u64], now: u64) -> bool {
+        let newest = self.last_number;
+        for number in numbers {
+            if let Some(pending) = self.recalls.get(number).filter(|pending| pending.waited) {
+                self.retell(pending.place, pending.range, now);
+            }
+        }
+        self.last_number != newest
     }
 
     /// Recalls from others, up to a number, that answers wait for, whoever has made them: what a session has written back may
@@ -678,10 +690,13 @@ impl DataLeases {
     }
 
     fn waits(&self, place: Place, by: SessionId, pages: &[ByteRange]) -> Vec<u64> {
-        let meets = |recalled: ByteRange| pages.iter().any(|part| !part.intersection(recalled).is_empty());
         let pending =
             self.pending_at(place, WHOLE).filter(|(_, pending)| pending.waited && pending.holder != by);
-        pending.filter(|(_, pending)| meets(pending.range)).map(|(number, _)| number).collect()
+        let is_there = |pending: &Pending| {
+            let gone = self.gone(pending);
+            pages.iter().any(|part| !gone.covers(part.intersection(pending.range)))
+        };
+        pending.filter(|(_, pending)| is_there(pending)).map(|(number, _)| number).collect()
     }
 
     fn others(&self, place: Place, session: SessionId) -> impl Iterator<Item = (SessionId, &RangeSet)> {

@@ -470,14 +470,14 @@ impl DataLeases {
     }
 
     /// What a holder has no more of what was recalled from it: what it has dropped, and what it waits for.
-    fn gone(&self, pending: &Pending) -> RangeSet {
+    pub(super) fn gone(&self, pending: &Pending) -> RangeSet {
         let mut gone = self.owners.awaited(pending.place, pending.holder);
         pending.dropped.within(WHOLE).for_each(|part| gone.insert(part));
         gone
     }
 
     /// Recalls again what is left of recalls of these pages that cannot be done before their holders have got pages that they wait for.
-    fn retell(&mut self, place: Place, pages: ByteRange, now: u64) -> bool {
+    pub(super) fn retell(&mut self, place: Place, pages: ByteRange, now: u64) -> bool {
         let stuck: Vec<(u64, SessionId)> = self
             .pending_at(place, pages)
             .filter(|(_, pending)| !pending.fenced && self.waits_for_some(pending))
@@ -552,11 +552,6 @@ impl DataLeases {
         let mut through =
             claims.filter(|claim| claim.wish == Wish::Through && claim.session == pending.holder);
         !pending.waited && through.any(|claim| !claim.pages.intersection(pending.range).is_empty())
-    }
-
-    /// Whether a holder cannot drop what was recalled before it has got a page that it waits for.
-    pub(super) fn is_stuck(&self, pending: &Pending) -> bool {
-        self.is_spilling(pending) || self.waits_for_some(pending)
     }
 
     /// Whether a holder's kernel waits for some of the pages that were recalled from it.

@@ -499,6 +499,35 @@ fn who_waits_for_each_other_by_parts_of_large_recalls_is_told_of_the_others_agai
 }
 
 #[test]
+fn an_answer_waits_for_the_rest_of_a_recall_whose_holder_waits_for_a_page_of_it() {
+    let mut leases = DataLeases::default();
+    assert!(claim(&mut leases, &World::asked(READER, 9, Wish::Strict, 1)).0);
+    for number in [0, COHERENT] {
+        leases.keep(FILE, session(number), whole(0), 0);
+    }
+    let both = ByteRange { start: 0, end: whole(1).end };
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    let recalls = leases.before_change(FILE, session(LIBRARY), both, Change::Write, read, 0).unwrap();
+    let of_the_first = recalls[0];
+    acknowledge_all(&mut leases, COHERENT);
+    // The other one says nothing, and the first one's drop stops at the page that it reads.
+    leases.keep(FILE, session(COHERENT), whole(1), 0);
+    let (granted, mut ticket) = claim(&mut leases, &own(0, 1, 1));
+    assert!(!granted);
+    assert!(leases.is_waited(of_the_first), "it has the other page");
+    assert!(leases.retell_waited(&recalls, 0) && !leases.retell_waited(&recalls, 0), "it is told once");
+    let again = told(&leases, 0).into_iter().find(|(_, range)| *range == whole(0)).unwrap();
+    leases.acknowledge(session(0), &[again.0], &[]);
+    assert!(!leases.is_waited(of_the_first), "it has nothing of it");
+    // Who changes only what it waits for does not wait for it.
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    let waits = leases.before_change(FILE, session(LIBRARY), whole(1), Change::Write, read, 0).unwrap();
+    assert!(!waits.contains(&of_the_first));
+    acknowledge_all(&mut leases, COHERENT);
+    assert!(leases.claim(&own(0, 1, 1), &mut ticket, 0).unwrap());
+}
+
+#[test]
 fn nobody_is_fenced_who_waits_for_a_page_of_what_he_is_to_drop() {
     let mut leases = DataLeases::default();
     for number in 0..2 {

@@ -65,12 +65,7 @@ impl Server {
                 }
                 break map;
             }
-            // What a program began to write before there were strict mounts comes again, and all at once.
-            if !self.data.is_strict(place_of(lane))
-                || !self.lane_desk.stop_programs(lane, range, header.session).await
-            {
-                claiming.wait().await;
-            }
+            claiming.wait_or_stop_programs().await;
         };
         // From here on nothing else happens: these are the bytes that a lease is on.
         let (kept, arriving) = match request.keep {
@@ -111,7 +106,7 @@ impl Server {
     fn keep_lane(self: &Rc<Self>, header: &Call, lane: LaneId, range: ByteRange) -> Result<(bool, bool)> {
         let whole = ByteRange { start: 0, end: u64::MAX };
         let kept =
-            self.keep_pages(place_of(lane), header.session, if range.is_empty() { whole } else { range });
+            self.keep_pages(place_of(lane), header.session, if range.is_empty() { whole } else { range })?;
         let arriving = self.lane_desk.arriving_in(lane, range, header.session);
         // What these pages are based on is what is here now, and no more in a moment.
         for (writer, part) in &arriving {

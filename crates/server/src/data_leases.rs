@@ -73,6 +73,9 @@ impl DataDesk {
     /// Waits until no answer has to wait for these any more.
     pub async fn pass(&self, numbers: &[u64]) {
         while self.is_any_waited(numbers) {
+            if self.leases.borrow_mut().retell_waited(numbers, self.now()) {
+                self.changed.notify_waiters();
+            }
             self.next_change().await;
         }
     }
@@ -136,8 +139,10 @@ pub fn place_of(lane: LaneId) -> Place {
 
 impl Server {
     /// A session reads bytes of a place for its kernel's pages. Whether it had a lease on all of it before.
-    pub fn keep_pages(self: &Rc<Self>, place: Place, session: SessionId, range: ByteRange) -> bool {
-        self.note_leases();
+    ///
+    /// Errors: those of [`Server::note_leases`].
+    pub fn keep_pages(self: &Rc<Self>, place: Place, session: SessionId, range: ByteRange) -> Result<bool> {
+        self.note_leases()?;
         let mut leases = self.data.leases.borrow_mut();
         let newest = leases.newest();
         let kept = leases.keep(place, session, range, self.data.now());
@@ -145,7 +150,7 @@ impl Server {
         if leases.newest() != newest {
             self.data.changed.notify_waiters();
         }
-        kept
+        Ok(kept)
     }
 
     /// Bytes of a lane are about to change, in this very step: `by` whom, and which call waits for those who have pages of

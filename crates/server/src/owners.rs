@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use ramlace_base::{ByteRange, Result};
+use ramlace_base::{ByteRange, LaneId, Result};
 use ramlace_lanes::{Asked, Place, Ticket, Wish};
 use ramlace_wire::chunk::{Keep, WriteOrigin};
 use tokio::time::sleep_until;
@@ -23,21 +23,34 @@ pub struct Claiming {
 impl Claiming {
     /// Whether what is wanted may be done in this very step; else after [`Claiming::wait`].
     ///
-    /// Errors: those of [`DataLeases::claim`](ramlace_lanes::DataLeases::claim).
+    /// Errors: those of [`DataLeases::claim`](ramlace_lanes::DataLeases::claim) and [`Server::note_leases`]; `Stale` for a session
+    /// that has ended while it waited.
     pub fn is_granted(&mut self) -> Result<bool> {
+        self.server.check_session(self.asked.session)?;
         if self.quiet_until().is_some() {
             return Ok(false);
         }
-        let desk = &self.server.data;
-        let granted = desk.claim(&self.asked, &mut self.ticket);
-        if granted.is_ok() && matches!(self.asked.wish, Wish::Own | Wish::Strict) {
-            self.server.note_leases();
+        if matches!(self.asked.wish, Wish::Own | Wish::Strict) {
+            self.server.note_leases()?;
         }
-        granted
+        self.server.data.claim(&self.asked, &mut self.ticket)
+    }
+
+    /// The same as [`Claiming::wait`], where no program's write is arriving in the pages that began before strict mounts came: its
+    /// sender may have stopped in the middle. It is stopped, and comes again, all at once.
+    pub async fn wait_or_stop_programs(&self) {
+        let Asked { place: (inode, lane), session, range, .. } = self.asked;
+        if let Some(lane) = lane.filter(|_| self.server.data.is_strict(self.asked.place)) {
+            let lane = LaneId { inode, lane };
+            if self.server.lane_desk.stop_programs(lane, range, session).await {
+                return;
+            }
+        }
+        self.wait().await;
     }
 
     /// Something has changed, or somebody's time is over.
-    pub async fn wait(&self) {
+    async fn wait(&self) {
         match self.quiet_until() {
             Some(until) => sleep_until(until.into()).await,
             None => self.server.data.next_change().await,
@@ -76,17 +89,19 @@ impl Server {
         let wish = if origin == WriteOrigin::Through { Wish::Through } else { Wish::Change };
         let mut claiming = self.claim(call, place, range, wish);
         while !range.is_empty() && !claiming.is_granted()? {
-            claiming.wait().await;
+            claiming.wait_or_stop_programs().await;
         }
         Ok(claiming)
     }
 
     /// The next life has to know that there were leases.
-    pub fn note_leases(self: &Rc<Self>) {
-        if !self.durable.borrow().gives_leases {
-            // Without room in the log a life that follows a crash takes its clients for new ones.
-            let _ = self.commit(&Record::GivesLeases(true));
+    ///
+    /// Errors: those of a commit, where there is no room for that. Then there are to be none.
+    pub fn note_leases(self: &Rc<Self>) -> Result<()> {
+        if self.durable.borrow().gives_leases {
+            return Ok(());
         }
+        self.commit(&Record::GivesLeases(true)).map(drop).map_err(|error| error.context(self.me))
     }
 }
 

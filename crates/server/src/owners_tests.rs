@@ -8,6 +8,7 @@ use ramlace_wire::chunk::{
 use ramlace_wire::encode_body;
 use ramlace_wire::leases::{EndRecalls, WaitRecalls};
 use ramlace_wire::namespace::Open;
+use ramlace_wire::session::CloseSession;
 
 use crate::data_leases_tests::lane_of_a_file;
 use crate::testing::{Client, Gate, TestServer, run};
@@ -135,5 +136,53 @@ fn a_punch_that_comes_again_while_both_wait_is_done_once() {
         })
         .await;
         assert_eq!(&read(&mut writer, target, 0, Keep::No).await[..6], b"newer\0");
+    });
+}
+
+#[test]
+fn a_write_whose_sender_stopped_before_strict_mounts_came_holds_no_other_writer_up() {
+    run(async {
+        let server = TestServer::start(1);
+        let mut owner = Client::user(&server.address, 1).await;
+        let mut writer = Client::user(&server.address, 2).await;
+        let target = lane_of_a_file(&mut writer, InodeId::ROOT, Slot(0)).await;
+        let gate = Gate::before(&server.address).await;
+        let mut slow = writer.another(&gate.address).await;
+        let header = slow.header(Kind::WriteChunk, 10, 0);
+        gate.let_pass(100 << 10);
+        let request = WriteChunk { target, offset: 0, origin: WriteOrigin::Program };
+        slow.begin_write(header, &request, &[1; LARGE]).await;
+        gate.drained().await;
+        // Elsewhere in the file.
+        read(&mut owner, target, LARGE as u32 / PAGE + 1, Keep::Own).await;
+        let mut other = Client::user(&server.address, 3).await;
+        other
+            .change(1, 0, &Open { inode: target.lane.inode, read: true, write: true, run: false })
+            .await
+            .unwrap();
+        other.write(2, 0, target, 0, b"other").await.unwrap();
+        gate.let_pass(usize::MAX);
+        assert!(slow.answer::<ChunkWritten>().await.is_err(), "it comes again");
+        assert_eq!(&other.read(target, 0, 5).await.unwrap(), b"other");
+    });
+}
+
+#[test]
+fn a_session_that_ends_while_it_waits_for_a_page_leaves_its_file_to_others() {
+    run(async {
+        let server = TestServer::start(1);
+        let mut owner = Client::user(&server.address, 1).await;
+        let mut waiter = Client::user(&server.address, 2).await;
+        let target = lane_of_a_file(&mut owner, InodeId::ROOT, Slot(0)).await;
+        read(&mut owner, target, 0, Keep::Own).await;
+        let request = ReadChunk { target, offset: 0, length: PAGE, keep: Keep::Own, take: false };
+        let mut waiting = waiter.another(&server.address).await;
+        waiting.begin_write(waiting.header(Kind::ReadChunk, 0, 0), &request, &[]).await;
+        claims(&server, 1).await;
+        for client in [&mut waiter, &mut owner] {
+            client.ask(&CloseSession {}).await.unwrap();
+        }
+        assert!(waiting.answer::<ChunkRead>().await.is_err());
+        assert!(server.look(|server| server.data.is_idle()).await);
     });
 }

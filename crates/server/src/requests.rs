@@ -283,7 +283,7 @@ impl Server {
                     self.counters.read_bytes(bytes.0.len() as u64);
                     if let Query::ReadInline { request: ReadInline { inode, keep: true, .. }, .. } = query {
                         let range = ByteRange { start: 0, end: limits::INLINE_BYTES_MAX as u64 };
-                        self.keep_pages((inode, None), header.session, range);
+                        self.keep_pages((inode, None), header.session, range)?;
                     }
                 }
                 return Ok(answer.encode());

@@ -33,12 +33,7 @@ impl Server {
             if claiming.is_granted()? {
                 break map;
             }
-            // As in a read of a chunk.
-            if !self.data.is_strict(place_of(target.lane))
-                || !self.lane_desk.stop_programs(target.lane, reach.hull, header.session).await
-            {
-                claiming.wait().await;
-            }
+            claiming.wait_or_stop_programs().await;
         };
         let stored = self.store.borrow().has_lane(target.lane);
         let mut hole = true;
