@@ -186,6 +186,12 @@ pub const LEASES_PER_SERVER_MAX: usize = 65_536;
 /// Leases by which one mount lets its kernel believe something.
 pub const LEASES_PER_MOUNT_MAX: usize = 65_536;
 
+/// Bytes of writes of more than [`STAGED_BYTES_MAX`] that a server keeps while they wait for other machines; what comes on top waits in
+/// its connection.
+pub const STAGED_BYTES_PER_SERVER_MAX: usize = 256 << 20;
+/// The same of one session: one that sends them slowly leaves room to others.
+pub const STAGED_BYTES_PER_SESSION_MAX: usize = 64 << 20;
+
 /// Leases on bytes that a server gives, one for each session and lane. For another the oldest place's is recalled.
 pub const DATA_LEASES_PER_SERVER_MAX: usize = 65_536;
 /// Ranges of a lane that one lease does not cover.
@@ -200,6 +206,8 @@ pub const DATA_RECALL_WRITING_MILLIS: u64 = 30_000;
 pub const DATA_RECALL_AHEAD_BYTES_MAX: u64 = 64 << 20;
 /// The same of pages that lie in one kernel alone: a machine that goes through what another one has stored waits less often.
 pub const STRICT_RECALL_AHEAD_BYTES_MAX: u64 = 1 << 20;
+/// Parts of one lane that one machine owns; with one more it gives some up.
+pub const STRICT_RUNS_MAX: usize = 32_768;
 /// Copies of pages that a server keeps, until those who have older ones have dropped them.
 pub const DATA_BASE_BYTES_MAX: usize = 64 << 20;
 /// Data recalls that one session has yet to acknowledge; with one more it has not answered in time.

@@ -25,6 +25,8 @@ use ramlace_wire::leases::DataRecall;
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
+#[path = "changers.rs"]
+mod changers;
 #[path = "fought.rs"]
 mod fought;
 #[path = "held.rs"]
@@ -32,6 +34,7 @@ mod held;
 #[path = "owners.rs"]
 mod owners;
 
+use changers::Changers;
 use fought::Fought;
 pub use held::Held;
 use owners::Owners;
@@ -80,7 +83,7 @@ pub struct DataLeases {
     /// What pages are based on, where that is not what the place has now.
     bases: BTreeMap<(Place, SessionId, u64), Base>,
     /// In a life that follows one that had given leases: who has changed what in this one.
-    changers: Option<BTreeMap<Place, Changer>>,
+    changers: Option<Changers>,
     /// Pages that lie in one kernel alone.
     owners: Owners,
     /// Pages that machines take from each other.
@@ -117,18 +120,11 @@ struct Base {
     bytes: Rc<[u8]>,
 }
 
-/// Who has changed a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Changer {
-    One(SessionId),
-    Several,
-}
-
 impl DataLeases {
     /// `after_leases`: the last life had given some, and nobody knows to whom.
     #[must_use]
     pub fn new(after_leases: bool) -> DataLeases {
-        DataLeases { changers: after_leases.then(BTreeMap::new), ..DataLeases::default() }
+        DataLeases { changers: after_leases.then(Changers::default), ..DataLeases::default() }
     }
 
     /// Recalls have numbers above this one. Two lives of a server begin far apart: what is acknowledged to the one must be
@@ -141,20 +137,19 @@ impl DataLeases {
     /// A session reads bytes for its kernel's pages. Whether it had a lease on all of the place before.
     pub fn keep(&mut self, place: Place, session: SessionId, range: ByteRange, now: u64) -> bool {
         let pages = whole_pages(range);
-        if !self.has_lease(place, session) && !self.is_fenced(place, session) {
-            self.give(place, session, RangeSet::default(), now);
-            return false;
-        }
-        if !self.has_lease(place, session) {
-            // What it had before is worth nothing, and it has yet to say that it is gone.
-            let mut all = RangeSet::default();
-            all.insert(WHOLE);
-            self.give(place, session, all, now);
+        let had = self.has_lease(place, session);
+        if !had {
+            let mut holes = RangeSet::default();
+            if self.is_fenced(place, session) {
+                // What it had before is worth nothing, and it has yet to say that it is gone.
+                holes.insert(WHOLE);
+            }
+            self.give(place, session, holes, now);
         }
         let leases = self.leases.get_mut(&place).expect("the session has one of them");
         let holes = leases.get_mut(&session).expect("the session has one");
-        let whole = holes.is_empty();
-        if !whole {
+        let whole = had && holes.is_empty();
+        if !holes.is_empty() {
             holes.remove(pages);
             self.limit_holes(place, session, pages, now);
         }
@@ -184,13 +179,13 @@ impl DataLeases {
     ) {
         let offset = range.start;
         if !self.is_fenced(place, session) {
-            match self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&session)) {
-                Some(holes) => {
-                    holes.remove(whole_pages(range));
-                    self.limit_holes(place, session, whole_pages(range), now);
-                }
-                None => self.give(place, session, RangeSet::default(), now),
+            if !self.has_lease(place, session) {
+                self.give(place, session, RangeSet::default(), now);
             }
+            if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&session)) {
+                holes.remove(whole_pages(range));
+            }
+            self.limit_holes(place, session, whole_pages(range), now);
         }
         self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
     }
@@ -255,7 +250,7 @@ impl DataLeases {
         if ranges.iter().all(|range| range.is_empty()) {
             return Ok(Vec::new());
         }
-        self.note_changer(place, by);
+        self.note_changer(place, by, ranges);
         let nobody = !self.leases.contains_key(&place) && !self.at.contains_key(&place);
         if nobody && !self.owners.is_strict(place) {
             return Ok(Vec::new());
@@ -505,7 +500,12 @@ impl DataLeases {
         }
     }
 
-    fn give(&mut self, place: Place, session: SessionId, holes: RangeSet, now: u64) {
+    fn give(&mut self, place: Place, session: SessionId, mut holes: RangeSet, now: u64) {
+        // What the session's kernel may have from the server's last life is not what is here.
+        if let Some(changers) = &self.changers {
+            changers.of_others(place, session).for_each(|changed| holes.insert(changed));
+            holes.limit_runs(limits::DATA_LEASE_HOLES_MAX);
+        }
         if self.given >= limits::DATA_LEASES_PER_SERVER_MAX {
             self.recall_first(now);
         }
@@ -659,13 +659,15 @@ impl DataLeases {
         if self.had_alone(place, session, range) {
             return Ok(());
         }
+        let pages = whole_pages(range);
         let holes = self.leases.get(&place).and_then(|leases| leases.get(&session));
         // What was read since is known.
-        let unread = || holes.is_none_or(|holes| holes.meets(whole_pages(range)));
-        let changer = || self.changers.as_ref().and_then(|changers| changers.get(&place));
-        let changed =
-            || holes.is_none() && changer().is_some_and(|changer| *changer != Changer::One(session));
-        let unknown = changed() || (self.is_fenced(place, session) && unread());
+        let unread = holes.is_none_or(|holes| holes.meets(pages));
+        let changed = || {
+            self.changers.as_ref().is_some_and(|changers| changers.others_have_changed(place, session, pages))
+        };
+        let unknown = unread
+            && (self.is_fenced(place, session) || changed() && !self.is_recalled(place, session, pages));
         if !unknown {
             return Ok(());
         }
@@ -676,16 +678,17 @@ impl DataLeases {
         Err(Error::new(ErrorKind::Stale, text))
     }
 
-    fn note_changer(&mut self, place: Place, by: SessionId) {
-        let Some(changers) = &mut self.changers else { return };
-        if changers.len() >= limits::DATA_LEASES_PER_SERVER_MAX && !changers.contains_key(&place) {
-            // What is forgotten was changed by somebody.
-            changers.values_mut().for_each(|changer| *changer = Changer::Several);
-            changers.pop_first();
-        }
-        let changer = changers.entry(place).or_insert(Changer::One(by));
-        if *changer != Changer::One(by) {
-            *changer = Changer::Several;
+    /// Whether a session is to drop pages: it has had them in this life.
+    fn is_recalled(&self, place: Place, session: SessionId, pages: ByteRange) -> bool {
+        let is_recalled = |page| {
+            self.pending_at(place, page).any(|(_, pending)| pending.holder == session && !pending.fenced)
+        };
+        pages_of(pages).all(is_recalled)
+    }
+
+    fn note_changer(&mut self, place: Place, by: SessionId, ranges: &[ByteRange]) {
+        if let Some(changers) = &mut self.changers {
+            ranges.iter().for_each(|range| changers.note(place, by, whole_pages(*range)));
         }
     }
 

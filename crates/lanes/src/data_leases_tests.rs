@@ -537,6 +537,31 @@ fn a_life_after_another_takes_pages_of_whom_it_does_not_know_only_where_nobody_e
 }
 
 #[test]
+fn pages_from_a_life_before_are_taken_where_nobody_else_wrote_in_the_same_file() {
+    let mut place = Place_::new();
+    place.leases = DataLeases::new(true);
+    place.change(session(1), PAGE_BYTES + 5, &[7]);
+    let page = vec![3; PAGE_BYTES as usize];
+    place.write_back(0, 0, &page).unwrap();
+    assert_eq!((place.bytes[0], place.bytes[PAGE_BYTES as usize + 5]), (3, 7));
+    // It has a lease now, but not on what it has of before.
+    assert_eq!(place.write_back(0, 1, &page).unwrap_err().kind(), ErrorKind::Stale);
+    // Nor has somebody who reads one page, before he has dropped the other.
+    place.read_page(2, 0);
+    assert_eq!(place.write_back(2, 1, &page).unwrap_err().kind(), ErrorKind::Stale);
+    let mut fresh = place.read_page(2, 1);
+    fresh[9] = 9;
+    place.write_back(2, 1, &fresh).unwrap();
+    assert_eq!(place.bytes[PAGE_BYTES as usize + 5..][..5], [7, 0, 0, 0, 9]);
+    // What was given and recalled in this life is known.
+    place.change(session(1), 1, &[8]);
+    let mut stored = page;
+    stored[2] = 4;
+    place.write_back(0, 0, &stored).unwrap();
+    assert_eq!(place.bytes[..4], [3, 8, 4, 3]);
+}
+
+#[test]
 fn a_full_table_takes_a_lease_back() {
     let mut leases = DataLeases::default();
     for inode in 0..limits::DATA_LEASES_PER_SERVER_MAX as u64 {

@@ -24,6 +24,11 @@ use crate::watches::Place;
 
 /// Grants that are remembered of each session, so that a request of its that comes late is known as such.
 const GRANTS_REMEMBERED: usize = 64;
+/// A request is late by fewer numbers than this: they begin anew in time.
+const LATE_BY_MAX: u32 = 1 << 30;
+
+/// So many parts does a machine give up at once that owns too many.
+const STRICT_RUNS_GIVEN_UP: usize = 256;
 
 /// What a session wants of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +105,33 @@ struct Grant {
     call: u32,
 }
 
+/// What a session has got.
+#[derive(Debug, Default)]
+struct Granted {
+    last: VecDeque<Grant>,
+    /// The newest request among those of which it is not known any more what they were about.
+    forgotten: Option<u32>,
+}
+
+impl Granted {
+    fn remember(&mut self, grant: Grant) {
+        self.last.push_back(grant);
+        if self.last.len() > GRANTS_REMEMBERED
+            && let Some(Grant { call, .. }) = self.last.pop_front()
+            && self.forgotten.is_none_or(|newest| is_newer(call, newest))
+        {
+            self.forgotten = Some(call);
+        }
+    }
+
+    /// Whether a request may be one that the session has repeated since, and got what it asked for.
+    fn is_late(&self, asked: &Asked, pages: ByteRange) -> bool {
+        let same = |grant: &&Grant| grant.place == asked.place && !grant.pages.intersection(pages).is_empty();
+        self.forgotten.is_some_and(|newest| newest.wrapping_sub(asked.call) < LATE_BY_MAX)
+            || self.last.iter().filter(same).any(|grant| is_newer(grant.call, asked.call))
+    }
+}
+
 /// All owners of pages, and all claims.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
@@ -109,8 +141,10 @@ pub(super) struct Owners {
     claims: BTreeMap<Place, BTreeMap<u64, Claim>>,
     /// Sessions that want the bytes of an inode in the file's lanes, and until then hold a page that they read.
     spilling: BTreeMap<Place, Vec<SessionId>>,
+    /// Writes by way of their kernels' pages that have yet to begin.
+    coming: BTreeMap<Place, Vec<(SessionId, ByteRange)>>,
     last_ticket: u64,
-    granted: BTreeMap<SessionId, VecDeque<Grant>>,
+    granted: BTreeMap<SessionId, Granted>,
 }
 
 impl Owners {
@@ -245,28 +279,45 @@ impl Owners {
         })
     }
 
-    /// Notes a claim. One of the same kernel for the same page that came before is a request whose answer was lost.
+    /// A claim is noted, and stands behind all others.
     fn note(&mut self, asked: &Asked, pages: ByteRange) -> Result<Ticket> {
-        let Asked { place, session, wish, call, .. } = *asked;
-        let is_newer = |other: u32| (other.wrapping_sub(call) as i32) > 0;
-        let meets = |other: ByteRange| !other.intersection(pages).is_empty();
-        if wish.is_for_pages() {
-            let granted = self.granted.get(&session).into_iter().flatten();
-            let mut late = granted.filter(|grant| grant.place == place && meets(grant.pages));
-            let claims = self.claims.entry(place).or_default();
-            let same =
-                |claim: &Claim| claim.session == session && claim.wish.is_for_pages() && meets(claim.pages);
-            if late.any(|grant| is_newer(grant.call))
-                || claims.values().any(|claim| same(claim) && is_newer(claim.call))
-            {
-                return Err(asked_again());
-            }
-            claims.retain(|_, claim| !same(claim));
-        }
+        self.end_repeated(asked, pages)?;
         self.last_ticket += 1;
+        let Asked { place, session, wish, call, .. } = *asked;
         let claim = Claim { session, pages, wish, call };
         self.claims.entry(place).or_default().insert(self.last_ticket, claim);
         Ok(Ticket(self.last_ticket))
+    }
+
+    /// A kernel asks for a page once: what it has asked before is a request whose answer was lost.
+    ///
+    /// Errors: `Retry` for a request that was itself repeated since: by now the page may be in its kernel.
+    fn end_repeated(&mut self, asked: &Asked, pages: ByteRange) -> Result<()> {
+        let Asked { place, session, call, wish, .. } = *asked;
+        if !wish.is_for_pages() {
+            return Ok(());
+        }
+        let same = |claim: &Claim| {
+            let meets = !claim.pages.intersection(pages).is_empty();
+            claim.session == session && claim.wish.is_for_pages() && meets
+        };
+        let mut claims = self.claims.get(&place).into_iter().flat_map(|claims| claims.values());
+        if claims.any(|claim| same(claim) && is_newer(claim.call, call))
+            || self.granted.get(&session).is_some_and(|granted| granted.is_late(asked, pages))
+        {
+            return Err(asked_again());
+        }
+        if let Some(claims) = self.claims.get_mut(&place) {
+            claims.retain(|_, claim| !same(claim));
+            if claims.is_empty() {
+                self.claims.remove(&place);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_noted(&self, place: Place, ticket: Ticket) -> bool {
+        self.claims.get(&place).is_some_and(|claims| claims.contains_key(&ticket.0))
     }
 
     fn end(&mut self, place: Place, ticket: Ticket) -> bool {
@@ -279,11 +330,8 @@ impl Owners {
     }
 
     fn remember(&mut self, asked: &Asked, pages: ByteRange) {
-        let granted = self.granted.entry(asked.session).or_default();
-        if granted.len() >= GRANTS_REMEMBERED {
-            granted.pop_front();
-        }
-        granted.push_back(Grant { place: asked.place, pages, call: asked.call });
+        let grant = Grant { place: asked.place, pages, call: asked.call };
+        self.granted.entry(asked.session).or_default().remember(grant);
     }
 }
 
@@ -317,15 +365,18 @@ impl DataLeases {
             let text = "a strict mount may have newer bytes; read them from the server";
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
+        let is_new = *ticket == Ticket::default();
+        if !is_new && !self.owners.is_noted(place, *ticket) {
+            return Err(asked_again());
+        }
         if self.may_go_on(asked, pages) {
             self.end_claim(place, std::mem::take(ticket));
+            self.owners.end_repeated(asked, pages)?;
             self.owners.remember(asked, pages);
             return Ok(true);
         }
-        if *ticket == Ticket::default() {
+        if is_new {
             *ticket = self.owners.note(asked, pages)?;
-        } else if !self.owners.claims.get(&place).is_some_and(|claims| claims.contains_key(&ticket.0)) {
-            return Err(asked_again());
         }
         let is_several = wish == Wish::Own && pages.length() > PAGE_BYTES;
         let mut is_free = self.owners.is_first(asked, pages, *ticket);
@@ -551,7 +602,28 @@ impl DataLeases {
         let claims = self.owners.claims.get(&place).into_iter().flat_map(|claims| claims.values());
         let mut through =
             claims.filter(|claim| claim.wish == Wish::Through && claim.session == pending.holder);
-        !pending.waited && through.any(|claim| !claim.pages.intersection(pending.range).is_empty())
+        let coming = self.owners.coming.get(&place).into_iter().flatten();
+        let meets = |pages: ByteRange| !pages.intersection(pending.range).is_empty();
+        !pending.waited
+            && (through.any(|claim| meets(claim.pages))
+                || coming.filter(|(session, _)| *session == pending.holder).any(|(_, pages)| meets(*pages)))
+    }
+
+    /// A write by way of a kernel's pages has come, and its bytes have to wait before it can make a claim: the pages stay locked until
+    /// [`DataLeases::has_come`].
+    pub fn comes(&mut self, place: Place, session: SessionId, range: ByteRange) {
+        self.owners.coming.entry(place).or_default().push((session, whole_pages(range)));
+    }
+
+    /// Its bytes are there, or it is over.
+    pub fn has_come(&mut self, place: Place, session: SessionId, range: ByteRange) {
+        let Some(of) = self.owners.coming.get_mut(&place) else { return };
+        if let Some(at) = of.iter().position(|other| *other == (session, whole_pages(range))) {
+            of.swap_remove(at);
+        }
+        if of.is_empty() {
+            self.owners.coming.remove(&place);
+        }
     }
 
     /// Whether a holder's kernel waits for some of the pages that were recalled from it.
@@ -621,9 +693,31 @@ impl DataLeases {
         for holder in sharers {
             self.limit_holes(place, holder, ByteRange::default(), now);
         }
+        self.limit_owned(place, session, pages, now);
         // What somebody writes back of it from the server's last life comes too late.
-        self.note_changer(place, session);
+        self.note_changer(place, session, &[pages]);
         self.read_anew(place, session, pages);
+    }
+
+    /// Who owns pages in too many parts gives some up, all at once: those that lie farthest from what it has just got.
+    fn limit_owned(&mut self, place: Place, session: SessionId, got: ByteRange, now: u64) {
+        let owned = self.owners.strict.get(&place).and_then(|of| of.get(&session));
+        let Some(Owned { pages, .. }) = owned.filter(|owned| owned.pages.runs() > limits::STRICT_RUNS_MAX)
+        else {
+            return;
+        };
+        let (mut before, behind): (Vec<ByteRange>, Vec<ByteRange>) =
+            pages.iter().filter(|run| run.intersection(got).is_empty()).partition(|run| run.end <= got.start);
+        let far = if before.len() >= behind.len() {
+            before.truncate(STRICT_RUNS_GIVEN_UP);
+            before
+        } else {
+            behind[behind.len().saturating_sub(STRICT_RUNS_GIVEN_UP)..].to_vec()
+        };
+        if let (Some(first), Some(last)) = (far.first(), far.last()) {
+            let hull = ByteRange { start: first.start, end: last.end };
+            self.recall_owned_part(place, session, hull, now);
+        }
     }
 
     /// Whether nobody else has had these pages since this session got them.
@@ -637,6 +731,11 @@ impl DataLeases {
                     || self.pending_at(place, page).any(|(_, pending)| dropping(pending, page))
             })
     }
+}
+
+/// Whether a request came after another one: numbers begin anew in time.
+fn is_newer(call: u32, other: u32) -> bool {
+    (call.wrapping_sub(other) as i32) > 0
 }
 
 fn asked_again() -> Error {

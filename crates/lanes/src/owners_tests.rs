@@ -399,6 +399,74 @@ fn a_request_that_comes_again_takes_the_place_of_the_one_before() {
 }
 
 #[test]
+fn a_request_that_comes_however_late_speaks_for_no_page() {
+    let mut leases = DataLeases::default();
+    let first = u32::MAX - 30;
+    let call = |page: usize| own(0, page, first.wrapping_add(page as u32));
+    for page in 1..=2 * GRANTS_REMEMBERED {
+        assert!(claim(&mut leases, &call(page)).0, "page {page}");
+    }
+    // The page went to its kernel by a later request, and another machine wants it.
+    assert!(!claim(&mut leases, &own(1, 1, 1)).0);
+    let late = leases.claim(&own(0, 1, first), &mut Ticket::default(), 0).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Retry);
+    // Asked once more it has another number.
+    assert!(
+        !claim(&mut leases, &call(2 * GRANTS_REMEMBERED + 1)).0 || leases.owners.claims[&FILE].len() == 1
+    );
+}
+
+#[test]
+fn a_request_that_was_repeated_gets_nothing_when_the_other_did_not_have_to_wait() {
+    let mut leases = DataLeases::default();
+    leases.keep(FILE, session(COHERENT), whole(0), 0);
+    let (_, mut owner) = claim(&mut leases, &own(0, 0, 1));
+    acknowledge_all(&mut leases, COHERENT);
+    assert!(leases.claim(&own(0, 0, 1), &mut owner, 0).unwrap());
+    let share = |call| World::asked(COHERENT, 0, Wish::Share, call);
+    let (granted, mut lost) = claim(&mut leases, &share(1));
+    assert!(!granted);
+    acknowledge_all(&mut leases, 0);
+    leases.keep(FILE, session(COHERENT), whole(0), 0);
+    leases.recall_from(FILE, session(COHERENT), 0);
+    assert!(claim(&mut leases, &share(2)).0, "it is just being asked to drop it");
+    assert_eq!(leases.claim(&share(1), &mut lost, 0).unwrap_err().kind(), ErrorKind::Retry);
+    assert!(leases.owners.claims.is_empty());
+}
+
+#[test]
+fn a_page_is_not_waited_for_that_a_write_holds_which_has_yet_to_begin() {
+    let mut leases = DataLeases::default();
+    leases.keep(FILE, session(COHERENT), whole(0), 0);
+    let (_, mut ticket) = claim(&mut leases, &own(0, 0, 1));
+    let told: Vec<u64> = told(&leases, COHERENT).iter().map(|(number, _)| *number).collect();
+    leases.acknowledge(session(COHERENT), &[], &told);
+    assert!(!leases.claim(&own(0, 0, 1), &mut ticket, 0).unwrap());
+    let written = ByteRange { start: 100, end: 200 };
+    leases.comes(FILE, session(COHERENT), written);
+    assert!(leases.claim(&own(0, 0, 1), &mut ticket, 0).unwrap());
+    leases.has_come(FILE, session(COHERENT), written);
+    assert!(leases.owners.coming.is_empty());
+}
+
+#[test]
+fn who_owns_too_many_parts_gives_the_farthest_up_at_once() {
+    let mut leases = DataLeases::default();
+    let count = limits::STRICT_RUNS_MAX;
+    for page in 0..count {
+        assert!(claim(&mut leases, &own(0, 2 * page, 1 + page as u32)).0);
+    }
+    assert!(told(&leases, 0).is_empty());
+    assert!(claim(&mut leases, &own(0, 2 * count, 1 + count as u32)).0);
+    let given_up = ByteRange { start: 0, end: whole(2 * (STRICT_RUNS_GIVEN_UP - 1)).end };
+    assert_eq!(told(&leases, 0).iter().map(|(_, range)| *range).collect::<Vec<_>>(), [given_up]);
+    assert!(leases.owners.owns(FILE, session(0), whole(2 * count)));
+    assert!(leases.had_alone(FILE, session(0), whole(0)), "what is stored there is written back");
+    acknowledge_all(&mut leases, 0);
+    assert!(claim(&mut leases, &own(1, 0, 1)).0);
+}
+
+#[test]
 fn an_owner_that_does_not_answer_loses_what_it_stores() {
     let mut leases = DataLeases::default();
     assert!(claim(&mut leases, &own(0, 0, 1)).0);
@@ -434,10 +502,11 @@ fn who_owns_page_after_page_gets_each_however_many_holes_the_leases_of_others_ha
     let mut recalls = 0;
     // From the end: of holes of one size the first one is the first to go.
     for page in (0..OWNED).rev().map(|page| 2 * page) {
-        let (mut granted, mut ticket) = claim(&mut leases, &own(0, page, 1));
+        let asked = own(0, page, (2 * OWNED - page) as u32);
+        let (mut granted, mut ticket) = claim(&mut leases, &asked);
         for _ in 0..2 {
             recalls += acknowledge_all(&mut leases, READER);
-            granted = granted || leases.claim(&own(0, page, 1), &mut ticket, 0).unwrap();
+            granted = granted || leases.claim(&asked, &mut ticket, 0).unwrap();
         }
         assert!(granted, "page {page}");
         assert!(!leases.is_fenced(FILE, session(READER)));
@@ -452,7 +521,7 @@ fn a_change_that_others_own_in_thousands_of_parts_fences_nobody() {
     for by_claim in [true, false] {
         let mut leases = DataLeases::default();
         for page in 0..OWNED {
-            assert!(claim(&mut leases, &own(0, 2 * page, 1)).0);
+            assert!(claim(&mut leases, &own(0, 2 * page, 1 + page as u32)).0);
         }
         let punch = Asked { range: all, ..World::asked(LIBRARY, 0, Wish::Change, 0) };
         let mut ticket = Ticket::default();

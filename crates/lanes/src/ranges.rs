@@ -125,6 +125,15 @@ impl RangeSet {
         gaps.filter(|gap| is_meant(*gap)).min_by_key(|gap| gap.length())
     }
 
+    /// Adds the smallest gaps until there are no more ranges than this.
+    pub fn limit_runs(&mut self, most: usize) {
+        while self.runs() > most
+            && let Some(gap) = self.smallest_gap(|_| true)
+        {
+            self.insert(gap);
+        }
+    }
+
     /// All ranges, in order.
     pub fn iter(&self) -> impl Iterator<Item = ByteRange> {
         self.ends.iter().map(|(start, end)| ByteRange { start: *start, end: *end })

@@ -148,8 +148,9 @@ impl Server {
         // whoever sends it may stop in the middle.
         let mut is_here =
             length <= limits::STAGED_BYTES_MAX || (origin != WriteOrigin::Back && self.data.is_strict(place));
-        let mut staged = Vec::new();
+        let (mut staged, mut _room) = (Vec::new(), None);
         if is_here {
+            _room = self.room_to_stage(header, (place, range), origin).await;
             connection.read_data_staged(length, &mut staged).await?;
         }
         loop {
@@ -170,6 +171,7 @@ impl Server {
                     Ok(false) => {
                         // Others have their turn meanwhile.
                         drop(claiming);
+                        _room = self.room_to_stage(header, (place, range), origin).await;
                         connection.read_data_staged(length, &mut staged).await?;
                         is_here = true;
                         continue;

@@ -21,6 +21,7 @@ use crate::chunk::checked_range;
 use crate::clock;
 use crate::gate::Call;
 use crate::server::{Outcome, Server};
+use crate::staging::StagingRoom;
 
 /// All leases on bytes of a server, and who waits for what.
 pub struct DataDesk {
@@ -30,6 +31,8 @@ pub struct DataDesk {
     pub life: u64,
     /// A recall began, or is over.
     pub changed: Notify,
+    /// For bytes that wait.
+    pub staging: StagingRoom,
 }
 
 impl DataDesk {
@@ -40,6 +43,7 @@ impl DataDesk {
             began: now,
             life: life.max(1),
             changed: Notify::new(),
+            staging: StagingRoom::default(),
         }
     }
 
@@ -114,6 +118,17 @@ impl DataDesk {
         if self.leases.borrow_mut().end_claim(place, ticket) {
             self.changed.notify_waiters();
         }
+    }
+
+    /// A write by way of a kernel's pages waits before its bytes are here.
+    pub fn comes(&self, place: Place, session: SessionId, range: ByteRange) {
+        self.leases.borrow_mut().comes(place, session, range);
+        self.changed.notify_waiters();
+    }
+
+    /// They are here, or it is over.
+    pub fn has_come(&self, place: Place, session: SessionId, range: ByteRange) {
+        self.leases.borrow_mut().has_come(place, session, range);
     }
 
     /// Something is acknowledged, or somebody's time is over.

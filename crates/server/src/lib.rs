@@ -63,6 +63,7 @@ mod server_tests;
 mod sessions;
 mod snapshot;
 mod spread;
+mod staging;
 mod stop;
 #[cfg(test)]
 mod testing;

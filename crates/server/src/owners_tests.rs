@@ -168,6 +168,23 @@ fn a_write_whose_sender_stopped_before_strict_mounts_came_holds_no_other_writer_
 }
 
 #[test]
+fn large_writes_that_wait_count_as_long_as_they_wait() {
+    run(async {
+        let server = TestServer::start(1);
+        let mut owner = Client::user(&server.address, 1).await;
+        let mut writer = Client::user(&server.address, 2).await;
+        let target = lane_of_a_file(&mut writer, InodeId::ROOT, Slot(0)).await;
+        read(&mut owner, target, 0, Keep::Own).await;
+        let request = WriteChunk { target, offset: 0, origin: WriteOrigin::Program };
+        writer.begin_write(writer.header(Kind::WriteChunk, 10, 0), &request, &[1; LARGE]).await;
+        claims(&server, 1).await;
+        assert_eq!(server.look(|server| server.data.staging.bytes()).await, LARGE);
+        acknowledging(&owner, &server.address, writer.answer::<ChunkWritten>()).await.unwrap();
+        assert_eq!(server.look(|server| server.data.staging.bytes()).await, 0);
+    });
+}
+
+#[test]
 fn a_session_that_ends_while_it_waits_for_a_page_leaves_its_file_to_others() {
     run(async {
         let server = TestServer::start(1);

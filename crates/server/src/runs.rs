@@ -66,6 +66,8 @@ impl Server {
             return Ok(Err(Error::new(ErrorKind::Invalid, text).into()));
         }
         let mut bytes = Vec::new();
+        let place = (place_of(request.target.lane), reach.hull);
+        let _room = self.room_to_stage(header, place, WriteOrigin::Program).await;
         connection.read_data_staged(reach.bytes as usize, &mut bytes).await?;
         Ok(self.change_runs(header, &request.target, &request.runs, &bytes).await)
     }
