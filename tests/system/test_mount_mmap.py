@@ -208,6 +208,53 @@ def test_stores_that_are_not_published_survive_a_refresh(
             assert found[page * PAGE :][:6] == f"own-{page % 2}0".encode(), page
 
 
+def reads(pool: Pool) -> int:
+    """Return how many bytes the servers have sent."""
+    return sum(server["read_bytes"] for server in pool.status())
+
+
+def test_a_refresh_of_what_has_not_changed_moves_no_bytes(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(3, 64)
+    writer, reader = new_mount(pool), new_mount(pool)
+    size = 32 * MIB
+    with pool.connect() as connected:
+        connected.set_layout("/", stripe_unit=UNIT, width=3)
+    (writer / "file").write_bytes(bytes(size))
+    with (
+        open(reader / "file", "rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view,
+        open(writer / "file", "r+b", buffering=0) as changed,
+    ):
+        assert view[:] == bytes(size)
+        for turn in range(1, 4):
+            moved = reads(pool)
+            for refresh in REFRESHES:
+                refresh(pool, reader / "file")
+            assert view[:] == bytes([turn - 1]) + bytes(size - 1)
+            assert reads(pool) == moved, "nothing had changed"
+            os.pwrite(changed.fileno(), bytes([turn]), 0)
+            os.setxattr(reader / "file", REFRESH, b"1")
+            assert view[0] == turn
+            # What is brought anew for one page is brought once.
+            assert view[:] == bytes([turn]) + bytes(size - 1)
+
+
+def test_some_bytes_of_a_file_are_refreshed(shared_pool: Pool, striped: None, here: Path, there: Path) -> None:
+    path, other = here / "file", there / "file"
+    path.write_bytes(b"0" * LENGTH)
+    with Program(mapping(path)) as writer, Program(mapping(other)) as reader:
+        assert reader.ask("view[:]") == b"0" * LENGTH
+        writer.run(f"view[:] = b'1' * {LENGTH}; view.flush()")
+        for door in (lambda name: os.setxattr(other, name, b"1"), lambda name: os.getxattr(other, name)):
+            door(f"{REFRESH}.{PAGE}.{2 * PAGE}")
+            assert reader.ask(f"view[{PAGE}:{3 * PAGE}]") == b"1" * 2 * PAGE
+            door(f"{REFRESH}.0.0")
+        shared_pool.run("refresh", "--offset", "64K", "--length", "1M", str(other))
+        assert reader.ask(f"view[{UNIT}:]") == b"1" * (LENGTH - UNIT)
+    for wrong in ("1", "-1.5", "1.x"):
+        fails(errno.EINVAL, os.getxattr, other, f"{REFRESH}.{wrong}")
+
+
 def test_a_refresh_while_programs_store_and_load_loses_nothing(
     shared_pool: Pool, place: str, striped: None, here: Path, there: Path
 ) -> None:

@@ -157,6 +157,26 @@ impl DataLeases {
         whole
     }
 
+    /// A session's kernel keeps pages of a place, of which this asks for none. Whether it had a lease on all of it before. What was
+    /// recalled and dropped is part of the lease again; what has yet to be dropped is based on what it was based on.
+    pub fn keep_whole(&mut self, place: Place, session: SessionId, now: u64) -> bool {
+        let mut left = RangeSet::default();
+        if let Some(changers) = &self.changers {
+            changers.of_others(place, session).for_each(|changed| left.insert(changed));
+        }
+        for (_, pending) in self.pending_at(place, WHOLE).filter(|(_, pending)| pending.holder == session) {
+            left.insert(pending.range);
+        }
+        match self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&session)) {
+            Some(holes) => {
+                let whole = holes.is_empty();
+                left.gaps(WHOLE).into_iter().for_each(|gap| holes.remove(gap));
+                whole
+            }
+            None => self.keep(place, session, ByteRange::default(), now),
+        }
+    }
+
     /// What a session's pages are based on is what the place has now.
     fn read_anew(&mut self, place: Place, session: SessionId, pages: ByteRange) {
         self.each_base(place, session, pages, |_| None);

@@ -562,6 +562,27 @@ fn pages_from_a_life_before_are_taken_where_nobody_else_wrote_in_the_same_file()
 }
 
 #[test]
+fn who_asks_for_a_lease_and_reads_nothing_changes_no_base() {
+    let mut place = Place_::new();
+    let mut stored = place.read_page(0, 0);
+    assert!(place.leases.keep_whole(FILE, session(0), 0));
+    stored[7] = 7;
+    place.change(session(1), 5, &[5]);
+    assert!(!place.leases.keep_whole(FILE, session(0), 0), "something was recalled");
+    assert!(!place.leases.keep_whole(FILE, session(0), 0), "and is not dropped yet");
+    place.write_back(0, 0, &stored).unwrap();
+    assert_eq!(place.bytes[4..8], [0, 5, 0, 7]);
+    let told: Vec<u64> =
+        place.leases.unacknowledged(session(0), 0).iter().map(|recall| recall.number).collect();
+    place.leases.acknowledge(session(0), &told, &[]);
+    assert!(!place.leases.keep_whole(FILE, session(0), 0));
+    assert!(place.leases.keep_whole(FILE, session(0), 0));
+    // Somebody who had none has all of it, and hears of changes.
+    assert!(!place.leases.keep_whole(FILE, session(2), 0));
+    assert_eq!(place.change(session(1), 5, &[6]).len(), 2);
+}
+
+#[test]
 fn a_full_table_takes_a_lease_back() {
     let mut leases = DataLeases::default();
     for inode in 0..limits::DATA_LEASES_PER_SERVER_MAX as u64 {

@@ -20,7 +20,7 @@ use crate::lost_stores::{LOST_STORES_ATTRIBUTE, LostStores};
 use crate::names::new_mode;
 use crate::nodes::Nodes;
 use crate::pages::Pages;
-use crate::refresh::{Answer, REFRESH_ATTRIBUTE, Refresher};
+use crate::refresh::{Answer, Refresher, refreshed_by};
 use crate::removed::Removed;
 use crate::space::Space;
 use crate::strict::StrictReads;
@@ -207,12 +207,12 @@ impl PoolFileSystem {
             Operation::StatFs => {
                 answer(reply, self.space.statfs(&self.pool), |reply, space| reply.statfs(&space));
             }
-            Operation::SetXattr { name, .. } if name == REFRESH_ATTRIBUTE.as_bytes() => {
-                self.refresher.refresh(inode, reply, Answer::Ok);
+            Operation::SetXattr { name, .. } if refreshed_by(name).is_some() => {
+                self.refresh(inode, name, reply, Answer::Ok);
             }
             // The same for who may only read: on a mount for reading, and for a file that is somebody else's to write.
-            Operation::GetXattr { name, size } if name == REFRESH_ATTRIBUTE.as_bytes() => {
-                self.refresher.refresh(inode, reply, Answer::Value { size });
+            Operation::GetXattr { name, size } if refreshed_by(name).is_some() => {
+                self.refresh(inode, name, reply, Answer::Value { size });
             }
             Operation::GetXattr { name, size } if name == LOST_STORES_ATTRIBUTE.as_bytes() => {
                 answer_sized(reply, Ok(self.lost_stores.tell()), size);

@@ -195,6 +195,13 @@ impl Handles {
         }
     }
 
+    /// A file of this inode that is open here, where nobody here may store into it.
+    pub(crate) fn only_read(&self, inode: InodeId) -> Option<Arc<OpenFile>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let mut of = table.open.values().filter(|open| open.file.inode() == inode);
+        of.next().filter(|_| !table.writers.contains_key(&inode)).cloned()
+    }
+
     /// Whether programs here may store into pages up to this byte of an inode, and perhaps not all of them have memory.
     pub(crate) fn may_store_into_holes(&self, inode: InodeId, end: u64) -> bool {
         self.written(inode).is_some_and(|written| end > written.whole_to)

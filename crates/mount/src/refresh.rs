@@ -6,14 +6,17 @@
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
 use ramlace_fuse::{Notifier, Reply};
 
-use crate::pages::Pages;
+use crate::filesystem::PoolFileSystem;
+use crate::handles::OpenFile;
+use crate::pages::{Pages, WHOLE};
 use crate::versions::{Version, Versions};
 use crate::write_errors::WriteErrors;
 
-/// Setting this attribute of a file, to whatever value, refreshes it; so does reading it, which readers may.
+/// Setting this attribute of a file, to whatever value, refreshes it; so does reading it, which readers may. With `.START.LENGTH` behind
+/// it, in bytes, it is about these bytes.
 pub const REFRESH_ATTRIBUTE: &str = "user.ramlace.refresh";
 
 /// Refreshes at once: one that waits for a silent server, to write pages back, must not hold up all others.
@@ -30,6 +33,9 @@ pub(crate) enum Answer {
     Value { size: u32 },
 }
 
+/// An offset by which the kernel drops no page.
+const ATTRIBUTES_ONLY: i64 = -1;
+
 /// The attribute's value, which means nothing.
 const VALUE: &[u8] = b"1";
 
@@ -38,6 +44,9 @@ type Then = Box<dyn FnOnce(Result<()>) + Send>;
 
 struct Wanted {
     inode: InodeId,
+    part: ByteRange,
+    /// Nobody here stores into the file, and whether its pages are to be dropped may be asked by this.
+    reader: Option<Arc<OpenFile>>,
     then: Option<Then>,
     /// What the file was when the refresh was asked for, where that is known.
     version: Option<Version>,
@@ -71,20 +80,27 @@ impl Refresher {
         Ok(Refresher { wanted })
     }
 
-    /// Refreshes a file and answers when its pages are gone.
-    pub(crate) fn refresh(&self, inode: InodeId, reply: Reply, answer: Answer) {
-        self.want(Wanted { inode, then: Some(answering(reply, answer)), version: None, tells_errors: true });
+    /// Refreshes a part of a file and answers when its pages are gone, or are known to be as new as any.
+    pub(crate) fn refresh(
+        &self,
+        (inode, part): (InodeId, ByteRange),
+        reader: Option<Arc<OpenFile>>,
+        reply: Reply,
+        answer: Answer,
+    ) {
+        let then = Some(answering(reply, answer));
+        self.want(Wanted { part, reader, tells_errors: true, ..Wanted::all(inode, then) });
     }
 
     /// Answers when no pages are left from before this version.
     pub(crate) fn bring_to(&self, inode: InodeId, version: Version, reply: Reply) {
         let then = Some(answering(reply, Answer::Ok));
-        self.want(Wanted { inode, then, version: Some(version), tells_errors: true });
+        self.want(Wanted { version: Some(version), tells_errors: true, ..Wanted::all(inode, then) });
     }
 
     /// Does something when the kernel has written back what programs stored into the file's pages.
     pub(crate) fn after_writing_back(&self, inode: InodeId, then: Then) {
-        self.want(Wanted { inode, then: Some(then), version: None, tells_errors: false });
+        self.want(Wanted::all(inode, Some(then)));
     }
 
     fn want(&self, wanted: Wanted) {
@@ -98,7 +114,43 @@ impl Refresher {
 
     /// Drops a file's pages soon, and tells nobody. Too many at once: the next refresh or open does it.
     pub(crate) fn drop_pages(&self, inode: InodeId) {
-        let _ = self.wanted.try_send(Wanted { inode, then: None, version: None, tells_errors: false });
+        let _ = self.wanted.try_send(Wanted::all(inode, None));
+    }
+}
+
+impl Wanted {
+    /// All pages of a file go.
+    fn all(inode: InodeId, then: Option<Then>) -> Wanted {
+        Wanted { inode, part: WHOLE, reader: None, then, version: None, tells_errors: false }
+    }
+}
+
+/// The bytes that an attribute of this name refreshes; `None`: it is another attribute.
+pub(crate) fn refreshed_by(name: &[u8]) -> Option<Result<ByteRange>> {
+    let rest = name.strip_prefix(REFRESH_ATTRIBUTE.as_bytes())?;
+    if rest.is_empty() {
+        return Some(Ok(WHOLE));
+    }
+    let numbers = std::str::from_utf8(rest.strip_prefix(b".")?).ok().and_then(|text| text.split_once('.'));
+    let range = numbers.and_then(|(start, length)| ByteRange::at(start.parse().ok()?, length.parse().ok()?));
+    Some(range.filter(|range| range.end <= i64::MAX as u64).ok_or_else(|| {
+        let text = format!("the bytes to refresh are {REFRESH_ATTRIBUTE}.START.LENGTH, two numbers");
+        Error::new(ErrorKind::Invalid, text)
+    }))
+}
+
+impl PoolFileSystem {
+    /// An attribute refreshes a file, or some bytes of it. An empty range changes nothing.
+    pub(crate) fn refresh(&self, inode: InodeId, name: &[u8], reply: Reply, answer: Answer) {
+        // What a strict mount has nobody changes without asking for it, and what is stored here is published first.
+        let reader = if self.strict.is_some() { None } else { self.handles.only_read(inode) };
+        match refreshed_by(name) {
+            Some(Ok(part)) if !part.is_empty() => {
+                self.refresher.refresh((inode, part), reader, reply, answer);
+            }
+            Some(Err(error)) => tell(reply, answer, Err(error)),
+            Some(Ok(_)) | None => tell(reply, answer, Ok(())),
+        }
     }
 }
 
@@ -111,14 +163,23 @@ fn run(
 ) {
     // One of the threads waits for work, and the others for their turn to do so.
     let next = || work.lock().unwrap_or_else(PoisonError::into_inner).recv();
-    while let Ok(Wanted { inode, then, version, tells_errors }) = next() {
-        // Pages that come from now on may be older than the version at the last open.
-        versions.forget(inode);
-        // A kernel that does not know the file has no pages of it. What it could not write back it drops with the others,
-        // and says nothing.
-        pages.drop_begins(inode);
-        let dropped = notifier.invalidate_inode(inode.0, 0, 0);
-        pages.drop_is_over(inode);
+    while let Ok(Wanted { inode, part, reader, then, version, tells_errors }) = next() {
+        // Where a server does not answer, or knows nothing of a lease, all goes.
+        let is_current = reader.is_some_and(|reader| reader.file.pages_are_current().unwrap_or(false));
+        let dropped = if is_current {
+            notifier.invalidate_inode(inode.0, ATTRIBUTES_ONLY, 0)
+        } else {
+            // Pages that come from now on may be older than the version at the last open.
+            versions.forget(inode);
+            // A kernel that does not know the file has no pages of it. What it could not write back it drops with the
+            // others, and says nothing.
+            pages.drop_begins(inode);
+            // 0 is as far as there are any.
+            let length = if part == WHOLE { 0 } else { part.length() as i64 };
+            let dropped = notifier.invalidate_inode(inode.0, part.start as i64, length);
+            pages.drop_is_over(inode);
+            dropped
+        };
         let dropped = dropped.and_then(|_| if tells_errors { errors.tell_refresh(inode) } else { Ok(()) });
         if let (Some(version), Ok(())) = (version, &dropped) {
             versions.learn(inode, version);
@@ -140,4 +201,24 @@ fn tell(reply: Reply, answer: Answer, dropped: Result<()>) {
         (Ok(()), Answer::Value { size: 0 }) => reply.xattr_size(VALUE.len() as u32),
         (Ok(()), Answer::Value { .. }) => reply.data(VALUE),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attribute_names_the_bytes_to_refresh() {
+        let part = |name: &str| refreshed_by(name.as_bytes());
+        assert_eq!(part("user.ramlace.refresh").unwrap().unwrap(), WHOLE);
+        let some = ByteRange { start: 4096, end: 4196 };
+        assert_eq!(part("user.ramlace.refresh.4096.100").unwrap().unwrap(), some);
+        assert!(part("user.ramlace.refresh.1.0").unwrap().unwrap().is_empty());
+        for wrong in [".", ".1", ".1.", ".-1.5", ".1.9223372036854775807", ".1.2.3", ".a.b"] {
+            assert!(part(&format!("user.ramlace.refresh{wrong}")).unwrap().is_err(), "{wrong}");
+        }
+        for other in ["user.ramlace.refreshed", "user.ramlace", "user.other"] {
+            assert!(part(other).is_none());
+        }
+    }
 }

@@ -104,9 +104,7 @@ impl Server {
     /// A session's kernel keeps pages of these bytes from now on; of the whole lane where there are none. Whether it had
     /// a lease on the whole lane, and whether others' bytes are arriving here.
     fn keep_lane(self: &Rc<Self>, header: &Call, lane: LaneId, range: ByteRange) -> Result<(bool, bool)> {
-        let whole = ByteRange { start: 0, end: u64::MAX };
-        let kept =
-            self.keep_pages(place_of(lane), header.session, if range.is_empty() { whole } else { range })?;
+        let kept = self.keep_pages(place_of(lane), header.session, range)?;
         let arriving = self.lane_desk.arriving_in(lane, range, header.session);
         // What these pages are based on is what is here now, and no more in a moment.
         for (writer, part) in &arriving {

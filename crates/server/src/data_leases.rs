@@ -153,14 +153,17 @@ pub fn place_of(lane: LaneId) -> Place {
 }
 
 impl Server {
-    /// A session reads bytes of a place for its kernel's pages. Whether it had a lease on all of it before.
+    /// A session reads bytes of a place for its kernel's pages, or none and wants a lease. Whether it had one on all of it before.
     ///
     /// Errors: those of [`Server::note_leases`].
     pub fn keep_pages(self: &Rc<Self>, place: Place, session: SessionId, range: ByteRange) -> Result<bool> {
         self.note_leases()?;
         let mut leases = self.data.leases.borrow_mut();
         let newest = leases.newest();
-        let kept = leases.keep(place, session, range, self.data.now());
+        let kept = match range.is_empty() {
+            true => leases.keep_whole(place, session, self.data.now()),
+            false => leases.keep(place, session, range, self.data.now()),
+        };
         // A full table recalls another's.
         if leases.newest() != newest {
             self.data.changed.notify_waiters();

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::path::Path;
 
+use ramlace_base::units::parse_bytes;
 use ramlace_base::{Error, Result};
 use ramlace_mount::REFRESH_ATTRIBUTE;
 use serde_json::json;
@@ -21,9 +22,11 @@ The same as fsync or msync by the program itself. Written bytes (write, cp) are 
 const REFRESH_EXAMPLES: &str = "\
 Examples:
   ramlace refresh /mnt/pool/matrix.bin     live mappings here show what others have published
+  ramlace refresh --offset 1GiB --length 8MiB /mnt/pool/matrix.bin
 
-The same as 'setfattr -n user.ramlace.refresh -v 1 FILE'. What this machine has stored and not published
-yet is published first. A file that is opened again is fresh without it.";
+The same as 'setfattr -n user.ramlace.refresh -v 1 FILE', and 'user.ramlace.refresh.START.LENGTH' for some
+bytes. What this machine has stored and not published yet is published first. A file that is opened again
+is fresh without it.";
 
 /// Arguments of `publish`.
 #[derive(clap::Args, Debug)]
@@ -41,6 +44,14 @@ pub struct RefreshArgs {
     /// Files on a mount, or as they are called in the pool: then by each mount of it
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<OsString>,
+
+    /// The first byte [default: that of the file]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_bytes)]
+    pub offset: Option<u64>,
+
+    /// How many bytes [default: all that follow]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_bytes)]
+    pub length: Option<u64>,
 }
 
 /// Makes stores into mapped memory of this machine visible to others.
@@ -53,9 +64,17 @@ pub fn publish(args: &PublishArgs, named: Option<&str>, output: &mut Output) -> 
 
 /// Makes what others have published visible in mapped memory of this machine.
 pub fn refresh(args: &RefreshArgs, named: Option<&str>, output: &mut Output) -> Done {
+    let attribute = match (args.offset, args.length) {
+        (None, None) => REFRESH_ATTRIBUTE.to_owned(),
+        (offset, length) => {
+            let start = offset.unwrap_or(0);
+            let length = length.unwrap_or((i64::MAX as u64).saturating_sub(start));
+            format!("{REFRESH_ATTRIBUTE}.{start}.{length}")
+        }
+    };
     each(&args.files, named, "refreshed", output, |path| {
         // Reading the attribute does the same as setting it, and readers may.
-        rustix::fs::getxattr(path, REFRESH_ATTRIBUTE, &mut [0u8; 16][..])
+        rustix::fs::getxattr(path, attribute.as_str(), &mut [0u8; 16][..])
             .map(drop)
             .map_err(|errno| Error::from_io(&errno.into(), format!("refreshing {}", path.display())))
     })

@@ -7,6 +7,7 @@
 //!
 //! Measured with 8 MB reads of a file on one server: 27 GiB/s from the file, 4.4 through the socket.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
@@ -20,12 +21,14 @@ use ramlace_wire::chunk::{ChunkRead, GrantLane, Keep, LaneGranted, LaneTarget, R
 use ramlace_wire::{ClusterMap, Request};
 
 use crate::bytes::file::File;
+use crate::bytes::kept::Pages;
+use crate::bytes::memory::Memory;
 use crate::bytes::pieces;
-use crate::bytes::transfer::{BATCH_BYTES_MAX, Outcome, Transfer};
+use crate::bytes::transfer::{BATCH_BYTES_MAX, Direction, Outcome, Transfer};
 use crate::client::Client;
 use crate::names::inodes::Handle;
 use crate::session::calls::Call;
-use crate::session::lines::{Unanswered, descriptor_of};
+use crate::session::lines::{Unanswered, descriptor_of, of_pages};
 use crate::session::liveness::SIGN_OF_LIFE_MILLIS_MAX;
 
 /// Reads below this go through the socket: asking the servers afterwards would cost more than the copy saves.
@@ -82,6 +85,31 @@ impl File {
                 None
             }
         }
+    }
+}
+
+impl File {
+    /// Whether nothing has changed of what this machine's kernel keeps of the file: it has leases on all lanes, and nothing of them was
+    /// recalled since this was asked last. It has leases on all of them from now on. No bytes move for it.
+    ///
+    /// `false` also where that is not known: bytes that live with their inode, and files that some kernel changes without asking.
+    ///
+    /// Errors: `Unsupported` where a strict mount may have newer bytes.
+    pub fn pages_are_current(&self) -> Result<bool> {
+        let handle = self.handle()?;
+        let info = self.refresh(handle).map_err(|error| self.tell(error))?;
+        if info.handed || handle.open.is_inline() {
+            return Ok(false);
+        }
+        let (memory, repeated) = (Memory::of_slice(&mut [], 0), Cell::new(false));
+        let pages = Pages::Keep(Keep::Share, &repeated);
+        let transfer = self.transfer_of(pages, handle, handle.open.size(), Direction::Read, &memory);
+        let mut current = true;
+        for lane in 0..self.layout().width {
+            let confirmed = of_pages(|| confirm(&transfer, &transfer.target(lane)?));
+            current &= confirmed.map_err(|error| self.tell(error))? == Confirmed::Yes;
+        }
+        Ok(current && !repeated.get())
     }
 }
 
