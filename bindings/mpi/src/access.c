@@ -26,8 +26,7 @@ int bytes_read(struct file *file, char *bytes, int64_t length, const struct runs
     return MPI_SUCCESS;
 }
 
-/* Copies between memory that lies in runs and bytes that lie one behind the other. */
-static void gather_or_scatter(char *base, const struct runs *runs, char *bytes, int64_t length, bool gather)
+void gather_or_scatter(char *base, const struct runs *runs, char *bytes, int64_t length, bool gather)
 {
     for (size_t i = 0; i < runs->count && length > 0; i++) {
         ramlace_run run = runs->items[i];
@@ -245,6 +244,16 @@ int transfer_begin(struct file *file, const struct access *access, struct transf
     return error;
 }
 
+/* What a read did not find is taken back from the pointer. */
+static void take_back(struct file *file, const struct transfer *transfer)
+{
+    if (transfer->access.pointer == AT_POSITION && transfer->moved.in_file < transfer->in_file) {
+        pthread_mutex_lock(&file->lock);
+        file->position -= transfer->in_file - transfer->moved.in_file;
+        pthread_mutex_unlock(&file->lock);
+    }
+}
+
 int transfer_do(struct file *file, struct transfer *transfer)
 {
     struct moved *moved = &transfer->moved;
@@ -253,12 +262,7 @@ int transfer_do(struct file *file, struct transfer *transfer)
     __atomic_fetch_add(transfer->access.write ? &counters.writes : &counters.reads, 1, __ATOMIC_RELAXED);
     int error = file->atomic ? move_atomically(file, transfer, transfer->from, moved)
                              : move_memory(file, transfer, transfer->from, moved);
-    /* What a read did not find is taken back. */
-    if (transfer->access.pointer == AT_POSITION && moved->in_file < transfer->in_file) {
-        pthread_mutex_lock(&file->lock);
-        file->position -= transfer->in_file - moved->in_file;
-        pthread_mutex_unlock(&file->lock);
-    }
+    take_back(file, transfer);
     return error;
 }
 
@@ -271,7 +275,10 @@ int file_access(struct file *file, const struct access *access, int64_t *moved)
 {
     struct transfer transfer;
     int error = transfer_begin(file, access, &transfer);
-    if (error == MPI_SUCCESS)
+    bool together = access->together && !file->atomic && file->phases[access->write] != CB_DISABLE;
+    if (together && exchange(file, &transfer, &error))
+        take_back(file, &transfer);
+    else if (error == MPI_SUCCESS)
         error = transfer_do(file, &transfer);
     *moved = transfer.moved.in_memory;
     transfer_end(&transfer);

@@ -45,6 +45,8 @@ struct runs {
 
 /* Appends runs, merging them with the last item where that describes the same bytes. MPI_SUCCESS or MPI_ERR_NO_MEM. */
 int runs_append(struct runs *into, ramlace_run more, struct element element);
+/* Appends a run as it is. */
+int runs_push(struct runs *into, ramlace_run more);
 /* Appends `count` copies of `from`, the first shifted by `at`, each `stride` bytes behind the one before. */
 int runs_repeat(struct runs *into, const struct runs *from, int64_t at, int64_t count, int64_t stride);
 void runs_free(struct runs *runs);
@@ -157,6 +159,12 @@ struct small {
     int64_t ahead_from, ahead_bytes, read_end, window;
 };
 
+/* What programs say of collective calls, and what all ranks have agreed on: see hints.c. */
+enum choice { CB_DISABLE, CB_AUTOMATIC, CB_ENABLE };
+struct hints {
+    int64_t cb_read, cb_write, cb_nodes, cb_buffer_size;
+};
+
 struct file {
     struct file *next;
     MPI_File handle;
@@ -171,6 +179,9 @@ struct file {
     int64_t position;
     bool atomic;
     struct small small;
+    struct hints hints;
+    /* Whether collective reads and writes of this view go by two phases: never, where they are large enough, always. */
+    int phases[2];
     /* The split collective call that has begun: its name, and what it moved. */
     const char *split;
     int64_t split_bytes;
@@ -210,11 +221,17 @@ int file_close(struct file *file);
 int file_delete(const char *filename, bool *ours);
 int file_set_view(struct file *file, MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype,
                   const char *representation);
-int file_get_info(struct file *file, MPI_Info *info);
 /* -1 where the servers do not say, or do not take what this rank has kept. */
 int64_t file_size(struct file *file);
-/* Takes over the hints that may change while a file is open. */
+
+/* ---- hints.c ---- */
+
+/* Where a new file's bytes are to lie. */
+struct ramlace_hints layout_hints(MPI_Info info);
+void hints_make(struct file *file);
+/* Takes over the hints that may change while a file is open, and what follows from a new view; on all ranks together. */
 int file_hints(struct file *file, MPI_Info info);
+int file_get_info(struct file *file, MPI_Info *info);
 
 /* ---- access.c ---- */
 
@@ -253,6 +270,15 @@ int file_access(struct file *file, const struct access *access, int64_t *moved);
 /* Moves bytes that lie one behind the other to or from runs of the file, in one call; a read stops at the file's end. */
 int bytes_write(struct file *file, const char *bytes, int64_t length, const struct runs *runs, int64_t *moved);
 int bytes_read(struct file *file, char *bytes, int64_t length, const struct runs *runs, int64_t *moved);
+
+/* Copies between memory that lies in runs and bytes that lie one behind the other. */
+void gather_or_scatter(char *base, const struct runs *runs, char *bytes, int64_t length, bool gather);
+
+/* ---- exchange.c: collective calls by two phases ---- */
+
+/* Does a transfer on all ranks together, also on one whose arguments are wrong (`*error`); false where it is too small for
+ * that, and nothing has been done. */
+bool exchange(struct file *file, struct transfer *transfer, int *error);
 
 /* ---- small.c: small accesses, put together ---- */
 
@@ -294,7 +320,7 @@ void shared_end(struct file *file, uint64_t files);
 /* ---- counters.c: what this process did, so that a test knows that it was us ---- */
 
 struct counters {
-    long opens, reads, writes, kept, ahead, background;
+    long opens, reads, writes, kept, ahead, exchanges, background;
 };
 extern struct counters counters;
 void counters_report(void);

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define HINT_BYTES_MAX 64
-
 static int check_amode(int amode)
 {
     int ways = !!(amode & MPI_MODE_RDONLY) + !!(amode & MPI_MODE_WRONLY) + !!(amode & MPI_MODE_RDWR);
@@ -49,30 +47,6 @@ static struct agreement agree(MPI_Comm comm, const struct name *name, int amode,
     return (struct agreement){all[6] != 0, all[7] != 0, same, (int)-all[8]};
 }
 
-static bool hint(MPI_Info info, const char *key, unsigned long long *value)
-{
-    char text[HINT_BYTES_MAX], *end;
-    int found = 0;
-    if (info == MPI_INFO_NULL ||
-        PMPI_Info_get(info, (char *)key, sizeof text - 1, text, &found) != MPI_SUCCESS || !found)
-        return false;
-    errno = 0;
-    *value = strtoull(text, &end, 10);
-    return errno == 0 && end != text && *end == '\0';
-}
-
-/* Hints that make no sense are as if they were not there. */
-static struct ramlace_hints layout_hints(MPI_Info info)
-{
-    struct ramlace_hints hints = RAMLACE_HINTS_INIT;
-    unsigned long long value;
-    if (hint(info, "striping_factor", &value) && value > 0 && value <= RAMLACE_VERSION_LANES)
-        hints.width = (uint32_t)value;
-    if (hint(info, "striping_unit", &value) && value >= 65536 && value <= 1ull << 30 && (value & (value - 1)) == 0)
-        hints.stripe_unit = value;
-    return hints;
-}
-
 static int open_file(struct file *file, MPI_Info info, bool creating)
 {
     struct ramlace_hints hints = layout_hints(info);
@@ -81,17 +55,6 @@ static int open_file(struct file *file, MPI_Info info, bool creating)
         flags |= O_CREAT | (file->amode & MPI_MODE_EXCL ? O_EXCL : 0);
     file->file = ramlace_open_with(file->name.pool->handle, file->name.path, flags, 0666, &hints);
     return file->file ? MPI_SUCCESS : error_class();
-}
-
-int file_hints(struct file *file, MPI_Info info)
-{
-    unsigned long long write = file->small.write_room, read = file->small.read_room;
-    bool write_room = hint(info, "ind_wr_buffer_size", &write) && write <= SMALL_ROOM_MAX;
-    bool read_room = hint(info, "ind_rd_buffer_size", &read) && read <= SMALL_ROOM_MAX;
-    if (!write_room && !read_room)
-        return MPI_SUCCESS;
-    return small_resize(file, write_room ? (int64_t)write : file->small.write_room,
-                        read_room ? (int64_t)read : file->small.read_room);
 }
 
 int64_t file_size(struct file *file)
@@ -157,12 +120,13 @@ static int file_make(MPI_Comm comm, struct name *name, int amode, MPI_Info info,
         return error;
     PMPI_Comm_rank(file->comm, &file->rank);
     PMPI_Comm_size(file->comm, &file->ranks);
+    hints_make(file);
     error = open_together(file, info);
-    if (error == MPI_SUCCESS)
-        error = file_hints(file, info);
     int64_t position = file->position, base = file->shared_base;
     if (error == MPI_SUCCESS)
         error = file_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native");
+    if (error == MPI_SUCCESS)
+        error = file_hints(file, info);
     file->position = position;
     file->shared_base = base;
     return error;
@@ -282,31 +246,4 @@ int file_set_view(struct file *file, MPI_Offset displacement, MPI_Datatype etype
     type_release(&view.etype);
     type_release(&view.filetype);
     return error;
-}
-
-int file_get_info(struct file *file, MPI_Info *info)
-{
-    struct ramlace_stat stat;
-    char text[HINT_BYTES_MAX];
-    if (ramlace_fstat(file->file, &stat) != 0)
-        return error_class();
-    int error = PMPI_Info_create(info);
-    if (error != MPI_SUCCESS)
-        return error;
-    snprintf(text, sizeof text, "%u", stat.width);
-    PMPI_Info_set(*info, "striping_factor", text);
-    snprintf(text, sizeof text, "%llu", (unsigned long long)stat.stripe_unit);
-    PMPI_Info_set(*info, "striping_unit", text);
-    snprintf(text, sizeof text, "%lld", (long long)file->small.write_room);
-    PMPI_Info_set(*info, "ind_wr_buffer_size", text);
-    snprintf(text, sizeof text, "%lld", (long long)file->small.read_room);
-    PMPI_Info_set(*info, "ind_rd_buffer_size", text);
-    /* Every rank talks to the servers itself. What is read or written together is the library's own choice, and holes are
-     * never read to be written again; programs that know ROMIO expect this word for it. */
-    static const char *const off[][2] = {{"collective_buffering", "false"}, {"romio_cb_read", "disable"},
-                                         {"romio_cb_write", "disable"}, {"romio_ds_read", "automatic"},
-                                         {"romio_ds_write", "disable"}};
-    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
-        PMPI_Info_set(*info, off[i][0], off[i][1]);
-    return MPI_SUCCESS;
 }

@@ -56,6 +56,11 @@ int runs_append(struct runs *into, ramlace_run more, struct element element)
     return push(into, more, element);
 }
 
+int runs_push(struct runs *into, ramlace_run more)
+{
+    return push(into, more, BYTES);
+}
+
 int runs_repeat(struct runs *into, const struct runs *from, int64_t at, int64_t count, int64_t stride)
 {
     const ramlace_run *one = from->items;
@@ -164,8 +169,15 @@ int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struc
     if (tiling_is_contiguous(tiling))
         return runs_append(out, (ramlace_run){tiling->start + tiling->tile.items[0].offset + from, length, 0, 1},
                            tiling->tile.elements[0]);
-    int error = MPI_SUCCESS;
     int64_t tile = from / tiling->tile_bytes, within = from % tiling->tile_bytes;
+    if (tiling->tile.count == 1 && tiling->tile.items[0].count == 1) {
+        /* A run that comes again: it is one item however often. */
+        ramlace_run run = tiling->tile.items[0];
+        int64_t more = (within + length + run.length - 1) / run.length;
+        run = (ramlace_run){tiling->start + tile * tiling->extent + run.offset, run.length, tiling->extent, more};
+        return item_part(run, tiling->tile.elements[0], 0, within, &length, out);
+    }
+    int error = MPI_SUCCESS;
     for (; length > 0 && error == MPI_SUCCESS; tile++, within = 0) {
         int64_t base = tiling->start + tile * tiling->extent;
         for (size_t i = item_of(tiling, within); i < tiling->tile.count && length > 0 && error == MPI_SUCCESS; i++) {
@@ -208,12 +220,12 @@ int64_t tiling_bytes_below(const struct tiling *tiling, int64_t offset)
     below -= whole * tiling->extent;
     for (size_t i = 0; i < tile->count && tile->items[i].offset < below; i++) {
         ramlace_run item = tile->items[i];
-        for (int64_t number = 0; number < item.count; number++) {
-            int64_t left = below - (item.offset + number * item.stride);
-            if (left <= 0)
-                break;
-            bytes += left < item.length ? left : item.length;
-        }
+        /* All runs before the last one that begins below it are whole. */
+        int64_t number = item.count > 1 ? (below - item.offset - 1) / item.stride : 0;
+        if (number > item.count - 1)
+            number = item.count - 1;
+        int64_t left = below - (item.offset + number * item.stride);
+        bytes += number * item.length + (left < item.length ? left : item.length);
     }
     return bytes;
 }

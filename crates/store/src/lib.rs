@@ -23,6 +23,7 @@ mod range_set;
 mod root;
 mod runs;
 mod shared;
+mod spread;
 mod store;
 mod sys;
 mod unwritten;

@@ -4,6 +4,7 @@ use std::iter::Peekable;
 
 use ramlace_base::{ByteRange, LaneId, Result};
 
+use crate::spread::Spread;
 use crate::store::Store;
 use crate::sys::{self, PAGE_BYTES};
 
@@ -54,25 +55,49 @@ impl Store {
         };
         let (mut runs, mut scratch) = (runs.iter().copied().peekable(), Vec::new());
         while let Some((hull, together)) = next_together(&mut runs) {
-            let is_joined = alone && together.len() >= WRITTEN_TOGETHER_MIN;
-            if is_joined {
+            let (now, later) = bytes.split_at(together.iter().map(|run| run.length() as usize).sum());
+            bytes = later;
+            if together.len() < WRITTEN_TOGETHER_MIN {
+                each(&together, now, |run, bytes| write(bytes, run.start))?;
+            } else if alone {
                 scratch.resize(hull.length() as usize, 0);
                 self.read_staged(id, hull.start, &mut scratch)?;
-            }
-            for run in together {
-                let (now, later) = bytes.split_at(run.length() as usize);
-                match is_joined {
-                    true => scratch[within(hull, run)].copy_from_slice(now),
-                    false => write(now, run.start)?,
-                }
-                bytes = later;
-            }
-            if is_joined {
+                each(&together, now, |run, bytes| {
+                    scratch[within(hull, run)].copy_from_slice(bytes);
+                    Ok(())
+                })?;
                 write(&scratch, hull.start)?;
+            } else if !self.spread(id, hull, &together, now) {
+                each(&together, now, |run, bytes| write(bytes, run.start))?;
             }
         }
         Ok(())
     }
+
+    /// Writes bytes to runs of a hull and to nothing between them; `false` where that was not possible, and some of them may
+    /// be written: the file has been cut meanwhile, or the process has no descriptor or address left.
+    fn spread(&mut self, id: LaneId, hull: ByteRange, runs: &[ByteRange], bytes: &[u8]) -> bool {
+        let Ok(window) = self.window(id, hull.start, hull.length()) else { return false };
+        if self.spread.is_none() {
+            self.spread = Spread::new().ok();
+        }
+        let places = runs.iter().map(|run| ((run.start - hull.start) as usize, run.length() as usize));
+        self.spread.as_ref().is_some_and(|spread| spread.put(bytes, &window, places).is_ok())
+    }
+}
+
+/// Goes through runs and the bytes of each.
+fn each(
+    runs: &[ByteRange],
+    mut bytes: &[u8],
+    mut what: impl FnMut(ByteRange, &[u8]) -> Result<()>,
+) -> Result<()> {
+    for run in runs {
+        let (now, later) = bytes.split_at(run.length() as usize);
+        what(*run, now)?;
+        bytes = later;
+    }
+    Ok(())
 }
 
 /// The next runs that lie close together, and the bytes from the first to the last.

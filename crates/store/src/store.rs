@@ -12,6 +12,7 @@ use crate::cache::Cache;
 use crate::lane::{self, Extent, Lane};
 use crate::pool::{Pool, Purpose, Usage};
 use crate::range_set::RangeSet;
+use crate::spread::Spread;
 use crate::sys::{self, PAGE_BYTES};
 use crate::window::{Mapping, Window};
 use crate::{StoreRoot, meta};
@@ -38,6 +39,8 @@ pub struct Store {
     pub(crate) tails: bool,
     pub(crate) files: Cache<LaneId, Arc<OwnedFd>>,
     pub(crate) mappings: Cache<(LaneId, u64), Arc<Mapping>>,
+    /// Made when it is first needed.
+    pub(crate) spread: Option<Spread>,
 }
 
 impl Store {
@@ -82,6 +85,7 @@ impl Store {
             tails: true,
             files: Cache::new(limits::LANE_DESCRIPTORS_MAX),
             mappings: Cache::new(limits::WINDOWS_MAX),
+            spread: None,
         })
     }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
 use common::*;
-use ramlace_base::ErrorKind;
+use ramlace_base::{ByteRange, ErrorKind};
 use ramlace_store::Window;
 
 /// Sends from a window and receives into it, as the server does; the errno, or 0.
@@ -126,4 +126,30 @@ fn memory_that_a_client_took_in_secret_is_found_missing_without_harm() {
     store.cut(lane(1), MIB).unwrap();
     write(store, lane(2), 0, &vec![2; 4 * MIB as usize]).unwrap();
     assert_counted(store);
+}
+
+#[test]
+fn thousands_of_runs_of_a_granted_lane_leave_what_a_client_has_between_them() {
+    on_each_backing("granted runs", 64 * MIB, |store| {
+        let all: Vec<ByteRange> =
+            (0..5000u64).map(|at| ByteRange { start: 100 + at * 24, end: 100 + at * 24 + 8 }).collect();
+        let bytes: Vec<u8> = (0..40_000u32).map(|at| (at % 251) as u8 + 1).collect();
+        store.create_lane(lane(1)).unwrap();
+        store.prepare_writes(lane(1), &all).unwrap();
+        let client = File::from(store.grant(lane(1), true).unwrap());
+        client.write_all_at(&vec![255; 200_000], 0).unwrap();
+        store.write_runs(lane(1), &all, &bytes).unwrap();
+        assert_eq!(store.read_runs(lane(1), all.iter().copied()).unwrap(), bytes);
+        let between = all.windows(2).map(|two| ByteRange { start: two[0].end, end: two[1].start });
+        assert!(store.read_runs(lane(1), between).unwrap().iter().all(|byte| *byte == 255));
+        assert_eq!(read(store, lane(1), 0, 100), [255; 100]);
+        store.recount_granted().unwrap();
+        assert_counted(store);
+        // A client that cuts the file makes it an error, and no more.
+        client.set_len(50_000).unwrap();
+        assert_eq!(store.write_runs(lane(1), &all, &bytes).unwrap_err().kind(), ErrorKind::Fatal);
+        store.prepare_writes(lane(1), &all).unwrap();
+        store.write_runs(lane(1), &all, &bytes).unwrap();
+        assert_eq!(store.read_runs(lane(1), all.iter().copied()).unwrap(), bytes);
+    });
 }

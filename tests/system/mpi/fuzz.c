@@ -379,7 +379,12 @@ int main(int argc, char **argv)
     state = 88172645463325252ull + strtoull(argv[2], NULL, 10) * 7919;
     image = calloc(1, IMAGE_BYTES);
     int amode = MPI_MODE_RDWR | MPI_MODE_CREATE;
-    CALL(MPI_File_open(MPI_COMM_SELF, argv[1], amode, MPI_INFO_NULL, &file));
+    MPI_Info info;
+    CALL(MPI_Info_create(&info));
+    /* Collective calls by two phases, every other time. */
+    CALL(MPI_Info_set(info, "collective_buffering", atoi(argv[2]) % 2 ? "true" : "false"));
+    CALL(MPI_File_open(MPI_COMM_SELF, argv[1], amode, info, &file));
+    CALL(MPI_Info_free(&info));
     for (int rounds = atoi(argv[3]); step < rounds; step++)
         round_of_calls();
     CALL(MPI_File_close(&file));

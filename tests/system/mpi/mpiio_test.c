@@ -249,10 +249,7 @@ static void test_atomic(const char *path)
 }
 
 /* Hints that programs give to other implementations. */
-static const char *const OTHER_HINTS[] = {
-    "start_iodevice",     "romio_cb_read",      "cb_nodes",     "romio_cb_write",       "cb_buffer_size", "romio_ds_read",
-    "romio_ds_write",     "collective_buffering", "access_style",
-};
+static const char *const OTHER_HINTS[] = {"start_iodevice", "romio_ds_read", "access_style", "romio_ds_write"};
 
 /* Sizes, groups, modes, hints, delete on close, and a file that another rank has made. */
 static void test_wholes(const char *path)

@@ -1,0 +1,369 @@
+/* Collective calls by two phases: ranks that each have every other handful of bytes give them to each other first, so that
+ * those that talk to the servers (aggregators) have them in long runs. For the bytes of one rank alone each run costs a
+ * copies on the way and at a server: with runs of 8 bytes that is most of the time, from 16 bytes on it is none worth another
+ * message (bench/README.md).
+ *
+ * The part of the file that all ranks touch together is done in rounds; in each one every aggregator has a piece of it that
+ * fits its buffer. A view ascends, so what a rank has in a piece are data that lie one behind the other. What nobody writes
+ * is not written, as in every other access. */
+#include "mpiio.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A gap of fewer bytes is read with what lies around it. */
+#define GAP_BYTES_MAX 4096
+/* Unless hints want it, what all ranks touch together must reach so far: each round costs five messages and waits for all. */
+#define SMALLEST_BYTES (64 << 10)
+
+/* What is sent to and comes from each rank in a round. */
+struct counts {
+    int64_t *sizes;
+    int *bytes, *bytes_at, *numbers, *numbers_at;
+    int64_t all_bytes, all_numbers;
+};
+
+struct exchange {
+    struct file *file;
+    const struct transfer *transfer;
+    /* What all ranks touch, and where it is known to end. */
+    int64_t low, high, end;
+    int aggregators;
+    int64_t room;
+    struct counts out, in;
+    /* This rank's data of a round: from the first one on, so many; and the runs where they lie. */
+    int64_t first, length;
+    char *data;
+    struct runs runs;
+    /* An aggregator's: its piece of the file, which bytes of it anybody has, what the ranks have sent or are to get. */
+    char *piece, *touched, *theirs;
+    int64_t piece_at;
+    ramlace_run *described;
+};
+
+static int rank_of(const struct exchange *x, int aggregator)
+{
+    return (int)((int64_t)aggregator * x->file->ranks / x->aggregators);
+}
+
+static bool counts_make(struct counts *counts, int ranks)
+{
+    counts->sizes = calloc((size_t)ranks, 2 * sizeof *counts->sizes);
+    counts->bytes = calloc((size_t)ranks, 4 * sizeof *counts->bytes);
+    if (counts->sizes == NULL || counts->bytes == NULL)
+        return false;
+    counts->bytes_at = counts->bytes + ranks;
+    counts->numbers = counts->bytes + 2 * ranks;
+    counts->numbers_at = counts->bytes + 3 * ranks;
+    return true;
+}
+
+static void counts_free(struct counts *counts)
+{
+    free(counts->sizes);
+    free(counts->bytes);
+}
+
+/* Where each rank's part begins, from the sizes of all; false where a message of MPI cannot be so long. */
+static bool counts_add_up(struct counts *counts, int ranks)
+{
+    counts->all_bytes = counts->all_numbers = 0;
+    for (int i = 0; i < ranks; i++) {
+        int64_t bytes = counts->sizes[2 * i], numbers = counts->sizes[2 * i + 1] * 4;
+        if (counts->all_bytes + bytes > INT32_MAX || counts->all_numbers + numbers > INT32_MAX)
+            return false;
+        counts->bytes[i] = (int)bytes;
+        counts->bytes_at[i] = (int)counts->all_bytes;
+        counts->numbers[i] = (int)numbers;
+        counts->numbers_at[i] = (int)counts->all_numbers;
+        counts->all_bytes += bytes;
+        counts->all_numbers += numbers;
+    }
+    return true;
+}
+
+/* Data of this rank's access that lie below an offset of the file. */
+static int64_t data_below(const struct exchange *x, int64_t offset)
+{
+    const struct transfer *transfer = x->transfer;
+    int64_t below = transfer->in_file ? tiling_bytes_below(&x->file->view.tiling, offset) - transfer->from : 0;
+    return below < 0 ? 0 : below < transfer->in_file ? below : transfer->in_file;
+}
+
+/* Between this rank's memory and its data of the round. */
+static int move_own(struct exchange *x, int64_t length, bool gather)
+{
+    struct runs runs = {0};
+    int error = tiling_runs(&x->transfer->memory, x->first, length, &runs);
+    if (error == MPI_SUCCESS)
+        gather_or_scatter(x->transfer->access.buffer, &runs, x->data, length, gather);
+    runs_free(&runs);
+    return error;
+}
+
+/* What this rank has in each piece of the round that begins at `base`. */
+static int describe(struct exchange *x, int64_t base)
+{
+    int error = MPI_SUCCESS;
+    memset(x->out.sizes, 0, 2 * sizeof *x->out.sizes * (size_t)x->file->ranks);
+    x->runs.count = 0;
+    x->first = data_below(x, base);
+    int64_t from = x->first;
+    for (int i = 0; i < x->aggregators && error == MPI_SUCCESS; i++) {
+        int64_t to = data_below(x, base + (i + 1) * x->room);
+        struct runs runs = {0};
+        error = tiling_runs(&x->file->view.tiling, x->transfer->from + from, to - from, &runs);
+        int64_t *sizes = &x->out.sizes[2 * rank_of(x, i)];
+        sizes[0] = to - from;
+        sizes[1] = (int64_t)runs.count;
+        /* Appended as they are: runs of two pieces stay two. */
+        for (size_t k = 0; k < runs.count && error == MPI_SUCCESS; k++)
+            error = runs_push(&x->runs, runs.items[k]);
+        runs_free(&runs);
+        from = to;
+    }
+    x->length = from - x->first;
+    free(x->data);
+    x->data = malloc((size_t)x->length + 1);
+    if (error == MPI_SUCCESS && x->data == NULL)
+        error = MPI_ERR_NO_MEM;
+    if (error == MPI_SUCCESS && x->transfer->access.write)
+        error = move_own(x, x->length, true);
+    return error;
+}
+
+/* Tells everybody what comes, and takes the memory for it; the same on all ranks. */
+static int prepare(struct exchange *x, int error)
+{
+    int ranks = x->file->ranks;
+    if (error != MPI_SUCCESS)
+        memset(x->out.sizes, 0, 2 * sizeof *x->out.sizes * (size_t)ranks);
+    PMPI_Alltoall(x->out.sizes, 2, MPI_INT64_T, x->in.sizes, 2, MPI_INT64_T, x->file->comm);
+    if (!counts_add_up(&x->out, ranks) || !counts_add_up(&x->in, ranks))
+        error = error ? error : MPI_ERR_COUNT;
+    free(x->theirs);
+    free(x->described);
+    x->theirs = malloc((size_t)x->in.all_bytes + 1);
+    x->described = malloc((size_t)x->in.all_numbers * sizeof(int64_t) + 1);
+    if (error == MPI_SUCCESS && (x->theirs == NULL || x->described == NULL))
+        error = MPI_ERR_NO_MEM;
+    PMPI_Allreduce(MPI_IN_PLACE, &error, 1, MPI_INT, MPI_MAX, x->file->comm);
+    return error;
+}
+
+/* Copies what ranks have sent into the piece or out of it, and marks whose bytes somebody has. */
+enum purpose { MARK, PUT, GET };
+
+static void walk_theirs(struct exchange *x, enum purpose purpose)
+{
+    for (int i = 0; i < x->file->ranks; i++) {
+        char *data = x->theirs + x->in.bytes_at[i];
+        const ramlace_run *runs = x->described + x->in.numbers_at[i] / 4;
+        for (int k = 0; k < x->in.numbers[i] / 4; k++) {
+            int64_t at = runs[k].offset - x->piece_at, length = runs[k].length;
+            for (int64_t number = 0; number < runs[k].count; number++, at += runs[k].stride, data += length) {
+                if (purpose == GET)
+                    memcpy(data, x->piece + at, length);
+                else
+                    memset(x->touched + at, 1, length);
+                if (purpose == PUT)
+                    memcpy(x->piece + at, data, length);
+            }
+        }
+    }
+}
+
+/* The runs of the piece that somebody has, over gaps of up to so many bytes. */
+static int touched_runs(const struct exchange *x, int64_t gap_max, struct runs *runs)
+{
+    int error = MPI_SUCCESS;
+    int64_t at = 0;
+    while (error == MPI_SUCCESS && at < x->room) {
+        const char *first = memchr(x->touched + at, 1, x->room - at);
+        if (first == NULL)
+            break;
+        int64_t begin = first - x->touched, end = begin;
+        for (;;) {
+            const char *gap = memchr(x->touched + end, 0, x->room - end);
+            end = gap ? gap - x->touched : x->room;
+            int64_t look = x->room - end < gap_max ? x->room - end : gap_max;
+            const char *more = look > 0 ? memchr(x->touched + end, 1, look) : NULL;
+            if (more == NULL)
+                break;
+            end = more - x->touched;
+        }
+        error = runs_push(runs, (ramlace_run){x->piece_at + begin, end - begin, 0, 1});
+        at = end;
+    }
+    return error;
+}
+
+static int64_t bytes_of(const struct runs *runs)
+{
+    int64_t bytes = 0;
+    for (size_t i = 0; i < runs->count; i++)
+        bytes += runs->items[i].length;
+    return bytes;
+}
+
+/* Writes what somebody has of the piece: its runs are moved to the front first. */
+static int write_piece(struct exchange *x, const struct runs *runs)
+{
+    int64_t at = 0, moved = 0;
+    for (size_t i = 0; i < runs->count; i++) {
+        memmove(x->piece + at, x->piece + (runs->items[i].offset - x->piece_at), runs->items[i].length);
+        at += runs->items[i].length;
+    }
+    return bytes_write(x->file, x->piece, at, runs, &moved);
+}
+
+/* Reads it, and moves its runs from the front to their places, the last one first. */
+static int read_piece(struct exchange *x, const struct runs *runs)
+{
+    int64_t at = bytes_of(runs), moved = 0;
+    int error = bytes_read(x->file, x->piece, at, runs, &moved);
+    for (size_t i = runs->count; i-- > 0;) {
+        ramlace_run run = runs->items[i];
+        at -= run.length;
+        int64_t there = moved < at ? 0 : moved - at < run.length ? moved - at : run.length;
+        memmove(x->piece + (run.offset - x->piece_at), x->piece + at, there);
+        if (there < run.length && x->end > run.offset + there)
+            x->end = run.offset + there;
+    }
+    return error;
+}
+
+/* An aggregator's part of a round. */
+static int move_piece(struct exchange *x)
+{
+    struct runs runs = {0};
+    bool write = x->transfer->access.write;
+    if (x->in.all_bytes == 0)
+        return MPI_SUCCESS;
+    memset(x->touched, 0, x->room);
+    walk_theirs(x, write ? PUT : MARK);
+    int error = touched_runs(x, write ? 0 : GAP_BYTES_MAX, &runs);
+    if (error == MPI_SUCCESS)
+        error = write ? write_piece(x, &runs) : read_piece(x, &runs);
+    if (error == MPI_SUCCESS && !write)
+        walk_theirs(x, GET);
+    runs_free(&runs);
+    return error;
+}
+
+static void send_data(struct exchange *x, bool back)
+{
+    struct counts *from = back ? &x->in : &x->out, *to = back ? &x->out : &x->in;
+    PMPI_Alltoallv(back ? x->theirs : x->data, from->bytes, from->bytes_at, MPI_BYTE, back ? x->data : x->theirs, to->bytes,
+                   to->bytes_at, MPI_BYTE, x->file->comm);
+}
+
+/* One round; what is returned is known to this rank alone, but for `*stop`. */
+static int do_round(struct exchange *x, int64_t base, bool *stop)
+{
+    bool write = x->transfer->access.write;
+    int error = prepare(x, describe(x, base));
+    *stop = error != MPI_SUCCESS;
+    if (*stop)
+        return error;
+    PMPI_Alltoallv(x->runs.items, x->out.numbers, x->out.numbers_at, MPI_INT64_T, x->described, x->in.numbers,
+                   x->in.numbers_at, MPI_INT64_T, x->file->comm);
+    for (int i = 0; i < x->aggregators; i++)
+        if (rank_of(x, i) == x->file->rank)
+            x->piece_at = base + i * x->room;
+    if (write) {
+        send_data(x, false);
+        return move_piece(x);
+    }
+    error = move_piece(x);
+    send_data(x, true);
+    /* Behind the file's end there is nothing to be put into anybody's memory. */
+    PMPI_Allreduce(MPI_IN_PLACE, &x->end, 1, MPI_INT64_T, MPI_MIN, x->file->comm);
+    int64_t there = data_below(x, x->end) - x->first;
+    int own = error || there <= 0 ? MPI_SUCCESS : move_own(x, there < x->length ? there : x->length, false);
+    return error ? error : own;
+}
+
+/* Where this rank's access begins and ends in the file. */
+static int hull(const struct exchange *x, int64_t *low, int64_t *end)
+{
+    const struct tiling *view = &x->file->view.tiling;
+    struct runs runs = {0};
+    int error = tiling_runs(view, x->transfer->from, 1, &runs);
+    if (error == MPI_SUCCESS)
+        *low = runs.items[0].offset;
+    runs.count = 0;
+    if (error == MPI_SUCCESS)
+        error = tiling_runs(view, x->transfer->from + x->transfer->in_file - 1, 1, &runs);
+    if (error == MPI_SUCCESS)
+        *end = runs.items[0].offset + 1;
+    runs_free(&runs);
+    return error;
+}
+
+/* Buffers, and the hull of what all ranks touch; the same on all ranks. */
+static int begin(struct exchange *x)
+{
+    int64_t low = INT64_MAX, end = INT64_MIN + 1;
+    int error = MPI_SUCCESS;
+    bool made = counts_make(&x->out, x->file->ranks) & counts_make(&x->in, x->file->ranks);
+    for (int i = 0; i < x->aggregators && made; i++) {
+        if (rank_of(x, i) == x->file->rank) {
+            x->piece = malloc(x->room);
+            x->touched = malloc(x->room);
+            made = x->piece && x->touched;
+        }
+    }
+    if (x->transfer->in_file > 0)
+        error = hull(x, &low, &end);
+    int64_t all[3] = {low, -end, made && error == MPI_SUCCESS ? 0 : -1};
+    PMPI_Allreduce(MPI_IN_PLACE, all, 3, MPI_INT64_T, MPI_MIN, x->file->comm);
+    x->low = all[0];
+    x->high = -all[1];
+    return all[2] == 0 ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+}
+
+static void end(struct exchange *x)
+{
+    counts_free(&x->out);
+    counts_free(&x->in);
+    runs_free(&x->runs);
+    free(x->data);
+    free(x->piece);
+    free(x->touched);
+    free(x->theirs);
+    free(x->described);
+}
+
+bool exchange(struct file *file, struct transfer *transfer, int *error)
+{
+    struct exchange x = {.file = file, .transfer = transfer, .end = INT64_MAX, .room = file->hints.cb_buffer_size};
+    x.aggregators = file->hints.cb_nodes > 0 && file->hints.cb_nodes < file->ranks ? (int)file->hints.cb_nodes : file->ranks;
+    int64_t own = transfer->in_file;
+    /* Who has made a mistake takes part with nothing. */
+    if (*error != MPI_SUCCESS)
+        transfer->in_file = 0;
+    int settled = small_settle(file), all = begin(&x);
+    bool stop = all != MPI_SUCCESS;
+    if (!stop && file->phases[transfer->access.write] == CB_AUTOMATIC && (x.high < x.low || x.high - x.low < SMALLEST_BYTES)) {
+        transfer->in_file = own;
+        *error = *error ? *error : settled;
+        end(&x);
+        return false;
+    }
+    for (int64_t base = x.low; !stop && base < x.high; base += x.aggregators * x.room) {
+        int mine = do_round(&x, base, &stop);
+        all = all ? all : mine;
+    }
+    /* A server that fails one aggregator fails all whose bytes it had: everybody's. */
+    PMPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MAX, file->comm);
+    if (all == MPI_SUCCESS && *error == MPI_SUCCESS) {
+        transfer->moved.in_file = transfer->access.write ? transfer->in_file : data_below(&x, x.end);
+        transfer->moved.in_memory = transfer->moved.in_file;
+    }
+    end(&x);
+    __atomic_fetch_add(&counters.exchanges, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(transfer->access.write ? &counters.writes : &counters.reads, 1, __ATOMIC_RELAXED);
+    *error = *error ? *error : settled ? settled : all;
+    return true;
+}
