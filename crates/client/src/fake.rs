@@ -1,36 +1,27 @@
 //! A pool in one process for tests: real sockets and the real protocol in front of plain
 //! collections, with faults on demand. What it stores it stores in the simplest way there is.
 
+mod lanes;
+mod names;
+mod sizes;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use ramlace_base::{
-    Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Name, Sequence, ServerId, SessionId, Slot,
-    Timestamp,
+    Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Sequence, ServerId, SessionId, Slot, Timestamp,
 };
 use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, Secret};
-use ramlace_wire::chunk::{
-    AllocateLane, ChunkRead, ChunkWritten, Keep, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
-};
-use ramlace_wire::coordination::{
-    CellChange, CellChanged, ChangeCell, ChangeInlineCell, InlineCellChanged, NoteChange,
-};
-use ramlace_wire::inline::{
-    Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, Spilled, WriteInline,
-};
+use ramlace_wire::chunk::{LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin};
+use ramlace_wire::coordination::{ChangeCell, NoteChange};
 use ramlace_wire::leases::{DataRecall, EndRecalls, Recalls, WaitPublished, WaitRecalls};
-use ramlace_wire::namespace::{
-    AppendReserved, Close, Create, DirectoryEntry, DirectoryPage, Extend, FinishAppend, Found, GetAttributes,
-    GiveUp, GivenUp, InodeInfo, Link, Lookup, MakeDirectory, Open, OpenEntry, Opened, ReadDirectory,
-    ReadLink, RemoveDirectory, Rename, ReserveAppend, SetAttributes, SizeInfo, Symlink, Truncate, Unlink,
-};
+use ramlace_wire::namespace::{GiveUp, GivenUp, InodeInfo, Opened};
 use ramlace_wire::permit::GetPermit;
-use ramlace_wire::runs::{ReadRuns, RunsRead, WriteRuns};
+use ramlace_wire::runs::{ReadRuns, WriteRuns};
 use ramlace_wire::session::{OpenSession, SessionOpened};
-use ramlace_wire::walk::{Walk, Walked};
 use ramlace_wire::{
     Attributes, Chain, ClusterMap, Credentials, ErrorBody, FileKind, Header, HostId, Kind, LayoutHints,
     Permit, PoolId, ServerEntry, decode_body, decode_way, encode_body, flags,
@@ -472,55 +463,6 @@ impl State {
         self.inodes.get_mut(&inode).ok_or_else(|| Error::new(ErrorKind::Stale, "no such inode"))
     }
 
-    fn look(&mut self, id: ServerId, parent: InodeId, name: &Name) -> Result<Found, Error> {
-        self.inode(id, parent)?;
-        let found = self.entries.get(&(parent, name.as_bytes().to_vec())).copied();
-        let Some(inode) = found else { return error(ErrorKind::NotFound, "none") };
-        let attributes = self.inodes[&inode].info.attributes.clone();
-        Ok(Found { inode, kind: attributes.kind, attributes: Some(attributes) })
-    }
-
-    fn add(
-        &mut self,
-        id: ServerId,
-        parent: InodeId,
-        name: &Name,
-        kind: FileKind,
-    ) -> Result<&mut Inode, Error> {
-        self.inode(id, parent)?;
-        let key = (parent, name.as_bytes().to_vec());
-        if self.entries.contains_key(&key) {
-            return error(ErrorKind::Exists, "taken");
-        }
-        self.counter += 1;
-        // Directories go to other slots, as they do in a pool.
-        let slot = if kind == FileKind::Directory {
-            Slot((self.counter % u64::from(SLOTS)) as u16)
-        } else {
-            parent.slot()
-        };
-        let inode = InodeId::new(slot, self.counter);
-        self.entries.insert(key, inode);
-        Ok(self.inodes.entry(inode).or_insert_with(|| new_inode(inode, kind)))
-    }
-
-    fn remove(&mut self, id: ServerId, parent: InodeId, name: &Name, directory: bool) -> Done {
-        self.inode(id, parent)?;
-        let key = (parent, name.as_bytes().to_vec());
-        let Some(inode) = self.entries.get(&key).copied() else { return error(ErrorKind::NotFound, "none") };
-        let kind = self.inodes[&inode].info.attributes.kind;
-        match (kind == FileKind::Directory, directory) {
-            (true, false) => return error(ErrorKind::IsDirectory, "a directory"),
-            (false, true) => return error(ErrorKind::NotDirectory, "no directory"),
-            _ => {}
-        }
-        if self.entries.keys().any(|(parent, _)| *parent == inode) {
-            return error(ErrorKind::NotEmpty, "not empty");
-        }
-        self.entries.remove(&key);
-        body(&())
-    }
-
     fn lane(&mut self, id: ServerId, target: &LaneTarget) -> Result<&mut Vec<u8>, Error> {
         self.home(id, target.slot)?;
         let known = self.inodes.get(&target.lane.inode).map(|inode| inode.info.attributes.generation);
@@ -545,15 +487,10 @@ impl State {
     fn run(&mut self, id: ServerId, header: &Header, bytes: &[u8], data: &[u8]) -> Done {
         let kind = header.kind;
         let bytes = self.behind_way(header, bytes)?;
-        macro_rules! decode {
-            ($type:ty) => {
-                decode_body::<$type>(kind, bytes)?
-            };
-        }
         match kind {
             Kind::OpenSession => {
                 let known = !self.sessions.insert((id, header.session));
-                if decode!(OpenSession).resume && !known {
+                if decode_body::<OpenSession>(kind, bytes)?.resume && !known {
                     self.forget_sessions();
                     return error(ErrorKind::Stale, "no such session");
                 }
@@ -574,98 +511,11 @@ impl State {
             }
             Kind::GetMap => body(&self.map),
             Kind::GetPermit => {
-                self.home(id, decode!(GetPermit).inode.slot())?;
+                self.home(id, decode_body::<GetPermit>(kind, bytes)?.inode.slot())?;
                 body(&self.permit)
             }
-            Kind::NoteChange => {
-                let NoteChange { target, .. } = decode!(NoteChange);
-                self.lane(id, &target)?;
-                body(&())
-            }
-            Kind::Lookup => {
-                let Lookup { parent, name } = decode!(Lookup);
-                body(&self.look(id, parent, &name)?)
-            }
-            // One step at a time: whoever walks must come again.
-            Kind::Walk => {
-                let Walk { from, names, .. } = decode!(Walk);
-                let steps = vec![self.look(id, from, &names[0])?];
-                body(&Walked { steps, stopped: None, info: None, bytes: None })
-            }
-            Kind::GetAttributes => body(&self.inode(id, decode!(GetAttributes).inode)?.info),
-            Kind::SetAttributes => {
-                let change = decode!(SetAttributes);
-                let inode = self.inode(id, change.inode)?;
-                if let Some(modified) = change.modified {
-                    inode.info.attributes.modified = modified;
-                }
-                if let Some(mode) = change.mode {
-                    inode.info.attributes.mode = mode;
-                }
-                body(&inode.info.attributes)
-            }
-            Kind::Truncate => {
-                let Truncate { inode, size, .. } = decode!(Truncate);
-                let found = self.inode(id, inode)?;
-                found.reserved_to = 0;
-                found.bytes.truncate(size as usize);
-                let info = &mut found.info;
-                info.attributes.size = size;
-                info.attributes.generation = info.attributes.generation.next();
-                let (attributes, layout) = (info.attributes.clone(), info.layout.unwrap());
-                for (lane, bytes) in self.lanes.iter_mut().filter(|(lane, _)| lane.inode == inode) {
-                    bytes.truncate(ramlace_layout::lane_length(&layout, lane.lane, size) as usize);
-                }
-                body(&attributes)
-            }
-            Kind::Create => {
-                let request = decode!(Create);
-                let key = (request.parent, request.name.as_bytes().to_vec());
-                let old = self.entries.get(&key).copied().filter(|_| !request.exclusive);
-                let info = match old {
-                    Some(inode) if self.inodes[&inode].info.attributes.kind == FileKind::Symlink => {
-                        return error(ErrorKind::Loop, "a symbolic link");
-                    }
-                    Some(inode) if self.inodes[&inode].info.attributes.kind == FileKind::Directory => {
-                        return error(ErrorKind::IsDirectory, "a directory");
-                    }
-                    Some(inode) => self.inode(id, inode)?.info.clone(),
-                    None => {
-                        let silent = |server| request.wish.silent.contains(&server);
-                        let key = ramlace_layout::name_key(request.parent, request.name.as_bytes());
-                        let hints = request.wish.hints;
-                        let mut layout = ramlace_layout::choose(hints, &self.map, |id| !silent(id), key)?;
-                        layout.stripe_unit = layout.stripe_unit.max(request.wish.stripe_unit_min);
-                        let inode = self.add(id, request.parent, &request.name, FileKind::File)?;
-                        inode.info.layout = Some(layout);
-                        inode.info.named = request.named;
-                        inode.info.clone()
-                    }
-                };
-                self.open.insert((header.session, info.attributes.inode));
-                body(&Opened { info, created: old.is_none(), permit: self.permit })
-            }
-            Kind::Open => {
-                let Open { inode, .. } = decode!(Open);
-                let info = self.inode(id, inode)?.info.clone();
-                self.open.insert((header.session, inode));
-                body(&Opened { info, created: false, permit: self.permit })
-            }
-            Kind::OpenEntry => {
-                let OpenEntry { parent, name, .. } = decode!(OpenEntry);
-                let Some(inode) = self.entries.get(&(parent, name.as_bytes().to_vec())).copied() else {
-                    return error(ErrorKind::NotFound, "no such name");
-                };
-                let info = self.inode(id, inode)?.info.clone();
-                match info.attributes.kind {
-                    FileKind::Symlink => return error(ErrorKind::Loop, "a symbolic link"),
-                    FileKind::Directory => return error(ErrorKind::IsDirectory, "a directory"),
-                    _ => self.open.insert((header.session, inode)),
-                };
-                body(&Opened { info, created: false, permit: self.permit })
-            }
             Kind::GiveUp => {
-                let GiveUp { sequence } = decode!(GiveUp);
+                let GiveUp { sequence } = decode_body::<GiveUp>(kind, bytes)?;
                 let key = (header.session, sequence);
                 let reply = self.replies.get(&key);
                 if reply.is_none() {
@@ -675,253 +525,23 @@ impl State {
                 let opened = opened.map(|opened| opened.info.attributes.inode);
                 body(&GivenUp { opened })
             }
-            Kind::Close => {
-                let Close { inode, modified } = decode!(Close);
-                if let Some(modified) = modified {
-                    self.inode(id, inode)?.info.attributes.modified = modified;
-                }
-                assert!(self.open.remove(&(header.session, inode)), "closed twice");
-                body(&())
+            Kind::WaitRecalls => {
+                body(&self.data.told(id, &decode_body::<WaitRecalls>(kind, bytes)?).unwrap_or_default())
             }
-            Kind::Symlink => {
-                let Symlink { parent, name, target } = decode!(Symlink);
-                let inode = self.add(id, parent, &name, FileKind::Symlink)?;
-                inode.target = target;
-                body(&inode.info.attributes)
-            }
-            Kind::ReadLink => body(&self.inode(id, decode!(ReadLink).inode)?.target),
-            Kind::MakeDirectory => {
-                let MakeDirectory { parent, name, .. } = decode!(MakeDirectory);
-                body(&self.add(id, parent, &name, FileKind::Directory)?.info.attributes)
-            }
-            Kind::RemoveDirectory => {
-                let RemoveDirectory { parent, name } = decode!(RemoveDirectory);
-                self.remove(id, parent, &name, true)
-            }
-            Kind::Unlink => {
-                let Unlink { parent, name } = decode!(Unlink);
-                self.remove(id, parent, &name, false)
-            }
-            Kind::Rename => {
-                let Rename { parent, name, new_parent, new_name, .. } = decode!(Rename);
-                self.inode(id, parent)?;
-                let Some(inode) = self.entries.remove(&(parent, name.as_bytes().to_vec())) else {
-                    return error(ErrorKind::NotFound, "none");
-                };
-                self.entries.insert((new_parent, new_name.as_bytes().to_vec()), inode);
-                body(&())
-            }
-            Kind::Link => {
-                let Link { parent, name, inode } = decode!(Link);
-                self.inode(id, parent)?;
-                let before = self.entries.insert((parent, name.as_bytes().to_vec()), inode);
-                if before.is_some() {
-                    return error(ErrorKind::Exists, "taken");
-                }
-                body(&self.inodes[&inode].info.attributes)
-            }
-            Kind::ReadDirectory => {
-                let ReadDirectory { inode, after, .. } = decode!(ReadDirectory);
-                self.inode(id, inode)?;
-                let all = self.entries.iter().filter(|((parent, _), _)| *parent == inode);
-                let entry = |((key, inode), cookie): ((&(InodeId, Vec<u8>), &InodeId), u64)| DirectoryEntry {
-                    cookie,
-                    name: Name::new(key.1.clone()).unwrap(),
-                    inode: *inode,
-                    kind: self.inodes[inode].info.attributes.kind,
-                    attributes: None,
-                };
-                // The place in the directory is good enough as a cookie while nothing changes.
-                let entries: Vec<_> =
-                    all.zip(1..).map(entry).filter(|entry| entry.cookie > after).take(3).collect();
-                let end = entries.len() < 3;
-                let next = entries.last().map_or(after, |entry| entry.cookie);
-                body(&DirectoryPage { entries, end, next })
-            }
-            Kind::ReadInline => {
-                let ReadInline { inode, offset, length, keep } = decode!(ReadInline);
-                self.data.keeps.push(keep);
-                let inode = self.inode(id, inode)?;
-                let start = inode.bytes.len().min(offset as usize);
-                let end = inode.bytes.len().min(start + length as usize);
-                let bytes = inode.info.inline.then(|| Bytes(inode.bytes[start..end].to_vec()));
-                body(&InlineRead { size: size_of(inode), bytes, since: Epoch(1) })
-            }
-            Kind::WriteInline => {
-                let WriteInline { inode, mode, offset, bytes: Bytes(bytes), origin } = decode!(WriteInline);
-                let recall = self.data.write(origin);
-                let inode = self.inode(id, inode)?;
-                let size = inode.info.attributes.size;
-                let start = if mode == InlineMode::End { size } else { offset };
-                let mut end = start + bytes.len() as u64;
-                if mode == InlineMode::Within {
-                    end = end.min(size.max(start));
-                }
-                let outcome = match end {
-                    _ if !inode.info.inline => InlineOutcome::InLanes,
-                    end if end > 4096 => InlineOutcome::Full,
-                    _ => InlineOutcome::Written,
-                };
-                if outcome == InlineOutcome::Written && end > start {
-                    let (start, end) = (start as usize, end as usize);
-                    inode.bytes.resize(inode.bytes.len().max(end), 0);
-                    inode.bytes[start..end].copy_from_slice(&bytes[..end - start]);
-                    inode.info.attributes.size = size.max(end as u64);
-                    inode.info.attributes.modified.nanos += 1;
-                }
-                let size = size_of(inode);
-                body(&InlineWritten { outcome, offset: start, size, since: Epoch(1), recall })
-            }
-            Kind::ChangeInlineCell => {
-                let ChangeInlineCell { inode, offset, change } = decode!(ChangeInlineCell);
-                let inode = self.inode(id, inode)?;
-                let (outcome, cell) = if inode.info.inline {
-                    (InlineOutcome::Written, change_cell(&mut inode.bytes, offset, change))
-                } else {
-                    (InlineOutcome::InLanes, CellChanged { before: 0, changed: false })
-                };
-                body(&InlineCellChanged { outcome, cell, size: size_of(inode) })
-            }
-            Kind::ChangeCell => {
-                let ChangeCell { target, offset, change } = decode!(ChangeCell);
-                body(&change_cell(self.lane(id, &target)?, offset, change))
-            }
-            Kind::Spill => {
-                let Spill { inode } = decode!(Spill);
-                let lane_bytes_max = self.lane_bytes_max;
-                let found = self.inode(id, inode)?;
-                if found.info.inline && found.bytes.len() > lane_bytes_max {
-                    return error(ErrorKind::NoSpace, "full");
-                }
-                found.info.inline = false;
-                let (bytes, size) = (std::mem::take(&mut found.bytes), size_of(found));
-                if !bytes.is_empty() {
-                    self.lanes.insert(LaneId { inode, lane: 0 }, bytes);
-                }
-                body(&Spilled { size, since: Epoch(1) })
-            }
-            Kind::Extend => {
-                let Extend { inode, generation, size, .. } = decode!(Extend);
-                let attributes = &mut self.inode(id, inode)?.info.attributes;
-                if generation < attributes.generation {
-                    return error(ErrorKind::Retry, "truncated");
-                }
-                attributes.size = attributes.size.max(size);
-                body(&SizeInfo { size: attributes.size, generation: attributes.generation })
-            }
-            Kind::NoteMemory => body(&()),
-            Kind::ReserveAppend => {
-                let ReserveAppend { inode, length } = decode!(ReserveAppend);
-                let inode = self.inode(id, inode)?;
-                let offset = inode.info.attributes.size.max(inode.reserved_to);
-                inode.reserved_to = offset + length;
-                inode.reservations.insert(offset);
-                body(&AppendReserved { offset, generation: inode.info.attributes.generation })
-            }
-            Kind::FinishAppend => {
-                let FinishAppend { inode, offset, .. } = decode!(FinishAppend);
-                let inode = self.inode(id, inode)?;
-                inode.reservations.remove(&offset);
-                let published = inode.reservations.first().copied().unwrap_or(inode.reserved_to);
-                let attributes = &mut inode.info.attributes;
-                attributes.size = attributes.size.max(published);
-                body(&SizeInfo { size: attributes.size, generation: attributes.generation })
-            }
-            Kind::ReadChunk => {
-                let ReadChunk { target, offset, length, keep, .. } = decode!(ReadChunk);
-                let keep = keep != Keep::No;
-                self.data.keeps.push(keep);
-                let kept = keep && !self.data.kept.insert(target.lane);
-                let lane = self.lane(id, &target)?;
-                let start = (offset as usize).min(lane.len());
-                let end = (offset as usize + length as usize).min(lane.len());
-                let mut found = lane[start..end].to_vec();
-                if found.iter().all(|byte| *byte == 0) {
-                    return body(&ChunkRead { hole: true, kept });
-                }
-                found.resize(length as usize, 0);
-                Ok((encode_body(&ChunkRead { hole: false, kept }), found))
-            }
-            Kind::WriteChunk => {
-                let WriteChunk { target, offset, origin } = decode!(WriteChunk);
-                let end = offset as usize + data.len();
-                if end > self.lane_bytes_max {
-                    return error(ErrorKind::NoSpace, "full");
-                }
-                let lane = self.lane(id, &target)?;
-                lane.resize(lane.len().max(end), 0);
-                lane[offset as usize..end].copy_from_slice(data);
-                body(&ChunkWritten { recall: self.data.write(origin) })
-            }
-            Kind::ReadRuns => {
-                let ReadRuns { target, runs } = decode!(ReadRuns);
-                let lane = self.lane(id, &target)?;
-                let byte = |at: u64| lane.get(at as usize).copied().unwrap_or(0);
-                let found: Vec<u8> = runs.iter().flat_map(|run| run.start..run.end).map(byte).collect();
-                match found.iter().all(|byte| *byte == 0) {
-                    true => body(&RunsRead { hole: true }),
-                    false => Ok((encode_body(&RunsRead { hole: false }), found)),
-                }
-            }
-            Kind::WriteRuns => {
-                let WriteRuns { target, runs } = decode!(WriteRuns);
-                if runs.reach().hull.end as usize > self.lane_bytes_max {
-                    return error(ErrorKind::NoSpace, "full");
-                }
-                let lane = self.lane(id, &target)?;
-                lane.resize(lane.len().max(runs.reach().hull.end as usize), 0);
-                let mut bytes = data.iter();
-                for at in runs.iter().flat_map(|run| run.start..run.end) {
-                    lane[at as usize] = *bytes.next().unwrap();
-                }
-                body(&())
-            }
-            Kind::PunchChunk => {
-                let PunchChunk { target, offset, length } = decode!(PunchChunk);
-                let lane = self.lane(id, &target)?;
-                let end = ((offset + length) as usize).min(lane.len());
-                lane[(offset as usize).min(end)..end].fill(0);
-                body(&())
-            }
-            Kind::AllocateLane => {
-                let AllocateLane { target, offset, length, .. } = decode!(AllocateLane);
-                let end = (offset + length) as usize;
-                if end > self.lane_bytes_max {
-                    return error(ErrorKind::NoSpace, "full");
-                }
-                let lane = self.lane(id, &target)?;
-                lane.resize(lane.len().max(end), 0);
-                body(&())
-            }
-            Kind::WaitRecalls => body(&self.data.told(id, &decode!(WaitRecalls)).unwrap_or_default()),
             Kind::EndRecalls => {
-                let EndRecalls { done, blocked } = decode!(EndRecalls);
+                let EndRecalls { done, blocked } = decode_body::<EndRecalls>(kind, bytes)?;
                 self.data.recalls.retain(|(_, recall)| !done.contains(&recall.number));
                 self.data.ended.done.extend(done);
                 self.data.ended.blocked.extend(blocked);
                 body(&())
             }
             Kind::WaitPublished => {
-                self.data.published.push((id, decode!(WaitPublished).recall));
+                self.data.published.push((id, decode_body::<WaitPublished>(kind, bytes)?.recall));
                 body(&())
             }
-            _ => error(ErrorKind::Unsupported, "not in a fake"),
+            _ => self.names(id, header, bytes, data),
         }
     }
-}
-
-fn change_cell(bytes: &mut Vec<u8>, offset: u64, change: CellChange) -> CellChanged {
-    let (start, end) = (offset as usize, offset as usize + 8);
-    bytes.resize(bytes.len().max(end), 0);
-    let before = u64::from_le_bytes(bytes[start..end].try_into().unwrap());
-    let after = change.after(before);
-    bytes[start..end].copy_from_slice(&after.unwrap_or(before).to_le_bytes());
-    CellChanged { before, changed: after.is_some() }
-}
-
-fn size_of(inode: &Inode) -> SizeInfo {
-    let attributes = &inode.info.attributes;
-    SizeInfo { size: attributes.size, generation: attributes.generation }
 }
 
 fn new_inode(inode: InodeId, kind: FileKind) -> Inode {

@@ -19,12 +19,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use ramlace_base::{ByteRange, Error, ErrorKind, Result, SessionId, limits};
+use ramlace_base::{ByteRange, Result, SessionId, limits};
 use ramlace_wire::leases::DataRecall;
 
+use crate::pages::{PAGE_BYTES, ahead, pages_of, recalled_together, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
+#[path = "bases.rs"]
+mod bases;
 #[path = "changers.rs"]
 mod changers;
 #[path = "fought.rs"]
@@ -34,14 +37,12 @@ mod held;
 #[path = "owners.rs"]
 mod owners;
 
+use bases::{merge, with_bytes};
 use changers::Changers;
 use fought::Fought;
 pub use held::Held;
 use owners::Owners;
 pub use owners::{Asked, Ticket, Wish};
-
-/// What a kernel keeps or drops as one.
-pub const PAGE_BYTES: u64 = 4096;
 
 /// All bytes of a place.
 const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
@@ -618,84 +619,9 @@ impl DataLeases {
         over.iter().for_each(|key| _ = self.bases.remove(key));
     }
 
-    /// Keeps what pages of others are based on that have yet to be dropped.
-    fn keep_bases(
-        &mut self,
-        place: Place,
-        by: SessionId,
-        ranges: &[ByteRange],
-        change: Change,
-        read: ReadNow<'_>,
-    ) -> Result<()> {
-        let mut kept: BTreeMap<u64, Rc<[u8]>> = BTreeMap::new();
-        // The newest first: a page that was read anew since an older recall goes with the newer one.
-        for number in self.numbers_at(place).into_iter().rev() {
-            let pending = self.recalls.get_mut(&number).expect("a number at a place is a recall");
-            if pending.holder == by || pending.fenced {
-                continue;
-            }
-            let (holder, recalled) = (pending.holder, pending.range);
-            let first = ranges.partition_point(|range| whole_pages(*range).end <= recalled.start);
-            let met = ranges[first..].iter().take_while(|range| whole_pages(**range).start < recalled.end);
-            if change == Change::Erase {
-                met.clone()
-                    .for_each(|range| pending.erased.insert(inner_pages(*range).intersection(recalled)));
-            }
-            let mut pages: Vec<ByteRange> = Vec::new();
-            for range in met {
-                let part = whole_pages(*range).intersection(recalled);
-                match change {
-                    Change::Write => pages.extend(pages_of(part)),
-                    Change::Stored => {}
-                    Change::Erase => {
-                        pages.extend(edges(*range).filter(|page| !page.intersection(part).is_empty()))
-                    }
-                }
-            }
-            for page in pages {
-                let erased = self.recalls.get(&number).is_some_and(|pending| pending.erased.covers(page));
-                let key = (place, holder, page.start / PAGE_BYTES);
-                if erased || self.bases.contains_key(&key) {
-                    continue;
-                }
-                let bytes = match kept.get(&key.2) {
-                    Some(bytes) => bytes.clone(),
-                    None => Rc::from(read(page)?),
-                };
-                kept.insert(key.2, bytes.clone());
-                self.bases.insert(key, Base { recall: number, bytes });
-            }
-        }
-        Ok(())
-    }
-
     /// Whether a holder has not answered in time, and not yet since.
     fn is_fenced(&self, place: Place, session: SessionId) -> bool {
         self.pending_at(place, WHOLE).any(|(_, pending)| pending.holder == session && pending.fenced)
-    }
-
-    /// What pages are based on must be known.
-    fn check_base(&self, place: Place, session: SessionId, range: ByteRange) -> Result<()> {
-        if self.had_alone(place, session, range) {
-            return Ok(());
-        }
-        let pages = whole_pages(range);
-        let holes = self.leases.get(&place).and_then(|leases| leases.get(&session));
-        // What was read since is known.
-        let unread = holes.is_none_or(|holes| holes.meets(pages));
-        let changed = || {
-            self.changers.as_ref().is_some_and(|changers| changers.others_have_changed(place, session, pages))
-        };
-        let unknown = unread
-            && (self.is_fenced(place, session) || changed() && !self.is_recalled(place, session, pages));
-        if !unknown {
-            return Ok(());
-        }
-        let text = format!(
-            "others have changed inode {} while this mount did not answer; what was stored in its pages is not written",
-            place.0
-        );
-        Err(Error::new(ErrorKind::Stale, text))
     }
 
     /// Whether a session is to drop pages: it has had them in this life.
@@ -739,31 +665,6 @@ impl DataLeases {
             !part.is_empty() && !pending.dropped.covers(part)
         })
     }
-
-    /// Gives each base of these pages others bytes, or takes it away.
-    fn each_base(
-        &mut self,
-        place: Place,
-        session: SessionId,
-        pages: ByteRange,
-        mut change: impl FnMut((u64, &[u8])) -> Option<Rc<[u8]>>,
-    ) {
-        if self.bases.is_empty() || pages.is_empty() {
-            return;
-        }
-        let keys =
-            (place, session, pages.start / PAGE_BYTES)..(place, session, pages.end.div_ceil(PAGE_BYTES));
-        let found: Vec<(u64, Option<Rc<[u8]>>)> =
-            self.bases.range(keys).map(|((.., page), base)| (*page, change((*page, &base.bytes)))).collect();
-        for (page, bytes) in found {
-            match bytes {
-                Some(bytes) => {
-                    self.bases.get_mut(&(place, session, page)).expect("it was found").bytes = bytes
-                }
-                None => _ = self.bases.remove(&(place, session, page)),
-            }
-        }
-    }
 }
 
 impl Pending {
@@ -784,95 +685,6 @@ fn remove_from<K: Ord + Copy>(index: &mut BTreeMap<K, BTreeSet<u64>>, key: &K, n
             index.remove(key);
         }
     }
-}
-
-/// What is recalled for `part`: behind earlier recalls, as much again ahead.
-fn ahead(holes: &RangeSet, part: ByteRange) -> ByteRange {
-    let before = holes.run_that_ends_at(part.start).map_or(0, ByteRange::length);
-    let more = before.min(limits::DATA_RECALL_AHEAD_BYTES_MAX) / PAGE_BYTES * PAGE_BYTES;
-    ByteRange { start: part.start, end: part.end.saturating_add(more) }
-}
-
-fn whole_pages(range: ByteRange) -> ByteRange {
-    let start = range.start / PAGE_BYTES * PAGE_BYTES;
-    let end = range.end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
-    ByteRange { start, end }
-}
-
-/// The pages that ranges touch, joined where they meet, and further until they are few enough to be recalled one by one.
-fn recalled_together(ranges: &[ByteRange]) -> Vec<ByteRange> {
-    let mut joined: Vec<ByteRange> = Vec::new();
-    for pages in ranges.iter().filter(|range| !range.is_empty()).map(|range| whole_pages(*range)) {
-        match joined.last_mut() {
-            Some(last) if last.end >= pages.start => last.end = last.end.max(pages.end),
-            _ => joined.push(pages),
-        }
-    }
-    few(&joined)
-}
-
-/// Ranges that ascend; with what lies between them until they are few enough to be recalled one by one.
-fn few(ranges: &[ByteRange]) -> Vec<ByteRange> {
-    let together = ranges.len().div_ceil(limits::DATA_RECALLS_PER_CHANGE_MAX).max(1);
-    let hull = |some: &[ByteRange]| ByteRange { start: some[0].start, end: some[some.len() - 1].end };
-    ranges.chunks(together).map(hull).collect()
-}
-
-/// The pages that lie in a range with all their bytes.
-fn inner_pages(range: ByteRange) -> ByteRange {
-    ByteRange {
-        start: range.start.next_multiple_of(PAGE_BYTES),
-        end: if range.end == u64::MAX { range.end } else { range.end / PAGE_BYTES * PAGE_BYTES },
-    }
-}
-
-/// The pages that have bytes of a range.
-fn pages_of(range: ByteRange) -> impl Iterator<Item = ByteRange> {
-    let first = range.start / PAGE_BYTES;
-    let behind = if range.is_empty() { first } else { range.end.div_ceil(PAGE_BYTES) };
-    (first..behind).map(page_at)
-}
-
-/// The pages of which a range has a part.
-fn edges(range: ByteRange) -> impl Iterator<Item = ByteRange> {
-    let first = (!range.start.is_multiple_of(PAGE_BYTES)).then(|| page_at(range.start / PAGE_BYTES));
-    let ends_inside = !range.end.is_multiple_of(PAGE_BYTES) && range.end != u64::MAX;
-    let last = ends_inside.then(|| page_at(range.end / PAGE_BYTES));
-    first.into_iter().chain(last.filter(|last| Some(*last) != first))
-}
-
-fn page_at(page: u64) -> ByteRange {
-    ByteRange { start: page * PAGE_BYTES, end: (page + 1) * PAGE_BYTES }
-}
-
-/// A page with other bytes where the write has some of it.
-fn with_bytes((page, base): (u64, &[u8]), offset: u64, bytes: &[u8]) -> Rc<[u8]> {
-    let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
-    let part = page_at(page).intersection(range);
-    let mut changed = base.to_vec();
-    if !part.is_empty() {
-        let inside = (part.start - page * PAGE_BYTES) as usize;
-        let from = (part.start - offset) as usize;
-        let length = part.length() as usize;
-        changed[inside..inside + length].copy_from_slice(&bytes[from..from + length]);
-    }
-    changed.into()
-}
-
-/// Puts what differs from the base (of `here`, where it is the same) into what is here. Whether that changes anything.
-fn merge(base: Option<&[u8]>, bytes: &[u8], here: &mut [u8]) -> bool {
-    let Some(base) = base else {
-        let differs = here != bytes;
-        here.copy_from_slice(bytes);
-        return differs;
-    };
-    let mut changed = 0;
-    for ((base, byte), here) in base.iter().zip(bytes).zip(here) {
-        let new = if base == byte { *here } else { *byte };
-        changed |= *here ^ new;
-        *here = new;
-    }
-    changed != 0
 }
 
 #[cfg(test)]

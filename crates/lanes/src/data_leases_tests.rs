@@ -1,7 +1,8 @@
 use proptest::prelude::*;
-use ramlace_base::InodeId;
+use ramlace_base::{ErrorKind, InodeId};
 
 use super::*;
+use crate::pages::page_at;
 
 const FILE: Place = (InodeId(70), Some(0));
 const MOUNTS: usize = 3;

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ramlace_base::{ByteRange, InodeId, SessionId};
 
 use super::fought::Fight;
-use super::{DataLeases, PAGE_BYTES, WHOLE, Wish};
+use super::{DataLeases, WHOLE, Wish};
+use crate::pages::PAGE_BYTES;
 use crate::watches::Place;
 
 /// One place, as it is at a moment.

@@ -21,6 +21,7 @@
 mod change;
 mod data_leases;
 mod lane;
+mod pages;
 mod ranges;
 mod residency;
 mod table;
@@ -29,8 +30,9 @@ mod watches;
 mod writes;
 
 pub use change::{CellStore, LaneChange, LaneEffect, StoreStep};
-pub use data_leases::{Asked, Change, DataLeases, Held, PAGE_BYTES, Stored, Ticket, Wish};
+pub use data_leases::{Asked, Change, DataLeases, Held, Stored, Ticket, Wish};
 pub use lane::{Lane, Standing};
+pub use pages::PAGE_BYTES;
 pub use residency::{Loss, Residency};
 pub use table::{CutPlan, LaneTable, lost};
 pub use traffic::{Told, Traffic, Writer};

@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Result, SessionId, limits};
 
-use super::{DataLeases, PAGE_BYTES, Pending, WHOLE, few, pages_of, whole_pages};
+use super::{DataLeases, Pending, WHOLE};
+use crate::pages::{PAGE_BYTES, few, pages_of, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 

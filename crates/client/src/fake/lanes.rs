@@ -1,0 +1,103 @@
+//! Bytes in lanes.
+
+use ramlace_base::{ErrorKind, ServerId};
+use ramlace_wire::chunk::{AllocateLane, ChunkRead, ChunkWritten, Keep, PunchChunk, ReadChunk, WriteChunk};
+use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, NoteChange};
+use ramlace_wire::runs::{ReadRuns, RunsRead, WriteRuns};
+use ramlace_wire::{Header, Kind, decode_body, encode_body};
+
+use super::{Done, State, body, error};
+
+impl State {
+    /// Answers what is about lanes; the rest goes on.
+    pub(super) fn lanes(&mut self, id: ServerId, header: &Header, bytes: &[u8], data: &[u8]) -> Done {
+        let kind = header.kind;
+        match kind {
+            Kind::ChangeCell => {
+                let ChangeCell { target, offset, change } = decode_body::<ChangeCell>(kind, bytes)?;
+                body(&change_cell(self.lane(id, &target)?, offset, change))
+            }
+            Kind::ReadChunk => {
+                let ReadChunk { target, offset, length, keep, .. } = decode_body::<ReadChunk>(kind, bytes)?;
+                let keep = keep != Keep::No;
+                self.data.keeps.push(keep);
+                let kept = keep && !self.data.kept.insert(target.lane);
+                let lane = self.lane(id, &target)?;
+                let start = (offset as usize).min(lane.len());
+                let end = (offset as usize + length as usize).min(lane.len());
+                let mut found = lane[start..end].to_vec();
+                if found.iter().all(|byte| *byte == 0) {
+                    return body(&ChunkRead { hole: true, kept });
+                }
+                found.resize(length as usize, 0);
+                Ok((encode_body(&ChunkRead { hole: false, kept }), found))
+            }
+            Kind::WriteChunk => {
+                let WriteChunk { target, offset, origin } = decode_body::<WriteChunk>(kind, bytes)?;
+                let end = offset as usize + data.len();
+                if end > self.lane_bytes_max {
+                    return error(ErrorKind::NoSpace, "full");
+                }
+                let lane = self.lane(id, &target)?;
+                lane.resize(lane.len().max(end), 0);
+                lane[offset as usize..end].copy_from_slice(data);
+                body(&ChunkWritten { recall: self.data.write(origin) })
+            }
+            Kind::ReadRuns => {
+                let ReadRuns { target, runs } = decode_body::<ReadRuns>(kind, bytes)?;
+                let lane = self.lane(id, &target)?;
+                let byte = |at: u64| lane.get(at as usize).copied().unwrap_or(0);
+                let found: Vec<u8> = runs.iter().flat_map(|run| run.start..run.end).map(byte).collect();
+                match found.iter().all(|byte| *byte == 0) {
+                    true => body(&RunsRead { hole: true }),
+                    false => Ok((encode_body(&RunsRead { hole: false }), found)),
+                }
+            }
+            Kind::WriteRuns => {
+                let WriteRuns { target, runs } = decode_body::<WriteRuns>(kind, bytes)?;
+                if runs.reach().hull.end as usize > self.lane_bytes_max {
+                    return error(ErrorKind::NoSpace, "full");
+                }
+                let lane = self.lane(id, &target)?;
+                lane.resize(lane.len().max(runs.reach().hull.end as usize), 0);
+                let mut bytes = data.iter();
+                for at in runs.iter().flat_map(|run| run.start..run.end) {
+                    lane[at as usize] = *bytes.next().unwrap();
+                }
+                body(&())
+            }
+            Kind::PunchChunk => {
+                let PunchChunk { target, offset, length } = decode_body::<PunchChunk>(kind, bytes)?;
+                let lane = self.lane(id, &target)?;
+                let end = ((offset + length) as usize).min(lane.len());
+                lane[(offset as usize).min(end)..end].fill(0);
+                body(&())
+            }
+            Kind::AllocateLane => {
+                let AllocateLane { target, offset, length, .. } = decode_body::<AllocateLane>(kind, bytes)?;
+                let end = (offset + length) as usize;
+                if end > self.lane_bytes_max {
+                    return error(ErrorKind::NoSpace, "full");
+                }
+                let lane = self.lane(id, &target)?;
+                lane.resize(lane.len().max(end), 0);
+                body(&())
+            }
+            Kind::NoteChange => {
+                let NoteChange { target, .. } = decode_body::<NoteChange>(kind, bytes)?;
+                self.lane(id, &target)?;
+                body(&())
+            }
+            _ => error(ErrorKind::Unsupported, "not in a fake"),
+        }
+    }
+}
+
+pub(super) fn change_cell(bytes: &mut Vec<u8>, offset: u64, change: CellChange) -> CellChanged {
+    let (start, end) = (offset as usize, offset as usize + 8);
+    bytes.resize(bytes.len().max(end), 0);
+    let before = u64::from_le_bytes(bytes[start..end].try_into().unwrap());
+    let after = change.after(before);
+    bytes[start..end].copy_from_slice(&after.unwrap_or(before).to_le_bytes());
+    CellChanged { before, changed: after.is_some() }
+}

@@ -1,0 +1,128 @@
+//! Files' sizes, and bytes that lie with their inodes.
+
+use ramlace_base::{Epoch, ErrorKind, LaneId, ServerId};
+use ramlace_wire::coordination::{CellChanged, ChangeInlineCell, InlineCellChanged};
+use ramlace_wire::inline::{
+    Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, Spilled, WriteInline,
+};
+use ramlace_wire::namespace::{AppendReserved, Extend, FinishAppend, ReserveAppend, SizeInfo, Truncate};
+use ramlace_wire::{Header, Kind, decode_body};
+
+use super::lanes::change_cell;
+use super::{Done, Inode, State, body, error};
+
+impl State {
+    /// Answers what is about sizes and inline bytes; the rest goes on.
+    pub(super) fn sizes(&mut self, id: ServerId, header: &Header, bytes: &[u8], data: &[u8]) -> Done {
+        let kind = header.kind;
+        match kind {
+            Kind::Truncate => {
+                let Truncate { inode, size, .. } = decode_body::<Truncate>(kind, bytes)?;
+                let found = self.inode(id, inode)?;
+                found.reserved_to = 0;
+                found.bytes.truncate(size as usize);
+                let info = &mut found.info;
+                info.attributes.size = size;
+                info.attributes.generation = info.attributes.generation.next();
+                let (attributes, layout) = (info.attributes.clone(), info.layout.unwrap());
+                for (lane, bytes) in self.lanes.iter_mut().filter(|(lane, _)| lane.inode == inode) {
+                    bytes.truncate(ramlace_layout::lane_length(&layout, lane.lane, size) as usize);
+                }
+                body(&attributes)
+            }
+            Kind::ReadInline => {
+                let ReadInline { inode, offset, length, keep } = decode_body::<ReadInline>(kind, bytes)?;
+                self.data.keeps.push(keep);
+                let inode = self.inode(id, inode)?;
+                let start = inode.bytes.len().min(offset as usize);
+                let end = inode.bytes.len().min(start + length as usize);
+                let bytes = inode.info.inline.then(|| Bytes(inode.bytes[start..end].to_vec()));
+                body(&InlineRead { size: size_of(inode), bytes, since: Epoch(1) })
+            }
+            Kind::WriteInline => {
+                let WriteInline { inode, mode, offset, bytes: Bytes(bytes), origin } =
+                    decode_body::<WriteInline>(kind, bytes)?;
+                let recall = self.data.write(origin);
+                let inode = self.inode(id, inode)?;
+                let size = inode.info.attributes.size;
+                let start = if mode == InlineMode::End { size } else { offset };
+                let mut end = start + bytes.len() as u64;
+                if mode == InlineMode::Within {
+                    end = end.min(size.max(start));
+                }
+                let outcome = match end {
+                    _ if !inode.info.inline => InlineOutcome::InLanes,
+                    end if end > 4096 => InlineOutcome::Full,
+                    _ => InlineOutcome::Written,
+                };
+                if outcome == InlineOutcome::Written && end > start {
+                    let (start, end) = (start as usize, end as usize);
+                    inode.bytes.resize(inode.bytes.len().max(end), 0);
+                    inode.bytes[start..end].copy_from_slice(&bytes[..end - start]);
+                    inode.info.attributes.size = size.max(end as u64);
+                    inode.info.attributes.modified.nanos += 1;
+                }
+                let size = size_of(inode);
+                body(&InlineWritten { outcome, offset: start, size, since: Epoch(1), recall })
+            }
+            Kind::ChangeInlineCell => {
+                let ChangeInlineCell { inode, offset, change } =
+                    decode_body::<ChangeInlineCell>(kind, bytes)?;
+                let inode = self.inode(id, inode)?;
+                let (outcome, cell) = if inode.info.inline {
+                    (InlineOutcome::Written, change_cell(&mut inode.bytes, offset, change))
+                } else {
+                    (InlineOutcome::InLanes, CellChanged { before: 0, changed: false })
+                };
+                body(&InlineCellChanged { outcome, cell, size: size_of(inode) })
+            }
+            Kind::Spill => {
+                let Spill { inode } = decode_body::<Spill>(kind, bytes)?;
+                let lane_bytes_max = self.lane_bytes_max;
+                let found = self.inode(id, inode)?;
+                if found.info.inline && found.bytes.len() > lane_bytes_max {
+                    return error(ErrorKind::NoSpace, "full");
+                }
+                found.info.inline = false;
+                let (bytes, size) = (std::mem::take(&mut found.bytes), size_of(found));
+                if !bytes.is_empty() {
+                    self.lanes.insert(LaneId { inode, lane: 0 }, bytes);
+                }
+                body(&Spilled { size, since: Epoch(1) })
+            }
+            Kind::Extend => {
+                let Extend { inode, generation, size, .. } = decode_body::<Extend>(kind, bytes)?;
+                let attributes = &mut self.inode(id, inode)?.info.attributes;
+                if generation < attributes.generation {
+                    return error(ErrorKind::Retry, "truncated");
+                }
+                attributes.size = attributes.size.max(size);
+                body(&SizeInfo { size: attributes.size, generation: attributes.generation })
+            }
+            Kind::NoteMemory => body(&()),
+            Kind::ReserveAppend => {
+                let ReserveAppend { inode, length } = decode_body::<ReserveAppend>(kind, bytes)?;
+                let inode = self.inode(id, inode)?;
+                let offset = inode.info.attributes.size.max(inode.reserved_to);
+                inode.reserved_to = offset + length;
+                inode.reservations.insert(offset);
+                body(&AppendReserved { offset, generation: inode.info.attributes.generation })
+            }
+            Kind::FinishAppend => {
+                let FinishAppend { inode, offset, .. } = decode_body::<FinishAppend>(kind, bytes)?;
+                let inode = self.inode(id, inode)?;
+                inode.reservations.remove(&offset);
+                let published = inode.reservations.first().copied().unwrap_or(inode.reserved_to);
+                let attributes = &mut inode.info.attributes;
+                attributes.size = attributes.size.max(published);
+                body(&SizeInfo { size: attributes.size, generation: attributes.generation })
+            }
+            _ => self.lanes(id, header, bytes, data),
+        }
+    }
+}
+
+fn size_of(inode: &Inode) -> SizeInfo {
+    let attributes = &inode.info.attributes;
+    SizeInfo { size: attributes.size, generation: attributes.generation }
+}

@@ -1,0 +1,143 @@
+//! What kernels' pages are based on: kept from a recall until its holder has dropped the pages, so that of what comes back
+//! only what programs have stored is written.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, Result, SessionId};
+
+use super::{Base, Change, DataLeases, ReadNow};
+use crate::pages::{PAGE_BYTES, edges, inner_pages, page_at, pages_of, whole_pages};
+use crate::watches::Place;
+
+impl DataLeases {
+    /// Keeps what pages of others are based on that have yet to be dropped.
+    pub(super) fn keep_bases(
+        &mut self,
+        place: Place,
+        by: SessionId,
+        ranges: &[ByteRange],
+        change: Change,
+        read: ReadNow<'_>,
+    ) -> Result<()> {
+        let mut kept: BTreeMap<u64, Rc<[u8]>> = BTreeMap::new();
+        // The newest first: a page that was read anew since an older recall goes with the newer one.
+        for number in self.numbers_at(place).into_iter().rev() {
+            let pending = self.recalls.get_mut(&number).expect("a number at a place is a recall");
+            if pending.holder == by || pending.fenced {
+                continue;
+            }
+            let (holder, recalled) = (pending.holder, pending.range);
+            let first = ranges.partition_point(|range| whole_pages(*range).end <= recalled.start);
+            let met = ranges[first..].iter().take_while(|range| whole_pages(**range).start < recalled.end);
+            if change == Change::Erase {
+                met.clone()
+                    .for_each(|range| pending.erased.insert(inner_pages(*range).intersection(recalled)));
+            }
+            let mut pages: Vec<ByteRange> = Vec::new();
+            for range in met {
+                let part = whole_pages(*range).intersection(recalled);
+                match change {
+                    Change::Write => pages.extend(pages_of(part)),
+                    Change::Stored => {}
+                    Change::Erase => {
+                        pages.extend(edges(*range).filter(|page| !page.intersection(part).is_empty()))
+                    }
+                }
+            }
+            for page in pages {
+                let erased = self.recalls.get(&number).is_some_and(|pending| pending.erased.covers(page));
+                let key = (place, holder, page.start / PAGE_BYTES);
+                if erased || self.bases.contains_key(&key) {
+                    continue;
+                }
+                let bytes = match kept.get(&key.2) {
+                    Some(bytes) => bytes.clone(),
+                    None => Rc::from(read(page)?),
+                };
+                kept.insert(key.2, bytes.clone());
+                self.bases.insert(key, Base { recall: number, bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// What pages are based on must be known.
+    pub(super) fn check_base(&self, place: Place, session: SessionId, range: ByteRange) -> Result<()> {
+        if self.had_alone(place, session, range) {
+            return Ok(());
+        }
+        let pages = whole_pages(range);
+        let holes = self.leases.get(&place).and_then(|leases| leases.get(&session));
+        // What was read since is known.
+        let unread = holes.is_none_or(|holes| holes.meets(pages));
+        let changed = || {
+            self.changers.as_ref().is_some_and(|changers| changers.others_have_changed(place, session, pages))
+        };
+        let unknown = unread
+            && (self.is_fenced(place, session) || changed() && !self.is_recalled(place, session, pages));
+        if !unknown {
+            return Ok(());
+        }
+        let text = format!(
+            "others have changed inode {} while this mount did not answer; what was stored in its pages is not written",
+            place.0
+        );
+        Err(Error::new(ErrorKind::Stale, text))
+    }
+
+    /// Gives each base of these pages others bytes, or takes it away.
+    pub(super) fn each_base(
+        &mut self,
+        place: Place,
+        session: SessionId,
+        pages: ByteRange,
+        mut change: impl FnMut((u64, &[u8])) -> Option<Rc<[u8]>>,
+    ) {
+        if self.bases.is_empty() || pages.is_empty() {
+            return;
+        }
+        let keys =
+            (place, session, pages.start / PAGE_BYTES)..(place, session, pages.end.div_ceil(PAGE_BYTES));
+        let found: Vec<(u64, Option<Rc<[u8]>>)> =
+            self.bases.range(keys).map(|((.., page), base)| (*page, change((*page, &base.bytes)))).collect();
+        for (page, bytes) in found {
+            match bytes {
+                Some(bytes) => {
+                    self.bases.get_mut(&(place, session, page)).expect("it was found").bytes = bytes
+                }
+                None => _ = self.bases.remove(&(place, session, page)),
+            }
+        }
+    }
+}
+
+/// A page with other bytes where the write has some of it.
+pub(super) fn with_bytes((page, base): (u64, &[u8]), offset: u64, bytes: &[u8]) -> Rc<[u8]> {
+    let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
+    let part = page_at(page).intersection(range);
+    let mut changed = base.to_vec();
+    if !part.is_empty() {
+        let inside = (part.start - page * PAGE_BYTES) as usize;
+        let from = (part.start - offset) as usize;
+        let length = part.length() as usize;
+        changed[inside..inside + length].copy_from_slice(&bytes[from..from + length]);
+    }
+    changed.into()
+}
+
+/// Puts what differs from the base (of `here`, where it is the same) into what is here. Whether that changes anything.
+pub(super) fn merge(base: Option<&[u8]>, bytes: &[u8], here: &mut [u8]) -> bool {
+    let Some(base) = base else {
+        let differs = here != bytes;
+        here.copy_from_slice(bytes);
+        return differs;
+    };
+    let mut changed = 0;
+    for ((base, byte), here) in base.iter().zip(bytes).zip(here) {
+        let new = if base == byte { *here } else { *byte };
+        changed |= *here ^ new;
+        *here = new;
+    }
+    changed != 0
+}
