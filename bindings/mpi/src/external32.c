@@ -232,7 +232,7 @@ static int cover_struct(const struct recipe *recipe, struct bounds *bounds)
     return error;
 }
 
-/* The whole array: its sizes begin behind `head` numbers. */
+/* The whole array: sizes as passed. */
 static void cover_array(struct bounds *bounds, int64_t extent, const int64_t *sizes, int64_t dims)
 {
     for (int64_t dim = 0; dim < dims; dim++)

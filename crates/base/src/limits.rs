@@ -214,13 +214,13 @@ pub const DATA_BASE_BYTES_MAX: usize = 64 << 20;
 pub const DATA_RECALLS_PER_SESSION_MAX: usize = 16_384;
 /// Data recalls by which one change asks a holder for pages that lie apart.
 pub const DATA_RECALLS_PER_CHANGE_MAX: usize = 64;
-/// Places about which one answer tells who has what, and of each so many holders, waits and pages.
+/// Places of which one answer tells who has what.
 pub const HELD_PLACES_TOLD_MAX: usize = 256;
-/// See [`HELD_PLACES_TOLD_MAX`].
+/// Holders, waits, blockers of a wait, and pages that change sides, which it tells of each place.
 pub const HOLDERS_TOLD_MAX: usize = 64;
-/// Places of which a server counts how often pages change sides, and such pages of each.
+/// Places of which a server counts how often pages change sides.
 pub const FOUGHT_PLACES_MAX: usize = 256;
-/// See [`FOUGHT_PLACES_MAX`].
+/// Such pages of each place.
 pub const FOUGHT_PAGES_PER_PLACE_MAX: usize = 64;
 /// Data recalls that one message acknowledges.
 pub const DATA_RECALLS_PER_MESSAGE_MAX: usize = 1_024;

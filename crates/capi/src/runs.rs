@@ -78,7 +78,8 @@ fn tiles_of(described: &[ramlace_run]) -> Result<Vec<Tile>> {
         let stride = if count == 1 { Ok(0) } else { u64::try_from(stride) };
         let ([Ok(offset), Ok(length), Ok(count)], Ok(stride)) = (parts, stride) else {
             let text = format!(
-                "run {number} (offset {offset}, length {length}, stride {stride:?}, count {count}) is negative"
+                "run {number} (offset {offset}, length {length}, stride {}, count {count}) has a negative number: none may be",
+                run.stride
             );
             return Err(invalid(text));
         };

@@ -4,18 +4,33 @@ use std::cmp::Reverse;
 
 use ramlace_base::{InodeId, SessionId, limits};
 use ramlace_lanes::{Held, Wish};
+use ramlace_wire::encode_body;
 use ramlace_wire::holders::{FoughtPage, HeldPlace, Holder, Holders, ListHolders, PageWait, WaitsTo};
 
 use crate::server::Server;
+
+/// The first of these places, as many as one answer has room for.
+fn that_fit(places: impl Iterator<Item = HeldPlace>) -> Vec<HeldPlace> {
+    // The numbers beside them take some of the body.
+    let mut room_bytes = limits::BODY_BYTES_MAX as usize - 64;
+    let fits = |place: &HeldPlace| match room_bytes.checked_sub(encode_body(place).len()) {
+        Some(left) => {
+            room_bytes = left;
+            true
+        }
+        None => false,
+    };
+    places.take(limits::HELD_PLACES_TOLD_MAX).take_while(fits).collect()
+}
 
 impl Server {
     /// What is known at this moment, of one file or of all: those places first about which most happens.
     pub fn holders(&self, request: ListHolders) -> Holders {
         let mut held = self.data.held(request.inode);
         held.sort_by_key(|held| Reverse(held.weight()));
-        let left_out = held.len().saturating_sub(limits::HELD_PLACES_TOLD_MAX) as u64;
-        let told = held.into_iter().take(limits::HELD_PLACES_TOLD_MAX);
-        Holders { places: told.map(|held| self.held_place(held)).collect(), left_out }
+        let all = held.len();
+        let places = that_fit(held.into_iter().map(|held| self.held_place(held)));
+        Holders { left_out: (all - places.len()) as u64, places }
     }
 
     fn held_place(&self, held: Held) -> HeldPlace {
@@ -66,5 +81,43 @@ fn waits_to(wish: Wish) -> WaitsTo {
         Wish::Strict => WaitsTo::Read,
         Wish::Own => WaitsTo::Own,
         Wish::Change | Wish::Through => WaitsTo::Write,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_of_more_places_than_an_answer_has_room_for_fits_all_the_same() {
+        let (most, session) = (u64::MAX, SessionId([0xff; 16]));
+        let label = || "x".repeat(limits::LABEL_BYTES_MAX);
+        let holder = || Holder {
+            session,
+            label: label(),
+            shares: true,
+            owned_bytes: most,
+            recalls: most,
+            millis: most,
+            fenced: true,
+        };
+        let wait = || PageWait {
+            session,
+            label: label(),
+            to: WaitsTo::Own,
+            start: most,
+            end: most,
+            blockers: vec![session; limits::HOLDERS_TOLD_MAX],
+        };
+        let place = HeldPlace {
+            inode: InodeId(most),
+            lane: Some(u16::MAX),
+            holders: (0..limits::HOLDERS_TOLD_MAX).map(|_| holder()).collect(),
+            waits: (0..limits::HOLDERS_TOLD_MAX).map(|_| wait()).collect(),
+            fought: Vec::new(),
+        };
+        let places = that_fit(std::iter::repeat_n(place, limits::HELD_PLACES_TOLD_MAX));
+        assert!(!places.is_empty());
+        assert!(encode_body(&Holders { places, left_out: most }).len() <= limits::BODY_BYTES_MAX as usize);
     }
 }

@@ -217,9 +217,6 @@ impl Server {
             let mut store = self.store.borrow_mut();
             self.durable.borrow_mut().commit(&mut store, record, clock::instant())?
         };
-        if self.durable.borrow().snapshot.is_some() {
-            self.snapshot_began.notify_one();
-        }
         Ok(self.follow(&watched, effects))
     }
 
@@ -236,6 +233,9 @@ impl Server {
 
     /// Sets going what follows from records; what nobody here cares for comes back.
     fn follow(self: &Rc<Self>, watched: &Watched, effects: Effects) -> Vec<Effect> {
+        if self.durable.borrow().snapshot.is_some() {
+            self.snapshot_began.notify_one();
+        }
         self.note_homes(watched);
         for (slot, effect) in effects.lanes {
             self.note_effect(slot, effect);

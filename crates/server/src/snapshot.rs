@@ -4,7 +4,7 @@
 //! enough: a slot is a value that its own records change, so each is replayed from the position at which it was
 //! written, whatever the others did meanwhile.
 //!
-//! One begins when the logs have grown. From then on records go to a new log, and with each record, and each 50 milliseconds, one step is done:
+//! One begins when the logs have grown. From then on records go to a new log, and with each record, and from time to time (`SNAPSHOT_PAUSE`), one step is done:
 //! some slots are written to `snapshot-next`, at most [`limits::SNAPSHOT_STEP_BYTES`] (a larger slot is written in one
 //! step, through a buffer of one piece). The server's own state comes last, then the file gets its number N and what
 //! is older than log N goes.

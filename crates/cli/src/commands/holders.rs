@@ -143,7 +143,7 @@ impl Leases {
         }
     }
 
-    /// For programs. Offsets are within the file where `file` says so, else within the lane.
+    /// For programs. Offsets are within the file where one was asked about, else within the lane, else within the lane.
     pub fn json(&self) -> Value {
         let places: Vec<Value> = self.places.iter().map(|place| self.place_json(place)).collect();
         let silent: Vec<Value> =

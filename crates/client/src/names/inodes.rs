@@ -110,11 +110,12 @@ impl OpenInode {
         }
     }
 
-    /// What requests about its lanes bring along.
+    /// Whether this session may write to it: by its permit, or because it needs none.
     pub(crate) fn may_write(&self) -> bool {
         self.permit.allows_writing()
     }
 
+    /// What requests about its lanes bring along.
     pub(crate) fn permit(&self) -> Option<Permit> {
         self.permit.get()
     }

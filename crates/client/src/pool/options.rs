@@ -31,7 +31,8 @@ pub struct ConnectOptions {
     pub for_users: bool,
     /// Whether Unix sockets and mappings may be used with servers on this machine.
     pub local: bool,
-    /// How long one operation may take before it fails, in milliseconds.
+    /// How long one operation may take before it fails, in milliseconds. Bytes that other machines' kernels have are
+    /// waited for longer, as long as their server lives.
     pub deadline_millis: u32,
     /// Who this is, for people: shown by `ramlace status`.
     pub label: String,
