@@ -110,7 +110,10 @@ def test_a_daemon_that_is_killed_while_its_kernel_drops_a_page_ends_and_programs
 
 def test_a_guard_that_is_killed_in_the_middle_of_a_drop_costs_nothing(stuck: Stuck) -> None:
     with stuck.held():
-        os.kill(guard_of(stuck.mount), signal.SIGKILL)
+        guard = guard_of(stuck.mount)
+        # Who is fenced shows no older bytes from when it hears of it.
+        assert eventually(lambda: drops_under_way(guard) >= 2)
+        os.kill(guard, signal.SIGKILL)
         stuck.silent.send(signal.SIGCONT)
         stuck.reader.hear()
         assert stuck.reader.ask(f"os.pread(file, 3, {UNIT - PAGE})") == b"new"

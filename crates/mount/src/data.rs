@@ -10,6 +10,9 @@ use crate::filesystem::PoolFileSystem;
 use crate::pages::Request;
 use crate::users::credentials;
 
+/// A read for pages is done so often at most when their leases end meanwhile.
+const READS_ANEW_MAX: usize = 8;
+
 /// What kind of write it is.
 #[derive(Clone, Copy)]
 pub(crate) struct WriteFlags {
@@ -67,10 +70,7 @@ impl PoolFileSystem {
             let bytes = open.file.read_at(buffer, range.start)?;
             return Ok(Read { bytes, drops_pages_of: None });
         }
-        let read = match self.strict {
-            None => self.read_pages(&open.file, buffer, range)?,
-            Some(_) => self.read_pages_strictly(&open.file, buffer, range)?,
-        };
+        let read = self.read_current_pages(&open.file, buffer, range)?;
         if read.bytes == 0 && buffer.len() > rustix::param::page_size() {
             // The kernel reads ahead behind the end: it does not know yet that another mount has cut the file. It
             // takes the place of such an answer for the end, and of several that come out of order the wrong
@@ -84,6 +84,24 @@ impl PoolFileSystem {
     /// stored by it is not written back, and this session has no right to write.
     pub(crate) fn may_be_stored_into(&self, file: &File) -> bool {
         self.handles.is_written_here(file.inode()) && file.session_may_write()
+    }
+
+    /// Bytes for the kernel's pages that are on a lease still: a read may have waited for one server so long that another has given this
+    /// mount up, and lets others change what it had answered.
+    fn read_current_pages(&self, file: &File, buffer: &mut [u8], range: ByteRange) -> Result<KeptRead> {
+        let mut repeated = false;
+        for _ in 0..READS_ANEW_MAX {
+            let recalls = self.pages.whole_recalls(file.inode());
+            let read = match self.strict {
+                None => self.read_pages(file, buffer, range)?,
+                Some(_) => self.read_pages_strictly(file, buffer, range)?,
+            };
+            repeated |= read.repeated;
+            if self.pages.whole_recalls(file.inode()) == recalls {
+                return Ok(KeptRead { repeated, ..read });
+            }
+        }
+        Err(Error::new(ErrorKind::Busy, "servers give this mount up again and again while it reads"))
     }
 
     /// Bytes for the kernel's pages. Where programs may store into them they get their memory now, as on tmpfs: the error

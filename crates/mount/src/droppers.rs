@@ -102,7 +102,11 @@ impl DataLeases for Hearer {
         let Some(shared) = self.0.upgrade() else { return };
         let drop_of = |recall: &DataRecall| {
             let DataRecall { number, inode, lane, start, end } = *recall;
-            let parts = shared.pages.parts(inode, lane, ByteRange { start, end });
+            let range = ByteRange { start, end };
+            if range == WHOLE {
+                shared.pages.note_whole_recall(inode);
+            }
+            let parts = shared.pages.parts(inode, lane, range);
             (Wanted { inode, parts }, For::Server(server, number))
         };
         shared.want(recalls.iter().map(drop_of));

@@ -55,6 +55,8 @@ struct File {
     read: Vec<ByteRange>,
     /// What write-backs have recalled from others, and nobody has waited for.
     made: RecallsMade,
+    /// Recalls of whole lanes so far.
+    whole_recalls: u64,
 }
 
 /// A request that is under way, until it is dropped.
@@ -225,6 +227,19 @@ impl Pages {
             (Some(lane), Some(layout)) => parts(&layout, lane, range),
             (Some(_), None) => vec![WHOLE],
         }
+    }
+
+    /// A server has recalled all of a lane. It may have waited long enough for this mount, and wait no longer: what was read before is
+    /// not to be shown.
+    pub(crate) fn note_whole_recall(&self, inode: InodeId) {
+        if let Some(file) = self.lock().files.get_mut(&inode) {
+            file.whole_recalls += 1;
+        }
+    }
+
+    /// How many recalls of whole lanes of a file there were.
+    pub(crate) fn whole_recalls(&self, inode: InodeId) -> u64 {
+        self.lock().files.get(&inode).map_or(0, |file| file.whole_recalls)
     }
 
     /// Write-backs have made recalls.
