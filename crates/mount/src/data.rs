@@ -91,13 +91,13 @@ impl PoolFileSystem {
     fn read_current_pages(&self, file: &File, buffer: &mut [u8], range: ByteRange) -> Result<KeptRead> {
         let mut repeated = false;
         for _ in 0..READS_ANEW_MAX {
-            let recalls = self.pages.whole_recalls(file.inode());
+            let ended = self.pages.leases_ended(file.inode());
             let read = match self.strict {
                 None => self.read_pages(file, buffer, range)?,
                 Some(_) => self.read_pages_strictly(file, buffer, range)?,
             };
             repeated |= read.repeated;
-            if self.pages.whole_recalls(file.inode()) == recalls {
+            if self.pages.leases_ended(file.inode()) == ended {
                 return Ok(KeptRead { repeated, ..read });
             }
         }

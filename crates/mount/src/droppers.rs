@@ -104,7 +104,7 @@ impl DataLeases for Hearer {
             let DataRecall { number, inode, lane, start, end } = *recall;
             let range = ByteRange { start, end };
             if range == WHOLE {
-                shared.pages.note_whole_recall(inode);
+                shared.pages.note_leases_ended(inode);
             }
             let parts = shared.pages.parts(inode, lane, range);
             (Wanted { inode, parts }, For::Server(server, number))
@@ -122,8 +122,9 @@ impl DataLeases for Hearer {
 
 impl Shared {
     fn drop_all(self: &Arc<Shared>) {
-        let all = self.pages.all().into_iter();
-        self.want(all.map(|inode| (Wanted { inode, parts: vec![WHOLE] }, For::Nobody)));
+        let all = self.pages.all();
+        all.iter().for_each(|inode| self.pages.note_leases_ended(*inode));
+        self.want(all.into_iter().map(|inode| (Wanted { inode, parts: vec![WHOLE] }, For::Nobody)));
     }
 
     fn want(self: &Arc<Shared>, wanted: impl IntoIterator<Item = (Wanted, For<Then>)>) {

@@ -55,8 +55,8 @@ struct File {
     read: Vec<ByteRange>,
     /// What write-backs have recalled from others, and nobody has waited for.
     made: RecallsMade,
-    /// Recalls of whole lanes so far.
-    whole_recalls: u64,
+    /// How often all leases on one of its lanes have ended.
+    leases_ended: u64,
 }
 
 /// A request that is under way, until it is dropped.
@@ -229,17 +229,17 @@ impl Pages {
         }
     }
 
-    /// A server has recalled all of a lane. It may have waited long enough for this mount, and wait no longer: what was read before is
-    /// not to be shown.
-    pub(crate) fn note_whole_recall(&self, inode: InodeId) {
+    /// All leases on a lane have ended. Its server may wait for this mount no longer, or know nothing of its leases: what a read
+    /// under way has of it is not to be shown.
+    pub(crate) fn note_leases_ended(&self, inode: InodeId) {
         if let Some(file) = self.lock().files.get_mut(&inode) {
-            file.whole_recalls += 1;
+            file.leases_ended += 1;
         }
     }
 
-    /// How many recalls of whole lanes of a file there were.
-    pub(crate) fn whole_recalls(&self, inode: InodeId) -> u64 {
-        self.lock().files.get(&inode).map_or(0, |file| file.whole_recalls)
+    /// How often all leases on a lane of a file have ended.
+    pub(crate) fn leases_ended(&self, inode: InodeId) -> u64 {
+        self.lock().files.get(&inode).map_or(0, |file| file.leases_ended)
     }
 
     /// Write-backs have made recalls.
