@@ -14,7 +14,7 @@ from pathlib import Path
 SOURCES = {".py", ".rs", ".c", ".h", ".sh"}
 # Paths that a document names are below one of these, or are written as from one of them.
 BASES = ("", "crates", "docs", "tests", "bindings/python", "crates/wire/src")
-# `crates/base`, `client/src/coordination/events.rs`, `records/x.md`: with a slash, and of letters that names of files have.
+# `crates/base`, `client/src/coordination/events.rs`, `records/x.md`: with a slash, and of letters that names have.
 PATH = re.compile(r"`((?:\.?[a-z0-9_-]+/)+[A-Za-z0-9_.-]*|[A-Za-z0-9_-]+\.(?:rs|py|md|sh|toml))`")
 # What looks like a path of the repository, and is one of a machine or of what is built.
 ELSEWHERE = ("target/", "bench/out", "lib/", "include/", "share/", "bin/", "application/", "text/", "fs/fuse")
