@@ -6,6 +6,8 @@ and returns what the test shall check.
 """
 
 import multiprocessing
+import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -55,6 +57,11 @@ class Client:
     def stop(self) -> None:
         """Ask it to end."""
         self._pipe.send("stop")
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it."""
+        assert self.process.pid
+        os.kill(self.process.pid, number)
 
     def result(self) -> Any:
         """Return what it returned; AssertionError with its traceback when it failed."""
@@ -165,6 +172,33 @@ def hold_without_name(line: Line, pool: str, path: str, length: int) -> None:
         line.ready()
         while not line.told_to_stop():
             time.sleep(0.01)
+
+
+def outlive_a_session(line: Line, pool: str, path: str) -> list[int]:
+    """Keep a file open, and when told to stop use it and the pool; return the errors' numbers, 0 for none.
+
+    The test stops this process in between, for longer than a session lives that says nothing.
+    """
+    with ramlace.connect(pool) as connected:
+        file = connected.open(path, "r+b", buffering=0)
+        line.ready()
+        while not line.told_to_stop():
+            time.sleep(0.01)
+        uses: list[Callable[[], object]] = [
+            lambda: file.pwrite(b"late", 0),
+            lambda: file.pread_into(bytearray(4), 0),
+            lambda: connected.mkdir("/made-after-the-end"),
+            lambda: connected.stat(path),
+        ]
+        return [_error_of(use) for use in uses]
+
+
+def _error_of(use: Callable[[], object]) -> int:
+    try:
+        use()
+    except OSError as error:
+        return error.errno or -1
+    return 0
 
 
 def append_records(line: Line, pool: str, local: bool, path: str, writer: int, count: int) -> None:

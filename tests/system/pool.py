@@ -160,6 +160,10 @@ class Pool:
         assert isinstance(servers, list)
         return servers
 
+    def files_bytes(self) -> int:
+        """Return the memory of files on all servers: their logs grow by a page now and then, by the very question."""
+        return sum(int(server["used_bytes"]) - int(server["meta_bytes"]) for server in self.status())
+
     def requests(self, *beside: str) -> int:
         """Return how many requests the servers have answered, without those that come by time or from whoever looks.
 

@@ -209,6 +209,26 @@ def test_holes_read_as_zeros_and_take_no_memory(shared_pool: Pool, place: str, l
         assert pool.statfs().used_bytes - before < 8 * MIB
 
 
+@pytest.mark.parametrize("local", LOCALS, ids=LOCALS.values())
+def test_what_was_never_written_takes_no_memory_by_being_read(new_pool: NewPool, local: bool) -> None:
+    """A file that is larger than its pool: not a page is taken for what nobody wrote."""
+    running, size = new_pool(2, 16), 128 * MIB
+    with running.connect(local=local) as pool, pool.open("/file", "w+b", buffering=0, stripe_unit=64 * KIB) as file:
+        before = running.files_bytes()
+        file.truncate(size)
+        buffer = bytearray(MIB)
+        for offset in range(0, size, MIB):
+            buffer[:] = b"\xff" * MIB
+            assert file.pread_into(buffer, offset) == MIB
+            assert not any(buffer)
+        assert running.files_bytes() == before
+        # One byte takes a page in the first MiB of a lane, and a huge page behind it.
+        assert file.pwrite(b"x", 100_000) == 1
+        assert running.files_bytes() == before + 4 * KIB
+        assert file.pwrite(b"x", size // 2) == 1
+        assert running.files_bytes() <= before + 4 * KIB + 2 * MIB
+
+
 @pytest.mark.parametrize("size", [1, 4097, 64 * KIB, 64 * KIB + 1, 300_000])
 def test_what_was_cut_off_reads_as_zeros_when_the_file_grows_again(shared_pool: Pool, place: str, size: int) -> None:
     whole = 500_000

@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,31 @@ def test_a_frozen_server_is_named_and_goes_on_when_it_wakes(new_pool: NewPool) -
                     assert pool.open(name).read() == pattern(int(name.split("-")[1]), 200_000)
         for name in made:
             assert pool.open(name).read() == pattern(int(name.split("-")[1]), 200_000)
+
+
+def test_a_long_transfer_takes_its_time_as_long_as_it_comes_on(new_pool: NewPool) -> None:
+    """Its server is stopped again and again, each time after some of the bytes, until more than 5 seconds are over."""
+    running = new_pool(1, 128)
+    # A piece of 8 MiB comes with each step: that is progress.
+    length, step, longer_seconds = 96 * MIB, 10 * MIB, 6.0
+    with running.connect() as near, running.connect(local=False) as far:
+        with near.open("/long", "wb", buffering=0) as file:
+            file.write(b"x" * length)
+        server = running.process("child", 0)
+        with far.open("/long", buffering=0) as file, ThreadPoolExecutor(1) as reader:
+            buffer, seen, begun = bytearray(length), 0, time.monotonic()
+            with frozen(server):
+                read = reader.submit(file.pread_into, buffer, 0)
+                while not read.done() and time.monotonic() - begun < longer_seconds:
+                    time.sleep(1.0)
+                    server.send(signal.SIGCONT)
+                    wanted = min(seen + step, length)
+                    assert eventually(lambda wanted=wanted: buffer[wanted - 1] or read.done())  # type: ignore[misc]
+                    server.send(signal.SIGSTOP)
+                    seen = buffer.count(b"x")
+            assert read.result() == length
+            print(f"{length // MIB} MiB in {time.monotonic() - begun:.1f} s")
+        assert buffer == b"x" * length
 
 
 def test_the_death_of_the_coordinator_stops_only_its_own_bytes(new_pool: NewPool) -> None:

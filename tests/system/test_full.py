@@ -186,6 +186,31 @@ def test_status_and_df_agree_with_the_kernel(new_pool: NewPool) -> None:
         compare(pool, "all deleted")
 
 
+def test_an_append_that_finds_no_room_leaves_a_hole(new_pool: NewPool) -> None:
+    """Others had the offset behind it before it failed: its bytes are zeros that take no memory."""
+    running = new_pool(1, 32)
+    with running.connect() as pool:
+        for name in ("/log", "/full"):
+            with pool.open(name, "wb", buffering=0) as file:
+                file.write(pattern(1, 100_000))
+        with pool.open("/full", "r+b", buffering=0) as file, pytest.raises(ramlace.Error) as full:
+            offset = 0
+            while True:
+                offset += file.pwrite(bytes(64 * KIB), offset)
+        assert full.value.errno == errno.ENOSPC
+        held = running.files_bytes()
+        with pool.open("/log", "ab", buffering=0) as file:
+            for _ in range(2):
+                with pytest.raises(ramlace.Error) as refused:
+                    file.write(b"x" * MIB)
+                assert refused.value.errno == errno.ENOSPC
+        assert running.files_bytes() == held
+        pool.remove("/full")
+        with pool.open("/log", "ab", buffering=0) as file:
+            assert file.write(b"behind") == 6
+        assert pool.open("/log").read() == pattern(1, 100_000) + bytes(2 * MIB) + b"behind"
+
+
 def test_several_clients_fill_a_pool_and_none_loses_an_acknowledged_byte(new_pool: NewPool) -> None:
     running = new_pool(3, 16)
     piece = 100_000

@@ -87,6 +87,22 @@ def test_the_time_of_stores_is_told_by_fsync_close_and_stat(handing: Handing, ve
         assert pool.stat("file").st_mtime_ns > before
 
 
+def test_the_time_of_stores_is_told_in_a_while_and_by_touch(handing: Handing) -> None:
+    handing.make()
+    path = handing.here / "file"
+
+    with handing.pool.connect() as pool, Program(mapping(path)) as program:
+        before = pool.stat("file").st_mtime_ns
+        program.run("view[7] = 1")
+        # Nobody asks this mount for anything.
+        assert eventually(lambda: pool.stat("file").st_mtime_ns > before)
+        # The kernel takes no note of a store into a page that was stored into before: `touch` does.
+        before = pool.stat("file").st_mtime_ns
+        program.run("view[7] = 2")
+        os.utime(path)
+        assert pool.stat("file").st_mtime_ns > before
+
+
 def test_stores_of_a_mapping_whose_file_is_closed_are_seen_by_the_next_open(handing: Handing) -> None:
     content = bytearray(handing.make())
     with handing.pool.connect() as pool, Program(mapping(handing.here / "file")) as program:

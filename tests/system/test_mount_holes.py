@@ -1,6 +1,7 @@
 """Where files have holes, and what memory they hold: by a mount, the library, the command and usual tools."""
 
 import errno
+import fcntl
 import mmap
 import os
 import subprocess
@@ -18,6 +19,8 @@ from test_mount_bytes import KEEP, PUNCH, UNIT, fallocate, lay_out
 
 PAGE = 4 * KIB
 WIDTHS = [1, 3]
+# The ioctl that asks for a file's extents.
+FIEMAP = 0xC020_660B
 # The first MiB of a lane is taken page by page, what lies behind it in huge pages.
 PIECES = [(0, 2 * PAGE), (5 * PAGE, PAGE), (UNIT - PAGE, 3 * PAGE), (4 * UNIT, UNIT), (9 * UNIT + PAGE, 100)]
 SIZE = 12 * UNIT + 77
@@ -179,6 +182,43 @@ def test_blocks_are_those_of_the_memory_that_a_file_holds(
         view[7 * PAGE] = 1
         view.flush()
         assert held("matrix") > 0
+
+
+def test_a_lane_of_less_than_a_mib_takes_pages_and_a_longer_one_huge_pages(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    """Where the machine gives huge pages to such memory; else pages always."""
+    pool = new_pool(1, 32)
+    mount = new_mount(pool)
+    huge = "Chunks get huge pages (2 MiB)." in pool.status()[0]["notes"]
+    early, late, end = 100 * PAGE, 5 * MIB + 3 * PAGE, 12 * MIB
+    with pool.connect() as connected:
+        with connected.open("/file", "xb", buffering=0) as file:
+            file.truncate(end)
+            for offset in (early, late, end - 1):
+                assert file.pwrite(b"x", offset) == 1
+        unit = 2 * MIB if huge else PAGE
+        starts = (early, late // unit * unit, end - unit)
+        expected = list(zip(starts, (early + PAGE, starts[1] + unit, end), strict=True))
+        with connected.open("/file", "rb", buffering=0) as file:
+            assert extents_by_library(file) == expected
+        with (mount / "file").open("rb", buffering=0) as reader:
+            assert extents(reader.fileno()) == expected
+        assert blocks_everywhere(pool, "", "file", [mount.directory]) == PAGE + 2 * unit
+
+
+def test_nobody_asks_for_a_files_extents(here: Path) -> None:
+    (here / "file").write_bytes(pattern(1, MIB))
+    with (here / "file").open("rb") as file:
+        fails(errno.EOPNOTSUPP, fcntl.ioctl, file.fileno(), FIEMAP, bytes(32 + 56))
+
+
+def test_blocks_of_a_file_that_lives_with_its_inode_are_those_of_its_bytes(
+    shared_pool: Pool, place: str, here: Path, there: Path
+) -> None:
+    for size in (0, 1, 512, 513, 4 * KIB):
+        (here / str(size)).write_bytes(bytes(size))
+        assert -(-blocks_everywhere(shared_pool, place, str(size), [here, there]) // 512) == -(-size // 512)
 
 
 def test_cp_and_tar_keep_the_holes_of_a_mounts_files(

@@ -14,10 +14,12 @@ import pytest
 import ramlace
 from conftest import NewPool
 from mount import NewMount, Program
-from pool import KIB, Pool, pattern
+from pool import FAILING_SECONDS_MAX, KIB, Pool, pattern
 
 STATS = 1_000
 NAMES = [f"d{directory}/f{file}" for directory in range(3) for file in range(6)]
+# limits::DIRECTORY_WHOLE_ENTRIES_MAX: more are spread over servers.
+ENTRIES_WHOLE_MAX = 8192
 # Longer than any lease, and than a server waits for one (limits.rs).
 OVER_SECONDS = 0.8
 
@@ -72,6 +74,50 @@ def test_a_thousand_stats_cost_a_handful_of_requests(new_pool: NewPool, new_moun
         for entry in os.scandir(many):
             entry.stat()
     assert pool.requests() - before < 20 * 100 / 3
+
+
+def asked_for(pool: Pool, path: Path) -> tuple[int, int]:
+    """Look at a path many times; return how many requests that was, and how many it may be where names are believed."""
+    know(path)
+    began, before = time.monotonic(), pool.requests()
+    for _ in range(STATS):
+        os.stat(path)
+    asked, halves = pool.requests() - before, 1 + (time.monotonic() - began) / 0.5
+    return asked, int(20 + 10 * halves)
+
+
+@pytest.mark.needs_root
+def test_a_mount_for_several_users_asks_for_each_name(new_pool: NewPool, new_mount: NewMount) -> None:
+    """What one user may see another may not: so its kernel believes no names."""
+    pool = new_pool(1)
+    pool.run("mkdir", "-m", "777", "/all")
+    ordinary, for_all = new_mount(pool), new_mount(pool, "--allow-other")
+    (ordinary / "all/file").write_bytes(b"1")
+    (ordinary / "all/file").chmod(0o666)
+    asked, _ = asked_for(pool, for_all / "all/file")
+    assert asked >= STATS
+    asked, few = asked_for(pool, ordinary / "all/file")
+    assert asked < few or not believes_names()
+
+
+def test_the_names_of_a_spread_directory_are_asked_for_each_time(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(2, 64)
+    mount = new_mount(pool)
+    with pool.connect() as connected:
+        for directory, entries in (("whole", 100), ("spread", ENTRIES_WHOLE_MAX + 100)):
+            connected.mkdir(f"/{directory}")
+            for number in range(entries):
+                connected.symlink("nowhere", f"/{directory}/{number}")
+            connected.open(f"/{directory}/file", "wb", buffering=0).close()
+    asked, _ = asked_for(pool, mount / "spread/file")
+    assert asked >= STATS
+    asked, few = asked_for(pool, mount / "whole/file")
+    assert asked < few or not believes_names()
+
+
+def believes_names() -> bool:
+    """Whether this kernel can be told to forget the names of a directory (Linux 6.16)."""
+    return tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) >= (6, 16)
 
 
 def test_a_lease_that_nobody_recalls_is_asked_for_again_in_time(here: Path, there: Path) -> None:
@@ -335,7 +381,10 @@ def test_a_mount_that_says_nothing_delays_a_change_and_does_not_believe_the_old(
             try:
                 with connected.open(f"{place}/written", "wb", buffering=0) as file:
                     file.write(pattern(turn, 100 + turn))
+                begun = time.monotonic()
                 connected.remove(f"{place}/removed")
+                # Far from the time that a session takes to end; the tests of leases in crates/namespace have the bound.
+                assert time.monotonic() - begun < FAILING_SECONDS_MAX
                 program.begin("know()", "ask")
             finally:
                 mount.daemon.send(signal.SIGCONT)
@@ -349,6 +398,9 @@ def test_a_mount_that_was_killed_delays_a_change_and_no_more(
     (here / "file").write_bytes(b"old")
     know(mount / place / "file", here / "file")
     mount.daemon.send(signal.SIGKILL)
+    begun = time.monotonic()
+    (here / "file").chmod(0o600)
+    assert time.monotonic() - begun < FAILING_SECONDS_MAX
     (here / "file").write_bytes(b"newer")
     with shared_pool.connect() as connected:
         assert told(here / "file") == truth(connected, f"{place}/file")
