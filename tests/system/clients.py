@@ -181,6 +181,8 @@ def outlive_a_session(line: Line, pool: str, path: str) -> list[int]:
     """
     with ramlace.connect(pool) as connected:
         file = connected.open(path, "r+b", buffering=0)
+        # Every server knows the session: one that does not cannot know of its end.
+        connected.statfs()
         line.ready()
         while not line.told_to_stop():
             time.sleep(0.01)

@@ -241,7 +241,10 @@ def test_what_a_forgotten_server_held_is_an_error_that_says_so_and_never_zeros(n
     with running.connect() as pool, running.connect(local=False) as far:
         with pool.open("/stripe", "wb", buffering=0, stripe_unit=UNIT, width=3) as file:
             file.write(pattern(1, 6 * UNIT))
+        with pool.open("/cut", "wb", buffering=0, stripe_unit=UNIT, width=3) as file:
+            file.write(pattern(2, 6 * UNIT))
         lane = running.lane_servers("/stripe").index(1)
+        first = running.lane_servers("/cut").index(1) * UNIT
         running.kill_server(1)
         with wire.Wire(running.addresses[0]) as line:
             line.greet(running.secret)
@@ -275,6 +278,12 @@ def test_what_a_forgotten_server_held_is_an_error_that_says_so_and_never_zeros(n
             whole[chunk * UNIT : (chunk + 1) * UNIT] = pattern(40 + chunk, UNIT)
             whole[chunk * UNIT + 9 : chunk * UNIT + 13] = b"part"
         assert far.open("/stripe").read() == whole
+        # What is cut off is in nobody's way; where the file grows over it again it is written whole.
+        far.truncate("/cut", first)
+        assert pool.open("/cut").read() == pattern(2, 6 * UNIT)[:first]
+        with pool.open("/cut", "ab", buffering=0) as file:
+            assert file.write(pattern(3, 6 * UNIT - first)) == 6 * UNIT - first
+        assert far.open("/cut").read() == pattern(2, 6 * UNIT)[:first] + pattern(3, 6 * UNIT - first)
         # New files, names and arrays work, on the servers that are left.
         for number in range(12):
             with pool.open(f"/new-{number}", "wb", buffering=0, stripe_unit=UNIT) as file:
