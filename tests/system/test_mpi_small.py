@@ -9,6 +9,21 @@ from mpi_library import Mpi
 from pool import Pool
 
 ROWS = 2000
+# What tests/system/mpi/faults.c does: errors and other calls at the moments that matter, put before the C library.
+FAULTS = [
+    "write_under_way",
+    "cut_under_way",
+    "lost_behind",
+    "nothing_in_vain",
+    "close",
+    "one_row",
+    "one_chunk",
+    "beyond",
+    "silent",
+    "told",
+    "class",
+    "pointer",
+]
 
 
 def counts(pool: Pool) -> int:
@@ -54,6 +69,34 @@ def test_what_is_read_twice_is_asked_for_twice(mpi: Mpi, shared_pool: Pool, plac
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_random_small_accesses_leave_what_an_array_holds(mpi: Mpi, shared_pool: Pool, place: str, seed: int) -> None:
     mpi.run(shared_pool, 1, mpi.program("small"), "image", f"ramlace:{place}/file", str(seed))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("case", ["trailer", "over", "two"])
+def test_what_is_kept_comes_before_what_is_done_later(
+    mpi: Mpi, shared_pool: Pool, place: str, case: str, ranks: int
+) -> None:
+    mpi.run(shared_pool, ranks, mpi.program("small"), case, f"ramlace:{place}/file")
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_small_accesses_fail_and_wait_as_if_each_had_gone_by_itself(
+    mpi: Mpi, shared_pool: Pool, place: str, case: str
+) -> None:
+    mpi.run(shared_pool, 1, mpi.program("faults"), case, f"ramlace:{place}/file")
+
+
+def test_a_file_that_is_open_when_mpi_ends_has_its_rows_and_standard_error_names_what_is_lost(
+    mpi: Mpi, shared_pool: Pool, place: str
+) -> None:
+    said = mpi.run(shared_pool, 1, mpi.program("faults"), "left_open", f"ramlace:{place}/file").stderr
+    assert f"ramlace: {place}/file" in said
+    assert "MPI_File_close" in said
+    with shared_pool.connect() as pool:
+        found = pool.read_bytes(f"{place}/file")
+    rows = [found[at : at + 480] for at in range(0, len(found), 480)]
+    assert len(rows) == 2 * 60 - 1
+    assert [row for row in range(0, len(rows), 2) if rows[row] != bytes([1 + row]) * 480] == [40]
 
 
 def test_a_pool_that_fills_up_under_small_writes_says_so(mpi: Mpi, new_pool: NewPool) -> None:

@@ -1,7 +1,6 @@
 /* Reading and writing: the bytes of the view that an access means, and the bytes of memory they come from or go to. */
 #include "mpiio.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,8 +11,6 @@ int bytes_write(struct file *file, const char *bytes, int64_t length, const stru
         return error_class();
     *moved += done;
     /* It is short where the pool has filled up. */
-    if (done < length)
-        errno = ENOSPC;
     return done < length ? MPI_ERR_NO_SPACE : MPI_SUCCESS;
 }
 
@@ -119,9 +116,8 @@ static int lock_runs(struct file *file, bool write, const struct runs *runs)
     for (size_t i = 0; i < runs->count; i++)
         places += runs->items[i].count;
     if (places > LOCKS_MAX) {
-        ramlace_run first = runs->items[0], last = runs->items[runs->count - 1];
-        int64_t end = last.offset + (last.count - 1) * last.stride + last.length;
-        return ramlace_lock(file->file, first.offset, end - first.offset, kind, -1) ? error_class() : MPI_SUCCESS;
+        int64_t from = runs->items[0].offset, end = run_end(runs->items[runs->count - 1]);
+        return ramlace_lock(file->file, from, end - from, kind, -1) ? error_class() : MPI_SUCCESS;
     }
     for (size_t i = 0; i < runs->count; i++) {
         ramlace_run run = runs->items[i];

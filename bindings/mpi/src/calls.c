@@ -50,7 +50,7 @@ EXPORT int MPI_File_close(MPI_File *fh)
     if (file == NULL)
         return REAL(File_close)(fh);
     *fh = MPI_FILE_NULL;
-    return error_raise(NULL, file_close(file));
+    return file_close(file);
 }
 BOTH_NAMES(File_close);
 
@@ -62,7 +62,8 @@ EXPORT int MPI_File_delete(const char *filename, MPI_Info info)
 }
 BOTH_NAMES(File_delete);
 
-/* Does something on the first rank, when all have sent what they wrote before, and tells all how it went. */
+/* Does something on the first rank, when all have sent what they wrote before, and tells all how it went. What was lost of
+ * what a rank has kept is told first, here and below: nobody tells it again. */
 static int set_size(struct file *file, MPI_Offset size, int (*change)(ramlace_file *, int64_t))
 {
     int64_t told[2] = {MPI_SUCCESS, size};
@@ -76,9 +77,10 @@ static int set_size(struct file *file, MPI_Offset size, int (*change)(ramlace_fi
             told[0] = error_class();
     }
     PMPI_Bcast(told, 2, MPI_INT64_T, 0, file->comm);
+    small_changed(file);
     if (told[0] == MPI_SUCCESS && told[1] != size)
-        return MPI_ERR_NOT_SAME;
-    return told[0] == MPI_SUCCESS ? error : (int)told[0];
+        told[0] = MPI_ERR_NOT_SAME;
+    return error ? error : (int)told[0];
 }
 
 EXPORT int MPI_File_set_size(MPI_File fh, MPI_Offset size)
@@ -100,8 +102,10 @@ EXPORT int MPI_File_get_size(MPI_File fh, MPI_Offset *size)
     struct file *file = file_find(fh);
     if (file == NULL)
         return REAL(File_get_size)(fh, size);
-    *size = file_size(file);
-    return error_raise(file, *size < 0 ? error_class() : MPI_SUCCESS);
+    int64_t bytes = 0;
+    int error = file_size(file, &bytes);
+    *size = bytes;
+    return error_raise(file, error);
 }
 BOTH_NAMES(File_get_size);
 
@@ -196,7 +200,7 @@ EXPORT int MPI_File_set_view(MPI_File fh, MPI_Offset disp, MPI_Datatype etype, M
         PMPI_Bcast(&disp, 1, MPI_OFFSET, 0, file->comm);
     }
     int error = file_set_view(file, disp, etype, filetype, datarep), hinted = file_hints(file, info);
-    return error_raise(file, error ? error : hinted);
+    return error_raise(file, hinted ? hinted : error);
 }
 BOTH_NAMES(File_set_view);
 
@@ -252,29 +256,30 @@ EXPORT int MPI_File_get_type_extent(MPI_File fh, MPI_Datatype datatype, MPI_Aint
 }
 BOTH_NAMES(File_get_type_extent);
 
-/* The end of the file in bytes of the view's data, up to the next etype; -1 where the servers do not say. */
-static int64_t end_of_view(struct file *file)
+/* The end of the file in bytes of the view's data, up to the next etype. */
+static int end_of_view(struct file *file, int64_t *end)
 {
-    int64_t size = file_size(file), unit = file->view.etype_bytes;
-    if (size < 0)
-        return -1;
-    return (tiling_bytes_below(&file->view.tiling, size) + unit - 1) / unit * unit;
+    int64_t size = 0, unit = file->view.etype_bytes;
+    int error = file_size(file, &size);
+    *end = (tiling_bytes_below(&file->view.tiling, size) + unit - 1) / unit * unit;
+    return error;
 }
 
 /* The place that a seek means, in bytes of the view's data. */
 static int seek_place(struct file *file, MPI_Offset offset, int whence, int64_t current, int64_t *place)
 {
     int64_t from = 0, bytes;
+    int error = MPI_SUCCESS;
     if (file->amode & MPI_MODE_SEQUENTIAL)
         return MPI_ERR_UNSUPPORTED_OPERATION;
     if (whence == MPI_SEEK_CUR)
         from = current;
     else if (whence == MPI_SEEK_END)
-        from = end_of_view(file);
+        error = end_of_view(file, &from);
     else if (whence != MPI_SEEK_SET)
-        return MPI_ERR_ARG;
-    if (from < 0)
-        return error_class();
+        error = MPI_ERR_ARG;
+    if (error != MPI_SUCCESS)
+        return error;
     if (__builtin_mul_overflow(offset, file->view.etype_bytes, &bytes) || __builtin_add_overflow(from, bytes, place) ||
         *place < 0)
         return MPI_ERR_ARG;
@@ -313,8 +318,10 @@ EXPORT int MPI_File_seek_shared(MPI_File fh, MPI_Offset offset, int whence)
     struct file *file = file_find(fh);
     if (file == NULL)
         return REAL(File_seek_shared)(fh, offset, whence);
-    /* When all have come, nobody moves the pointer; the first rank says where it goes. */
+    /* When all have come, nobody moves the pointer, and the file's end is behind all that was written; the first rank says
+     * where it goes. */
     int64_t told[2] = {MPI_SUCCESS, 0}, current = 0, bytes = 0;
+    int error = small_settle(file);
     PMPI_Barrier(file->comm);
     if (file->rank == 0) {
         if (whence == MPI_SEEK_CUR)
@@ -326,7 +333,7 @@ EXPORT int MPI_File_seek_shared(MPI_File fh, MPI_Offset offset, int whence)
     PMPI_Bcast(told, 2, MPI_INT64_T, 0, file->comm);
     if (told[0] == MPI_SUCCESS)
         shared_set(file, told[1]);
-    return error_raise(file, (int)told[0]);
+    return error_raise(file, error ? error : (int)told[0]);
 }
 BOTH_NAMES(File_seek_shared);
 

@@ -8,8 +8,10 @@
 /* More than the standard has. */
 #define CLASSES_MAX 128
 
-/* The class that error_class() has told last, until it was raised: to it belongs what ramlace_error() says. */
+/* The class that error_class() has told last, until it was raised or the call went well; and what ramlace_error() said then,
+ * for other calls of the C library may come before it is raised. */
 static __thread int told;
+static __thread char sentence[MPI_MAX_ERROR_STRING];
 
 static int class_of_errno(void)
 {
@@ -40,7 +42,9 @@ static int class_of_errno(void)
 
 int error_class(void)
 {
-    return told = class_of_errno();
+    told = class_of_errno();
+    snprintf(sentence, sizeof sentence, "%s", ramlace_error());
+    return told;
 }
 
 /* A code of this class whose string is `text`; the class itself where the MPI library gives no such code. MPICH 4.0 makes
@@ -79,20 +83,17 @@ static int call_default(int code)
 int error_code(int class)
 {
     int code = class;
-    if (class != MPI_SUCCESS && class == told) {
-        char text[MPI_MAX_ERROR_STRING];
-        snprintf(text, sizeof text, "%s", ramlace_error());
-        code = code_with_text(class, text);
-    }
+    if (class != MPI_SUCCESS && class == told)
+        code = code_with_text(class, sentence);
     told = MPI_SUCCESS;
     return code;
 }
 
 int error_raise(struct file *file, int class)
 {
-    if (class == MPI_SUCCESS)
-        return MPI_SUCCESS;
     int code = error_code(class);
+    if (code == MPI_SUCCESS)
+        return MPI_SUCCESS;
     if (file == NULL)
         return call_default(code);
     PMPI_File_call_errhandler(file->handle, code);

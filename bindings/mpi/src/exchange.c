@@ -347,7 +347,7 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
     bool stop = all != MPI_SUCCESS;
     if (!stop && file->phases[transfer->access.write] == CB_AUTOMATIC && (x.high < x.low || x.high - x.low < SMALLEST_BYTES)) {
         transfer->in_file = own;
-        *error = *error ? *error : settled;
+        *error = settled ? settled : *error;
         end(&x);
         return false;
     }
@@ -357,6 +357,8 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
     }
     /* A server that fails one aggregator fails all whose bytes it had: everybody's. */
     PMPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MAX, file->comm);
+    if (transfer->access.write)
+        small_changed(file);
     if (all == MPI_SUCCESS && *error == MPI_SUCCESS) {
         transfer->moved.in_file = transfer->access.write ? transfer->in_file : data_below(&x, x.end);
         transfer->moved.in_memory = transfer->moved.in_file;
@@ -364,6 +366,6 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
     end(&x);
     __atomic_fetch_add(&counters.exchanges, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(transfer->access.write ? &counters.writes : &counters.reads, 1, __ATOMIC_RELAXED);
-    *error = *error ? *error : settled ? settled : all;
+    *error = settled ? settled : *error ? *error : all;
     return true;
 }

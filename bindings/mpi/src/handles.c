@@ -3,6 +3,7 @@
 #include "mpiio.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define BUCKETS 256
@@ -54,7 +55,9 @@ void files_settle(void)
     pthread_mutex_lock(&files_lock);
     for (size_t bucket = 0; bucket < BUCKETS; bucket++)
         for (struct file *file = files[bucket]; file != NULL; file = file->next)
-            small_settle(file);
+            if (small_settle(file) != MPI_SUCCESS)
+                fprintf(stderr, "ramlace: %s: what was written last is lost (%s): MPI_File_close would have told the program\n",
+                        file->name.path, ramlace_error());
     pthread_mutex_unlock(&files_lock);
 }
 

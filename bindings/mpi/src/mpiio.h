@@ -19,6 +19,8 @@
 /* Bytes of small writes that an open file keeps, and of small reads that it brings ahead, unless hints say otherwise. */
 #define SMALL_ROOM_DEFAULT (1 << 20)
 #define SMALL_ROOM_MAX (64 << 20)
+/* A file ends here at most: limits::FILE_BYTES_MAX. */
+#define FILE_BYTES_MAX ((int64_t)1 << 62)
 /* Runs of one flattened datatype; what has more is refused with MPI_ERR_NO_MEM. */
 #define RUNS_MAX ((size_t)1 << 24)
 /* Locks that one atomic access takes; what touches more places locks all from its first byte to its last. */
@@ -50,6 +52,8 @@ int runs_push(struct runs *into, ramlace_run more);
 /* Appends `count` copies of `from`, the first shifted by `at`, each `stride` bytes behind the one before. */
 int runs_repeat(struct runs *into, const struct runs *from, int64_t at, int64_t count, int64_t stride);
 void runs_free(struct runs *runs);
+/* Behind the last byte of an item. */
+int64_t run_end(ramlace_run run);
 
 /* A tile of runs that repeats for ever: a file view, or a buffer of so many elements of a datatype. */
 struct tiling {
@@ -154,9 +158,13 @@ struct small {
     struct kept *runs;
     size_t count;
     int64_t used;
-    /* What was read ahead, where the last small read ended, and how much is read the next time. */
+    /* What was read ahead and how much that should have been; and where the last small read ended. */
     char *ahead;
-    int64_t ahead_from, ahead_bytes, read_end, window;
+    int64_t ahead_from, ahead_bytes, window, read_end;
+    /* Bytes that small reads have asked for since this place. */
+    int64_t asked, asked_from;
+    /* Reading ahead has failed. */
+    bool never_ahead;
 };
 
 /* What programs say of collective calls, and what all ranks have agreed on: see hints.c. */
@@ -217,12 +225,13 @@ int error_raise(struct file *file, int class);
 /* ---- open.c ---- */
 
 int file_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI_File *handle, bool *ours);
+/* The code for the program; the file's error handler has heard of it. */
 int file_close(struct file *file);
 int file_delete(const char *filename, bool *ours);
 int file_set_view(struct file *file, MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype,
                   const char *representation);
-/* -1 where the servers do not say, or do not take what this rank has kept. */
-int64_t file_size(struct file *file);
+/* Behind what this rank has kept, which is sent first. An MPI error class. */
+int file_size(struct file *file, int64_t *size);
 
 /* ---- hints.c ---- */
 
@@ -289,8 +298,12 @@ int small_write(struct file *file, bool alone, const char *bytes, int64_t length
 int small_read(struct file *file, bool alone, char *bytes, int64_t length, const struct runs *runs, int64_t *moved);
 /* Sends what is kept, and forgets what was read. */
 int small_settle(struct file *file);
+/* Bytes or the size have changed otherwise: forgets what was read while that was under way. */
+void small_changed(struct file *file);
 /* The same, with other limits from then on. */
 int small_resize(struct file *file, int64_t write_room, int64_t read_room);
+
+/* ---- calls.c ---- */
 
 /* What a status says of so many bytes. */
 void status_fill(MPI_Status *status, int64_t bytes);

@@ -57,12 +57,15 @@ static int open_file(struct file *file, MPI_Info info, bool creating)
     return file->file ? MPI_SUCCESS : error_class();
 }
 
-int64_t file_size(struct file *file)
+int file_size(struct file *file, int64_t *size)
 {
     struct ramlace_stat stat;
-    if (small_settle(file) != MPI_SUCCESS)
-        return -1;
-    return ramlace_fstat(file->file, &stat) == 0 ? (int64_t)stat.size : -1;
+    int error = small_settle(file);
+    if (error == MPI_SUCCESS && ramlace_fstat(file->file, &stat) != 0)
+        error = error_class();
+    if (error == MPI_SUCCESS)
+        *size = (int64_t)stat.size;
+    return error;
 }
 
 /* The first rank makes the file, tells how that went, and the others open what is there. */
@@ -73,8 +76,8 @@ static int open_together(struct file *file, MPI_Info info)
         told[0] = open_file(file, info, true);
         if (getrandom(&told[1], sizeof told[1], 0) != sizeof told[1])
             told[1] = (int64_t)(uintptr_t)file;
-        if (told[0] == MPI_SUCCESS && (file->amode & MPI_MODE_APPEND) && (told[2] = file_size(file)) < 0)
-            told[0] = error_class();
+        if (told[0] == MPI_SUCCESS && (file->amode & MPI_MODE_APPEND))
+            told[0] = file_size(file, &told[2]);
     }
     PMPI_Bcast(told, 3, MPI_INT64_T, 0, file->comm);
     file->shared_id = (uint64_t)told[1];
@@ -165,22 +168,23 @@ int file_close(struct file *file)
 {
     uint64_t files = file->shared_files;
     requests_wait(file);
-    int settled = small_settle(file);
+    /* The file is one, with a handler of its own, until the end. */
+    int settled = error_raise(file, small_settle(file));
     /* Nobody uses the file any more when this has returned. */
     PMPI_Allreduce(MPI_IN_PLACE, &files, 1, MPI_UINT64_T, MPI_MAX, file->comm);
     shared_end(file, files);
     int error = ramlace_close(file->file) == 0 ? MPI_SUCCESS : error_class();
-    error = settled ? settled : error;
     file->file = NULL;
     if ((file->amode & MPI_MODE_DELETE_ON_CLOSE) && file->rank == 0 &&
         ramlace_unlink(file->name.pool->handle, file->name.path) != 0 && errno != ENOENT)
         error = error_class();
     if (file->amode & MPI_MODE_DELETE_ON_CLOSE)
         PMPI_Barrier(file->comm);
+    int code = settled ? settled : error_raise(file, error);
     file_remove(file);
     handle_give_back(file->handle);
     file_forget(file);
-    return error;
+    return code;
 }
 
 int file_delete(const char *filename, bool *ours)

@@ -127,11 +127,12 @@ static bool leave_to_thread(struct request *request)
 /* The individual pointer goes on at once by what there is to read, for the next call may come before this one is over. */
 static int settle_position(struct file *file, struct transfer *transfer)
 {
-    int64_t size = 0;
+    int error = MPI_SUCCESS;
     if (transfer->access.pointer == AT_POSITION && !transfer->access.write) {
-        if ((size = file_size(file)) < 0)
-            return error_class();
-        int64_t there = tiling_bytes_below(&file->view.tiling, size) - transfer->from;
+        int64_t size = 0, there = 0;
+        error = file_size(file, &size);
+        if (error == MPI_SUCCESS)
+            there = tiling_bytes_below(&file->view.tiling, size) - transfer->from;
         there = there < 0 ? 0 : there;
         pthread_mutex_lock(&file->lock);
         if (there < transfer->in_file)
@@ -139,7 +140,7 @@ static int settle_position(struct file *file, struct transfer *transfer)
         pthread_mutex_unlock(&file->lock);
     }
     transfer->access.pointer = AT_OFFSET;
-    return MPI_SUCCESS;
+    return error;
 }
 
 int request_start(struct file *file, const struct access *access, MPI_Request *handle)

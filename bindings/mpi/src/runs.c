@@ -189,10 +189,9 @@ int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struc
     return error;
 }
 
-/* Behind the last byte of an item. */
-static int64_t end_of(ramlace_run item)
+int64_t run_end(ramlace_run run)
 {
-    return item.offset + (item.count - 1) * item.stride + item.length;
+    return run.offset + (run.count - 1) * run.stride + run.length;
 }
 
 bool tiling_is_ascending(const struct tiling *tiling)
@@ -203,7 +202,7 @@ bool tiling_is_ascending(const struct tiling *tiling)
         ramlace_run item = tile->items[i];
         if (item.offset < at || (item.count > 1 && item.stride < item.length))
             return false;
-        at = end_of(item);
+        at = run_end(item);
     }
     /* The next tile, too, begins behind this one. */
     return tile->count == 0 || tiling->extent + tile->items[0].offset >= at;
@@ -214,7 +213,7 @@ int64_t tiling_bytes_below(const struct tiling *tiling, int64_t offset)
     const struct runs *tile = &tiling->tile;
     if (tile->count == 0)
         return 0;
-    int64_t below = offset - tiling->start, end = end_of(tile->items[tile->count - 1]);
+    int64_t below = offset - tiling->start, end = run_end(tile->items[tile->count - 1]);
     int64_t whole = below >= end ? (below - end) / tiling->extent + 1 : 0;
     int64_t bytes = whole * tiling->tile_bytes;
     below -= whole * tiling->extent;

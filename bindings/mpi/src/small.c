@@ -5,21 +5,27 @@
  * others' writes when it has done so behind them; between these calls the bytes may be here. In atomic mode they never are. */
 #include "mpiio.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* An access with more bytes or more runs than these is no small one. */
 #define SMALL_BYTES_MAX (16 << 10)
 #define SMALL_RUNS_MAX 16
-/* So many small accesses, with nothing else between them, go to the servers at once. A few of them are what programs tell each
- * other about by a message or a barrier alone; the standard does not promise that this is enough, but it always was. */
+/* So many small accesses, with nothing else between them, go to the servers one by one, as they come: programs that write a few
+ * rows often tell each other by a message or a barrier alone. The standard does not promise that this is enough; here it always
+ * was. */
 #define SMALL_IN_A_ROW 16
-/* Runs that are kept: as many as a request to one server has. */
+/* Runs that are kept: as many as a client asks one server for at once (limits::RUNS_PER_REQUEST_MAX). */
 #define KEPT_RUNS_MAX 4096
+/* No chunk of a file has fewer bytes, or begins elsewhere than at a multiple of them. */
+#define CHUNK_BYTES_MIN (64 << 10)
 /* Reads that follow each other within this distance may be about to read what lies between, too. */
 #define NEAR_BYTES_MAX (128 << 10)
-/* What is read first behind a read; twice as much each time, up to the hint. */
+/* What is read first behind a read; twice as much each time, up to the hint, while it is wanted. */
 #define AHEAD_BYTES_MIN (32 << 10)
+/* It is, where of this many bytes that the reads have passed the program has asked for one. */
+#define PASSED_FOR_ONE 4
 
 struct kept {
     int64_t offset, length, at;
@@ -39,40 +45,90 @@ void small_free(struct small *small)
     pthread_mutex_destroy(&small->lock);
 }
 
+/* Whether a file can have this run: what a program got wrong is told by its own call, not by that of other writes. */
+static bool is_in_a_file(ramlace_run run)
+{
+    int64_t end;
+    return run.offset >= 0 && !__builtin_mul_overflow(run.count - 1, run.stride, &end) &&
+           !__builtin_add_overflow(end, run.offset, &end) && !__builtin_add_overflow(end, run.length, &end) &&
+           end <= FILE_BYTES_MAX;
+}
+
 static bool is_small(const struct file *file, int64_t length, const struct runs *runs)
 {
     int64_t places = 0;
-    for (size_t i = 0; i < runs->count && places <= SMALL_RUNS_MAX; i++)
+    for (size_t i = 0; i < runs->count && places <= SMALL_RUNS_MAX; i++) {
+        if (!is_in_a_file(runs->items[i]))
+            return false;
         places += runs->items[i].count;
+    }
     return !file->atomic && length <= SMALL_BYTES_MAX && places <= SMALL_RUNS_MAX;
+}
+
+/* One more in a row; it is only asked whether there were enough. */
+static void count_one(int *in_a_row)
+{
+    if (*in_a_row <= SMALL_IN_A_ROW)
+        ++*in_a_row;
 }
 
 /* ---- Writes ---- */
 
-/* Sends what is kept. What could not be written is given up, once a call has said so. */
-static int send_kept(struct file *file)
+/* Sends what is kept in one call; false where that does not do, for whatever reason. */
+static bool send_together(struct file *file)
 {
     struct small *small = &file->small;
     struct runs runs = {0};
-    int64_t at = 0, moved = 0;
-    int error = MPI_SUCCESS;
-    if (small->count == 0)
-        return MPI_SUCCESS;
-    char *sorted = malloc(small->used);
-    if (sorted == NULL)
-        error = MPI_ERR_NO_MEM;
+    int64_t at = 0;
+    bool in_order = true;
+    for (size_t i = 0; i < small->count && in_order; at += small->runs[i++].length)
+        in_order = small->runs[i].at == at;
+    char *sorted = in_order ? small->bytes : malloc(small->used);
+    int error = sorted ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+    at = 0;
     for (size_t i = 0; i < small->count && error == MPI_SUCCESS; i++) {
         struct kept kept = small->runs[i];
-        memcpy(sorted + at, small->bytes + kept.at, kept.length);
+        if (!in_order)
+            memcpy(sorted + at, small->bytes + kept.at, kept.length);
         at += kept.length;
         error = runs_append(&runs, (ramlace_run){kept.offset, kept.length, 0, 1}, BYTES);
     }
-    if (error == MPI_SUCCESS)
-        error = bytes_write(file, sorted, at, &runs, &moved);
+    bool sent = error == MPI_SUCCESS && ramlace_pwrite_runs(file->file, sorted, at, runs.items, runs.count) == at;
+    runs_free(&runs);
+    if (!in_order)
+        free(sorted);
+    return sent;
+}
+
+/* Sends one kept run, chunk by chunk; the first error is told. False behind a server that says nothing. */
+static bool send_run(struct file *file, struct kept kept, int *error)
+{
+    while (kept.length > 0) {
+        int64_t part = CHUNK_BYTES_MIN - kept.offset % CHUNK_BYTES_MIN;
+        part = part < kept.length ? part : kept.length;
+        ramlace_run run = {kept.offset, part, 0, 1};
+        ssize_t done = ramlace_pwrite_runs(file->file, file->small.bytes + kept.at, part, &run, 1);
+        bool silent = done < 0 && (errno == ETIMEDOUT || errno == EHOSTDOWN);
+        if (*error == MPI_SUCCESS && done < part)
+            *error = done < 0 ? error_class() : MPI_ERR_NO_SPACE;
+        if (silent)
+            return false;
+        kept = (struct kept){kept.offset + part, kept.length - part, kept.at + part};
+    }
+    return true;
+}
+
+/* Sends what is kept. What cannot go together goes by itself, so that what cannot be written takes nothing else with it; but
+ * a server that says nothing is not waited for again and again. What could not be written is given up: a call says so. */
+static int send_kept(struct file *file)
+{
+    struct small *small = &file->small;
+    int error = MPI_SUCCESS;
+    bool on = small->count > 0 && !send_together(file);
+    for (size_t i = 0; i < small->count && on; i++)
+        on = send_run(file, small->runs[i], &error);
     small->count = 0;
     small->used = 0;
-    runs_free(&runs);
-    free(sorted);
     return error;
 }
 
@@ -146,12 +202,17 @@ static int keep_all(struct file *file, const char *bytes, const struct runs *run
     __atomic_fetch_add(&counters.kept, 1, __ATOMIC_RELAXED);
     for (size_t i = 0; i < runs->count; i++) {
         ramlace_run run = runs->items[i];
-        for (int64_t number = 0; number < run.count; number++, bytes += run.length) {
-            int now = keep(file, run.offset + number * run.stride, run.length, bytes);
-            error = error ? error : now;
-        }
+        for (int64_t number = 0; number < run.count && error == MPI_SUCCESS; number++, bytes += run.length)
+            error = keep(file, run.offset + number * run.stride, run.length, bytes);
     }
     return error;
+}
+
+/* What was read ahead is no more than that: it is asked for again. */
+static void forget_ahead(struct small *small)
+{
+    small->ahead_bytes = small->window = small->asked = 0;
+    small->reads_in_a_row = 0;
 }
 
 int small_write(struct file *file, bool alone, const char *bytes, int64_t length, const struct runs *runs, int64_t *moved)
@@ -159,29 +220,46 @@ int small_write(struct file *file, bool alone, const char *bytes, int64_t length
     struct small *small = &file->small;
     int error = MPI_SUCCESS;
     pthread_mutex_lock(&small->lock);
-    small->ahead_bytes = 0;
-    small->reads_in_a_row = 0;
-    bool is = alone && small->write_room > 0 && is_small(file, length, runs);
-    small->writes_in_a_row = is ? small->writes_in_a_row + 1 : 0;
-    bool keeps = is && small->writes_in_a_row > SMALL_IN_A_ROW && make_room(file, length, &error);
+    forget_ahead(small);
+    bool may_wait = alone && small->write_room > 0 && is_small(file, length, runs);
+    if (may_wait)
+        count_one(&small->writes_in_a_row);
+    else
+        small->writes_in_a_row = 0;
+    bool keeps = small->writes_in_a_row > SMALL_IN_A_ROW && make_room(file, length, &error);
     if (error == MPI_SUCCESS)
         error = keeps ? keep_all(file, bytes, runs) : send_kept(file);
     pthread_mutex_unlock(&small->lock);
-    if (error == MPI_SUCCESS && keeps)
+    if (error != MPI_SUCCESS)
+        return error;
+    if (keeps) {
         *moved += length;
-    else if (error == MPI_SUCCESS)
-        error = bytes_write(file, bytes, length, runs, moved);
+        return MPI_SUCCESS;
+    }
+    error = bytes_write(file, bytes, length, runs, moved);
+    small_changed(file);
     return error;
+}
+
+void small_changed(struct file *file)
+{
+    pthread_mutex_lock(&file->small.lock);
+    forget_ahead(&file->small);
+    pthread_mutex_unlock(&file->small.lock);
 }
 
 /* ---- Reads ---- */
 
+/* Where an access ends; its runs ascend. */
+static int64_t end_of_all(const struct runs *runs)
+{
+    return run_end(runs->items[runs->count - 1]);
+}
+
 /* Copies runs out of what was read ahead, where all of them are there. */
 static bool take(const struct small *small, char *bytes, const struct runs *runs)
 {
-    ramlace_run first = runs->items[0], last = runs->items[runs->count - 1];
-    int64_t end = last.offset + (last.count - 1) * last.stride + last.length;
-    if (first.offset < small->ahead_from || end > small->ahead_from + small->ahead_bytes)
+    if (runs->items[0].offset < small->ahead_from || end_of_all(runs) > small->ahead_from + small->ahead_bytes)
         return false;
     for (size_t i = 0; i < runs->count; i++) {
         ramlace_run run = runs->items[i];
@@ -191,34 +269,70 @@ static bool take(const struct small *small, char *bytes, const struct runs *runs
     return true;
 }
 
-/* Reads from this offset on what the next reads may want; false where there is nothing, or no memory for it. */
-static bool read_ahead(struct file *file, int64_t offset, int *error)
+/* How much is worth being read from this offset on, for an access that reaches so far; 0 for nothing. It grows while the
+ * program asks for a good part of what it passes, and shrinks when it does not. */
+static int64_t next_window(const struct small *small, int64_t offset, int64_t reach)
+{
+    bool wanted = small->asked >= (offset - small->asked_from) / PASSED_FOR_ONE;
+    int64_t window = wanted ? 2 * small->window : small->window / 2;
+    if (wanted && window < AHEAD_BYTES_MIN)
+        window = AHEAD_BYTES_MIN;
+    if (wanted && window < 2 * reach)
+        window = 2 * reach;
+    if (window > small->read_room)
+        window = small->read_room;
+    return window < AHEAD_BYTES_MIN || window < 2 * reach ? 0 : window;
+}
+
+/* Reads what the next reads may want; false where nothing is worth it, or there is nothing, or no memory for it. An error is
+ * none of the program's, which has not asked for this: from then on it gets what it asks for, up to the next small_settle(). */
+static bool read_ahead(struct file *file, const struct runs *runs)
 {
     struct small *small = &file->small;
-    struct runs runs = {0};
-    small->window = small->window ? 2 * small->window : AHEAD_BYTES_MIN;
-    if (small->window > small->read_room)
-        small->window = small->read_room;
-    if (small->ahead == NULL)
+    int64_t offset = runs->items[0].offset, window = next_window(small, offset, end_of_all(runs) - offset);
+    forget_ahead(small);
+    small->asked_from = offset;
+    if (small->ahead == NULL && window > 0)
         small->ahead = malloc(small->read_room);
-    small->ahead_from = offset;
-    small->ahead_bytes = 0;
-    if (small->ahead == NULL ||
-        runs_append(&runs, (ramlace_run){offset, small->window, 0, 1}, BYTES) != MPI_SUCCESS)
+    if (window == 0 || small->ahead == NULL)
         return false;
-    *error = bytes_read(file, small->ahead, small->window, &runs, &small->ahead_bytes);
-    runs_free(&runs);
-    return *error == MPI_SUCCESS;
+    ramlace_run run = {offset, window, 0, 1};
+    ssize_t brought = ramlace_pread_runs(file->file, small->ahead, window, &run, 1);
+    if (brought < 0) {
+        small->never_ahead = true;
+        return false;
+    }
+    small->ahead_from = offset;
+    small->ahead_bytes = brought;
+    small->window = window;
+    small->reads_in_a_row = SMALL_IN_A_ROW + 1;
+    return true;
 }
 
 /* A read that goes on where the last one ended, or near behind. No byte is answered twice by what was read once: who reads a
  * place again asks the servers again. */
 static bool goes_on(struct small *small, const struct runs *runs)
 {
-    ramlace_run first = runs->items[0], last = runs->items[runs->count - 1];
-    bool near = first.offset >= small->read_end && first.offset - small->read_end <= NEAR_BYTES_MAX;
-    small->read_end = last.offset + (last.count - 1) * last.stride + last.length;
+    int64_t first = runs->items[0].offset;
+    bool near = first >= small->read_end && first - small->read_end <= NEAR_BYTES_MAX;
+    small->read_end = end_of_all(runs);
     return near;
+}
+
+/* Answers a read by what was read ahead; false where the servers are to be asked. */
+static bool is_answered(struct file *file, char *bytes, int64_t length, const struct runs *runs)
+{
+    struct small *small = &file->small;
+    if (!goes_on(small, runs)) {
+        forget_ahead(small);
+        small->asked_from = runs->items[0].offset;
+    }
+    count_one(&small->reads_in_a_row);
+    bool found = take(small, bytes, runs);
+    if (!found && small->reads_in_a_row > SMALL_IN_A_ROW && !small->never_ahead && read_ahead(file, runs))
+        found = take(small, bytes, runs);
+    small->asked += length;
+    return found;
 }
 
 int small_read(struct file *file, bool alone, char *bytes, int64_t length, const struct runs *runs, int64_t *moved)
@@ -228,48 +342,53 @@ int small_read(struct file *file, bool alone, char *bytes, int64_t length, const
     pthread_mutex_lock(&small->lock);
     small->writes_in_a_row = 0;
     int error = send_kept(file);
-    bool is = alone && small->read_room >= AHEAD_BYTES_MIN && runs->count > 0 && is_small(file, length, runs);
-    if (error == MPI_SUCCESS && is && goes_on(small, runs)) {
-        small->reads_in_a_row++;
-        found = take(small, bytes, runs);
-        if (!found && small->reads_in_a_row > SMALL_IN_A_ROW && read_ahead(file, runs->items[0].offset, &error))
-            found = take(small, bytes, runs);
-    } else {
-        small->reads_in_a_row = 0;
-        small->window = 0;
-        small->ahead_bytes = 0;
-    }
+    bool may_come_ahead =
+        alone && small->read_room >= AHEAD_BYTES_MIN && runs->count > 0 && is_small(file, length, runs);
+    if (error == MPI_SUCCESS && may_come_ahead)
+        found = is_answered(file, bytes, length, runs);
+    else
+        forget_ahead(small);
     pthread_mutex_unlock(&small->lock);
-    if (error == MPI_SUCCESS && found) {
-        __atomic_fetch_add(&counters.ahead, 1, __ATOMIC_RELAXED);
-        *moved += length;
-    } else if (error == MPI_SUCCESS) {
-        error = bytes_read(file, bytes, length, runs, moved);
-    }
-    return error;
+    if (error != MPI_SUCCESS)
+        return error;
+    if (!found)
+        return bytes_read(file, bytes, length, runs, moved);
+    __atomic_fetch_add(&counters.ahead, 1, __ATOMIC_RELAXED);
+    *moved += length;
+    return MPI_SUCCESS;
 }
 
 /* ---- What ends both ---- */
 
-int small_settle(struct file *file)
+/* Under the lock. Files that are open for long and seldom used hold no memory for it. */
+static int settle(struct file *file)
 {
     struct small *small = &file->small;
-    pthread_mutex_lock(&small->lock);
     int error = send_kept(file);
-    small->writes_in_a_row = small->reads_in_a_row = 0;
-    small->ahead_bytes = 0;
-    pthread_mutex_unlock(&small->lock);
+    forget_ahead(small);
+    small->writes_in_a_row = 0;
+    small->never_ahead = false;
+    free(small->bytes);
+    free(small->runs);
+    free(small->ahead);
+    small->bytes = small->ahead = NULL;
+    small->runs = NULL;
+    return error;
+}
+
+int small_settle(struct file *file)
+{
+    pthread_mutex_lock(&file->small.lock);
+    int error = settle(file);
+    pthread_mutex_unlock(&file->small.lock);
     return error;
 }
 
 int small_resize(struct file *file, int64_t write_room, int64_t read_room)
 {
     struct small *small = &file->small;
-    int error = small_settle(file);
     pthread_mutex_lock(&small->lock);
-    free(small->bytes);
-    free(small->ahead);
-    small->bytes = small->ahead = NULL;
+    int error = settle(file);
     small->write_room = write_room;
     small->read_room = read_room;
     pthread_mutex_unlock(&small->lock);

@@ -246,7 +246,8 @@ static void test_full(const char *path)
     MPI_File file = open_new(path);
     int error = MPI_SUCCESS, class = MPI_SUCCESS;
     unsigned char bytes[ROW] = {1};
-    for (int64_t row = 0; row < 400000 && error == MPI_SUCCESS; row++)
+    int64_t row = 0;
+    for (; row < 400000 && error == MPI_SUCCESS; row++)
         error = MPI_File_write_at(file, row * 2 * ROW, bytes, ROW, MPI_BYTE, MPI_STATUS_IGNORE);
     if (error == MPI_SUCCESS)
         error = MPI_File_sync(file);
@@ -255,7 +256,116 @@ static void test_full(const char *path)
     CHECK(class == MPI_ERR_NO_SPACE);
     /* It was said once. */
     CALL(MPI_File_sync(file));
+    /* All that was sent before the call that said so is there: no more than 4,096 rows are kept. */
+    CHECK(row > 4200);
+    for (int64_t before = 0; before < row - 4200; before++) {
+        bytes[0] = 0;
+        CALL(MPI_File_read_at(file, before * 2 * ROW, bytes, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        CHECK(bytes[0] == 1);
+    }
     CALL(MPI_File_close(&file));
+}
+
+/* The end of the file is behind what all ranks have written, also where a rank has kept it. */
+static void test_trailer(const char *path)
+{
+    MPI_File file = open_new(path);
+    MPI_Offset at, rows = (MPI_Offset)100 * ROW;
+    unsigned char trailer[ROW], got;
+    memset(trailer, 255, ROW);
+    if (rank == ranks - 1)
+        for (int row = 0; row < 100; row++) {
+            unsigned char bytes[ROW] = {1};
+            CALL(MPI_File_write_at(file, (MPI_Offset)row * ROW, bytes, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        }
+    CALL(MPI_File_seek_shared(file, 0, MPI_SEEK_END));
+    CALL(MPI_File_get_position_shared(file, &at));
+    CHECK(at == rows);
+    CALL(MPI_File_write_ordered(file, trailer, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+    sync_all(file);
+    CHECK(size_of(file) == rows + (MPI_Offset)ranks * ROW);
+    for (int row = 0; row < 100 + ranks; row++) {
+        CALL(MPI_File_read_at(file, (MPI_Offset)row * ROW, &got, 1, MPI_BYTE, MPI_STATUS_IGNORE));
+        CHECK(got == (row < 100 ? 1 : 255));
+    }
+    CALL(MPI_File_close(&file));
+}
+
+/* Keeps rows of `value` over this rank's part of the file, and writes one of them again, by a call of every kind: the later
+ * write is what remains. Other limits, another view and preallocation in between change nothing. */
+static void test_over(const char *path)
+{
+    enum { ROWS = 40, WAYS = 9 };
+    static const char *const rooms[] = {"4096", "0", "1048576"};
+    MPI_File file = open_new(path);
+    MPI_Offset mine = (MPI_Offset)rank * ROWS * ROW;
+    unsigned char kept[ROW], later[ROW], got[ROW];
+    MPI_Request request;
+    MPI_Info info;
+    for (int way = 0; way < WAYS; way++) {
+        memset(kept, 10 + way, ROW);
+        memset(later, 100 + way, ROW);
+        /* The shared pointer gives the ranks their places in no order: all write the same there. */
+        MPI_Offset again = way == 2 || way == 3 ? 0 : mine + 20 * ROW;
+        CALL(MPI_File_seek_shared(file, 0, MPI_SEEK_SET));
+        for (int row = 0; row < ROWS; row++)
+            CALL(MPI_File_write_at(file, mine + row * ROW, kept, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        if (way == 2 || way == 3)
+            sync_all(file);
+        if (way == 2 || way == 3)
+            for (int row = ROWS / 2; row < ROWS; row++)
+                CALL(MPI_File_write_at(file, mine + row * ROW, kept, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        if (way == 0) {
+            CALL(MPI_File_write_at(file, again, later, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        } else if (way == 1) {
+            CALL(MPI_File_write_at_all(file, again, later, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        } else if (way == 2) {
+            CALL(MPI_File_write_shared(file, later, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        } else if (way == 3) {
+            CALL(MPI_File_write_ordered(file, later, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        } else if (way == 4) {
+            CALL(MPI_File_iwrite_at(file, again, later, ROW, MPI_BYTE, &request));
+            CALL(MPI_Wait(&request, MPI_STATUS_IGNORE));
+        } else if (way == 5) {
+            CALL(MPI_File_preallocate(file, (MPI_Offset)ROWS * ranks * ROW));
+            CALL(MPI_File_write_at(file, again, later, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        } else {
+            CALL(MPI_Info_create(&info));
+            CALL(MPI_Info_set(info, "ind_wr_buffer_size", rooms[way - 6]));
+            if (way == 6)
+                CALL(MPI_File_set_info(file, info));
+            else
+                CALL(MPI_File_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native", info));
+            CALL(MPI_Info_free(&info));
+            CALL(MPI_File_write_at(file, again, later, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        }
+        sync_all(file);
+        for (int row = 0; row < ROWS * ranks; row++) {
+            int shared = way == 2 || way == 3;
+            memset(got, 0, ROW);
+            CALL(MPI_File_read_at(file, (MPI_Offset)row * ROW, got, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+            CHECK(got[0] == got[ROW - 1]);
+            CHECK(got[0] == ((shared ? row < ranks : row % ROWS == 20) ? 100 + way : 10 + way));
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    CALL(MPI_File_close(&file));
+}
+
+/* Two handles of one file in each rank: with a sync of each between them they see each other. */
+static void test_two(const char *path)
+{
+    MPI_File one = open_new(path), other = open_new(path);
+    for (int turn = 0; turn < 3; turn++) {
+        for (int row = 0; row < 100; row++)
+            write_row(turn % 2 ? one : other, row + turn);
+        CALL(MPI_File_sync(turn % 2 ? one : other));
+        CALL(MPI_File_sync(turn % 2 ? other : one));
+        for (int row = 0; row < 100; row++)
+            read_row(turn % 2 ? other : one, rank, row + turn);
+    }
+    CALL(MPI_File_close(&one));
+    CALL(MPI_File_close(&other));
 }
 
 int main(int argc, char **argv)
@@ -275,6 +385,12 @@ int main(int argc, char **argv)
         test_image(argv[2], number);
     else if (strcmp(argv[1], "full") == 0)
         test_full(argv[2]);
+    else if (strcmp(argv[1], "trailer") == 0)
+        test_trailer(argv[2]);
+    else if (strcmp(argv[1], "over") == 0)
+        test_over(argv[2]);
+    else if (strcmp(argv[1], "two") == 0)
+        test_two(argv[2]);
     else
         FAIL("no case %s", argv[1]);
     MPI_Finalize();
