@@ -1,6 +1,7 @@
 """What the documents say of the code and its tests, held to what is there.
 
 * Each numbered sentence of docs/SEMANTICS.md names tests, and they exist.
+* docs/SECURITY.md names tests that exist, and each cell of its table of threats names one, or says what is open.
 * Each path that a document names exists.
 * A comment that cites a decision cites a page of docs/records/ that exists.
 * docs/OPERATIONS.md explains every line that a server or a mount writes into its log.
@@ -30,13 +31,20 @@ READS = (
 READS_IN_C = (re.compile(r'\bgetenv\("([A-Z_]+)"'),)
 # Variables that the standard library reads for the program.
 READ_BY_CALLS = {"TMPDIR": "env::temp_dir()"}
+# A test in a document; one that is said among other names of code has a sentence for a name.
+TEST = re.compile(r"`([a-z0-9_]{12,})`")
+SENTENCE = re.compile(r"`((?:[a-z0-9]+_){3,}[a-z0-9]+)`")
+# Cells of the table of threats that need no test: who owns the pool may do everything, and nothing is nothing.
+UNTESTED = ("it is the owner", "-", "no, likewise")
 CITED = re.compile(r"\bdecisions? (?:\d+|`[^`]*`)")
 
 
 def problems(root: Path, found: list[Path]) -> Iterator[str]:
     """Yield what is wrong with the documents among the files of a checkout."""
     found = [path for path in found if path.is_file()]
-    yield from broken_promises(root, found)
+    functions = functions_of(found)
+    yield from broken_promises(root, functions)
+    yield from unheld_threats(root, functions)
     yield from missing_files(root, found)
     yield from uncited_decisions(root, found)
     yield from wrong_variables(root, found)
@@ -49,17 +57,37 @@ def text_of(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
         yield path, path.read_text(errors="replace")
 
 
-def broken_promises(root: Path, found: list[Path]) -> Iterator[str]:
-    """Yield what is wrong with the sentences of docs/SEMANTICS.md and the tests behind them."""
+def functions_of(found: list[Path]) -> set[str]:
+    """Return the names of all functions, tests among them."""
     functions: set[str] = set()
     for _, text in text_of(path for path in found if path.suffix in {".py", ".rs"}):
         functions.update(re.findall(r"\b(?:def|fn) ([a-z0-9_]+)\b", text))
+    return functions
+
+
+def unheld_threats(root: Path, functions: set[str]) -> Iterator[str]:
+    """Yield the cells of the table of threats that no test holds and that do not say what is open."""
+    text = (root / "docs/SECURITY.md").read_text()
+    for test in sorted(set(SENTENCE.findall(text)) - functions):
+        yield f"docs/SECURITY.md: names the test {test}, which does not exist"
+    table = text.partition("## Who can do what")[2].partition("\n## ")[0]
+    rows = [line.strip("|\n ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    for who, *cells in rows[1:]:
+        if len(cells) != len(rows[0]) - 1:
+            yield f"docs/SECURITY.md: the row of '{who}' has {len(cells)} cells"
+        for cell in cells:
+            if not (SENTENCE.search(cell) or "open: " in cell or cell in UNTESTED):
+                yield f"docs/SECURITY.md: no test holds '{cell}' of '{who}', and it does not say what is open"
+
+
+def broken_promises(root: Path, functions: set[str]) -> Iterator[str]:
+    """Yield what is wrong with the sentences of docs/SEMANTICS.md and the tests behind them."""
     sentences = re.split(r"^(\d+)\. ", (root / "docs/SEMANTICS.md").read_text(), flags=re.MULTILINE)
     for expected, (number, text) in enumerate(zip(sentences[1::2], sentences[2::2], strict=True), 1):
         if int(number) != expected:
             yield f"docs/SEMANTICS.md: sentence {number} stands where {expected} belongs"
         # A sentence ends where the next section or the appendix begins.
-        named = re.findall(r"`([a-z0-9_]{12,})`", text.split("\n## ")[0])
+        named = TEST.findall(text.split("\n## ")[0])
         if not named:
             yield f"docs/SEMANTICS.md: sentence {number} names no test"
         for test in named:

@@ -158,7 +158,8 @@ def programs(round_: Round, *, lint: bool) -> None:
     if LONG:
         # The pure crates take 20,000 cases in minutes; what runs whole pools takes 400.
         variables = {
-            "RAMLACE_FUZZ_ITERATIONS": "300000",
+            "RAMLACE_FUZZ_ITERATIONS": "1000000",
+            "RAMLACE_LIARS": "400",
             "RAMLACE_STORM_CASES": "400",
             "RAMLACE_STORM_SECONDS": "120",
             **os.environ,

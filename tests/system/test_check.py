@@ -4,6 +4,8 @@ import signal
 import threading
 from pathlib import Path
 
+import pytest
+
 import clients
 import ramlace
 from conftest import NewPool
@@ -48,7 +50,7 @@ def test_a_pool_that_is_used_checks_clean(new_pool: NewPool) -> None:
 
 
 def _store_directory(pool: Pool, server: int) -> Path:
-    """The store of a server, by a descriptor of its keeper."""
+    """The store of a server, by a descriptor of its keeper, into which nobody but root looks."""
     keeper = pool.process("keeper", server)
     for entry in Path(f"/proc/{keeper.pid}/fd").iterdir():
         if (entry / "lanes").is_dir():
@@ -56,6 +58,7 @@ def _store_directory(pool: Pool, server: int) -> Path:
     raise AssertionError("the keeper holds no store")
 
 
+@pytest.mark.needs_root
 def test_check_finds_a_lane_that_is_nobodys(new_pool: NewPool) -> None:
     """A file in a store that no inode knows is leaked memory: it is named, with what it takes."""
     pool = new_pool(1, 32)
@@ -76,6 +79,7 @@ def test_check_finds_a_lane_that_is_nobodys(new_pool: NewPool) -> None:
     assert pool.check() == []
 
 
+@pytest.mark.needs_root
 def test_check_finds_memory_that_the_server_does_not_count(new_pool: NewPool) -> None:
     """The kernel has the last word on what a store takes."""
     pool = new_pool(1, 32)

@@ -37,7 +37,7 @@ def kernel_usage(pool: Pool, server: int) -> int:
     """Return what the kernel says is taken of a server's store."""
     child, keeper = (pool.process(role, server) for role in ("child", "keeper"))
     config = json.loads(Path(f"/proc/{child.pid}/cmdline").read_bytes().split(b"\0")[2])
-    # Nobody but root looks into the child.
+    # Nobody but root looks into these.
     found = os.statvfs(f"/proc/{keeper.pid}/fd/{config['store_fd']}")
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
@@ -148,6 +148,7 @@ def make_file_on(running: Pool, pool: ramlace.Pool, name: str, servers: set[int]
     raise AssertionError(f"none of 100 files lies on {servers}")
 
 
+@pytest.mark.needs_root
 def test_status_and_df_agree_with_the_kernel(new_pool: NewPool) -> None:
     running = new_pool(2, 32)
 

@@ -186,6 +186,7 @@ def test_up_mounts_as_well_or_does_nothing(planned: NewPool, fuse: None, tmp_pat
     assert not is_mounted(tmp_path / "empty")
 
 
+@pytest.mark.needs_root
 def test_a_mount_holds_nothing_of_who_made_it(shared_pool: Pool, fuse: None, tmp_path: Path) -> None:
     """Neither locks nor pipes: whoever waits for their end would wait for the unmount."""
     with open(tmp_path / "lock", "w") as lock:

@@ -122,6 +122,9 @@ pub enum Command {
     /// The process that a server's keeper starts.
     #[command(name = "serve-child", hide = true)]
     ServeChild(serve::ChildArgs),
+    /// The process that does what the daemon of a mount cannot any more.
+    #[command(name = "mount-porter", hide = true)]
+    MountPorter(mount::Args),
     /// The process that has the kernel drop pages for the daemon of a mount.
     #[command(name = "mount-guard", hide = true)]
     MountGuard(mount::GuardArgs),

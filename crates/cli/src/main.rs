@@ -29,6 +29,7 @@ mod metrics_address;
 mod mode_words;
 mod mount_helper;
 mod mount_options;
+mod mount_sandbox;
 mod mount_users;
 mod mounting;
 mod output;

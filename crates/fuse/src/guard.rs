@@ -11,7 +11,7 @@
 use std::fmt;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ramlace_base::{Error, ErrorKind, Result};
@@ -22,6 +22,7 @@ use rustix::net::{
 };
 
 use crate::device::Device;
+use crate::porter::Porter;
 
 /// Longest message that goes by way of a guard.
 pub const MESSAGE_BYTES_MAX: usize = 8192;
@@ -29,11 +30,11 @@ pub const MESSAGE_BYTES_MAX: usize = 8192;
 const ATTEMPTS_MAX: usize = 3;
 
 /// Makes the command that runs [`crate::run_guard`] with its standard input.
-pub type GuardCommand = Box<dyn Fn() -> Command + Send + Sync>;
+pub type GuardCommand = Box<dyn Fn() -> Command + Send>;
 
 /// The daemon's side.
 pub struct Guard {
-    command: GuardCommand,
+    porter: Arc<Porter>,
     device: Weak<Device>,
     request_bytes_max: usize,
     state: Mutex<State>,
@@ -42,14 +43,16 @@ pub struct Guard {
 #[derive(Default)]
 struct State {
     running: Option<Running>,
+    /// The way to one that has failed: it must not take the daemon for dead before it is killed.
+    failed: Option<Running>,
     /// Guards that were started.
     lives: u64,
     idle: Vec<Line>,
     over: bool,
 }
 
+/// A way to the guard; its other end lives as long as that.
 struct Running {
-    child: Child,
     control: OwnedFd,
 }
 
@@ -70,9 +73,9 @@ impl Guard {
     ///
     /// # Errors
     /// When the program cannot be started, or this process may not open the device a second time.
-    pub fn start(command: GuardCommand, device: &Arc<Device>, request_bytes_max: usize) -> Result<Guard> {
+    pub fn start(porter: Arc<Porter>, device: &Arc<Device>, request_bytes_max: usize) -> Result<Guard> {
         let guard =
-            Guard { command, device: Arc::downgrade(device), request_bytes_max, state: Mutex::default() };
+            Guard { porter, device: Arc::downgrade(device), request_bytes_max, state: Mutex::default() };
         guard.begin_life(&mut guard.lock())?;
         Ok(guard)
     }
@@ -105,9 +108,10 @@ impl Guard {
         state.idle.clear();
         let running = state.running.take();
         drop(state);
-        if let Some(mut running) = running {
-            let _ = shutdown(&running.control, Shutdown::Both);
-            let _ = running.child.wait();
+        if let Some(running) = running {
+            let _ = shutdown(&running.control, Shutdown::Write);
+            // It says nothing; its end is the end of what can be read.
+            while matches!(rustix::io::read(&running.control, &mut [0; 8]), Ok(1..) | Err(Errno::INTR)) {}
         }
     }
 
@@ -136,13 +140,14 @@ impl Guard {
         let failed = |error: std::io::Error| Error::from_io(&error, "starting the guard of a mount");
         let device = device.try_clone().map_err(|errno| failed(errno.into()))?;
         let (ours, theirs) = pair()?;
-        let mut command = (self.command)();
-        command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
-        let child = command.spawn().map_err(failed)?;
+        // The one before is killed first.
+        self.porter.start_guard(&theirs)?;
+        state.failed = None;
+        drop(theirs);
         let bytes = (self.request_bytes_max as u64).to_le_bytes();
         pass(&ours, &bytes, &device).map_err(|errno| failed(errno.into()))?;
         state.lives += 1;
-        state.running = Some(Running { child, control: ours });
+        state.running = Some(Running { control: ours });
         Ok(())
     }
 
@@ -154,12 +159,9 @@ impl Guard {
             return;
         }
         state.idle.clear();
-        let running = state.running.take();
-        drop(state);
-        if let Some(mut running) = running {
+        if let Some(running) = state.running.take() {
             eprintln!("ramlace: the guard of this mount has ended, and another one begins");
-            let _ = running.child.kill();
-            let _ = running.child.wait();
+            state.failed = Some(running);
         }
     }
 

@@ -51,7 +51,7 @@ pub fn run_guard(control: impl AsFd) -> Result<()> {
     serve(control.as_fd())
 }
 
-fn stay_when_the_daemon_is_asked_to_end() {
+pub fn stay_when_the_daemon_is_asked_to_end() {
     // It fails where this process leads a group already.
     let _ = rustix::process::setsid();
     for signal in NOT_FOR_A_GUARD {

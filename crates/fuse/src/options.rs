@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::flags::Flags;
+use crate::init::request_pages_limit;
 
 /// How the mount is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +70,16 @@ pub struct MountOptions {
     pub passthrough: bool,
     /// How long the kernel waits for a reply before it ends the connection; zero is for ever (Linux 6.14).
     pub request_timeout: Duration,
+}
+
+impl MountOptions {
+    /// With requests as large as this machine allows: the kernel is told the same limit twice, at the mount and in the
+    /// greeting.
+    pub(crate) fn within_limits(&self) -> MountOptions {
+        let page_bytes = rustix::param::page_size();
+        let pages = self.request_bytes_max.div_ceil(page_bytes).clamp(1, request_pages_limit());
+        MountOptions { request_bytes_max: pages * page_bytes, ..self.clone() }
+    }
 }
 
 impl Default for MountOptions {

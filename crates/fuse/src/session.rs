@@ -12,11 +12,12 @@ use crate::abi::{self, InitOut, OutHeader};
 use crate::buffer::RequestBuffer;
 use crate::decode::{Body, Init, decode};
 use crate::device::Device;
-use crate::guard::{Guard, GuardCommand};
+use crate::guard::Guard;
 use crate::init::{Agreed, agree, request_pages_limit};
 use crate::mount::{check_mount_point, mount, take_away};
 use crate::mounts::{MountPoint, mount_on};
 use crate::notifier::Way;
+use crate::porter::Porter;
 use crate::workers::{Control, Pool, lost};
 use crate::{BackingFiles, FileSystem, MountOptions, Notifier, RequestCounts, Workers, bdi};
 
@@ -39,6 +40,8 @@ pub struct Session {
     control: Arc<Control>,
     counts: Arc<RequestCounts>,
     guard: Option<Arc<Guard>>,
+    /// Who mounts and unmounts; none: this process does.
+    porter: Option<Arc<Porter>>,
     /// The mount is gone, and its device's number may be another one's by now.
     gone: bool,
 }
@@ -50,21 +53,36 @@ impl Session {
     /// They say what to do: about the directory, the device, fusermount3 or /etc/fuse.conf.
     pub fn mount(dir: &Path, options: &MountOptions) -> Result<Session> {
         let dir = check_mount_point(dir, options)?;
-        let page_bytes = rustix::param::page_size();
-        let pages_limit = request_pages_limit();
-        // The kernel is told the same limit twice, at the mount and in the greeting.
-        let pages = options.request_bytes_max.div_ceil(page_bytes).clamp(1, pages_limit);
-        let options = MountOptions { request_bytes_max: pages * page_bytes, ..options.clone() };
+        let options = options.within_limits();
         let device = Device::new(mount(&dir, &options)?);
-        let mut session = Session::find(&dir, device)?;
-        session.greet(&options, page_bytes, pages_limit)?;
+        Session::begin(&dir, device, &options, None)
+    }
+
+    /// The same by a porter, which has these options, and takes the mount away: this process need not be able to.
+    ///
+    /// # Errors
+    /// As [`Session::mount`].
+    pub fn mount_by(porter: Arc<Porter>, options: &MountOptions) -> Result<Session> {
+        let (dir, device) = porter.mount()?;
+        Session::begin(&dir, Device::new(device), &options.within_limits(), Some(porter))
+    }
+
+    fn begin(
+        dir: &Path,
+        device: Device,
+        options: &MountOptions,
+        porter: Option<Arc<Porter>>,
+    ) -> Result<Session> {
+        let page_bytes = rustix::param::page_size();
+        let mut session = Session::find(dir, device, porter)?;
+        session.greet(options, page_bytes, request_pages_limit())?;
         // The greeting can only lower the read-ahead, so it is raised afterwards.
         session.read_ahead_problem =
             bdi::set_read_ahead(session.mounted.device, options.read_ahead_bytes).err();
         Ok(session)
     }
 
-    fn find(dir: &Path, device: Device) -> Result<Session> {
+    fn find(dir: &Path, device: Device, porter: Option<Arc<Porter>>) -> Result<Session> {
         let vanished =
             || Error::new(ErrorKind::Stale, format!("the mount on {} vanished at once", dir.display()));
         Ok(Session {
@@ -75,6 +93,7 @@ impl Session {
             control: Arc::default(),
             counts: Arc::default(),
             guard: None,
+            porter,
             gone: false,
         })
     }
@@ -178,6 +197,12 @@ impl Session {
 
     /// Takes the mount away if it is still the one that this session made.
     fn take_away(&self) -> Result<()> {
+        if let Some(porter) = &self.porter {
+            return match porter.unmount(true) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                told => told,
+            };
+        }
         match mount_on(&self.mounted.dir)? {
             Some(mount) if mount.device == self.mounted.device => take_away(&mount, true),
             _ => Ok(()),
@@ -194,13 +219,13 @@ impl Session {
         Notifier { way }
     }
 
-    /// From now on [`Session::notifier`] tells the kernel by way of a process of its own, which `command` starts: this one
+    /// From now on [`Session::notifier`] tells the kernel by way of a process of its own, which the porter starts: this one
     /// can then be killed at any time, and programs hear of it.
     ///
     /// # Errors
     /// When it cannot be started, or this process may not open the device a second time.
-    pub fn guard(&mut self, command: GuardCommand) -> Result<()> {
-        let guard = Guard::start(command, self.device(), self.agreed.request_bytes_max)?;
+    pub fn guard(&mut self, porter: &Arc<Porter>) -> Result<()> {
+        let guard = Guard::start(porter.clone(), self.device(), self.agreed.request_bytes_max)?;
         self.guard = Some(Arc::new(guard));
         Ok(())
     }

@@ -43,9 +43,9 @@ mod xattrs;
 
 pub use filesystem::REQUESTS_ATTRIBUTE;
 pub use lost_stores::LOST_STORES_ATTRIBUTE;
-pub use mount::{Mode, Mount, MountOptions, unmount};
+pub use mount::{Mode, Mount, MountOptions, run_porter, unmount};
 pub use ramlace_fuse::{
-    Ended, Flags, MountPoint, Stopper, clear_dead, mounts, remount, run_guard, unmount_own,
+    Ended, Flags, GuardCommand, MountPoint, Porter, Stopper, clear_dead, mounts, remount, run_guard,
 };
 pub use refresh::REFRESH_ATTRIBUTE;
 pub use signals::on_ending;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ramlace_base::{Error, InodeId, Result};
 use ramlace_client::{GivenUp, LOCK_END, LockKind, LockRequest, LockTable, LockedFile, Waited};
-use ramlace_fuse::{FileLock, LockKind as KernelKind, Operation, Reply, Request};
+use ramlace_fuse::{FileLock, LockKind as KernelKind, Operation, Porter, Reply, Request};
 
 use crate::filesystem::PoolFileSystem;
 use crate::handles::OpenFile;
@@ -38,6 +38,8 @@ pub(crate) struct Locks {
     owners: Mutex<Owners>,
     versions: Arc<Versions>,
     refresher: Arc<Refresher>,
+    /// Sees in which call a program waits.
+    porter: Arc<Porter>,
 }
 
 /// Owners of `fcntl` locks by file, and the open files by which they may have locked. A file without locks costs its
@@ -81,9 +83,20 @@ struct Holder {
 }
 
 impl Locks {
-    pub(crate) fn new(enabled: bool, versions: &Arc<Versions>, refresher: &Arc<Refresher>) -> Arc<Locks> {
-        let (versions, refresher) = (versions.clone(), refresher.clone());
-        Arc::new(Locks { enabled, parked: Mutex::default(), owners: Mutex::default(), versions, refresher })
+    pub(crate) fn new(
+        enabled: bool,
+        versions: &Arc<Versions>,
+        refresher: &Arc<Refresher>,
+        porter: &Arc<Porter>,
+    ) -> Arc<Locks> {
+        Arc::new(Locks {
+            enabled,
+            parked: Mutex::default(),
+            owners: Mutex::default(),
+            versions: versions.clone(),
+            refresher: refresher.clone(),
+            porter: porter.clone(),
+        })
     }
 
     fn parked(&self) -> MutexGuard<'_, HashMap<u64, Parked>> {
@@ -167,7 +180,7 @@ impl PoolFileSystem {
             }
             Operation::SetLock { handle, owner, lock, wait, is_flock } => {
                 let mut wanted = lock_request(owner, &lock, is_flock);
-                wanted.detects = wait && !is_flock && !waits_for_ofd_lock(request.caller.pid);
+                wanted.detects = wait && !is_flock && !self.locks.waits_for_ofd_lock(request.caller.pid);
                 self.set_lock(Holder { inode, handle, request: wanted }, wait, reply);
             }
             _ => _ = reply.error(libc::ENOSYS),
@@ -284,10 +297,12 @@ fn lock_errno(error: &Error) -> i32 {
     }
 }
 
-/// Whether the thread asks for an OFD lock: for those, circles are no deadlocks, since another thread may unlock. The
-/// kernel does not say; while the thread waits for the answer, its system call can be read.
-fn waits_for_ofd_lock(thread: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{thread}/syscall")).is_ok_and(|call| is_ofd_call(&call))
+impl Locks {
+    /// Whether the thread asks for an OFD lock: for those, circles are no deadlocks, since another thread may unlock. The
+    /// kernel does not say; while the thread waits for the answer, its system call can be read.
+    fn waits_for_ofd_lock(&self, thread: u32) -> bool {
+        self.porter.system_call_of(thread).is_ok_and(|call| is_ofd_call(&call))
+    }
 }
 
 /// `number argument argument ...`: fcntl's second argument is what it shall do.

@@ -1,12 +1,14 @@
 //! A pool and a directory brought together.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{ConnectOptions, Pool};
-use ramlace_fuse::{BackingFiles, Ended, Flags, Invalidation, MountPoint, Session, Stopper, Workers};
+use ramlace_fuse::{
+    BackingFiles, Ended, Flags, GuardCommand, Invalidation, MountPoint, Porter, Session, Stopper, Workers,
+};
 
 use crate::access_lists::KeptLists;
 use crate::droppers::Droppers;
@@ -61,8 +63,6 @@ pub struct MountOptions {
     pub passthrough: bool,
     /// A size that is set takes the memory of all that is new, or is ENOSPC.
     pub reserve: bool,
-    /// Makes the command that runs [`crate::run_guard`] for the mount on this directory.
-    pub guard: fn(&Path) -> Command,
     /// When other machines see what programs here have stored.
     pub mode: Mode,
 }
@@ -89,15 +89,14 @@ impl Mount {
     ///
     /// Fails with what stands in the way: no pool, no `/dev/fuse`, no fusermount3, a directory that is
     /// missing, not empty or mounted already.
-    pub fn new(options: &MountOptions) -> Result<Mount> {
+    pub fn new(options: &MountOptions, porter: &Arc<Porter>) -> Result<Mount> {
         // Before any other thread is started, for threads inherit it. Who may not goes without: only a control
         // group of version 1 that limits the daemon together with its programs tells the difference.
         let _ = ramlace_fuse::become_io_flusher();
         let connect = ConnectOptions { for_users: options.allow_other, ..options.connect.clone() };
         let pool = Pool::connect(&connect)?;
-        let mut session = Session::mount(&options.directory, &kernel_options(options))?;
-        let (guard, directory) = (options.guard, options.directory.clone());
-        session.guard(Box::new(move || guard(&directory)))?;
+        let mut session = Session::mount_by(porter.clone(), &kernel_options(options))?;
+        session.guard(porter)?;
         if options.mode == Mode::Strict {
             check_strict(&session, options)?;
         }
@@ -113,7 +112,7 @@ impl Mount {
         pool.hear_recalls(Box::new(move |recalls| recalled.recall(recalls)));
         let strict = (options.mode == Mode::Strict).then(Arc::<StrictReads>::default);
         let droppers = Droppers::start(&pool, session.notifier(), &pages, strict.clone())?;
-        let locks = Locks::new(options.locks, &versions, &refresher);
+        let locks = Locks::new(options.locks, &versions, &refresher, porter);
         let kernel = if options.passthrough { Some(kernel_that_takes_files(&session)?) } else { None };
         let handed = Arc::new(HandedFiles::start(kernel, session.notifier())?);
         let file_system = PoolFileSystem {
@@ -161,6 +160,14 @@ impl Mount {
         }
         ended
     }
+}
+
+/// Serves as the porter of a mount until its daemon ends: the daemon's standard input leads to it. It has the daemon's options.
+///
+/// # Errors
+/// When nobody has started it as one.
+pub fn run_porter(control: impl AsFd, options: &MountOptions, guard: GuardCommand) -> Result<()> {
+    ramlace_fuse::run_porter(control, &options.directory, &kernel_options(options), guard)
 }
 
 fn kernel_options(options: &MountOptions) -> ramlace_fuse::MountOptions {

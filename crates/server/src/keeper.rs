@@ -18,7 +18,7 @@ use rustix::io::FdFlags;
 
 use crate::clock;
 use crate::config::{ChildConfig, ServeOptions};
-use crate::harden::{clean_environment, no_core_dumps};
+use crate::harden::{clean_environment, hide, no_core_dumps};
 
 /// The child's exit code when starting it again would not help.
 pub const EXIT_HOPELESS: i32 = 78;
@@ -65,6 +65,8 @@ impl Keeper {
             backing: options.parsed_backing()?,
             name: format!("{}-{}", options.pool_name, options.server),
         })?;
+        // Not before: who is not dumpable cannot make a namespace of users.
+        hide();
         let (stop_read, stop_write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|errno| Error::from_io(&errno.into(), "making a pipe"))?;
         let tcp_address =

@@ -70,7 +70,7 @@ mod testing;
 mod walk;
 
 pub use config::ServeOptions;
-pub use harden::clean_environment;
+pub use harden::{clean_environment, harden, hide};
 pub use keeper::keep;
 pub use process::run as run_child;
-pub use sandbox::landlock_version;
+pub use sandbox::{MountFiles, enter_mount as enter_mount_sandbox, landlock_version};

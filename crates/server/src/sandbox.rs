@@ -1,4 +1,5 @@
-//! What a server's child can ask of the kernel once it serves: the system calls of its work, and the files that it has to do with.
+//! What a server's child, and the daemon of a mount, can ask of the kernel once they serve: the system calls of their work, and the
+//! files that they have to do with.
 //!
 //! Whoever takes over its process by a bug has these alone: no other program, no look into other processes, no file of its
 //! user but the pool's own. What is not on the lists is an error (`EPERM`), and no death: where a list has forgotten something
@@ -30,7 +31,7 @@ const LANDLOCK: ABI = ABI::V5;
 
 /// Gives up what a server that serves does not need. Before the process has a second thread. Returns what could not be given up.
 pub fn enter(secret_file: &Path, store: BorrowedFd<'_>) -> Vec<String> {
-    if std::env::var_os(SWITCH).is_some_and(|word| word == "off") {
+    if is_off() {
         return vec![format!("{SWITCH}=off: no sandbox")];
     }
     let own: Vec<PathBuf> =
@@ -38,9 +39,40 @@ pub fn enter(secret_file: &Path, store: BorrowedFd<'_>) -> Vec<String> {
     give_up_all_but(&own, store)
 }
 
+/// What the daemon of a mount keeps of files.
+#[derive(Clone, Debug)]
+pub struct MountFiles {
+    /// Directories of its own.
+    pub own: Vec<PathBuf>,
+    /// Those that it reads.
+    pub readable: Vec<PathBuf>,
+}
+
+/// Gives up what the daemon of a mount does not need; without `files`, of system calls alone. Before the process has
+/// a second thread, and behind its porter. Returns what could not be given up, though the machine has it.
+#[must_use]
+pub fn enter_mount(files: Option<MountFiles>) -> Vec<String> {
+    if is_off() {
+        return Vec::new();
+    }
+    let files = files.filter(|_| landlock_version() > 0).map(|MountFiles { mut own, readable }| {
+        // Each thread of it may open the device once more, and root sets how far the kernel reads ahead.
+        own.extend(["/dev/fuse", "/sys/devices/virtual/bdi"].map(PathBuf::from));
+        keep_to_files(&own, &readable, None)
+    });
+    lacking(files.into_iter().chain([allowed_to_mounts().and_then(keep_to_calls)]))
+}
+
+fn is_off() -> bool {
+    std::env::var_os(SWITCH).is_some_and(|word| word == "off")
+}
+
 fn give_up_all_but(own: &[PathBuf], store: BorrowedFd<'_>) -> Vec<String> {
-    let (files, calls) = (keep_to_files(own, store), keep_to_calls());
-    [files, calls].into_iter().filter_map(|kept| kept.err().map(|error| error.message().to_owned())).collect()
+    lacking([keep_to_files(own, &[], Some(store)), allowed().and_then(keep_to_calls)].into_iter())
+}
+
+fn lacking(kept: impl Iterator<Item = Result<()>>) -> Vec<String> {
+    kept.filter_map(|kept| kept.err().map(|error| error.message().to_owned())).collect()
 }
 
 /// The kernel's version of Landlock; less than 1: it has none.
@@ -51,22 +83,25 @@ pub fn landlock_version() -> i64 {
     unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, VERSION) }
 }
 
-/// Leaves the pool's directory, that of the log, and the store.
-fn keep_to_files(own: &[PathBuf], store: BorrowedFd<'_>) -> Result<()> {
+/// Leaves these directories and devices, the store, and for reading those of the machine and some more.
+fn keep_to_files(own: &[PathBuf], readable: &[PathBuf], store: Option<BorrowedFd<'_>>) -> Result<()> {
     let refuse =
         |error: &dyn std::fmt::Display| Error::new(ErrorKind::Unsupported, format!("no Landlock: {error}"));
     let (all, reading) = (AccessFs::from_all(LANDLOCK), AccessFs::from_read(LANDLOCK) & !AccessFs::Execute);
     let rules = || -> std::result::Result<RulesetStatus, landlock::RulesetError> {
-        let mut rules = Ruleset::default()
-            .set_compatibility(CompatLevel::BestEffort)
-            .handle_access(all)?
-            .create()?
-            .add_rule(PathBeneath::new(store, all & !AccessFs::Execute))?;
-        // What is not there needs no rule.
-        for directory in own.iter().filter_map(|path| PathFd::new(path).ok()) {
-            rules = rules.add_rule(PathBeneath::new(directory, all & !AccessFs::Execute))?;
+        let mut rules =
+            Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(all)?.create()?;
+        if let Some(store) = store {
+            rules = rules.add_rule(PathBeneath::new(store, all & !AccessFs::Execute))?;
         }
-        for directory in READABLE.iter().filter_map(|path| PathFd::new(path).ok()) {
+        // What is not there needs no rule.
+        for path in own {
+            let Ok(place) = PathFd::new(path) else { continue };
+            let rights = if path.is_dir() { all } else { AccessFs::from_file(LANDLOCK) };
+            rules = rules.add_rule(PathBeneath::new(place, rights & !AccessFs::Execute))?;
+        }
+        let readable = READABLE.iter().map(Path::new).chain(readable.iter().map(PathBuf::as_path));
+        for directory in readable.filter_map(|path| PathFd::new(path).ok()) {
             rules = rules.add_rule(PathBeneath::new(directory, reading))?;
         }
         // What a bug says of where it happened is in the program itself.
@@ -93,10 +128,13 @@ fn directory_of_log() -> Option<PathBuf> {
         .then(|| path.parent().map(Path::to_owned))?
 }
 
-/// Leaves the calls of [`allowed`].
-fn keep_to_calls() -> Result<()> {
-    let refuse =
-        |error: &dyn std::fmt::Display| Error::new(ErrorKind::Unsupported, format!("no seccomp: {error}"));
+fn no_seccomp(error: &dyn std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("no seccomp: {error}"))
+}
+
+/// Leaves these calls.
+fn keep_to_calls(calls: Rules) -> Result<()> {
+    let refuse = |error: &dyn std::fmt::Display| no_seccomp(error);
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| refuse(&error))?;
     for (rules, otherwise, matched) in [
         // Its flags lie in memory, which no filter sees: the C library then makes threads by the older call.
@@ -106,11 +144,7 @@ fn keep_to_calls() -> Result<()> {
             SeccompAction::Errno(libc::ENOSYS as u32),
         ),
         // Last, for it allows no further filter.
-        (
-            allowed().map_err(|error| refuse(&error))?,
-            SeccompAction::Errno(libc::EPERM as u32),
-            SeccompAction::Allow,
-        ),
+        (calls, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow),
     ] {
         let filter =
             SeccompFilter::new(rules, otherwise, matched, architecture).map_err(|error| refuse(&error))?;
@@ -131,8 +165,31 @@ fn one_of(argument: u8, values: &[i64]) -> std::result::Result<Vec<SeccompRule>,
     values.iter().map(rule).collect()
 }
 
+/// Names of threads and of memory, as people see them.
+const NAMES: [libc::c_int; 3] = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA];
+/// Whether a descriptor waits, and how much there is: nothing of devices and terminals but what kind of one it is.
+const ASKED: [libc::Ioctl; 5] =
+    [libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS, libc::TIOCGWINSZ];
+/// A thread whose allocations wait for no write-back (`linux/prctl.h`).
+const IO_FLUSHER: libc::c_int = 57;
+/// Another descriptor of a mount's connection, and files that the kernel has itself (`linux/fuse.h`).
+const FUSE: [u32; 3] = [0x8004_e500, 0x4010_e501, 0x4004_e502];
+
 /// The calls of a server's work.
-fn allowed() -> std::result::Result<Rules, seccompiler::BackendError> {
+fn allowed() -> Result<Rules> {
+    rules_of_work(&NAMES, &[]).map_err(|error| no_seccomp(&error))
+}
+
+/// Those of a mount's daemon: the same, and what is asked of the device.
+fn allowed_to_mounts() -> Result<Rules> {
+    let names: Vec<libc::c_int> = NAMES.into_iter().chain([IO_FLUSHER]).collect();
+    rules_of_work(&names, &FUSE).map_err(|error| no_seccomp(&error))
+}
+
+fn rules_of_work(
+    names: &[libc::c_int],
+    devices: &[u32],
+) -> std::result::Result<Rules, seccompiler::BackendError> {
     let mut rules: Rules = FILES
         .iter()
         .chain(MEMORY)
@@ -154,12 +211,10 @@ fn allowed() -> std::result::Result<Rules, seccompiler::BackendError> {
     let itself = [i64::from(rustix::process::getpid().as_raw_pid())];
     rules.insert(libc::SYS_process_vm_writev, one_of(0, &itself)?);
     rules.insert(libc::SYS_process_vm_readv, one_of(0, &itself)?);
-    // Names of threads and of memory, as people see them.
-    let names = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA];
-    rules.insert(libc::SYS_prctl, one_of(0, &names.map(i64::from))?);
-    // Whether a descriptor waits, and how much there is: nothing of devices and terminals but what kind of one it is.
-    let asked = [libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS, libc::TIOCGWINSZ];
-    rules.insert(libc::SYS_ioctl, one_of(1, &asked.map(|number| number as i64))?);
+    let names: Vec<i64> = names.iter().copied().map(i64::from).collect();
+    rules.insert(libc::SYS_prctl, one_of(0, &names)?);
+    let asked = ASKED.iter().map(|number| *number as i64).chain(devices.iter().copied().map(i64::from));
+    rules.insert(libc::SYS_ioctl, one_of(1, &asked.collect::<Vec<i64>>())?);
     Ok(rules)
 }
 
@@ -377,6 +432,52 @@ mod tests {
             "other threads go on as they were"
         );
         std::fs::remove_dir_all(own).unwrap();
+    }
+
+    #[test]
+    fn the_daemon_of_a_mount_keeps_to_its_work_and_its_directories() {
+        let [own, readable, other] = ["mount-own", "mount-keys", "mount-other"].map(directory);
+        for place in [&readable, &other] {
+            std::fs::write(place.join("key"), "a key").unwrap();
+        }
+        let places = [own.clone(), readable.clone(), other.clone()];
+        let thread = std::thread::spawn(move || {
+            let [own, readable, other] = places;
+            assert_eq!(
+                enter_mount(Some(MountFiles { own: vec![own.clone()], readable: vec![readable.clone()] })),
+                [] as [String; 0]
+            );
+            std::fs::write(own.join("mount-0-7"), "/mnt").unwrap();
+            std::fs::remove_file(own.join("mount-0-7")).unwrap();
+            std::fs::read(readable.join("key")).unwrap();
+            std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+            let denied = |error: std::io::Error| error.raw_os_error() == Some(libc::EACCES);
+            assert!(denied(std::fs::write(readable.join("key"), "x").unwrap_err()));
+            assert!(denied(std::fs::read(other.join("key")).unwrap_err()));
+            if Path::new("/dev/fuse").exists() {
+                let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+                assert!(opened.is_ok() || !rustix::process::geteuid().is_root(), "{opened:?}");
+            }
+            let result = |result: i64| (result, std::io::Error::last_os_error().raw_os_error());
+            // SAFETY: each of them is refused before it does anything, and none is given a pointer that it could use.
+            let refused = unsafe {
+                [
+                    result(libc::syscall(libc::SYS_execve, c"/bin/true".as_ptr(), 0, 0)),
+                    result(libc::syscall(libc::SYS_mount, 0, 0, 0, 0, 0)),
+                    result(libc::syscall(libc::SYS_umount2, c"/".as_ptr(), 0)),
+                    result(libc::syscall(libc::SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0)),
+                    result(libc::syscall(libc::SYS_kill, 0, 0)),
+                    result(libc::syscall(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 1, 0, 0, 0)),
+                ]
+            };
+            assert_eq!(refused, [(-1, Some(libc::EPERM)); 6]);
+            // It has threads.
+            assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
+        });
+        thread.join().unwrap();
+        for path in [own, readable, other] {
+            std::fs::remove_dir_all(path).unwrap();
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use ramlace_client::{POOL_DEFAULT, PoolDirectory};
 use ramlace_store::{Backing, StoreOptions, StoreRoot, find_stale, machine_memory};
 use rustix::process::{Resource, getrlimit};
 
+use super::doctor_processes::processes;
 use crate::known_pools::known_pools;
 
 /// How a thing was found.
@@ -54,6 +55,7 @@ pub fn checks() -> Vec<Finding> {
     findings.extend(fuse(&Machine::here()));
     findings.extend([descriptors(), threads()]);
     findings.extend([system_calls(), landlock()]);
+    findings.extend(processes());
     findings.extend([directory(), pools(), stale_stores()]);
     findings
 }
@@ -97,8 +99,8 @@ fn kernel() -> Finding {
 fn system_calls() -> Finding {
     let there = setting("/proc/sys/kernel/seccomp/actions_avail").is_some();
     let found = match there {
-        true => "a server keeps to the system calls of its work (seccomp), unless RAMLACE_SANDBOX=off".into(),
-        false => "no seccomp: a server that is taken over can make any system call".into(),
+        true => "a server, and a mount's daemon, keeps to the system calls of its work (seccomp), unless RAMLACE_SANDBOX=off".into(),
+        false => "no seccomp: a server or a mount that is taken over can make any system call".into(),
     };
     finding("system calls of servers", there, found)
 }
@@ -107,8 +109,10 @@ fn system_calls() -> Finding {
 fn landlock() -> Finding {
     let version = ramlace_server::landlock_version();
     let found = match version {
-        1.. => format!("a server keeps to its pool's files (Landlock {version}), unless RAMLACE_SANDBOX=off"),
-        _ => "no Landlock: a server that is taken over has its user's files".into(),
+        1.. => format!(
+            "a server, and a mount's daemon, keeps to its pool's files (Landlock {version}), unless RAMLACE_SANDBOX=off"
+        ),
+        _ => "no Landlock: a server or a mount that is taken over has its user's files".into(),
     };
     finding("files of servers", version > 0, found)
 }

@@ -11,6 +11,7 @@ pub mod df;
 pub mod doctor;
 mod doctor_checks;
 mod doctor_mpi;
+mod doctor_processes;
 pub mod down;
 pub mod down_hosts;
 pub mod du;
@@ -102,6 +103,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Done {
         Command::Xattr(args) => xattr::run(args, &mut pools, output),
         Command::Serve(args) => serve::run(args, named),
         Command::ServeChild(args) => serve::run_child(args),
+        Command::MountPorter(args) => mount::run_porter(args, named),
         Command::MountGuard(args) => mount::run_guard(args),
         Command::HostAgent => host_agent::run(output),
         Command::Completions(args) => completions::run(args, output),

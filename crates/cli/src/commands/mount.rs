@@ -8,12 +8,13 @@ use std::sync::{Arc, OnceLock};
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{POOL_DEFAULT, Pool};
-use ramlace_mount::{Mode, Mount, MountOptions, MountPoint};
+use ramlace_mount::{Mode, Mount, MountOptions, Porter};
 use serde_json::json;
 
 use super::up_report::option_for;
 use crate::failure::Done;
 use crate::mount_options::{MountHow, Options, mode_of};
+use crate::mount_sandbox;
 use crate::mounting::{MOUNTED, Record, directory_for, source_of, start, tell_failure};
 use crate::output::Output;
 
@@ -188,6 +189,11 @@ fn tell(directory: &Path, named: Option<&str>, notes: &[String], output: &mut Ou
 
 /// Signals first, for threads inherit how they are treated; then the pool, then the mount.
 fn prepare(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Mount> {
+    // Before this process gives up what that needs, and before it has a thread.
+    let porter = Arc::new(Porter::start(porter_of(how, directory, named)?)?);
+    for lacking in mount_sandbox::enter(how, directory, named)? {
+        eprintln!("ramlace: the sandbox of this mount is not whole: {lacking}");
+    }
     // A daemon with many files open needs more descriptors than a shell's programs get.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let _ = rustix::process::setrlimit(
@@ -197,9 +203,16 @@ fn prepare(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Moun
     let mounted = Arc::new(OnceLock::new());
     let asked = mounted.clone();
     ramlace_mount::on_ending(move |count| end(asked.get(), count))?;
+    let mount = Mount::new(&options_of(how, directory, named), &porter)?;
+    let _ = mounted.set(porter);
+    Ok(mount)
+}
+
+/// What the daemon and its porter mount.
+fn options_of(how: &MountHow, directory: &Path, named: Option<&str>) -> MountOptions {
     let mut connect = how.connect(named);
     connect.label = format!("mount {}", directory.display());
-    let options = MountOptions {
+    MountOptions {
         directory: directory.to_owned(),
         connect,
         source: source_of(named),
@@ -208,19 +221,41 @@ fn prepare(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Moun
         locks: !how.no_locks,
         passthrough: how.passthrough,
         reserve: how.reserve,
-        guard: guard_of,
         mode: how.mode,
-    };
-    let mount = Mount::new(&options)?;
-    let _ = mounted.set(mount.mount_point().clone());
-    Ok(mount)
+    }
 }
 
-/// Starts this very program, also when another one has taken its place meanwhile, as the guard of a mount.
-fn guard_of(directory: &Path) -> Command {
+/// This very program, also when another one has taken its place meanwhile.
+fn own_program() -> Command {
     let mut command = Command::new("/proc/self/exe");
     ramlace_server::clean_environment(&mut command);
-    command.arg0("ramlace").args(["mount-guard", "--for"]).arg(directory).current_dir("/");
+    command.arg0("ramlace").current_dir("/");
+    command
+}
+
+/// Starts it as the porter of a mount, which has the same options.
+fn porter_of(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Command> {
+    let mut command = own_program();
+    command.arg("mount-porter");
+    if let Some(named) = named {
+        command.args(["--pool", named]);
+    }
+    command.arg(directory).args(how.words()?);
+    Ok(command)
+}
+
+/// What the daemon of a mount starts first.
+pub fn run_porter(args: &Args, named: Option<&str>) -> Done {
+    ramlace_server::hide();
+    let options = options_of(&args.how()?, &args.directory, named);
+    let directory = args.directory.clone();
+    Ok(ramlace_mount::run_porter(std::io::stdin(), &options, Box::new(move || guard_of(&directory)))?)
+}
+
+/// Starts it as the guard of a mount.
+fn guard_of(directory: &Path) -> Command {
+    let mut command = own_program();
+    command.args(["mount-guard", "--for"]).arg(directory);
     command
 }
 
@@ -232,16 +267,16 @@ pub struct GuardArgs {
     pub directory: PathBuf,
 }
 
-/// What the daemon of a mount starts.
+/// What the porter of a mount starts.
 pub fn run_guard(_: &GuardArgs) -> Done {
+    ramlace_server::harden();
     Ok(ramlace_mount::run_guard(std::io::stdin())?)
 }
 
 /// Asked to end: programs that use the mount keep what they have open, until they are asked twice.
-fn end(mounted: Option<&MountPoint>, count: u32) {
-    let Some(mount) = mounted.filter(|_| count == 1) else { std::process::exit(1) };
-    let unmounted =
-        ramlace_mount::unmount_own(mount, false).or_else(|_| ramlace_mount::unmount_own(mount, true));
+fn end(mounted: Option<&Arc<Porter>>, count: u32) {
+    let Some(porter) = mounted.filter(|_| count == 1) else { std::process::exit(1) };
+    let unmounted = porter.unmount(false).or_else(|_| porter.unmount(true));
     if let Err(error) = unmounted {
         eprintln!("ramlace: {error}");
         std::process::exit(1);

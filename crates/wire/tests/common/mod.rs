@@ -64,14 +64,41 @@ fn decodes<T: Value>(bytes: &[u8]) -> bool {
     true
 }
 
+/// The same, of a request: whatever it says, whether it can be is found out.
+fn decodes_request<R: Request + Value>(bytes: &[u8]) -> bool {
+    let request = decode_body::<R>(R::KIND, bytes);
+    if let Ok(request) = &request {
+        let _ = (request.is_possible(), request.lane_right());
+    }
+    decodes::<R>(bytes)
+}
+
+/// The same, of a reply: whatever it says, whether it answers a request is found out.
+fn decodes_reply<R: Request + Value>(bytes: &[u8]) -> bool
+where
+    R::Reply: Value,
+{
+    if let Ok(reply) = decode_body::<R::Reply>(R::KIND, bytes) {
+        for mut source in [Source::new(&[]), Source::full(&[1, 2, 3, u64::MAX, 5, 1 << 40])] {
+            let _ = R::sample(&mut source).fits(&reply);
+        }
+    }
+    decodes::<R::Reply>(bytes)
+}
+
 fn pair<R: Request + Value>() -> [Body; 2]
 where
     R::Reply: Value,
 {
     let body = |part: &str| format!("{:?}.{part}", R::KIND);
     [
-        Body { name: body("request"), kind: R::KIND, sample: sample_request::<R>, decodes: decodes::<R> },
-        Body { name: body("reply"), kind: R::KIND, sample: sample::<R::Reply>, decodes: decodes::<R::Reply> },
+        Body {
+            name: body("request"),
+            kind: R::KIND,
+            sample: sample_request::<R>,
+            decodes: decodes_request::<R>,
+        },
+        Body { name: body("reply"), kind: R::KIND, sample: sample::<R::Reply>, decodes: decodes_reply::<R> },
     ]
 }
 

@@ -1,0 +1,117 @@
+//! What this user's running servers and mounts have given up, as the kernel tells it of each process.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use ramlace_base::units::count;
+
+use super::doctor_checks::{Finding, State};
+
+/// What a process serves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Serves {
+    Slots,
+    Mount,
+}
+
+/// Servers, then daemons of mounts.
+pub fn processes() -> [Finding; 2] {
+    let found = running();
+    let told = |name, one, kind| {
+        tell(name, one, found.iter().filter(|(serves, _)| *serves == kind).map(|(_, pid)| *pid))
+    };
+    [
+        told("processes of servers", "server", Serves::Slots),
+        told("processes of mounts", "mount", Serves::Mount),
+    ]
+}
+
+fn running() -> Vec<(Serves, u32)> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let user = rustix::process::geteuid().as_raw();
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    // One that is not dumpable is shown as root's.
+    let is_ours = |pid: &u32| {
+        fs::metadata(format!("/proc/{pid}")).is_ok_and(|about| [user, 0].contains(&about.uid()))
+            && number_of(*pid, "Uid:").is_some_and(|owner| owner == u64::from(user))
+    };
+    pids.filter(is_ours)
+        .filter_map(|pid| Some((serves(&fs::read(format!("/proc/{pid}/cmdline")).ok()?)?, pid)))
+        .collect()
+}
+
+fn serves(command_line: &[u8]) -> Option<Serves> {
+    let words: Vec<&[u8]> = command_line.split(|byte| *byte == 0).take(16).collect();
+    match words.get(1..)? {
+        [b"serve-child", ..] => Some(Serves::Slots),
+        [b"mount", b"--daemon", ..] => Some(Serves::Mount),
+        _ => None,
+    }
+}
+
+/// What stands in `/proc/PID/status` behind a word.
+fn number_of(pid: u32, word: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(word))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// What a process still has that others of its kind have given up; `None`: it has ended meanwhile.
+fn keeps(pid: u32) -> Option<Vec<&'static str>> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size"))?;
+    let dumps_core = !core.split_ascii_whitespace().take(2).all(|bytes| matches!(bytes, "0" | "1"));
+    let keeps = [
+        (dumps_core, "core dumps"),
+        (number_of(pid, "NoNewPrivs:")? == 0, "new rights by programs it starts"),
+        (number_of(pid, "Seccomp:")? == 0, "all system calls"),
+    ];
+    Some(keeps.into_iter().filter(|(kept, _)| *kept).map(|(_, what)| what).collect())
+}
+
+fn tell(name: &'static str, one: &str, pids: impl Iterator<Item = u32>) -> Finding {
+    let looked_at: Vec<(u32, Vec<&str>)> = pids.filter_map(|pid| Some((pid, keeps(pid)?))).collect();
+    let open: Vec<String> = looked_at
+        .iter()
+        .filter(|(_, keeps)| !keeps.is_empty())
+        .map(|(pid, keeps)| format!("process {pid} keeps {}", keeps.join(", ")))
+        .collect();
+    let found = match (looked_at.len(), open.is_empty()) {
+        (0, _) => format!("no {one} of this user runs here"),
+        (running, true) => format!(
+            "{}: no core dump, no new rights, and the system calls of {} work alone",
+            count(running as u64, one),
+            if running == 1 { "its" } else { "their" }
+        ),
+        _ => open.join("; "),
+    };
+    Finding { name, state: if open.is_empty() { State::Ok } else { State::Absent }, found }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_and_mounts_are_known_by_their_words() {
+        let is = |line: &[u8], serving: Option<Serves>| assert!(serves(line) == serving, "{line:?}");
+        is(b"/usr/bin/ramlace\0serve-child\0{}\0", Some(Serves::Slots));
+        is(b"ramlace\0mount\0--daemon\0--pool\0x\0--\0/mnt\0", Some(Serves::Mount));
+        for other in
+            [&b""[..], b"ramlace\0", b"ramlace\0mount\0/mnt\0", b"ramlace\0mount-guard\0--for\0/mnt\0"]
+        {
+            is(other, None);
+        }
+    }
+
+    #[test]
+    fn what_a_process_keeps_is_named() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let kept = keeps(child.id()).unwrap();
+        let told = tell("tests", "test", [child.id()].into_iter());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(told.state, if kept.is_empty() { State::Ok } else { State::Absent });
+        assert!(kept.iter().all(|what| told.found.contains(what)), "{}", told.found);
+    }
+}
