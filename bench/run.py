@@ -16,6 +16,7 @@ from pathlib import Path
 
 import machine
 import mounts
+import refreshing
 import report
 import resources
 import startup
@@ -69,6 +70,8 @@ def measure(args: argparse.Namespace) -> list[dict]:
             rows += [row for figure in run_driver(pool, driver, args) for row in report.rows(figure)]
         progress("mount")
         rows += [row for figure in mounts.figures(pool, args, run) for row in report.rows(figure)]
+        progress("refresh")
+        rows += refreshing.rows(pool, args.quick, args.only)
         progress("strict mounts")
         rows += strict.rows(pool, args.quick, args.only)
         progress("trees")

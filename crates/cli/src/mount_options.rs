@@ -168,6 +168,7 @@ impl MountHow {
             (self.passthrough, ",passthrough"),
             (self.reserve, ",reserve"),
             (self.mode == Mode::Strict, ",mode=strict"),
+            (self.mode == Mode::Relaxed, ",mode=relaxed"),
         ];
         list.extend(named.into_iter().filter(|(on, _)| *on).map(|(_, word)| word));
         let mut words = vec!["-o".into(), list.into()];
@@ -185,7 +186,8 @@ pub fn mode_of(name: &str) -> std::result::Result<Mode, String> {
     match name {
         "coherent" => Ok(Mode::Coherent),
         "strict" => Ok(Mode::Strict),
-        _ => Err(format!("a mount's mode is coherent or strict, not '{}'", shown(name))),
+        "relaxed" => Ok(Mode::Relaxed),
+        _ => Err(format!("a mount's mode is coherent, strict or relaxed, not '{}'", shown(name))),
     }
 }
 
@@ -269,7 +271,10 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid, "{list}");
             assert!(error.message().contains(list.rsplit(',').next().unwrap()), "{list}: {error}");
         }
-        assert!(how("mode").unwrap_err().message().contains("coherent or strict"));
+        assert!(how("mode").unwrap_err().message().contains("coherent, strict or relaxed"));
+        assert!(
+            how("mode=relaxed").unwrap().words().unwrap()[1].to_str().unwrap().ends_with(",mode=relaxed")
+        );
         assert_eq!(how("mode=strict,mode=coherent").unwrap(), MountHow::default());
         assert!(how("secret_file").unwrap_err().message().contains("secret_file=/path"));
         assert!(how("allow_other=1").unwrap_err().message().contains("no value"));

@@ -1,13 +1,13 @@
 //! The bytes of files: reading, writing, allocating, publishing.
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
-use ramlace_client::{File, KeptRead, RecallsMade, acting_for};
+use ramlace_client::{File, KeptRead, Pool, RecallsMade, acting_for};
 use ramlace_fuse::{Caller, Reply};
 use ramlace_wire::chunk::Sought;
 
 use crate::files::unsupported;
 use crate::filesystem::PoolFileSystem;
-use crate::pages::Request;
+use crate::pages::{Pages, Request};
 use crate::users::credentials;
 
 /// A read for pages is done so often at most when their leases end meanwhile.
@@ -219,10 +219,7 @@ impl PoolFileSystem {
 
     /// Waits until everybody sees what the kernel has written back of a file.
     pub(crate) fn await_published(&self, inode: InodeId) -> Result<()> {
-        let made = self.pages.unpublished(inode);
-        made.iter().try_for_each(|(server, recall)| self.pool.wait_published(server, recall))?;
-        self.pages.published(inode, &made);
-        Ok(())
+        await_published(&self.pool, &self.pages, inode)
     }
 
     /// What programs have stored is lost: whoever publishes hears of it, whoever reads it, and the log.
@@ -333,6 +330,14 @@ impl PoolFileSystem {
         self.leases.changed_here(&[inode]);
         allocated
     }
+}
+
+/// Waits until everybody sees what the kernel has written back of a file.
+pub(crate) fn await_published(pool: &Pool, pages: &Pages, inode: InodeId) -> Result<()> {
+    let made = pages.unpublished(inode);
+    made.iter().try_for_each(|(server, recall)| pool.wait_published(server, recall))?;
+    pages.published(inode, &made);
+    Ok(())
 }
 
 fn range_of(offset: u64, length: usize) -> ByteRange {

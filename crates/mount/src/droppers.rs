@@ -51,8 +51,9 @@ impl Droppers {
         notifier: Notifier,
         pages: &Arc<Pages>,
         strict: Option<Arc<StrictReads>>,
+        relaxed: bool,
     ) -> Result<Droppers> {
-        let state = State { drops: Drops::default(), pool: Some(pool.clone()), watched_until: None };
+        let state = State { drops: Drops::new(relaxed), pool: Some(pool.clone()), watched_until: None };
         let shared = Arc::new(Shared {
             notifier,
             pages: pages.clone(),

@@ -55,6 +55,8 @@ pub(crate) struct PoolFileSystem {
     pub(crate) pages: Arc<Pages>,
     /// On a strict mount.
     pub(crate) strict: Option<Arc<StrictReads>>,
+    /// Nobody waits for what this mount shows: its programs publish, refresh, and lock.
+    pub(crate) relaxed: bool,
     pub(crate) droppers: Droppers,
     pub(crate) counts: Arc<RequestCounts>,
 }

@@ -12,10 +12,11 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ramlace_base::{Error, InodeId, Result};
+use ramlace_base::{ByteRange, Error, InodeId, Result};
 use ramlace_client::{GivenUp, LOCK_END, LockKind, LockRequest, LockTable, LockedFile, Waited};
 use ramlace_fuse::{FileLock, LockKind as KernelKind, Operation, Porter, Reply, Request};
 
+use crate::data::await_published;
 use crate::filesystem::PoolFileSystem;
 use crate::handles::OpenFile;
 use crate::refresh::Refresher;
@@ -213,6 +214,9 @@ impl PoolFileSystem {
         };
         file.settle(&self.versions);
         if holder.request.kind.is_none() {
+            if self.relaxed && !file.handed && self.handles.is_written_here(holder.inode) {
+                return self.publish_and_unlock(holder, file, reply);
+            }
             // Whoever has the lock next sees what was written back. What that was not, the next sync tells.
             let _ = self.await_published(holder.inode);
         }
@@ -225,6 +229,21 @@ impl PoolFileSystem {
             Ok(None) => _ = reply.error(libc::EAGAIN),
             Err(error) => _ = reply.error(lock_errno(&error)),
         }
+    }
+
+    /// What was stored into the locked bytes is published before somebody else gets the lock. Where that cannot be done the lock stays.
+    fn publish_and_unlock(&self, holder: Holder, file: Arc<OpenFile>, reply: Reply) {
+        let LockRequest { start, end, .. } = holder.request;
+        let (pool, pages, locks) = (self.pool.clone(), self.pages.clone(), self.locks.clone());
+        let unlock = move |written: Result<()>| {
+            let published = written.and_then(|()| await_published(&pool, &pages, holder.inode));
+            match published.and_then(|()| file.file.set_lock(&holder.request)) {
+                Ok(Some(locked)) => locks.answer_granted(holder, locked, reply),
+                Ok(None) => _ = reply.error(libc::EAGAIN),
+                Err(error) => _ = reply.error(lock_errno(&error)),
+            }
+        };
+        self.refresher.after_writing_back_part(holder.inode, ByteRange { start, end }, Box::new(unlock));
     }
 
     fn set_lock_later(&self, holder: Holder, file: &Arc<OpenFile>, reply: Reply) {

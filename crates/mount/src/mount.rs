@@ -75,6 +75,8 @@ pub enum Mode {
     Coherent,
     /// At once: a page that may be stored into is in one kernel at a time.
     Strict,
+    /// When it is published; and nobody waits for what this mount still shows: its programs refresh, or take a lock.
+    Relaxed,
 }
 
 /// A mounted pool. Dropping it takes the mount away.
@@ -111,7 +113,8 @@ impl Mount {
         let recalled = leases.clone();
         pool.hear_recalls(Box::new(move |recalls| recalled.recall(recalls)));
         let strict = (options.mode == Mode::Strict).then(Arc::<StrictReads>::default);
-        let droppers = Droppers::start(&pool, session.notifier(), &pages, strict.clone())?;
+        let relaxed = options.mode == Mode::Relaxed;
+        let droppers = Droppers::start(&pool, session.notifier(), &pages, strict.clone(), relaxed)?;
         let locks = Locks::new(options.locks, &versions, &refresher, porter);
         let kernel = if options.passthrough { Some(kernel_that_takes_files(&session)?) } else { None };
         let handed = Arc::new(HandedFiles::start(kernel, session.notifier())?);
@@ -132,6 +135,7 @@ impl Mount {
             nodes: Nodes::default(),
             pages,
             strict,
+            relaxed,
             droppers,
             counts: session.counts(),
             handed: handed.clone(),
@@ -179,7 +183,7 @@ fn kernel_options(options: &MountOptions) -> ramlace_fuse::MountOptions {
         invalidation: Invalidation::SizeChange,
         background_requests_max: BACKGROUND_REQUESTS_MAX,
         read_ahead_bytes: match options.mode {
-            Mode::Coherent => ramlace_fuse::MountOptions::default().read_ahead_bytes,
+            Mode::Coherent | Mode::Relaxed => ramlace_fuse::MountOptions::default().read_ahead_bytes,
             Mode::Strict => STRICT_READ_AHEAD_BYTES,
         },
         // A listing says nothing that the kernel could believe: it does not look whether names were recalled meanwhile.

@@ -73,6 +73,8 @@ struct Job<T> {
 
 /// All drops that are not over. Times are in milliseconds.
 pub(crate) struct Drops<T> {
+    /// Nobody is to wait for a recall.
+    relaxed: bool,
     jobs: BTreeMap<u64, Job<T>>,
     last: u64,
     waiting: VecDeque<u64>,
@@ -89,9 +91,11 @@ struct Running {
     late: usize,
 }
 
-impl<T> Default for Drops<T> {
-    fn default() -> Drops<T> {
+impl<T> Drops<T> {
+    /// None yet. `relaxed`: servers are told at once that nobody waits for what they recall.
+    pub(crate) fn new(relaxed: bool) -> Drops<T> {
         Drops {
+            relaxed,
             jobs: BTreeMap::new(),
             last: 0,
             waiting: VecDeque::new(),
@@ -101,9 +105,7 @@ impl<T> Default for Drops<T> {
             idle: 0,
         }
     }
-}
 
-impl<T> Drops<T> {
     /// Pages are to be dropped. What follows at once: whoever waits goes on when there are too many already. A recall that is told again
     /// while it is not over is the same.
     pub(crate) fn add(&mut self, drop: Wanted, whom: For<T>, now: u64) -> Option<Effect<T>> {
@@ -123,6 +125,7 @@ impl<T> Drops<T> {
         self.waiting.push_back(self.last);
         let look_at = match whom {
             For::Waiting(_) => now + WAITING_MILLIS_MAX,
+            For::Server(..) if self.relaxed => now,
             For::Server(..) => now + LATE_MILLIS,
             For::Nobody => NEVER,
         };
@@ -218,6 +221,14 @@ impl<T> Drops<T> {
     pub(crate) fn look(&mut self, now: u64, is_held: impl Fn(&Wanted) -> bool) -> Vec<Effect<T>> {
         let mut effects = Vec::new();
         for job in self.jobs.values_mut().filter(|job| job.look_at <= now) {
+            if self.relaxed
+                && !job.is_told
+                && let Some(For::Server(server, number)) = job.whom
+            {
+                effects.push(Effect::Blocked(server, number));
+                (job.is_told, job.look_at) = (true, now + LATE_MILLIS);
+                continue;
+            }
             if let Some(running) = self.running.get_mut(&job.drop.inode).filter(|_| job.runs && !job.is_late)
                 && running.late < LATE_DROPS_PER_FILE_MAX
             {
@@ -267,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_recall_is_done_when_its_pages_are_dropped() {
-        let mut drops = Drops::default();
+        let mut drops = Drops::new(false);
         recall(&mut drops, FILE, 1, 0);
         recall(&mut drops, FILE, 1, 0);
         let (id, dropped) = drops.next(0).unwrap();
@@ -283,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_late_recall_is_blocked_once_while_a_request_holds_pages() {
-        let mut drops = Drops::default();
+        let mut drops = Drops::new(false);
         assert_eq!(drops.next_look(), None);
         recall(&mut drops, FILE, 1, 100);
         let (id, _) = drops.next(0).unwrap();
@@ -299,8 +310,21 @@ mod tests {
     }
 
     #[test]
+    fn nobody_waits_for_what_a_relaxed_mount_is_to_drop() {
+        let mut drops: Drops<&str> = Drops::new(true);
+        recall(&mut drops, FILE, 1, 100);
+        assert_eq!(drops.next_look(), Some(100));
+        assert!(drops.is_too_late(None, 100));
+        assert_eq!(drops.look(100, |_| false), [Effect::Blocked(HERE, 1)], "it is told at once, and once");
+        let (id, _) = drops.next(100).unwrap();
+        assert_eq!(drops.look(100 + LATE_MILLIS, |_| true), []);
+        assert_eq!(drops.next_look(), None);
+        assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)), "and when it is done");
+    }
+
+    #[test]
     fn whoever_waits_goes_on_when_they_are_dropped_or_after_a_while() {
-        let mut drops = Drops::default();
+        let mut drops = Drops::new(false);
         drops.add(page(FILE, 1), For::Waiting("first"), 0);
         drops.add(page(FILE, 2), For::Waiting("second"), 5);
         let (first, _) = drops.next(0).unwrap();
@@ -314,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_stuck_file_leaves_threads_to_others() {
-        let mut drops = Drops::default();
+        let mut drops = Drops::new(false);
         for number in 0..100 {
             recall(&mut drops, FILE, number, 0);
         }
@@ -329,7 +353,7 @@ mod tests {
 
     #[test]
     fn what_is_stuck_leaves_others_of_its_file_a_thread() {
-        let mut drops = Drops::default();
+        let mut drops = Drops::new(false);
         for number in 0..100 {
             recall(&mut drops, FILE, number, 0);
         }
@@ -346,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_is_blocked_before_it_begins_keeps_no_thread_from_others() {
-        let mut drops = Drops::default();
+        let mut drops = Drops::new(false);
         for number in 0..100 {
             recall(&mut drops, FILE, number, 0);
         }
@@ -364,7 +388,7 @@ mod tests {
 
     #[test]
     fn what_is_dropped_for_nobody_keeps_no_thread_from_others() {
-        let mut drops: Drops<&str> = Drops::default();
+        let mut drops: Drops<&str> = Drops::new(false);
         for number in 0..DROPS_PER_FILE_MAX as u64 {
             drops.add(page(FILE, number), For::Nobody, 0);
         }
@@ -381,7 +405,7 @@ mod tests {
 
     #[test]
     fn threads_begin_when_all_are_at_work_and_few_stay() {
-        let mut drops = Drops::default();
+        let mut drops = Drops::new(false);
         assert!(!drops.begin_thread(), "there is nothing to do");
         for number in 0..200 {
             recall(&mut drops, InodeId(100 + number), number, 0);
@@ -398,7 +422,7 @@ mod tests {
 
     #[test]
     fn drops_for_nobody_are_not_repeated() {
-        let mut drops: Drops<&str> = Drops::default();
+        let mut drops: Drops<&str> = Drops::new(false);
         for _ in 0..3 {
             drops.add(page(FILE, 1), For::Nobody, 0);
         }
@@ -411,7 +435,7 @@ mod tests {
 
     #[test]
     fn a_new_life_hears_nothing_of_the_last_ones_recalls() {
-        let mut drops = Drops::default();
+        let mut drops = Drops::new(false);
         recall(&mut drops, FILE, 1, 0);
         recall(&mut drops, FILE, 2, 0);
         drops.add(page(FILE, 3), For::Server(ServerId(9), 1), 0);
@@ -426,7 +450,7 @@ mod tests {
 
     #[test]
     fn too_many_drops_are_refused_and_hold_nobody_up() {
-        let mut drops = Drops::default();
+        let mut drops = Drops::new(false);
         for number in 0..DROPS_MAX as u64 {
             drops.add(page(FILE, number), For::Server(HERE, number), 0);
         }

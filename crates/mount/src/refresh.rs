@@ -98,6 +98,11 @@ impl Refresher {
         self.want(Wanted { version: Some(version), tells_errors: true, ..Wanted::all(inode, then) });
     }
 
+    /// The same of a part of the file.
+    pub(crate) fn after_writing_back_part(&self, inode: InodeId, part: ByteRange, then: Then) {
+        self.want(Wanted { part, ..Wanted::all(inode, Some(then)) });
+    }
+
     /// Does something when the kernel has written back what programs stored into the file's pages.
     pub(crate) fn after_writing_back(&self, inode: InodeId, then: Then) {
         self.want(Wanted::all(inode, Some(then)));
@@ -175,7 +180,7 @@ fn run(
             // others, and says nothing.
             pages.drop_begins(inode);
             // 0 is as far as there are any.
-            let length = if part == WHOLE { 0 } else { part.length() as i64 };
+            let length = if part.end >= i64::MAX as u64 { 0 } else { part.length() as i64 };
             let dropped = notifier.invalidate_inode(inode.0, part.start as i64, length);
             pages.drop_is_over(inode);
             dropped

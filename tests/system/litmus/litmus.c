@@ -20,6 +20,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, PAGES = 64, CREW_MAX = 4, SEEN_MAX = 4 };
@@ -41,7 +42,7 @@ struct member {
 
 static struct shared *shared;
 static unsigned crew;
-static int publishes;
+static int publishes, refreshes;
 static const char *paths[2];
 
 static void fail(const char *what)
@@ -157,6 +158,14 @@ static void own(struct member *me, uint64_t run, uint64_t *seen)
     seen[0] = atomic_load(at(me, 0, me->number)) == run;
 }
 
+/* Brings what others have published, where that takes a call. */
+static void refresh(struct member *me)
+{
+    char value[16];
+    if (refreshes && fgetxattr(me->file, "user.ramlace.refresh", value, sizeof value) < 0)
+        fail("refresh");
+}
+
 /* Both store every other byte of a page: whose are missing when both have published? */
 static void neighbours(struct member *me, uint64_t run, uint64_t *seen)
 {
@@ -165,6 +174,7 @@ static void neighbours(struct member *me, uint64_t run, uint64_t *seen)
     if (msync(me->memory, PAGE, MS_SYNC))
         fail("msync");
     together();
+    refresh(me);
     seen[0] = 1;
     for (int byte = 0; byte < PAGE; byte++)
         seen[0] &= me->memory[byte] == (unsigned char)run;
@@ -184,6 +194,7 @@ static void mapwrite(struct member *me, uint64_t run, uint64_t *seen)
                 fail("pwrite");
     }
     together();
+    refresh(me);
     seen[0] = 1;
     for (int place = 0; place < 16; place++)
         seen[0] &= atomic_load(at(me, 0, place)) == run;
@@ -442,7 +453,8 @@ int main(int argc, char **argv)
         return 2;
     }
     uint64_t runs = strtoull(argv[2], 0, 10);
-    publishes = atoi(argv[3]);
+    publishes = !strcmp(argv[3], "publishes");
+    refreshes = !strcmp(argv[3], "refreshes");
     paths[0] = argv[4];
     paths[1] = argv[5];
     crew = tests[test].crew;

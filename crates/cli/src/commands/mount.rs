@@ -78,7 +78,8 @@ pub struct Args {
     pub reserve: bool,
 
     /// When other machines see what programs store into mapped files: `coherent`, after msync; `strict`, at once, as if all
-    /// were programs of one machine. docs/SEMANTICS.md says what it costs (Linux 6.6) [default: coherent]
+    /// were programs of one machine (Linux 6.6); `relaxed`, after msync here and a refresh or a lock there: nobody waits for
+    /// this mount. docs/SEMANTICS.md says what each costs [default: coherent]
     #[arg(long, value_name = "MODE", value_parser = mode_of)]
     pub mode: Option<Mode>,
 

@@ -1,0 +1,102 @@
+"""Relaxed mounts: programs publish, refresh and lock for themselves, and nobody waits for what such a mount shows."""
+
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mount import REFRESH, Mount, Program, mapping
+from pool import KIB, Pool
+
+pytestmark = pytest.mark.both
+
+PAGE = 4 * KIB
+LENGTH = 64 * PAGE
+
+
+@dataclass
+class Machines:
+    """A directory on two relaxed mounts, and on a strict one."""
+
+    here: Path
+    there: Path
+    strict: Path
+
+    def file(self) -> None:
+        """Make a file of zeros."""
+        (self.here / "file").write_bytes(bytes(LENGTH))
+        assert (self.there / "file").stat().st_size == (self.strict / "file").stat().st_size == LENGTH
+
+
+@pytest.fixture(scope="module")
+def mounts(fuse: None, shared_pool: Pool) -> Iterator[list[Mount]]:
+    """Two relaxed mounts of the shared pool, and a strict one."""
+    mounts: list[Mount] = []
+    try:
+        for words in (["--mode", "relaxed"], ["-o", "mode=relaxed"], ["--mode", "strict"]):
+            mounts.append(Mount(shared_pool, *words))
+        yield mounts
+    finally:
+        for mount in mounts:
+            mount.close()
+
+
+@pytest.fixture
+def machines(mounts: list[Mount], place: str) -> Machines:
+    """This test's directory on all of them."""
+    for mount in mounts:
+        mount.daemon.watch()
+    machines = Machines(*(mount / place for mount in mounts))
+    machines.file()
+    return machines
+
+
+LOCKED = """
+def count(start, at):
+    fcntl.lockf(file, fcntl.LOCK_EX, PAGE, start)
+    number = int.from_bytes(view[at:at + 8], "little")
+    view[at:at + 8] = (number + 1).to_bytes(8, "little")
+    fcntl.lockf(file, fcntl.LOCK_UN, PAGE, start)
+    return number
+PAGE = 4096
+"""
+
+
+@pytest.mark.parametrize("page", [0, 5])
+def test_a_lock_brings_what_was_published_and_its_end_publishes_the_locked_bytes(machines: Machines, page: int) -> None:
+    with (
+        Program(mapping(machines.here / "file") + LOCKED) as first,
+        Program(mapping(machines.there / "file") + LOCKED) as second,
+    ):
+        for turn in range(60):
+            program = second if turn % 3 else first
+            assert program.ask(f"count({page * PAGE}, {page * PAGE + 100})") == turn
+
+
+def test_what_was_published_is_there_after_a_refresh_and_stores_of_both_survive(machines: Machines) -> None:
+    with (
+        Program(mapping(machines.here / "file")) as first,
+        Program(mapping(machines.there / "file")) as second,
+    ):
+        for turn in range(1, 40):
+            first.run(f"view[0:8] = ({turn}).to_bytes(8, 'little'); view.flush()")
+            second.run(f"view[8:16] = ({turn}).to_bytes(8, 'little')")
+            os.setxattr(machines.there / "file", REFRESH, b"1")
+            assert second.ask("view[0:16]") == turn.to_bytes(8, "little") * 2
+            os.setxattr(machines.here / "file", REFRESH, b"1")
+            assert first.ask("view[0:16]") == turn.to_bytes(8, "little") * 2
+
+
+def test_the_stricter_of_two_modes_decides(machines: Machines) -> None:
+    descriptors = [os.open(path / "file", os.O_RDWR) for path in (machines.strict, machines.here)]
+    with mmap.mmap(descriptors[0], 0) as view, mmap.mmap(descriptors[1], 0) as relaxed:
+        for turn in range(1, 60):
+            at = turn * 7919 % (LENGTH - 8)
+            view[at : at + 8] = turn.to_bytes(8, "little")
+            assert relaxed[at : at + 8] == turn.to_bytes(8, "little")
+            assert os.pread(descriptors[1], 8, at) == turn.to_bytes(8, "little")
+    for descriptor in descriptors:
+        os.close(descriptor)
