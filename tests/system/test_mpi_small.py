@@ -13,6 +13,7 @@ ROWS = 2000
 FAULTS = [
     "write_under_way",
     "cut_under_way",
+    "phases_under_way",
     "lost_behind",
     "nothing_in_vain",
     "close",

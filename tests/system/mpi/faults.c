@@ -200,6 +200,36 @@ static void test_write_under_way(void)
     free(new);
 }
 
+static void *write_together(void *new)
+{
+    CALL(MPI_File_write_at_all(file, BORDER, new, LARGE, MPI_BYTE, MPI_STATUS_IGNORE));
+    return NULL;
+}
+
+/* The same for a collective write, by two phases: others write for this rank. */
+static void test_phases_under_way(void)
+{
+    unsigned char *new = malloc(LARGE), got;
+    MPI_Info info;
+    pthread_t thread;
+    CALL(MPI_Info_create(&info));
+    CALL(MPI_Info_set(info, "romio_cb_write", "enable"));
+    CALL(MPI_File_set_info(file, info));
+    CALL(MPI_Info_free(&info));
+    memset(new, 2, LARGE);
+    fill(0, BORDER, 1);
+    fill(BORDER, LARGE / 2 - 1, 1);
+    hold(true);
+    CHECK(pthread_create(&thread, NULL, write_together, new) == 0);
+    wait_until_held();
+    read_up_to_border();
+    hold(false);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(read_at(BORDER, &got, 1) == 1);
+    CHECK(got == 2);
+    free(new);
+}
+
 static void *cut(void *unused)
 {
     CALL(MPI_File_set_size(file, BORDER));
@@ -464,9 +494,10 @@ int main(int argc, char **argv)
         void (*run)(void);
     } cases[] = {
         {"write_under_way", test_write_under_way}, {"cut_under_way", test_cut_under_way},
-        {"lost_behind", test_lost_behind}, {"nothing_in_vain", test_nothing_in_vain}, {"close", test_close},
-        {"one_row", test_one_row}, {"one_chunk", test_one_chunk}, {"beyond", test_beyond}, {"silent", test_silent},
-        {"told", test_told}, {"class", test_class}, {"pointer", test_pointer}, {"left_open", test_left_open},
+        {"phases_under_way", test_phases_under_way}, {"lost_behind", test_lost_behind},
+        {"nothing_in_vain", test_nothing_in_vain}, {"close", test_close}, {"one_row", test_one_row},
+        {"one_chunk", test_one_chunk}, {"beyond", test_beyond}, {"silent", test_silent}, {"told", test_told},
+        {"class", test_class}, {"pointer", test_pointer}, {"left_open", test_left_open},
     };
     int level;
     CHECK(argc == 3);

@@ -199,6 +199,47 @@ static unsigned below(unsigned limit)
     return (unsigned)((state >> 11) % limit);
 }
 
+/* One access at an offset or by the pointer, from or to memory in one piece or with every other byte; the bytes it moved. */
+static int move(MPI_File file, bool writes, unsigned at, unsigned char *bytes, unsigned length)
+{
+    static unsigned char spread[2 * 1024];
+    bool in_pieces = below(4) == 0;
+    MPI_Datatype type;
+    MPI_Status status;
+    int count;
+    CALL(MPI_Type_vector((int)length, 1, in_pieces ? 2 : 1, MPI_BYTE, &type));
+    CALL(MPI_Type_commit(&type));
+    for (unsigned i = 0; i < length && in_pieces; i++)
+        spread[2 * i] = bytes[i];
+    void *memory = in_pieces ? spread : bytes;
+    if (below(3) == 0) {
+        CALL(MPI_File_seek(file, at, MPI_SEEK_SET));
+        CALL(writes ? MPI_File_write(file, memory, 1, type, &status) : MPI_File_read(file, memory, 1, type, &status));
+    } else {
+        CALL(writes ? MPI_File_write_at(file, at, memory, 1, type, &status)
+                    : MPI_File_read_at(file, at, memory, 1, type, &status));
+    }
+    for (unsigned i = 0; i < length && in_pieces; i++)
+        bytes[i] = spread[2 * i];
+    CALL(MPI_Type_free(&type));
+    CALL(MPI_Get_elements(&status, MPI_BYTE, &count));
+    return count;
+}
+
+/* A view with or without gaps, in either representation: of bytes. */
+static void view_somehow(MPI_File file)
+{
+    static const int gaps[] = {0, 1, 300};
+    int length = 1 + (int)below(900), gap = gaps[below(3)];
+    MPI_Datatype piece, tile;
+    CALL(MPI_Type_contiguous(length, MPI_BYTE, &piece));
+    CALL(MPI_Type_create_resized(piece, 0, length + gap, &tile));
+    CALL(MPI_Type_commit(&tile));
+    CALL(MPI_File_set_view(file, below(100), MPI_BYTE, tile, below(3) ? "native" : "external32", MPI_INFO_NULL));
+    CALL(MPI_Type_free(&piece));
+    CALL(MPI_Type_free(&tile));
+}
+
 /* Random small writes and reads of one rank, many of each in a row, beside an image in memory. NUMBER is the seed. */
 static void test_image(const char *path, const char *number)
 {
@@ -206,8 +247,10 @@ static void test_image(const char *path, const char *number)
     static unsigned char image[BYTES], bytes[LENGTH_MAX], expected[LENGTH_MAX];
     static const char *const rooms[] = {"1048576", "0", "5000", "40000", "700"};
     unsigned end = 0;
+    MPI_Offset last;
     state = strtoull(number, NULL, 10) * 2654435761u + 1;
     MPI_File file = open_with(path, MPI_MODE_RDWR | MPI_MODE_CREATE, "ind_wr_buffer_size", rooms[below(5)]);
+    view_somehow(file);
     for (step = 0; step < 400; step++) {
         bool writes = below(2), walks = below(4) > 0;
         unsigned at = below(BYTES / 2), often = below(60);
@@ -215,28 +258,25 @@ static void test_image(const char *path, const char *number)
             CALL(MPI_File_sync(file));
         for (unsigned i = 0; i < often; i++) {
             unsigned length = 1 + below(LENGTH_MAX);
-            MPI_Status status;
-            int count;
             if (!walks)
                 at = below(BYTES / 2);
             if (writes) {
                 for (unsigned k = 0; k < length; k++)
                     image[at + k] = bytes[k] = (unsigned char)below(256);
                 end = end > at + length ? end : at + length;
-                CALL(MPI_File_write_at(file, at, bytes, (int)length, MPI_BYTE, &status));
             } else {
                 memset(bytes, 0, sizeof bytes);
                 memcpy(expected, image + at, length);
-                CALL(MPI_File_read_at(file, at, bytes, (int)length, MPI_BYTE, &status));
             }
+            int count = move(file, writes, at, bytes, length);
             unsigned there = writes ? length : at >= end ? 0 : end - at < length ? end - at : length;
-            CALL(MPI_Get_count(&status, MPI_BYTE, &count));
             CHECK(count == (int)there);
             CHECK(writes || memcmp(bytes, expected, there) == 0);
             at += length + (below(3) ? 0 : below(900));
         }
     }
-    CHECK(size_of(file) == end);
+    CALL(MPI_File_get_byte_offset(file, end - 1, &last));
+    CHECK(size_of(file) == last + 1);
     CALL(MPI_File_close(&file));
 }
 
