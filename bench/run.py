@@ -16,6 +16,7 @@ from pathlib import Path
 
 import machine
 import mounts
+import mpiio
 import refreshing
 import report
 import resources
@@ -76,6 +77,8 @@ def measure(args: argparse.Namespace) -> list[dict]:
         rows += strict.rows(pool, args.quick, args.only)
         progress("trees")
         rows += trees.rows(pool, args.quick, args.only, args.files)
+        progress("MPI-IO")
+        rows += mpiio.rows(pool, args)
         progress("columns in Python")
         rows += [row for figure in python_columns(pool, args) for row in report.rows(figure)]
         progress("memory and idle servers")

@@ -16,7 +16,7 @@ from mount import NewMount
 from mpi_library import SOURCES, VARIABLES, Mpi
 from pool import PATIENCE_SECONDS, Pool
 
-CASES = ["offsets", "views", "holes", "shared", "atomic", "wholes", "errors", "large_counts", "many"]
+CASES = ["offsets", "views", "once", "holes", "shared", "atomic", "wholes", "errors", "large_counts", "many"]
 
 
 def test_the_library_is_named_by_its_mpi_and_exports_both_names_of_every_routine(mpi: Mpi) -> None:
@@ -158,6 +158,22 @@ def test_a_file_below_a_mount_is_ours_and_the_mount_has_it(
     mpi.run(shared_pool, 1, mpi.program("mpiio_test"), "count", reading / f"{place}/other", code=1)
     with shared_pool.connect() as pool:
         assert not pool.exists(f"{place}/other")
+
+
+def test_a_program_that_is_linked_with_the_library_needs_nothing_else(
+    mpi: Mpi, shared_pool: Pool, place: str, tmp_path: Path
+) -> None:
+    program, report = tmp_path / "linked", tmp_path / "report"
+    library = ["-L", str(mpi.library.parent), f"-l{mpi.library.stem.removeprefix('lib')}"]
+    compiled = [f"mpicc.{mpi.name}", "-O1", str(SOURCES / "mpiio_test.c"), "-o", str(program), *library]
+    subprocess.run([*compiled, f"-Wl,-rpath,{mpi.library.parent}"], check=True)
+    subprocess.run(
+        [f"mpirun.{mpi.name}", "-np", "2", str(program), "views", f"ramlace:{place}/file"],
+        env={**os.environ, **VARIABLES, "RAMLACE_POOL": shared_pool.name, "RAMLACE_MPIIO_REPORT": str(report)},
+        check=True,
+        timeout=2 * PATIENCE_SECONDS,
+    )
+    assert re.findall(r"^opens (\d+)", report.read_text(), re.MULTILINE) == ["1", "1"]
 
 
 def test_other_files_are_the_mpi_librarys_own(mpi: Mpi, shared_pool: Pool, tmp_path: Path) -> None:

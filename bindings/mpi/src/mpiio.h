@@ -61,17 +61,20 @@ struct tiling {
     /* Bytes of data before each item, and of the whole tile. */
     int64_t *before;
     int64_t start, extent, tile_bytes;
+    /* The next tile would begin before the end of this one, as in PnetCDF's views: there is only one. */
+    bool once;
 };
 
 /* The tiling that begins at `start`; takes the runs over. */
 int tiling_make(struct tiling *tiling, struct runs *tile, int64_t start, int64_t extent);
 void tiling_free(struct tiling *tiling);
-/* Appends the runs of `length` bytes of data, `from` bytes of data behind the beginning. */
+/* Appends the runs of `length` bytes of data, `from` bytes of data behind the beginning. MPI_ERR_IO where there are not so
+ * many, in a tiling that is there once. */
 int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struct runs *out);
 /* Whether all data lie one behind the other. */
 bool tiling_is_contiguous(const struct tiling *tiling);
-/* Whether no byte lies before an earlier one. */
-bool tiling_is_ascending(const struct tiling *tiling);
+/* Whether no byte of a tile lies before an earlier one; then `once` says whether it repeats. */
+bool tiling_is_ascending(struct tiling *tiling);
 /* Bytes of data that lie before this offset; the tiling is ascending. */
 int64_t tiling_bytes_below(const struct tiling *tiling, int64_t offset);
 
@@ -186,6 +189,8 @@ struct file {
     /* The individual pointer, in bytes of the view's data. */
     int64_t position;
     bool atomic;
+    /* A new file's bytes are to lie on this machine, where all its ranks are. */
+    bool local;
     struct small small;
     struct hints hints;
     /* Whether collective reads and writes of this view go by two phases: never, where they are large enough, always. */
@@ -237,6 +242,8 @@ int file_size(struct file *file, int64_t *size);
 
 /* Where a new file's bytes are to lie. */
 struct ramlace_hints layout_hints(MPI_Info info);
+/* Whether they are to lie on the machine of the ranks. */
+bool wants_local(MPI_Info info);
 void hints_make(struct file *file);
 /* Takes over the hints that may change while a file is open, and what follows from a new view; on all ranks together. */
 int file_hints(struct file *file, MPI_Info info);

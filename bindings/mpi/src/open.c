@@ -30,26 +30,42 @@ static int64_t hash(const char *text)
 struct agreement {
     /* A rank knows it by a locator; all know it as ours; all mean the same file, and in the same way. */
     bool by_locator, all_ours, same;
+    /* All run on one machine. */
+    bool one_machine;
     /* The largest class of an error. */
     int error;
 };
+
+/* As servers know it: by its boot. */
+static int64_t this_machine(void)
+{
+    char id[64] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file == NULL || fgets(id, sizeof id, file) == NULL)
+        id[0] = '\0';
+    if (file != NULL)
+        fclose(file);
+    return hash(id);
+}
 
 static struct agreement agree(MPI_Comm comm, const struct name *name, int amode, int error)
 {
     bool known = name->path != NULL;
     /* The smallest of a number and of its negative: equal numbers are those whose sum is 0. */
     int64_t pool = known ? hash(name->pool->id) : 0, path = known ? hash(name->path) : 0;
-    int64_t mine[9] = {pool, -pool, path, -path, amode, -amode, -(name->place == PLACE_LOCATOR),
-                       name->place != PLACE_FOREIGN, -error};
-    int64_t all[9];
-    PMPI_Allreduce(mine, all, 9, MPI_INT64_T, MPI_MIN, comm);
+    int64_t machine = this_machine();
+    int64_t mine[11] = {pool, -pool, path, -path, amode, -amode, -(name->place == PLACE_LOCATOR),
+                        name->place != PLACE_FOREIGN, -error, machine, -machine};
+    int64_t all[11];
+    PMPI_Allreduce(mine, all, 11, MPI_INT64_T, MPI_MIN, comm);
     bool same = all[0] + all[1] == 0 && all[2] + all[3] == 0 && all[4] + all[5] == 0;
-    return (struct agreement){all[6] != 0, all[7] != 0, same, (int)-all[8]};
+    return (struct agreement){all[6] != 0, all[7] != 0, same, all[9] + all[10] == 0, (int)-all[8]};
 }
 
 static int open_file(struct file *file, MPI_Info info, bool creating)
 {
     struct ramlace_hints hints = layout_hints(info);
+    hints.local = file->local;
     int flags = file->amode & MPI_MODE_RDONLY ? O_RDONLY : file->amode & MPI_MODE_WRONLY ? O_WRONLY : O_RDWR;
     if (creating && (file->amode & MPI_MODE_CREATE))
         flags |= O_CREAT | (file->amode & MPI_MODE_EXCL ? O_EXCL : 0);
@@ -106,7 +122,7 @@ static void file_forget(struct file *file)
 }
 
 /* Everything but the handle. The name goes over to the file. */
-static int file_make(MPI_Comm comm, struct name *name, int amode, MPI_Info info, struct file **made)
+static int file_make(MPI_Comm comm, struct name *name, int amode, MPI_Info info, bool one_machine, struct file **made)
 {
     struct file *file = *made = calloc(1, sizeof *file);
     if (file == NULL)
@@ -118,6 +134,7 @@ static int file_make(MPI_Comm comm, struct name *name, int amode, MPI_Info info,
     file->comm = MPI_COMM_NULL;
     file->view.etype = file->view.filetype = MPI_DATATYPE_NULL;
     file->amode = amode;
+    file->local = one_machine && (amode & MPI_MODE_CREATE) && wants_local(info);
     int error = PMPI_Comm_dup(comm, &file->comm);
     if (error != MPI_SUCCESS)
         return error;
@@ -150,7 +167,7 @@ int file_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI
         error = MPI_ERR_NOT_SAME;
     struct file *file = NULL;
     if (*ours && error == MPI_SUCCESS)
-        error = file_make(comm, &name, amode, info, &file);
+        error = file_make(comm, &name, amode, info, all.one_machine, &file);
     name_free(&name);
     if (*ours && error == MPI_SUCCESS)
         error = handle_take(&file->handle);

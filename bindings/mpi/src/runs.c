@@ -166,6 +166,8 @@ int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struc
 {
     if (length <= 0 || tiling->tile_bytes == 0)
         return MPI_SUCCESS;
+    if (tiling->once && from + length > tiling->tile_bytes)
+        return MPI_ERR_IO;
     if (tiling_is_contiguous(tiling))
         return runs_append(out, (ramlace_run){tiling->start + tiling->tile.items[0].offset + from, length, 0, 1},
                            tiling->tile.elements[0]);
@@ -194,7 +196,7 @@ int64_t run_end(ramlace_run run)
     return run.offset + (run.count - 1) * run.stride + run.length;
 }
 
-bool tiling_is_ascending(const struct tiling *tiling)
+bool tiling_is_ascending(struct tiling *tiling)
 {
     const struct runs *tile = &tiling->tile;
     int64_t at = -tiling->start;
@@ -204,8 +206,8 @@ bool tiling_is_ascending(const struct tiling *tiling)
             return false;
         at = run_end(item);
     }
-    /* The next tile, too, begins behind this one. */
-    return tile->count == 0 || tiling->extent + tile->items[0].offset >= at;
+    tiling->once = tile->count > 0 && tiling->extent + tile->items[0].offset < at;
+    return true;
 }
 
 int64_t tiling_bytes_below(const struct tiling *tiling, int64_t offset)
@@ -214,7 +216,7 @@ int64_t tiling_bytes_below(const struct tiling *tiling, int64_t offset)
     if (tile->count == 0)
         return 0;
     int64_t below = offset - tiling->start, end = run_end(tile->items[tile->count - 1]);
-    int64_t whole = below >= end ? (below - end) / tiling->extent + 1 : 0;
+    int64_t whole = below >= end && !tiling->once ? (below - end) / tiling->extent + 1 : 0;
     int64_t bytes = whole * tiling->tile_bytes;
     below -= whole * tiling->extent;
     for (size_t i = 0; i < tile->count && tile->items[i].offset < below; i++) {

@@ -60,7 +60,7 @@ typedef struct ramlace_run ramlace_run;
 
 /** First values: ramlace_options options = RAMLACE_OPTIONS_INIT; */
 #define RAMLACE_OPTIONS_INIT { sizeof(struct ramlace_options), 0, 0, NULL, NULL }
-#define RAMLACE_HINTS_INIT { sizeof(struct ramlace_hints), 0, 0, 0 }
+#define RAMLACE_HINTS_INIT { sizeof(struct ramlace_hints), 0, 0, 0, 0, 0 }
 
 /**
  * The version of the ABI that this header describes: the number in the library's soname.
@@ -365,6 +365,15 @@ struct ramlace_hints {
      * Copies of each chunk.
      */
     uint32_t copies;
+    /**
+     * Not 0: all bytes of a new file lie on servers of this machine, where it has any that answer. Directories hand
+     * nothing of this down.
+     */
+    uint32_t local;
+    /**
+     * 0; room for what comes.
+     */
+    uint32_t reserved;
 };
 
 /**

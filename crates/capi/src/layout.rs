@@ -45,24 +45,28 @@ pub unsafe extern "C" fn ramlace_layout_set(
     done(|| {
         let connected = connected(pool)?;
         // SAFETY: a text or NULL, and hints or NULL, by the header.
-        let (path, hints) = unsafe { (connected.path(path)?, layout_hints(hints)?) };
+        let (path, (hints, local)) = unsafe { (connected.path(path)?, layout_hints(hints)?) };
+        if local {
+            return Err(invalid("a directory hands no `local` down: it is of the machine that makes a file"));
+        }
         connected.pool.set_layout(path, hints)
     })
 }
 
-/// Hints as the client takes them; it checks their values.
+/// Hints as the client takes them, which checks their values; and whether the file shall lie on this machine.
 ///
 /// # Safety
 /// The pointer is NULL or leads to hints as the header describes them.
-pub(crate) unsafe fn layout_hints(hints: *const ramlace_hints) -> Result<LayoutHints> {
+pub(crate) unsafe fn layout_hints(hints: *const ramlace_hints) -> Result<(LayoutHints, bool)> {
     // SAFETY: the caller's promise.
     let given: ramlace_hints = unsafe { growing(hints) }?;
     let set = |value: u64| Some(value).filter(|value| *value != 0);
-    Ok(LayoutHints {
+    let hints = LayoutHints {
         stripe_unit: set(given.stripe_unit),
         width: set(given.width.into()).map(|value| narrow(value, "width")).transpose()?,
         copies: set(given.copies.into()).map(|value| narrow(value, "number of copies")).transpose()?,
-    })
+    };
+    Ok((hints, given.local != 0))
 }
 
 fn narrow<T: TryFrom<u64>>(value: u64, what: &str) -> Result<T> {

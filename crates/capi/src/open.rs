@@ -52,7 +52,7 @@ pub unsafe extern "C" fn ramlace_open(
     mode: mode_t,
 ) -> *mut ramlace_file {
     // SAFETY: as the header says of ramlace_open.
-    guard(|| unsafe { open(pool, path, flags, mode, LayoutHints::default()) })
+    guard(|| unsafe { open(pool, path, flags, mode, (LayoutHints::default(), false)) })
 }
 
 /// Opens a file as ramlace_open does; a file that is created lies as the hints say. A file that
@@ -95,12 +95,12 @@ unsafe fn open(
     path: *const c_char,
     flags: c_int,
     mode: mode_t,
-    hints: LayoutHints,
+    (hints, local): (LayoutHints, bool),
 ) -> Result<*mut ramlace_file> {
     let connected = connected(pool)?;
     // SAFETY: the caller's promise.
     let path = unsafe { connected.path(path) }?;
-    let mut options = OpenOptions { hints, ..options_of(flags)? };
+    let mut options = OpenOptions { hints, local, ..options_of(flags)? };
     options.mode.mode = permissions(mode)?;
     if options.create {
         options.mode.umask = umask();

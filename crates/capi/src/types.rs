@@ -59,6 +59,11 @@ pub struct ramlace_hints {
     pub width: u32,
     /// Copies of each chunk.
     pub copies: u32,
+    /// Not 0: all bytes of a new file lie on servers of this machine, where it has any that answer. Directories hand
+    /// nothing of this down.
+    pub local: u32,
+    /// 0; room for what comes.
+    pub reserved: u32,
 }
 
 /// A moment, since 1970-01-01 UTC.

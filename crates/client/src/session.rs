@@ -224,10 +224,14 @@ impl Session {
         header
     }
 
-    /// What is wished for a new file's layout; servers that do not answer at present get no lane.
-    pub(crate) fn layout_wish(&self, hints: LayoutHints, stripe_unit_min: u64) -> LayoutWish {
+    /// What is wished for a new file's layout; servers that do not answer at present get no lane. Nor do those of other
+    /// machines, when it shall be `local` and there are any here.
+    pub(crate) fn layout_wish(&self, hints: LayoutHints, stripe_unit_min: u64, local: bool) -> LayoutWish {
         let servers = self.servers.read().unwrap_or_else(PoisonError::into_inner);
-        let silent = servers.iter().filter(|server| server.is_failing()).map(|server| server.id).collect();
+        let is_here = |server: &Arc<Server>| self.host == Some(server.entry().host) && !server.is_failing();
+        let local = local && servers.iter().any(is_here);
+        let gets_none = |server: &&Arc<Server>| server.is_failing() || (local && !is_here(server));
+        let silent = servers.iter().filter(gets_none).map(|server| server.id).collect();
         LayoutWish { hints, stripe_unit_min, silent }
     }
 }

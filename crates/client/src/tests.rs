@@ -5,6 +5,7 @@ mod bytes;
 mod damage;
 mod failures;
 mod inline;
+mod local;
 mod names;
 mod pages;
 mod permits;

@@ -122,6 +122,50 @@ static void test_views(const char *path)
     CALL(MPI_File_close(&file));
 }
 
+/* A view that could not come again, as PnetCDF makes them: what it has of the file is there, and no more. */
+static void test_once(const char *path)
+{
+    enum { ROWS = 10, ROW = 8, HEAD = 16 };
+    char out[HEAD + ROWS * ROW + 1], in[HEAD + ROWS * ROW];
+    int bytes = (rank == 0 ? HEAD : 0) + ROWS * ROW, lengths[ROWS + 1], count = 0;
+    MPI_Aint places[ROWS + 1];
+    MPI_Datatype blocks, type;
+    MPI_Status status;
+    MPI_Offset at;
+    MPI_File file = open_new(path);
+    if (rank == 0) {
+        lengths[count] = HEAD;
+        places[count++] = 0;
+    }
+    for (int row = 0; row < ROWS; row++) {
+        lengths[count] = ROW;
+        places[count++] = HEAD + ROW * (rank + ranks * row);
+    }
+    CALL(MPI_Type_create_hindexed(count, lengths, places, MPI_BYTE, &blocks));
+    /* As long as the rows alone: the next one would begin in front of their end. */
+    CALL(MPI_Type_create_resized(blocks, 0, ROW * ranks * ROWS / 2, &type));
+    CALL(MPI_Type_commit(&type));
+    CALL(MPI_File_set_view(file, 0, MPI_BYTE, type, "native", MPI_INFO_NULL));
+    memset(out, 'a' + rank, sizeof out);
+    CALL(MPI_File_write_all(file, out, bytes, MPI_BYTE, &status));
+    CHECK(bytes_of(&status) == bytes);
+    CALL(MPI_File_get_position(file, &at));
+    CHECK(at == bytes);
+    CALL(MPI_File_read_at_all(file, 0, in, bytes, MPI_BYTE, &status));
+    CHECK(bytes_of(&status) == bytes && memcmp(in, out, (size_t)bytes) == 0);
+    REFUSED(MPI_File_write_at(file, 0, out, bytes + 1, MPI_BYTE, &status), MPI_ERR_IO);
+    CALL(MPI_File_sync(file));
+    MPI_Barrier(MPI_COMM_WORLD);
+    CALL(MPI_File_seek(file, 0, MPI_SEEK_END));
+    CALL(MPI_File_get_position(file, &at));
+    CHECK(at == bytes);
+    CALL(MPI_File_get_size(file, &at));
+    CHECK(at == HEAD + ROW * ranks * ROWS);
+    CALL(MPI_Type_free(&type));
+    CALL(MPI_Type_free(&blocks));
+    CALL(MPI_File_close(&file));
+}
+
 /* Two ranks write every other byte at the same time: neither brings back what the other has changed. */
 static void test_holes(const char *path)
 {
@@ -514,7 +558,7 @@ static const struct {
     const char *name;
     void (*run)(const char *);
 } CASES[] = {
-    {"offsets", test_offsets}, {"views", test_views},   {"holes", test_holes},
+    {"offsets", test_offsets}, {"views", test_views},   {"once", test_once}, {"holes", test_holes},
     {"shared", test_shared},   {"atomic", test_atomic}, {"wholes", test_wholes},
     {"errors", test_errors},   {"many", test_many},     {"large_counts", test_large_counts},
     {"count", test_count},     {"killed", test_killed},

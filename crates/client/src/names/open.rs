@@ -32,6 +32,8 @@ pub struct OpenOptions {
     pub mode: NewMode,
     /// Where the bytes of a new file shall lie.
     pub hints: LayoutHints,
+    /// All bytes of a new file shall lie on servers of this machine, where it has any that answer.
+    pub local: bool,
     /// Named bytes of a new file.
     pub named: FileAttributes,
 }
@@ -47,6 +49,7 @@ impl Default for OpenOptions {
             append: false,
             mode: NewMode { mode: 0o644, umask: 0 },
             hints: LayoutHints::default(),
+            local: false,
             named: FileAttributes::new(),
         }
     }
@@ -81,7 +84,7 @@ impl OpenOptions {
             read: rights.read,
             write: rights.write,
             layout: None,
-            wish: pool.session()?.layout_wish(self.hints, unit_min),
+            wish: pool.session()?.layout_wish(self.hints, unit_min, self.local),
             named: self.named.clone(),
         })
     }

@@ -73,7 +73,7 @@ impl Raw<'_> {
     /// What a [`Create`] says of the layout, when its server shall choose it: `hints`, with what the
     /// directory hands down and the pool's usual values where they are silent.
     pub fn layout_wish(self, hints: LayoutHints) -> Result<LayoutWish> {
-        Ok(self.pool.session()?.layout_wish(hints, 0))
+        Ok(self.pool.session()?.layout_wish(hints, 0, false))
     }
 
     /// Creates a file and opens it; opens the one that is there unless the request is exclusive.

@@ -1,0 +1,72 @@
+"""MPI-IO beside the C library, and beside each MPI library's own files on tmpfs."""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import report
+
+from pool import ROOT, BenchError, Pool, ramlace_binary
+
+MPIS = {"openmpi": "Open MPI", "mpich": "MPICH"}
+# What the program measures in one run: its ranks, and MiB of each.
+RUNS = {"library": (2, 128), "btio": (4, 16)}
+MIB_QUICK = 8
+ROUNDS = 5
+# More ranks than cores, as root, and with nobody on the network.
+VARIABLES = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_btl": "self,vader",
+}
+
+
+def rows(pool: Pool, args: argparse.Namespace) -> list[dict]:
+    """Measure with each MPI that is installed; none, with a word, where there is none."""
+    made: list[dict] = []
+    for name, title in MPIS.items():
+        prefix = f"MPI-IO, {title}, "
+        if args.only and "MPI-IO" not in args.only:
+            continue
+        if not shutil.which(f"mpicc.{name}") or not shutil.which(f"mpirun.{name}"):
+            print(f"MPI-IO is left out for {title}: it is not installed", file=sys.stderr)
+            continue
+        with tempfile.TemporaryDirectory(dir=pool.scratch) as directory:
+            figures = with_mpi(pool, name, Path(directory), quick=args.quick)
+        for figure in figures:
+            figure["name"] = prefix + figure["name"]
+            made += report.rows(figure)
+    return [row for row in made if args.only in row["name"]]
+
+
+def with_mpi(pool: Pool, name: str, directory: Path, *, quick: bool) -> list[dict]:
+    """Build the library and the program for one MPI; return its figures."""
+    flags = ["-I", ROOT / "crates/capi/include", "-L", ROOT / "target/release"]
+    program = directory / "mpiio"
+    built = [f"mpicc.{name}", "-std=gnu11", "-O2", ROOT / "bench/mpiio.c", "-o", program, *flags, "-lramlace"]
+    call([*built, f"-Wl,-rpath,{ROOT / 'target/release'}"], dict(os.environ))
+    library = call([ROOT / "bindings/mpi/build.sh", f"mpicc.{name}", directory], dict(os.environ)).strip()
+    environment = {**pool.environment(), **VARIABLES, "RAMLACE_MPIIO_LIBRARY": library}
+    figures = []
+    for what, (ranks, mib) in RUNS.items():
+        with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="ramlace-bench-") as local:
+            sizes = ["1", MIB_QUICK] if quick else [ROUNDS, mib]
+            words = [program, what, f"ramlace:/bench-mpiio-{name}-{what}", local.name, *sizes, *pool.pids()]
+            launcher = [ramlace_binary(), "mpirun", "--launcher", f"mpirun.{name}", "-np", ranks]
+            figures += json.loads(call([*launcher, *words], environment))["figures"]
+    return figures
+
+
+def call(words: list, environment: dict[str, str]) -> str:
+    """Run a program to its end; return what it prints."""
+    done = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchError(f"{Path(words[0]).name} failed: {done.stderr.strip()}")
+    return done.stdout
