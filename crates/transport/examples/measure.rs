@@ -1,6 +1,6 @@
 //! Measures the transport beside raw blocking loops on the same sockets in the same run.
 //!
-//! `cargo run --release -p ramlace-transport --example measure`
+//! `cargo run --release -p ramlace-transport --example measure [seal]`; `seal`: only what it costs that streams are sealed
 
 #[path = "../tests/transport/memory.rs"]
 #[allow(dead_code)]
@@ -71,7 +71,7 @@ async fn serve(mut connection: Connection, memory: &Memory) -> ramlace_base::Res
     }
 }
 
-fn start_server(address: Address) -> Address {
+fn start_server(address: Address, trusts_network: bool) -> Address {
     let (ready, listening) = mpsc::channel();
     std::thread::spawn(move || {
         let memory: &'static Memory = Box::leak(Box::new(Memory::new(LARGE)));
@@ -86,7 +86,8 @@ fn start_server(address: Address) -> Address {
                 let incoming = listener.accept().await.unwrap();
                 let newcomers = newcomers.clone();
                 tokio::task::spawn_local(async move {
-                    let keys = secret().server_keys(ramlace_base::ServerId(0));
+                    let keys =
+                        secret().server_keys(ramlace_base::ServerId(0)).trusting_the_network(trusts_network);
                     let (connection, _) = Connection::accept(incoming, &keys, &newcomers).await.unwrap();
                     serve(connection, memory).await.unwrap();
                 });
@@ -218,6 +219,44 @@ fn compare(name: &str, address: &Address, up: usize, down: usize) {
     }
 }
 
+fn streams_alone() -> bool {
+    std::env::args().nth(1).is_some_and(|word| word == "seal")
+}
+
+/// What it costs that contents are sealed, in turns with a server that trusts its network: the median of the rounds' ratios.
+fn measure_seal(sealed: &Address, trusted: &Address) {
+    let calls = [("4 KiB read", 0, SMALL), ("4 KiB write", SMALL, 0)];
+    let streams = [("1 MiB read", 0, LARGE), ("1 MiB write", LARGE, 0)];
+    for (name, up, down) in calls.into_iter().filter(|_| !streams_alone()).chain(streams) {
+        let (up, mut down) = (vec![2; up], vec![0; down]);
+        let bytes = up.len() + down.len();
+        let count = if bytes > 100_000 { 200 } else { 5_000 };
+        let deadline = || Instant::now() + Duration::from_secs(4);
+        let connect = |address| blocking::Connection::connect(address, &owner(), None, deadline()).unwrap();
+        let mut lines = [connect(sealed), connect(trusted)];
+        let (mut ratios, mut rates, mut costs) = (Vec::new(), Vec::new(), [const { Vec::new() }; 2]);
+        for _ in 0..4 * ROUNDS {
+            let [(ours, cpu), (plain, plain_cpu)] = lines.each_mut().map(|line| {
+                let (times, cpu) = time(count, |number| call(line, number, &up, &mut down));
+                (times[count / 2], cpu / count as f64)
+            });
+            ratios.push(plain / ours);
+            rates.push(bytes as f64 / ours / (1u64 << 30) as f64);
+            costs[0].push(cpu);
+            costs[1].push(plain_cpu);
+        }
+        let per_gib = |cpu: f64| cpu / bytes as f64 * (1u64 << 30) as f64;
+        let [cpu, plain_cpu] = costs.map(median);
+        println!(
+            "sealed {name:12} {:.2} GiB/s, {:.2} of the rate without; CPU {:.2} s/GiB, without {:.2}",
+            median(rates),
+            median(ratios),
+            per_gib(cpu),
+            per_gib(plain_cpu)
+        );
+    }
+}
+
 enum RawStream {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -301,10 +340,17 @@ fn measure_permits() {
 }
 
 fn main() {
-    measure_permits();
+    if !streams_alone() {
+        measure_permits();
+    }
     let path = std::env::temp_dir().join(format!("ramlace-measure-{}", std::process::id()));
-    let tcp = start_server(Address::Tcp("127.0.0.1:0".into()));
-    let unix = start_server(Address::Unix(path.clone()));
+    let tcp = start_server(Address::Tcp("127.0.0.1:0".into()), false);
+    let trusted = start_server(Address::Tcp("127.0.0.1:0".into()), true);
+    measure_seal(&tcp, &trusted);
+    if streams_alone() {
+        return;
+    }
+    let unix = start_server(Address::Unix(path.clone()), false);
     for (name, address) in [("TCP", &tcp), ("Unix", &unix)] {
         compare(&format!("{name} 4 KiB read"), address, 0, SMALL);
         compare(&format!("{name} 4 KiB write"), address, SMALL, 0);
