@@ -2,18 +2,46 @@
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from conftest import NewPool
-from mount import NewMount
+from mount import Mount, NewMount
+from pool import BY_TIME, Pool
 
 REQUESTS_ATTRIBUTE = "user.ramlace.requests"
+FILES = 20
+SAMPLES = 5
 
 
 def asked(mount: Path) -> Counter[str]:
     """Return how many requests of each kind the kernel has sent."""
     lines = os.getxattr(mount, REQUESTS_ATTRIBUTE).decode().splitlines()
     return Counter({name: int(count) for name, count in (line.split() for line in lines)})
+
+
+def answered(pool: Pool) -> Counter[str]:
+    """Return how many messages of each kind the servers have answered, without those that come by time."""
+    messages = pool.json("status", "--messages")["messages"]
+    return Counter({one["message"]: one["answers"] for one in messages if one["message"] not in BY_TIME})
+
+
+def cost(pool: Pool, mount: Mount, work: Callable[[int], None]) -> tuple[Counter[str], Counter[str]]:
+    """Return what a work asks of the mount and of the servers: of each kind the least of several samples.
+
+    On a busy machine a lease may run out in the middle of any one.
+    """
+    samples = []
+    for sample in range(SAMPLES):
+        before = asked(mount.directory), answered(pool)
+        work(sample)
+        samples.append((asked(mount.directory) - before[0], answered(pool) - before[1]))
+
+    def least(which: int) -> Counter[str]:
+        kinds = {kind for sample in samples for kind in sample[which]}
+        return Counter({kind: min(sample[which][kind] for sample in samples) for kind in kinds})
+
+    return least(0), least(1)
 
 
 def test_a_mount_tells_how_many_requests_of_each_kind_came(new_pool: NewPool, new_mount: NewMount) -> None:
@@ -25,3 +53,71 @@ def test_a_mount_tells_how_many_requests_of_each_kind_came(new_pool: NewPool, ne
     after = asked(mount.directory) - before
     assert (after["CREATE"], after["WRITE"], after["FLUSH"]) == (3, 3, 3)
     assert "UNLINK" not in after
+
+
+def test_what_was_made_is_not_asked_for(new_pool: NewPool, new_mount: NewMount) -> None:
+    """Neither by the open that made it, nor by its name afterwards."""
+    pool = new_pool(2)
+    mount = new_mount(pool)
+
+    def make(sample: int) -> None:
+        directory = mount / f"d{sample}"
+        directory.mkdir()
+        for number in range(FILES):
+            path = directory / f"f{number}"
+            path.write_bytes(b"some bytes")
+            path.chmod(0o640)
+            path.unlink()
+
+    requests, messages = cost(pool, mount, make)
+    assert requests["CREATE"] == messages["Create"] == FILES
+    # The directory has changed twice for each file, and the first look at a name finds nothing.
+    assert requests["LOOKUP"] <= FILES + 4
+    assert messages["LeaseName"] <= FILES + 4
+    assert requests["GETATTR"] <= 2 * FILES + 4
+    # What the directory is comes with the answers that change it.
+    assert messages["LeaseAttributes"] <= FILES // 2
+
+
+def test_attributes_that_nobody_has_are_answered_without_a_message(new_pool: NewPool, new_mount: NewMount) -> None:
+    """`ls -l` asks each file for its security label."""
+    pool = new_pool(1)
+    mount = new_mount(pool)
+    files = [mount / f"f{number}" for number in range(FILES)]
+    for file in files:
+        file.write_bytes(b"some bytes")
+
+    def look(_: int) -> None:
+        for file in files:
+            file.stat()
+            assert os.listxattr(file) == []
+            for name in ("security.selinux", "user.nothing"):
+                try:
+                    os.getxattr(file, name)
+                except OSError as error:
+                    assert error.errno in {61, 95}, error
+
+    requests, messages = cost(pool, mount, look)
+    assert requests["GETXATTR"] >= FILES
+    assert messages["GetXattr"] == 0
+
+
+def test_what_one_mount_has_just_made_another_changes_and_the_first_sees_it(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    """While the kernel that made a file believes what it was told with it."""
+    pool = new_pool(2)
+    here, there = new_mount(pool), new_mount(pool)
+    (here / "d").mkdir()
+    for number in range(60):
+        name = f"d/f{number}"
+        with (here / name).open("wb") as file:
+            mode = 0o600 + number % 8
+            (there / name).chmod(mode)
+            assert (here / name).stat().st_mode & 0o777 == mode
+            assert os.fstat(file.fileno()).st_mode & 0o777 == mode
+            (there / name).rename(there / f"d/g{number}")
+            assert not (here / name).exists()
+            (there / name).write_bytes(b"another")
+            assert (here / name).read_bytes() == b"another"
+            assert os.fstat(file.fileno()).st_size == 0

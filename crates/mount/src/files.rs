@@ -8,7 +8,7 @@ use ramlace_client::{File, Rights};
 use ramlace_fuse::{
     Attributes as KernelAttributes, Caller, Entry, OpenFlags, SetAttributes as Changes, SetTime, StatX,
 };
-use ramlace_wire::namespace::{CreateUnnamed, NewMode, Opened, SetAttributes, TimeReason};
+use ramlace_wire::namespace::{CreateUnnamed, EntryLeased, NewMode, Opened, SetAttributes, TimeReason};
 use ramlace_wire::{Attributes, LayoutHints};
 
 use crate::attributes::{entry, kernel_attributes, timestamp};
@@ -35,6 +35,9 @@ impl PoolFileSystem {
         // Of a home that does not answer the next question tells.
         let _ = self.handed.publish(inode);
         let asked = self.leases.ask();
+        if let Some((kept, valid)) = self.leases.kept(inode) {
+            return Ok((kept, if self.nodes.has_one_number(inode) { valid } else { Duration::ZERO }));
+        }
         match self.raw().lease_attributes(inode, false) {
             Ok(mut leased) => {
                 self.handles.note(&leased.info.attributes);
@@ -78,11 +81,18 @@ impl PoolFileSystem {
         let exclusive = flags & libc::O_EXCL as u32 != 0;
         let request = self.create_request(parent, name, mode, rights_of(flags), exclusive)?;
         let since = self.handles.holes_made();
+        let asked = self.leases.ask();
         let created = retry(|| self.raw().create(&request));
-        self.leases.changed_here(&[parent]);
+        let after = created.as_ref().ok().and_then(|(_, opened)| opened.parent.as_ref());
+        self.leases.names_changed_here(asked, parent, created.is_ok(), after);
         let (file, opened) = created?;
         let (number, open_flags) = self.adopt(file, &opened, flags, since)?;
-        Ok((entry(&opened.info.attributes, Believed::NOT), number, open_flags))
+        let made = &opened.info.attributes;
+        // Of what was there already, or is stored into without asking, the kernel asks for the attributes.
+        let attributes =
+            opened.leased.attributes && opened.created && !self.handed.may_be_stored_into(made.inode);
+        let leased = EntryLeased { attributes, ..opened.leased };
+        Ok((entry(made, self.leases.made(asked, (parent, leased), made)), number, open_flags))
     }
 
     /// Gives an opened file a number, and says what the kernel may do with its pages. `since`: a moment before its home was
@@ -138,6 +148,23 @@ impl PoolFileSystem {
         changes: &Changes,
         caller: Caller,
     ) -> Result<KernelAttributes> {
+        let changed = self.change_attributes(inode, changes, caller);
+        self.leases.answered_here(inode);
+        match changed? {
+            Some(attributes) => {
+                self.handles.note(&attributes);
+                Ok(kernel_attributes(&attributes))
+            }
+            None => self.attributes(inode).map(|(attributes, _)| attributes),
+        }
+    }
+
+    fn change_attributes(
+        &self,
+        inode: InodeId,
+        changes: &Changes,
+        caller: Caller,
+    ) -> Result<Option<Attributes>> {
         // Stores of before must not be told as later than what is chosen now.
         let _ = self.handed.publish(inode);
         // The kernel writes no page of it back before this is answered.
@@ -163,13 +190,7 @@ impl PoolFileSystem {
         if changes_anything(&request) {
             latest = Some(self.raw().set_attributes(&request)?);
         }
-        match latest {
-            Some(attributes) => {
-                self.handles.note(&attributes);
-                Ok(kernel_attributes(&attributes))
-            }
-            None => self.attributes(inode).map(|(attributes, _)| attributes),
-        }
+        Ok(latest)
     }
 
     /// A descriptor's right to write was checked when it was opened; a path's is checked now.

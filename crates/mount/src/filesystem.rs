@@ -79,6 +79,7 @@ impl PoolFileSystem {
     /// What a thread asks tells whether it has got the directories that it was told of. A question for a list tells no more
     /// than one for attributes: the kernel asks both of directories that it walks through.
     fn note_thread(&self, request: &Request<'_>) {
+        self.leases.asks(request.caller.pid);
         let attributes_of = match request.operation {
             Operation::Lookup { .. } => return,
             Operation::GetAttributes { .. } | Operation::StatX { .. } => Some(request.node),
@@ -143,7 +144,6 @@ impl PoolFileSystem {
     fn handle_create(&self, request: &Request<'_>, reply: Reply, name: &[u8], flags: u32, mode: NewMode) {
         answer(reply, self.create(self.nodes.inode(request.node), name, mode, flags), |reply, created| {
             let (entry, number, flags) = created;
-            self.leases.count(self.nodes.inode(entry.node), 1);
             let heard = self.counted(reply.created(&entry, number, flags), &entry);
             self.unless_heard(heard, number)
         });

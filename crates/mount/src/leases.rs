@@ -10,6 +10,7 @@
 //! names, and not one by one: for that the kernel takes the directory's lock, which two mounts may hold against each
 //! other.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +19,9 @@ use ramlace_base::{InodeId, limits};
 use ramlace_fuse::Notifier;
 use ramlace_wire::Attributes;
 use ramlace_wire::leases::{Leased, Recall};
+use ramlace_wire::namespace::EntryLeased;
+
+use crate::told::Told;
 
 /// How long attributes are believed where each walk asks for each name, and so for what it leads to: for the checks of
 /// rights on the way (the kernel rounds up to a tick).
@@ -46,10 +50,18 @@ impl Believed {
 pub(crate) struct Asked {
     at: Instant,
     marks: u64,
+    /// Whose request it is for.
+    thread: u32,
+}
+
+thread_local! {
+    /// Whose request this worker handles.
+    static ASKER: Cell<u32> = const { Cell::new(0) };
 }
 
 /// What the kernel believes, and what has been recalled.
 pub(crate) struct Leases {
+    told: Told,
     notifier: Notifier,
     /// Names are believed: the kernel has epochs, and all programs are one user's.
     pub(crate) names: bool,
@@ -72,12 +84,15 @@ struct State {
 }
 
 /// What the kernel was told by a lease.
-#[derive(Clone, Copy)]
 struct Given {
     /// No server counts on it any more.
     over: Instant,
     /// The attributes say that there are extended ones.
     xattrs: bool,
+    /// It will be known when the kernel has all answers that told it.
+    tracked: bool,
+    /// What is leased, where the kernel may ask for it once more.
+    kept: Option<Box<Attributes>>,
 }
 
 /// Attributes that the kernel may believe, and that are recalled when they change.
@@ -109,17 +124,17 @@ impl Offered {
 
 impl Leases {
     pub(crate) fn new(notifier: Notifier, names: bool) -> Leases {
-        Leases { notifier, names, state: Mutex::default() }
+        Leases { told: Told::default(), notifier, names, state: Mutex::default() }
     }
 
     /// To be called before each question whose answer may bring leases.
     pub(crate) fn ask(&self) -> Asked {
-        Asked { marks: self.lock().marks, at: Instant::now() }
+        Asked { marks: self.lock().marks, at: Instant::now(), thread: ASKER.get() }
     }
 
     /// How long an entry may be believed, whose leases were given or not. The kernel is told of it next.
     pub(crate) fn entry(&self, asked: Asked, parent: (InodeId, bool), offered: Offered) -> Believed {
-        let name = if parent.1 { self.give(asked, (parent.0, Leased::Names), false) } else { None };
+        let name = if parent.1 { self.give(asked, (parent.0, Leased::Names), false, false) } else { None };
         // Before it is looked whether they were recalled: a recall that comes behind that finds it known.
         self.count(offered.inode, 1);
         let attributes = self.give_attributes(asked, offered);
@@ -128,13 +143,37 @@ impl Leases {
         Believed { name: name.unwrap_or_default(), attributes: attributes.unwrap_or(unleased) }
     }
 
+    /// The same of a file that the request has made. The kernel takes the attributes of what it hears of for the first
+    /// time without looking whether they were recalled meanwhile: so a recall waits until the thread has them.
+    pub(crate) fn made(
+        &self,
+        asked: Asked,
+        (parent, leased): (InodeId, EntryLeased),
+        made: &Attributes,
+    ) -> Believed {
+        let is_news = !self.is_known(made.inode);
+        let attributes = leased.attributes && is_news && self.told.begin_made(made.inode, asked.thread);
+        let believed = self.entry(asked, (parent, leased.names && self.names), Offered::of(made, attributes));
+        if attributes { believed } else { Believed { attributes: Duration::ZERO, ..believed } }
+    }
+
+    /// This thread asks something: it has what it was told before.
+    pub(crate) fn asks(&self, thread: u32) {
+        ASKER.set(thread);
+        self.told.end(thread);
+    }
+
     /// How long attributes may be believed.
     pub(crate) fn attributes(&self, asked: Asked, offered: Offered) -> Duration {
         self.give_attributes(asked, offered).unwrap_or_default()
     }
 
     fn give_attributes(&self, asked: Asked, offered: Offered) -> Option<Duration> {
-        offered.leased.then(|| self.give(asked, offered.subject(), offered.xattrs)).flatten()
+        if !offered.leased {
+            return None;
+        }
+        let tracked = self.told.begin(offered.inode, asked.thread);
+        self.give(asked, offered.subject(), offered.xattrs, tracked)
     }
 
     /// What the kernel may believe of an inode's attributes, unless they were recalled since the question left: then what
@@ -164,7 +203,7 @@ impl Leases {
         self.lock().lookups.contains_key(&inode)
     }
 
-    fn give(&self, asked: Asked, subject: Subject, xattrs: bool) -> Option<Duration> {
+    fn give(&self, asked: Asked, subject: Subject, xattrs: bool, tracked: bool) -> Option<Duration> {
         let until = asked.at + Duration::from_millis(limits::LEASE_MILLIS);
         let over = until + Duration::from_millis(limits::LEASE_MARGIN_MILLIS);
         let mut state = self.lock();
@@ -172,14 +211,13 @@ impl Leases {
         if until <= now || !state.is_newer(asked, subject) {
             return None;
         }
-        if state.given.len() >= limits::LEASES_PER_MOUNT_MAX && !state.given.contains_key(&subject) {
-            state.given.retain(|_, given| given.over > now);
-            if state.given.len() >= limits::LEASES_PER_MOUNT_MAX {
-                return None;
-            }
+        if !state.has_room_for(subject, now) {
+            return None;
         }
-        let given = state.given.entry(subject).or_insert(Given { over, xattrs });
-        *given = Given { over: over.max(given.over), xattrs };
+        let before = state.given.remove(&subject).filter(|given| given.over > now);
+        let (over, tracked) =
+            before.map_or((over, tracked), |given| (over.max(given.over), tracked && given.tracked));
+        state.given.insert(subject, Given { over, xattrs, tracked, kept: None });
         Some(until - now)
     }
 
@@ -194,6 +232,50 @@ impl Leases {
         }
     }
 
+    /// The mount has changed names in a directory. When it is done, the kernel drops by itself what it has of its attributes:
+    /// it is told where that may not be all. It asks again; `now`: what it will be answered, by a lease that came with the
+    /// answer to this question.
+    pub(crate) fn names_changed_here(
+        &self,
+        asked: Asked,
+        directory: InodeId,
+        done: bool,
+        now: Option<&Attributes>,
+    ) {
+        let subject = (directory, Leased::Attributes);
+        let has_all = {
+            let mut state = self.lock();
+            let is_newest = state.is_newer(asked, subject);
+            state.outdate(subject);
+            let tracked = state.given.get(&subject).is_none_or(|given| given.tracked);
+            if let Some(now) = now.filter(|_| is_newest) {
+                state.keep(asked, now, tracked);
+            }
+            done && tracked && !self.told.is_under_way(directory)
+        };
+        if !has_all {
+            self.drop_attributes(directory);
+        }
+    }
+
+    /// The mount has changed this itself, and the kernel takes the answer for what it is now.
+    pub(crate) fn answered_here(&self, inode: InodeId) {
+        self.lock().outdate((inode, Leased::Attributes));
+    }
+
+    /// Attributes that are kept for the kernel, and how long it may believe them.
+    pub(crate) fn kept(&self, inode: InodeId) -> Option<(Attributes, Duration)> {
+        let subject = (inode, Leased::Attributes);
+        let tracked = self.told.begin(inode, ASKER.get());
+        let mut state = self.lock();
+        let given = state.given.get_mut(&subject)?;
+        let until = given.over - Duration::from_millis(limits::LEASE_MARGIN_MILLIS);
+        let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+        let kept = given.kept.as_deref()?.clone();
+        given.tracked &= tracked;
+        Some((kept, left))
+    }
+
     /// A name moves from one directory to another, with what the kernel believes of it: that has to be leased there, too.
     /// `lease` asks for that. Returns what to do when it has moved.
     pub(crate) fn before_move(&self, from: InodeId, to: InodeId, lease: impl Fn(InodeId) -> bool) -> Moving {
@@ -204,7 +286,7 @@ impl Leases {
         let covered = self.believes_names(from, to)
             && [from, to].into_iter().all(|directory| {
                 let asked = self.ask();
-                lease(directory) && self.give(asked, (directory, Leased::Names), false).is_some()
+                lease(directory) && self.give(asked, (directory, Leased::Names), false, false).is_some()
             });
         Moving { at, directories: Some((from, to)), covered }
     }
@@ -230,7 +312,7 @@ impl Leases {
         let given: Vec<(Subject, Instant)> = {
             let mut state = self.lock();
             let subjects = recalls.iter().map(|recall| (recall.inode, recall.what));
-            subjects.filter_map(|subject| Some((subject, state.mark(subject)?))).collect()
+            subjects.filter_map(|subject| Some((subject, state.mark(subject)?.over))).collect()
         };
         self.drop_given(given);
     }
@@ -250,7 +332,7 @@ impl Leases {
             self.drop_names();
         }
         for ((inode, what), until) in given {
-            while what == Leased::Attributes && !self.drop_attributes(inode) {
+            while what == Leased::Attributes && !self.drop_attributes_for_good(inode) {
                 if !self.lock().lookups.contains_key(&inode) || Instant::now() >= until {
                     break;
                 }
@@ -263,6 +345,12 @@ impl Leases {
     pub(crate) fn drop_attributes_of(&self, node: u64) {
         // A kernel that does not know the node has nothing of it.
         let _ = self.notifier.invalidate_inode(node, -1, 0);
+    }
+
+    /// The same, and nothing that was told before is on its way to it.
+    fn drop_attributes_for_good(&self, inode: InodeId) -> bool {
+        let has_all = !self.told.is_being_made(inode);
+        self.drop_attributes(inode) && has_all
     }
 
     /// Whether the kernel has dropped them. Otherwise it does not know the inode: not yet, or not any more, as it will say.
@@ -298,6 +386,27 @@ impl State {
         asked.marks >= self.forgotten && self.marked.get(&subject).is_none_or(|mark| *mark <= asked.marks)
     }
 
+    /// Whether one more may be given.
+    fn has_room_for(&mut self, subject: Subject, now: Instant) -> bool {
+        if self.given.len() < limits::LEASES_PER_MOUNT_MAX || self.given.contains_key(&subject) {
+            return true;
+        }
+        self.given.retain(|_, given| given.over > now);
+        self.given.len() < limits::LEASES_PER_MOUNT_MAX
+    }
+
+    /// Attributes came with a lease, and the kernel has not asked for them yet.
+    fn keep(&mut self, asked: Asked, attributes: &Attributes, tracked: bool) {
+        let until = asked.at + Duration::from_millis(limits::LEASE_MILLIS);
+        let (subject, now) = ((attributes.inode, Leased::Attributes), Instant::now());
+        if until > now && self.has_room_for(subject, now) {
+            let over = until + Duration::from_millis(limits::LEASE_MARGIN_MILLIS);
+            let over = self.given.get(&subject).map_or(over, |given| over.max(given.over));
+            let kept = Some(Box::new(attributes.clone()));
+            self.given.insert(subject, Given { over, xattrs: attributes.xattrs, tracked, kept });
+        }
+    }
+
     /// No answer to an earlier question is believed any more.
     fn forget_marks(&mut self) {
         self.marks += 1;
@@ -305,14 +414,22 @@ impl State {
         self.forgotten = self.marks;
     }
 
-    /// Answers to earlier questions are not believed any more. Until when the kernel may believe one that it has.
-    fn mark(&mut self, subject: Subject) -> Option<Instant> {
+    /// Answers to earlier questions are not believed any more, and nothing is kept of them.
+    fn outdate(&mut self, subject: Subject) {
         if self.marked.len() >= MARKS_MAX {
             self.forget_marks();
         }
         self.marks += 1;
         self.marked.insert(subject, self.marks);
-        self.given.remove(&subject).map(|given| given.over).filter(|over| *over > Instant::now())
+        if let Some(given) = self.given.get_mut(&subject) {
+            given.kept = None;
+        }
+    }
+
+    /// The same. What the kernel was told, if it may believe it still.
+    fn mark(&mut self, subject: Subject) -> Option<Given> {
+        self.outdate(subject);
+        self.given.remove(&subject).filter(|given| given.over > Instant::now())
     }
 }
 
@@ -323,7 +440,7 @@ mod tests {
     const FILE: Subject = (InodeId(70), Leased::Attributes);
 
     fn question(state: &State) -> Asked {
-        Asked { at: Instant::now(), marks: state.marks }
+        Asked { at: Instant::now(), marks: state.marks, thread: 1 }
     }
 
     #[test]
@@ -331,7 +448,7 @@ mod tests {
         let mut state = State::default();
         let before = question(&state);
         assert!(state.is_newer(before, FILE));
-        assert_eq!(state.mark(FILE), None, "the kernel had nothing");
+        assert!(state.mark(FILE).is_none(), "the kernel had nothing");
         assert!(!state.is_newer(before, FILE));
         assert!(state.is_newer(before, (FILE.0, Leased::Names)), "that is another lease");
         assert!(state.is_newer(question(&state), FILE));

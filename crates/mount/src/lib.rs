@@ -35,6 +35,7 @@ mod removed;
 mod signals;
 mod space;
 mod strict;
+mod told;
 mod under_way;
 mod users;
 mod versions;

@@ -97,7 +97,7 @@ impl PoolFileSystem {
 
     /// An entry is made here: its directory has changed, perhaps also where no answer came.
     fn made(&self, parent: InodeId, made: Result<Attributes>) -> Result<Entry> {
-        self.leases.changed_here(&[parent]);
+        self.leases.names_changed_here(self.leases.ask(), parent, made.is_ok(), None);
         Ok(entry(&made?, Believed::NOT))
     }
 
@@ -180,6 +180,7 @@ impl PoolFileSystem {
         let renamed = self.raw().rename(parent, &name_of(from.1)?, new_parent, &name_of(to.1)?, mode);
         self.leases.changed_here(&[parent, new_parent]);
         self.leases.after_move(moving);
+        replaced.into_iter().for_each(|inode| self.leases.answered_here(inode));
         match (&renamed, replaced) {
             (Ok(()), _) => self.nodes.moved(from, to, mode == RenameMode::Exchange),
             (Err(_), Some(inode)) => self.removed.forget(inode),
@@ -202,9 +203,11 @@ impl PoolFileSystem {
     }
 
     pub(crate) fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<()> {
-        let removed = self.raw().unlink(parent, &name_of(name)?);
-        self.leases.changed_here(&[parent]);
-        removed
+        let (name, asked) = (name_of(name)?, self.leases.ask());
+        let removed = self.raw().unlink_leasing(parent, &name);
+        let after = removed.as_ref().ok().and_then(Option::as_ref);
+        self.leases.names_changed_here(asked, parent, removed.is_ok(), after);
+        removed.map(drop)
     }
 
     pub(crate) fn remove_directory(&self, parent_node: u64, name: &[u8]) -> Result<()> {
@@ -218,9 +221,12 @@ impl PoolFileSystem {
             self.removed.keep(attributes);
         }
         let removed = self.raw().remove_directory(parent, &name);
-        self.leases.changed_here(&[parent]);
-        if let (Err(_), Some(attributes)) = (&removed, &known) {
-            self.removed.forget(attributes.inode);
+        self.leases.names_changed_here(self.leases.ask(), parent, removed.is_ok(), None);
+        if let Some(attributes) = &known {
+            self.leases.answered_here(attributes.inode);
+            if removed.is_err() {
+                self.removed.forget(attributes.inode);
+            }
         }
         removed
     }

@@ -2,7 +2,8 @@
 //!
 //! Before a write the kernel asks for `security.capability`, once after each time that it has heard of the
 //! attributes. Attributes tell whether there are extended ones, so that a file that is written here and has
-//! none is answered without asking its home.
+//! none is answered without asking its home, and so is any file while its attributes are leased: `ls -l` asks each for
+//! `security.selinux`.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_fuse::{Caller, Reply};
@@ -27,7 +28,10 @@ impl PoolFileSystem {
 
     pub(crate) fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         let name = XattrName::new(name)?;
-        if name.as_bytes() == XattrName::CAPABILITY && self.handles.has_no_xattrs(inode) {
+        let believed = || self.leases.attributes_believed(self.leases.ask(), inode);
+        if name.as_bytes() == XattrName::CAPABILITY && self.handles.has_no_xattrs(inode)
+            || believed().is_some_and(|believed| !believed.xattrs)
+        {
             return Err(Error::new(ErrorKind::NoData, "it has no extended attributes"));
         }
         self.raw().get_xattr(inode, &name)

@@ -1,7 +1,9 @@
 //! Operations on entries whose inodes live beside them: create, symlink, mknod.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Timestamp, limits};
-use ramlace_wire::namespace::{Create, InodeInfo, MakeNode, NewMode, Open, OpenEntry, Opened, Symlink};
+use ramlace_wire::namespace::{
+    Create, EntryLeased, InodeInfo, MakeNode, NewMode, Open, OpenEntry, Opened, Symlink,
+};
 use ramlace_wire::{Credentials, FileAttributes, FileKind, Layout, OpenedFor, Owner};
 
 use crate::access_lists::made;
@@ -157,8 +159,9 @@ impl SlotState {
 
     pub(crate) fn opened(&self, inode: InodeId, created: bool) -> Result<Reply> {
         let info = self.info(inode, self.inode(inode)?);
-        // What it proves to lanes, whoever has the key of permits puts in.
-        Ok(Reply::Opened(Box::new(Opened { info, created, permit: None })))
+        // What it proves to lanes, whoever has the key of permits puts in, and leases whoever gives them.
+        let leased = EntryLeased::default();
+        Ok(Reply::Opened(Box::new(Opened { info, created, permit: None, leased, parent: None })))
     }
 
     /// Everything about an inode.

@@ -55,6 +55,12 @@ impl Leases {
         self.holders.is_empty() && self.recalls.is_empty()
     }
 
+    /// Whether a session can be given leases: it hears of recalls.
+    #[must_use]
+    pub fn listens(&self, session: SessionId) -> bool {
+        self.listeners.get(&session).is_some_and(|listener| !listener.deaf)
+    }
+
     /// Gives a lease, or extends it; false when there is none to be had now, and the session must ask each time.
     pub fn give(&mut self, session: SessionId, inode: InodeId, what: Leased, now: u64) -> bool {
         let subject = (inode, what);

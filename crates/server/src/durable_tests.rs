@@ -558,7 +558,7 @@ fn a_log_of_another_format_is_refused_with_what_to_do() {
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     let text = refused.to_string();
     assert!(
-        text.contains("'log-0' has log format 7, and this version of ramlace reads format 12 alone"),
+        text.contains("'log-0' has log format 7, and this version of ramlace reads format 13 alone"),
         "{text}"
     );
     assert!(

@@ -86,5 +86,5 @@ fn a_flipped_bit_before_a_torn_tail_is_damage_too() {
 fn another_format_is_told_from_damage() {
     assert_eq!(Records::new(b"rlog\0\0\0\x07").err(), Some(Unreadable::Format(7)));
     let damage = Damage { offset: 0, what: "it does not begin as a log does" };
-    assert_eq!(Records::new(b"slog\0\0\0\x0c").err(), Some(Unreadable::Damaged(damage)));
+    assert_eq!(Records::new(b"slog\0\0\0\x0d").err(), Some(Unreadable::Damaged(damage)));
 }

@@ -3,9 +3,9 @@
 use ramlace_base::{Epoch, InodeId, LaneId, Name, Slot};
 use ramlace_wire::chunk::{ChunkRead, Keep, LaneTarget, ReadChunk};
 use ramlace_wire::leases::{LeaseAttributes, WaitRecalls};
-use ramlace_wire::namespace::{Create, LayoutWish, Opened, Truncate};
+use ramlace_wire::namespace::{Create, EntryLeased, LayoutWish, Opened, SetAttributes, Truncate};
 use ramlace_wire::session::SessionKind;
-use ramlace_wire::{Attributes, Kind, Layout, encode_body};
+use ramlace_wire::{Attributes, Kind, Layout, Request, encode_body};
 
 use crate::server::Server;
 use crate::testing::{Client, TestServer, run};
@@ -125,4 +125,41 @@ fn is_seen_to_wait() -> bool {
         assert!(reader.answer::<ChunkRead>().await.unwrap().0.hole);
         true
     })
+}
+
+#[test]
+fn what_a_session_makes_is_leased_to_it_where_it_hears_of_recalls() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut maker = Client::user(&server.address, 1).await;
+        let mut listener = another(&maker, &server.address).await;
+        let mut changer = Client::user(&server.address, 2).await;
+        let unheard: Opened = maker.change(1, 0, &create("unheard")).await.unwrap();
+        assert_eq!(unheard.leased, EntryLeased::default(), "nobody would hear of a recall");
+
+        let listening = tokio::task::spawn_local(async move {
+            listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap()
+        });
+        let mut sequence = 1;
+        let made = loop {
+            sequence += 1;
+            let made: Opened = maker.change(sequence, 0, &create(&format!("file{sequence}"))).await.unwrap();
+            if made.leased.attributes {
+                break made;
+            }
+        };
+        assert!(made.leased.names, "the root directory's names are all here");
+        let inode = made.info.attributes.inode;
+        let change = SetAttributes { mode: Some(0o600), ..SetAttributes::nothing(inode) };
+        let header = changer.header(SetAttributes::KIND, 1, 0);
+        changer.connection.queue_reply(header, &encode_body(&change), &[]);
+        changer.connection.flush().await.unwrap();
+        let told = listening.await.unwrap();
+        assert!(told.recalls.iter().any(|recall| recall.inode == inode), "{told:?}");
+
+        // The same number again is the same answer, and no lease on what is so no longer.
+        let again: Opened = maker.change(sequence, 0, &create(&format!("file{sequence}"))).await.unwrap();
+        assert_eq!(again.info, made.info);
+        assert!(!again.leased.attributes, "{again:?}");
+    });
 }

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, Slot, limits};
 use ramlace_namespace::leases::{HOLD_MILLIS, Leases};
 use ramlace_namespace::{Answer, Effect, Query};
-use ramlace_wire::Credentials;
 use ramlace_wire::leases::{
     AttributesLeased, LeaseAttributes, LeaseName, Leased, NameLeased, Recalls, WaitRecalls,
 };
-use ramlace_wire::namespace::{GetAttributes, Lookup};
+use ramlace_wire::namespace::{EntryLeased, GetAttributes, Lookup};
+use ramlace_wire::{Attributes, Credentials};
 use tokio::sync::Notify;
 use tokio::time::{sleep_until, timeout};
 
@@ -193,6 +193,48 @@ impl Server {
             _ => unreachable!("a slot answers what it was asked"),
         });
         Ok(answer?)
+    }
+
+    /// Leases on an entry that a change has told its session of, as far as it still is what was told.
+    pub fn lease_told(
+        self: &Rc<Self>,
+        session: SessionId,
+        who: &Credentials,
+        slot: Slot,
+        entry: Lookup,
+        told: &Attributes,
+    ) -> EntryLeased {
+        let (parent, not) = (entry.parent, EntryLeased::default());
+        if !self.leases.leases.borrow().listens(session) {
+            return not;
+        }
+        match self.query(who, slot, &Query::Lookup(entry)) {
+            Ok(Answer::Found(found)) if found.attributes.as_ref() == Some(told) => EntryLeased {
+                names: self.lease_names(session, slot, parent),
+                attributes: self.lease(session, told.inode, Leased::Attributes),
+            },
+            _ => not,
+        }
+    }
+
+    /// A directory that a change has changed, with a lease, as far as its session hears of recalls and it is all here.
+    pub fn lease_changed(
+        self: &Rc<Self>,
+        session: SessionId,
+        who: &Credentials,
+        slot: Slot,
+        directory: InodeId,
+    ) -> Option<Attributes> {
+        if directory.slot() != slot || !self.leases.leases.borrow().listens(session) {
+            return None;
+        }
+        match self.query(who, slot, &Query::GetAttributes(GetAttributes { inode: directory })) {
+            Ok(Answer::Info(info)) => {
+                let leased = info.partitions.is_empty() && self.lease(session, directory, Leased::Attributes);
+                leased.then_some(info.attributes)
+            }
+            _ => None,
+        }
     }
 
     fn lease_names(self: &Rc<Self>, session: SessionId, slot: Slot, directory: InodeId) -> bool {

@@ -276,6 +276,7 @@ impl Server {
             self.check_way(header, &who, &map, way, request.parent())?;
         }
         let (mut wrote_back, mut truncated) = (None, None);
+        let (mut made, mut removed_from) = (None, None);
         let op = match request {
             Request::Query(slot, query) => {
                 let answer = self.query(&who, slot, &query)?;
@@ -307,6 +308,7 @@ impl Server {
                 layout.created = map.epoch;
                 request.layout = Some(layout);
                 request.wish = names::LayoutWish::default();
+                made = Some(names::Lookup { parent: request.parent, name: request.name.clone() });
                 Op::Create(request)
             }
             Request::Mutation(_, Op::WriteInline { mut request, .. }) => {
@@ -358,6 +360,10 @@ impl Server {
                 }
                 Op::Spill { request, epoch: map.epoch }
             }
+            Request::Mutation(_, Op::Unlink(request)) => {
+                removed_from = Some(request.parent);
+                Op::Unlink(request)
+            }
             Request::Mutation(_, op) => op,
             Request::MakeDirectory(_, request) => {
                 Op::MakeDirectory { request, homes: self.choose_homes(&map) }
@@ -373,7 +379,7 @@ impl Server {
                 session: header.session,
                 sequence: header.sequence,
                 acknowledged_below: Sequence(header.sequence.0 - u64::from(header.outstanding)),
-                who,
+                who: who.clone(),
                 on_behalf,
             },
             op,
@@ -388,7 +394,16 @@ impl Server {
             written.recall = self.newest_recall(place, header.session);
         }
         if let Reply::Opened(opened) = &mut reply {
-            opened.permit = self.permit(proved, header.session, opened.info.attributes.inode);
+            let told = &opened.info.attributes;
+            opened.permit = self.permit(proved, header.session, told.inode);
+            if let Some(entry) = made {
+                opened.parent = self.lease_changed(header.session, &who, slot, entry.parent);
+                opened.leased = self.lease_told(header.session, &who, slot, entry, told);
+            }
+        }
+        if let Some(parent) = removed_from {
+            let parent = self.lease_changed(header.session, &who, slot, parent);
+            return Ok(encode_body(&names::Unlinked { parent }));
         }
         Ok(reply.encode())
     }

@@ -270,6 +270,20 @@ pub struct Opened {
     pub created: bool,
     /// What proves to the file's lanes for what the session of a host has it open; others need none.
     pub permit: Option<Permit>,
+    /// What of this the session may believe by leases, as by a `LeaseName` at this moment: after a `Create` by a session that
+    /// hears of recalls.
+    pub leased: EntryLeased,
+    /// The directory as it is then, by a lease, likewise.
+    pub parent: Option<Attributes>,
+}
+
+/// Leases that come with an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryLeased {
+    /// The directory's names are leased.
+    pub names: bool,
+    /// The attributes that came are leased.
+    pub attributes: bool,
 }
 
 impl Request for Create {
@@ -277,7 +291,9 @@ impl Request for Create {
     type Reply = Opened;
 
     fn fits(&self, reply: &Opened) -> bool {
-        reply.info.is_possible() && reply.info.attributes.kind != FileKind::Directory
+        reply.info.is_possible()
+            && reply.info.attributes.kind != FileKind::Directory
+            && is_directory_told(reply.parent.as_ref(), self.parent)
     }
 }
 
@@ -472,9 +488,25 @@ pub struct Unlink {
     pub name: Name,
 }
 
+/// An entry was removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unlinked {
+    /// The directory as it is then, by a lease, for a session that hears of recalls.
+    pub parent: Option<Attributes>,
+}
+
 impl Request for Unlink {
     const KIND: Kind = Kind::Unlink;
-    type Reply = ();
+    type Reply = Unlinked;
+
+    fn fits(&self, reply: &Unlinked) -> bool {
+        is_directory_told(reply.parent.as_ref(), self.parent)
+    }
+}
+
+/// Whether what is told of a directory, if anything is, can be this one's.
+fn is_directory_told(told: Option<&Attributes>, directory: InodeId) -> bool {
+    told.is_none_or(|told| told.inode == directory && told.kind == FileKind::Directory)
 }
 
 /// Entries of a directory in the order of their cookies.

@@ -2,8 +2,9 @@
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, ServerId, Slot};
 use ramlace_wire::namespace::{
-    Close, Create, DirectoryEntry, DirectoryPage, Found, GetAttributes, Link, Lookup, MakeDirectory, Open,
-    OpenEntry, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename, SetAttributes, Symlink, Unlink,
+    Close, Create, DirectoryEntry, DirectoryPage, EntryLeased, Found, GetAttributes, Link, Lookup,
+    MakeDirectory, Open, OpenEntry, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename, SetAttributes,
+    Symlink, Unlink, Unlinked,
 };
 use ramlace_wire::walk::{Walk, Walked};
 use ramlace_wire::{FileKind, Header, Kind, decode_body};
@@ -64,13 +65,25 @@ impl State {
                     }
                 };
                 self.open.insert((header.session, info.attributes.inode));
-                body(&Opened { info, created: old.is_none(), permit: self.permit })
+                body(&Opened {
+                    info,
+                    created: old.is_none(),
+                    permit: self.permit,
+                    leased: EntryLeased::default(),
+                    parent: None,
+                })
             }
             Kind::Open => {
                 let Open { inode, .. } = decode_body::<Open>(kind, bytes)?;
                 let info = self.inode(id, inode)?.info.clone();
                 self.open.insert((header.session, inode));
-                body(&Opened { info, created: false, permit: self.permit })
+                body(&Opened {
+                    info,
+                    created: false,
+                    permit: self.permit,
+                    leased: EntryLeased::default(),
+                    parent: None,
+                })
             }
             Kind::OpenEntry => {
                 let OpenEntry { parent, name, .. } = decode_body::<OpenEntry>(kind, bytes)?;
@@ -83,7 +96,13 @@ impl State {
                     FileKind::Directory => return error(ErrorKind::IsDirectory, "a directory"),
                     _ => self.open.insert((header.session, inode)),
                 };
-                body(&Opened { info, created: false, permit: self.permit })
+                body(&Opened {
+                    info,
+                    created: false,
+                    permit: self.permit,
+                    leased: EntryLeased::default(),
+                    parent: None,
+                })
             }
             Kind::Close => {
                 let Close { inode, modified } = decode_body::<Close>(kind, bytes)?;
@@ -110,7 +129,8 @@ impl State {
             }
             Kind::Unlink => {
                 let Unlink { parent, name } = decode_body::<Unlink>(kind, bytes)?;
-                self.remove(id, parent, &name, false)
+                self.remove(id, parent, &name, false)?;
+                body(&Unlinked::default())
             }
             Kind::Rename => {
                 let Rename { parent, name, new_parent, new_name, .. } = decode_body::<Rename>(kind, bytes)?;

@@ -133,7 +133,12 @@ impl Raw<'_> {
 
     /// Removes an entry that is no directory.
     pub fn unlink(self, parent: InodeId, name: &Name) -> Result<()> {
-        self.change_entry(parent, name, &Unlink { parent, name: name.clone() })
+        self.unlink_leasing(parent, name).map(drop)
+    }
+
+    /// The same, and what the directory is then, with a lease as [`Raw::lease_attributes`] has it, if there is one.
+    pub fn unlink_leasing(self, parent: InodeId, name: &Name) -> Result<Option<Attributes>> {
+        Ok(self.change_entry(parent, name, &Unlink { parent, name: name.clone() })?.parent)
     }
 
     /// Gives an entry another name, here or in another directory.

@@ -503,7 +503,8 @@ fields! {
     Truncate { inode, size, allocated }
     LayoutWish { hints, stripe_unit_min, silent }
     Create { parent, name, mode, exclusive, read, write, layout, wish, named }
-    Opened { info, created, permit }
+    EntryLeased { names, attributes }
+    Opened { info, created, permit, leased, parent }
     HandOver { inode, write, over }
     HandedOver { number, size }
     Open { inode, read, write, run }
@@ -516,6 +517,7 @@ fields! {
     MakeDirectory { parent, name, mode }
     RemoveDirectory { parent, name }
     Unlink { parent, name }
+    Unlinked { parent }
     ReadDirectory { inode, after, entries_max }
     DirectoryEntry { cookie, name, inode, kind, attributes }
     DirectoryPage { entries, end, next }
