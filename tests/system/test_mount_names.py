@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ramlace
-from mount import Program, fails
+from mount import Program, fails, mapping
 from pool import KIB, MIB, Pool, binary, eventually, pattern
 
 LONGEST = "n" * 255
@@ -124,6 +124,16 @@ def test_files_are_refreshed_by_each_mount_of_their_pool(
 ) -> None:
     make(here / "file")
     assert shared_pool.json("warm", f"ramlace:{place}") == {"files": 2, "bytes": 2 * len(b"content")}
+    name = f"ramlace:{place}/mapped"
+    (here / "mapped").write_bytes(b"o" * 12_288)
+    with Program(mapping(here / "mapped")) as one, Program(mapping(there / "mapped")) as other:
+        one.run("view[:3] = b'one'")
+        other.run("view[8192:8195] = b'two'")
+        assert shared_pool.json("publish", name) == {"published": [name]}
+        with shared_pool.connect() as connected:
+            found = connected.open(f"{place}/mapped").read()
+        assert (found[:4], found[8192:8196]) == (b"oneo", b"twoo")
+        assert shared_pool.json("refresh", name) == {"refreshed": [name]}
     assert "No such file" in shared_pool.refused("refresh", f"ramlace:{place}/none")
     elsewhere = {"XDG_RUNTIME_DIR": str(tmp_path)}
     for verb in ("publish", "refresh", "warm"):
