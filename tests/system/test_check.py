@@ -26,6 +26,7 @@ def _use(pool: ramlace.Pool, place: str, stop: threading.Event) -> None:
             pool.remove(f"{place}/g{number % 5}")
 
 
+# SEMANTICS 26.1
 def test_a_pool_that_is_used_checks_clean(new_pool: NewPool) -> None:
     """Damage is what stays: nothing of what is only under way is reported."""
     pool = new_pool(3, 96)
@@ -58,6 +59,7 @@ def _store_directory(pool: Pool, server: int) -> Path:
     raise AssertionError("the keeper holds no store")
 
 
+# SEMANTICS 26.2
 @pytest.mark.needs_root
 def test_check_finds_a_lane_that_is_nobodys(new_pool: NewPool) -> None:
     """A file in a store that no inode knows is leaked memory: it is named, with what it takes."""

@@ -43,6 +43,7 @@ def test_disjoint_ranges_written_by_several_clients_are_all_there(shared_pool: P
                 assert reader.open(path).read() == expected, LOCALS[local]
 
 
+# SEMANTICS 2
 def test_a_write_of_64_kib_within_a_chunk_is_never_seen_half(shared_pool: Pool, place: str) -> None:
     path = f"{place}/letters"
     # A whole chunk, the end of another, a range across pages, and one that begins nowhere.
@@ -87,6 +88,7 @@ def test_a_write_that_arrives_in_pieces_is_not_seen_before_it_is_whole(shared_po
             assert reader.open(path).read() == b"B" * chunk
 
 
+# SEMANTICS 7.1
 def test_appends_of_several_clients_leave_no_hole_and_no_overlap(shared_pool: Pool, place: str) -> None:
     path = f"{place}/log"
     count = 400 if LONG else 60
@@ -194,6 +196,7 @@ def test_a_file_is_what_a_plain_buffer_would_be(shared_pool: Pool, place: str) -
             file.close()
 
 
+# SEMANTICS 4.1, 4.2
 @pytest.mark.parametrize("local", LOCALS, ids=LOCALS.values())
 def test_holes_read_as_zeros_and_take_no_memory(shared_pool: Pool, place: str, local: bool) -> None:
     with shared_pool.connect(local=local) as pool:
@@ -209,6 +212,7 @@ def test_holes_read_as_zeros_and_take_no_memory(shared_pool: Pool, place: str, l
         assert pool.statfs().used_bytes - before < 8 * MIB
 
 
+# SEMANTICS 4.2
 @pytest.mark.parametrize("local", LOCALS, ids=LOCALS.values())
 def test_what_was_never_written_takes_no_memory_by_being_read(new_pool: NewPool, local: bool) -> None:
     """A file that is larger than its pool: not a page is taken for what nobody wrote."""
@@ -229,6 +233,7 @@ def test_what_was_never_written_takes_no_memory_by_being_read(new_pool: NewPool,
         assert running.files_bytes() <= before + 4 * KIB + 2 * MIB
 
 
+# SEMANTICS 6.1
 @pytest.mark.parametrize("size", [1, 4097, 64 * KIB, 64 * KIB + 1, 300_000])
 def test_what_was_cut_off_reads_as_zeros_when_the_file_grows_again(shared_pool: Pool, place: str, size: int) -> None:
     whole = 500_000
@@ -244,6 +249,7 @@ def test_what_was_cut_off_reads_as_zeros_when_the_file_grows_again(shared_pool: 
         assert shared_pool.run("cat", path).stdout == expected
 
 
+# SEMANTICS 5
 def test_memory_that_is_used_again_shows_nothing_of_its_past(new_pool: NewPool) -> None:
     running = new_pool(2, 16)
     with running.connect() as pool, running.connect(local=False) as far:
@@ -266,6 +272,7 @@ def test_memory_that_is_used_again_shows_nothing_of_its_past(new_pool: NewPool) 
         assert not any(far.open("/array").read())
 
 
+# SEMANTICS 1
 def test_what_one_client_has_written_every_other_reads(shared_pool: Pool, place: str) -> None:
     """Strict mode: a completed write is seen by every later read, in mappings too."""
     with shared_pool.connect() as near, shared_pool.connect(local=False) as far:
@@ -281,6 +288,7 @@ def test_what_one_client_has_written_every_other_reads(shared_pool: Pool, place:
                 assert buffer[0] == step
 
 
+# SEMANTICS 12.1
 def test_an_unlinked_file_lives_until_its_last_close(shared_pool: Pool, place: str) -> None:
     with shared_pool.connect() as near, shared_pool.connect(local=False) as far:
         with near.open(f"{place}/gone", "wb", buffering=0) as file:

@@ -61,6 +61,7 @@ def bytes_at(file: ramlace.RawFile, offset: int, length: int) -> bytes:
 # Barriers
 
 
+# SEMANTICS 79.1
 def test_a_barrier_opens_when_all_have_come_round_after_round(shared_pool: Pool, place: str) -> None:
     with ExitStack() as stack, ThreadPoolExecutor(8) as threads:
         pools = [stack.enter_context(shared_pool.connect(local=member % 2 == 0)) for member in range(8)]
@@ -76,6 +77,7 @@ def test_a_barrier_opens_when_all_have_come_round_after_round(shared_pool: Pool,
         assert [one.result(LONG) for one in both] == [1, 1]
 
 
+# SEMANTICS 79.3
 def test_a_round_of_eight_costs_two_exchanges_each(new_pool: NewPool) -> None:
     """The arrival, and the question whose answer is the event; heartbeats and this test's own questions come on top."""
     rounds, parties = 100, 8
@@ -103,6 +105,7 @@ def test_a_round_of_eight_costs_two_exchanges_each(new_pool: NewPool) -> None:
         assert {one.result(LONG) for one in waits} == {1}
 
 
+# SEMANTICS 80.1, 80.3
 def test_a_timeout_names_who_is_missing_and_takes_the_caller_out(shared_pool: Pool, place: str) -> None:
     with shared_pool.connect() as one, shared_pool.connect() as two, ThreadPoolExecutor(1) as threads:
         other = threads.submit(two.barrier, place, 2, 1, LONG)
@@ -127,6 +130,7 @@ def test_a_timeout_names_who_is_missing_and_takes_the_caller_out(shared_pool: Po
         assert "and 4031 more" in str(error)
 
 
+# SEMANTICS 80.2
 def test_callers_that_disagree_are_told_what_others_said(shared_pool: Pool, place: str) -> None:
     with shared_pool.connect() as one, shared_pool.connect() as two:
         wait = begin(one.barrier, place, 3, 0, LONG)
@@ -145,6 +149,7 @@ def test_callers_that_disagree_are_told_what_others_said(shared_pool: Pool, plac
         assert {one.result(LONG) for one in [wait, *others]} == {1}
 
 
+# SEMANTICS 81.1
 def test_a_storm_of_barriers_survives_killed_servers(new_pool: NewPool) -> None:
     running = new_pool(2)
     parties, rounds = 4, 150
@@ -163,6 +168,7 @@ def test_a_storm_of_barriers_survives_killed_servers(new_pool: NewPool) -> None:
             assert number_at(file, 0) == parties * rounds
 
 
+# SEMANTICS 81.1
 def test_who_waits_at_a_barrier_survives_the_death_of_its_server(new_pool: NewPool) -> None:
     running = new_pool(1)
     with running.connect() as one, running.connect() as two:
@@ -177,6 +183,7 @@ def test_who_waits_at_a_barrier_survives_the_death_of_its_server(new_pool: NewPo
         assert wait.result(LONG) == 1
 
 
+# SEMANTICS 81.2
 def test_a_killed_member_is_taken_out_when_its_session_has_ended(new_pool: NewPool) -> None:
     running = new_pool(1)
     with running.connect() as pool:
@@ -205,6 +212,7 @@ def cell_files(pool: ramlace.Pool, place: str) -> list[ramlace.RawFile]:
     return files
 
 
+# SEMANTICS 82.1
 @pytest.mark.parametrize("local", [True, False])
 def test_a_cell_is_changed_only_when_it_holds_what_is_expected(shared_pool: Pool, place: str, local: bool) -> None:
     with shared_pool.connect(local=local) as pool:
@@ -229,6 +237,7 @@ def test_a_cell_is_changed_only_when_it_holds_what_is_expected(shared_pool: Pool
                 assert file.size() == size
 
 
+# SEMANTICS 84.1
 def test_a_cell_lies_within_its_file(shared_pool: Pool, place: str) -> None:
     with shared_pool.connect() as pool, shared_pool.connect() as other:
         for file in cell_files(pool, place):
@@ -255,6 +264,7 @@ def test_a_cell_lies_within_its_file(shared_pool: Pool, place: str) -> None:
             assert (number_at(file, 80), number_at(file, 1 << 19)) == (7, 9)
 
 
+# SEMANTICS 82.2
 def test_fetch_adds_of_all_clients_count_once_each_while_servers_are_killed(new_pool: NewPool) -> None:
     running = new_pool(3)
     with running.connect() as pool:
@@ -276,6 +286,7 @@ def test_fetch_adds_of_all_clients_count_once_each_while_servers_are_killed(new_
             file.close()
 
 
+# SEMANTICS 83
 def test_cells_reads_writes_and_views_are_one_memory(shared_pool: Pool, place: str) -> None:
     """One after the other; stores into a view beside changes of the same cell are no part of what is promised."""
     with shared_pool.connect() as pool, shared_pool.connect(local=False) as far:
@@ -293,6 +304,7 @@ def test_cells_reads_writes_and_views_are_one_memory(shared_pool: Pool, place: s
                 assert view[index] == 9
 
 
+# SEMANTICS 84.2
 def test_a_cell_on_a_lost_chunk_is_an_error(new_pool: NewPool) -> None:
     running = new_pool(3)
     with running.connect() as pool, pool.open("/three", "w+b", buffering=0, stripe_unit=UNIT, width=3) as file:
@@ -324,6 +336,7 @@ def is_same(file: ramlace.RawFile, version: Any) -> None:
         file.wait_for_change(version, 0)
 
 
+# SEMANTICS 85.1
 @pytest.mark.parametrize("local", [True, False])
 def test_a_change_of_a_range_is_told_and_one_beside_it_is_not(shared_pool: Pool, place: str, local: bool) -> None:
     with shared_pool.connect(local=local) as pool, shared_pool.connect() as other:
@@ -353,6 +366,7 @@ def test_a_change_of_a_range_is_told_and_one_beside_it_is_not(shared_pool: Pool,
                 waiting(shared_pool, "change_waits", 0)
 
 
+# SEMANTICS 85.2
 def test_what_is_written_behind_the_end_is_told_when_it_can_be_read(shared_pool: Pool, place: str) -> None:
     with shared_pool.connect() as pool, shared_pool.connect() as other:
         for file in cell_files(pool, place):
@@ -371,6 +385,7 @@ def test_what_is_written_behind_the_end_is_told_when_it_can_be_read(shared_pool:
                     assert read == record
 
 
+# SEMANTICS 85.1
 def test_a_file_that_goes_to_its_lanes_is_watched_there(shared_pool: Pool, place: str) -> None:
     with shared_pool.connect() as pool, shared_pool.connect() as other:
         with pool.open(f"{place}/small", "w+b", buffering=0, stripe_unit=UNIT) as file:
@@ -390,6 +405,7 @@ def test_a_file_that_goes_to_its_lanes_is_watched_there(shared_pool: Pool, place
                 changes(file, version, lambda: theirs.pwrite(b"S", 0), shared_pool, places=2)
 
 
+# SEMANTICS 85.1
 def test_all_of_a_striped_file_is_watched_at_once(shared_pool: Pool, place: str) -> None:
     with shared_pool.connect() as pool, shared_pool.connect() as other:
         file = cell_files(pool, place)[2]
@@ -402,6 +418,7 @@ def test_all_of_a_striped_file_is_watched_at_once(shared_pool: Pool, place: str)
             waiting(shared_pool, "change_waits", 0)
 
 
+# SEMANTICS 87
 def test_a_publish_of_a_view_is_told(shared_pool: Pool, place: str) -> None:
     with shared_pool.connect() as pool, shared_pool.connect(local=False) as far:
         array = pool.array(f"{place}/array", (3 * UNIT,), "uint8", stripe_unit=UNIT)
@@ -426,6 +443,7 @@ def test_a_publish_of_a_view_is_told(shared_pool: Pool, place: str) -> None:
         assert view[UNIT] == 9
 
 
+# SEMANTICS 85.1
 def test_no_change_is_missed_while_servers_are_killed(new_pool: NewPool) -> None:
     running = new_pool(2)
     last = 600
@@ -455,6 +473,7 @@ def _kill_each(running: Pool, before: int) -> None:
         running.await_restart(server, before + 1)
 
 
+# SEMANTICS 86
 def test_who_waits_for_a_change_hears_of_it_after_its_server_was_killed(new_pool: NewPool) -> None:
     running = new_pool(1)
     with ExitStack() as stack:
@@ -475,6 +494,7 @@ def test_who_waits_for_a_change_hears_of_it_after_its_server_was_killed(new_pool
         wait.result(LONG)
 
 
+# SEMANTICS 85.1
 def test_versions_of_the_same_moment_are_equal(shared_pool: Pool, place: str) -> None:
     with shared_pool.connect() as pool, pool.open(f"{place}/file", "w+b", buffering=0) as file:
         file.write(bytes(10 * MIB))
@@ -487,6 +507,7 @@ def test_versions_of_the_same_moment_are_equal(shared_pool: Pool, place: str) ->
 # Waiting
 
 
+# SEMANTICS 88.1
 def test_waits_end_in_time_while_a_server_is_frozen(new_pool: NewPool) -> None:
     running = new_pool(1)
     with running.connect(deadline_seconds=1) as pool, pool.open("/file", "w+b", buffering=0) as file:
@@ -519,6 +540,7 @@ def test_waits_end_in_time_while_a_server_is_frozen(new_pool: NewPool) -> None:
         assert pool.barrier("b", 2, 1, LONG) == wait.result(LONG)
 
 
+# SEMANTICS 88.2
 @pytest.mark.parametrize("call", ["pool.barrier('ctrl-c', 2, 0)", "file.wait_for_change(file.change_version())"])
 def test_a_signal_ends_a_wait(shared_pool: Pool, place: str, call: str) -> None:
     program = f"""

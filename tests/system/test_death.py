@@ -50,6 +50,7 @@ def make_files(pool: ramlace.Pool, running: Pool, count: int) -> dict[str, list[
     return made
 
 
+# SEMANTICS 16.1
 def test_killed_servers_come_back_with_every_acknowledged_byte_and_no_client_notices(new_pool: NewPool) -> None:
     running = new_pool(3, 64)
     with running.connect() as pool:
@@ -117,6 +118,7 @@ def test_an_array_is_still_mapped_when_its_server_comes_back(new_pool: NewPool) 
         assert set(content[:5] + content[6:]) == {7}
 
 
+# SEMANTICS 17.1, 17.3
 def test_a_server_that_died_for_good_is_named_and_the_rest_works(new_pool: NewPool) -> None:
     running = new_pool(3, 32)
     with running.connect() as pool:
@@ -151,6 +153,7 @@ def test_a_server_that_died_for_good_is_named_and_the_rest_works(new_pool: NewPo
         assert fresh.statfs().silent_servers == 1
 
 
+# SEMANTICS 17.1, 17.3
 def test_a_frozen_server_is_named_and_goes_on_when_it_wakes(new_pool: NewPool) -> None:
     running = new_pool(3, 32)
     with running.connect() as pool:
@@ -165,6 +168,7 @@ def test_a_frozen_server_is_named_and_goes_on_when_it_wakes(new_pool: NewPool) -
             assert pool.open(name).read() == pattern(int(name.split("-")[1]), 200_000)
 
 
+# SEMANTICS 17.2
 def test_a_long_transfer_takes_its_time_as_long_as_it_comes_on(new_pool: NewPool) -> None:
     """Its server is stopped again and again, each time after some of the bytes, until more than 5 seconds are over."""
     running = new_pool(1, 128)
@@ -218,6 +222,7 @@ def test_the_death_of_the_coordinator_stops_only_its_own_bytes(new_pool: NewPool
         assert_fails_naming(0, lambda: pool.stat("/"))
 
 
+# SEMANTICS 19.1
 def test_a_client_killed_in_mid_write_disturbs_nobody(new_pool: NewPool) -> None:
     running = new_pool(2, 32)
     with running.connect() as pool:
@@ -236,6 +241,7 @@ def test_a_client_killed_in_mid_write_disturbs_nobody(new_pool: NewPool) -> None
         assert [server["restarts"] for server in running.status()] == [0, 0]
 
 
+# SEMANTICS 18.1, 18.2
 def test_what_a_forgotten_server_held_is_an_error_that_says_so_and_never_zeros(new_pool: NewPool) -> None:
     running = new_pool(3, 32)
     with running.connect() as pool, running.connect(local=False) as far:

@@ -70,6 +70,7 @@ def forged(new_pool: NewPool) -> Pool:
     return pool
 
 
+# SEMANTICS 133.1
 def test_a_part_that_is_held_for_nobody_is_let_go(forged: Pool) -> None:
     # In the name of slots of both servers.
     paths = [f"/held{number}" for number in range(3)]
@@ -86,6 +87,7 @@ def test_a_part_that_is_held_for_nobody_is_let_go(forged: Pool) -> None:
         forged.run("rm", path)
 
 
+# SEMANTICS 133.2
 def test_a_pair_of_slots_whose_numbers_were_moved_ahead_is_of_use_again(forged: Pool) -> None:
     inode = inode_of(forged, "/file")
     slot = inode >> SLOT_BITS
@@ -102,6 +104,7 @@ def test_a_pair_of_slots_whose_numbers_were_moved_ahead_is_of_use_again(forged: 
     assert forged.check() == []
 
 
+# SEMANTICS 133.3
 def test_a_lane_that_was_cut_by_nobody_serves_its_file_again(forged: Pool) -> None:
     inode = inode_of(forged, "/file")
     # In one of the slots the lane is; where it is not, nothing happens. It has the first generation, or the second.

@@ -77,6 +77,7 @@ def test_a_stream_that_does_not_fit_says_how_much_was_written(new_pool: NewPool)
     assert "had been written" in said, said
 
 
+# SEMANTICS 22
 @pytest.mark.parametrize("local", [True, False], ids=["local", "tcp"])
 def test_a_full_pool_keeps_what_it_acknowledged_and_frees_what_is_deleted(new_pool: NewPool, local: bool) -> None:
     running = new_pool(3, 16)
@@ -105,6 +106,7 @@ def test_a_full_pool_keeps_what_it_acknowledged_and_frees_what_is_deleted(new_po
             assert again >= first - MIB, f"round {round_number}: {again} bytes fit where {first} did"
 
 
+# SEMANTICS 23
 def test_a_write_that_meets_a_full_server_reports_what_it_wrote(new_pool: NewPool) -> None:
     """One of three servers is full: a stripe over all three stops in its middle."""
     running = new_pool(3, 16)
@@ -148,6 +150,7 @@ def make_file_on(running: Pool, pool: ramlace.Pool, name: str, servers: set[int]
     raise AssertionError(f"none of 100 files lies on {servers}")
 
 
+# SEMANTICS 25.1
 @pytest.mark.needs_root
 def test_status_and_df_agree_with_the_kernel(new_pool: NewPool) -> None:
     running = new_pool(2, 32)
@@ -187,6 +190,7 @@ def test_status_and_df_agree_with_the_kernel(new_pool: NewPool) -> None:
         compare(pool, "all deleted")
 
 
+# SEMANTICS 7.3
 def test_an_append_that_finds_no_room_leaves_a_hole(new_pool: NewPool) -> None:
     """Others had the offset behind it before it failed: its bytes are zeros that take no memory."""
     running = new_pool(1, 32)
@@ -250,6 +254,7 @@ def test_directories_are_made_as_long_as_any_server_may_hold_one(planned: NewPoo
     assert pool.run("check").returncode == 0
 
 
+# SEMANTICS 24
 def test_a_server_that_may_hold_no_more_files_says_so_and_changes_nothing(planned: NewPool) -> None:
     pool = planned(2, 32)
     pool.up("--inodes", "40")
@@ -292,6 +297,7 @@ def test_a_server_that_may_hold_no_more_files_says_so_and_changes_nothing(planne
             connected.open("/d/and another", "xb")
 
 
+# SEMANTICS 25.2
 @pytest.mark.parametrize(("servers", "each"), [(3, 32), (1, 96), (3, 64)])
 def test_what_df_says_that_one_file_can_have_it_gets(
     new_pool: NewPool, new_mount: NewMount, servers: int, each: int
@@ -336,6 +342,7 @@ def test_what_df_says_that_one_file_can_have_it_gets(
             assert promised - log_bytes - servers * 2 * MIB <= done <= promised, f"{done} of {promised} bytes"
 
 
+# SEMANTICS 25.3
 def test_what_df_says_that_one_directory_can_have_it_gets(planned: NewPool) -> None:
     """The files of a directory live with its server."""
     running = planned(3, 32)

@@ -46,6 +46,7 @@ def states(pool: Pool) -> dict[str, tuple[int, bool, int]]:
     return {key["name"]: (key["serial"], key["revoked"] is not None, key["sessions"]) for key in keys}
 
 
+# SEMANTICS 121.1, 121.3
 def test_a_revoked_host_is_put_out_at_every_server_at_once_and_the_others_go_on(new_pool: NewPool) -> None:
     pool = new_pool(3, 32)
     bad, good = key_of(pool, "node7"), key_of(pool, "node8")
@@ -69,6 +70,7 @@ def test_a_revoked_host_is_put_out_at_every_server_at_once_and_the_others_go_on(
     assert "revoked" in table.splitlines()[2]
 
 
+# SEMANTICS 121.1
 def test_a_revocation_outlives_every_server_that_is_killed(new_pool: NewPool) -> None:
     pool = new_pool(3, 32)
     bad, good = key_of(pool, "node7"), key_of(pool, "node8")
@@ -80,6 +82,7 @@ def test_a_revocation_outlives_every_server_that_is_killed(new_pool: NewPool) ->
     assert states(pool)["node7"][:2] == (1, True)
 
 
+# SEMANTICS 121.2
 def test_a_server_that_does_not_answer_is_named_and_hears_of_a_revocation_later(new_pool: NewPool) -> None:
     pool = new_pool(3, 32)
     bad = key_of(pool, "node7")
@@ -91,6 +94,7 @@ def test_a_server_that_does_not_answer_is_named_and_hears_of_a_revocation_later(
     assert eventually(lambda: is_refused(pool, bad, "node7", 2))
 
 
+# SEMANTICS 121.4
 def test_a_name_gets_another_key_after_a_revocation(new_pool: NewPool) -> None:
     pool = new_pool(2, 32)
     first = key_of(pool, "node7")
@@ -112,6 +116,7 @@ def test_what_cannot_be_a_host_key_is_said(shared_pool: Pool) -> None:
     assert "cannot be used with" in shared_pool.refused("host-key", "a", "--list")
 
 
+# SEMANTICS 122
 def test_a_host_key_changes_no_keys_and_takes_no_session_of_another_host(new_pool: NewPool) -> None:
     pool = new_pool(1, 32)
     one, other = key_of(pool, "node7"), key_of(pool, "node8")
@@ -131,6 +136,7 @@ def test_a_host_key_changes_no_keys_and_takes_no_session_of_another_host(new_poo
     assert states(pool)["node8"][:2] == (1, False)
 
 
+# SEMANTICS 121.3
 @pytest.mark.needs_root
 def test_a_mount_of_a_revoked_host_ends_and_that_of_another_goes_on(
     new_pool: NewPool, new_mount: NewMount, tmp_path: Path

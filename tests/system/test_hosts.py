@@ -705,6 +705,7 @@ def test_every_machine_has_the_new_secret_after_a_rotation_and_down_stops_them_a
     lab.assert_nothing_left()
 
 
+# SEMANTICS 134.2
 def test_whoever_started_a_pool_stops_it_with_the_secret_of_before(lab: Lab) -> None:
     lab.up()
     path = lab.starter.directory / "secret"

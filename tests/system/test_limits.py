@@ -37,6 +37,7 @@ def as_host(pool: Pool) -> wire.Wire:
     return line
 
 
+# SEMANTICS 113.1
 def test_a_host_that_takes_every_connection_keeps_the_owner_out_of_nothing(planned: NewPool, tmp_path: Path) -> None:
     running = planned(1, 32)
     running.up(program=with_few_descriptors(tmp_path))
@@ -113,6 +114,7 @@ def _said_of(pid: int, word: str) -> str:
     return next(line.split()[1] for line in status.splitlines() if line.startswith(word))
 
 
+# SEMANTICS 132
 def test_servers_serve_in_a_sandbox(planned: NewPool) -> None:
     findings = {finding["name"]: finding for finding in json.loads(_doctor())["checks"]}
     for name in ("system calls of servers", "files of servers"):

@@ -194,6 +194,7 @@ def look(operations: list[Operation]) -> None:
     assert not (wrong := unexplained(operations)), "\n".join(map(str, wrong))
 
 
+# SEMANTICS 124.3
 @pytest.mark.both
 @pytest.mark.parametrize("turn", range(ROUNDS))
 def test_strict_mounts_and_the_library_are_linearizable(pairs: dict[str, list[Mount]], scene: Scene, turn: int) -> None:
@@ -214,6 +215,7 @@ def test_strict_mounts_and_the_library_are_linearizable(pairs: dict[str, list[Mo
     look([*found, *(one for log in logs for one in recorded(log))])
 
 
+# SEMANTICS 114.1
 @pytest.mark.both
 @pytest.mark.parametrize("turn", range(ROUNDS))
 def test_coherent_mounts_show_nothing_that_was_overwritten_before(
@@ -229,6 +231,7 @@ def test_coherent_mounts_show_nothing_that_was_overwritten_before(
     assert not wrong, "\n".join(map(str, wrong))
 
 
+# SEMANTICS 124.4
 @pytest.mark.both
 @pytest.mark.parametrize("turn", range(ROUNDS))
 def test_strict_mounts_are_linearizable_beside_programs_that_die_and_machines_that_pause(
@@ -252,6 +255,7 @@ def test_strict_mounts_are_linearizable_beside_programs_that_die_and_machines_th
     look([one for log in logs for one in recorded(log)])
 
 
+# SEMANTICS 124.4
 @pytest.mark.both
 @pytest.mark.parametrize("turn", range(ROUNDS))
 def test_calls_of_strict_mounts_are_linearizable_beside_servers_that_are_killed(
@@ -275,6 +279,7 @@ def test_calls_of_strict_mounts_are_linearizable_beside_servers_that_are_killed(
             mount.close()
 
 
+# SEMANTICS 124.4
 @pytest.mark.both
 @pytest.mark.parametrize("turn", range(ROUNDS))
 def test_who_is_left_is_linearizable_when_a_machine_dies(

@@ -36,6 +36,7 @@ def pairs(fuse: None, shared_pool: Pool) -> Iterator[dict[str, tuple[Mount, Moun
             mount.close()
 
 
+# SEMANTICS 124.1, 136.4
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("test", FORBIDDEN)
 def test_no_outcome_is_seen_that_the_mode_forbids(

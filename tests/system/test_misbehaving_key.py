@@ -53,6 +53,7 @@ def misbehave(address: Path, secret: bytes, asked: Any) -> None:
                 line.socket.close()
 
 
+# SEMANTICS 113.4
 def test_one_key_misbehaves_and_another_works(new_pool: NewPool) -> None:
     running = new_pool(1, 64)
     child = running.process("child", 0)

@@ -92,6 +92,7 @@ def test_writes_of_every_size_at_every_border_change_nothing_beside_them(
         assert pool.open(f"{place}/file").read() == whole
 
 
+# SEMANTICS 29.2
 def test_a_write_is_in_the_pool_when_it_returns(shared_pool: Pool, place: str, here: Path, there: Path) -> None:
     """Without close, fsync or anything: written bytes are in no cache."""
     with open(here / "file", "wb", buffering=0) as file, shared_pool.connect() as pool:
@@ -102,6 +103,7 @@ def test_a_write_is_in_the_pool_when_it_returns(shared_pool: Pool, place: str, h
         assert (there / "file").stat().st_size == 50_000
 
 
+# SEMANTICS 62.1
 def test_what_was_never_written_is_zeros_and_takes_hardly_any_room(shared_pool: Pool, place: str, here: Path) -> None:
     lay_out(shared_pool, place, 3)
     before = sum(server["used_bytes"] for server in shared_pool.status())
@@ -144,6 +146,7 @@ def test_what_a_truncation_cut_off_is_zeros_when_the_file_grows_again(here: Path
         assert (there / "file").read_bytes() == expected, size
 
 
+# SEMANTICS 32.1
 def test_appends_from_several_programs_and_mounts_leave_no_hole_and_no_overlap(
     shared_pool: Pool, place: str, here: Path, there: Path
 ) -> None:
@@ -176,6 +179,7 @@ def append_through_mount(line: clients.Line, path: str, writer: int, count: int)
     os.close(file)
 
 
+# SEMANTICS 32.2
 @pytest.mark.parametrize("length", [MIB - 4 * KIB, 3 * MIB])
 def test_a_large_append_stays_in_one_piece(shared_pool: Pool, place: str, here: Path, there: Path, length: int) -> None:
     """Up to 1 MiB less a page, which the kernel hands over at once, also between mounts; any length on one mount."""
@@ -290,6 +294,7 @@ class Model:
         assert os.fstat(self.descriptor).st_size == len(self.bytes)
 
 
+# SEMANTICS 29.1
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("seed", range(20 if SECONDS_LONG else 3))
 def test_random_changes_leave_what_a_bytearray_holds(
@@ -324,6 +329,7 @@ def test_random_changes_leave_what_a_bytearray_holds(
             os.close(model.descriptor)
 
 
+# SEMANTICS 61.1, 61.2
 def test_fallocate_takes_room_punches_and_zeroes(shared_pool: Pool, place: str, here: Path) -> None:
     lay_out(shared_pool, place, 3)
     path = here / "file"
@@ -407,6 +413,7 @@ def test_cp_and_dd_copy_every_byte_whatever_they_are_told(
     assert (here / "shutil").read_bytes() == content
 
 
+# SEMANTICS 63
 def test_the_kernels_own_copies_keep_every_byte(here: Path, there: Path, tmp_path: Path) -> None:
     content = pattern(3, 300_001)
     (here / "source").write_bytes(content)
@@ -520,6 +527,7 @@ def test_a_full_pool_is_enospc_and_what_was_acknowledged_stays(
     assert (mount / "again").read_bytes() == pattern(3, 4 * MIB)
 
 
+# SEMANTICS 18.1
 def test_bytes_lost_with_a_server_are_eio_and_never_zeros(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(2, 32)
     mount = new_mount(pool)

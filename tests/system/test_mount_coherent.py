@@ -99,6 +99,7 @@ def mapped(path: Path) -> Iterator[mmap.mmap]:
 # What was open before
 
 
+# SEMANTICS 114.1
 @pytest.mark.parametrize(("width", "size"), [(1, LENGTH), (3, LENGTH), (1, 100)])
 def test_a_write_is_seen_by_a_descriptor_that_has_read_before(pair: Pair, width: int, size: int) -> None:
     pair.layout(width)
@@ -114,6 +115,7 @@ def test_a_write_is_seen_by_a_descriptor_that_has_read_before(pair: Pair, width:
             assert os.pread(reader, 40, at) == data, (turn, at)
 
 
+# SEMANTICS 114.2
 def test_a_file_that_grows_out_of_its_inode_is_followed_by_open_descriptors(pair: Pair) -> None:
     pair.layout(3)
     for turn in range(20):
@@ -131,6 +133,7 @@ def test_a_file_that_grows_out_of_its_inode_is_followed_by_open_descriptors(pair
                 assert os.pread(reader, 3 * UNIT, 0) == expected, (turn, size)
 
 
+# SEMANTICS 114.1
 @pytest.mark.parametrize("size", [100, LENGTH])
 def test_what_the_library_writes_is_seen_by_what_is_open_and_mapped(pair: Pair, size: int) -> None:
     pair.layout(3)
@@ -146,6 +149,7 @@ def test_what_the_library_writes_is_seen_by_what_is_open_and_mapped(pair: Pair, 
 # Mappings
 
 
+# SEMANTICS 42.3, 115
 @pytest.mark.parametrize("size", [100, LENGTH])
 @pytest.mark.parametrize("how", ["msync", "fsync", "write"])
 def test_a_live_mapping_sees_a_store_when_it_is_published_and_a_write_at_once(pair: Pair, size: int, how: str) -> None:
@@ -164,6 +168,7 @@ def test_a_live_mapping_sees_a_store_when_it_is_published_and_a_write_at_once(pa
             assert yours[at : at + 30] == data, (turn, at)
 
 
+# SEMANTICS 42.4, 116
 @pytest.mark.parametrize("size", [100, LENGTH])
 def test_stores_of_two_mounts_into_one_page_all_survive(pair: Pair, size: int) -> None:
     """Each has its own bytes of every page, and publishes in both orders."""
@@ -184,6 +189,7 @@ def test_stores_of_two_mounts_into_one_page_all_survive(pair: Pair, size: int) -
         del views, view, seen
 
 
+# SEMANTICS 116
 @pytest.mark.parametrize("size", [100, LENGTH])
 def test_a_write_and_stores_of_another_mount_in_one_page_all_survive(pair: Pair, size: int) -> None:
     pair.layout(3)
@@ -236,10 +242,12 @@ def fill_columns(pair: Pair, turns: int) -> None:
                 del matrix
 
 
+# SEMANTICS 116
 def test_columns_that_two_mounts_fill_at_once_are_whole(pair: Pair) -> None:
     fill_columns(pair, 20)
 
 
+# SEMANTICS 116
 @pytest.mark.long
 def test_columns_that_two_mounts_fill_at_once_are_whole_a_hundred_times(pair: Pair) -> None:
     fill_columns(pair, 100)
@@ -263,6 +271,7 @@ os.close(file)
 """
 
 
+# SEMANTICS 117.1
 @pytest.mark.parametrize("reading", [0.0, 0.5])
 @pytest.mark.parametrize(("size", "width"), [(2 * PAGE, 1), (8 * PAGE, 1), (100, 1), (4 * UNIT, 3)])
 def test_two_mounts_that_write_the_same_pages_at_once_end_and_agree(
@@ -292,6 +301,7 @@ def test_two_mounts_that_write_the_same_pages_at_once_end_and_agree(
     assert (pair.there / "file").read_bytes() == truth
 
 
+# SEMANTICS 114.1
 def test_who_has_written_reads_no_older_bytes_whoever_else_writes(pair: Pair) -> None:
     """A page that was dropped while a write was on its way must not come back as it was before: numbers only grow."""
     (pair.here / "file").write_bytes(bytes(2 * PAGE))
@@ -383,11 +393,13 @@ def store_and_call_at_once(pair: Pair, seed: int, seconds: float) -> None:
     assert [(at, int.from_bytes(truth[at : at + 8], "little")) for at, _ in expected] == expected
 
 
+# SEMANTICS 116
 @pytest.mark.parametrize("seed", range(3))
 def test_calls_and_stores_of_one_mount_beside_those_of_another_lose_nothing(pair: Pair, seed: int) -> None:
     store_and_call_at_once(pair, seed, 1.0)
 
 
+# SEMANTICS 116
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_calls_and_stores_of_one_mount_beside_those_of_another_lose_nothing_for_long(pair: Pair, seed: int) -> None:
@@ -420,6 +432,7 @@ for file in files:
 """
 
 
+# SEMANTICS 117.2
 def test_more_calls_than_threads_that_wait_for_each_others_pages_lose_no_store(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -466,6 +479,7 @@ def is_waiting(task: Path) -> bool:
 # Bad days
 
 
+# SEMANTICS 118.1, 118.2
 def test_a_stopped_daemon_is_waited_for_a_while_and_what_was_stored_there_is_told_lost(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -495,6 +509,7 @@ def test_a_stopped_daemon_is_waited_for_a_while_and_what_was_stored_there_is_tol
     assert (one / "file").read_bytes()[200:204] == b"kept"
 
 
+# SEMANTICS 119.1
 def test_a_server_that_begins_again_is_asked_anew(new_pool: NewPool, new_mount: NewMount) -> None:
     """Its new life knows no leases: what was kept by those of the last one is dropped."""
     pool = new_pool(2)
@@ -530,6 +545,7 @@ def all_opened(*groups: list[Path]) -> Iterator[list[list[int]]]:
             os.close(descriptor)
 
 
+# SEMANTICS 118.1
 def test_a_mount_that_ends_holds_nobody_up(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1)
     one, other = new_mount(pool), new_mount(pool)
@@ -544,6 +560,7 @@ def test_a_mount_that_ends_holds_nobody_up(new_pool: NewPool, new_mount: NewMoun
 # What it costs
 
 
+# SEMANTICS 114.3
 def test_one_mount_alone_pays_no_message_for_it(new_pool: NewPool, new_mount: NewMount) -> None:
     """Writing, reading again from pages, reading cold, storing through a mapping: a request for each MiB, as before."""
     pool = new_pool(1, 96)

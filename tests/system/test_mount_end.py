@@ -49,6 +49,7 @@ def hears_of_the_end(program: Program, mount: Mount, *uses: str) -> None:
 # Unmounting what is used.
 
 
+# SEMANTICS 37.3
 @pytest.mark.parametrize("use", ["file", "mapping", "directory"])
 def test_an_unmount_detaches_what_is_used_and_names_the_program(
     shared_pool: Pool, place: str, new_mount: NewMount, use: str
@@ -100,6 +101,7 @@ def test_a_directory_can_be_mounted_again_while_an_old_mount_is_still_used(
 # Death of the daemon.
 
 
+# SEMANTICS 107
 def test_a_daemon_that_ends_late_leaves_the_next_mount_alone(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1)
     first = new_mount(pool)
@@ -120,6 +122,7 @@ def test_a_daemon_that_ends_late_leaves_the_next_mount_alone(new_pool: NewPool, 
     first.unmount()
 
 
+# SEMANTICS 107
 def test_a_daemon_of_a_detached_mount_that_is_asked_to_end_leaves_the_next_mount_alone(
     shared_pool: Pool, new_mount: NewMount
 ) -> None:
@@ -133,6 +136,7 @@ def test_a_daemon_of_a_detached_mount_that_is_asked_to_end_leaves_the_next_mount
         first.unmount()
 
 
+# SEMANTICS 36.1, 36.2
 def test_programs_hear_an_error_when_the_daemon_is_killed_and_unmount_clears_up(
     shared_pool: Pool, place: str, new_mount: NewMount
 ) -> None:
@@ -150,6 +154,7 @@ def test_programs_hear_an_error_when_the_daemon_is_killed_and_unmount_clears_up(
             assert path.read_bytes() == pattern(1, MIB)
 
 
+# SEMANTICS 36.2, 36.3
 def test_a_dead_mount_is_shown_and_mounted_anew_by_one_command(
     shared_pool: Pool, place: str, new_mount: NewMount
 ) -> None:
@@ -187,6 +192,7 @@ def mounts_in_status(pool: Pool) -> dict[str, str]:
     return {mount["directory"]: mount["state"] for mount in pool.json("status")["mounts"]}
 
 
+# SEMANTICS 36.3
 def test_a_mount_whose_daemon_is_stopped_is_shown_as_silent_and_not_cleared(
     shared_pool: Pool, new_mount: NewMount
 ) -> None:
@@ -201,6 +207,7 @@ def test_a_mount_whose_daemon_is_stopped_is_shown_as_silent_and_not_cleared(
     assert mounts_in_status(shared_pool) == {str(mount.directory): "serving"}
 
 
+# SEMANTICS 36.1
 def test_a_program_in_a_mapping_is_told_when_the_daemon_is_killed(
     shared_pool: Pool, place: str, new_mount: NewMount
 ) -> None:
@@ -231,6 +238,7 @@ def test_sessions_of_a_killed_daemon_hold_nothing_for_long(shared_pool: Pool, pl
     assert os.listdir(second / place) == []
 
 
+# SEMANTICS 40.2
 def test_down_names_who_uses_a_mount_and_changes_nothing(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 32)
     mount, idle = new_mount(pool), new_mount(pool)
@@ -250,6 +258,7 @@ def test_down_names_who_uses_a_mount_and_changes_nothing(new_pool: NewPool, new_
     assert idle.daemon.ends()
 
 
+# SEMANTICS 40.1
 def test_down_takes_its_own_mounts_away_and_no_other_pools(new_pool: NewPool, new_mount: NewMount) -> None:
     """Also when the other pool has the same name, as pools of other users and directories may."""
     pool = new_pool(1, 32)
@@ -267,6 +276,7 @@ def test_down_takes_its_own_mounts_away_and_no_other_pools(new_pool: NewPool, ne
     assert not is_mounted(mount.directory)
 
 
+# SEMANTICS 39
 @pytest.mark.long
 def test_a_mount_that_slept_for_longer_than_its_session_lives_goes_on(
     shared_pool: Pool, place: str, new_mount: NewMount

@@ -217,6 +217,7 @@ class File:
         return [*often, *allocations, *seldom, self.write_appended, self.copy, self.copy, self.truncate]
 
 
+# SEMANTICS 29.1, 61.1, 62.1
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", range(12 if IS_LONG else 2))
 def test_a_file_that_is_changed_by_every_door_is_what_a_bytearray_holds(
@@ -225,6 +226,7 @@ def test_a_file_that_is_changed_by_every_door_is_what_a_bytearray_holds(
     change_on_two_mounts(shared_pool, place, here, there, shape, seed)
 
 
+# SEMANTICS 89.3
 @pytest.mark.parametrize("seed", range(12 if IS_LONG else 2))
 @pytest.mark.needs_root
 def test_a_file_that_kernels_map_is_what_a_bytearray_holds(

@@ -20,6 +20,7 @@ from test_mount_bytes import KEEP, PUNCH, fallocate
 pytestmark = pytest.mark.needs_root
 
 
+# SEMANTICS 89.2
 def test_what_is_open_and_mapped_needs_no_server(handing: Handing) -> None:
     """Only memory answers while the server is silent: so it is handed over, and not served by requests."""
     content = handing.make()
@@ -33,6 +34,7 @@ def test_what_is_open_and_mapped_needs_no_server(handing: Handing) -> None:
     assert handing.bytes_of() == content[:5] + b"store" + content[10:]
 
 
+# SEMANTICS 89.1
 def test_files_that_are_small_sparse_striped_or_elsewhere_go_the_usual_way(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -63,6 +65,7 @@ def test_files_that_are_small_sparse_striped_or_elsewhere_go_the_usual_way(
     assert (handing.here / "one/sparse").read_bytes()[-5:] == b"\0\0end"
 
 
+# SEMANTICS 90.1, 90.2
 def test_a_store_is_seen_by_the_library_at_once_and_by_another_mounts_next_open(handing: Handing) -> None:
     content = bytearray(handing.make())
     assert (handing.there / "file").read_bytes() == content
@@ -77,6 +80,7 @@ def test_a_store_is_seen_by_the_library_at_once_and_by_another_mounts_next_open(
     assert (handing.there / "file").read_bytes() == content
 
 
+# SEMANTICS 93.1
 @pytest.mark.parametrize("verb", ["os.fsync(file)", "os.close(file)", "os.fstat(file)"])
 def test_the_time_of_stores_is_told_by_fsync_close_and_stat(handing: Handing, verb: str) -> None:
     handing.make()
@@ -87,6 +91,7 @@ def test_the_time_of_stores_is_told_by_fsync_close_and_stat(handing: Handing, ve
         assert pool.stat("file").st_mtime_ns > before
 
 
+# SEMANTICS 93.2, 93.3
 def test_the_time_of_stores_is_told_in_a_while_and_by_touch(handing: Handing) -> None:
     handing.make()
     path = handing.here / "file"
@@ -103,6 +108,7 @@ def test_the_time_of_stores_is_told_in_a_while_and_by_touch(handing: Handing) ->
         assert pool.stat("file").st_mtime_ns > before
 
 
+# SEMANTICS 90.2, 93.5
 def test_stores_of_a_mapping_whose_file_is_closed_are_seen_by_the_next_open(handing: Handing) -> None:
     content = bytearray(handing.make())
     with handing.pool.connect() as pool, Program(mapping(handing.here / "file")) as program:
@@ -125,6 +131,7 @@ def test_stores_of_a_mapping_whose_file_is_closed_are_seen_by_the_next_open(hand
         assert (handing.there / "file").read_bytes() == content
 
 
+# SEMANTICS 93.4
 def test_times_that_were_chosen_stay(handing: Handing) -> None:
     handing.make()
     path = handing.here / "file"
@@ -149,6 +156,7 @@ def test_times_that_were_chosen_stay(handing: Handing) -> None:
     assert path.stat().st_mtime_ns == 2000
 
 
+# SEMANTICS 95.1
 def test_a_removed_file_lives_while_it_is_mapped_and_its_memory_is_free_afterwards(handing: Handing) -> None:
     before = handing.used_bytes()
     content = handing.make(size=8 * MIB)
@@ -161,6 +169,7 @@ def test_a_removed_file_lives_while_it_is_mapped_and_its_memory_is_free_afterwar
     assert eventually(lambda: handing.used_bytes() <= before + MIB)
 
 
+# SEMANTICS 94
 def test_who_may_write_reads_and_maps_one_memory_and_cannot_splice(handing: Handing, tmp_path: Path) -> None:
     content = handing.make()
     path = handing.here / "file"
@@ -185,6 +194,7 @@ def test_who_may_write_reads_and_maps_one_memory_and_cannot_splice(handing: Hand
             os.close(descriptor)
 
 
+# SEMANTICS 89.1
 def test_a_file_that_has_grown_while_it_was_open_goes_one_way(handing: Handing) -> None:
     """The kernel refuses to go two ways at once with one file."""
     path = handing.here / "grows"
@@ -204,6 +214,7 @@ def test_a_file_that_has_grown_while_it_was_open_goes_one_way(handing: Handing) 
         assert program.ask(f"len(os.pread(file, {MIB}, {MIB}))") == MIB
 
 
+# SEMANTICS 91.2
 def test_appends_and_growing_writes_are_in_mappings_at_once(handing: Handing) -> None:
     content = handing.make()
     path = handing.here / "file"
@@ -226,6 +237,7 @@ def test_appends_and_growing_writes_are_in_mappings_at_once(handing: Handing) ->
     assert handing.bytes_of() == content
 
 
+# SEMANTICS 89.2
 def test_servers_that_die_and_return_cost_no_store(handing: Handing) -> None:
     content = bytearray(handing.make())
     path = handing.here / "file"
@@ -245,6 +257,7 @@ def test_servers_that_die_and_return_cost_no_store(handing: Handing) -> None:
         assert program.ask(f"view[:{MIB}]") == bytes(MIB)
 
 
+# SEMANTICS 96.1
 def test_a_mapping_that_outlives_its_daemon_shows_nobody_the_past_and_keeps_its_memory(handing: Handing) -> None:
     content = bytearray(handing.make())
     other = handing.make("read")
@@ -293,6 +306,7 @@ def test_who_may_write_alone_opens_what_the_kernel_has_on_a_mount_for_everybody(
     assert pool.run("cat", "/all/file").stdout == content
 
 
+# SEMANTICS 96.2
 @pytest.mark.long
 def test_a_mount_that_slept_for_longer_than_its_session_goes_on_with_what_its_kernel_has(handing: Handing) -> None:
     content = bytearray(handing.make())
@@ -325,6 +339,7 @@ def test_a_mount_that_slept_for_longer_than_its_session_goes_on_with_what_its_ke
                 assert handing.used_bytes() == used
 
 
+# SEMANTICS 96.3
 def test_what_was_lost_with_a_server_is_an_error_though_the_kernel_has_it(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -357,6 +372,7 @@ def fails_with_eio(path: Path) -> bool:
     raise AssertionError("lost bytes were read")
 
 
+# SEMANTICS 89.1
 @pytest.mark.long
 def test_more_files_than_a_mount_may_hand_over_go_the_usual_way(new_pool: NewPool, new_mount: NewMount) -> None:
     handing = Handing(new_pool(1, 1200), new_mount)
@@ -374,6 +390,7 @@ def test_more_files_than_a_mount_may_hand_over_go_the_usual_way(new_pool: NewPoo
             assert program.ask(f"os.pread(files[{at}], {MIB}, 0)") == contents[len(name)]
 
 
+# SEMANTICS 89.1
 def test_files_that_nobody_has_open_are_let_go_of(new_pool: NewPool, new_mount: NewMount) -> None:
     """The kernel is asked to forget them."""
     handing = Handing(new_pool(1, 64), new_mount)
@@ -388,6 +405,7 @@ def test_files_that_nobody_has_open_are_let_go_of(new_pool: NewPool, new_mount: 
     assert eventually(lambda: handing.used_bytes() < 4 * MIB)
 
 
+# SEMANTICS 95.2
 def test_nothing_is_left_of_a_mount_that_was_taken_away(handing: Handing) -> None:
     """A clean unmount says that no kernel has the file: punching frees memory again."""
     handing.make(size=8 * MIB)
@@ -401,6 +419,7 @@ def test_nothing_is_left_of_a_mount_that_was_taken_away(handing: Handing) -> Non
     assert handing.used_bytes() <= used - 4 * MIB
 
 
+# SEMANTICS 95.2
 def test_a_mount_that_is_taken_away_while_a_program_maps_goes_on_for_it(handing: Handing) -> None:
     content = handing.make()
     with Program(mapping(handing.here / "file")) as program:
@@ -411,6 +430,7 @@ def test_a_mount_that_is_taken_away_while_a_program_maps_goes_on_for_it(handing:
     assert handing.here.daemon.ends(PATIENCE_SECONDS)
 
 
+# SEMANTICS 89.1
 def test_only_root_may_hand_files_over(handing: Handing) -> None:
     words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--", binary(), "mount"]
     done = subprocess.run([*words, "--passthrough", "/tmp"], capture_output=True, text=True, check=False)

@@ -15,6 +15,7 @@ from test_mount_bytes import KEEP, PUNCH, ZERO, fallocate
 pytestmark = pytest.mark.needs_root
 
 
+# SEMANTICS 91.1
 def test_a_size_that_anybody_changes_counts_for_mappings(handing: Handing) -> None:
     content = handing.make()
     path = handing.here / "file"
@@ -42,6 +43,7 @@ def test_a_size_that_anybody_changes_counts_for_mappings(handing: Handing) -> No
     assert path.read_bytes() == found[:PAGE]
 
 
+# SEMANTICS 92.3
 def test_a_hole_is_zeros_with_memory_while_a_kernel_has_the_file_and_none_afterwards(handing: Handing) -> None:
     content = bytearray(handing.make(size=8 * MIB))
     path = handing.here / "file"
@@ -69,6 +71,7 @@ def test_a_hole_is_zeros_with_memory_while_a_kernel_has_the_file_and_none_afterw
     assert path.read_bytes() == content
 
 
+# SEMANTICS 92.1
 def test_a_full_pool_ends_no_program_that_stores(handing: Handing) -> None:
     """What is mapped has its memory, and what would have none is refused."""
     handing.make(size=8 * MIB)
@@ -94,6 +97,7 @@ def test_a_full_pool_ends_no_program_that_stores(handing: Handing) -> None:
         pool.remove("filler")
 
 
+# SEMANTICS 92.2
 def test_a_write_that_finds_no_room_behind_the_end_takes_none(handing: Handing) -> None:
     """There would be room for what lies between, and not for the write."""
     handing.make()
@@ -105,6 +109,7 @@ def test_a_write_that_finds_no_room_behind_the_end_takes_none(handing: Handing) 
         assert len(reader.read(4 * MIB)) == path.stat().st_size == SIZE
 
 
+# SEMANTICS 92.2, 92.3
 @pytest.mark.parametrize("mode", [0, ZERO], ids=["allocate", "zero"])
 @pytest.mark.parametrize("door", ["here", "there", "library"])
 def test_room_that_is_taken_far_behind_the_end_leaves_no_gap(handing: Handing, door: str, mode: int) -> None:
@@ -127,6 +132,7 @@ def test_room_that_is_taken_far_behind_the_end_leaves_no_gap(handing: Handing, d
         assert handing.used_bytes() == before
 
 
+# SEMANTICS 91.3
 def test_stores_behind_the_end_within_the_last_page_never_enter_the_file(handing: Handing) -> None:
     content = handing.make()
     path = handing.here / "file"
@@ -155,6 +161,7 @@ def test_stores_behind_the_end_within_the_last_page_never_enter_the_file(handing
         os.truncate(path, SIZE)
 
 
+# SEMANTICS 92.1
 def test_a_file_with_holes_is_no_kernels_and_goes_on_having_holes(handing: Handing) -> None:
     with handing.pool.connect() as pool, pool.open("sparse", "wb", buffering=0) as file:
         file.pwrite(b"end", 8 * MIB - 3)

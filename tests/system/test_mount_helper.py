@@ -98,6 +98,7 @@ def test_ramlace_mount_takes_the_same_list(helper: Helper) -> None:
     assert "mount(8)" in helper.pool.refused("mount", "-o", "remount,ro", str(helper.directory))
 
 
+# SEMANTICS 106.2
 @pytest.mark.both
 def test_an_option_that_nobody_knows_is_named(helper: Helper) -> None:
     assert "'frob=1'" in helper.refuses(EXIT_USAGE, "-o", "ro,frob=1,noexec")
@@ -200,6 +201,7 @@ def in_namespace(pool: Pool, steps: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+# SEMANTICS 106.3
 @pytest.mark.needs_root
 @pytest.mark.parametrize("kind", ["ramlace", "fuse.ramlace"])
 def test_mount_8_makes_it_read_only_and_writable_again(shared_pool: Pool, fuse: None, kind: str) -> None:
@@ -232,6 +234,7 @@ def test_mount_8_makes_it_read_only_and_writable_again(shared_pool: Pool, fuse: 
     ]
 
 
+# SEMANTICS 106.3
 @pytest.mark.needs_root
 def test_it_is_not_made_read_only_while_a_program_writes(shared_pool: Pool, fuse: None) -> None:
     said = in_namespace(
@@ -252,6 +255,7 @@ def test_it_is_not_made_read_only_while_a_program_writes(shared_pool: Pool, fuse
     assert said[-1] == "still"
 
 
+# SEMANTICS 106.1
 @pytest.mark.needs_root
 def test_a_line_of_fstab_mounts_once(shared_pool: Pool, fuse: None) -> None:
     said = in_namespace(
@@ -275,6 +279,7 @@ def test_a_line_of_fstab_mounts_once(shared_pool: Pool, fuse: None) -> None:
     assert said[2].startswith("ro,nosuid,nodev,noexec")
 
 
+# SEMANTICS 106.1
 @pytest.mark.needs_root
 def test_automount_mounts_as_it_mounts_everything(shared_pool: Pool, fuse: None) -> None:
     # What its generic module runs: sloppy, with the options of the map.
@@ -290,6 +295,7 @@ def test_automount_mounts_as_it_mounts_everything(shared_pool: Pool, fuse: None)
         assert said[0].split() == [f"ramlace://{shared_pool.addresses[0]}", "fuse.ramlace"]
 
 
+# SEMANTICS 106.1
 @pytest.mark.needs_root
 def test_it_mounts_in_the_namespace_that_mount_8_names(shared_pool: Pool, fuse: None) -> None:
     said = in_namespace(
@@ -307,6 +313,7 @@ def test_it_mounts_in_the_namespace_that_mount_8_names(shared_pool: Pool, fuse: 
     assert said == ["/mnt/helpers/pool is a mountpoint"]
 
 
+# SEMANTICS 106.1
 @pytest.mark.needs_root
 def test_a_user_mounts_what_fstab_lets_him(shared_pool: Pool, fuse: None) -> None:
     shared_pool.run("cp", "-", "ramlace:/mine", stdin=b"mine\n")

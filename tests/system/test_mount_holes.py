@@ -79,6 +79,7 @@ def write_pieces(path: Path) -> None:
             os.pwrite(file.fileno(), pattern(start, length), start)
 
 
+# SEMANTICS 62.1
 @pytest.mark.parametrize("width", WIDTHS)
 def test_holes_are_told_by_every_door(
     shared_pool: Pool, place: str, here: Path, there: Path, tmp_path: Path, width: int
@@ -114,6 +115,7 @@ def test_holes_are_told_by_every_door(
                 assert extents_by_library(file) == found, name
 
 
+# SEMANTICS 62.3
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_is_stored_into_a_mapping_is_no_hole(shared_pool: Pool, place: str, here: Path, width: int) -> None:
     """Nothing was published: who copies a file by its holes must not leave out what programs have stored."""
@@ -145,6 +147,7 @@ def blocks_everywhere(pool: Pool, place: str, name: str, mounts: list[Path]) -> 
     return max(told)
 
 
+# SEMANTICS 62.4
 @pytest.mark.parametrize("width", WIDTHS)
 def test_blocks_are_those_of_the_memory_that_a_file_holds(
     shared_pool: Pool, place: str, here: Path, there: Path, width: int
@@ -184,6 +187,7 @@ def test_blocks_are_those_of_the_memory_that_a_file_holds(
         assert held("matrix") > 0
 
 
+# SEMANTICS 62.2, 62.4
 def test_a_lane_of_less_than_a_mib_takes_pages_and_a_longer_one_huge_pages(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -207,12 +211,14 @@ def test_a_lane_of_less_than_a_mib_takes_pages_and_a_longer_one_huge_pages(
         assert blocks_everywhere(pool, "", "file", [mount.directory]) == PAGE + 2 * unit
 
 
+# SEMANTICS 62.7
 def test_nobody_asks_for_a_files_extents(here: Path) -> None:
     (here / "file").write_bytes(pattern(1, MIB))
     with (here / "file").open("rb") as file:
         fails(errno.EOPNOTSUPP, fcntl.ioctl, file.fileno(), FIEMAP, bytes(32 + 56))
 
 
+# SEMANTICS 62.5
 def test_blocks_of_a_file_that_lives_with_its_inode_are_those_of_its_bytes(
     shared_pool: Pool, place: str, here: Path, there: Path
 ) -> None:
@@ -221,6 +227,7 @@ def test_blocks_of_a_file_that_lives_with_its_inode_are_those_of_its_bytes(
         assert -(-blocks_everywhere(shared_pool, place, str(size), [here, there]) // 512) == -(-size // 512)
 
 
+# SEMANTICS 62.1
 def test_cp_and_tar_keep_the_holes_of_a_mounts_files(
     shared_pool: Pool, place: str, here: Path, there: Path, tmp_path: Path
 ) -> None:
@@ -238,6 +245,7 @@ def test_cp_and_tar_keep_the_holes_of_a_mounts_files(
         assert copy.stat().st_blocks * 512 < SIZE, copy
 
 
+# SEMANTICS 62.4
 def test_a_stat_asks_the_lanes_of_no_file_without_holes(new_pool: NewPool, new_mount: NewMount) -> None:
     """A file that was written from its beginning to its end is one request to its home, whatever lanes it has."""
     pool = new_pool(3)
@@ -266,6 +274,7 @@ def test_a_stat_asks_the_lanes_of_no_file_without_holes(new_pool: NewPool, new_m
     assert pool.requests() - before < 20 * 4, "a kernel believes what was counted for as long as the attributes"
 
 
+# SEMANTICS 62.6
 def test_holes_of_a_file_whose_server_is_silent(new_pool: NewPool, new_mount: NewMount) -> None:
     """Its part counts as if it had no holes; where they are is an error."""
     pool = new_pool(3)

@@ -102,12 +102,14 @@ def stuck(new_pool: NewPool, new_mount: NewMount) -> Stuck:
     return Stuck(pool, new_mount(pool), new_mount(pool))
 
 
+# SEMANTICS 120.1
 def test_a_daemon_that_is_killed_while_its_kernel_drops_a_page_ends_and_programs_hear_of_it(stuck: Stuck) -> None:
     with stuck.held():
         stuck.mount.daemon.send(signal.SIGKILL)
         stuck.ends()
 
 
+# SEMANTICS 118.2, 120.2
 def test_a_guard_that_is_killed_in_the_middle_of_a_drop_costs_nothing(stuck: Stuck) -> None:
     with stuck.held():
         guard = guard_of(stuck.mount)
@@ -121,6 +123,7 @@ def test_a_guard_that_is_killed_in_the_middle_of_a_drop_costs_nothing(stuck: Stu
         assert stuck.reader.ask(f"os.pread(file, 5, {UNIT - PAGE})") == b"newer"
 
 
+# SEMANTICS 120.1
 def test_requests_that_a_dead_daemon_has_never_read_hold_no_drop(stuck: Stuck) -> None:
     guard = guard_of(stuck.mount)
     with Program(f"file = os.open({str(stuck.path)!r}, os.O_RDONLY)") as late, stuck.held():
@@ -136,6 +139,7 @@ def test_requests_that_a_dead_daemon_has_never_read_hold_no_drop(stuck: Stuck) -
     assert eventually(lambda: not guard_of(stuck.mount)), "the guard hangs"
 
 
+# SEMANTICS 120.2
 def test_a_mount_whose_guard_is_killed_goes_on_with_another_one(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1)
     one, other = new_mount(pool), new_mount(pool)
@@ -150,6 +154,7 @@ def test_a_mount_whose_guard_is_killed_goes_on_with_another_one(new_pool: NewPoo
     assert guard_of(other) not in (0, guard)
 
 
+# SEMANTICS 120.3
 def test_a_guard_ends_with_its_mount(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1)
     mounts = [new_mount(pool) for _ in range(3)]

@@ -51,6 +51,7 @@ def know(*paths: Path) -> None:
         told(path)
 
 
+# SEMANTICS 76
 def test_a_thousand_stats_cost_a_handful_of_requests(new_pool: NewPool, new_mount: NewMount) -> None:
     """By path and by descriptor; a directory that is looked at again is not asked for file by file; nor are pages."""
     pool = new_pool(1)
@@ -86,6 +87,7 @@ def asked_for(pool: Pool, path: Path) -> tuple[int, int]:
     return asked, int(20 + 10 * halves)
 
 
+# SEMANTICS 78.2
 @pytest.mark.needs_root
 def test_a_mount_for_several_users_asks_for_each_name(new_pool: NewPool, new_mount: NewMount) -> None:
     """What one user may see another may not: so its kernel believes no names."""
@@ -100,6 +102,7 @@ def test_a_mount_for_several_users_asks_for_each_name(new_pool: NewPool, new_mou
     assert asked < few or not believes_names()
 
 
+# SEMANTICS 78.3
 def test_the_names_of_a_spread_directory_are_asked_for_each_time(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(2, 64)
     mount = new_mount(pool)
@@ -120,6 +123,7 @@ def believes_names() -> bool:
     return tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) >= (6, 16)
 
 
+# SEMANTICS 76
 def test_a_lease_that_nobody_recalls_is_asked_for_again_in_time(here: Path, there: Path) -> None:
     """What is believed is over by itself."""
     (here / "file").write_bytes(b"1")
@@ -129,6 +133,7 @@ def test_a_lease_that_nobody_recalls_is_asked_for_again_in_time(here: Path, ther
         assert told(there / "file") == told(here / "file")
 
 
+# SEMANTICS 75
 def test_a_change_at_the_end_of_a_lease_is_seen(here: Path, there: Path) -> None:
     """The kernel counts from when it takes an answer in, and in ticks: it believes a little longer than was said."""
     (here / "file").touch()
@@ -229,6 +234,7 @@ def tree(here: Path, there: Path) -> tuple[Path, Path]:
     return here, there
 
 
+# SEMANTICS 75
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_that_was_answered_is_seen_by_every_stat(
     shared_pool: Pool, place: str, tree: tuple[Path, Path], change: Callable[[Path], None]
@@ -299,6 +305,7 @@ def by_mount(root: Path, name: str, draw: random.Random) -> None:
                 os.setxattr(path, "user.a", b"b" * draw.randrange(5))
 
 
+# SEMANTICS 75
 @pytest.mark.parametrize("seed", range(3))
 def test_a_storm_of_changes_from_all_sides_leaves_nobody_with_what_was(
     shared_pool: Pool, place: str, tree: tuple[Path, Path], seed: int
@@ -319,6 +326,7 @@ def test_a_storm_of_changes_from_all_sides_leaves_nobody_with_what_was(
                 assert [told(root / path) for root in tree] == [real, real], (turn, path)
 
 
+# SEMANTICS 75
 def test_mounts_that_change_one_directory_at_once_do_not_wait_for_each_other(tree: tuple[Path, Path]) -> None:
     """Each holds its kernel's lock of the directory and believes names that the other changes."""
     wrong: list[str] = []
@@ -350,6 +358,7 @@ def test_mounts_that_change_one_directory_at_once_do_not_wait_for_each_other(tre
         assert told(tree[0] / name) == told(tree[1] / name)
 
 
+# SEMANTICS 75
 def test_a_name_that_was_moved_is_not_believed_when_another_moves_it_on(tree: tuple[Path, Path]) -> None:
     """The kernel takes what it believes of a name along to the new directory, of which it may know nothing."""
     here, there = tree
@@ -362,6 +371,7 @@ def test_a_name_that_was_moved_is_not_believed_when_another_moves_it_on(tree: tu
         assert told(here / name) is None
 
 
+# SEMANTICS 77.1, 77.2
 def test_a_mount_that_says_nothing_delays_a_change_and_does_not_believe_the_old(
     shared_pool: Pool, place: str, new_mount: NewMount
 ) -> None:
@@ -391,6 +401,7 @@ def test_a_mount_that_says_nothing_delays_a_change_and_does_not_believe_the_old(
             assert program.hear() == [100 + turn, False]
 
 
+# SEMANTICS 77.1
 def test_a_mount_that_was_killed_delays_a_change_and_no_more(
     shared_pool: Pool, place: str, here: Path, new_mount: NewMount
 ) -> None:
@@ -407,6 +418,7 @@ def test_a_mount_that_was_killed_delays_a_change_and_no_more(
         assert connected.read_bytes(f"{place}/file") == b"newer"
 
 
+# SEMANTICS 77.3
 def test_a_server_that_starts_again_lets_nobody_believe_what_it_has_forgotten(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -429,6 +441,7 @@ def test_a_server_that_starts_again_lets_nobody_believe_what_it_has_forgotten(
             pool.await_restart(0, turn + 1)
 
 
+# SEMANTICS 77.3
 def test_a_storm_with_servers_that_are_killed_leaves_nobody_with_what_was(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -452,6 +465,7 @@ def test_a_storm_with_servers_that_are_killed_leaves_nobody_with_what_was(
                 assert [told(root / path) for root in roots] == [real, real], (turn, path)
 
 
+# SEMANTICS 75
 def test_what_a_mount_believes_follows_its_own_changes(tree: tuple[Path, Path], place: str, shared_pool: Pool) -> None:
     """Also where the kernel takes no note of them itself: set-id bits that a write takes, memory that is reserved."""
     here = tree[0]

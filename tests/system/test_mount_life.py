@@ -109,6 +109,7 @@ def test_sigterm_unmounts_and_ends_the_daemon(shared_pool: Pool, new_mount: NewM
     assert not is_mounted(mount.directory)
 
 
+# SEMANTICS 37.2
 def test_sigterm_while_a_program_has_unpublished_stores_loses_none(
     shared_pool: Pool, place: str, new_mount: NewMount
 ) -> None:
@@ -127,6 +128,7 @@ def test_sigterm_while_a_program_has_unpublished_stores_loses_none(
     assert shared_pool.run("cat", f"{place}/file").stdout == b"n" * MIB
 
 
+# SEMANTICS 37.2
 def test_an_unmount_publishes_what_programs_have_stored(shared_pool: Pool, place: str, new_mount: NewMount) -> None:
     mount = new_mount(shared_pool)
     path = mount / place / "file"
@@ -145,6 +147,7 @@ def test_a_mount_may_be_made_and_taken_away_again_and_again(shared_pool: Pool, p
         shared_pool.run("unmount", str(empty))
 
 
+# SEMANTICS 35
 def test_a_mount_for_reading_refuses_every_change(shared_pool: Pool, place: str, new_mount: NewMount) -> None:
     with shared_pool.connect() as pool, pool.open(f"{place}/file", "wb") as file:
         file.write(b"content")
@@ -213,6 +216,7 @@ def files_of(process: Path) -> list[str]:
     return found
 
 
+# SEMANTICS 43.3
 def test_a_mount_for_reading_is_refreshed(shared_pool: Pool, place: str, new_mount: NewMount) -> None:
     writer, reader = new_mount(shared_pool), new_mount(shared_pool, "--read-only")
     (writer / place / "file").write_bytes(b"old!" * KIB)
@@ -223,6 +227,7 @@ def test_a_mount_for_reading_is_refreshed(shared_pool: Pool, place: str, new_mou
         assert view[:4] == b"new!"
 
 
+# SEMANTICS 34
 def test_nobody_but_the_one_who_mounted_may_look_in(first_mount: Mount) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")

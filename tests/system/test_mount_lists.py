@@ -76,6 +76,7 @@ def tools() -> None:
         pytest.skip("setfacl and getfacl are not installed")
 
 
+# SEMANTICS 108.1
 def test_a_list_is_set_and_shown_by_every_door(here: Path, there: Path, shared_pool: Pool, place: str) -> None:
     (here / "file").write_bytes(b"content")
     (here / "file").chmod(0o640)
@@ -101,6 +102,7 @@ def test_a_list_is_set_and_shown_by_every_door(here: Path, there: Path, shared_p
     fails(errno.ENODATA, os.getxattr, here / "file", ACCESS)
 
 
+# SEMANTICS 109.2
 def test_a_change_of_the_mode_changes_owner_mask_and_others(here: Path, there: Path) -> None:
     (here / "file").touch()
     os.setxattr(here / "file", ACCESS, encoded(RICH))
@@ -157,6 +159,7 @@ def made_by_the_command(pool: Pool, place: str, source: Path) -> list[str]:
     return ["touched", "directory-by-command", "copied", "copied/within"]
 
 
+# SEMANTICS 110.1
 def test_what_is_made_below_a_default_list_has_it_by_every_door(
     here: Path, shared_pool: Pool, place: str, tmp_path: Path
 ) -> None:
@@ -189,6 +192,7 @@ def test_what_is_made_below_a_default_list_has_it_by_every_door(
         assert os.listxattr(directory / name) == [], name
 
 
+# SEMANTICS 108.3
 def test_a_list_that_another_changes_is_seen_at_once(here: Path, there: Path) -> None:
     """By path and by a descriptor that was open before, also when the kernel that looks has not asked for long."""
     (here / "file").touch()
@@ -204,6 +208,7 @@ def test_a_list_that_another_changes_is_seen_at_once(here: Path, there: Path) ->
             os.removexattr(here / "file", ACCESS)
 
 
+# SEMANTICS 109.1, 109.4
 def test_what_cannot_have_a_list_is_refused(here: Path) -> None:
     (here / "file").touch()
     (here / "link").symlink_to("file")
@@ -225,6 +230,7 @@ def test_what_cannot_have_a_list_is_refused(here: Path) -> None:
         assert len(getfacl(here / "file")) == 511
 
 
+# SEMANTICS 110.3
 def test_an_immutable_file_is_refused_and_never_promised(here: Path) -> None:
     (here / "file").touch()
     for flag in ("+i", "+a"):
@@ -259,6 +265,7 @@ def lists(root: Path, paths: list[Path]) -> dict[Path, tuple[list[str], list[str
     }
 
 
+# SEMANTICS 110.2
 def test_tar_and_cp_and_mv_keep_lists_into_the_pool_and_out_of_it(here: Path, local: Path) -> None:
     paths = tree_with_lists(local / "source")
     expected = lists(local / "source", paths)
@@ -277,6 +284,7 @@ def test_tar_and_cp_and_mv_keep_lists_into_the_pool_and_out_of_it(here: Path, lo
     }
 
 
+# SEMANTICS 108.1
 def test_lists_outlive_a_killed_server(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1)
     mount = new_mount(pool)
@@ -312,6 +320,7 @@ def give(who: User, directory: Path, name: str, text: str, kind: str = ACCESS) -
     who.does(directory, lambda: os.setxattr(name, kind, encoded(text)))
 
 
+# SEMANTICS 108.2
 @pytest.mark.needs_root
 def test_a_list_gives_named_users_and_groups_their_rights(common: Path) -> None:
     """A named user within the mask, before any group; any group of a user that allows it; others only then."""
@@ -334,6 +343,7 @@ def test_a_list_gives_named_users_and_groups_their_rights(common: Path) -> None:
         assert may(ALICE, common, writes("file"))
 
 
+# SEMANTICS 108.2
 @pytest.mark.needs_root
 def test_a_directory_s_list_counts_for_all_that_is_done_in_it(common: Path) -> None:
     def look() -> os.stat_result:
@@ -355,6 +365,7 @@ def test_a_directory_s_list_counts_for_all_that_is_done_in_it(common: Path) -> N
     BOB.fails(errno.EPERM, common, lambda: os.rmdir("inner/a"))
 
 
+# SEMANTICS 109.1
 @pytest.mark.needs_root
 def test_lists_are_the_owners_alone_to_set(common: Path) -> None:
     ALICE.does(common, lambda: Path("file").write_bytes(b"content"))
@@ -372,6 +383,7 @@ def test_lists_are_the_owners_alone_to_set(common: Path) -> None:
         assert (common / "bit").stat().st_mode & 0o7777 == mode, (who, gid)
 
 
+# SEMANTICS 108.3
 @pytest.mark.needs_root
 def test_a_list_that_another_mount_changes_counts_at_once(lab: Mount, new_mount: NewMount, common: Path) -> None:
     """Also where the kernel decides by itself, of what it keeps."""
@@ -400,6 +412,7 @@ def test_a_list_that_another_mount_changes_counts_at_once(lab: Mount, new_mount:
         assert not may(BOB, other, reads("inner/file")), turn
 
 
+# SEMANTICS 109.5
 @pytest.mark.needs_root
 def test_where_there_is_no_list_nobody_asks_a_server_for_one(lab: Mount, common: Path) -> None:
     """Walking through somebody else's directories costs as many requests as through one's own."""
@@ -426,6 +439,7 @@ def test_where_there_is_no_list_nobody_asks_a_server_for_one(lab: Mount, common:
     assert counts[BOB.uid] <= counts[ALICE.uid] + 5, counts
 
 
+# SEMANTICS 108.2
 @pytest.mark.needs_root
 def test_servers_check_lists_themselves(new_pool: NewPool, new_mount: NewMount) -> None:
     """A host's session says for whom it asks, and no kernel has looked before."""

@@ -86,6 +86,7 @@ def lockers(here: Path, there: Path) -> Iterator[list[Locker]]:
         yield [stack.enter_context(Locker(mount / "file")) for mount in (here, there, here, there)]
 
 
+# SEMANTICS 65.1
 def test_posix_locks_hold_across_mounts(lockers: list[Locker]) -> None:
     """Many read or one writes, byte by byte; a process never stands in its own way."""
     a, b, c, d = lockers
@@ -109,6 +110,7 @@ def test_posix_locks_hold_across_mounts(lockers: list[Locker]) -> None:
     assert d.takes("posix(f, W)")
 
 
+# SEMANTICS 65.3
 def test_locks_of_the_library_are_those_of_the_mount(shared_pool: Pool, place: str, lockers: list[Locker]) -> None:
     """A lock of an open file, against programs on mounts and against other open files of the same process."""
     a, _, _, _ = lockers
@@ -134,6 +136,7 @@ def test_locks_of_the_library_are_those_of_the_mount(shared_pool: Pool, place: s
     assert a.takes("posix(f, W)"), "a closed file has no locks"
 
 
+# SEMANTICS 72
 def test_getlk_tells_the_lock_and_its_process_on_the_same_mount(lockers: list[Locker]) -> None:
     a, b, c, _ = lockers
     a.run("posix(f, W, 100, 50)")
@@ -145,6 +148,7 @@ def test_getlk_tells_the_lock_and_its_process_on_the_same_mount(lockers: list[Lo
     assert b.ask("who(f, R, 300, 1)") is None
 
 
+# SEMANTICS 65.2
 def test_posix_ofd_and_flock_are_three_kinds(lockers: list[Locker]) -> None:
     """flock knows nothing of fcntl; an OFD lock belongs to its open file and stands in the way of POSIX locks."""
     a, b, _, _ = lockers
@@ -167,6 +171,7 @@ def test_posix_ofd_and_flock_are_three_kinds(lockers: list[Locker]) -> None:
     assert eventually(lambda: b.takes("posix(f, R)"))
 
 
+# SEMANTICS 67.1
 def test_flock_goes_with_the_open_file_and_posix_locks_with_any_close(lockers: list[Locker]) -> None:
     a, b, _, _ = lockers
     a.run("g = os.open(f'/proc/self/fd/{f}', os.O_RDWR)")
@@ -179,6 +184,7 @@ def test_flock_goes_with_the_open_file_and_posix_locks_with_any_close(lockers: l
     assert eventually(lambda: b.takes("fcntl.flock(f, SH | NB)"))
 
 
+# SEMANTICS 73
 def test_a_flock_is_changed_from_shared_to_exclusive_and_back(shared_pool: Pool, lockers: list[Locker]) -> None:
     a, b, _, _ = lockers
     assert a.takes("fcntl.flock(f, SH | NB)")
@@ -196,6 +202,7 @@ def test_a_flock_is_changed_from_shared_to_exclusive_and_back(shared_pool: Pool,
     assert b.takes("fcntl.flock(f, SH | NB)")
 
 
+# SEMANTICS 66
 def test_waiters_have_their_turns_in_the_order_in_which_they_came(shared_pool: Pool, lockers: list[Locker]) -> None:
     """Also a writer among readers: nobody overtakes one with whom he conflicts."""
     a, b, c, d = lockers
@@ -215,6 +222,7 @@ def test_waiters_have_their_turns_in_the_order_in_which_they_came(shared_pool: P
     d.hear()
 
 
+# SEMANTICS 69.1
 def test_a_waiting_program_has_its_signal_at_once(lockers: list[Locker]) -> None:
     a, b, c, _ = lockers
     a.run("posix(f, W)")
@@ -237,6 +245,7 @@ def test_a_waiting_program_has_its_signal_at_once(lockers: list[Locker]) -> None
     assert b.takes("fcntl.flock(f, EX | NB)")
 
 
+# SEMANTICS 67.2
 def test_the_locks_of_a_killed_program_are_free_at_once(lockers: list[Locker]) -> None:
     a, b, _, _ = lockers
     a.run("posix(f, W); fcntl.flock(f, EX)")
@@ -247,6 +256,7 @@ def test_the_locks_of_a_killed_program_are_free_at_once(lockers: list[Locker]) -
     assert eventually(lambda: b.takes("fcntl.flock(f, EX | NB)"))
 
 
+# SEMANTICS 67.3
 def test_a_killed_daemon_s_locks_are_free_when_its_session_has_ended(
     shared_pool: Pool, here: Path, place: str, new_mount: NewMount
 ) -> None:
@@ -264,6 +274,7 @@ def six_lockers(stack: ExitStack, mount: Mount) -> list[Locker]:
     return [stack.enter_context(Locker(mount / f"file-{number}")) for number in range(6)]
 
 
+# SEMANTICS 68.1
 def test_locks_survive_the_death_of_every_server_and_so_do_those_who_wait(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -288,6 +299,7 @@ def test_locks_survive_the_death_of_every_server_and_so_do_those_who_wait(
             assert not holder.takes("posix(f, R)")
 
 
+# SEMANTICS 68.2
 @pytest.mark.parametrize("end", ["goes on", "is killed"])
 def test_a_server_that_was_silent_hears_of_unlocks_before_anything_new(
     new_pool: NewPool, new_mount: NewMount, end: str
@@ -330,6 +342,7 @@ def test_a_server_that_was_silent_hears_of_unlocks_before_anything_new(
             assert third.takes("posix(f, W)"), "nobody waits there any more"
 
 
+# SEMANTICS 70.1
 def test_a_circle_of_posix_locks_is_refused_also_across_files_and_servers(
     shared_pool: Pool, here: Path, there: Path
 ) -> None:
@@ -356,6 +369,7 @@ def test_a_circle_of_posix_locks_is_refused_also_across_files_and_servers(
                 program.run("posix(f, U)")
 
 
+# SEMANTICS 70.2
 def test_circles_of_flock_and_ofd_locks_wait_as_on_linux(shared_pool: Pool, here: Path, there: Path) -> None:
     for call in ("posix({}, W, wait=True, ofd=True)", "fcntl.flock({}, EX)"):
         with Locker(here / "x") as a, Locker(there / "y") as b:
@@ -378,6 +392,7 @@ def test_circles_of_flock_and_ofd_locks_wait_as_on_linux(shared_pool: Pool, here
             a.hear()
 
 
+# SEMANTICS 71
 def test_a_lock_shows_what_others_wrote_before_they_unlocked(lockers: list[Locker]) -> None:
     """A counter that two mounts raise in turns, in files that stay open, by calls and without fsync."""
     a, b, _, _ = lockers
@@ -435,6 +450,7 @@ def test_uncontended_locks_cost_one_request_and_a_hand_over_two(
     assert sorted(costs)[10] <= 2, f"the unlock, and the event's answer with the next question: {costs}"
 
 
+# SEMANTICS 68.1
 def test_a_storm_of_locks_and_kills_leaves_none_behind(here: Path, there: Path) -> None:
     """Programs that lock and unlock at random are killed; whoever holds a byte exclusively holds it alone."""
     storm = """
@@ -484,6 +500,7 @@ def run(seed, path, table):
         assert eventually(lambda: last.takes("posix(f, W)"))
 
 
+# SEMANTICS 71
 def test_sqlite_uses_a_database_on_two_mounts_at_once(here: Path, there: Path) -> None:
     """With its usual locking and rollback journal: every transaction of four programs counts once."""
     base, other = (sqlite3.connect(mount / "base", isolation_level=None) for mount in (here, there))
@@ -534,6 +551,7 @@ def test_the_command_flock_keeps_two_mounts_apart(here: Path, there: Path) -> No
         held.wait()
 
 
+# SEMANTICS 67.1
 def test_hdf5_locks_its_files(here: Path, there: Path) -> None:
     with h5py.File(here / "data.h5", "w") as file:
         file["numbers"] = list(range(100))
@@ -551,6 +569,7 @@ def test_hdf5_locks_its_files(here: Path, there: Path) -> None:
     assert eventually(read) == list(range(100))
 
 
+# SEMANTICS 33
 def test_locks_that_are_switched_off_are_refused_and_never_quietly_local(
     shared_pool: Pool, place: str, here: Path, new_mount: NewMount
 ) -> None:
@@ -569,6 +588,7 @@ def test_what_cannot_be_locked_is_refused_and_changes_nothing(here: Path) -> Non
     os.close(reader)
 
 
+# SEMANTICS 74
 def test_a_file_has_room_for_so_many_locks(here: Path) -> None:
     with Locker(here / "file") as a, Locker(here / "file") as b:
         a.run("for n in range(4096): posix(f, R, 2 * n, 1)")
@@ -579,6 +599,7 @@ def test_a_file_has_room_for_so_many_locks(here: Path) -> None:
         assert b.takes("posix(f, W)")
 
 
+# SEMANTICS 69.2
 def test_a_hundred_waiting_programs_stop_nobody(lockers: list[Locker], here: Path) -> None:
     """More wait than the mount has threads, and the mount goes on."""
     a = lockers[0]

@@ -48,6 +48,7 @@ def content(pool: Pool, path: str) -> bytes:
     return found
 
 
+# SEMANTICS 41
 def test_a_store_is_seen_at_once_by_every_program_of_the_mount(striped: None, here: Path) -> None:
     path = here / "file"
     path.write_bytes(bytes(LENGTH))
@@ -90,6 +91,7 @@ for turn in range(50):
     assert (words[:, 4:] == 0).all()
 
 
+# SEMANTICS 29.1
 def test_calls_and_mappings_of_one_mount_are_one_memory(striped: None, here: Path) -> None:
     path = here / "file"
     path.write_bytes(bytes(LENGTH))
@@ -133,6 +135,7 @@ def test_a_private_mapping_keeps_its_stores_to_itself(shared_pool: Pool, place: 
     assert content(shared_pool, f"{place}/file") == b"a" * UNIT
 
 
+# SEMANTICS 42.1, 42.2
 @pytest.mark.parametrize("verb", PUBLISH)
 def test_stores_are_old_or_new_before_publish_and_new_after(
     shared_pool: Pool, place: str, striped: None, here: Path, there: Path, verb: str
@@ -174,6 +177,7 @@ def refresh_by_command(pool: Pool, path: Path) -> None:
 REFRESHES = [refresh_by_attribute, refresh_by_command]
 
 
+# SEMANTICS 43.1
 @pytest.mark.parametrize("refresh", REFRESHES)
 def test_a_refresh_brings_what_others_have_published_into_live_mappings(
     shared_pool: Pool, striped: None, here: Path, there: Path, refresh: Callable[[Pool, Path], None]
@@ -190,6 +194,7 @@ def test_a_refresh_brings_what_others_have_published_into_live_mappings(
             assert reader.ask("view[:]") == letters
 
 
+# SEMANTICS 43.2
 @pytest.mark.parametrize("refresh", REFRESHES)
 def test_stores_that_are_not_published_survive_a_refresh(
     shared_pool: Pool, place: str, striped: None, here: Path, there: Path, refresh: Callable[[Pool, Path], None]
@@ -213,6 +218,7 @@ def reads(pool: Pool) -> int:
     return sum(server["read_bytes"] for server in pool.status())
 
 
+# SEMANTICS 43.5
 def test_a_refresh_of_what_has_not_changed_moves_no_bytes(
     new_pool: NewPool, new_mount: NewMount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +250,7 @@ def test_a_refresh_of_what_has_not_changed_moves_no_bytes(
             assert view[:] == bytes([turn]) + bytes(size - 1)
 
 
+# SEMANTICS 43.4
 def test_some_bytes_of_a_file_are_refreshed(shared_pool: Pool, striped: None, here: Path, there: Path) -> None:
     path, other = here / "file", there / "file"
     path.write_bytes(b"0" * LENGTH)
@@ -260,6 +267,7 @@ def test_some_bytes_of_a_file_are_refreshed(shared_pool: Pool, striped: None, he
         fails(errno.EINVAL, os.getxattr, other, f"{REFRESH}.{wrong}")
 
 
+# SEMANTICS 43.2
 def test_a_refresh_while_programs_store_and_load_loses_nothing(
     shared_pool: Pool, place: str, striped: None, here: Path, there: Path
 ) -> None:
@@ -301,6 +309,7 @@ def test_what_only_a_mount_knows_is_refused_elsewhere(shared_pool: Pool, here: P
         assert "No such file" in shared_pool.refused(verb, "ramlace:/none")
 
 
+# SEMANTICS 42.1
 @pytest.mark.parametrize("how", ["munmap", "exit", "killed"])
 def test_stores_arrive_without_msync(shared_pool: Pool, place: str, striped: None, here: Path, how: str) -> None:
     path = here / "file"
@@ -316,6 +325,7 @@ def test_stores_arrive_without_msync(shared_pool: Pool, place: str, striped: Non
     assert content(shared_pool, f"{place}/file") == b"n" * LENGTH
 
 
+# SEMANTICS 45
 def test_stores_into_a_file_without_a_name_are_kept_while_it_is_mapped(here: Path) -> None:
     path = here / "file"
     path.write_bytes(b"o" * LENGTH)
@@ -328,6 +338,7 @@ def test_stores_into_a_file_without_a_name_are_kept_while_it_is_mapped(here: Pat
         assert program.end() == 0
 
 
+# SEMANTICS 44.3
 def test_stores_beyond_the_end_within_the_last_page_stay_out_of_the_file(
     shared_pool: Pool, place: str, here: Path
 ) -> None:
@@ -343,6 +354,7 @@ def test_stores_beyond_the_end_within_the_last_page_stay_out_of_the_file(
         assert path.read_bytes() == b"x" * 90 + b"y" * 10 + bytes(100)
 
 
+# SEMANTICS 44.2
 def test_a_load_beyond_the_end_is_sigbus(here: Path) -> None:
     path = here / "file"
     path.write_bytes(b"x" * LENGTH)
@@ -353,6 +365,7 @@ def test_a_load_beyond_the_end_is_sigbus(here: Path) -> None:
         os.truncate(path, LENGTH)
 
 
+# SEMANTICS 44.1, 44.2
 def test_what_another_mount_has_cut_off_does_not_come_back_from_a_mapping(
     shared_pool: Pool, place: str, striped: None, here: Path, there: Path
 ) -> None:
@@ -392,6 +405,7 @@ def test_a_removed_file_does_not_come_back_from_a_mapping(
     assert (there / "file").read_bytes() == b"another"
 
 
+# SEMANTICS 47.2
 def test_what_another_mount_punches_takes_stores_along_also_in_a_full_pool(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -560,6 +574,7 @@ def scan_and_fill(program: Program, length: int) -> None:
     assert program.ask("found") == length // PAGE
 
 
+# SEMANTICS 48.2
 @pytest.mark.needs_root
 def test_servers_daemon_and_program_share_less_memory_than_the_mapping_needs(
     new_pool: NewPool, new_mount: NewMount
@@ -587,6 +602,7 @@ def test_servers_daemon_and_program_share_less_memory_than_the_mapping_needs(
         pool.close()
 
 
+# SEMANTICS 48.1
 @pytest.mark.needs_root
 def test_a_mapping_larger_than_the_memory_it_may_use_is_scanned_and_written(
     new_pool: NewPool, new_mount: NewMount
@@ -625,6 +641,7 @@ def check_pages(pool: Pool, mount: Mount, length: int) -> None:
     assert not pages[:, 2:].any()
 
 
+# SEMANTICS 47.1
 @pytest.mark.parametrize("verb", ["msync", "fsync", "close"])
 def test_stores_that_one_server_takes_and_another_does_not_are_told_of(
     new_pool: NewPool, new_mount: NewMount, verb: str
@@ -647,6 +664,7 @@ def test_stores_that_one_server_takes_and_another_does_not_are_told_of(
     assert content(pool, "/mapped") != b"b" * length, "both servers answered, and the test shows nothing"
 
 
+# SEMANTICS 43.2, 47.1
 def test_who_stored_hears_of_a_failure_although_others_have_heard_of_it(new_pool: NewPool, new_mount: NewMount) -> None:
     """The kernel tells whoever comes first: a reader, or a refresh."""
     pool = new_pool(1, 16)

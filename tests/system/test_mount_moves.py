@@ -85,6 +85,7 @@ def sides(request: pytest.FixtureRequest) -> tuple[Side, Side]:
     return Side(first / name, ALICE), Side(second / name, BOB)
 
 
+# SEMANTICS 31
 def test_a_directory_that_another_has_just_moved_is_moved_on(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.mkdir("p", "r", "s")
@@ -101,6 +102,7 @@ def test_a_directory_that_another_has_just_moved_is_moved_on(sides: tuple[Side, 
         fails(errno.ENOENT, b.looks, f"s/{number}")
 
 
+# SEMANTICS 31
 def test_two_mounts_move_a_directory_by_turns(sides: tuple[Side, Side]) -> None:
     sides[0].mkdir("0", "1", "2", "3", "0/x")
     sides[1].looks("0/x")
@@ -110,6 +112,7 @@ def test_two_mounts_move_a_directory_by_turns(sides: tuple[Side, Side]) -> None:
         assert [side.lists(str(place)) for place in range(4)] == [["x"], [], [], []]
 
 
+# SEMANTICS 31
 def test_a_directory_that_is_open_and_full_is_moved_on(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.mkdir("p", "r", "s")
@@ -152,6 +155,7 @@ def test_a_directory_that_is_open_and_full_is_moved_on(sides: tuple[Side, Side])
         assert answer == (["below", "made"], True, ["below", "made"])
 
 
+# SEMANTICS 31
 def test_a_target_that_another_has_just_moved_is_replaced(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.mkdir("p", "r", "s")
@@ -173,6 +177,7 @@ def test_a_target_that_another_has_just_moved_is_replaced(sides: tuple[Side, Sid
             assert side.lists(f"r/t{number}") == ["below"]
 
 
+# SEMANTICS 31
 def test_it_is_moved_on_to_where_it_was_and_by_names_alone(sides: tuple[Side, Side]) -> None:
     """The kernel that moves it back holds the lock of its old place; no path is walked where directories are open."""
     a, b = sides
@@ -193,6 +198,7 @@ def test_it_is_moved_on_to_where_it_was_and_by_names_alone(sides: tuple[Side, Si
             side.looks(f"p/again{number}")
 
 
+# SEMANTICS 31
 def test_what_cannot_be_is_refused_with_its_own_error(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.mkdir("p", "r", "s", "s/full", "s/full/entry")
@@ -211,6 +217,7 @@ def test_what_cannot_be_is_refused_with_its_own_error(sides: tuple[Side, Side]) 
         fails(number_, b.move, old, new)
 
 
+# SEMANTICS 31
 def test_a_walk_beside_a_rename_finds_what_another_has_moved(sides: tuple[Side, Side]) -> None:
     """Any rename between directories holds the lock that a lookup wants to move an old place along."""
     a, b = sides

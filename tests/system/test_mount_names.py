@@ -25,6 +25,7 @@ def make(path: Path, content: bytes = b"content") -> Path:
     return path
 
 
+# SEMANTICS 101.2
 def test_a_path_on_a_mount_is_that_place_in_the_pool_for_every_command(
     here: Path, there: Path, place: str, shared_pool: Pool, tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ COMMANDS = {
 }
 
 
+# SEMANTICS 101.2, 101.3
 @pytest.mark.parametrize("door", ["mount", "pool", "name", "address", "root"])
 def test_every_command_that_takes_places_takes_every_name_of_them(
     here: Path, place: str, shared_pool: Pool, tmp_path: Path, door: str
@@ -119,6 +121,7 @@ def test_every_command_that_takes_places_takes_every_name_of_them(
             entry.rmdir() if entry.is_dir() else entry.unlink()
 
 
+# SEMANTICS 101.4
 def test_files_are_refreshed_by_each_mount_of_their_pool(
     here: Path, there: Path, place: str, shared_pool: Pool, tmp_path: Path
 ) -> None:
@@ -199,6 +202,7 @@ def test_mkdir_and_rmdir_refuse_what_posix_refuses(here: Path) -> None:
     fails(errno.ENOENT, os.stat, here / "full")
 
 
+# SEMANTICS 64.1
 def test_a_directory_that_is_removed_while_it_is_open_is_empty(here: Path) -> None:
     (here / "directory").mkdir()
     descriptor = os.open(here / "directory", os.O_RDONLY)
@@ -211,6 +215,7 @@ def test_a_directory_that_is_removed_while_it_is_open_is_empty(here: Path) -> No
         os.close(descriptor)
 
 
+# SEMANTICS 64.1
 def test_a_directory_that_is_replaced_while_it_is_open_is_empty(here: Path) -> None:
     for rounds in range(3):
         (here / "old").mkdir(mode=0o750)
@@ -230,6 +235,7 @@ def test_a_directory_that_is_replaced_while_it_is_open_is_empty(here: Path) -> N
         (here / "old").rmdir()
 
 
+# SEMANTICS 64.1
 def test_a_rename_that_fails_leaves_an_open_directory_as_it_is(here: Path) -> None:
     (here / "old").mkdir()
     (here / "old/full").mkdir()
@@ -243,6 +249,7 @@ def test_a_rename_that_fails_leaves_an_open_directory_as_it_is(here: Path) -> No
         os.close(descriptor)
 
 
+# SEMANTICS 64.1
 def test_a_working_directory_that_was_removed_is_a_directory_without_links(here: Path) -> None:
     (here / "directory").mkdir(mode=0o750)
     number = (here / "directory").stat().st_ino
@@ -595,6 +602,7 @@ def test_statvfs_tells_the_pools_room(shared_pool: Pool, here: Path) -> None:
     assert shown.splitlines()[1].split() == [f"ramlace:{shared_pool.name}", "fuse.ramlace"]
 
 
+# SEMANTICS 31
 def test_rename_moves_and_replaces_at_once_for_every_mount(here: Path, there: Path) -> None:
     (here / "a").mkdir()
     (here / "b").mkdir()
@@ -643,6 +651,7 @@ def test_an_open_file_is_the_same_after_its_name_was_moved(here: Path, there: Pa
         assert os.fstat(file.fileno()).st_nlink == 1
 
 
+# SEMANTICS 31
 def test_a_second_name_leads_to_the_same_file(here: Path, there: Path) -> None:
     make(here / "file")
     (here / "directory").mkdir()
@@ -740,6 +749,7 @@ def test_trees_are_copied_and_removed_by_the_usual_programs(here: Path, tmp_path
     assert os.listdir(here) == []
 
 
+# SEMANTICS 31
 def test_a_library_and_a_mount_see_each_others_names_at_once(shared_pool: Pool, place: str, here: Path) -> None:
     with shared_pool.connect() as pool:
         for turn in range(50):

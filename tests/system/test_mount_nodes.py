@@ -34,6 +34,7 @@ def nodes(here: Path) -> Path:
     return here
 
 
+# SEMANTICS 55.1
 def test_each_kind_of_node_is_what_it_was_made_on_every_mount(nodes: Path, there: Path) -> None:
     for place in (nodes, there):
         assert stat.S_ISFIFO((place / "pipe").lstat().st_mode)
@@ -46,6 +47,7 @@ def test_each_kind_of_node_is_what_it_was_made_on_every_mount(nodes: Path, there
             assert (os.major(block.st_rdev), os.minor(block.st_rdev)) == (0xABC, 0xFEDCB)
 
 
+# SEMANTICS 12.3
 @pytest.mark.parametrize("remover", ["here", "there", "rename"])
 def test_a_node_that_was_removed_while_it_is_open_is_one_without_links(
     nodes: Path, there: Path, tmp_path: Path, remover: str
@@ -75,6 +77,7 @@ def test_a_node_that_was_removed_while_it_is_open_is_one_without_links(
         assert remover == "rename" or not (nodes / name).exists()
 
 
+# SEMANTICS 12.3
 def test_cat_reads_a_pipe_that_has_no_name_any_more(nodes: Path) -> None:
     with (nodes / "pipe").open("r+b", buffering=0) as pipe:
         (nodes / "pipe").unlink()
@@ -85,6 +88,7 @@ def test_cat_reads_a_pipe_that_has_no_name_any_more(nodes: Path) -> None:
             reader.kill()
 
 
+# SEMANTICS 55.2
 def test_the_library_and_the_command_show_nodes_and_do_not_open_them(
     nodes: Path, shared_pool: Pool, place: str, tmp_path: Path
 ) -> None:
@@ -137,6 +141,7 @@ def test_devices_of_a_mount_are_closed(nodes: Path) -> None:
     fails(errno.EACCES, os.open, nodes / "character", os.O_RDONLY)
 
 
+# SEMANTICS 55.1
 def test_nodes_are_named_linked_and_removed_as_files_are(nodes: Path, there: Path) -> None:
     os.link(nodes / "pipe", nodes / "second")
     assert (there / "pipe").lstat().st_nlink == 2

@@ -25,6 +25,7 @@ def git(at: Path, *words: str | Path) -> str:
     return done("git", *[word for setting in settings for word in ("-c", setting)], *words, at=at)
 
 
+# SEMANTICS 29.1
 def test_git_commits_clones_collects_and_finds_nothing_broken(here: Path, there: Path, tmp_path: Path) -> None:
     if not shutil.which("git"):
         pytest.skip("git is not installed")
@@ -48,6 +49,7 @@ def test_git_commits_clones_collects_and_finds_nothing_broken(here: Path, there:
         assert (tree / "file-7").read_bytes() == pattern(67, 24_000)
 
 
+# SEMANTICS 29.1
 def test_a_database_of_one_writer_is_whole_for_the_next(here: Path, there: Path) -> None:
     def connect(directory: Path) -> sqlite3.Connection:
         return sqlite3.connect(directory / "base.db")

@@ -65,6 +65,7 @@ PAGE = 4096
 """
 
 
+# SEMANTICS 136.4
 @pytest.mark.parametrize("page", [0, 5])
 def test_a_lock_brings_what_was_published_and_its_end_publishes_the_locked_bytes(machines: Machines, page: int) -> None:
     with (
@@ -76,6 +77,7 @@ def test_a_lock_brings_what_was_published_and_its_end_publishes_the_locked_bytes
             assert program.ask(f"count({page * PAGE}, {page * PAGE + 100})") == turn
 
 
+# SEMANTICS 136.2
 def test_what_was_published_is_there_after_a_refresh_and_stores_of_both_survive(machines: Machines) -> None:
     with (
         Program(mapping(machines.here / "file")) as first,
@@ -90,6 +92,7 @@ def test_what_was_published_is_there_after_a_refresh_and_stores_of_both_survive(
             assert first.ask("view[0:16]") == turn.to_bytes(8, "little") * 2
 
 
+# SEMANTICS 136.3
 def test_the_stricter_of_two_modes_decides(machines: Machines) -> None:
     descriptors = [os.open(path / "file", os.O_RDWR) for path in (machines.strict, machines.here)]
     with mmap.mmap(descriptors[0], 0) as view, mmap.mmap(descriptors[1], 0) as relaxed:

@@ -44,6 +44,7 @@ def cost(pool: Pool, mount: Mount, work: Callable[[int], None]) -> tuple[Counter
     return least(0), least(1)
 
 
+# SEMANTICS 137.4
 def test_a_mount_tells_how_many_requests_of_each_kind_came(new_pool: NewPool, new_mount: NewMount) -> None:
     mount = new_mount(new_pool(1))
     before = asked(mount.directory)
@@ -55,6 +56,7 @@ def test_a_mount_tells_how_many_requests_of_each_kind_came(new_pool: NewPool, ne
     assert "UNLINK" not in after
 
 
+# SEMANTICS 137.1
 def test_what_was_made_is_not_asked_for(new_pool: NewPool, new_mount: NewMount) -> None:
     """Neither by the open that made it, nor by its name afterwards."""
     pool = new_pool(2)
@@ -79,6 +81,7 @@ def test_what_was_made_is_not_asked_for(new_pool: NewPool, new_mount: NewMount) 
     assert messages["LeaseAttributes"] <= FILES // 2
 
 
+# SEMANTICS 137.3
 def test_attributes_that_nobody_has_are_answered_without_a_message(new_pool: NewPool, new_mount: NewMount) -> None:
     """`ls -l` asks each file for its security label."""
     pool = new_pool(1)
@@ -102,6 +105,7 @@ def test_attributes_that_nobody_has_are_answered_without_a_message(new_pool: New
     assert messages["GetXattr"] == 0
 
 
+# SEMANTICS 137.2
 def test_what_one_mount_has_just_made_another_changes_and_the_first_sees_it(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:

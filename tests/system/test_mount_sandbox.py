@@ -40,6 +40,7 @@ def has_seccomp(pool: Pool) -> bool:
     return doctor(pool, "system calls of servers")["state"] == "ok"
 
 
+# SEMANTICS 135.1
 def test_a_mounts_daemon_serves_in_a_sandbox(shared_pool: Pool, new_mount: NewMount) -> None:
     mount = new_mount(shared_pool)
     daemon = mount.daemon.pid
@@ -61,6 +62,7 @@ def test_a_mounts_daemon_serves_in_a_sandbox(shared_pool: Pool, new_mount: NewMo
     assert eventually(lambda: not is_mounted(mount.directory))
 
 
+# SEMANTICS 135.2
 def test_doctor_says_what_processes_have_given_up(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(2, 32)
     mount = new_mount(pool)
@@ -74,6 +76,7 @@ def test_doctor_says_what_processes_have_given_up(new_pool: NewPool, new_mount: 
         assert "no core dump" in found or "keeps" in found
 
 
+# SEMANTICS 135.1
 def test_the_sandbox_of_a_mount_can_be_switched_off(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 32)
     with pytest.MonkeyPatch.context() as patch:
@@ -86,6 +89,7 @@ def test_the_sandbox_of_a_mount_can_be_switched_off(new_pool: NewPool, new_mount
     assert found["state"] == "absent"
 
 
+# SEMANTICS 135.3
 def test_no_program_of_the_same_user_looks_into_a_mount_or_a_server(shared_pool: Pool, new_mount: NewMount) -> None:
     mount: Mount = new_mount(shared_pool)
     processes = [mount.daemon.pid, *children_of(mount.daemon.pid)]

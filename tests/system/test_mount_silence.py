@@ -75,6 +75,7 @@ result = ThreadPoolExecutor(1).submit(work)
         assert (mount / str(number)).read_bytes() == bytes([number % 256]) * 70_000
 
 
+# SEMANTICS 46
 def test_stores_to_mapped_memory_survive_the_death_of_a_server(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(2, 32)
     mount = new_mount(pool)
@@ -126,6 +127,7 @@ def test_a_server_that_died_for_good_is_an_error_in_time_and_the_rest_works(
     assert mount.unmount()["directory"] == str(mount.directory)
 
 
+# SEMANTICS 17.4
 @pytest.mark.parametrize("how", ["dead", pytest.param("frozen", marks=pytest.mark.long)])
 def test_every_use_of_what_a_silent_server_holds_is_an_error_in_time(
     new_pool: NewPool, new_mount: NewMount, how: str
@@ -220,6 +222,7 @@ def directory_uses(program: Program, directory: Path) -> set[int]:
     return {error_in_time(program, text) for text in texts}
 
 
+# SEMANTICS 38.1
 def test_a_frozen_server_stops_nobody_who_does_not_need_it(new_pool: NewPool, new_mount: NewMount) -> None:
     """As many as may wait for the frozen server do, all the time; files elsewhere are read beside them."""
     pool = new_pool(2, 32)
@@ -288,6 +291,7 @@ def reads(path: Path, content: bytes) -> bool:
         return False
 
 
+# SEMANTICS 37.1
 def test_an_unmount_ends_also_while_a_server_is_frozen(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(2, 32)
     mount = new_mount(pool)
@@ -303,6 +307,7 @@ def test_an_unmount_ends_also_while_a_server_is_frozen(new_pool: NewPool, new_mo
                 program.hear()
 
 
+# SEMANTICS 38.2
 def test_a_program_that_waits_for_a_frozen_server_can_be_killed(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 32)
     mount = new_mount(pool)

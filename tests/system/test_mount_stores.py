@@ -57,6 +57,7 @@ def store_until_it_dies(path: Path, first: int, last: int, told: Path) -> tuple[
     return number, int.from_bytes(told.read_bytes(), "little")
 
 
+# SEMANTICS 102.1
 @pytest.mark.parametrize(("servers", "width"), [(1, 1), (2, 1), (3, 3)])
 @pytest.mark.parametrize("shape", ["extended", "holes in the middle"])
 def test_a_store_that_the_pool_has_no_room_for_is_a_bus_error_and_none_before_is_lost(
@@ -90,6 +91,7 @@ def test_a_store_that_the_pool_has_no_room_for_is_a_bus_error_and_none_before_is
     assert (there / "again").read_bytes() == b"a" * (4 * MIB)
 
 
+# SEMANTICS 102.1
 def test_numpy_ends_by_a_bus_error_where_a_matrix_is_larger_than_the_pool(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -106,6 +108,7 @@ def test_numpy_ends_by_a_bus_error_where_a_matrix_is_larger_than_the_pool(
     assert not any(found[stored:])
 
 
+# SEMANTICS 102.1
 @pytest.mark.needs_root
 def test_it_is_the_same_on_a_mount_for_several_users(new_pool: NewPool, new_mount: NewMount, tmp_path: Path) -> None:
     pool = new_pool(1, 32, "--no-root-squash")
@@ -117,6 +120,7 @@ def test_it_is_the_same_on_a_mount_for_several_users(new_pool: NewPool, new_moun
     assert stored_pages(mount / "matrix", 0, 64 * MIB // PAGE) >= published > 20 * MIB // PAGE
 
 
+# SEMANTICS 102.2
 @pytest.mark.parametrize("size", [100, PAGE])
 @pytest.mark.parametrize("bytes_there", [0, 50])
 def test_a_small_file_in_a_full_pool_is_a_bus_error_too(
@@ -137,6 +141,7 @@ def test_a_small_file_in_a_full_pool_is_a_bus_error_too(
     assert (mount / "full").read_bytes() == b"n" * size
 
 
+# SEMANTICS 103.1
 def test_a_load_of_a_hole_through_a_mapping_for_writing_takes_memory_and_others_take_none(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -165,6 +170,7 @@ def test_a_load_of_a_hole_through_a_mapping_for_writing_takes_memory_and_others_
     assert used_bytes(pool) - before >= 8 * MIB
 
 
+# SEMANTICS 102.3
 def test_pages_that_readers_have_brought_get_their_memory_before_somebody_may_store(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -189,6 +195,7 @@ def test_pages_that_readers_have_brought_get_their_memory_before_somebody_may_st
         assert view[:] == b"b" + b"a" * (PAGE - 1) + b"c" * (MIB - PAGE)
 
 
+# SEMANTICS 102.1
 def test_a_hole_that_is_made_here_has_no_memory_for_the_next_store(new_pool: NewPool, new_mount: NewMount) -> None:
     """What was whole when it was opened may be so no longer: by a punch, and by a size that went down and up."""
     pool = new_pool(1, 16)
@@ -209,6 +216,7 @@ def test_a_hole_that_is_made_here_has_no_memory_for_the_next_store(new_pool: New
         assert (mount / name).read_bytes() == b"there" + b"w" * (MIB // 2 - 5) + bytes(MIB // 2)
 
 
+# SEMANTICS 103.2
 def test_a_file_without_holes_costs_no_message_for_its_memory(new_pool: NewPool, new_mount: NewMount) -> None:
     """The same requests to open, load, store and publish, in a pool that is full."""
     pool = new_pool(1, 16)
@@ -229,6 +237,7 @@ def test_a_file_without_holes_costs_no_message_for_its_memory(new_pool: NewPool,
     assert (mount / "whole").read_bytes() == b"s" * MIB
 
 
+# SEMANTICS 102.1
 def test_memory_that_a_page_has_outlives_its_server_s_process(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 16)
     mount = new_mount(pool)
@@ -245,6 +254,7 @@ def test_memory_that_a_page_has_outlives_its_server_s_process(new_pool: NewPool,
     assert (mount / "sparse").read_bytes() == b"k" * (4 * MIB)
 
 
+# SEMANTICS 102.1
 def test_a_silent_server_is_a_bus_error_in_time_and_not_one_of_room(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 16)
     mount = new_mount(pool)
@@ -271,6 +281,7 @@ def lose_stores(pool: Pool, here: Mount, name: str, start: int, length: int) -> 
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+# SEMANTICS 104.1
 @pytest.mark.parametrize("width", [1, 2])
 def test_stores_that_were_lost_are_an_error_until_they_are_written_again(
     new_pool: NewPool, new_mount: NewMount, width: int
@@ -321,6 +332,7 @@ def test_stores_that_were_lost_are_an_error_until_they_are_written_again(
     assert not pool.check()
 
 
+# SEMANTICS 105
 @pytest.mark.parametrize("width", [1, 2])
 def test_a_size_that_has_no_room_is_refused_on_a_mount_that_reserves(
     new_pool: NewPool, new_mount: NewMount, width: int

@@ -80,6 +80,7 @@ def opened(path: Path) -> mmap.mmap:
         os.close(descriptor)
 
 
+# SEMANTICS 124.1
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_store_is_seen_by_a_mapping_elsewhere_at_once(machines: Machines, width: int) -> None:
     with machines.pool.connect() as pool:
@@ -93,6 +94,7 @@ def test_a_store_is_seen_by_a_mapping_elsewhere_at_once(machines: Machines, widt
             assert number(reader, at) == turn
 
 
+# SEMANTICS 125.1
 @pytest.mark.parametrize("size", [100, LENGTH])
 def test_a_store_is_seen_by_every_door_at_once(machines: Machines, size: int) -> None:
     machines.file(length=size)
@@ -115,6 +117,7 @@ def test_a_store_is_seen_by_every_door_at_once(machines: Machines, size: int) ->
                 assert found == expected
 
 
+# SEMANTICS 125.2
 def test_what_a_coherent_mount_has_stored_and_not_published_comes_along(machines: Machines) -> None:
     machines.file()
     with opened(machines.coherent / "file") as theirs, opened(machines.here / "file") as view:
@@ -125,6 +128,7 @@ def test_what_a_coherent_mount_has_stored_and_not_published_comes_along(machines
             assert number(view, at) == number(theirs, at + 8) == turn
 
 
+# SEMANTICS 124.2
 def test_reading_mounts_share_pages_until_somebody_stores(machines: Machines) -> None:
     machines.file()
     readers = [os.open(path / "file", os.O_RDONLY) for path in (machines.there, machines.coherent)]
@@ -139,6 +143,7 @@ def test_reading_mounts_share_pages_until_somebody_stores(machines: Machines) ->
             os.close(reader)
 
 
+# SEMANTICS 124.2
 def test_an_open_for_writing_gives_up_what_was_shared(machines: Machines) -> None:
     machines.file()
     with open(machines.here / "file", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as old:
@@ -149,12 +154,14 @@ def test_an_open_for_writing_gives_up_what_was_shared(machines: Machines) -> Non
             assert [number(one, at) for one in (old, view, other) for at in (0, 8)] == [5, 6] * 3
 
 
+# SEMANTICS 124.1, 126.1
 @pytest.mark.parametrize("test", ["spin", "ring", "places"])
 def test_programs_of_two_machines_share_memory(machines: Machines, program: Path, test: str) -> None:
     runs = {"spin": 1_000_000, "ring": 5_000, "places": 50_000}[test] * (10 if LONG else 1)
     race(program, test, runs, machines.here / "file", machines.there / "file")
 
 
+# SEMANTICS 127
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_stores_and_writes_into_one_page_all_survive(machines: Machines, program: Path, elsewhere: bool) -> None:
     there = machines.there if elsewhere else machines.here
@@ -178,6 +185,7 @@ def work(who, times):
 """
 
 
+# SEMANTICS 126.2
 def test_sqlite_keeps_its_log_on_two_machines(machines: Machines) -> None:
     times = 2_000 if LONG else 150
     crew = [Program(_COMMITS.format(path=str(path / "base"))) for path in (machines.here, machines.there)]
@@ -199,6 +207,7 @@ def test_sqlite_keeps_its_log_on_two_machines(machines: Machines) -> None:
         base.close()
 
 
+# SEMANTICS 128.1
 def test_who_does_not_answer_loses_its_pages_and_hears_of_it(
     shared_pool: Pool, place: str, new_mount: NewMount
 ) -> None:
@@ -230,6 +239,7 @@ def stopped_owner(first: Mount, path: Path, pages: int) -> Program:
     return program
 
 
+# SEMANTICS 128.1
 @pytest.mark.parametrize("door", ["call", "mapping", "library"])
 def test_every_door_waits_for_who_does_not_answer(
     shared_pool: Pool, place: str, new_mount: NewMount, door: str
@@ -250,6 +260,7 @@ def test_every_door_waits_for_who_does_not_answer(
             first.daemon.send(signal.SIGCONT)
 
 
+# SEMANTICS 128.1
 def test_more_loads_than_connections_wait_for_who_does_not_answer(
     shared_pool: Pool, place: str, new_mount: NewMount
 ) -> None:
@@ -286,6 +297,7 @@ def store():
 """
 
 
+# SEMANTICS 128.2
 def test_large_punches_beside_stores_fence_nobody(machines: Machines) -> None:
     # More pages than are recalled one by one.
     length = 6_000 * PAGE
@@ -305,6 +317,7 @@ def test_large_punches_beside_stores_fence_nobody(machines: Machines) -> None:
             one.kill()
 
 
+# SEMANTICS 131.1, 131.2
 def test_doctor_and_status_say_who_has_pages_and_where_machines_collide(machines: Machines) -> None:
     machines.file()
     path, at = f"{machines.place}/file", 5 * PAGE
@@ -324,6 +337,7 @@ def test_doctor_and_status_say_who_has_pages_and_where_machines_collide(machines
     assert place["inode"] in [found["inode"] for found in everywhere["places"]]
 
 
+# SEMANTICS 129
 def test_a_mount_says_why_it_cannot_be_strict(shared_pool: Pool, fuse: None, tmp_path: Path) -> None:
     done = shared_pool.run("mount", "--mode", "stricter", str(tmp_path), check=False)
     assert done.returncode == 2

@@ -33,6 +33,7 @@ WRITERS = [by_mount, by_library]
 Writer = Callable[[Pool, str, Path, bytes], None]
 
 
+# SEMANTICS 30.1
 @pytest.mark.parametrize("write", WRITERS)
 def test_what_one_has_closed_the_other_opens_and_sees(
     shared_pool: Pool, place: str, here: Path, there: Path, write: Writer
@@ -60,6 +61,7 @@ def is_later_than(path: Path, before: os.stat_result) -> bool:
     return path.stat().st_mtime_ns > before.st_mtime_ns
 
 
+# SEMANTICS 30.4
 @pytest.mark.parametrize("size", [5, 2 * UNIT])
 def test_an_overwrite_is_seen_once_it_is_synced_and_without_that_in_a_while(here: Path, there: Path, size: int) -> None:
     """The other has the old bytes in its pages, and asks again and again for as long as it takes."""
@@ -81,6 +83,7 @@ def test_an_overwrite_is_seen_once_it_is_synced_and_without_that_in_a_while(here
     assert (there / "file").read_bytes() == b"9" * size
 
 
+# SEMANTICS 30.1
 @pytest.mark.parametrize("write", WRITERS)
 def test_the_same_size_and_time_of_modification_hide_no_change(
     shared_pool: Pool, place: str, here: Path, there: Path, write: Writer
@@ -119,6 +122,7 @@ def test_a_file_that_stays_open_keeps_what_others_open_fresh(here: Path, there: 
             assert os.pread(kept.fileno(), UNIT, 0) == pattern(turn, UNIT)
 
 
+# SEMANTICS 30.1
 def test_of_many_that_open_at_once_none_sees_the_past(here: Path, there: Path) -> None:
     """An open that drops the pages must not be overtaken by one that trusts them."""
     readers, turns = 6, 40
@@ -150,6 +154,7 @@ def test_of_many_that_open_at_once_none_sees_the_past(here: Path, there: Path) -
     assert not stale, f"(turn, what was seen): {stale}"
 
 
+# SEMANTICS 31
 def test_names_that_are_removed_and_made_again_are_the_new_ones(here: Path, there: Path) -> None:
     for turn in range(30):
         writer, reader = (here, there) if turn % 2 else (there, here)
@@ -184,6 +189,7 @@ def test_a_file_made_anew_under_its_name_is_another_file(here: Path, there: Path
         assert os.pread(old.fileno(), UNIT, 0) == pattern(1, UNIT)
 
 
+# SEMANTICS 64.2
 def test_a_working_directory_that_another_removes_is_gone(here: Path, there: Path) -> None:
     (here / "directory").mkdir()
     with Program(f"os.chdir({str(there / 'directory')!r}); open('file', 'w').close()") as program:
@@ -222,6 +228,7 @@ def test_modes_and_times_are_the_others_at_once(here: Path, there: Path) -> None
         assert (found.st_mode & 0o777, found.st_atime_ns, found.st_mtime_ns) == (0o600 + turn, turn, turn * 2)
 
 
+# SEMANTICS 30.2
 def test_the_size_of_a_file_that_another_writes_is_seen_without_a_close(here: Path, there: Path) -> None:
     with open(here / "log", "ab", buffering=0) as log, open(there / "log", "rb", buffering=0) as tail:
         seen = b""
@@ -236,6 +243,7 @@ def test_the_size_of_a_file_that_another_writes_is_seen_without_a_close(here: Pa
     assert seen == (here / "log").read_bytes()
 
 
+# SEMANTICS 30.3
 @pytest.mark.both
 def test_what_another_mount_has_cut_off_is_never_read_as_zeros(here: Path, there: Path) -> None:
     """Also a moment after its size was asked for, by reads ahead of one another behind the new end."""
@@ -263,6 +271,7 @@ def read_ahead(mount: Path, kib: int) -> Iterator[None]:
     setting.write_text(before)
 
 
+# SEMANTICS 30.1
 def test_200_rounds_of_random_writes_are_seen_by_every_open(
     shared_pool: Pool, place: str, here: Path, there: Path
 ) -> None:
@@ -330,6 +339,7 @@ def test_large_files_go_from_mount_to_mount(here: Path, there: Path) -> None:
     assert (there / "large").read_bytes() == pattern(5, 24 * MIB)
 
 
+# SEMANTICS 8.3
 def test_what_an_array_view_has_stored_and_published_is_seen_by_the_next_open(
     shared_pool: Pool, place: str, here: Path, there: Path
 ) -> None:

@@ -127,6 +127,7 @@ def _ids(path: Path) -> tuple[int, int, int]:
     return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
 
 
+# SEMANTICS 49.1
 def test_what_a_user_makes_is_his(common: Path) -> None:
     ALICE.does(common, _write("file"), umask=0o027)
     ALICE.does(common, lambda: os.mkdir("directory"), umask=0o077)
@@ -138,6 +139,7 @@ def test_what_a_user_makes_is_his(common: Path) -> None:
     assert _ids(common / "second") == (1001, 2001, 0o640)
 
 
+# SEMANTICS 49.2
 def test_a_mode_gives_each_class_of_users_its_rights(common: Path) -> None:
     ALICE.does(common, _write("file"))
 
@@ -165,6 +167,7 @@ def test_a_mode_gives_each_class_of_users_its_rights(common: Path) -> None:
         assert ROOT.does(common, _read("file")) == b"mine"
 
 
+# SEMANTICS 49.2
 def test_only_the_owner_changes_modes_and_owners(common: Path) -> None:
     CAROL.does(common, _write("file"))
     for work in (lambda: os.chmod("file", 0o777), lambda: os.chown("file", 1002, -1), lambda: os.utime("file", (1, 1))):
@@ -182,6 +185,7 @@ def test_only_the_owner_changes_modes_and_owners(common: Path) -> None:
     assert _ids(common / "file") == (1002, 4000, 0o755)
 
 
+# SEMANTICS 49.2
 def test_a_sticky_directory_keeps_everybodys_entries(common: Path) -> None:
     common.chmod(0o1777)
     ALICE.does(common, _write("file"))
@@ -201,6 +205,7 @@ def test_a_sticky_directory_keeps_everybodys_entries(common: Path) -> None:
     assert sorted(os.listdir(common)) == ["his"]
 
 
+# SEMANTICS 49.2
 def test_a_directory_without_rights_lets_nobody_in(common: Path) -> None:
     ALICE.does(common, lambda: os.mkdir("closed", 0o700))
     ALICE.does(common, _write("closed/file"))
@@ -224,6 +229,7 @@ def test_a_directory_without_rights_lets_nobody_in(common: Path) -> None:
     assert BOB.does(common, _read("closed/file")) == b"mine"
 
 
+# SEMANTICS 49.2
 def test_a_set_group_id_directory_hands_its_group_to_all_users(common: Path) -> None:
     (common / "team").mkdir()
     os.chown(common / "team", 0, 3000)
@@ -237,6 +243,7 @@ def test_a_set_group_id_directory_hands_its_group_to_all_users(common: Path) -> 
     assert _ids(common / "team/below/his")[:2] == (1002, 3000)
 
 
+# SEMANTICS 50.1
 def test_what_is_open_stays_open_whatever_the_mode_says(common: Path) -> None:
     def work() -> bytes:
         file = os.open("file", os.O_RDWR | os.O_CREAT, 0o600)
@@ -251,6 +258,7 @@ def test_what_is_open_stays_open_whatever_the_mode_says(common: Path) -> None:
     ALICE.fails(errno.EACCES, common, _read("file"))
 
 
+# SEMANTICS 50.1
 def test_a_file_that_another_has_open_is_not_open_to_all(common: Path) -> None:
     ALICE.does(common, _write("file"))
     (common / "file").chmod(0o600)
@@ -273,6 +281,7 @@ def test_an_open_for_reading_that_cuts_needs_the_right_to_write(common: Path) ->
     assert ALICE.does(common, cut) == 0
 
 
+# SEMANTICS 51
 def test_a_writer_who_is_not_the_owner_takes_the_set_id_bits_away(common: Path) -> None:
     CAROL.does(common, _write("file"))
     CAROL.does(common, lambda: os.chown("file", -1, 3000))
@@ -292,6 +301,7 @@ def test_a_writer_who_is_not_the_owner_takes_the_set_id_bits_away(common: Path) 
 NET_RAW = bytes.fromhex("0000000200200000000000000000000000000000")
 
 
+# SEMANTICS 57.4
 def test_who_may_change_a_file_with_capabilities_does_and_takes_them(common: Path) -> None:
     """Its kernel takes them in the name of whoever writes, before he writes."""
     path = common / "file"
@@ -349,6 +359,7 @@ def test_who_may_change_a_file_with_capabilities_does_and_takes_them(common: Pat
     fails(errno.ENODATA, os.getxattr, path, "security.capability")
 
 
+# SEMANTICS 57.4
 def test_nobody_but_the_super_user_touches_capabilities_by_name(common: Path) -> None:
     ALICE.does(common, _write("file"))
     os.setxattr(common / "file", "security.capability", NET_RAW)
@@ -362,6 +373,7 @@ def test_nobody_but_the_super_user_touches_capabilities_by_name(common: Path) ->
     fails(errno.ENODATA, os.removexattr, common / "file", "security.capability")
 
 
+# SEMANTICS 57.2
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_a_writer_who_is_not_of_the_group_takes_its_set_id_bit(common: Path, size: int) -> None:
     """Where the group may not run the file, the bit is its members' to keep."""
@@ -394,6 +406,7 @@ def test_a_writer_who_is_not_of_the_group_takes_its_set_id_bit(common: Path, siz
         assert after(BOB, work) == 0o666
 
 
+# SEMANTICS 53
 def test_a_user_in_more_groups_than_a_pool_takes_is_refused(common: Path) -> None:
     (common / "file").write_bytes(b"for all")
     assert User(1004, 2004, tuple(range(5000, 5256))).does(common, _read("file")) == b"for all"
@@ -420,6 +433,7 @@ def _run(name: str) -> Callable[[], int]:
     return lambda: subprocess.run([f"./{name}"], check=False).returncode
 
 
+# SEMANTICS 50.2
 def test_a_program_is_run_by_whom_its_mode_lets_run_it_and_read_by_nobody_else(common: Path) -> None:
     ALICE.does(common, _write("program", PROGRAM.read_bytes()))
     os.chown(common / "program", ALICE.uid, 3000)
@@ -447,6 +461,7 @@ def test_a_program_is_run_by_whom_its_mode_lets_run_it_and_read_by_nobody_else(c
         os.chown(common / "program", ALICE.uid, 3000)
 
 
+# SEMANTICS 50.2
 def test_a_program_that_runs_shows_its_bytes_to_nobody_who_may_not_read_them(common: Path) -> None:
     ALICE.does(common, _write("sleep", Path("/bin/sleep").read_bytes()))
     (common / "sleep").chmod(0o111)
@@ -466,6 +481,7 @@ def test_a_program_that_runs_shows_its_bytes_to_nobody_who_may_not_read_them(com
 # Root squash
 
 
+# SEMANTICS 52
 def test_root_is_nobody_unless_the_pool_takes_it_at_its_word(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(2, 32)
     pool.run("mkdir", "/common")
@@ -486,6 +502,7 @@ def test_root_is_nobody_unless_the_pool_takes_it_at_its_word(new_pool: NewPool, 
     assert ALICE.does(mount / "common", _read("closed/file")) == b"the owner's"
 
 
+# SEMANTICS 34
 def test_an_ordinary_mount_acts_as_the_owner_for_whoever_is_root(new_pool: NewPool, new_mount: NewMount) -> None:
     mount = new_mount(new_pool(1, 32))
     ROOT.does(mount.directory, _write("file"))
@@ -518,6 +535,7 @@ def by_address(pool: Pool) -> Pool:
     return Pool(pool.addresses[0], pool.runtime, 0, 0)
 
 
+# SEMANTICS 57.1
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_set_id_bits_stay_with_those_whom_the_kernel_lets_keep_them(lab: Mount, size: int) -> None:
     """The super-user keeps all, who is in the group that of a group that does not run it, others none."""
@@ -620,6 +638,7 @@ def test_the_host_key_is_the_one_in_the_file(squashed: Pool) -> None:
     assert stat.S_IMODE((squashed.directory / "host-key").stat().st_mode) == 0o600
 
 
+# SEMANTICS 54.1
 def test_a_user_session_that_claims_another_user_is_refused(squashed: Pool) -> None:
     with enter(squashed, squashed.secret, wire.SESSION_USER) as line:
         for who in (user(1001, 2001), user(0, 0), user(os.geteuid(), os.getegid())):
@@ -628,6 +647,7 @@ def test_a_user_session_that_claims_another_user_is_refused(squashed: Pool) -> N
     assert squashed.run("ls", "/").stdout.split() == [b"honest"]
 
 
+# SEMANTICS 54.2
 def test_each_key_opens_its_own_sessions_and_no_others(squashed: Pool) -> None:
     for key, kind, told in [
         (squashed.secret, wire.SESSION_HOST, "a host key of the pool, not with its secret"),
@@ -694,6 +714,7 @@ def read_lane(line: wire.Wire, file: tuple[int, int, int, int], permit: bytes) -
     return line.call(wire.READ_CHUNK, target + wire.numbers(0, 8, wire.KEEP_NO, 0), epoch=epoch)
 
 
+# SEMANTICS 130.1
 def test_a_host_reads_the_bytes_of_files_that_its_users_have_opened_and_of_no_others(squashed: Pool) -> None:
     """Also where servers share no memory but the secret: the home gives the permit, a lane elsewhere checks it."""
     with squashed.connect() as pool:
@@ -721,6 +742,7 @@ def test_a_host_reads_the_bytes_of_files_that_its_users_have_opened_and_of_no_ot
             assert "has not opened" in read_lane(other, file_here, permit).error
 
 
+# SEMANTICS 130.1
 @pytest.mark.parametrize("size", [100, MIB])
 def test_who_may_write_alone_finds_where_the_bytes_end(new_pool: NewPool, new_mount: NewMount, size: int) -> None:
     """By lseek, which shows no byte."""
@@ -737,6 +759,7 @@ def test_who_may_write_alone_finds_where_the_bytes_end(new_pool: NewPool, new_mo
         os.close(descriptor)
 
 
+# SEMANTICS 130.5
 @pytest.mark.long
 @pytest.mark.parametrize("words", [[], ["--mode", "strict"]], ids=["coherent", "strict"])
 def test_what_was_open_for_writing_before_a_sleep_keeps_no_reader_out(

@@ -48,6 +48,7 @@ def name_it(descriptor: int, path: Path) -> None:
         raise OSError(ctypes.get_errno(), "linkat")
 
 
+# SEMANTICS 56.1
 def test_extended_attributes_are_set_listed_and_removed_on_every_mount(here: Path, there: Path) -> None:
     path = make(here / "file")
     (here / "directory").mkdir()
@@ -71,6 +72,7 @@ def test_extended_attributes_are_set_listed_and_removed_on_every_mount(here: Pat
     assert path.read_bytes() == b"content"
 
 
+# SEMANTICS 56.2
 def test_extended_attributes_have_limits_and_refusals_change_nothing(here: Path) -> None:
     path = make(here / "file")
     os.setxattr(path, "user.large", b"x" * VALUE_BYTES_MAX)
@@ -146,6 +148,7 @@ def test_a_write_through_a_mount_costs_one_request(here: Path, shared_pool: Pool
     assert after - before < 200 + 60
 
 
+# SEMANTICS 57.1, 57.3, 57.4
 @pytest.mark.skipif(not PRIVILEGED, reason="only root sets capabilities and changes owners")
 def test_capabilities_and_set_id_bits_go_when_a_file_is_written_or_changes_hands(here: Path, there: Path) -> None:
     path = make(here / "file")
@@ -168,6 +171,7 @@ def test_capabilities_and_set_id_bits_go_when_a_file_is_written_or_changes_hands
     assert stat.S_IMODE((there / "directory").stat().st_mode) == 0o6755
 
 
+# SEMANTICS 60
 def test_a_program_that_runs_is_not_emptied(here: Path) -> None:
     path = here / "program"
     path.write_bytes(Path("/bin/sleep").read_bytes())
@@ -195,6 +199,7 @@ def test_an_open_that_truncates_empties_the_file(here: Path, there: Path) -> Non
     assert (there / "file").read_bytes() == b""
 
 
+# SEMANTICS 58.2
 def test_times_are_exact_to_the_nanosecond_and_may_lie_far_away(here: Path, there: Path) -> None:
     path = make(here / "file")
     for moment in (-1, 0, 1, 999_999_999, 1_000_000_001, -(2**62), 2**62 + 7):
@@ -203,6 +208,7 @@ def test_times_are_exact_to_the_nanosecond_and_may_lie_far_away(here: Path, ther
             assert (seen.st_atime_ns, seen.st_mtime_ns) == (moment, moment + 1)
 
 
+# SEMANTICS 58.3
 def test_the_time_of_creation_is_told_by_statx_and_stays(here: Path, there: Path) -> None:
     path = make(here / "file")
     made = birth(path)
@@ -212,6 +218,7 @@ def test_the_time_of_creation_is_told_by_statx_and_stays(here: Path, there: Path
     assert birth(path) == birth(there / "file") == made
 
 
+# SEMANTICS 59
 def test_a_file_without_a_name_is_nowhere_until_it_is_linked(here: Path, there: Path) -> None:
     descriptor = os.open(here, os.O_TMPFILE | os.O_RDWR, 0o640)
     try:

@@ -19,6 +19,7 @@ from pool import PATIENCE_SECONDS, Pool
 CASES = ["offsets", "views", "once", "holes", "shared", "atomic", "wholes", "errors", "large_counts", "many"]
 
 
+# SEMANTICS 97.2
 def test_the_library_is_named_by_its_mpi_and_exports_both_names_of_every_routine(mpi: Mpi) -> None:
     assert mpi.library.name == {"openmpi": "libramlace_mpiio_ompi.so", "mpich": "libramlace_mpiio_mpich.so"}[mpi.name]
 
@@ -38,6 +39,7 @@ def test_the_library_is_named_by_its_mpi_and_exports_both_names_of_every_routine
     assert len(wanted) > 100
 
 
+# SEMANTICS 97.2
 def test_each_routine_of_the_header_is_called_by_a_program_here(mpi: Mpi) -> None:
     def names(path: Path) -> tuple[set[str], set[str]]:
         """Names of MPI-IO in what a program is to the compiler: of headers, and of its own."""
@@ -64,10 +66,12 @@ def test_each_routine_of_the_header_is_called_by_a_program_here(mpi: Mpi) -> Non
     assert declared <= called, declared - called
 
 
+# SEMANTICS 97.2, 98.9
 def test_each_routine_that_moves_data_moves_it(mpi: Mpi, shared_pool: Pool, place: str) -> None:
     mpi.run(shared_pool, 4, mpi.program("routines"), f"ramlace:{place}/file")
 
 
+# SEMANTICS 98.9
 def test_large_nonblocking_transfers_go_on_behind_the_program(mpi: Mpi, shared_pool: Pool, place: str) -> None:
     mpi.run(shared_pool, 3, mpi.program("background"), f"ramlace:{place}/file")
     behind = re.findall(r"background (\d+)$", (mpi.directory / "report").read_text(), re.MULTILINE)
@@ -76,6 +80,7 @@ def test_large_nonblocking_transfers_go_on_behind_the_program(mpi: Mpi, shared_p
     assert all(int(number) >= 13 for number in behind), behind
 
 
+# SEMANTICS 97.4
 def test_doctor_says_which_library_a_program_wants_and_what_to_do(mpi: Mpi, shared_pool: Pool) -> None:
     program = mpi.program("routines")
     variables = {"RAMLACE_MPIIO_LIBRARY": str(mpi.library)}
@@ -96,6 +101,7 @@ def doctor_refuses(pool: Pool, program: Path, library: str) -> str:
     return done.stdout.decode()
 
 
+# SEMANTICS 97.4
 def test_doctor_explains_programs_that_nothing_can_stand_before(shared_pool: Pool, tmp_path: Path) -> None:
     source = tmp_path / "program.c"
     source.write_text('const char *const routine = "PMPI_File_open"; int main(void) { return 0; }\n')
@@ -112,6 +118,7 @@ def test_doctor_explains_programs_that_nothing_can_stand_before(shared_pool: Poo
     assert "No such file" in shared_pool.refused("doctor", "--mpi", str(tmp_path / "nothing"))
 
 
+# SEMANTICS 98.1, 98.3, 98.15, 99.1, 100
 @pytest.mark.parametrize("case", CASES)
 def test_every_routine_does_what_the_standard_says(mpi: Mpi, shared_pool: Pool, place: str, case: str) -> None:
     mpi.run(shared_pool, 3, mpi.program("mpiio_test"), case, f"ramlace:{place}/file")
@@ -120,15 +127,18 @@ def test_every_routine_does_what_the_standard_says(mpi: Mpi, shared_pool: Pool, 
         assert not [name for name in pool.listdir(place) if name.startswith(".")]
 
 
+# SEMANTICS 98.8
 def test_external32_is_what_mpis_table_says(mpi: Mpi, shared_pool: Pool, place: str) -> None:
     mpi.run(shared_pool, 3, mpi.program("external32"), f"ramlace:{place}/file")
 
 
+# SEMANTICS 98.2
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_that_write_every_other_byte_lose_nothing(mpi: Mpi, shared_pool: Pool, place: str, ranks: int) -> None:
     mpi.run(shared_pool, ranks, mpi.program("mpiio_test"), "holes", f"ramlace://{shared_pool.name}{place}/file")
 
 
+# SEMANTICS 97.2
 @pytest.mark.parametrize("binding", ["F08", "MODULE", "HEADER"])
 def test_fortran_reaches_the_pool_by_its_three_bindings(mpi: Mpi, shared_pool: Pool, place: str, binding: str) -> None:
     if not shutil.which(f"mpif90.{mpi.name}") or not shutil.which("gfortran"):
@@ -137,6 +147,7 @@ def test_fortran_reaches_the_pool_by_its_three_bindings(mpi: Mpi, shared_pool: P
         mpi.run(shared_pool, 3, mpi.fortran(name, binding), f"ramlace:{place}/{name}")
 
 
+# SEMANTICS 98.1, 98.8
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_views_and_types_move_what_mpis_own_packing_says(
     mpi: Mpi, shared_pool: Pool, place: str, seed: int
@@ -145,6 +156,7 @@ def test_random_views_and_types_move_what_mpis_own_packing_says(
     mpi.run(shared_pool, 1, mpi.program("fuzz"), f"ramlace:{place}/file", str(seed), str(rounds))
 
 
+# SEMANTICS 97.1
 def test_a_file_below_a_mount_is_ours_and_the_mount_has_it(
     mpi: Mpi, shared_pool: Pool, place: str, here: Path, new_mount: NewMount
 ) -> None:
@@ -160,6 +172,7 @@ def test_a_file_below_a_mount_is_ours_and_the_mount_has_it(
         assert not pool.exists(f"{place}/other")
 
 
+# SEMANTICS 97.2
 def test_a_program_that_is_linked_with_the_library_needs_nothing_else(
     mpi: Mpi, shared_pool: Pool, place: str, tmp_path: Path
 ) -> None:
@@ -176,11 +189,13 @@ def test_a_program_that_is_linked_with_the_library_needs_nothing_else(
     assert re.findall(r"^opens (\d+)", report.read_text(), re.MULTILINE) == ["1", "1"]
 
 
+# SEMANTICS 97.1
 def test_other_files_are_the_mpi_librarys_own(mpi: Mpi, shared_pool: Pool, tmp_path: Path) -> None:
     mpi.run(shared_pool, 2, mpi.program("mpiio_test"), "count", tmp_path / "local", opened=False)
     assert (tmp_path / "local").read_bytes() == bytes(range(256)) * 2
 
 
+# SEMANTICS 99.2
 def test_a_rank_that_is_killed_leaves_no_lock_and_no_pointer_in_the_way(
     mpi: Mpi, shared_pool: Pool, place: str
 ) -> None:
@@ -203,6 +218,7 @@ def test_a_rank_that_is_killed_leaves_no_lock_and_no_pointer_in_the_way(
     mpi.run(shared_pool, 2, mpi.program("mpiio_test"), "shared", file)
 
 
+# SEMANTICS 97.3
 def test_mpirun_says_how_to_get_the_library_that_is_missing(mpi: Mpi, shared_pool: Pool, tmp_path: Path) -> None:
     words = ("mpirun", "--launcher", f"mpirun.{mpi.name}", "-np", "1", "true")
     said = shared_pool.refused(*words, variables={**VARIABLES, "RAMLACE_MPIIO_LIBRARY": ""})

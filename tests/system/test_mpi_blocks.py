@@ -14,6 +14,7 @@ def writes(pool: Pool) -> int:
     return int(told.get("WriteRuns", 0))
 
 
+# SEMANTICS 98.16
 def test_a_block_of_an_array_that_hints_describe_is_with_one_server(mpi: Mpi, shared_pool: Pool, place: str) -> None:
     program = mpi.program("blocks")
     before = writes(shared_pool)
@@ -27,6 +28,7 @@ def test_a_block_of_an_array_that_hints_describe_is_with_one_server(mpi: Mpi, sh
     assert f"unit {8 * MIB}" in said.stdout
 
 
+# SEMANTICS 98.16
 @pytest.mark.parametrize(
     ("hints", "unit"),
     [
@@ -47,6 +49,7 @@ def test_hints_of_blocks_choose_the_bytes_of_chunks(
     assert f"unit {unit}\n" in said.stdout
 
 
+# SEMANTICS 98.17
 @pytest.mark.parametrize(("value", "told"), [("local", True), ("elsewhere", False)])
 def test_a_placement_that_is_in_effect_is_told(mpi: Mpi, shared_pool: Pool, place: str, value: str, told: bool) -> None:
     said = mpi.run(shared_pool, 2, mpi.program("blocks"), f"ramlace:{place}/file", "placement", value)

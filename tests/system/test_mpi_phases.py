@@ -13,6 +13,7 @@ def exchanges(mpi: Mpi) -> set[int]:
     return {int(number) for number in re.findall(r"exchanges (\d+)", (mpi.directory / "report").read_text())}
 
 
+# SEMANTICS 98.10
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_ranks_that_exchange_their_bytes_leave_those_that_each_had(
@@ -23,6 +24,7 @@ def test_ranks_that_exchange_their_bytes_leave_those_that_each_had(
     assert exchanges(mpi) == {2 + 6 * 3}
 
 
+# SEMANTICS 98.10
 def test_two_phases_are_chosen_for_writes_of_tiny_pieces_and_where_a_hint_says_so(
     mpi: Mpi, shared_pool: Pool, place: str
 ) -> None:

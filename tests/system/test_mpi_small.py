@@ -38,6 +38,7 @@ def reported(mpi: Mpi, word: str) -> list[int]:
     return [int(number) for number in re.findall(rf"\b{word} (\d+)", (mpi.directory / "report").read_text())]
 
 
+# SEMANTICS 98.11
 def test_thousands_of_small_rows_cost_a_few_requests(mpi: Mpi, shared_pool: Pool, place: str) -> None:
     small = mpi.program("small")
     before = counts(shared_pool)
@@ -56,6 +57,7 @@ def test_thousands_of_small_rows_cost_a_few_requests(mpi: Mpi, shared_pool: Pool
         assert pool.read_bytes(f"{place}/together") == pool.read_bytes(f"{place}/one-by-one")
 
 
+# SEMANTICS 98.12
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_what_is_kept_is_there_where_the_standard_promises_it(
     mpi: Mpi, shared_pool: Pool, place: str, ranks: int
@@ -63,15 +65,18 @@ def test_what_is_kept_is_there_where_the_standard_promises_it(
     mpi.run(shared_pool, ranks, mpi.program("small"), "promises", f"ramlace:{place}/file")
 
 
+# SEMANTICS 98.11, 98.14
 def test_what_is_read_twice_is_asked_for_twice(mpi: Mpi, shared_pool: Pool, place: str) -> None:
     mpi.run(shared_pool, 3, mpi.program("small"), "fresh", f"ramlace:{place}/file")
 
 
+# SEMANTICS 98.11
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_random_small_accesses_leave_what_an_array_holds(mpi: Mpi, shared_pool: Pool, place: str, seed: int) -> None:
     mpi.run(shared_pool, 1, mpi.program("small"), "image", f"ramlace:{place}/file", str(seed))
 
 
+# SEMANTICS 98.12, 98.14
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("case", ["trailer", "over", "two"])
 def test_what_is_kept_comes_before_what_is_done_later(
@@ -80,6 +85,7 @@ def test_what_is_kept_comes_before_what_is_done_later(
     mpi.run(shared_pool, ranks, mpi.program("small"), case, f"ramlace:{place}/file")
 
 
+# SEMANTICS 98.13, 98.14, 100
 @pytest.mark.parametrize("case", FAULTS)
 def test_small_accesses_fail_and_wait_as_if_each_had_gone_by_itself(
     mpi: Mpi, shared_pool: Pool, place: str, case: str
@@ -87,6 +93,7 @@ def test_small_accesses_fail_and_wait_as_if_each_had_gone_by_itself(
     mpi.run(shared_pool, 1, mpi.program("faults"), case, f"ramlace:{place}/file")
 
 
+# SEMANTICS 98.12, 98.13
 def test_a_file_that_is_open_when_mpi_ends_has_its_rows_and_standard_error_names_what_is_lost(
     mpi: Mpi, shared_pool: Pool, place: str
 ) -> None:
@@ -100,5 +107,6 @@ def test_a_file_that_is_open_when_mpi_ends_has_its_rows_and_standard_error_names
     assert [row for row in range(0, len(rows), 2) if rows[row] != bytes([1 + row]) * 480] == [40]
 
 
+# SEMANTICS 98.13
 def test_a_pool_that_fills_up_under_small_writes_says_so(mpi: Mpi, new_pool: NewPool) -> None:
     mpi.run(new_pool(2, 32), 1, mpi.program("small"), "full", "ramlace:/file")

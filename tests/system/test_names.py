@@ -48,6 +48,7 @@ def fails(number: int, operation: Callable[[], object]) -> ramlace.Error:
     return failed.value
 
 
+# SEMANTICS 11
 def test_strange_names_are_kept_exactly(shared_pool: Pool, place: str) -> None:
     with shared_pool.connect() as near, shared_pool.connect(local=False) as far:
         for number, name in enumerate(STRANGE):

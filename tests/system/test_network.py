@@ -122,6 +122,7 @@ def test_a_pool_works_from_another_network_namespace(net: Net, far_pool: Pool, t
     assert b"secret" in run("ls", f"{root}/", check=False).stderr
 
 
+# SEMANTICS 8.2
 def test_an_array_is_fetched_and_published_over_the_network(net: Net, far_pool: Pool, tmp_path: Path) -> None:
     script = tmp_path / "client.py"
     script.write_text(

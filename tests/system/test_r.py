@@ -190,6 +190,7 @@ def test_a_matrix_attached_for_reading_refuses_stores(sessions: list[R], here: P
     assert session.numbers('attach.big.matrix("m.desc", readonly = TRUE)[2, 2]') == [5.0]
 
 
+# SEMANTICS 102.1
 def test_a_matrix_that_the_pool_has_no_room_for_fails_and_harms_nobody(
     new_pool: object, new_mount: NewMount, planned: object
 ) -> None:

@@ -107,6 +107,7 @@ def counts(pool: Pool, *kinds: str) -> list[int]:
     return [told.get(kind, 0) for kind in kinds]
 
 
+# SEMANTICS 98.4
 def test_a_subarray_of_4_kib_rows_costs_one_request_for_each_server(new_pool: NewPool) -> None:
     pool = new_pool()
     kinds = ("WriteRuns", "ReadRuns", "WriteChunk", "ReadChunk")
@@ -174,6 +175,7 @@ class Both:
         self.model.extend(bytes(size - len(self.model)))
 
 
+# SEMANTICS 98.5
 @pytest.mark.parametrize("seed", range(3))
 def test_random_runs_leave_what_a_bytearray_holds_while_servers_are_killed(new_pool: NewPool, seed: int) -> None:
     pool, draw = new_pool(3, 64), random.Random(seed)
@@ -193,6 +195,7 @@ def test_random_runs_leave_what_a_bytearray_holds_while_servers_are_killed(new_p
     assert pool.check() == []
 
 
+# SEMANTICS 98.5
 @pytest.mark.parametrize("mode", ["coherent", "strict"])
 def test_what_is_written_in_runs_is_seen_by_mounts_and_their_stores_between_them_stay(
     new_pool: NewPool, new_mount: NewMount, mode: str

@@ -39,6 +39,7 @@ def is_private(path: Path) -> bool:
     return stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+# SEMANTICS 123.1
 def test_whoever_runs_goes_on_while_the_secret_changes(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(3, 64)
     old, secret = pool.secret, pool.directory / "secret"
@@ -90,6 +91,7 @@ def test_whoever_runs_goes_on_while_the_secret_changes(new_pool: NewPool, new_mo
     assert pool.json("secret", "rotate", "--finish")["state"] == "finished", "there is nothing to end, and all is well"
 
 
+# SEMANTICS 123.4
 def test_a_rotation_that_servers_die_in_goes_on_by_itself(new_pool: NewPool) -> None:
     pool = new_pool(3, 32)
     old = pool.secret
@@ -113,6 +115,7 @@ def test_a_rotation_that_servers_die_in_goes_on_by_itself(new_pool: NewPool) -> 
     assert who_lets_in(pool, old) == [False] * 3
 
 
+# SEMANTICS 123.4
 def test_a_server_killed_at_any_moment_of_a_rotation_knows_the_new_secret(new_pool: NewPool) -> None:
     pool = new_pool(2, 32)
     for round_ in range(3):
@@ -131,6 +134,7 @@ def test_a_server_killed_at_any_moment_of_a_rotation_knows_the_new_secret(new_po
         client.open("/after", "wb").write(b"all is well")
 
 
+# SEMANTICS 123.3
 def test_a_server_that_hears_of_the_end_late_is_named_and_shuts_the_old_secret_out_then(new_pool: NewPool) -> None:
     pool = new_pool(3, 32)
     old = pool.secret
@@ -174,6 +178,7 @@ def test_an_owner_on_another_machine_is_not_shut_out_by_a_change_of_the_secret(
     assert rotate("--finish") == "finished"
 
 
+# SEMANTICS 130.3
 def test_a_change_whose_answer_was_lost_is_done_once_also_by_a_permit_of_the_new_secret(new_pool: NewPool) -> None:
     """The lane refuses the old permit before it looks at the number, and answers by the new one what it did."""
     pool = new_pool(1, 32)
@@ -212,6 +217,7 @@ def test_a_change_whose_answer_was_lost_is_done_once_also_by_a_permit_of_the_new
         assert file.read(8) == bytes([5, 0, 0, 0, 0, 0, 0, 0])
 
 
+# SEMANTICS 123.1, 130.2
 @pytest.mark.needs_root
 def test_a_mount_for_everybody_goes_on_when_its_key_was_renewed(
     new_pool: NewPool, new_mount: NewMount, tmp_path: Path
@@ -244,6 +250,7 @@ def test_a_mount_for_everybody_goes_on_when_its_key_was_renewed(
     assert (mount / "all/file").read_bytes() == b"before and after"
 
 
+# SEMANTICS 123.5
 def test_only_the_owner_changes_the_secret(new_pool: NewPool) -> None:
     pool = new_pool(1, 32)
     with wire.Wire(pool.addresses[0]) as line:

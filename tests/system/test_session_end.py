@@ -78,6 +78,7 @@ def left(shared_pool: Pool) -> Iterator[Left]:
                 yield Left(shared_pool, appender, inode, sleeper, sessions, before, held)
 
 
+# SEMANTICS 7.2, 7.3
 def test_the_reservation_of_a_dead_writer_becomes_a_hole(left: Left) -> None:
     with left.pool.connect() as connected:
         size = SIZE + RESERVED + len(BEHIND)
@@ -85,6 +86,7 @@ def test_the_reservation_of_a_dead_writer_becomes_a_hole(left: Left) -> None:
         assert connected.open("/log").read() == pattern(1, SIZE) + bytes(RESERVED) + BEHIND
 
 
+# SEMANTICS 20.2
 def test_nothing_goes_on_in_the_name_of_a_session_that_has_ended(left: Left) -> None:
     """On its own connection and on another one, whatever it asks for."""
     slot, server = left.home()
@@ -109,6 +111,7 @@ def test_nothing_goes_on_in_the_name_of_a_session_that_has_ended(left: Left) -> 
         assert connected.open("/log").read() == content
 
 
+# SEMANTICS 20.1, 20.2
 def test_a_client_that_slept_for_longer_than_its_session_is_told_so_by_every_call(left: Left) -> None:
     def have_ended() -> bool:
         """Whether every server has ended the sessions of all that are silent."""
@@ -123,11 +126,13 @@ def test_a_client_that_slept_for_longer_than_its_session_is_told_so_by_every_cal
         assert not connected.exists("/made-after-the-end")
 
 
+# SEMANTICS 12.2, 19.2
 def test_the_memory_of_a_nameless_file_is_free_when_the_session_that_held_it_has_ended(left: Left) -> None:
     assert left.bytes_held >= left.bytes_before + NAMELESS_BYTES
     assert eventually(lambda: left.pool.files_bytes() < left.bytes_before + MIB, PATIENCE_SECONDS)
 
 
+# SEMANTICS 12.1
 @pytest.mark.parametrize("local", [True, False], ids=["local", "tcp"])
 def test_the_memory_of_an_unlinked_file_is_free_after_its_last_close(
     shared_pool: Pool, place: str, local: bool

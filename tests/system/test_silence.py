@@ -80,6 +80,7 @@ def server_of(silence: Silence) -> int:
     return silence.pool.lane_servers("/file")[0]
 
 
+# SEMANTICS 28.2
 def test_readers_that_never_read_cost_no_memory(silence: Silence) -> None:
     child = silence.pool.process("child", server_of(silence))
     grown = child.private_bytes() - silence.memory_before
@@ -87,6 +88,7 @@ def test_readers_that_never_read_cost_no_memory(silence: Silence) -> None:
     assert grown < 4 * MIB
 
 
+# SEMANTICS 28.1
 def test_readers_that_never_read_delay_nobody(silence: Silence) -> None:
     with silence.pool.connect(local=False) as far, silence.pool.connect() as near:
         begun = time.monotonic()
@@ -115,6 +117,7 @@ def test_a_reader_that_never_reads_is_cut_off(silence: Silence) -> None:
         print(f"cut off after {received / MIB:.1f} MiB")
 
 
+# SEMANTICS 19.2
 def test_the_session_of_a_killed_client_ends(silence: Silence) -> None:
     server = server_of(silence)
 

@@ -20,6 +20,7 @@ LONG = bool(os.environ.get("RAMLACE_TEST_LONG"))
 SIZES = (0, 1, 4095, 4096, 4097, 64 * KIB)
 
 
+# SEMANTICS 9.1
 def test_small_files_cross_the_border_by_every_door(shared_pool: Pool, place: str, here: Path, there: Path) -> None:
     """What one door has written piece by piece, every other reads, whatever side of the border it ends on."""
     with shared_pool.connect() as near, shared_pool.connect(local=False) as far:
@@ -40,6 +41,7 @@ def test_small_files_cross_the_border_by_every_door(shared_pool: Pool, place: st
                     assert (there / name).read_bytes() == expected, f"{door}, {size}, through a mount"
 
 
+# SEMANTICS 9.1
 def test_random_calls_on_both_sides_of_the_border_leave_what_a_bytearray_holds(shared_pool: Pool, place: str) -> None:
     """Writes, appends, truncations and reads of two clients that take turns."""
     rounds = 300 if LONG else 40
@@ -67,6 +69,7 @@ def test_random_calls_on_both_sides_of_the_border_leave_what_a_bytearray_holds(s
                 assert near.open(path).read() == far.open(path).read() == model
 
 
+# SEMANTICS 9.1
 def test_appends_of_several_clients_cross_the_border_once_each(shared_pool: Pool, place: str) -> None:
     """Many short logs, each begun inline and ended in its lanes while four clients append."""
     with shared_pool.connect() as pool:
@@ -83,6 +86,7 @@ def test_appends_of_several_clients_cross_the_border_once_each(shared_pool: Pool
             assert len(lines) == 4 * 30
 
 
+# SEMANTICS 9.2
 def test_servers_are_killed_while_files_go_to_their_lanes(new_pool: NewPool) -> None:
     """Every acknowledged byte is there, on whichever side of the border its file was."""
     running = new_pool(2, 64)
@@ -103,6 +107,7 @@ def test_servers_are_killed_while_files_go_to_their_lanes(new_pool: NewPool) -> 
         assert eventually(lambda: all(server["lanes"] == 0 for server in running.status())), "a lane was left behind"
 
 
+# SEMANTICS 9.3
 def test_small_bytes_are_lost_with_their_home_and_never_zeros(new_pool: NewPool) -> None:
     """A file whose home is gone is an error for every call."""
     running = new_pool(2, 32)

@@ -54,6 +54,7 @@ STRANGERS = {
 }
 
 
+# SEMANTICS 27.1
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_a_stranger_is_told_why(one: Pool, stranger: str, door: str) -> None:
@@ -116,6 +117,7 @@ def test_a_recorded_greeting_lets_nobody_in(one: Pool) -> None:
         assert "not its own" in line.refusal()
 
 
+# SEMANTICS 27.2
 def test_a_greeting_is_for_one_server_and_passing_it_on_gains_nothing(one: Pool) -> None:
     """A stranger who has bound a dead server's port passes the owner's greeting on to a living one."""
     with knock(one, "tcp") as line, pytest.raises(wire.RefusedError, match=r"this is server 0 .* meant for server 1"):
@@ -131,6 +133,7 @@ def test_a_greeting_is_for_one_server_and_passing_it_on_gains_nothing(one: Pool)
         assert line.call(wire.SERVER_STATUS, b"").error == ""
 
 
+# SEMANTICS 27.3
 def test_a_frame_said_twice_ends_its_connection(one: Pool) -> None:
     with enter(one) as line:
         head = wire.header(wire.HEARTBEAT, line.session, 0)

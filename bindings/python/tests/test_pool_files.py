@@ -224,6 +224,7 @@ def test_a_pool_is_reached_by_its_locator(pool, pool_name, place):
         other.listdir(place)
 
 
+# SEMANTICS 101.1
 def test_a_pool_and_its_places_are_named_as_for_the_command(pool, pool_name, place, monkeypatch):
     pool.open(f"ramlace:{place}/f", "wb").close()
     address = pool.servers()[0].tcp

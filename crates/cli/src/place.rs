@@ -309,6 +309,7 @@ mod tests {
         Locator { pool: PoolName::Named("lab".into()), path: path.as_bytes().to_vec() }
     }
 
+    // SEMANTICS 101.2, 101.3
     #[test]
     fn places_are_told_apart() {
         let place = |text: &str| read(OsStr::new(text), &mut mounted).unwrap();
@@ -342,6 +343,7 @@ mod tests {
         assert!(place("x").unwrap_err().message().contains("ramlace:/x"));
     }
 
+    // SEMANTICS 101.2
     #[test]
     fn a_mount_is_known_by_its_device_and_the_newest_counts() {
         let mount = |dir: &str, device| MountPoint {

@@ -227,6 +227,7 @@ fn pipes_devices_and_proc_are_read_to_their_end() {
     assert!(there(&home.path("d/file")));
 }
 
+// SEMANTICS 111.1
 /// What made whoever copied again overwrite a file of their own: a link that an earlier copy had brought along.
 #[test]
 fn a_copy_writes_through_no_link_below_the_directory_that_was_named() {
@@ -264,6 +265,7 @@ fn a_copy_writes_through_no_link_below_the_directory_that_was_named() {
     assert_eq!(home.run(["cat", "/secret"]).good().stdout, b"precious");
 }
 
+// SEMANTICS 111.2
 #[test]
 fn what_a_copy_makes_obeys_the_umask() {
     let home = Home::with_pool(1, "32MiB");

@@ -70,6 +70,7 @@ fn files_are_described() {
     home.run(["cat", "/missing", "/f"]).bad(&["/missing"]);
 }
 
+// SEMANTICS 101.3
 #[test]
 fn files_and_directories_get_other_names() {
     let home = Home::with_pool(3, "96MiB");

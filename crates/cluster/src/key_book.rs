@@ -123,6 +123,7 @@ mod tests {
         super::first_key_book(SecretBytes([1; 32]), now)
     }
 
+    // SEMANTICS 123.2
     #[test]
     fn a_secret_lets_in_from_before_it_is_used_until_the_owner_ends_it() {
         let mut book = first_key_book(at(1));

@@ -229,6 +229,7 @@ mod tests {
         assert_eq!(serve(nobody.as_fd()).unwrap_err().kind(), ErrorKind::Invalid);
     }
 
+    // SEMANTICS 120.1
     #[test]
     fn requests_that_nobody_answers_any_more_are_refused() {
         let (kernel, device) = pair().unwrap();

@@ -98,6 +98,7 @@ mod tests {
         })
     }
 
+    // SEMANTICS 117.2
     #[test]
     fn the_usual_leaves_threads_to_what_others_wait_for() {
         let turns = turns(4, 2);

@@ -60,6 +60,7 @@ mod tests {
         ByteRange { start: start * 4096, end: (start + count) * 4096 }
     }
 
+    // SEMANTICS 119.2
     #[test]
     fn pages_are_changed_by_others_where_they_say_so() {
         let (mut changers, place) = (Changers::default(), (InodeId(7), Some(0)));
@@ -70,6 +71,7 @@ mod tests {
         assert!(!changers.others_have_changed((InodeId(7), Some(1)), session(2), pages(5, 2)));
     }
 
+    // SEMANTICS 119.2
     #[test]
     fn what_there_is_no_room_for_counts_as_changed() {
         let (mut changers, place) = (Changers::default(), (InodeId(7), Some(0)));

@@ -378,6 +378,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3_000, ..ProptestConfig::default() })]
+    // SEMANTICS 116
     #[test]
     fn no_store_is_lost_and_a_write_that_returned_is_seen(steps in prop::collection::vec(step(), 1..60)) {
         let mut world = World::new();
@@ -423,6 +424,7 @@ fn publishing_waits_for_pages_that_somebody_else_has_recalled() {
     assert_eq!(place.leases.of_others(session(0), newest).len(), 1, "the third has yet to drop its page");
 }
 
+// SEMANTICS 118.1, 118.2
 #[test]
 fn who_does_not_answer_is_fenced_until_it_does() {
     let mut place = Place_::new();
@@ -524,6 +526,7 @@ fn a_writer_that_streams_recalls_ahead() {
     assert_eq!(recalls, 7);
 }
 
+// SEMANTICS 119.2
 #[test]
 fn a_life_after_another_takes_pages_of_whom_it_does_not_know_only_where_nobody_else_wrote() {
     let mut place = Place_::new();
@@ -537,6 +540,7 @@ fn a_life_after_another_takes_pages_of_whom_it_does_not_know_only_where_nobody_e
     place.write_back(2, 0, &fresh).unwrap();
 }
 
+// SEMANTICS 119.2
 #[test]
 fn pages_from_a_life_before_are_taken_where_nobody_else_wrote_in_the_same_file() {
     let mut place = Place_::new();
@@ -562,6 +566,7 @@ fn pages_from_a_life_before_are_taken_where_nobody_else_wrote_in_the_same_file()
     assert_eq!(place.bytes[..4], [3, 8, 4, 3]);
 }
 
+// SEMANTICS 116
 #[test]
 fn who_asks_for_a_lease_and_reads_nothing_changes_no_base() {
     let mut place = Place_::new();

@@ -81,6 +81,7 @@ mod tests {
         SessionId([number; 16])
     }
 
+    // SEMANTICS 131.2
     #[test]
     fn what_is_taken_often_stays() {
         let mut fought = Fought::default();

@@ -333,6 +333,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 5_000, ..ProptestConfig::default() })]
+    // SEMANTICS 124.2
     #[test]
     fn a_page_that_may_be_stored_into_is_in_one_kernel_and_everybody_gets_it(
         steps in prop::collection::vec(step(), 1..120), crowded in prop::bool::weighted(0.1)
@@ -398,6 +399,7 @@ fn a_request_that_comes_again_takes_the_place_of_the_one_before() {
     assert_eq!(late.kind(), ErrorKind::Retry);
 }
 
+// SEMANTICS 128.12
 #[test]
 fn a_request_that_comes_however_late_speaks_for_no_page() {
     let mut leases = DataLeases::default();
@@ -416,6 +418,7 @@ fn a_request_that_comes_however_late_speaks_for_no_page() {
     );
 }
 
+// SEMANTICS 128.12
 #[test]
 fn a_request_that_was_repeated_gets_nothing_when_the_other_did_not_have_to_wait() {
     let mut leases = DataLeases::default();
@@ -434,6 +437,7 @@ fn a_request_that_was_repeated_gets_nothing_when_the_other_did_not_have_to_wait(
     assert!(leases.owners.claims.is_empty());
 }
 
+// SEMANTICS 128.13
 #[test]
 fn a_page_is_not_waited_for_that_a_write_holds_which_has_yet_to_begin() {
     let mut leases = DataLeases::default();
@@ -449,6 +453,7 @@ fn a_page_is_not_waited_for_that_a_write_holds_which_has_yet_to_begin() {
     assert!(leases.owners.coming.is_empty());
 }
 
+// SEMANTICS 128.13
 #[test]
 fn who_owns_too_many_parts_gives_the_farthest_up_at_once() {
     let mut leases = DataLeases::default();
@@ -466,6 +471,7 @@ fn who_owns_too_many_parts_gives_the_farthest_up_at_once() {
     assert!(claim(&mut leases, &own(1, 0, 1)).0);
 }
 
+// SEMANTICS 128.1
 #[test]
 fn an_owner_that_does_not_answer_loses_what_it_stores() {
     let mut leases = DataLeases::default();
@@ -494,6 +500,7 @@ fn acknowledge_all(leases: &mut DataLeases, number: usize) -> usize {
     done.len()
 }
 
+// SEMANTICS 128.8
 #[test]
 fn who_owns_page_after_page_gets_each_however_many_holes_the_leases_of_others_have() {
     const OWNED: usize = 2 * limits::DATA_LEASE_HOLES_MAX;
@@ -514,6 +521,7 @@ fn who_owns_page_after_page_gets_each_however_many_holes_the_leases_of_others_ha
     assert!(recalls <= 2 * OWNED, "{recalls} recalls");
 }
 
+// SEMANTICS 128.8
 #[test]
 fn a_change_that_others_own_in_thousands_of_parts_fences_nobody() {
     const OWNED: usize = limits::DATA_RECALLS_PER_SESSION_MAX + 1;
@@ -545,6 +553,7 @@ fn a_change_that_others_own_in_thousands_of_parts_fences_nobody() {
     }
 }
 
+// SEMANTICS 128.2
 #[test]
 fn who_waits_for_each_other_by_parts_of_large_recalls_is_told_of_the_others_again() {
     let mut leases = DataLeases::default();
@@ -567,6 +576,7 @@ fn who_waits_for_each_other_by_parts_of_large_recalls_is_told_of_the_others_agai
     assert!(leases.claim(&own(1, 1, 1), &mut second, 0).unwrap());
 }
 
+// SEMANTICS 128.10
 #[test]
 fn an_answer_waits_for_the_rest_of_a_recall_whose_holder_waits_for_a_page_of_it() {
     let mut leases = DataLeases::default();
@@ -596,6 +606,7 @@ fn an_answer_waits_for_the_rest_of_a_recall_whose_holder_waits_for_a_page_of_it(
     assert!(leases.claim(&own(0, 1, 1), &mut ticket, 0).unwrap());
 }
 
+// SEMANTICS 128.2
 #[test]
 fn nobody_is_fenced_who_waits_for_a_page_of_what_he_is_to_drop() {
     let mut leases = DataLeases::default();
@@ -686,6 +697,7 @@ fn pages_that_are_wanted_one_after_the_other_are_recalled_ahead() {
     assert_eq!(waited, 7);
 }
 
+// SEMANTICS 131.1
 #[test]
 fn it_is_told_who_has_what_and_who_waits_for_whom() {
     let mut leases = DataLeases::default();

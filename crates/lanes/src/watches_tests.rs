@@ -138,6 +138,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
+    // SEMANTICS 85.1
     #[test]
     fn a_change_is_never_missed_and_told_once(acts in prop::collection::vec(acts(), 1..200)) {
         let (mut model, mut watches) = (Model::default(), Watches::default());
@@ -151,6 +152,7 @@ fn range(start: u64, end: u64) -> ByteRange {
     ByteRange { start, end }
 }
 
+// SEMANTICS 86
 #[test]
 fn memory_is_bounded_and_who_is_forgotten_hears_of_a_change() {
     let mut watches = Watches::default();

@@ -220,6 +220,7 @@ mod tests {
         assert_eq!(said.count(), 7);
     }
 
+    // SEMANTICS 104.2
     #[test]
     fn memory_is_bounded_and_errs_to_the_side_of_errors() {
         let lost = LostStores::default();

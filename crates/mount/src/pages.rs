@@ -486,6 +486,7 @@ mod tests {
         assert_eq!(back(&pages, 0).1, [page(0)]);
     }
 
+    // SEMANTICS 116
     #[test]
     fn what_was_left_out_for_a_call_that_fails_is_written_after_all() {
         let pages = Arc::new(Pages::default());
@@ -508,6 +509,7 @@ mod tests {
         assert_eq!(pages.fail_through(FILE, &pages.begin_through(FILE, page(0)), 0), []);
     }
 
+    // SEMANTICS 128.5
     #[test]
     fn a_write_that_failed_in_part_holds_its_pages_and_no_write_backs() {
         let pages = Arc::new(Pages::default());

@@ -309,6 +309,7 @@ mod tests {
         assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)));
     }
 
+    // SEMANTICS 136.1
     #[test]
     fn nobody_waits_for_what_a_relaxed_mount_is_to_drop() {
         let mut drops: Drops<&str> = Drops::new(true);
@@ -368,6 +369,7 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| drops.next(0)).count(), DROPS_PER_FILE_MAX);
     }
 
+    // SEMANTICS 128.7
     #[test]
     fn what_is_blocked_before_it_begins_keeps_no_thread_from_others() {
         let mut drops = Drops::new(false);
@@ -386,6 +388,7 @@ mod tests {
         assert_eq!(begun, LATE_DROPS_PER_FILE_MAX + DROPS_PER_FILE_MAX);
     }
 
+    // SEMANTICS 128.7
     #[test]
     fn what_is_dropped_for_nobody_keeps_no_thread_from_others() {
         let mut drops: Drops<&str> = Drops::new(false);

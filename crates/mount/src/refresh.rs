@@ -212,6 +212,7 @@ fn tell(reply: Reply, answer: Answer, dropped: Result<()>) {
 mod tests {
     use super::*;
 
+    // SEMANTICS 43.4
     #[test]
     fn an_attribute_names_the_bytes_to_refresh() {
         let part = |name: &str| refreshed_by(name.as_bytes());

@@ -89,6 +89,7 @@ impl Model {
 }
 
 proptest! {
+    // SEMANTICS 75, 77.1, 77.2
     #[test]
     fn nobody_believes_what_has_changed_once_nobody_is_waited_for(acts in prop::collection::vec(act(), 1..200)) {
         let (mut leases, mut model) = (Leases::default(), Model { now: 1_000, ..Model::default() });
@@ -147,6 +148,7 @@ proptest! {
     }
 }
 
+// SEMANTICS 77.1
 #[test]
 fn who_lets_a_recall_run_out_gets_nothing_before_he_asks_again() {
     let (mut leases, file) = (Leases::default(), inode(0));
@@ -165,6 +167,7 @@ fn who_lets_a_recall_run_out_gets_nothing_before_he_asks_again() {
     assert!(leases.give(session(0), file, Leased::Attributes, later));
 }
 
+// SEMANTICS 78.1
 #[test]
 fn a_full_table_gives_nothing_and_keeps_what_it_gave() {
     let mut leases = Leases::default();

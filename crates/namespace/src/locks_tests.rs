@@ -209,6 +209,7 @@ impl Run {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
+    // SEMANTICS 65.1
     /// Owners, ranges, splits, joins, queues and grants are those of single bytes.
     #[test]
     fn locks_are_those_of_single_bytes(acts in prop::collection::vec(acts(), 1..60)) {
@@ -228,6 +229,7 @@ proptest! {
     }
 }
 
+// SEMANTICS 66
 #[test]
 fn nobody_overtakes_an_earlier_one_and_a_writer_has_his_turn() {
     let mut locks = FileLocks::default();
@@ -243,6 +245,7 @@ fn nobody_overtakes_an_earlier_one_and_a_writer_has_his_turn() {
     assert_eq!(granted, [1]);
 }
 
+// SEMANTICS 66
 #[test]
 fn who_is_waited_for_does_not_wait_for_those_who_wait() {
     let mut locks = FileLocks::default();
@@ -269,6 +272,7 @@ fn two_shared_flocks_that_want_more_do_not_wait_for_each_other() {
     assert_eq!(ask(2, LockKind::Exclusive, 2), Asked::Granted, "the first has let go of his");
 }
 
+// SEMANTICS 74
 #[test]
 fn a_file_has_room_for_so_many_locks() {
     let mut locks = FileLocks::default();

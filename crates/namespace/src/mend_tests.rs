@@ -87,6 +87,7 @@ fn operations_that_are_yet_to_come_are_taken_for_settled_no_more() {
     assert_eq!(only(&state).held_against(&known(21, &[])), None);
 }
 
+// SEMANTICS 133.1
 #[test]
 fn what_comes_while_the_question_is_under_way_is_not_judged() {
     let mut state = slot();

@@ -251,6 +251,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
+    // SEMANTICS 79.1, 79.2
     #[test]
     fn a_barrier_opens_when_all_have_come_and_counts_each_once(acts in prop::collection::vec(acts(), 1..120)) {
         let (mut world, mut host) = (World::default(), Host::new());
@@ -264,6 +265,7 @@ fn arrive(host: &mut Host, of: u64, parties: u32, member: u32, wait: u64) -> Res
     host.change(of, Op::ArriveBarrier { request: request(0, parties, member, of, wait), room: true }).0
 }
 
+// SEMANTICS 80.1
 #[test]
 fn who_is_missing_is_told_with_where_he_was() {
     let mut host = Host::new();
@@ -279,6 +281,7 @@ fn who_is_missing_is_told_with_where_he_was() {
     assert_eq!((left.missing[1].member, &left.missing[1].last), (2, &None));
 }
 
+// SEMANTICS 80.2
 #[test]
 fn a_barrier_is_limited_and_a_refusal_changes_nothing() {
     let mut host = Host::new();

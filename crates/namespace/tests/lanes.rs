@@ -312,6 +312,7 @@ fn action() -> impl Strategy<Value = Action> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
+    // SEMANTICS 9.1
     #[test]
     fn what_is_read_is_what_was_written(actions in prop::collection::vec(action(), 1..60)) {
         let mut world = World::new();

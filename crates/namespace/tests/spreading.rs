@@ -218,6 +218,7 @@ fn slots() -> impl Iterator<Item = Slot> {
     (0..SLOTS as u16).map(Slot)
 }
 
+// SEMANTICS 15.2
 #[test]
 fn a_spread_directory_s_mode_counts_in_every_slot_when_it_is_answered() {
     let mut pool = Slots::spread();
@@ -243,6 +244,7 @@ fn a_spread_directory_s_mode_counts_in_every_slot_when_it_is_answered() {
     }
 }
 
+// SEMANTICS 108.3
 #[test]
 fn a_spread_directory_s_lists_count_in_every_slot_when_they_are_answered() {
     let mut pool = Slots::spread();

@@ -188,6 +188,7 @@ fn what_a_hosts_session_has_open_gives_its_users_no_right() {
     }
 }
 
+// SEMANTICS 50.2
 #[test]
 fn a_program_is_opened_to_run_for_whom_its_mode_lets_run_it_and_a_kernel_vouches() {
     let (owner, member, other) = (Credentials::new(1, 1), Credentials::new(2, 1), Credentials::new(3, 3));
@@ -214,6 +215,7 @@ fn a_program_is_opened_to_run_for_whom_its_mode_lets_run_it_and_a_kernel_vouches
     assert_eq!(told(place.ask(&owner, Op::Open(directory))), Err(ErrorKind::IsDirectory));
 }
 
+// SEMANTICS 57.2
 #[test]
 fn who_writes_by_a_hosts_open_file_takes_the_set_id_bit_of_a_group_that_is_not_his() {
     let (member, other) = (Credentials::new(2, 1), Credentials::new(3, 3));
@@ -241,6 +243,7 @@ fn who_writes_by_a_hosts_open_file_takes_the_set_id_bit_of_a_group_that_is_not_h
 }
 
 proptest! {
+    // SEMANTICS 49.2
     #[test]
     fn every_class_of_users_has_its_rights_and_no_more(user in user(), directory in owned(), file in owned()) {
         let mut place = Place::new(directory, file);
@@ -292,6 +295,7 @@ proptest! {
         }
     }
 
+    // SEMANTICS 49.2
     #[test]
     fn entries_go_for_whom_the_directory_allows(user in user(), directory in owned(), file in owned()) {
         let mut place = Place::new(directory, file);

@@ -149,6 +149,7 @@ fn a_write_is_answered_when_others_have_dropped_their_pages_and_stores_of_both_s
     });
 }
 
+// SEMANTICS 98.5
 #[test]
 fn runs_are_answered_when_others_have_dropped_the_pages_that_they_touch_and_stores_of_both_survive() {
     run(async {
@@ -203,6 +204,7 @@ fn a_write_back_waits_for_nobody_and_says_what_publishing_waits_for() {
     });
 }
 
+// SEMANTICS 114.1
 #[test]
 fn large_writes_and_punches_recall_as_well_and_cells_and_truncations() {
     run(async {

@@ -388,6 +388,7 @@ fn a_damaged_snapshot_is_refused() {
     assert_eq!(refused.kind(), ErrorKind::Corrupt);
 }
 
+// SEMANTICS 16.2
 #[test]
 fn a_flipped_bit_anywhere_in_the_log_is_refused_and_cuts_nothing_off() {
     let mut dice = Dice(7);
@@ -430,6 +431,7 @@ fn pieces(bytes: &[u8]) -> Vec<(Place, &[u8])> {
     }
 }
 
+// SEMANTICS 16.2
 #[test]
 fn a_record_that_is_missing_or_comes_twice_is_refused_where_it_is_noticed() {
     let mut dice = Dice(13);
@@ -586,6 +588,7 @@ fn a_record_that_cannot_be_applied_is_not_kept() {
     assert!(state(&load(&mut store)) == before);
 }
 
+// SEMANTICS 82.2
 #[test]
 fn a_cell_is_stored_once_whenever_the_process_dies() {
     let now = crate::clock::instant();

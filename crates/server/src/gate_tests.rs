@@ -127,6 +127,7 @@ fn is_seen_to_wait() -> bool {
     })
 }
 
+// SEMANTICS 137.1
 #[test]
 fn what_a_session_makes_is_leased_to_it_where_it_hears_of_recalls() {
     let server = TestServer::start(1);

@@ -68,6 +68,7 @@ mod tests {
     const ONE: SessionId = SessionId([1; 16]);
     const MOST: i64 = limits::KEPT_REPLIES_PER_SESSION_BYTES_MAX as i64;
 
+    // SEMANTICS 113.2
     #[test]
     fn a_session_that_acknowledges_nothing_comes_to_an_end() {
         let mut kept = Kept::default();

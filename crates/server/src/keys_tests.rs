@@ -22,6 +22,7 @@ fn fill(store: &mut Store) {
     }
 }
 
+// SEMANTICS 134.1
 #[test]
 fn a_full_store_keeps_no_server_from_its_pool_and_gets_the_book_when_there_is_room() {
     let server = TestServer::start(1);

@@ -40,6 +40,7 @@ async fn acknowledging<T>(owner: &Client, address: &str, answer: impl Future<Out
     }
 }
 
+// SEMANTICS 128.5
 #[test]
 fn a_write_whose_sender_stops_in_the_middle_holds_no_page() {
     run(async {
@@ -72,6 +73,7 @@ fn a_write_whose_sender_stops_in_the_middle_holds_no_page() {
     });
 }
 
+// SEMANTICS 128.4
 #[test]
 fn nobody_reads_before_strict_mounts_have_heard_of_a_new_life() {
     let mut server = TestServer::start(1);
@@ -105,6 +107,7 @@ async fn claims(server: &TestServer, count: usize) {
     }
 }
 
+// SEMANTICS 128.9
 #[test]
 fn a_punch_that_comes_again_while_both_wait_is_done_once() {
     run(async {
@@ -139,6 +142,7 @@ fn a_punch_that_comes_again_while_both_wait_is_done_once() {
     });
 }
 
+// SEMANTICS 128.11
 #[test]
 fn a_write_whose_sender_stopped_before_strict_mounts_came_holds_no_other_writer_up() {
     run(async {
@@ -167,6 +171,7 @@ fn a_write_whose_sender_stopped_before_strict_mounts_came_holds_no_other_writer_
     });
 }
 
+// SEMANTICS 128.13
 #[test]
 fn large_writes_that_wait_count_as_long_as_they_wait() {
     run(async {
@@ -184,6 +189,7 @@ fn large_writes_that_wait_count_as_long_as_they_wait() {
     });
 }
 
+// SEMANTICS 128.11
 #[test]
 fn a_session_that_ends_while_it_waits_for_a_page_leaves_its_file_to_others() {
     run(async {

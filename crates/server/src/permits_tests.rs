@@ -133,6 +133,7 @@ fn all_but_counting() -> Vec<Kind> {
     lanes.copied().filter(|kind| *kind != Kind::CountLane).collect()
 }
 
+// SEMANTICS 130.1
 #[test]
 fn a_host_that_lies_reaches_no_byte_of_a_file_that_it_has_not_opened() {
     let server = TestServer::start(1);
@@ -170,6 +171,7 @@ fn a_host_that_lies_reaches_no_byte_of_a_file_that_it_has_not_opened() {
     });
 }
 
+// SEMANTICS 130.1
 #[test]
 fn who_opened_for_reading_writes_nothing_and_who_opened_for_writing_reads_nothing() {
     const READS: [Kind; 3] = [Kind::ReadChunk, Kind::ReadRuns, Kind::WatchChange];
@@ -213,6 +215,7 @@ fn who_opened_for_reading_writes_nothing_and_who_opened_for_writing_reads_nothin
     });
 }
 
+// SEMANTICS 130.1
 #[test]
 fn bytes_that_live_with_their_inode_are_as_closed_as_those_in_lanes() {
     let server = TestServer::start(1);
@@ -250,6 +253,7 @@ fn bytes_that_live_with_their_inode_are_as_closed_as_those_in_lanes() {
     });
 }
 
+// SEMANTICS 130.1
 #[test]
 fn a_permit_outlives_its_server_and_not_its_session() {
     let mut server = TestServer::start(1);

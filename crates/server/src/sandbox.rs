@@ -401,6 +401,7 @@ mod tests {
         path
     }
 
+    // SEMANTICS 132
     #[test]
     fn what_a_server_has_no_use_for_is_refused_and_it_lives_on() {
         let own = directory("calls");
@@ -434,6 +435,7 @@ mod tests {
         std::fs::remove_dir_all(own).unwrap();
     }
 
+    // SEMANTICS 135.1
     #[test]
     fn the_daemon_of_a_mount_keeps_to_its_work_and_its_directories() {
         let [own, readable, other] = ["mount-own", "mount-keys", "mount-other"].map(directory);
@@ -480,6 +482,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS 132
     #[test]
     fn a_server_reaches_its_pools_files_and_those_of_the_machine_and_no_others() {
         let (own, other) = (directory("own"), directory("other"));

@@ -148,6 +148,7 @@ fn rows(start: u64, length: u64, count: u64, stride: u64) -> LaneRuns {
     LaneRuns::new(vec![Tile { start, runs, count: 1, stride: 0 }]).unwrap()
 }
 
+// SEMANTICS 98.5, 98.6
 #[test]
 fn runs_are_written_whole_and_once_and_their_gaps_stay() {
     let mut server = TestServer::start(1);
@@ -181,6 +182,7 @@ fn runs_are_written_whole_and_once_and_their_gaps_stay() {
     });
 }
 
+// SEMANTICS 98.7
 #[test]
 fn runs_that_do_not_fit_leave_everything_as_it_was() {
     let server = TestServer::start(1);
@@ -290,6 +292,7 @@ fn what_a_session_left_under_way_ends_with_it() {
     });
 }
 
+// SEMANTICS 82.2
 #[test]
 fn a_repeated_change_of_a_cell_counts_once() {
     let mut server = TestServer::start(1);
@@ -651,6 +654,7 @@ fn named(name: &str) -> Create {
     }
 }
 
+// SEMANTICS 113.3
 #[test]
 fn a_session_has_so_many_connections_and_they_end_with_it() {
     let server = TestServer::start(1);

@@ -111,6 +111,7 @@ mod tests {
         SessionId([number as u8; 16])
     }
 
+    // SEMANTICS 128.13
     #[test]
     fn large_writes_that_wait_take_no_more_memory_than_there_is_for_them() {
         run(async {

@@ -128,6 +128,7 @@ fn memory_that_a_client_took_in_secret_is_found_missing_without_harm() {
     assert_counted(store);
 }
 
+// SEMANTICS 98.5
 #[test]
 fn thousands_of_runs_of_a_granted_lane_leave_what_a_client_has_between_them() {
     on_each_backing("granted runs", 64 * MIB, |store| {

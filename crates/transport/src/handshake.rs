@@ -351,6 +351,7 @@ mod tests {
         assert_eq!(answered(&hello, &pool).err().unwrap().kind(), ErrorKind::Protocol);
     }
 
+    // SEMANTICS 121.1, 121.3
     #[test]
     fn a_revoked_host_key_is_refused_by_its_name_and_the_others_go_on() {
         let made = |name: &str, serial, revoked| HostKeyEntry {
@@ -385,6 +386,7 @@ mod tests {
         assert!(error.err().unwrap().message().contains("secret is not this pool's"));
     }
 
+    // SEMANTICS 123.2
     #[test]
     fn every_secret_of_the_book_lets_in_and_no_other() {
         let bytes = |byte| SecretBytes([byte; 32]);

@@ -74,6 +74,7 @@ mod tests {
 
     use super::*;
 
+    // SEMANTICS 123.2
     #[test]
     fn a_secret_takes_the_place_of_another_and_the_host_key_beside_it_goes_along() {
         let directory = std::env::temp_dir().join(format!("ramlace-key-files-{}", std::process::id()));

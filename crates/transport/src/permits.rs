@@ -71,6 +71,7 @@ mod tests {
         HostKeyId { name: HostKeyName::new(name).unwrap(), serial }
     }
 
+    // SEMANTICS 130.1
     #[test]
     fn a_permit_is_for_one_inode_one_session_one_pool_and_one_key_and_any_flipped_bit_ends_its_half() {
         const BOTH: OpenedFor = OpenedFor { read: true, write: true };

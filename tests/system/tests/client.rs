@@ -59,6 +59,7 @@ fn bytes_come_back_around_every_border() {
     }
 }
 
+// SEMANTICS 3
 #[test]
 fn clients_on_one_file_see_each_other() {
     let pool = TestPool::start(3, "256MiB");
@@ -131,6 +132,7 @@ fn appends_of_many_threads_do_not_mix() {
     }
 }
 
+// SEMANTICS 6.2
 #[test]
 fn truncation_races_leave_written_bytes_or_zeros() {
     let pool = TestPool::start(2, "128MiB");
@@ -365,6 +367,7 @@ fn a_truncation_elsewhere_is_seen_behind_a_hole() {
     assert_eq!(read(&file, 0, 1), b"");
 }
 
+// SEMANTICS 13
 #[test]
 fn lost_replies_have_one_effect() {
     let pool = TestPool::start(2, "128MiB");
@@ -393,6 +396,7 @@ fn lost_replies_have_one_effect() {
     assert!(!client.exists("/d").unwrap());
 }
 
+// SEMANTICS 21
 #[test]
 fn a_forked_child_opens_its_own_session() {
     let pool = TestPool::start(2, "128MiB");
@@ -424,6 +428,7 @@ fn a_forked_child_opens_its_own_session() {
     });
 }
 
+// SEMANTICS 8.1, 8.2
 #[test]
 fn arrays_are_mapped_here_and_copied_elsewhere() {
     let pool = TestPool::start(3, "384MiB");

@@ -215,6 +215,7 @@ fn whole_tree(client: &Pool) -> BTreeMap<Vec<u8>, Seen> {
     tree
 }
 
+// SEMANTICS 10.1, 10.2
 /// Names of different clients lie side by side and in each other's way, but are nobody else's to
 /// change: each operation comes to what the client's own model says, and so does the whole tree.
 #[test]

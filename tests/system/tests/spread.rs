@@ -110,6 +110,7 @@ fn fill(client: &Pool, directory: InodeId, number: usize) -> BTreeSet<Name> {
     left
 }
 
+// SEMANTICS 14
 #[test]
 fn a_directory_that_spreads_is_filled_listed_and_emptied_while_servers_are_killed() {
     let pool = TestPool::start(SERVERS, "768MiB");
@@ -169,6 +170,7 @@ fn a_directory_that_spreads_is_filled_listed_and_emptied_while_servers_are_kille
     pool.assert_in_order();
 }
 
+// SEMANTICS 15.1
 #[test]
 fn entries_that_were_lost_with_a_server_are_an_error_and_never_absent() {
     let pool = TestPool::start(SERVERS, "768MiB");

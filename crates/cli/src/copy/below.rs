@@ -117,6 +117,7 @@ impl Below {
 mod tests {
     use super::*;
 
+    // SEMANTICS 111.1
     #[test]
     fn a_directory_that_becomes_a_link_leads_nowhere() {
         let scratch = std::env::temp_dir().join(format!("rl-below-{}", std::process::id()));

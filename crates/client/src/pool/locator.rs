@@ -223,6 +223,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS 101.1
     #[test]
     fn pools_are_named_by_name_address_or_locator() {
         let (named, at) =

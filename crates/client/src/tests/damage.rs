@@ -200,6 +200,7 @@ fn in_pool(pool: &Pool, seed: u64) {
     });
 }
 
+// SEMANTICS 112
 #[test]
 fn replies_that_are_damaged_or_made_up_are_errors_and_never_panics() {
     note_panics();

@@ -9,6 +9,7 @@ use super::{pattern, read, striped, write_all};
 use crate::fake::{FakePool, Fault};
 use crate::{ConnectOptions, File, OpenOptions, Pool, RenameMode, Rights};
 
+// SEMANTICS 13
 #[test]
 fn lost_replies_have_one_effect() {
     let pool = FakePool::start(2);
@@ -52,6 +53,7 @@ fn lost_replies_have_one_effect() {
     }
 }
 
+// SEMANTICS 82.2
 #[test]
 fn a_lost_reply_changes_a_cell_once() {
     let pool = FakePool::start(2);

@@ -17,6 +17,7 @@ fn servers_of(pool: &FakePool, path: &str, options: &OpenOptions) -> Vec<ServerI
     servers
 }
 
+// SEMANTICS 98.17
 #[test]
 fn a_local_file_lies_on_this_machines_servers_where_it_has_any() {
     let pool = FakePool::start(4);

@@ -198,6 +198,7 @@ fn many_that_are_over_at_once_are_all_told() {
     assert!(done.into_iter().eq(0..1600));
 }
 
+// SEMANTICS 128.3
 #[test]
 fn bytes_wait_for_others_as_long_as_their_server_lives() {
     let pool = FakePool::start(2);
@@ -237,6 +238,7 @@ fn read_late(pool: &FakePool, file: &File, threads: usize, read: fn(&File) -> us
     })
 }
 
+// SEMANTICS 128.1
 #[test]
 fn more_reads_than_there_are_connections_for_wait_for_their_turn() {
     let pool = FakePool::start(1);
@@ -249,6 +251,7 @@ fn more_reads_than_there_are_connections_for_wait_for_their_turn() {
     assert_eq!(read_late(&pool, &file, 40, for_pages), [10; 40]);
 }
 
+// SEMANTICS 128.2
 #[test]
 fn pages_are_written_back_however_many_reads_wait_for_others() {
     let pool = FakePool::start(1);
@@ -271,6 +274,7 @@ fn pages_are_written_back_however_many_reads_wait_for_others() {
     });
 }
 
+// SEMANTICS 128.6
 #[test]
 fn nobody_waits_for_other_machines_when_all_waits_are_over() {
     let pool = FakePool::start(1);
@@ -291,6 +295,7 @@ fn nobody_waits_for_other_machines_when_all_waits_are_over() {
     });
 }
 
+// SEMANTICS 128.6
 #[test]
 fn what_was_stored_has_its_time_when_all_waits_are_over() {
     let pool = FakePool::start(1);
@@ -309,6 +314,7 @@ fn what_was_stored_has_its_time_when_all_waits_are_over() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
 }
 
+// SEMANTICS 128.7
 #[test]
 fn a_strict_read_of_several_lanes_waits_for_nobody() {
     let pool = FakePool::start(2);

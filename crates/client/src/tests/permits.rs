@@ -25,6 +25,7 @@ fn done(pool: &FakePool, kind: Kind, work: impl FnOnce()) -> usize {
     pool.done(kind) - before
 }
 
+// SEMANTICS 130.3
 #[test]
 fn a_change_whose_answer_was_lost_is_done_once_also_by_a_new_permit() {
     let (pool, _client, file) = start();
@@ -46,6 +47,7 @@ fn a_change_whose_answer_was_lost_is_done_once_also_by_a_new_permit() {
     }
 }
 
+// SEMANTICS 130.3
 #[test]
 fn a_cell_whose_answer_was_lost_is_counted_up_once_by_a_new_permit() {
     let (pool, _client, file) = start();
@@ -57,6 +59,7 @@ fn a_cell_whose_answer_was_lost_is_counted_up_once_by_a_new_permit() {
     assert_eq!(read(&file, 8, 8), 15u64.to_le_bytes());
 }
 
+// SEMANTICS 130.2
 #[test]
 fn everything_goes_on_when_lanes_take_another_permit() {
     let (pool, _client, file) = start();
@@ -73,6 +76,7 @@ fn everything_goes_on_when_lanes_take_another_permit() {
     assert_eq!(pool.done(Kind::NoteChange), 4);
 }
 
+// SEMANTICS 130.4
 #[test]
 fn while_the_home_is_down_an_old_permit_is_no_refusal() {
     let (pool, _client, _) = start();

@@ -35,6 +35,7 @@ fn bytes_of(runs: &[ByteRange]) -> usize {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    // SEMANTICS 98.5, 98.7
     #[test]
     fn runs_move_their_bytes_and_no_others(
         width in 1u16..4,
@@ -72,6 +73,7 @@ proptest! {
     }
 }
 
+// SEMANTICS 98.4
 #[test]
 fn runs_of_small_files_are_found_with_their_inode() {
     let pool = FakePool::start(2);
@@ -84,6 +86,7 @@ fn runs_of_small_files_are_found_with_their_inode() {
     assert_eq!(&buffer[..6], b"\0acdef");
 }
 
+// SEMANTICS 98.5
 #[test]
 fn runs_that_make_no_sense_are_refused() {
     let pool = FakePool::start(2);
@@ -101,6 +104,7 @@ fn runs_that_make_no_sense_are_refused() {
     assert_eq!(file.size().unwrap(), 0);
 }
 
+// SEMANTICS 98.7
 #[test]
 fn runs_that_meet_a_full_pool_say_how_much_was_written() {
     let pool = FakePool::start(2);
@@ -136,6 +140,7 @@ fn tiles() -> impl Strategy<Value = Vec<Tile>> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    // SEMANTICS 98.4
     #[test]
     fn tiles_move_their_bytes_from_and_to_memory_in_pieces(
         width in 1u16..4,
@@ -174,6 +179,7 @@ proptest! {
     }
 }
 
+// SEMANTICS 98.4
 #[test]
 fn rows_of_an_array_cost_one_request_for_each_server() {
     let pool = FakePool::start(3);

@@ -9,6 +9,7 @@ use super::{read, striped, write_all};
 use crate::fake::FakePool;
 use crate::{ConnectOptions, File, Pool};
 
+// SEMANTICS 20.1
 #[test]
 fn an_ended_session_stays_ended() {
     let pool = FakePool::start(1);

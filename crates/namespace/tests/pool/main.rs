@@ -65,11 +65,13 @@ proptest! {
         run(2, 60, &actions);
     }
 
+    // SEMANTICS 10.1
     #[test]
     fn three_slots_with_colliding_names_behave_as_the_model(actions in prop::collection::vec(action(), 1..STEPS_MAX)) {
         run(3, 1, &actions);
     }
 
+    // SEMANTICS 10.1, 75
     #[test]
     fn many_slots_behave_as_the_model(actions in prop::collection::vec(action(), 1..STEPS_MAX)) {
         run(16, 2, &actions);
@@ -85,6 +87,7 @@ proptest! {
         run_spreading(3, 2, 3, &actions);
     }
 
+    // SEMANTICS 14
     #[test]
     fn directories_that_spread_over_many_slots_behave_as_the_model(actions in prop::collection::vec(action(), 1..STEPS_MAX)) {
         run_spreading(16, 60, 2, &actions);

@@ -64,6 +64,7 @@ fn may(story: &mut Story, who: Credentials, inode: InodeId, read: bool, write: b
     opened.is_ok()
 }
 
+// SEMANTICS 108.2
 #[test]
 fn a_list_says_who_may_and_the_mode_shows_its_mask() {
     let mut story = Story::new();
@@ -89,6 +90,7 @@ fn a_list_says_who_may_and_the_mode_shows_its_mask() {
     }
 }
 
+// SEMANTICS 109.2
 #[test]
 fn a_change_of_the_mode_is_one_of_owner_mask_and_others() {
     let mut story = Story::new();
@@ -110,6 +112,7 @@ fn a_change_of_the_mode_is_one_of_owner_mask_and_others() {
     story.ask(remove(file, ACCESS)).unwrap();
 }
 
+// SEMANTICS 109.2
 #[test]
 fn a_list_that_a_mode_says_is_kept_as_the_mode() {
     let mut story = Story::new();
@@ -126,6 +129,7 @@ fn a_list_that_a_mode_says_is_kept_as_the_mode() {
     assert_eq!((mode(&story, file), names(&story, file).len()), (0o740, 0));
 }
 
+// SEMANTICS 109.1
 #[test]
 fn lists_are_the_owners_to_set_and_everybodys_to_read() {
     let mut story = Story::new();
@@ -150,6 +154,7 @@ fn lists_are_the_owners_to_set_and_everybodys_to_read() {
     assert_eq!(story.refused(put_bytes(directory, ACCESS, value, XattrMode::Replace)), ErrorKind::NoData);
 }
 
+// SEMANTICS 109.1
 #[test]
 fn what_has_no_lists_refuses_them() {
     let mut story = Story::new();
@@ -166,6 +171,7 @@ fn what_has_no_lists_refuses_them() {
     assert_eq!(mode(&story, file), 0o644);
 }
 
+// SEMANTICS 109.3
 #[test]
 fn who_is_not_of_the_group_loses_its_set_id_bit_with_a_list() {
     let mut story = Story::new();
@@ -180,6 +186,7 @@ fn who_is_not_of_the_group_loses_its_set_id_bit_with_a_list() {
     assert_eq!(mode(&story, file), 0o755);
 }
 
+// SEMANTICS 110.1
 #[test]
 fn what_is_made_below_a_default_list_has_it_and_no_more_than_its_mode() {
     let mut story = Story::new();
@@ -226,6 +233,7 @@ fn what_is_made_below_a_default_list_has_it_and_no_more_than_its_mode() {
     assert_eq!(story.refused(Op::Create(create(directory, "m", 1))), ErrorKind::Denied);
 }
 
+// SEMANTICS 110.1
 #[test]
 fn without_a_default_list_the_umask_counts() {
     let mut story = Story::new();
@@ -244,6 +252,7 @@ fn without_a_default_list_the_umask_counts() {
     assert_eq!((file.mode, file.xattrs), (0o604, false));
 }
 
+// SEMANTICS 108.2
 #[test]
 fn a_directory_is_searched_changed_and_listed_by_its_list() {
     let mut story = Story::new();

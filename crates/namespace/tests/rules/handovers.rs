@@ -54,6 +54,7 @@ fn a_kernel_gets_what_its_session_has_open_and_no_more() {
     assert!(story.ask(hand_over(small, false)).is_err());
 }
 
+// SEMANTICS 90.2
 #[test]
 fn nobody_is_told_that_bytes_are_the_same_while_a_kernel_may_write_them() {
     let (mut story, file) = story_with_file();
@@ -70,6 +71,7 @@ fn nobody_is_told_that_bytes_are_the_same_while_a_kernel_may_write_them() {
     assert!(after.attributes.changed > before, "it may have been written until then");
 }
 
+// SEMANTICS 96.1
 #[test]
 fn a_kernel_that_nobody_can_ask_any_more_is_believed_to_write_for_ever() {
     for write in [false, true] {
@@ -89,6 +91,7 @@ fn a_kernel_that_nobody_can_ask_any_more_is_believed_to_write_for_ever() {
     }
 }
 
+// SEMANTICS 92.1
 #[test]
 fn the_lane_hears_when_the_last_kernel_has_let_go() {
     let (mut story, file) = story_with_file();
@@ -106,6 +109,7 @@ fn the_lane_hears_when_the_last_kernel_has_let_go() {
     assert!(number(&mut story, file, false) > last);
 }
 
+// SEMANTICS 92.1
 #[test]
 fn what_a_kernel_has_grows_with_its_memory() {
     let (mut story, file) = story_with_file();
@@ -131,6 +135,7 @@ fn a_file_that_is_gone_is_forgotten_here_too() {
     assert!(story.info(file).is_err());
 }
 
+// SEMANTICS 92.2
 #[test]
 fn what_is_under_way_behind_the_end_goes_before_a_mapped_file_grows() {
     let (mut story, file) = story_with_file();
@@ -150,6 +155,7 @@ fn what_is_under_way_behind_the_end_goes_before_a_mapped_file_grows() {
     assert_eq!(story.size(file), 200);
 }
 
+// SEMANTICS 92.4
 #[test]
 fn an_append_that_was_not_written_makes_no_mapped_file_longer() {
     let (mut story, file) = story_with_file();
@@ -168,6 +174,7 @@ fn an_append_that_was_not_written_makes_no_mapped_file_longer() {
     assert_eq!(story.size(file), 120);
 }
 
+// SEMANTICS 92.1
 #[test]
 fn a_handover_that_does_not_come_about_leaves_nothing() {
     let (mut story, file) = story_with_file();

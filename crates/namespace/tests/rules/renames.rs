@@ -320,6 +320,7 @@ fn a_new_name_keeps_its_place_among_colliding_ones() {
     assert_eq!(look(&story, ROOT, "h"), Ok(elsewhere()));
 }
 
+// SEMANTICS 10.2
 #[test]
 fn the_old_name_is_not_shown_between_decision_and_end() {
     let mut story = Story::new();

@@ -154,6 +154,7 @@ fn modes_decide_who_may_do_what() {
     assert!(story.state.query(&ROOT_USER, &look).is_ok());
 }
 
+// SEMANTICS 55.3
 #[test]
 fn devices_are_the_super_users_to_make() {
     let mut story = Story::new();

@@ -30,6 +30,7 @@ fn wrote(inode: InodeId) -> Op {
     Op::SetAttributes(wire::SetAttributes { modified, times: TimeReason::Wrote, ..set(inode) })
 }
 
+// SEMANTICS 57.1
 #[test]
 fn whatever_changes_the_content_takes_set_id_bits_but_for_the_super_user() {
     let mut story = Story::new();
@@ -74,6 +75,7 @@ fn whatever_changes_the_content_takes_set_id_bits_but_for_the_super_user() {
     assert_eq!(mode_of(&story, file), 0o6777);
 }
 
+// SEMANTICS 57.3
 #[test]
 fn a_change_of_owner_takes_set_id_bits_from_everything_but_directories() {
     let mut story = Story::new();
@@ -92,6 +94,7 @@ fn a_change_of_owner_takes_set_id_bits_from_everything_but_directories() {
     assert_eq!(attributes(story.ask(Op::SetAttributes(given))).mode, 0o6755);
 }
 
+// SEMANTICS 57.4
 #[test]
 fn capabilities_go_with_a_change_of_content_or_owner() {
     let mut story = Story::new();
@@ -111,6 +114,7 @@ fn capabilities_go_with_a_change_of_content_or_owner() {
     }
 }
 
+// SEMANTICS 57.4
 #[test]
 fn who_may_change_a_file_or_its_owner_may_take_its_capabilities_and_no_more() {
     let capability = || XattrName::new(XattrName::CAPABILITY).unwrap();
@@ -180,6 +184,7 @@ fn nobody_makes_a_program_of_a_group_that_is_not_his() {
     assert_eq!(made(&mut story, "c", 0o2755).mode, 0o2755);
 }
 
+// SEMANTICS 58.1
 #[test]
 fn times_are_chosen_by_the_owner_and_the_present_is_for_writers_too() {
     let mut story = Story::new();
@@ -205,6 +210,7 @@ fn times_are_chosen_by_the_owner_and_the_present_is_for_writers_too() {
     assert_eq!(story.refused(times(TimeReason::Now, 2)), ErrorKind::Denied);
 }
 
+// SEMANTICS 59
 #[test]
 fn a_file_without_a_name_lives_while_it_is_open_and_may_get_one() {
     let mut story = Story::new();

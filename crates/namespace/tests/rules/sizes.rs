@@ -6,6 +6,7 @@ use ramlace_wire::namespace as wire;
 
 use crate::story::*;
 
+// SEMANTICS 7.2
 #[test]
 fn the_published_size_stops_before_the_first_unfinished_append() {
     let mut story = Story::new();

@@ -63,6 +63,7 @@ fn values_are_set_replaced_and_removed() {
     assert!(!story.info(file).unwrap().attributes.xattrs);
 }
 
+// SEMANTICS 56.1
 #[test]
 fn each_class_has_its_rules() {
     let mut story = Story::new();
@@ -120,6 +121,7 @@ fn only_files_and_directories_have_user_attributes() {
     story.ask(set_one(InodeId::ROOT, "user.a", b"1")).unwrap();
 }
 
+// SEMANTICS 56.2
 #[test]
 fn what_an_inode_holds_is_limited_and_a_refusal_changes_nothing() {
     let mut story = Story::new();

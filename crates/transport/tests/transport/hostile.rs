@@ -145,6 +145,7 @@ fn the_end_at_every_byte_of_a_sealed_request_is_an_error() {
     assert_eq!(server.memory().read(0, 50), vec![0; 50]);
 }
 
+// SEMANTICS 27.3
 #[test]
 fn a_bit_changed_anywhere_on_the_network_is_noticed_before_a_byte_reaches_its_place() {
     let server = TestServer::tcp();

@@ -134,6 +134,7 @@ fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+// SEMANTICS 26.1
 #[test]
 fn a_storm_of_everything_leaves_each_client_what_its_model_says_and_nothing_else() {
     let seconds = std::env::var("RAMLACE_STORM_SECONDS").ok().and_then(|text| text.parse().ok());
