@@ -1,6 +1,6 @@
 """What the documents say of the code and its tests, held to what is there.
 
-* Each numbered sentence of docs/SEMANTICS.md names tests, and they exist.
+* Each numbered clause of docs/SEMANTICS.md names tests, these exist and cite it, and no other does (promises.py).
 * docs/SECURITY.md names tests that exist, and each cell of its table of threats names one, or says what is open.
 * Each path that a document names exists.
 * A comment that cites a decision cites a page of docs/records/ that exists.
@@ -11,6 +11,8 @@
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import promises
 
 SOURCES = {".py", ".rs", ".c", ".h", ".sh"}
 # Paths that a document names are below one of these, or are written as from one of them.
@@ -31,8 +33,7 @@ READS = (
 READS_IN_C = (re.compile(r'\bgetenv\("([A-Z_]+)"'),)
 # Variables that the standard library reads for the program.
 READ_BY_CALLS = {"TMPDIR": "env::temp_dir()"}
-# A test in a document; one that is said among other names of code has a sentence for a name.
-TEST = re.compile(r"`([a-z0-9_]{12,})`")
+# A test in a document, among other names of code: it has a sentence for a name.
 SENTENCE = re.compile(r"`((?:[a-z0-9]+_){3,}[a-z0-9]+)`")
 # Cells of the table of threats that need no test: who owns the pool may do everything, and nothing is nothing.
 UNTESTED = ("it is the owner", "-", "no, likewise")
@@ -43,7 +44,7 @@ def problems(root: Path, found: list[Path]) -> Iterator[str]:
     """Yield what is wrong with the documents among the files of a checkout."""
     found = [path for path in found if path.is_file()]
     functions = functions_of(found)
-    yield from broken_promises(root, functions)
+    yield from promises.problems(root, found)
     yield from unheld_threats(root, functions)
     yield from missing_files(root, found)
     yield from uncited_decisions(root, found)
@@ -78,21 +79,6 @@ def unheld_threats(root: Path, functions: set[str]) -> Iterator[str]:
         for cell in cells:
             if not (SENTENCE.search(cell) or "open: " in cell or cell in UNTESTED):
                 yield f"docs/SECURITY.md: no test holds '{cell}' of '{who}', and it does not say what is open"
-
-
-def broken_promises(root: Path, functions: set[str]) -> Iterator[str]:
-    """Yield what is wrong with the sentences of docs/SEMANTICS.md and the tests behind them."""
-    sentences = re.split(r"^(\d+)\. ", (root / "docs/SEMANTICS.md").read_text(), flags=re.MULTILINE)
-    for expected, (number, text) in enumerate(zip(sentences[1::2], sentences[2::2], strict=True), 1):
-        if int(number) != expected:
-            yield f"docs/SEMANTICS.md: sentence {number} stands where {expected} belongs"
-        # A sentence ends where the next section or the appendix begins.
-        named = TEST.findall(text.split("\n## ")[0])
-        if not named:
-            yield f"docs/SEMANTICS.md: sentence {number} names no test"
-        for test in named:
-            if test not in functions:
-                yield f"docs/SEMANTICS.md: sentence {number} names the test {test}, which does not exist"
 
 
 def missing_files(root: Path, found: list[Path]) -> Iterator[str]:
