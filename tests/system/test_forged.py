@@ -1,5 +1,6 @@
 """Whoever has a server's key can say what could be true in another server's name. `check` tells, and mends it."""
 
+import json
 import os
 
 import pytest
@@ -115,12 +116,42 @@ def test_a_lane_that_was_cut_by_nobody_serves_its_file_again(forged: Pool) -> No
             assert said.count("") == 1, said
     found = forged.check()
     assert [finding["kind"] for finding in found] == ["generations-differ"], found
+    # A true truncation that the lane took for an old one.
+    with forged.connect() as connected, connected.open("/file", "r+b") as file:
+        file.truncate(KIB)
     assert len(repair(forged)) == 1
     with forged.connect() as connected:
+        with connected.open("/file", "r+b") as file:
+            file.truncate(3 * 1024 * KIB)
+        with connected.open("/file", "rb") as file:
+            assert not any(file.read()[KIB:]), "what was cut off is back"
         with connected.open("/file", "r+b") as file:
             file.write(pattern(2, 3 * 1024 * KIB))
         with connected.open("/file", "rb") as file:
             assert file.read() == pattern(2, 3 * 1024 * KIB)
+
+
+def test_lanes_whose_home_was_lost_are_given_back(new_pool: NewPool) -> None:
+    pool = new_pool(3)
+    with pool.connect() as connected:
+        connected.set_layout("/", width=3)
+        # A file's home is where its directory is.
+        for number in range(12):
+            connected.mkdir(f"/{number}")
+            with connected.open(f"/{number}/file", "wb") as file:
+                file.write(pattern(number, 3 * 1024 * KIB))
+    pool.kill_server(2)
+    pool.run("forget", "2")
+    assert leaked_lanes(pool), "no file had its home there"
+    done = pool.run("check", "--repair", "--json", check=False)
+    assert json.loads(done.stdout)["mended"], done
+    assert leaked_lanes(pool) == 0
+
+
+def leaked_lanes(pool: Pool) -> int:
+    """How many lanes `check` finds without a file."""
+    findings = json.loads(pool.run("check", "--json", check=False).stdout)["findings"]
+    return sum(finding["kind"] == "lane-leaked" for finding in findings)
 
 
 def test_only_the_owner_has_a_server_mend(forged: Pool) -> None:
@@ -128,4 +159,5 @@ def test_only_the_owner_has_a_server_mend(forged: Pool) -> None:
         line.greet(host_key(forged.secret))
         assert line.open_session(wire.SESSION_HOST).error == ""
         assert line.call(wire.MEND, wire.numbers(1, 0)).error != ""
+        assert line.call(wire.MEND_LANES, wire.numbers(1, 1, 0)).error != ""
     assert forged.json("check", "--repair")["mended"] == []

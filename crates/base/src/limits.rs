@@ -92,6 +92,10 @@ pub const CHECK_ENTRIES_MAX: usize = 2048;
 pub const CHECK_SLOT_FACTS_MAX: usize = 4096;
 /// Troubles that a page tells of; what is beyond comes to light when these are mended.
 pub const CHECK_TROUBLES_MAX: usize = 512;
+/// Slots that one step of `check --repair` asks for their operations, one after the other, within a request's time.
+pub const MEND_COORDINATORS_MAX: usize = 64;
+/// Lanes that one step of it mends.
+pub const MEND_LANES_MAX: usize = 64;
 /// Text of an error on the wire.
 pub const ERROR_TEXT_BYTES_MAX: usize = 1024;
 

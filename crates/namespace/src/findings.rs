@@ -63,7 +63,7 @@ kinds! {
     /// An append was reserved by nobody.
     ReservationOfNobody = "reservation-of-nobody", "the file's published size stays before it; copy the file";
     /// Something is held for an operation that is not under way.
-    HeldByNobody = "held-by-nobody", "changes of it are told to come again until 'ramlace check --repair' lets go of it";
+    HeldByNobody = "held-by-nobody", "'ramlace check --repair' lets go of it, if no slot coordinates it; what stays is a bug: please report it";
     /// An operation waits for nothing.
     OperationStuck = "operation-stuck", "this is a bug; please report it";
     /// An inode has a number that is yet to be given out.

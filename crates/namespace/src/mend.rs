@@ -8,6 +8,8 @@
 //! what a slot held when it began to ask, and the answer does not name, is nobody's. What came while the question was
 //! under way is not judged.
 
+use std::ops::Bound;
+
 use ramlace_base::{Slot, Timestamp};
 use ramlace_wire::mend::OperationsKnown;
 use serde::{Deserialize, Serialize};
@@ -49,18 +51,20 @@ impl Doubt {
     #[must_use]
     pub fn held_against(&self, known: &OperationsKnown) -> Option<Disowned> {
         let is_nobodys = |(number, parts): &(u64, u32)| {
-            let is_settled = *parts == 0;
-            match is_settled {
-                true => *number >= known.next,
-                false => known.unsettled.binary_search(&(self.slot, *number)).is_err(),
+            if *parts == 0 {
+                return *number >= known.next;
             }
+            known.unsettled.binary_search(&(self.slot, *number)).is_err()
         };
         let halves: Vec<(u64, u32)> = self.halves.iter().copied().filter(is_nobodys).collect();
         let is_ahead = self.settled_below > known.next;
+        // A part of an operation that has begun may be on its way.
+        let mut unsettled = known.unsettled.iter().filter(|(slot, _)| *slot == self.slot);
+        let first_unsettled = unsettled.next().map_or(known.next, |(_, number)| *number);
         (is_ahead || !halves.is_empty()).then(|| Disowned {
             coordinator: self.coordinator,
             halves,
-            settled_below: is_ahead.then_some((self.settled_below, known.next)),
+            settled_below: is_ahead.then_some((self.settled_below, first_unsettled)),
         })
     }
 }
@@ -79,14 +83,18 @@ impl Disowned {
 }
 
 impl SlotState {
-    /// What this slot believes of others' operations, one other after the other.
-    pub fn doubts(&self) -> impl Iterator<Item = Doubt> + '_ {
-        self.coordinators.iter().map(|(other, coordinator)| Doubt {
-            slot: self.slot,
-            coordinator: *other,
-            settled_below: coordinator.settled_below(),
-            halves: coordinator.parts_held().collect(),
-        })
+    /// Slots of whose operations this one has heard, behind one of them.
+    pub fn coordinators_behind(&self, after: Option<Slot>) -> impl Iterator<Item = Slot> + '_ {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.coordinators.range((from, Bound::Unbounded)).map(|(other, _)| *other)
+    }
+
+    /// What this slot believes of another's operations.
+    #[must_use]
+    pub fn doubt(&self, coordinator: Slot) -> Option<Doubt> {
+        let known = self.coordinators.get(&coordinator)?;
+        let (settled_below, halves) = (known.settled_below(), known.parts_held().collect());
+        Some(Doubt { slot: self.slot, coordinator, settled_below, halves })
     }
 
     /// What this slot knows of the operations that it coordinates.

@@ -50,10 +50,9 @@ fn known(next: u64, unsettled: &[u64]) -> OperationsKnown {
 }
 
 fn only(state: &SlotState) -> Doubt {
-    let mut doubts = state.doubts();
-    let doubt = doubts.next().expect("something is believed");
-    assert!(doubts.next().is_none());
-    doubt
+    assert_eq!(state.coordinators_behind(None).collect::<Vec<_>>(), [OTHER]);
+    assert_eq!(state.coordinators_behind(Some(OTHER)).next(), None);
+    state.doubt(OTHER).expect("something is believed")
 }
 
 #[test]
@@ -68,7 +67,7 @@ fn what_is_held_for_nobody_is_let_go_and_what_is_somebodys_stays() {
     assert_eq!(state.inode_count(), 1, "the directory that was held ready is gone");
     settle(&mut state, 10, 10);
     assert_eq!(state.inode_count(), 1, "the other one is there");
-    assert!(state.doubts().all(|doubt| doubt.held_against(&known(12, &[])).is_none()));
+    assert_eq!(only(&state).held_against(&known(12, &[])), None);
 }
 
 #[test]
@@ -88,6 +87,15 @@ fn operations_that_are_yet_to_come_are_taken_for_settled_no_more() {
 }
 
 // SEMANTICS 133.1
+#[test]
+fn operations_that_have_begun_are_not_set_back_to_before_their_part_has_come() {
+    let mut state = slot();
+    settle(&mut state, 1_000, 1_000);
+    let disowned = only(&state).held_against(&known(20, &[18, 19])).unwrap();
+    tell(&mut state, Origin::Server, Op::Disown(disowned));
+    assert!(hold(&mut state, 18, 18, 1), "it was on its way");
+}
+
 #[test]
 fn what_comes_while_the_question_is_under_way_is_not_judged() {
     let mut state = slot();

@@ -53,8 +53,12 @@ impl Coordinator {
             self.settled_below += 1;
             first.remove();
         }
+        self.shrink();
+    }
+
+    /// An emptied map keeps a node of half a kilobyte.
+    fn shrink(&mut self) {
         if self.halves.is_empty() {
-            // An emptied map keeps a node of half a kilobyte.
             self.halves = BTreeMap::new();
         }
     }
@@ -83,10 +87,7 @@ impl Coordinator {
         let numbers = halves.iter().filter(|half| is_so(&self.halves, **half)).map(|(number, _)| *number);
         let numbers: Vec<u64> = numbers.collect();
         let forgotten = numbers.iter().filter_map(|number| self.halves.remove(number)).collect();
-        if self.halves.is_empty() {
-            // An emptied map keeps a node of half a kilobyte.
-            self.halves = BTreeMap::new();
-        }
+        self.shrink();
         forgotten
     }
 

@@ -13,7 +13,7 @@ use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
 use ramlace_wire::keys::{ChangeKeys, HearKeyBook, HostKeyId, RotateSecret};
 use ramlace_wire::leases::{LeaseAttributes, LeaseName, WaitRecalls};
 use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits, WaitEvents};
-use ramlace_wire::mend::Mend;
+use ramlace_wire::mend::{Mend, MendLanes};
 use ramlace_wire::namespace::GetAttributesMany;
 use ramlace_wire::permit::GetPermit;
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
@@ -350,6 +350,11 @@ async fn serve_small(
             server.check_is_owner(&identity.who, kind)?;
             let request = requests::possible(decode_body::<Mend>(kind, body)?)?;
             server.mend(request).await.map(|mended| encode_body(&mended))
+        }
+        Kind::MendLanes => {
+            server.check_is_owner(&identity.who, kind)?;
+            let request = requests::possible(decode_body::<MendLanes>(kind, body)?)?;
+            server.mend_lanes(request).await.map(|mended| encode_body(&mended))
         }
         _ if let Some(page) = server.serve_check(&identity.who, kind, body) => page,
         _ => {

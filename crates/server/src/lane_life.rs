@@ -44,18 +44,20 @@ impl Server {
     /// The home says that the file is gone. A lane that has never begun has no record, but perhaps memory.
     pub async fn drop_lane(self: &Rc<Self>, request: DropLane) -> Outcome<()> {
         let DropLane { lane, slot } = request;
-        self.changing_lane(lane, async {
-            self.lane_desk.stop_writes(lane).await;
-            if self.lanes(slot, |lanes, _| lanes.get(lane).is_some()) || self.store.borrow().has_lane(lane) {
-                self.commit_lane(slot, LaneChange::Dropped { lane })?;
-                self.forget_leases(lane);
-            } else {
-                let range = ByteRange { start: 0, end: u64::MAX };
-                self.note_effect(slot, LaneEffect::Changed { lane, range });
-            }
-            Ok(())
-        })
-        .await
+        self.changing_lane(lane, self.drop_now(lane, slot)).await
+    }
+
+    /// Drops a lane whose change lock is held.
+    pub(crate) async fn drop_now(self: &Rc<Self>, lane: LaneId, slot: Slot) -> Outcome<()> {
+        self.lane_desk.stop_writes(lane).await;
+        if self.lanes(slot, |lanes, _| lanes.get(lane).is_some()) || self.store.borrow().has_lane(lane) {
+            self.commit_lane(slot, LaneChange::Dropped { lane })?;
+            self.forget_leases(lane);
+        } else {
+            let range = ByteRange { start: 0, end: u64::MAX };
+            self.note_effect(slot, LaneEffect::Changed { lane, range });
+        }
+        Ok(())
     }
 
     /// The home says that nobody has the file open: pages beyond its end are given back. Or that no kernel has it.
@@ -110,7 +112,7 @@ impl Server {
     /// Changes a lane whose change lock is held. Writes of the old generation are stopped first:
     /// their bytes must not arrive after the cut. Kernels that have pages behind it are told, and nobody waits for them:
     /// while a truncation is not answered, its own kernel writes nothing back.
-    async fn cut_now(
+    pub(crate) async fn cut_now(
         self: &Rc<Self>,
         slot: Slot,
         lane: LaneId,

@@ -2,50 +2,60 @@
 //!
 //! It goes by what the slots and homes say themselves, asked at their servers, and by nobody else's word.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use ramlace_base::{ErrorKind, Generation, LaneId, Result, Slot, limits};
-use ramlace_lanes::LaneChange;
+use ramlace_base::{ErrorKind, Generation, LaneId, Result, SessionId, Slot, limits};
+use ramlace_lanes::{LaneChange, LaneTable};
+use ramlace_layout::lane_length;
 use ramlace_namespace::{Answer, Command, Disowned, Doubt, Op, Origin, Query};
 use ramlace_wire::check::{Trouble, TroubleKind};
-use ramlace_wire::mend::{Mend, Mended, OperationsKnown, QueryOperations};
-use ramlace_wire::peer::{DropLane, QueryInode};
+use ramlace_wire::mend::{LanesMended, Mend, MendLanes, Mended, OperationsKnown, QueryOperations};
+use ramlace_wire::peer::{InodeAnswer, QueryInode};
 
 use crate::clock;
 use crate::server::{Outcome, Server};
 
 impl Server {
-    /// Looks, and mends what is found if that is asked.
+    /// Asks some coordinators, and mends what is found if that is asked.
     pub async fn mend(self: &Rc<Self>, request: Mend) -> Outcome<Mended> {
-        let mut found = self.mend_operations(request.repair).await?;
-        for lane in request.lanes {
-            found.extend(self.mend_lane(lane, request.repair).await?);
-        }
-        found.truncate(limits::CHECK_TROUBLES_MAX);
-        Ok(Mended { found })
-    }
-
-    async fn mend_operations(self: &Rc<Self>, repair: bool) -> Outcome<Vec<Trouble>> {
+        self.notice_lost_slots()?;
         // One question for each slot that is meant, whoever here believes something of it; what is believed is noted first.
-        let mut doubts: BTreeMap<Slot, Vec<(Slot, Doubt)>> = BTreeMap::new();
-        for state in self.durable.borrow().all_names() {
-            for doubt in state.doubts() {
-                doubts.entry(doubt.coordinator()).or_default().push((state.slot(), doubt));
-            }
-        }
+        let doubts = self.doubts_behind(request.after);
+        let asked = doubts.keys().next_back().copied();
+        let next = asked.filter(|_| doubts.len() == limits::MEND_COORDINATORS_MAX);
         let mut found = Vec::new();
         for (coordinator, doubts) in doubts {
             let known = self.query_operations(coordinator).await?;
             for (slot, doubt) in doubts {
                 let Some(disowned) = doubt.held_against(&known) else { continue };
                 found.extend(troubles(slot, &disowned));
-                if repair {
+                if request.repair {
                     self.disown(slot, disowned)?;
                 }
             }
         }
-        Ok(found)
+        found.truncate(limits::CHECK_TROUBLES_MAX);
+        Ok(Mended { found, next })
+    }
+
+    /// What slots here believe of the next coordinators.
+    fn doubts_behind(&self, after: Option<Slot>) -> BTreeMap<Slot, Vec<(Slot, Doubt)>> {
+        let durable = self.durable.borrow();
+        let mut next: BTreeSet<Slot> = BTreeSet::new();
+        for coordinator in durable.all_names().flat_map(|state| state.coordinators_behind(after)) {
+            next.insert(coordinator);
+            if next.len() > limits::MEND_COORDINATORS_MAX {
+                next.pop_last();
+            }
+        }
+        let mut doubts: BTreeMap<Slot, Vec<(Slot, Doubt)>> = BTreeMap::new();
+        for coordinator in next {
+            let of = durable.all_names().filter_map(|state| Some((state.slot(), state.doubt(coordinator)?)));
+            doubts.insert(coordinator, of.collect());
+        }
+        doubts
     }
 
     fn disown(self: &Rc<Self>, slot: Slot, disowned: Disowned) -> Result<()> {
@@ -64,40 +74,82 @@ impl Server {
         }
     }
 
-    /// A lane of a file that is gone goes; one that has heard of a truncation that never was is as old as its file.
-    async fn mend_lane(self: &Rc<Self>, lane: LaneId, repair: bool) -> Outcome<Option<Trouble>> {
-        let Some((slot, known)) = self.find_lane(lane) else { return Ok(None) };
-        let text = match self.query_home(QueryInode { inode: lane.inode, since: Generation(0) }).await {
-            Err(refusal) if refusal.error.kind() == ErrorKind::Stale => {
-                if repair {
-                    self.drop_lane(DropLane { lane, slot }).await?;
-                }
-                format!("lane {} of file {}, which is gone", lane.lane, lane.inode)
+    /// Has lanes fit to their files again, until one of them cannot: that is told when it is asked for first.
+    pub async fn mend_lanes(self: &Rc<Self>, request: MendLanes) -> Outcome<LanesMended> {
+        let (mut mended, mut fit) = (Vec::new(), 0);
+        for lane in request.lanes {
+            match self.mend_lane(lane).await {
+                Ok(trouble) => mended.extend(trouble),
+                Err(refusal) if fit == 0 => return Err(refusal),
+                Err(_) => break,
             }
-            Err(refusal) => return Err(refusal),
-            Ok(answer) if known.is_some_and(|known| known > answer.generation) => {
-                if repair {
-                    self.take_back_cut(slot, lane, answer.generation).await?;
-                }
-                let text = "was cut by a truncation that the file knows nothing of; bytes of it may be gone";
-                format!("lane {} of file {} {text}", lane.lane, lane.inode)
-            }
-            Ok(_) => return Ok(None),
-        };
-        Ok(Some(Trouble { kind: TroubleKind::LaneAstray, inode: Some(lane.inode), text }))
+            fit += 1;
+        }
+        Ok(LanesMended { mended, fit })
     }
 
-    /// The lane has its file's generation again. Of an older one it hears by itself.
-    async fn take_back_cut(self: &Rc<Self>, slot: Slot, lane: LaneId, generation: Generation) -> Outcome<()> {
+    /// A lane of a file that is gone goes; one that has heard of a truncation that never was, or has missed one, is as old
+    /// as its file. The file is asked while nothing else cuts the lane.
+    async fn mend_lane(self: &Rc<Self>, lane: LaneId) -> Outcome<Option<Trouble>> {
         self.changing_lane(lane, async {
-            let known = self.lanes(slot, |lanes, _| lanes.get(lane).map(|lane| lane.generation));
-            if known.is_some_and(|known| known > generation) {
-                self.lane_desk.stop_writes(lane).await;
-                self.commit_lane(slot, LaneChange::Cut { lane, generation, length: None })?;
-            }
-            Ok(())
+            let Some((slot, known)) = self.find_lane(lane) else { return Ok(None) };
+            let since = known.unwrap_or_default();
+            let told = match self.query_home(QueryInode { inode: lane.inode, since }).await {
+                Ok(answer) => match self.fit_lane(lane, slot, known, &answer).await? {
+                    Some(told) => told,
+                    None => return Ok(None),
+                },
+                Err(refusal) if matches!(refusal.error.kind(), ErrorKind::Stale | ErrorKind::Lost) => {
+                    self.drop_leaked(lane, slot, known).await?;
+                    "which is gone"
+                }
+                Err(refusal) => return Err(refusal),
+            };
+            let text = format!("lane {} of file {}, {told}", lane.lane, lane.inode);
+            Ok(Some(Trouble { kind: TroubleKind::LaneAstray, inode: Some(lane.inode), text }))
         })
         .await
+    }
+
+    /// Nobody knows what was cut from a lane that is ahead of its file: bytes behind the file's end go.
+    async fn fit_lane(
+        self: &Rc<Self>,
+        lane: LaneId,
+        slot: Slot,
+        known: Option<Generation>,
+        answer: &InodeAnswer,
+    ) -> Outcome<Option<&'static str>> {
+        let (change, told) = match known.map(|known| known.cmp(&answer.generation)) {
+            Some(Ordering::Greater) => {
+                let length = lane_length(&answer.layout, lane.lane, answer.size);
+                let (generation, length) = (answer.generation, Some(length));
+                let told = "which was cut by a truncation that the file knows nothing of: bytes of it may be gone, \
+                            or what was cut off since may be back";
+                (LaneChange::Cut { lane, generation, length }, told)
+            }
+            Some(Ordering::Less) => {
+                (LaneTable::cut_as_answered(lane, answer), "which had missed a truncation of the file")
+            }
+            Some(Ordering::Equal) | None => return Ok(None),
+        };
+        self.cut_now(slot, lane, change, SessionId::NONE).await?;
+        Ok(Some(told))
+    }
+
+    /// Memory without a record has no slot that could hear of its end.
+    async fn drop_leaked(
+        self: &Rc<Self>,
+        lane: LaneId,
+        slot: Slot,
+        known: Option<Generation>,
+    ) -> Outcome<()> {
+        if known.is_some() {
+            return self.drop_now(lane, slot).await;
+        }
+        self.lane_desk.stop_writes(lane).await;
+        self.store.borrow_mut().remove_lane(lane)?;
+        self.forget_leases(lane);
+        Ok(())
     }
 
     /// The slot of a lane that this server has, and what it knows of it: memory without a record counts to the slot of its

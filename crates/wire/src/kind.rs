@@ -179,6 +179,8 @@ messages! {
     GetPermit = 0x0328, OPEN_FILE;
     /// For `check --repair`: a server holds what it was told against those who must know.
     Mend = 0x0329, OWNER;
+    /// The same for lanes and their files.
+    MendLanes = 0x032a, OWNER;
 
     // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.

@@ -11,14 +11,13 @@ use crate::check::Trouble;
 use crate::possible::is_counted;
 use crate::{Kind, Request};
 
-/// Asks a server to look, and perhaps to mend.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Asks a server to hold what its slots believe of others' operations against what those say, some coordinators at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mend {
     /// Whether what is found is mended.
     pub repair: bool,
-    /// Lanes that do not fit to their files, as `check` has found, in the order of their names; at most
-    /// [`ramlace_base::limits::CHECK_LANES_MAX`].
-    pub lanes: Vec<LaneId>,
+    /// Coordinators behind this one; none: from the first on.
+    pub after: Option<Slot>,
 }
 
 /// What was found.
@@ -26,6 +25,8 @@ pub struct Mend {
 pub struct Mended {
     /// At most [`ramlace_base::limits::CHECK_TROUBLES_MAX`] of it.
     pub found: Vec<Trouble>,
+    /// The last coordinator that was asked, where there may be more.
+    pub next: Option<Slot>,
 }
 
 impl Request for Mend {
@@ -34,10 +35,37 @@ impl Request for Mend {
 
     fn fits(&self, reply: &Mended) -> bool {
         reply.found.len() <= limits::CHECK_TROUBLES_MAX
+            && reply.next.is_none_or(|next| Some(next) > self.after)
+    }
+}
+
+/// Asks a server to have lanes fit to their files again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MendLanes {
+    /// Those that `check` has found, at most [`ramlace_base::limits::MEND_LANES_MAX`].
+    pub lanes: Vec<LaneId>,
+}
+
+/// What became of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LanesMended {
+    /// What was mended.
+    pub mended: Vec<Trouble>,
+    /// The first so many lanes fit; the next one could not be mended, and is an error when it is asked for first.
+    pub fit: u32,
+}
+
+impl Request for MendLanes {
+    const KIND: Kind = Kind::MendLanes;
+    type Reply = LanesMended;
+
+    fn fits(&self, reply: &LanesMended) -> bool {
+        let fit = reply.fit as usize;
+        (1..=self.lanes.len()).contains(&fit) && reply.mended.len() <= fit
     }
 
     fn is_possible(&self) -> bool {
-        self.lanes.len() <= limits::CHECK_LANES_MAX
+        (1..=limits::MEND_LANES_MAX).contains(&self.lanes.len())
     }
 }
 

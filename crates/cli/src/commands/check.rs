@@ -52,9 +52,10 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let lost = lost_stores_of(named)?;
     let mut checked = pool.check(&lost, |counts| progress.update(counts))?;
     let mut mended = Vec::new();
+    let mut repaired = Ok(());
     if args.repair {
-        mended = pool.repair(&checked)?;
-        if !mended.is_empty() {
+        repaired = pool.repair(&checked, |server, trouble| mended.push((server, trouble)));
+        if !mended.is_empty() && repaired.is_ok() {
             checked = pool.check(&lost, |counts| progress.update(counts))?;
         }
     }
@@ -69,6 +70,8 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         print(&checked, seconds, output)?;
     }
     output.flush()?;
+    // What was mended before it is told all the same: nothing else says which files to look at.
+    repaired?;
     if checked.findings.is_empty() { Ok(()) } else { Err(Failure::Told) }
 }
 
@@ -152,9 +155,16 @@ fn sentence(finding: &Finding) -> String {
     format!("{}: {path}{}{lost}; {}.", finding.server, finding.text, finding.kind.advice())
 }
 
+fn mended_json((server, trouble): &(ServerId, Trouble)) -> Value {
+    json!({
+        "server": server.0,
+        "inode": trouble.inode.map(|inode| inode.to_string()),
+        "text": trouble.text,
+    })
+}
+
 fn as_json(checked: &Checked, mended: &[(ServerId, Trouble)], seconds: f64) -> Value {
     let counts = &checked.counts;
-    let mended_json = |(server, trouble): &(ServerId, Trouble)| json!({"server": server.0, "inode": trouble.inode.map(|inode| inode.to_string()), "text": trouble.text});
     json!({
         "clean": checked.findings.is_empty(),
         "seconds": seconds,

@@ -9,7 +9,7 @@ use ramlace_namespace::{Check, CheckCounts, Checked, FindingKind};
 use ramlace_wire::check::{
     CheckEntries, CheckInodes, CheckLanes, CheckSlots, CheckStore, Trouble, TroubleKind,
 };
-use ramlace_wire::mend::Mend;
+use ramlace_wire::mend::{Mend, MendLanes};
 use ramlace_wire::{ClusterMap, Request};
 
 use crate::pool::Pool;
@@ -46,21 +46,26 @@ impl Pool {
     }
 
     /// Has every server hold what came in others' names against what those know, and let go of what they know
-    /// nothing of; `found` names the lanes that do not fit to their files. Returns what was mended, server by server.
+    /// nothing of; `found` names the lanes that do not fit to their files. `mended` hears what was mended, as it goes.
     ///
-    /// Errors: `Denied` to whoever is not the pool's owner; `HostDown` when a server does not answer.
-    pub fn repair(&self, found: &Checked) -> Result<Vec<(ServerId, Trouble)>> {
+    /// Errors: `Denied` to whoever is not the pool's owner; `HostDown` when a server does not answer, or one whose slots or
+    /// files another asks for. What was mended before stays so.
+    pub fn repair(&self, found: &Checked, mut mended: impl FnMut(ServerId, Trouble)) -> Result<()> {
         let map = self.refresh_map()?;
-        let mut mended = Vec::new();
-        for entry in map.servers.iter().filter(|entry| !entry.forgotten) {
-            let lanes = found.lanes_to_mend(entry.server);
-            let (first, rest) = lanes.split_at(lanes.len().min(limits::CHECK_LANES_MAX));
-            for lanes in std::iter::once(first).chain(rest.chunks(limits::CHECK_LANES_MAX)) {
-                let answer = self.page(entry.server, &Mend { repair: true, lanes: lanes.to_vec() })?;
-                mended.extend(answer.found.into_iter().map(|trouble| (entry.server, trouble)));
+        for server in map.servers.iter().filter(|entry| !entry.forgotten).map(|entry| entry.server) {
+            self.pages(server, Mend { repair: true, after: None }, |page| {
+                page.found.into_iter().for_each(|trouble| mended(server, trouble));
+                page.next.map(|next| Mend { repair: true, after: Some(next) })
+            })?;
+            let mut lanes = found.lanes_to_mend(server);
+            while !lanes.is_empty() {
+                let some = lanes[..lanes.len().min(limits::MEND_LANES_MAX)].to_vec();
+                let told = self.page(server, &MendLanes { lanes: some })?;
+                told.mended.into_iter().for_each(|trouble| mended(server, trouble));
+                lanes.drain(..told.fit as usize);
             }
         }
-        Ok(mended)
+        Ok(())
     }
 
     fn look(
@@ -83,9 +88,12 @@ impl Pool {
             self.read_lanes(*server, &mut check, progress)?;
             check.store(&self.page(*server, &CheckStore {})?);
             // Of what is held for nobody the slots themselves have told.
-            let told = self.page(*server, &Mend { repair: false, lanes: Vec::new() })?;
-            let ahead = told.found.iter().filter(|trouble| trouble.kind == TroubleKind::NumbersAhead);
-            ahead.for_each(|trouble| check.trouble(*server, trouble));
+            self.pages(*server, Mend { repair: false, after: None }, |page| {
+                let ahead = page.found.iter().filter(|trouble| trouble.kind == TroubleKind::NumbersAhead);
+                ahead.for_each(|trouble| check.trouble(*server, trouble));
+                progress(check.counts());
+                page.next.map(|next| Mend { repair: false, after: Some(next) })
+            })?;
         }
         if self.refresh_map()?.epoch != map.epoch {
             return Err(changed(&map));

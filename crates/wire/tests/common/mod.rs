@@ -139,7 +139,7 @@ messages! {
     permit: GetPermit;
     cluster: GetMap, JoinPool, ForgetServer;
     keys: ChangeKeys, GetKeyBook, HearKeyBook, ListKeys, RotateSecret;
-    mend: Mend, QueryOperations;
+    mend: Mend, MendLanes, QueryOperations;
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
     chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, HandLane, AllocateLane, CountLane, SeekLane;
     runs: ReadRuns, WriteRuns;

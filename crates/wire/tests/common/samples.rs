@@ -464,8 +464,10 @@ fields! {
     CheckEntries { after }
     EntriesPage { entries, next }
     EntryFacts { directory, cookie, name, inode, kind, misplaced }
-    Mend { repair, lanes }
-    Mended { found }
+    Mend { repair, after }
+    Mended { found, next }
+    MendLanes { lanes }
+    LanesMended { mended, fit }
     QueryOperations { coordinator }
     OperationsKnown { next, unsettled }
 
