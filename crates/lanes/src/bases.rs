@@ -68,14 +68,13 @@ impl DataLeases {
             return Ok(());
         }
         let pages = whole_pages(range);
-        let holes = self.leases.get(&place).and_then(|leases| leases.get(&session));
-        // What was read since is known.
-        let unread = holes.is_none_or(|holes| holes.meets(pages));
-        let changed = || {
+        let others = || {
             self.changers.as_ref().is_some_and(|changers| changers.others_have_changed(place, session, pages))
         };
-        let unknown = unread
-            && (self.is_fenced(place, session) || changed() && !self.is_recalled(place, session, pages));
+        // Whoever has a lease, or had one when the pages were recalled, has got it in this life.
+        let has_had = self.has_lease(place, session) || self.is_recalled(place, session, pages);
+        let unknown = self.unknown.meets(place, session, pages)
+            || (!has_had && (self.is_fenced(place, session) || others()));
         if !unknown {
             return Ok(());
         }

@@ -32,6 +32,11 @@ impl Changers {
         changed.limit_runs(limits::DATA_LEASE_HOLES_MAX);
     }
 
+    /// A place is gone for ever.
+    pub(super) fn forget(&mut self, place: Place) {
+        self.count -= self.of.remove(&place).map_or(0, |of| of.len());
+    }
+
     /// Whether somebody else may have changed some of these pages.
     pub(super) fn others_have_changed(&self, place: Place, session: SessionId, pages: ByteRange) -> bool {
         self.of_others(place, session).any(|changed| !changed.intersection(pages).is_empty())

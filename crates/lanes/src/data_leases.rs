@@ -17,6 +17,7 @@
 //! what it writes back there is refused until it has acknowledged. All of this is lost with the process.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Result, SessionId, limits};
@@ -36,6 +37,8 @@ mod fought;
 mod held;
 #[path = "owners.rs"]
 mod owners;
+#[path = "unknown.rs"]
+mod unknown;
 
 use bases::{merge, with_bytes};
 use changers::Changers;
@@ -43,6 +46,7 @@ use fought::Fought;
 pub use held::Held;
 use owners::Owners;
 pub use owners::{Asked, Ticket, Wish};
+use unknown::Unknown;
 
 /// All bytes of a place.
 const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
@@ -85,6 +89,10 @@ pub struct DataLeases {
     bases: BTreeMap<(Place, SessionId, u64), Base>,
     /// In a life that follows one that had given leases: who has changed what in this one.
     changers: Option<Changers>,
+    /// Pages whose base is not known.
+    unknown: Unknown,
+    /// The place that made room last.
+    evicted: Option<Place>,
     /// Pages that lie in one kernel alone.
     owners: Owners,
     /// Pages that machines take from each other.
@@ -155,6 +163,7 @@ impl DataLeases {
             self.limit_holes(place, session, pages, now);
         }
         self.read_anew(place, session, pages);
+        self.unknown.read(place, session, pages);
         whole
     }
 
@@ -174,7 +183,14 @@ impl DataLeases {
                 left.gaps(WHOLE).into_iter().for_each(|gap| holes.remove(gap));
                 whole
             }
-            None => self.keep(place, session, ByteRange::default(), now),
+            None => {
+                if self.is_fenced(place, session) {
+                    left.insert(WHOLE);
+                }
+                left.limit_runs(limits::DATA_LEASE_HOLES_MAX);
+                self.give(place, session, left, now);
+                false
+            }
         }
     }
 
@@ -207,6 +223,7 @@ impl DataLeases {
                 holes.remove(whole_pages(range));
             }
             self.limit_holes(place, session, whole_pages(range), now);
+            self.unknown.wrote(place, session, range);
         }
         self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
     }
@@ -394,6 +411,7 @@ impl DataLeases {
         for number in done {
             if self.recalls.get(number).is_some_and(|pending| pending.holder == session) {
                 let earlier = self.note_dropped(*number);
+                self.note_dropped_whole(*number);
                 earlier.into_iter().chain([*number]).for_each(|number| self.end_recall(number));
                 changed = true;
             }
@@ -410,12 +428,16 @@ impl DataLeases {
     /// Recalls again what is left of recalls that an answer waits for, where their holders wait for pages of them themselves. Whether
     /// there was something.
     pub fn retell_waited(&mut self, numbers: &[u64], now: u64) -> bool {
-        let newest = self.last_number;
-        for number in numbers {
-            if let Some(pending) = self.recalls.get(number).filter(|pending| pending.waited) {
-                self.retell(pending.place, pending.range, now);
+        let mut of: BTreeMap<Place, ByteRange> = BTreeMap::new();
+        for pending in numbers.iter().filter_map(|number| self.recalls.get(number)) {
+            if pending.waited && self.is_awaited_by_kernels(pending.place) {
+                let hull = of.entry(pending.place).or_insert(pending.range);
+                let (start, end) = (hull.start.min(pending.range.start), hull.end.max(pending.range.end));
+                *hull = ByteRange { start, end };
             }
         }
+        let newest = self.last_number;
+        of.into_iter().for_each(|(place, hull)| _ = self.retell(place, hull, now));
         self.last_number != newest
     }
 
@@ -480,6 +502,7 @@ impl DataLeases {
     /// A holder loses its lease, and is to drop all that it has there, whenever it answers.
     fn fence(&mut self, place: Place, holder: SessionId, now: u64) {
         self.take(place, holder);
+        self.unknown.begin_whole(place, holder);
         self.owners.forget_owner(place, holder);
         self.each_base(place, holder, WHOLE, |_| None);
         let whole = |pending: &Pending| pending.holder == holder && pending.fenced && pending.range == WHOLE;
@@ -501,6 +524,7 @@ impl DataLeases {
             self.take(place, session);
         }
         self.bases.retain(|(_, holder, _), _| *holder != session);
+        self.unknown.end_session(session);
         self.owners.end_session(session);
     }
 
@@ -510,6 +534,10 @@ impl DataLeases {
             self.end_recall(number);
         }
         self.given -= self.leases.remove(&place).map_or(0, |of| of.len());
+        self.unknown.forget_place(place);
+        if let Some(changers) = &mut self.changers {
+            changers.forget(place);
+        }
         self.owners.forget(place);
         self.fought.forget(place);
     }
@@ -522,22 +550,29 @@ impl DataLeases {
     }
 
     fn give(&mut self, place: Place, session: SessionId, mut holes: RangeSet, now: u64) {
-        // What the session's kernel may have from the server's last life is not what is here.
+        // What the session's kernel may have from the server's last life is not what is here. Of what was recalled in this
+        // one, it is known what that is based on.
         if let Some(changers) = &self.changers {
             changers.of_others(place, session).for_each(|changed| holes.insert(changed));
             holes.limit_runs(limits::DATA_LEASE_HOLES_MAX);
+            if !self.has_yet_to_drop_some(place, session) {
+                self.unknown.begin(place, session, changers.of_others(place, session));
+            }
         }
         if self.given >= limits::DATA_LEASES_PER_SERVER_MAX {
-            self.recall_first(now);
+            self.recall_next(now);
         }
         self.leases.entry(place).or_default().insert(session, holes);
         self.given += 1;
     }
 
-    /// Makes room: somebody loses a lease that is not asked for. Its recall is as long as a lease would be.
-    fn recall_first(&mut self, now: u64) {
-        let first = self.leases.iter().next().and_then(|(place, of)| Some((*place, *of.keys().next()?)));
-        if let Some((place, session)) = first {
+    /// Makes room: somebody loses a lease that is not asked for, at one place after the other. Its recall is as long as a lease
+    /// would be.
+    fn recall_next(&mut self, now: u64) {
+        let behind = self.evicted.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.leases.range((behind, Bound::Unbounded)).next().or_else(|| self.leases.iter().next());
+        if let Some((place, session)) = next.and_then(|(place, of)| Some((*place, *of.keys().next()?))) {
+            self.evicted = Some(place);
             self.recall(place, session, WHOLE, now);
             self.take(place, session);
         }
@@ -554,7 +589,14 @@ impl DataLeases {
     }
 
     fn recall(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) {
-        if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
+        // Whoever has much to drop already loses the lease, so that changes one by one make no more of it: their number is
+        // nothing to be fenced for.
+        let has_much =
+            self.of.get(&holder).is_some_and(|of| of.len() >= limits::DATA_RECALLS_PER_SESSION_MAX / 4);
+        let range = if has_much { WHOLE } else { range };
+        if has_much {
+            self.take(place, holder);
+        } else if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
             holes.insert(range);
         }
         let number = self.add(place, holder, range, now);
@@ -606,6 +648,14 @@ impl DataLeases {
 
     fn end_recall(&mut self, number: u64) {
         let Some(Pending { place, holder, range, .. }) = self.recalls.remove(&number) else { return };
+        let may_have_some = self.unknown.is_empty()
+            || self.has_lease(place, holder)
+            || self.at.get(&place).into_iter().flatten().any(|other| {
+                *other != number && self.recalls.get(other).is_some_and(|pending| pending.holder == holder)
+            });
+        if !may_have_some {
+            self.unknown.forget(place, holder);
+        }
         remove_from(&mut self.at, &place, number);
         remove_from(&mut self.of, &holder, number);
         let first = (place, holder, range.start / PAGE_BYTES);
@@ -622,6 +672,23 @@ impl DataLeases {
     /// Whether a holder has not answered in time, and not yet since.
     fn is_fenced(&self, place: Place, session: SessionId) -> bool {
         self.pending_at(place, WHOLE).any(|(_, pending)| pending.holder == session && pending.fenced)
+    }
+
+    /// Whether a session has yet to drop something that was recalled from it in time.
+    fn has_yet_to_drop_some(&self, place: Place, session: SessionId) -> bool {
+        self.pending_at(place, WHOLE).any(|(_, pending)| pending.holder == session)
+    }
+
+    /// A holder has dropped a recall. If that was all of a place, and it is not fenced again, it has none of the pages of before.
+    fn note_dropped_whole(&mut self, number: u64) {
+        let Some(Pending { place, holder, range, .. }) = self.recalls.get(&number) else { return };
+        let (place, holder) = (*place, *holder);
+        let fenced_again = |(other, pending): (u64, &Pending)| {
+            other != number && pending.holder == holder && pending.fenced && pending.range == WHOLE
+        };
+        if *range == WHOLE && !self.pending_at(place, WHOLE).any(fenced_again) {
+            self.unknown.forget(place, holder);
+        }
     }
 
     /// Whether a session is to drop pages: it has had them in this life.

@@ -568,6 +568,84 @@ fn pages_from_a_life_before_are_taken_where_nobody_else_wrote_in_the_same_file()
 
 // SEMANTICS 116
 #[test]
+fn a_write_through_part_of_a_page_from_a_life_before_makes_it_no_better() {
+    let mut place = Place_::new();
+    place.leases = DataLeases::new(true);
+    place.change(session(1), 0, &[7; 8]);
+    let range = ByteRange { start: 100, end: 110 };
+    place.bytes[100..110].fill(1);
+    place.leases.wrote_through(FILE, session(0), range, &[1; 10], 0);
+    let old = vec![3; PAGE_BYTES as usize];
+    assert_eq!(place.write_back(0, 0, &old).unwrap_err().kind(), ErrorKind::Stale);
+    // All of it is.
+    let all = vec![4; PAGE_BYTES as usize];
+    place.bytes[..PAGE_BYTES as usize].copy_from_slice(&all);
+    place.leases.wrote_through(FILE, session(0), whole(0), &all, 0);
+    place.write_back(0, 0, &all).unwrap();
+}
+
+#[test]
+fn a_recall_that_spans_a_page_from_a_life_before_makes_it_no_better() {
+    let mut place = Place_::new();
+    place.leases = DataLeases::new(true);
+    place.change(session(1), PAGE_BYTES + 5, &[7]);
+    let old = vec![3; PAGE_BYTES as usize];
+    place.write_back(0, 0, &old).unwrap();
+    // One recall of all three pages, of which the one in the middle was never given.
+    place.change(session(1), 0, &[5; 2 * PAGE_BYTES as usize + 1]);
+    assert_eq!(place.write_back(0, 1, &old).unwrap_err().kind(), ErrorKind::Stale);
+    place.write_back(0, 0, &old).unwrap();
+}
+
+#[test]
+fn holes_that_are_filled_make_no_page_of_before_a_fence_known() {
+    let mut leases = DataLeases::default();
+    let page = |number: usize| whole(number);
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    leases.keep(FILE, session(0), WHOLE, 0);
+    leases.before_change(FILE, session(1), page(1), Change::Write, read, 0).unwrap();
+    leases.pass(limits::DATA_RECALL_MILLIS);
+    for number in 0..=limits::DATA_LEASE_HOLES_MAX + 1 {
+        leases.keep(FILE, session(0), page(2 * number), limits::DATA_RECALL_MILLIS);
+    }
+    for number in 0..limits::DATA_LEASE_HOLES_MAX {
+        let range = page(2 * number + 1);
+        assert_eq!(leases.check_base(FILE, session(0), range).unwrap_err().kind(), ErrorKind::Stale);
+    }
+    // It says that all of them are gone.
+    let told: Vec<u64> = leases.unacknowledged(session(0), 0).iter().map(|recall| recall.number).collect();
+    leases.acknowledge(session(0), &told, &[]);
+    leases.keep(FILE, session(0), page(1), limits::DATA_RECALL_MILLIS);
+    leases.check_base(FILE, session(0), page(1)).unwrap();
+}
+
+#[test]
+fn whoever_has_thousands_of_pages_to_drop_loses_the_lease_and_is_not_fenced() {
+    let mut leases = DataLeases::default();
+    leases.keep(FILE, session(0), WHOLE, 0);
+    for number in 0..2 * limits::DATA_RECALLS_PER_SESSION_MAX {
+        let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+        leases.before_change(FILE, session(1), whole(2 * number), Change::Stored, read, 0).unwrap();
+    }
+    assert!(!leases.is_fenced(FILE, session(0)));
+    assert!(leases.of[&session(0)].len() <= limits::DATA_RECALLS_PER_SESSION_MAX / 4 + 1);
+}
+
+#[test]
+fn room_is_made_at_one_place_after_the_other() {
+    let mut leases = DataLeases::default();
+    let place = |inode: usize| (InodeId(inode as u64), None);
+    for inode in 0..limits::DATA_LEASES_PER_SERVER_MAX + 3 {
+        leases.keep(place(inode), session(0), whole(0), 0);
+        // The first one is used all the time.
+        leases.keep(place(0), session(0), whole(0), 0);
+    }
+    let told = leases.unacknowledged(session(0), 0);
+    let first = told.iter().filter(|recall| recall.inode == InodeId(0)).count();
+    assert!(first <= 1, "{first} times of {}", told.len());
+}
+
+#[test]
 fn who_asks_for_a_lease_and_reads_nothing_changes_no_base() {
     let mut place = Place_::new();
     let mut stored = place.read_page(0, 0);

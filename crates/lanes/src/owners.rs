@@ -530,6 +530,9 @@ impl DataLeases {
 
     /// Recalls again what is left of recalls of these pages that cannot be done before their holders have got pages that they wait for.
     pub(super) fn retell(&mut self, place: Place, pages: ByteRange, now: u64) -> bool {
+        if !self.is_awaited_by_kernels(place) {
+            return false;
+        }
         let stuck: Vec<(u64, SessionId)> = self
             .pending_at(place, pages)
             .filter(|(_, pending)| !pending.fenced && self.waits_for_some(pending))
@@ -545,6 +548,12 @@ impl DataLeases {
             }
         }
         self.last_number != newest
+    }
+
+    /// Whether somebody waits for a page of this place for his kernel.
+    pub(super) fn is_awaited_by_kernels(&self, place: Place) -> bool {
+        let claims = self.owners.claims.get(&place).into_iter().flat_map(|claims| claims.values());
+        claims.into_iter().any(|claim| claim.wish.is_for_pages())
     }
 
     /// What is left of a recall, as far as no later one says so that can be done at once.
@@ -582,13 +591,13 @@ impl DataLeases {
     /// A holder has dropped all of a recall: so it has of earlier ones. Those of which nothing is left.
     pub(super) fn note_dropped(&mut self, number: u64) -> Vec<u64> {
         let Some(Pending { place, holder, range, .. }) = self.recalls.get(&number) else { return Vec::new() };
-        let (holder, range) = (*holder, *range);
+        let (place, holder, range) = (*place, *holder, *range);
         let earlier: Vec<u64> =
-            self.at.get(place).into_iter().flat_map(|at| at.range(..number)).copied().collect();
+            self.of.get(&holder).into_iter().flat_map(|of| of.range(..number)).copied().collect();
         let mut over = Vec::new();
         for earlier in earlier {
             let Some(pending) = self.recalls.get_mut(&earlier) else { continue };
-            if pending.holder == holder && !pending.fenced {
+            if pending.place == place && !pending.fenced {
                 pending.dropped.insert(pending.range.intersection(range));
                 if pending.dropped.covers(pending.range) {
                     over.push(earlier);
@@ -669,7 +678,7 @@ impl DataLeases {
         // What was in the way of its drops is there now: its time begins.
         for number in self.numbers_at(place) {
             if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session) {
-                pending.progress = now;
+                (pending.began, pending.progress) = (now, now);
             }
         }
         self.end_claim(place, std::mem::take(ticket));

@@ -196,7 +196,7 @@ fn in_pool(pool: &Pool, seed: u64) {
         let _ = pool.status();
         let _ = pool.statfs();
         let _ = pool.refresh_map();
-        let _ = pool.check(&[], |_| {}).and_then(|found| pool.repair(&found));
+        let _ = pool.check(&[], |_| {}).and_then(|found| pool.repair(&found, |_, _| {}));
     });
 }
 

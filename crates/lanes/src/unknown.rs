@@ -1,0 +1,77 @@
+//! Pages of which nobody knows what they are based on: a session's kernel may have them from a life of the server before, or from
+//! before the session was fenced. What it writes back of them is refused, until it has read them anew or has dropped them.
+
+use std::collections::BTreeMap;
+
+use ramlace_base::{ByteRange, SessionId, limits};
+
+use super::WHOLE;
+use crate::pages::inner_pages;
+use crate::ranges::RangeSet;
+use crate::watches::Place;
+
+/// Of each place and session that has a lease there, or has yet to drop what was recalled from it. They may seem to be more than there
+/// are: then stores are refused that could have been kept.
+#[derive(Debug, Default)]
+pub(super) struct Unknown {
+    of: BTreeMap<(Place, SessionId), RangeSet>,
+}
+
+impl Unknown {
+    /// A session gets a lease in a life in which others have changed these pages already.
+    pub(super) fn begin(
+        &mut self,
+        place: Place,
+        session: SessionId,
+        changed: impl Iterator<Item = ByteRange>,
+    ) {
+        let mut pages = RangeSet::default();
+        changed.for_each(|range| pages.insert(range));
+        pages.limit_runs(limits::DATA_LEASE_HOLES_MAX);
+        if !pages.is_empty() {
+            self.of.insert((place, session), pages);
+        }
+    }
+
+    /// A session is fenced: others change what it has, and nobody keeps what that was.
+    pub(super) fn begin_whole(&mut self, place: Place, session: SessionId) {
+        self.of.entry((place, session)).or_default().insert(WHOLE);
+    }
+
+    /// Whether some of these pages are among them.
+    pub(super) fn meets(&self, place: Place, session: SessionId, pages: ByteRange) -> bool {
+        self.of.get(&(place, session)).is_some_and(|unknown| unknown.meets(pages))
+    }
+
+    /// A session has read these pages.
+    pub(super) fn read(&mut self, place: Place, session: SessionId, pages: ByteRange) {
+        let Some(unknown) = self.of.get_mut(&(place, session)) else { return };
+        unknown.remove(pages);
+        unknown.limit_runs(limits::DATA_LEASE_HOLES_MAX);
+        if unknown.is_empty() {
+            self.forget(place, session);
+        }
+    }
+
+    /// A session has written these bytes by way of its pages: those that it has written whole are known.
+    pub(super) fn wrote(&mut self, place: Place, session: SessionId, range: ByteRange) {
+        self.read(place, session, inner_pages(range));
+    }
+
+    /// A session has dropped all pages, or has none.
+    pub(super) fn forget(&mut self, place: Place, session: SessionId) {
+        self.of.remove(&(place, session));
+    }
+
+    pub(super) fn end_session(&mut self, session: SessionId) {
+        self.of.retain(|(_, of), _| *of != session);
+    }
+
+    pub(super) fn forget_place(&mut self, place: Place) {
+        self.of.retain(|(of, _), _| *of != place);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+}
