@@ -131,6 +131,7 @@ def test_a_lane_that_was_cut_by_nobody_serves_its_file_again(forged: Pool) -> No
             assert file.read() == pattern(2, 3 * 1024 * KIB)
 
 
+# SEMANTICS 133.4
 def test_lanes_whose_home_was_lost_are_given_back(new_pool: NewPool) -> None:
     pool = new_pool(3)
     with pool.connect() as connected:

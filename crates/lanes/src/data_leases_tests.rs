@@ -566,7 +566,6 @@ fn pages_from_a_life_before_are_taken_where_nobody_else_wrote_in_the_same_file()
     assert_eq!(place.bytes[..4], [3, 8, 4, 3]);
 }
 
-// SEMANTICS 116
 #[test]
 fn a_write_through_part_of_a_page_from_a_life_before_makes_it_no_better() {
     let mut place = Place_::new();
@@ -645,6 +644,7 @@ fn room_is_made_at_one_place_after_the_other() {
     assert!(first <= 1, "{first} times of {}", told.len());
 }
 
+// SEMANTICS 116
 #[test]
 fn who_asks_for_a_lease_and_reads_nothing_changes_no_base() {
     let mut place = Place_::new();

@@ -86,7 +86,7 @@ fn operations_that_are_yet_to_come_are_taken_for_settled_no_more() {
     assert_eq!(only(&state).held_against(&known(21, &[])), None);
 }
 
-// SEMANTICS 133.1
+// SEMANTICS 133.2
 #[test]
 fn operations_that_have_begun_are_not_set_back_to_before_their_part_has_come() {
     let mut state = slot();
@@ -96,6 +96,7 @@ fn operations_that_have_begun_are_not_set_back_to_before_their_part_has_come() {
     assert!(hold(&mut state, 18, 18, 1), "it was on its way");
 }
 
+// SEMANTICS 133.1
 #[test]
 fn what_comes_while_the_question_is_under_way_is_not_judged() {
     let mut state = slot();
