@@ -24,8 +24,9 @@
 #define NEAR_BYTES_MAX (128 << 10)
 /* What is read first behind a read; twice as much each time, up to the hint, while it is wanted. */
 #define AHEAD_BYTES_MIN (32 << 10)
-/* It is, where of this many bytes that the reads have passed the program has asked for one. */
-#define PASSED_FOR_ONE 4
+/* It is, where of this many bytes that the reads have passed the program has asked for one: a rank of 16 that share an array asks for
+ * one in 16, in rows, and a row by itself costs as much as reading some ten times its bytes. */
+#define PASSED_FOR_ONE 20
 
 struct kept {
     int64_t offset, length, at;
