@@ -235,7 +235,7 @@ impl Shared {
                     state.watched_until = None;
                 }
                 Some(_) => {
-                    let effects = state.drops.look(now, |drop| self.pages.is_held(drop.inode, &drop.parts));
+                    let effects = state.drops.look(now, |drop| self.pages.held(drop.inode, &drop.parts));
                     // What is stuck has left its place to others.
                     self.begin_threads(&mut state);
                     drop(state);

@@ -175,11 +175,11 @@ impl Pages {
         table
     }
 
-    /// Whether a request is under way that may hold some of these pages until it is answered.
-    pub(crate) fn is_held(&self, inode: InodeId, parts: &[ByteRange]) -> bool {
+    /// Those of these pages that requests which are under way may hold until they are answered.
+    pub(crate) fn held(&self, inode: InodeId, parts: &[ByteRange]) -> Vec<ByteRange> {
         let table = self.lock();
-        let held = |file: &File| parts.iter().any(|part| file.under_way.hold(*part));
-        table.files.get(&inode).is_some_and(held)
+        let Some(file) = table.files.get(&inode) else { return Vec::new() };
+        parts.iter().flat_map(|part| file.under_way.held(*part)).collect()
     }
 
     /// A write through pages is about to be answered: whether these pages are to be dropped, because there may be older
@@ -463,12 +463,12 @@ mod tests {
     #[test]
     fn writes_and_truncations_hold_their_pages_until_they_are_over() {
         let pages = Arc::new(Pages::default());
-        assert!(!pages.is_held(FILE, &[WHOLE]));
+        assert!(pages.held(FILE, &[WHOLE]).is_empty());
         let (write, cut) = (pages.begin_through(FILE, page(1)), pages.begin_cut(FILE, 3 * PAGE + 5));
-        let held: Vec<u64> = (0..6).filter(|at| pages.is_held(FILE, &[page(*at)])).collect();
+        let held: Vec<u64> = (0..6).filter(|at| !pages.held(FILE, &[page(*at)]).is_empty()).collect();
         assert_eq!(held, [1, 3, 4, 5]);
         drop((write, cut));
-        assert!(!pages.is_held(FILE, &[WHOLE]));
+        assert!(pages.held(FILE, &[WHOLE]).is_empty());
     }
 
     #[test]
@@ -526,9 +526,9 @@ mod tests {
         pages.left_out_is_written(FILE, &write);
         assert_eq!(next.join().unwrap(), [page(1)], "it was not written by the call");
         assert_eq!(back(&pages, 0).1, [range(0, 100), range(150, PAGE)], "the call has written the rest");
-        assert!([page(0), page(1)].iter().all(|page| pages.is_held(FILE, &[*page])));
+        assert!([page(0), page(1)].iter().all(|page| !pages.held(FILE, &[*page]).is_empty()));
         drop(write);
-        assert!(!pages.is_held(FILE, &[WHOLE]));
+        assert!(pages.held(FILE, &[WHOLE]).is_empty());
     }
 
     #[test]

@@ -5,12 +5,14 @@
 //! must not hold up others, so that there are more threads when all are stuck, and no file gets all of them.
 //!
 //! Two machines may write one page at once. The kernel of each has it locked until its write is answered, and the server answers
-//! each when the other has dropped the page. So a recall that is not done in a while, when a request is under way that may hold its pages, is told to be
-//! *blocked*: then nobody waits for it.
+//! each when the other has dropped the page. So a recall that is not done in a while, when requests are under way that may hold some of its pages,
+//! has the others dropped beside them, and is then told to be *blocked*: nobody waits for it any more.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use ramlace_base::{ByteRange, InodeId, ServerId};
+
+use crate::under_way::without;
 
 /// Threads that stay when there is nothing to do.
 pub(crate) const IDLE_THREADS_MAX: usize = 16;
@@ -22,6 +24,8 @@ const DROPS_PER_FILE_MAX: usize = 8;
 const LATE_DROPS_PER_FILE_MAX: usize = 48;
 /// Drops that wait for a thread; a server takes the lease of whom it does not hear of another one.
 const DROPS_MAX: usize = 65_536;
+/// Drops of what requests do not hold of a late one: a mount that writes all the time to pages that another one wants tells so in the end.
+const RESTS_MAX: usize = 4;
 /// A drop that takes longer than this waits for a request.
 const LATE_MILLIS: u64 = 20;
 /// Whoever waits for a drop himself goes on after so long. Few of them hold the pages: a machine with much to do takes longer than usual to
@@ -37,6 +41,8 @@ pub(crate) enum For<T> {
     Server(ServerId, u64),
     /// Somebody goes on when they are gone, or after a while: he may hold them himself.
     Waiting(T),
+    /// They are the part of another drop that no request holds.
+    Rest(u64),
     /// Nobody waits.
     Nobody,
 }
@@ -69,6 +75,29 @@ struct Job<T> {
     runs: bool,
     /// It waits for a request, and does not count among those that run.
     is_late: bool,
+    rest: Rest,
+}
+
+/// The part of a late recall that no request holds.
+#[derive(Default)]
+struct Rest {
+    /// It was dropped.
+    dropped: Vec<ByteRange>,
+    /// What requests held when it was last begun to be dropped.
+    held: Vec<ByteRange>,
+    /// Drops of it so far, and those that are not over.
+    begun: usize,
+    running: usize,
+}
+
+/// What is to be done about a recall that takes long.
+enum Late {
+    /// Nothing holds it: it waits for what it writes back itself, or for a thread.
+    Wait,
+    /// These pages are held by nothing.
+    DropRest(Vec<ByteRange>),
+    /// All others are dropped.
+    Blocked,
 }
 
 /// All drops that are not over. Times are in milliseconds.
@@ -121,17 +150,21 @@ impl<T> Drops<T> {
         if matches!(whom, For::Nobody) && self.waiting.iter().any(same) {
             return None;
         }
-        self.last += 1;
-        self.waiting.push_back(self.last);
         let look_at = match whom {
             For::Waiting(_) => now + WAITING_MILLIS_MAX,
             For::Server(..) if self.relaxed => now,
             For::Server(..) => now + LATE_MILLIS,
-            For::Nobody => NEVER,
+            For::Rest(_) | For::Nobody => NEVER,
         };
-        let job = Job { drop, whom: Some(whom), is_told: false, look_at, runs: false, is_late: false };
-        self.jobs.insert(self.last, job);
+        self.push(drop, whom, look_at);
         None
+    }
+
+    fn push(&mut self, drop: Wanted, whom: For<T>, look_at: u64) {
+        self.last += 1;
+        self.waiting.push_back(self.last);
+        let (is_told, runs, is_late, rest) = (false, false, false, Rest::default());
+        self.jobs.insert(self.last, Job { drop, whom: Some(whom), is_told, look_at, runs, is_late, rest });
     }
 
     /// Whether one more thread is to begin; then it is counted.
@@ -193,6 +226,13 @@ impl<T> Drops<T> {
                 dropped.then_some(Effect::Done(server, number))
             }
             For::Waiting(who) => Some(Effect::Go(who)),
+            For::Rest(whole) => {
+                if let Some(whole) = self.jobs.get_mut(&whole) {
+                    whole.rest.running -= 1;
+                    whole.rest.dropped.extend(job.drop.parts.iter().filter(|_| dropped));
+                }
+                None
+            }
             For::Nobody => None,
         }
     }
@@ -217,10 +257,10 @@ impl<T> Drops<T> {
         until.is_none_or(|until| until > now + LATE_MILLIS) && self.next_look().is_some()
     }
 
-    /// Time has gone by. `is_held`: a request is under way that may hold some of these pages.
-    pub(crate) fn look(&mut self, now: u64, is_held: impl Fn(&Wanted) -> bool) -> Vec<Effect<T>> {
-        let mut effects = Vec::new();
-        for job in self.jobs.values_mut().filter(|job| job.look_at <= now) {
+    /// Time has gone by. `held`: which of some pages are held by requests that are under way.
+    pub(crate) fn look(&mut self, now: u64, held: impl Fn(&Wanted) -> Vec<ByteRange>) -> Vec<Effect<T>> {
+        let (mut effects, mut rests) = (Vec::new(), Vec::new());
+        for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.look_at <= now) {
             if self.relaxed
                 && !job.is_told
                 && let Some(For::Server(server, number)) = job.whom
@@ -239,21 +279,56 @@ impl<T> Drops<T> {
             match job.whom.take() {
                 Some(For::Waiting(who)) => effects.push(Effect::Go(who)),
                 Some(For::Server(server, number)) => {
-                    if !job.is_told && is_held(&job.drop) {
-                        effects.push(Effect::Blocked(server, number));
-                        job.is_told = true;
-                    }
                     job.whom = Some(For::Server(server, number));
+                    match job.is_held_up(&held) {
+                        Late::Wait => {}
+                        Late::DropRest(parts) => {
+                            rests.push((*id, Wanted { inode: job.drop.inode, parts }));
+                        }
+                        Late::Blocked => {
+                            effects.push(Effect::Blocked(server, number));
+                            job.is_told = true;
+                        }
+                    }
                 }
                 other => job.whom = other,
             }
             job.look_at = if job.is_settled() { NEVER } else { now + LATE_MILLIS };
         }
+        rests.into_iter().for_each(|(whole, rest)| self.push(rest, For::Rest(whole), NEVER));
         effects
     }
 }
 
 impl<T> Job<T> {
+    /// Whether requests hold what is left of a recall. What nothing holds goes first: programs may read it.
+    fn is_held_up(&mut self, held: impl Fn(&Wanted) -> Vec<ByteRange>) -> Late {
+        if self.is_told {
+            return Late::Wait;
+        }
+        let held = held(&self.drop);
+        if held.is_empty() {
+            return Late::Wait;
+        }
+        let gone = || held.iter().chain(&self.rest.dropped).copied();
+        let left: Vec<ByteRange> = self.drop.parts.iter().flat_map(|part| without(*part, gone())).collect();
+        if left.is_empty() {
+            return Late::Blocked;
+        }
+        // A drop of the rest may be held up itself, by a request that has come since.
+        let is_new = |part: &ByteRange| !without(*part, self.rest.held.iter().copied()).is_empty();
+        if self.rest.running > 0 && !held.iter().any(is_new) {
+            return Late::Wait;
+        }
+        if self.rest.begun == RESTS_MAX {
+            return Late::Blocked;
+        }
+        self.rest.held = held;
+        self.rest.begun += 1;
+        self.rest.running += 1;
+        Late::DropRest(left)
+    }
+
     /// There is nothing to say of it before it is over, or begins.
     fn is_settled(&self) -> bool {
         let is_awaited = matches!(self.whom, Some(For::Server(..))) && !self.is_told;
@@ -270,6 +345,14 @@ mod tests {
 
     fn page(inode: InodeId, at: u64) -> Wanted {
         Wanted { inode, parts: vec![ByteRange { start: at * 4096, end: (at + 1) * 4096 }] }
+    }
+
+    fn all(drop: &Wanted) -> Vec<ByteRange> {
+        drop.parts.clone()
+    }
+
+    fn none(_: &Wanted) -> Vec<ByteRange> {
+        Vec::new()
     }
 
     fn recall(drops: &mut Drops<&'static str>, inode: InodeId, number: u64, now: u64) {
@@ -299,26 +382,65 @@ mod tests {
         recall(&mut drops, FILE, 1, 100);
         let (id, _) = drops.next(0).unwrap();
         assert_eq!(drops.next_look(), Some(100 + LATE_MILLIS));
-        assert_eq!(drops.look(100 + LATE_MILLIS - 1, |_| true), []);
-        assert_eq!(drops.look(100 + LATE_MILLIS, |_| false), [], "a load holds it, or a write-back");
+        assert_eq!(drops.look(100 + LATE_MILLIS - 1, all), []);
+        assert_eq!(drops.look(100 + LATE_MILLIS, none), [], "a load holds it, or a write-back");
         let again = drops.next_look().unwrap();
         assert_eq!(again, 100 + 2 * LATE_MILLIS);
-        assert_eq!(drops.look(again, |drop| drop.inode == FILE), [Effect::Blocked(HERE, 1)]);
+        assert_eq!(drops.look(again, all), [Effect::Blocked(HERE, 1)]);
         assert_eq!(drops.next_look(), None);
-        assert_eq!(drops.look(u64::MAX - 1, |_| true), []);
+        assert_eq!(drops.look(u64::MAX - 1, all), []);
         assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)));
     }
 
     // SEMANTICS 136.1
+    #[test]
+    fn pages_beside_those_that_a_request_holds_are_dropped_before_it_is_told() {
+        let mut drops: Drops<&str> = Drops::new(false);
+        let parts = vec![ByteRange { start: 0, end: 10 * 4096 }];
+        drops.add(Wanted { inode: FILE, parts }, For::Server(HERE, 1), 0);
+        let (whole, _) = drops.next(0).unwrap();
+        let held = |at: u64| move |_: &Wanted| page(FILE, at).parts;
+        assert_eq!(drops.look(LATE_MILLIS, held(4)), []);
+        let (rest, Wanted { parts, .. }) = drops.next(LATE_MILLIS).unwrap();
+        let range = |first: u64, behind: u64| ByteRange { start: first * 4096, end: behind * 4096 };
+        assert_eq!(parts, [range(0, 4), range(5, 10)]);
+        assert_eq!(drops.look(2 * LATE_MILLIS, held(4)), [], "they are not dropped yet");
+        assert_eq!(drops.over(rest, true), None);
+        // Another page is held by now: the one of before may be read again.
+        assert_eq!(drops.look(3 * LATE_MILLIS, held(7)), []);
+        let (rest, Wanted { parts, .. }) = drops.next(3 * LATE_MILLIS).unwrap();
+        assert_eq!(parts, [range(4, 5)]);
+        assert_eq!(drops.over(rest, false), None, "the kernel would not");
+        assert_eq!(drops.look(4 * LATE_MILLIS, held(4)), [Effect::Blocked(HERE, 1)]);
+        assert_eq!(drops.over(whole, true), Some(Effect::Done(HERE, 1)));
+        assert!(drops.jobs.is_empty() && drops.running.is_empty());
+    }
+
+    #[test]
+    fn requests_that_come_again_and_again_hold_a_recall_up_a_few_times() {
+        let mut drops: Drops<&str> = Drops::new(false);
+        let parts = vec![ByteRange { start: 0, end: 100 * 4096 }];
+        drops.add(Wanted { inode: FILE, parts }, For::Server(HERE, 1), 0);
+        drops.next(0).unwrap();
+        for turn in 1..=RESTS_MAX as u64 {
+            assert_eq!(drops.look(turn * LATE_MILLIS, |_| page(FILE, turn).parts), []);
+            // None of them comes to an end.
+            drops.next(turn * LATE_MILLIS).expect("it may be held up by the request that has come since");
+        }
+        let now = 50 * LATE_MILLIS;
+        assert_eq!(drops.look(now, |_| page(FILE, RESTS_MAX as u64).parts), [], "nothing has come since");
+        assert_eq!(drops.look(now + LATE_MILLIS, |_| page(FILE, 90).parts), [Effect::Blocked(HERE, 1)]);
+    }
+
     #[test]
     fn nobody_waits_for_what_a_relaxed_mount_is_to_drop() {
         let mut drops: Drops<&str> = Drops::new(true);
         recall(&mut drops, FILE, 1, 100);
         assert_eq!(drops.next_look(), Some(100));
         assert!(drops.is_too_late(None, 100));
-        assert_eq!(drops.look(100, |_| false), [Effect::Blocked(HERE, 1)], "it is told at once, and once");
+        assert_eq!(drops.look(100, none), [Effect::Blocked(HERE, 1)], "it is told at once, and once");
         let (id, _) = drops.next(100).unwrap();
-        assert_eq!(drops.look(100 + LATE_MILLIS, |_| true), []);
+        assert_eq!(drops.look(100 + LATE_MILLIS, all), []);
         assert_eq!(drops.next_look(), None);
         assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)), "and when it is done");
     }
@@ -331,9 +453,9 @@ mod tests {
         let (first, _) = drops.next(0).unwrap();
         let (second, _) = drops.next(0).unwrap();
         assert_eq!(drops.over(first, true), Some(Effect::Go("first")));
-        assert_eq!(drops.look(5 + WAITING_MILLIS_MAX - 1, |_| true), []);
-        assert_eq!(drops.look(5 + WAITING_MILLIS_MAX, |_| false), [Effect::Go("second")]);
-        assert_eq!((drops.look(9_999, |_| true), drops.next_look()), (vec![], None));
+        assert_eq!(drops.look(5 + WAITING_MILLIS_MAX - 1, all), []);
+        assert_eq!(drops.look(5 + WAITING_MILLIS_MAX, none), [Effect::Go("second")]);
+        assert_eq!((drops.look(9_999, all), drops.next_look()), (vec![], None));
         assert_eq!(drops.over(second, true), None);
     }
 
@@ -361,7 +483,7 @@ mod tests {
         let mut ids = Vec::new();
         for turn in 1..20 {
             ids.extend(std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id));
-            drops.look(turn * LATE_MILLIS, |_| false);
+            drops.look(turn * LATE_MILLIS, none);
         }
         assert_eq!(ids.len(), LATE_DROPS_PER_FILE_MAX + DROPS_PER_FILE_MAX);
         ids.drain(..).for_each(|id| _ = drops.over(id, true));
@@ -378,12 +500,12 @@ mod tests {
         }
         let begin = |drops: &mut Drops<&str>, now| std::iter::from_fn(|| drops.next(now)).count();
         let mut begun = begin(&mut drops, 0);
-        assert_eq!(drops.look(LATE_MILLIS, |_| true).len(), 100, "each of them is told once, begun or not");
+        assert_eq!(drops.look(LATE_MILLIS, all).len(), 100, "each of them is told once, begun or not");
         let mut now = LATE_MILLIS;
         while let more @ 1.. = begin(&mut drops, now) {
             begun += more;
             now += LATE_MILLIS;
-            assert_eq!(drops.look(now, |_| true), []);
+            assert_eq!(drops.look(now, all), []);
         }
         assert_eq!(begun, LATE_DROPS_PER_FILE_MAX + DROPS_PER_FILE_MAX);
     }
@@ -399,10 +521,7 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| drops.next(5)).count(), DROPS_PER_FILE_MAX);
         recall(&mut drops, FILE, 100, 5);
         assert_eq!(drops.next(5), None);
-        assert_eq!(
-            (drops.next_look(), drops.look(5 + LATE_MILLIS, |_| false)),
-            (Some(5 + LATE_MILLIS), vec![])
-        );
+        assert_eq!((drops.next_look(), drops.look(5 + LATE_MILLIS, none)), (Some(5 + LATE_MILLIS), vec![]));
         assert_eq!(drops.next(6 + LATE_MILLIS).unwrap().1, page(FILE, 100));
     }
 

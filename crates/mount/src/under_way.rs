@@ -110,11 +110,12 @@ impl UnderWay {
         self.of(kind).any(|(number, of)| number < before && share_a_page(of, range))
     }
 
-    /// Whether one may hold some of these pages until it is answered.
-    pub(crate) fn hold(&self, range: ByteRange) -> bool {
-        [Kind::Through, Kind::LeftOut, Kind::Failed, Kind::Cut]
-            .iter()
-            .any(|kind| self.has(*kind, range, u64::MAX))
+    /// Those of these pages that requests may hold until they are answered.
+    pub(crate) fn held(&self, range: ByteRange) -> Vec<ByteRange> {
+        let holds = |kind: &Kind| matches!(kind, Kind::Through | Kind::LeftOut | Kind::Failed | Kind::Cut);
+        let pages = whole_pages(range);
+        let held = self.requests.iter().filter(|(_, kind, _)| holds(kind));
+        held.map(|(.., of)| whole_pages(*of).intersection(pages)).filter(|part| !part.is_empty()).collect()
     }
 
     fn of(&self, kind: Kind) -> impl Iterator<Item = (u64, ByteRange)> {
@@ -141,10 +142,14 @@ pub(crate) fn without(range: ByteRange, others: impl IntoIterator<Item = ByteRan
 }
 
 fn share_a_page(one: ByteRange, other: ByteRange) -> bool {
+    !whole_pages(one).intersection(whole_pages(other)).is_empty()
+}
+
+/// The pages that have bytes of a range.
+fn whole_pages(range: ByteRange) -> ByteRange {
     let page = rustix::param::page_size() as u64;
-    let first = |range: ByteRange| range.start / page;
-    let behind = |range: ByteRange| range.end.div_ceil(page);
-    first(one) < behind(other) && first(other) < behind(one)
+    let end = range.end.checked_next_multiple_of(page).unwrap_or(u64::MAX);
+    ByteRange { start: range.start / page * page, end }
 }
 
 #[cfg(test)]
@@ -163,11 +168,12 @@ mod tests {
         assert!(under_way.has(Kind::Back, range(4000, 5000), 2));
         assert!(!under_way.has(Kind::Back, range(4000, 5000), 1), "it began earlier itself");
         assert!(!under_way.has(Kind::Back, range(4096, 5000), 9));
-        assert!(under_way.hold(range(4095, u64::MAX)) && !under_way.hold(range(4096, u64::MAX)));
+        assert_eq!(under_way.held(range(4095, u64::MAX)), [range(0, 4096)]);
+        assert_eq!(under_way.held(range(4096, u64::MAX)), []);
         let left = under_way.leave_out(150, &[7; 3946], |_| true);
         assert_eq!(left, [range(200, 4096)]);
         under_way.end(2);
-        assert!(!under_way.hold(range(0, 1)) && under_way.left_out.is_empty());
+        assert!(under_way.held(range(0, 1)).is_empty() && under_way.left_out.is_empty());
     }
 
     #[test]

@@ -250,7 +250,7 @@ impl Server {
     }
 
     /// Where the bytes of a new file shall lie: as the creator wishes, as the directory hands down, and
-    /// on servers that answer as far as both know.
+    /// on servers that answer as far as both know; where there is none, as far as this server knows.
     pub fn choose_layout(
         self: &Rc<Self>,
         map: &ClusterMap,
@@ -263,7 +263,12 @@ impl Server {
         let hints = wish.hints.or(handed_down.unwrap_or_default());
         let answers = |id| !wish.silent.contains(&id) && !self.is_unreachable(id);
         let key = ramlace_layout::name_key(parent, name);
-        let mut layout = ramlace_layout::choose(hints, map, answers, key)?;
+        let chosen = ramlace_layout::choose(hints, map, answers, key).or_else(|error| match error.kind() {
+            // What the creator would rather not have is better than nothing.
+            ErrorKind::HostDown => ramlace_layout::choose(hints, map, |id| !self.is_unreachable(id), key),
+            _ => Err(error),
+        });
+        let mut layout = chosen?;
         layout.stripe_unit = layout.stripe_unit.max(wish.stripe_unit_min);
         Ok(layout)
     }
