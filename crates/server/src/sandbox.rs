@@ -254,9 +254,6 @@ const FILES: &[i64] = &[
     libc::SYS_renameat,
     libc::SYS_renameat2,
     libc::SYS_linkat,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    libc::SYS_fchown,
     libc::SYS_utimensat,
     libc::SYS_flock,
     libc::SYS_fcntl,
@@ -424,10 +421,14 @@ mod tests {
                     result(libc::syscall(libc::SYS_keyctl, 0)),
                     result(libc::syscall(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 1, 0, 0, 0)),
                     result(libc::syscall(libc::SYS_socket, libc::AF_PACKET, libc::SOCK_RAW, 0)),
+                    result(libc::syscall(libc::SYS_fchmod, -1, 0)),
+                    result(libc::syscall(libc::SYS_fchmodat, libc::AT_FDCWD, c"/there/is/none".as_ptr(), 0)),
+                    result(libc::syscall(libc::SYS_fchown, -1, -1, -1)),
+                    result(libc::syscall(libc::SYS_fchownat, libc::AT_FDCWD, c"/there/is/none".as_ptr(), -1, -1, 0)),
                 ]
             }
         });
-        assert_eq!(refused, [(-1, Some(libc::EPERM)); 14]);
+        assert_eq!(refused, [(-1, Some(libc::EPERM)); 18]);
         assert!(
             std::process::Command::new("true").status().unwrap().success(),
             "other threads go on as they were"
@@ -470,9 +471,12 @@ mod tests {
                     result(libc::syscall(libc::SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0)),
                     result(libc::syscall(libc::SYS_kill, 0, 0)),
                     result(libc::syscall(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 1, 0, 0, 0)),
+                    result(libc::syscall(libc::SYS_fchmod, -1, 0)),
+                    result(libc::syscall(libc::SYS_fchmodat, libc::AT_FDCWD, c"/there/is/none".as_ptr(), 0)),
+                    result(libc::syscall(libc::SYS_fchown, -1, -1, -1)),
                 ]
             };
-            assert_eq!(refused, [(-1, Some(libc::EPERM)); 6]);
+            assert_eq!(refused, [(-1, Some(libc::EPERM)); 9]);
             // It has threads.
             assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
         });
