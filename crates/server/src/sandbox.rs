@@ -165,11 +165,59 @@ fn one_of(argument: u8, values: &[i64]) -> std::result::Result<Vec<SeccompRule>,
     values.iter().map(rule).collect()
 }
 
+/// Machines, this one and its names; no packets as they are on the wire.
+fn sockets() -> std::result::Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    const TYPE: u64 = 0xf;
+    let is = |family: libc::c_int, kind: libc::c_int| -> std::result::Result<_, seccompiler::BackendError> {
+        Ok(vec![
+            Condition::new(0, Length::Dword, Operation::Eq, family as u64)?,
+            Condition::new(1, Length::Dword, Operation::MaskedEq(TYPE), kind as u64)?,
+        ])
+    };
+    let mut rules = Vec::new();
+    for family in [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6] {
+        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
+            rules.push(SeccompRule::new(is(family, kind)?)?);
+        }
+    }
+    // Which addresses this machine has, as the C library asks before it looks for a name.
+    let mut addresses = is(libc::AF_NETLINK, libc::SOCK_RAW)?;
+    addresses.push(Condition::new(2, Length::Dword, Operation::Eq, libc::NETLINK_ROUTE as u64)?);
+    rules.push(SeccompRule::new(addresses)?);
+    Ok(rules)
+}
+
+/// What makes a thread of another namespace.
+const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET;
+/// What is asked of descriptors: nothing by which one sends signals.
+const OF_DESCRIPTORS: [libc::c_int; 13] = [
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
+    libc::F_GETPIPE_SZ,
+    libc::F_SETPIPE_SZ,
+];
 /// Names of threads and of memory, as people see them.
 const NAMES: [libc::c_int; 3] = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA];
-/// Whether a descriptor waits, and how much there is: nothing of devices and terminals but what kind of one it is.
-const ASKED: [libc::Ioctl; 5] =
-    [libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS, libc::TIOCGWINSZ];
+/// Whether a descriptor waits, and how much there is: nothing of devices and terminals but what kind of one it is, or its number.
+const ASKED: [libc::Ioctl; 6] =
+    [libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS, libc::TIOCGWINSZ, SIOCGIFINDEX];
+/// The number of a network's device, which addresses such as `fe80::1%eth0` name (`linux/sockios.h`).
+const SIOCGIFINDEX: libc::Ioctl = 0x8933;
 /// A thread whose allocations wait for no write-back (`linux/prctl.h`).
 const IO_FLUSHER: libc::c_int = 57;
 /// Another descriptor of a mount's connection, and files that the kernel has itself (`linux/fuse.h`).
@@ -200,17 +248,19 @@ fn rules_of_work(
         .collect();
     #[cfg(target_arch = "x86_64")]
     rules.extend(OLDER.iter().map(|call| (*call, Vec::new())));
-    // Machines, this one and its names; no packets as they are on the wire.
-    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
-    rules.insert(libc::SYS_socket, one_of(0, &families.map(i64::from))?);
-    // Threads, and no processes.
-    let thread = libc::CLONE_THREAD as u64;
-    let is_thread = Condition::new(0, Length::Dword, Operation::MaskedEq(thread), thread)?;
+    rules.insert(libc::SYS_socket, sockets()?);
+    // Threads, in the namespaces of this process; and no processes.
+    let (thread, looked_at) = (libc::CLONE_THREAD as u64, (libc::CLONE_THREAD | NAMESPACES) as u64);
+    let is_thread = Condition::new(0, Length::Dword, Operation::MaskedEq(looked_at), thread)?;
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is_thread])?]);
-    // Bytes of a sealed frame go into a lane's memory by a call, and into no other process.
-    let itself = [i64::from(rustix::process::getpid().as_raw_pid())];
-    rules.insert(libc::SYS_process_vm_writev, one_of(0, &itself)?);
-    rules.insert(libc::SYS_process_vm_readv, one_of(0, &itself)?);
+    // Bytes of a sealed frame go into a lane's memory by a call, and into no other process. An abort is a signal to a
+    // thread of this one; limits are its own.
+    let itself = i64::from(rustix::process::getpid().as_raw_pid());
+    for call in [libc::SYS_process_vm_writev, libc::SYS_process_vm_readv, libc::SYS_tgkill] {
+        rules.insert(call, one_of(0, &[itself])?);
+    }
+    rules.insert(libc::SYS_prlimit64, one_of(0, &[0, itself])?);
+    rules.insert(libc::SYS_fcntl, one_of(1, &OF_DESCRIPTORS.map(i64::from))?);
     let names: Vec<i64> = names.iter().copied().map(i64::from).collect();
     rules.insert(libc::SYS_prctl, one_of(0, &names)?);
     let asked = ASKED.iter().map(|number| *number as i64).chain(devices.iter().copied().map(i64::from));
@@ -256,7 +306,6 @@ const FILES: &[i64] = &[
     libc::SYS_linkat,
     libc::SYS_utimensat,
     libc::SYS_flock,
-    libc::SYS_fcntl,
     libc::SYS_dup,
     libc::SYS_dup3,
     libc::SYS_pipe2,
@@ -337,7 +386,6 @@ const ITSELF: &[i64] = &[
     libc::SYS_gettid,
     libc::SYS_getpid,
     libc::SYS_getppid,
-    libc::SYS_tgkill,
     libc::SYS_getuid,
     libc::SYS_geteuid,
     libc::SYS_getgid,
@@ -347,7 +395,6 @@ const ITSELF: &[i64] = &[
     libc::SYS_getrandom,
     libc::SYS_uname,
     libc::SYS_sysinfo,
-    libc::SYS_prlimit64,
     libc::SYS_getrlimit,
     libc::SYS_getrusage,
     libc::SYS_rt_sigaction,
@@ -403,6 +450,8 @@ mod tests {
     fn what_a_server_has_no_use_for_is_refused_and_it_lives_on() {
         let own = directory("calls");
         let refused = within(&own, || {
+            // `asm-generic/fcntl.h`
+            const F_SETSIG: libc::c_int = 10;
             let result = |result: i64| (result, std::io::Error::last_os_error().raw_os_error());
             // SAFETY: each of them is refused before it does anything, and none is given a pointer that it could use.
             unsafe {
@@ -424,11 +473,44 @@ mod tests {
                     result(libc::syscall(libc::SYS_fchmod, -1, 0)),
                     result(libc::syscall(libc::SYS_fchmodat, libc::AT_FDCWD, c"/there/is/none".as_ptr(), 0)),
                     result(libc::syscall(libc::SYS_fchown, -1, -1, -1)),
-                    result(libc::syscall(libc::SYS_fchownat, libc::AT_FDCWD, c"/there/is/none".as_ptr(), -1, -1, 0)),
+                    result(libc::syscall(
+                        libc::SYS_fchownat,
+                        libc::AT_FDCWD,
+                        c"/there/is/none".as_ptr(),
+                        -1,
+                        -1,
+                        0,
+                    )),
+                    // Another process: nothing would happen to it if it were allowed.
+                    result(libc::syscall(libc::SYS_tgkill, libc::getppid(), libc::getppid(), 0)),
+                    result(libc::syscall(libc::SYS_prlimit64, libc::getppid(), libc::RLIMIT_CPU, 0, 0)),
+                    result(libc::syscall(libc::SYS_fcntl, 0, libc::F_SETOWN, libc::getppid())),
+                    result(libc::syscall(libc::SYS_fcntl, 0, F_SETSIG, 0)),
+                    result(libc::syscall(
+                        libc::SYS_socket,
+                        libc::AF_INET,
+                        libc::SOCK_RAW,
+                        libc::IPPROTO_ICMP,
+                    )),
+                    result(libc::syscall(
+                        libc::SYS_socket,
+                        libc::AF_NETLINK,
+                        libc::SOCK_RAW,
+                        libc::NETLINK_KOBJECT_UEVENT,
+                    )),
+                    // Without the memory that it would share it would be invalid.
+                    result(libc::syscall(
+                        libc::SYS_clone,
+                        libc::CLONE_THREAD | libc::CLONE_NEWNET,
+                        0,
+                        0,
+                        0,
+                        0,
+                    )),
                 ]
             }
         });
-        assert_eq!(refused, [(-1, Some(libc::EPERM)); 18]);
+        assert_eq!(refused, [(-1, Some(libc::EPERM)); 25]);
         assert!(
             std::process::Command::new("true").status().unwrap().success(),
             "other threads go on as they were"
@@ -474,9 +556,18 @@ mod tests {
                     result(libc::syscall(libc::SYS_fchmod, -1, 0)),
                     result(libc::syscall(libc::SYS_fchmodat, libc::AT_FDCWD, c"/there/is/none".as_ptr(), 0)),
                     result(libc::syscall(libc::SYS_fchown, -1, -1, -1)),
+                    result(libc::syscall(libc::SYS_tgkill, libc::getppid(), libc::getppid(), 0)),
+                    result(libc::syscall(libc::SYS_prlimit64, libc::getppid(), libc::RLIMIT_CPU, 0, 0)),
+                    result(libc::syscall(libc::SYS_fcntl, 0, libc::F_SETOWN, libc::getppid())),
+                    result(libc::syscall(
+                        libc::SYS_socket,
+                        libc::AF_INET6,
+                        libc::SOCK_RAW,
+                        libc::IPPROTO_ICMPV6,
+                    )),
                 ]
             };
-            assert_eq!(refused, [(-1, Some(libc::EPERM)); 9]);
+            assert_eq!(refused, [(-1, Some(libc::EPERM)); 13]);
             // It has threads.
             assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
         });
