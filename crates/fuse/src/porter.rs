@@ -33,6 +33,9 @@ use crate::options::MountOptions;
 /// Longest answer: an error's sentence.
 const ANSWER_BYTES_MAX: usize = 4096;
 
+/// Guards that were killed while the kernel held them, and are still there.
+const GUARDS_ENDING_MAX: usize = 64;
+
 /// What it is asked; the first byte of a question.
 const MOUNT: u8 = b'm';
 const GUARD: u8 = b'g';
@@ -127,7 +130,7 @@ impl Porter {
 pub fn run_porter(control: impl AsFd, dir: &Path, options: &MountOptions, guard: GuardCommand) -> Result<()> {
     stay_when_the_daemon_is_asked_to_end();
     let options = &options.within_limits();
-    let mut desk = Desk { dir, options, guard, guarding: None, mounted: None };
+    let mut desk = Desk { dir, options, guard, guarding: None, ending: Vec::new(), mounted: None };
     let mut question = [0; 8];
     loop {
         let (count, passed) = receive(control.as_fd(), &mut question)
@@ -153,6 +156,8 @@ struct Desk<'options> {
     options: &'options MountOptions,
     guard: GuardCommand,
     guarding: Option<Child>,
+    /// Guards that were killed, and are there until the drops that they are in come back.
+    ending: Vec<Child>,
     mounted: Option<MountPoint>,
 }
 
@@ -187,9 +192,16 @@ impl Desk<'_> {
     }
 
     fn start_guard(&mut self, control: OwnedFd) -> Result<()> {
+        // Not waited for: a thread of it may be in a drop, and what this mount does next may be what that waits for. It runs
+        // nothing of its own any more.
         if let Some(mut before) = self.guarding.take() {
             let _ = before.kill();
-            let _ = before.wait();
+            self.ending.push(before);
+        }
+        self.ending.retain_mut(|before| !matches!(before.try_wait(), Ok(Some(_))));
+        if self.ending.len() >= GUARDS_ENDING_MAX {
+            let text = format!("{GUARDS_ENDING_MAX} guards of this mount were killed and have not ended yet");
+            return Err(Error::new(ErrorKind::TooMany, text));
         }
         let mut command = (self.guard)();
         command.stdin(Stdio::from(control)).stdout(Stdio::null());
