@@ -9,7 +9,7 @@ use ramlace_client::{
 use ramlace_server::MountFiles;
 
 use crate::mount_options::MountHow;
-use crate::mounting::log_path;
+use crate::mounting::{log_path, make_records};
 
 /// Gives it up: before this process has a second thread, and after it has started its porter. Returns what could not be
 /// given up though the machine has it.
@@ -33,7 +33,12 @@ fn files(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<MountF
     match named {
         // A pool that is named by an address may be one of this machine.
         Some(named) if named.contains(':') => readable.push(runtime_directory()?),
-        named => own.push(PoolDirectory::locate(&pool_name(named))?.path().to_owned()),
+        // What lies there beside the note of the mount is believed by whoever owns the pool.
+        named => {
+            let directory = PoolDirectory::locate(&pool_name(named))?;
+            own.push(make_records(&directory)?);
+            readable.push(directory.path().to_owned());
+        }
     }
     Ok(MountFiles { own, readable })
 }

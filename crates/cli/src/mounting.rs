@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, PipeReader, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
@@ -147,7 +147,7 @@ fn take_turn() -> Result<fs::File> {
     turns.map_err(|error| Error::from_io(&error, format!("locking {}", logs.display())))
 }
 
-/// The note of a mount in its pool's directory, for as long as its daemon lives. The next mount may get the same
+/// The note of a mount in a directory of its pool's, for as long as its daemon lives. The next mount may get the same
 /// device number, and so a note of the same name, before this daemon has ended.
 pub struct Record {
     path: PathBuf,
@@ -160,7 +160,9 @@ impl Record {
         if named.is_some_and(|named| named.contains(':')) {
             return Ok(None);
         }
-        let path = record_path(&PoolDirectory::locate(&pool_name(named))?, mount);
+        let directory = PoolDirectory::locate(&pool_name(named))?;
+        make_records(&directory)?;
+        let path = record_path(&directory, mount);
         let _turn = take_turn()?;
         Record::replace(&path, mount)
             .map(Some)
@@ -189,7 +191,23 @@ impl Drop for Record {
 
 fn record_path(directory: &PoolDirectory, mount: &MountPoint) -> PathBuf {
     let (major, minor) = mount.device;
-    directory.path().join(format!("mount-{major}-{minor}"))
+    records_of(directory).join(format!("mount-{major}-{minor}"))
+}
+
+/// Where notes of a pool's mounts are: all that daemons of mounts may write of what the pool has here.
+fn records_of(directory: &PoolDirectory) -> PathBuf {
+    directory.path().join("mounts")
+}
+
+/// Makes that directory. Without a pool there is none, and whoever connects to the pool says so.
+pub fn make_records(directory: &PoolDirectory) -> Result<PathBuf> {
+    let records = records_of(directory);
+    match fs::DirBuilder::new().mode(0o700).create(&records) {
+        Err(error) if !matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {
+            Err(Error::from_io(&error, format!("making {}", records.display())))
+        }
+        _ => Ok(records),
+    }
 }
 
 /// Starts a daemon that mounts the pool on `directory`, and waits until it has.
