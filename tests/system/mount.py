@@ -85,6 +85,14 @@ def copies_of(directory: Path) -> list[str]:
     return found
 
 
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has started and that run."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(word) for word in (task / "children").read_text().split()]
+    return found
+
+
 class Daemon:
     """The process that serves a mount, by a handle that never means another one."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import NewPool
-from mount import Mount, NewMount, Program, is_mounted
+from mount import Mount, NewMount, Program, children_of, is_mounted, mapping
 from pool import KIB, Pool, eventually, frozen
 
 # Root mounts by a system call, others by fusermount3.
@@ -121,6 +121,27 @@ def test_a_guard_that_is_killed_in_the_middle_of_a_drop_costs_nothing(stuck: Stu
         assert stuck.reader.ask(f"os.pread(file, 3, {UNIT - PAGE})") == b"new"
         stuck.write(b"newer")
         assert stuck.reader.ask(f"os.pread(file, 5, {UNIT - PAGE})") == b"newer"
+
+
+# SEMANTICS 120.4
+def test_a_mount_whose_porter_is_killed_goes_on_serving_until_it_is_unmounted(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    pool = new_pool(1)
+    mount, other = new_mount(pool), new_mount(pool)
+    (mount / "file").write_bytes(bytes(PAGE))
+    with Program(mapping(mount / "file")) as program:
+        (porter,) = children_of(mount.daemon.pid)
+        os.kill(porter, signal.SIGKILL)
+        assert eventually(lambda: has_ended(porter))
+        program.run("view[0:5] = b'store'")
+        mount.daemon.send(signal.SIGTERM)
+        # It says so, and does not end.
+        assert eventually(lambda: "ramlace unmount" in mount.log())
+        assert not mount.daemon.ends(0)
+        program.run("view.close(); os.close(file)")
+    mount.unmount()
+    assert (other / "file").read_bytes()[:5] == b"store"
 
 
 # SEMANTICS 120.1

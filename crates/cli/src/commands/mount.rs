@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{POOL_DEFAULT, Pool};
 use ramlace_mount::{Mode, Mount, MountOptions, Porter};
+use ramlace_server::MountFiles;
 use serde_json::json;
 
 use super::up_report::option_for;
@@ -203,7 +204,8 @@ fn prepare(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Moun
     );
     let mounted = Arc::new(OnceLock::new());
     let asked = mounted.clone();
-    ramlace_mount::on_ending(move |count| end(asked.get(), count))?;
+    let named_directory = directory.to_owned();
+    ramlace_mount::on_ending(move |count| end(asked.get(), &named_directory, count))?;
     let mount = Mount::new(&options_of(how, directory, named), &porter)?;
     let _ = mounted.set(porter);
     Ok(mount)
@@ -271,16 +273,25 @@ pub struct GuardArgs {
 /// What the porter of a mount starts.
 pub fn run_guard(_: &GuardArgs) -> Done {
     ramlace_server::harden();
-    Ok(ramlace_mount::run_guard(std::io::stdin())?)
+    // It is told by the daemon and asked by programs, and has to do with no file.
+    let give_up = || {
+        for lacking in ramlace_server::enter_mount_sandbox(Some(MountFiles::default())) {
+            eprintln!("ramlace: the sandbox of this mount's guard is not whole: {lacking}");
+        }
+    };
+    Ok(ramlace_mount::run_guard(std::io::stdin(), give_up)?)
 }
 
 /// Asked to end: programs that use the mount keep what they have open, until they are asked twice.
-fn end(mounted: Option<&Arc<Porter>>, count: u32) {
+fn end(mounted: Option<&Arc<Porter>>, directory: &Path, count: u32) {
     let Some(porter) = mounted.filter(|_| count == 1) else { std::process::exit(1) };
     let unmounted = porter.unmount(false).or_else(|_| porter.unmount(true));
     if let Err(error) = unmounted {
-        eprintln!("ramlace: {error}");
-        std::process::exit(1);
+        // Without this process, what programs have stored in mapped files would be lost.
+        eprintln!(
+            "ramlace: {error}; this goes on serving: 'ramlace unmount {}' takes the mount away",
+            directory.display()
+        );
     }
 }
 
