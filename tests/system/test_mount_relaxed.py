@@ -1,5 +1,6 @@
 """Relaxed mounts: programs publish, refresh and lock for themselves, and nobody waits for what such a mount shows."""
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mount import REFRESH, Mount, Program, mapping
-from pool import KIB, Pool
+from conftest import NewPool
+from mount import REFRESH, Mount, NewMount, Program, fails, mapping
+from pool import KIB, Pool, frozen
 
 pytestmark = pytest.mark.both
 
@@ -103,3 +105,26 @@ def test_the_stricter_of_two_modes_decides(machines: Machines) -> None:
             assert os.pread(descriptors[1], 8, at) == turn.to_bytes(8, "little")
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+# SEMANTICS 136.4
+def test_a_lock_stays_where_what_was_stored_under_it_could_not_be_written_back(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    pool = new_pool(1, 16)
+    here, there = new_mount(pool, "--mode", "relaxed"), new_mount(pool, "--mode", "relaxed")
+    (here / "file").write_bytes(bytes(LENGTH))
+    with Program(mapping(here / "file") + LOCKED) as first, Program(mapping(there / "file") + LOCKED) as second:
+        first.run(f"other = os.open({str(here / 'file')!r}, os.O_RDWR)")
+        first.run("fcntl.lockf(file, fcntl.LOCK_EX, PAGE); view[0] = 1")
+        with frozen(*pool.processes()):
+            # The kernel tries to write it back, tells another descriptor that it could not, and holds the page no more.
+            first.begin("os.fsync(other)")
+            with pytest.raises(OSError, match=r"error|down|timed out"):
+                first.hear()
+        with pytest.raises(OSError, match=r"error|down|timed out"):
+            first.run("fcntl.lockf(file, fcntl.LOCK_UN, PAGE)")
+        fails(errno.EAGAIN, second.run, "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, PAGE)")
+        # It was told: the program does with the lock what it likes.
+        first.run("fcntl.lockf(file, fcntl.LOCK_UN, PAGE)")
+        second.run("fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, PAGE)")

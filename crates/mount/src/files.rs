@@ -121,7 +121,7 @@ impl PoolFileSystem {
         // the kernel put elsewhere. And a server alone promises memory for what is written. On a strict mount it would be
         // seen here before it is seen elsewhere.
         let direct_io = append || ((handed || self.strict.is_some()) && rights_of(flags).write);
-        let open = OpenFile::new(file, append, handed, version, self.write_errors.begin());
+        let open = OpenFile::new(file, append, handed, version, &self.write_errors);
         let others_write = self.handles.is_written_here(attributes.inode);
         let number = self.handles.add(open, attributes, since);
         let keep = self.versions.are_of(attributes.inode, version) && !cut && !handed;

@@ -10,7 +10,7 @@ use ramlace_wire::Attributes;
 
 use crate::files::SET_ID_BITS;
 use crate::versions::{Version, Versions};
-use crate::write_errors::Heard;
+use crate::write_errors::{Heard, WriteErrors};
 
 /// What memory is counted in.
 const PAGE_BYTES: u64 = 4096;
@@ -28,6 +28,8 @@ pub(crate) struct OpenFile {
     settled: AtomicBool,
     /// Failed write-backs that this descriptor has told of.
     pub(crate) errors_heard: Heard,
+    /// Those that an unlock by it has told of. What an unlock tells, `fsync` and `close` tell all the same.
+    pub(crate) errors_unlocks_heard: Heard,
 }
 
 impl OpenFile {
@@ -36,9 +38,17 @@ impl OpenFile {
         append: bool,
         handed: bool,
         opened_in: Version,
-        errors_heard: Heard,
+        errors: &WriteErrors,
     ) -> OpenFile {
-        OpenFile { file, append, handed, opened_in, settled: AtomicBool::new(false), errors_heard }
+        OpenFile {
+            file,
+            append,
+            handed,
+            opened_in,
+            settled: AtomicBool::new(false),
+            errors_heard: errors.begin(),
+            errors_unlocks_heard: errors.begin(),
+        }
     }
 
     /// The descriptor is used, so its open is over. Not to be called for a write of the kernel's own, which

@@ -235,7 +235,10 @@ impl PoolFileSystem {
     fn publish_and_unlock(&self, holder: Holder, file: Arc<OpenFile>, reply: Reply) {
         let LockRequest { start, end, .. } = holder.request;
         let (pool, pages, locks) = (self.pool.clone(), self.pages.clone(), self.locks.clone());
+        let errors = self.write_errors.clone();
         let unlock = move |written: Result<()>| {
+            // The kernel drops what it could not write back, now or before, and says nothing of it.
+            let written = written.and_then(|()| errors.tell(holder.inode, &file.errors_unlocks_heard));
             let published = written.and_then(|()| await_published(&pool, &pages, holder.inode));
             match published.and_then(|()| file.file.set_lock(&holder.request)) {
                 Ok(Some(locked)) => locks.answer_granted(holder, locked, reply),
