@@ -128,3 +128,27 @@ def test_a_lock_stays_where_what_was_stored_under_it_could_not_be_written_back(
         # It was told: the program does with the lock what it likes.
         first.run("fcntl.lockf(file, fcntl.LOCK_UN, PAGE)")
         second.run("fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, PAGE)")
+
+
+# A signal comes while the program waits for the lock, again and again; handlers of Python's run between two instructions.
+SIGNALLED = """
+def count_often(times):
+    for turn in range(times):
+        count(0, 100)
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+"""
+
+
+# SEMANTICS 136.4
+def test_a_lock_that_is_granted_as_a_signal_comes_brings_what_was_published(machines: Machines) -> None:
+    with (
+        Program(mapping(machines.here / "file") + LOCKED + SIGNALLED) as first,
+        Program(mapping(machines.there / "file") + LOCKED + SIGNALLED) as second,
+    ):
+        programs = (first, second)
+        for program in programs:
+            program.begin("count_often(200)")
+        for program in programs:
+            program.hear()
+        assert first.ask("count(0, 100)") == 400

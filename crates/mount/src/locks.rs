@@ -26,6 +26,7 @@ use crate::versions::{Version, Versions};
 struct Parked {
     reply: Reply,
     file: Arc<OpenFile>,
+    holder: Holder,
     /// Names the wait, once its home has queued it.
     wait: Option<u64>,
 }
@@ -116,10 +117,10 @@ impl Locks {
     }
 
     /// Takes a parked reply and answers it.
-    fn finish(&self, unique: u64, holder: Holder, ended: Result<LockedFile>) {
+    fn finish(&self, unique: u64, ended: Result<LockedFile>) {
         let Some(parked) = self.parked().remove(&unique) else { return };
         match ended {
-            Ok(file) => self.answer_granted(holder, file, parked.reply),
+            Ok(locked) => self.answer_granted(parked.holder, locked, parked.reply),
             Err(error) => _ = parked.reply.error(lock_errno(&error)),
         }
     }
@@ -152,10 +153,10 @@ impl Locks {
         }
         let Some(parked) = self.parked().remove(&unique) else { return };
         match given_up {
-            // Pages from before are dropped by the next lock or open: what comes now is the signal's.
-            Ok(GivenUp::Granted(_)) => parked.reply.ok(),
-            _ => parked.reply.error(libc::EINTR),
-        };
+            // The program goes on with the lock as if the signal had come a moment later.
+            Ok(GivenUp::Granted(locked)) => self.answer_granted(parked.holder, locked, parked.reply),
+            _ => _ = parked.reply.error(libc::EINTR),
+        }
     }
 
     /// The mount is gone: nobody waits any more.
@@ -251,12 +252,12 @@ impl PoolFileSystem {
 
     fn set_lock_later(&self, holder: Holder, file: &Arc<OpenFile>, reply: Reply) {
         let unique = reply.unique();
-        self.locks.parked().insert(unique, Parked { reply, file: file.clone(), wait: None });
+        self.locks.parked().insert(unique, Parked { reply, file: file.clone(), holder, wait: None });
         let locks = self.locks.clone();
-        let on_end = Box::new(move |ended| locks.finish(unique, holder, ended));
+        let on_end = Box::new(move |ended| locks.finish(unique, ended));
         match file.file.set_lock_later(&holder.request, on_end) {
-            Ok(Waited::Granted(locked)) => self.locks.finish(unique, holder, Ok(locked)),
-            Err(error) => self.locks.finish(unique, holder, Err(error)),
+            Ok(Waited::Granted(locked)) => self.locks.finish(unique, Ok(locked)),
+            Err(error) => self.locks.finish(unique, Err(error)),
             Ok(Waited::Waiting(wait)) => {
                 let interrupted = {
                     let mut parked = self.locks.parked();
