@@ -277,6 +277,13 @@ pub struct Opened {
     pub parent: Option<Attributes>,
 }
 
+impl Opened {
+    /// Only who makes a name is told more than what he opens.
+    fn is_without_leases(&self) -> bool {
+        self.leased == EntryLeased::default() && self.parent.is_none()
+    }
+}
+
 /// Leases that come with an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryLeased {
@@ -315,7 +322,9 @@ impl Request for OpenEntry {
     type Reply = Opened;
 
     fn fits(&self, reply: &Opened) -> bool {
-        reply.info.is_possible() && reply.info.attributes.kind != FileKind::Directory
+        reply.info.is_possible()
+            && reply.info.attributes.kind != FileKind::Directory
+            && reply.is_without_leases()
     }
 }
 
@@ -358,7 +367,7 @@ impl Request for Open {
     type Reply = Opened;
 
     fn fits(&self, reply: &Opened) -> bool {
-        reply.info.is_of(self.inode)
+        reply.info.is_of(self.inode) && reply.is_without_leases()
     }
 }
 
@@ -506,7 +515,7 @@ impl Request for Unlink {
 
 /// Whether what is told of a directory, if anything is, can be this one's.
 fn is_directory_told(told: Option<&Attributes>, directory: InodeId) -> bool {
-    told.is_none_or(|told| told.inode == directory && told.kind == FileKind::Directory)
+    told.is_none_or(|told| told.is_of(directory) && told.kind == FileKind::Directory)
 }
 
 /// Entries of a directory in the order of their cookies.
@@ -777,6 +786,6 @@ impl Request for CreateUnnamed {
     type Reply = Opened;
 
     fn fits(&self, reply: &Opened) -> bool {
-        reply.info.is_possible() && reply.info.attributes.kind == FileKind::File
+        reply.info.is_possible() && reply.info.attributes.kind == FileKind::File && reply.is_without_leases()
     }
 }

@@ -144,3 +144,43 @@ impl Part {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ramlace_base::{Name, Timestamp};
+
+    use super::*;
+    use crate::Request;
+    use crate::namespace::{Unlink, Unlinked};
+
+    // SEMANTICS 112
+    #[test]
+    fn what_is_told_of_a_directory_with_an_answer_can_be_this_one() {
+        let now = Timestamp { nanos: 1 };
+        let root = Attributes {
+            inode: InodeId::ROOT,
+            kind: FileKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            links: 2,
+            size: 1,
+            device: 0,
+            generation: Generation::FIRST,
+            accessed: now,
+            modified: now,
+            changed: now,
+            created: now,
+            xattrs: false,
+            allocated: None,
+        };
+        let unlink = Unlink { parent: InodeId::ROOT, name: Name::new("gone").unwrap() };
+        let fits = |parent: Option<Attributes>| unlink.fits(&Unlinked { parent });
+        assert!(fits(None) && fits(Some(root.clone())));
+        assert!(!fits(Some(Attributes { inode: InodeId(7), ..root.clone() })));
+        assert!(!fits(Some(Attributes { kind: FileKind::File, ..root.clone() })));
+        assert!(!fits(Some(Attributes { size: u64::MAX, ..root.clone() })));
+        assert!(!fits(Some(Attributes { mode: u16::MAX, ..root.clone() })));
+        assert!(!fits(Some(Attributes { allocated: Some(u64::MAX), ..root })));
+    }
+}
