@@ -41,6 +41,17 @@ struct State {
     watched_until: Option<u64>,
 }
 
+/// Knows which files the kernel has yet to drop pages of.
+#[derive(Clone)]
+pub(crate) struct Owed(Weak<Shared>);
+
+impl Owed {
+    /// Whether the kernel may have pages of this file of which others were told that nobody waits for them.
+    pub(crate) fn has(&self, inode: InodeId) -> bool {
+        self.0.upgrade().is_some_and(|shared| shared.lock().drops.owes(inode))
+    }
+}
+
 /// Hears what servers recall.
 struct Hearer(Weak<Shared>);
 
@@ -70,6 +81,11 @@ impl Droppers {
             .map_err(|error| Error::from_io(&error, "starting a thread that watches drops of pages"))?;
         pool.hear_data(Arc::new(Hearer(Arc::downgrade(&shared))));
         Ok(Droppers { shared })
+    }
+
+    /// Tells what is yet to be dropped.
+    pub(crate) fn owed(&self) -> Owed {
+        Owed(Arc::downgrade(&self.shared))
     }
 
     /// Drops pages soon.

@@ -124,7 +124,7 @@ impl PoolFileSystem {
         let open = OpenFile::new(file, append, handed, version, &self.write_errors);
         let others_write = self.handles.is_written_here(attributes.inode);
         let number = self.handles.add(open, attributes, since);
-        let keep = self.versions.are_of(attributes.inode, version) && !cut && !handed;
+        let keep = self.locks.pages_are_of(attributes.inode, version) && !cut && !handed;
         // Pages that came from holes have no memory, and nobody would ask for it before a store.
         let keep = keep && !(rights_of(flags).write && self.versions.has_bare_pages(attributes.inode));
         if !keep && others_write {

@@ -17,6 +17,7 @@ use ramlace_client::{GivenUp, LOCK_END, LockKind, LockRequest, LockTable, Locked
 use ramlace_fuse::{FileLock, LockKind as KernelKind, Operation, Porter, Reply, Request};
 
 use crate::data::await_published;
+use crate::droppers::Owed;
 use crate::filesystem::PoolFileSystem;
 use crate::handles::OpenFile;
 use crate::refresh::Refresher;
@@ -39,6 +40,8 @@ pub(crate) struct Locks {
     parked: Mutex<HashMap<u64, Parked>>,
     owners: Mutex<Owners>,
     versions: Arc<Versions>,
+    /// On a relaxed mount: nobody waits for drops, so that a write elsewhere may be over and its time not be told yet.
+    owed: Option<Owed>,
     refresher: Arc<Refresher>,
     /// Sees in which call a program waits.
     porter: Arc<Porter>,
@@ -88,6 +91,7 @@ impl Locks {
     pub(crate) fn new(
         enabled: bool,
         versions: &Arc<Versions>,
+        owed: Option<Owed>,
         refresher: &Arc<Refresher>,
         porter: &Arc<Porter>,
     ) -> Arc<Locks> {
@@ -96,6 +100,7 @@ impl Locks {
             parked: Mutex::default(),
             owners: Mutex::default(),
             versions: versions.clone(),
+            owed,
             refresher: refresher.clone(),
             porter: porter.clone(),
         })
@@ -129,11 +134,16 @@ impl Locks {
     fn answer_granted(&self, holder: Holder, file: LockedFile, reply: Reply) {
         self.note(holder);
         let version = Version::of_locked(&file);
-        if holder.request.kind.is_none() || self.versions.are_of(holder.inode, version) {
+        if holder.request.kind.is_none() || self.pages_are_of(holder.inode, version) {
             reply.ok();
         } else {
             self.refresher.bring_to(holder.inode, version, reply);
         }
+    }
+
+    /// Whether the kernel's pages of a file are of this version, and no drop of them is owed.
+    pub(crate) fn pages_are_of(&self, inode: InodeId, version: Version) -> bool {
+        self.versions.are_of(inode, version) && !self.owed.as_ref().is_some_and(|owed| owed.has(inode))
     }
 
     /// A program that waits has a signal.

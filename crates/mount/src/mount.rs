@@ -115,7 +115,8 @@ impl Mount {
         let strict = (options.mode == Mode::Strict).then(Arc::<StrictReads>::default);
         let relaxed = options.mode == Mode::Relaxed;
         let droppers = Droppers::start(&pool, session.notifier(), &pages, strict.clone(), relaxed)?;
-        let locks = Locks::new(options.locks, &versions, &refresher, porter);
+        let locks =
+            Locks::new(options.locks, &versions, relaxed.then(|| droppers.owed()), &refresher, porter);
         let kernel = if options.passthrough { Some(kernel_that_takes_files(&session)?) } else { None };
         let handed = Arc::new(HandedFiles::start(kernel, session.notifier())?);
         let file_system = PoolFileSystem {

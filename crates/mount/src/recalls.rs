@@ -108,6 +108,8 @@ pub(crate) struct Drops<T> {
     last: u64,
     waiting: VecDeque<u64>,
     running: HashMap<InodeId, Running>,
+    /// How many drops of a file are not over.
+    owed: HashMap<InodeId, usize>,
     recalled: HashSet<(ServerId, u64)>,
     threads: usize,
     idle: usize,
@@ -129,6 +131,7 @@ impl<T> Drops<T> {
             last: 0,
             waiting: VecDeque::new(),
             running: HashMap::new(),
+            owed: HashMap::new(),
             recalled: HashSet::new(),
             threads: 0,
             idle: 0,
@@ -163,8 +166,14 @@ impl<T> Drops<T> {
     fn push(&mut self, drop: Wanted, whom: For<T>, look_at: u64) {
         self.last += 1;
         self.waiting.push_back(self.last);
+        *self.owed.entry(drop.inode).or_default() += 1;
         let (is_told, runs, is_late, rest) = (false, false, false, Rest::default());
         self.jobs.insert(self.last, Job { drop, whom: Some(whom), is_told, look_at, runs, is_late, rest });
+    }
+
+    /// Whether the kernel may have pages of this file that it is to drop.
+    pub(crate) fn owes(&self, inode: InodeId) -> bool {
+        self.owed.contains_key(&inode)
     }
 
     /// Whether one more thread is to begin; then it is counted.
@@ -213,6 +222,12 @@ impl<T> Drops<T> {
     /// A thread has dropped, or the kernel has refused: then nobody hears that it was done.
     pub(crate) fn over(&mut self, id: u64, dropped: bool) -> Option<Effect<T>> {
         let job = self.jobs.remove(&id)?;
+        if let Some(owed) = self.owed.get_mut(&job.drop.inode) {
+            *owed -= 1;
+            if *owed == 0 {
+                self.owed.remove(&job.drop.inode);
+            }
+        }
         if let Some(running) = self.running.get_mut(&job.drop.inode) {
             running.count -= usize::from(!job.is_late);
             running.late -= usize::from(job.is_late);
@@ -390,6 +405,22 @@ mod tests {
         assert_eq!(drops.next_look(), None);
         assert_eq!(drops.look(u64::MAX - 1, all), []);
         assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)));
+    }
+
+    // SEMANTICS 136.2
+    #[test]
+    fn pages_are_owed_until_the_last_drop_of_their_file_is_over() {
+        let mut drops: Drops<&str> = Drops::new(true);
+        for number in [1, 2] {
+            drops.add(page(FILE, number), For::Server(HERE, number), 0);
+        }
+        assert!(drops.owes(FILE) && !drops.owes(InodeId(8)));
+        let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
+        drops.look(1, all);
+        drops.over(ids[0], true);
+        assert!(drops.owes(FILE), "the other one is under way");
+        drops.over(ids[1], true);
+        assert!(!drops.owes(FILE) && drops.owed.is_empty());
     }
 
     // SEMANTICS 136.1
