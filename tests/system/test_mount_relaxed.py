@@ -130,25 +130,49 @@ def test_a_lock_stays_where_what_was_stored_under_it_could_not_be_written_back(
         second.run("fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, PAGE)")
 
 
-# A signal comes while the program waits for the lock, again and again; handlers of Python's run between two instructions.
-SIGNALLED = """
-def count_often(times):
-    for turn in range(times):
-        count(0, 100)
-signal.signal(signal.SIGALRM, lambda *_: None)
-signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+# A program holds the lock while another waits for it, counts, and unlocks as that one gets a signal.
+SIGNALLING = """
+def count_and_signal(pid, delay):
+    number = int.from_bytes(view[100:108], "little")
+    view[100:108] = (number + 1).to_bytes(8, "little")
+    time.sleep(0.005)
+    def send():
+        at = time.perf_counter() + delay
+        while time.perf_counter() < at:
+            pass
+        os.kill(pid, signal.SIGALRM)
+    sender = threading.Thread(target=send)
+    sender.start()
+    fcntl.lockf(file, fcntl.LOCK_UN, PAGE)
+    sender.join()
 """
 
 
 # SEMANTICS 136.4
 def test_a_lock_that_is_granted_as_a_signal_comes_brings_what_was_published(machines: Machines) -> None:
     with (
-        Program(mapping(machines.here / "file") + LOCKED + SIGNALLED) as first,
-        Program(mapping(machines.there / "file") + LOCKED + SIGNALLED) as second,
+        Program(mapping(machines.here / "file") + LOCKED + SIGNALLING) as first,
+        Program(mapping(machines.there / "file") + LOCKED) as second,
     ):
-        programs = (first, second)
-        for program in programs:
-            program.begin("count_often(200)")
-        for program in programs:
-            program.hear()
-        assert first.ask("count(0, 100)") == 400
+        second.run("signal.signal(signal.SIGALRM, lambda *_: None)")
+        for turn in range(50):
+            first.run("fcntl.lockf(file, fcntl.LOCK_EX, PAGE)")
+            second.begin("count(0, 100)", "ask")
+            first.run(f"count_and_signal({second.pid}, {turn * 20e-6})")
+            assert second.hear() == 2 * turn + 1
+
+
+# SEMANTICS 136.4
+@pytest.mark.parametrize("kind", ["lockf", "flock"])
+def test_a_lock_that_becomes_shared_publishes_the_locked_bytes(machines: Machines, kind: str) -> None:
+    with (
+        Program(mapping(machines.here / "file")) as first,
+        Program(mapping(machines.there / "file")) as second,
+    ):
+        for turn in range(1, 20):
+            first.run(f"fcntl.{kind}(file, fcntl.LOCK_EX); view[0:8] = ({turn}).to_bytes(8, 'little')")
+            first.run(f"fcntl.{kind}(file, fcntl.LOCK_SH{' | fcntl.LOCK_NB' if turn % 2 else ''})")
+            second.run(f"fcntl.{kind}(file, fcntl.LOCK_SH)")
+            assert second.ask("view[0:8]") == turn.to_bytes(8, "little")
+            for program in (first, second):
+                program.run(f"fcntl.{kind}(file, fcntl.LOCK_UN)")

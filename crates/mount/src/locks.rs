@@ -57,6 +57,10 @@ impl Owners {
         self.0.entry(inode).or_default().entry(owner).or_default().insert(handle);
     }
 
+    fn may_hold(&self, inode: InodeId, owner: u64) -> bool {
+        self.0.get(&inode).is_some_and(|owners| owners.contains_key(&owner))
+    }
+
     /// An owner is gone; whether it was known.
     fn end(&mut self, inode: InodeId, owner: u64) -> bool {
         let Entry::Occupied(mut owners) = self.0.entry(inode) else { return false };
@@ -138,6 +142,58 @@ impl Locks {
             reply.ok();
         } else {
             self.refresher.bring_to(holder.inode, version, reply);
+        }
+    }
+
+    /// Asks the home of a file for a lock, or to let go of one.
+    fn set(self: &Arc<Locks>, holder: Holder, file: Arc<OpenFile>, wait: bool, reply: Reply) {
+        self.note(holder);
+        if wait && holder.request.kind.is_some() {
+            return self.set_later(holder, &file, reply);
+        }
+        match file.file.set_lock(&holder.request) {
+            Ok(Some(locked)) => self.answer_granted(holder, locked, reply),
+            Ok(None) => _ = reply.error(libc::EAGAIN),
+            Err(error) => _ = reply.error(lock_errno(&error)),
+        }
+    }
+
+    fn set_later(self: &Arc<Locks>, holder: Holder, file: &Arc<OpenFile>, reply: Reply) {
+        let unique = reply.unique();
+        self.parked().insert(unique, Parked { reply, file: file.clone(), holder, wait: None });
+        let locks = self.clone();
+        let on_end = Box::new(move |ended| locks.finish(unique, ended));
+        match file.file.set_lock_later(&holder.request, on_end) {
+            Ok(Waited::Granted(locked)) => self.finish(unique, Ok(locked)),
+            Err(error) => self.finish(unique, Err(error)),
+            Ok(Waited::Waiting(wait)) => {
+                let interrupted = {
+                    let mut parked = self.parked();
+                    match parked.entry(unique) {
+                        Entry::Vacant(_) => false,
+                        Entry::Occupied(mut parked) => {
+                            parked.get_mut().wait = Some(wait);
+                            parked.get().reply.interrupted()
+                        }
+                    }
+                };
+                if interrupted {
+                    self.give_up(unique, file, wait);
+                }
+            }
+        }
+    }
+
+    /// Whether others may get bytes that the owner has locked for itself: by an unlock, or by a shared lock instead.
+    fn may_give_away(&self, holder: Holder) -> bool {
+        let LockRequest { table, owner, kind, .. } = holder.request;
+        match kind {
+            Some(LockKind::Exclusive) => false,
+            // Who holds a `flock` is not noted.
+            Some(LockKind::Shared) => {
+                table == LockTable::Flock || self.owners().may_hold(holder.inode, owner)
+            }
+            None => true,
         }
     }
 
@@ -224,66 +280,31 @@ impl PoolFileSystem {
             }
         };
         file.settle(&self.versions);
+        let publishes = self.relaxed && !file.handed && self.handles.is_written_here(holder.inode);
+        if publishes && self.locks.may_give_away(holder) {
+            return self.publish_and_give_away(holder, file, wait, reply);
+        }
         if holder.request.kind.is_none() {
-            if self.relaxed && !file.handed && self.handles.is_written_here(holder.inode) {
-                return self.publish_and_unlock(holder, file, reply);
-            }
             // Whoever has the lock next sees what was written back. What that was not, the next sync tells.
             let _ = self.await_published(holder.inode);
         }
-        self.locks.note(holder);
-        if wait && holder.request.kind.is_some() {
-            return self.set_lock_later(holder, &file, reply);
-        }
-        match file.file.set_lock(&holder.request) {
-            Ok(Some(locked)) => self.locks.answer_granted(holder, locked, reply),
-            Ok(None) => _ = reply.error(libc::EAGAIN),
-            Err(error) => _ = reply.error(lock_errno(&error)),
-        }
+        self.locks.set(holder, file, wait, reply);
     }
 
     /// What was stored into the locked bytes is published before somebody else gets the lock. Where that cannot be done the lock stays.
-    fn publish_and_unlock(&self, holder: Holder, file: Arc<OpenFile>, reply: Reply) {
+    fn publish_and_give_away(&self, holder: Holder, file: Arc<OpenFile>, wait: bool, reply: Reply) {
         let LockRequest { start, end, .. } = holder.request;
         let (pool, pages, locks) = (self.pool.clone(), self.pages.clone(), self.locks.clone());
         let errors = self.write_errors.clone();
-        let unlock = move |written: Result<()>| {
+        let give_away = move |written: Result<()>| {
             // The kernel drops what it could not write back, now or before, and says nothing of it.
             let written = written.and_then(|()| errors.tell(holder.inode, &file.errors_unlocks_heard));
-            let published = written.and_then(|()| await_published(&pool, &pages, holder.inode));
-            match published.and_then(|()| file.file.set_lock(&holder.request)) {
-                Ok(Some(locked)) => locks.answer_granted(holder, locked, reply),
-                Ok(None) => _ = reply.error(libc::EAGAIN),
+            match written.and_then(|()| await_published(&pool, &pages, holder.inode)) {
+                Ok(()) => locks.set(holder, file, wait, reply),
                 Err(error) => _ = reply.error(lock_errno(&error)),
             }
         };
-        self.refresher.after_writing_back_part(holder.inode, ByteRange { start, end }, Box::new(unlock));
-    }
-
-    fn set_lock_later(&self, holder: Holder, file: &Arc<OpenFile>, reply: Reply) {
-        let unique = reply.unique();
-        self.locks.parked().insert(unique, Parked { reply, file: file.clone(), holder, wait: None });
-        let locks = self.locks.clone();
-        let on_end = Box::new(move |ended| locks.finish(unique, ended));
-        match file.file.set_lock_later(&holder.request, on_end) {
-            Ok(Waited::Granted(locked)) => self.locks.finish(unique, Ok(locked)),
-            Err(error) => self.locks.finish(unique, Err(error)),
-            Ok(Waited::Waiting(wait)) => {
-                let interrupted = {
-                    let mut parked = self.locks.parked();
-                    match parked.entry(unique) {
-                        Entry::Vacant(_) => false,
-                        Entry::Occupied(mut parked) => {
-                            parked.get_mut().wait = Some(wait);
-                            parked.get().reply.interrupted()
-                        }
-                    }
-                };
-                if interrupted {
-                    self.locks.give_up(unique, file, wait);
-                }
-            }
-        }
+        self.refresher.after_writing_back_part(holder.inode, ByteRange { start, end }, Box::new(give_away));
     }
 
     /// A process closes a descriptor: its POSIX locks of the file go, by whatever descriptor it has locked.
