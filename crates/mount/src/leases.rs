@@ -4,9 +4,10 @@
 //! recall ends it: the kernel is told to drop what it has, and what is on its way to it is void, for the kernel goes by
 //! what was told between a question and its answer (the version of its attributes, the epoch of its names). The one case
 //! in which there is nothing to tell it of is an inode that it is just hearing of for the first time: then it is told
-//! again until it knows it. So it is counted which inodes it knows: one that it has forgotten it does not believe.
+//! again until it knows it. So it is counted which inodes it knows: one that it has forgotten it does not believe. Of a file that
+//! a thread has just made it takes the answer as it is: a recall waits until that thread asks something more, or a moment ([`Told`]).
 //!
-//! Nothing here waits for a request of the kernel or an answer of a server. So names are dropped by a new epoch of all
+//! For no other request of the kernel anything waits here, and for no answer of a server. So names are dropped by a new epoch of all
 //! names, and not one by one: for that the kernel takes the directory's lock, which two mounts may hold against each
 //! other.
 
