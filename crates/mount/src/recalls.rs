@@ -269,7 +269,10 @@ impl<T> Drops<T> {
 
     /// Whether somebody who looks again no sooner than `until` would be too late for what began just now.
     pub(crate) fn is_too_late(&self, until: Option<u64>, now: u64) -> bool {
-        until.is_none_or(|until| until > now + LATE_MILLIS) && self.next_look().is_some()
+        // What a relaxed mount is told has no time.
+        let in_time = if self.relaxed { now } else { now + LATE_MILLIS };
+        let is_too_late = until.is_none_or(|until| until > in_time);
+        is_too_late && self.next_look().is_some_and(|at| until.is_none_or(|until| at < until))
     }
 
     /// Time has gone by. `held`: which of some pages are held by requests that are under way.
@@ -423,7 +426,6 @@ mod tests {
         assert!(!drops.owes(FILE) && drops.owed.is_empty());
     }
 
-    // SEMANTICS 136.1
     #[test]
     fn pages_beside_those_that_a_request_holds_are_dropped_before_it_is_told() {
         let mut drops: Drops<&str> = Drops::new(false);
@@ -463,6 +465,7 @@ mod tests {
         assert_eq!(drops.look(now + LATE_MILLIS, |_| page(FILE, 90).parts), [Effect::Blocked(HERE, 1)]);
     }
 
+    // SEMANTICS 136.1
     #[test]
     fn nobody_waits_for_what_a_relaxed_mount_is_to_drop() {
         let mut drops: Drops<&str> = Drops::new(true);
@@ -474,6 +477,13 @@ mod tests {
         assert_eq!(drops.look(100 + LATE_MILLIS, all), []);
         assert_eq!(drops.next_look(), None);
         assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)), "and when it is done");
+        recall(&mut drops, FILE, 2, 200);
+        assert!(
+            drops.is_too_late(Some(200 + LATE_MILLIS), 200),
+            "who waits for the time of another one is woken"
+        );
+        drops.look(200, none);
+        assert!(!drops.is_too_late(Some(200 + LATE_MILLIS), 201));
     }
 
     #[test]
