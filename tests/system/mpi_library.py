@@ -90,6 +90,19 @@ class Mpi:
         return done
 
 
+def build(name: str, directory: Path, *flags: str) -> Path:
+    """Build our library for one of the MPIs."""
+    done = subprocess.run(
+        [str(ROOT / "bindings/mpi/build.sh"), f"mpicc.{name}", str(directory), *flags],
+        env={**os.environ, "PKG_CONFIG_PATH": str(ROOT / "target/release/pkgconfig")},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
 @pytest.fixture(scope="module", params=["openmpi", "mpich"])
 def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
     """One of Debian's MPIs with our library; skipped where it is not installed."""
@@ -97,13 +110,5 @@ def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     if not shutil.which(f"mpicc.{name}") or not shutil.which(f"mpirun.{name}"):
         pytest.skip(f"{name} is not installed (`make test-long` installs it): MPI-IO is not tried with it")
     directory = tmp_path_factory.mktemp(name)
-    done = subprocess.run(
-        [str(ROOT / "bindings/mpi/build.sh"), f"mpicc.{name}", str(directory)],
-        env={**os.environ, "PKG_CONFIG_PATH": str(ROOT / "target/release/pkgconfig")},
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    yield Mpi(name, directory, Path(done.stdout.strip()))
+    yield Mpi(name, directory, build(name, directory))
     shutil.rmtree(directory)

@@ -174,9 +174,12 @@ static int place(struct file *file, const struct access *access, int64_t length,
     case AT_POSITION:
         pthread_mutex_lock(&file->lock);
         *from = file->position;
-        file->position += length;
+        if (__builtin_add_overflow(*from, length, &at))
+            error = MPI_ERR_ARG;
+        else
+            file->position = at;
         pthread_mutex_unlock(&file->lock);
-        return MPI_SUCCESS;
+        return error;
     case AT_SHARED:
         pthread_mutex_lock(&file->lock);
         error = shared_add(file, etypes, &at);
@@ -228,6 +231,22 @@ static int check_and_measure(const struct file *file, struct transfer *transfer)
     return MPI_SUCCESS;
 }
 
+/* What was not moved is taken back from the individual pointer. */
+static void take_back(struct file *file, const struct transfer *transfer)
+{
+    if (transfer->access.pointer == AT_POSITION && transfer->moved.in_file < transfer->in_file) {
+        pthread_mutex_lock(&file->lock);
+        file->position -= transfer->in_file - transfer->moved.in_file;
+        pthread_mutex_unlock(&file->lock);
+    }
+}
+
+void transfer_give_up(struct file *file, struct transfer *transfer)
+{
+    take_back(file, transfer);
+    transfer->in_file = 0;
+}
+
 int transfer_begin(struct file *file, const struct access *access, struct transfer *transfer)
 {
     *transfer = (struct transfer){.access = *access};
@@ -236,18 +255,15 @@ int transfer_begin(struct file *file, const struct access *access, struct transf
         /* An ordered call is collective: a rank whose arguments are wrong still takes part, with nothing. */
         int placed = place(file, access, error ? 0 : transfer->in_file, &transfer->from);
         error = error ? error : placed;
+        if (error == MPI_SUCCESS) {
+            error = tiling_check(&file->view.tiling, transfer->from, transfer->in_file);
+            if (error != MPI_SUCCESS)
+                take_back(file, transfer);
+        }
     }
+    if (error != MPI_SUCCESS)
+        transfer->in_file = 0;
     return error;
-}
-
-/* What a read did not find is taken back from the pointer. */
-static void take_back(struct file *file, const struct transfer *transfer)
-{
-    if (transfer->access.pointer == AT_POSITION && transfer->moved.in_file < transfer->in_file) {
-        pthread_mutex_lock(&file->lock);
-        file->position -= transfer->in_file - transfer->moved.in_file;
-        pthread_mutex_unlock(&file->lock);
-    }
 }
 
 int transfer_do(struct file *file, struct transfer *transfer)

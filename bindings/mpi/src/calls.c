@@ -176,15 +176,28 @@ BOTH_NAMES(File_sync);
 
 /* ---- Views and pointers ---- */
 
-static int64_t shared_byte(struct file *file)
+/* Where an etype of the view begins in the file. */
+static int place_of(const struct file *file, int64_t etypes, int64_t *place)
 {
-    struct runs runs = {0};
-    int64_t etypes = 0, byte = 0;
-    if (shared_get(file, &etypes) == MPI_SUCCESS &&
-        tiling_runs(&file->view.tiling, etypes * file->view.etype_bytes, 1, &runs) == MPI_SUCCESS && runs.count > 0)
-        byte = runs.items[0].offset;
-    runs_free(&runs);
-    return byte;
+    int64_t from;
+    if (etypes < 0 || __builtin_mul_overflow(etypes, file->view.etype_bytes, &from))
+        return MPI_ERR_ARG;
+    return tiling_place(&file->view.tiling, from, place);
+}
+
+/* Where the shared pointer is in the file when the last rank has come, as the first one sees it; the same on all ranks. */
+static int current_place(struct file *file, MPI_Offset *place)
+{
+    int64_t told[2] = {MPI_SUCCESS, 0}, etypes = 0;
+    PMPI_Barrier(file->comm);
+    if (file->rank == 0) {
+        told[0] = shared_get(file, &etypes);
+        if (told[0] == MPI_SUCCESS)
+            told[0] = place_of(file, etypes, &told[1]);
+    }
+    PMPI_Bcast(told, 2, MPI_INT64_T, 0, file->comm);
+    *place = told[1];
+    return (int)told[0];
 }
 
 EXPORT int MPI_File_set_view(MPI_File fh, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype,
@@ -193,13 +206,14 @@ EXPORT int MPI_File_set_view(MPI_File fh, MPI_Offset disp, MPI_Datatype etype, M
     struct file *file = file_find(fh);
     if (file == NULL)
         return REAL(File_set_view)(fh, disp, etype, filetype, datarep, info);
-    if ((file->amode & MPI_MODE_SEQUENTIAL) && disp == MPI_DISPLACEMENT_CURRENT) {
-        /* Where all of them are, when the last one has come. */
-        PMPI_Barrier(file->comm);
-        disp = file->rank == 0 ? shared_byte(file) : 0;
-        PMPI_Bcast(&disp, 1, MPI_OFFSET, 0, file->comm);
-    }
-    int error = file_set_view(file, disp, etype, filetype, datarep), hinted = file_hints(file, info);
+    int error = MPI_SUCCESS;
+    if ((file->amode & MPI_MODE_SEQUENTIAL) && disp == MPI_DISPLACEMENT_CURRENT)
+        error = current_place(file, &disp);
+    /* Nobody has a view from a place that is not known. */
+    if (error != MPI_SUCCESS)
+        return error_raise(file, error);
+    error = file_set_view(file, disp, etype, filetype, datarep);
+    int hinted = file_hints(file, info);
     return error_raise(file, hinted ? hinted : error);
 }
 BOTH_NAMES(File_set_view);
@@ -221,13 +235,10 @@ EXPORT int MPI_File_get_byte_offset(MPI_File fh, MPI_Offset offset, MPI_Offset *
     struct file *file = file_find(fh);
     if (file == NULL)
         return REAL(File_get_byte_offset)(fh, offset, disp);
-    struct runs runs = {0};
-    int64_t byte = 0;
-    bool wrong = offset < 0 || __builtin_mul_overflow(offset, file->view.etype_bytes, &byte);
-    int error = wrong ? MPI_ERR_ARG : tiling_runs(&file->view.tiling, byte, 1, &runs);
+    int64_t place;
+    int error = place_of(file, offset, &place);
     if (error == MPI_SUCCESS)
-        *disp = runs.count ? runs.items[0].offset : file->view.tiling.start;
-    runs_free(&runs);
+        *disp = place;
     return error_raise(file, error);
 }
 BOTH_NAMES(File_get_byte_offset);

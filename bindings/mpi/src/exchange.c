@@ -70,7 +70,7 @@ static bool counts_add_up(struct counts *counts, int ranks)
     counts->all_bytes = counts->all_numbers = 0;
     for (int i = 0; i < ranks; i++) {
         int64_t bytes = counts->sizes[2 * i], numbers = counts->sizes[2 * i + 1] * 4;
-        if (counts->all_bytes + bytes > INT32_MAX || counts->all_numbers + numbers > INT32_MAX)
+        if (counts->all_bytes + bytes > MESSAGE_MAX || counts->all_numbers + numbers > MESSAGE_MAX)
             return false;
         counts->bytes[i] = (int)bytes;
         counts->bytes_at[i] = (int)counts->all_bytes;
@@ -284,28 +284,27 @@ static int do_round(struct exchange *x, int64_t base, bool *stop)
     return error ? error : own;
 }
 
-/* Where this rank's access begins and ends in the file. */
-static int hull(const struct exchange *x, int64_t *low, int64_t *end)
+/* Where this rank's access, which has bytes, begins and ends in the file; its view was asked before. */
+static void hull(const struct file *file, const struct transfer *transfer, int64_t *low, int64_t *end)
 {
-    const struct tiling *view = &x->file->view.tiling;
-    struct runs runs = {0};
-    int error = tiling_runs(view, x->transfer->from, 1, &runs);
-    if (error == MPI_SUCCESS)
-        *low = runs.items[0].offset;
-    runs.count = 0;
-    if (error == MPI_SUCCESS)
-        error = tiling_runs(view, x->transfer->from + x->transfer->in_file - 1, 1, &runs);
-    if (error == MPI_SUCCESS)
-        *end = runs.items[0].offset + 1;
-    runs_free(&runs);
-    return error;
+    tiling_place(&file->view.tiling, transfer->from, low);
+    tiling_place(&file->view.tiling, transfer->from + transfer->in_file - 1, end);
+    ++*end;
+}
+
+/* A write that a server would refuse, and with it all that the same aggregator has to write. */
+static bool is_beyond_files(const struct file *file, const struct transfer *transfer)
+{
+    int64_t low, end = 0;
+    if (transfer->access.write && transfer->in_file > 0)
+        hull(file, transfer, &low, &end);
+    return end > FILE_BYTES_MAX;
 }
 
 /* Buffers, and the hull of what all ranks touch; the same on all ranks. */
 static int begin(struct exchange *x)
 {
     int64_t low = INT64_MAX, end = INT64_MIN + 1;
-    int error = MPI_SUCCESS;
     bool made = counts_make(&x->out, x->file->ranks) & counts_make(&x->in, x->file->ranks);
     for (int i = 0; i < x->aggregators && made; i++) {
         if (rank_of(x, i) == x->file->rank) {
@@ -315,8 +314,8 @@ static int begin(struct exchange *x)
         }
     }
     if (x->transfer->in_file > 0)
-        error = hull(x, &low, &end);
-    int64_t all[3] = {low, -end, made && error == MPI_SUCCESS ? 0 : -1};
+        hull(x->file, x->transfer, &low, &end);
+    int64_t all[3] = {low, -end, made ? 0 : -1};
     PMPI_Allreduce(MPI_IN_PLACE, all, 3, MPI_INT64_T, MPI_MIN, x->file->comm);
     x->low = all[0];
     x->high = -all[1];
@@ -339,15 +338,16 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
 {
     struct exchange x = {.file = file, .transfer = transfer, .end = INT64_MAX, .room = file->hints.cb_buffer_size};
     x.aggregators = file->hints.cb_nodes > 0 && file->hints.cb_nodes < file->ranks ? (int)file->hints.cb_nodes : file->ranks;
-    int64_t own = transfer->in_file;
-    /* Who has made a mistake takes part with nothing. */
+    int settled = small_settle(file);
+    if (*error == MPI_SUCCESS && is_beyond_files(file, transfer))
+        *error = MPI_ERR_IO;
+    *error = settled ? settled : *error;
+    /* Who has made a mistake, or lost what it had kept, takes part with nothing. */
     if (*error != MPI_SUCCESS)
-        transfer->in_file = 0;
-    int settled = small_settle(file), all = begin(&x);
+        transfer_give_up(file, transfer);
+    int all = begin(&x);
     bool stop = all != MPI_SUCCESS;
     if (!stop && file->phases[transfer->access.write] == CB_AUTOMATIC && (x.high < x.low || x.high - x.low < SMALLEST_BYTES)) {
-        transfer->in_file = own;
-        *error = settled ? settled : *error;
         end(&x);
         return false;
     }
@@ -366,6 +366,6 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
     end(&x);
     __atomic_fetch_add(&counters.exchanges, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(transfer->access.write ? &counters.writes : &counters.reads, 1, __ATOMIC_RELAXED);
-    *error = settled ? settled : *error ? *error : all;
+    *error = *error ? *error : all;
     return true;
 }

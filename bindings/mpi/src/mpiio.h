@@ -21,8 +21,14 @@
 #define SMALL_ROOM_MAX (64 << 20)
 /* A file ends here at most: limits::FILE_BYTES_MAX. */
 #define FILE_BYTES_MAX ((int64_t)1 << 62)
-/* Runs of one flattened datatype; what has more is refused with MPI_ERR_NO_MEM. */
+/* Runs of one flattened datatype; what has more is refused with MPI_ERR_NO_MEM. Tests set it, and what follows. */
+#ifndef RUNS_MAX
 #define RUNS_MAX ((size_t)1 << 24)
+#endif
+/* Elements of one message of MPI. */
+#ifndef MESSAGE_MAX
+#define MESSAGE_MAX INT32_MAX
+#endif
 /* Locks that one atomic access takes; what touches more places locks all from its first byte to its last. */
 #define LOCKS_MAX 64
 /* Cells of one file of shared pointers: each change of the view or of the pointer takes a new one. */
@@ -68,9 +74,14 @@ struct tiling {
 /* The tiling that begins at `start`; takes the runs over. */
 int tiling_make(struct tiling *tiling, struct runs *tile, int64_t start, int64_t extent);
 void tiling_free(struct tiling *tiling);
-/* Appends the runs of `length` bytes of data, `from` bytes of data behind the beginning. MPI_ERR_IO where there are not so
- * many, in a tiling that is there once. */
+/* Whether there are `length` bytes of data, `from` bytes of data behind the beginning: MPI_ERR_IO where there are not so
+ * many, in a tiling that is there once; MPI_ERR_ARG where their places are too large for a number. */
+int tiling_check(const struct tiling *tiling, int64_t from, int64_t length);
+/* Appends the runs of these bytes, which are checked. */
 int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struct runs *out);
+/* Where the byte of data `from` lies; behind the last byte, in a tiling that is there once and has just so many; at the
+ * beginning, in one that has none. It is checked, too. */
+int tiling_place(const struct tiling *tiling, int64_t from, int64_t *place);
 /* Whether all data lie one behind the other. */
 bool tiling_is_contiguous(const struct tiling *tiling);
 /* Whether no byte of a tile lies before an earlier one; then `once` says whether it repeats. */
@@ -274,8 +285,11 @@ struct transfer {
     } moved;
 };
 
-/* Checks an access and gives it its place; from then on no call of MPI is needed. */
+/* Checks an access and gives it its place; from then on no call of MPI is needed. Where it is refused it has no bytes, and
+ * the individual pointer is where it was. */
 int transfer_begin(struct file *file, const struct access *access, struct transfer *transfer);
+/* An access that was not refused moves nothing after all. */
+void transfer_give_up(struct file *file, struct transfer *transfer);
 /* Moves the bytes. */
 int transfer_do(struct file *file, struct transfer *transfer);
 void transfer_end(struct transfer *transfer);

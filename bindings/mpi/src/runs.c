@@ -119,6 +119,11 @@ bool tiling_is_contiguous(const struct tiling *tiling)
            tiling->tile.items[0].length == tiling->extent;
 }
 
+int64_t run_end(ramlace_run run)
+{
+    return run.offset + (run.count - 1) * run.stride + run.length;
+}
+
 /* The item in which the byte of data `within` of a tile lies. */
 static size_t item_of(const struct tiling *tiling, int64_t within)
 {
@@ -162,12 +167,25 @@ static int item_part(ramlace_run item, struct element element, int64_t base, int
     return error;
 }
 
-int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struct runs *out)
+int tiling_check(const struct tiling *tiling, int64_t from, int64_t length)
 {
+    int64_t last, base;
     if (length <= 0 || tiling->tile_bytes == 0)
         return MPI_SUCCESS;
-    if (tiling->once && from + length > tiling->tile_bytes)
+    if (tiling->once && from > tiling->tile_bytes - length)
         return MPI_ERR_IO;
+    bool is_number = !__builtin_add_overflow(from, length - 1, &last) &&
+                     !__builtin_mul_overflow(last / tiling->tile_bytes, tiling->extent, &base) &&
+                     !__builtin_add_overflow(base, tiling->start, &base) &&
+                     !__builtin_add_overflow(base, run_end(tiling->tile.items[tiling->tile.count - 1]), &last);
+    return is_number ? MPI_SUCCESS : MPI_ERR_ARG;
+}
+
+int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struct runs *out)
+{
+    int error = tiling_check(tiling, from, length);
+    if (error != MPI_SUCCESS || length <= 0 || tiling->tile_bytes == 0)
+        return error;
     if (tiling_is_contiguous(tiling))
         return runs_append(out, (ramlace_run){tiling->start + tiling->tile.items[0].offset + from, length, 0, 1},
                            tiling->tile.elements[0]);
@@ -179,7 +197,6 @@ int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struc
         run = (ramlace_run){tiling->start + tile * tiling->extent + run.offset, run.length, tiling->extent, more};
         return item_part(run, tiling->tile.elements[0], 0, within, &length, out);
     }
-    int error = MPI_SUCCESS;
     for (; length > 0 && error == MPI_SUCCESS; tile++, within = 0) {
         int64_t base = tiling->start + tile * tiling->extent;
         for (size_t i = item_of(tiling, within); i < tiling->tile.count && length > 0 && error == MPI_SUCCESS; i++) {
@@ -191,9 +208,22 @@ int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struc
     return error;
 }
 
-int64_t run_end(ramlace_run run)
+int tiling_place(const struct tiling *tiling, int64_t from, int64_t *place)
 {
-    return run.offset + (run.count - 1) * run.stride + run.length;
+    bool ends = tiling->once && from == tiling->tile_bytes;
+    int error = ends ? MPI_SUCCESS : tiling_check(tiling, from, 1);
+    *place = tiling->start;
+    if (ends)
+        *place += run_end(tiling->tile.items[tiling->tile.count - 1]);
+    if (error != MPI_SUCCESS || ends || tiling->tile_bytes == 0)
+        return error;
+    int64_t within = from % tiling->tile_bytes;
+    size_t i = item_of(tiling, within);
+    ramlace_run item = tiling->tile.items[i];
+    within -= tiling->before[i];
+    *place += from / tiling->tile_bytes * tiling->extent + item.offset + within / item.length * item.stride +
+              within % item.length;
+    return MPI_SUCCESS;
 }
 
 bool tiling_is_ascending(struct tiling *tiling)

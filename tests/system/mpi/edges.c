@@ -1,0 +1,522 @@
+/* Collective calls and views at their edges: ranks far apart, mistakes that only a view sees, places that no number can say,
+ * servers that fail. The program stands between the MPI-IO library and the C library, as faults.c does.
+ *
+ * usage: edges CASE FILE, 2 ranks, each case as its function says */
+#include "check.h"
+
+#include "../../../crates/capi/include/ramlace.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static int rank, ranks;
+static const char *path;
+
+/* ---- Between the two libraries ---- */
+
+/* What touches a byte from here on fails with this error; with 0 nothing does. */
+static int64_t fails_from;
+static int fails_with, cells_fail_with;
+/* What the last open has asked for. */
+static uint32_t wished_local;
+
+ssize_t ramlace_pwrite_runs(struct ramlace_file *of, const void *bytes, size_t length, const ramlace_run *runs, size_t count)
+{
+    ssize_t (*real)(struct ramlace_file *, const void *, size_t, const ramlace_run *, size_t) =
+        dlsym(RTLD_NEXT, "ramlace_pwrite_runs");
+    for (size_t i = 0; i < count && fails_with != 0; i++)
+        if (runs[i].offset + (runs[i].count - 1) * runs[i].stride + runs[i].length > fails_from) {
+            errno = fails_with;
+            return -1;
+        }
+    return real(of, bytes, length, runs, count);
+}
+
+int ramlace_fetch_add(struct ramlace_file *of, int64_t offset, uint64_t operand, uint64_t *previous)
+{
+    int (*real)(struct ramlace_file *, int64_t, uint64_t, uint64_t *) = dlsym(RTLD_NEXT, "ramlace_fetch_add");
+    if (cells_fail_with == 0)
+        return real(of, offset, operand, previous);
+    errno = cells_fail_with;
+    return -1;
+}
+
+struct ramlace_file *ramlace_open_with(struct ramlace_pool *pool, const char *name, int flags, uint32_t mode,
+                                       const struct ramlace_hints *hints)
+{
+    struct ramlace_file *(*real)(struct ramlace_pool *, const char *, int, uint32_t, const struct ramlace_hints *) =
+        dlsym(RTLD_NEXT, "ramlace_open_with");
+    wished_local = hints->local;
+    return real(pool, name, flags, mode, hints);
+}
+
+/* ---- Files and views ---- */
+
+/* With `romio_cb_write` and `romio_cb_read`, or as usual where there is no choice. */
+static MPI_File open_as(const char *name, int amode, const char *choice, const char *key, const char *value)
+{
+    MPI_Info info;
+    MPI_File file;
+    CALL(MPI_Info_create(&info));
+    if (choice != NULL) {
+        CALL(MPI_Info_set(info, "romio_cb_write", choice));
+        CALL(MPI_Info_set(info, "romio_cb_read", choice));
+    }
+    if (key != NULL)
+        CALL(MPI_Info_set(info, key, value));
+    CALL(MPI_File_open(MPI_COMM_WORLD, name, amode, info, &file));
+    CALL(MPI_Info_free(&info));
+    return file;
+}
+
+static MPI_File open_new(const char *choice)
+{
+    MPI_File file = open_as(path, MPI_MODE_RDWR | MPI_MODE_CREATE, choice, NULL, NULL);
+    CALL(MPI_File_set_size(file, 0));
+    return file;
+}
+
+/* A view of pieces of these lengths at these places, again and again after so many bytes. */
+static void see(MPI_File file, MPI_Offset displacement, int pieces, const int *lengths, const MPI_Aint *places,
+                MPI_Aint extent)
+{
+    MPI_Datatype piece, type;
+    CALL(MPI_Type_create_hindexed(pieces, lengths, places, MPI_BYTE, &piece));
+    CALL(MPI_Type_create_resized(piece, 0, extent, &type));
+    CALL(MPI_Type_commit(&type));
+    CALL(MPI_File_set_view(file, displacement, MPI_BYTE, type, "native", MPI_INFO_NULL));
+    CALL(MPI_Type_free(&piece));
+    CALL(MPI_Type_free(&type));
+}
+
+static void see_piece(MPI_File file, MPI_Offset displacement, int length, MPI_Aint extent)
+{
+    MPI_Aint at = 0;
+    see(file, displacement, 1, &length, &at, extent);
+}
+
+/* Two pieces of 8 bytes, at 0 and 24; the next two would begin at 16: so there are these two. */
+static void see_once(MPI_File file, MPI_Offset displacement)
+{
+    see(file, displacement, 2, (int[]){8, 8}, (MPI_Aint[]){0, 24}, 16);
+}
+
+static void synchronize(MPI_File file)
+{
+    CALL(MPI_File_sync(file));
+    MPI_Barrier(MPI_COMM_WORLD);
+    CALL(MPI_File_sync(file));
+}
+
+static int64_t position_of(MPI_File file)
+{
+    MPI_Offset at;
+    CALL(MPI_File_get_position(file, &at));
+    return at;
+}
+
+static int64_t size_of(MPI_File file)
+{
+    MPI_Offset bytes;
+    CALL(MPI_File_get_size(file, &bytes));
+    return bytes;
+}
+
+static unsigned char *filled(int64_t length)
+{
+    unsigned char *bytes = malloc((size_t)length);
+    for (int64_t i = 0; i < length; i++)
+        bytes[i] = (unsigned char)(1 + (rank * 101 + i * 7 + i / 251) % 255);
+    return bytes;
+}
+
+/* This rank's data are as they were written, by the view that is set. */
+static void check_data(MPI_File file, const unsigned char *bytes, int length)
+{
+    unsigned char *back = calloc(1, (size_t)length);
+    synchronize(file);
+    CALL(MPI_File_read_at_all(file, 0, back, length, MPI_BYTE, MPI_STATUS_IGNORE));
+    CHECK(memcmp(bytes, back, (size_t)length) == 0);
+    free(back);
+}
+
+/* ---- Places ---- */
+
+/* A place that no number can say is refused; it is not the beginning of the file. */
+static void test_overflow(void)
+{
+    unsigned char bytes[4] = "abc";
+    MPI_Offset far = (MPI_Offset)1 << 62, at;
+    MPI_File file = open_new(NULL);
+    see_piece(file, 0, 1, 4);
+    REFUSED(MPI_File_write_at(file, far, bytes, 1, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_ARG);
+    REFUSED(MPI_File_read_at(file, far, bytes, 1, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_ARG);
+    REFUSED(MPI_File_write_at_all(file, far, bytes, 1, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_ARG);
+    REFUSED(MPI_File_get_byte_offset(file, far, &at), MPI_ERR_ARG);
+    CALL(MPI_File_seek(file, far, MPI_SEEK_SET));
+    REFUSED(MPI_File_write(file, bytes, 1, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_ARG);
+    CHECK(position_of(file) == far);
+    /* Also where only the last of them are. */
+    REFUSED(MPI_File_write_at(file, INT64_MAX / 4 - 1, bytes, 4, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_ARG);
+    see_piece(file, 0, 3, 3);
+    CALL(MPI_File_seek(file, INT64_MAX - 1, MPI_SEEK_SET));
+    REFUSED(MPI_File_write(file, bytes, 3, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_ARG);
+    CHECK(position_of(file) == INT64_MAX - 1);
+    see_once(file, 0);
+    REFUSED(MPI_File_write_at(file, INT64_MAX - 1, bytes, 3, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_IO);
+    CHECK(size_of(file) == 0);
+    CALL(MPI_File_close(&file));
+}
+
+/* The current place of a sequential file at the end of a view that is there once, and where the pointer cannot be asked. */
+static void test_current(void)
+{
+    enum { END = 32 };
+    const int ends[] = {MPI_ERR_IO, MPI_SUCCESS};
+    char letter = (char)('a' + rank), letters[8], all[END + 8];
+    MPI_Offset at;
+    MPI_File file = open_as(path, MPI_MODE_WRONLY | MPI_MODE_CREATE | MPI_MODE_SEQUENTIAL, NULL, NULL, NULL);
+    see_once(file, 0);
+    memset(letters, letter, sizeof letters);
+    CALL(MPI_File_write_ordered(file, letters, 8, MPI_BYTE, MPI_STATUS_IGNORE));
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        cells_fail_with = ends[i] == MPI_SUCCESS ? 0 : ETIMEDOUT;
+        int code = MPI_File_set_view(file, MPI_DISPLACEMENT_CURRENT, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL);
+        REFUSED(code, ends[i]);
+    }
+    CALL(MPI_File_write_ordered(file, &letter, 1, MPI_BYTE, MPI_STATUS_IGNORE));
+    CALL(MPI_File_close(&file));
+    file = open_as(path, MPI_MODE_RDONLY, NULL, NULL, NULL);
+    CHECK(size_of(file) == END + ranks);
+    CALL(MPI_File_read_at(file, 0, all, END + ranks, MPI_BYTE, MPI_STATUS_IGNORE));
+    for (int i = 0; i < 8; i++)
+        CHECK(all[i] == 'a' && all[24 + i] == 'b');
+    CHECK(all[END] == 'a' && all[END + 1] == 'b');
+    see_once(file, 5);
+    CALL(MPI_File_get_byte_offset(file, 15, &at));
+    CHECK(at == 5 + END - 1);
+    CALL(MPI_File_get_byte_offset(file, 16, &at));
+    CHECK(at == 5 + END);
+    REFUSED(MPI_File_get_byte_offset(file, 17, &at), MPI_ERR_IO);
+    CALL(MPI_File_close(&file));
+}
+
+/* ---- Mistakes of one rank ---- */
+
+/* Who asks for what its view has not hears of it, and all others have what they asked for. */
+static void mistake_of_the_view(const char *choice)
+{
+    unsigned char *bytes = filled(100), back[100] = {0};
+    MPI_Request request;
+    MPI_File file = open_new(choice);
+    see_once(file, rank * 1000);
+    if (rank == 0) {
+        REFUSED(MPI_File_write_at_all(file, 0, bytes, 17, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_IO);
+        REFUSED(MPI_File_write_all(file, bytes, 17, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_IO);
+        CHECK(position_of(file) == 0);
+        REFUSED(MPI_File_write_at_all_begin(file, 10, bytes, 7, MPI_BYTE), MPI_ERR_IO);
+        REFUSED(MPI_File_write_ordered(file, bytes, 17, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_IO);
+        REFUSED(MPI_File_iwrite_at(file, 16, bytes, 1, MPI_BYTE, &request), MPI_ERR_IO);
+        REFUSED(MPI_File_read_at_all(file, 8, back, 9, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_IO);
+    } else {
+        CALL(MPI_File_write_at_all(file, 0, bytes, 16, MPI_BYTE, MPI_STATUS_IGNORE));
+        CALL(MPI_File_write_all(file, bytes, 16, MPI_BYTE, MPI_STATUS_IGNORE));
+        CHECK(position_of(file) == 16);
+        CALL(MPI_File_write_at_all_begin(file, 0, bytes, 16, MPI_BYTE));
+        CALL(MPI_File_write_at_all_end(file, bytes, MPI_STATUS_IGNORE));
+        CALL(MPI_File_write_ordered(file, bytes, 0, MPI_BYTE, MPI_STATUS_IGNORE));
+        CALL(MPI_File_read_at_all(file, 0, back, 16, MPI_BYTE, MPI_STATUS_IGNORE));
+        CHECK(memcmp(back, bytes, 16) == 0);
+    }
+    synchronize(file);
+    CHECK(size_of(file) == 1000 + 32);
+    /* Nor does a place beyond any file keep the others from theirs. */
+    see_piece(file, 0, 3, 3);
+    MPI_Offset at = rank == 0 ? (MPI_Offset)1 << 62 : 2000;
+    int code = MPI_File_write_at_all(file, at, bytes, 100, MPI_BYTE, MPI_STATUS_IGNORE);
+    CHECK((code != MPI_SUCCESS) == (rank == 0));
+    synchronize(file);
+    CHECK(size_of(file) == 2100);
+    CALL(MPI_File_close(&file));
+    free(bytes);
+}
+
+static void test_mistakes(void)
+{
+    mistake_of_the_view("disable");
+    mistake_of_the_view("enable");
+    mistake_of_the_view(NULL);
+}
+
+/* ---- Ranks far apart ---- */
+
+/* Tiny pieces of each rank, 2^50 bytes from those of the next: not by two phases, unless a hint says so, and then without
+ * the rounds between them. */
+static void far_apart(const char *choice)
+{
+    enum { LENGTH = 64 << 10 };
+    unsigned char *bytes = filled(LENGTH);
+    MPI_File file = open_new(choice);
+    see_piece(file, (MPI_Offset)rank << 50, 8, 32);
+    CALL(MPI_File_write_all(file, bytes, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE));
+    check_data(file, bytes, LENGTH);
+    CALL(MPI_File_close(&file));
+    free(bytes);
+}
+
+static void test_far(void)
+{
+    far_apart(NULL);
+}
+
+static void test_far_by_two_phases(void)
+{
+    far_apart("enable");
+}
+
+/* A view that is there once says nothing by its extent: these pieces of each rank are a TiB apart. */
+static void test_far_once(void)
+{
+    enum { PIECES = 1000 };
+    int lengths[PIECES];
+    MPI_Aint places[PIECES];
+    unsigned char *bytes = filled(8 * PIECES);
+    MPI_File file = open_new(NULL);
+    for (int i = 0; i < PIECES; i++) {
+        lengths[i] = 8;
+        places[i] = rank * 8 + 16 * i + (i < PIECES / 2 ? 0 : (MPI_Aint)1 << 40);
+    }
+    see(file, 0, PIECES, lengths, places, 1);
+    CALL(MPI_File_write_all(file, bytes, 8 * PIECES, MPI_BYTE, MPI_STATUS_IGNORE));
+    check_data(file, bytes, 8 * PIECES);
+    CALL(MPI_File_close(&file));
+    free(bytes);
+}
+
+/* ---- What a round can carry (the library is built with small limits) ---- */
+
+static void test_large_rounds(void)
+{
+    enum { LENGTH = 4 << 20 };
+    unsigned char *bytes = filled(LENGTH);
+    MPI_File file = open_new("enable");
+    /* All of the first round is one rank's, then all bytes are everybody's. */
+    see_piece(file, (MPI_Offset)rank * LENGTH, 1, 1);
+    CALL(MPI_File_write_all(file, bytes, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE));
+    check_data(file, bytes, LENGTH);
+    unsigned char *all = malloc(LENGTH);
+    see_piece(file, 0, 1, 1);
+    CALL(MPI_File_read_at_all(file, 0, all, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE));
+    CHECK(rank != 0 || memcmp(all, bytes, LENGTH) == 0);
+    free(all);
+    free(bytes);
+    CALL(MPI_File_close(&file));
+}
+
+static void test_every_other_byte(void)
+{
+    enum { LENGTH = 300 << 10 };
+    unsigned char *bytes = filled(LENGTH);
+    MPI_File file = open_new("enable");
+    see_piece(file, 2 * rank, 1, 4);
+    CALL(MPI_File_write_all(file, bytes, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE));
+    check_data(file, bytes, LENGTH);
+    /* At distances that differ there is nothing that could be one item. */
+    see(file, rank, 3, (int[]){1, 1, 1}, (MPI_Aint[]){0, 4, 10}, 18);
+    CALL(MPI_File_write_at_all(file, 0, bytes, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE));
+    check_data(file, bytes, LENGTH);
+    CALL(MPI_File_close(&file));
+    free(bytes);
+}
+
+/* ---- Servers that fail ---- */
+
+/* A server that fails one rank, which writes for others, is an error of all. */
+static void test_lost_server(void)
+{
+    enum { LENGTH = 256 << 10 };
+    unsigned char *bytes = filled(LENGTH);
+    MPI_File file = open_new("enable");
+    see_piece(file, 8 * rank, 8, 8 * ranks);
+    fails_with = rank == 0 ? EIO : 0;
+    REFUSED(MPI_File_write_all(file, bytes, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_IO);
+    CHECK(position_of(file) == 0);
+    fails_with = 0;
+    CALL(MPI_File_write_all(file, bytes, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE));
+    CHECK(position_of(file) == LENGTH);
+    check_data(file, bytes, LENGTH);
+    CALL(MPI_File_close(&file));
+    free(bytes);
+}
+
+/* Rows that a rank has kept, and that are lost when a collective write sends them: it writes nothing, its pointer stays, and
+ * others have what they wrote. That is so however far the call reaches. */
+static void lost_rows(const char *choice, int length)
+{
+    unsigned char *bytes = filled(length), *back = calloc(1, (size_t)length);
+    MPI_File file = open_new(choice);
+    see_piece(file, 8 * rank, 8, 8 * ranks);
+    fails_from = 4 << 20;
+    for (int row = 0; row < 40 && rank == 0; row++)
+        CALL(MPI_File_write_at(file, (4 << 20) + 8 * row, bytes, 8, MPI_BYTE, MPI_STATUS_IGNORE));
+    fails_with = EIO;
+    if (rank == 0)
+        REFUSED(MPI_File_write_all(file, bytes, length, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_IO);
+    else
+        CALL(MPI_File_write_all(file, bytes, length, MPI_BYTE, MPI_STATUS_IGNORE));
+    CHECK(position_of(file) == (rank == 0 ? 0 : length));
+    fails_with = 0;
+    fails_from = 0;
+    synchronize(file);
+    CALL(MPI_File_read_at_all(file, 0, back, length, MPI_BYTE, MPI_STATUS_IGNORE));
+    for (int i = 0; i < length; i++)
+        CHECK(back[i] == (rank == 0 ? 0 : bytes[i]));
+    CALL(MPI_File_close(&file));
+    free(bytes);
+    free(back);
+}
+
+static void test_lost_rows(void)
+{
+    lost_rows("disable", 800);
+    lost_rows("enable", 800);
+    lost_rows(NULL, 800);
+    lost_rows(NULL, 256 << 10);
+}
+
+/* ---- Opening ---- */
+
+/* Ranks of two groups cannot have a file together. */
+static void test_two_groups(void)
+{
+    MPI_Comm own, both;
+    MPI_File file = open_new(NULL), refused;
+    CALL(MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &own));
+    CALL(MPI_Intercomm_create(own, 0, MPI_COMM_WORLD, 1 - rank % 2, 1, &both));
+    REFUSED(MPI_File_open(both, path, MPI_MODE_RDWR | MPI_MODE_CREATE, MPI_INFO_NULL, &refused), MPI_ERR_COMM);
+    CALL(MPI_Comm_free(&both));
+    CALL(MPI_Comm_free(&own));
+    CALL(MPI_File_close(&file));
+}
+
+/* Where one rank has no descriptor for a file, all hear of it, and nobody has made one. */
+static void test_no_descriptor(void)
+{
+    char name[1024];
+    struct rlimit usual, none;
+    MPI_File file = open_new(NULL), refused;
+    snprintf(name, sizeof name, "%s-refused", path);
+    CHECK(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+    int next = open("/dev/null", O_RDONLY);
+    CHECK(next >= 0 && close(next) == 0);
+    none = (struct rlimit){(rlim_t)next, usual.rlim_max};
+    CHECK(rank != 1 || setrlimit(RLIMIT_NOFILE, &none) == 0);
+    int code = MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_RDWR | MPI_MODE_CREATE, MPI_INFO_NULL, &refused);
+    CHECK(setrlimit(RLIMIT_NOFILE, &usual) == 0);
+    CHECK(code != MPI_SUCCESS && refused == MPI_FILE_NULL);
+    REFUSED(MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_RDWR, MPI_INFO_NULL, &refused), MPI_ERR_NO_SUCH_FILE);
+    CALL(MPI_File_close(&file));
+}
+
+/* What is asked for where a file's bytes are to lie is the first rank's, and is told by nobody. */
+static void test_placement(void)
+{
+    const struct {
+        const char *choice[2];
+        uint32_t wished;
+    } cases[] = {{{"local", "local"}, 1}, {{"local", "usual"}, 1}, {{"usual", "local"}, 0}, {{"usual", "usual"}, 0}};
+    char text[64];
+    int found;
+    MPI_Info info;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (rank == 0 && i > 0)
+            CALL(MPI_File_delete(path, MPI_INFO_NULL));
+        MPI_Barrier(MPI_COMM_WORLD);
+        MPI_File file = open_as(path, MPI_MODE_RDWR | MPI_MODE_CREATE, NULL, "placement", cases[i].choice[rank != 0]);
+        CHECK(rank != 0 || wished_local == cases[i].wished);
+        CALL(MPI_File_get_info(file, &info));
+        CALL(MPI_Info_get(info, "placement", 63, text, &found));
+        CHECK(!found);
+        CALL(MPI_Info_free(&info));
+        CALL(MPI_File_close(&file));
+    }
+}
+
+/* ---- Other collective calls by two phases ---- */
+
+/* Ordered and split calls, atomic mode, which never goes by two phases, and hints that ranks do not share: 5 by two phases. */
+static void test_kinds(void)
+{
+    enum { LENGTH = 4096 };
+    unsigned char *bytes = filled(LENGTH), *back = calloc(1, LENGTH);
+    MPI_Info info;
+    MPI_File file = open_new("enable");
+    CALL(MPI_File_write_ordered(file, bytes, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE));
+    CALL(MPI_File_seek_shared(file, 0, MPI_SEEK_SET));
+    CALL(MPI_File_read_ordered_begin(file, back, LENGTH, MPI_BYTE));
+    CALL(MPI_File_read_ordered_end(file, back, MPI_STATUS_IGNORE));
+    CHECK(memcmp(bytes, back, LENGTH) == 0);
+    see_piece(file, 8 * rank, 8, 8 * ranks);
+    CALL(MPI_File_write_all_begin(file, bytes, LENGTH, MPI_BYTE));
+    CALL(MPI_File_write_all_end(file, bytes, MPI_STATUS_IGNORE));
+    check_data(file, bytes, LENGTH);
+    /* The same bytes for all. */
+    see_piece(file, 0, 8, 8 * ranks);
+    CALL(MPI_File_read_at_all(file, 0, back, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE));
+    CHECK(rank != 0 || memcmp(bytes, back, LENGTH) == 0);
+    see_piece(file, 8 * rank, 8, 8 * ranks);
+    CALL(MPI_File_set_atomicity(file, 1));
+    CALL(MPI_File_write_at_all(file, 0, bytes, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE));
+    CALL(MPI_File_set_atomicity(file, 0));
+    CALL(MPI_Info_create(&info));
+    CALL(MPI_Info_set(info, "collective_buffering", rank == 0 ? "true" : "false"));
+    CALL(MPI_File_set_info(file, info));
+    CALL(MPI_Info_free(&info));
+    check_data(file, bytes, LENGTH);
+    CALL(MPI_File_close(&file));
+    free(bytes);
+    free(back);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} CASES[] = {
+    {"overflow", test_overflow},
+    {"current", test_current},
+    {"mistakes", test_mistakes},
+    {"far", test_far},
+    {"far_by_two_phases", test_far_by_two_phases},
+    {"far_once", test_far_once},
+    {"large_rounds", test_large_rounds},
+    {"every_other_byte", test_every_other_byte},
+    {"lost_server", test_lost_server},
+    {"lost_rows", test_lost_rows},
+    {"two_groups", test_two_groups},
+    {"no_descriptor", test_no_descriptor},
+    {"placement", test_placement},
+    {"kinds", test_kinds},
+};
+
+int main(int argc, char **argv)
+{
+    size_t chosen = 0, all = sizeof CASES / sizeof *CASES;
+    MPI_Init(&argc, &argv);
+    CHECK(argc == 3);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    CHECK(ranks == 2);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    path = argv[2];
+    while (chosen < all && strcmp(argv[1], CASES[chosen].name) != 0)
+        chosen++;
+    CHECK(chosen < all);
+    CASES[chosen].run();
+    MPI_Finalize();
+    return 0;
+}
