@@ -1,9 +1,31 @@
 """MPI-IO at its edges: ranks far apart, places beyond all files, mistakes of one rank that leave the others alone."""
 
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from mpi_library import Mpi
+from mpi_library import Mpi, build
 from pool import Pool
+
+# Elements of one message, and runs of one list: far fewer than usually.
+LIMITS = ("-DMESSAGE_MAX=2097152", "-DRUNS_MAX=65536")
+
+
+@pytest.fixture(scope="module")
+def narrow(mpi: Mpi, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
+    """The library with limits that a test can reach."""
+    directory = tmp_path_factory.mktemp(f"{mpi.name}-narrow")
+    yield replace(mpi, library=build(mpi.name, directory, *LIMITS))
+    shutil.rmtree(directory)
+
+
+def exchanges(mpi: Mpi) -> set[int]:
+    """Return how many calls went by two phases, by what the ranks say."""
+    return {int(number) for number in re.findall(r"exchanges (\d+)", Path(mpi.directory / "report").read_text())}
 
 
 # SEMANTICS 98.15
@@ -14,14 +36,38 @@ def test_places_beyond_all_numbers_are_refused_and_the_current_one_is_never_a_gu
         mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/{case}")
 
 
-# SEMANTICS 98.15
+# SEMANTICS 98.10, 98.15
 def test_a_mistake_that_only_the_view_sees_is_one_ranks_alone(mpi: Mpi, shared_pool: Pool, place: str) -> None:
     mpi.run(shared_pool, 2, mpi.program("edges"), "mistakes", f"ramlace:{place}/file")
 
 
-# SEMANTICS 98.13
+# SEMANTICS 98.10
+@pytest.mark.parametrize(("case", "number"), [("far", 0), ("far_once", 0), ("far_by_two_phases", 2)])
+def test_ranks_far_apart_have_no_rounds_between_them(
+    mpi: Mpi, shared_pool: Pool, place: str, case: str, number: int
+) -> None:
+    mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/file")
+    assert exchanges(mpi) == {number}
+
+
+# SEMANTICS 98.10
+@pytest.mark.parametrize("case", ["large_rounds", "every_other_byte"])
+def test_what_a_round_cannot_carry_goes_in_smaller_ones(narrow: Mpi, shared_pool: Pool, place: str, case: str) -> None:
+    narrow.run(shared_pool, 2, narrow.program("edges"), case, f"ramlace:{place}/file")
+    assert exchanges(narrow) == {{"large_rounds": 3, "every_other_byte": 4}[case]}
+
+
+# SEMANTICS 98.10, 98.13
 @pytest.mark.parametrize("case", ["lost_server", "lost_rows"])
 def test_a_collective_write_that_fails_leaves_the_pointer_where_it_was(
     mpi: Mpi, shared_pool: Pool, place: str, case: str
 ) -> None:
     mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/file")
+
+
+# SEMANTICS 98.10
+def test_ordered_and_split_calls_go_by_two_phases_and_atomic_ones_do_not(
+    mpi: Mpi, shared_pool: Pool, place: str
+) -> None:
+    mpi.run(shared_pool, 2, mpi.program("edges"), "kinds", f"ramlace:{place}/file")
+    assert exchanges(mpi) == {5}

@@ -4,7 +4,7 @@
  * message (bench/README.md).
  *
  * The part of the file that all ranks touch together is done in rounds; in each one every aggregator has a piece of it that
- * fits its buffer. A view ascends, so what a rank has in a piece are data that lie one behind the other. What nobody writes
+ * fits its buffer. The next round begins where somebody has the next byte. A view ascends, so what a rank has in a piece are data that lie one behind the other. What nobody writes
  * is not written, as in every other access. */
 #include "mpiio.h"
 
@@ -15,6 +15,11 @@
 #define GAP_BYTES_MAX 4096
 /* Unless hints want it, what all ranks touch together must reach so far: each round costs five messages and waits for all. */
 #define SMALLEST_BYTES (64 << 10)
+/* An aggregator has at least so much of a file in a round. */
+#define ROOM_BYTES_MIN (4 << 10)
+
+/* Items of a piece that go to the servers in one call: a list of these is a few MiB. */
+#define PIECE_ITEMS_MAX ((size_t)1 << 16)
 
 /* What is sent to and comes from each rank in a round. */
 struct counts {
@@ -26,8 +31,8 @@ struct counts {
 struct exchange {
     struct file *file;
     const struct transfer *transfer;
-    /* What all ranks touch, and where it is known to end. */
-    int64_t low, high, end;
+    /* What all ranks touch, where the next round begins, and where the file ends if a read has found that. */
+    int64_t low, high, next, end;
     int aggregators;
     int64_t room;
     struct counts out, in;
@@ -90,6 +95,23 @@ static int64_t data_below(const struct exchange *x, int64_t offset)
     return below < 0 ? 0 : below < transfer->in_file ? below : transfer->in_file;
 }
 
+/* An offset that is behind another one; the largest, where that is no number. */
+static int64_t behind(int64_t offset, int64_t bytes)
+{
+    int64_t sum;
+    return __builtin_add_overflow(offset, bytes, &sum) ? INT64_MAX : sum;
+}
+
+/* Where this rank's data lie that no round has had yet; the largest offset where all have been had. */
+static int64_t what_is_left(const struct exchange *x)
+{
+    const struct transfer *transfer = x->transfer;
+    int64_t done = x->first + x->length, place = INT64_MAX;
+    if (done < transfer->in_file)
+        tiling_place(&x->file->view.tiling, transfer->from + done, &place);
+    return place;
+}
+
 /* Between this rank's memory and its data of the round. */
 static int move_own(struct exchange *x, int64_t length, bool gather)
 {
@@ -110,7 +132,7 @@ static int describe(struct exchange *x, int64_t base)
     x->first = data_below(x, base);
     int64_t from = x->first;
     for (int i = 0; i < x->aggregators && error == MPI_SUCCESS; i++) {
-        int64_t to = data_below(x, base + (i + 1) * x->room);
+        int64_t to = data_below(x, behind(base, (i + 1) * x->room));
         struct runs runs = {0};
         error = tiling_runs(&x->file->view.tiling, x->transfer->from + from, to - from, &runs);
         int64_t *sizes = &x->out.sizes[2 * rank_of(x, i)];
@@ -132,7 +154,7 @@ static int describe(struct exchange *x, int64_t base)
     return error;
 }
 
-/* Tells everybody what comes, and takes the memory for it; the same on all ranks. */
+/* Tells everybody what comes and where it goes on, and takes the memory for it; the same on all ranks. */
 static int prepare(struct exchange *x, int error)
 {
     int ranks = x->file->ranks;
@@ -147,8 +169,10 @@ static int prepare(struct exchange *x, int error)
     x->described = malloc((size_t)x->in.all_numbers * sizeof(int64_t) + 1);
     if (error == MPI_SUCCESS && (x->theirs == NULL || x->described == NULL))
         error = MPI_ERR_NO_MEM;
-    PMPI_Allreduce(MPI_IN_PLACE, &error, 1, MPI_INT, MPI_MAX, x->file->comm);
-    return error;
+    int64_t all[2] = {-error, what_is_left(x)};
+    PMPI_Allreduce(MPI_IN_PLACE, all, 2, MPI_INT64_T, MPI_MIN, x->file->comm);
+    x->next = all[1];
+    return (int)-all[0];
 }
 
 /* Copies what ranks have sent into the piece or out of it, and marks whose bytes somebody has. */
@@ -173,15 +197,18 @@ static void walk_theirs(struct exchange *x, enum purpose purpose)
     }
 }
 
-/* The runs of the piece that somebody has, over gaps of up to so many bytes. */
-static int touched_runs(const struct exchange *x, int64_t gap_max, struct runs *runs)
+/* The runs of the piece that somebody has, from `*at` on, over gaps of up to so many bytes, as many as go in one call; what is
+ * to be written is put together where runs are equal. */
+static int touched_runs(const struct exchange *x, int64_t gap_max, int64_t *at, struct runs *runs)
 {
     int error = MPI_SUCCESS;
-    int64_t at = 0;
-    while (error == MPI_SUCCESS && at < x->room) {
-        const char *first = memchr(x->touched + at, 1, x->room - at);
-        if (first == NULL)
+    runs->count = 0;
+    while (error == MPI_SUCCESS && *at < x->room && runs->count < PIECE_ITEMS_MAX) {
+        const char *first = memchr(x->touched + *at, 1, x->room - *at);
+        if (first == NULL) {
+            *at = x->room;
             break;
+        }
         int64_t begin = first - x->touched, end = begin;
         for (;;) {
             const char *gap = memchr(x->touched + end, 0, x->room - end);
@@ -192,41 +219,45 @@ static int touched_runs(const struct exchange *x, int64_t gap_max, struct runs *
                 break;
             end = more - x->touched;
         }
-        error = runs_push(runs, (ramlace_run){x->piece_at + begin, end - begin, 0, 1});
-        at = end;
+        ramlace_run run = {x->piece_at + begin, end - begin, 0, 1};
+        error = x->transfer->access.write ? runs_append(runs, run, BYTES) : runs_push(runs, run);
+        *at = end;
     }
     return error;
 }
 
-static int64_t bytes_of(const struct runs *runs)
+/* Where the first of these runs lies in the piece: there they are one behind the other when they go to or come from servers. */
+static char *front_of(const struct exchange *x, const struct runs *runs)
 {
-    int64_t bytes = 0;
-    for (size_t i = 0; i < runs->count; i++)
-        bytes += runs->items[i].length;
-    return bytes;
+    return x->piece + (runs->items[0].offset - x->piece_at);
 }
 
-/* Writes what somebody has of the piece: its runs are moved to the front first. */
+/* Writes runs of the piece, which are moved to the front first. */
 static int write_piece(struct exchange *x, const struct runs *runs)
 {
-    int64_t at = 0, moved = 0;
+    char *front = front_of(x, runs), *to = front;
+    int64_t moved = 0;
     for (size_t i = 0; i < runs->count; i++) {
-        memmove(x->piece + at, x->piece + (runs->items[i].offset - x->piece_at), runs->items[i].length);
-        at += runs->items[i].length;
+        ramlace_run run = runs->items[i];
+        for (int64_t number = 0; number < run.count; number++, to += run.length)
+            memmove(to, x->piece + (run.offset + number * run.stride - x->piece_at), run.length);
     }
-    return bytes_write(x->file, x->piece, at, runs, &moved);
+    return bytes_write(x->file, front, to - front, runs, &moved);
 }
 
-/* Reads it, and moves its runs from the front to their places, the last one first. */
+/* Reads runs, each an item of its own, and moves them from the front to their places, the last one first. */
 static int read_piece(struct exchange *x, const struct runs *runs)
 {
-    int64_t at = bytes_of(runs), moved = 0;
-    int error = bytes_read(x->file, x->piece, at, runs, &moved);
+    char *front = front_of(x, runs);
+    int64_t at = 0, moved = 0;
+    for (size_t i = 0; i < runs->count; i++)
+        at += runs->items[i].length;
+    int error = bytes_read(x->file, front, at, runs, &moved);
     for (size_t i = runs->count; i-- > 0;) {
         ramlace_run run = runs->items[i];
         at -= run.length;
         int64_t there = moved < at ? 0 : moved - at < run.length ? moved - at : run.length;
-        memmove(x->piece + (run.offset - x->piece_at), x->piece + at, there);
+        memmove(x->piece + (run.offset - x->piece_at), front + at, there);
         if (there < run.length && x->end > run.offset + there)
             x->end = run.offset + there;
     }
@@ -238,13 +269,17 @@ static int move_piece(struct exchange *x)
 {
     struct runs runs = {0};
     bool write = x->transfer->access.write;
+    int64_t at = 0;
+    int error = MPI_SUCCESS;
     if (x->in.all_bytes == 0)
         return MPI_SUCCESS;
     memset(x->touched, 0, x->room);
     walk_theirs(x, write ? PUT : MARK);
-    int error = touched_runs(x, write ? 0 : GAP_BYTES_MAX, &runs);
-    if (error == MPI_SUCCESS)
-        error = write ? write_piece(x, &runs) : read_piece(x, &runs);
+    while (error == MPI_SUCCESS && at < x->room) {
+        error = touched_runs(x, write ? 0 : GAP_BYTES_MAX, &at, &runs);
+        if (error == MPI_SUCCESS && runs.count > 0)
+            error = write ? write_piece(x, &runs) : read_piece(x, &runs);
+    }
     if (error == MPI_SUCCESS && !write)
         walk_theirs(x, GET);
     runs_free(&runs);
@@ -270,7 +305,7 @@ static int do_round(struct exchange *x, int64_t base, bool *stop)
                    x->in.numbers_at, MPI_INT64_T, x->file->comm);
     for (int i = 0; i < x->aggregators; i++)
         if (rank_of(x, i) == x->file->rank)
-            x->piece_at = base + i * x->room;
+            x->piece_at = behind(base, i * x->room);
     if (write) {
         send_data(x, false);
         return move_piece(x);
@@ -334,10 +369,41 @@ static void end(struct exchange *x)
     free(x->described);
 }
 
+/* Whether all that ranks want, each alone and far from the others, is too little for messages: all come to the same. */
+static bool is_too_little(struct exchange *x)
+{
+    int64_t all = x->transfer->in_file;
+    PMPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT64_T, MPI_SUM, x->file->comm);
+    return x->high < x->low || x->high - x->low < SMALLEST_BYTES || (x->high - x->low) / EXCHANGED_PART_MIN > all;
+}
+
+/* All rounds. An error of one that was done is this rank's alone, others are everybody's. */
+static int do_rounds(struct exchange *x)
+{
+    int error = MPI_SUCCESS;
+    bool stop = false;
+    /* Behind the file's end there is nothing to be read. */
+    for (int64_t base = x->low; !stop && base < x->high && base < x->end;) {
+        int mine = do_round(x, base, &stop);
+        if (stop && mine == MPI_ERR_NO_MEM && x->room / 2 >= ROOM_BYTES_MIN) {
+            /* Nobody has done anything: a round with less may fit. */
+            x->room /= 2;
+            stop = false;
+            continue;
+        }
+        error = error ? error : mine;
+        base = x->next;
+    }
+    return error;
+}
+
 bool exchange(struct file *file, struct transfer *transfer, int *error)
 {
     struct exchange x = {.file = file, .transfer = transfer, .end = INT64_MAX, .room = file->hints.cb_buffer_size};
     x.aggregators = file->hints.cb_nodes > 0 && file->hints.cb_nodes < file->ranks ? (int)file->hints.cb_nodes : file->ranks;
+    /* One rank may have all bytes of a round, and all ranks may want the same ones; each may be a run, of four numbers. */
+    int64_t most = MESSAGE_MAX / 4 / file->ranks;
+    x.room = x.room < most ? x.room : most > ROOM_BYTES_MIN ? most : ROOM_BYTES_MIN;
     int settled = small_settle(file);
     if (*error == MPI_SUCCESS && is_beyond_files(file, transfer))
         *error = MPI_ERR_IO;
@@ -346,15 +412,12 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
     if (*error != MPI_SUCCESS)
         transfer_give_up(file, transfer);
     int all = begin(&x);
-    bool stop = all != MPI_SUCCESS;
-    if (!stop && file->phases[transfer->access.write] == CB_AUTOMATIC && (x.high < x.low || x.high - x.low < SMALLEST_BYTES)) {
+    if (all == MPI_SUCCESS && file->phases[transfer->access.write] == CB_AUTOMATIC && is_too_little(&x)) {
         end(&x);
         return false;
     }
-    for (int64_t base = x.low; !stop && base < x.high; base += x.aggregators * x.room) {
-        int mine = do_round(&x, base, &stop);
-        all = all ? all : mine;
-    }
+    if (all == MPI_SUCCESS)
+        all = do_rounds(&x);
     /* A server that fails one aggregator fails all whose bytes it had: everybody's. */
     PMPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MAX, file->comm);
     if (transfer->access.write)

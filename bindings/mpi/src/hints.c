@@ -14,10 +14,9 @@
 #define BUFFER_BYTES_MIN (64 << 10)
 #define BUFFER_BYTES_MAX (64 << 20)
 #define BUFFER_BYTES_DEFAULT (4 << 20)
-/* Collective writes go by two phases where runs have fewer bytes than this, in a view that has this part of the bytes. From
- * 16 bytes on lists of runs are as fast, and for reads always. */
+/* Collective writes go by two phases where runs have fewer bytes than this (and see EXCHANGED_PART_MIN). From 16 bytes on
+ * lists of runs are as fast, and for reads always. */
 #define EXCHANGED_RUN_BYTES_MAX 16
-#define EXCHANGED_PART_MIN 8
 
 static bool hint_text(MPI_Info info, const char *key, char *text)
 {
@@ -127,11 +126,14 @@ static void cb_hints(MPI_Info info, struct hints *hints)
 static bool is_tiny(const struct file *file)
 {
     const struct tiling *tiling = &file->view.tiling;
-    int64_t runs = 0;
+    int64_t runs = 0, extent = tiling->extent;
     for (size_t i = 0; i < tiling->tile.count; i++)
         runs += tiling->tile.items[i].count;
+    /* What does not come again may reach farther than it says. */
+    if (tiling->once)
+        extent = run_end(tiling->tile.items[tiling->tile.count - 1]) - tiling->tile.items[0].offset;
     return !tiling_is_contiguous(tiling) && tiling->tile_bytes / EXCHANGED_RUN_BYTES_MAX < runs &&
-           tiling->extent / file->ranks / EXCHANGED_PART_MIN <= tiling->tile_bytes;
+           extent / file->ranks / EXCHANGED_PART_MIN <= tiling->tile_bytes;
 }
 
 /* All ranks choose the same, or some would wait for others that never come: what the least of them says. */

@@ -34,6 +34,10 @@
 /* Cells of one file of shared pointers: each change of the view or of the pointer takes a new one. */
 #define CELLS_OF_A_FILE 512
 
+/* Two phases are not chosen, unless hints want them, where ranks have less than this part of what lies between their first
+ * byte and their last. */
+#define EXCHANGED_PART_MIN 8
+
 /* ---- runs.c: lists of runs of bytes, in the order of the data ---- */
 
 /* What a run consists of, where that matters (external32): elements with so many bytes in memory and in a file. These are
