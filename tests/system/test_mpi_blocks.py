@@ -37,6 +37,7 @@ def test_a_block_of_an_array_that_hints_describe_is_with_one_server(mpi: Mpi, sh
         ("chunked 1000000 chunked_item 1 chunked_size 300000", 512 << 10),
         ("chunked 3072,1024 chunked_item 8 chunked_size 1024,64 striping_unit 131072", 128 << 10),
         ("chunked 3072,1024 chunked_item 8 chunked_size 100000000,64", 2 * MIB),
+        ("chunked 3072,1024 chunked_item 8x chunked_size 1024,64", 2 * MIB),
         ("chunked many chunked_item 8 chunked_size 4", 2 * MIB),
         ("chunked 5,,5 chunked_item 8 chunked_size 4,4", 2 * MIB),
     ],
@@ -47,12 +48,3 @@ def test_hints_of_blocks_choose_the_bytes_of_chunks(
     said = mpi.run(shared_pool, 1, mpi.program("blocks"), f"ramlace:{place}/file", *hints.split())
     assert re.search(r"unit (\d+)", said.stdout) is not None
     assert f"unit {unit}\n" in said.stdout
-
-
-# SEMANTICS 98.17
-@pytest.mark.parametrize(("value", "told"), [("local", True), ("elsewhere", False)])
-def test_a_placement_that_is_in_effect_is_told(mpi: Mpi, shared_pool: Pool, place: str, value: str, told: bool) -> None:
-    said = mpi.run(shared_pool, 2, mpi.program("blocks"), f"ramlace:{place}/file", "placement", value)
-    assert ("placement local\n" in said.stdout) == told
-    # All servers are on this machine.
-    assert sorted(shared_pool.lane_servers(f"{place}/file")) == [0, 1, 2]

@@ -28,7 +28,7 @@ def exchanges(mpi: Mpi) -> set[int]:
     return {int(number) for number in re.findall(r"exchanges (\d+)", Path(mpi.directory / "report").read_text())}
 
 
-# SEMANTICS 98.15
+# SEMANTICS 98.15, 100
 def test_places_beyond_all_numbers_are_refused_and_the_current_one_is_never_a_guess(
     mpi: Mpi, shared_pool: Pool, place: str
 ) -> None:
@@ -71,3 +71,14 @@ def test_ordered_and_split_calls_go_by_two_phases_and_atomic_ones_do_not(
 ) -> None:
     mpi.run(shared_pool, 2, mpi.program("edges"), "kinds", f"ramlace:{place}/file")
     assert exchanges(mpi) == {5}
+
+
+# SEMANTICS 100
+@pytest.mark.parametrize("case", ["two_groups", "no_descriptor"])
+def test_an_open_that_one_rank_cannot_do_is_an_error_of_all(mpi: Mpi, shared_pool: Pool, place: str, case: str) -> None:
+    mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/file")
+
+
+# SEMANTICS 98.17
+def test_a_placement_is_the_first_ranks_wish_and_not_told(mpi: Mpi, shared_pool: Pool, place: str) -> None:
+    mpi.run(shared_pool, 2, mpi.program("edges"), "placement", f"ramlace:{place}/file")

@@ -36,7 +36,11 @@ EXPORT int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Inf
 {
     bool ours = false;
     int error = MPI_SUCCESS;
+    int groups = 0;
     if (comm != MPI_COMM_NULL && filename != NULL && fh != NULL)
+        PMPI_Comm_test_inter(comm, &groups);
+    /* Ranks of two groups have no file together: the MPI library says so. */
+    if (comm != MPI_COMM_NULL && filename != NULL && fh != NULL && !groups)
         error = file_open(comm, filename, amode, info, fh, &ours);
     if (ours && error != MPI_SUCCESS)
         *fh = MPI_FILE_NULL;

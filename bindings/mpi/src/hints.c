@@ -58,11 +58,12 @@ static uint64_t product_of(const char *list, int from)
  * bytes, which are parts of rows, are with one server or with two, however many rows it has. */
 static uint64_t unit_of_blocks(MPI_Info info)
 {
-    char array[HINT_BYTES_MAX], block[HINT_BYTES_MAX];
+    char array[HINT_BYTES_MAX], block[HINT_BYTES_MAX], text[HINT_BYTES_MAX];
     unsigned long long item = 1, rows;
     if (!hint_text(info, "chunked", array) || !hint_text(info, "chunked_size", block))
         return 0;
-    hint(info, "chunked_item", &item);
+    if (hint_text(info, "chunked_item", text) && !hint(info, "chunked_item", &item))
+        return 0;
     rows = strtoull(block, NULL, 10);
     /* An array of one dimension has rows of one item. */
     bool is_line = strchr(array, ',') == NULL;
@@ -193,8 +194,6 @@ int file_get_info(struct file *file, MPI_Info *info)
     tell(*info, "ind_rd_buffer_size", file->small.read_room);
     tell(*info, "cb_nodes", hints->cb_nodes);
     tell(*info, "cb_buffer_size", hints->cb_buffer_size);
-    if (file->local)
-        PMPI_Info_set(*info, "placement", "local");
     PMPI_Info_set(*info, "romio_cb_read", CHOICES[hints->cb_read]);
     PMPI_Info_set(*info, "romio_cb_write", CHOICES[hints->cb_write]);
     bool never = hints->cb_read == CB_DISABLE && hints->cb_write == CB_DISABLE;

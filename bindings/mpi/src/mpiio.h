@@ -204,8 +204,6 @@ struct file {
     /* The individual pointer, in bytes of the view's data. */
     int64_t position;
     bool atomic;
-    /* A new file's bytes are to lie on this machine, where all its ranks are. */
-    bool local;
     struct small small;
     struct hints hints;
     /* Whether collective reads and writes of this view go by two phases: never, where they are large enough, always. */

@@ -39,12 +39,16 @@ struct agreement {
 /* As servers know it: by its boot. */
 static int64_t this_machine(void)
 {
+    int64_t own;
     char id[64] = "";
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (file == NULL || fgets(id, sizeof id, file) == NULL)
         id[0] = '\0';
     if (file != NULL)
         fclose(file);
+    /* One that does not say who it is, is none that another rank runs on. */
+    if (id[0] == '\0' && getrandom(&own, sizeof own, 0) == sizeof own)
+        return own & INT64_MAX;
     return hash(id);
 }
 
@@ -62,10 +66,11 @@ static struct agreement agree(MPI_Comm comm, const struct name *name, int amode,
     return (struct agreement){all[6] != 0, all[7] != 0, same, all[9] + all[10] == 0, (int)-all[8]};
 }
 
-static int open_file(struct file *file, MPI_Info info, bool creating)
+/* A new file's bytes may be wanted on this machine, where all its ranks are. */
+static int open_file(struct file *file, MPI_Info info, bool creating, bool one_machine)
 {
     struct ramlace_hints hints = layout_hints(info);
-    hints.local = file->local;
+    hints.local = creating && one_machine && (file->amode & MPI_MODE_CREATE) && wants_local(info);
     int flags = file->amode & MPI_MODE_RDONLY ? O_RDONLY : file->amode & MPI_MODE_WRONLY ? O_WRONLY : O_RDWR;
     if (creating && (file->amode & MPI_MODE_CREATE))
         flags |= O_CREAT | (file->amode & MPI_MODE_EXCL ? O_EXCL : 0);
@@ -85,11 +90,11 @@ int file_size(struct file *file, int64_t *size)
 }
 
 /* The first rank makes the file, tells how that went, and the others open what is there. */
-static int open_together(struct file *file, MPI_Info info)
+static int open_together(struct file *file, MPI_Info info, bool one_machine)
 {
     int64_t told[3] = {MPI_SUCCESS, 0, 0};
     if (file->rank == 0) {
-        told[0] = open_file(file, info, true);
+        told[0] = open_file(file, info, true, one_machine);
         if (getrandom(&told[1], sizeof told[1], 0) != sizeof told[1])
             told[1] = (int64_t)(uintptr_t)file;
         if (told[0] == MPI_SUCCESS && (file->amode & MPI_MODE_APPEND))
@@ -100,7 +105,7 @@ static int open_together(struct file *file, MPI_Info info)
     file->shared_base = file->position = told[2];
     int mine = (int)told[0], all = mine;
     if (mine == MPI_SUCCESS && file->rank != 0)
-        mine = open_file(file, info, false);
+        mine = open_file(file, info, false, one_machine);
     if (told[0] == MPI_SUCCESS && file->ranks > 1)
         PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MAX, file->comm);
     return mine ? mine : all;
@@ -108,6 +113,8 @@ static int open_together(struct file *file, MPI_Info info)
 
 static void file_forget(struct file *file)
 {
+    if (file->handle != MPI_FILE_NULL)
+        handle_give_back(file->handle);
     if (file->file != NULL)
         ramlace_close(file->file);
     small_free(&file->small);
@@ -121,8 +128,8 @@ static void file_forget(struct file *file)
     free(file);
 }
 
-/* Everything but the handle. The name goes over to the file. */
-static int file_make(MPI_Comm comm, struct name *name, int amode, MPI_Info info, bool one_machine, struct file **made)
+/* What a rank can make by itself, and may fail to: memory and a handle. The name goes over to the file. */
+static int file_prepare(struct name *name, int amode, struct file **made)
 {
     struct file *file = *made = calloc(1, sizeof *file);
     if (file == NULL)
@@ -131,46 +138,46 @@ static int file_make(MPI_Comm comm, struct name *name, int amode, MPI_Info info,
     small_make(&file->small);
     file->name = *name;
     *name = (struct name){PLACE_FOREIGN, NULL, NULL};
+    file->handle = MPI_FILE_NULL;
     file->comm = MPI_COMM_NULL;
     file->view.etype = file->view.filetype = MPI_DATATYPE_NULL;
     file->amode = amode;
-    file->local = one_machine && (amode & MPI_MODE_CREATE) && wants_local(info);
+    int error = handle_take(&file->handle);
+    return error ? error : file_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native");
+}
+
+/* What ranks do together; an error is one of them all. */
+static int file_make(struct file *file, MPI_Comm comm, MPI_Info info, bool one_machine)
+{
     int error = PMPI_Comm_dup(comm, &file->comm);
     if (error != MPI_SUCCESS)
         return error;
     PMPI_Comm_rank(file->comm, &file->rank);
     PMPI_Comm_size(file->comm, &file->ranks);
     hints_make(file);
-    error = open_together(file, info);
-    int64_t position = file->position, base = file->shared_base;
-    if (error == MPI_SUCCESS)
-        error = file_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native");
-    if (error == MPI_SUCCESS)
-        error = file_hints(file, info);
-    file->position = position;
-    file->shared_base = base;
-    return error;
+    error = open_together(file, info, one_machine);
+    return error ? error : file_hints(file, info);
 }
 
 int file_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI_File *handle, bool *ours)
 {
     struct name name;
+    struct file *file = NULL;
     int error = name_resolve(filename, !(amode & MPI_MODE_RDONLY), &name);
     if (error == MPI_SUCCESS && name.place != PLACE_FOREIGN)
         error = check_amode(amode);
-    struct agreement all = agree(comm, &name, amode, error);
+    if (error == MPI_SUCCESS && name.place != PLACE_FOREIGN)
+        error = file_prepare(&name, amode, &file);
+    struct agreement all = agree(comm, file ? &file->name : &name, amode, error);
     /* Where a rank does not see the mount, or not its pool, the MPI library's own way is the same for all. */
     *ours = all.all_ours || all.by_locator;
     if (error == MPI_SUCCESS && *ours && all.error != MPI_SUCCESS)
         error = all.error;
     if (error == MPI_SUCCESS && *ours && !(all.all_ours && all.same))
         error = MPI_ERR_NOT_SAME;
-    struct file *file = NULL;
     if (*ours && error == MPI_SUCCESS)
-        error = file_make(comm, &name, amode, info, all.one_machine, &file);
+        error = file_make(file, comm, info, all.one_machine);
     name_free(&name);
-    if (*ours && error == MPI_SUCCESS)
-        error = handle_take(&file->handle);
     if (*ours && error == MPI_SUCCESS) {
         *handle = file->handle;
         file_insert(file);
@@ -199,7 +206,6 @@ int file_close(struct file *file)
         PMPI_Barrier(file->comm);
     int code = settled ? settled : error_raise(file, error);
     file_remove(file);
-    handle_give_back(file->handle);
     file_forget(file);
     return code;
 }

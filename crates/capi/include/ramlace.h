@@ -366,8 +366,8 @@ struct ramlace_hints {
      */
     uint32_t copies;
     /**
-     * Not 0: all bytes of a new file lie on servers of this machine, where it has any that answer. Directories hand
-     * nothing of this down.
+     * Not 0: all bytes of a new file lie on servers of this machine, where it has any that answer;
+     * those of a file of at most 4 KiB are where its inode is. Directories hand nothing of this down.
      */
     uint32_t local;
     /**

@@ -59,8 +59,8 @@ pub struct ramlace_hints {
     pub width: u32,
     /// Copies of each chunk.
     pub copies: u32,
-    /// Not 0: all bytes of a new file lie on servers of this machine, where it has any that answer. Directories hand
-    /// nothing of this down.
+    /// Not 0: all bytes of a new file lie on servers of this machine, where it has any that answer;
+    /// those of a file of at most 4 KiB are where its inode is. Directories hand nothing of this down.
     pub local: u32,
     /// 0; room for what comes.
     pub reserved: u32,

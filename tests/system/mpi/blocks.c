@@ -10,7 +10,7 @@ enum { ROWS = 1024, COLUMNS = 1024, MINE = 64 };
 int main(int argc, char **argv)
 {
     int rank, ranks, found;
-    char unit[64], placement[64] = "";
+    char unit[64];
     MPI_Info info;
     MPI_File file;
     MPI_Datatype block;
@@ -26,7 +26,6 @@ int main(int argc, char **argv)
     CALL(MPI_File_get_info(file, &info));
     CALL(MPI_Info_get(info, "striping_unit", 63, unit, &found));
     CHECK(found);
-    CALL(MPI_Info_get(info, "placement", 63, placement, &found));
     CALL(MPI_Info_free(&info));
     int sizes[2] = {ROWS * ranks, COLUMNS}, mine[2] = {ROWS, MINE}, starts[2] = {ROWS * rank, 0};
     CALL(MPI_Type_create_subarray(2, sizes, mine, starts, MPI_ORDER_C, MPI_DOUBLE, &block));
@@ -42,7 +41,7 @@ int main(int argc, char **argv)
     CALL(MPI_Type_free(&block));
     CALL(MPI_File_close(&file));
     if (rank == 0)
-        printf("unit %s\nplacement %s\n", unit, placement);
+        printf("unit %s\n", unit);
     free(out);
     free(in);
     MPI_Finalize();
