@@ -146,10 +146,10 @@ impl Locks {
     }
 
     /// Asks the home of a file for a lock, or to let go of one.
-    fn set(self: &Arc<Locks>, holder: Holder, file: Arc<OpenFile>, wait: bool, reply: Reply) {
+    fn set(self: &Arc<Locks>, holder: Holder, file: &Arc<OpenFile>, wait: bool, reply: Reply) {
         self.note(holder);
         if wait && holder.request.kind.is_some() {
-            return self.set_later(holder, &file, reply);
+            return self.set_later(holder, file, reply);
         }
         match file.file.set_lock(&holder.request) {
             Ok(Some(locked)) => self.answer_granted(holder, locked, reply),
@@ -288,7 +288,7 @@ impl PoolFileSystem {
             // Whoever has the lock next sees what was written back. What that was not, the next sync tells.
             let _ = self.await_published(holder.inode);
         }
-        self.locks.set(holder, file, wait, reply);
+        self.locks.set(holder, &file, wait, reply);
     }
 
     /// What was stored into the locked bytes is published before somebody else gets the lock. Where that cannot be done the lock stays.
@@ -300,7 +300,7 @@ impl PoolFileSystem {
             // The kernel drops what it could not write back, now or before, and says nothing of it.
             let written = written.and_then(|()| errors.tell(holder.inode, &file.errors_unlocks_heard));
             match written.and_then(|()| await_published(&pool, &pages, holder.inode)) {
-                Ok(()) => locks.set(holder, file, wait, reply),
+                Ok(()) => locks.set(holder, &file, wait, reply),
                 Err(error) => _ = reply.error(lock_errno(&error)),
             }
         };

@@ -177,10 +177,10 @@ mod tests {
         let unlink = Unlink { parent: InodeId::ROOT, name: Name::new("gone").unwrap() };
         let fits = |parent: Option<Attributes>| unlink.fits(&Unlinked { parent });
         assert!(fits(None) && fits(Some(root.clone())));
-        assert!(!fits(Some(Attributes { inode: InodeId(7), ..root.clone() })));
-        assert!(!fits(Some(Attributes { kind: FileKind::File, ..root.clone() })));
-        assert!(!fits(Some(Attributes { size: u64::MAX, ..root.clone() })));
-        assert!(!fits(Some(Attributes { mode: u16::MAX, ..root.clone() })));
+        assert!(!fits(Some(Attributes { inode: InodeId(7), ..root })));
+        assert!(!fits(Some(Attributes { kind: FileKind::File, ..root })));
+        assert!(!fits(Some(Attributes { size: u64::MAX, ..root })));
+        assert!(!fits(Some(Attributes { mode: u16::MAX, ..root })));
         assert!(!fits(Some(Attributes { allocated: Some(u64::MAX), ..root })));
     }
 }
