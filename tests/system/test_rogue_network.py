@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import threading
@@ -19,7 +20,7 @@ import pytest
 
 import ramlace
 from conftest import NewPool
-from mount import is_mounted
+from mount import children_of, is_mounted
 from pool import KIB, PATIENCE_SECONDS, binary, eventually, pattern
 
 SERVERS = 3
@@ -233,9 +234,21 @@ def mounted(servers: Servers, directory: Path, *words: str) -> Iterator[Path]:
         assert not is_mounted(directory)
 
 
-def storm(servers: Servers, directories: list[Path]) -> None:
-    """Work by all doors at once while the network is rogue; then everything fits together."""
+def kill_servers(servers: Servers, over: threading.Event, killed: list[int]) -> None:
+    """Kill the child of one server after the other, until it is over; their keepers start them again."""
+    while not killed or not over.wait(2):
+        keeper = servers.processes[len(killed) % SERVERS].pid
+        (child,) = eventually(lambda keeper=keeper: children_of(keeper))
+        os.kill(child, signal.SIGKILL)
+        killed.append(child)
+
+
+def storm(servers: Servers, directories: list[Path], *, kills: bool = False) -> None:
+    """Work by all doors at once while the network is rogue, and perhaps servers die; then everything fits together."""
     errors: list[BaseException] = []
+    over = threading.Event()
+    killed: list[int] = []
+    killer = threading.Thread(target=kill_servers, args=(servers, over, killed))
     os.environ["RAMLACE_SECRET_FILE"] = str(servers.secret)
     workers = [threading.Thread(target=library_works, args=(servers, name, errors)) for name in ("a", "b")]
     workers += [
@@ -245,8 +258,14 @@ def storm(servers: Servers, directories: list[Path]) -> None:
     servers.be_rogue(True)
     for worker in workers:
         worker.start()
+    if kills:
+        killer.start()
     for worker in workers:
         worker.join()
+    over.set()
+    if kills:
+        killer.join()
+        assert killed
     del os.environ["RAMLACE_SECRET_FILE"]
     servers.be_rogue(False)
     assert errors == []
@@ -262,6 +281,12 @@ def test_a_rogue_network_is_noticed_by_clients_servers_and_mounts(rogues: Server
     """The owner's library and mount, and what servers tell each other."""
     with mounted(rogues, tmp_path / "owner", "--secret-file", str(rogues.secret)) as owner:
         storm(rogues, [owner])
+
+
+def test_a_rogue_network_is_noticed_while_servers_are_killed(rogues: Servers, tmp_path: Path) -> None:
+    """The same while servers' logs are read again and again."""
+    with mounted(rogues, tmp_path / "owner", "--secret-file", str(rogues.secret)) as owner:
+        storm(rogues, [owner], kills=True)
 
 
 @pytest.mark.needs_root
