@@ -287,7 +287,12 @@ fn end(mounted: Option<&Arc<Porter>>, directory: &Path, count: u32) {
     let Some(porter) = mounted.filter(|_| count == 1) else { std::process::exit(1) };
     let unmounted = porter.unmount(false).or_else(|_| porter.unmount(true));
     if let Err(error) = unmounted {
-        // Without this process, what programs have stored in mapped files would be lost.
+        if error.kind() != ErrorKind::Fatal {
+            // The mount is gone from its place already.
+            eprintln!("ramlace: {error}");
+            std::process::exit(1);
+        }
+        // The porter is gone. Without this process, what programs have stored in mapped files would be lost.
         eprintln!(
             "ramlace: {error}; this goes on serving: 'ramlace unmount {}' takes the mount away",
             directory.display()
