@@ -5,6 +5,7 @@ what was not written, nothing is done twice, and everything fits together in the
 """
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -238,7 +239,7 @@ def kill_servers(servers: Servers, over: threading.Event, killed: list[int]) -> 
     """Kill the child of one server after the other, until it is over; their keepers start them again."""
     while not killed or not over.wait(2):
         keeper = servers.processes[len(killed) % SERVERS].pid
-        (child,) = eventually(lambda keeper=keeper: children_of(keeper))
+        (child,) = eventually(functools.partial(children_of, keeper))
         os.kill(child, signal.SIGKILL)
         killed.append(child)
 
