@@ -1,8 +1,8 @@
 //! Names, and what is open.
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, ServerId, Slot};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, ServerId, SessionId, Slot};
 use ramlace_wire::namespace::{
-    Close, Create, DirectoryEntry, DirectoryPage, EntryLeased, Found, GetAttributes, Link, Lookup,
+    Close, Create, DirectoryEntry, DirectoryPage, EntryLeased, Found, GetAttributes, InodeInfo, Link, Lookup,
     MakeDirectory, Open, OpenEntry, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename, SetAttributes,
     Symlink, Unlink, Unlinked,
 };
@@ -64,26 +64,12 @@ impl State {
                         inode.info.clone()
                     }
                 };
-                self.open.insert((header.session, info.attributes.inode));
-                body(&Opened {
-                    info,
-                    created: old.is_none(),
-                    permit: self.permit,
-                    leased: EntryLeased::default(),
-                    parent: None,
-                })
+                self.opened(header.session, info, old.is_none())
             }
             Kind::Open => {
                 let Open { inode, .. } = decode_body::<Open>(kind, bytes)?;
                 let info = self.inode(id, inode)?.info.clone();
-                self.open.insert((header.session, inode));
-                body(&Opened {
-                    info,
-                    created: false,
-                    permit: self.permit,
-                    leased: EntryLeased::default(),
-                    parent: None,
-                })
+                self.opened(header.session, info, false)
             }
             Kind::OpenEntry => {
                 let OpenEntry { parent, name, .. } = decode_body::<OpenEntry>(kind, bytes)?;
@@ -94,15 +80,9 @@ impl State {
                 match info.attributes.kind {
                     FileKind::Symlink => return error(ErrorKind::Loop, "a symbolic link"),
                     FileKind::Directory => return error(ErrorKind::IsDirectory, "a directory"),
-                    _ => self.open.insert((header.session, inode)),
-                };
-                body(&Opened {
-                    info,
-                    created: false,
-                    permit: self.permit,
-                    leased: EntryLeased::default(),
-                    parent: None,
-                })
+                    _ => {}
+                }
+                self.opened(header.session, info, false)
             }
             Kind::Close => {
                 let Close { inode, modified } = decode_body::<Close>(kind, bytes)?;
@@ -170,6 +150,12 @@ impl State {
             }
             _ => self.sizes(id, header, bytes, data),
         }
+    }
+
+    /// A session has a file open from here on; nothing is told by a lease.
+    fn opened(&mut self, session: SessionId, info: InodeInfo, created: bool) -> Done {
+        self.open.insert((session, info.attributes.inode));
+        body(&Opened { info, created, permit: self.permit, leased: EntryLeased::default(), parent: None })
     }
 
     fn look(&mut self, id: ServerId, parent: InodeId, name: &Name) -> Result<Found, Error> {
