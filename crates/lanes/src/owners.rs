@@ -678,7 +678,10 @@ impl DataLeases {
         // What was in the way of its drops is there now: its time begins.
         for number in self.numbers_at(place) {
             if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session) {
-                (pending.began, pending.progress) = (now, now);
+                pending.progress = now;
+                if !pending.range.intersection(pages).is_empty() {
+                    pending.began = now;
+                }
             }
         }
         self.end_claim(place, std::mem::take(ticket));
