@@ -213,8 +213,8 @@ class Pool:
         return None
 
     def process(self, role: str, server: int) -> Process:
-        """Return the keeper, or the child, of a server."""
-        found = [one for one in self.processes() if (one.role, one.server) == (role, server)]
+        """Return the keeper, or the child, of a server; a child that was killed is there again after a moment."""
+        found = eventually(lambda: [one for one in self.processes() if (one.role, one.server) == (role, server)])
         assert len(found) == 1, f"server {server} has {len(found)} processes that are its {role}"
         return found[0]
 
