@@ -18,34 +18,62 @@ macro_rules! error_kinds {
         #[non_exhaustive]
         pub enum ErrorKind {
             $($(#[$doc])* $name,)*
+            /// The request is to be sent elsewhere, or otherwise: the client library does so, and programs never see it.
+            Redirect(Redirect),
         }
 
         impl ErrorKind {
-            /// Every kind, in the order of its number.
+            /// Every kind that programs see, in the order of its number.
             pub const ALL: &'static [ErrorKind] = &[$(ErrorKind::$name,)*];
 
             /// The number that stands for this kind on the wire; never reused.
             #[must_use]
             pub fn number(self) -> u16 {
-                match self { $(ErrorKind::$name => $number,)* }
+                match self { $(ErrorKind::$name => $number,)* ErrorKind::Redirect(redirect) => redirect.number() }
             }
 
             /// The kind with this wire number.
             #[must_use]
             pub fn from_number(number: u16) -> Option<ErrorKind> {
-                match number { $($number => Some(ErrorKind::$name),)* _ => None }
+                match number {
+                    $($number => Some(ErrorKind::$name),)*
+                    _ => Redirect::from_number(number).map(ErrorKind::Redirect),
+                }
             }
 
             /// The Linux errno that programs see.
             #[must_use]
             pub fn errno(self) -> i32 {
-                match self { $(ErrorKind::$name => $errno,)* }
+                match self { $(ErrorKind::$name => $errno,)* ErrorKind::Redirect(_) => 11 }
             }
 
             /// The name of that errno, such as `ENOENT`.
             #[must_use]
             pub fn errno_name(self) -> &'static str {
-                match self { $(ErrorKind::$name => $errno_name,)* }
+                match self { $(ErrorKind::$name => $errno_name,)* ErrorKind::Redirect(_) => "EAGAIN" }
+            }
+        }
+    };
+}
+
+macro_rules! redirects {
+    ($($(#[$doc:meta])* $name:ident = $number:literal;)*) => {
+        /// Why a server does not do a request although nothing is wrong with it. Numbers are those of [`ErrorKind`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Redirect {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Redirect {
+            /// Each of them, in the order of its number.
+            pub const ALL: &'static [Redirect] = &[$(Redirect::$name,)*];
+
+            fn number(self) -> u16 {
+                match self { $(Redirect::$name => $number,)* }
+            }
+
+            fn from_number(number: u16) -> Option<Redirect> {
+                match number { $($number => Some(Redirect::$name),)* _ => None }
             }
         }
     };
@@ -54,8 +82,6 @@ macro_rules! error_kinds {
 error_kinds! {
     /// The state is in motion; the same request may be sent again after a short pause.
     Retry = 1, 11, "EAGAIN";
-    /// The slot has changed hands; fetch the map and ask its new primary.
-    Moved = 2, 11, "EAGAIN";
     /// The pool, or the server that holds these bytes, is full.
     NoSpace = 3, 28, "ENOSPC";
     /// The caller lacks the right.
@@ -108,8 +134,6 @@ error_kinds! {
     BadHandle = 27, 9, "EBADF";
     /// As many entries lead to the inode as are possible.
     TooManyLinks = 28, 31, "EMLINK";
-    /// The directory is spread over slots otherwise than the caller believes; ask its home how.
-    Spread = 29, 11, "EAGAIN";
     /// The inode has no such extended attribute.
     NoData = 30, 61, "ENODATA";
     /// A name is too long, or the memory for a value too small.
@@ -120,12 +144,19 @@ error_kinds! {
     TooManyLocks = 33, 37, "ENOLCK";
     /// Waiting for this lock would close a circle of programs that wait for each other.
     Deadlock = 34, 35, "EDEADLK";
-    /// The path does not lead to the directory that the request names, as far as its server can see; walk it.
-    Astray = 35, 11, "EAGAIN";
-    /// A kernel maps the file: what makes it longer takes its memory first.
-    Handed = 36, 11, "EAGAIN";
     /// No data, or no hole, is left in the file from there on.
     NothingThere = 37, 6, "ENXIO";
+}
+
+redirects! {
+    /// The slot has changed hands; fetch the map and ask its new primary.
+    Moved = 2;
+    /// The directory is spread over slots otherwise than the caller believes; ask its home how.
+    Spread = 29;
+    /// The path does not lead to the directory that the request names, as far as its server can see; walk it.
+    Astray = 35;
+    /// A kernel maps the file: what makes it longer takes its memory first.
+    Handed = 36;
 }
 
 /// An operation that failed: a kind for programs and a sentence for people.
@@ -212,9 +243,12 @@ mod tests {
 
     #[test]
     fn numbers_are_unique_and_come_back() {
-        for (index, kind) in ErrorKind::ALL.iter().enumerate() {
+        let redirects = Redirect::ALL.iter().map(|redirect| ErrorKind::Redirect(*redirect));
+        let mut all: Vec<ErrorKind> = ErrorKind::ALL.iter().copied().chain(redirects).collect();
+        all.sort_by_key(|kind| kind.number());
+        for (index, kind) in all.into_iter().enumerate() {
             assert_eq!(usize::from(kind.number()), index + 1);
-            assert_eq!(ErrorKind::from_number(kind.number()), Some(*kind));
+            assert_eq!(ErrorKind::from_number(kind.number()), Some(kind));
         }
         assert_eq!(ErrorKind::from_number(0), None);
         assert_eq!(ErrorKind::from_number(u16::MAX), None);

@@ -14,7 +14,7 @@ mod plain;
 mod range;
 pub mod units;
 
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Redirect, Result};
 pub use ids::{Epoch, Generation, InodeId, LaneId, Position, Sequence, ServerId, SessionId, Slot, Timestamp};
 pub use name::Name;
 pub use plain::plain;

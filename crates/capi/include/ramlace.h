@@ -106,10 +106,6 @@ enum ramlace_error_kind {
      */
     RAMLACE_ERROR_RETRY = 1,
     /**
-     * EAGAIN: The slot has changed hands; fetch the map and ask its new primary.
-     */
-    RAMLACE_ERROR_MOVED = 2,
-    /**
      * ENOSPC: The pool, or the server that holds these bytes, is full.
      */
     RAMLACE_ERROR_NO_SPACE = 3,
@@ -214,10 +210,6 @@ enum ramlace_error_kind {
      */
     RAMLACE_ERROR_TOO_MANY_LINKS = 28,
     /**
-     * EAGAIN: The directory is spread over slots otherwise than the caller believes; no program sees it.
-     */
-    RAMLACE_ERROR_SPREAD = 29,
-    /**
      * ENODATA: The inode has no such extended attribute.
      */
     RAMLACE_ERROR_NO_DATA = 30,
@@ -237,14 +229,6 @@ enum ramlace_error_kind {
      * EDEADLK: Waiting for this lock would close a circle of programs that wait for each other.
      */
     RAMLACE_ERROR_DEADLOCK = 34,
-    /**
-     * EAGAIN: The path leads elsewhere; the library walks it again, and programs do not see this.
-     */
-    RAMLACE_ERROR_ASTRAY = 35,
-    /**
-     * EAGAIN: A kernel maps the file; the library takes the memory that it needs to grow, and programs do not see this.
-     */
-    RAMLACE_ERROR_HANDED = 36,
     /**
      * ENXIO: No data, or no hole, is left in the file from there on.
      */

@@ -79,7 +79,9 @@ fn keep(error: &Error) {
     let mut text = error.message().replace(['\0', '\n', '\r'], " ").into_bytes();
     text.push(0);
     // A thread that is ending has no text any more; errno it still has.
-    let _ = LAST.try_with(|last| *last.borrow_mut() = Failure { text, code: error.kind().number().into() });
+    // A redirect that was not followed to its end within the deadline: programs know it as what it asks of them.
+    let kind = if let ErrorKind::Redirect(_) = error.kind() { ErrorKind::Retry } else { error.kind() };
+    let _ = LAST.try_with(|last| *last.borrow_mut() = Failure { text, code: kind.number().into() });
     // SAFETY: the C library gives every thread an errno, valid as long as the thread.
     unsafe { *libc::__errno_location() = error.errno() };
 }

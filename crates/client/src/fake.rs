@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use ramlace_base::{
-    Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Sequence, ServerId, SessionId, Slot, Timestamp,
+    Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Sequence, ServerId, SessionId, Slot,
+    Timestamp,
 };
 use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, Secret};
@@ -386,8 +387,12 @@ impl State {
         let fault = at.map(|at| self.faults.remove(at).1);
         match fault {
             Some(Fault::Retry) => return Answer::Refused(Error::new(ErrorKind::Retry, "again"), None),
-            Some(Fault::Moved) => return Answer::Refused(Error::new(ErrorKind::Moved, "elsewhere"), None),
-            Some(Fault::Spread) => return Answer::Refused(Error::new(ErrorKind::Spread, "none here"), None),
+            Some(Fault::Moved) => {
+                return Answer::Refused(Error::new(ErrorKind::Redirect(Redirect::Moved), "elsewhere"), None);
+            }
+            Some(Fault::Spread) => {
+                return Answer::Refused(Error::new(ErrorKind::Redirect(Redirect::Spread), "none here"), None);
+            }
             Some(Fault::LoseRequest) => return Answer::Gone,
             _ => {}
         }
@@ -408,7 +413,7 @@ impl State {
         }
         let done = self.run(id, header, body, data);
         if let Err(error) = &done
-            && error.kind() == ErrorKind::Moved
+            && error.kind() == ErrorKind::Redirect(Redirect::Moved)
         {
             return Answer::Refused(error.clone(), Some(self.map.clone()));
         }
@@ -455,7 +460,11 @@ impl State {
     }
 
     fn home(&mut self, id: ServerId, slot: Slot) -> Result<(), Error> {
-        if self.map.primary(slot) == Some(id) { Ok(()) } else { error(ErrorKind::Moved, "not here") }
+        if self.map.primary(slot) == Some(id) {
+            Ok(())
+        } else {
+            error(ErrorKind::Redirect(Redirect::Moved), "not here")
+        }
     }
 
     fn inode(&mut self, id: ServerId, inode: InodeId) -> Result<&mut Inode, Error> {
@@ -481,7 +490,8 @@ impl State {
         let led = way.into_iter().try_fold(InodeId::ROOT, |here, name| {
             self.entries.get(&(here, name.as_bytes().to_vec())).copied()
         });
-        led.map(|_| bytes).ok_or_else(|| Error::new(ErrorKind::Astray, "the path leads elsewhere"))
+        led.map(|_| bytes)
+            .ok_or_else(|| Error::new(ErrorKind::Redirect(Redirect::Astray), "the path leads elsewhere"))
     }
 
     fn run(&mut self, id: ServerId, header: &Header, bytes: &[u8], data: &[u8]) -> Done {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, SessionId};
+use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Redirect, Result, SessionId};
 use ramlace_wire::namespace::{HandOver, HandedOver, SizeInfo};
 use ramlace_wire::peer::TrimLane;
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ impl SlotState {
             return Ok(());
         }
         let text = format!("a kernel maps file {inode}: take the memory first, then make it longer");
-        Err(Error::new(ErrorKind::Handed, text))
+        Err(Error::new(ErrorKind::Redirect(Redirect::Handed), text))
     }
 
     /// The session's kernel does not have the file any more, as the session `says`, or else as far as can be told. Whether

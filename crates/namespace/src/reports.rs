@@ -1,6 +1,6 @@
 //! What became of errands.
 
-use ramlace_base::{Error, ErrorKind, Timestamp};
+use ramlace_base::{Error, ErrorKind, Redirect, Timestamp};
 use ramlace_wire::ErrorBody;
 use ramlace_wire::peer::{Part, Prepared};
 
@@ -33,7 +33,7 @@ impl SlotState {
             Err(body) => {
                 let error = body.clone().into_error();
                 match error.kind() {
-                    ErrorKind::Retry | ErrorKind::Moved => Report::Again,
+                    ErrorKind::Retry | ErrorKind::Redirect(Redirect::Moved) => Report::Again,
                     ErrorKind::HostDown | ErrorKind::TimedOut => Report::Unreachable(error),
                     _ => Report::Refused(error),
                 }
@@ -123,7 +123,9 @@ impl SlotState {
 fn is_lost(part: &Part, why: ErrorKind) -> bool {
     match part {
         Part::SealDirectory { .. } | Part::LowerLinks { .. } => is_gone(why),
-        Part::SealPartition { .. } | Part::SetPartition { .. } => why == ErrorKind::Spread,
+        Part::SealPartition { .. } | Part::SetPartition { .. } => {
+            why == ErrorKind::Redirect(Redirect::Spread)
+        }
         _ => false,
     }
 }

@@ -12,7 +12,7 @@
 //! A record answers only when it is live. One that is being made or removed says Retry, also to
 //! questions: whether it, or the home, speaks for its names is not known there yet.
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result, Slot, limits};
 use ramlace_wire::peer::PartitionAttributes;
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +91,7 @@ impl SlotState {
         match &directory.spread {
             Some(spread) if spread.partitions[partition] != self.slot => {
                 let text = format!("directory {inode} is spread; the entry belongs to another slot");
-                Err(Error::new(ErrorKind::Spread, text))
+                Err(Error::new(ErrorKind::Redirect(Redirect::Spread), text))
             }
             _ => Ok(()),
         }
@@ -108,7 +108,7 @@ impl SlotState {
             return Error::new(ErrorKind::Stale, format!("inode {inode} is gone"));
         }
         let text = format!("{} holds no part of directory {inode}", self.slot);
-        Error::new(ErrorKind::Spread, text)
+        Error::new(ErrorKind::Redirect(Redirect::Spread), text)
     }
 
     /// Notes that a directory has got an entry.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, Sequence, SessionId, Slot, Timestamp, limits};
+use ramlace_base::{
+    Epoch, Error, ErrorKind, InodeId, Redirect, Result, Sequence, SessionId, Slot, Timestamp, limits,
+};
 use ramlace_wire::namespace::GivenUp;
 use ramlace_wire::peer::Token;
 use ramlace_wire::{Credentials, ErrorBody, LayoutHints, Owner};
@@ -263,7 +265,8 @@ impl SlotState {
             Ok(Some(reply)) => Ok(reply),
             Err(error) => Err(ErrorBody::new(&error)),
         };
-        let transient = [ErrorKind::Retry, ErrorKind::HostDown, ErrorKind::Spread].map(ErrorKind::number);
+        let transient = [ErrorKind::Retry, ErrorKind::HostDown, ErrorKind::Redirect(Redirect::Spread)]
+            .map(ErrorKind::number);
         match &outcome {
             Err(body) if transient.contains(&body.kind) => session.forget(token.sequence),
             outcome => session.remember(token.sequence, Cached::Answered(outcome.clone())),

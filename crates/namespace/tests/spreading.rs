@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ramlace_base::{Epoch, ErrorKind, InodeId, Name, Result, Sequence, SessionId, Slot, Timestamp, limits};
+use ramlace_base::{
+    Epoch, ErrorKind, InodeId, Name, Redirect, Result, Sequence, SessionId, Slot, Timestamp, limits,
+};
 use ramlace_namespace::{
     Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
 };
@@ -393,7 +395,7 @@ fn a_partition_that_was_lost_holds_up_neither_a_change_nor_the_end_of_its_direct
     let partitions = pool.info(Slot(1), directory).unwrap().partitions;
     // Slot 2 was lost with its server and has begun anew.
     pool.states[2] = SlotState::new(Slot(2), SLOTS, Epoch(9), 7);
-    assert_eq!(pool.info(Slot(2), directory).unwrap_err().kind(), ErrorKind::Spread);
+    assert_eq!(pool.info(Slot(2), directory).unwrap_err().kind(), ErrorKind::Redirect(Redirect::Spread));
     let change = wire::SetAttributes { inode: directory, ..mode(0o700) };
     pool.change(&ALICE, Slot(1), Op::SetAttributes(change)).unwrap().unwrap();
     let remove = |pool: &mut Slots| {
@@ -466,7 +468,7 @@ fn messages_that_make_no_sense_are_refused_and_leave_nothing() {
         assert_eq!(state.partition_records().count(), 0, "{shown}");
     }
     let unknown = Part::SealPartition { inode: ROOT };
-    assert_eq!(prepare(&mut state, unknown), Err(ErrorKind::Spread));
+    assert_eq!(prepare(&mut state, unknown), Err(ErrorKind::Redirect(Redirect::Spread)));
     let held = prepare(&mut state, Part::TakePartition(good.clone()));
     assert_eq!(held, Ok(ErrandAnswer::Prepared(peer::Prepared::Ready)));
     // Not shown before it is decided, and not taken twice.

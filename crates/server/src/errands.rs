@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, ServerId, Slot};
+use ramlace_base::{Error, ErrorKind, Redirect, ServerId, Slot};
 use ramlace_namespace::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query};
 use ramlace_wire::peer::{Ascend, QueryInode};
 use ramlace_wire::{ErrorBody, Request};
@@ -143,7 +143,7 @@ impl Server {
             Ok(answer) => Ok(answer),
             Err(refusal) => match refusal.error.kind() {
                 ErrorKind::Retry => return Delivery::Again,
-                ErrorKind::Moved => {
+                ErrorKind::Redirect(Redirect::Moved) => {
                     self.adopt_if_newer(refusal);
                     return Delivery::Again;
                 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, SessionId, Slot};
+use ramlace_base::{Epoch, Error, ErrorKind, Redirect, Result, ServerId, SessionId, Slot};
 use ramlace_cluster::CoordinatorConfig;
 use ramlace_namespace::{Command, Effect, ErrandAnswer, Op, Origin, Query, Reply, Room};
 use ramlace_slot::{SlotBirth, SlotChange};
@@ -54,7 +54,7 @@ pub type Outcome<T> = std::result::Result<T, Refusal>;
 impl Refusal {
     /// The slot is somebody else's.
     pub fn moved(message: String, map: Rc<ClusterMap>) -> Refusal {
-        Refusal { error: Error::new(ErrorKind::Moved, message), map: Some(map) }
+        Refusal { error: Error::new(ErrorKind::Redirect(Redirect::Moved), message), map: Some(map) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, SessionId, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result, SessionId, limits};
 use ramlace_namespace::{Answer, Query};
 use ramlace_wire::inline::{Bytes, ReadInline};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, Lookup};
@@ -108,7 +108,10 @@ impl Server {
 }
 
 fn astray() -> Error {
-    Error::new(ErrorKind::Astray, "the path leads elsewhere, as far as this server can see")
+    Error::new(
+        ErrorKind::Redirect(Redirect::Astray),
+        "the path leads elsewhere, as far as this server can see",
+    )
 }
 
 /// Whether asking the same again would be answered the same: other errors say where to ask, or when.

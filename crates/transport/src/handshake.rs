@@ -13,7 +13,7 @@
 //! Both sides then have a key for the frames of each direction, which nobody between them has: whoever passes
 //! a greeting on, to the same server or another, has gained nothing.
 
-use ramlace_base::{Error, ErrorKind, Result, ServerId};
+use ramlace_base::{Error, ErrorKind, Redirect, Result, ServerId};
 use ramlace_wire::PROTOCOL_VERSION;
 use ramlace_wire::preamble::{PREAMBLE_BYTES, PREAMBLE_MAGIC, PREAMBLE_PAYLOAD_BYTES_MAX, Preamble, Status};
 use snow::{Builder, HandshakeState, TransportState};
@@ -216,7 +216,7 @@ impl ServerHandshake {
         let (me, wanted) = (u32::from(keys.server().0), u32::from_le_bytes(wanted));
         if wanted != me && wanted != WHICHEVER {
             let text = format!("this is server {me} of the pool; the greeting was meant for server {wanted}");
-            return Err(Error::new(ErrorKind::Moved, text));
+            return Err(Error::new(ErrorKind::Redirect(Redirect::Moved), text));
         }
         let mut payload = [0; ANSWER_BYTES];
         payload[..4].copy_from_slice(&me.to_le_bytes());
@@ -245,7 +245,11 @@ pub(crate) fn refusal(error: &Error) -> Vec<u8> {
     let cut =
         (0..=line.len().min(PREAMBLE_PAYLOAD_BYTES_MAX - 1)).rev().find(|at| line.is_char_boundary(*at));
     let line = &line[..cut.unwrap_or(0)];
-    let status = if error.kind() == ErrorKind::Moved { Status::Elsewhere } else { Status::Refused };
+    let status = if error.kind() == ErrorKind::Redirect(Redirect::Moved) {
+        Status::Elsewhere
+    } else {
+        Status::Refused
+    };
     let mut bytes = Preamble::new(status, line.len() + 1).encode().to_vec();
     bytes.extend_from_slice(line.as_bytes());
     bytes.push(b'\n');

@@ -1,6 +1,6 @@
 //! `docs/WIRE.md` says what the code does, as far as a test can tell.
 
-use ramlace_base::{ErrorKind, limits};
+use ramlace_base::{ErrorKind, Redirect, limits};
 use ramlace_wire::preamble::{PREAMBLE_BYTES, PREAMBLE_MAGIC, PREAMBLE_PAYLOAD_BYTES_MAX};
 use ramlace_wire::{Asker, HEADER_BYTES, Header, Kind, MAGIC, PROTOCOL_VERSION};
 
@@ -50,8 +50,11 @@ fn tables_of_messages_say_what_their_rows_say() {
 #[test]
 fn every_error_stands_in_the_table_with_its_number_and_errno() {
     let cells: Vec<Vec<&str>> = rows().collect();
-    for kind in ErrorKind::ALL {
-        let entry = [kind.number().to_string(), format!("{kind:?}"), kind.errno_name().to_owned()];
+    let kinds = ErrorKind::ALL.iter().map(|kind| (*kind, format!("{kind:?}")));
+    let redirects =
+        Redirect::ALL.iter().map(|redirect| (ErrorKind::Redirect(*redirect), format!("{redirect:?}")));
+    for (kind, name) in kinds.chain(redirects) {
+        let entry = [kind.number().to_string(), name, kind.errno_name().to_owned()];
         let found = cells.iter().any(|row| row.windows(3).any(|cells| cells == entry));
         assert!(found, "{entry:?} is not in WIRE.md");
     }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use ramlace_base::{Error, ErrorKind, Generation, InodeId, LaneId, Result, ServerId, Timestamp};
+use ramlace_base::{Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Result, ServerId, Timestamp};
 use ramlace_wire::chunk::{AllocateLane, HandLane, LaneTarget};
 use ramlace_wire::namespace::{GetAttributes, HandOver, HandedOver, Open, Truncate};
 use ramlace_wire::{Attributes, ClusterMap, Layout, Permit};
@@ -127,7 +127,7 @@ impl Client {
         loop {
             let request = Truncate { inode, size, allocated };
             match self.change(inode.slot(), &request, self.deadline()) {
-                Err(error) if error.kind() == ErrorKind::Handed => {
+                Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Handed) => {
                     // After the first time because its generation was another by then.
                     match &mut backoff {
                         Some(backoff) => backoff.pause_after(error)?,

@@ -7,7 +7,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ramlace_base::{ByteRange, Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Result};
+use ramlace_base::{ByteRange, Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Result};
 use ramlace_transport::blocking::Received;
 use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk, WriteChunk};
 use ramlace_wire::runs::{RunsRead, Tile};
@@ -323,5 +323,5 @@ impl<'a> Transfer<'a> {
 
 /// Whether another attempt may go better.
 fn may_pass(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::Moved)
+    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::Redirect(Redirect::Moved))
 }

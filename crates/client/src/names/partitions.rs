@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result, Slot, limits};
 use ramlace_wire::namespace::{DirectoryPage, GetAttributes, GetPartitions, InodeInfo, ReadDirectory};
 
 use crate::backoff::Backoff;
@@ -137,7 +137,7 @@ impl Client {
         let mut lesson = Lesson::new(self.deadline());
         loop {
             match ask(self.slot_of_name(directory, name)?, lesson.deadline) {
-                Err(error) if error.kind() == ErrorKind::Spread => {
+                Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Spread) => {
                     lesson.learn(self, &[directory], error)?;
                 }
                 other => return other,
@@ -157,7 +157,7 @@ impl Client {
             let slot = self.slot_of_name(directory, name)?;
             let other_slot = self.slot_of_name(other_directory, other_name)?;
             match ask(slot, other_slot, lesson.deadline) {
-                Err(error) if error.kind() == ErrorKind::Spread => {
+                Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Spread) => {
                     lesson.learn(self, &[directory, other_directory], error)?;
                 }
                 other => return other,
@@ -182,7 +182,7 @@ impl Client {
             };
             let request = ReadDirectory { inode, after, entries_max };
             match self.ask(slot, &request, lesson.deadline) {
-                Err(error) if error.kind() == ErrorKind::Spread => {
+                Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Spread) => {
                     match (lesson.learn(self, &[inode], error), partition) {
                         (Err(lost), Some(partition)) if lost.kind() == ErrorKind::Lost => {
                             self.spreads.set_lost(inode, partition, true);
@@ -231,7 +231,7 @@ impl Client {
             self.note_partitions(inode, &info);
             let whole = info.clone();
             match self.add_partitions(&mut info, lesson.deadline) {
-                Err(error) if error.kind() == ErrorKind::Spread => {
+                Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Spread) => {
                     match lesson.learn(self, &[inode], error) {
                         Err(lost) if lost.kind() == ErrorKind::Lost => return self.add_what_is_left(whole),
                         learned => learned?,
@@ -249,7 +249,7 @@ impl Client {
         let deadline = self.deadline();
         for slot in other_slots(&info) {
             match self.ask(slot, &GetPartitions { inode, slots: vec![slot] }, deadline) {
-                Err(error) if error.kind() == ErrorKind::Spread => {}
+                Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Spread) => {}
                 part => info.attributes.add_partition(&part?.attributes),
             }
         }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result, limits};
 use ramlace_wire::ClusterMap;
 
 use crate::Pool;
@@ -102,7 +102,9 @@ impl Pool {
             && way.is_of_one_server(&*session.map()?)
         {
             match work(self.raw_by(&way.names), way.directory(), &name) {
-                Err(error) if error.kind() == ErrorKind::Astray => session.ways.forget(path),
+                Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Astray) => {
+                    session.ways.forget(path)
+                }
                 done => return done.map(Some).map_err(tell),
             }
         }

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ramlace_base::{Epoch, Error, ErrorKind, Name, Result, ServerId, Slot};
+use ramlace_base::{Epoch, Error, ErrorKind, Name, Redirect, Result, ServerId, Slot};
 use ramlace_transport::blocking::Received;
 use ramlace_wire::{ClusterMap, Front, Kind, Request};
 
@@ -252,7 +252,7 @@ impl Session {
         let Unanswered { error, map, told, hopeless } = unanswered;
         if let Some(map) = map {
             self.adopt_map(*map)?;
-        } else if error.kind() == ErrorKind::Moved {
+        } else if error.kind() == ErrorKind::Redirect(Redirect::Moved) {
             self.refresh_map(deadline)?;
         }
         if !told {
@@ -276,7 +276,7 @@ impl Session {
         let named = if told { error } else { name_server(server, &error) };
         tracing::debug!(target: "ramlace::client", server = server.id.0, error = %named, told, "may be asked again");
         match named.kind() {
-            ErrorKind::HostDown | ErrorKind::Retry | ErrorKind::Moved => Ok(named),
+            ErrorKind::HostDown | ErrorKind::Retry | ErrorKind::Redirect(Redirect::Moved) => Ok(named),
             _ => Err(named),
         }
     }
@@ -372,7 +372,10 @@ pub(crate) fn renewed_too_late(refused: &Error) -> Error {
 
 /// Whether the home may not have heard.
 pub(crate) fn is_unheard(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut | ErrorKind::Retry | ErrorKind::Moved)
+    matches!(
+        error.kind(),
+        ErrorKind::HostDown | ErrorKind::TimedOut | ErrorKind::Retry | ErrorKind::Redirect(Redirect::Moved)
+    )
 }
 
 /// Whether a change may have been done, or may be done yet, though its caller hears of an error.

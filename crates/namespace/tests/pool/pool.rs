@@ -6,7 +6,8 @@ mod clients;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{
-    Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Result, Sequence, SessionId, Slot, Timestamp, limits,
+    Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Redirect, Result, Sequence, SessionId, Slot,
+    Timestamp, limits,
 };
 use ramlace_model::{Model, Node};
 use ramlace_namespace::{

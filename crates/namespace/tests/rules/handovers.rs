@@ -1,6 +1,6 @@
 //! Files that kernels read and map without asking.
 
-use ramlace_base::{ErrorKind, Generation, InodeId};
+use ramlace_base::{ErrorKind, Generation, InodeId, Redirect};
 use ramlace_namespace::{Errand, Op, Reply};
 use ramlace_wire::namespace as wire;
 
@@ -86,7 +86,7 @@ fn a_kernel_that_nobody_can_ask_any_more_is_believed_to_write_for_ever() {
         story.ask(close(file)).unwrap();
         assert_eq!(story.info(file).unwrap().handed, write);
         // And what it has must not be given other memory: its lane keeps what it has.
-        assert_eq!(story.refused(truncate(file, 200)), ErrorKind::Handed);
+        assert_eq!(story.refused(truncate(file, 200)), ErrorKind::Redirect(Redirect::Handed));
         assert_eq!(over(&story), vec![]);
     }
 }
@@ -115,14 +115,18 @@ fn what_a_kernel_has_grows_with_its_memory() {
     let (mut story, file) = story_with_file();
     let grow = |size, allocated| Op::Truncate(wire::Truncate { inode: file, size, allocated });
     number(&mut story, file, false);
-    assert_eq!(story.refused(grow(200, None)), ErrorKind::Handed);
-    assert_eq!(story.refused(grow(200, Some(Generation(7)))), ErrorKind::Handed);
+    assert_eq!(story.refused(grow(200, None)), ErrorKind::Redirect(Redirect::Handed));
+    assert_eq!(story.refused(grow(200, Some(Generation(7)))), ErrorKind::Redirect(Redirect::Handed));
     assert_eq!(story.size(file), 100);
     story.ask(grow(200, Some(Generation(1)))).unwrap();
     assert_eq!(story.size(file), 200);
     assert!(story.send(grow(50, None)).is_none(), "a shorter one waits for its lane, as ever");
     story.deliver();
-    assert_eq!(story.refused(grow(60, Some(Generation(1)))), ErrorKind::Handed, "that memory was cut off");
+    assert_eq!(
+        story.refused(grow(60, Some(Generation(1)))),
+        ErrorKind::Redirect(Redirect::Handed),
+        "that memory was cut off"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Bad input, and who may do what.
 
-use ramlace_base::{ErrorKind, Generation, InodeId, Slot, Timestamp};
+use ramlace_base::{ErrorKind, Generation, InodeId, Redirect, Slot, Timestamp};
 use ramlace_namespace::{Answer, Op, Query};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::{FileKind, Layout, LayoutHints};
@@ -279,5 +279,5 @@ fn times_move_with_what_happens() {
 #[test]
 fn a_request_for_another_slot_s_inode_is_sent_to_its_home() {
     let mut story = Story::new();
-    assert_eq!(story.refused(truncate(InodeId::new(Slot(1), 1), 0)), ErrorKind::Spread);
+    assert_eq!(story.refused(truncate(InodeId::new(Slot(1), 1), 0)), ErrorKind::Redirect(Redirect::Spread));
 }

@@ -1,6 +1,6 @@
 //! mkdir and rmdir: both halves, late duplicates, lost slots.
 
-use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, Sequence, Slot, Timestamp, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Redirect, Result, Sequence, Slot, Timestamp, limits};
 use ramlace_namespace::{Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Reply, SlotState};
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
@@ -206,7 +206,7 @@ fn a_home_that_is_out_of_reach_aborts_the_mkdir() {
     assert!(!message.commit);
     let late = made(InodeId::new(Slot(5), 9));
     assert_eq!(story.server(Op::ErrandDone { errand: question, result: late }), []);
-    let again = ErrorBody::new(&Error::new(ErrorKind::Moved, "elsewhere"));
+    let again = ErrorBody::new(&Error::new(ErrorKind::Redirect(Redirect::Moved), "elsewhere"));
     story.server(Op::ErrandDone { errand: *settle, result: Err(again) });
     story.server(Op::ErrandUnreachable { errand: *settle });
     assert_eq!(story.state.open_errands().count(), 1);

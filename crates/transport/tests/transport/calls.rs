@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
-use ramlace_base::{Epoch, ErrorKind, limits};
+use ramlace_base::{Epoch, ErrorKind, Redirect, limits};
 use ramlace_transport::blocking;
 use ramlace_transport::nonblocking;
 use ramlace_wire::chunk::{GrantLane, Keep, ReadChunk, WriteChunk, WriteOrigin};
@@ -172,7 +172,7 @@ fn what_the_server_says_leaves_the_connection_as_it_was() {
     let mut connection = server.connect();
     connection.send(header(Kind::GetMap, 1), &GetMap {}, &[], soon()).unwrap();
     let failure = connection.receive::<GetMap>(1, soon()).unwrap_err();
-    assert_eq!((failure.error.kind(), failure.fatal), (ErrorKind::Moved, false));
+    assert_eq!((failure.error.kind(), failure.fatal), (ErrorKind::Redirect(Redirect::Moved), false));
     assert_eq!(failure.map.as_deref(), Some(&map()));
     assert!(connection.is_open());
     write(&mut connection, 2, 0, b"on").unwrap();
@@ -268,7 +268,7 @@ fn servers_call_each_other() {
             }
             let failure =
                 connection.call(Header::request(Kind::GetMap), &GetMap {}, limit).await.unwrap_err();
-            assert_eq!((failure.error.kind(), failure.fatal), (ErrorKind::Moved, false));
+            assert_eq!((failure.error.kind(), failure.fatal), (ErrorKind::Redirect(Redirect::Moved), false));
             assert_eq!(failure.map.as_deref(), Some(&map()));
             connection.call(Header::request(Kind::Heartbeat), &Heartbeat {}, limit).await.unwrap();
         });

@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ramlace_base::{ErrorKind, ServerId, limits};
+use ramlace_base::{ErrorKind, Redirect, ServerId, limits};
 use ramlace_transport::blocking::Connection;
 use ramlace_transport::{Secret, nonblocking};
 use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble, Status};
@@ -268,7 +268,7 @@ fn a_greeting_for_one_server_is_worth_nothing_at_another() {
         let error = Connection::connect(&server.address, &owner(), Some(ServerId(9)), soon()).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::HostDown, "another server answers where a dead one did");
         assert!(error.message().contains("server 3") && error.message().contains("server 9"), "{error}");
-        assert_eq!(server.wait_for_error().kind(), ErrorKind::Moved);
+        assert_eq!(server.wait_for_error().kind(), ErrorKind::Redirect(Redirect::Moved));
         let connection = Connection::connect(&server.address, &owner(), Some(THIS), soon()).unwrap();
         assert_eq!(connection.server(), THIS);
         drop(connection);

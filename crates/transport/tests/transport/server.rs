@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Result, ServerId, Slot, limits};
+use ramlace_base::{
+    Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Result, ServerId, Slot, limits,
+};
 use ramlace_transport::blocking;
 use ramlace_transport::nonblocking::{Canceller, Connection, Incoming, Listener, Newcomers};
 use ramlace_transport::{Address, ClientKey, Secret, ServerKeys};
@@ -251,7 +253,12 @@ async fn serve_request(
             connection.send_descriptor(reply, &body, shared.memory.file()).await
         }
         Kind::GetMap => {
-            refuse(connection, header, &Error::new(ErrorKind::Moved, "the slot has moved"), Some(map()));
+            refuse(
+                connection,
+                header,
+                &Error::new(ErrorKind::Redirect(Redirect::Moved), "the slot has moved"),
+                Some(map()),
+            );
             Ok(())
         }
         Kind::Heartbeat => {

@@ -9,9 +9,12 @@ impl Pool {
         let sent = self.clients[client].sent.get(&token.sequence).expect("answered before").clone();
         assert!(sent.outcome.is_none(), "{:?} is answered twice", sent.wish);
         if let Err(error) = &outcome
-            && matches!(error.kind(), ErrorKind::Retry | ErrorKind::HostDown | ErrorKind::Spread)
+            && matches!(
+                error.kind(),
+                ErrorKind::Retry | ErrorKind::HostDown | ErrorKind::Redirect(Redirect::Spread)
+            )
         {
-            let spread = error.kind() == ErrorKind::Spread;
+            let spread = error.kind() == ErrorKind::Redirect(Redirect::Spread);
             assert!(
                 !self.quiet || spread,
                 "nothing is under way, yet {:?} is answered with {outcome:?}",
