@@ -2,7 +2,6 @@
 //! same engine. The kernel may keep all that it is told for ever, and is never told to drop anything.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ramlace_base::Result;
@@ -10,6 +9,7 @@ use ramlace_fuse::{
     Attributes, DirectoryBuffer, Entry, FileSystem, MountOptions, OpenFlags, Operation, ROOT_NODE, Reply,
     Request, Session, SetAttributes, SetTime, StatFs, Time, Workers,
 };
+use ramlace_sync::Mutex;
 
 use crate::args::Args;
 use crate::null_fuse::answer_until_the_end;
@@ -292,7 +292,7 @@ fn contents(tree: &mut Tree, request: &Request<'_>, reply: Reply) {
 
 impl FileSystem for NullTree {
     fn handle(&self, request: Request<'_>, reply: Reply) {
-        let mut tree = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tree = self.0.lock();
         names(&mut tree, &request, reply);
     }
 }

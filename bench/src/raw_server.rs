@@ -6,9 +6,10 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ramlace_base::{Error, Result};
+use ramlace_sync::Mutex;
 
 use crate::args::Args;
 use crate::connection::{Connection, Head, Wish};
@@ -110,7 +111,7 @@ impl RawServer {
 impl Drop for RawServer {
     fn drop(&mut self) {
         // The end of its standard input is its end.
-        drop(self.stdin.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.stdin.lock().take());
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.unix);
     }

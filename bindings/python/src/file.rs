@@ -1,11 +1,12 @@
 //! An open file: positional reads and writes.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use ramlace_base::{ByteRange, ErrorKind};
 use ramlace_client::{Array as ClientArray, ArrayType, File as ClientFile, LockKind, Rights};
+use ramlace_sync::Mutex;
 use ramlace_wire::chunk::Sought;
 
 use crate::buffer::Bytes;
@@ -42,7 +43,7 @@ impl File {
     }
 
     fn get(&self) -> PyResult<Arc<Opened>> {
-        let file = self.file.lock().expect("nothing panics with this lock");
+        let file = self.file.lock();
         file.clone().ok_or_else(|| PyValueError::new_err("I/O operation on closed file."))
     }
 }
@@ -226,7 +227,7 @@ impl File {
 
     /// Gives the file back; nothing happens the second time.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let file = self.file.lock().expect("nothing panics with this lock").take();
+        let file = self.file.lock().take();
         match file.map(Arc::try_unwrap) {
             Some(Ok(Opened::File(file))) => detached(py, || file.close()),
             // An array closes its file when it is dropped; that may ask a server.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: `base` does no I/O, reads no clock and starts no thread.
 #![forbid(unsafe_code)]
-// Pure: `clippy.toml` says what may not be called or used here.
+// Pure: this crate's `clippy.toml` says what may not be called or used here.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod error;

@@ -1,10 +1,10 @@
 //! Listing directories.
 
 use std::ffi::{c_char, c_int};
-use std::sync::{Mutex, PoisonError};
 
 use ramlace_base::{Error, ErrorKind};
 use ramlace_client::ReadDir;
+use ramlace_sync::Mutex;
 
 use crate::failure::{guard, not_null};
 use crate::file::done;
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn ramlace_readdir(
             let text = "the directory was opened before the fork; open it again in the child";
             return Err(Error::new(ErrorKind::BadHandle, text));
         }
-        let mut entries = stream.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = stream.entries.lock();
         let Some(next) = entries.next() else { return Ok(0) };
         let filled = ramlace_entry::from(&next?);
         // SAFETY: memory for an entry, by the header.

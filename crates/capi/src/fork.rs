@@ -1,7 +1,9 @@
 //! A lock of the table that no fork can leave behind locked.
 
 use std::cell::UnsafeCell;
-use std::sync::{Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Once;
+
+use ramlace_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::table::Table;
 
@@ -38,9 +40,9 @@ pub(crate) fn watch() {
 }
 
 pub(crate) fn read() -> RwLockReadGuard<'static, Table> {
-    TABLE.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    TABLE.read()
 }
 
 pub(crate) fn write() -> RwLockWriteGuard<'static, Table> {
-    TABLE.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    TABLE.write()
 }

@@ -1,10 +1,10 @@
 //! The position that reads, writes and seeks of one open file share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ramlace_base::Result;
 use ramlace_client::PerFork;
+use ramlace_sync::{Mutex, MutexGuard};
 
 /// Where the next read or write begins. One call has its turn at a time, from its beginning to
 /// its end, as POSIX has it: threads that read one file get different bytes.
@@ -28,7 +28,7 @@ impl Position {
     pub(crate) fn turn(&self) -> Result<Turn<'_>> {
         let turns = self.turns.get_or_make(|| Ok(Mutex::new(())))?;
         // A call that panicked has not moved the position.
-        let turn = turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = turns.lock();
         Ok(Turn { offset: &self.offset, _turn: turn })
     }
 }

@@ -7,13 +7,14 @@ mod sizes;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use ramlace_base::{
     Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Sequence, ServerId, SessionId, Slot,
     Timestamp,
 };
+use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin};
@@ -182,8 +183,8 @@ impl FakePool {
         Pool::connect(&self.options()).unwrap()
     }
 
-    pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     pub(crate) fn fault(&self, kind: Kind, fault: Fault) {
@@ -220,7 +221,7 @@ fn serve(
         local.block_on(&runtime, async move {
             let mut listener = Listener::bind(&Address::Tcp("127.0.0.1:0".into())).unwrap();
             let Address::Tcp(address) = listener.local_address().unwrap() else { unreachable!() };
-            state.lock().unwrap().map.servers[usize::from(id.0)].tcp = address;
+            state.lock().map.servers[usize::from(id.0)].tcp = address;
             ready.send(()).unwrap();
             let newcomers = Newcomers::new(1);
             loop {
@@ -250,17 +251,17 @@ async fn talk(id: ServerId, mut connection: Connection, state: &Mutex<State>) {
         if connection.read_data_staged(header.data_bytes as usize, &mut data).await.is_err() {
             return;
         }
-        if state.lock().unwrap().silent.contains(&id) {
+        if state.lock().silent.contains(&id) {
             std::future::pending::<()>().await;
         }
         if header.kind == Kind::WaitRecalls {
             let question: WaitRecalls = decode_body(header.kind, &body).unwrap();
-            while state.lock().unwrap().data.told(id, &question).is_none() {
+            while state.lock().data.told(id, &question).is_none() {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }
         }
         let answer = {
-            let mut state = state.lock().unwrap();
+            let mut state = state.lock();
             if state.liar.is_none() {
                 state.answer(id, &header, &body, &data)
             } else {
@@ -280,7 +281,7 @@ async fn talk(id: ServerId, mut connection: Connection, state: &Mutex<State>) {
             }
             Answer::Gone => return,
             Answer::Held(body, data) => {
-                while !state.lock().unwrap().releases_held {
+                while !state.lock().releases_held {
                     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
                 }
                 connection.queue_reply(reply, &body, &data);

@@ -12,10 +12,11 @@ pub(crate) mod sequences;
 pub(crate) mod settings;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, SessionId, Slot, limits};
+use ramlace_sync::{Mutex, MutexGuard, RwLock};
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::namespace::LayoutWish;
 use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints, Permit};
@@ -117,30 +118,30 @@ impl Session {
         if let Some(error) = self.ended.get() {
             return Err(error.clone());
         }
-        if let Some(map) = &*self.map.read().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(map) = &*self.map.read() {
             return Ok(map.clone());
         }
         self.begin()
     }
 
     pub(crate) fn known_map(&self) -> Option<Arc<ClusterMap>> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.map.read().clone()
     }
 
     pub(crate) fn lock_beginning(&self) -> MutexGuard<'_, ()> {
-        self.beginning.lock().unwrap_or_else(PoisonError::into_inner)
+        self.beginning.lock()
     }
 
     /// Takes a map in, unless a newer one is known; returns the newest.
     pub(crate) fn adopt_map(&self, map: ClusterMap) -> Result<Arc<ClusterMap>> {
         ramlace_cluster::validate(&map)?;
-        let mut known = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.map.write();
         if let Some(known) = &*known
             && (known.pool != map.pool || known.epoch > map.epoch)
         {
             return Ok(known.clone());
         }
-        let mut servers = self.servers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = self.servers.write();
         for entry in &map.servers {
             match servers.get(usize::from(entry.server.0)) {
                 Some(server) => server.update(entry),
@@ -184,12 +185,12 @@ impl Session {
     }
 
     pub(crate) fn all_servers(&self) -> Vec<Arc<Server>> {
-        self.servers.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.servers.read().clone()
     }
 
     /// The server with this number.
     pub(crate) fn server(&self, id: ServerId) -> Result<Arc<Server>> {
-        let servers = self.servers.read().unwrap_or_else(PoisonError::into_inner);
+        let servers = self.servers.read();
         servers.get(usize::from(id.0)).cloned().ok_or_else(|| {
             Error::new(
                 ErrorKind::NotFound,
@@ -227,7 +228,7 @@ impl Session {
     /// What is wished for a new file's layout; servers that do not answer at present get no lane. Nor do those of other
     /// machines, when it shall be `local` and there are any here.
     pub(crate) fn layout_wish(&self, hints: LayoutHints, stripe_unit_min: u64, local: bool) -> LayoutWish {
-        let servers = self.servers.read().unwrap_or_else(PoisonError::into_inner);
+        let servers = self.servers.read();
         let is_here = |server: &Arc<Server>| self.host == Some(server.entry().host) && !server.is_failing();
         let local = local && servers.iter().any(is_here);
         let gets_none = |server: &&Arc<Server>| server.is_failing() || (local && !is_here(server));

@@ -8,7 +8,7 @@
 //! Invariant: `cluster` does no I/O, reads no clock and draws no random number; epochs only
 //! grow, a slot always has a live primary, and a slot never claims bytes that were lost.
 #![forbid(unsafe_code)]
-// Pure: `clippy.toml` says what may not be called or used here.
+// Pure: this crate's `clippy.toml` says what may not be called or used here.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod coordinator;

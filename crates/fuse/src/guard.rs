@@ -12,9 +12,10 @@ use std::fmt;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_sync::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
@@ -166,7 +167,7 @@ impl Guard {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

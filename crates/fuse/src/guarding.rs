@@ -6,9 +6,10 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 use zerocopy::IntoBytes;
@@ -133,7 +134,7 @@ impl Shared {
     fn await_quiet(&self) {
         let mut telling = self.lock();
         while telling.count > 0 {
-            telling = self.quiet.wait(telling).unwrap_or_else(PoisonError::into_inner);
+            telling = self.quiet.wait(telling);
         }
     }
 
@@ -167,7 +168,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Telling> {
-        self.telling.lock().unwrap_or_else(PoisonError::into_inner)
+        self.telling.lock()
     }
 }
 

@@ -6,7 +6,8 @@
 //! remembered here until its request comes.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ramlace_sync::{Mutex, MutexGuard};
 
 /// Tables, each with its own lock, so that workers seldom meet.
 const SHARDS: usize = 16;
@@ -77,7 +78,7 @@ impl InFlight {
     fn table(&self, unique: u64) -> MutexGuard<'_, Table> {
         // The lowest bit tells interrupts from requests, so requests are even.
         let shard = &self.shards[(unique >> 1) as usize % SHARDS];
-        shard.0.lock().unwrap_or_else(PoisonError::into_inner)
+        shard.0.lock()
     }
 }
 

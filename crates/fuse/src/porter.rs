@@ -15,9 +15,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 
 use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_sync::Mutex;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -106,7 +106,7 @@ impl Porter {
     fn ask(&self, question: &[u8], passed: Option<BorrowedFd<'_>>) -> Result<(Vec<u8>, Option<OwnedFd>)> {
         let gone =
             || Error::new(ErrorKind::Fatal, "the porter of this mount has ended: somebody has killed it");
-        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let control = self.control.lock();
         send(control.as_fd(), question, passed).map_err(|_| gone())?;
         let mut answer = [0; ANSWER_BYTES_MAX];
         let (count, device) = receive(control.as_fd(), &mut answer).map_err(|_| gone())?;

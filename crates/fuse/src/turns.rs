@@ -4,7 +4,9 @@
 //! others wait for must still be answered: what is less urgent is put aside, and handled by whoever is free next.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use ramlace_sync::{Mutex, MutexGuard};
 
 use crate::options::{Urgency, Workers};
 use crate::reply::Channel;
@@ -76,7 +78,7 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

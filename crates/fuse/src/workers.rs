@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::os::unix::thread::{JoinHandleExt, RawPthread};
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use crate::FileSystem;
@@ -48,7 +49,7 @@ impl Control {
     pub fn wait(&self) -> bool {
         let mut threads = self.threads();
         while !threads.is_empty() && !self.stop.load(Ordering::SeqCst) {
-            threads = self.changed.wait(threads).unwrap_or_else(PoisonError::into_inner);
+            threads = self.changed.wait(threads);
         }
         !threads.is_empty()
     }
@@ -63,13 +64,12 @@ impl Control {
                 // SAFETY: a thread takes itself off the list, under its lock, before it ends: this one still runs.
                 unsafe { libc::pthread_kill(*thread, wake_signal()) };
             }
-            threads =
-                self.changed.wait_timeout(threads, WAKE_PAUSE).unwrap_or_else(PoisonError::into_inner).0;
+            threads = self.changed.wait_timeout(threads, WAKE_PAUSE);
         }
     }
 
     fn threads(&self) -> MutexGuard<'_, HashMap<u64, RawPthread>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+        self.threads.lock()
     }
 }
 
@@ -149,7 +149,7 @@ impl<F: FileSystem> Pool<F> {
 
     /// Why the loop ended, if not by an unmount.
     pub fn take_failure(&self) -> Option<Error> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.failure.lock().take()
     }
 
     /// Starts a worker unless the limit is reached.
@@ -187,7 +187,7 @@ impl<F: FileSystem> Pool<F> {
     }
 
     fn fail(&self, error: Error) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failure = self.failure.lock();
         failure.get_or_insert(error);
         drop(failure);
         self.control.stop();

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use ramlace_fuse::{
     Attributes, Backing, Ended, Entry, FileSystem, MountOptions, Notifier, OpenFlags, Operation, ROOT_NODE,
     Reply, Request, Session, StatFs, Stopper, Workers,
 };
+use ramlace_sync::{Condvar, Mutex};
 use rustix::mm::{MapFlags, ProtFlags};
 use toy::{Dir, alone};
 
@@ -50,19 +51,19 @@ struct Handed {
 
 impl Handed {
     fn note(&self, what: &'static str) {
-        self.diary.lock().unwrap().push(what);
+        self.diary.lock().push(what);
         self.changed.notify_all();
     }
 
     /// What was asked since the last look.
     fn asked(&self) -> Vec<&'static str> {
-        std::mem::take(&mut self.diary.lock().unwrap())
+        std::mem::take(&mut self.diary.lock())
     }
 
     fn wait_for(&self, what: &str) {
-        let mut diary = self.diary.lock().unwrap();
+        let mut diary = self.diary.lock();
         while !diary.contains(&what) {
-            diary = self.changed.wait(diary).unwrap();
+            diary = self.changed.wait(diary);
         }
     }
 
@@ -73,7 +74,7 @@ impl Handed {
 
     fn open(&self, reply: Reply) -> bool {
         let backing = Some(self.backing.get().unwrap().id());
-        let flags = match *self.answer.lock().unwrap() {
+        let flags = match *self.answer.lock() {
             Answer::Cached => OpenFlags::default(),
             Answer::Passthrough => OpenFlags { passthrough: backing, ..OpenFlags::default() },
             Answer::Mapped => OpenFlags { passthrough: backing, direct_io: true, ..OpenFlags::default() },
@@ -175,7 +176,7 @@ impl Mount {
     }
 
     fn answers(&self, answer: Answer) {
-        *self.file.answer.lock().unwrap() = answer;
+        *self.file.answer.lock() = answer;
     }
 
     fn stored(&self, offset: usize) -> u8 {
@@ -443,7 +444,7 @@ fn a_node_is_forgotten_on_demand_when_nobody_has_it_open_or_mapped() {
     assert_eq!((other.ask("open"), other.ask("close")), (0, 0));
     assert!(!mount.file.asked().contains(&"forget"));
     assert_eq!(user.ask("unmap"), 0);
-    while !mount.file.diary.lock().unwrap().contains(&"forget") {
+    while !mount.file.diary.lock().contains(&"forget") {
         mount.notifier.prune(NODE).unwrap();
         std::thread::sleep(Duration::from_millis(5));
     }

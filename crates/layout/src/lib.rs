@@ -7,7 +7,7 @@
 //! Invariant: `layout` does no I/O, reads no clock and draws no random number: the same
 //! arguments give the same places, on every machine.
 #![forbid(unsafe_code)]
-// Pure: `clippy.toml` says what may not be called or used here.
+// Pure: this crate's `clippy.toml` says what may not be called or used here.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod arithmetic;

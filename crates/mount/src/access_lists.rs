@@ -8,10 +8,11 @@
 //! believe. Any other answer is kept by nobody: the kernel is told to drop the list before it has it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, limits};
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::xattrs::XattrName;
 
 use crate::filesystem::PoolFileSystem;
@@ -71,7 +72,7 @@ impl Drop for KeptLists {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, HashMap<InodeId, Instant>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 
     /// Those whose time is over, once there are any at all or somebody calls.
@@ -79,8 +80,7 @@ impl Shared {
         let kept = self.lock();
         if kept.is_empty() {
             // Wakes up now and then for the end of the mount: its last notice may come before this waits.
-            let (_kept, _) =
-                self.came.wait_timeout(kept, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner);
+            drop(self.came.wait_timeout(kept, Duration::from_secs(1)));
             return Vec::new();
         }
         drop(kept);

@@ -2,12 +2,13 @@
 //!
 //! Which pages, when, and who hears of it is decided by [`crate::recalls`]. A dropper is never one of the threads that answer the kernel.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Error, InodeId, Result, ServerId};
 use ramlace_client::{DataLeases, DataRecall, Pool};
 use ramlace_fuse::Notifier;
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
 use crate::pages::{Pages, WHOLE};
 use crate::recalls::{Drops, Effect, For, Wanted};
@@ -225,7 +226,7 @@ impl Shared {
                 state.drops.end_thread();
                 return None;
             }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.work.wait(state);
             state.drops.end_idling();
         }
     }
@@ -243,11 +244,11 @@ impl Shared {
         while state.pool.is_some() {
             let now = self.now();
             match state.drops.next_look() {
-                None => state = self.time.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => state = self.time.wait(state),
                 Some(at) if at > now => {
                     state.watched_until = Some(at);
                     let wait = Duration::from_millis(at - now);
-                    state = self.time.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+                    state = self.time.wait_timeout(state, wait);
                     state.watched_until = None;
                 }
                 Some(_) => {
@@ -285,6 +286,6 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -11,12 +11,13 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, Timestamp, limits};
 use ramlace_client::{File, LaneHere};
 use ramlace_fuse::{Backing, BackingFiles, Notifier};
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
 /// How long a file that nobody has open stays, at least, and how often the kernel is asked to forget it.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -104,10 +105,10 @@ impl HandedFiles {
         let Some(kernel) = self.kernel.as_ref().filter(|_| file.layout().width == 1) else { return Ok(None) };
         let inode = file.inode();
         loop {
-            let Some(handed) = lock(&self.shared.table).way_of(inode, bytes) else { return Ok(None) };
+            let Some(handed) = self.shared.table.lock().way_of(inode, bytes) else { return Ok(None) };
             // Asked before anything is locked: its server may be silent, and then each waits for himself alone.
             let lane = file.lane_here();
-            let mut state = lock(&handed.state);
+            let mut state = handed.state.lock();
             if state.gone {
                 continue;
             }
@@ -132,7 +133,7 @@ impl HandedFiles {
             // kernel tells this one EIO.
             if state.opens == 0 {
                 state.gone = true;
-                let mut table = lock(&self.shared.table);
+                let mut table = self.shared.table.lock();
                 table.handed.remove(&inode);
                 *table.usual.entry(inode).or_default() += 1;
             }
@@ -147,9 +148,9 @@ impl HandedFiles {
         }
         let inode = file.inode();
         if !handed {
-            lock(&self.shared.table).close_usual(inode);
+            self.shared.table.lock().close_usual(inode);
         } else if let Some(handed) = self.find(inode) {
-            let mut state = lock(&handed.state);
+            let mut state = handed.state.lock();
             state.opens = state.opens.saturating_sub(1);
             self.shared.end_if_over(inode, state);
         }
@@ -158,25 +159,25 @@ impl HandedFiles {
     /// Costs nothing on a mount that hands no files over.
     fn find(&self, inode: InodeId) -> Option<Arc<Handed>> {
         self.kernel.as_ref()?;
-        lock(&self.shared.table).handed.get(&inode).cloned()
+        self.shared.table.lock().handed.get(&inode).cloned()
     }
 
     /// Tells the home of stores that it has not heard of.
     pub(crate) fn publish(&self, inode: InodeId) -> Result<()> {
         let Some(handed) = self.find(inode) else { return Ok(()) };
-        let kept = lock(&handed.state).writer();
+        let kept = handed.state.lock().writer();
         kept.map_or(Ok(()), |kept| kept.publish())
     }
 
     /// Whether programs may store into mappings of it, and change its times without asking.
     pub(crate) fn may_be_stored_into(&self, inode: InodeId) -> bool {
-        self.find(inode).is_some_and(|handed| lock(&handed.state).writer().is_some())
+        self.find(inode).is_some_and(|handed| handed.state.lock().writer().is_some())
     }
 
     /// The kernel has forgotten a node, so nobody has it mapped.
     pub(crate) fn forgotten(&self, inode: InodeId) {
         let Some(handed) = self.find(inode) else { return };
-        let mut state = lock(&handed.state);
+        let mut state = handed.state.lock();
         state.forgotten = true;
         self.shared.end_if_over(inode, state);
     }
@@ -184,9 +185,9 @@ impl HandedFiles {
     /// The kernel has let go of the whole mount: nothing is mapped any more. What is not closed in this way stays
     /// noted at its home as a file that some kernel may still write.
     pub(crate) fn close_all(&self) {
-        let files = std::mem::take(&mut lock(&self.shared.table).handed);
+        let files = std::mem::take(&mut self.shared.table.lock().handed);
         for handed in files.values() {
-            if let Some(kept) = lock(&handed.state).writer().filter(|kept| kept.file.home_answers()) {
+            if let Some(kept) = handed.state.lock().writer().filter(|kept| kept.file.home_answers()) {
                 let _ = kept.publish();
             }
         }
@@ -198,7 +199,7 @@ impl Drop for HandedFiles {
         self.shared.ended.store(true, Ordering::Release);
         self.shared.came.notify_all();
         // Mappings may outlive this process: their files must not be closed at their homes as if they had ended.
-        std::mem::forget(std::mem::take(&mut lock(&self.shared.table).handed));
+        std::mem::forget(std::mem::take(&mut self.shared.table.lock().handed));
     }
 }
 
@@ -256,7 +257,7 @@ impl Shared {
         }
         state.gone = true;
         let known = state.kernel.take();
-        lock(&self.table).handed.remove(&inode);
+        self.table.lock().handed.remove(&inode);
         drop(state);
         // A home that does not answer hears of the close later, and that a kernel had the file.
         if let Some(Known { kept, .. }) = known
@@ -298,9 +299,9 @@ impl Table {
 fn keep(shared: &Weak<Shared>) {
     for pause in 1u32.. {
         let Some(shared) = shared.upgrade() else { return };
-        let mut table = lock(&shared.table);
+        let mut table = shared.table.lock();
         while table.handed.is_empty() && !shared.ended.load(Ordering::Acquire) {
-            table = shared.came.wait(table).unwrap_or_else(PoisonError::into_inner);
+            table = shared.came.wait(table);
         }
         let all: Vec<(InodeId, Arc<Handed>)> =
             table.handed.iter().map(|(inode, handed)| (*inode, handed.clone())).collect();
@@ -310,7 +311,7 @@ fn keep(shared: &Weak<Shared>) {
         }
         for (inode, handed) in &all {
             let idle = {
-                let state = lock(&handed.state);
+                let state = handed.state.lock();
                 state.opens == 0 && state.kernel.is_some()
             };
             // A kernel that cannot be asked (before Linux 6.18) forgets when it needs memory, or with the file's last name.
@@ -319,7 +320,7 @@ fn keep(shared: &Weak<Shared>) {
             }
         }
         if pause.is_multiple_of(PAUSES_PER_LOOK) {
-            let writers = all.iter().filter_map(|(_, handed)| lock(&handed.state).writer());
+            let writers = all.iter().filter_map(|(_, handed)| handed.state.lock().writer());
             for kept in writers.filter(|kept| kept.file.home_answers()) {
                 let _ = kept.publish();
             }
@@ -350,8 +351,4 @@ fn time_of_stores(lane: &OwnedFd) -> Result<Option<Timestamp>> {
 fn look_at(lane: &OwnedFd) -> Result<rustix::fs::Stat> {
     rustix::fs::fstat(lane)
         .map_err(|errno| Error::from_io(&errno.into(), "looking at the memory of a mapped file"))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

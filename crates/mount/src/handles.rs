@@ -1,11 +1,12 @@
 //! The files that the kernel has open: numbers in, open files out.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_client::File;
+use ramlace_sync::RwLock;
 use ramlace_wire::Attributes;
 
 use crate::files::SET_ID_BITS;
@@ -122,12 +123,12 @@ fn whole_to(attributes: &Attributes) -> u64 {
 impl Handles {
     /// A moment before something is asked of homes.
     pub(crate) fn holes_made(&self) -> HolesMade {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).holes_made
+        self.table.read().holes_made
     }
 
     /// Adds a file of which its home has said these attributes since then.
     pub(crate) fn add(&self, file: OpenFile, attributes: &Attributes, since: HolesMade) -> u64 {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         if file.file.rights().write {
             let whole_to = if table.holes_made == since { whole_to(attributes) } else { 0 };
             let new = || Written { opens: 0, set_id: false, xattrs: false, whole_to };
@@ -142,14 +143,14 @@ impl Handles {
     }
 
     pub(crate) fn get(&self, number: u64) -> Result<Arc<OpenFile>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         let missing = || Error::new(ErrorKind::BadHandle, format!("the kernel has no open file {number}"));
         table.open.get(&number).cloned().ok_or_else(missing)
     }
 
     /// Takes a file out; it closes when the last request that uses it is done.
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<OpenFile>> {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         let file = table.open.remove(&number)?;
         let inode = file.file.inode();
         if file.file.rights().write
@@ -167,7 +168,7 @@ impl Handles {
     pub(crate) fn note(&self, attributes: &Attributes) {
         let known = self.written(attributes.inode);
         if known.is_some_and(|known| known.differs_from(attributes)) {
-            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            let mut table = self.table.write();
             if let Some(written) = table.writers.get_mut(&attributes.inode) {
                 written.learn(attributes);
             }
@@ -176,7 +177,7 @@ impl Handles {
 
     /// An extended attribute is about to be set.
     pub(crate) fn expect_xattrs(&self, inode: InodeId) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         if let Some(written) = table.writers.get_mut(&inode) {
             written.xattrs = true;
         }
@@ -193,12 +194,12 @@ impl Handles {
     }
 
     fn written(&self, inode: InodeId) -> Option<Written> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).writers.get(&inode).copied()
+        self.table.read().writers.get(&inode).copied()
     }
 
     /// Bytes from here on may become a hole by what somebody here is about to do.
     pub(crate) fn make_hole(&self, inode: InodeId, from: u64) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         table.holes_made.0 += 1;
         if let Some(written) = table.writers.get_mut(&inode) {
             written.whole_to = written.whole_to.min(from);
@@ -207,7 +208,7 @@ impl Handles {
 
     /// A file of this inode that is open here, where nobody here may store into it.
     pub(crate) fn only_read(&self, inode: InodeId) -> Option<Arc<OpenFile>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         let mut of = table.open.values().filter(|open| open.file.inode() == inode);
         of.next().filter(|_| !table.writers.contains_key(&inode)).cloned()
     }
@@ -219,6 +220,6 @@ impl Handles {
 
     /// Whether this mount has the inode open for writing: then its newest times are known here alone.
     pub(crate) fn is_written_here(&self, inode: InodeId) -> bool {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).writers.contains_key(&inode)
+        self.table.read().writers.contains_key(&inode)
     }
 }

@@ -13,11 +13,11 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{InodeId, limits};
 use ramlace_fuse::Notifier;
+use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Attributes;
 use ramlace_wire::leases::{Leased, Recall};
 use ramlace_wire::namespace::EntryLeased;
@@ -368,7 +368,7 @@ impl Leases {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -10,11 +10,12 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ramlace_base::{ByteRange, Error, InodeId, Result};
 use ramlace_client::{GivenUp, LOCK_END, LockKind, LockRequest, LockTable, LockedFile, Waited};
 use ramlace_fuse::{FileLock, LockKind as KernelKind, Operation, Porter, Reply, Request};
+use ramlace_sync::{Mutex, MutexGuard};
 
 use crate::data::await_published;
 use crate::droppers::Owed;
@@ -111,11 +112,11 @@ impl Locks {
     }
 
     fn parked(&self) -> MutexGuard<'_, HashMap<u64, Parked>> {
-        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.parked.lock()
     }
 
     fn owners(&self) -> MutexGuard<'_, Owners> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.owners.lock()
     }
 
     /// The owner may hold something from now on.

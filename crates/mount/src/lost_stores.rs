@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result, limits};
+use ramlace_sync::{Mutex, MutexGuard};
 
 /// Reading this attribute of a mount's directory tells what it has lost: one line for each run of bytes.
 pub const LOST_STORES_ATTRIBUTE: &str = "user.ramlace.lost-stores";
@@ -111,7 +111,7 @@ impl LostStores {
     }
 
     fn files(&self) -> MutexGuard<'_, BTreeMap<InodeId, Lost>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock()
     }
 }
 

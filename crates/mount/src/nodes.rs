@@ -9,9 +9,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ramlace_base::InodeId;
+use ramlace_sync::{Mutex, MutexGuard};
 
 /// Other numbers of directories begin here. No inode reaches them: the slot is the last, and its counter would have
 /// begun at the map's epoch 16,776,960.
@@ -132,7 +132,7 @@ impl Nodes {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -10,10 +10,11 @@
 //! hears of it. What began to be written back before it is in its place first.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ramlace_base::{ByteRange, InodeId};
 use ramlace_client::RecallsMade;
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::Layout;
 
 use crate::under_way::{Kind, LeftOut, UnderWay};
@@ -169,7 +170,7 @@ impl Pages {
         };
         while is_there(&table) {
             table.waiting += 1;
-            table = self.over.wait(table).unwrap_or_else(PoisonError::into_inner);
+            table = self.over.wait(table);
             table.waiting -= 1;
         }
         table
@@ -274,7 +275,7 @@ impl Pages {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 

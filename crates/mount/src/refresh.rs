@@ -3,11 +3,12 @@
 //! The kernel waits for locked pages, and the daemon must go on answering for those meanwhile. So
 //! invalidations have threads of their own, which answer the request that asked when they are done.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
 use ramlace_fuse::{Notifier, Reply};
+use ramlace_sync::Mutex;
 
 use crate::filesystem::PoolFileSystem;
 use crate::handles::OpenFile;
@@ -167,7 +168,7 @@ fn run(
     pages: &Pages,
 ) {
     // One of the threads waits for work, and the others for their turn to do so.
-    let next = || work.lock().unwrap_or_else(PoisonError::into_inner).recv();
+    let next = || work.lock().recv();
     while let Ok(Wanted { inode, part, reader, then, version, tells_errors }) = next() {
         // Where a server does not answer, or knows nothing of a lease, all goes.
         let is_current = reader.is_some_and(|reader| reader.file.pages_are_current().unwrap_or(false));

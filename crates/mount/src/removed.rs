@@ -5,9 +5,9 @@
 //! links, and a directory is empty. So what it was is kept until the kernel forgets it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ramlace_base::InodeId;
+use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Attributes;
 
 /// What is kept, at most; one more is told as Stale to who has it open.
@@ -46,6 +46,6 @@ impl Removed {
     }
 
     fn last(&self) -> MutexGuard<'_, HashMap<InodeId, Attributes>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock()
     }
 }

@@ -1,11 +1,11 @@
 //! How much room the pool has, asked of the servers at most once a second.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Result, limits};
 use ramlace_client::{Capacity, Pool};
 use ramlace_fuse::StatFs;
+use ramlace_sync::Mutex;
 
 /// How long an answer is good: `df` and file managers ask often, and every server has to be asked.
 const GOOD_FOR: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ impl Space {
     }
 
     fn capacity(&self, pool: &Pool) -> Result<Capacity> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if let Some((asked, capacity)) = *last
             && asked.elapsed() < GOOD_FOR
         {

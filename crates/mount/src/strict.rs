@@ -4,11 +4,11 @@
 //! not dropped while it is being read, nor in the first moments after that, however soon somebody else wants it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, InodeId, Result};
 use ramlace_client::{File, KeptRead};
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
 use crate::filesystem::PoolFileSystem;
 
@@ -56,7 +56,7 @@ impl StrictReads {
             let Some(reads) = table.files.get_mut(&inode) else { return };
             let meets = |other: &ByteRange| !other.intersection(range).is_empty();
             if reads.under_way.iter().any(meets) {
-                table = self.answered.wait(table).unwrap_or_else(PoisonError::into_inner);
+                table = self.answered.wait(table);
                 continue;
             }
             reads.forget_old(Instant::now());
@@ -69,7 +69,7 @@ impl StrictReads {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 

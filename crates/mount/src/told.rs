@@ -8,10 +8,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{InodeId, limits};
+use ramlace_sync::{Mutex, MutexGuard};
 
 /// Threads that are remembered at most.
 const THREADS_MAX: usize = 1_024;
@@ -97,7 +97,7 @@ impl Told {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, Telling>> {
-        self.by_thread.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_thread.lock()
     }
 }
 

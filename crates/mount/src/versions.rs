@@ -9,10 +9,10 @@
 //! then no other open may trust them: a version is [learned](Versions::learn) when the new descriptor is used.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ramlace_base::{Generation, InodeId, Timestamp};
 use ramlace_client::LockedFile;
+use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Attributes;
 use ramlace_wire::namespace::InodeInfo;
 
@@ -99,11 +99,11 @@ impl Versions {
     }
 
     fn bare(&self) -> MutexGuard<'_, Bare> {
-        self.bare.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bare.lock()
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<InodeId, Version>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ramlace_base::{Error, InodeId, Result};
+use ramlace_sync::{Mutex, MutexGuard};
 
 /// The last failure of each file; gone when the kernel forgets the file.
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl WriteErrors {
     }
 
     fn failures(&self) -> MutexGuard<'_, HashMap<InodeId, Failure>> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failures.lock()
     }
 }
 

@@ -22,7 +22,7 @@
 //!
 //! Invariant: `namespace` does no I/O, reads no clock, draws no random number and starts no thread.
 #![forbid(unsafe_code)]
-// Pure: `clippy.toml` says what may not be called or used here.
+// Pure: this crate's `clippy.toml` says what may not be called or used here.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod access_lists;

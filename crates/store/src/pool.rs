@@ -4,10 +4,9 @@
 //! ballast file (one step of the reservation at most), never over changes of lanes: those are
 //! promised first, made without the lock, and settled afterwards by what the kernel really took.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-
 use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use rustix::fs::OFlags;
 
 use crate::ballast::Ballast;
@@ -129,12 +128,12 @@ impl Pool {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere does not make the counters wrong: every change is one assignment.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Lets the reservation sleep until memory was freed or it must stop.
     pub(crate) fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+        self.changed.wait(state)
     }
 
     /// As [`Pool::wait`], for a time at most.
@@ -143,7 +142,7 @@ impl Pool {
         state: MutexGuard<'a, State>,
         time: std::time::Duration,
     ) -> MutexGuard<'a, State> {
-        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+        self.changed.wait_timeout(state, time)
     }
 
     /// Tells the reservation whether to stop.

@@ -6,7 +6,7 @@
 //!
 //! Invariant: `wire` opens no socket, and no decoder panics, whatever the bytes.
 #![forbid(unsafe_code)]
-// Pure: `clippy.toml` says what may not be called or used here.
+// Pure: this crate's `clippy.toml` says what may not be called or used here.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod access_list_text;

@@ -1,11 +1,12 @@
 //! Runs a copy: one walker, several workers, and this thread, which shows progress.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind};
+use ramlace_sync::Mutex;
 
 use super::CopyOptions;
 use super::progress::Progress;
@@ -68,7 +69,7 @@ pub fn copy(roots: Vec<Root>, options: &CopyOptions, json: bool) -> Summary {
             progress.update(load(&totals.bytes_done), Some(load(&totals.bytes_found)));
         }
     });
-    for (side, mode) in later.into_inner().expect("the walker does not panic") {
+    for (side, mode) in later.into_inner() {
         if let Err(error) = side.set_mode(mode) {
             summary.errors += 1;
             say(&error, json);
@@ -97,7 +98,7 @@ fn walk(
     let walker = Walker { options, queue, totals, complain: &complain };
     for root in roots {
         let directories = walker.walk(root);
-        later.lock().expect("nobody panics with the lock").extend(directories);
+        later.lock().extend(directories);
     }
     queue.close();
 }

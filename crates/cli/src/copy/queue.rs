@@ -1,7 +1,9 @@
 //! What waits to be copied: files from the walker, and shares of big files.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
+
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
 use super::transfer::{FileTask, Transfer};
 
@@ -37,14 +39,14 @@ struct State {
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with the lock")
+        self.state.lock()
     }
 
     /// Adds a file; waits for room. False when the copy was given up.
     pub fn push(&self, task: FileTask) -> bool {
         let mut state = self.lock();
         while state.files.len() >= QUEUE_FILES_MAX && !state.aborted {
-            state = self.room.wait(state).expect("nobody panics with the lock");
+            state = self.room.wait(state);
         }
         if !state.aborted {
             state.files.push_back(Box::new(task));
@@ -96,7 +98,7 @@ impl Queue {
             if (state.closed || state.aborted) && state.busy == 0 {
                 return None;
             }
-            state = self.work.wait(state).expect("nobody panics with the lock");
+            state = self.work.wait(state);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The copy of one file, which several workers may share by ranges.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_sync::Mutex;
 
 use super::file::OpenFile;
 use super::side::{Found, Side};
@@ -161,13 +161,13 @@ impl Transfer {
 
     fn fail(&self, error: Error) {
         self.stopped.store(true, Ordering::Relaxed);
-        self.failure.lock().expect("nobody panics with the lock").get_or_insert(error);
+        self.failure.lock().get_or_insert(error);
     }
 
     /// Ends the copy when all workers have left it: closes the files; what a failure left is
     /// removed, or named where it was there before.
     pub fn finish(self) -> Result<()> {
-        let failure = self.failure.into_inner().expect("nobody panicked with the lock");
+        let failure = self.failure.into_inner();
         let (written, size) = (self.written.into_inner(), self.task.found.size);
         let outcome = match failure {
             None => self

@@ -1,9 +1,8 @@
 //! A fetched copy of a file's bytes, for arrays that cannot be mapped: publish sends what was
 //! changed here, refresh takes what was changed elsewhere (`docs/records/arrays.md`).
 
-use std::sync::{Mutex, PoisonError};
-
 use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_sync::Mutex;
 use rustix::mm::ProtFlags;
 
 use crate::File;
@@ -79,7 +78,7 @@ impl Copy {
 
     /// Fetches everything; changes that were not published are lost.
     pub fn fetch(&self) -> Result<()> {
-        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _moving = self.moving.lock();
         self.read_into(self.as_ptr(), 0, self.length)?;
         // SAFETY: both ranges have `length` bytes and are different mappings.
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), self.twin.start().as_ptr(), self.length) };
@@ -88,7 +87,7 @@ impl Copy {
 
     /// Sends the grains that differ from the twin, and returns how many bytes that were.
     pub fn publish(&self) -> Result<u64> {
-        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _moving = self.moving.lock();
         let (mut sent, mut runs, mut at) = (0, Vec::new(), 0);
         while let Some((start, end)) = self.next_change(at) {
             runs.push((start, end));
@@ -141,7 +140,7 @@ impl Copy {
 
     /// Takes the pool's bytes in; grains that were changed here and not published stay.
     pub fn refresh(&self) -> Result<()> {
-        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _moving = self.moving.lock();
         let mut fresh = vec![0u8; REFRESH_BYTES_MAX.max(self.grain).min(self.length)];
         let step = (fresh.len() / self.grain * self.grain).max(1);
         let mut at = 0;

@@ -6,11 +6,12 @@
 //! for them uses the others.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Epoch, ErrorKind, Result, ServerId, Slot, limits};
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::Request;
 use ramlace_wire::leases::{DataRecall, EndRecalls, WaitPublished};
 
@@ -113,7 +114,7 @@ impl Client {
     fn end_recalls(self: &Arc<Client>, server: ServerId, done: &[u64], blocked: &[u64]) {
         let ended = self.givers.ended(server);
         {
-            let mut waiting = lock(&ended.waiting);
+            let mut waiting = ended.waiting.lock();
             waiting.blocked.retain(|number| !done.contains(number));
             waiting.done.extend_from_slice(done);
             waiting.blocked.extend_from_slice(blocked);
@@ -132,7 +133,7 @@ impl Client {
     /// Sends what waits, unless somebody is just sending.
     fn tell_ended(self: &Arc<Client>, server: ServerId, ended: &Ended) {
         while !self.is_ended() && !ended.is_told() {
-            let Ok(mut link) = ended.link.try_lock() else { return };
+            let Some(mut link) = ended.link.try_lock() else { return };
             let batch = ended.take();
             if self.send_ended(server, &mut link, &batch).is_err() {
                 ended.put_back(batch);
@@ -180,7 +181,7 @@ impl Client {
 
 impl Givers {
     fn lock(&self) -> MutexGuard<'_, HashMap<ServerId, Giver>> {
-        lock(&self.table)
+        self.table.lock()
     }
 
     fn ended(&self, server: ServerId) -> Arc<Ended> {
@@ -207,7 +208,7 @@ impl Givers {
                 table.entry(server).or_default().hasty = true;
                 return;
             }
-            table = self.known.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
+            table = self.known.wait_timeout(table, left);
         }
     }
 
@@ -232,12 +233,12 @@ impl Givers {
 
 impl Ended {
     fn is_told(&self) -> bool {
-        let waiting = lock(&self.waiting);
+        let waiting = self.waiting.lock();
         waiting.done.is_empty() && waiting.blocked.is_empty()
     }
 
     fn take(&self) -> EndRecalls {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let mut first = |all: fn(&mut EndRecalls) -> &mut Vec<u64>| {
             let all = all(&mut waiting);
             let count = all.len().min(limits::DATA_RECALLS_PER_MESSAGE_MAX);
@@ -251,14 +252,10 @@ impl Ended {
 
     /// They were not heard.
     fn put_back(&self, batch: EndRecalls) {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let blocked = batch.blocked.into_iter().filter(|number| !waiting.done.contains(number));
         let blocked: Vec<u64> = blocked.collect();
         waiting.blocked.extend(blocked);
         waiting.done.extend(batch.done);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,11 +11,12 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Epoch, ErrorKind, Generation, Result};
+use ramlace_sync::Mutex;
 use ramlace_transport::blocking::Received;
 use ramlace_wire::chunk::{ChunkRead, GrantLane, Keep, LaneGranted, LaneTarget, ReadChunk};
 use ramlace_wire::{ClusterMap, Request};
@@ -174,7 +175,7 @@ impl NearLanes {
     /// The lane's file, current for the generation that the reader knows.
     fn lane(&self, transfer: &Transfer<'_>, target: LaneTarget, epoch: Epoch) -> Result<Arc<NearLane>> {
         let number = target.lane.lane;
-        let known = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned();
+        let known = self.lanes.lock().get(&number).cloned();
         if let Some(lane) = known
             && lane.epoch == epoch
             && lane.generation == target.generation
@@ -190,7 +191,7 @@ impl NearLanes {
                 LANES.fetch_sub(1, Ordering::Relaxed);
             })?;
         let lane = Arc::new(NearLane { file: granted.0, epoch, generation: target.generation });
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).insert(number, lane.clone());
+        self.lanes.lock().insert(number, lane.clone());
         Ok(lane)
     }
 }

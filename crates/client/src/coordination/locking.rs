@@ -1,6 +1,6 @@
 //! Locks at their homes: asking, waiting, giving up, and what is owed while a home does not answer.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
@@ -156,7 +156,7 @@ impl Client {
         if self.waits.owed(inode).is_none() {
             return Ok(());
         }
-        let _delivering = self.waits.delivering.lock().unwrap_or_else(PoisonError::into_inner);
+        let _delivering = self.waits.delivering.lock();
         while let Some(owed) = self.waits.owed(inode) {
             let told = match owed {
                 Owed::Unlock(request) => self.change(inode.slot(), &request, deadline).map(drop),

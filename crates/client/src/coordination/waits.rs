@@ -6,9 +6,9 @@
 //! was granted and unlocked meanwhile.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, Slot, limits};
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::coordination::LeaveBarrier;
 use ramlace_wire::locks::{LockedFile, SetLock};
 
@@ -84,7 +84,7 @@ pub(crate) enum Asked {
 
 impl Waits {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// A number for an owner of the library's locks.
@@ -164,7 +164,7 @@ impl Waits {
     pub(crate) fn give_up(&self, wait: u64) -> Option<SetLock> {
         let mut state = self.lock();
         while state.waiting.get(&wait)?.asking {
-            state = self.answered.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.answered.wait(state);
         }
         state.waiting.remove(&wait).map(|entry| entry.request)
     }

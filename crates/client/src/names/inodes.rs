@@ -5,11 +5,12 @@
 //! held while its `Open` or `Close` is under way.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Result, Timestamp, limits};
+use ramlace_sync::Mutex;
 use ramlace_wire::locks::LockTable;
 use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes, TimeReason};
 use ramlace_wire::permit::GetPermit;
@@ -72,7 +73,7 @@ impl OpenInode {
     }
 
     pub(crate) fn size(&self) -> Size {
-        *lock(&self.size)
+        *self.size.lock()
     }
 
     /// Whether its bytes live with it, as far as is known here.
@@ -102,7 +103,7 @@ impl OpenInode {
     /// Takes in what the home said of the size. Answers overtake each other: the newest generation wins,
     /// and within one a size only grows.
     pub(crate) fn learn(&self, told: Size) {
-        let mut known = lock(&self.size);
+        let mut known = self.size.lock();
         if told.generation > known.generation {
             *known = told;
         } else if told.generation == known.generation {
@@ -207,7 +208,7 @@ impl Handle {
     }
 
     fn close_by(&self, deadline: Instant) -> Result<()> {
-        let mut closed = lock(&self.closed);
+        let mut closed = self.closed.lock();
         if std::mem::replace(&mut *closed, true) {
             Ok(())
         } else {
@@ -234,7 +235,7 @@ impl Inodes {
     fn with_gate<T>(&self, inode: InodeId, work: impl FnOnce(&mut GateState) -> Result<T>) -> Result<T> {
         loop {
             let gate = {
-                let mut gates = lock(&self.gates);
+                let mut gates = self.gates.lock();
                 if gates.len() >= limits::OPEN_INODES_PER_SESSION_MAX && !gates.contains_key(&inode) {
                     return Err(Error::new(
                         ErrorKind::TooMany,
@@ -243,14 +244,14 @@ impl Inodes {
                 }
                 gates.entry(inode).or_default().clone()
             };
-            let mut state = lock(&gate.state);
+            let mut state = gate.state.lock();
             if state.removed {
                 continue;
             }
             let result = work(&mut state);
             if state.files == 0 && !state.owes_close {
                 state.removed = true;
-                lock(&self.gates).remove(&inode);
+                self.gates.lock().remove(&inode);
             }
             return result;
         }
@@ -269,23 +270,23 @@ impl Inodes {
     }
 
     fn opened(&self) -> Vec<Arc<OpenInode>> {
-        let gates: Vec<Arc<Gate>> = lock(&self.gates).values().cloned().collect();
+        let gates: Vec<Arc<Gate>> = self.gates.lock().values().cloned().collect();
         // A gate that is held is being opened or closed: closing tells the time itself.
-        gates.iter().filter_map(|gate| gate.state.try_lock().ok()?.open.clone()).collect()
+        gates.iter().filter_map(|gate| gate.state.try_lock()?.open.clone()).collect()
     }
 
     /// Inodes whose homes have not heard yet that they were closed.
     fn owing(&self) -> Vec<InodeId> {
         let gates: Vec<(InodeId, Arc<Gate>)> =
-            lock(&self.gates).iter().map(|(inode, gate)| (*inode, gate.clone())).collect();
+            self.gates.lock().iter().map(|(inode, gate)| (*inode, gate.clone())).collect();
         // A gate that is held is being opened or closed: it is looked at the next time.
-        let owes = |gate: &Gate| gate.state.try_lock().is_ok_and(|state| state.owes_close);
+        let owes = |gate: &Gate| gate.state.try_lock().is_some_and(|state| state.owes_close);
         gates.into_iter().filter(|(_, gate)| owes(gate)).map(|(inode, _)| inode).collect()
     }
 
     fn find(&self, inode: InodeId) -> Option<Arc<OpenInode>> {
-        let gate = lock(&self.gates).get(&inode).cloned()?;
-        let state = lock(&gate.state);
+        let gate = self.gates.lock().get(&inode).cloned()?;
+        let state = gate.state.lock();
         state.open.clone()
     }
 }
@@ -340,7 +341,7 @@ impl Client {
         open: &OpenInode,
         deadline: Instant,
     ) -> Result<()> {
-        let _telling = lock(&open.telling);
+        let _telling = open.telling.lock();
         let modified = open.take_written();
         let request = Close { inode: open.inode, modified };
         let closed = if deadline <= Instant::now() {
@@ -436,7 +437,7 @@ impl Client {
     /// Whether a home has yet to hear when this process last wrote to an inode. What a home said since
     /// `told` lacks it also when it has heard meanwhile.
     pub(crate) fn owes_times(&self, inode: InodeId, told: u64) -> bool {
-        let owes = |open: Arc<OpenInode>| open.written() != 0 || open.telling.try_lock().is_err();
+        let owes = |open: Arc<OpenInode>| open.written() != 0 || open.telling.try_lock().is_none();
         self.inodes.find(inode).is_some_and(owes) || self.times_told() != told
     }
 
@@ -459,7 +460,7 @@ impl Client {
 
     fn push_times_of(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<()> {
         // Who comes while another is telling it waits until the home has heard.
-        let _telling = lock(&open.telling);
+        let _telling = open.telling.lock();
         let Some(written) = open.take_written() else { return Ok(()) };
         let request = SetAttributes {
             modified: Some(written),
@@ -531,10 +532,6 @@ pub(crate) fn now() -> Timestamp {
     // By the C library: rustix looks for the vDSO itself, and crashes where valgrind has hidden it.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp { nanos: i64::try_from(now.as_nanos()).unwrap_or(i64::MAX).max(1) }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@
 //! a kernel keeps are recalled by the same answers, and are over when [`crate::bytes::data_leases`] say so.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, Result, ServerId, Slot, limits};
+use ramlace_sync::Mutex;
 use ramlace_wire::Kind;
 use ramlace_wire::leases::{AttributesLeased, LeaseAttributes, LeaseName, NameLeased, Recall, WaitRecalls};
 
@@ -82,7 +83,7 @@ impl Client {
     }
 
     pub(crate) fn listen_to_recalls_of(self: &Arc<Client>, server: ServerId) -> Result<()> {
-        if !self.listening.servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server) {
+        if !self.listening.servers.lock().insert(server) {
             return Ok(());
         }
         let listener = Listener { session: Arc::downgrade(self), server };
@@ -91,7 +92,7 @@ impl Client {
             listener.run();
         });
         started.map(drop).map_err(|error| {
-            self.listening.servers.lock().unwrap_or_else(PoisonError::into_inner).remove(&server);
+            self.listening.servers.lock().remove(&server);
             Error::from_io(&error, "starting a thread that hears of recalled leases")
         })
     }

@@ -6,10 +6,11 @@
 //! in reach: a listing goes past what was lost and tells of it at its end, attributes are those of what is there.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result, Slot, limits};
+use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::namespace::{DirectoryPage, GetAttributes, GetPartitions, InodeInfo, ReadDirectory};
 
 use crate::backoff::Backoff;
@@ -71,7 +72,7 @@ impl Spreads {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<InodeId, Spread>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

@@ -5,9 +5,10 @@
 //! directories on the way are its own.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result, limits};
+use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::ClusterMap;
 
 use crate::Pool;
@@ -42,7 +43,7 @@ pub(crate) struct Ways {
 
 impl Ways {
     fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Arc<KnownWay>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// A path was walked: `above` are the directories on its way, the root first.

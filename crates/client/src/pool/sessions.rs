@@ -1,8 +1,9 @@
 //! The session that a process speaks in, and the one that follows it when it has ended.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 use ramlace_base::Result;
+use ramlace_sync::{Mutex, RwLock};
 
 use crate::client::{Client, Hearers};
 use crate::session::descriptors::Descriptors;
@@ -30,20 +31,19 @@ impl Sessions {
 
     /// The session for what begins now; it may have ended.
     pub(crate) fn current(&self) -> Arc<Client> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.read().clone()
     }
 
     /// Begins a new session when the current one has ended; whether it did. What was opened in
     /// the old one stays with it.
     pub(crate) fn renew(&self) -> Result<bool> {
-        let _renewing = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _renewing = self.renewing.lock();
         if !self.current().is_ended() {
             return Ok(false);
         }
         let session = Client::new(&self.settings, &self.hearers, &self.descriptors)?;
         session.map()?;
-        let old =
-            std::mem::replace(&mut *self.current.write().unwrap_or_else(PoisonError::into_inner), session);
+        let old = std::mem::replace(&mut *self.current.write(), session);
         // Not under the lock: its end may speak to servers.
         drop(old);
         Ok(true)

@@ -2,11 +2,12 @@
 //! asked when their server answers again. Until then nobody could close it, and a file that is unlinked would keep its
 //! bytes until the session ends.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{InodeId, Name, Result, Slot, limits};
+use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Request;
 use ramlace_wire::namespace::{GiveUp, Opened};
 
@@ -36,7 +37,7 @@ pub(crate) struct GivenUps {
 
 impl GivenUps {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn note(&self, ticket: Ticket<'_>) {
@@ -98,7 +99,7 @@ impl Session {
         if self.given_ups.first_of(slot).is_none() {
             return Ok(());
         }
-        let _telling = self.given_ups.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _telling = self.given_ups.telling.lock();
         while let Some(kept) = self.given_ups.first_of(slot) {
             // Those that are kept fill the slot's window; this makes room in it.
             let ticket = self.sequences.take_beyond(slot);

@@ -1,10 +1,11 @@
 //! One thread for each session that says "still alive" and tells homes when files were written.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, Result, limits};
+use ramlace_sync::{Condvar, Mutex};
 
 use crate::session::Session;
 
@@ -26,25 +27,25 @@ impl Heart {
     pub(crate) fn times_changed(&self) {
         if !self.times_changed.swap(true, Ordering::AcqRel) {
             // Under the lock, so that the thread cannot miss it between looking and waiting.
-            drop(self.stopped.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(self.stopped.lock());
             self.wake.notify_one();
         }
     }
 
     pub(crate) fn stop(&self) {
-        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.stopped.lock() = true;
         self.wake.notify_one();
     }
 
     /// Sleeps until `until`, or until times change for the first time; false when it is over.
     fn sleep(&self, until: Instant, watch_times: bool) -> bool {
-        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stopped = self.stopped.lock();
         while !*stopped {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || (watch_times && self.times_changed.load(Ordering::Acquire)) {
                 return true;
             }
-            stopped = self.wake.wait_timeout(stopped, left).unwrap_or_else(PoisonError::into_inner).0;
+            stopped = self.wake.wait_timeout(stopped, left);
         }
         false
     }

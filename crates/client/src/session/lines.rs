@@ -4,11 +4,12 @@
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, limits};
+use ramlace_sync::{Mutex, MutexGuard, RwLock};
 use ramlace_transport::blocking::{Connection, Received};
 use ramlace_transport::trace::RequestName;
 use ramlace_transport::{ConnectFailure, Failure};
@@ -122,12 +123,12 @@ impl Server {
     }
 
     pub(crate) fn entry(&self) -> Arc<ServerEntry> {
-        self.entry.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.entry.read().clone()
     }
 
     /// Takes the addresses of a newer map.
     pub(crate) fn update(&self, entry: &ServerEntry) {
-        let mut known = self.entry.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.entry.write();
         if **known != *entry {
             *known = Arc::new(entry.clone());
         }
@@ -202,8 +203,7 @@ impl Server {
                 until = longer();
                 lines = self.lock();
             } else {
-                let woken = waiter.turn.wait_timeout(lines, left);
-                lines = woken.unwrap_or_else(PoisonError::into_inner).0;
+                lines = waiter.turn.wait_timeout(lines, left);
             }
         }
         Ok(lines)
@@ -235,7 +235,7 @@ impl Server {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock()
     }
 }
 

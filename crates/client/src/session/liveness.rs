@@ -1,7 +1,7 @@
 //! Who lives: the session for its servers, by heartbeats, and the servers for the session.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, Slot};
@@ -51,7 +51,7 @@ impl Session {
     }
 
     fn beat_one(&self, server: &Arc<Server>, deadline: Instant) -> Result<()> {
-        let mut control = server.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut control = server.control.lock();
         self.beat_on(&mut control.link, server, deadline).map_err(|unanswered| unanswered.error)
     }
 
@@ -80,7 +80,7 @@ impl Session {
     /// Whether a server that leaves a call unanswered shows a sign of life.
     pub(crate) fn lives(&self, server: &Arc<Server>) -> bool {
         let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
-        let mut control = server.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut control = server.control.lock();
         self.beat_on(&mut control.link, server, soon).is_ok()
     }
 
@@ -107,7 +107,7 @@ impl Session {
         deadline: Instant,
     ) -> std::result::Result<(), Unanswered> {
         let asked = Instant::now();
-        let mut control = server.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut control = server.control.lock();
         if !server.is_given_up() {
             return Ok(());
         }
@@ -137,7 +137,7 @@ impl Session {
     pub(crate) fn disconnect(&self) {
         for server in self.all_servers() {
             server.drop_idle();
-            drop(server.control.lock().unwrap_or_else(PoisonError::into_inner).link.take());
+            drop(server.control.lock().link.take());
         }
     }
 }

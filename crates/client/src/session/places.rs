@@ -4,9 +4,10 @@
 //! kind has places of its own, and no use of one kind takes a place of another.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 
 use ramlace_base::limits;
+use ramlace_sync::Condvar;
 
 /// For what a thread asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

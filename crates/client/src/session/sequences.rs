@@ -5,10 +5,10 @@
 //! keeps a server that does not answer from holding up mutations elsewhere.
 
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot, limits};
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
 #[derive(Default)]
 struct Waiting {
@@ -83,7 +83,7 @@ impl Sequences {
                 ));
             }
             waiting.sleepers += 1;
-            waiting = self.answered.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+            waiting = self.answered.wait_timeout(waiting, left);
             waiting.sleepers -= 1;
         }
     }
@@ -99,8 +99,8 @@ impl Sequences {
         drop(Ticket { sequences: self, slot: kept.slot, sequence: kept.sequence.0 });
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock()
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, Once};
+use std::sync::Once;
 use std::time::Duration;
 
 use ramlace_base::{ByteRange, InodeId, Name};
+use ramlace_sync::Mutex;
 use ramlace_wire::Kind;
 use ramlace_wire::chunk::Sought;
 use ramlace_wire::namespace::{RenameMode, SetAttributes};
@@ -31,7 +32,7 @@ fn note_panics() {
                 .location()
                 .filter(|place| !["/tests", "/fake"].iter().any(|of| place.file().contains(of)))
             {
-                PANICS.lock().unwrap().push(place.to_string());
+                PANICS.lock().push(place.to_string());
             }
             usual(panic);
         }));
@@ -220,6 +221,6 @@ fn replies_that_are_damaged_or_made_up_are_errors_and_never_panics() {
         fake.state().liar = None;
         drop(pool);
     }
-    let panics = PANICS.lock().unwrap();
+    let panics = PANICS.lock();
     assert!(panics.is_empty(), "threads have panicked at {panics:?}");
 }

@@ -1,9 +1,10 @@
 //! Bytes that a kernel keeps: what requests say of them, and how their leases end.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{ErrorKind, InodeId, ServerId};
+use ramlace_sync::Mutex;
 use ramlace_wire::Kind;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::leases::{DataRecall, EndRecalls};
@@ -21,11 +22,11 @@ struct Kernel {
 
 impl DataLeases for Kernel {
     fn recalled(&self, server: ServerId, recalls: &[DataRecall]) {
-        self.recalled.lock().unwrap().extend(recalls.iter().map(|recall| (server, *recall)));
+        self.recalled.lock().extend(recalls.iter().map(|recall| (server, *recall)));
     }
 
     fn forgotten(&self, server: ServerId) {
-        self.forgotten.lock().unwrap().push(server);
+        self.forgotten.lock().push(server);
     }
 }
 
@@ -128,7 +129,7 @@ fn recalls_are_told_once_on_a_connection_and_again_on_the_next() {
     assert_eq!(pool.seen(Kind::WaitRecalls), 0, "nothing is kept yet");
     keep(&file, 0, 4);
     let server = client.map().unwrap().primary(file.inode().slot()).unwrap();
-    let numbers = || kernel.recalled.lock().unwrap().iter().map(|(_, told)| told.number).collect::<Vec<_>>();
+    let numbers = || kernel.recalled.lock().iter().map(|(_, told)| told.number).collect::<Vec<_>>();
     pool.state().data.recalls.push((server, recall(1)));
     eventually("a recall is heard", || numbers() == [1]);
     pool.state().data.recalls.push((server, recall(2)));
@@ -136,10 +137,10 @@ fn recalls_are_told_once_on_a_connection_and_again_on_the_next() {
     pool.fault(Kind::WaitRecalls, Fault::LoseRequest);
     pool.state().data.recalls.push((server, recall(3)));
     eventually("all are heard again", || numbers() == [1, 2, 1, 2, 3]);
-    assert!(kernel.recalled.lock().unwrap().iter().all(|(told, _)| *told == server));
+    assert!(kernel.recalled.lock().iter().all(|(told, _)| *told == server));
     client.end_recalls(server, &[1, 3], &[2]);
     assert_eq!(pool.state().data.ended, EndRecalls { done: vec![1, 3], blocked: vec![2] });
-    assert!(kernel.forgotten.lock().unwrap().is_empty());
+    assert!(kernel.forgotten.lock().is_empty());
 }
 
 #[test]
@@ -152,11 +153,9 @@ fn a_new_life_of_a_server_is_told_before_what_it_recalls() {
     keep(&file, 0, 4);
     for life in [9, 4] {
         pool.state().data.life = life;
-        eventually("the new life is heard of", || {
-            kernel.forgotten.lock().unwrap().pop() == Some(ServerId(0))
-        });
+        eventually("the new life is heard of", || kernel.forgotten.lock().pop() == Some(ServerId(0)));
     }
-    assert!(kernel.recalled.lock().unwrap().is_empty());
+    assert!(kernel.recalled.lock().is_empty());
 }
 
 #[test]

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use ramlace_fuse::{
     Attributes, DirectoryBuffer, Ended, Entry, FileSystem, MountOptions, Notifier, OpenFlags, Operation,
     ROOT_NODE, Reply, Request, Session, SetAttributes, StatFs, Stopper, Workers, mounts, unmount,
 };
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
 /// Reads of this file wait, without a thread, until they are let go or interrupted.
 pub const PARKED: &str = "parked";
@@ -67,7 +68,7 @@ impl Toy {
 
     /// The state; a test that failed while it looked is no reason for the mount to hang.
     pub fn look(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub fn add(&self, name: &[u8], thing: Thing) -> u64 {
@@ -98,7 +99,7 @@ impl Toy {
     pub fn wait_for(&self, so: impl Fn(&State) -> bool) {
         let mut state = self.look();
         while !so(&state) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state);
         }
     }
 
@@ -427,7 +428,7 @@ pub fn alone() -> Option<MutexGuard<'static, ()>> {
     } else if !root && !has_fusermount() {
         eprintln!("skipped: mounting as an ordinary user needs fusermount3 (Debian's package fuse3)");
     } else {
-        return Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
+        return Some(ALONE.lock());
     }
     None
 }

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{
     Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Result, ServerId, Slot, limits,
 };
+use ramlace_sync::Mutex;
 use ramlace_transport::blocking;
 use ramlace_transport::nonblocking::{Canceller, Connection, Incoming, Listener, Newcomers};
 use ramlace_transport::{Address, ClientKey, Secret, ServerKeys};
@@ -156,7 +157,7 @@ impl TestServer {
     pub fn wait_for_ends(&self, count: usize) -> Vec<Option<Error>> {
         let give_up = soon();
         loop {
-            let mut ends = self.shared.ends.lock().unwrap();
+            let mut ends = self.shared.ends.lock();
             if ends.len() >= count {
                 return std::mem::take(&mut *ends);
             }
@@ -206,7 +207,7 @@ async fn serve(shared: Arc<Shared>, incoming: Incoming, newcomers: Newcomers) {
         Err(error) => Some(error),
     };
     shared.open.fetch_sub(1, Ordering::SeqCst);
-    shared.ends.lock().unwrap().push(end);
+    shared.ends.lock().push(end);
 }
 
 async fn serve_requests(shared: &Arc<Shared>, connection: &mut Connection) -> Result<()> {
