@@ -66,10 +66,10 @@ class Locker(Program):
         assert eventually(self.waits)
 
 
-def refused_one(circle: list[Locker]) -> Locker:
-    """Return the one of a circle who is refused: not always the last, where an earlier one's question is late."""
-    refused = eventually(lambda: [program for program in circle if program.has_answered()])
-    assert len(refused) == 1, "one of the circle is refused"
+def refused_one(cycle: list[Locker]) -> Locker:
+    """Return the one of a cycle who is refused: not always the last, where an earlier one's question is late."""
+    refused = eventually(lambda: [program for program in cycle if program.has_answered()])
+    assert len(refused) == 1, "one of the cycle is refused"
     fails(errno.EDEADLK, refused[0].hear)
     return refused[0]
 
@@ -343,7 +343,7 @@ def test_a_server_that_was_silent_hears_of_unlocks_before_anything_new(
 
 
 # SEMANTICS 70.1
-def test_a_circle_of_posix_locks_is_refused_also_across_files_and_servers(
+def test_a_cycle_of_posix_locks_is_refused_also_across_files_and_servers(
     shared_pool: Pool, here: Path, there: Path
 ) -> None:
     for parties in (2, 3):
@@ -370,7 +370,7 @@ def test_a_circle_of_posix_locks_is_refused_also_across_files_and_servers(
 
 
 # SEMANTICS 70.2
-def test_circles_of_flock_and_ofd_locks_wait_as_on_linux(shared_pool: Pool, here: Path, there: Path) -> None:
+def test_cycles_of_flock_and_ofd_locks_wait_as_on_linux(shared_pool: Pool, here: Path, there: Path) -> None:
     for call in ("posix({}, W, wait=True, ofd=True)", "fcntl.flock({}, EX)"):
         with Locker(here / "x") as a, Locker(there / "y") as b:
             a.run(f"g = os.open({str(here / 'y')!r}, os.O_RDWR)")
@@ -380,7 +380,7 @@ def test_circles_of_flock_and_ofd_locks_wait_as_on_linux(shared_pool: Pool, here
             a.begin_waiting(call.format("g"))
             b.begin_waiting(call.format("g"))
             queued(shared_pool, 2)
-            # A third one who waits in a circle of POSIX locks would be refused by now.
+            # A third one who waits in a cycle of POSIX locks would be refused by now.
             with Locker(here / "p") as c, Locker(there / "q") as d:
                 c.run(f"g = os.open({str(here / 'q')!r}, os.O_RDWR); posix(f, W)")
                 d.run(f"g = os.open({str(there / 'p')!r}, os.O_RDWR); posix(f, W)")
@@ -439,7 +439,7 @@ def test_uncontended_locks_cost_one_request_and_a_hand_over_two(
         byte = 0 if n % 2 == 0 else 2
         b.begin_waiting(f"posix(f, W, {byte}, 1, wait=True)")
         queued(shared_pool, 1)
-        # The question whether the wait closes a circle comes after it, and counts as its own.
+        # The question whether the wait closes a cycle comes after it, and counts as its own.
         assert eventually(lambda: requests() == requests())
         before = requests()
         a.run(f"posix(f, U, {byte}, 1)")

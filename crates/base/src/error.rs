@@ -142,7 +142,7 @@ error_kinds! {
     ValueTooBig = 32, 7, "E2BIG";
     /// There are as many locks as there may be.
     TooManyLocks = 33, 37, "ENOLCK";
-    /// Waiting for this lock would close a circle of programs that wait for each other.
+    /// Waiting for this lock would close a cycle of programs that wait for each other.
     Deadlock = 34, 35, "EDEADLK";
     /// No data, or no hole, is left in the file from there on.
     NothingThere = 37, 6, "ENXIO";

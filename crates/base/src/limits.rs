@@ -242,7 +242,7 @@ pub const DEADLOCK_OWNERS_MAX: usize = 32;
 pub const DEADLOCK_WAITS_MAX: usize = 64;
 /// See [`DEADLOCK_WAITS_MAX`].
 pub const DEADLOCK_BLOCKERS_MAX: usize = 256;
-/// Owners that are looked at in the search for one circle.
+/// Owners that are looked at in the search for one cycle.
 pub const DEADLOCK_SEARCH_OWNERS_MAX: usize = 4096;
 
 /// How long proving the secret may take.

@@ -226,7 +226,7 @@ enum ramlace_error_kind {
      */
     RAMLACE_ERROR_TOO_MANY_LOCKS = 33,
     /**
-     * EDEADLK: Waiting for this lock would close a circle of programs that wait for each other.
+     * EDEADLK: Waiting for this lock would close a cycle of programs that wait for each other.
      */
     RAMLACE_ERROR_DEADLOCK = 34,
     /**

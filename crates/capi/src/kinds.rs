@@ -69,7 +69,7 @@ pub enum ramlace_error_kind {
     RAMLACE_ERROR_VALUE_TOO_BIG = 32,
     /// ENOLCK: There are as many locks as there may be.
     RAMLACE_ERROR_TOO_MANY_LOCKS = 33,
-    /// EDEADLK: Waiting for this lock would close a circle of programs that wait for each other.
+    /// EDEADLK: Waiting for this lock would close a cycle of programs that wait for each other.
     RAMLACE_ERROR_DEADLOCK = 34,
     /// ENXIO: No data, or no hole, is left in the file from there on.
     RAMLACE_ERROR_NOTHING_THERE = 37,

@@ -8,7 +8,7 @@
 //! A kernel that reads a page has none of it, and what programs stored there before is written back. So whoever waits with a
 //! claim for a page of his own is not waited for by others: his drop of that page waits for the very same claim. That is
 //! what keeps two machines that want one page from waiting for each other. For the same reason only single pages are waited for
-//! when they are to be owned: a kernel that holds one page while it waits for the next would close a circle.
+//! when they are to be owned: a kernel that holds one page while it waits for the next would close a cycle.
 //!
 //! What lies together is recalled as one, and a kernel drops it in order: it stops at a page that it reads. Somebody may wait for a
 //! page behind that, and be waited for by the reader. So what is left of such a recall is recalled again without that page

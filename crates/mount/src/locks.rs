@@ -353,7 +353,7 @@ fn lock_errno(error: &Error) -> i32 {
 }
 
 impl Locks {
-    /// Whether the thread asks for an OFD lock: for those, circles are no deadlocks, since another thread may unlock. The
+    /// Whether the thread asks for an OFD lock: for those, cycles are no deadlocks, since another thread may unlock. The
     /// kernel does not say; while the thread waits for the answer, its system call can be read.
     fn waits_for_ofd_lock(&self, thread: u32) -> bool {
         self.porter.system_call_of(thread).is_ok_and(|call| is_ofd_call(&call))

@@ -162,7 +162,7 @@ pub enum Op {
         /// As with `WriteInline`.
         room: bool,
     },
-    /// By the server: a wait for a lock closes a circle.
+    /// By the server: a wait for a lock closes a cycle.
     EndLockWait(locks::EndLockWait),
     /// By a peer.
     Prepare(Box<peer::Prepare>),

@@ -44,7 +44,7 @@ impl SlotState {
         Ok(Some(Reply::Locked(LockAnswer { outcome, file })))
     }
 
-    /// A wait closes a circle; whether it was one still.
+    /// A wait closes a cycle; whether it was one still.
     pub(crate) fn end_lock_wait(&mut self, request: EndLockWait, effects: &mut Vec<Effect>) {
         let EndLockWait { inode, session, wait } = request;
         self.assert_mine(inode);

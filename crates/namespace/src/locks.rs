@@ -1,7 +1,7 @@
 //! The locks of one file, and who waits for them: a table for `fcntl` and one for `flock`.
 //!
 //! Waiters are served in the order in which they came: nobody overtakes an earlier one with whom he
-//! conflicts. There is one exception, without which fairness itself would close circles: whoever an
+//! conflicts. There is one exception, without which fairness itself would close cycles: whoever an
 //! earlier one waits for, directly or through others of the same file, need not wait behind him.
 
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ pub(crate) struct Waiter {
     pub lock: Lock,
     /// The session's number for the wait.
     pub wait: u64,
-    /// Circles with it are deadlocks.
+    /// Cycles with it are deadlocks.
     pub detects: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Circles of owners of locks that wait for each other, across files of all servers.
+//! Cycles of owners of locks that wait for each other, across files of all servers.
 //!
-//! Asked for when a lock has to wait, of the server of slot 0, which looks for one circle after the other: of several
-//! waits that close the same circle exactly one is given up. What servers say is of different moments,
-//! so a circle counts when each of its waits is found again: a wait ends by its grant alone, and
+//! Asked for when a lock has to wait, of the server of slot 0, which looks for one cycle after the other: of several
+//! waits that close the same cycle exactly one is given up. What servers say is of different moments,
+//! so a cycle counts when each of its waits is found again: a wait ends by its grant alone, and
 //! its owner can do nothing meanwhile.
 
 use std::collections::{HashMap, VecDeque};
@@ -19,14 +19,14 @@ use crate::clock;
 use crate::record::Record;
 use crate::server::{Outcome, Server};
 
-/// One wait of a circle, and the owner that it waits for.
+/// One wait of a cycle, and the owner that it waits for.
 struct Edge {
     wait: LockWait,
     blocker: LockOwner,
 }
 
 impl Server {
-    /// Whether a wait closes a circle; then it is over.
+    /// Whether a wait closes a cycle; then it is over.
     pub async fn find_deadlock(
         self: &Rc<Self>,
         map: &ClusterMap,
@@ -40,10 +40,10 @@ impl Server {
         let Some(first) = first.into_iter().find(is_it) else {
             return Ok(DeadlockFound { found: false, waits: false });
         };
-        let Some(circle) = self.search(map, first).await? else {
+        let Some(cycle) = self.search(map, first).await? else {
             return Ok(DeadlockFound { found: false, waits: true });
         };
-        if !self.stands(map, &circle).await? {
+        if !self.stands(map, &cycle).await? {
             return Ok(DeadlockFound { found: false, waits: true });
         }
         let end = EndLockWait { inode: request.inode, session, wait: request.wait };
@@ -78,9 +78,9 @@ impl Server {
         }
     }
 
-    /// Whether every wait of a circle is there still, for the same owner.
-    async fn stands(self: &Rc<Self>, map: &ClusterMap, circle: &[Edge]) -> Result<bool> {
-        for edges in circle.chunks(limits::DEADLOCK_OWNERS_MAX) {
+    /// Whether every wait of a cycle is there still, for the same owner.
+    async fn stands(self: &Rc<Self>, map: &ClusterMap, cycle: &[Edge]) -> Result<bool> {
+        for edges in cycle.chunks(limits::DEADLOCK_OWNERS_MAX) {
             let owners = edges.iter().map(|edge| edge.wait.owner).collect();
             let waits = self.waits_everywhere(map, owners).await?;
             let stands = |edge: &Edge| {
@@ -137,7 +137,7 @@ impl Server {
         Ok(self.peers.call(map, home, &end).await?.ended)
     }
 
-    /// Ends a wait of this server's slots that closes a circle.
+    /// Ends a wait of this server's slots that closes a cycle.
     pub fn end_lock_wait(self: &Rc<Self>, end: EndLockWait) -> Result<LockWaitEnded> {
         let slot: Slot = end.inode.slot();
         if self.durable.borrow().names(slot).is_none() {
@@ -159,12 +159,12 @@ impl Server {
 
 /// The waits that lead from `start` to the one that waits for it.
 fn way_back(reached: &HashMap<LockOwner, LockWait>, last: LockWait, start: LockOwner) -> Vec<Edge> {
-    let (mut circle, mut wait, mut blocker) = (Vec::new(), last, start);
+    let (mut cycle, mut wait, mut blocker) = (Vec::new(), last, start);
     loop {
         let owner = wait.owner;
-        circle.push(Edge { wait, blocker });
+        cycle.push(Edge { wait, blocker });
         if owner == start {
-            return circle;
+            return cycle;
         }
         blocker = owner;
         wait = reached[&owner].clone();

@@ -311,7 +311,7 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
         ("a lane that is dropped", lane(LaneChange::Dropped { lane: known })),
         ("an unlock", client(lock(None))),
         ("a lock's wait", client(Op::CancelLock(CancelLock { inode, wait: 1 }))),
-        ("a circle", command(Origin::Server, Op::EndLockWait(EndLockWait { inode, session, wait: 1 }))),
+        ("a cycle", command(Origin::Server, Op::EndLockWait(EndLockWait { inode, session, wait: 1 }))),
         ("leaving", client(Op::LeaveBarrier(LeaveBarrier { name: b"b".to_vec(), member: 0, wait: 1 }))),
         ("unlink", client(Op::Unlink(Unlink { parent, name: name.clone() }))),
         ("rmdir", client(Op::RemoveDirectory(RemoveDirectory { parent, name: name.clone() }))),

@@ -135,7 +135,7 @@ pub struct Server {
     pub leases: LeaseDesk,
     /// Whose kernels have pages of which bytes.
     pub data: DataDesk,
-    /// Held while a circle of waits is looked for.
+    /// Held while a cycle of waits is looked for.
     pub deadlocks: tokio::sync::Mutex<()>,
     /// What it has done.
     pub counters: Counters,

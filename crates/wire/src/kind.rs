@@ -210,7 +210,7 @@ messages! {
     GetLock = 0x0703, SESSION;
     /// What happens to the session; answered when there is something.
     WaitEvents = 0x0704, SESSION;
-    /// Does a wait for a lock close a circle?
+    /// Does a wait for a lock close a cycle?
     FindDeadlock = 0x0705, SESSION.shows(Shows::Nothing);
     /// Server to server: what some owners of locks wait for.
     ListLockWaits = 0x0706, PEER.shows(Shows::Names);

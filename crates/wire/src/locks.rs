@@ -210,8 +210,8 @@ impl Request for WaitEvents {
     type Reply = Events;
 }
 
-/// Does a wait of this session close a circle of owners that wait for each other? Then the wait is
-/// given up. Asked of slot 0, which looks for one circle after the other.
+/// Does a wait of this session close a cycle of owners that wait for each other? Then the wait is
+/// given up. Asked of slot 0, which looks for one cycle after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FindDeadlock {
     /// The file.
@@ -222,7 +222,7 @@ pub struct FindDeadlock {
     pub owner: u64,
 }
 
-/// Whether there is a circle.
+/// Whether there is a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadlockFound {
     /// There is one, and the wait is given up.
@@ -268,7 +268,7 @@ impl Request for ListLockWaits {
     type Reply = LockWaits;
 }
 
-/// Server to server: this wait closes a circle; it is over.
+/// Server to server: this wait closes a cycle; it is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndLockWait {
     /// The file.

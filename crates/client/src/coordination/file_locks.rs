@@ -26,7 +26,7 @@ pub struct LockRequest {
     pub end: u64,
     /// The owner's process.
     pub pid: u32,
-    /// Its owner waits for nothing else meanwhile: circles are deadlocks.
+    /// Its owner waits for nothing else meanwhile: cycles are deadlocks.
     pub detects: bool,
 }
 

@@ -72,17 +72,17 @@ impl Client {
     }
 
     /// Asks a home for a lock, or what has become of the wait for it: its end, if it has one, and
-    /// whether nobody could look for circles.
+    /// whether nobody could look for cycles.
     fn ask_for(self: &Arc<Client>, request: &SetLock) -> (Option<Result<LockedFile>>, bool) {
         match self.change(request.inode.slot(), request, self.deadline()) {
             Err(error) => (Some(Err(error)), false),
             Ok(LockAnswer { outcome: LockOutcome::Granted, file }) => (Some(Ok(file)), false),
-            Ok(_) => self.check_circles(request),
+            Ok(_) => self.check_cycles(request),
         }
     }
 
-    /// Whether a wait closes a circle; asked only where its owner waits for nothing else meanwhile.
-    fn check_circles(self: &Arc<Client>, request: &SetLock) -> (Option<Result<LockedFile>>, bool) {
+    /// Whether a wait closes a cycle; asked only where its owner waits for nothing else meanwhile.
+    fn check_cycles(self: &Arc<Client>, request: &SetLock) -> (Option<Result<LockedFile>>, bool) {
         if !request.detects {
             return (None, false);
         }
@@ -90,7 +90,7 @@ impl Client {
         let question = FindDeadlock { inode, wait, owner };
         match self.ask(InodeId::ROOT.slot(), &question, self.deadline()) {
             Ok(answer) if answer.found => {
-                let text = "waiting for this lock would close a circle of programs that wait for each other";
+                let text = "waiting for this lock would close a cycle of programs that wait for each other";
                 (Some(Err(Error::new(ErrorKind::Deadlock, text))), false)
             }
             // Not found at its home: granted, or an earlier answer was lost. Its home is asked again.

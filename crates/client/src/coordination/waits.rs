@@ -27,7 +27,7 @@ struct Wait {
     asking: bool,
     /// Whoever asks shall do so once more: an event may have been lost.
     again: bool,
-    /// No server could look for circles with it yet.
+    /// No server could look for cycles with it yet.
     unchecked: bool,
     /// Granted, while somebody asks.
     granted: Option<LockedFile>,
@@ -108,7 +108,7 @@ impl Waits {
         Ok(request)
     }
 
-    /// Whoever asked has an answer: `ended`, or it waits. `unchecked`: nobody looked for circles yet.
+    /// Whoever asked has an answer: `ended`, or it waits. `unchecked`: nobody looked for cycles yet.
     pub(crate) fn asked(&self, wait: u64, ended: Option<Result<LockedFile>>, unchecked: bool) -> Asked {
         let mut state = self.lock();
         let Some(entry) = state.waiting.get_mut(&wait) else {

@@ -125,7 +125,7 @@ fn a_wait_that_is_given_up_is_over_or_a_lock() {
 }
 
 #[test]
-fn a_wait_that_closes_a_circle_is_ended_once() {
+fn a_wait_that_closes_a_cycle_is_ended_once() {
     let mut story = Story::new();
     let file = story.shared_file();
     story.set_lock(lock(file, 1, 0));
