@@ -105,5 +105,5 @@ class Pool:
             time.sleep(0.5)
 
     def pids(self) -> list[int]:
-        """Return the processes of all servers: each one's keeper and its child."""
-        return [pid for server in self.status() for pid in (server["keeper_pid"], server["pid"])]
+        """Return the processes of all servers: each one's supervisor and its child."""
+        return [pid for server in self.status() for pid in (server["supervisor_pid"], server["pid"])]

@@ -15,7 +15,7 @@ IDLE_SECONDS_QUICK = 0.2
 def rows(pool: Pool, quick: bool, only: str) -> list[dict]:
     """Measure memory after the load that came before, then idle servers without and with a client."""
     made = []
-    name = "private memory of a server (keeper and child)"
+    name = "private memory of a server (supervisor and child)"
     if only in name:
         each = [sum(private_bytes(pid) for pid in pids) / 2**20 for pids in pool_pids(pool)]
         made.append(report.plain(name, "MiB", each))
@@ -30,7 +30,7 @@ def rows(pool: Pool, quick: bool, only: str) -> list[dict]:
 
 def pool_pids(pool: Pool) -> list[tuple[int, int]]:
     """Return each server's two processes."""
-    return [(server["keeper_pid"], server["pid"]) for server in pool.status()]
+    return [(server["supervisor_pid"], server["pid"]) for server in pool.status()]
 
 
 def private_bytes(pid: int) -> int:

@@ -188,7 +188,7 @@ class Pool:
     # Processes
 
     def processes(self) -> list[Process]:
-        """Return the pool's processes that have not ended; keepers first."""
+        """Return the pool's processes that have not ended; supervisors first."""
         found = [process for pid in _pids() if (process := self._look_at(pid))]
         return sorted(found, key=lambda process: (process.role, process.server), reverse=True)
 
@@ -202,7 +202,7 @@ class Pool:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             role = words[1].decode() if len(words) > 1 else ""
             if role == "serve" and secret in words:
-                return Process(pid, "keeper", int(words[words.index(b"--server") + 1]), handle)
+                return Process(pid, "supervisor", int(words[words.index(b"--server") + 1]), handle)
             if role == "serve-child":
                 options = json.loads(words[2])["options"]
                 if options["secret_file"].encode() == secret:
@@ -213,18 +213,18 @@ class Pool:
         return None
 
     def process(self, role: str, server: int) -> Process:
-        """Return the keeper, or the child, of a server; a child that was killed is there again after a moment."""
+        """Return the supervisor, or the child, of a server; a child that was killed is there again after a moment."""
         found = eventually(lambda: [one for one in self.processes() if (one.role, one.server) == (role, server)])
         assert len(found) == 1, f"server {server} has {len(found)} processes that are its {role}"
         return found[0]
 
     def kill_child(self, server: int) -> None:
-        """Kill the process that serves; its keeper starts it again."""
+        """Kill the process that serves; its supervisor starts it again."""
         self.process("child", server).send(signal.SIGKILL)
 
     def kill_server(self, server: int) -> None:
-        """Kill a server for good: the keeper, then the child."""
-        for role in ("keeper", "child"):
+        """Kill a server for good: the supervisor, then the child."""
+        for role in ("supervisor", "child"):
             process = self.process(role, server)
             process.send(signal.SIGKILL)
             eventually(partial(_ended, process.pid))

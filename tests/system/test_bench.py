@@ -19,7 +19,7 @@ FIGURES = (
     "column sums, native, first scan",
     "column sums, native, warm",
     "create and close, tcp",
-    "private memory of a server (keeper and child)",
+    "private memory of a server (supervisor and child)",
     "CPU of an idle server, no client",
     "CPU of an idle server, a connected client",
     "up of 4 servers",

@@ -51,12 +51,12 @@ def test_a_pool_that_is_used_checks_clean(new_pool: NewPool) -> None:
 
 
 def _store_directory(pool: Pool, server: int) -> Path:
-    """The store of a server, by a descriptor of its keeper, into which nobody but root looks."""
-    keeper = pool.process("keeper", server)
-    for entry in Path(f"/proc/{keeper.pid}/fd").iterdir():
+    """The store of a server, by a descriptor of its supervisor, into which nobody but root looks."""
+    supervisor = pool.process("supervisor", server)
+    for entry in Path(f"/proc/{supervisor.pid}/fd").iterdir():
         if (entry / "lanes").is_dir():
             return entry
-    raise AssertionError("the keeper holds no store")
+    raise AssertionError("the supervisor holds no store")
 
 
 # SEMANTICS 26.2

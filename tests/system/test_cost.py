@@ -38,11 +38,11 @@ def test_a_servers_memory_beside_its_store_stays_small_and_rest_costs_nothing(ne
         )
         costs = {}
         for server in range(2):
-            for role in ("keeper", "child"):
+            for role in ("supervisor", "child"):
                 costs[role, server] = running.process(role, server).private_bytes()
         print({f"{role} {server}": f"{bytes_ / MIB:.2f} MiB" for (role, server), bytes_ in costs.items()})
         for server in range(2):
-            total = costs["keeper", server] + costs["child", server]
+            total = costs["supervisor", server] + costs["child", server]
             assert total <= PRIVATE_BYTES_MAX, f"server {server} takes {total / MIB:.1f} MiB"
         for name in ("near", "far"):
             near.rmtree(f"/{name}")

@@ -301,7 +301,7 @@ def test_what_a_forgotten_server_held_is_an_error_that_says_so_and_never_zeros(n
         assert [server["state"] for server in running.status()] == ["up", "up"]
 
 
-def test_a_keeper_whose_program_was_replaced_still_restarts_its_child(planned: NewPool, runtime: Path) -> None:
+def test_a_supervisor_whose_program_was_replaced_still_restarts_its_child(planned: NewPool, runtime: Path) -> None:
     """An upgrade replaces the file of the program that runs."""
     program = runtime / "ramlace-old"
     shutil.copy(binary(), program)
@@ -316,13 +316,13 @@ def test_a_keeper_whose_program_was_replaced_still_restarts_its_child(planned: N
         assert pool.open("/x").read() == pattern(1, 100_000)
 
 
-def test_a_server_without_its_keeper_serves_on(new_pool: NewPool) -> None:
+def test_a_server_without_its_supervisor_serves_on(new_pool: NewPool) -> None:
     running = new_pool(2, 32)
     with running.connect() as pool:
         with pool.open("/x", "wb", buffering=0, stripe_unit=UNIT) as file:
             file.write(pattern(1, MIB))
-        running.process("keeper", 1).send(signal.SIGKILL)
-        assert eventually(lambda: "keeper is gone" in running.log(1))
+        running.process("supervisor", 1).send(signal.SIGKILL)
+        assert eventually(lambda: "supervisor is gone" in running.log(1))
         assert pool.open("/x").read() == pattern(1, MIB)
         with pool.open("/y", "wb", buffering=0, stripe_unit=UNIT) as file:
             file.write(pattern(2, MIB))

@@ -35,10 +35,10 @@ def fill(pool: ramlace.Pool, path: str, **layout: int) -> int:
 
 def kernel_usage(pool: Pool, server: int) -> int:
     """Return what the kernel says is taken of a server's store."""
-    child, keeper = (pool.process(role, server) for role in ("child", "keeper"))
+    child, supervisor = (pool.process(role, server) for role in ("child", "supervisor"))
     config = json.loads(Path(f"/proc/{child.pid}/cmdline").read_bytes().split(b"\0")[2])
     # Nobody but root looks into these.
-    found = os.statvfs(f"/proc/{keeper.pid}/fd/{config['store_fd']}")
+    found = os.statvfs(f"/proc/{supervisor.pid}/fd/{config['store_fd']}")
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 

@@ -93,7 +93,7 @@ def test_a_servers_process_has_a_clean_environment_and_leaves_no_core(planned: N
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOMEBODYS_PASSWORD", "hunter2")
         running.up()
-    for role in ("keeper", "child"):
+    for role in ("supervisor", "child"):
         about = Path(f"/proc/{running.process(role, 0).pid}")
         try:
             environment = about.joinpath("environ").read_bytes()

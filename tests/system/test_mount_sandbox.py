@@ -105,7 +105,7 @@ def test_no_program_of_the_same_user_looks_into_a_mount_or_a_server(shared_pool:
     mount: Mount = new_mount(shared_pool)
     (porter,) = children_of(mount.daemon.pid)
     processes = [mount.daemon.pid, porter, *children_of(porter)]
-    processes += [shared_pool.process(role, 0).pid for role in ("keeper", "child")]
+    processes += [shared_pool.process(role, 0).pid for role in ("supervisor", "child")]
     assert len(processes) == 5
     for pid in processes:
         # What /proc has of a process that is not dumpable belongs to root: as root this shows nothing, and has no mark.

@@ -236,10 +236,10 @@ def mounted(servers: Servers, directory: Path, *words: str) -> Iterator[Path]:
 
 
 def kill_servers(servers: Servers, over: threading.Event, killed: list[int]) -> None:
-    """Kill the child of one server after the other, until it is over; their keepers start them again."""
+    """Kill the child of one server after the other, until it is over; their supervisors start them again."""
     while not killed or not over.wait(2):
-        keeper = servers.processes[len(killed) % SERVERS].pid
-        (child,) = eventually(functools.partial(children_of, keeper))
+        supervisor = servers.processes[len(killed) % SERVERS].pid
+        (child,) = eventually(functools.partial(children_of, supervisor))
         os.kill(child, signal.SIGKILL)
         killed.append(child)
 

@@ -44,7 +44,7 @@ def test_four_servers_are_up_and_down_again(planned: NewPool) -> None:
     report = pool.up()
     print(f"up in {report['seconds']:.3f} s")
     assert len(report["servers"]) == 4
-    assert [process.role for process in pool.processes()] == ["keeper"] * 4 + ["child"] * 4
+    assert [process.role for process in pool.processes()] == ["supervisor"] * 4 + ["child"] * 4
     assert {server["state"] for server in pool.status()} == {"up"}
     pool.run("down")
     assert not pool.processes()

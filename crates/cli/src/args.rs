@@ -119,7 +119,7 @@ pub enum Command {
     Secret(secret::Args),
     /// Run one server in the foreground
     Serve(serve::Args),
-    /// The process that a server's keeper starts.
+    /// The process that a server's supervisor starts.
     #[command(name = "serve-child", hide = true)]
     ServeChild(serve::ChildArgs),
     /// The process that does what the daemon of a mount cannot any more.

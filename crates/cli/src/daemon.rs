@@ -21,8 +21,8 @@ const LOG_BYTES_MAX: u64 = 16 << 10;
 pub struct Daemon {
     /// Its number.
     pub server: u16,
-    /// Its keeper, a child of this process.
-    pub keeper: Child,
+    /// Its supervisor, a child of this process.
+    pub supervisor: Child,
     /// Where it listens, once it has said so.
     pub address: Option<String>,
     /// Whether it has said that it is ready.
@@ -44,7 +44,7 @@ impl Daemon {
         let output = open_log(log)?;
         let mut command = Command::new(std::env::current_exe().map_err(doing)?);
         ramlace_server::clean_environment(&mut command);
-        let keeper = command
+        let supervisor = command
             .args(arguments(options))
             .args(["--detach", "--ready-fd", &told.as_raw_fd().to_string()])
             .current_dir("/")
@@ -56,7 +56,7 @@ impl Daemon {
         let log = log.to_owned();
         Ok(Daemon {
             server: options.server,
-            keeper,
+            supervisor,
             address: None,
             ready: false,
             log,

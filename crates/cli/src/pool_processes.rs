@@ -23,7 +23,7 @@ const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The small parent that holds the store.
-    Keeper,
+    Supervisor,
     /// The process that serves.
     Child,
 }
@@ -86,7 +86,7 @@ fn wait_one(process: &PoolProcess, end: Instant) -> bool {
     }
 }
 
-/// The running processes of the pool whose secret is this file; keepers first, by number.
+/// The running processes of the pool whose secret is this file; supervisors first, by number.
 pub fn find(secret_file: &Path) -> Result<Vec<PoolProcess>> {
     let entries = fs::read_dir("/proc").map_err(|error| Error::from_io(&error, "listing /proc"))?;
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
@@ -151,7 +151,7 @@ fn role_of(command_line: &[u8], secret_file: &Path) -> Option<(Role, u16)> {
             let value =
                 |name: &[u8]| words.iter().position(|word| *word == name).and_then(|at| words.get(at + 1));
             (*value(b"--secret-file")? == secret_file.as_os_str().as_bytes()).then_some(())?;
-            Some((Role::Keeper, std::str::from_utf8(value(b"--server")?).ok()?.parse().ok()?))
+            Some((Role::Supervisor, std::str::from_utf8(value(b"--server")?).ok()?.parse().ok()?))
         }
         b"serve-child" => {
             let config: serde_json::Value = serde_json::from_slice(words.next()?).ok()?;
@@ -170,8 +170,8 @@ mod tests {
     #[test]
     fn only_the_pools_own_processes_are_its_own() {
         let secret = Path::new("/run/x/secret");
-        let keeper = b"ramlace\0serve\0--secret-file\0/run/x/secret\0--server\x003\0";
-        assert_eq!(role_of(keeper, secret), Some((Role::Keeper, 3)));
+        let supervisor = b"ramlace\0serve\0--secret-file\0/run/x/secret\0--server\x003\0";
+        assert_eq!(role_of(supervisor, secret), Some((Role::Supervisor, 3)));
         let child = b"ramlace\0serve-child\0{\"options\":{\"secret_file\":\"/run/x/secret\",\"server\":2}}\0";
         assert_eq!(role_of(child, secret), Some((Role::Child, 2)));
         for line in [

@@ -40,20 +40,20 @@ pub fn stop_servers(secret_file: &Path) -> Result<(usize, Vec<String>)> {
     }
 }
 
-/// Asks the keepers, and kills what does not answer: keepers first, for they start children again.
+/// Asks the supervisors, and kills what does not answer: supervisors first, for they start children again.
 fn stop_round(processes: &[PoolProcess], notes: &mut Vec<String>) -> Result<()> {
-    let keepers: Vec<u16> = processes
+    let supervisors: Vec<u16> = processes
         .iter()
-        .filter(|process| process.role == Role::Keeper)
+        .filter(|process| process.role == Role::Supervisor)
         .map(|process| process.server)
         .collect();
     for process in processes {
         match process.role {
-            Role::Keeper => process.terminate()?,
-            Role::Child if keepers.contains(&process.server) => {}
+            Role::Supervisor => process.terminate()?,
+            Role::Child if supervisors.contains(&process.server) => {}
             Role::Child => {
                 process.kill()?;
-                notes.push(format!("server {} had lost its keeper; it was killed", process.server));
+                notes.push(format!("server {} had lost its supervisor; it was killed", process.server));
             }
         }
     }
@@ -63,7 +63,7 @@ fn stop_round(processes: &[PoolProcess], notes: &mut Vec<String>) -> Result<()> 
     }
     for process in processes.iter().filter(|process| !process.has_ended()) {
         process.kill()?;
-        let role = if process.role == Role::Keeper { "keeper" } else { "process" };
+        let role = if process.role == Role::Supervisor { "supervisor" } else { "process" };
         notes.push(format!(
             "the {role} {} of server {} did not stop within {} seconds; it was killed",
             process.pid,

@@ -25,7 +25,7 @@ fn a_pool_comes_up_is_seen_and_goes_down() {
     assert_eq!(servers.len(), 4);
     let pids: Vec<u64> = servers
         .iter()
-        .flat_map(|server| ["pid", "keeper_pid"].map(|key| server[key].as_u64().unwrap()))
+        .flat_map(|server| ["pid", "supervisor_pid"].map(|key| server[key].as_u64().unwrap()))
         .collect();
     assert!(pids.iter().all(|pid| runs(*pid)));
     home.run(["down"]).good();
@@ -94,7 +94,7 @@ fn a_wrong_command_line_is_told_to_programs() {
 fn a_missing_server_is_said_once_and_makes_reports_fail() {
     let home = Home::with_pool(2, "64MiB");
     let server = home.status()["servers"][1].clone();
-    kill(server["keeper_pid"].as_u64().unwrap());
+    kill(server["supervisor_pid"].as_u64().unwrap());
     kill(server["pid"].as_u64().unwrap());
     let status = home.run(["status"]).bad(&["server 1 at "]);
     assert_eq!(status.stderr.matches("does not answer").count(), 1, "{}", status.stderr);
@@ -153,7 +153,7 @@ fn what_cannot_start_leaves_nothing_behind() {
 fn a_dead_pool_is_seen_and_cleared_away() {
     let home = Home::with_pool(2, "64MiB");
     for server in home.status()["servers"].as_array().unwrap() {
-        kill(server["keeper_pid"].as_u64().unwrap());
+        kill(server["supervisor_pid"].as_u64().unwrap());
         kill(server["pid"].as_u64().unwrap());
     }
     let status = home.run(["status"]);
@@ -167,15 +167,15 @@ fn a_dead_pool_is_seen_and_cleared_away() {
 }
 
 #[test]
-fn a_server_without_its_keeper_is_stopped_too() {
+fn a_server_without_its_supervisor_is_stopped_too() {
     let home = Home::with_pool(1, "64MiB");
     let status = home.status();
     let pid = status["servers"][0]["pid"].as_u64().unwrap();
-    kill(status["servers"][0]["keeper_pid"].as_u64().unwrap());
+    kill(status["servers"][0]["supervisor_pid"].as_u64().unwrap());
     home.run(["up"]).bad(&["running already"]);
     let down = home.run(["down"]);
     assert_eq!(down.code, Some(0));
-    assert!(down.stderr.contains("lost its keeper"), "{down:?}");
+    assert!(down.stderr.contains("lost its supervisor"), "{down:?}");
     assert!(!runs(pid));
 }
 
@@ -203,9 +203,9 @@ fn shared_memory_is_given_back() {
         std::fs::read_dir("/dev/shm").unwrap().flatten().filter(named).count()
     };
     let pids = |up: &common::Done| -> Vec<u64> {
-        let keeper = up.json()["servers"][0]["keeper_pid"].as_u64().unwrap();
+        let supervisor = up.json()["servers"][0]["supervisor_pid"].as_u64().unwrap();
         let status = home.run(["status", "--json", "--pool", &name]).json();
-        vec![keeper, status["servers"][0]["pid"].as_u64().unwrap()]
+        vec![supervisor, status["servers"][0]["pid"].as_u64().unwrap()]
     };
     home.run(up).good();
     assert_eq!(stores(), 1);

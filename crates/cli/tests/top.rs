@@ -61,7 +61,7 @@ fn programs_are_told_rates() {
 fn a_silent_server_is_shown_and_makes_it_fail() {
     let home = Home::with_pool(2, "64MiB");
     let server = home.status()["servers"][1].clone();
-    kill(server["keeper_pid"].as_u64().unwrap());
+    kill(server["supervisor_pid"].as_u64().unwrap());
     kill(server["pid"].as_u64().unwrap());
     let done = home.run(["top", "--once", "--interval", "100"]);
     assert_eq!(done.code, Some(1), "{done:?}");
@@ -175,7 +175,7 @@ fn on_a_terminal_it_is_live_until_q() {
     screen.press(b"p");
     // A server dies: the view goes on and says so.
     let server = home.status()["servers"][1].clone();
-    kill(server["keeper_pid"].as_u64().unwrap());
+    kill(server["supervisor_pid"].as_u64().unwrap());
     kill(server["pid"].as_u64().unwrap());
     screen.until("1 of 2 servers answers");
     screen.until("not answering for");

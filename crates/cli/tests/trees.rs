@@ -404,7 +404,7 @@ fn a_server_that_is_gone_is_named_and_the_rest_is_found() {
     home.run(["mkdir"].into_iter().chain(directories.iter().map(String::as_str))).good();
     // The root lives on server 0; half of the directories live on server 1.
     let server = home.status()["servers"][1].clone();
-    kill(server["keeper_pid"].as_u64().unwrap());
+    kill(server["supervisor_pid"].as_u64().unwrap());
     kill(server["pid"].as_u64().unwrap());
     let done = home.run(["find", "/", "-name", "*"]).bad(&["server 1", "/d"]);
     assert_eq!(lines(&done).len(), 17, "{done:?}");

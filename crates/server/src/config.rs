@@ -1,4 +1,4 @@
-//! What a server is told when it starts, and how the keeper hands it to the child.
+//! What a server is told when it starts, and how the supervisor hands it to the child.
 
 use std::path::PathBuf;
 
@@ -117,7 +117,7 @@ impl ServeOptions {
 /// Everything the child needs: the options, the inherited descriptors and its history.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChildConfig {
-    /// As given to the keeper.
+    /// As given to the supervisor.
     pub options: ServeOptions,
     /// Descriptor of the listening TCP socket.
     pub tcp_fd: i32,
@@ -131,12 +131,12 @@ pub struct ChildConfig {
     pub store_arguments: String,
     /// Sentences about how the store was made.
     pub store_notes: Vec<String>,
-    /// The keeper writes one byte into it when the server shall stop.
+    /// The supervisor writes one byte into it when the server shall stop.
     pub stop_fd: i32,
     /// Where to say that the server is ready, in the child's first life.
     pub ready_fd: Option<i32>,
     /// How often the child was started again.
     pub restarts: u32,
-    /// The keeper's process.
-    pub keeper_pid: u32,
+    /// The supervisor's process.
+    pub supervisor_pid: u32,
 }

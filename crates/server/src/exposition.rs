@@ -149,7 +149,12 @@ fn text(server: &Server) -> String {
     let mut page = Page(String::new());
     page.single("server_number", "gauge", "The server's number in its pool.", u64::from(status.server.0));
     page.single("uptime_seconds", "gauge", "Time since the process began.", status.uptime_millis / 1000);
-    page.single("restarts", "gauge", "How often the keeper has started it again.", status.restarts.into());
+    page.single(
+        "restarts",
+        "gauge",
+        "How often the supervisor has started it again.",
+        status.restarts.into(),
+    );
     page.single("epoch", "gauge", "The epoch of the map that it believes in.", status.epoch.0.into());
     page.single("store_bytes", "gauge", "Memory that it lends.", status.store_bytes);
     page.single("used_bytes", "gauge", "Memory taken by files and by the namespace.", status.used_bytes);

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// Variables that mean something to a server and its keeper, beside those of ramlace itself; they get no others.
+/// Variables that mean something to a server and its supervisor, beside those of ramlace itself; they get no others.
 const KEPT_VARIABLES: [&str; 8] =
     ["PATH", "HOME", "USER", "TMPDIR", "XDG_RUNTIME_DIR", "TZ", "RUST_BACKTRACE", "RUST_LIB_BACKTRACE"];
 const OWN_VARIABLES: &str = "RAMLACE_";

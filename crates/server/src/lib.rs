@@ -1,4 +1,4 @@
-//! One server of a pool: a keeper that holds the memory, and a child that serves it.
+//! One server of a pool: a supervisor that holds the memory, and a child that serves it.
 //!
 //! Requests come in by [`connection`](self), change slots and lanes through `Durable`'s log, and
 //! go out as replies or as errands to other servers. Everything in the child runs on one thread.
@@ -33,7 +33,6 @@ mod harden;
 mod holders;
 mod holes;
 mod identity;
-mod keeper;
 mod kept;
 mod keys;
 mod lane_life;
@@ -65,12 +64,13 @@ mod snapshot;
 mod spread;
 mod staging;
 mod stop;
+mod supervisor;
 #[cfg(test)]
 mod testing;
 mod walk;
 
 pub use config::ServeOptions;
 pub use harden::{clean_environment, harden, hide};
-pub use keeper::keep;
 pub use process::run as run_child;
 pub use sandbox::{MountFiles, enter_mount as enter_mount_sandbox, landlock_version};
+pub use supervisor::keep;

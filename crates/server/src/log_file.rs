@@ -35,7 +35,7 @@ fn older(log: &Path) -> PathBuf {
     name.into()
 }
 
-/// Begins a log anew that has more bytes than this. Its keeper writes to the same file: so it stays, and what it has is
+/// Begins a log anew that has more bytes than this. Its supervisor writes to the same file: so it stays, and what it has is
 /// copied. Nothing happens to a terminal, a pipe, or a file that others empty by other rules.
 fn shorten(log: impl AsFd, bytes_max: u64) -> Result<()> {
     let doing = "beginning the server's log anew";
@@ -71,13 +71,13 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join("server-0.log");
         let mut log = File::options().append(true).create(true).open(&path).unwrap();
-        let mut keeper = log.try_clone().unwrap();
+        let mut supervisor = log.try_clone().unwrap();
         log.write_all(&[b'a'; 100]).unwrap();
         shorten(&log, 100).unwrap();
         assert_eq!(std::fs::read(&path).unwrap().len(), 100);
         log.write_all(b"the latest").unwrap();
         shorten(&log, 100).unwrap();
-        keeper.write_all(b"more").unwrap();
+        supervisor.write_all(b"more").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"more");
         let old = std::fs::read(older(&path)).unwrap();
         assert_eq!(old.len(), 100);

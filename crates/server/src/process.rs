@@ -13,12 +13,12 @@ use crate::config::ChildConfig;
 use crate::connection;
 use crate::exposition;
 use crate::harden;
-use crate::keeper::{EXIT_HOPELESS, EXIT_REFUSED};
 use crate::log_file;
 use crate::membership;
 use crate::sandbox;
 use crate::server::Server;
-use crate::stop::{BugEndsProcess, told_by_keeper};
+use crate::stop::{BugEndsProcess, told_by_supervisor};
+use crate::supervisor::{EXIT_HOPELESS, EXIT_REFUSED};
 
 /// Time for answers under way when the server stops.
 const DRAIN: Duration = Duration::from_millis(50);
@@ -33,10 +33,10 @@ const ACCEPT_QUIET: Duration = Duration::from_secs(60);
 
 /// Runs the child until the server stops; returns its exit code.
 ///
-/// `config`: the JSON that the keeper gave it.
+/// `config`: the JSON that the supervisor gave it.
 #[must_use]
 pub fn run(config: &str) -> i32 {
-    // The keeper runs `/proc/self/exe`, after which people would see a process named "exe".
+    // The supervisor runs `/proc/self/exe`, after which people would see a process named "exe".
     // SAFETY: the name is a static string that ends with NUL and has fewer than 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"ramlace".as_ptr()) };
     harden::harden();
@@ -46,7 +46,7 @@ pub fn run(config: &str) -> i32 {
     let config: ChildConfig = match serde_json::from_str(config) {
         Ok(config) => config,
         Err(error) => {
-            eprintln!("ramlace: serve-child is started by the keeper only: {error}");
+            eprintln!("ramlace: serve-child is started by the supervisor only: {error}");
             return EXIT_HOPELESS;
         }
     };
@@ -61,7 +61,7 @@ pub fn run(config: &str) -> i32 {
     }
 }
 
-/// Why the child ends, and the exit code that tells the keeper what to do about it.
+/// Why the child ends, and the exit code that tells the supervisor what to do about it.
 struct Ending {
     error: Error,
     code: i32,
@@ -115,7 +115,7 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Endi
             let listener = listener.into_listener()?;
             tokio::task::spawn_local(accept_all(server.clone(), listener));
         }
-        let stopped = told_by_keeper(stop_fd);
+        let stopped = told_by_supervisor(stop_fd);
         tokio::pin!(stopped);
         tokio::select! {
             joined = server.join_pool() => joined.map_err(Ending::by_coordinator)?,
@@ -150,7 +150,7 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// A listening descriptor from the keeper, not yet known to the event loop.
+/// A listening descriptor from the supervisor, not yet known to the event loop.
 struct Inherited(OwnedFd);
 
 impl Inherited {
@@ -160,7 +160,7 @@ impl Inherited {
 }
 
 fn inherit_listener(fd: i32) -> Result<Inherited> {
-    // SAFETY: the keeper handed this descriptor to this process alone, for this use alone.
+    // SAFETY: the supervisor handed this descriptor to this process alone, for this use alone.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
         .map_err(|errno| Error::from_io(&errno.into(), "taking over a listening socket"))?;
@@ -236,7 +236,7 @@ struct Ready(Option<i32>);
 impl Ready {
     fn tell(&mut self, line: &str) {
         if let Some(fd) = self.0.take() {
-            // SAFETY: the keeper handed this descriptor to this process, for this use alone.
+            // SAFETY: the supervisor handed this descriptor to this process, for this use alone.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
             // Whoever started the server may have gone.
             let _ = rustix::io::write(&fd, format!("{line}\n").as_bytes());

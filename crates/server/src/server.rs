@@ -419,7 +419,7 @@ impl Server {
         ServerStatus {
             server: self.me,
             pid: std::process::id(),
-            keeper_pid: self.config.keeper_pid,
+            supervisor_pid: self.config.supervisor_pid,
             restarts: self.config.restarts,
             uptime_millis: self.started.elapsed().as_millis() as u64,
             epoch: self.epoch(),

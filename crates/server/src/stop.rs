@@ -1,4 +1,4 @@
-//! The server's end: told by the keeper, by a client, or by a signal to the keeper.
+//! The server's end: told by the supervisor, by a client, or by a signal to the supervisor.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -19,19 +19,19 @@ impl Drop for BugEndsProcess {
     }
 }
 
-/// Resolves when the keeper says stop. A keeper that has died says nothing: the server goes on,
+/// Resolves when the supervisor says stop. A supervisor that has died says nothing: the server goes on,
 /// because the bytes matter more than tidiness.
-pub async fn told_by_keeper(stop_fd: i32) -> Result<()> {
-    // SAFETY: the keeper handed this descriptor to this process alone, for this use alone.
+pub async fn told_by_supervisor(stop_fd: i32) -> Result<()> {
+    // SAFETY: the supervisor handed this descriptor to this process alone, for this use alone.
     let descriptor = unsafe { OwnedFd::from_raw_fd(stop_fd) };
     rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)
-        .map_err(|errno| Error::from_io(&errno.into(), "taking over the keeper's pipe"))?;
+        .map_err(|errno| Error::from_io(&errno.into(), "taking over the supervisor's pipe"))?;
     let mut pipe = pipe::Receiver::from_owned_fd(descriptor)
-        .map_err(|error| Error::from_io(&error, "taking over the keeper's pipe"))?;
+        .map_err(|error| Error::from_io(&error, "taking over the supervisor's pipe"))?;
     match pipe.read_u8().await {
         Ok(_) => Ok(()),
         Err(_) => {
-            eprintln!("ramlace: the keeper is gone; this server goes on, but nobody will start it again");
+            eprintln!("ramlace: the supervisor is gone; this server goes on, but nobody will start it again");
             std::future::pending().await
         }
     }

@@ -80,7 +80,7 @@ pub const SLOTS: u32 = 32;
 pub const LONG: Duration = Duration::from_secs(20);
 
 /// A server of a test's pool: a thread that can be killed at any of its waits, and started again
-/// on the same memory and the same listening socket, as the keeper does it.
+/// on the same memory and the same listening socket, as the supervisor does it.
 pub struct TestServer {
     pub address: String,
     config: ChildConfig,
@@ -136,7 +136,7 @@ impl TestServer {
             stop_fd: -1,
             ready_fd: None,
             restarts: 0,
-            keeper_pid: 0,
+            supervisor_pid: 0,
         };
         let root = Some(StoreRoot::create(&store).unwrap());
         let looks = mpsc::unbounded_channel().0;

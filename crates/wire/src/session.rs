@@ -81,7 +81,7 @@ pub struct ServerStatus {
     /// Its process.
     pub pid: u32,
     /// The small parent that keeps its store.
-    pub keeper_pid: u32,
+    pub supervisor_pid: u32,
     /// How often the parent has started it again.
     pub restarts: u32,
     /// Time since it started.

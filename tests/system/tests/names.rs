@@ -15,7 +15,7 @@ const CLIENTS: u64 = 4;
 const STEPS: usize = 1000;
 /// Directories that all clients share; they lie in different slots.
 const SHARED: usize = 5;
-/// Kills in each storm. Many more in a row, and keepers would take their time to start servers again.
+/// Kills in each storm. Many more in a row, and supervisors would take their time to start servers again.
 const KILLS: u16 = 6;
 
 /// A small generator (SplitMix64), so that every client's run is told by its seed.
@@ -35,7 +35,7 @@ fn patient(pool: &TestPool, local: bool) -> Pool {
     Pool::connect(&ConnectOptions { deadline_millis: 60_000, ..pool.options(local) }).unwrap()
 }
 
-/// Kills one server after the other while the work goes on; their keepers start them again.
+/// Kills one server after the other while the work goes on; their supervisors start them again.
 fn while_servers_are_killed(pool: &TestPool, work: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let killer = scope.spawn(|| {

@@ -18,7 +18,7 @@ const STAYING: usize = 1_000;
 /// Entries that each client makes. Together they are more than a directory has that is whole.
 const EACH: usize = 5_000;
 
-/// Kills in each storm. Many more in a row, and keepers would take their time to start servers again.
+/// Kills in each storm. Many more in a row, and supervisors would take their time to start servers again.
 const KILLS: usize = 6;
 
 /// A client with a deadline that no restart of a server outlasts.
@@ -59,7 +59,7 @@ fn list(client: &Pool, path: &str) -> Result<BTreeMap<Name, usize>> {
     Ok(found)
 }
 
-/// Kills one server after the other while the work goes on; their keepers start them again.
+/// Kills one server after the other while the work goes on; their supervisors start them again.
 fn while_servers_are_killed(pool: &TestPool, work: impl FnOnce()) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -187,7 +187,7 @@ fn entries_that_were_lost_with_a_server_are_an_error_and_never_absent() {
     assert!(!info(&client, directory).partitions.is_empty());
 
     let status = client.server_status(ServerId(2)).unwrap();
-    for pid in [status.keeper_pid, status.pid] {
+    for pid in [status.supervisor_pid, status.pid] {
         let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }

@@ -92,7 +92,7 @@ impl Site {
             server: daemon.server,
             tcp: self.address(daemon),
             unix: Some(self.directory.socket_path(ServerId(daemon.server))),
-            keeper_pid: daemon.keeper.id(),
+            supervisor_pid: daemon.supervisor.id(),
             host: Some(self.told.host.clone()),
         });
         Ok(Answer::Ready { servers: servers.collect() })

@@ -1,4 +1,4 @@
-//! `serve`: one server in the foreground; and the hidden process that its keeper starts.
+//! `serve`: one server in the foreground; and the hidden process that its supervisor starts.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -103,11 +103,11 @@ pub struct Args {
 /// Arguments of the hidden `serve-child`.
 #[derive(clap::Args, Debug)]
 pub struct ChildArgs {
-    /// Configuration from the keeper, as JSON.
+    /// Configuration from the supervisor, as JSON.
     pub config: String,
 }
 
-/// Runs the keeper until the server is told to stop.
+/// Runs the supervisor until the server is told to stop.
 pub fn run(args: &Args, named: Option<&str>) -> Done {
     if args.detach {
         // Fails only for the leader of a process group, which `up` never makes of a server.

@@ -308,7 +308,7 @@ fn row_json(row: &Row) -> Value {
     match &row.status {
         Ok(status) => json!({
             "server": row.server, "host": row.host, "address": row.address, "state": "up",
-            "pid": status.pid, "keeper_pid": status.keeper_pid, "restarts": status.restarts,
+            "pid": status.pid, "supervisor_pid": status.supervisor_pid, "restarts": status.restarts,
             "uptime_seconds": status.uptime_millis as f64 / 1000.0, "epoch": status.epoch.0,
             "store_bytes": status.store_bytes, "used_bytes": status.used_bytes, "meta_bytes": status.meta_bytes,
             "files_free_bytes": status.files_free_bytes, "inodes_max": status.inodes_max,

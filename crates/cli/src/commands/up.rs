@@ -278,7 +278,7 @@ fn start(
         server: daemon.server,
         tcp: addresses.advertise(daemon.server).or_else(|| daemon.address.clone()).unwrap_or_default(),
         unix: Some(directory.socket_path(ServerId(daemon.server))),
-        keeper_pid: daemon.keeper.id(),
+        supervisor_pid: daemon.supervisor.id(),
         host: None,
     });
     let file = PoolFile {

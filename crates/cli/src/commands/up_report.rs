@@ -59,7 +59,7 @@ impl Report<'_> {
                 "pool": file.name, "id": file.pool, "directory": directory.path(), "memory_bytes": memory,
                 "address": first, "seconds": took.as_secs_f64(), "notes": notes, "mount": mount,
                 "servers": file.servers.iter().map(|server| json!({
-                    "server": server.server, "tcp": server.tcp, "unix": server.unix, "keeper_pid": server.keeper_pid,
+                    "server": server.server, "tcp": server.tcp, "unix": server.unix, "supervisor_pid": server.supervisor_pid,
                     "host": server.host,
                     "log": server.host.is_none().then(|| directory.log_path(server.id())),
                 })).collect::<Vec<_>>(),

@@ -127,7 +127,7 @@ pub mod tests {
             trusts_network: false,
             server: ServerId(server),
             pid,
-            keeper_pid: 1,
+            supervisor_pid: 1,
             restarts: 0,
             uptime_millis: 5000,
             epoch: Epoch(3),

@@ -36,7 +36,7 @@ pub struct PoolFileServer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
     /// The process that keeps its store (the parent that `down` must see end), on its machine.
-    pub keeper_pid: u32,
+    pub supervisor_pid: u32,
     /// The host that it runs on, as the hosts file names it; `None` in a pool of one machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
@@ -444,7 +444,7 @@ mod tests {
                 server: 0,
                 tcp: "127.0.0.1:1".into(),
                 unix: Some("/x/server-0.sock".into()),
-                keeper_pid: 7,
+                supervisor_pid: 7,
                 host: None,
             }],
             version: "0.1.0".into(),

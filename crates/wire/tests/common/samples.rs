@@ -422,7 +422,7 @@ fields! {
     MessageMetrics { kind, errors, received_bytes, sent_bytes, micros, classes }
     SessionMetrics { session, label, host, requests, received_bytes, sent_bytes }
     ServerStatus {
-        server, pid, keeper_pid, restarts, uptime_millis, epoch, trusts_network, store_bytes, used_bytes, meta_bytes,
+        server, pid, supervisor_pid, restarts, uptime_millis, epoch, trusts_network, store_bytes, used_bytes, meta_bytes,
         files_free_bytes, reserved_bytes, inodes, inodes_max, lanes, locks, lock_waits, barrier_waits, change_waits, sessions, connections, read_bytes, written_bytes, requests, notes
     }
     StopServer {}

@@ -22,7 +22,7 @@ use door::Door;
 
 const SERVERS: u16 = 3;
 const SECONDS_DEFAULT: u64 = 8;
-/// Between two kills of servers: each lives for longer than its keeper takes for a failed start, and than the three
+/// Between two kills of servers: each lives for longer than its supervisor takes for a failed start, and than the three
 /// quarters of a second for which a server that mounts have used is quiet when it comes back.
 const KILL_PAUSE: Duration = Duration::from_millis(1_500);
 /// How long a client lives that is killed.
@@ -65,7 +65,7 @@ impl Drop for Mount<'_> {
     }
 }
 
-/// Kills one server after the other; their keepers start them again.
+/// Kills one server after the other; their supervisors start them again.
 fn kill_servers(pool: &TestPool, end: Instant) {
     let client = patient(pool.options(false));
     for kill in 0.. {

@@ -1,7 +1,7 @@
 //! The small parent of a server: it holds the store and the listening sockets, starts the
 //! child that does the work, and starts it again when it dies. The bytes outlive the process.
 //!
-//! Invariant: the keeper has one thread, serves nobody and allocates nothing that grows.
+//! Invariant: the supervisor has one thread, serves nobody and allocates nothing that grows.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -36,7 +36,8 @@ const RESTART_PAUSE_MAX: Duration = Duration::from_secs(2);
 pub fn keep(options: &ServeOptions, ready: Option<OwnedFd>) -> Result<()> {
     no_core_dumps();
     let mut ready = ready.map(std::fs::File::from);
-    let outcome = Keeper::start(options, ready.as_mut()).and_then(|keeper| keeper.run(ready.as_ref()));
+    let outcome =
+        Supervisor::start(options, ready.as_mut()).and_then(|supervisor| supervisor.run(ready.as_ref()));
     if let (Err(error), Some(ready)) = (&outcome, ready.as_mut()) {
         // Nobody may be listening any more; the error is returned all the same.
         let _ = writeln!(ready, "error {error}");
@@ -44,7 +45,7 @@ pub fn keep(options: &ServeOptions, ready: Option<OwnedFd>) -> Result<()> {
     outcome
 }
 
-struct Keeper {
+struct Supervisor {
     config: ChildConfig,
     root: StoreRoot,
     _tcp: TcpListener,
@@ -54,8 +55,8 @@ struct Keeper {
     stop_asked: bool,
 }
 
-impl Keeper {
-    fn start(options: &ServeOptions, ready: Option<&mut std::fs::File>) -> Result<Keeper> {
+impl Supervisor {
+    fn start(options: &ServeOptions, ready: Option<&mut std::fs::File>) -> Result<Supervisor> {
         options.check()?;
         options.secret()?;
         let tcp = bind_tcp(&options.listen)?;
@@ -88,9 +89,9 @@ impl Keeper {
             stop_fd: stop_read.as_raw_fd(),
             ready_fd: None,
             restarts: 0,
-            keeper_pid: std::process::id(),
+            supervisor_pid: std::process::id(),
         };
-        Ok(Keeper { config, root, _tcp: tcp, _unix: unix, stop_read, stop_write, stop_asked: false })
+        Ok(Supervisor { config, root, _tcp: tcp, _unix: unix, stop_read, stop_write, stop_asked: false })
     }
 
     fn run(mut self, ready: Option<&std::fs::File>) -> Result<()> {
@@ -103,7 +104,7 @@ impl Keeper {
                 Ok(child) => child,
                 // The bytes are still here: want of memory or of processes passes.
                 Err(error) if self.config.restarts > 0 => {
-                    eprintln!("ramlace keeper: {error}; trying again");
+                    eprintln!("ramlace supervisor: {error}; trying again");
                     match signals.next_within(RESTART_PAUSE_MAX)? {
                         Some(signal) if signal != libc::SIGCHLD => break Ok(()),
                         _ => continue,
@@ -118,7 +119,7 @@ impl Keeper {
                 // It has served before: what hinders it now may pass, and its bytes are here.
                 Exit::Hopeless if self.config.restarts > 0 => {
                     pause = RESTART_PAUSE_MAX;
-                    eprintln!("ramlace keeper: the server cannot start now; trying again");
+                    eprintln!("ramlace supervisor: the server cannot start now; trying again");
                 }
                 Exit::Refused => {
                     break Err(Error::new(ErrorKind::NotPermitted, "the pool goes on without this server"));
@@ -126,7 +127,9 @@ impl Keeper {
                 Exit::Hopeless => {
                     break Err(Error::new(ErrorKind::Fatal, "the server could not start; see its log"));
                 }
-                Exit::Died(how) => eprintln!("ramlace keeper: server {} {how}", self.config.options.server),
+                Exit::Died(how) => {
+                    eprintln!("ramlace supervisor: server {} {how}", self.config.options.server)
+                }
             }
             pause = if born.elapsed() >= SHORT_LIFE {
                 Duration::ZERO
@@ -238,7 +241,7 @@ fn bind_unix(options: &ServeOptions) -> Result<UnixListener> {
 }
 
 fn keep_across_exec(fd: RawFd) -> Result<()> {
-    // SAFETY: the descriptor is owned by the keeper, which outlives this call.
+    // SAFETY: the descriptor is owned by the supervisor, which outlives this call.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     rustix::io::fcntl_setfd(fd, FdFlags::empty())
         .map_err(|errno| Error::from_io(&errno.into(), "keeping a descriptor open for the server"))
