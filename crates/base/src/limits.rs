@@ -214,6 +214,9 @@ pub const STRICT_RECALL_AHEAD_BYTES_MAX: u64 = 1 << 20;
 pub const STRICT_RUNS_MAX: usize = 32_768;
 /// Copies of pages that a server keeps, until those who have older ones have dropped them.
 pub const DATA_BASE_BYTES_MAX: usize = 64 << 20;
+/// Those, with what kernels write back meanwhile, which waits for nobody; for another one the holder that has been asked longest has not
+/// answered in time.
+pub const DATA_BASE_BYTES_HARD_MAX: usize = 128 << 20;
 /// Data recalls that one session has yet to acknowledge; with one more it has not answered in time.
 pub const DATA_RECALLS_PER_SESSION_MAX: usize = 16_384;
 /// Data recalls by which one change asks a holder for pages that lie apart.

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ramlace_base::{ByteRange, Error, ErrorKind, Result, SessionId};
+use ramlace_base::{ByteRange, Error, ErrorKind, Result, SessionId, limits};
 
-use super::{Base, Change, DataLeases, ReadNow};
+use super::{Base, Change, DataLeases, Pending, ReadNow};
 use crate::pages::{PAGE_BYTES, edges, inner_pages, page_at, pages_of, whole_pages};
 use crate::watches::Place;
 
@@ -19,6 +19,7 @@ impl DataLeases {
         ranges: &[ByteRange],
         change: Change,
         read: ReadNow<'_>,
+        now: u64,
     ) -> Result<()> {
         let mut kept: BTreeMap<u64, Rc<[u8]>> = BTreeMap::new();
         // The newest first: a page that was read anew since an older recall goes with the newer one.
@@ -51,6 +52,12 @@ impl DataLeases {
                 if erased || self.bases.contains_key(&key) {
                     continue;
                 }
+                if self.base_bytes() >= limits::DATA_BASE_BYTES_HARD_MAX {
+                    self.fence_for_room(now);
+                    if self.recalls.get(&number).is_none_or(|pending| pending.fenced) {
+                        break;
+                    }
+                }
                 let bytes = match kept.get(&key.2) {
                     Some(bytes) => bytes.clone(),
                     None => Rc::from(read(page)?),
@@ -60,6 +67,22 @@ impl DataLeases {
             }
         }
         Ok(())
+    }
+
+    /// There are too many copies: who has been asked longest of those for whom there are some is waited for no longer.
+    fn fence_for_room(&mut self, now: u64) {
+        let has_copies = |pending: &Pending| {
+            let of_holder = (pending.place, pending.holder, 0)..=(pending.place, pending.holder, u64::MAX);
+            !pending.fenced && self.bases.range(of_holder).next().is_some()
+        };
+        let oldest = self.recalls.values().find(|pending| has_copies(pending));
+        let Some((place, holder)) = oldest.map(|pending| (pending.place, pending.holder)) else { return };
+        for number in self.numbers_at(place) {
+            if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == holder) {
+                (pending.fenced, pending.waited) = (true, false);
+            }
+        }
+        self.fence(place, holder, now);
     }
 
     /// What pages are based on must be known.

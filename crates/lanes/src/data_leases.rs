@@ -245,6 +245,12 @@ impl DataLeases {
             && !self.others_hold(place, session, range))
     }
 
+    /// Whether a session itself has yet to drop some of these bytes.
+    #[must_use]
+    pub fn has_yet_to_drop(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
+        self.pending_at(place, whole_pages(range)).any(|(_, pending)| pending.holder == session)
+    }
+
     /// Whether somebody else has a lease on some of these bytes, or has yet to drop them.
     #[must_use]
     pub fn others_hold(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
@@ -298,7 +304,7 @@ impl DataLeases {
             self.recall_from_others(place, by, *pages, now);
         }
         self.recall_owned(place, by, &recalled, now);
-        self.keep_bases(place, by, ranges, change, read)?;
+        self.keep_bases(place, by, ranges, change, read, now)?;
         Ok(self.waits(place, by, &recalled))
     }
 

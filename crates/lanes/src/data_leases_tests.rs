@@ -696,6 +696,30 @@ fn a_session_that_leaves_too_many_recalls_is_fenced() {
     assert!(!leases.has_lease(place(more), session(0)));
 }
 
+// SEMANTICS 118.3
+#[test]
+fn copies_of_pages_have_a_limit_also_where_kernels_write_back() {
+    const HOLDERS: usize = 8;
+    let most = limits::DATA_BASE_BYTES_HARD_MAX / PAGE_BYTES as usize;
+    let mut leases = DataLeases::default();
+    (0..HOLDERS).for_each(|holder| _ = leases.keep(FILE, session(holder), WHOLE, 0));
+    let change = |leases: &mut DataLeases, page: usize| {
+        let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+        leases.before_change(FILE, session(HOLDERS), whole(page), Change::Write, read, 7).unwrap()
+    };
+    (0..most / HOLDERS).for_each(|page| _ = change(&mut leases, page));
+    assert_eq!(leases.base_bytes(), limits::DATA_BASE_BYTES_HARD_MAX);
+    assert!((0..HOLDERS).all(|holder| !leases.is_fenced(FILE, session(holder))));
+    // The one that was asked first is waited for no longer, and the others' stores are kept.
+    let waits = change(&mut leases, most / HOLDERS);
+    assert!(leases.base_bytes() <= limits::DATA_BASE_BYTES_HARD_MAX);
+    let fenced = (0..HOLDERS).filter(|holder| leases.is_fenced(FILE, session(*holder)));
+    assert_eq!(fenced.collect::<Vec<_>>(), [0]);
+    assert!(waits.iter().all(|number| leases.recalls[number].holder != session(0)));
+    assert_eq!(leases.check_base(FILE, session(0), whole(1)).unwrap_err().kind(), ErrorKind::Stale);
+    leases.check_base(FILE, session(1), whole(1)).unwrap();
+}
+
 #[test]
 fn many_runs_recall_a_few_ranges_and_keep_what_their_own_pages_were() {
     let (mut leases, here) = (DataLeases::default(), 9_u8);

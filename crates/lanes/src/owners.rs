@@ -384,7 +384,7 @@ impl DataLeases {
         if is_free {
             is_free = match is_several {
                 true => !self.others_hold(place, session, range),
-                false => !self.recall_for(asked, pages, now) && !self.has_yet_to_drop(asked, pages),
+                false => !self.recall_for(asked, pages, now) && !self.is_kept_from(asked, pages),
             };
         }
         if is_free {
@@ -504,7 +504,7 @@ impl DataLeases {
     }
 
     /// Whether somebody has yet to drop pages that he must not have.
-    fn has_yet_to_drop(&self, asked: &Asked, pages: ByteRange) -> bool {
+    fn is_kept_from(&self, asked: &Asked, pages: ByteRange) -> bool {
         self.pending_at(asked.place, pages).any(|(_, pending)| self.is_in_the_way(pending, asked, pages))
     }
 

@@ -628,6 +628,55 @@ fn nobody_is_fenced_who_waits_for_a_page_of_what_he_is_to_drop() {
     assert!(leases.is_fenced(FILE, session(1)) && !leases.is_fenced(FILE, session(0)));
 }
 
+// SEMANTICS 128.2
+#[test]
+fn a_page_that_is_never_dropped_ends_its_holders_time_whatever_others_it_gets() {
+    let mut leases = DataLeases::default();
+    assert!(claim(&mut leases, &own(0, 0, 1)).0);
+    let (granted, mut other) = claim(&mut leases, &own(1, 0, 1));
+    assert!(!granted);
+    // Its programs go on with page after page, so it says something all the time.
+    let step = limits::DATA_RECALL_MILLIS - 1;
+    let turns = limits::DATA_RECALL_WRITING_MILLIS / step;
+    for turn in 1..=turns {
+        assert!(!leases.pass(turn * step), "it has a while");
+        let asked = own(0, turn as usize, 1 + turn as u32);
+        assert!(leases.claim(&asked, &mut Ticket::default(), turn * step).unwrap());
+    }
+    let end = limits::DATA_RECALL_WRITING_MILLIS;
+    assert_eq!(leases.next_end(), Some(end));
+    assert!(leases.pass(end) && leases.is_fenced(FILE, session(0)));
+    assert!(leases.claim(&own(1, 0, 1), &mut other, end).unwrap());
+}
+
+// SEMANTICS 128.2
+#[test]
+fn who_gets_the_page_that_was_in_the_way_of_its_drop_has_the_time_to_drop_it() {
+    let mut leases = DataLeases::default();
+    for number in 0..2 {
+        leases.keep(FILE, session(number), whole(0), 0);
+    }
+    let (granted, mut ticket) = claim(&mut leases, &own(0, 0, 1));
+    assert!(!granted, "the other has yet to drop it");
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    leases.before_change(FILE, session(LIBRARY), WHOLE, Change::Erase, read, 0).unwrap();
+    assert!(leases.pass(limits::DATA_RECALL_STUCK_MILLIS));
+    let (rest, _) = *told(&leases, 0).last().expect("all but the page");
+    leases.acknowledge(session(0), &[rest], &[]);
+    // The other one writes back as long as it may.
+    let (mut now, end) = (0, limits::DATA_RECALL_WRITING_MILLIS);
+    while now + limits::DATA_RECALL_MILLIS < end {
+        now += limits::DATA_RECALL_MILLIS - 1;
+        leases.pass(now);
+        let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+        leases.stored(FILE, session(1), 0, &[1; BYTES], read, now).unwrap();
+    }
+    assert!(leases.pass(end) && leases.is_fenced(FILE, session(1)));
+    assert!(leases.claim(&own(0, 0, 1), &mut ticket, end).unwrap());
+    assert!(!leases.pass(end) && !leases.is_fenced(FILE, session(0)), "it could not drop it before");
+    assert_eq!(leases.next_end(), Some(end + limits::DATA_RECALL_MILLIS));
+}
+
 #[test]
 fn what_lies_together_is_recalled_as_one() {
     let mut leases = DataLeases::default();

@@ -189,6 +189,7 @@ impl Shared {
                 let effect = state.drops.over(id, dropped.is_ok());
                 // Another one of the same file may have waited for this.
                 self.work.notify_one();
+                self.see_to_watch(&state);
                 effect
             };
             self.carry_out(effect);
@@ -253,8 +254,10 @@ impl Shared {
                 }
                 Some(_) => {
                     let effects = state.drops.look(now, |drop| self.pages.held(drop.inode, &drop.parts));
-                    // What is stuck has left its place to others.
-                    self.begin_threads(&mut state);
+                    // What is stuck has left its place to others, and each drop that was added is to begin.
+                    for _ in 0..=state.drops.take_added() {
+                        self.begin_threads(&mut state);
+                    }
                     drop(state);
                     self.carry_out(effects);
                     state = self.lock();

@@ -24,7 +24,8 @@ const DROPS_PER_FILE_MAX: usize = 8;
 const LATE_DROPS_PER_FILE_MAX: usize = 48;
 /// Drops that wait for a thread; a server takes the lease of whom it does not hear of another one.
 const DROPS_MAX: usize = 65_536;
-/// Drops of what requests do not hold of a late one: a mount that writes all the time to pages that another one wants tells so in the end.
+/// Drops of what requests do not hold of a late one, and looks at those that are not over: a mount that writes all the time to pages that
+/// another one wants, or has no thread for them, tells so in the end.
 const RESTS_MAX: usize = 4;
 /// A drop that takes longer than this waits for a request.
 const LATE_MILLIS: u64 = 20;
@@ -88,6 +89,8 @@ struct Rest {
     /// Drops of it so far, and those that are not over.
     begun: usize,
     running: usize,
+    /// How often they were looked at and had not ended.
+    looks: usize,
 }
 
 /// What is to be done about a recall that takes long.
@@ -113,6 +116,8 @@ pub(crate) struct Drops<T> {
     recalled: HashSet<(ServerId, u64)>,
     threads: usize,
     idle: usize,
+    /// Drops that look after look has added, and nobody was woken for.
+    added: usize,
 }
 
 /// Drops of one file that are under way.
@@ -135,6 +140,7 @@ impl<T> Drops<T> {
             recalled: HashSet::new(),
             threads: 0,
             idle: 0,
+            added: 0,
         }
     }
 
@@ -245,6 +251,10 @@ impl<T> Drops<T> {
                 if let Some(whole) = self.jobs.get_mut(&whole) {
                     whole.rest.running -= 1;
                     whole.rest.dropped.extend(job.drop.parts.iter().filter(|_| dropped));
+                    if whole.rest.running == 0 && !whole.is_told {
+                        // Whoever waits for the whole may hear of it now.
+                        whole.look_at = 0;
+                    }
                 }
                 None
             }
@@ -271,8 +281,8 @@ impl<T> Drops<T> {
     pub(crate) fn is_too_late(&self, until: Option<u64>, now: u64) -> bool {
         // What a relaxed mount is told has no time.
         let in_time = if self.relaxed { now } else { now + LATE_MILLIS };
-        let is_too_late = until.is_none_or(|until| until > in_time);
-        is_too_late && self.next_look().is_some_and(|at| until.is_none_or(|until| at < until))
+        let next = self.next_look();
+        next.is_some_and(|at| until.is_none_or(|until| at < until && (until > in_time || at <= now)))
     }
 
     /// Time has gone by. `held`: which of some pages are held by requests that are under way.
@@ -313,8 +323,14 @@ impl<T> Drops<T> {
             }
             job.look_at = if job.is_settled() { NEVER } else { now + LATE_MILLIS };
         }
+        self.added += rests.len();
         rests.into_iter().for_each(|(whole, rest)| self.push(rest, For::Rest(whole), NEVER));
         effects
+    }
+
+    /// How many drops were added by looks since this was asked last.
+    pub(crate) fn take_added(&mut self) -> usize {
+        std::mem::take(&mut self.added)
     }
 }
 
@@ -336,7 +352,9 @@ impl<T> Job<T> {
         // A drop of the rest may be held up itself, by a request that has come since.
         let is_new = |part: &ByteRange| !without(*part, self.rest.held.iter().copied()).is_empty();
         if self.rest.running > 0 && !held.iter().any(is_new) {
-            return Late::Wait;
+            // It may never begin: all threads of the file may be stuck.
+            self.rest.looks += 1;
+            return if self.rest.looks > RESTS_MAX { Late::Blocked } else { Late::Wait };
         }
         if self.rest.begun == RESTS_MAX {
             return Late::Blocked;
@@ -439,12 +457,16 @@ mod tests {
         assert_eq!(parts, [range(0, 4), range(5, 10)]);
         assert_eq!(drops.look(2 * LATE_MILLIS, held(4)), [], "they are not dropped yet");
         assert_eq!(drops.over(rest, true), None);
+        assert!(
+            drops.is_too_late(Some(3 * LATE_MILLIS), 2 * LATE_MILLIS + 1),
+            "there is something to say at once"
+        );
         // Another page is held by now: the one of before may be read again.
-        assert_eq!(drops.look(3 * LATE_MILLIS, held(7)), []);
+        assert_eq!(drops.look(2 * LATE_MILLIS + 1, held(7)), []);
         let (rest, Wanted { parts, .. }) = drops.next(3 * LATE_MILLIS).unwrap();
         assert_eq!(parts, [range(4, 5)]);
         assert_eq!(drops.over(rest, false), None, "the kernel would not");
-        assert_eq!(drops.look(4 * LATE_MILLIS, held(4)), [Effect::Blocked(HERE, 1)]);
+        assert_eq!(drops.look(3 * LATE_MILLIS, held(4)), [Effect::Blocked(HERE, 1)]);
         assert_eq!(drops.over(whole, true), Some(Effect::Done(HERE, 1)));
         assert!(drops.jobs.is_empty() && drops.running.is_empty());
     }
@@ -463,6 +485,27 @@ mod tests {
         let now = 50 * LATE_MILLIS;
         assert_eq!(drops.look(now, |_| page(FILE, RESTS_MAX as u64).parts), [], "nothing has come since");
         assert_eq!(drops.look(now + LATE_MILLIS, |_| page(FILE, 90).parts), [Effect::Blocked(HERE, 1)]);
+    }
+
+    // SEMANTICS 117.3
+    #[test]
+    fn recalls_of_which_no_part_can_begin_to_be_dropped_are_blocked_in_time() {
+        let mut drops: Drops<&str> = Drops::new(false);
+        let count = LATE_DROPS_PER_FILE_MAX as u64 + DROPS_PER_FILE_MAX as u64 + 4;
+        let two = |at: u64| vec![ByteRange { start: 2 * at * 4096, end: (2 * at + 2) * 4096 }];
+        for number in 0..count {
+            drops.add(Wanted { inode: FILE, parts: two(number) }, For::Server(HERE, number), 0);
+        }
+        // A request holds the first page of each, and no drop ends.
+        let held = |drop: &Wanted| vec![ByteRange { end: drop.parts[0].start + 4096, ..drop.parts[0] }];
+        let mut told = Vec::new();
+        for turn in 0..=RESTS_MAX as u64 + 2 {
+            while drops.next(turn * LATE_MILLIS).is_some() {}
+            told.extend(drops.look(turn * LATE_MILLIS, held));
+        }
+        assert_eq!(told.len() as u64, count, "each of them, and once");
+        assert_eq!(drops.take_added() as u64, count);
+        assert_eq!(drops.take_added(), 0);
     }
 
     // SEMANTICS 136.1

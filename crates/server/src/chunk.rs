@@ -252,6 +252,12 @@ impl Server {
         if let Err(error) = self.before_change(told, header.session, target.lane, range, Change::Stored) {
             return Ok(Err(error.into()));
         }
+        // What its kernel's pages are based on was noted in the middle. It comes again, all at once, and gives them its bytes.
+        let through = request.origin == WriteOrigin::Through;
+        if through && self.has_yet_to_drop(place_of(target.lane), header.session, range) {
+            let text = "others have changed pages of this write while it arrived";
+            return received.map(|()| Err(Error::new(ErrorKind::Retry, text).into()));
+        }
         match received {
             Ok(()) => {
                 let written = self.finish_write(target, range, writer);

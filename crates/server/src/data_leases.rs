@@ -197,7 +197,15 @@ impl Server {
         let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> =
             &mut |range| read_lane(&mut store, lane, range);
         let (place, now) = (place_of(lane), self.data.now());
-        let recalls = self.data.leases.borrow_mut().before_changes(place, by, ranges, change, read, now)?;
+        let mut leases = self.data.leases.borrow_mut();
+        let newest = leases.newest();
+        let recalls = leases.before_changes(place, by, ranges, change, read, now)?;
+        // Somebody is asked, or is waited for no longer.
+        let is_news = leases.newest() != newest;
+        drop(leases);
+        if is_news {
+            self.data.changed.notify_waiters();
+        }
         self.wait_for(call, recalls);
         Ok(())
     }
@@ -222,6 +230,11 @@ impl Server {
         origin: WriteOrigin,
     ) -> Result<bool> {
         self.data.leases.borrow().is_alone(place, session, range, origin == WriteOrigin::Back)
+    }
+
+    /// Whether a session has yet to drop some of these bytes.
+    pub fn has_yet_to_drop(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
+        self.data.leases.borrow().has_yet_to_drop(place, session, range)
     }
 
     /// What programs have stored in pages that are written back to a lane.
