@@ -32,12 +32,15 @@ SHARED = [
     "lists",
     "layouts",
     "maps",
+    "views",
     "wrong",
     "threads",
     "forks",
     "locks",
     "coordination",
 ]
+
+OVER_THE_NETWORK = ["files", "vectors", "runs", "threads", "forks", "strange_names", "coordination", "views"]
 
 
 def flags(directory: Path) -> list[str]:
@@ -115,7 +118,7 @@ def test_every_function_does_what_the_header_says(programs: Programs, shared_poo
     programs.run("capi_test", name, shared_pool.name, place)
 
 
-@pytest.mark.parametrize("name", ["files", "vectors", "runs", "threads", "forks", "strange_names", "coordination"])
+@pytest.mark.parametrize("name", OVER_THE_NETWORK)
 def test_it_does_the_same_over_the_network(
     programs: Programs, shared_pool: Pool, place: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,11 +109,11 @@ impl File {
         detached(py, || file.file().sync())
     }
 
-    /// Stores into mappings are over: whoever has cached the bytes shall look again.
-    fn publish(&self, py: Python<'_>) -> PyResult<()> {
+    /// Stores into mappings of the bytes from `start` to `end` are over: whoever has cached them shall look again.
+    fn publish(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
         let file = self.get()?;
         match file.file().rights().write {
-            true => detached(py, || file.file().publish()),
+            true => detached(py, || file.file().publish_range(ByteRange { start, end })),
             // Nothing can have been stored.
             false => Ok(()),
         }

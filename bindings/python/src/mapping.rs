@@ -5,6 +5,7 @@ use std::os::raw::c_int;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use ramlace_base::ByteRange;
 
 use crate::error::detached;
 
@@ -49,14 +50,14 @@ impl Copy {
 
 #[pymethods]
 impl Copy {
-    /// Sends what was changed here; returns its bytes.
-    fn publish(&self, py: Python<'_>) -> PyResult<u64> {
-        detached(py, || self.copy.publish())
+    /// Sends what was changed here of the bytes from `start` to `end`; returns how many that were.
+    fn publish(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<u64> {
+        detached(py, || self.copy.publish_range(ByteRange { start, end }))
     }
 
-    /// Takes in what was changed elsewhere.
-    fn refresh(&self, py: Python<'_>) -> PyResult<()> {
-        detached(py, || self.copy.refresh())
+    /// Takes in what was changed elsewhere of the bytes from `start` to `end`.
+    fn refresh(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
+        detached(py, || self.copy.refresh_range(ByteRange { start, end }))
     }
 
     /// Fetches everything; what was not published is lost.

@@ -122,6 +122,61 @@ def test_stores_are_seen_by_others_after_publish_and_refresh(pool, pool_name, pl
         theirs.close()
 
 
+# SEMANTICS 8.5
+def test_what_a_view_has_stored_is_there_for_copies_when_it_ends(pool_name, place):
+    with ramlace.connect(pool_name, local=True) as here, ramlace.connect(pool_name, local=False) as elsewhere:
+        mine = here.array(f"{place}/a", 1000)
+        theirs = elsewhere.array(f"{place}/a")
+        copy = theirs.view()
+        view = mine.view()
+        view[17] = 5.0
+        mine.close()
+        del view
+        theirs.refresh()
+        assert copy[17] == 5.0
+        theirs.close()
+
+
+# SEMANTICS 8.4
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_some_elements_are_published_and_refreshed(pool, pool_name, place, order):
+    pool.array(f"{place}/a", (40, 30), order=order).close()
+    keys = (
+        np.s_[3, 4],
+        np.s_[5],
+        np.s_[:, 7],
+        np.s_[..., 8],
+        np.s_[30:20:-2, 9],
+        np.s_[-1, -1],
+        np.s_[None, np.int64(6)],
+    )
+    with ramlace.connect(pool_name, local=False) as elsewhere:
+        mine, theirs = elsewhere.array(f"{place}/a"), elsewhere.array(f"{place}/a")
+        mine.view()[0, 0] = theirs.view()[20, 15] = 500.0
+        for number, key in enumerate(keys, 1):
+            mine.view()[key] = number
+            mine.publish(key)
+            theirs.refresh(key)
+            assert (theirs.view()[key] == number).all(), key
+        assert theirs.view()[20, 15] == 500.0
+        mine.publish(np.s_[3, 4])
+        assert theirs.read()[20, 15] == 0.0, "nobody has published it"
+        for key in (np.s_[:0], np.s_[5:5, 3]):
+            before = mine.read()
+            mine.view()[20, 20] = 7.0
+            mine.publish(key)
+            assert np.array_equal(mine.read(), before)
+        for wrong, error in (([1, 2], TypeError), (True, TypeError), ("x", TypeError), (np.s_[40], IndexError)):
+            with pytest.raises(error):
+                mine.publish(wrong)
+            with pytest.raises(error):
+                mine.refresh(wrong)
+        mine.close()
+        theirs.close()
+        with pytest.raises(ValueError, match="closed"):
+            theirs.refresh(np.s_[1])
+
+
 def test_two_copies_that_store_to_different_elements_do_not_undo_each_other(pool_name, pool, place):
     pool.array(f"{place}/a", 64, "int8").close()
     with ramlace.connect(pool_name, local=False) as remote:

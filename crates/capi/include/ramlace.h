@@ -24,7 +24,7 @@
  *
  * Fork. The child may use the parent's pools and files: it gets a session of its own when it
  * first does. Whoever closes a handle closes it for itself. A mapping stays valid in the child as
- * long as the parent keeps it.
+ * long as the parent keeps it; a fetched view is a copy of its own there, which nothing keeps in step.
  *
  * Signals. None is handled, blocked or awaited; a call that a signal interrupts goes on.
  *
@@ -61,6 +61,20 @@ typedef struct ramlace_run ramlace_run;
 /** First values: ramlace_options options = RAMLACE_OPTIONS_INIT; */
 #define RAMLACE_OPTIONS_INIT { sizeof(struct ramlace_options), 0, 0, NULL, NULL }
 #define RAMLACE_HINTS_INIT { sizeof(struct ramlace_hints), 0, 0, 0, 0, 0 }
+
+/**
+ * For descriptors of files on a mount: ioctl(fd, RAMLACE_IOC_PUBLISH, &range) and RAMLACE_IOC_REFRESH do for the program's
+ * mappings of these bytes what ramlace_publish and ramlace_refresh do for the library's memory; no library is
+ * needed. Offset and length are in bytes, length 0 is for all that follow. They return 0, or -1 and set errno: ENOTTY for
+ * a file that is on no mount, EFAULT, EINVAL for bytes beyond any file (2^63), EIO and others for what could not
+ * be written back. The numbers are _IOW(0xE6, 1, struct ramlace_range) and _IOW(0xE6, 2, struct ramlace_range).
+ */
+struct ramlace_range {
+    uint64_t offset;
+    uint64_t length;
+};
+#define RAMLACE_IOC_PUBLISH 0x4010E601UL
+#define RAMLACE_IOC_REFRESH 0x4010E602UL
 
 /**
  * The version of the ABI that this header describes: the number in the library's soname.
@@ -885,10 +899,55 @@ int ramlace_wait_change(struct ramlace_file *file,
 void *ramlace_map(struct ramlace_file *file, int protection, size_t *length);
 
 /**
- * Ends a mapping. address: what ramlace_map returned. Nothing may use it afterwards. Returns 0,
- * or -1 with EINVAL when no mapping begins there.
+ * Ends a mapping or a view. address: what ramlace_map or ramlace_view returned. Nothing may use it afterwards; what
+ * was stored into a copy and not published is gone. Returns 0, or -1 with EINVAL when no mapping begins there.
  */
 int ramlace_unmap(void *address);
+
+/**
+ * The first length bytes of the file, 0 for all that it has, as memory of the program, which is read and written. Where all servers
+ * of the file are on this machine and every byte has its memory it is the file's own memory, as by ramlace_map, and
+ * *shared is 1. Elsewhere it is a copy that is fetched now, and *shared is 0: what is stored there others see
+ * after ramlace_publish, and what others have published is seen there after ramlace_refresh. Both are given the
+ * file that the view was made by, and act as long as that is open. Copies are merged in grains of
+ * grain bytes (1 where it is 0), such as an array's elements: of two machines that store into different grains
+ * both win. A forked child makes views of its own. The file must be open for reading; without writing what is stored
+ * into a copy stays there, and into shared memory it is fatal (SIGSEGV). shared: NULL is allowed.
+ *
+ * Returns the first byte, aligned to 2 MiB, which ramlace_unmap gives back, or NULL and sets errno: EINVAL for a
+ * file that has no, or fewer, bytes; EBADF not open for reading.
+ */
+void *ramlace_view(struct ramlace_file *file,
+                   size_t length,
+                   size_t grain,
+                   int *shared);
+
+/**
+ * Makes what the program has stored into memory of the file visible to others: length bytes from offset on, 0 for all that
+ * follow. A copy (ramlace_view) sends the grains of them that were changed; of the file's own memory
+ * (ramlace_map), which this machine's programs see at once, others are told that they look again. Written bytes
+ * (ramlace_pwrite) are there for all when the call returns and need no publish. For a program's mapping of a file
+ * on a mount: msync, or RAMLACE_IOC_PUBLISH.
+ *
+ * Returns 0, or -1 and sets errno: EINVAL negative, or beyond any file; EBADF where a copy was changed and the file is not
+ * open for writing; ENOSPC. What was not sent then counts as changed still.
+ */
+int ramlace_publish(struct ramlace_file *file,
+                    int64_t offset,
+                    int64_t length);
+
+/**
+ * Makes what others have published visible in the program's memory of the file: length bytes from offset on, 0 for all that
+ * follow. What was stored there and not published stays. Of what has not changed no bytes are fetched: that costs a
+ * message for each lane. The file's own memory, and reads, need no refresh. For a program's mapping of a file on a mount:
+ * RAMLACE_IOC_REFRESH.
+ *
+ * Returns 0, or -1 and sets errno: EINVAL negative, or beyond any file; EIO for bytes that were lost, or
+ * for a file that was cut off and has fewer than the copy.
+ */
+int ramlace_refresh(struct ramlace_file *file,
+                    int64_t offset,
+                    int64_t length);
 
 /**
  * What path leads to; a symbolic link at its end is followed. Returns 0, or -1 and sets errno:

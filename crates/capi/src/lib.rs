@@ -31,6 +31,7 @@ mod table;
 mod types;
 mod vectors;
 mod version;
+mod views;
 mod xattrs;
 
 pub use coordination::*;
@@ -48,4 +49,5 @@ pub use runs::*;
 pub use types::*;
 pub use vectors::*;
 pub use version::*;
+pub use views::*;
 pub use xattrs::*;

@@ -35,21 +35,21 @@ pub unsafe extern "C" fn ramlace_map(
             unsafe { length.write(mapping.len()) };
         }
         let start = mapping.as_ptr();
-        table::keep_mapping(mapping);
+        table::keep_memory(start, mapping);
         Ok(start.cast())
     })
 }
 
-/// Ends a mapping. address: what ramlace_map returned. Nothing may use it afterwards. Returns 0,
-/// or -1 with EINVAL when no mapping begins there.
+/// Ends a mapping or a view. address: what ramlace_map or ramlace_view returned. Nothing may use it afterwards; what
+/// was stored into a copy and not published is gone. Returns 0, or -1 with EINVAL when no mapping begins there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_unmap(address: *mut c_void) -> c_int {
     done(|| {
         if address.is_null() {
             return Err(null("address"));
         }
-        let mapping = table::take_mapping(address.addr());
-        mapping.map(drop).ok_or_else(|| invalid(format!("no mapping of a file begins at {address:p}")))
+        let memory = table::take_memory(address.addr());
+        memory.map(drop).ok_or_else(|| invalid(format!("no mapping of a file begins at {address:p}")))
     })
 }
 

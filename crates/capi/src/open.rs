@@ -15,6 +15,7 @@ use crate::pool::connected;
 use crate::position::Position;
 use crate::table::{self, Kept};
 use crate::types::{ramlace_file, ramlace_hints, ramlace_pool};
+use crate::views::Copies;
 
 /// An open file with the position its calls share.
 pub(crate) struct OpenFile {
@@ -22,6 +23,8 @@ pub(crate) struct OpenFile {
     pub(crate) position: Position,
     /// Writes go to the end.
     pub(crate) append: bool,
+    /// What was fetched of it.
+    pub(crate) copies: Copies,
 }
 
 impl Kept for OpenFile {
@@ -106,7 +109,12 @@ unsafe fn open(
         options.mode.umask = umask();
     }
     let file = connected.pool.open(path, &options)?;
-    Ok(table::keep(OpenFile { file, position: Position::new(), append: options.append }))
+    Ok(table::keep(OpenFile {
+        file,
+        position: Position::new(),
+        append: options.append,
+        copies: Copies::none(),
+    }))
 }
 
 /// Permission bits as the pool keeps them.

@@ -8,18 +8,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_client::Mapping;
 
 use crate::fork;
 
 /// Numbers grow by this, so that none is another one with a small offset.
 const STEP: usize = 16;
 
-/// Everything that handles stand for, by number; and mappings, by their first address.
+/// Everything that handles stand for, by number; and what memory belongs to, by its first address.
 pub(crate) struct Table {
     last: usize,
     things: BTreeMap<usize, Arc<dyn Any + Send + Sync>>,
-    mappings: BTreeMap<usize, Mapping>,
+    memories: BTreeMap<usize, Box<dyn Any + Send + Sync>>,
 }
 
 /// What is kept under a handle.
@@ -30,7 +29,7 @@ pub(crate) trait Kept: Any + Send + Sync {
 
 impl Table {
     pub(crate) const fn new() -> Table {
-        Table { last: 0, things: BTreeMap::new(), mappings: BTreeMap::new() }
+        Table { last: 0, things: BTreeMap::new(), memories: BTreeMap::new() }
     }
 }
 
@@ -67,14 +66,14 @@ fn unknown<T: Kept, H>(handle: *mut H) -> Error {
     Error::new(ErrorKind::BadHandle, text)
 }
 
-/// Keeps a mapping under its first address.
-pub(crate) fn keep_mapping(mapping: Mapping) {
-    fork::write().mappings.insert(mapping.as_ptr().addr(), mapping);
+/// Keeps what memory belongs to: a mapping, or a copy. It lives until it is taken.
+pub(crate) fn keep_memory(start: *mut u8, owner: impl Any + Send + Sync) {
+    fork::write().memories.insert(start.addr(), Box::new(owner));
 }
 
-/// The mapping that begins at an address.
-pub(crate) fn take_mapping(start: usize) -> Option<Mapping> {
-    fork::write().mappings.remove(&start)
+/// What the memory belongs to that begins at an address.
+pub(crate) fn take_memory(start: usize) -> Option<Box<dyn Any + Send + Sync>> {
+    fork::write().memories.remove(&start)
 }
 
 #[cfg(test)]

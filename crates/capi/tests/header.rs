@@ -5,7 +5,7 @@
 use std::path::Path;
 
 /// The source in the order of the header.
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 17] = [
     "version",
     "failure",
     "kinds",
@@ -18,6 +18,7 @@ const SOURCES: [&str; 16] = [
     "locks",
     "coordination",
     "mapping",
+    "views",
     "names",
     "xattrs",
     "directory",

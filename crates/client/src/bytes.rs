@@ -18,5 +18,6 @@ pub(crate) mod permits;
 pub(crate) mod pieces;
 pub(crate) mod round;
 pub(crate) mod runs;
+pub(crate) mod seen;
 pub(crate) mod space;
 pub(crate) mod transfer;

@@ -82,6 +82,8 @@ pub(crate) struct State {
     pub(crate) seen: HashMap<Kind, usize>,
     /// Bytes that all lanes of a server may have together.
     pub(crate) lane_bytes_max: usize,
+    /// Changes of bytes so far.
+    pub(crate) changes: u64,
     /// Open references: one for each session and inode.
     pub(crate) open: BTreeSet<(SessionId, InodeId)>,
     pub(crate) silent: HashSet<ServerId>,
@@ -341,6 +343,7 @@ impl State {
             done: HashMap::new(),
             seen: HashMap::new(),
             lane_bytes_max: usize::MAX,
+            changes: 0,
             open: BTreeSet::new(),
             silent: HashSet::new(),
             liar: None,

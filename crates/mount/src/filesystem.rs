@@ -33,6 +33,9 @@ use crate::xattrs::answer_sized;
 /// with its name and its number.
 pub const REQUESTS_ATTRIBUTE: &str = "user.ramlace.requests";
 
+/// A call by the descriptor of a directory (`FUSE_IOCTL_DIR`).
+const IOCTL_OF_DIRECTORY: u32 = 1 << 4;
+
 /// A mounted pool.
 pub(crate) struct PoolFileSystem {
     pub(crate) pool: Pool,
@@ -278,6 +281,9 @@ impl PoolFileSystem {
                 self.release_file_locks(inode, handle, flock_unlock.then_some(lock_owner));
                 self.release(handle);
                 reply.ok();
+            }
+            Operation::Ioctl { handle, command, input, flags, .. } if flags & IOCTL_OF_DIRECTORY == 0 => {
+                self.ioctl(inode, handle, command, input, reply);
             }
             Operation::Seek { handle, offset, whence } => self.seek(inode, handle, offset, whence, reply),
             Operation::Allocate { handle, offset, length, mode } => {

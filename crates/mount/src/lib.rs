@@ -22,6 +22,7 @@ mod files;
 mod filesystem;
 mod handed;
 mod handles;
+mod ioctls;
 mod leases;
 mod locks;
 mod lost_stores;
@@ -43,6 +44,7 @@ mod write_errors;
 mod xattrs;
 
 pub use filesystem::REQUESTS_ATTRIBUTE;
+pub use ioctls::publish_bytes;
 pub use lost_stores::LOST_STORES_ATTRIBUTE;
 pub use mount::{Mode, Mount, MountOptions, run_porter, unmount};
 pub use ramlace_fuse::{

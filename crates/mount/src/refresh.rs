@@ -32,6 +32,8 @@ pub(crate) enum Answer {
     Ok,
     /// The attribute's value, or its size when this is 0.
     Value { size: u32 },
+    /// That a call by a descriptor is back.
+    Returned,
 }
 
 /// An offset by which the kernel drops no page.
@@ -148,15 +150,18 @@ pub(crate) fn refreshed_by(name: &[u8]) -> Option<Result<ByteRange>> {
 impl PoolFileSystem {
     /// An attribute refreshes a file, or some bytes of it. An empty range changes nothing.
     pub(crate) fn refresh(&self, inode: InodeId, name: &[u8], reply: Reply, answer: Answer) {
-        // What a strict mount has nobody changes without asking for it, and what is stored here is published first.
-        let reader = if self.strict.is_some() { None } else { self.handles.only_read(inode) };
         match refreshed_by(name) {
-            Some(Ok(part)) if !part.is_empty() => {
-                self.refresher.refresh((inode, part), reader, reply, answer);
-            }
+            Some(Ok(part)) if !part.is_empty() => self.refresh_part(inode, part, reply, answer),
             Some(Err(error)) => tell(reply, answer, Err(error)),
             Some(Ok(_)) | None => tell(reply, answer, Ok(())),
         }
+    }
+
+    /// Refreshes some bytes of a file.
+    pub(crate) fn refresh_part(&self, inode: InodeId, part: ByteRange, reply: Reply, answer: Answer) {
+        // What a strict mount has nobody changes without asking for it, and what is stored here is published first.
+        let reader = if self.strict.is_some() { None } else { self.handles.only_read(inode) };
+        self.refresher.refresh((inode, part), reader, reply, answer);
     }
 }
 
@@ -204,6 +209,7 @@ fn tell(reply: Reply, answer: Answer, dropped: Result<()>) {
     match (dropped, answer) {
         (Err(error), _) => reply.error(error.errno()),
         (Ok(()), Answer::Ok) => reply.ok(),
+        (Ok(()), Answer::Returned) => reply.ioctl(0, &[]),
         (Ok(()), Answer::Value { size: 0 }) => reply.xattr_size(VALUE.len() as u32),
         (Ok(()), Answer::Value { .. }) => reply.data(VALUE),
     };

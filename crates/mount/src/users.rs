@@ -32,6 +32,7 @@ pub(crate) fn needs_user(operation: &Operation<'_>) -> bool {
                 | Operation::SetLock { .. }
                 | Operation::Seek { .. }
                 | Operation::Poll { .. }
+                | Operation::Ioctl { .. }
                 | Operation::GetAttributes { .. }
                 | Operation::StatX { .. }
                 | Operation::OpenDirectory { .. }

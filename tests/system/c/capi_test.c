@@ -26,6 +26,7 @@ static const struct {
     {"files", test_files},     {"vectors", test_vectors}, {"runs", test_runs}, {"space", test_space},
     {"names", test_names},     {"lists", test_lists},     {"layouts", test_layouts},
     {"strange_names", test_strange_names},                {"maps", test_maps},
+    {"views", test_views},
     {"wrong", test_wrong},     {"threads", test_threads}, {"forks", test_forks},
     {"locks", test_locks},     {"coordination", test_coordination},
     {"full", test_full},       {"gone", test_gone},

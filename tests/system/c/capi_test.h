@@ -59,6 +59,7 @@ void test_strange_names(void);
 void test_lists(void);
 void test_layouts(void);
 void test_maps(void);
+void test_views(void);
 void test_wrong(void);
 void test_threads(void);
 void test_forks(void);

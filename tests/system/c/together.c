@@ -185,6 +185,44 @@ void test_maps(void)
     FAILS(ramlace_unmap(NULL) == -1, EFAULT, "null");
 }
 
+/* The file's own memory, or, with local off, a copy of each: by the library's two verbs in step. */
+void test_views(void)
+{
+    ramlace_file *one, *two, *reader;
+    int shared = -1, own = getenv("RAMLACE_LOCAL") == NULL;
+    CHECK((one = ramlace_open(pool, at("viewed"), O_RDWR | O_CREAT, 0644)) != NULL);
+    CHECK((two = ramlace_open(pool, at("viewed"), O_RDWR, 0)) != NULL);
+    CHECK((reader = ramlace_open(pool, at("viewed"), O_RDONLY, 0)) != NULL);
+    FAILS(ramlace_view(one, 0, 1, NULL) == NULL, EINVAL, "0 bytes");
+    CHECK(ramlace_allocate(one, 5 << 20) == 0);
+    FAILS(ramlace_view(one, (5 << 20) + 1, 1, NULL) == NULL, EINVAL, "bytes");
+    char *first = ramlace_view(one, 0, 8, &shared);
+    CHECK(first != NULL && shared == own);
+    char *second = ramlace_view(two, 4 << 20, 8, NULL);
+    const char *third = ramlace_view(reader, 0, 0, &shared);
+    CHECK(second != NULL && third != NULL && shared == own);
+    memcpy(first + 16, "stored", 6);
+    memcpy(second + 24, "kept", 4);
+    memcpy(first + (3 << 20), "later", 5);
+    CHECK(ramlace_publish(one, 20, 1) == 0);
+    CHECK(ramlace_refresh(two, 0, 100) == 0 && ramlace_refresh(reader, 0, 0) == 0);
+    CHECK(memcmp(second + 16, "stored\0\0kept", 12) == 0 && memcmp(third + 16, "stored", 6) == 0);
+    CHECK(own || memcmp(third + (3 << 20), "\0\0\0\0\0", 5) == 0);
+    CHECK(ramlace_publish(one, 1 << 20, 0) == 0 && ramlace_refresh(two, 1 << 20, 0) == 0);
+    CHECK(memcmp(second + (3 << 20), "later", 5) == 0);
+    CHECK(ramlace_publish(two, 0, 0) == 0 && ramlace_refresh(one, 0, 0) == 0);
+    CHECK(memcmp(first + 24, "kept", 4) == 0);
+    CHECK(ramlace_publish(reader, 0, 0) == 0);
+    FAILS(ramlace_publish(one, -1, 0) == -1, EINVAL, "offset");
+    FAILS(ramlace_refresh(one, 0, -1) == -1, EINVAL, "length");
+    CHECK(ramlace_unmap(second) == 0 && ramlace_refresh(two, 0, 0) == 0);
+    CHECK(ramlace_close(one) == 0 && ramlace_close(two) == 0 && ramlace_close(reader) == 0);
+    FAILS(ramlace_refresh(one, 0, 0) == -1, EBADF, "ramlace_file");
+    CHECK(memcmp(first + 24, "kept", 4) == 0);
+    CHECK(ramlace_unmap(first) == 0 && ramlace_unmap((void *)third) == 0);
+    FAILS(ramlace_unmap(first) == -1, EINVAL, "no mapping");
+}
+
 static void test_wrong_options(void)
 {
     ramlace_options options = RAMLACE_OPTIONS_INIT;

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ramlace._paths import PathLike
     from ramlace._pool import Pool
 
+    # What an element, or some of them, are called by.
+    Index = Any
+
 # Bytes of one read or write when content is copied.
 COPY_BYTES = 64 << 20
 
@@ -196,13 +199,22 @@ class Array:
             self._copy = self._open_file.copy(self.nbytes, self.dtype.itemsize)
         return np.ndarray(self.shape, self.dtype, buffer=memoryview(self._copy), order=self.order)
 
-    def publish(self) -> None:
-        """Make your stores visible to others. A fetched copy sends the elements that you changed, no others."""
+    def publish(self, key: "Index" = ...) -> None:
+        """Make your stores visible to others: all of them, or those into the elements ``view()[key]``.
+
+        ``key`` is an index of integers, slices, None and Ellipsis, such as ``numpy.s_[:, 3]``; IndexError beyond the
+        bounds, TypeError for lists and masks. What lies in memory between the first and the last of these elements may
+        be published as well. A fetched copy sends the elements that you changed, no others; where ``is_shared``
+        processes of this machine have seen them already.
+
+        ramlace.Error (ENOSPC) where the pool has no room for them: what was not sent counts as changed still.
+        """
         self._check()
+        start, end = self._span(key)
         if self._copy is not None:
-            self._copy.publish()
+            self._copy.publish(start, end)
         elif self._mapping is not None:
-            self._open_file.publish()
+            self._open_file.publish(start, end)
 
     def change_version(self) -> _native.ChangeVersion:
         """Take the version of the elements: before you read them, so that ``wait_for_change`` misses nothing."""
@@ -218,11 +230,36 @@ class Array:
         self._check()
         return self._open_file.wait_for_change(since, timeout)
 
-    def refresh(self) -> None:
-        """Make others' published stores visible to you; what you stored and did not publish stays."""
+    def refresh(self, key: "Index" = ...) -> None:
+        """Make others' published stores visible to you: all of them, or those into the elements ``view()[key]``.
+
+        What you stored and did not publish stays. ``key`` is as for ``publish``, and what lies between these elements
+        may be refreshed as well. Of what has not changed no bytes are fetched: that costs a message for each lane.
+        """
         self._check()
+        start, end = self._span(key)
         if self._copy is not None:
-            self._copy.refresh()
+            self._copy.refresh(start, end)
+
+    def _span(self, key: "Index") -> tuple[int, int]:
+        """Return where the elements of an index begin and end, in bytes of the file."""
+        import numpy as np
+
+        if key is Ellipsis or self.nbytes == 0:
+            return 0, self.nbytes
+        parts = key if isinstance(key, tuple) else (key,)
+        for part in parts:
+            if isinstance(part, bool) or not isinstance(part, int | np.integer | slice | type(...) | None):
+                raise TypeError(f"{self.name}: an index has integers, slices, None and Ellipsis, and not {part!r}")
+        view = self.view()
+        # With an Ellipsis one element is an array, too, and lies where it does in the view.
+        chosen = view[parts if any(part is Ellipsis for part in parts) else (*parts, ...)]
+        if chosen.size == 0:
+            return 0, 0
+        start = chosen.__array_interface__["data"][0] - view.__array_interface__["data"][0]
+        steps = [stride * (count - 1) for stride, count in zip(chosen.strides, chosen.shape, strict=True)]
+        end = start + sum(step for step in steps if step > 0) + self.dtype.itemsize
+        return start + sum(step for step in steps if step < 0), end
 
     def read(self, out: "NDArray[Any] | None" = None) -> "NDArray[Any]":
         """Read the published content by library calls into ``out``, or a new array; return it.

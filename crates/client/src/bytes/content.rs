@@ -1,6 +1,5 @@
 //! A file's bytes: positional reads and writes, appends, and the size that follows them.
 
-use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Result, limits};
@@ -133,18 +132,7 @@ impl File {
         direction: Direction,
         memory: &'a Memory<'a>,
     ) -> Transfer<'a> {
-        Transfer {
-            pages,
-            session: &handle.session,
-            inode: self.inode(),
-            layout: self.layout(),
-            since: handle.open.lanes_since(),
-            generation: size.generation,
-            permit: Cell::new(handle.open.permit()),
-            direction,
-            memory,
-            saw_hole: Cell::new(false),
-        }
+        Transfer::of((self.inode(), self.layout()), pages, handle, size, direction, memory)
     }
 
     /// Reads the file's bytes into the memory that stands for them, from `offset` on.

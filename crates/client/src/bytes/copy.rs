@@ -1,15 +1,16 @@
 //! A fetched copy of a file's bytes, for arrays that cannot be mapped: publish sends what was
 //! changed here, refresh takes what was changed elsewhere (`docs/records/arrays.md`).
 
-use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_base::{ByteRange, Error, ErrorKind, Result};
 use ramlace_sync::Mutex;
 use rustix::mm::ProtFlags;
 
 use crate::File;
 use crate::bytes::mapping::AddressRange;
 use crate::bytes::memory::{Memory, Segment};
+use crate::bytes::seen::Seen;
 
-/// Bytes that a refresh fetches at once.
+/// Bytes that a refresh fetches at once, and of which it is known as one whether they have changed.
 const REFRESH_BYTES_MAX: usize = 4 << 20;
 /// Runs of changed bytes that a publish sends at once.
 const PUBLISH_RUNS_MAX: usize = 4096;
@@ -26,8 +27,8 @@ pub struct Copy {
     twin: AddressRange,
     length: usize,
     grain: usize,
-    /// Held while the twin is compared and changed.
-    moving: Mutex<()>,
+    /// Held while the twin is compared and changed: of which state it is.
+    moving: Mutex<Seen>,
 }
 
 impl File {
@@ -38,13 +39,14 @@ impl File {
             return Err(Error::new(ErrorKind::Invalid, "a copy is merged in grains of at least one byte"));
         }
         let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let block = (REFRESH_BYTES_MAX / grain).max(1) as u64 * grain as u64;
         let copy = Copy {
             copy: AddressRange::reserve(length, rights)?,
             twin: AddressRange::reserve(length, rights)?,
             file: self,
             length,
             grain,
-            moving: Mutex::new(()),
+            moving: Mutex::new(Seen::nothing(length as u64, block)),
         };
         copy.fetch()?;
         Ok(copy)
@@ -78,18 +80,27 @@ impl Copy {
 
     /// Fetches everything; changes that were not published are lost.
     pub fn fetch(&self) -> Result<()> {
-        let _moving = self.moving.lock();
+        let mut seen = self.moving.lock();
+        let whole = ByteRange { start: 0, end: self.length as u64 };
+        let numbers = self.file.lane_numbers(whole)?;
         self.read_into(self.as_ptr(), 0, self.length)?;
         // SAFETY: both ranges have `length` bytes and are different mappings.
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), self.twin.start().as_ptr(), self.length) };
+        seen.note(whole, whole.end, numbers);
         Ok(())
     }
 
     /// Sends the grains that differ from the twin, and returns how many bytes that were.
     pub fn publish(&self) -> Result<u64> {
+        self.publish_range(ByteRange { start: 0, end: u64::MAX })
+    }
+
+    /// The same of the grains that a range of bytes touches, as far as there are any.
+    pub fn publish_range(&self, range: ByteRange) -> Result<u64> {
         let _moving = self.moving.lock();
-        let (mut sent, mut runs, mut at) = (0, Vec::new(), 0);
-        while let Some((start, end)) = self.next_change(at) {
+        let (first, last) = self.grains_of(range);
+        let (mut sent, mut runs, mut at) = (0, Vec::new(), first);
+        while let Some((start, end)) = self.next_change(at, last) {
             runs.push((start, end));
             at = end;
             if runs.len() == PUBLISH_RUNS_MAX {
@@ -138,19 +149,55 @@ impl Copy {
         Err(failed)
     }
 
-    /// Takes the pool's bytes in; grains that were changed here and not published stay.
+    /// Takes in what others have published; grains that were changed here and not published stay. Of what has not changed since it was
+    /// fetched no byte moves.
     pub fn refresh(&self) -> Result<()> {
-        let _moving = self.moving.lock();
-        let mut fresh = vec![0u8; REFRESH_BYTES_MAX.max(self.grain).min(self.length)];
-        let step = (fresh.len() / self.grain * self.grain).max(1);
-        let mut at = 0;
-        while at < self.length {
-            let bytes = step.min(self.length - at);
-            self.read_into(fresh.as_mut_ptr(), at, bytes)?;
-            self.merge(at, &fresh[..bytes]);
-            at += bytes;
+        self.refresh_range(ByteRange { start: 0, end: u64::MAX })
+    }
+
+    /// The same of the grains that a range of bytes touches, as far as there are any.
+    pub fn refresh_range(&self, range: ByteRange) -> Result<()> {
+        let mut seen = self.moving.lock();
+        let (first, last) = self.grains_of(range);
+        let mut buffer = Vec::new();
+        let mut parts = vec![ByteRange { start: first as u64, end: last as u64 }];
+        // Half of it, and half of that, as long as there is something new in it: a few questions for a few changes.
+        while let Some(part) = parts.pop() {
+            let is_known = match seen.of(part) {
+                Some(numbers) => !self.file.has_changed(part, &numbers)?,
+                None => part.is_empty(),
+            };
+            match seen.middle(part) {
+                _ if is_known => {}
+                Some(middle) => {
+                    parts.push(ByteRange { start: middle, end: part.end });
+                    parts.push(ByteRange { start: part.start, end: middle });
+                }
+                None => self.take_in(&mut seen, part, &mut buffer)?,
+            }
         }
         Ok(())
+    }
+
+    /// Fetches a part of a block and merges it.
+    fn take_in(&self, seen: &mut Seen, part: ByteRange, buffer: &mut Vec<u8>) -> Result<()> {
+        let numbers = self.file.lane_numbers(part)?;
+        buffer.resize(part.length() as usize, 0);
+        self.read_into(buffer.as_mut_ptr(), part.start as usize, buffer.len())?;
+        self.merge(part.start as usize, buffer);
+        seen.note(part, self.length as u64, numbers);
+        Ok(())
+    }
+
+    /// Where the grains begin and end that a range touches.
+    fn grains_of(&self, range: ByteRange) -> (usize, usize) {
+        let length = self.length as u64;
+        let start = range.start.min(length) as usize / self.grain * self.grain;
+        if range.is_empty() {
+            return (start, start);
+        }
+        let end = (range.end.min(length) as usize).div_ceil(self.grain).saturating_mul(self.grain);
+        (start, end.min(self.length).max(start))
     }
 
     fn merge(&self, at: usize, fresh: &[u8]) {
@@ -182,22 +229,22 @@ impl Copy {
         )))
     }
 
-    /// The next run of grains that differ from the twin, from `at` on.
-    fn next_change(&self, at: usize) -> Option<(usize, usize)> {
-        let start = self.skip_equal(at)?;
-        let mut end = (start + self.grain).min(self.length);
-        while end < self.length && self.differs(end, self.grain) {
-            end = (end + self.grain).min(self.length);
+    /// The next run of grains that differ from the twin, from `at` on and before `last`.
+    fn next_change(&self, at: usize, last: usize) -> Option<(usize, usize)> {
+        let start = self.skip_equal(at, last)?;
+        let mut end = (start + self.grain).min(last);
+        while end < last && self.differs(end, self.grain) {
+            end = (end + self.grain).min(last);
         }
         Some((start, end))
     }
 
     /// The first grain from `at` on that differs.
-    fn skip_equal(&self, mut at: usize) -> Option<usize> {
+    fn skip_equal(&self, mut at: usize, last: usize) -> Option<usize> {
         let block = (COMPARE_BYTES / self.grain).max(1) * self.grain;
-        while at < self.length {
-            if self.differs(at, block) {
-                let end = (at + block).min(self.length);
+        while at < last {
+            if self.differs(at, block.min(last - at)) {
+                let end = (at + block).min(last);
                 return (at..end).step_by(self.grain).find(|start| self.differs(*start, self.grain));
             }
             at += block;

@@ -3,7 +3,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use ramlace_base::{Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Result, ServerId, Timestamp};
+use ramlace_base::{
+    ByteRange, Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Result, ServerId, Timestamp,
+};
 use ramlace_wire::chunk::{AllocateLane, HandLane, LaneTarget};
 use ramlace_wire::namespace::{GetAttributes, HandOver, HandedOver, Open, Truncate};
 use ramlace_wire::{Attributes, ClusterMap, Layout, Permit};
@@ -59,8 +61,7 @@ impl File {
             handle.open.put_back(at);
             self.sync()?;
         }
-        let bytes = handle.open.size().size;
-        self.note_stores(handle, bytes).map_err(|error| self.tell(error))
+        self.note_stores(handle, ByteRange { start: 0, end: u64::MAX }).map_err(|error| self.tell(error))
     }
 
     /// Whether its home answered when it was last asked.

@@ -4,7 +4,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
-use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result, limits};
+use ramlace_wire::Layout;
 use ramlace_wire::namespace::Open;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
@@ -12,6 +13,8 @@ use crate::File;
 use crate::bytes::memory::Memory;
 use crate::bytes::near::grant_lane;
 use crate::bytes::transfer::Direction;
+use crate::coordination::changes::note_stores;
+use crate::coordination::locking::soon;
 use crate::fork::PerFork;
 use crate::names::inodes::Handle;
 
@@ -71,6 +74,8 @@ pub struct Mapping {
     range: AddressRange,
     length: usize,
     writable: bool,
+    inode: InodeId,
+    layout: Layout,
     /// Without a reference of its own, the last close of an unlinked file would free the memory
     /// under the mapping. A forked child has the mapping, and leaves the reference to its parent.
     open: PerFork<Handle>,
@@ -104,11 +109,15 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Nobody saw the stores; whoever caches the file goes by the time of its last change.
+        // Nobody saw the stores; whoever caches the file goes by the time of its last change, and copies by the servers' numbers.
         if self.writable
             && let Some(handle) = self.open.get()
         {
             handle.session.touch(&handle.open);
+            if !handle.session.is_ended() {
+                let whole = ByteRange { start: 0, end: self.length as u64 };
+                let _ = note_stores(handle, (self.inode, &self.layout), whole, soon());
+            }
         }
     }
 }
@@ -133,6 +142,11 @@ impl File {
     /// what it has, and the servers of its lanes, so that whoever waits for a change of them is told. Mappings of
     /// one machine see each other's stores without it.
     pub fn publish(&self) -> Result<()> {
+        self.publish_range(ByteRange { start: 0, end: u64::MAX })
+    }
+
+    /// The same of some bytes, as far as the file has them.
+    pub fn publish_range(&self, range: ByteRange) -> Result<()> {
         self.needs_writing()?;
         let handle = self.handle()?;
         handle.session.touch(&handle.open);
@@ -141,8 +155,7 @@ impl File {
         if handle.open.is_inline() {
             return Ok(());
         }
-        let bytes = handle.open.size().size;
-        self.note_stores(handle, bytes).map_err(|error| self.tell(error))
+        self.note_stores(handle, range).map_err(|error| self.tell(error))
     }
 
     fn try_map(&self, writable: bool) -> Result<Mapping> {
@@ -169,7 +182,14 @@ impl File {
         let again = Open { inode: self.inode(), read: true, write: writable, run: false };
         let (own, _) = handle.session.open_inode(&again)?;
         let range = AddressRange::reserve(bytes, ProtFlags::empty())?;
-        let mapping = Mapping { range, length: bytes, writable, open: PerFork::with(own) };
+        let mapping = Mapping {
+            range,
+            length: bytes,
+            writable,
+            inode: self.inode(),
+            layout: *self.layout(),
+            open: PerFork::with(own),
+        };
         for lane in 0..self.layout().width {
             if ramlace_layout::lane_length(self.layout(), lane, length) > 0 {
                 let descriptor = self.grant(handle, lane, length, writable)?;

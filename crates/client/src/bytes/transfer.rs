@@ -20,6 +20,7 @@ use crate::bytes::packing::Packer;
 use crate::bytes::pieces::{self, Piece};
 use crate::bytes::round::Round;
 use crate::client::Client;
+use crate::names::inodes::{Handle, Size};
 use crate::session::calls::{Call, renewed_too_late};
 use crate::session::lines::{Line, Unanswered};
 
@@ -85,6 +86,28 @@ pub(crate) struct Transfer<'a> {
 }
 
 impl<'a> Transfer<'a> {
+    pub(crate) fn of(
+        (inode, layout): (InodeId, &'a Layout),
+        pages: Pages<'a>,
+        handle: &'a Handle,
+        size: Size,
+        direction: Direction,
+        memory: &'a Memory<'a>,
+    ) -> Transfer<'a> {
+        Transfer {
+            pages,
+            session: &handle.session,
+            inode,
+            layout,
+            since: handle.open.lanes_since(),
+            generation: size.generation,
+            permit: Cell::new(handle.open.permit()),
+            direction,
+            memory,
+            saw_hole: Cell::new(false),
+        }
+    }
+
     /// The lane as requests name it.
     pub(crate) fn target(&self, lane: u16) -> Result<LaneTarget> {
         Ok(self.target_in(&*self.session.map()?, lane))

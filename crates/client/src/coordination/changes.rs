@@ -3,14 +3,16 @@
 //! A version is a number for each lane that the range touches, and one for the file's home where its size or its inline
 //! bytes belong to the range. It is taken before the bytes are read, so that no change in between is missed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ramlace_base::{ByteRange, Error, ErrorKind, Result, Slot, limits};
+use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result, Slot, limits};
+use ramlace_wire::Layout;
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::coordination::{EndWatch, NoteChange, WatchChange};
 
 use crate::bytes::file::File;
-use crate::bytes::transfer::{Direction, Memory};
+use crate::bytes::kept::Pages;
+use crate::bytes::transfer::{Direction, Memory, Transfer};
 use crate::coordination::locking::soon;
 use crate::coordination::parked::{Slept, Waiter, Wake, end_of};
 use crate::names::inodes::{Handle, Size};
@@ -286,17 +288,29 @@ impl File {
         }
     }
 
-    /// Tells the servers of all lanes that their bytes were changed by stores into their memory.
-    pub(crate) fn note_stores(&self, handle: &Handle, bytes: u64) -> Result<()> {
-        let session = &handle.session;
-        for lane in 0..self.layout().width {
-            let end = ramlace_layout::lane_length(self.layout(), lane, bytes);
-            if end > 0 {
-                let transfer = self.transfer(handle, handle.open.size(), Direction::Write, &Memory::NONE);
-                let target = transfer.target(lane)?;
-                session.ask(target.slot, &NoteChange { target, start: 0, end }, session.deadline())?;
-            }
-        }
-        Ok(())
+    /// Tells the servers of these bytes that they were changed by stores into their memory.
+    pub(crate) fn note_stores(&self, handle: &Handle, range: ByteRange) -> Result<()> {
+        note_stores(handle, (self.inode(), self.layout()), range, handle.session.deadline())
     }
+}
+
+/// Tells the servers of some bytes of a file that they were changed by stores into their memory.
+pub(crate) fn note_stores(
+    handle: &Handle,
+    (inode, layout): (InodeId, &Layout),
+    range: ByteRange,
+    deadline: Instant,
+) -> Result<()> {
+    let size = handle.open.size();
+    let range = range.intersection(ByteRange { start: 0, end: size.size });
+    for lane in 0..layout.width {
+        let ByteRange { start, end } = ramlace_layout::lane_span(layout, lane, range);
+        if start < end {
+            let file = (inode, layout);
+            let transfer = Transfer::of(file, Pages::None, handle, size, Direction::Write, &Memory::NONE);
+            let target = transfer.target(lane)?;
+            handle.session.ask(target.slot, &NoteChange { target, start, end }, deadline)?;
+        }
+    }
+    Ok(())
 }

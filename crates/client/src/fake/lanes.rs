@@ -2,7 +2,7 @@
 
 use ramlace_base::{ErrorKind, ServerId};
 use ramlace_wire::chunk::{AllocateLane, ChunkRead, ChunkWritten, Keep, PunchChunk, ReadChunk, WriteChunk};
-use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, NoteChange};
+use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, NoteChange, WatchAnswer, WatchChange};
 use ramlace_wire::runs::{ReadRuns, RunsRead, WriteRuns};
 use ramlace_wire::{Header, Kind, decode_body, encode_body};
 
@@ -12,7 +12,16 @@ impl State {
     /// Answers what is about lanes; the rest goes on.
     pub(super) fn lanes(&mut self, id: ServerId, header: &Header, bytes: &[u8], data: &[u8]) -> Done {
         let kind = header.kind;
+        if matches!(kind, Kind::WriteChunk | Kind::WriteRuns | Kind::PunchChunk | Kind::NoteChange) {
+            self.changes += 1;
+        }
         match kind {
+            // Of all lanes at once: more may have changed than did.
+            Kind::WatchChange => {
+                let WatchChange { since, .. } = decode_body::<WatchChange>(kind, bytes)?;
+                let changed = since.is_some_and(|since| since != self.changes);
+                body(&WatchAnswer { changed, number: self.changes, inline: false })
+            }
             Kind::ChangeCell => {
                 let ChangeCell { target, offset, change } = decode_body::<ChangeCell>(kind, bytes)?;
                 body(&change_cell(self.lane(id, &target)?, offset, change))

@@ -1,7 +1,7 @@
 //! Copies of arrays, and arrays that do not fit.
 
-use ramlace_base::ErrorKind;
-use ramlace_wire::LayoutHints;
+use ramlace_base::{ByteRange, ErrorKind};
+use ramlace_wire::{Kind, LayoutHints};
 
 use super::striped;
 use crate::fake::FakePool;
@@ -45,6 +45,50 @@ fn copies_publish_what_differs_and_keep_it_on_refresh() {
     assert!(error.message().contains("(100000)") && error.message().contains("(50000, 2)"), "{error}");
     there.open("/plain", &striped(1)).unwrap();
     assert_eq!(there.open_array("/plain", false, None).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+// SEMANTICS 8.4, 8.5
+#[test]
+fn some_grains_of_a_copy_are_published_and_refreshed_and_what_is_unchanged_is_not_read() {
+    const COUNT: usize = 3 << 20;
+    let pool = FakePool::start(2);
+    let (here, there) = (pool.connect(), pool.connect());
+    let kind = ArrayType::new(&[COUNT as u64], "<f8", Order::C).unwrap();
+    let array = here.create_array("/array", &kind, striped(2).hints, 0o644).unwrap();
+    let mine = array.into_copy().unwrap();
+    let theirs = there.open_array("/array", true, Some(&kind)).unwrap().into_copy().unwrap();
+    let set = |copy: &crate::Copy, index: usize, value: f64| {
+        // SAFETY: the copy has so many elements.
+        unsafe { copy.as_ptr().cast::<f64>().add(index).write(value) };
+    };
+    // SAFETY: as above.
+    let get = |copy: &crate::Copy, index: usize| unsafe { copy.as_ptr().cast::<f64>().add(index).read() };
+    let elements = |first: usize, last: usize| ByteRange { start: first as u64 * 8, end: last as u64 * 8 };
+    let reads = || pool.seen(Kind::ReadChunk);
+    [0, 10, 11, COUNT - 1].into_iter().for_each(|index| set(&mine, index, 1.0 + index as f64));
+    assert_eq!(mine.publish_range(elements(10, 11)).unwrap(), 8);
+    // Half an element is the whole.
+    assert_eq!(mine.publish_range(ByteRange { start: 91, end: 92 }).unwrap(), 8);
+    assert_eq!(mine.publish_range(elements(20, 20)).unwrap(), 0);
+    set(&theirs, 9, 9.5);
+    set(&theirs, 10, 7.5);
+    theirs.refresh_range(elements(11, 12)).unwrap();
+    assert_eq!((get(&theirs, 9), get(&theirs, 10), get(&theirs, 11)), (9.5, 7.5, 12.0));
+    theirs.refresh_range(elements(0, 100)).unwrap();
+    assert_eq!(
+        (get(&theirs, 0), get(&theirs, 9), get(&theirs, 10)),
+        (0.0, 9.5, 7.5),
+        "stores that were not published stay"
+    );
+    theirs.refresh().unwrap();
+    let before = reads();
+    theirs.refresh().unwrap();
+    theirs.refresh_range(elements(5, 50_000)).unwrap();
+    assert_eq!(reads(), before, "nothing has changed");
+    assert_eq!(mine.publish_range(elements(COUNT - 1, usize::MAX / 8)).unwrap(), 8);
+    theirs.refresh_range(elements(COUNT - 2, COUNT)).unwrap();
+    assert_eq!(get(&theirs, COUNT - 1), COUNT as f64);
+    assert_eq!(theirs.publish().unwrap(), 16);
 }
 
 #[test]

@@ -1,0 +1,205 @@
+//! Which state of a file's bytes a copy has: by the numbers that servers give to changes, so that a refresh of what has not changed
+//! moves no byte.
+//!
+//! Numbers are taken before the bytes are read. So a change may be taken for one that the copy does not have, which costs a read, and
+//! never the other way. What programs of a server's machine store into mapped memory has a number when it is published.
+
+use std::sync::Arc;
+
+use ramlace_base::{ByteRange, Generation, Result};
+use ramlace_wire::chunk::LaneTarget;
+use ramlace_wire::coordination::{WatchAnswer, WatchChange};
+
+use crate::bytes::file::File;
+use crate::bytes::transfer::{Direction, Memory};
+use crate::names::inodes::{Handle, Size};
+
+/// The numbers of a file's lanes at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LaneNumbers {
+    generation: Generation,
+    /// By lane; `None`: not asked.
+    lanes: Vec<Option<u64>>,
+}
+
+impl LaneNumbers {
+    /// What had both states has at most this one. `None` where nothing of the kind is known: the file was cut off between them.
+    fn older(mut self, other: &LaneNumbers) -> Option<LaneNumbers> {
+        if self.generation != other.generation {
+            return None;
+        }
+        for (mine, theirs) in self.lanes.iter_mut().zip(&other.lanes) {
+            *mine = match (*mine, *theirs) {
+                (Some(mine), Some(theirs)) => Some(mine.min(theirs)),
+                (known, None) | (None, known) => known,
+            };
+        }
+        Some(self)
+    }
+}
+
+/// The states of a copy's blocks, which are all of one size but for the last.
+pub(crate) struct Seen {
+    block_bytes: u64,
+    /// `None`: not known.
+    blocks: Vec<Option<Arc<LaneNumbers>>>,
+}
+
+impl Seen {
+    /// Nothing is known yet.
+    pub(crate) fn nothing(bytes: u64, block_bytes: u64) -> Seen {
+        let blocks = usize::try_from(bytes.div_ceil(block_bytes)).expect("a copy fits memory");
+        Seen { block_bytes, blocks: vec![None; blocks] }
+    }
+
+    /// The blocks that a range touches.
+    fn around(&self, range: ByteRange) -> std::ops::Range<usize> {
+        let first = range.start / self.block_bytes;
+        first as usize..(range.end.div_ceil(self.block_bytes) as usize).min(self.blocks.len())
+    }
+
+    /// What is known of all bytes of a range.
+    pub(crate) fn of(&self, range: ByteRange) -> Option<LaneNumbers> {
+        let mut blocks = self.blocks.get(self.around(range))?.iter();
+        let mut last = blocks.next()?.as_ref()?;
+        let mut oldest = LaneNumbers::clone(last);
+        for block in blocks {
+            let block = block.as_ref()?;
+            // Most of them were read by one call.
+            if !Arc::ptr_eq(block, last) {
+                oldest = oldest.older(block)?;
+                last = block;
+            }
+        }
+        Some(oldest)
+    }
+
+    /// A range was read after these numbers were taken: the blocks that lie in it whole are of this state.
+    pub(crate) fn note(&mut self, range: ByteRange, bytes: u64, numbers: Option<LaneNumbers>) {
+        let numbers = numbers.map(Arc::new);
+        for at in self.around(range) {
+            let start = at as u64 * self.block_bytes;
+            let end = (start + self.block_bytes).min(bytes);
+            if range.start <= start && end <= range.end {
+                self.blocks[at].clone_from(&numbers);
+            }
+        }
+    }
+
+    /// Where a range is parted into two of whole blocks; `None` for one block.
+    pub(crate) fn middle(&self, range: ByteRange) -> Option<u64> {
+        let blocks = self.around(range);
+        (blocks.len() > 1).then(|| (blocks.start + blocks.len() / 2) as u64 * self.block_bytes)
+    }
+}
+
+impl File {
+    /// The numbers of the lanes that a range touches, at this moment. `None` while the bytes live with their inode.
+    pub(crate) fn lane_numbers(&self, range: ByteRange) -> Result<Option<LaneNumbers>> {
+        let handle = self.handle()?;
+        let ask = |size: Size| {
+            if handle.open.is_inline() {
+                return Ok(None);
+            }
+            let mut lanes = vec![None; usize::from(self.layout().width)];
+            for (lane, target, span) in self.spans(handle, size, range)? {
+                lanes[usize::from(lane)] = Some(self.ask_number(handle, target, span, None)?.number);
+            }
+            Ok(Some(LaneNumbers { generation: size.generation, lanes }))
+        };
+        self.with_size(handle, ask).map_err(|error| self.tell(error))
+    }
+
+    /// Whether bytes of a range may have changed since these numbers were taken.
+    pub(crate) fn has_changed(&self, range: ByteRange, since: &LaneNumbers) -> Result<bool> {
+        let handle = self.handle()?;
+        let ask = |size: Size| {
+            if handle.open.is_inline() || size.generation != since.generation {
+                return Ok(true);
+            }
+            for (lane, target, span) in self.spans(handle, size, range)? {
+                let Some(number) = since.lanes.get(usize::from(lane)).copied().flatten() else {
+                    return Ok(true);
+                };
+                if self.ask_number(handle, target, span, Some(number))?.changed {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        self.with_size(handle, ask).map_err(|error| self.tell(error))
+    }
+
+    /// The lanes that a range touches, where they are, and which of their bytes.
+    fn spans(
+        &self,
+        handle: &Handle,
+        size: Size,
+        range: ByteRange,
+    ) -> Result<Vec<(u16, LaneTarget, ByteRange)>> {
+        let map = handle.session.map()?;
+        let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
+        let spans = (0..self.layout().width)
+            .map(|lane| (lane, ramlace_layout::lane_span(self.layout(), lane, range)));
+        Ok(spans
+            .filter(|(_, span)| !span.is_empty())
+            .map(|(lane, span)| (lane, transfer.target_in(&map, lane), span))
+            .collect())
+    }
+
+    /// The number of some bytes of a lane, and whether it is another one than was known.
+    fn ask_number(
+        &self,
+        handle: &Handle,
+        target: LaneTarget,
+        span: ByteRange,
+        since: Option<u64>,
+    ) -> Result<WatchAnswer> {
+        let ByteRange { start, end } = span;
+        let request = WatchChange { inode: self.inode(), lane: Some(target), start, end, since, wait: 0 };
+        handle.session.ask_lane(target.slot, &request, handle.session.deadline())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: u64 = 64;
+
+    fn numbers(generation: u64, lanes: &[Option<u64>]) -> Option<LaneNumbers> {
+        Some(LaneNumbers { generation: Generation(generation), lanes: lanes.to_vec() })
+    }
+
+    fn range(start: u64, end: u64) -> ByteRange {
+        ByteRange { start, end }
+    }
+
+    #[test]
+    fn blocks_are_known_as_far_as_they_were_read_whole() {
+        let mut seen = Seen::nothing(5 * UNIT + 3, UNIT);
+        assert_eq!(seen.of(range(0, 1)), None);
+        seen.note(range(0, 5 * UNIT + 3), 5 * UNIT + 3, numbers(1, &[Some(7), Some(9)]));
+        assert_eq!(seen.of(range(3, 5 * UNIT + 3)), numbers(1, &[Some(7), Some(9)]));
+        // The middle of one, and one whole.
+        seen.note(range(10, 2 * UNIT), 5 * UNIT + 3, numbers(1, &[Some(8), None]));
+        assert_eq!(seen.of(range(0, UNIT)), numbers(1, &[Some(7), Some(9)]));
+        assert_eq!(seen.of(range(UNIT, 2 * UNIT)), numbers(1, &[Some(8), None]));
+        assert_eq!(seen.of(range(0, 2 * UNIT)), numbers(1, &[Some(7), Some(9)]));
+        // The last one is shorter.
+        seen.note(range(5 * UNIT, 5 * UNIT + 3), 5 * UNIT + 3, numbers(2, &[Some(20), Some(20)]));
+        assert_eq!(seen.of(range(5 * UNIT, 5 * UNIT + 1)), numbers(2, &[Some(20), Some(20)]));
+        assert_eq!(seen.of(range(4 * UNIT, 5 * UNIT + 1)), None, "it was cut off between them");
+        seen.note(range(0, UNIT), 5 * UNIT + 3, None);
+        assert_eq!(seen.of(range(0, 2)), None);
+    }
+
+    #[test]
+    fn a_range_is_parted_at_a_block() {
+        let seen = Seen::nothing(5 * UNIT + 3, UNIT);
+        assert_eq!(seen.middle(range(0, 5 * UNIT + 3)), Some(3 * UNIT));
+        assert_eq!(seen.middle(range(UNIT - 1, UNIT + 1)), Some(UNIT));
+        assert_eq!(seen.middle(range(UNIT, 2 * UNIT)), None);
+        assert_eq!(seen.middle(range(5 * UNIT, 5 * UNIT + 3)), None);
+    }
+}
