@@ -1,6 +1,7 @@
 //! Measures the transport beside raw blocking loops on the same sockets in the same run.
 //!
-//! `cargo run --release -p ramlace-transport --example measure [seal]`; `seal`: only what it costs that streams are sealed
+//! `cargo run --release -p ramlace-transport --example measure [seal [read|write]]`; `seal`: only what it costs that
+//! streams are sealed
 
 #[path = "../tests/transport/memory.rs"]
 #[allow(dead_code)]
@@ -149,12 +150,15 @@ fn call(connection: &mut blocking::Connection, number: u32, up: &[u8], down: &mu
     connection.receive_data(&mut [IoSliceMut::new(down)], deadline).unwrap();
 }
 
+/// CPU seconds that a clock of the kernel counts.
+fn cpu_seconds(clock: rustix::time::ClockId) -> f64 {
+    let usage = rustix::time::clock_gettime(clock);
+    usage.tv_sec as f64 + usage.tv_nsec as f64 * 1e-9
+}
+
 /// Seconds of each call, and CPU seconds of the whole process for all of them.
 fn time(count: usize, mut call: impl FnMut(u32)) -> (Vec<f64>, f64) {
-    let cpu = || {
-        let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        usage.tv_sec as f64 + usage.tv_nsec as f64 * 1e-9
-    };
+    let cpu = || cpu_seconds(rustix::time::ClockId::ProcessCPUTime);
     let begun = cpu();
     let mut seconds: Vec<f64> = (0..count)
         .map(|number| {
@@ -227,6 +231,8 @@ fn streams_alone() -> bool {
 fn measure_seal(sealed: &Address, trusted: &Address) {
     let calls = [("4 KiB read", 0, SMALL), ("4 KiB write", SMALL, 0)];
     let streams = [("1 MiB read", 0, LARGE), ("1 MiB write", LARGE, 0)];
+    let wanted = std::env::args().nth(2).unwrap_or_default();
+    let streams = streams.into_iter().filter(|(name, ..)| name.ends_with(&wanted));
     for (name, up, down) in calls.into_iter().filter(|_| !streams_alone()).chain(streams) {
         let (up, mut down) = (vec![2; up], vec![0; down]);
         let bytes = up.len() + down.len();
@@ -234,25 +240,27 @@ fn measure_seal(sealed: &Address, trusted: &Address) {
         let deadline = || Instant::now() + Duration::from_secs(4);
         let connect = |address| blocking::Connection::connect(address, &owner(), None, deadline()).unwrap();
         let mut lines = [connect(sealed), connect(trusted)];
-        let (mut ratios, mut rates, mut costs) = (Vec::new(), Vec::new(), [const { Vec::new() }; 2]);
+        let (mut ratios, mut rates, mut costs) = (Vec::new(), Vec::new(), [const { Vec::new() }; 4]);
         for _ in 0..4 * ROUNDS {
-            let [(ours, cpu), (plain, plain_cpu)] = lines.each_mut().map(|line| {
+            let [(ours, cpu, own), (plain, plain_cpu, plain_own)] = lines.each_mut().map(|line| {
+                let client = || cpu_seconds(rustix::time::ClockId::ThreadCPUTime);
+                let begun = client();
                 let (times, cpu) = time(count, |number| call(line, number, &up, &mut down));
-                (times[count / 2], cpu / count as f64)
+                (times[count / 2], cpu / count as f64, (client() - begun) / count as f64)
             });
             ratios.push(plain / ours);
             rates.push(bytes as f64 / ours / (1u64 << 30) as f64);
-            costs[0].push(cpu);
-            costs[1].push(plain_cpu);
+            for (list, cost) in costs.iter_mut().zip([cpu, plain_cpu, own, plain_own]) {
+                list.push(cost);
+            }
         }
         let per_gib = |cpu: f64| cpu / bytes as f64 * (1u64 << 30) as f64;
-        let [cpu, plain_cpu] = costs.map(median);
+        let [cpu, plain_cpu, own, plain_own] = costs.map(median).map(per_gib);
         println!(
-            "sealed {name:12} {:.2} GiB/s, {:.2} of the rate without; CPU {:.2} s/GiB, without {:.2}",
+            "sealed {name:12} {:.2} GiB/s, {:.2} of the rate without; \
+             CPU {cpu:.3} s/GiB ({own:.3} of them the client's), without {plain_cpu:.3} ({plain_own:.3})",
             median(rates),
             median(ratios),
-            per_gib(cpu),
-            per_gib(plain_cpu)
         );
     }
 }

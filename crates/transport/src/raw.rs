@@ -166,19 +166,23 @@ pub(crate) unsafe fn store(mut bytes: &[u8], cursor: &mut Cursor<'_>) -> io::Res
     Ok(())
 }
 
-/// Fills `into` with the bytes at the cursor, by one system call, or a few.
+/// Appends the next `count` bytes at the cursor to `into`, by one system call, or a few.
 ///
 /// # Safety
 /// As for [`receive`].
-pub(crate) unsafe fn load(cursor: &mut Cursor<'_>, mut into: &mut [u8]) -> io::Result<()> {
-    while !into.is_empty() {
+pub(crate) unsafe fn load(cursor: &mut Cursor<'_>, count: usize, into: &mut Vec<u8>) -> io::Result<()> {
+    into.reserve(count);
+    let end = into.len() + count;
+    while into.len() < end {
         let mut pieces = Pieces::new();
-        let count = cursor.pieces(&mut pieces, into.len());
-        let mine = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: count };
-        // SAFETY: the kernel writes to `into` and reads from the caller's segments only, which the caller
-        // vouches for.
+        let length = cursor.pieces(&mut pieces, end - into.len());
+        let room = into.spare_capacity_mut().as_mut_ptr();
+        let mine = libc::iovec { iov_base: room.cast(), iov_len: length };
+        // SAFETY: the kernel writes to the room behind `into` and reads from the caller's segments only, which the
+        // caller vouches for.
         let copied = unsafe { between(Direction::FromSegments, &mine, &pieces) }?;
-        into = &mut into[copied..];
+        // SAFETY: so many bytes were written there, and no more than were reserved.
+        unsafe { into.set_len(into.len() + copied) };
         cursor.advance(copied);
     }
     Ok(())
@@ -241,13 +245,14 @@ mod tests {
         let mut buffers = vec![vec![0u8; 3], vec![], vec![0; 70_000], vec![0; 5]];
         let list = segments(&mut buffers);
         let bytes: Vec<u8> = (0..70_008u32).map(|index| (index % 251) as u8).collect();
-        let mut loaded = vec![0; bytes.len()];
+        let mut loaded = vec![7];
         // SAFETY: the segments are the buffers above, which nothing else uses meanwhile.
         unsafe {
             store(&bytes, &mut Cursor::new(&list)).unwrap();
-            load(&mut Cursor::new(&list), &mut loaded).unwrap();
+            load(&mut Cursor::new(&list), bytes.len(), &mut loaded).unwrap();
         }
-        assert_eq!(loaded, bytes);
+        assert_eq!(loaded[..1], [7], "what was there stays");
+        assert_eq!(loaded[1..], bytes);
         assert_eq!(buffers.concat(), bytes);
     }
 
@@ -256,7 +261,10 @@ mod tests {
         let nowhere = RawSegment { pointer: std::ptr::null_mut::<u8>().wrapping_add(4096), length: 10 };
         // SAFETY: nothing is mapped there, and nobody has a reference to it.
         let (stored, loaded) = unsafe {
-            (store(&[1; 10], &mut Cursor::new(&[nowhere])), load(&mut Cursor::new(&[nowhere]), &mut [0; 10]))
+            (
+                store(&[1; 10], &mut Cursor::new(&[nowhere])),
+                load(&mut Cursor::new(&[nowhere]), 10, &mut Vec::new()),
+            )
         };
         for outcome in [stored, loaded] {
             assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EFAULT));

@@ -17,6 +17,11 @@ pub(crate) const TAG_BYTES: usize = 16;
 /// Bytes of data in one record; the last one of a frame may be shorter. They fit a core's own cache, so that
 /// sealing does not fetch them twice.
 pub(crate) const RECORD_BYTES: usize = 64 << 10;
+/// Bytes of data in records that leave by one call: each call wakes the other side, which costs as much as sealing a
+/// record. More of them would keep the other side from opening one while the next is sealed.
+pub(crate) const SENT_TOGETHER_BYTES: usize = 4 * RECORD_BYTES;
+/// Bytes of a reply that are waited for at once, unless fewer are to come, for the same reason.
+pub(crate) const AWAITED_BYTES: usize = 2 * (RECORD_BYTES + TAG_BYTES);
 /// Bytes of an AES-128 key: the first of the 32 that were agreed on.
 const CIPHER_KEY_BYTES: usize = 16;
 
@@ -156,6 +161,11 @@ pub(crate) fn tag_bytes(seal: Option<&Seal>) -> usize {
     if seal.is_some() { TAG_BYTES } else { 0 }
 }
 
+/// Length of so many bytes of data in records.
+pub(crate) fn sealed_bytes(data: usize) -> usize {
+    data + data.div_ceil(RECORD_BYTES) * TAG_BYTES
+}
+
 /// A record that has been opened, or is arriving.
 #[derive(Default)]
 pub(crate) struct Record {
@@ -207,8 +217,7 @@ impl Record {
 
     /// What is still to come on the wire of a frame with so much data left to take.
     pub(crate) fn wire_bytes_left(&self, data_left: usize) -> usize {
-        let sealed = data_left - self.left();
-        sealed + sealed.div_ceil(RECORD_BYTES) * TAG_BYTES - self.filled
+        sealed_bytes(data_left - self.left()) - self.filled
     }
 }
 

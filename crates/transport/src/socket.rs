@@ -1,6 +1,6 @@
 //! Options of sockets, and what the kernel says about their other end.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use ramlace_base::{Error, Result};
@@ -30,6 +30,21 @@ pub(crate) fn peer_uid(socket: impl AsFd) -> Option<u32> {
         return None;
     }
     sockopt::socket_peercred(&socket).ok().map(|credentials| credentials.uid.as_raw())
+}
+
+/// Has the kernel wake readers when so many bytes are there, or the other side has ended.
+pub(crate) fn wake_at(socket: BorrowedFd<'_>, bytes: usize) -> Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    let length = size_of_val(&bytes) as libc::socklen_t;
+    // SAFETY: the kernel reads the number, which outlives the call.
+    let outcome = unsafe {
+        let number = (&raw const bytes).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, number, length)
+    };
+    match outcome {
+        0 => Ok(()),
+        _ => Err(Error::from_io(&std::io::Error::last_os_error(), "setting when a reader wakes")),
+    }
 }
 
 /// Ends a connection in both directions; its descriptor stays. Waiting threads and tasks wake.

@@ -4,6 +4,7 @@
 //! in between. So a call costs one system call when its bytes are there, and is late by nothing:
 //! the last slice waits in `poll` for exactly what is left.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -32,6 +33,8 @@ pub(super) struct Line {
     is_unix: bool,
     /// How waiting for replies went.
     spin: Spin,
+    /// Bytes that wake whoever waits for some.
+    wakes_at: Cell<usize>,
 }
 
 impl Line {
@@ -42,7 +45,7 @@ impl Line {
         };
         prepare().map_err(|errno| Error::from_io(&errno.into(), "setting a socket's time limit"))?;
         let is_unix = crate::socket::peer_uid(&socket).is_some();
-        Ok(Line { socket, is_unix, spin: Spin::default() })
+        Ok(Line { socket, is_unix, spin: Spin::default(), wakes_at: Cell::new(1) })
     }
 
     pub(super) fn is_unix(&self) -> bool {
@@ -83,6 +86,15 @@ impl Line {
                 Ok(sent) => return Ok(sent),
             }
         }
+    }
+
+    /// From now on receives wake when so many bytes are there. No more may be asked for than are sure to come, and 1 again
+    /// before anything else is waited for.
+    pub(super) fn wake_at(&self, bytes: usize) -> Result<()> {
+        if self.wakes_at.replace(bytes) == bytes {
+            return Ok(());
+        }
+        crate::socket::wake_at(self.as_fd(), bytes)
     }
 
     /// Fills all buffers.

@@ -17,7 +17,7 @@ use ramlace_wire::{Front, HEADER_BYTES, Header, Request, encode_body, flags};
 
 use crate::frame::{append_head, check_reply, decode_header, decode_reply};
 use crate::input::{INPUT_BYTES, Input};
-use crate::seal::{RECORD_BYTES, Record, Seal, tag_bytes};
+use crate::seal::{AWAITED_BYTES, RECORD_BYTES, Record, Seal, tag_bytes};
 use crate::{Address, ClientKey, ConnectFailure, Failure};
 pub use connect::resolve;
 use line::Line;
@@ -376,9 +376,12 @@ impl Connection {
             return Ok(());
         }
         self.record.begin(self.data_left);
-        let buffered = self.input.take(self.record.room());
+        self.record.filled = self.input.take(self.record.room());
+        let missing = self.record.wire_bytes_left(self.data_left);
+        let is_last = missing == self.record.room().len();
         let line = self.line.as_ref().ok_or_else(closed)?;
-        line.receive_all(&mut [IoSliceMut::new(&mut self.record.room()[buffered..])], deadline)?;
+        line.wake_at(if is_last { 1 } else { missing.min(AWAITED_BYTES) })?;
+        line.receive_all(&mut [IoSliceMut::new(self.record.room())], deadline)?;
         self.record.filled = self.record.buffer.len();
         self.record.open(self.seal.as_mut().expect("only sealed data come in records"))
     }

@@ -13,7 +13,7 @@ use super::connection::{Connection, OUTPUT_KEPT_BYTES_MAX, closed_inside_a_frame
 use super::socket::UNTIL_TOLD_TO_WAIT;
 use crate::frame::{append_head, check_reply, decode_reply};
 use crate::raw::{self, Cursor};
-use crate::seal::RECORD_BYTES;
+use crate::seal::{RECORD_BYTES, SENT_TOGETHER_BYTES, sealed_bytes};
 use crate::{Failure, RawSegment};
 
 impl Connection {
@@ -97,6 +97,19 @@ impl Connection {
     /// # Safety
     /// As for [`Connection::send_in_place`].
     async unsafe fn send_gathered(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.drain(cursor).await? };
+        if self.output.capacity() > OUTPUT_KEPT_BYTES_MAX {
+            self.output = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Sends what is queued and the bytes at the cursor. The queue keeps its memory.
+    ///
+    /// # Safety
+    /// As for [`Connection::send_in_place`].
+    async unsafe fn drain(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         while self.output_sent < self.output.len() || cursor.left() > 0 {
             let head = &self.output[self.output_sent..];
             let wanted = if cursor.left() > 0 { UNTIL_TOLD_TO_WAIT } else { head.len() };
@@ -106,25 +119,29 @@ impl Connection {
             self.output_sent = (self.output_sent + sent).min(self.output.len());
         }
         self.output_sent = 0;
-        if self.output.capacity() > OUTPUT_KEPT_BYTES_MAX {
-            self.output = Vec::new();
-        }
         self.output.clear();
         Ok(())
     }
 
+    /// Seals some records and sends them together, again and again: one send wakes the other side once.
+    ///
     /// # Safety
     /// As for [`Connection::send_in_place`].
     async unsafe fn send_sealed(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         while cursor.left() > 0 {
-            let begun = self.output.len();
-            self.output.resize(begun + cursor.left().min(RECORD_BYTES), 0);
-            // SAFETY: the caller's promise is passed on.
-            let loaded = unsafe { raw::load(cursor, &mut self.output[begun..]) };
-            loaded.map_err(|error| Error::from_io(&error, "loading bytes to send"))?;
-            let seal = self.seal.as_mut().expect("only sealed data go in records");
-            seal.seal_record(&mut self.output, begun);
-            self.send_output().await?;
+            let mut together = cursor.left().min(SENT_TOGETHER_BYTES);
+            self.output.reserve(sealed_bytes(together));
+            while together > 0 {
+                let (begun, count) = (self.output.len(), together.min(RECORD_BYTES));
+                together -= count;
+                // SAFETY: the caller's promise is passed on.
+                let loaded = unsafe { raw::load(cursor, count, &mut self.output) };
+                loaded.map_err(|error| Error::from_io(&error, "loading bytes to send"))?;
+                let seal = self.seal.as_mut().expect("only sealed data go in records");
+                seal.seal_record(&mut self.output, begun);
+            }
+            // SAFETY: there are no segments.
+            unsafe { self.drain(&mut Cursor::new(&[])).await? };
         }
         self.send_output().await
     }

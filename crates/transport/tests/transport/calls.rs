@@ -1,6 +1,7 @@
 //! Calls as they should go.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use ramlace_base::{Epoch, ErrorKind, Redirect, limits};
@@ -79,6 +80,39 @@ fn many_buffers_are_gathered_and_scattered() {
         let mut pieces: Vec<IoSliceMut<'_>> = back.chunks_mut(1009).map(IoSliceMut::new).collect();
         connection.receive_data(&mut pieces, soon()).unwrap();
         assert_eq!(back, bytes);
+    }
+}
+
+/// How many bytes wake a reader of this connection.
+fn wakes_at(connection: &blocking::Connection) -> libc::c_int {
+    let (mut bytes, mut length): (libc::c_int, libc::socklen_t) = (0, 4);
+    let socket = connection.descriptor().unwrap().as_raw_fd();
+    // SAFETY: the kernel writes a number and its length, which outlive the call.
+    let outcome = unsafe {
+        let number = (&raw mut bytes).cast();
+        libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, number, &raw mut length)
+    };
+    assert_eq!(outcome, 0);
+    bytes
+}
+
+#[test]
+fn a_reader_wakes_for_some_records_together_and_then_for_a_byte_again() {
+    let server = TestServer::tcp();
+    let mut connection = server.connect();
+    for (call, size) in [(1, 1 << 20), (2, 3), (3, 65_536), (4, 65_537), (5, 300_001)] {
+        let length = size as u32;
+        let request = ReadChunk { target: target(), offset: 0, length, take: false, keep: Keep::No };
+        connection.send(header(Kind::ReadChunk, call), &request, &[], soon()).unwrap();
+        connection.receive::<ReadChunk>(call, soon()).unwrap();
+        if call % 2 == 0 {
+            connection.skip_data(soon()).unwrap();
+        } else {
+            let mut bytes = vec![1; size];
+            connection.receive_data(&mut [IoSliceMut::new(&mut bytes)], soon()).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 0));
+        }
+        assert_eq!(wakes_at(&connection), 1, "after {size} bytes");
     }
 }
 
