@@ -75,13 +75,18 @@ def test_doctor_says_what_processes_have_given_up(new_pool: NewPool, new_mount: 
     mount = new_mount(pool)
     if not has_seccomp(pool):
         pytest.skip("this kernel filters no system calls")
-    for name in ("processes of servers", "processes of mounts"):
+    (porter,) = children_of(mount.daemon.pid)
+    looks = {
+        "processes of servers": [pool.process("child", server).pid for server in range(2)],
+        "processes of mounts": [mount.daemon.pid],
+        "guards of mounts": children_of(porter),
+    }
+    for name, own in looks.items():
         # Of other tests' pools, too.
         found = doctor(pool, name)["found"]
-        own = [mount.daemon.pid] if "mounts" in name else [pool.process("child", server).pid for server in range(2)]
         assert not any(f"process {pid} keeps" in found for pid in own), found
         # With others that keep something, only those are named.
-        looked_at = re.match(r"(\d+) (servers?|mounts?): no core dump", found)
+        looked_at = re.match(r"(\d+) (servers?|mounts?|guards?): no core dump", found)
         assert int(looked_at[1]) >= len(own) if looked_at else " keeps " in found, found
 
 

@@ -1,7 +1,7 @@
 //! What a daemon of a mount cannot do once it keeps to the calls of its work is done by a process of its own, the *porter*.
 //!
-//! It mounts, starts the guard, takes the mount away, and looks at what call a program waits in: nothing else, and for one
-//! directory alone, whatever the daemon says. An ordinary user's mounts come and go by fusermount3, which must be able to
+//! It mounts, starts the guard, takes the mount away, and looks at what call a program waits in and in which groups it is: nothing
+//! else, and for one directory alone, whatever the daemon says. An ordinary user's mounts come and go by fusermount3, which must be able to
 //! become root, so whoever starts it may not have given that up. The porter reads nothing that programs, the kernel or
 //! servers say, and keeps no descriptor of the device.
 //!
@@ -30,7 +30,7 @@ use crate::mount::{check_mount_point, mount, unmount_own};
 use crate::mounts::{MountPoint, mount_on};
 use crate::options::MountOptions;
 
-/// Longest answer: an error's sentence.
+/// Longest answer: an error's sentence, or as many groups as anybody may be in (256).
 const ANSWER_BYTES_MAX: usize = 4096;
 
 /// Guards that were killed while the kernel held them, and are still there.
@@ -42,6 +42,7 @@ const GUARD: u8 = b'g';
 const UNMOUNT: u8 = b'u';
 const DETACH: u8 = b'd';
 const LOOK: u8 = b'l';
+const GROUPS: u8 = b'i';
 
 /// The first byte of an answer.
 const DONE: u8 = b'+';
@@ -103,6 +104,16 @@ impl Porter {
         self.ask(&question, None).map(|(text, _)| String::from_utf8_lossy(&text).into_owned())
     }
 
+    /// In which groups a thread is, as lines of `/proc/PID/status`.
+    ///
+    /// # Errors
+    /// When it is not shown to this user.
+    pub fn groups_of(&self, thread: u32) -> Result<String> {
+        let mut question = vec![GROUPS];
+        question.extend_from_slice(&thread.to_le_bytes());
+        self.ask(&question, None).map(|(text, _)| String::from_utf8_lossy(&text).into_owned())
+    }
+
     fn ask(&self, question: &[u8], passed: Option<BorrowedFd<'_>>) -> Result<(Vec<u8>, Option<OwnedFd>)> {
         let gone =
             || Error::new(ErrorKind::Fatal, "the porter of this mount has ended: somebody has killed it");
@@ -130,7 +141,8 @@ impl Porter {
 pub fn run_porter(control: impl AsFd, dir: &Path, options: &MountOptions, guard: GuardCommand) -> Result<()> {
     stay_when_the_daemon_is_asked_to_end();
     let options = &options.within_limits();
-    let mut desk = Desk { dir, options, guard, guarding: None, ending: Vec::new(), mounted: None };
+    let mut desk =
+        Desk { dir, options, guard, guarding: None, ending: Vec::new(), mounted: None, is_served: false };
     let mut question = [0; 8];
     loop {
         let (count, passed) = receive(control.as_fd(), &mut question)
@@ -150,6 +162,16 @@ pub fn run_porter(control: impl AsFd, dir: &Path, options: &MountOptions, guard:
     }
 }
 
+impl Drop for Desk<'_> {
+    /// The daemon has ended. One that has asked nothing behind its mount has served nothing by it: nobody is to find a mount
+    /// that never answers.
+    fn drop(&mut self) {
+        if let Some(mounted) = self.mounted.as_ref().filter(|_| !self.is_served) {
+            let _ = unmount_own(mounted, true);
+        }
+    }
+}
+
 /// What the porter knows.
 struct Desk<'options> {
     dir: &'options Path,
@@ -159,6 +181,8 @@ struct Desk<'options> {
     /// Guards that were killed, and are there until the drops that they are in come back.
     ending: Vec<Child>,
     mounted: Option<MountPoint>,
+    /// The daemon has got the mount, and asked for more.
+    is_served: bool,
 }
 
 impl Desk<'_> {
@@ -169,6 +193,7 @@ impl Desk<'_> {
         passed: Option<OwnedFd>,
     ) -> Result<(Vec<u8>, Option<OwnedFd>)> {
         let done = |()| (Vec::new(), None);
+        self.is_served = self.mounted.is_some();
         match (what, passed) {
             (MOUNT, None) if self.mounted.is_none() => {
                 let dir = check_mount_point(self.dir, self.options)?;
@@ -181,11 +206,12 @@ impl Desk<'_> {
                 Some(mounted) => unmount_own(mounted, what == DETACH).map(done),
                 None => Err(Error::new(ErrorKind::NotFound, "nothing is mounted yet")),
             },
-            (LOOK, None) => {
-                let thread = rest.try_into().map(u32::from_le_bytes).map_err(|_| unasked())?;
-                let path = format!("/proc/{thread}/syscall");
-                let read = std::fs::read(&path).map_err(|error| Error::from_io(&error, &path));
-                read.map(|text| (text, None))
+            (LOOK, None) => read_of(rest, "syscall").map(|text| (text, None)),
+            (GROUPS, None) => {
+                let status = read_of(rest, "status")?;
+                let lines = status.split_inclusive(|byte| *byte == b'\n');
+                let told = lines.filter(|line| IDENTITY.iter().any(|word| line.starts_with(word)));
+                Ok((told.collect::<Vec<_>>().concat(), None))
             }
             _ => Err(unasked()),
         }
@@ -210,6 +236,16 @@ impl Desk<'_> {
         self.guarding = Some(child);
         Ok(())
     }
+}
+
+/// What a thread's status says of who it is; the rest is nobody's concern.
+const IDENTITY: [&[u8]; 3] = [b"Uid:", b"Gid:", b"Groups:"];
+
+/// What `/proc` has of the thread that a question names.
+fn read_of(question: &[u8], name: &str) -> Result<Vec<u8>> {
+    let thread = question.try_into().map(u32::from_le_bytes).map_err(|_| unasked())?;
+    let path = format!("/proc/{thread}/{name}");
+    std::fs::read(&path).map_err(|error| Error::from_io(&error, &path))
 }
 
 fn unasked() -> Error {
@@ -274,6 +310,10 @@ mod tests {
     fn it_shows_in_which_call_a_thread_waits_and_starts_guards() {
         let (porter, runs) = served("/");
         assert_eq!(porter.system_call_of(std::process::id()).unwrap().lines().count(), 1);
+        let told = porter.groups_of(std::process::id()).unwrap();
+        let words: Vec<&str> = told.lines().filter_map(|line| line.split(':').next()).collect();
+        assert_eq!(words, ["Uid", "Gid", "Groups"], "nothing but who it is");
+        assert!(porter.groups_of(u32::MAX).is_err());
         for _ in 0..2 {
             porter.start_guard(&pair().unwrap().0).unwrap();
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use ramlace_base::ErrorKind;
-use ramlace_fuse::{Ended, MountMethod, MountOptions, Session, Workers, mounts, unmount};
+use ramlace_fuse::{Ended, MountMethod, MountOptions, Session, Workers, mounts, run_porter, unmount};
 use toy::{Dir, Mount, Toy, alone, has_fusermount};
 
 fn source(name: &str) -> MountOptions {
@@ -47,6 +47,25 @@ fn a_busy_mount_says_so_and_goes_lazily() {
     assert_eq!(rustix::io::pread(&file, &mut bytes, 0).unwrap(), 4, "who has it open keeps it");
     drop(file);
     assert_eq!(mount.ended(), Ended::Unmounted);
+}
+
+#[test]
+fn a_daemon_that_ended_before_it_heard_of_its_mount_leaves_none() {
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+    let Some(_alone) = alone() else { return };
+    let dir = Dir::new();
+    let (daemon, porter) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    // The question that mounts; the answer comes when nobody hears it any more.
+    send(&daemon, b"m", SendFlags::empty()).unwrap();
+    drop(daemon);
+    // Hearing that the daemon has gone may be an error of the socket.
+    let _ = run_porter(porter, dir.path(), &MountOptions::default(), Box::new(|| Command::new("true")));
+    let is_left = mounts().unwrap().iter().any(|mount| mount.dir == dir.path());
+    if is_left {
+        unmount(dir.path(), true).unwrap();
+    }
+    assert!(!is_left, "nothing answers there");
 }
 
 #[test]

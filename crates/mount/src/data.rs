@@ -246,7 +246,7 @@ impl PoolFileSystem {
             return Ok(());
         }
         let dropped = match self.for_users {
-            true => acting_for(credentials(caller)?, || file.drop_set_id()),
+            true => acting_for(credentials(caller, &self.porter)?, || file.drop_set_id()),
             false => file.drop_set_id(),
         };
         self.handles.note(&dropped?);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ramlace_base::{ByteRange, InodeId, Result};
 use ramlace_client::{NewMode, Pool, Raw, acting_for};
 use ramlace_fuse::{
-    Entry, FileSystem, OpenFlags, Operation, Reply, Request, RequestCounts, Scratch, Urgency,
+    Entry, FileSystem, OpenFlags, Operation, Porter, Reply, Request, RequestCounts, Scratch, Urgency,
 };
 
 use crate::access_lists::{KeptLists, is_list};
@@ -41,6 +41,8 @@ pub(crate) struct PoolFileSystem {
     pub(crate) pool: Pool,
     /// Each request is made for the user who asks.
     pub(crate) for_users: bool,
+    /// Sees the groups of users that this process may not look at.
+    pub(crate) porter: Arc<Porter>,
     /// What makes a file longer takes its memory at once.
     pub(crate) reserves: bool,
     pub(crate) handles: Handles,
@@ -343,7 +345,7 @@ impl FileSystem for PoolFileSystem {
         if !self.for_users || !needs_user(&request.operation) {
             return self.handle_any(&mut request, reply);
         }
-        match credentials(request.caller) {
+        match credentials(request.caller, &self.porter) {
             Ok(who) => acting_for(who, || self.handle_any(&mut request, reply)),
             Err(error) => {
                 eprintln!("ramlace: {error}");

@@ -122,6 +122,7 @@ impl Mount {
         let file_system = PoolFileSystem {
             pool,
             for_users: options.allow_other,
+            porter: porter.clone(),
             reserves: options.reserve,
             handles: Handles::default(),
             versions,

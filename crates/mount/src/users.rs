@@ -2,12 +2,13 @@
 //!
 //! The kernel tells user, group and thread. The thread waits in the kernel until it is answered, so what
 //! `/proc` says of its other groups at that moment is what it asked with: nothing is kept, and nothing is stale.
-//! A thread out of sight (in another pid namespace, or killed meanwhile) is in no other group.
+//! A thread out of sight (in another pid namespace, or killed meanwhile) is in no other group. Where `/proc` hides processes
+//! (`hidepid`) from one that has given up what this one has, the porter looks, which has not.
 
 use std::io::Read;
 
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_fuse::{Caller, Operation};
+use ramlace_fuse::{Caller, Operation, Porter};
 use ramlace_wire::{Credentials, Groups};
 
 use crate::access_lists::is_list;
@@ -44,13 +45,17 @@ pub(crate) fn needs_user(operation: &Operation<'_>) -> bool {
 }
 
 /// Who asks, with all groups.
-pub(crate) fn credentials(caller: Caller) -> Result<Credentials> {
+pub(crate) fn credentials(caller: Caller, porter: &Porter) -> Result<Credentials> {
+    credentials_by(caller, |thread| status_of(thread).or_else(|| porter.groups_of(thread).ok()))
+}
+
+fn credentials_by(caller: Caller, status: impl FnOnce(u32) -> Option<String>) -> Result<Credentials> {
     let Caller { uid, gid, pid } = caller;
     // No mode stops the super-user, and a squashed one is in no group.
     if uid == 0 || pid == 0 {
         return Ok(Credentials::new(uid, gid));
     }
-    let groups = status_of(pid).map_or(Ok(Groups::NONE), |status| groups_in(&status, uid, gid))?;
+    let groups = status(pid).map_or(Ok(Groups::NONE), |status| groups_in(&status, uid, gid))?;
     Ok(Credentials { uid, gid, groups })
 }
 
@@ -114,6 +119,7 @@ mod tests {
     #[test]
     fn the_super_user_is_not_looked_at() {
         let caller = Caller { uid: 0, gid: 0, pid: std::process::id() };
-        assert_eq!(credentials(caller).unwrap(), Credentials::new(0, 0));
+        let looked = |_| -> Option<String> { panic!("it is looked at") };
+        assert_eq!(credentials_by(caller, looked).unwrap(), Credentials::new(0, 0));
     }
 }

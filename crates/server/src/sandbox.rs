@@ -1,5 +1,5 @@
-//! What a server's child, and the daemon of a mount, can ask of the kernel once they serve: the system calls of their work, and the
-//! files that they have to do with.
+//! What a server's child, and the daemon of a mount, can ask of the kernel once they serve: the system calls of their work, the
+//! files that they have to do with, and of root's capabilities none over other processes, devices and the network.
 //!
 //! Whoever takes over its process by a bug has these alone: no other program, no look into other processes, no file of its
 //! user but the pool's own. What is not on the lists is an error (`EPERM`), and no death: where a list has forgotten something
@@ -17,6 +17,7 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus,
 };
 use ramlace_base::{Error, ErrorKind, Result};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Operation, SeccompCondition as Condition,
     SeccompFilter, SeccompRule, TargetArch,
@@ -24,8 +25,32 @@ use seccompiler::{
 
 /// Switches it off.
 const SWITCH: &str = "RAMLACE_SANDBOX";
-/// What a server may read beside its pool's files: how the machine is set up, and what names of machines are looked up by.
-const READABLE: [&str; 9] = ["/etc", "/usr", "/lib", "/lib64", "/bin", "/proc", "/sys", "/dev", "/run"];
+/// What a server may read beside its pool's files: how the machine is set up, and what names of machines are looked up by. Of devices
+/// none that is a disk or memory of the machine.
+const READABLE: [&str; 12] = [
+    "/etc",
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/bin",
+    "/proc",
+    "/sys",
+    "/run",
+    "/dev/shm",
+    "/dev/zero",
+    "/dev/random",
+    "/dev/urandom",
+];
+/// What root's processes give up: addresses and routes, memory and ports of the machine, modules, its clock, device
+/// files, and the memory of other processes.
+const GIVEN_UP: CapabilitySet = CapabilitySet::NET_ADMIN
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::SYS_RAWIO)
+    .union(CapabilitySet::SYS_MODULE)
+    .union(CapabilitySet::SYS_BOOT)
+    .union(CapabilitySet::SYS_TIME)
+    .union(CapabilitySet::SYS_PTRACE)
+    .union(CapabilitySet::MKNOD);
 /// The newest rules of Landlock that are asked for; a kernel that knows fewer keeps those that it knows.
 const LANDLOCK: ABI = ABI::V5;
 
@@ -60,7 +85,7 @@ pub fn enter_mount(files: Option<MountFiles>) -> Vec<String> {
         own.extend(["/dev/fuse", "/sys/devices/virtual/bdi"].map(PathBuf::from));
         keep_to_files(&own, &readable, None)
     });
-    lacking(files.into_iter().chain([allowed_to_mounts().and_then(keep_to_calls)]))
+    lacking(files.into_iter().chain([give_up_capabilities(), allowed_to_mounts().and_then(keep_to_calls)]))
 }
 
 fn is_off() -> bool {
@@ -68,7 +93,8 @@ fn is_off() -> bool {
 }
 
 fn give_up_all_but(own: &[PathBuf], store: BorrowedFd<'_>) -> Vec<String> {
-    lacking([keep_to_files(own, &[], Some(store)), allowed().and_then(keep_to_calls)].into_iter())
+    let calls = || allowed().and_then(keep_to_calls);
+    lacking([keep_to_files(own, &[], Some(store)), give_up_capabilities(), calls()].into_iter())
 }
 
 fn lacking(kept: impl Iterator<Item = Result<()>>) -> Vec<String> {
@@ -101,8 +127,10 @@ fn keep_to_files(own: &[PathBuf], readable: &[PathBuf], store: Option<BorrowedFd
             rules = rules.add_rule(PathBeneath::new(place, rights & !AccessFs::Execute))?;
         }
         let readable = READABLE.iter().map(Path::new).chain(readable.iter().map(PathBuf::as_path));
-        for directory in readable.filter_map(|path| PathFd::new(path).ok()) {
-            rules = rules.add_rule(PathBeneath::new(directory, reading))?;
+        for path in readable {
+            let Ok(place) = PathFd::new(path) else { continue };
+            let rights = if path.is_dir() { reading } else { AccessFs::ReadFile.into() };
+            rules = rules.add_rule(PathBeneath::new(place, rights))?;
         }
         // What a bug says of where it happened is in the program itself.
         if let Some(program) = std::env::current_exe().ok().and_then(|path| PathFd::new(path).ok()) {
@@ -118,6 +146,18 @@ fn keep_to_files(own: &[PathBuf], readable: &[PathBuf], store: Option<BorrowedFd
         Ok(_) => Ok(()),
         Err(error) => Err(refuse(&error)),
     }
+}
+
+/// No program that this process might start has them either: it starts none, and none gives rights (`no_new_privs`).
+fn give_up_capabilities() -> Result<()> {
+    let less = |had: CapabilitySets| CapabilitySets {
+        effective: had.effective - GIVEN_UP,
+        permitted: had.permitted - GIVEN_UP,
+        inheritable: had.inheritable - GIVEN_UP,
+    };
+    capabilities(None)
+        .and_then(|had| set_capabilities(None, less(had)))
+        .map_err(|errno| Error::from_io(&errno.into(), "giving up capabilities"))
 }
 
 /// Where the server's log is a file, which is begun anew when it is long: the directory of that.
@@ -589,10 +629,19 @@ mod tests {
             std::fs::read_to_string("/proc/meminfo").unwrap();
             std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
             std::fs::read_dir("/etc").unwrap();
+            std::fs::File::open("/dev/urandom").unwrap();
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            for set in ["CapInh:", "CapPrm:", "CapEff:"] {
+                let line = status.lines().find_map(|line| line.strip_prefix(set)).unwrap();
+                assert_eq!(u64::from_str_radix(line.trim(), 16).unwrap() & GIVEN_UP.bits(), 0, "{set}");
+            }
             let denied = |error: std::io::Error| error.raw_os_error() == Some(libc::EACCES);
             assert!(denied(std::fs::read(there.join("private")).unwrap_err()));
             assert!(denied(std::fs::write(there.join("more"), "x").unwrap_err()));
             assert!(denied(std::fs::write("/etc/ramlace-was-here", "x").unwrap_err()));
+            // Where disks and memory of the machine are.
+            assert!(denied(std::fs::read_dir("/dev").unwrap_err()));
+            assert!(denied(std::fs::File::open("/dev/full").unwrap_err()));
             // A server has threads, and asks for names.
             assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
             std::net::ToSocketAddrs::to_socket_addrs("localhost:1").unwrap();

@@ -12,10 +12,11 @@ use super::doctor_checks::{Finding, State};
 enum Serves {
     Slots,
     Mount,
+    Guard,
 }
 
-/// Servers, then daemons of mounts.
-pub fn processes() -> [Finding; 2] {
+/// Servers, then daemons of mounts and their guards.
+pub fn processes() -> [Finding; 3] {
     let found = running();
     let told = |name, one, kind| {
         tell(name, one, found.iter().filter(|(serves, _)| *serves == kind).map(|(_, pid)| *pid))
@@ -23,6 +24,7 @@ pub fn processes() -> [Finding; 2] {
     [
         told("processes of servers", "server", Serves::Slots),
         told("processes of mounts", "mount", Serves::Mount),
+        told("guards of mounts", "guard", Serves::Guard),
     ]
 }
 
@@ -45,8 +47,14 @@ fn serves(command_line: &[u8]) -> Option<Serves> {
     match words.get(1..)? {
         [b"serve-child", ..] => Some(Serves::Slots),
         [b"mount", b"--daemon", ..] => Some(Serves::Mount),
+        [b"mount", words @ ..] if is_in_the_foreground(words) => Some(Serves::Mount),
+        [b"mount-guard", ..] => Some(Serves::Guard),
         _ => None,
     }
+}
+
+fn is_in_the_foreground(words: &[&[u8]]) -> bool {
+    words.iter().take_while(|word| **word != b"--").any(|word| *word == b"--foreground")
 }
 
 /// What stands in `/proc/PID/status` behind a word.
@@ -65,7 +73,7 @@ fn keeps(pid: u32) -> Option<Vec<&'static str>> {
         (dumps_core, "core dumps"),
         (number_of(pid, "NoNewPrivs:")? == 0, "new rights by programs it starts"),
         (
-            !is_filtered(number_of(pid, "Seccomp:")?, filters_of(pid), filters_of(std::process::id())),
+            !is_filtered(number_of(pid, "Seccomp:")?, filters_of(pid), filters_it_was_given(pid)),
             "all system calls",
         ),
     ];
@@ -77,10 +85,17 @@ fn filters_of(pid: u32) -> Option<u64> {
     number_of(pid, "Seccomp_filters:")
 }
 
-/// Whether a process has filters of its own, beside those that containers and sessions give all of theirs.
-fn is_filtered(mode: u64, filters: Option<u64>, own: Option<u64>) -> bool {
+/// How many its container or session gave it: no more than its parent has, which gave it those that it has. This process may be in
+/// another container.
+fn filters_it_was_given(pid: u32) -> Option<u64> {
+    let parent = number_of(pid, "PPid:").and_then(|parent| u32::try_from(parent).ok());
+    parent.and_then(filters_of).or_else(|| filters_of(std::process::id()))
+}
+
+/// Whether a process has filters of its own, beside those that it was given.
+fn is_filtered(mode: u64, filters: Option<u64>, given: Option<u64>) -> bool {
     const FILTERED: u64 = 2;
-    mode == FILTERED && filters.zip(own).is_none_or(|(filters, own)| filters > own)
+    mode == FILTERED && filters.zip(given).is_none_or(|(filters, given)| filters > given)
 }
 
 fn tell(name: &'static str, one: &str, pids: impl Iterator<Item = u32>) -> Finding {
@@ -111,9 +126,15 @@ mod tests {
         let is = |line: &[u8], serving: Option<Serves>| assert!(serves(line) == serving, "{line:?}");
         is(b"/usr/bin/ramlace\0serve-child\0{}\0", Some(Serves::Slots));
         is(b"ramlace\0mount\0--daemon\0--pool\0x\0--\0/mnt\0", Some(Serves::Mount));
-        for other in
-            [&b""[..], b"ramlace\0", b"ramlace\0mount\0/mnt\0", b"ramlace\0mount-guard\0--for\0/mnt\0"]
-        {
+        is(b"ramlace\0mount\0--strict\0--foreground\0/mnt\0", Some(Serves::Mount));
+        is(b"ramlace\0mount-guard\0--for\0/mnt\0", Some(Serves::Guard));
+        for other in [
+            &b""[..],
+            b"ramlace\0",
+            b"ramlace\0mount\0/mnt\0",
+            b"ramlace\0mount\0--\0--foreground\0",
+            b"ramlace\0mount-porter\0/mnt\0",
+        ] {
             is(other, None);
         }
     }
@@ -123,6 +144,16 @@ mod tests {
         assert!(is_filtered(2, Some(2), Some(0)) && is_filtered(2, Some(3), Some(1)));
         assert!(!is_filtered(2, Some(1), Some(1)) && !is_filtered(0, Some(0), Some(0)));
         assert!(is_filtered(2, None, None) && !is_filtered(0, None, None));
+    }
+
+    #[test]
+    fn filters_of_a_container_are_those_that_the_parent_has() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let given = filters_it_was_given(child.id());
+        let (here, there) = (filters_of(std::process::id()), filters_of(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((given, there), (here, here), "one that has given up nothing has those it was given");
     }
 
     #[test]
