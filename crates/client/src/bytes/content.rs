@@ -14,16 +14,12 @@ use crate::names::inodes::{Handle, Size};
 impl File {
     /// Reads at `offset` until the buffer is full or the file ends; returns the bytes read.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let memory = Memory::of_slice(buffer, offset);
-        // SAFETY: the memory is the caller's exclusive buffer until this call returns.
-        unsafe { self.read_into(&memory, offset) }
+        self.read_into(&mut Memory::of_slice(buffer, offset), offset)
     }
 
     /// Reads at `offset` into several buffers, one after the other.
     pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
-        let memory = Memory::of_slices_mut(buffers, offset);
-        // SAFETY: as in `read_at`.
-        unsafe { self.read_into(&memory, offset) }
+        self.read_into(&mut Memory::of_slices_mut(buffers, offset), offset)
     }
 
     /// Writes at `offset` and returns the bytes written: fewer than given only when the pool
@@ -32,9 +28,7 @@ impl File {
         if self.append {
             return self.append(bytes).map(|_| bytes.len());
         }
-        let memory = Memory::of_bytes(bytes, offset);
-        // SAFETY: the memory is the caller's shared buffer, which a write only reads.
-        unsafe { self.write_from(&memory, offset) }
+        self.write_from(&mut Memory::of_bytes(bytes, offset), offset)
     }
 
     /// Writes several buffers, one after the other.
@@ -43,9 +37,7 @@ impl File {
             let joined: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
             return self.append(&joined).map(|_| joined.len());
         }
-        let memory = Memory::of_slices(buffers, offset);
-        // SAFETY: as in `write_at`.
-        unsafe { self.write_from(&memory, offset) }
+        self.write_from(&mut Memory::of_slices(buffers, offset), offset)
     }
 
     /// Writes what lies below the file's size: [`File::write_back`].
@@ -57,16 +49,14 @@ impl File {
         if self.write_inline_within(handle, bytes, offset, pages).map_err(|error| self.tell(error))? {
             return Ok(bytes.len());
         }
-        let memory = Memory::of_bytes(bytes, offset);
+        let mut memory = Memory::of_bytes(bytes, offset);
         let write = |_| {
             let size = self.size_for(handle, offset + length)?;
             let there = size.size.saturating_sub(offset).min(length);
             if there == 0 {
                 return Ok(bytes.len());
             }
-            // SAFETY: the memory is the caller's shared buffer, which a write only reads.
-            let written =
-                unsafe { self.write_once(handle, size, &memory.clamped(there as usize), offset, pages) }?;
+            let written = self.write_once(handle, size, memory.clamped(there as usize), offset, pages)?;
             handle.session.touch(&handle.open);
             Ok(if written == there { bytes.len() } else { written as usize })
         };
@@ -95,8 +85,7 @@ impl File {
             let reserved = session.change(self.inode().slot(), &request, session.deadline())?;
             let memory = Memory::of_bytes(bytes, reserved.offset);
             let size = Size { generation: reserved.generation, size: reserved.offset };
-            // SAFETY: a write only reads the caller's buffer.
-            let outcome = unsafe { self.transfer(handle, size, Direction::Write, &memory).run() };
+            let outcome = self.transfer(handle, size, Direction::Write, memory).run();
             // Finished even when it failed: an open reservation holds the published size back.
             let failed = !matches!(outcome, Outcome::Done);
             let finish = FinishAppend { inode: self.inode(), offset: reserved.offset, failed };
@@ -118,7 +107,7 @@ impl File {
         handle: &'a Handle,
         size: Size,
         direction: Direction,
-        memory: &'a Memory<'a>,
+        memory: Memory<'a>,
     ) -> Transfer<'a> {
         self.transfer_of(Pages::None, handle, size, direction, memory)
     }
@@ -130,28 +119,21 @@ impl File {
         handle: &'a Handle,
         size: Size,
         direction: Direction,
-        memory: &'a Memory<'a>,
+        memory: Memory<'a>,
     ) -> Transfer<'a> {
         Transfer::of((self.inode(), self.layout()), pages, handle, size, direction, memory)
     }
 
     /// Reads the file's bytes into the memory that stands for them, from `offset` on.
-    ///
-    /// # Safety
-    /// The memory must be valid for writes until the call returns.
-    pub(crate) unsafe fn read_into(&self, memory: &Memory<'_>, offset: u64) -> Result<usize> {
-        // SAFETY: the caller's promise.
-        unsafe { self.read_pages(Direction::Read, memory, offset, Pages::None) }
+    pub(crate) fn read_into(&self, memory: &mut Memory<'_>, offset: u64) -> Result<usize> {
+        self.read_pages(Direction::Read, memory, offset, Pages::None)
     }
 
     /// The same for pages that a kernel may keep, and that programs may store into.
-    ///
-    /// # Safety
-    /// As for [`File::read_into`].
-    pub(crate) unsafe fn read_pages(
+    pub(crate) fn read_pages(
         &self,
         direction: Direction,
-        memory: &Memory<'_>,
+        memory: &mut Memory<'_>,
         offset: u64,
         pages: Pages<'_>,
     ) -> Result<usize> {
@@ -164,8 +146,7 @@ impl File {
         if length == 0 {
             return Ok(0);
         }
-        // SAFETY: the caller's promise.
-        let inline = unsafe { self.read_inline(handle, direction, memory, offset, length, pages) };
+        let inline = self.read_inline(handle, direction, memory, offset, length, pages);
         if let Some(read) = inline.map_err(|error| self.tell(error))? {
             return Ok(read);
         }
@@ -177,15 +158,13 @@ impl File {
                 return Ok(0);
             }
             let clamped = memory.clamped(there as usize);
-            let transfer = self.transfer_of(pages, handle, size, direction, &clamped);
+            let transfer = self.transfer_of(pages, handle, size, direction, clamped);
             let near = match direction {
-                // SAFETY: the caller's promise.
-                Direction::Read if !pages.are_strict() => unsafe { self.read_near(handle, &transfer) },
+                Direction::Read if !pages.are_strict() => self.read_near(handle, &transfer),
                 // A server alone takes memory, and knows who else has the pages.
                 _ => None,
             };
-            // SAFETY: the caller's promise.
-            match near.unwrap_or_else(|| unsafe { transfer.run() }) {
+            match near.unwrap_or_else(|| transfer.run()) {
                 Outcome::Done if transfer.saw_hole.get() && !self.is_current(handle, size)? => {}
                 Outcome::Done => return Ok(there as usize),
                 Outcome::Failed { error, .. } => return Err(self.tell(error)),
@@ -205,21 +184,14 @@ impl File {
     }
 
     /// Writes the file's bytes from the memory that stands for them.
-    ///
-    /// # Safety
-    /// The memory must be valid for reads until the call returns.
-    pub(crate) unsafe fn write_from(&self, memory: &Memory<'_>, offset: u64) -> Result<usize> {
-        // SAFETY: the caller's promise.
-        unsafe { self.write_pages(memory, offset, Pages::None) }
+    pub(crate) fn write_from(&self, memory: &mut Memory<'_>, offset: u64) -> Result<usize> {
+        self.write_pages(memory, offset, Pages::None)
     }
 
     /// The same through pages that a kernel may keep.
-    ///
-    /// # Safety
-    /// As for [`File::write_from`].
-    pub(crate) unsafe fn write_pages(
+    pub(crate) fn write_pages(
         &self,
-        memory: &Memory<'_>,
+        memory: &mut Memory<'_>,
         offset: u64,
         pages: Pages<'_>,
     ) -> Result<usize> {
@@ -230,13 +202,11 @@ impl File {
         if length == 0 {
             return Ok(0);
         }
-        // SAFETY: the caller's promise.
-        if unsafe { self.write_inline(handle, memory, pages) }.map_err(|error| self.tell(error))? {
+        if self.write_inline(handle, memory, pages).map_err(|error| self.tell(error))? {
             return Ok(memory.bytes());
         }
         let write = |size: Size| {
-            // SAFETY: the caller's promise.
-            let written = unsafe { self.write_once(handle, size, memory, offset, pages) }?;
+            let written = self.write_once(handle, size, memory.whole(), offset, pages)?;
             self.extend(handle, size, ByteRange { start: offset, end: offset + written })?;
             Ok(written as usize)
         };
@@ -245,20 +215,17 @@ impl File {
 
     /// Writes with one generation and returns the bytes written: fewer than there are when the
     /// pool filled up in the middle. Retry: the file has another generation.
-    ///
-    /// # Safety
-    /// The memory must be valid for reads until the call returns.
-    unsafe fn write_once(
+    fn write_once(
         &self,
         handle: &Handle,
         size: Size,
-        memory: &Memory<'_>,
+        memory: Memory<'_>,
         offset: u64,
         pages: Pages<'_>,
     ) -> Result<u64> {
-        // SAFETY: the caller's promise.
-        match unsafe { self.transfer_of(pages, handle, size, Direction::Write, memory).run() } {
-            Outcome::Done => Ok(memory.bytes() as u64),
+        let bytes = memory.bytes() as u64;
+        match self.transfer_of(pages, handle, size, Direction::Write, memory).run() {
+            Outcome::Done => Ok(bytes),
             Outcome::Failed { done_to, error } if error.kind() == ErrorKind::NoSpace && done_to > offset => {
                 Ok(done_to - offset)
             }

@@ -1,13 +1,15 @@
 //! A fetched copy of a file's bytes, for arrays that cannot be mapped: publish sends what was
 //! changed here, refresh takes what was changed elsewhere (`docs/records/arrays.md`).
 
+use std::ops::Range;
+
 use ramlace_base::{ByteRange, Error, ErrorKind, Result};
 use ramlace_sync::Mutex;
 use rustix::mm::ProtFlags;
 
 use crate::File;
-use crate::bytes::mapping::AddressRange;
-use crate::bytes::memory::{Memory, Segment};
+use crate::bytes::mapping::{AddressRange, OwnBytes};
+use crate::bytes::memory::Memory;
 use crate::bytes::seen::Seen;
 
 /// Bytes that a refresh fetches at once, and of which it is known as one whether they have changed.
@@ -24,11 +26,15 @@ const COMPARE_BYTES: usize = 256;
 pub struct Copy {
     file: File,
     copy: AddressRange,
-    twin: AddressRange,
+    twin: Mutex<Twin>,
     length: usize,
     grain: usize,
-    /// Held while the twin is compared and changed: of which state it is.
-    moving: Mutex<Seen>,
+}
+
+/// The bytes as they were last seen in the pool, and of which state they are.
+struct Twin {
+    bytes: OwnBytes,
+    seen: Seen,
 }
 
 impl File {
@@ -42,11 +48,13 @@ impl File {
         let block = (REFRESH_BYTES_MAX / grain).max(1) as u64 * grain as u64;
         let copy = Copy {
             copy: AddressRange::reserve(length, rights)?,
-            twin: AddressRange::reserve(length, rights)?,
+            twin: Mutex::new(Twin {
+                bytes: OwnBytes::new(length)?,
+                seen: Seen::nothing(length as u64, block),
+            }),
             file: self,
             length,
             grain,
-            moving: Mutex::new(Seen::nothing(length as u64, block)),
         };
         copy.fetch()?;
         Ok(copy)
@@ -80,13 +88,14 @@ impl Copy {
 
     /// Fetches everything; changes that were not published are lost.
     pub fn fetch(&self) -> Result<()> {
-        let mut seen = self.moving.lock();
+        let mut twin = self.twin.lock();
         let whole = ByteRange { start: 0, end: self.length as u64 };
         let numbers = self.file.lane_numbers(whole)?;
-        self.read_into(self.as_ptr(), 0, self.length)?;
-        // SAFETY: both ranges have `length` bytes and are different mappings.
-        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), self.twin.start().as_ptr(), self.length) };
-        seen.note(whole, whole.end, numbers);
+        // SAFETY: the copy has `length` bytes, and lives as long as this value.
+        let copy = unsafe { Memory::of_raw(self.as_ptr(), self.length, 0) };
+        self.read_into(copy, 0)?;
+        self.take(0, &mut twin.bytes);
+        twin.seen.note(whole, whole.end, numbers);
         Ok(())
     }
 
@@ -97,54 +106,42 @@ impl Copy {
 
     /// The same of the grains that a range of bytes touches, as far as there are any.
     pub fn publish_range(&self, range: ByteRange) -> Result<u64> {
-        let _moving = self.moving.lock();
+        let twin = &mut self.twin.lock().bytes;
         let (first, last) = self.grains_of(range);
         let (mut sent, mut runs, mut at) = (0, Vec::new(), first);
-        while let Some((start, end)) = self.next_change(at, last) {
-            runs.push((start, end));
-            at = end;
+        while let Some(run) = self.next_change(&twin[..last], at) {
+            at = run.end;
+            runs.push(run);
             if runs.len() == PUBLISH_RUNS_MAX {
-                sent += self.send(&runs)?;
+                sent += self.send(twin, &runs)?;
                 runs.clear();
             }
         }
-        Ok(sent + self.send(&runs)?)
+        Ok(sent + self.send(twin, &runs)?)
     }
 
     /// Sends runs of changed bytes; what was sent is what the twin shows then, even when the
     /// program changes it meanwhile.
-    fn send(&self, runs: &[(usize, usize)]) -> Result<u64> {
+    fn send(&self, twin: &mut [u8], runs: &[Range<usize>]) -> Result<u64> {
         let Some(first) = runs.first() else { return Ok(0) };
-        let twin = self.twin.start().as_ptr();
-        let mut before = Vec::with_capacity(runs.iter().map(|(start, end)| end - start).sum());
-        for (start, end) in runs {
-            // SAFETY: runs lie within both ranges, which are different mappings.
-            unsafe {
-                before.extend_from_slice(std::slice::from_raw_parts(twin.add(*start), end - start));
-                std::ptr::copy_nonoverlapping(self.as_ptr().add(*start), twin.add(*start), end - start);
-            }
+        let mut before = Vec::with_capacity(runs.iter().map(ExactSizeIterator::len).sum());
+        for run in runs {
+            before.extend_from_slice(&twin[run.clone()]);
+            self.take(run.start, &mut twin[run.clone()]);
         }
-        let segments = runs.iter().map(|(start, end)| Segment {
-            file_offset: *start as u64,
-            // SAFETY: as above.
-            start: unsafe { twin.add(*start) },
-            length: end - start,
-        });
-        let memory = Memory::of_segments(segments.collect());
-        let bytes = memory.bytes();
-        // SAFETY: the twin is this value's own and stays as it is while `moving` is held.
-        let written = unsafe { self.file.write_from(&memory, first.0 as u64) };
+        let bytes = before.len();
+        let written = self.file.write_from(&mut Memory::of_ranges(twin, runs), first.start as u64);
         let failed = match written {
             Ok(count) if count == bytes => return Ok(bytes as u64),
             Ok(_) => Error::new(ErrorKind::NoSpace, "the pool filled up while a copy was published"),
             Err(error) => error,
         };
         // What may not have arrived must count as changed still.
-        let mut from = 0;
-        for (start, end) in runs {
-            // SAFETY: as above; `before` holds the runs one after the other.
-            unsafe { std::ptr::copy_nonoverlapping(before[from..].as_ptr(), twin.add(*start), end - start) };
-            from += end - start;
+        let mut rest = &before[..];
+        for run in runs {
+            let (now, later) = rest.split_at(run.len());
+            twin[run.clone()].copy_from_slice(now);
+            rest = later;
         }
         Err(failed)
     }
@@ -157,35 +154,35 @@ impl Copy {
 
     /// The same of the grains that a range of bytes touches, as far as there are any.
     pub fn refresh_range(&self, range: ByteRange) -> Result<()> {
-        let mut seen = self.moving.lock();
+        let mut twin = self.twin.lock();
         let (first, last) = self.grains_of(range);
         let mut buffer = Vec::new();
         let mut parts = vec![ByteRange { start: first as u64, end: last as u64 }];
         // Half of it, and half of that, as long as there is something new in it: a few questions for a few changes.
         while let Some(part) = parts.pop() {
-            let is_known = match seen.of(part) {
+            let is_known = match twin.seen.of(part) {
                 Some(numbers) => !self.file.has_changed(part, &numbers)?,
                 None => part.is_empty(),
             };
-            match seen.middle(part) {
+            match twin.seen.middle(part) {
                 _ if is_known => {}
                 Some(middle) => {
                     parts.push(ByteRange { start: middle, end: part.end });
                     parts.push(ByteRange { start: part.start, end: middle });
                 }
-                None => self.take_in(&mut seen, part, &mut buffer)?,
+                None => self.take_in(&mut twin, part, &mut buffer)?,
             }
         }
         Ok(())
     }
 
     /// Fetches a part of a block and merges it.
-    fn take_in(&self, seen: &mut Seen, part: ByteRange, buffer: &mut Vec<u8>) -> Result<()> {
+    fn take_in(&self, twin: &mut Twin, part: ByteRange, buffer: &mut Vec<u8>) -> Result<()> {
         let numbers = self.file.lane_numbers(part)?;
         buffer.resize(part.length() as usize, 0);
-        self.read_into(buffer.as_mut_ptr(), part.start as usize, buffer.len())?;
-        self.merge(part.start as usize, buffer);
-        seen.note(part, self.length as u64, numbers);
+        self.read_into(Memory::of_slice(buffer, part.start), part.start as usize)?;
+        self.merge(&mut twin.bytes, part.start as usize, buffer);
+        twin.seen.note(part, self.length as u64, numbers);
         Ok(())
     }
 
@@ -200,26 +197,20 @@ impl Copy {
         (start, end.min(self.length).max(start))
     }
 
-    fn merge(&self, at: usize, fresh: &[u8]) {
+    fn merge(&self, twin: &mut [u8], at: usize, fresh: &[u8]) {
         for (index, grain) in fresh.chunks(self.grain).enumerate() {
             let offset = at + index * self.grain;
-            // SAFETY: the grain lies within both ranges; `moving` keeps others from the twin,
-            // and the copy is changed as the program itself would.
-            unsafe {
-                let copy = self.as_ptr().add(offset);
-                let twin = self.twin.start().as_ptr().add(offset);
-                if libc::memcmp(copy.cast(), twin.cast(), grain.len()) == 0 {
-                    std::ptr::copy_nonoverlapping(grain.as_ptr(), copy, grain.len());
-                }
-                std::ptr::copy_nonoverlapping(grain.as_ptr(), twin, grain.len());
+            let seen = &mut twin[offset..offset + grain.len()];
+            if !self.differs(offset, seen) {
+                self.put(offset, grain);
             }
+            seen.copy_from_slice(grain);
         }
     }
 
-    fn read_into(&self, start: *mut u8, offset: usize, bytes: usize) -> Result<()> {
-        let memory = Memory::of_raw(start, bytes, offset as u64);
-        // SAFETY: the memory is this value's own, or a buffer of the caller, of `bytes` bytes.
-        let read = unsafe { self.file.read_into(&memory, offset as u64) }?;
+    fn read_into(&self, mut memory: Memory<'_>, offset: usize) -> Result<()> {
+        let bytes = memory.bytes();
+        let read = self.file.read_into(&mut memory, offset as u64)?;
         if read == bytes {
             return Ok(());
         }
@@ -229,36 +220,61 @@ impl Copy {
         )))
     }
 
-    /// The next run of grains that differ from the twin, from `at` on and before `last`.
-    fn next_change(&self, at: usize, last: usize) -> Option<(usize, usize)> {
-        let start = self.skip_equal(at, last)?;
-        let mut end = (start + self.grain).min(last);
-        while end < last && self.differs(end, self.grain) {
-            end = (end + self.grain).min(last);
+    /// The next run of grains that differ from the twin, from `at` on and before the end of what is given of it.
+    fn next_change(&self, twin: &[u8], at: usize) -> Option<Range<usize>> {
+        let start = self.skip_equal(twin, at)?;
+        let mut end = (start + self.grain).min(twin.len());
+        while end < twin.len() && self.differs(end, upto(twin, end, self.grain)) {
+            end = (end + self.grain).min(twin.len());
         }
-        Some((start, end))
+        Some(start..end)
     }
 
     /// The first grain from `at` on that differs.
-    fn skip_equal(&self, mut at: usize, last: usize) -> Option<usize> {
+    fn skip_equal(&self, twin: &[u8], mut at: usize) -> Option<usize> {
         let block = (COMPARE_BYTES / self.grain).max(1) * self.grain;
-        while at < last {
-            if self.differs(at, block.min(last - at)) {
-                let end = (at + block).min(last);
-                return (at..end).step_by(self.grain).find(|start| self.differs(*start, self.grain));
+        while at < twin.len() {
+            let there = upto(twin, at, block);
+            if self.differs(at, there) {
+                let mut grains = (at..at + there.len()).step_by(self.grain);
+                return grains.find(|start| self.differs(*start, upto(twin, *start, self.grain)));
             }
             at += block;
         }
         None
     }
 
-    fn differs(&self, at: usize, bytes: usize) -> bool {
-        let bytes = bytes.min(self.length - at);
-        // SAFETY: both ranges have `length` bytes.
-        unsafe {
-            libc::memcmp(self.as_ptr().add(at).cast(), self.twin.start().as_ptr().add(at).cast(), bytes) != 0
-        }
+    /// So many bytes of the copy from an offset on. The program may change them at any time.
+    fn place(&self, offset: usize, bytes: usize) -> *mut u8 {
+        assert!(offset + bytes <= self.length, "a place lies within the copy");
+        self.as_ptr().wrapping_add(offset)
     }
+
+    /// Whether the copy differs there from these bytes.
+    fn differs(&self, offset: usize, seen: &[u8]) -> bool {
+        let copy = self.place(offset, seen.len());
+        // SAFETY: both have so many bytes.
+        unsafe { libc::memcmp(copy.cast(), seen.as_ptr().cast(), seen.len()) != 0 }
+    }
+
+    /// Takes the copy's bytes as they are now.
+    fn take(&self, offset: usize, into: &mut [u8]) {
+        let copy = self.place(offset, into.len());
+        // SAFETY: both have so many bytes, and what is given is borrowed exclusively.
+        unsafe { std::ptr::copy_nonoverlapping(copy, into.as_mut_ptr(), into.len()) };
+    }
+
+    /// Changes the copy, as the program itself would.
+    fn put(&self, offset: usize, bytes: &[u8]) {
+        let copy = self.place(offset, bytes.len());
+        // SAFETY: both have so many bytes; nobody has borrowed the copy.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy, bytes.len()) };
+    }
+}
+
+/// So many bytes from an offset on, or all that there are.
+fn upto(bytes: &[u8], at: usize, count: usize) -> &[u8] {
+    &bytes[at..bytes.len().min(at + count)]
 }
 
 impl std::fmt::Debug for Copy {

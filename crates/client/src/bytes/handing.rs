@@ -88,7 +88,7 @@ impl File {
         }
         self.with_size(handle, |size| {
             let map = session.map()?;
-            let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
+            let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
             let target = transfer.target_in(&map, 0);
             let (file, _) = grant_lane(session, target, false, soon(session))?;
             Ok(LaneHere { file, server: server_of(&map, target)? })
@@ -106,7 +106,7 @@ impl File {
         let told = self.tell_home_of_kernel(write, false)?;
         let map = session.map()?;
         let size = Size { generation: told.size.generation, size: told.size.size };
-        let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
+        let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
         let target = transfer.target_in(&map, 0);
         let request = HandLane { target, handover: told.number, length: size.size };
         let handed = ask_for_file(session, target, &request, session.deadline())

@@ -67,7 +67,7 @@ impl File {
             return Ok(None);
         }
         let (session, layout) = (&handle.session, self.layout());
-        let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
+        let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
         let map = session.map()?;
         // In the order of the file: nothing of a lane lies before its first byte from `offset` on.
         let mut lanes: Vec<(u64, u16, u64)> = (0..layout.width)

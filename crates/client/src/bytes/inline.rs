@@ -3,7 +3,7 @@
 //! A file goes to its lanes once, for ever. So a client that believes that it is there is right, and one
 //! that believes that it is inline is told by the home when it asks; then it goes the usual way.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 
 use ramlace_base::{ByteRange, Result, limits};
 use ramlace_wire::chunk::Keep;
@@ -22,10 +22,7 @@ const BYTES_MAX: u64 = limits::INLINE_BYTES_MAX as u64;
 impl File {
     /// Reads from an inline file, all that is there at one moment; `None` when it is in its lanes, or has to go there
     /// for the memory of what is asked for.
-    ///
-    /// # Safety
-    /// The memory must be valid for writes until the call returns.
-    pub(crate) unsafe fn read_inline(
+    pub(crate) fn read_inline(
         &self,
         handle: &Handle,
         direction: Direction,
@@ -62,19 +59,14 @@ impl File {
             self.spill(handle)?;
             return Ok(None);
         }
-        let mut targets = Vec::new();
-        // SAFETY: the caller's promise.
-        unsafe { memory.push_slices_mut(ByteRange { start: offset, end: offset + there }, &mut targets) };
-        scatter(&bytes.0, targets);
+        let range = ByteRange { start: offset, end: offset + there };
+        memory.with_targets(range, |targets| scatter(&bytes.0, targets));
         Ok(Some(there as usize))
     }
 
     /// Writes to an inline file; `false` when it is in its lanes, and nothing was written, or will be
     /// written again.
-    ///
-    /// # Safety
-    /// The memory must be valid for reads until the call returns.
-    pub(crate) unsafe fn write_inline(
+    pub(crate) fn write_inline(
         &self,
         handle: &Handle,
         memory: &Memory<'_>,
@@ -88,10 +80,7 @@ impl File {
             return Ok(false);
         }
         for range in memory.ranges() {
-            let mut slices = Vec::new();
-            // SAFETY: the caller's promise.
-            unsafe { memory.push_slices(range, &mut slices) };
-            let bytes = gather(&slices, range.length() as usize);
+            let bytes = memory.copied(range);
             if self.change_inline(handle, InlineMode::At, range.start, bytes, pages)?.is_none() {
                 return Ok(false);
             }
@@ -101,10 +90,7 @@ impl File {
 
     /// Writes a part of the memory, which is known by its own offsets, to an inline file; `false` as for
     /// [`File::write_inline`].
-    ///
-    /// # Safety
-    /// The memory must be valid for reads until the call returns.
-    pub(crate) unsafe fn write_run_inline(
+    pub(crate) fn write_run_inline(
         &self,
         handle: &Handle,
         offset: u64,
@@ -114,10 +100,7 @@ impl File {
         if !handle.open.is_inline() {
             return Ok(false);
         }
-        let mut slices = Vec::new();
-        // SAFETY: the caller's promise.
-        unsafe { memory.push_slices(part, &mut slices) };
-        let bytes = gather(&slices, part.length() as usize);
+        let bytes = memory.copied(part);
         Ok(self.change_inline(handle, InlineMode::At, offset, bytes, Pages::None)?.is_some())
     }
 
@@ -224,15 +207,9 @@ fn size_of(told: SizeInfo) -> Size {
     Size { generation: told.generation, size: told.size }
 }
 
-fn gather(slices: &[IoSlice<'_>], length: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(length);
-    slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
-    bytes
-}
-
 /// Fills the targets with the bytes, one after the other, and what is left with zeros.
-fn scatter(mut bytes: &[u8], targets: Vec<IoSliceMut<'static>>) {
-    for mut target in targets {
+fn scatter(mut bytes: &[u8], targets: &mut [IoSliceMut<'_>]) {
+    for target in targets {
         let length = bytes.len().min(target.len());
         let (there, behind) = target.split_at_mut(length);
         let (now, later) = bytes.split_at(there.len());

@@ -148,19 +148,16 @@ impl File {
         buffer: &mut [u8],
         offset: u64,
     ) -> Result<KeptRead> {
-        let (memory, repeated) = (Memory::of_slice(buffer, offset), Cell::new(false));
+        let (mut memory, repeated) = (Memory::of_slice(buffer, offset), Cell::new(false));
         let pages = Pages::Keep(keep, &repeated);
-        // SAFETY: the memory is the caller's exclusive buffer until this call returns.
-        let read = || unsafe { self.read_pages(direction, &memory, offset, pages) };
+        let read = || self.read_pages(direction, &mut memory, offset, pages);
         let read = if pages.are_strict() { of_strict_reads(read) } else { of_pages(read) };
         read.map(|bytes| KeptRead { bytes, repeated: repeated.get() })
     }
 
     /// As [`File::write_at`], for bytes that a kernel keeps in its pages as well.
     pub fn write_through(&self, bytes: &[u8], offset: u64) -> Result<usize> {
-        let memory = Memory::of_bytes(bytes, offset);
-        // SAFETY: the memory is the caller's shared buffer, which a write only reads.
-        unsafe { self.write_pages(&memory, offset, Pages::Through) }
+        self.write_pages(&mut Memory::of_bytes(bytes, offset), offset, Pages::Through)
     }
 
     /// Writes pages back into which programs may have stored, as far as they lie below the file's size as its home has it: others

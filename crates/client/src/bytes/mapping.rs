@@ -1,6 +1,7 @@
 //! A file's bytes mapped into this process: the lane files of this machine's servers, stitched
 //! together chunk by chunk (`docs/records/store.md`).
 
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -62,6 +63,34 @@ impl Drop for AddressRange {
         // SAFETY: the range is this value's own; whoever borrowed from it is gone.
         let unmapped = unsafe { munmap(self.whole.as_ptr().cast(), self.whole_bytes) };
         debug_assert!(unmapped.is_ok(), "an own range can be unmapped: {unmapped:?}");
+    }
+}
+
+/// Memory of its own for many bytes, zeros at first; what is never touched takes no memory.
+pub(crate) struct OwnBytes {
+    range: AddressRange,
+    bytes: usize,
+}
+
+impl OwnBytes {
+    pub(crate) fn new(bytes: usize) -> Result<OwnBytes> {
+        Ok(OwnBytes { range: AddressRange::reserve(bytes, ProtFlags::READ | ProtFlags::WRITE)?, bytes })
+    }
+}
+
+impl Deref for OwnBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range is at least so long, readable, and this value's alone.
+        unsafe { std::slice::from_raw_parts(self.range.start().as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for OwnBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the range is at least so long, writable, and this value's alone.
+        unsafe { std::slice::from_raw_parts_mut(self.range.start().as_ptr(), self.bytes) }
     }
 }
 
@@ -210,7 +239,7 @@ impl File {
         }
         let (descriptor, length) = self
             .with_size(handle, |size| {
-                let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
+                let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
                 let target = transfer.target(lane)?;
                 grant_lane(session, target, writable, session.deadline())
             })

@@ -1,5 +1,9 @@
 //! Where in the caller's memory a file's bytes lie during one transfer.
+//!
+//! A [`Memory`] borrows the caller's buffers for as long as it lives, and lends parts of them to one caller at a time: to
+//! whoever sends them, or receives into them. So no more than that has to be believed of raw addresses, and here alone.
 
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::marker::PhantomData;
 
@@ -7,76 +11,100 @@ use ramlace_base::ByteRange;
 
 /// Bytes that lie together in the file and in memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Segment {
-    pub(crate) file_offset: u64,
-    pub(crate) start: *mut u8,
-    pub(crate) length: usize,
+struct Segment {
+    file_offset: u64,
+    start: *mut u8,
+    length: usize,
 }
 
 impl Segment {
     fn end(&self) -> u64 {
         self.file_offset + self.length as u64
     }
+
+    /// Where in memory a byte of the file lies, which is one of the segment's.
+    fn at(&self, offset: u64) -> *mut u8 {
+        self.start.wrapping_add((offset - self.file_offset) as usize)
+    }
 }
 
-enum Segments {
+enum Segments<'a> {
     One([Segment; 1]),
     Many(Vec<Segment>),
+    Borrowed(&'a [Segment]),
 }
 
 /// The memory of one transfer: segments in the order of the file, which do not overlap.
 pub(crate) struct Memory<'a> {
-    segments: Segments,
-    lives: PhantomData<&'a [u8]>,
+    segments: Segments<'a>,
+    /// Whether the buffers may be written to.
+    writable: bool,
+    /// Whether somebody just has a part of them.
+    lent: Cell<bool>,
+    lives: PhantomData<&'a mut [u8]>,
+}
+
+/// Lists for the parts of many requests, one request after the other.
+#[derive(Default)]
+pub(crate) struct Parts {
+    sources: Vec<IoSlice<'static>>,
+    targets: Vec<IoSliceMut<'static>>,
 }
 
 impl<'a> Memory<'a> {
+    fn new(segments: Segments<'a>, writable: bool) -> Memory<'a> {
+        Memory { segments, writable, lent: Cell::new(false), lives: PhantomData }
+    }
+
     /// No memory, for requests that carry no data.
-    pub(crate) const NONE: Memory<'static> = Memory {
-        segments: Segments::One([Segment { file_offset: 0, start: std::ptr::null_mut(), length: 0 }]),
-        lives: PhantomData,
-    };
+    pub(crate) fn none() -> Memory<'static> {
+        Memory::of_slice(&mut [], 0)
+    }
 
     pub(crate) fn of_slice(buffer: &'a mut [u8], offset: u64) -> Memory<'a> {
-        Memory::of_raw(buffer.as_mut_ptr(), buffer.len(), offset)
+        let segment = Segment { file_offset: offset, start: buffer.as_mut_ptr(), length: buffer.len() };
+        Memory::new(Segments::One([segment]), true)
     }
 
     pub(crate) fn of_bytes(bytes: &'a [u8], offset: u64) -> Memory<'a> {
-        Memory::of_raw(bytes.as_ptr().cast_mut(), bytes.len(), offset)
+        let segment = Segment { file_offset: offset, start: bytes.as_ptr().cast_mut(), length: bytes.len() };
+        Memory::new(Segments::One([segment]), false)
     }
 
-    pub(crate) fn of_raw(start: *mut u8, length: usize, file_offset: u64) -> Memory<'a> {
-        Memory { segments: Segments::One([Segment { file_offset, start, length }]), lives: PhantomData }
+    /// Memory that other threads may reach at the same time, as the program wishes.
+    ///
+    /// # Safety
+    /// It must be valid for reads and writes for `'a`.
+    pub(crate) unsafe fn of_raw(start: *mut u8, length: usize, file_offset: u64) -> Memory<'a> {
+        Memory::new(Segments::One([Segment { file_offset, start, length }]), true)
     }
 
+    /// Buffers one behind the other.
     pub(crate) fn of_slices_mut(buffers: &'a mut [IoSliceMut<'_>], offset: u64) -> Memory<'a> {
-        Memory::of_parts(buffers.iter_mut().map(|buffer| (buffer.as_mut_ptr(), buffer.len())), offset)
+        let parts = buffers.iter_mut().map(|buffer| (buffer.as_mut_ptr(), buffer.len()));
+        Memory::new(Segments::Many(one_behind_the_other(parts, offset)), true)
     }
 
+    /// The same of buffers that are only read.
     pub(crate) fn of_slices(buffers: &'a [IoSlice<'_>], offset: u64) -> Memory<'a> {
-        Memory::of_parts(buffers.iter().map(|buffer| (buffer.as_ptr().cast_mut(), buffer.len())), offset)
+        let parts = buffers.iter().map(|buffer| (buffer.as_ptr().cast_mut(), buffer.len()));
+        Memory::new(Segments::Many(one_behind_the_other(parts, offset)), false)
     }
 
-    fn of_parts(parts: impl Iterator<Item = (*mut u8, usize)>, offset: u64) -> Memory<'a> {
-        let mut at = offset;
-        let segments = parts.filter(|part| part.1 > 0).map(|(start, length)| {
-            let segment = Segment { file_offset: at, start, length };
-            // A sum beyond 64 bits is refused by whoever checks the range.
-            at = at.saturating_add(length as u64);
-            segment
-        });
-        Memory::of_segments(segments.collect())
-    }
-
-    /// Segments in the order of the file; there may be gaps between them.
-    pub(crate) fn of_segments(segments: Vec<Segment>) -> Memory<'a> {
-        Memory { segments: Segments::Many(segments), lives: PhantomData }
+    /// Ranges of a file from bytes that begin where the file begins; there may be gaps between them.
+    pub(crate) fn of_ranges(bytes: &'a [u8], ranges: &[std::ops::Range<usize>]) -> Memory<'a> {
+        let segment = |range: &std::ops::Range<usize>| {
+            let bytes = &bytes[range.clone()];
+            Segment { file_offset: range.start as u64, start: bytes.as_ptr().cast_mut(), length: bytes.len() }
+        };
+        Memory::new(Segments::Many(ranges.iter().map(segment).collect()), false)
     }
 
     fn segments(&self) -> &[Segment] {
         match &self.segments {
             Segments::One(one) => one,
             Segments::Many(many) => many,
+            Segments::Borrowed(many) => many,
         }
     }
 
@@ -85,21 +113,29 @@ impl<'a> Memory<'a> {
         self.segments().iter().map(|segment| segment.length).sum()
     }
 
-    /// The first `bytes` bytes.
-    pub(crate) fn clamped(&self, bytes: usize) -> Memory<'a> {
+    /// The same memory for one attempt: after it there may be another.
+    pub(crate) fn whole(&mut self) -> Memory<'_> {
+        let segments = match &self.segments {
+            Segments::One(one) => Segments::One(*one),
+            Segments::Many(many) => Segments::Borrowed(many),
+            Segments::Borrowed(many) => Segments::Borrowed(many),
+        };
+        Memory::new(segments, self.writable)
+    }
+
+    /// The first `bytes` bytes, for one attempt.
+    pub(crate) fn clamped(&mut self, bytes: usize) -> Memory<'_> {
         let mut left = bytes;
         let clamp = |segment: &Segment| {
             let length = segment.length.min(left);
             left -= length;
             Segment { length, ..*segment }
         };
-        let segments = match &self.segments {
-            Segments::One([one]) => Segments::One([Segment { length: one.length.min(bytes), ..*one }]),
-            Segments::Many(many) => {
-                Segments::Many(many.iter().map(clamp).filter(|segment| segment.length > 0).collect())
-            }
+        let segments = match self.segments() {
+            [one] => Segments::One([Segment { length: one.length.min(bytes), ..*one }]),
+            many => Segments::Many(many.iter().map(clamp).filter(|segment| segment.length > 0).collect()),
         };
-        Memory { segments, lives: PhantomData }
+        Memory::new(segments, self.writable)
     }
 
     /// The ranges of the file that the segments cover, joined where they touch.
@@ -129,92 +165,214 @@ impl<'a> Memory<'a> {
             }
             let start = range.start.max(segment.file_offset);
             let end = range.end.min(segment.end());
-            // SAFETY: the offset lies within the segment.
-            each(
-                unsafe { segment.start.add((start - segment.file_offset) as usize) },
-                (end - start) as usize,
-            );
+            each(segment.at(start), (end - start) as usize);
         }
     }
 
-    /// Adds the memory of a range, to be read from.
-    ///
-    /// # Safety
-    /// The memory must be valid for reads as long as the slices are used.
-    pub(crate) unsafe fn push_slices(&self, range: ByteRange, slices: &mut Vec<IoSlice<'static>>) {
-        self.each_piece(range, |start, length| {
-            // SAFETY: the caller's promise.
-            slices.push(IoSlice::new(unsafe { std::slice::from_raw_parts(start, length) }));
-        });
-    }
-
-    /// Adds the memory of a range, to be written to.
-    ///
-    /// # Safety
-    /// The memory must be valid for writes as long as the slices are used.
-    pub(crate) unsafe fn push_slices_mut(&self, range: ByteRange, slices: &mut Vec<IoSliceMut<'static>>) {
-        self.each_piece(range, |start, length| {
-            // SAFETY: the caller's promise.
-            slices.push(IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(start, length) }));
-        });
-    }
-
-    /// Copies bytes to where they lie from an offset on.
-    ///
-    /// # Safety
-    /// The memory must be valid for writes.
-    pub(crate) unsafe fn fill(&self, offset: u64, bytes: &[u8]) {
-        let mut rest = bytes;
-        self.each_piece(ByteRange { start: offset, end: offset + bytes.len() as u64 }, |start, length| {
-            let (now, later) = rest.split_at(length);
-            // SAFETY: the caller's promise; the caller's bytes lie elsewhere.
-            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), start, length) };
-            rest = later;
-        });
-    }
-
     /// The memory of a range when it lies in one piece.
-    pub(crate) fn one_piece(&self, range: ByteRange) -> Option<(*mut u8, usize)> {
+    fn one_piece(&self, range: ByteRange) -> Option<(*mut u8, usize)> {
         let segments = self.segments();
         let first = segments.partition_point(|segment| segment.end() <= range.start);
         let segment = segments.get(first)?;
         if range.start < segment.file_offset || segment.end() < range.end {
             return None;
         }
-        // SAFETY: the offset lies within the segment.
-        let start = unsafe { segment.start.add((range.start - segment.file_offset) as usize) };
-        Some((start, range.length() as usize))
+        Some((segment.at(range.start), range.length() as usize))
     }
+
+    /// Lends the memory of a range to `send`, to be read.
+    pub(crate) fn with_sources<T>(&self, range: ByteRange, send: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
+        if let Some((start, length)) = self.one_piece(range) {
+            let _lent = self.lend();
+            return send(&[source(start, length)]);
+        }
+        self.with_sources_of(&mut Parts::default(), |each| each(range), send)
+    }
+
+    /// Lends the memory of all ranges that `ranges` calls its argument with.
+    pub(crate) fn with_sources_of<T>(
+        &self,
+        parts: &mut Parts,
+        ranges: impl FnOnce(&mut dyn FnMut(ByteRange)),
+        send: impl FnOnce(&[IoSlice<'_>]) -> T,
+    ) -> T {
+        let _lent = self.lend();
+        let mut sources = std::mem::take(&mut parts.sources);
+        ranges(&mut |range| {
+            self.each_piece(range, |start, length| sources.push(source(start, length)));
+        });
+        let sent = send(&sources);
+        sources.clear();
+        parts.sources = sources.into_iter().map(|_| unreachable!("the list is empty")).collect();
+        sent
+    }
+
+    /// Lends the memory of a range to `receive`, to be written to.
+    pub(crate) fn with_targets<T>(
+        &self,
+        range: ByteRange,
+        receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> T,
+    ) -> T {
+        if let Some((start, length)) = self.one_piece(range) {
+            let _lent = self.lend_for_writes();
+            return receive(&mut [target(start, length)]);
+        }
+        self.with_targets_of(&mut Parts::default(), |each| each(range), receive)
+    }
+
+    /// Lends the memory of all ranges that `ranges` calls its argument with, in the order of the file.
+    pub(crate) fn with_targets_of<T>(
+        &self,
+        parts: &mut Parts,
+        ranges: impl FnOnce(&mut dyn FnMut(ByteRange)),
+        receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> T,
+    ) -> T {
+        let _lent = self.lend_for_writes();
+        let mut targets = std::mem::take(&mut parts.targets);
+        let mut from = 0;
+        ranges(&mut |range| {
+            assert!(range.start >= from, "nothing is received twice into the same memory");
+            from = range.end;
+            self.each_piece(range, |start, length| targets.push(target(start, length)));
+        });
+        let received = receive(&mut targets);
+        targets.clear();
+        parts.targets = targets.into_iter().map(|_| unreachable!("the list is empty")).collect();
+        received
+    }
+
+    /// The bytes of a range.
+    pub(crate) fn copied(&self, range: ByteRange) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(range.length() as usize);
+        self.with_sources(range, |sources| {
+            sources.iter().for_each(|source| bytes.extend_from_slice(source));
+        });
+        bytes
+    }
+
+    /// Copies bytes to where they lie from an offset on.
+    pub(crate) fn fill(&self, offset: u64, bytes: &[u8]) {
+        let mut rest = bytes;
+        self.with_targets(ByteRange { start: offset, end: offset + bytes.len() as u64 }, |targets| {
+            for target in targets {
+                let (now, later) = rest.split_at(target.len());
+                target.copy_from_slice(now);
+                rest = later;
+            }
+        });
+    }
+
+    fn lend(&self) -> Lent<'_> {
+        assert!(!self.lent.replace(true), "the memory of a transfer is lent to one at a time");
+        Lent(&self.lent)
+    }
+
+    fn lend_for_writes(&self) -> Lent<'_> {
+        assert!(self.writable, "nothing is received into what is only read");
+        self.lend()
+    }
+}
+
+/// As long as it lives, its holder alone has the memory.
+struct Lent<'a>(&'a Cell<bool>);
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+/// For [`Memory`] alone: it holds a [`Lent`] as long as the slice is used, which nobody keeps.
+fn source<'s>(start: *mut u8, length: usize) -> IoSlice<'s> {
+    // SAFETY: a part of a segment, which is borrowed for longer; it is lent to nobody else.
+    IoSlice::new(unsafe { std::slice::from_raw_parts(start, length) })
+}
+
+/// As [`source`], of memory that is writable; no two of one loan overlap.
+fn target<'s>(start: *mut u8, length: usize) -> IoSliceMut<'s> {
+    // SAFETY: as in `source`; it was borrowed exclusively.
+    IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(start, length) })
+}
+
+fn one_behind_the_other(parts: impl Iterator<Item = (*mut u8, usize)>, offset: u64) -> Vec<Segment> {
+    let mut at = offset;
+    let segments = parts.filter(|part| part.1 > 0).map(|(start, length)| {
+        let segment = Segment { file_offset: at, start, length };
+        // A sum beyond 64 bits is refused by whoever checks the range.
+        at = at.saturating_add(length as u64);
+        segment
+    });
+    segments.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn range(start: u64, end: u64) -> ByteRange {
+        ByteRange { start, end }
+    }
+
     #[test]
     fn vectored_memory_is_found_by_offset() {
         let (first, second, third) = ([1u8; 3], [2u8; 4], [3u8; 5]);
         let slices = [IoSlice::new(&first), IoSlice::new(&[]), IoSlice::new(&second), IoSlice::new(&third)];
-        let memory = Memory::of_slices(&slices, 10);
+        let mut memory = Memory::of_slices(&slices, 10);
         assert_eq!(memory.bytes(), 12);
-        assert_eq!(memory.ranges().collect::<Vec<_>>(), [ByteRange { start: 10, end: 22 }]);
-        let collect = |memory: &Memory<'_>, start, end| {
-            let mut found = Vec::new();
-            // SAFETY: the arrays outlive the slices.
-            unsafe { memory.push_slices(ByteRange { start, end }, &mut found) };
-            found.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<u8>>()
-        };
-        assert_eq!(collect(&memory, 12, 18), [1, 2, 2, 2, 2, 3]);
-        assert_eq!(collect(&memory.clamped(5), 10, 22), [1, 1, 1, 2, 2]);
-        assert!(memory.one_piece(ByteRange { start: 12, end: 14 }).is_none());
-        assert_eq!(memory.one_piece(ByteRange { start: 13, end: 17 }).unwrap().1, 4);
+        assert_eq!(memory.ranges().collect::<Vec<_>>(), [range(10, 22)]);
+        assert_eq!(memory.copied(range(12, 18)), [1, 2, 2, 2, 2, 3]);
+        assert_eq!(memory.whole().copied(range(12, 18)), [1, 2, 2, 2, 2, 3]);
+        assert_eq!(memory.clamped(5).copied(range(10, 22)), [1, 1, 1, 2, 2]);
+        assert!(memory.one_piece(range(12, 14)).is_none());
+        assert_eq!(memory.one_piece(range(13, 17)).unwrap().1, 4);
     }
 
     #[test]
     fn gaps_part_ranges() {
-        let segment = |file_offset, length| Segment { file_offset, start: std::ptr::null_mut(), length };
-        let memory = Memory::of_segments(vec![segment(0, 4), segment(4, 4), segment(9, 1)]);
-        let ranges: Vec<ByteRange> = memory.ranges().collect();
-        assert_eq!(ranges, [ByteRange { start: 0, end: 8 }, ByteRange { start: 9, end: 10 }]);
+        let bytes: Vec<u8> = (0..10).collect();
+        let memory = Memory::of_ranges(&bytes, &[0..4, 4..8, 9..10]);
+        assert_eq!(memory.ranges().collect::<Vec<_>>(), [range(0, 8), range(9, 10)]);
+        assert_eq!(memory.copied(range(3, 10)), [3, 4, 5, 6, 7, 9]);
+    }
+
+    #[test]
+    fn bytes_arrive_in_all_buffers_that_they_belong_to() {
+        let (mut first, mut second) = ([0u8; 3], [0u8; 3]);
+        let mut buffers = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
+        let memory = Memory::of_slices_mut(&mut buffers, 100);
+        memory.fill(102, &[7, 8]);
+        let mut parts = Parts::default();
+        let ends = |each: &mut dyn FnMut(ByteRange)| {
+            each(range(100, 101));
+            each(range(105, 106));
+        };
+        memory.with_targets_of(&mut parts, ends, |targets| targets.iter_mut().for_each(|end| end.fill(1)));
+        assert_eq!((first, second), ([1, 0, 7], [8, 0, 1]));
+    }
+
+    #[test]
+    #[should_panic(expected = "received twice")]
+    fn ranges_that_overlap_are_not_lent_for_writes() {
+        let mut buffer = [0u8; 8];
+        let memory = Memory::of_slice(&mut buffer, 0);
+        let twice = |each: &mut dyn FnMut(ByteRange)| {
+            each(range(0, 4));
+            each(range(3, 8));
+        };
+        memory.with_targets_of(&mut Parts::default(), twice, |_| {});
+    }
+
+    #[test]
+    #[should_panic(expected = "only read")]
+    fn what_is_only_read_is_not_lent_for_writes() {
+        Memory::of_bytes(&[1, 2], 0).fill(0, &[3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "one at a time")]
+    fn what_is_lent_is_not_lent_again() {
+        let mut buffer = [0u8; 8];
+        let memory = Memory::of_slice(&mut buffer, 0);
+        memory.with_targets(range(0, 8), |_| memory.with_sources(range(0, 8), |_| {}));
     }
 }

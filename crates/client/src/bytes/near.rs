@@ -24,6 +24,7 @@ use ramlace_wire::{ClusterMap, Request};
 use crate::bytes::file::File;
 use crate::bytes::kept::Pages;
 use crate::bytes::memory::Memory;
+use crate::bytes::memory::Parts;
 use crate::bytes::pieces;
 use crate::bytes::transfer::{BATCH_BYTES_MAX, Direction, Outcome, Transfer};
 use crate::client::Client;
@@ -66,16 +67,12 @@ impl Drop for NearLane {
 impl File {
     /// Reads what a transfer's memory stands for from files of this machine's servers; `None` when that is not possible,
     /// and the bytes have to come by the socket.
-    ///
-    /// # Safety
-    /// The memory must be valid for writes until the call returns.
-    pub(crate) unsafe fn read_near(&self, handle: &Handle, transfer: &Transfer<'_>) -> Option<Outcome> {
+    pub(crate) fn read_near(&self, handle: &Handle, transfer: &Transfer<'_>) -> Option<Outcome> {
         let near = &handle.open.near;
         if transfer.memory.bytes() < NEAR_BYTES_MIN || !handle.session.local() || near.is_paused() {
             return None;
         }
-        // SAFETY: the caller's promise.
-        match unsafe { near.read(transfer) } {
+        match near.read(transfer) {
             Ok(Confirmed::Yes) => Some(Outcome::Done),
             // Somebody could have changed the bytes without this machine hearing of it. From now on it does.
             Ok(Confirmed::NotKept) => None,
@@ -102,9 +99,9 @@ impl File {
         if info.handed || handle.open.is_inline() {
             return Ok(false);
         }
-        let (memory, repeated) = (Memory::of_slice(&mut [], 0), Cell::new(false));
+        let repeated = Cell::new(false);
         let pages = Pages::Keep(Keep::Share, &repeated);
-        let transfer = self.transfer_of(pages, handle, handle.open.size(), Direction::Read, &memory);
+        let transfer = self.transfer_of(pages, handle, handle.open.size(), Direction::Read, Memory::none());
         let mut current = true;
         for lane in 0..self.layout().width {
             let confirmed = of_pages(|| confirm(&transfer, &transfer.target(lane)?));
@@ -120,17 +117,14 @@ impl NearLanes {
         self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// # Safety
-    /// As for [`File::read_near`].
-    unsafe fn read(&self, transfer: &Transfer<'_>) -> Result<Confirmed> {
+    fn read(&self, transfer: &Transfer<'_>) -> Result<Confirmed> {
         let map = transfer.session.map()?;
         let mut used: Vec<LaneTarget> = Vec::new();
         for range in transfer.memory.ranges() {
             let mut start = range.start;
             while start < range.end {
                 let end = range.end.min(start + BATCH_BYTES_MAX);
-                // SAFETY: the caller's promise.
-                unsafe { self.read_range(transfer, &map, ByteRange { start, end }, &mut used) }?;
+                self.read_range(transfer, &map, ByteRange { start, end }, &mut used)?;
                 start = end;
             }
         }
@@ -144,17 +138,14 @@ impl NearLanes {
     }
 
     /// Copies a range, and notes the lanes that it came from.
-    ///
-    /// # Safety
-    /// As for [`File::read_near`].
-    unsafe fn read_range(
+    fn read_range(
         &self,
         transfer: &Transfer<'_>,
         map: &ClusterMap,
         range: ByteRange,
         used: &mut Vec<LaneTarget>,
     ) -> Result<()> {
-        let mut batch = Vec::new();
+        let (mut batch, mut parts) = (Vec::new(), Parts::default());
         pieces::plan(transfer.layout, range, &mut batch);
         for piece in &batch {
             let target = transfer.target_in(map, piece.lane);
@@ -162,12 +153,10 @@ impl NearLanes {
             if !used.contains(&target) {
                 used.push(target);
             }
-            let mut targets = Vec::new();
-            piece.each_range(transfer.layout, |range: ByteRange| {
-                // SAFETY: the caller's promise.
-                unsafe { transfer.memory.push_slices_mut(range, &mut targets) };
-            });
-            fill_from(&lane.file, piece.lane_offset, targets)?;
+            let ranges = |each: &mut dyn FnMut(ByteRange)| piece.each_range(transfer.layout, each);
+            transfer.memory.with_targets_of(&mut parts, ranges, |targets| {
+                fill_from(&lane.file, piece.lane_offset, targets)
+            })?;
         }
         Ok(())
     }
@@ -245,8 +234,8 @@ fn confirm(transfer: &Transfer<'_>, target: &LaneTarget) -> Result<Confirmed> {
 }
 
 /// Fills the targets, one after the other, from a lane's file; what lies beyond its end was never written.
-fn fill_from(file: &OwnedFd, mut offset: u64, mut targets: Vec<IoSliceMut<'static>>) -> Result<()> {
-    let mut rest = &mut targets[..];
+fn fill_from(file: &OwnedFd, mut offset: u64, targets: &mut [IoSliceMut<'_>]) -> Result<()> {
+    let mut rest = targets;
     while !rest.is_empty() {
         let read = rustix::io::preadv(file, rest, offset)
             .map_err(|errno| ramlace_base::Error::from_io(&errno.into(), "reading a lane's file"))?;

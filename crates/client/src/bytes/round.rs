@@ -2,15 +2,15 @@
 //! each connection, and what comes of it is collected.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, Result, ServerId};
+use ramlace_base::{ByteRange, Error, ErrorKind, Result, ServerId};
 use ramlace_wire::chunk::{ReadChunk, WriteChunk};
 use ramlace_wire::runs::{ReadRuns, WriteRuns};
 use ramlace_wire::{ClusterMap, Kind, Request};
 
+use crate::bytes::memory::Parts;
 use crate::bytes::pieces::{Piece, State};
 use crate::bytes::transfer::{Brought, Direction, Transfer};
 use crate::session::lines::{Line, Server, Unanswered};
@@ -49,14 +49,11 @@ pub(crate) struct Round<'t, 'b, 'p> {
     /// A connection failed for good: what is under way elsewhere is given up as well, or the
     /// wait for it would blame a server that had no time left to answer.
     over: Option<Error>,
-    sources: Vec<IoSlice<'static>>,
-    targets: Vec<IoSliceMut<'static>>,
+    parts: Parts,
 }
 
 impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
-    /// # Safety
-    /// As for [`Transfer::run`].
-    pub(crate) unsafe fn run(transfer: &'b Transfer<'t>, batch: &'p mut [Piece<'b>]) -> Result<()> {
+    pub(crate) fn run(transfer: &'b Transfer<'t>, batch: &'p mut [Piece<'b>]) -> Result<()> {
         let session = transfer.session;
         let must_not_wait = transfer.pages.are_strict() && batch.len() > 1;
         let mut round = Round {
@@ -67,15 +64,13 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
             gives_up_at: must_not_wait.then(|| Instant::now() + SEVERAL_WAIT_MAX),
             stop_at: u64::MAX,
             over: None,
-            sources: Vec::new(),
-            targets: Vec::new(),
+            parts: Parts::default(),
         };
         let mut shares = round.share()?;
         // A server that kept its connection waiting leaves the others their time.
         round.deadline = session.deadline();
         loop {
-            // SAFETY: the caller's promise.
-            shares.iter_mut().for_each(|share| unsafe { round.fill(share) });
+            shares.iter_mut().for_each(|share| round.fill(share));
             if let Some(error) = round.over.take() {
                 return Err(error);
             }
@@ -83,8 +78,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
                 break;
             }
             for share in &mut shares {
-                // SAFETY: the caller's promise.
-                unsafe { round.collect(share) };
+                round.collect(share);
                 if let Some(error) = round.over.take() {
                     return Err(error);
                 }
@@ -132,10 +126,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
     }
 
     /// Sends pieces until the window is full.
-    ///
-    /// # Safety
-    /// As for [`Transfer::run`].
-    unsafe fn fill(&mut self, share: &mut Share) {
+    fn fill(&mut self, share: &mut Share) {
         while let Some(&index) = share.waiting.front() {
             let (length, offset) = (self.batch[index].length, self.batch[index].file_offset);
             if offset > self.stop_at {
@@ -147,8 +138,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
             if full && !share.under_way.is_empty() {
                 return;
             }
-            // SAFETY: the caller's promise.
-            match unsafe { self.send(share, index) } {
+            match self.send(share, index) {
                 Ok(Some(call)) => {
                     share.waiting.pop_front();
                     share.under_way.push_back((index, call));
@@ -161,10 +151,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
     }
 
     /// Sends one piece; `None` when its number must wait for answers that are under way.
-    ///
-    /// # Safety
-    /// As for [`Transfer::run`].
-    unsafe fn send(&mut self, share: &mut Share, index: usize) -> Result<Option<u32>> {
+    fn send(&mut self, share: &mut Share, index: usize) -> Result<Option<u32>> {
         let transfer = self.transfer;
         let session = transfer.session;
         let piece = &mut self.batch[index];
@@ -192,35 +179,28 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
             };
         }
         let piece = &self.batch[index];
-        self.sources.clear();
-        // SAFETY: the caller's promise; the slices are not used after this call.
-        piece.each_range(transfer.layout, |range| unsafe {
-            transfer.memory.push_slices(range, &mut self.sources)
-        });
         let header = |kind: Kind| session.header(kind, piece.ticket.as_ref(), self.deadline, self.map.epoch);
-        let header = match piece.runs().cloned() {
-            None => {
-                let (header, request) = (header(WriteChunk::KIND), transfer.write_request(target, piece));
-                line.send(header, &request, &self.sources, self.deadline).map(|()| header)
-            }
-            Some(runs) => {
-                let header = header(WriteRuns::KIND);
-                line.send(header, &WriteRuns { target, runs }, &self.sources, self.deadline).map(|()| header)
-            }
-        };
+        let ranges = |each: &mut dyn FnMut(ByteRange)| piece.each_range(transfer.layout, each);
+        let header =
+            transfer.memory.with_sources_of(&mut self.parts, ranges, |sources| match piece.runs().cloned() {
+                None => {
+                    let (header, request) = (header(WriteChunk::KIND), transfer.write_request(target, piece));
+                    line.send(header, &request, sources, self.deadline).map(|()| header)
+                }
+                Some(runs) => {
+                    let header = header(WriteRuns::KIND);
+                    line.send(header, &WriteRuns { target, runs }, sources, self.deadline).map(|()| header)
+                }
+            });
         Ok(Some(header?.call))
     }
 
     /// Takes one answer.
-    ///
-    /// # Safety
-    /// As for [`Transfer::run`].
-    unsafe fn collect(&mut self, share: &mut Share) {
+    fn collect(&mut self, share: &mut Share) {
         let Some((index, call)) = share.under_way.pop_front() else { return };
         share.bytes_under_way -= self.batch[index].length;
         let Some(line) = &mut share.line else { return };
-        // SAFETY: the caller's promise.
-        match unsafe { self.receive(line, index, call) } {
+        match self.receive(line, index, call) {
             Ok(()) => {
                 self.batch[index].state = State::Done;
                 self.batch[index].ticket = None;
@@ -235,14 +215,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         }
     }
 
-    /// # Safety
-    /// As for [`Transfer::run`].
-    unsafe fn receive(
-        &mut self,
-        line: &mut Line,
-        index: usize,
-        call: u32,
-    ) -> std::result::Result<(), Unanswered> {
+    fn receive(&mut self, line: &mut Line, index: usize, call: u32) -> std::result::Result<(), Unanswered> {
         match &mut self.gives_up_at {
             // Who has pages of them is waited for, however long the others' answers took.
             None => line.await_holders(self.transfer.session, self.deadline)?,
@@ -264,12 +237,10 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
             None => Brought::of_chunk(&line.receive::<ReadChunk>(call, self.deadline)?),
             Some(_) => Brought::of_runs(&line.receive::<ReadRuns>(call, self.deadline)?),
         };
-        self.targets.clear();
-        // SAFETY: the caller's promise; the slices are not used after this call.
-        piece.each_range(transfer.layout, |range| unsafe {
-            transfer.memory.push_slices_mut(range, &mut self.targets)
-        });
-        transfer.deliver(line, brought, &mut self.targets, self.deadline)
+        let ranges = |each: &mut dyn FnMut(ByteRange)| piece.each_range(transfer.layout, each);
+        transfer.memory.with_targets_of(&mut self.parts, ranges, |targets| {
+            transfer.deliver(line, brought, targets, self.deadline)
+        })
     }
 
     /// The server said no to one piece; the others go on.

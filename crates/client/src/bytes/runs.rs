@@ -27,40 +27,34 @@ impl File {
             return Ok(0);
         };
         let start = if reach.runs == 1 { reach.hull.start } else { 0 };
-        let memory = Memory::of_slices_mut(buffers, start);
+        let mut memory = Memory::of_slices_mut(buffers, start);
         if reach.runs == 1 {
-            // SAFETY: the memory is the caller's exclusive buffers until this call returns.
-            return unsafe { self.read_into(&memory, start) };
+            return self.read_into(&mut memory, start);
         }
         self.needs(self.rights().read, "reading")?;
         let handle = self.handle()?;
-        // SAFETY: as above.
-        let inline = unsafe { self.read_runs_inline(handle, tiles, reach, &memory) };
+        let inline = self.read_runs_inline(handle, tiles, reach, &memory);
         if let Some(read) = inline.map_err(|error| self.tell(error))? {
             return Ok(read);
         }
-        // SAFETY: as above.
-        let read = |_| unsafe { self.read_runs_once(handle, tiles, reach, &memory) };
+        let read = |_| self.read_runs_once(handle, tiles, reach, &mut memory);
         self.with_size(handle, read).map_err(|error| self.tell(error))
     }
 
-    /// # Safety
-    /// The memory must be valid for writes until the call returns.
-    unsafe fn read_runs_once(
+    fn read_runs_once(
         &self,
         handle: &Handle,
         tiles: &[Tile],
         reach: Reach,
-        memory: &Memory<'_>,
+        memory: &mut Memory<'_>,
     ) -> Result<usize> {
         let size = self.size_for(handle, reach.hull.end)?;
         let cut = if reach.hull.end > size.size { Some(below(tiles, size.size)) } else { None };
         let there = cut.as_deref().unwrap_or(tiles);
         let Some(reach) = reach_of(there) else { return Ok(0) };
         let memory = memory.clamped(reach.bytes as usize);
-        let transfer = self.transfer(handle, size, Direction::Read, &memory);
-        // SAFETY: the caller's promise.
-        match unsafe { transfer.run_packed(there) } {
+        let transfer = self.transfer(handle, size, Direction::Read, memory);
+        match transfer.run_packed(there) {
             Outcome::Done if transfer.saw_hole.get() && !self.is_current(handle, size)? => {
                 Err(Error::new(ErrorKind::Retry, "the file was truncated while it was read"))
             }
@@ -70,10 +64,7 @@ impl File {
     }
 
     /// A small file's bytes live with its inode: one request brings all of them. `None`: it is in its lanes.
-    ///
-    /// # Safety
-    /// The memory must be valid for writes until the call returns.
-    unsafe fn read_runs_inline(
+    fn read_runs_inline(
         &self,
         handle: &Handle,
         tiles: &[Tile],
@@ -96,8 +87,7 @@ impl File {
             let there = |at: u64| bytes.len().min(at as usize);
             let mut found = bytes[there(run.start)..there(run.end)].to_vec();
             found.resize(run.length() as usize, 0);
-            // SAFETY: the caller's promise.
-            unsafe { memory.fill(done, &found) };
+            memory.fill(done, &found);
             done += found.len() as u64;
         }
         Ok(Some(done as usize))
@@ -117,21 +107,18 @@ impl File {
             return Ok(0);
         };
         let start = if reach.runs == 1 { reach.hull.start } else { 0 };
-        let memory = Memory::of_slices(buffers, start);
+        let mut memory = Memory::of_slices(buffers, start);
         if reach.runs == 1 {
-            // SAFETY: the memory is the caller's shared buffers, which a write only reads.
-            return unsafe { self.write_from(&memory, start) };
+            return self.write_from(&mut memory, start);
         }
         let handle = self.handle()?;
-        // SAFETY: as above.
-        let inline = unsafe { self.write_runs_inline(handle, tiles, reach, &memory) };
+        let inline = self.write_runs_inline(handle, tiles, reach, &memory);
         if inline.map_err(|error| self.tell(error))? {
             return Ok(length);
         }
         let write = |size| {
-            let transfer = self.transfer(handle, size, Direction::Write, &memory);
-            // SAFETY: as above.
-            let done = match unsafe { transfer.run_packed(tiles) } {
+            let transfer = self.transfer(handle, size, Direction::Write, memory.whole());
+            let done = match transfer.run_packed(tiles) {
                 Outcome::Done => reach.bytes,
                 Outcome::Failed { done_to, error } if error.kind() == ErrorKind::NoSpace && done_to > 0 => {
                     done_to
@@ -145,10 +132,7 @@ impl File {
     }
 
     /// Writes a few runs of a small file; `false`: it is in its lanes, and all of them are to be written there.
-    ///
-    /// # Safety
-    /// The memory must be valid for reads until the call returns.
-    unsafe fn write_runs_inline(
+    fn write_runs_inline(
         &self,
         handle: &Handle,
         tiles: &[Tile],
@@ -163,8 +147,7 @@ impl File {
         let mut at = 0;
         for run in tiles.iter().flat_map(Tile::iter) {
             let part = ByteRange { start: at, end: at + run.length() };
-            // SAFETY: the caller's promise.
-            if !unsafe { self.write_run_inline(handle, run.start, memory, part) }? {
+            if !self.write_run_inline(handle, run.start, memory, part)? {
                 return Ok(false);
             }
             at = part.end;

@@ -138,7 +138,7 @@ impl File {
         range: ByteRange,
     ) -> Result<Vec<(u16, LaneTarget, ByteRange)>> {
         let map = handle.session.map()?;
-        let transfer = self.transfer(handle, size, Direction::Read, &Memory::NONE);
+        let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
         let spans = (0..self.layout().width)
             .map(|lane| (lane, ramlace_layout::lane_span(self.layout(), lane, range)));
         Ok(spans

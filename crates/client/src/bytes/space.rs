@@ -138,7 +138,7 @@ impl File {
         range: ByteRange,
         mut each: impl FnMut(LaneTarget, ByteRange) -> Result<()>,
     ) -> Result<()> {
-        let transfer = self.transfer(handle, size, Direction::Write, &Memory::NONE);
+        let transfer = self.transfer(handle, size, Direction::Write, Memory::none());
         for lane in 0..self.layout().width {
             let span = ramlace_layout::lane_span(self.layout(), lane, range);
             if !span.is_empty() {

@@ -3,7 +3,7 @@
 //! caller's memory and nowhere else.
 
 use std::cell::Cell;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -79,7 +79,7 @@ pub(crate) struct Transfer<'a> {
     pub(crate) direction: Direction,
     /// What a kernel keeps of it.
     pub(crate) pages: Pages<'a>,
-    pub(crate) memory: &'a Memory<'a>,
+    pub(crate) memory: Memory<'a>,
     /// Some bytes were answered as a hole. A lane that has never been written knows no
     /// generation: only the home can say that the file still reaches so far.
     pub(crate) saw_hole: Cell<bool>,
@@ -92,7 +92,7 @@ impl<'a> Transfer<'a> {
         handle: &'a Handle,
         size: Size,
         direction: Direction,
-        memory: &'a Memory<'a>,
+        memory: Memory<'a>,
     ) -> Transfer<'a> {
         Transfer {
             pages,
@@ -135,18 +135,14 @@ impl<'a> Transfer<'a> {
     }
 
     /// Moves all bytes of the memory.
-    ///
-    /// # Safety
-    /// The memory must be valid until this returns: for writes when the direction is a read.
-    pub(crate) unsafe fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         let mut ranges = self.memory.ranges().peekable();
         let Some(first) = ranges.peek().copied() else { return Outcome::Done };
         let mut batch = Vec::new();
         if let Some(piece) = pieces::single(self.layout, first) {
             ranges.next();
             if ranges.peek().is_none() {
-                // SAFETY: the caller's promise.
-                return unsafe { self.run_single(&piece) };
+                return self.run_single(&piece);
             }
             batch.push(piece);
         }
@@ -157,30 +153,23 @@ impl<'a> Transfer<'a> {
                 pieces::plan(self.layout, ByteRange { start, end }, &mut batch);
                 start = end;
                 if batch.len() >= BATCH_REQUESTS_MAX {
-                    // SAFETY: the caller's promise.
-                    match unsafe { self.run_batch(&mut batch) } {
+                    match self.run_batch(&mut batch) {
                         Outcome::Done => batch.clear(),
                         other => return other,
                     }
                 }
             }
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.run_batch(&mut batch) }
+        self.run_batch(&mut batch)
     }
 
     /// Moves the bytes of runs, which lie in memory one behind the other: its offsets are bytes of all runs, and so is where a
     /// failure says that all is done before.
-    ///
-    /// # Safety
-    /// As for `run`.
-    pub(crate) unsafe fn run_packed(&self, tiles: &[Tile]) -> Outcome {
-        // SAFETY: the caller's promise.
-        match unsafe { self.run_planned(Packer::new(self.layout, tiles)) } {
+    pub(crate) fn run_packed(&self, tiles: &[Tile]) -> Outcome {
+        match self.run_planned(Packer::new(self.layout, tiles)) {
             // A request of many runs is refused whole, where some of them may have room.
             Outcome::Failed { done_to, error } if error.kind() == ErrorKind::NoSpace => {
-                // SAFETY: as above.
-                match unsafe { self.run_planned(Packer::one_by_one(self.layout, tiles, done_to)) } {
+                match self.run_planned(Packer::one_by_one(self.layout, tiles, done_to)) {
                     Outcome::Failed { done_to: again, error } => {
                         Outcome::Failed { done_to: again.max(done_to), error }
                     }
@@ -191,36 +180,28 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// # Safety
-    /// As for `run`.
-    unsafe fn run_planned(&self, mut packer: Packer<'_>) -> Outcome {
+    fn run_planned(&self, mut packer: Packer<'_>) -> Outcome {
         loop {
             let mut batch = packer.next_batch();
             if batch.is_empty() {
                 return Outcome::Done;
             }
-            // SAFETY: the caller's promise.
-            match unsafe { self.run_batch(&mut batch) } {
+            match self.run_batch(&mut batch) {
                 Outcome::Done => {}
                 other => return other,
             }
         }
     }
 
-    /// # Safety
-    /// As for `run`.
-    unsafe fn run_single(&self, piece: &Piece<'_>) -> Outcome {
-        // SAFETY: the caller's promise.
-        match unsafe { self.try_single(piece) } {
+    fn run_single(&self, piece: &Piece<'_>) -> Outcome {
+        match self.try_single(piece) {
             Ok(()) => Outcome::Done,
             Err(error) if error.kind() == ErrorKind::Retry => Outcome::Outdated(error),
             Err(error) => Outcome::Failed { done_to: piece.file_offset, error },
         }
     }
 
-    /// # Safety
-    /// As for `run`.
-    unsafe fn try_single(&self, piece: &Piece<'_>) -> Result<()> {
+    fn try_single(&self, piece: &Piece<'_>) -> Result<()> {
         let deadline = self.session.deadline();
         let target = self.target(piece.lane)?;
         let range = ByteRange { start: piece.file_offset, end: piece.file_offset + piece.length };
@@ -231,54 +212,34 @@ impl<'a> Transfer<'a> {
                 let request = self.read_request(target, piece);
                 let call = Call { pages: self.pages, ..Call::about_lane(slot, &request, deadline) };
                 self.session.call(&call, |line, received| {
-                    if let Some((start, length)) = self.memory.one_piece(range) {
-                        // SAFETY: the caller's promise.
-                        let buffer = unsafe { std::slice::from_raw_parts_mut(start, length) };
-                        let brought = Brought::of_chunk(&received);
-                        return self.deliver(line, brought, &mut [IoSliceMut::new(buffer)], deadline);
-                    }
-                    let mut slices = Vec::new();
-                    // SAFETY: the caller's promise.
-                    unsafe { self.memory.push_slices_mut(range, &mut slices) };
-                    self.deliver(line, Brought::of_chunk(&received), &mut slices, deadline)
+                    let brought = Brought::of_chunk(&received);
+                    self.memory.with_targets(range, |targets| self.deliver(line, brought, targets, deadline))
                 })
             }
             Direction::Write => {
                 let ticket = self.session.ticket(slot, deadline)?;
                 let request = self.write_request(target, piece);
-                let mut slices = Vec::new();
-                let one = self.memory.one_piece(range).map(|(start, length)| {
-                    // SAFETY: the caller's promise.
-                    [IoSlice::new(unsafe { std::slice::from_raw_parts(start, length) })]
-                });
-                if one.is_none() {
-                    // SAFETY: the caller's promise.
-                    unsafe { self.memory.push_slices(range, &mut slices) };
-                }
-                let data = one.as_ref().map_or(&slices[..], |one| &one[..]);
-                let ticket = Some(&ticket);
-                let call = Call { ticket, data, ..Call::about_lane(slot, &request, deadline) };
-                self.session.call(&call, |line, received| {
-                    self.pages.note_recall(line.server_id(), received.reply.recall);
-                    Ok(())
+                self.memory.with_sources(range, |data| {
+                    let ticket = Some(&ticket);
+                    let call = Call { ticket, data, ..Call::about_lane(slot, &request, deadline) };
+                    self.session.call(&call, |line, received| {
+                        self.pages.note_recall(line.server_id(), received.reply.recall);
+                        Ok(())
+                    })
                 })
             }
         }
     }
 
     /// Runs rounds until every piece is done, or one fails for good.
-    ///
-    /// # Safety
-    /// As for `run`.
-    unsafe fn run_batch<'b>(&'b self, batch: &mut [Piece<'b>]) -> Outcome
+    fn run_batch<'b>(&'b self, batch: &mut [Piece<'b>]) -> Outcome
     where
         'a: 'b,
     {
         let mut backoff = Backoff::new(self.session.deadline());
         loop {
             let before = batch.iter().filter(|piece| piece.is_done()).count();
-            // SAFETY: the caller's promise.
-            let round = unsafe { Round::run(self, batch) };
+            let round = Round::run(self, batch);
             let Some(open) = batch.iter().find(|piece| !piece.is_done()) else { return Outcome::Done };
             let done_to = open.file_offset;
             if let Err(error) = round {

@@ -56,7 +56,7 @@ impl File {
                     format!("a cell at {offset} is not within its {} bytes; set its size first", size.size);
                 return Err(Error::new(ErrorKind::Invalid, text));
             }
-            let target = self.transfer(handle, size, Direction::Write, &Memory::NONE).target(piece.lane)?;
+            let target = self.transfer(handle, size, Direction::Write, Memory::none()).target(piece.lane)?;
             let request = ChangeCell { target, offset: piece.lane_offset, change };
             let changed = session.change_lane(target.slot, &request, session.deadline())?;
             if changed.changed {

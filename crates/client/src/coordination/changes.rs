@@ -226,7 +226,7 @@ impl File {
             return Ok(Places { home: true, lanes: Vec::new() });
         }
         let session = &handle.session;
-        let transfer = self.transfer(handle, known, Direction::Read, &Memory::NONE);
+        let transfer = self.transfer(handle, known, Direction::Read, Memory::none());
         let map = session.map()?;
         let lanes = self.lanes_of(range)?;
         let lanes = lanes.into_iter().map(|lane| (lane, transfer.target_in(&map, lane)));
@@ -307,7 +307,7 @@ pub(crate) fn note_stores(
         let ByteRange { start, end } = ramlace_layout::lane_span(layout, lane, range);
         if start < end {
             let file = (inode, layout);
-            let transfer = Transfer::of(file, Pages::None, handle, size, Direction::Write, &Memory::NONE);
+            let transfer = Transfer::of(file, Pages::None, handle, size, Direction::Write, Memory::none());
             let target = transfer.target(lane)?;
             handle.session.ask(target.slot, &NoteChange { target, start, end }, deadline)?;
         }
