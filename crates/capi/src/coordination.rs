@@ -1,16 +1,16 @@
 //! Barriers, cells, and waiting for a change of bytes.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 use std::time::Duration;
 
 use ramlace_base::{ByteRange, Result, limits};
 use ramlace_client::ChangeVersion;
 
-use crate::failure::{guard, invalid, not_null};
+use crate::failure::{guard, invalid};
 use crate::file::done;
 use crate::locks::range_of;
 use crate::open::open_file;
-use crate::pass::{file_bytes, put, text};
+use crate::pass::{Filled, Out, Text, file_bytes};
 use crate::pool::connected;
 use crate::types::{ramlace_file, ramlace_pool};
 
@@ -47,15 +47,14 @@ pub struct ramlace_version {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_barrier(
     pool: *mut ramlace_pool,
-    name: *const c_char,
+    name: Text,
     parties: u32,
     member: u32,
     timeout_millis: i64,
 ) -> i64 {
     guard(|| {
         let connected = connected(pool)?;
-        // SAFETY: a text or NULL, by the header.
-        let name = unsafe { text(name, "name") }?;
+        let name = name.bytes("name")?;
         let round = connected.pool.barrier(name, parties, member, timeout_of(timeout_millis))?;
         Ok(round as i64)
     })
@@ -72,12 +71,11 @@ pub unsafe extern "C" fn ramlace_fetch_add(
     file: *mut ramlace_file,
     offset: i64,
     number: u64,
-    before: *mut u64,
+    before: Out<u64>,
 ) -> c_int {
     done(|| {
         let found = open_file(file)?.file.fetch_add(file_bytes(offset, "offset")?, number)?;
-        // SAFETY: memory for a result or NULL, by the header.
-        unsafe { put_if_wanted(before, found) }
+        before.put_if_wanted(found)
     })
 }
 
@@ -90,13 +88,12 @@ pub unsafe extern "C" fn ramlace_compare_swap(
     offset: i64,
     expected: u64,
     new_number: u64,
-    before: *mut u64,
+    before: Out<u64>,
 ) -> c_int {
     guard(|| {
         let file = &open_file(file)?.file;
         let found = file.compare_swap(file_bytes(offset, "offset")?, expected, new_number)?;
-        // SAFETY: memory for a result or NULL, by the header.
-        unsafe { put_if_wanted(before, found) }?;
+        before.put_if_wanted(found)?;
         Ok(c_int::from(found == expected))
     })
 }
@@ -109,13 +106,12 @@ pub unsafe extern "C" fn ramlace_change_version(
     file: *mut ramlace_file,
     offset: i64,
     length: i64,
-    version: *mut ramlace_version,
+    version: Out<ramlace_version>,
 ) -> c_int {
     done(|| {
         let range = range_of(offset, length)?;
         let take = || Ok(version_of(&open_file(file)?.file.change_version(range)?));
-        // SAFETY: memory for a result or NULL, by the header.
-        unsafe { put(version, "struct ramlace_version", take) }
+        version.put("struct ramlace_version", take)
     })
 }
 
@@ -126,17 +122,15 @@ pub unsafe extern "C" fn ramlace_change_version(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_wait_change(
     file: *mut ramlace_file,
-    version: *mut ramlace_version,
+    version: Filled<ramlace_version>,
     timeout_millis: i64,
 ) -> c_int {
     done(|| {
-        let place = not_null(version, "struct ramlace_version")?;
-        // SAFETY: it was filled by ramlace_change_version, by the header.
-        let since = version_from(unsafe { &*place })?;
-        let now = open_file(file)?.file.wait_for_change(&since, timeout_of(timeout_millis))?;
-        // SAFETY: as above; what was there is no value of Rust's.
-        unsafe { place.write(version_of(&now)) };
-        Ok(())
+        version.change("struct ramlace_version", |since| {
+            let since = version_from(&since)?;
+            let now = open_file(file)?.file.wait_for_change(&since, timeout_of(timeout_millis))?;
+            Ok(version_of(&now))
+        })
     })
 }
 
@@ -162,16 +156,6 @@ fn version_from(version: &ramlace_version) -> Result<ChangeVersion> {
     let range = ByteRange { start: version.start, end: version.end };
     let home = (version.has_home != 0).then_some(version.home);
     Ok(ChangeVersion::from_numbers(range, home, version.lanes[..count].to_vec()))
-}
-
-/// # Safety
-/// As for `put`.
-unsafe fn put_if_wanted(place: *mut u64, number: u64) -> Result<()> {
-    if place.is_null() {
-        return Ok(());
-    }
-    // SAFETY: the caller's promise.
-    unsafe { put(place, "before", || Ok(number)) }
 }
 
 fn timeout_of(millis: i64) -> Option<Duration> {

@@ -1,13 +1,14 @@
 //! Listing directories.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 
 use ramlace_base::{Error, ErrorKind};
 use ramlace_client::ReadDir;
 use ramlace_sync::Mutex;
 
-use crate::failure::{guard, not_null};
+use crate::failure::guard;
 use crate::file::done;
+use crate::pass::{Out, Text};
 use crate::pool::connected;
 use crate::table::{self, Kept};
 use crate::types::{ramlace_directory, ramlace_entry, ramlace_pool};
@@ -27,14 +28,10 @@ impl Kept for Stream {
 /// there from the beginning to the end of the listing is listed exactly once; one that comes or
 /// goes meanwhile may be listed or not. Returns NULL and sets errno: ENOENT, ENOTDIR, EACCES.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_opendir(
-    pool: *mut ramlace_pool,
-    path: *const c_char,
-) -> *mut ramlace_directory {
+pub unsafe extern "C" fn ramlace_opendir(pool: *mut ramlace_pool, path: Text) -> *mut ramlace_directory {
     guard(|| {
         let connected = connected(pool)?;
-        // SAFETY: a text or NULL, by the header.
-        let path = unsafe { connected.path(path) }?;
+        let path = connected.path(&path)?;
         let entries = Mutex::new(connected.pool.read_dir(path)?);
         Ok(table::keep(Stream { entries, process: std::process::id() }))
     })
@@ -46,21 +43,19 @@ pub unsafe extern "C" fn ramlace_opendir(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_readdir(
     directory: *mut ramlace_directory,
-    entry: *mut ramlace_entry,
+    entry: Out<ramlace_entry>,
 ) -> c_int {
     guard(|| {
         let stream = table::find::<Stream, _>(directory)?;
-        let place = not_null(entry, "struct ramlace_entry")?;
-        if stream.process != std::process::id() {
-            let text = "the directory was opened before the fork; open it again in the child";
-            return Err(Error::new(ErrorKind::BadHandle, text));
-        }
-        let mut entries = stream.entries.lock();
-        let Some(next) = entries.next() else { return Ok(0) };
-        let filled = ramlace_entry::from(&next?);
-        // SAFETY: memory for an entry, by the header.
-        unsafe { place.write(filled) };
-        Ok(1)
+        let found = entry.put_some("struct ramlace_entry", || {
+            if stream.process != std::process::id() {
+                let text = "the directory was opened before the fork; open it again in the child";
+                return Err(Error::new(ErrorKind::BadHandle, text));
+            }
+            let next = stream.entries.lock().next().transpose()?;
+            Ok(next.map(|next| ramlace_entry::from(&next)))
+        })?;
+        Ok(c_int::from(found))
     })
 }
 

@@ -96,11 +96,6 @@ pub(crate) fn null(what: &str) -> Error {
     Error::new(ErrorKind::Fault, format!("the {what} is a null pointer"))
 }
 
-/// A pointer that must not be NULL.
-pub(crate) fn not_null<T>(pointer: *mut T, what: &str) -> Result<*mut T> {
-    if pointer.is_null() { Err(null(what)) } else { Ok(pointer) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::ffi::CStr;

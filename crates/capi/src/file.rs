@@ -8,7 +8,7 @@ use ramlace_wire::chunk::Sought;
 
 use crate::failure::{guard, invalid};
 use crate::open::{OpenFile, open_file};
-use crate::pass::{buffer, bytes, file_bytes, put};
+use crate::pass::{Length, Out, Source, Target, file_bytes};
 use crate::types::{ramlace_file, ramlace_stat};
 
 /// Reads up to length bytes at offset, in bytes from the beginning, into buffer; the position is
@@ -19,14 +19,13 @@ use crate::types::{ramlace_file, ramlace_stat};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_pread(
     file: *mut ramlace_file,
-    buffer: *mut c_void,
-    length: usize,
+    mut buffer: Target<c_void>,
+    length: Length,
     offset: i64,
 ) -> ssize_t {
     guard(|| {
         let open = open_file(file)?;
-        // SAFETY: the buffer has `length` bytes, by the header.
-        let target = unsafe { self::buffer(buffer.cast(), length) }?;
+        let target = buffer.bytes(length)?;
         count(open.file.read_at(target, file_bytes(offset, "offset")?)?)
     })
 }
@@ -40,14 +39,13 @@ pub unsafe extern "C" fn ramlace_pread(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_pwrite(
     file: *mut ramlace_file,
-    buffer: *const c_void,
-    length: usize,
+    buffer: Source,
+    length: Length,
     offset: i64,
 ) -> ssize_t {
     guard(|| {
         let open = open_file(file)?;
-        // SAFETY: the buffer has `length` bytes, by the header.
-        let source = unsafe { bytes(buffer.cast(), length) }?;
+        let source = buffer.bytes(length)?;
         count(open.file.write_at(source, file_bytes(offset, "offset")?)?)
     })
 }
@@ -59,13 +57,12 @@ pub unsafe extern "C" fn ramlace_pwrite(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_read(
     file: *mut ramlace_file,
-    buffer: *mut c_void,
-    length: usize,
+    mut buffer: Target<c_void>,
+    length: Length,
 ) -> ssize_t {
     guard(|| {
         let open = open_file(file)?;
-        // SAFETY: the buffer has `length` bytes, by the header.
-        let target = unsafe { self::buffer(buffer.cast(), length) }?;
+        let target = buffer.bytes(length)?;
         let turn = open.position.turn()?;
         let read = open.file.read_at(target, turn.get())?;
         turn.set(turn.get() + read as u64);
@@ -76,20 +73,15 @@ pub unsafe extern "C" fn ramlace_read(
 /// Writes length bytes at the file's position, with O_APPEND at its end, and moves the position
 /// behind them; otherwise as ramlace_pwrite, one call after the other as ramlace_read.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_write(
-    file: *mut ramlace_file,
-    buffer: *const c_void,
-    length: usize,
-) -> ssize_t {
+pub unsafe extern "C" fn ramlace_write(file: *mut ramlace_file, buffer: Source, length: Length) -> ssize_t {
     guard(|| {
         let open = open_file(file)?;
-        // SAFETY: the buffer has `length` bytes, by the header.
-        let source = unsafe { bytes(buffer.cast(), length) }?;
+        let source = buffer.bytes(length)?;
         let turn = open.position.turn()?;
         if open.append && !source.is_empty() {
             let start = open.file.append(source)?;
-            turn.set(start + length as u64);
-            return count(length);
+            turn.set(start + source.len() as u64);
+            return count(source.len());
         }
         let written = open.file.write_at(source, turn.get())?;
         turn.set(turn.get() + written as u64);
@@ -102,15 +94,10 @@ pub unsafe extern "C" fn ramlace_write(
 /// with another's, from any number of clients. Returns the offset at which they begin, or -1 as
 /// ramlace_pwrite; a failed append may leave a hole, which reads as zeros.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_append(
-    file: *mut ramlace_file,
-    buffer: *const c_void,
-    length: usize,
-) -> i64 {
+pub unsafe extern "C" fn ramlace_append(file: *mut ramlace_file, buffer: Source, length: Length) -> i64 {
     guard(|| {
         let open = open_file(file)?;
-        // SAFETY: the buffer has `length` bytes, by the header.
-        let source = unsafe { bytes(buffer.cast(), length) }?;
+        let source = buffer.bytes(length)?;
         open.file.append(source).map(|start| start as i64)
     })
 }
@@ -169,11 +156,10 @@ pub unsafe extern "C" fn ramlace_fsync(file: *mut ramlace_file) -> c_int {
 
 /// What the file is and has; see ramlace_stat.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_fstat(file: *mut ramlace_file, out: *mut ramlace_stat) -> c_int {
+pub unsafe extern "C" fn ramlace_fstat(file: *mut ramlace_file, out: Out<ramlace_stat>) -> c_int {
     done(|| {
         let open = open_file(file)?;
-        // SAFETY: memory for a result or NULL, by the header.
-        unsafe { put(out, "struct ramlace_stat", || Ok(ramlace_stat::from(&open.file.info()?))) }
+        out.put("struct ramlace_stat", || Ok(ramlace_stat::from(&open.file.info()?)))
     })
 }
 

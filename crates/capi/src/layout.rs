@@ -1,13 +1,13 @@
 //! Where bytes lie.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 
 use ramlace_base::Result;
 use ramlace_wire::LayoutHints;
 
 use crate::failure::invalid;
 use crate::file::done;
-use crate::pass::{Growing, growing, put};
+use crate::pass::{Given, Growing, Out, Text};
 use crate::pool::connected;
 use crate::types::{ramlace_hints, ramlace_layout, ramlace_pool};
 
@@ -20,16 +20,14 @@ unsafe impl Growing for ramlace_hints {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_layout_get(
     pool: *mut ramlace_pool,
-    path: *const c_char,
-    out: *mut ramlace_layout,
+    path: Text,
+    out: Out<ramlace_layout>,
 ) -> c_int {
     done(|| {
         let connected = connected(pool)?;
-        // SAFETY: a text or NULL, by the header.
-        let path = unsafe { connected.path(path) }?;
+        let path = connected.path(&path)?;
         let get = || Ok(ramlace_layout::from(&connected.pool.get_layout(path)?));
-        // SAFETY: memory for a result or NULL, by the header.
-        unsafe { put(out, "struct ramlace_layout", get) }
+        out.put("struct ramlace_layout", get)
     })
 }
 
@@ -39,13 +37,12 @@ pub unsafe extern "C" fn ramlace_layout_get(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_layout_set(
     pool: *mut ramlace_pool,
-    path: *const c_char,
-    hints: *const ramlace_hints,
+    path: Text,
+    hints: Given<ramlace_hints>,
 ) -> c_int {
     done(|| {
         let connected = connected(pool)?;
-        // SAFETY: a text or NULL, and hints or NULL, by the header.
-        let (path, (hints, local)) = unsafe { (connected.path(path)?, layout_hints(hints)?) };
+        let (path, (hints, local)) = (connected.path(&path)?, layout_hints(&hints)?);
         if local {
             return Err(invalid("a directory hands no `local` down: it is of the machine that makes a file"));
         }
@@ -54,12 +51,8 @@ pub unsafe extern "C" fn ramlace_layout_set(
 }
 
 /// Hints as the client takes them, which checks their values; and whether the file shall lie on this machine.
-///
-/// # Safety
-/// The pointer is NULL or leads to hints as the header describes them.
-pub(crate) unsafe fn layout_hints(hints: *const ramlace_hints) -> Result<(LayoutHints, bool)> {
-    // SAFETY: the caller's promise.
-    let given: ramlace_hints = unsafe { growing(hints) }?;
+pub(crate) fn layout_hints(hints: &Given<ramlace_hints>) -> Result<(LayoutHints, bool)> {
+    let given = hints.read()?;
     let set = |value: u64| Some(value).filter(|value| *value != 0);
     let hints = LayoutHints {
         stripe_unit: set(given.stripe_unit),

@@ -7,6 +7,7 @@ use ramlace_base::Result;
 use crate::failure::{guard, invalid, null};
 use crate::file::done;
 use crate::open::open_file;
+use crate::pass::Out;
 use crate::table;
 use crate::types::ramlace_file;
 
@@ -25,15 +26,12 @@ use crate::types::ramlace_file;
 pub unsafe extern "C" fn ramlace_map(
     file: *mut ramlace_file,
     protection: c_int,
-    length: *mut usize,
+    length: Out<usize>,
 ) -> *mut c_void {
     guard(|| {
         let open = open_file(file)?;
         let mapping = open.file.map(writable(protection)?)?;
-        if !length.is_null() {
-            // SAFETY: memory for a length, by the header.
-            unsafe { length.write(mapping.len()) };
-        }
+        length.put_if_wanted(mapping.len())?;
         let start = mapping.as_ptr();
         table::keep_memory(start, mapping);
         Ok(start.cast())

@@ -11,7 +11,7 @@ use ramlace_client::{AttributeChanges, NewMode};
 use crate::failure::{guard, invalid};
 use crate::file::{count, done};
 use crate::open::{permissions, umask};
-use crate::pass::{buffer, file_bytes, put, text};
+use crate::pass::{Length, Out, Target, Text, Times, file_bytes};
 use crate::pool::{Connected, connected};
 use crate::types::{ramlace_pool, ramlace_stat, ramlace_time};
 
@@ -23,53 +23,39 @@ pub const RAMLACE_TIME_OMIT: u32 = 0x3fff_fffe;
 /// What path leads to; a symbolic link at its end is followed. Returns 0, or -1 and sets errno:
 /// ENOENT, ENOTDIR, ELOOP, EACCES, ENAMETOOLONG, EFAULT for NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_stat(
-    pool: *mut ramlace_pool,
-    path: *const c_char,
-    out: *mut ramlace_stat,
-) -> c_int {
+pub unsafe extern "C" fn ramlace_stat(pool: *mut ramlace_pool, path: Text, out: Out<ramlace_stat>) -> c_int {
     done(|| {
-        // SAFETY: a text or NULL, by the header.
-        let (connected, path) = unsafe { at(pool, path) }?;
+        let (connected, path) = at(pool, &path)?;
         let stat = || Ok(ramlace_stat::from(&connected.pool.stat(path)?));
-        // SAFETY: memory for a result or NULL, by the header.
-        unsafe { put(out, "struct ramlace_stat", stat) }
+        out.put("struct ramlace_stat", stat)
     })
 }
 
 /// What path names; as ramlace_stat, but a symbolic link at its end is not followed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_lstat(
-    pool: *mut ramlace_pool,
-    path: *const c_char,
-    out: *mut ramlace_stat,
-) -> c_int {
+pub unsafe extern "C" fn ramlace_lstat(pool: *mut ramlace_pool, path: Text, out: Out<ramlace_stat>) -> c_int {
     done(|| {
-        // SAFETY: a text or NULL, by the header.
-        let (connected, path) = unsafe { at(pool, path) }?;
+        let (connected, path) = at(pool, &path)?;
         let stat = || Ok(ramlace_stat::from(&connected.pool.lstat(path)?));
-        // SAFETY: memory for a result or NULL, by the header.
-        unsafe { put(out, "struct ramlace_stat", stat) }
+        out.put("struct ramlace_stat", stat)
     })
 }
 
 /// Creates a directory. mode: its permission bits, of which the process's umask takes some away.
 /// EEXIST when the name is taken, ENOENT when the directory above is missing.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_mkdir(pool: *mut ramlace_pool, path: *const c_char, mode: mode_t) -> c_int {
+pub unsafe extern "C" fn ramlace_mkdir(pool: *mut ramlace_pool, path: Text, mode: mode_t) -> c_int {
     done(|| {
-        // SAFETY: a text or NULL, by the header.
-        let (connected, path) = unsafe { at(pool, path) }?;
+        let (connected, path) = at(pool, &path)?;
         connected.pool.mkdir(path, NewMode { mode: permissions(mode)?, umask: umask() }).map(drop)
     })
 }
 
 /// Removes a directory. ENOTEMPTY when it has entries, ENOTDIR when it is none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_rmdir(pool: *mut ramlace_pool, path: *const c_char) -> c_int {
+pub unsafe extern "C" fn ramlace_rmdir(pool: *mut ramlace_pool, path: Text) -> c_int {
     done(|| {
-        // SAFETY: a text or NULL, by the header.
-        let (connected, path) = unsafe { at(pool, path) }?;
+        let (connected, path) = at(pool, &path)?;
         connected.pool.rmdir(path)
     })
 }
@@ -77,10 +63,9 @@ pub unsafe extern "C" fn ramlace_rmdir(pool: *mut ramlace_pool, path: *const c_c
 /// Removes a file or a symbolic link. A file that is open lives on, without a name, until its
 /// last close. EISDIR for a directory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_unlink(pool: *mut ramlace_pool, path: *const c_char) -> c_int {
+pub unsafe extern "C" fn ramlace_unlink(pool: *mut ramlace_pool, path: Text) -> c_int {
     done(|| {
-        // SAFETY: a text or NULL, by the header.
-        let (connected, path) = unsafe { at(pool, path) }?;
+        let (connected, path) = at(pool, &path)?;
         connected.pool.unlink(path)
     })
 }
@@ -88,14 +73,9 @@ pub unsafe extern "C" fn ramlace_unlink(pool: *mut ramlace_pool, path: *const c_
 /// Creates a symbolic link at path that points to target, which is any text of at most 4095
 /// bytes: a path from the pool's root when it begins with a slash, else from the link's directory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_symlink(
-    pool: *mut ramlace_pool,
-    target: *const c_char,
-    path: *const c_char,
-) -> c_int {
+pub unsafe extern "C" fn ramlace_symlink(pool: *mut ramlace_pool, target: Text, path: Text) -> c_int {
     done(|| {
-        // SAFETY: texts or NULL, by the header.
-        let ((connected, path), target) = unsafe { (at(pool, path)?, text(target, "target")?) };
+        let ((connected, path), target) = (at(pool, &path)?, target.bytes("target")?);
         connected.pool.symlink(target, path).map(drop)
     })
 }
@@ -105,13 +85,12 @@ pub unsafe extern "C" fn ramlace_symlink(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_readlink(
     pool: *mut ramlace_pool,
-    path: *const c_char,
-    buffer: *mut c_char,
-    size: usize,
+    path: Text,
+    mut buffer: Target<c_char>,
+    size: Length,
 ) -> ssize_t {
     guard(|| {
-        // SAFETY: a text or NULL, and `size` bytes, by the header.
-        let ((connected, path), place) = unsafe { (at(pool, path)?, self::buffer(buffer.cast(), size)?) };
+        let ((connected, path), place) = (at(pool, &path)?, buffer.bytes(size)?);
         let target = connected.pool.read_link(path)?;
         let length = target.len().min(place.len());
         place[..length].copy_from_slice(&target[..length]);
@@ -121,33 +100,25 @@ pub unsafe extern "C" fn ramlace_readlink(
 
 /// Sets a file's size in bytes by path; see ramlace_ftruncate.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_truncate(pool: *mut ramlace_pool, path: *const c_char, size: i64) -> c_int {
+pub unsafe extern "C" fn ramlace_truncate(pool: *mut ramlace_pool, path: Text, size: i64) -> c_int {
     done(|| {
-        // SAFETY: a text or NULL, by the header.
-        let (connected, path) = unsafe { at(pool, path) }?;
+        let (connected, path) = at(pool, &path)?;
         connected.pool.truncate(path, file_bytes(size, "size")?).map(drop)
     })
 }
 
 /// Sets permission bits, 07777 at most; a symbolic link is followed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_chmod(pool: *mut ramlace_pool, path: *const c_char, mode: mode_t) -> c_int {
-    // SAFETY: a text or NULL, by the header.
-    done(|| unsafe { change(pool, path, AttributeChanges { mode: Some(permissions(mode)?), ..KEEP }) })
+pub unsafe extern "C" fn ramlace_chmod(pool: *mut ramlace_pool, path: Text, mode: mode_t) -> c_int {
+    done(|| change(pool, &path, AttributeChanges { mode: Some(permissions(mode)?), ..KEEP }))
 }
 
 /// Sets owner and group; (uid_t)-1 and (gid_t)-1 leave them as they are. A symbolic link is
 /// followed. EPERM for whom the pool does not allow it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_chown(
-    pool: *mut ramlace_pool,
-    path: *const c_char,
-    uid: uid_t,
-    gid: gid_t,
-) -> c_int {
+pub unsafe extern "C" fn ramlace_chown(pool: *mut ramlace_pool, path: Text, uid: uid_t, gid: gid_t) -> c_int {
     let given = |id: u32| Some(id).filter(|id| *id != u32::MAX);
-    // SAFETY: a text or NULL, by the header.
-    done(|| unsafe { change(pool, path, AttributeChanges { uid: given(uid), gid: given(gid), ..KEEP }) })
+    done(|| change(pool, &path, AttributeChanges { uid: given(uid), gid: given(gid), ..KEEP }))
 }
 
 /// Sets the times of the last read (times[0]) and the last change of content (times[1]); NULL
@@ -155,44 +126,30 @@ pub unsafe extern "C" fn ramlace_chown(
 /// nanoseconds. A symbolic link is followed. EINVAL for a moment that is none, or beyond the
 /// years 1677 to 2262.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_utimens(
-    pool: *mut ramlace_pool,
-    path: *const c_char,
-    times: *const ramlace_time,
-) -> c_int {
+pub unsafe extern "C" fn ramlace_utimens(pool: *mut ramlace_pool, path: Text, times: Times) -> c_int {
     done(|| {
         let now = ramlace_time { seconds: 0, nanoseconds: RAMLACE_TIME_NOW, reserved: 0 };
-        // SAFETY: two times or NULL, by the header.
-        let [read, written] = if times.is_null() { [now; 2] } else { unsafe { *times.cast() } };
+        let [read, written] = times.both().unwrap_or([now; 2]);
         let is_now = |time: ramlace_time| time.nanoseconds == RAMLACE_TIME_NOW;
         let is_kept = |time: ramlace_time| time.nanoseconds == RAMLACE_TIME_OMIT;
         let now = [read, written].into_iter().all(|time| is_now(time) || is_kept(time));
         let changes = AttributeChanges { accessed: moment(read)?, modified: moment(written)?, now, ..KEEP };
-        // SAFETY: a text or NULL, by the header.
-        unsafe { change(pool, path, changes) }
+        change(pool, &path, changes)
     })
 }
 
 const KEEP: AttributeChanges =
     AttributeChanges { mode: None, uid: None, gid: None, accessed: None, modified: None, now: false };
 
-/// # Safety
-/// The path is a text or NULL.
-unsafe fn change(pool: *mut ramlace_pool, path: *const c_char, changes: AttributeChanges) -> Result<()> {
-    // SAFETY: the caller's promise.
-    let (connected, path) = unsafe { at(pool, path) }?;
+fn change(pool: *mut ramlace_pool, path: &Text, changes: AttributeChanges) -> Result<()> {
+    let (connected, path) = at(pool, path)?;
     connected.pool.set_attributes(path, &changes).map(drop)
 }
 
-/// # Safety
-/// The path is NULL, or a text that stays while the result is used.
-pub(crate) unsafe fn at<'a>(
-    pool: *mut ramlace_pool,
-    path: *const c_char,
-) -> Result<(Arc<Connected>, Cow<'a, [u8]>)> {
+/// The pool of a call, and the path in it that the call means.
+pub(crate) fn at(pool: *mut ramlace_pool, path: &Text) -> Result<(Arc<Connected>, Cow<'_, [u8]>)> {
     let connected = connected(pool)?;
-    // SAFETY: the caller's promise.
-    let path = unsafe { connected.path(path) }?;
+    let path = connected.path(path)?;
     Ok((connected, path))
 }
 

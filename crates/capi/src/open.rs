@@ -1,6 +1,6 @@
 //! Opening and closing files.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 use std::io::Read;
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use ramlace_wire::LayoutHints;
 
 use crate::failure::{guard, invalid};
 use crate::layout::layout_hints;
+use crate::pass::{Given, Text};
 use crate::pool::connected;
 use crate::position::Position;
 use crate::table::{self, Kept};
@@ -50,12 +51,11 @@ const LARGEFILE_OF_THE_KERNEL: c_int = 0o100_000;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_open(
     pool: *mut ramlace_pool,
-    path: *const c_char,
+    path: Text,
     flags: c_int,
     mode: mode_t,
 ) -> *mut ramlace_file {
-    // SAFETY: as the header says of ramlace_open.
-    guard(|| unsafe { open(pool, path, flags, mode, (LayoutHints::default(), false)) })
+    guard(|| open(pool, &path, flags, mode, (LayoutHints::default(), false)))
 }
 
 /// Opens a file as ramlace_open does; a file that is created lies as the hints say. A file that
@@ -63,13 +63,12 @@ pub unsafe extern "C" fn ramlace_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_open_with(
     pool: *mut ramlace_pool,
-    path: *const c_char,
+    path: Text,
     flags: c_int,
     mode: mode_t,
-    hints: *const ramlace_hints,
+    hints: Given<ramlace_hints>,
 ) -> *mut ramlace_file {
-    // SAFETY: as the header says of ramlace_open_with.
-    guard(|| unsafe { open(pool, path, flags, mode, layout_hints(hints)?) })
+    guard(|| open(pool, &path, flags, mode, layout_hints(&hints)?))
 }
 
 /// Closes a file; the handle is invalid afterwards, whatever is returned. A file that is
@@ -91,18 +90,15 @@ pub(crate) fn open_file(file: *mut ramlace_file) -> Result<Arc<OpenFile>> {
     table::find(file)
 }
 
-/// # Safety
-/// The path is a text or NULL.
-unsafe fn open(
+fn open(
     pool: *mut ramlace_pool,
-    path: *const c_char,
+    path: &Text,
     flags: c_int,
     mode: mode_t,
     (hints, local): (LayoutHints, bool),
 ) -> Result<*mut ramlace_file> {
     let connected = connected(pool)?;
-    // SAFETY: the caller's promise.
-    let path = unsafe { connected.path(path) }?;
+    let path = connected.path(path)?;
     let mut options = OpenOptions { hints, local, ..options_of(flags)? };
     options.mode.mode = permissions(mode)?;
     if options.create {

@@ -9,7 +9,7 @@ use ramlace_client::{ConnectOptions, Locator, Pool, PoolName};
 
 use crate::failure::{guard, invalid};
 use crate::fork;
-use crate::pass::{Growing, growing, optional_path, optional_text, put, text};
+use crate::pass::{Given, Growing, Length, Out, Target, Text};
 use crate::table::{self, Kept};
 use crate::types::{ramlace_options, ramlace_pool, ramlace_statfs};
 use crate::xattrs::put_bytes;
@@ -43,19 +43,14 @@ unsafe impl Growing for ramlace_options {
 /// secret is wrong, EINVAL the locator or the options make no sense.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_connect(
-    locator: *const c_char,
-    options: *const ramlace_options,
+    locator: Text,
+    options: Given<ramlace_options>,
 ) -> *mut ramlace_pool {
     guard(|| {
         fork::watch();
-        let name = if locator.is_null() {
-            PoolName::Default
-        } else {
-            // SAFETY: a text or NULL, by the header.
-            pool_meant_by(unsafe { text(locator, "locator") }?)?
-        };
-        // SAFETY: options or NULL, by the header.
-        let options = unsafe { connect_options(&name, options) }?;
+        let name =
+            if locator.is_null() { PoolName::Default } else { pool_meant_by(locator.bytes("locator")?)? };
+        let options = connect_options(&name, &options)?;
         Ok(table::keep(Connected { pool: Pool::connect(&options)? }))
     })
 }
@@ -70,11 +65,10 @@ pub unsafe extern "C" fn ramlace_disconnect(pool: *mut ramlace_pool) -> c_int {
 /// What the pool holds, in bytes; asks every server. One that does not answer costs a deadline
 /// and is counted in silent_servers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_statfs(pool: *mut ramlace_pool, out: *mut ramlace_statfs) -> c_int {
+pub unsafe extern "C" fn ramlace_statfs(pool: *mut ramlace_pool, out: Out<ramlace_statfs>) -> c_int {
     guard(|| {
         let connected = connected(pool)?;
-        // SAFETY: memory for a result or NULL, by the header.
-        unsafe { put(out, "ramlace_statfs", || Ok(connected.pool.statfs()?.into())) }.map(|()| 0)
+        out.put("ramlace_statfs", || Ok(connected.pool.statfs()?.into())).map(|()| 0)
     })
 }
 
@@ -83,14 +77,13 @@ pub unsafe extern "C" fn ramlace_statfs(pool: *mut ramlace_pool, out: *mut ramla
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_pool_id(
     pool: *mut ramlace_pool,
-    buffer: *mut c_char,
-    size: usize,
+    mut buffer: Target<c_char>,
+    size: Length,
 ) -> ssize_t {
     guard(|| {
         let mut id = connected(pool)?.pool.map()?.pool.to_string().into_bytes();
         id.push(0);
-        // SAFETY: memory of so many bytes, by the header.
-        unsafe { put_bytes(&id, buffer.cast(), size) }
+        put_bytes(&id, &mut buffer, size)
     })
 }
 
@@ -102,13 +95,10 @@ fn pool_meant_by(locator: &[u8]) -> Result<PoolName> {
     }
 }
 
-/// # Safety
-/// The pointer is NULL or leads to options as the header describes them.
-unsafe fn connect_options(name: &PoolName, options: *const ramlace_options) -> Result<ConnectOptions> {
+fn connect_options(name: &PoolName, options: &Given<ramlace_options>) -> Result<ConnectOptions> {
     let locator = Locator { pool: name.clone(), path: b"/".to_vec() };
     let mut connect = ConnectOptions::for_locator(&locator, None);
-    // SAFETY: the caller's promise.
-    let given = unsafe { growing(options) }?;
+    let given = options.read()?;
     if given.deadline_millis != 0 {
         connect.deadline_millis = given.deadline_millis;
     }
@@ -118,11 +108,9 @@ unsafe fn connect_options(name: &PoolName, options: *const ramlace_options) -> R
         -1 => false,
         other => return Err(invalid(format!("local is 1 (on), -1 (off) or 0 (as usual), not {other}"))),
     };
-    // SAFETY: texts or NULL, by the header.
-    let (secret_file, label) =
-        unsafe { (optional_path(given.secret_file, "secret file")?, optional_text(given.label, "label")?) };
+    let secret_file = given.secret_file.optional_path("secret file")?;
     connect.secret_file = secret_file.or(connect.secret_file);
-    connect.label = label.unwrap_or(connect.label);
+    connect.label = given.label.optional("label")?.unwrap_or(connect.label);
     Ok(connect)
 }
 
@@ -132,12 +120,7 @@ pub(crate) fn connected(pool: *mut ramlace_pool) -> Result<std::sync::Arc<Connec
 
 impl Connected {
     /// The path in this pool that a C program means by a path or a locator.
-    ///
-    /// # Safety
-    /// The pointer is NULL, or leads to a text that stays while the result is used.
-    pub(crate) unsafe fn path<'a>(&self, path: *const c_char) -> Result<Cow<'a, [u8]>> {
-        // SAFETY: the caller's promise.
-        let path = unsafe { text(path, "path") }?;
-        self.pool.path_meant_by(path)
+    pub(crate) fn path<'a>(&self, path: &'a Text) -> Result<Cow<'a, [u8]>> {
+        self.pool.path_meant_by(path.bytes("path")?)
     }
 }

@@ -1,13 +1,13 @@
 //! Runs of bytes with gaps between them, in one call.
 
-use libc::ssize_t;
+use libc::{c_void, ssize_t};
 use ramlace_base::Result;
 use ramlace_client::{Strided, Tile};
 
-use crate::failure::{guard, invalid, null};
+use crate::failure::{guard, invalid};
 use crate::file::count;
 use crate::open::open_file;
-use crate::pass::{buffer, bytes};
+use crate::pass::{Count, Items, Length, Source, Target};
 use crate::types::{ramlace_file, ramlace_run};
 
 /// Reads runs into buffer, one behind the other, without touching what lies between them: run_count
@@ -18,18 +18,16 @@ use crate::types::{ramlace_file, ramlace_run};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_pread_runs(
     file: *mut ramlace_file,
-    buffer: *mut libc::c_void,
-    length: usize,
-    runs: *const ramlace_run,
-    run_count: usize,
+    mut buffer: Target<c_void>,
+    length: Length,
+    runs: Items<ramlace_run>,
+    run_count: Count<usize>,
 ) -> ssize_t {
     guard(|| {
         let open = open_file(file)?;
-        // SAFETY: the buffer has `length` bytes, by the header.
-        let target = unsafe { self::buffer(buffer.cast(), length) }?;
-        // SAFETY: `runs` are `run_count`, by the header.
-        let runs = unsafe { described(runs, run_count) }?;
-        count(open.file.read_runs(&tiles_of(runs)?, &mut target[..length])?)
+        let target = buffer.bytes(length)?;
+        let runs = runs.all(run_count, "runs")?;
+        count(open.file.read_runs(&tiles_of(runs)?, target)?)
     })
 }
 
@@ -38,35 +36,17 @@ pub unsafe extern "C" fn ramlace_pread_runs(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_pwrite_runs(
     file: *mut ramlace_file,
-    buffer: *const libc::c_void,
-    length: usize,
-    runs: *const ramlace_run,
-    run_count: usize,
+    buffer: Source,
+    length: Length,
+    runs: Items<ramlace_run>,
+    run_count: Count<usize>,
 ) -> ssize_t {
     guard(|| {
         let open = open_file(file)?;
-        // SAFETY: the buffer has `length` bytes, by the header.
-        let source = unsafe { bytes(buffer.cast(), length) }?;
-        // SAFETY: `runs` are `run_count`, by the header.
-        let runs = unsafe { described(runs, run_count) }?;
-        count(open.file.write_runs(&tiles_of(runs)?, &source[..length])?)
+        let source = buffer.bytes(length)?;
+        let runs = runs.all(run_count, "runs")?;
+        count(open.file.write_runs(&tiles_of(runs)?, source)?)
     })
-}
-
-/// # Safety
-/// The pointer is NULL, or leads to so many descriptions.
-unsafe fn described<'a>(runs: *const ramlace_run, count: usize) -> Result<&'a [ramlace_run]> {
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if runs.is_null() {
-        return Err(null("array of runs"));
-    }
-    if count > isize::MAX as usize / size_of::<ramlace_run>() {
-        return Err(invalid(format!("{count} runs are more than memory has")));
-    }
-    // SAFETY: the caller's promise.
-    Ok(unsafe { std::slice::from_raw_parts(runs, count) })
 }
 
 /// Descriptions as one tile. What they have to be beyond this, the client library says.

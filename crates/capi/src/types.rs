@@ -10,6 +10,8 @@ use ramlace_client::Capacity;
 use ramlace_wire::namespace::{DirectoryEntry, InodeInfo};
 use ramlace_wire::{DeviceNumbers, FileKind, Layout, LayoutHints};
 
+use crate::pass::Text;
+
 /// A connected pool. Any number of threads may use one at once.
 pub struct ramlace_pool {
     _opaque: [u8; 0],
@@ -40,9 +42,9 @@ pub struct ramlace_options {
     pub local: i32,
     /// Path of the file with the pool's secret; NULL: what the environment's RAMLACE_SECRET_FILE
     /// names, else the one in the pool's own directory.
-    pub secret_file: *const c_char,
+    pub secret_file: Text,
     /// Who this is, for people: shown by `ramlace status`; NULL: the program's name.
-    pub label: *const c_char,
+    pub label: Text,
 }
 
 /// Where the bytes of new files shall lie. Set all with RAMLACE_HINTS_INIT, then what shall

@@ -11,7 +11,7 @@ use crate::failure::{guard, invalid};
 use crate::file::done;
 use crate::locks::range_of;
 use crate::open::{OpenFile, open_file};
-use crate::pass::put;
+use crate::pass::Out;
 use crate::table;
 use crate::types::ramlace_file;
 
@@ -57,15 +57,12 @@ pub unsafe extern "C" fn ramlace_view(
     file: *mut ramlace_file,
     length: usize,
     grain: usize,
-    shared: *mut c_int,
+    shared: Out<c_int>,
 ) -> *mut c_void {
     guard(|| {
         let open = open_file(file)?;
         let (start, is_shared) = view(&open, length, grain.max(1))?;
-        if !shared.is_null() {
-            // SAFETY: memory for a result, by the header.
-            unsafe { put(shared, "shared", || Ok(c_int::from(is_shared))) }?;
-        }
+        shared.put_if_wanted(c_int::from(is_shared))?;
         Ok(start.cast())
     })
 }

@@ -3,13 +3,13 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::ssize_t;
-use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_base::Result;
 use ramlace_wire::xattrs::XattrMode;
 
 use crate::failure::{guard, invalid, null};
 use crate::file::{count, done};
 use crate::names::at;
-use crate::pass::text;
+use crate::pass::{Length, Source, Target, Text};
 use crate::types::ramlace_pool;
 
 /// Puts the value of an extended attribute into value, at most size bytes, and returns its bytes; with
@@ -19,17 +19,15 @@ use crate::types::ramlace_pool;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_getxattr(
     pool: *mut ramlace_pool,
-    path: *const c_char,
-    name: *const c_char,
-    value: *mut c_void,
-    size: usize,
+    path: Text,
+    name: Text,
+    mut value: Target<c_void>,
+    size: Length,
 ) -> ssize_t {
     guard(|| {
-        // SAFETY: texts or NULL, by the header.
-        let ((connected, path), name) = unsafe { (at(pool, path)?, text(name, "name")?) };
+        let ((connected, path), name) = (at(pool, &path)?, name.bytes("name")?);
         let bytes = connected.pool.get_xattr(path, true, name)?;
-        // SAFETY: memory of so many bytes, by the header.
-        unsafe { put_bytes(&bytes, value, size) }
+        put_bytes(&bytes, &mut value, size)
     })
 }
 
@@ -39,27 +37,24 @@ pub unsafe extern "C" fn ramlace_getxattr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_setxattr(
     pool: *mut ramlace_pool,
-    path: *const c_char,
-    name: *const c_char,
-    value: *const c_void,
-    size: usize,
+    path: Text,
+    name: Text,
+    value: Source,
+    size: Length,
     flags: c_int,
 ) -> c_int {
     done(|| {
-        // SAFETY: texts or NULL, by the header.
-        let ((connected, path), name) = unsafe { (at(pool, path)?, text(name, "name")?) };
+        let ((connected, path), name) = (at(pool, &path)?, name.bytes("name")?);
         let mode = match flags {
             0 => XattrMode::Any,
             libc::XATTR_CREATE => XattrMode::Create,
             libc::XATTR_REPLACE => XattrMode::Replace,
             _ => return Err(invalid(format!("the flags {flags} of ramlace_setxattr have no meaning"))),
         };
-        if value.is_null() && size > 0 {
+        if value.is_null() && !size.is_zero() {
             return Err(null("value"));
         }
-        // SAFETY: not NULL, and so many bytes can be read, by the header.
-        let bytes = if size == 0 { &[] } else { unsafe { std::slice::from_raw_parts(value.cast(), size) } };
-        connected.pool.set_xattr(path, true, name, bytes, mode)
+        connected.pool.set_xattr(path, true, name, value.bytes(size)?, mode)
     })
 }
 
@@ -69,47 +64,31 @@ pub unsafe extern "C" fn ramlace_setxattr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_listxattr(
     pool: *mut ramlace_pool,
-    path: *const c_char,
-    list: *mut c_char,
-    size: usize,
+    path: Text,
+    mut list: Target<c_char>,
+    size: Length,
 ) -> ssize_t {
     guard(|| {
-        // SAFETY: a text or NULL, by the header.
-        let (connected, path) = unsafe { at(pool, path) }?;
+        let (connected, path) = at(pool, &path)?;
         let names = connected.pool.list_xattrs(path, true)?;
         let bytes: Vec<u8> = names.iter().flat_map(|name| [name.as_bytes(), b"\0"].concat()).collect();
-        // SAFETY: memory of so many bytes, by the header.
-        unsafe { put_bytes(&bytes, list.cast(), size) }
+        put_bytes(&bytes, &mut list, size)
     })
 }
 
 /// Removes an extended attribute. A symbolic link at the end of path is followed. ENODATA when there is none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ramlace_removexattr(
-    pool: *mut ramlace_pool,
-    path: *const c_char,
-    name: *const c_char,
-) -> c_int {
+pub unsafe extern "C" fn ramlace_removexattr(pool: *mut ramlace_pool, path: Text, name: Text) -> c_int {
     done(|| {
-        // SAFETY: texts or NULL, by the header.
-        let ((connected, path), name) = unsafe { (at(pool, path)?, text(name, "name")?) };
+        let ((connected, path), name) = (at(pool, &path)?, name.bytes("name")?);
         connected.pool.remove_xattr(path, true, name)
     })
 }
 
-/// # Safety
-/// The pointer leads to so many bytes that can be written, or is not used: NULL, or a size of 0.
-pub(crate) unsafe fn put_bytes(bytes: &[u8], place: *mut c_void, size: usize) -> Result<ssize_t> {
-    if size > 0 {
-        if place.is_null() {
-            return Err(null("memory for the result"));
-        }
-        if bytes.len() > size {
-            let text = format!("the result has {} bytes, and there is room for {size}", bytes.len());
-            return Err(Error::new(ErrorKind::OutOfRange, text));
-        }
-        // SAFETY: not NULL, and large enough; what was just made lies elsewhere.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len()) };
+/// Puts a whole result where the program wants it, unless it asks with a size of 0 how long it is.
+pub(crate) fn put_bytes<T>(bytes: &[u8], place: &mut Target<T>, size: Length) -> Result<ssize_t> {
+    if !size.is_zero() {
+        place.put(size, bytes)?;
     }
     count(bytes.len())
 }

@@ -25,15 +25,56 @@ const SOURCES: [&str; 17] = [
     "layout",
 ];
 
+/// What C sees where a function has an argument of a type of `pass.rs`: each is no more than that to the compiler, too
+/// (`repr(transparent)`). A `T` stands for what the type is of.
+const ARGUMENTS: [(&str, &str); 10] = [
+    ("Text", "*const c_char"),
+    ("Times", "*const ramlace_time"),
+    ("Length", "usize"),
+    ("Source", "*const c_void"),
+    ("Target<T>", "*mut T"),
+    ("Out<T>", "*mut T"),
+    ("Filled<T>", "*mut T"),
+    ("Given<T>", "*const T"),
+    ("Items<T>", "*const T"),
+    ("Count<T>", "T"),
+];
+
+/// The source with the arguments' types as C sees them.
+fn as_c_sees(source: &str) -> String {
+    let mut text = source.to_owned();
+    for (ours, theirs) in ARGUMENTS {
+        let begin = format!(": {}", ours.trim_end_matches("T>"));
+        let mut at = 0;
+        while let Some(found) = text[at..].find(&begin).map(|found| at + found + 2) {
+            at = found;
+            let length = text[found..].find([',', ')', '\n']).expect("a type ends");
+            let name = &text[found..found + length];
+            let of = name.split_once('<').map_or("", |(_, of)| of.trim_end_matches('>'));
+            if name == ours.replace("<T>", &format!("<{of}>")) {
+                text.replace_range(found..found + length, &theirs.replace('T', of));
+            }
+        }
+    }
+    text
+}
+
 fn generate() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
-    let builder = cbindgen::Builder::new().with_config(config);
-    let builder = SOURCES
-        .iter()
-        .fold(builder, |builder, source| builder.with_src(root.join(format!("src/{source}.rs"))));
+    // Tests run at the same time: each has its own.
+    let seen =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("header-{:?}", std::thread::current().id()));
+    std::fs::create_dir_all(&seen).unwrap();
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for name in SOURCES.map(|source| format!("{source}.rs")) {
+        let source = std::fs::read_to_string(root.join("src").join(&name)).unwrap();
+        std::fs::write(seen.join(&name), as_c_sees(&source)).unwrap();
+        builder = builder.with_src(seen.join(&name));
+    }
     let mut written = Vec::new();
     builder.generate().expect("cbindgen understands the source").write(&mut written);
+    std::fs::remove_dir_all(&seen).unwrap();
     String::from_utf8(written).unwrap()
 }
 
