@@ -258,7 +258,7 @@ def test_strict_mounts_are_linearizable_beside_programs_that_die_and_machines_th
 # SEMANTICS 124.4
 @pytest.mark.both
 @pytest.mark.parametrize("turn", range(ROUNDS))
-def test_calls_of_strict_mounts_are_linearizable_beside_servers_that_are_killed(
+def test_strict_mounts_are_linearizable_beside_servers_that_are_killed(
     fuse: None, new_pool: NewPool, tmp_path: Path, turn: int
 ) -> None:
     pool = new_pool(3)
@@ -267,8 +267,7 @@ def test_calls_of_strict_mounts_are_linearizable_beside_servers_that_are_killed(
     scene = Scene(pool, "/files", tmp_path)
     mounts = [Mount(pool, "--mode", "strict") for _ in range(2)]
     try:
-        # Kernels that hear late of a server's new life may show what they had, and lose what programs stored.
-        logs = [scene.begin(mount, "call", "call") for mount in mounts for _ in range(2)]
+        logs = [scene.begin(mount, doors, doors) for mount in mounts for doors in ("map call", "map")]
         pool.restart_each(1, 0.2)
         for program in scene.programs:
             program.hear()

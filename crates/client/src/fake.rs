@@ -543,10 +543,11 @@ impl State {
                 body(&self.data.told(id, &decode_body::<WaitRecalls>(kind, bytes)?).unwrap_or_default())
             }
             Kind::EndRecalls => {
-                let EndRecalls { done, blocked } = decode_body::<EndRecalls>(kind, bytes)?;
+                let EndRecalls { done, blocked, life } = decode_body::<EndRecalls>(kind, bytes)?;
                 self.data.recalls.retain(|(_, recall)| !done.contains(&recall.number));
                 self.data.ended.done.extend(done);
                 self.data.ended.blocked.extend(blocked);
+                self.data.ended.life = life;
                 body(&())
             }
             Kind::WaitPublished => {

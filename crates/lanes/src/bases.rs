@@ -35,6 +35,8 @@ impl DataLeases {
                 met.clone()
                     .for_each(|range| pending.erased.insert(inner_pages(*range).intersection(recalled)));
             }
+            let changed: Vec<ByteRange> =
+                met.clone().map(|range| whole_pages(*range).intersection(recalled)).collect();
             let mut pages: Vec<ByteRange> = Vec::new();
             for range in met {
                 let part = whole_pages(*range).intersection(recalled);
@@ -45,6 +47,9 @@ impl DataLeases {
                         pages.extend(edges(*range).filter(|page| !page.intersection(part).is_empty()))
                     }
                 }
+            }
+            if change != Change::Stored {
+                changed.into_iter().for_each(|part| self.note_outdated(number, part));
             }
             for page in pages {
                 let erased = self.recalls.get(&number).is_some_and(|pending| pending.erased.covers(page));
@@ -91,13 +96,10 @@ impl DataLeases {
             return Ok(());
         }
         let pages = whole_pages(range);
-        let others = || {
-            self.changers.as_ref().is_some_and(|changers| changers.others_have_changed(place, session, pages))
-        };
-        // Whoever has a lease, or had one when the pages were recalled, has got it in this life.
+        // Whoever has a lease, or had one when the pages were recalled, has got it in this life, or was asked before they changed.
         let has_had = self.has_lease(place, session) || self.is_recalled(place, session, pages);
-        let unknown = self.unknown.meets(place, session, pages)
-            || (!has_had && (self.is_fenced(place, session) || others()));
+        let is_late = || self.is_fenced(place, session) || self.returning.is_late(place, session);
+        let unknown = self.unknown.meets(place, session, pages) || (!has_had && is_late());
         if !unknown {
             return Ok(());
         }

@@ -29,23 +29,26 @@ use crate::watches::Place;
 
 #[path = "bases.rs"]
 mod bases;
-#[path = "changers.rs"]
-mod changers;
 #[path = "fought.rs"]
 mod fought;
 #[path = "held.rs"]
 mod held;
+#[path = "outdated.rs"]
+mod outdated;
 #[path = "owners.rs"]
 mod owners;
+#[path = "returning.rs"]
+mod returning;
 #[path = "unknown.rs"]
 mod unknown;
 
 use bases::{merge, with_bytes};
-use changers::Changers;
 use fought::Fought;
 pub use held::Held;
+pub use outdated::News;
 use owners::Owners;
 pub use owners::{Asked, Ticket, Wish};
+use returning::Returning;
 use unknown::Unknown;
 
 /// All bytes of a place.
@@ -87,8 +90,10 @@ pub struct DataLeases {
     last_number: u64,
     /// What pages are based on, where that is not what the place has now.
     bases: BTreeMap<(Place, SessionId, u64), Base>,
-    /// In a life that follows one that had given leases: who has changed what in this one.
-    changers: Option<Changers>,
+    /// In a life that follows one that had given leases: who had some, and may have pages still.
+    returning: Returning,
+    /// What the next life has to know, and was not told to the log.
+    news: Vec<News>,
     /// Pages whose base is not known.
     unknown: Unknown,
     /// The place that made room last.
@@ -120,6 +125,8 @@ struct Pending {
     dropped: RangeSet,
     /// Whole pages in it that were erased since, and not read anew.
     erased: RangeSet,
+    /// What of it others have changed since.
+    outdated: RangeSet,
 }
 
 #[derive(Debug)]
@@ -130,12 +137,6 @@ struct Base {
 }
 
 impl DataLeases {
-    /// `after_leases`: the last life had given some, and nobody knows to whom.
-    #[must_use]
-    pub fn new(after_leases: bool) -> DataLeases {
-        DataLeases { changers: after_leases.then(Changers::default), ..DataLeases::default() }
-    }
-
     /// Recalls have numbers above this one. Two lives of a server begin far apart: what is acknowledged to the one must be
     /// nothing to the other.
     #[must_use]
@@ -148,12 +149,7 @@ impl DataLeases {
         let pages = whole_pages(range);
         let had = self.has_lease(place, session);
         if !had {
-            let mut holes = RangeSet::default();
-            if self.is_fenced(place, session) {
-                // What it had before is worth nothing, and it has yet to say that it is gone.
-                holes.insert(WHOLE);
-            }
-            self.give(place, session, holes, now);
+            self.give(place, session, self.holes_of_new(place, session), now);
         }
         let leases = self.leases.get_mut(&place).expect("the session has one of them");
         let holes = leases.get_mut(&session).expect("the session has one");
@@ -171,9 +167,6 @@ impl DataLeases {
     /// recalled and dropped is part of the lease again; what has yet to be dropped is based on what it was based on.
     pub fn keep_whole(&mut self, place: Place, session: SessionId, now: u64) -> bool {
         let mut left = RangeSet::default();
-        if let Some(changers) = &self.changers {
-            changers.of_others(place, session).for_each(|changed| left.insert(changed));
-        }
         for (_, pending) in self.pending_at(place, WHOLE).filter(|(_, pending)| pending.holder == session) {
             left.insert(pending.range);
         }
@@ -184,9 +177,6 @@ impl DataLeases {
                 whole
             }
             None => {
-                if self.is_fenced(place, session) {
-                    left.insert(WHOLE);
-                }
                 left.limit_runs(limits::DATA_LEASE_HOLES_MAX);
                 self.give(place, session, left, now);
                 false
@@ -217,7 +207,7 @@ impl DataLeases {
         let offset = range.start;
         if !self.is_fenced(place, session) {
             if !self.has_lease(place, session) {
-                self.give(place, session, RangeSet::default(), now);
+                self.give(place, session, self.holes_of_new(place, session), now);
             }
             if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&session)) {
                 holes.remove(whole_pages(range));
@@ -257,6 +247,7 @@ impl DataLeases {
         let pages = whole_pages(range);
         self.others(place, session).any(|(_, holes)| holes.missing(pages).is_some())
             || self.owners.others_own(place, session, pages)
+            || self.returning.others_may_have(place, session)
             || self.pending_at(place, pages).any(|(_, pending)| pending.holder != session)
     }
 
@@ -294,7 +285,7 @@ impl DataLeases {
         if ranges.iter().all(|range| range.is_empty()) {
             return Ok(Vec::new());
         }
-        self.note_changer(place, by, ranges);
+        self.recall_from_returning(place, by, false, now);
         let nobody = !self.leases.contains_key(&place) && !self.at.contains_key(&place);
         if nobody && !self.owners.is_strict(place) {
             return Ok(Vec::new());
@@ -373,7 +364,7 @@ impl DataLeases {
     pub fn wrote_back(&mut self, place: Place, session: SessionId, offset: u64, bytes: &[u8], now: u64) {
         let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
         if !self.has_lease(place, session) && !self.had_alone(place, session, range) {
-            self.give(place, session, RangeSet::default(), now);
+            self.give(place, session, self.holes_of_new(place, session), now);
         }
         self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
     }
@@ -517,6 +508,11 @@ impl DataLeases {
             let pending = self.recalls.get_mut(&number).expect("it was made just now");
             (pending.fenced, pending.waited) = (true, false);
         }
+        let number =
+            self.pending_at(place, WHOLE).find(|(_, pending)| whole(pending)).map(|(number, _)| number);
+        if let Some(number) = number {
+            self.note_outdated(number, WHOLE);
+        }
     }
 
     /// A session has ended: its kernel's pages are worth nothing.
@@ -531,6 +527,7 @@ impl DataLeases {
         }
         self.bases.retain(|(_, holder, _), _| *holder != session);
         self.unknown.end_session(session);
+        self.returning.end(session);
         self.owners.end_session(session);
     }
 
@@ -541,9 +538,7 @@ impl DataLeases {
         }
         self.given -= self.leases.remove(&place).map_or(0, |of| of.len());
         self.unknown.forget_place(place);
-        if let Some(changers) = &mut self.changers {
-            changers.forget(place);
-        }
+        self.returning.forget(place);
         self.owners.forget(place);
         self.fought.forget(place);
     }
@@ -555,15 +550,18 @@ impl DataLeases {
         }
     }
 
-    fn give(&mut self, place: Place, session: SessionId, mut holes: RangeSet, now: u64) {
-        // What the session's kernel may have from the server's last life is not what is here. Of what was recalled in this
-        // one, it is known what that is based on.
-        if let Some(changers) = &self.changers {
-            changers.of_others(place, session).for_each(|changed| holes.insert(changed));
-            holes.limit_runs(limits::DATA_LEASE_HOLES_MAX);
-            if !self.has_yet_to_drop_some(place, session) {
-                self.unknown.begin(place, session, changers.of_others(place, session));
-            }
+    /// What a lease has not that is given now: whoever has yet to drop what was recalled has that no more when he has read it anew.
+    fn holes_of_new(&self, place: Place, session: SessionId) -> RangeSet {
+        let mut holes = RangeSet::default();
+        if self.has_yet_to_drop(place, session, WHOLE) {
+            holes.insert(WHOLE);
+        }
+        holes
+    }
+
+    fn give(&mut self, place: Place, session: SessionId, holes: RangeSet, now: u64) {
+        if self.returning.is_late(place, session) {
+            self.unknown.begin_whole(place, session);
         }
         if self.given >= limits::DATA_LEASES_PER_SERVER_MAX {
             self.recall_next(now);
@@ -641,11 +639,23 @@ impl DataLeases {
     fn add(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) -> u64 {
         self.last_number += 1;
         let number = self.last_number;
-        let (owned, erased, dropped) = Default::default();
+        let (owned, erased, dropped, outdated) = Default::default();
         let (began, progress, retold) = (now, now, now);
         let (waited, fenced) = (true, false);
-        let pending =
-            Pending { place, range, holder, began, progress, waited, fenced, owned, retold, dropped, erased };
+        let pending = Pending {
+            place,
+            range,
+            holder,
+            began,
+            progress,
+            waited,
+            fenced,
+            owned,
+            retold,
+            dropped,
+            erased,
+            outdated,
+        };
         self.recalls.insert(number, pending);
         self.at.entry(place).or_default().insert(number);
         self.of.entry(holder).or_default().insert(number);
@@ -653,7 +663,12 @@ impl DataLeases {
     }
 
     fn end_recall(&mut self, number: u64) {
-        let Some(Pending { place, holder, range, .. }) = self.recalls.remove(&number) else { return };
+        let Some(Pending { place, holder, range, outdated, .. }) = self.recalls.remove(&number) else {
+            return;
+        };
+        if !outdated.is_empty() {
+            self.news.push(News::Dropped { number });
+        }
         let may_have_some = self.unknown.is_empty()
             || self.has_lease(place, holder)
             || self.at.get(&place).into_iter().flatten().any(|other| {
@@ -680,11 +695,6 @@ impl DataLeases {
         self.pending_at(place, WHOLE).any(|(_, pending)| pending.holder == session && pending.fenced)
     }
 
-    /// Whether a session has yet to drop something that was recalled from it in time.
-    fn has_yet_to_drop_some(&self, place: Place, session: SessionId) -> bool {
-        self.pending_at(place, WHOLE).any(|(_, pending)| pending.holder == session)
-    }
-
     /// A holder has dropped a recall. If that was all of a place, and it is not fenced again, it has none of the pages of before.
     fn note_dropped_whole(&mut self, number: u64) {
         let Some(Pending { place, holder, range, .. }) = self.recalls.get(&number) else { return };
@@ -703,12 +713,6 @@ impl DataLeases {
             self.pending_at(place, page).any(|(_, pending)| pending.holder == session && !pending.fenced)
         };
         pages_of(pages).all(is_recalled)
-    }
-
-    fn note_changer(&mut self, place: Place, by: SessionId, ranges: &[ByteRange]) {
-        if let Some(changers) = &mut self.changers {
-            ranges.iter().for_each(|range| changers.note(place, by, whole_pages(*range)));
-        }
     }
 
     fn waits(&self, place: Place, by: SessionId, pages: &[ByteRange]) -> Vec<u64> {

@@ -82,6 +82,13 @@ struct World {
     calls: Vec<Option<Call>>,
     /// Pages that each kernel writes back, as they were then.
     backs: Vec<Option<(usize, Vec<u8>)>>,
+    /// What each mount wrote last by a write.
+    written: Vec<Vec<u8>>,
+    /// Of which mounts the server's life awaits that they drop what they have of before.
+    away: Vec<bool>,
+    /// What the server's log knows of pages.
+    log: BTreeMap<u64, (SessionId, Vec<ByteRange>)>,
+    lives: usize,
 }
 
 /// A call that writes, by way of the kernel's pages.
@@ -119,6 +126,10 @@ enum Step {
     Back(usize, usize),
     /// What it writes back is at the server.
     Arrive(usize),
+    /// The server's process dies, and another one begins.
+    Die,
+    /// A mount has heard of that, and has dropped all.
+    Return(usize),
 }
 
 /// The library's own byte.
@@ -150,6 +161,10 @@ impl World {
             called: vec![vec![0; PAGES]; MOUNTS],
             calls: vec![None; MOUNTS],
             backs: vec![None; MOUNTS],
+            written: vec![vec![0; PAGES]; MOUNTS],
+            away: vec![false; MOUNTS],
+            log: BTreeMap::new(),
+            lives: 1,
         }
     }
 
@@ -170,9 +185,12 @@ impl World {
             Step::Call(mount, page) => self.call(mount, page),
             Step::Back(mount, page) => self.begin_back(mount, page),
             Step::Arrive(mount) => self.arrive(mount),
+            Step::Die => self.die(),
+            Step::Return(mount) => self.come_back(mount),
             Step::Write(mount, page) => {
                 self.arrive(mount);
                 let value = self.next(mount, page);
+                self.written[mount][page] = value;
                 if let Some(kept) = &mut self.kernels[mount][page] {
                     kept.bytes[byte_of(mount)] = value;
                 }
@@ -194,7 +212,55 @@ impl World {
                 self.place.leases.acknowledge(session(mount), &done, &[]);
             }
         }
+        self.note_news();
         self.look_at_writes_that_returned();
+    }
+
+    fn note_news(&mut self) {
+        for news in self.place.leases.take_news() {
+            match news {
+                News::Outdated { number, session, pages, .. } => {
+                    self.log.entry(number).or_insert((session, Vec::new())).1.push(pages);
+                }
+                News::Dropped { number } => _ = self.log.remove(&number),
+            }
+        }
+    }
+
+    fn die(&mut self) {
+        self.note_news();
+        let newest = self.place.leases.newest();
+        let all = (0..MOUNTS).map(|mount| (session(mount), false));
+        self.place.leases = DataLeases::after(all).counting_from(newest);
+        for (session, pages) in self.log.values() {
+            pages.iter().for_each(|pages| self.place.leases.outdate(FILE, *session, *pages));
+        }
+        self.away.fill(true);
+        self.dropped.iter_mut().for_each(Vec::clear);
+        self.lives += 1;
+        // Whoever waits for his answer asks again: it was done.
+        let mut writes = std::mem::take(&mut self.writes);
+        for (mount, page, _, waits) in &mut writes {
+            let start = whole(*page).start + byte_of(*mount) as u64;
+            let range = ByteRange { start, end: start + 1 };
+            let read: ReadNow<'_> = &mut |_| unreachable!("nobody looks at it");
+            let by = session(*mount);
+            *waits = self.place.leases.before_change(FILE, by, range, Change::Stored, read, 0).unwrap();
+        }
+        self.writes = writes;
+    }
+
+    fn come_back(&mut self, mount: usize) {
+        if !std::mem::take(&mut self.away[mount]) {
+            return;
+        }
+        for page in 0..PAGES {
+            self.write_back(mount, page);
+            self.kernels[mount][page] = None;
+        }
+        let leases = &mut self.place.leases;
+        self.log.retain(|number, (of, _)| *of != session(mount) || leases.is_pending(*number));
+        leases.has_returned(session(mount));
     }
 
     fn next(&mut self, mount: usize, page: usize) -> u8 {
@@ -235,8 +301,16 @@ impl World {
     }
 
     fn arrive(&mut self, mount: usize) {
-        if let Some((page, bytes)) = self.backs[mount].take() {
-            self.place.write_back(mount, page, &bytes).unwrap();
+        let Some((page, bytes)) = self.backs[mount].take() else { return };
+        if let Err(error) = self.place.write_back(mount, page, &bytes) {
+            assert!(self.lives > 1 && error.kind() == ErrorKind::Stale, "{error}");
+            // Its programs hear that what they stored is lost. What they wrote is not.
+            let start = whole(page).start as usize;
+            let left = self.place.bytes[start + byte_of(mount)];
+            let age = |value: u8| self.last[mount][page].wrapping_sub(value);
+            assert!(age(left) <= age(self.written[mount][page]), "a write of {mount} is lost");
+            self.last[mount][page] = left;
+            self.stored[mount][page] = self.place.bytes[start + parity_of(mount)];
         }
     }
 
@@ -323,6 +397,7 @@ impl World {
             self.arrive(mount);
             (0..PAGES).for_each(|page| self.write_back(mount, page));
         }
+        (0..MOUNTS).for_each(|mount| self.come_back(mount));
         for _ in 0..2 {
             for mount in 0..MOUNTS {
                 self.drop_pages(mount);
@@ -372,7 +447,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => mount.clone().prop_map(Step::Acknowledge),
         4 => (mount.clone(), page.clone()).prop_map(|(mount, page)| Step::Call(mount, page)),
         1 => (mount.clone(), page).prop_map(|(mount, page)| Step::Back(mount, page)),
-        1 => mount.prop_map(Step::Arrive),
+        1 => mount.clone().prop_map(Step::Arrive),
+        1 => mount.prop_map(Step::Return),
+        1 => Just(Step::Die),
     ]
 }
 
@@ -380,7 +457,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3_000, ..ProptestConfig::default() })]
     // SEMANTICS 116
     #[test]
-    fn no_store_is_lost_and_a_write_that_returned_is_seen(steps in prop::collection::vec(step(), 1..60)) {
+    fn no_store_is_lost_and_a_write_that_returned_is_seen(
+        steps in prop::collection::vec(step(), 1..60), lives in prop::bool::ANY
+    ) {
+        // Half of the histories are of one life: there no store is refused.
+        let steps: Vec<Step> = steps.into_iter().filter(|step| lives || !matches!(step, Step::Die)).collect();
         let mut world = World::new();
         steps.iter().for_each(|step| world.take(step));
         world.end();
@@ -526,51 +607,105 @@ fn a_writer_that_streams_recalls_ahead() {
     assert_eq!(recalls, 7);
 }
 
-// SEMANTICS 119.2
-#[test]
-fn a_life_after_another_takes_pages_of_whom_it_does_not_know_only_where_nobody_else_wrote() {
-    let mut place = Place_::new();
-    place.leases = DataLeases::new(true);
-    let page = vec![3; PAGE_BYTES as usize];
-    place.write_back(0, 0, &page).unwrap();
-    assert_eq!(place.bytes[0], 3);
-    place.change(session(1), 5, &[7]);
-    assert_eq!(place.write_back(2, 0, &page).unwrap_err().kind(), ErrorKind::Stale);
-    let fresh = place.read_page(2, 0);
-    place.write_back(2, 0, &fresh).unwrap();
+/// A life in which some had leases before.
+fn next_life(holders: &[usize]) -> DataLeases {
+    DataLeases::after(holders.iter().map(|holder| (session(*holder), false)))
 }
 
 // SEMANTICS 119.2
 #[test]
-fn pages_from_a_life_before_are_taken_where_nobody_else_wrote_in_the_same_file() {
+fn what_was_stored_before_a_new_life_and_what_others_write_in_it_all_survive() {
     let mut place = Place_::new();
-    place.leases = DataLeases::new(true);
-    place.change(session(1), PAGE_BYTES + 5, &[7]);
-    let page = vec![3; PAGE_BYTES as usize];
+    let mut pages = [place.read_page(0, 0), place.read_page(2, 0)];
+    place.leases = next_life(&[0, 2]);
+    (pages[0][9], pages[1][12]) = (9, 12);
+    let waits = place.change(session(1), 5, &[7]);
+    assert_eq!(waits.len(), 2, "both may have the page");
+    place.write_back(0, 0, &pages[0]).unwrap();
+    assert_eq!(place.change(session(1), 20, &[8]), waits, "they are asked once");
+    place.write_back(2, 0, &pages[1]).unwrap();
+    for (number, holder) in waits.iter().zip([0, 2]) {
+        place.leases.acknowledge(session(holder), &[*number], &[]);
+    }
+    assert_eq!([5, 9, 12, 20].map(|at| place.bytes[at]), [7, 9, 12, 8]);
+    assert!(place.leases.has_returned(session(0)) && !place.leases.has_returned(session(0)));
+    let other = (InodeId(71), None);
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    let waits = place.leases.before_change(other, session(1), whole(0), Change::Erase, read, 0).unwrap();
+    assert_eq!(waits.len(), 1, "the first one has nothing any more");
+}
+
+// SEMANTICS 119.2
+#[test]
+fn who_does_not_drop_pages_of_before_in_time_loses_what_it_stored_where_others_wrote() {
+    let mut place = Place_::new();
+    let mut page = place.read_page(0, 0);
+    place.leases = next_life(&[0]);
+    page[9] = 9;
+    place.change(session(1), 5, &[7]);
+    let end = place.leases.next_end().unwrap();
+    assert_eq!(end, limits::DATA_RECALL_MILLIS);
+    assert!(place.leases.pass(end));
+    assert_eq!(place.write_back(0, 0, &page).unwrap_err().kind(), ErrorKind::Stale);
+    // Elsewhere nobody has changed anything.
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    place.leases.stored((InodeId(71), None), session(0), 0, &page, read, end).unwrap();
+    assert_eq!(place.bytes[5..10], [7, 0, 0, 0, 0]);
+}
+
+// SEMANTICS 119.2
+#[test]
+fn who_was_asked_for_too_many_places_of_before_has_nothing_that_counts() {
+    let mut leases = next_life(&[0]);
+    let place = |inode: usize| (InodeId(inode as u64), None);
+    for inode in 0..=limits::DATA_RECALLS_PER_SESSION_MAX {
+        let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+        leases.before_change(place(inode), session(1), whole(0), Change::Write, read, 0).unwrap();
+    }
+    leases.check_base(place(0), session(0), whole(1)).unwrap();
+    let last = place(limits::DATA_RECALLS_PER_SESSION_MAX);
+    for _ in 0..2 {
+        assert_eq!(leases.check_base(last, session(0), whole(1)).unwrap_err().kind(), ErrorKind::Stale);
+        // What it reads in this life is as good as any.
+        leases.keep(last, session(0), whole(2), 0);
+        leases.check_base(last, session(0), whole(2)).unwrap();
+    }
+    assert!(leases.has_returned(session(0)));
+    leases.check_base(last, session(0), whole(1)).unwrap();
+}
+
+// SEMANTICS 119.3
+#[test]
+fn pages_that_others_changed_before_they_were_dropped_are_refused_in_the_next_life() {
+    let mut place = Place_::new();
+    let mut page = place.read_page(0, 0);
+    let waits = place.change(session(1), 5, &[7]);
+    let told = place.leases.take_news();
+    let outdated = News::Outdated { number: waits[0], place: FILE, session: session(0), pages: whole(0) };
+    assert_eq!(told, [outdated]);
+    place.change(session(1), 6, &[7]);
+    assert_eq!(place.leases.take_news(), [], "the log knows");
+    page[9] = 9;
+    let mut next = next_life(&[0]);
+    next.outdate(FILE, session(0), whole(0));
+    let dropped = std::mem::replace(&mut place.leases, next);
+    assert_eq!(place.write_back(0, 0, &page).unwrap_err().kind(), ErrorKind::Stale);
+    place.write_back(0, 1, &vec![3; PAGE_BYTES as usize]).unwrap();
+    assert_eq!(place.bytes[5..10], [7, 7, 0, 0, 0]);
+    assert!(place.leases.has_returned(session(0)));
+    place.read_page(0, 0);
     place.write_back(0, 0, &page).unwrap();
-    assert_eq!((place.bytes[0], place.bytes[PAGE_BYTES as usize + 5]), (3, 7));
-    // It has a lease now, but not on what it has of before.
-    assert_eq!(place.write_back(0, 1, &page).unwrap_err().kind(), ErrorKind::Stale);
-    // Nor has somebody who reads one page, before he has dropped the other.
-    place.read_page(2, 0);
-    assert_eq!(place.write_back(2, 1, &page).unwrap_err().kind(), ErrorKind::Stale);
-    let mut fresh = place.read_page(2, 1);
-    fresh[9] = 9;
-    place.write_back(2, 1, &fresh).unwrap();
-    assert_eq!(place.bytes[PAGE_BYTES as usize + 5..][..5], [7, 0, 0, 0, 9]);
-    // What was given and recalled in this life is known.
-    place.change(session(1), 1, &[8]);
-    let mut stored = page;
-    stored[2] = 4;
-    place.write_back(0, 0, &stored).unwrap();
-    assert_eq!(place.bytes[..4], [3, 8, 4, 3]);
+    // And in a life that goes on nothing is left of it.
+    place.leases = dropped;
+    place.leases.acknowledge(session(0), &waits, &[]);
+    assert_eq!(place.leases.take_news(), [News::Dropped { number: waits[0] }]);
 }
 
 #[test]
 fn a_write_through_part_of_a_page_from_a_life_before_makes_it_no_better() {
     let mut place = Place_::new();
-    place.leases = DataLeases::new(true);
-    place.change(session(1), 0, &[7; 8]);
+    place.leases = next_life(&[0]);
+    place.leases.outdate(FILE, session(0), whole(0));
     let range = ByteRange { start: 100, end: 110 };
     place.bytes[100..110].fill(1);
     place.leases.wrote_through(FILE, session(0), range, &[1; 10], 0);
@@ -586,8 +721,8 @@ fn a_write_through_part_of_a_page_from_a_life_before_makes_it_no_better() {
 #[test]
 fn a_recall_that_spans_a_page_from_a_life_before_makes_it_no_better() {
     let mut place = Place_::new();
-    place.leases = DataLeases::new(true);
-    place.change(session(1), PAGE_BYTES + 5, &[7]);
+    place.leases = next_life(&[0]);
+    place.leases.outdate(FILE, session(0), whole(1));
     let old = vec![3; PAGE_BYTES as usize];
     place.write_back(0, 0, &old).unwrap();
     // One recall of all three pages, of which the one in the middle was never given.

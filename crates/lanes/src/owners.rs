@@ -354,9 +354,16 @@ impl DataLeases {
         if matches!(wish, Wish::Own | Wish::Strict) {
             self.owners.join(place, session)?;
         }
+        // What programs of strict mounts stored in the server's last life comes first; who stores himself is alone.
+        self.recall_from_returning(place, session, !wish.is_alone(), now);
         let pages = whole_pages(range);
-        if !self.owners.is_strict(place) {
-            if wish.changes() && *ticket == Ticket::default() {
+        // Who asks for no bytes wants a lease on all of them.
+        let wanted = if range.is_empty() { WHOLE } else { pages };
+        if !self.owners.is_strict(place) && !self.is_owned_by_others(place, session, wanted) {
+            if !wish.changes() {
+                // It may have waited until now.
+                self.end_claim(place, std::mem::take(ticket));
+            } else if *ticket == Ticket::default() {
                 // A strict mount may come before its bytes are all there.
                 *ticket = self.owners.note(asked, pages)?;
             }
@@ -707,8 +714,6 @@ impl DataLeases {
             self.limit_holes(place, holder, ByteRange::default(), now);
         }
         self.limit_owned(place, session, pages, now);
-        // What somebody writes back of it from the server's last life comes too late.
-        self.note_changer(place, session, &[pages]);
         self.read_anew(place, session, pages);
     }
 

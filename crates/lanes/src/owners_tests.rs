@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use ramlace_base::InodeId;
 
-use super::super::{Change, ReadNow, Stored};
+use super::super::{Change, News, ReadNow, Stored};
 use super::*;
 
 const FILE: Place = (InodeId(70), Some(0));
@@ -52,6 +52,11 @@ struct World {
     done: Vec<Vec<u64>>,
     write: Option<(usize, usize, Ticket)>,
     calls: u32,
+    /// How far those have come that have yet to drop what they had when the server died.
+    away: Vec<Option<usize>>,
+    /// What the server's log knows of pages that others have changed.
+    log: BTreeMap<u64, (SessionId, Vec<ByteRange>)>,
+    lives: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -67,6 +72,10 @@ enum Step {
     Acknowledge(usize),
     /// The library writes into these pages at once.
     Write(usize, usize),
+    /// The server's process dies, and another one begins.
+    Die,
+    /// A kernel has dropped all that it had then, if nothing is in the way.
+    Return(usize),
 }
 
 impl World {
@@ -80,6 +89,9 @@ impl World {
             done: vec![Vec::new(); KERNELS],
             write: None,
             calls: 0,
+            away: vec![None; KERNELS],
+            log: BTreeMap::new(),
+            lives: 1,
         }
     }
 
@@ -119,8 +131,60 @@ impl World {
                 self.leases.acknowledge(session(kernel), &done, &[]);
             }
             Step::Write(first, count) => self.write(first, count),
+            Step::Die => self.die(),
+            Step::Return(kernel) => self.come_back(kernel),
         }
+        self.note_news();
         self.look();
+    }
+
+    fn note_news(&mut self) {
+        for news in self.leases.take_news() {
+            match news {
+                News::Outdated { number, session, pages, .. } => {
+                    self.log.entry(number).or_insert((session, Vec::new())).1.push(pages);
+                }
+                News::Dropped { number } => _ = self.log.remove(&number),
+            }
+        }
+    }
+
+    /// Nobody knows who owns what. Requests come again.
+    fn die(&mut self) {
+        let newest = self.leases.newest();
+        let all = (0..KERNELS).map(|kernel| (session(kernel), kernel != COHERENT));
+        self.leases = DataLeases::after(all).counting_from(newest);
+        for (session, pages) in self.log.values() {
+            pages.iter().for_each(|pages| self.leases.outdate(FILE, *session, *pages));
+        }
+        self.lives += 1;
+        for page in self.kernels.iter_mut().flatten() {
+            if let Page::Asked(ticket, call) = page {
+                self.calls += 1;
+                (*ticket, *call) = (Ticket::default(), self.calls);
+            }
+        }
+        if let Some((.., ticket)) = &mut self.write {
+            *ticket = Ticket::default();
+        }
+        self.drops.iter_mut().for_each(BTreeMap::clear);
+        self.done.iter_mut().for_each(Vec::clear);
+        self.away = vec![Some(0); KERNELS];
+    }
+
+    /// It goes through all pages in order, and waits for one that is being read.
+    fn come_back(&mut self, kernel: usize) {
+        let Some(mut next) = self.away[kernel] else { return };
+        while next < PAGES && !matches!(self.kernels[kernel][next], Page::Asked(..) | Page::Answered(_)) {
+            self.evict(kernel, next);
+            next += 1;
+        }
+        self.away[kernel] = (next < PAGES).then_some(next);
+        if next == PAGES {
+            let leases = &self.leases;
+            self.log.retain(|number, (of, _)| *of != session(kernel) || leases.is_pending(*number));
+            self.leases.has_returned(session(kernel));
+        }
     }
 
     fn wish(kernel: usize) -> Wish {
@@ -194,7 +258,13 @@ impl World {
         let (bytes, offset, me) = (bytes.clone(), whole(page).start, session(kernel));
         let here = &self.memory;
         let read: ReadNow<'_> = &mut |range| Ok(here[range.start as usize..range.end as usize].to_vec());
-        let Stored { ranges, merged } = self.leases.stored(FILE, me, offset, &bytes, read, 0).unwrap();
+        let stored = self.leases.stored(FILE, me, offset, &bytes, read, 0);
+        if self.lives > 1 && kernel == COHERENT && stored.is_err() {
+            // Its programs hear that what they stored is lost.
+            self.stored[kernel][page] = self.memory[page * BYTES + byte_of(kernel)];
+            return;
+        }
+        let Stored { ranges, merged } = stored.unwrap();
         let merged = merged.as_deref().unwrap_or(&bytes);
         for range in ranges {
             let (from, to) = ((range.start - offset) as usize, (range.end - offset) as usize);
@@ -284,6 +354,7 @@ impl World {
                     self.take(&Step::Poll(kernel, page));
                     self.take(&Step::Deliver(kernel, page));
                 }
+                self.take(&Step::Return(kernel));
                 self.take(&Step::Drop(kernel));
                 self.take(&Step::Acknowledge(kernel));
             }
@@ -309,6 +380,7 @@ impl World {
         }
         assert!(self.leases.owners.claims.is_empty());
         for kernel in 0..KERNELS {
+            assert!(self.away[kernel].is_none());
             self.leases.end_session(session(kernel));
         }
         assert!(self.leases.is_idle() && self.leases.owners.count == 0);
@@ -326,14 +398,16 @@ fn step() -> impl Strategy<Value = Step> {
         1 => both().prop_map(|(kernel, page)| Step::WriteBack(kernel, page)),
         1 => both().prop_map(|(kernel, page)| Step::Evict(kernel, page)),
         3 => kernel.clone().prop_map(Step::Drop),
-        3 => kernel.prop_map(Step::Acknowledge),
+        3 => kernel.clone().prop_map(Step::Acknowledge),
+        1 => kernel.prop_map(Step::Return),
+        1 => Just(Step::Die),
         1 => (page, 1..=PAGES).prop_map(|(first, count)| Step::Write(first, count)),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 5_000, ..ProptestConfig::default() })]
-    // SEMANTICS 124.2
+    // SEMANTICS 124.2, 128.4
     #[test]
     fn a_page_that_may_be_stored_into_is_in_one_kernel_and_everybody_gets_it(
         steps in prop::collection::vec(step(), 1..120), crowded in prop::bool::weighted(0.1)

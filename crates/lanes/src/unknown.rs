@@ -10,7 +10,7 @@ use crate::pages::inner_pages;
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
-/// Of each place and session that has a lease there, or has yet to drop what was recalled from it. They may seem to be more than there
+/// Of each place and session that has a lease there, or has yet to drop what was recalled from it, or what it had in a life before. They may seem to be more than there
 /// are: then stores are refused that could have been kept.
 #[derive(Debug, Default)]
 pub(super) struct Unknown {
@@ -18,19 +18,11 @@ pub(super) struct Unknown {
 }
 
 impl Unknown {
-    /// A session gets a lease in a life in which others have changed these pages already.
-    pub(super) fn begin(
-        &mut self,
-        place: Place,
-        session: SessionId,
-        changed: impl Iterator<Item = ByteRange>,
-    ) {
-        let mut pages = RangeSet::default();
-        changed.for_each(|range| pages.insert(range));
-        pages.limit_runs(limits::DATA_LEASE_HOLES_MAX);
-        if !pages.is_empty() {
-            self.of.insert((place, session), pages);
-        }
+    /// Others have changed pages that a session's kernel had, in a life before, and it has yet to drop them.
+    pub(super) fn begin(&mut self, place: Place, session: SessionId, pages: ByteRange) {
+        let unknown = self.of.entry((place, session)).or_default();
+        unknown.insert(pages);
+        unknown.limit_runs(limits::DATA_LEASE_HOLES_MAX);
     }
 
     /// A session is fenced: others change what it has, and nobody keeps what that was.
@@ -61,6 +53,16 @@ impl Unknown {
     /// A session has dropped all pages, or has none.
     pub(super) fn forget(&mut self, place: Place, session: SessionId) {
         self.of.remove(&(place, session));
+    }
+
+    /// What is unknown of a session's pages of a place.
+    pub(super) fn of(&self, place: Place, session: SessionId) -> impl Iterator<Item = ByteRange> {
+        self.of.get(&(place, session)).into_iter().flat_map(RangeSet::iter)
+    }
+
+    /// Where a session has such pages.
+    pub(super) fn places_of(&self, session: SessionId) -> Vec<Place> {
+        self.of.keys().filter(|(_, of)| *of == session).map(|(place, _)| *place).collect()
     }
 
     pub(super) fn end_session(&mut self, session: SessionId) {

@@ -14,6 +14,9 @@ use crate::pages::{Pages, WHOLE};
 use crate::recalls::{Drops, Effect, For, Wanted};
 use crate::strict::StrictReads;
 
+/// Threads that begin at once when a server has a new life.
+const THREADS_FOR_LIFE: usize = 16;
+
 /// What is done when pages are gone. It must not wait.
 type Then = Box<dyn FnOnce() + Send>;
 
@@ -130,11 +133,10 @@ impl DataLeases for Hearer {
         shared.want(recalls.iter().map(drop_of));
     }
 
-    fn forgotten(&self, server: ServerId) {
-        let Some(shared) = self.0.upgrade() else { return };
-        shared.lock().drops.forget(server);
-        // Which of them are there is not known.
-        shared.drop_all();
+    fn forgotten(&self, server: ServerId, life: u64) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.drop_for_life(server, life);
+        }
     }
 }
 
@@ -143,6 +145,20 @@ impl Shared {
         let all = self.pages.all();
         all.iter().for_each(|inode| self.pages.note_leases_ended(*inode));
         self.want(all.into_iter().map(|inode| (Wanted { inode, parts: vec![WHOLE] }, For::Nobody)));
+    }
+
+    /// Of which files the server has something is not known here: all are dropped.
+    fn drop_for_life(self: &Arc<Shared>, server: ServerId, life: u64) {
+        let all = self.pages.all();
+        all.iter().for_each(|inode| self.pages.note_leases_ended(*inode));
+        let mut state = self.lock();
+        let effect = state.drops.add_life(server, life, &all);
+        for _ in 0..all.len().min(THREADS_FOR_LIFE) {
+            self.begin_threads(&mut state);
+        }
+        self.see_to_watch(&state);
+        drop(state);
+        self.carry_out(effect);
     }
 
     fn want(self: &Arc<Shared>, wanted: impl IntoIterator<Item = (Wanted, For<Then>)>) {
@@ -271,6 +287,12 @@ impl Shared {
             match effect {
                 Effect::Done(server, number) => self.tell(server, &[number], &[]),
                 Effect::Blocked(server, number) => self.tell(server, &[], &[number]),
+                Effect::DroppedAll(server, life) => {
+                    let pool = self.lock().pool.clone();
+                    if let Some(pool) = pool {
+                        pool.has_dropped_all(server, life);
+                    }
+                }
                 Effect::Go(then) => then(),
             }
         }

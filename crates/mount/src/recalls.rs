@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use ramlace_base::{ByteRange, InodeId, ServerId};
 
+use crate::pages::WHOLE;
 use crate::under_way::without;
 
 /// Threads that stay when there is nothing to do.
@@ -44,6 +45,8 @@ pub(crate) enum For<T> {
     Waiting(T),
     /// They are the part of another drop that no request holds.
     Rest(u64),
+    /// A server waits until all is dropped that was kept before this life of it.
+    Life(ServerId, u64),
     /// Nobody waits.
     Nobody,
 }
@@ -55,6 +58,8 @@ pub(crate) enum Effect<T> {
     Done(ServerId, u64),
     /// A recall waits for a request of this kernel.
     Blocked(ServerId, u64),
+    /// All is dropped that was kept of a server before this life of it.
+    DroppedAll(ServerId, u64),
     /// Whoever waited goes on.
     Go(T),
 }
@@ -114,6 +119,8 @@ pub(crate) struct Drops<T> {
     /// How many drops of a file are not over.
     owed: HashMap<InodeId, usize>,
     recalled: HashSet<(ServerId, u64)>,
+    /// The life of each server that has begun anew, and how many files have yet to be dropped that were kept before.
+    lives: HashMap<ServerId, (u64, usize)>,
     threads: usize,
     idle: usize,
     /// Drops that look after look has added, and nobody was woken for.
@@ -138,6 +145,7 @@ impl<T> Drops<T> {
             running: HashMap::new(),
             owed: HashMap::new(),
             recalled: HashSet::new(),
+            lives: HashMap::new(),
             threads: 0,
             idle: 0,
             added: 0,
@@ -163,9 +171,23 @@ impl<T> Drops<T> {
             For::Waiting(_) => now + WAITING_MILLIS_MAX,
             For::Server(..) if self.relaxed => now,
             For::Server(..) => now + LATE_MILLIS,
-            For::Rest(_) | For::Nobody => NEVER,
+            For::Rest(_) | For::Life(..) | For::Nobody => NEVER,
         };
         self.push(drop, whom, look_at);
+        None
+    }
+
+    /// A server has a new life: all files are to be dropped, and what it had recalled before is nothing to it. What follows at once.
+    pub(crate) fn add_life(&mut self, server: ServerId, life: u64, files: &[InodeId]) -> Option<Effect<T>> {
+        self.forget(server);
+        if files.is_empty() {
+            return Some(Effect::DroppedAll(server, life));
+        }
+        self.lives.insert(server, (life, files.len()));
+        for inode in files {
+            let whole = Wanted { inode: *inode, parts: vec![WHOLE] };
+            self.push(whole, For::Life(server, life), NEVER);
+        }
         None
     }
 
@@ -258,15 +280,25 @@ impl<T> Drops<T> {
                 }
                 None
             }
+            For::Life(server, life) => {
+                let (of, left) = self.lives.get_mut(&server).filter(|_| dropped)?;
+                *left -= usize::from(*of == life);
+                if *left > 0 {
+                    return None;
+                }
+                self.lives.remove(&server);
+                Some(Effect::DroppedAll(server, life))
+            }
             For::Nobody => None,
         }
     }
 
-    /// A server has a new life: nobody there knows of what it had recalled. The pages go all the same.
-    pub(crate) fn forget(&mut self, server: ServerId) {
+    /// Nobody at a server knows of what it had recalled. The pages go all the same.
+    fn forget(&mut self, server: ServerId) {
         self.recalled.retain(|(of, _)| *of != server);
+        self.lives.remove(&server);
         for job in self.jobs.values_mut() {
-            if matches!(job.whom, Some(For::Server(of, _)) if of == server) {
+            if matches!(job.whom, Some(For::Server(of, _) | For::Life(of, _)) if of == server) {
                 job.whom = Some(For::Nobody);
             }
         }
@@ -646,12 +678,35 @@ mod tests {
         recall(&mut drops, FILE, 2, 0);
         drops.add(page(FILE, 3), For::Server(ServerId(9), 1), 0);
         let (first, _) = drops.next(0).unwrap();
-        drops.forget(HERE);
+        assert_eq!(drops.add_life(HERE, 5, &[]), Some(Effect::DroppedAll(HERE, 5)));
         assert_eq!(drops.over(first, true), None);
         recall(&mut drops, FILE, 1, 0);
         let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
         let told: Vec<_> = ids.into_iter().filter_map(|id| drops.over(id, true)).collect();
         assert_eq!(told, [Effect::Done(ServerId(9), 1), Effect::Done(HERE, 1)]);
+    }
+
+    // SEMANTICS 119.1
+    #[test]
+    fn a_new_life_hears_when_all_files_of_before_are_dropped_and_no_life_before_it_does() {
+        let mut drops: Drops<&str> = Drops::new(false);
+        let files = [FILE, InodeId(8)];
+        assert_eq!(drops.add_life(HERE, 5, &files), None);
+        let (first, dropped) = drops.next(0).unwrap();
+        assert_eq!(dropped, Wanted { inode: FILE, parts: vec![WHOLE] });
+        assert_eq!(drops.over(first, true), None, "there is another one");
+        assert_eq!(drops.add_life(HERE, 6, &files), None);
+        let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
+        let told: Vec<_> = ids.into_iter().filter_map(|id| drops.over(id, true)).collect();
+        assert_eq!(told, [Effect::DroppedAll(HERE, 6)]);
+        // What the kernel has not dropped is there.
+        assert_eq!(drops.add_life(HERE, 7, &files[..1]), None);
+        let (id, _) = drops.next(0).unwrap();
+        assert_eq!(drops.over(id, false), None);
+        assert_eq!(drops.add_life(HERE, 8, &files[..1]), None);
+        let (id, _) = drops.next(0).unwrap();
+        assert_eq!(drops.over(id, true), Some(Effect::DroppedAll(HERE, 8)));
+        assert!(drops.jobs.is_empty() && drops.lives.is_empty());
     }
 
     #[test]

@@ -192,7 +192,9 @@ impl Server {
         if origin == WriteOrigin::Back {
             return Ok(None);
         }
-        header.changes_bytes();
+        if origin == WriteOrigin::Through {
+            self.note_leases(header.session, false)?;
+        }
         self.data.room_for_bases().await;
         self.claim_change(header, place, range, origin).await.map(Some)
     }
@@ -362,7 +364,6 @@ impl Server {
         require_sequence(header)?;
         let (lane, slot) = (request.target.lane, request.target.slot);
         let writer = (header.session, header.sequence);
-        header.changes_bytes();
         let _claiming = self.claim_change(header, place_of(lane), range, WriteOrigin::Program).await?;
         // All looks come behind the wait: the attempt that this one repeats may have been carried out meanwhile, and others may
         // have written since.

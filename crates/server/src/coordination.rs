@@ -56,7 +56,6 @@ impl Server {
         // Where nothing is changed, a retry may as well look again.
         let Some(after) = change.after(before) else { return Ok(CellChanged { before, changed: false }) };
         let cell = CellStore { lane, offset, before, after };
-        header.changes_bytes();
         self.before_change(Some(header), session, lane, range, Change::Write)?;
         self.commit_lane(slot, LaneChange::CellChanged { cell, session, sequence })?;
         // Should there be no room for it: a replay looks at the cell before it changes it.
@@ -119,7 +118,6 @@ impl Server {
         let LaneTarget { lane, slot, .. } = request.target;
         self.admit_slot(header, slot).await?;
         let range = checked_range(request.start, request.end.saturating_sub(request.start))?;
-        header.changes_bytes();
         self.before_change(Some(header), header.session, lane, range, Change::Stored)?;
         self.note_effect(slot, LaneEffect::Changed { lane, range });
         Ok(())

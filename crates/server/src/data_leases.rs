@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
-use ramlace_lanes::{Asked, Change, DataLeases, Held, Place, Stored, Ticket};
+use ramlace_lanes::{Asked, Change, DataLeases, Held, News, Place, Stored, Ticket};
 use ramlace_store::Store;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
@@ -20,6 +20,7 @@ use tokio::time::sleep_until;
 use crate::chunk::checked_range;
 use crate::clock;
 use crate::gate::Call;
+use crate::record::Record;
 use crate::server::{Outcome, Server};
 use crate::staging::StagingRoom;
 
@@ -36,10 +37,10 @@ pub struct DataDesk {
 }
 
 impl DataDesk {
-    /// A server begins; its last life may have given leases.
-    pub fn new(had_given: bool, life: u64, now: Instant) -> DataDesk {
+    /// A server begins, with what its last life has left.
+    pub fn new(leases: DataLeases, life: u64, now: Instant) -> DataDesk {
         DataDesk {
-            leases: RefCell::new(DataLeases::new(had_given).counting_from(life >> 1)),
+            leases: RefCell::new(leases.counting_from(life >> 1)),
             began: now,
             life: life.max(1),
             changed: Notify::new(),
@@ -157,7 +158,7 @@ impl Server {
     ///
     /// Errors: those of [`Server::note_leases`].
     pub fn keep_pages(self: &Rc<Self>, place: Place, session: SessionId, range: ByteRange) -> Result<bool> {
-        self.note_leases()?;
+        self.note_leases(session, false)?;
         let mut leases = self.data.leases.borrow_mut();
         let newest = leases.newest();
         let kept = match range.is_empty() {
@@ -202,12 +203,38 @@ impl Server {
         let recalls = leases.before_changes(place, by, ranges, change, read, now)?;
         // Somebody is asked, or is waited for no longer.
         let is_news = leases.newest() != newest;
-        drop(leases);
+        drop((leases, store));
         if is_news {
             self.data.changed.notify_waiters();
         }
         self.wait_for(call, recalls);
+        self.log_pages()
+    }
+
+    /// The log hears of pages that are about to change in this step, and that others have yet to drop; and of those that were dropped.
+    pub fn log_pages(&self) -> Result<()> {
+        if !self.data.leases.borrow().has_news() {
+            return Ok(());
+        }
+        let mut news = self.data.leases.borrow_mut().take_news().into_iter();
+        while let Some(next) = news.next() {
+            if let Err(error) = self.commit_own(&Record::Pages(next)) {
+                let left = std::iter::once(next).chain(news).collect();
+                self.data.leases.borrow_mut().put_news_back(left);
+                return Err(error);
+            }
+        }
         Ok(())
+    }
+
+    /// The next life has to know who has pages.
+    ///
+    /// Errors: those of a commit, where there is no room for that. Then there are to be none.
+    pub fn note_leases(&self, session: SessionId, strict: bool) -> Result<()> {
+        if self.durable.borrow().pages.knows(session, strict) {
+            return Ok(());
+        }
+        self.commit_own(&Record::SessionKeepsPages { session, strict })
     }
 
     fn wait_for(&self, call: Option<&Call>, recalls: Vec<u64>) {
@@ -290,10 +317,28 @@ impl Server {
             let text = format!("one message acknowledges at most {most} recalls, not {count}");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        if self.data.leases.borrow_mut().acknowledge(session, &request.done, &request.blocked) {
+        let mut leases = self.data.leases.borrow_mut();
+        let mut changed = leases.acknowledge(session, &request.done, &request.blocked);
+        drop(leases);
+        if request.life == self.data.life {
+            changed |= self.has_returned(session);
+        }
+        if changed {
             self.data.changed.notify_waiters();
         }
+        // Where there is no room for it now there is later: until then the next life believes less than it might.
+        let _ = self.log_pages();
         Ok(())
+    }
+
+    /// A session has dropped all that it had from the last life.
+    fn has_returned(&self, session: SessionId) -> bool {
+        let mut leases = self.data.leases.borrow_mut();
+        let of_before = self.durable.borrow().pages.numbers_of(session).into_iter();
+        let dropped = of_before.filter(|number| !leases.is_pending(*number));
+        let dropped = dropped.map(|number| News::Dropped { number }).collect();
+        leases.put_news_back(dropped);
+        leases.has_returned(session)
     }
 
     /// Answers when everybody sees what a session has written back.
@@ -319,6 +364,10 @@ impl Server {
         if request.origin != WriteOrigin::Back {
             let recalls = leases.before_change(place, session, range, Change::Write, read, now)?;
             drop(leases);
+            self.log_pages()?;
+            if request.origin == WriteOrigin::Through {
+                self.note_leases(session, false)?;
+            }
             self.note_written(place, session, range, &request.bytes.0, request.origin);
             self.wait_for(Some(call), recalls);
             return Ok(());
@@ -330,6 +379,7 @@ impl Server {
         }
         leases.wrote_back(place, session, start, &request.bytes.0, now);
         drop(leases);
+        self.log_pages()?;
         if let Some(merged) = merged {
             request.bytes = Bytes(merged);
         }
@@ -352,7 +402,7 @@ impl Server {
         let recalls =
             self.data.leases.borrow_mut().before_change((inode, None), by, range, change, read, now)?;
         self.wait_for(call, recalls);
-        Ok(())
+        self.log_pages()
     }
 
     /// Bytes are about to go from an inode to the file's lanes: whoever has pages of them is to drop them first, and

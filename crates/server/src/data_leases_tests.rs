@@ -109,7 +109,7 @@ impl Two {
 
     async fn end_all(&mut self) {
         let done = self.recalled().await.data.iter().map(|recall| recall.number).collect();
-        self.listener.ask(&EndRecalls { done, blocked: Vec::new() }).await.unwrap();
+        self.listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
     }
 }
 
@@ -146,7 +146,7 @@ fn a_write_is_answered_when_others_have_dropped_their_pages_and_stores_of_both_s
         let back = two.write_back(2, 0, &page).await;
         assert_eq!(back.recall, 0, "nobody else has pages");
         let done = vec![told.data[0].number];
-        two.listener.ask(&EndRecalls { done, blocked: Vec::new() }).await.unwrap();
+        two.listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
         two.changer.answer::<ChunkWritten>().await.unwrap();
         let bytes = two.changer.read(two.target, 0, PAGE as u32).await.unwrap();
         assert_eq!((&bytes[9..18], &bytes[999..1007]), (&b".changer."[..], &b".holder."[..]));
@@ -201,7 +201,7 @@ fn a_write_back_waits_for_nobody_and_says_what_publishing_waits_for() {
         two.holder.connection.queue_reply(header, &encode_body(&publish), &[]);
         two.holder.connection.flush().await.unwrap();
         assert!(waits(&mut two.listener, two.holder.connection.read_request()).await);
-        two.changer.ask(&EndRecalls { done: vec![back.recall], blocked: Vec::new() }).await.unwrap();
+        two.changer.ask(&EndRecalls { done: vec![back.recall], blocked: Vec::new(), life: 0 }).await.unwrap();
         two.holder.answer::<()>().await.unwrap();
         // The same bytes again are no change.
         assert_eq!(two.write_back(3, 0, &page).await.recall, 0);
@@ -354,5 +354,44 @@ fn bytes_that_live_with_an_inode_follow_the_same_rule() {
         two.changer.answer::<InlineWritten>().await.unwrap();
         let bytes = two.changer.ask(&ReadInline { keep: false, ..keep }).await.unwrap().bytes.unwrap().0;
         assert_eq!((&bytes[9..18], &bytes[49..57]), (&b".changer."[..], &b".holder."[..]));
+    });
+}
+
+// SEMANTICS 119.3
+#[test]
+fn what_others_changed_before_a_server_died_is_not_taken_back_by_who_had_yet_to_drop_it() {
+    run(async {
+        let mut two = two(false).await;
+        let mut page = two.keep(0, PAGE as u32).await;
+        two.keep(PAGE as u64, PAGE as u32).await;
+        let header = two.changer.header(Kind::WriteChunk, 3, 0);
+        let request = WriteChunk { offset: 10, ..program(&two) };
+        two.changer.begin_write(header, &request, b"changer").await;
+        assert!(waits(&mut two.listener, two.changer.connection.read_request()).await);
+        two.server.kill();
+        two.server.revive();
+        let mut holder = Client::user(&two.server.address, 1).await;
+        let mut back = async |sequence, offset, bytes: &[u8]| {
+            let header = holder.header(Kind::WriteChunk, sequence, 0);
+            let request = WriteChunk { target: two.target, offset, origin: WriteOrigin::Back };
+            holder.begin_write(header, &request, bytes).await;
+            holder.answer::<ChunkWritten>().await.map(drop)
+        };
+        page[1000] = b'!';
+        assert_eq!(back(2, 0, &page).await.unwrap_err().kind(), ErrorKind::Stale);
+        back(3, PAGE as u64, &page).await.unwrap();
+        // It has dropped all that it had.
+        let mut listener = Client::user(&two.server.address, 1).await;
+        let life = listener.ask(&WaitRecalls { heard: 0, told: 0, life: u64::MAX }).await.unwrap().life;
+        for life in [life + 1, life] {
+            assert!(back(4, 0, &page).await.is_err(), "not of another life");
+            listener.ask(&EndRecalls { done: Vec::new(), blocked: Vec::new(), life }).await.unwrap();
+        }
+        let bytes = listener.read(two.target, 0, 2 * PAGE as u32).await.unwrap();
+        assert_eq!((&bytes[9..18], bytes[1000]), (&b".changer."[..], b'.'));
+        assert_eq!(bytes[PAGE + 1000], b'!');
+        let session = listener.session;
+        let left = two.server.look(move |server| server.durable.borrow().pages.numbers_of(session)).await;
+        assert!(left.is_empty());
     });
 }

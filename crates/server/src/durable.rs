@@ -17,6 +17,7 @@ use ramlace_store::{MetaFile, Store};
 
 use crate::framing::{self, Damage, LOG_MAGIC, Records, Unreadable};
 use crate::kept::Kept;
+use crate::page_holders::PageHolders;
 use crate::record::{At, Place, Record};
 use crate::sessions::Sessions;
 use crate::snapshot::Snapshot;
@@ -50,6 +51,8 @@ pub struct Durable {
     counts: Counts,
     /// There may be holders of leases.
     pub gives_leases: bool,
+    /// Whose kernels have pages.
+    pub pages: PageHolders,
     /// What replies cost that are kept.
     pub kept: Kept,
     /// How many records of its own the server has taken.
@@ -94,6 +97,7 @@ impl Durable {
             slots: BTreeMap::new(),
             counts: Counts::default(),
             gives_leases: false,
+            pages: PageHolders::default(),
             kept: Kept::default(),
             position: Position::default(),
             log: store.meta_append_file(&log_name(log_number))?,
@@ -355,6 +359,8 @@ impl Durable {
                 }
                 _ if begun.is_some() => return Err(damage("a piece of a slot is missing").into()),
                 Record::SessionOpened(session) => self.sessions.insert(session, now),
+                Record::SessionKeepsPages { session, strict } => self.pages.note(session, strict),
+                Record::Pages(news) => self.pages.note_news(&news),
                 Record::GivesLeases(given) => (self.gives_leases, self.position) = (given, at.position),
                 Record::SessionEnded { .. } | Record::Slot { .. } => {
                     return Err(damage("a change stands in a snapshot").into());
@@ -423,8 +429,18 @@ impl Durable {
     fn apply(&mut self, record: &Record, now: Instant, effects: &mut Effects) {
         match record {
             Record::SessionOpened(session) => self.sessions.insert(session.clone(), now),
-            Record::SessionEnded { session, .. } => drop(self.sessions.remove(*session)),
+            Record::SessionEnded { session, .. } => {
+                self.sessions.remove(*session);
+                self.pages.end_session(*session);
+            }
             Record::GivesLeases(given) => self.gives_leases = *given,
+            Record::SessionKeepsPages { session, strict } => {
+                // Nobody awaits one that has ended.
+                if self.sessions.contains(*session) {
+                    self.pages.note(*session, *strict);
+                }
+            }
+            Record::Pages(news) => self.pages.note_news(news),
             Record::Slot { slot, change } => return self.change_slot(*slot, change, effects),
             Record::SlotPiece { .. } => unreachable!("pieces stand in snapshots alone"),
         }

@@ -2,7 +2,7 @@
 //! knows what was committed.
 
 use ramlace_base::{ByteRange, Epoch, Generation, InodeId, LaneId, Name, Sequence};
-use ramlace_lanes::{CellStore, LaneChange, Loss};
+use ramlace_lanes::{CellStore, LaneChange, Loss, News};
 use ramlace_namespace::{Command, ErrandAnswer, ErrandId, Op, Origin, Room};
 use ramlace_slot::SlotBirth;
 use ramlace_wire::coordination::LeaveBarrier;
@@ -28,6 +28,7 @@ pub struct State {
     position: Position,
     counts: Counts,
     kept: Kept,
+    pages: PageHolders,
 }
 
 pub fn state(durable: &Durable) -> State {
@@ -37,6 +38,7 @@ pub fn state(durable: &Durable) -> State {
         position: durable.position,
         counts: durable.counts,
         kept: durable.kept.clone(),
+        pages: durable.pages.clone(),
     }
 }
 
@@ -71,7 +73,7 @@ pub fn random_happening(dice: &mut Dice, durable: &Durable, number: u64) -> Happ
     let session = SessionId([1 + dice.roll(4) as u8; 16]);
     let slot = Slot(dice.roll(4) as u16);
     let now = Timestamp { nanos: number as i64 };
-    let (is_open, what) = (durable.sessions.contains(session), dice.roll(12));
+    let (is_open, what) = (durable.sessions.contains(session), dice.roll(14));
     if is_open && what == 0 {
         return Happening::SessionEnds(session, now);
     }
@@ -82,6 +84,14 @@ pub fn random_happening(dice: &mut Dice, durable: &Durable, number: u64) -> Happ
             Record::SessionOpened(SessionRecord { session, who: WHO, host: None, label })
         }
         1 => Record::GivesLeases(dice.roll(2) == 0),
+        12 => Record::SessionKeepsPages { session, strict: dice.roll(2) == 0 },
+        13 if dice.roll(3) == 0 => Record::Pages(News::Dropped { number: dice.roll(9) }),
+        13 => {
+            let (number, start) = (dice.roll(9), dice.roll(1 << 30));
+            let place = (InodeId::new(slot, 1 + dice.roll(9)), (dice.roll(2) == 0).then_some(1));
+            let pages = ByteRange { start, end: start + 4096 };
+            Record::Pages(News::Outdated { number, place, session, pages })
+        }
         2..=6 => Record::lane(slot, random_change(dice, slot, session, number)),
         _ if durable.names(slot).is_none() => {
             let birth = SlotBirth { slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO.owner(), now };
@@ -560,7 +570,7 @@ fn a_log_of_another_format_is_refused_with_what_to_do() {
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     let text = refused.to_string();
     assert!(
-        text.contains("'log-0' has log format 7, and this version of ramlace reads format 13 alone"),
+        text.contains("'log-0' has log format 7, and this version of ramlace reads format 14 alone"),
         "{text}"
     );
     assert!(

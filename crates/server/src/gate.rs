@@ -28,8 +28,6 @@ pub struct Call {
     saw: RefCell<BTreeSet<Slot>>,
     /// Data recalls that its change has made, or met.
     recalls: RefCell<Vec<u64>>,
-    /// It changes bytes.
-    changes: Cell<bool>,
     shows: Shows,
     asked_for_map: Cell<bool>,
 }
@@ -37,8 +35,8 @@ pub struct Call {
 impl Call {
     /// A request begins.
     pub fn new(header: &Header) -> Call {
-        let (saw, recalls, changes, asked_for_map) = Default::default();
-        Call { header: *header, saw, recalls, changes, shows: header.kind.row().shows, asked_for_map }
+        let (saw, recalls, asked_for_map) = Default::default();
+        Call { header: *header, saw, recalls, shows: header.kind.row().shows, asked_for_map }
     }
 
     /// Whether the map may be asked for because of what this request says: once, whatever number of slots it is about.
@@ -57,11 +55,6 @@ impl Call {
     /// Its answer waits for those who have pages of the bytes that it changes.
     pub fn waits_for(&self, recalls: Vec<u64>) {
         self.recalls.borrow_mut().extend(recalls);
-    }
-
-    /// It changes bytes of which holders of the last life's leases may have pages.
-    pub fn changes_bytes(&self) {
-        self.changes.set(true);
     }
 }
 
@@ -160,8 +153,8 @@ impl Gate {
         outcome: Outcome<Answer>,
         until: Option<Instant>,
     ) -> Result<()> {
-        let looks_alone = call.shows == Shows::Bytes && !call.changes.get();
-        let mut recalled = server.leases.recalled(call.saw.borrow().iter().copied(), looks_alone);
+        let bytes_alone = call.shows == Shows::Bytes;
+        let mut recalled = server.leases.recalled(call.saw.borrow().iter().copied(), bytes_alone);
         recalled.data = call.recalls.take();
         recalled.data.retain(|number| server.data.is_any_waited(&[*number]));
         // A window, or many bytes, are not held longer than they take to leave.

@@ -45,6 +45,7 @@ mod metrics;
 mod owners;
 #[cfg(test)]
 mod owners_tests;
+mod page_holders;
 mod peers;
 mod permits;
 #[cfg(test)]

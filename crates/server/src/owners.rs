@@ -2,15 +2,12 @@
 //! this waits. A wait is a step of its connection's task, and no thread.
 
 use std::rc::Rc;
-use std::time::Instant;
 
 use ramlace_base::{ByteRange, LaneId, Result};
 use ramlace_lanes::{Asked, Place, Ticket, Wish};
 use ramlace_wire::chunk::{Keep, WriteOrigin};
-use tokio::time::sleep_until;
 
 use crate::gate::Call;
-use crate::record::Record;
 use crate::server::{Outcome, Server};
 
 /// A claim, until it is dropped.
@@ -21,22 +18,22 @@ pub struct Claiming {
 }
 
 impl Claiming {
-    /// Whether what is wanted may be done in this very step; else after [`Claiming::wait`].
+    /// Whether what is wanted may be done in this very step; else after [`Claiming::wait_or_stop_programs`].
     ///
     /// Errors: those of [`DataLeases::claim`](ramlace_lanes::DataLeases::claim) and [`Server::note_leases`]; `Stale` for a session
     /// that has ended while it waited.
     pub fn is_granted(&mut self) -> Result<bool> {
         self.server.check_session(self.asked.session)?;
-        if self.quiet_until().is_some() {
-            return Ok(false);
-        }
         if matches!(self.asked.wish, Wish::Own | Wish::Strict) {
-            self.server.note_leases()?;
+            self.server.note_leases(self.asked.session, true)?;
         }
-        self.server.data.claim(&self.asked, &mut self.ticket)
+        let granted = self.server.data.claim(&self.asked, &mut self.ticket)?;
+        // Whose time is over by now must not write back in the next life either.
+        self.server.log_pages()?;
+        Ok(granted)
     }
 
-    /// The same as [`Claiming::wait`], where no program's write is arriving in the pages that began before strict mounts came: its
+    /// Something has changed, or somebody's time is over; where no program's write is arriving in the pages that began before strict mounts came: its
     /// sender may have stopped in the middle. It is stopped, and comes again, all at once.
     pub async fn wait_or_stop_programs(&self) {
         let Asked { place: (inode, lane), session, range, .. } = self.asked;
@@ -46,21 +43,7 @@ impl Claiming {
                 return;
             }
         }
-        self.wait().await;
-    }
-
-    /// Something has changed, or somebody's time is over.
-    async fn wait(&self) {
-        match self.quiet_until() {
-            Some(until) => sleep_until(until.into()).await,
-            None => self.server.data.next_change().await,
-        }
-    }
-
-    /// What strict mounts stored in the server's last life, and what others have seen of it, may not be here yet: until they
-    /// have heard of this life nobody reads, and nobody writes what they would have to lose.
-    fn quiet_until(&self) -> Option<Instant> {
-        self.server.leases.quiet_until()
+        self.server.data.next_change().await;
     }
 }
 
@@ -92,16 +75,6 @@ impl Server {
             claiming.wait_or_stop_programs().await;
         }
         Ok(claiming)
-    }
-
-    /// The next life has to know that there were leases.
-    ///
-    /// Errors: those of a commit, where there is no room for that. Then there are to be none.
-    pub fn note_leases(self: &Rc<Self>) -> Result<()> {
-        if self.durable.borrow().gives_leases {
-            return Ok(());
-        }
-        self.commit(&Record::GivesLeases(true)).map(drop).map_err(|error| error.context(self.me))
     }
 }
 

@@ -4,7 +4,7 @@
 //! `record_golden.txt`.
 
 use ramlace_base::{Position, SessionId, Slot, Timestamp};
-use ramlace_lanes::{LaneChange, StoreStep};
+use ramlace_lanes::{LaneChange, News, StoreStep};
 use ramlace_namespace::{Command, Room};
 use ramlace_slot::SlotChange;
 use serde::Serialize;
@@ -65,6 +65,15 @@ pub enum Record {
     },
     /// Leases are given from now on, or those that were are over.
     GivesLeases(bool),
+    /// A session has got a lease on bytes: its kernel may have pages, and programs of a strict mount may have stored into them.
+    SessionKeepsPages {
+        /// Which.
+        session: SessionId,
+        /// It is of a strict mount.
+        strict: bool,
+    },
+    /// Pages that a session has yet to drop are about to change, or are dropped.
+    Pages(News),
     /// Something happened to a slot.
     Slot {
         /// The slot.
@@ -88,10 +97,13 @@ pub enum Record {
 /// 1 to 63 are the server's, 64 to 127 a slot's, from 128 on those of snapshots. Taken before: 128 (a slot's names),
 /// 129 (its lanes), 130 (a whole slot).
 #[cfg(test)]
-pub const KINDS: [(u16, &str); 8] = [
+pub const KINDS: [(u16, &str); 11] = [
     (SESSION_OPENED, "SessionOpened"),
     (SESSION_ENDED, "SessionEnded"),
     (GIVES_LEASES, "GivesLeases"),
+    (SESSION_KEEPS_PAGES, "SessionKeepsPages"),
+    (PAGES_OUTDATED, "Pages.Outdated"),
+    (PAGES_DROPPED, "Pages.Dropped"),
     (SLOT_BORN, "Slot.Born"),
     (SLOT_COMMAND, "Slot.Command"),
     (SLOT_LANE, "Slot.Lane"),
@@ -101,6 +113,9 @@ pub const KINDS: [(u16, &str); 8] = [
 const SESSION_OPENED: u16 = 1;
 const SESSION_ENDED: u16 = 2;
 const GIVES_LEASES: u16 = 3;
+const SESSION_KEEPS_PAGES: u16 = 4;
+const PAGES_OUTDATED: u16 = 5;
+const PAGES_DROPPED: u16 = 6;
 const SLOT_BORN: u16 = 64;
 const SLOT_COMMAND: u16 = 65;
 const SLOT_LANE: u16 = 66;
@@ -129,7 +144,7 @@ impl Record {
     /// Whether it may use the last of the store, because it frees memory or ends something.
     pub fn is_urgent(&self) -> bool {
         match self {
-            Record::SessionEnded { .. } => true,
+            Record::SessionEnded { .. } | Record::Pages(News::Dropped { .. }) => true,
             Record::Slot { change, .. } => change.is_urgent(),
             _ => false,
         }
@@ -138,7 +153,11 @@ impl Record {
     /// Whose it is.
     pub fn place(&self) -> Place {
         match self {
-            Record::SessionOpened(_) | Record::SessionEnded { .. } | Record::GivesLeases(_) => Place::Server,
+            Record::SessionOpened(_)
+            | Record::SessionEnded { .. }
+            | Record::GivesLeases(_)
+            | Record::SessionKeepsPages { .. }
+            | Record::Pages(_) => Place::Server,
             Record::Slot { slot, .. } | Record::SlotPiece { slot, .. } => Place::Slot(*slot),
         }
     }
@@ -149,6 +168,9 @@ impl Record {
             Record::SessionOpened(_) => SESSION_OPENED,
             Record::SessionEnded { .. } => SESSION_ENDED,
             Record::GivesLeases(_) => GIVES_LEASES,
+            Record::SessionKeepsPages { .. } => SESSION_KEEPS_PAGES,
+            Record::Pages(News::Outdated { .. }) => PAGES_OUTDATED,
+            Record::Pages(News::Dropped { .. }) => PAGES_DROPPED,
             Record::Slot { change: SlotChange::Born(_), .. } => SLOT_BORN,
             Record::Slot { change: SlotChange::Command { .. }, .. } => SLOT_COMMAND,
             Record::Slot { change: SlotChange::Lane(_), .. } => SLOT_LANE,
@@ -163,6 +185,11 @@ impl Record {
             Record::SessionOpened(session) => put(into, session),
             Record::SessionEnded { session, now } => put(into, &(session, now)),
             Record::GivesLeases(given) => put(into, given),
+            Record::SessionKeepsPages { session, strict } => put(into, &(session, strict)),
+            Record::Pages(News::Outdated { number, place, session, pages }) => {
+                put(into, &(number, place, session, pages))
+            }
+            Record::Pages(News::Dropped { number }) => put(into, number),
             Record::Slot { change, .. } => match change {
                 SlotChange::Born(birth) => put(into, birth),
                 SlotChange::Command { command, room } => put(into, &(command, room)),
@@ -193,6 +220,15 @@ impl Record {
                 Record::SessionEnded { session, now }
             }
             GIVES_LEASES => Record::GivesLeases(take(body)?),
+            SESSION_KEEPS_PAGES => {
+                let (session, strict) = take(body)?;
+                Record::SessionKeepsPages { session, strict }
+            }
+            PAGES_OUTDATED => {
+                let (number, place, session, pages) = take(body)?;
+                Record::Pages(News::Outdated { number, place, session, pages })
+            }
+            PAGES_DROPPED => Record::Pages(News::Dropped { number: take(body)? }),
             SLOT_BORN => of_slot(SlotChange::Born(take(body)?))?,
             SLOT_COMMAND => {
                 let (command, room) = take(body)?;

@@ -9,8 +9,8 @@
 
 use std::fmt::{Debug, Write};
 
-use ramlace_base::{Epoch, InodeId, Name, Position, Sequence, SessionId, Slot, Timestamp};
-use ramlace_lanes::LaneChange;
+use ramlace_base::{ByteRange, Epoch, InodeId, Name, Position, Sequence, SessionId, Slot, Timestamp};
+use ramlace_lanes::{LaneChange, News};
 use ramlace_namespace::{Command, Op, Origin, Room};
 use ramlace_slot::{SlotBirth, SlotChange, SlotValue};
 use ramlace_wire::namespace::{Create, LayoutWish, MakeDirectory};
@@ -59,6 +59,11 @@ fn samples<T: DeserializeOwned + Debug>(numbers: &[(u32, &'static str)]) -> Vec<
     numbers.iter().map(|(number, name)| (*name, sample(&begins(*number, *name)))).collect()
 }
 
+fn outdated(session: SessionId) -> News {
+    let place = (InodeId::new(SLOT, 7), Some(2));
+    News::Outdated { number: 300, place, session, pages: ByteRange { start: 4096, end: u64::MAX } }
+}
+
 /// Every record that can stand in a log, by name.
 fn records() -> Vec<(String, Record)> {
     let (slot, session, now) = (SLOT, SessionId([9; 16]), Timestamp { nanos: 1_700_000_000_000_000_001 });
@@ -66,6 +71,9 @@ fn records() -> Vec<(String, Record)> {
         ("SessionOpened".into(), Record::SessionOpened(sample(&[]))),
         ("SessionEnded".into(), Record::SessionEnded { session, now }),
         ("GivesLeases".into(), Record::GivesLeases(true)),
+        ("SessionKeepsPages".into(), Record::SessionKeepsPages { session, strict: true }),
+        ("Pages.Outdated".into(), Record::Pages(outdated(session))),
+        ("Pages.Dropped".into(), Record::Pages(News::Dropped { number: 300 })),
         ("Slot.Born".into(), Record::Slot { slot, change: SlotChange::Born(sample(&[])) }),
         (
             "Slot.SessionEnded".into(),

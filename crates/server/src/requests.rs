@@ -312,9 +312,8 @@ impl Server {
                 Op::Create(request)
             }
             Request::Mutation(_, Op::WriteInline { mut request, .. }) => {
-                match request.origin {
-                    WriteOrigin::Back => wrote_back = Some((request.inode, None)),
-                    WriteOrigin::Program | WriteOrigin::Through => header.changes_bytes(),
+                if request.origin == WriteOrigin::Back {
+                    wrote_back = Some((request.inode, None));
                 }
                 if !self.has_met(slot, token) {
                     self.before_inline_write(header, &mut request)?;
@@ -323,7 +322,6 @@ impl Server {
                 Op::WriteInline { request, room: self.has_inline_room() }
             }
             Request::Mutation(_, Op::ChangeInlineCell { request, .. }) => {
-                header.changes_bytes();
                 if !self.has_met(slot, token) {
                     let range = checked_range(request.offset, 8)?;
                     self.before_inline_change(

@@ -175,7 +175,7 @@ impl Server {
         let now = clock::instant();
         let durable = Durable::load(&mut store, now)?;
         let leases = LeaseDesk::new(durable.gives_leases, now);
-        let data = DataDesk::new(durable.gives_leases, life, now);
+        let data = DataDesk::new(durable.pages.leases_after(), life, now);
         let keys = KeyDesk::load(&mut store, options)?;
         let membership = Membership::load(&mut store, coordinator, home_seed)?;
         let label = format!("server {} (pid {})", options.server, std::process::id());
@@ -218,6 +218,19 @@ impl Server {
             self.durable.borrow_mut().commit(&mut store, record, clock::instant())?
         };
         Ok(self.follow(&watched, effects))
+    }
+
+    /// Logs something about the server alone: nothing follows from it.
+    pub fn commit_own(&self, record: &Record) -> Result<()> {
+        let committed = {
+            let mut store = self.store.borrow_mut();
+            self.durable.borrow_mut().commit(&mut store, record, clock::instant())
+        };
+        committed.map_err(|error| error.context(self.me))?;
+        if self.durable.borrow().snapshot.is_some() {
+            self.snapshot_began.notify_one();
+        }
+        Ok(())
     }
 
     /// Logs the end of a session, and sets going what follows from it.

@@ -152,6 +152,9 @@ impl Durable {
         for session in self.sessions.records() {
             pieces.put(&Record::SessionOpened(session.clone()), self.position)?;
         }
+        for record in self.pages.records() {
+            pieces.put(&record, self.position)?;
+        }
         pieces.put(&Record::GivesLeases(self.gives_leases), self.position)?;
         pieces.flush()?;
         Ok(Stage::Log)

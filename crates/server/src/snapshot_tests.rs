@@ -31,7 +31,7 @@ fn a_snapshot_may_be_killed_at_any_step_with_records_between_them() {
         let mut store = TestStore::new();
         let mut durable = load(&mut store);
         let (mut kills, mut finished, mut steps) = (0, 0, 0);
-        for number in 0..500 {
+        for number in 0..1_000 {
             if durable.snapshot.is_none() && dice.roll(8) == 0 {
                 begin(&mut durable, &mut store);
             }

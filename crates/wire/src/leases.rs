@@ -129,7 +129,8 @@ pub struct Recalls {
     pub recalls: Vec<Recall>,
     /// At most as many.
     pub data: Vec<DataRecall>,
-    /// The server's life: a number that no other life of it has, and not 0. A new life knows no leases on data.
+    /// The server's life: a number that no other life of it has, and not 0. A new life knows who had leases on data, and not
+    /// on what: whoever had some drops all that it has of this server, and says so by [`EndRecalls`].
     pub life: u64,
 }
 
@@ -146,6 +147,9 @@ pub struct EndRecalls {
     /// The kernel cannot drop these yet, because a write of its own has their pages locked; it drops them as soon as
     /// that is answered. Nobody waits for them any longer, and they are yet to be acknowledged.
     pub blocked: Vec<u64>,
+    /// Nothing is left of what the kernel had before this life of the server, and every write-back of that was answered. 0: of no
+    /// life is this said.
+    pub life: u64,
 }
 
 impl Request for EndRecalls {

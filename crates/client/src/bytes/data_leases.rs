@@ -27,8 +27,8 @@ pub trait DataLeases: Send + Sync {
     fn recalled(&self, server: ServerId, recalls: &[DataRecall]);
 
     /// A server has a new life: it knows of no lease, and what is kept of its bytes must go. Nothing is left to be ended
-    /// of what was recalled before.
-    fn forgotten(&self, server: ServerId);
+    /// of what was recalled before. Others wait until [`Pool::has_dropped_all`] is called with this life.
+    fn forgotten(&self, server: ServerId, life: u64);
 }
 
 /// What is known of the servers that give leases on bytes.
@@ -76,6 +76,13 @@ impl Pool {
         }
     }
 
+    /// Nothing is left of what was kept of a server before this life of it. It hears of that as of recalls.
+    pub fn has_dropped_all(&self, server: ServerId, life: u64) {
+        if let Ok(session) = self.session() {
+            session.has_dropped_all(server, life);
+        }
+    }
+
     /// Waits until everybody sees what write-backs of this process have written: those that have made this recall and earlier ones.
     pub fn wait_published(&self, server: ServerId, recall: u64) -> Result<()> {
         let session = self.session()?;
@@ -102,10 +109,11 @@ impl Client {
     /// A server has answered: its life, and what it recalls.
     pub(crate) fn hear_data(&self, server: ServerId, life: u64, recalls: &[DataRecall]) {
         let Some(leases) = self.hearers.data_leases.get() else { return };
-        if self.givers.is_new_life(server, life) {
-            leases.forgotten(server);
-        }
+        let is_new = self.givers.is_new_life(server, life);
         self.givers.note_life(server, life);
+        if is_new {
+            leases.forgotten(server, life);
+        }
         if !recalls.is_empty() {
             leases.recalled(server, recalls);
         }
@@ -120,6 +128,13 @@ impl Client {
             waiting.blocked.extend_from_slice(blocked);
         }
         self.tell_ended(server, &ended);
+    }
+
+    fn has_dropped_all(self: &Arc<Client>, server: ServerId, life: u64) {
+        if let Some(ended) = self.givers.ended_in(server, life) {
+            ended.waiting.lock().life = life;
+            self.tell_ended(server, &ended);
+        }
     }
 
     /// Tells servers what they could not be told when it was over.
@@ -188,6 +203,11 @@ impl Givers {
         self.lock().entry(server).or_default().ended.clone()
     }
 
+    /// The same, if the server has this life still.
+    fn ended_in(&self, server: ServerId, life: u64) -> Option<Arc<Ended>> {
+        self.lock().get(&server).filter(|giver| giver.life == life).map(|giver| giver.ended.clone())
+    }
+
     /// The server's life as it was told last; 0: not yet.
     pub(crate) fn life(&self, server: ServerId) -> u64 {
         self.lock().get(&server).map_or(0, |giver| giver.life)
@@ -234,7 +254,7 @@ impl Givers {
 impl Ended {
     fn is_told(&self) -> bool {
         let waiting = self.waiting.lock();
-        waiting.done.is_empty() && waiting.blocked.is_empty()
+        waiting.done.is_empty() && waiting.blocked.is_empty() && waiting.life == 0
     }
 
     fn take(&self) -> EndRecalls {
@@ -244,10 +264,8 @@ impl Ended {
             let count = all.len().min(limits::DATA_RECALLS_PER_MESSAGE_MAX);
             all.drain(..count).collect()
         };
-        EndRecalls {
-            done: first(|waiting| &mut waiting.done),
-            blocked: first(|waiting| &mut waiting.blocked),
-        }
+        let (done, blocked) = (first(|waiting| &mut waiting.done), first(|waiting| &mut waiting.blocked));
+        EndRecalls { done, blocked, life: std::mem::take(&mut waiting.life) }
     }
 
     /// They were not heard.
@@ -257,5 +275,6 @@ impl Ended {
         let blocked: Vec<u64> = blocked.collect();
         waiting.blocked.extend(blocked);
         waiting.done.extend(batch.done);
+        waiting.life = waiting.life.max(batch.life);
     }
 }

@@ -17,7 +17,7 @@ use crate::{ConnectOptions, DataLeases, File, Pool, RecallsMade};
 #[derive(Default)]
 struct Kernel {
     recalled: Mutex<Vec<(ServerId, DataRecall)>>,
-    forgotten: Mutex<Vec<ServerId>>,
+    forgotten: Mutex<Vec<(ServerId, u64)>>,
 }
 
 impl DataLeases for Kernel {
@@ -25,8 +25,8 @@ impl DataLeases for Kernel {
         self.recalled.lock().extend(recalls.iter().map(|recall| (server, *recall)));
     }
 
-    fn forgotten(&self, server: ServerId) {
-        self.forgotten.lock().push(server);
+    fn forgotten(&self, server: ServerId, life: u64) {
+        self.forgotten.lock().push((server, life));
     }
 }
 
@@ -139,10 +139,11 @@ fn recalls_are_told_once_on_a_connection_and_again_on_the_next() {
     eventually("all are heard again", || numbers() == [1, 2, 1, 2, 3]);
     assert!(kernel.recalled.lock().iter().all(|(told, _)| *told == server));
     client.end_recalls(server, &[1, 3], &[2]);
-    assert_eq!(pool.state().data.ended, EndRecalls { done: vec![1, 3], blocked: vec![2] });
+    assert_eq!(pool.state().data.ended, EndRecalls { done: vec![1, 3], blocked: vec![2], life: 0 });
     assert!(kernel.forgotten.lock().is_empty());
 }
 
+// SEMANTICS 119.1
 #[test]
 fn a_new_life_of_a_server_is_told_before_what_it_recalls() {
     let pool = FakePool::start(1);
@@ -153,7 +154,12 @@ fn a_new_life_of_a_server_is_told_before_what_it_recalls() {
     keep(&file, 0, 4);
     for life in [9, 4] {
         pool.state().data.life = life;
-        eventually("the new life is heard of", || kernel.forgotten.lock().pop() == Some(ServerId(0)));
+        eventually("the new life is heard of", || kernel.forgotten.lock().pop() == Some((ServerId(0), life)));
+        // Of a life that is over nobody wants to hear.
+        client.has_dropped_all(ServerId(0), life + 1);
+        assert_ne!(pool.state().data.ended.life, life + 1);
+        client.has_dropped_all(ServerId(0), life);
+        assert_eq!(pool.state().data.ended.life, life);
     }
     assert!(kernel.recalled.lock().is_empty());
 }

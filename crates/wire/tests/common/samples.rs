@@ -587,7 +587,7 @@ fields! {
     Recall { number, inode, what }
     DataRecall { number, inode, lane, start, end }
     Recalls { recalls, data, life }
-    EndRecalls { done, blocked }
+    EndRecalls { done, blocked, life }
     WaitPublished { recall }
     ListHolders { inode }
     Holders { places, left_out }

@@ -1,0 +1,68 @@
+"""What programs have stored by mappings, and published to nobody, beside a server's process that dies."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from conftest import NewPool
+from mount import Mount, NewMount, Program, fails, mapping
+from pool import KIB
+
+PAGE = 4 * KIB
+# Longer than anybody believes names and attributes by leases that the last life gave.
+LATE_SECONDS = 1.2
+
+
+@contextmanager
+def stopped(mount: Mount) -> Iterator[None]:
+    """Stop a mount's daemon for a while."""
+    mount.daemon.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        mount.daemon.send(signal.SIGCONT)
+
+
+# SEMANTICS 119.2, 128.4
+@pytest.mark.parametrize("mode", ["coherent", "strict"])
+@pytest.mark.parametrize("size", [100, 2 * PAGE])
+def test_what_was_stored_before_a_server_died_is_there_however_late_a_mount_hears_of_it(
+    new_pool: NewPool, new_mount: NewMount, mode: str, size: int
+) -> None:
+    pool = new_pool(1)
+    one, other = new_mount(pool, "--mode", mode), new_mount(pool, "--mode", mode)
+    (one / "file").write_bytes(b"0" * size)
+    with Program(mapping(one / "file")) as holder, Program(mapping(other / "file")) as changer:
+        holder.run("view[0:4] = b'kept'")
+        with stopped(one):
+            pool.kill_child(0)
+            pool.await_restart(0, 1)
+            # It waits for the other machine, in its store or when it publishes that.
+            changer.begin("view[50:54] = b'late'; view.flush()")
+            time.sleep(LATE_SECONDS)
+        changer.hear()
+        holder.run("view.flush()")
+        assert holder.ask("view[0:4], view[50:54]") == (b"kept", b"late")
+    assert pool.run("cat", "/file").stdout[:54] == b"kept" + b"0" * 46 + b"late"
+
+
+# SEMANTICS 119.2
+def test_who_does_not_hear_of_a_new_life_in_time_is_told_what_is_lost(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(1)
+    one, other = new_mount(pool), new_mount(pool)
+    (one / "file").write_bytes(b"0" * 2 * PAGE)
+    with Program(mapping(one / "file")) as holder:
+        holder.run("view[0:4] = b'lost'")
+        with stopped(one):
+            pool.kill_child(0)
+            pool.await_restart(0, 1)
+            file = os.open(other / "file", os.O_RDWR)
+            # It is answered when the other one's time is over.
+            assert os.pwrite(file, b"kept", 50) == 4
+            os.close(file)
+        fails(5, holder.run, "view.flush()")
+    assert pool.run("cat", "/file").stdout[:54] == b"0" * 50 + b"kept"
