@@ -5,6 +5,7 @@
 //! nothing here touches a segment but the kernel, and no reference to one is ever made.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -23,7 +24,7 @@ pub struct RawSegment {
 /// Segments given to the kernel in one call; it takes at most 1,024.
 const PIECES_MAX: usize = 64;
 
-/// A place in a list of segments.
+/// A place in a list of segments. Whoever makes one vouches for their memory; so nobody else here has to.
 pub(crate) struct Cursor<'a> {
     segments: &'a [RawSegment],
     /// Bytes of the first segment that are done.
@@ -32,7 +33,16 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    pub(crate) fn new(segments: &'a [RawSegment]) -> Cursor<'a> {
+    /// Of no memory at all.
+    pub(crate) fn nowhere() -> Cursor<'static> {
+        Cursor { segments: &[], skipped: 0, left: 0 }
+    }
+
+    /// The first byte of the segments.
+    ///
+    /// # Safety
+    /// As long as it is used they are mapped, or were and have been replaced by nothing else; nobody has a reference to them.
+    pub(crate) unsafe fn new(segments: &'a [RawSegment]) -> Cursor<'a> {
         let left = segments.iter().map(|segment| segment.length).sum();
         Cursor { segments, skipped: 0, left }
     }
@@ -107,16 +117,12 @@ fn counted(result: isize) -> io::Result<usize> {
 /// One receive into the memory at the cursor; returns the bytes that came, 0 at the end of the
 /// stream. Where memory is missing, fewer bytes come, then EFAULT; what was not stored stays in
 /// the socket.
-///
-/// # Safety
-/// The segments are mapped, or were and have been replaced by nothing else; nobody has a
-/// reference to them.
-pub(crate) unsafe fn receive(socket: BorrowedFd<'_>, cursor: &mut Cursor<'_>) -> io::Result<usize> {
+pub(crate) fn receive(socket: BorrowedFd<'_>, cursor: &mut Cursor<'_>) -> io::Result<usize> {
     let mut pieces = Pieces::new();
     cursor.pieces(&mut pieces, usize::MAX);
     let mut message = pieces.message();
-    // SAFETY: the message and its pieces outlive the call; the kernel writes to the caller's
-    // segments only, which the caller vouches for.
+    // SAFETY: the message and its pieces outlive the call; the kernel writes to the segments only, for
+    // which the cursor's maker vouches.
     let count = counted(unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) })?;
     cursor.advance(count);
     Ok(count)
@@ -124,10 +130,7 @@ pub(crate) unsafe fn receive(socket: BorrowedFd<'_>, cursor: &mut Cursor<'_>) ->
 
 /// One gathered send of `head` and of the memory at the cursor; returns the bytes that left, of
 /// both together. The cursor is advanced by what left beyond the head.
-///
-/// # Safety
-/// As for [`receive`].
-pub(crate) unsafe fn send(socket: BorrowedFd<'_>, head: &[u8], cursor: &mut Cursor<'_>) -> io::Result<usize> {
+pub(crate) fn send(socket: BorrowedFd<'_>, head: &[u8], cursor: &mut Cursor<'_>) -> io::Result<usize> {
     let mut pieces = Pieces::new();
     if !head.is_empty() {
         pieces.push(head.as_ptr().cast_mut(), head.len());
@@ -149,17 +152,11 @@ pub(crate) fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<Async
 }
 
 /// Copies all of `bytes` to the cursor by one system call, or a few.
-///
-/// # Safety
-/// As for [`receive`].
-pub(crate) unsafe fn store(mut bytes: &[u8], cursor: &mut Cursor<'_>) -> io::Result<()> {
+pub(crate) fn store(mut bytes: &[u8], cursor: &mut Cursor<'_>) -> io::Result<()> {
     while !bytes.is_empty() {
         let mut pieces = Pieces::new();
         let count = cursor.pieces(&mut pieces, bytes.len());
-        let mine = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: count };
-        // SAFETY: the kernel reads from `bytes` and writes to the caller's segments only, which the caller
-        // vouches for.
-        let copied = unsafe { between(Direction::ToSegments, &mine, &pieces) }?;
+        let copied = between(Mine::ToSegments(&bytes[..count]), &pieces)?;
         bytes = &bytes[copied..];
         cursor.advance(copied);
     }
@@ -167,20 +164,14 @@ pub(crate) unsafe fn store(mut bytes: &[u8], cursor: &mut Cursor<'_>) -> io::Res
 }
 
 /// Appends the next `count` bytes at the cursor to `into`, by one system call, or a few.
-///
-/// # Safety
-/// As for [`receive`].
-pub(crate) unsafe fn load(cursor: &mut Cursor<'_>, count: usize, into: &mut Vec<u8>) -> io::Result<()> {
+pub(crate) fn load(cursor: &mut Cursor<'_>, count: usize, into: &mut Vec<u8>) -> io::Result<()> {
     into.reserve(count);
     let end = into.len() + count;
     while into.len() < end {
         let mut pieces = Pieces::new();
         let length = cursor.pieces(&mut pieces, end - into.len());
-        let room = into.spare_capacity_mut().as_mut_ptr();
-        let mine = libc::iovec { iov_base: room.cast(), iov_len: length };
-        // SAFETY: the kernel writes to the room behind `into` and reads from the caller's segments only, which the
-        // caller vouches for.
-        let copied = unsafe { between(Direction::FromSegments, &mine, &pieces) }?;
+        let room = &mut into.spare_capacity_mut()[..length];
+        let copied = between(Mine::FromSegments(room), &pieces)?;
         // SAFETY: so many bytes were written there, and no more than were reserved.
         unsafe { into.set_len(into.len() + copied) };
         cursor.advance(copied);
@@ -188,26 +179,28 @@ pub(crate) unsafe fn load(cursor: &mut Cursor<'_>, count: usize, into: &mut Vec<
     Ok(())
 }
 
-#[derive(Clone, Copy)]
-enum Direction {
-    ToSegments,
-    FromSegments,
+enum Mine<'a> {
+    ToSegments(&'a [u8]),
+    FromSegments(&'a mut [MaybeUninit<u8>]),
 }
 
 /// Copies between this process's own memory and segments in it: the kernel's call for the memory of other
 /// processes, which answers EFAULT where a load or store would end this one. Never returns 0.
-///
-/// # Safety
-/// `mine` may be read, or written, and as for [`receive`].
-unsafe fn between(direction: Direction, mine: &libc::iovec, segments: &Pieces) -> io::Result<usize> {
-    // SAFETY: getpid takes nothing and cannot fail.
-    let me = unsafe { libc::getpid() };
+fn between(mine: Mine<'_>, segments: &Pieces) -> io::Result<usize> {
+    let me = rustix::process::getpid().as_raw_pid();
     let (theirs, count) = (segments.list.as_ptr(), segments.count as libc::c_ulong);
-    // SAFETY: both lists outlive the call; the caller vouches for what they name.
+    // SAFETY: both lists outlive the call; what is read or written here is borrowed for it, and for the
+    // segments the cursor's maker vouches.
     let result = unsafe {
-        match direction {
-            Direction::ToSegments => libc::process_vm_writev(me, mine, 1, theirs, count, 0),
-            Direction::FromSegments => libc::process_vm_readv(me, mine, 1, theirs, count, 0),
+        match mine {
+            Mine::ToSegments(from) => {
+                let mine = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+                libc::process_vm_writev(me, &mine, 1, theirs, count, 0)
+            }
+            Mine::FromSegments(into) => {
+                let mine = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+                libc::process_vm_readv(me, &mine, 1, theirs, count, 0)
+            }
         }
     };
     match counted(result)? {
@@ -226,11 +219,16 @@ mod tests {
         buffers.iter_mut().map(segment).collect()
     }
 
+    fn begin(segments: &[RawSegment]) -> Cursor<'_> {
+        // SAFETY: the segments are buffers of the tests, which nothing else uses meanwhile, or nothing is mapped there.
+        unsafe { Cursor::new(segments) }
+    }
+
     #[test]
     fn a_cursor_walks_over_empty_and_many_segments() {
         let mut buffers: Vec<Vec<u8>> = (0..200).map(|index| vec![0; index % 3]).collect();
         let list = segments(&mut buffers);
-        let mut cursor = Cursor::new(&list);
+        let mut cursor = begin(&list);
         let total = cursor.left();
         for _ in 0..total {
             let mut pieces = Pieces::new();
@@ -246,11 +244,8 @@ mod tests {
         let list = segments(&mut buffers);
         let bytes: Vec<u8> = (0..70_008u32).map(|index| (index % 251) as u8).collect();
         let mut loaded = vec![7];
-        // SAFETY: the segments are the buffers above, which nothing else uses meanwhile.
-        unsafe {
-            store(&bytes, &mut Cursor::new(&list)).unwrap();
-            load(&mut Cursor::new(&list), bytes.len(), &mut loaded).unwrap();
-        }
+        store(&bytes, &mut begin(&list)).unwrap();
+        load(&mut begin(&list), bytes.len(), &mut loaded).unwrap();
         assert_eq!(loaded[..1], [7], "what was there stays");
         assert_eq!(loaded[1..], bytes);
         assert_eq!(buffers.concat(), bytes);
@@ -259,13 +254,8 @@ mod tests {
     #[test]
     fn memory_that_is_gone_is_an_error() {
         let nowhere = RawSegment { pointer: std::ptr::null_mut::<u8>().wrapping_add(4096), length: 10 };
-        // SAFETY: nothing is mapped there, and nobody has a reference to it.
-        let (stored, loaded) = unsafe {
-            (
-                store(&[1; 10], &mut Cursor::new(&[nowhere])),
-                load(&mut Cursor::new(&[nowhere]), 10, &mut Vec::new()),
-            )
-        };
+        let stored = store(&[1; 10], &mut begin(&[nowhere]));
+        let loaded = load(&mut begin(&[nowhere]), 10, &mut Vec::new());
         for outcome in [stored, loaded] {
             assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EFAULT));
         }

@@ -227,7 +227,8 @@ impl Connection {
     /// returns or is dropped, and nobody has a reference to them.
     pub async unsafe fn read_data_in_place(&mut self, segments: &[RawSegment]) -> Result<()> {
         self.check_usable()?;
-        let mut cursor = Cursor::new(segments);
+        // SAFETY: the caller's promise.
+        let mut cursor = unsafe { Cursor::new(segments) };
         assert!(
             cursor.left() <= self.data_left,
             "{} bytes are asked for, {} are left",
@@ -235,9 +236,7 @@ impl Connection {
             self.data_left
         );
         let data_after = self.data_left - cursor.left();
-        // SAFETY: the caller's promise is passed on.
-        let placed = unsafe { self.place(&mut cursor).await };
-        match placed {
+        match self.place(&mut cursor).await {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == ErrorKind::Fault => {
                 let rest = self.data_left - data_after;
@@ -248,26 +247,21 @@ impl Connection {
         }
     }
 
-    /// # Safety
-    /// As for [`Connection::read_data_in_place`].
-    async unsafe fn place(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+    async fn place(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         if self.data_is_sealed() {
-            // SAFETY: the caller's promise is passed on.
-            return unsafe { self.place_opened(cursor).await };
+            return self.place_opened(cursor).await;
         }
         let buffered = cursor.left().min(self.input.len());
         if buffered > 0 {
             self.socket.check_cancelled()?;
-            // SAFETY: the caller's promise is passed on.
-            let carried = unsafe { raw::store(&self.input.bytes()[..buffered], cursor) };
+            let carried = raw::store(&self.input.bytes()[..buffered], cursor);
             self.input.consume(buffered);
             self.data_left -= buffered;
             carried.map_err(|error| Error::from_io(&error, "storing received bytes"))?;
         }
         self.flush_before_waiting(cursor.left() > 0).await?;
         while cursor.left() > 0 {
-            // SAFETY: the caller's promise is passed on.
-            let receive = |socket: BorrowedFd<'_>| unsafe { raw::receive(socket, cursor) };
+            let receive = |socket: BorrowedFd<'_>| raw::receive(socket, cursor);
             let received = self.socket.receive(self.patience(), UNTIL_TOLD_TO_WAIT, receive).await?;
             if received == 0 {
                 return Err(closed_inside_a_frame());

@@ -26,15 +26,12 @@ impl Connection {
         Ok(())
     }
 
-    /// # Safety
-    /// As for [`Connection::read_data_in_place`].
-    pub(super) async unsafe fn place_opened(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+    pub(super) async fn place_opened(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         while cursor.left() > 0 {
             self.next_record().await?;
             self.socket.check_cancelled()?;
             let count = cursor.left().min(self.record.left());
-            // SAFETY: the caller's promise is passed on.
-            let stored = unsafe { raw::store(&self.record.bytes()[..count], cursor) };
+            let stored = raw::store(&self.record.bytes()[..count], cursor);
             self.take_opened(count);
             stored.map_err(|error| Error::from_io(&error, "storing received bytes"))?;
         }

@@ -56,8 +56,7 @@ impl Connection {
         if self.output.is_empty() {
             return Ok(());
         }
-        // SAFETY: there are no segments.
-        unsafe { self.send_gathered(&mut Cursor::new(&[])).await }
+        self.send_gathered(&mut Cursor::nowhere()).await
     }
 
     /// Sends the queue, the header with its lengths filled in, the body, and the segments from
@@ -77,14 +76,13 @@ impl Connection {
         segments: &[RawSegment],
     ) -> Result<()> {
         self.check_usable()?;
-        let mut cursor = Cursor::new(segments);
+        // SAFETY: the caller's promise.
+        let mut cursor = unsafe { Cursor::new(segments) };
         self.append_head(header, body, cursor.left());
         self.broken = true;
         let sealed = self.data_is_sealed();
-        // SAFETY: the caller's promise is passed on.
-        let sent = unsafe {
-            if sealed { self.send_sealed(&mut cursor).await } else { self.send_gathered(&mut cursor).await }
-        };
+        let sent =
+            if sealed { self.send_sealed(&mut cursor).await } else { self.send_gathered(&mut cursor).await };
         match sent {
             Ok(()) => {
                 self.broken = false;
@@ -94,11 +92,8 @@ impl Connection {
         }
     }
 
-    /// # Safety
-    /// As for [`Connection::send_in_place`].
-    async unsafe fn send_gathered(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { self.drain(cursor).await? };
+    async fn send_gathered(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+        self.drain(cursor).await?;
         if self.output.capacity() > OUTPUT_KEPT_BYTES_MAX {
             self.output = Vec::new();
         }
@@ -106,15 +101,11 @@ impl Connection {
     }
 
     /// Sends what is queued and the bytes at the cursor. The queue keeps its memory.
-    ///
-    /// # Safety
-    /// As for [`Connection::send_in_place`].
-    async unsafe fn drain(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+    async fn drain(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         while self.output_sent < self.output.len() || cursor.left() > 0 {
             let head = &self.output[self.output_sent..];
             let wanted = if cursor.left() > 0 { UNTIL_TOLD_TO_WAIT } else { head.len() };
-            // SAFETY: the caller's promise is passed on.
-            let send = |socket: BorrowedFd<'_>| unsafe { raw::send(socket, head, cursor) };
+            let send = |socket: BorrowedFd<'_>| raw::send(socket, head, cursor);
             let sent = self.socket.send(self.patience(), wanted, send).await?;
             self.output_sent = (self.output_sent + sent).min(self.output.len());
         }
@@ -124,24 +115,19 @@ impl Connection {
     }
 
     /// Seals some records and sends them together, again and again: one send wakes the other side once.
-    ///
-    /// # Safety
-    /// As for [`Connection::send_in_place`].
-    async unsafe fn send_sealed(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+    async fn send_sealed(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         while cursor.left() > 0 {
             let mut together = cursor.left().min(SENT_TOGETHER_BYTES);
             self.output.reserve(sealed_bytes(together));
             while together > 0 {
                 let (begun, count) = (self.output.len(), together.min(RECORD_BYTES));
                 together -= count;
-                // SAFETY: the caller's promise is passed on.
-                let loaded = unsafe { raw::load(cursor, count, &mut self.output) };
+                let loaded = raw::load(cursor, count, &mut self.output);
                 loaded.map_err(|error| Error::from_io(&error, "loading bytes to send"))?;
                 let seal = self.seal.as_mut().expect("only sealed data go in records");
                 seal.seal_record(&mut self.output, begun);
             }
-            // SAFETY: there are no segments.
-            unsafe { self.drain(&mut Cursor::new(&[])).await? };
+            self.drain(&mut Cursor::nowhere()).await?;
         }
         self.send_output().await
     }
