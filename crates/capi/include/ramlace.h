@@ -763,7 +763,7 @@ int ramlace_punch(struct ramlace_file *file, int64_t offset, int64_t length);
 
 /**
  * Reads at offset into buffer_count buffers (struct iovec of <sys/uio.h>), one after the other;
- * otherwise as ramlace_pread. EINVAL for more than 1024 buffers, or more than SSIZE_MAX bytes
+ * otherwise as ramlace_pread. The buffers do not overlap. EINVAL for more than 1024 buffers, or more than SSIZE_MAX bytes
  * together.
  */
 ssize_t ramlace_preadv(struct ramlace_file *file,

@@ -190,16 +190,35 @@ impl<T> Items<T> {
     }
 }
 
-/// The memory of buffers that a program may write from.
-pub(crate) fn sources(buffers: &[iovec]) -> Result<Vec<IoSlice<'_>>> {
-    let each = |part: &iovec| source(part.iov_base.cast_const().cast(), part.iov_len).map(IoSlice::new);
-    buffers.iter().map(each).collect()
+/// One of several buffers of a call: a struct iovec.
+#[repr(transparent)]
+pub struct Buffer(iovec);
+
+impl Buffer {
+    /// How many bytes it has.
+    pub(crate) fn length(&self) -> usize {
+        self.0.iov_len
+    }
 }
 
-/// The memory of buffers that a program may read into.
-pub(crate) fn targets(buffers: &[iovec]) -> Result<Vec<IoSliceMut<'_>>> {
-    let each = |part: &iovec| target(part.iov_base.cast(), part.iov_len).map(IoSliceMut::new);
-    buffers.iter().map(each).collect()
+impl Items<Buffer> {
+    /// The memory of buffers to write from.
+    pub(crate) fn sources<N: Copy>(&self, count: Count<N>) -> Result<Vec<IoSlice<'_>>>
+    where
+        usize: TryFrom<N>,
+    {
+        let each = |Buffer(part): &Buffer| source(part.iov_base.cast_const().cast(), part.iov_len);
+        self.all(count, "buffers")?.iter().map(|buffer| each(buffer).map(IoSlice::new)).collect()
+    }
+
+    /// The memory of buffers to read into, which do not overlap.
+    pub(crate) fn targets<N: Copy>(&mut self, count: Count<N>) -> Result<Vec<IoSliceMut<'_>>>
+    where
+        usize: TryFrom<N>,
+    {
+        let each = |Buffer(part): &Buffer| target(part.iov_base.cast(), part.iov_len);
+        self.all(count, "buffers")?.iter().map(|buffer| each(buffer).map(IoSliceMut::new)).collect()
+    }
 }
 
 fn source<'a>(start: *const u8, length: usize) -> Result<&'a [u8]> {

@@ -27,7 +27,7 @@ const SOURCES: [&str; 17] = [
 
 /// What C sees where a function has an argument of a type of `pass.rs`: each is no more than that to the compiler, too
 /// (`repr(transparent)`). A `T` stands for what the type is of.
-const ARGUMENTS: [(&str, &str); 10] = [
+const ARGUMENTS: [(&str, &str); 11] = [
     ("Text", "*const c_char"),
     ("Times", "*const ramlace_time"),
     ("Length", "usize"),
@@ -36,6 +36,7 @@ const ARGUMENTS: [(&str, &str); 10] = [
     ("Out<T>", "*mut T"),
     ("Filled<T>", "*mut T"),
     ("Given<T>", "*const T"),
+    ("Items<Buffer>", "*const iovec"),
     ("Items<T>", "*const T"),
     ("Count<T>", "T"),
 ];
