@@ -331,7 +331,7 @@ def layout_program(header: str) -> str:
 
 # Fields in their order; the ABI is what bindings in other languages write down.
 STRUCTURES = {
-    "ramlace_options": ["size", "deadline_millis", "local", "secret_file", "label"],
+    "ramlace_options": ["size", "deadline_millis", "local", "secret_file", "label", "cache_bytes"],
     "ramlace_hints": ["size", "stripe_unit", "width", "copies", "local", "reserved"],
     "ramlace_time": ["seconds", "nanoseconds", "reserved"],
     "ramlace_stat": [
@@ -357,7 +357,7 @@ STRUCTURES = {
     "ramlace_entry": ["inode", "type_bits", "name_length", "name", "reserved"],
 }
 ABI = """\
-ramlace_options 32 0 8 12 16 24
+ramlace_options 40 0 8 12 16 24 32
 ramlace_hints 32 0 8 16 20 24 28
 ramlace_time 16 0 8 12
 ramlace_stat 160 0 8 16 24 32 40 44 48 52 56 60 64 80 96 112 128 132 136
