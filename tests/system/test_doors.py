@@ -170,6 +170,7 @@ def library() -> ctypes.CDLL:
     loaded.ramlace_open.argtypes = (pointer, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint)
     for call in (loaded.ramlace_publish, loaded.ramlace_refresh):
         call.argtypes = (pointer, number, number)
+    loaded.ramlace_allocate.argtypes = (pointer, number)
     for call in (loaded.ramlace_close, loaded.ramlace_unmap, loaded.ramlace_disconnect):
         call.argtypes = (pointer,)
     return loaded
@@ -179,16 +180,21 @@ class Library(Door):
     """A view of the C library."""
 
     local = 1
+    shared = 1
 
     def __init__(self, mount: Mount, path: str) -> None:
         self.library = library()
         options = Options(ctypes.sizeof(Options), 0, self.local, None, None)
         self.pool = self.library.ramlace_connect(mount.pool.name.encode(), ctypes.byref(options))
         self.file = self.library.ramlace_open(self.pool, path.encode(), os.O_RDWR, 0)
-        shared = ctypes.c_int(-1)
-        self.start = self.library.ramlace_view(self.file, 0, 0, ctypes.byref(shared))
+        self.view(self.shared)
+
+    def view(self, shared: int) -> None:
+        """Make the file memory of the program: its own, or a copy."""
+        found = ctypes.c_int(-1)
+        self.start = self.library.ramlace_view(self.file, 0, 0, ctypes.byref(found))
         assert self.start, os.strerror(ctypes.get_errno())
-        assert shared.value == (self.local == 1)
+        assert found.value == shared
         self.memory = memoryview((ctypes.c_char * LENGTH).from_address(self.start)).cast("B")
 
     def call(self, function: Any, *arguments: object) -> None:
@@ -213,6 +219,13 @@ class LibraryElsewhere(Library):
     """A view of the C library on a machine without servers."""
 
     local = -1
+    shared = 0
+
+
+class LibraryWithHoles(Library):
+    """A view of a file on a machine of its servers, of which bytes have no memory."""
+
+    shared = 0
 
 
 DOORS = (Mapped, Called, Commanded, Python, PythonElsewhere, Library, LibraryElsewhere)
@@ -288,6 +301,29 @@ def test_some_bytes_are_published_and_refreshed_by_every_door(
         finally:
             one.close()
             two.close()
+
+
+# SEMANTICS 8.4
+def test_what_is_stored_into_memory_of_a_file_of_which_there_is_a_copy_too_is_published(
+    mounts: list[Mount], shared_pool: Pool, place: str
+) -> None:
+    path = f"{place}/file"
+    with shared_pool.connect() as third, third.open(path, "wb", buffering=0) as file:
+        file.truncate(LENGTH)
+        one = LibraryWithHoles(mounts[0], path)
+        copied = one.start
+        one.call(one.library.ramlace_allocate, one.file, LENGTH)
+        one.view(shared=1)
+        two = LibraryElsewhere(mounts[1], path)
+        two.refresh(0, LENGTH)
+        for turn in range(1, 4):
+            one.store(100, bytes([turn]) * 50)
+            one.publish(100, 50)
+            two.refresh(100, 50)
+            assert two.load(100, 50) == bytes([turn]) * 50
+        one.call(one.library.ramlace_unmap, copied)
+        one.close()
+        two.close()
 
 
 # SEMANTICS 43.6

@@ -1,6 +1,7 @@
 //! A file's bytes in the program's own memory.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
 
 use ramlace_base::Result;
 
@@ -31,6 +32,7 @@ pub unsafe extern "C" fn ramlace_map(
     guard(|| {
         let open = open_file(file)?;
         let mapping = open.file.map(writable(protection)?)?;
+        open.is_mapped.store(true, Ordering::Relaxed);
         length.put_if_wanted(mapping.len())?;
         let start = mapping.as_ptr();
         table::keep_memory(start, mapping);

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::io::Read;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use libc::mode_t;
 use ramlace_base::Result;
@@ -26,6 +27,8 @@ pub(crate) struct OpenFile {
     pub(crate) append: bool,
     /// What was fetched of it.
     pub(crate) copies: Copies,
+    /// Its own memory was mapped: what is stored there is to be published as well.
+    pub(crate) is_mapped: AtomicBool,
 }
 
 impl Kept for OpenFile {
@@ -110,6 +113,7 @@ fn open(
         position: Position::new(),
         append: options.append,
         copies: Copies::none(),
+        is_mapped: AtomicBool::new(false),
     }))
 }
 

@@ -1,6 +1,7 @@
 //! A file's bytes as memory, wherever its servers are, and the two verbs that keep such memory in step.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use ramlace_base::{ByteRange, ErrorKind, Result};
@@ -80,8 +81,10 @@ pub unsafe extern "C" fn ramlace_publish(file: *mut ramlace_file, offset: i64, l
     done(|| {
         let (open, range) = (open_file(file)?, all_or_some(offset, length)?);
         let copies = open.copies.all()?;
-        if copies.is_empty() && open.file.rights().write {
-            return open.file.publish_range(range);
+        // Another open file of the same may have been mapped, too.
+        let is_mapped = copies.is_empty() || open.is_mapped.load(Ordering::Relaxed);
+        if is_mapped && open.file.rights().write {
+            open.file.publish_range(range)?;
         }
         copies.iter().try_for_each(|copy| copy.publish_range(range).map(drop))
     })
@@ -112,6 +115,7 @@ fn view(open: &OpenFile, length: usize, grain: usize) -> Result<(*mut u8, bool)>
     let rights = open.file.rights();
     match open.file.map(rights.write) {
         Ok(mapping) => {
+            open.is_mapped.store(true, Ordering::Relaxed);
             let start = mapping.as_ptr();
             table::keep_memory(start, mapping);
             Ok((start, true))
