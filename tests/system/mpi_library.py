@@ -45,6 +45,13 @@ class Mpi:
             self._compile(f"mpicc.{self.name}", *STRICT, str(SOURCES / f"{name}.c"), "-o", str(output))
         return output
 
+    def example(self, name: str) -> Path:
+        """Build an example in C, once."""
+        output = self.directory / name
+        if not output.exists():
+            self._compile(f"mpicc.{self.name}", *STRICT[1:], str(ROOT / f"examples/{name}.c"), "-o", str(output))
+        return output
+
     def fortran(self, name: str, binding: str) -> Path:
         """Build a Fortran program for one of the bindings, once."""
         output = self.directory / f"{name}-{binding}"

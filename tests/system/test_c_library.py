@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from c_programs import STRICT, compile_c, flags
 from conftest import NewPool
 from pool import MIB, PATIENCE_SECONDS, Pool
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = ROOT / "target/release"
 EXAMPLES = ROOT / "examples"
-STRICT = ("-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic", "-std=c99")
-
 # What capi_test does with the pool that the tests here share.
 SHARED = [
     "files",
@@ -31,6 +30,7 @@ SHARED = [
     "strange_names",
     "lists",
     "layouts",
+    "placing",
     "maps",
     "views",
     "wrong",
@@ -41,27 +41,6 @@ SHARED = [
 ]
 
 OVER_THE_NETWORK = ["files", "vectors", "runs", "threads", "forks", "strange_names", "coordination", "views"]
-
-
-def flags(directory: Path) -> list[str]:
-    """Return what pkg-config says of the library whose ramlace.pc lies there."""
-    done = subprocess.run(
-        ["pkg-config", "--cflags", "--libs", "ramlace"],
-        env={**os.environ, "PKG_CONFIG_PATH": str(directory)},
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    return done.stdout.split()
-
-
-def compile_c(output: Path, sources: list[Path], *options: str) -> Path:
-    """Compile a C program as strictly as the compiler can."""
-    done = subprocess.run(
-        ["cc", *STRICT, *map(str, sources), *options, "-o", str(output)], capture_output=True, check=False, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return output
 
 
 @dataclass
@@ -206,16 +185,20 @@ def test_read_test_prints_the_same_in_both_forms(
     (tmp_path / "floats").write_bytes(content)
     with shared_pool.connect() as pool, pool.open(f"{place}/floats", "wb") as file:
         file.write(content)
-    words = ("--repeats", "40", "--floats", "300000", "--seed", "7", "--check")
+    words = ("--repeats", "40", "--floats", "300000", "--seed", "7", "--check", "--sum")
     posix = programs.run("read_test_posix", *words, str(tmp_path / "floats"))
     native = programs.run("read_test", *words, f"ramlace://{shared_pool.name}{place}/floats")
     plain = programs.run("read_test", *words, f"{place}/floats", pool=shared_pool.name)
     assert posix.stdout == native.stdout == plain.stdout
-    assert len(set(posix.stdout.splitlines())) == 40
+    lines = posix.stdout.splitlines()
+    assert len(set(lines)) == 41
+    firsts = [int(line.split()[0]) for line in lines[:-1]]
+    floats = [(index * 2654435761 % 2**32) >> 8 for index in range(count)]
+    assert lines[-1] == f"sum {sum(sum(floats[first : first + 300_000]) for first in firsts)}"
     other = programs.run("read_test_posix", *words[:4], "--seed", "8", str(tmp_path / "floats"))
     assert other.stdout != posix.stdout
     quiet = programs.run("read_test", "--quiet", *words, f"{place}/floats", pool=shared_pool.name)
-    assert quiet.stdout == ""
+    assert quiet.stdout == lines[-1] + "\n"
     assert "40 reads of 1200000 bytes" in quiet.stderr
     assert "MB/s" in quiet.stderr
 
@@ -332,14 +315,15 @@ def layout_program(header: str) -> str:
 # Fields in their order; the ABI is what bindings in other languages write down.
 STRUCTURES = {
     "ramlace_options": ["size", "deadline_millis", "local", "secret_file", "label", "cache_bytes"],
-    "ramlace_hints": ["size", "stripe_unit", "width", "copies", "local", "reserved"],
+    "ramlace_hints": ["size", "stripe_unit", "width", "copies", "local", "first_server", "parts", "part_count"],
+    "ramlace_part": ["bytes", "machine"],
     "ramlace_time": ["seconds", "nanoseconds", "reserved"],
     "ramlace_stat": [
         *("size", "inode", "blocks", "stripe_unit", "generation", "mode", "links", "uid", "gid", "width", "copies"),
         *("accessed", "modified", "changed", "created", "device_major", "device_minor", "reserved"),
     ],
     "ramlace_run": ["offset", "length", "stride", "count"],
-    "ramlace_layout": ["stripe_unit", "width", "copies", "fixed", "reserved"],
+    "ramlace_layout": ["stripe_unit", "width", "copies", "fixed", "first_server", "reserved"],
     "ramlace_statfs": [
         *(
             "total_bytes",
@@ -358,11 +342,12 @@ STRUCTURES = {
 }
 ABI = """\
 ramlace_options 40 0 8 12 16 24 32
-ramlace_hints 32 0 8 16 20 24 28
+ramlace_hints 48 0 8 16 20 24 28 32 40
+ramlace_part 24 0 8
 ramlace_time 16 0 8 12
 ramlace_stat 160 0 8 16 24 32 40 44 48 52 56 60 64 80 96 112 128 132 136
 ramlace_run 32 0 8 16 24
-ramlace_layout 48 0 8 12 16 20
+ramlace_layout 48 0 8 12 16 20 24
 ramlace_statfs 72 0 8 16 24 32 36 40 48 56 64
 ramlace_entry 288 0 8 12 16 272
 """

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from c_programs import compile_c
 from mount import NewMount
-from mpi_library import SOURCES, VARIABLES, Mpi
+from mpi_library import ROOT, SOURCES, VARIABLES, Mpi
 from pool import PATIENCE_SECONDS, Pool
 
 CASES = ["offsets", "views", "once", "holes", "shared", "atomic", "wholes", "errors", "large_counts", "many"]
@@ -187,6 +188,33 @@ def test_a_program_that_is_linked_with_the_library_needs_nothing_else(
         timeout=2 * PATIENCE_SECONDS,
     )
     assert re.findall(r"^opens (\d+)", report.read_text(), re.MULTILINE) == ["1", "1"]
+
+
+def test_the_program_of_2002_says_the_same_on_two_ranks_as_its_twins(
+    mpi: Mpi, shared_pool: Pool, place: str, here: Path, tmp_path: Path
+) -> None:
+    """Its POSIX twin reads by the mount; that one and the C library's are compared in test_c_library.py."""
+    made = {}
+    for name in ("make_floats", "read_test_posix"):
+        made[name] = compile_c(tmp_path / name, [ROOT / f"examples/{name}.c"])
+    content = subprocess.run([str(made["make_floats"]), "500003"], capture_output=True, check=True).stdout
+    with shared_pool.connect() as pool, pool.open(f"{place}/floats", "wb") as file:
+        file.write(content)
+    words = ("--repeats", "41", "--floats", "100000", "--seed", "7", "--check", "--sum")
+    twin = subprocess.run(
+        [str(made["read_test_posix"]), *words, str(here / "floats")], capture_output=True, check=True, text=True
+    )
+    for ranks in (1, 2):
+        said = mpi.run(shared_pool, ranks, mpi.example("read_test_mpi"), *words, f"ramlace:{place}/floats")
+        assert sorted(said.stdout.splitlines()) == sorted(twin.stdout.splitlines())
+    assert len(twin.stdout.splitlines()) == 42
+    assert "21 reads of 400000 bytes" in said.stderr
+    # A float that is another one is noticed by the rank that reads it.
+    with shared_pool.connect() as pool, pool.open(f"{place}/floats", "r+b") as file:
+        file.seek(1_000_001)
+        file.write(b"\xff")
+    wrong = mpi.run(shared_pool, 2, mpi.example("read_test_mpi"), *words, f"ramlace:{place}/floats", code=1)
+    assert "float 250000 is" in wrong.stderr
 
 
 # SEMANTICS 97.1

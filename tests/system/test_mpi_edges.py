@@ -74,7 +74,7 @@ def test_ordered_and_split_calls_go_by_two_phases_and_atomic_ones_do_not(
 
 
 # SEMANTICS 100
-@pytest.mark.parametrize("case", ["two_groups", "no_descriptor"])
+@pytest.mark.parametrize("case", ["two_groups", "no_descriptor", "no_communicator"])
 def test_an_open_that_one_rank_cannot_do_is_an_error_of_all(mpi: Mpi, shared_pool: Pool, place: str, case: str) -> None:
     mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/file")
 
@@ -82,3 +82,16 @@ def test_an_open_that_one_rank_cannot_do_is_an_error_of_all(mpi: Mpi, shared_poo
 # SEMANTICS 98.17
 def test_a_placement_is_the_first_ranks_wish_and_not_told(mpi: Mpi, shared_pool: Pool, place: str) -> None:
     mpi.run(shared_pool, 2, mpi.program("edges"), "placement", f"ramlace:{place}/file")
+
+
+# SEMANTICS 98.19
+def test_a_new_file_begins_on_the_server_that_a_hint_names(mpi: Mpi, shared_pool: Pool, place: str) -> None:
+    mpi.run(shared_pool, 2, mpi.program("edges"), "first_server", f"ramlace:{place}/file")
+
+
+# SEMANTICS 98.20
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_accesses_of_no_bytes_change_nothing_and_are_no_error(
+    mpi: Mpi, shared_pool: Pool, place: str, ranks: int
+) -> None:
+    mpi.run(shared_pool, ranks, mpi.program("nothing"), f"ramlace:{place}/file")

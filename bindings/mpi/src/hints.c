@@ -7,10 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HINT_BYTES_MAX 256
-/* Bytes of a chunk of a file. */
-#define UNIT_BYTES_MIN (64ull << 10)
-#define UNIT_BYTES_MAX (1ull << 30)
 #define BUFFER_BYTES_MIN (64 << 10)
 #define BUFFER_BYTES_MAX (64 << 20)
 #define BUFFER_BYTES_DEFAULT (4 << 20)
@@ -18,14 +14,14 @@
  * lists of runs are as fast, and for reads always. */
 #define EXCHANGED_RUN_BYTES_MAX 16
 
-static bool hint_text(MPI_Info info, const char *key, char *text)
+bool hint_text(MPI_Info info, const char *key, char *text)
 {
     int found = 0;
     return info != MPI_INFO_NULL &&
            PMPI_Info_get(info, (char *)key, HINT_BYTES_MAX - 1, text, &found) == MPI_SUCCESS && found;
 }
 
-static bool hint(MPI_Info info, const char *key, unsigned long long *value)
+bool hint(MPI_Info info, const char *key, unsigned long long *value)
 {
     char text[HINT_BYTES_MAX], *end;
     if (!hint_text(info, key, text))
@@ -33,66 +29,6 @@ static bool hint(MPI_Info info, const char *key, unsigned long long *value)
     errno = 0;
     *value = strtoull(text, &end, 10);
     return errno == 0 && end != text && *end == '\0';
-}
-
-/* Numbers with commas between them, multiplied from a certain one on; 0 where there is none, or where they are too large. */
-static uint64_t product_of(const char *list, int from)
-{
-    uint64_t product = 1;
-    int number = 0;
-    for (const char *at = list;; number++) {
-        char *end;
-        uint64_t value = strtoull(at, &end, 10);
-        if (end == at || value == 0)
-            return 0;
-        if (number >= from && (__builtin_mul_overflow(product, value, &product) || product > UNIT_BYTES_MAX))
-            return 0;
-        if (*end != ',')
-            return *end == '\0' && number >= from ? product : 0;
-        at = end + 1;
-    }
-}
-
-/* What the standard's hints say of an array that is used by blocks (`chunked`, `chunked_item`, `chunked_size`): its blocks of
- * rows lie in chunks of their own where these have as many bytes as a power of two, else in two chunks at most. So a block's
- * bytes, which are parts of rows, are with one server or with two, however many rows it has. */
-static uint64_t unit_of_blocks(MPI_Info info)
-{
-    char array[HINT_BYTES_MAX], block[HINT_BYTES_MAX], text[HINT_BYTES_MAX];
-    unsigned long long item = 1, rows;
-    if (!hint_text(info, "chunked", array) || !hint_text(info, "chunked_size", block))
-        return 0;
-    if (hint_text(info, "chunked_item", text) && !hint(info, "chunked_item", &item))
-        return 0;
-    rows = strtoull(block, NULL, 10);
-    /* An array of one dimension has rows of one item. */
-    bool is_line = strchr(array, ',') == NULL;
-    uint64_t row = is_line ? strtoull(array, NULL, 10) > 0 : product_of(array, 1), bytes, unit = UNIT_BYTES_MIN;
-    if (row == 0 || __builtin_mul_overflow(row, item, &bytes) || __builtin_mul_overflow(bytes, rows, &bytes) ||
-        bytes == 0 || bytes > UNIT_BYTES_MAX)
-        return 0;
-    while (unit < bytes)
-        unit *= 2;
-    return unit;
-}
-
-bool wants_local(MPI_Info info)
-{
-    char text[HINT_BYTES_MAX];
-    return hint_text(info, "placement", text) && strcmp(text, "local") == 0;
-}
-
-struct ramlace_hints layout_hints(MPI_Info info)
-{
-    struct ramlace_hints hints = RAMLACE_HINTS_INIT;
-    unsigned long long value;
-    hints.stripe_unit = unit_of_blocks(info);
-    if (hint(info, "striping_factor", &value) && value > 0 && value <= RAMLACE_VERSION_LANES)
-        hints.width = (uint32_t)value;
-    if (hint(info, "striping_unit", &value) && value >= UNIT_BYTES_MIN && value <= UNIT_BYTES_MAX &&
-        (value & (value - 1)) == 0)
-        hints.stripe_unit = value;
-    return hints;
 }
 
 /* ---- Two phases ---- */
@@ -183,6 +119,7 @@ int file_get_info(struct file *file, MPI_Info *info)
 {
     const struct hints *hints = &file->hints;
     struct ramlace_stat stat;
+    struct ramlace_layout layout;
     if (ramlace_fstat(file->file, &stat) != 0)
         return error_class();
     int error = PMPI_Info_create(info);
@@ -190,6 +127,9 @@ int file_get_info(struct file *file, MPI_Info *info)
         return error;
     tell(*info, "striping_factor", stat.width);
     tell(*info, "striping_unit", stat.stripe_unit);
+    /* A file that was unlinked does not say where it begins. */
+    if (ramlace_layout_get(file->name.pool->handle, file->name.path, &layout) == 0 && layout.first_server > 0)
+        tell(*info, "start_iodevice", layout.first_server - 1);
     tell(*info, "ind_wr_buffer_size", file->small.write_room);
     tell(*info, "ind_rd_buffer_size", file->small.read_room);
     tell(*info, "cb_nodes", hints->cb_nodes);

@@ -19,6 +19,10 @@
 /* Bytes of small writes that an open file keeps, and of small reads that it brings ahead, unless hints say otherwise. */
 #define SMALL_ROOM_DEFAULT (1 << 20)
 #define SMALL_ROOM_MAX (64 << 20)
+/* Of a hint's text. */
+#define HINT_BYTES_MAX 256
+/* Of what tells a machine from others. */
+#define MACHINE_BYTES 16
 /* A file ends here at most: limits::FILE_BYTES_MAX. */
 #define FILE_BYTES_MAX ((int64_t)1 << 62)
 /* Runs of one flattened datatype; what has more is refused with MPI_ERR_NO_MEM. Tests set it, and what follows. */
@@ -251,12 +255,31 @@ int file_set_view(struct file *file, MPI_Offset displacement, MPI_Datatype etype
 /* Behind what this rank has kept, which is sent first. An MPI error class. */
 int file_size(struct file *file, int64_t *size);
 
+/* ---- placing.c ---- */
+
+/* Where ranks run; on the first rank, if it wants a new file's bytes near the ranks that use them, where all do. */
+struct placing {
+    bool near;
+    int ranks;
+    unsigned char own[MACHINE_BYTES];
+    unsigned char *machines;
+    struct ramlace_part *parts;
+};
+
+/* What a rank knows by itself. MPI_SUCCESS or MPI_ERR_NO_MEM. */
+int placing_make(struct placing *placing, MPI_Comm comm, int amode, MPI_Info info);
+/* Tells the first rank where all run; by all together. */
+int placing_gather(struct placing *placing, MPI_Comm comm);
+/* On the first rank, what is wished of a new file's layout; valid until placing_free(). */
+int placing_hints(struct placing *placing, bool one_machine, MPI_Info info, struct ramlace_hints *hints);
+void placing_free(struct placing *placing);
+
 /* ---- hints.c ---- */
 
-/* Where a new file's bytes are to lie. */
-struct ramlace_hints layout_hints(MPI_Info info);
-/* Whether they are to lie on the machine of the ranks. */
-bool wants_local(MPI_Info info);
+
+/* The text of a hint, or its number; false where there is none. */
+bool hint_text(MPI_Info info, const char *key, char *text);
+bool hint(MPI_Info info, const char *key, unsigned long long *value);
 void hints_make(struct file *file);
 /* Takes over the hints that may change while a file is open, and what follows from a new view; on all ranks together. */
 int file_hints(struct file *file, MPI_Info info);

@@ -17,11 +17,11 @@ static int check_amode(int amode)
     return MPI_SUCCESS;
 }
 
-static int64_t hash(const char *text)
+static int64_t hash(const void *bytes, size_t length)
 {
     uint64_t value = 14695981039346656037u;
-    for (; *text; text++)
-        value = (value ^ (unsigned char)*text) * 1099511628211u;
+    for (const unsigned char *at = bytes; length > 0; at++, length--)
+        value = (value ^ *at) * 1099511628211u;
     /* Its negative is a number, too. */
     return (int64_t)(value >> 1);
 }
@@ -30,51 +30,32 @@ static int64_t hash(const char *text)
 struct agreement {
     /* A rank knows it by a locator; all know it as ours; all mean the same file, and in the same way. */
     bool by_locator, all_ours, same;
-    /* All run on one machine. */
-    bool one_machine;
+    /* All run on one machine; the first wants a new file's bytes near those who use them. */
+    bool one_machine, near;
     /* The largest class of an error. */
     int error;
 };
 
-/* As servers know it: by its boot. */
-static int64_t this_machine(void)
-{
-    int64_t own;
-    char id[64] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file == NULL || fgets(id, sizeof id, file) == NULL)
-        id[0] = '\0';
-    if (file != NULL)
-        fclose(file);
-    /* One that does not say who it is, is none that another rank runs on. */
-    if (id[0] == '\0' && getrandom(&own, sizeof own, 0) == sizeof own)
-        return own & INT64_MAX;
-    return hash(id);
-}
-
-static struct agreement agree(MPI_Comm comm, const struct name *name, int amode, int error)
+static struct agreement agree(MPI_Comm comm, const struct name *name, int amode, const struct placing *placing, int error)
 {
     bool known = name->path != NULL;
     /* The smallest of a number and of its negative: equal numbers are those whose sum is 0. */
-    int64_t pool = known ? hash(name->pool->id) : 0, path = known ? hash(name->path) : 0;
-    int64_t machine = this_machine();
-    int64_t mine[11] = {pool, -pool, path, -path, amode, -amode, -(name->place == PLACE_LOCATOR),
-                        name->place != PLACE_FOREIGN, -error, machine, -machine};
-    int64_t all[11];
-    PMPI_Allreduce(mine, all, 11, MPI_INT64_T, MPI_MIN, comm);
+    int64_t pool = known ? hash(name->pool->id, strlen(name->pool->id)) : 0;
+    int64_t path = known ? hash(name->path, strlen(name->path)) : 0, machine = hash(placing->own, sizeof placing->own);
+    int64_t mine[12] = {pool, -pool, path, -path, amode, -amode, -(name->place == PLACE_LOCATOR),
+                        name->place != PLACE_FOREIGN, -error, machine, -machine, -placing->near};
+    int64_t all[12];
+    PMPI_Allreduce(mine, all, 12, MPI_INT64_T, MPI_MIN, comm);
     bool same = all[0] + all[1] == 0 && all[2] + all[3] == 0 && all[4] + all[5] == 0;
-    return (struct agreement){all[6] != 0, all[7] != 0, same, all[9] + all[10] == 0, (int)-all[8]};
+    return (struct agreement){all[6] != 0, all[7] != 0, same, all[9] + all[10] == 0, all[11] != 0, (int)-all[8]};
 }
 
-/* A new file's bytes may be wanted on this machine, where all its ranks are. */
-static int open_file(struct file *file, MPI_Info info, bool creating, bool one_machine)
+static int open_file(struct file *file, bool creating, const struct ramlace_hints *hints)
 {
-    struct ramlace_hints hints = layout_hints(info);
-    hints.local = creating && one_machine && (file->amode & MPI_MODE_CREATE) && wants_local(info);
     int flags = file->amode & MPI_MODE_RDONLY ? O_RDONLY : file->amode & MPI_MODE_WRONLY ? O_WRONLY : O_RDWR;
     if (creating && (file->amode & MPI_MODE_CREATE))
         flags |= O_CREAT | (file->amode & MPI_MODE_EXCL ? O_EXCL : 0);
-    file->file = ramlace_open_with(file->name.pool->handle, file->name.path, flags, 0666, &hints);
+    file->file = ramlace_open_with(file->name.pool->handle, file->name.path, flags, 0666, hints);
     return file->file ? MPI_SUCCESS : error_class();
 }
 
@@ -90,11 +71,14 @@ int file_size(struct file *file, int64_t *size)
 }
 
 /* The first rank makes the file, tells how that went, and the others open what is there. */
-static int open_together(struct file *file, MPI_Info info, bool one_machine)
+static int open_together(struct file *file, MPI_Info info, bool one_machine, struct placing *placing)
 {
+    struct ramlace_hints hints;
     int64_t told[3] = {MPI_SUCCESS, 0, 0};
     if (file->rank == 0) {
-        told[0] = open_file(file, info, true, one_machine);
+        told[0] = placing_hints(placing, one_machine, info, &hints);
+        if (told[0] == MPI_SUCCESS)
+            told[0] = open_file(file, true, &hints);
         if (getrandom(&told[1], sizeof told[1], 0) != sizeof told[1])
             told[1] = (int64_t)(uintptr_t)file;
         if (told[0] == MPI_SUCCESS && (file->amode & MPI_MODE_APPEND))
@@ -105,7 +89,7 @@ static int open_together(struct file *file, MPI_Info info, bool one_machine)
     file->shared_base = file->position = told[2];
     int mine = (int)told[0], all = mine;
     if (mine == MPI_SUCCESS && file->rank != 0)
-        mine = open_file(file, info, false, one_machine);
+        mine = open_file(file, false, NULL);
     if (told[0] == MPI_SUCCESS && file->ranks > 1)
         PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MAX, file->comm);
     return mine ? mine : all;
@@ -146,29 +130,47 @@ static int file_prepare(struct name *name, int amode, struct file **made)
     return error ? error : file_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native");
 }
 
-/* What ranks do together; an error is one of them all. */
-static int file_make(struct file *file, MPI_Comm comm, MPI_Info info, bool one_machine)
+/* A communicator of the file's own, or an error of all ranks: those who have one do not wait in it for one who has none. */
+static int comm_make(struct file *file, MPI_Comm comm)
 {
-    int error = PMPI_Comm_dup(comm, &file->comm);
+    int mine = MPI_SUCCESS, all, code = PMPI_Comm_dup(comm, &file->comm);
+    if (code != MPI_SUCCESS) {
+        PMPI_Error_class(code, &mine);
+        file->comm = MPI_COMM_NULL;
+    }
+    PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MAX, comm);
+    return mine ? mine : all;
+}
+
+/* What ranks do together; an error is one of them all. */
+static int file_make(struct file *file, MPI_Comm comm, MPI_Info info, const struct agreement *all, struct placing *placing)
+{
+    int error = comm_make(file, comm);
     if (error != MPI_SUCCESS)
         return error;
     PMPI_Comm_rank(file->comm, &file->rank);
     PMPI_Comm_size(file->comm, &file->ranks);
     hints_make(file);
-    error = open_together(file, info, one_machine);
+    if (all->near && !all->one_machine)
+        error = placing_gather(placing, file->comm);
+    if (error == MPI_SUCCESS)
+        error = open_together(file, info, all->one_machine, placing);
     return error ? error : file_hints(file, info);
 }
 
 int file_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI_File *handle, bool *ours)
 {
     struct name name;
+    struct placing placing;
     struct file *file = NULL;
     int error = name_resolve(filename, !(amode & MPI_MODE_RDONLY), &name);
     if (error == MPI_SUCCESS && name.place != PLACE_FOREIGN)
         error = check_amode(amode);
     if (error == MPI_SUCCESS && name.place != PLACE_FOREIGN)
         error = file_prepare(&name, amode, &file);
-    struct agreement all = agree(comm, file ? &file->name : &name, amode, error);
+    int placed = placing_make(&placing, comm, amode, info);
+    error = error ? error : placed;
+    struct agreement all = agree(comm, file ? &file->name : &name, amode, &placing, error);
     /* Where a rank does not see the mount, or not its pool, the MPI library's own way is the same for all. */
     *ours = all.all_ours || all.by_locator;
     if (error == MPI_SUCCESS && *ours && all.error != MPI_SUCCESS)
@@ -176,7 +178,8 @@ int file_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI
     if (error == MPI_SUCCESS && *ours && !(all.all_ours && all.same))
         error = MPI_ERR_NOT_SAME;
     if (*ours && error == MPI_SUCCESS)
-        error = file_make(file, comm, info, all.one_machine);
+        error = file_make(file, comm, info, &all, &placing);
+    placing_free(&placing);
     name_free(&name);
     if (*ours && error == MPI_SUCCESS) {
         *handle = file->handle;

@@ -21,6 +21,8 @@ pub const STRIPE_UNIT_BYTES_MIN: u64 = 64 << 10;
 pub const STRIPE_UNIT_BYTES_MAX: u64 = 1 << 30;
 /// Stripe unit unless told otherwise: one huge page.
 pub const STRIPE_UNIT_BYTES_DEFAULT: u64 = 2 << 20;
+/// Parts of a new file that are wanted on certain machines.
+pub const PARTS_MAX: usize = 65_536;
 /// Most lanes of one file.
 pub const WIDTH_LANES_MAX: u16 = 4096;
 /// Pieces from which one mapping is stitched, at most.
@@ -39,6 +41,8 @@ pub const SLOTS_DEFAULT: u32 = 4096;
 pub const SLOTS_MAX: u32 = 65_536;
 /// Fewest slots for each server.
 pub const SLOTS_PER_SERVER_MIN: u32 = 16;
+/// One slot in so many follows the one before it by machines, not by servers' numbers; each server has at least two such.
+pub const SLOTS_BY_MACHINES_DIVISOR: u32 = 8;
 /// Most servers of a pool.
 pub const SERVERS_MAX: u32 = SLOTS_MAX / SLOTS_PER_SERVER_MIN;
 /// Most copies of a chunk.

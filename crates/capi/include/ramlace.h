@@ -51,6 +51,7 @@ typedef struct ramlace_hints ramlace_hints;
 typedef struct ramlace_entry ramlace_entry;
 typedef struct ramlace_time ramlace_time;
 typedef struct ramlace_run ramlace_run;
+typedef struct ramlace_part ramlace_part;
 
 /** The version of this header; ramlace_version() is that of the library. */
 #define RAMLACE_VERSION "0.1.0"
@@ -60,7 +61,7 @@ typedef struct ramlace_run ramlace_run;
 
 /** First values: ramlace_options options = RAMLACE_OPTIONS_INIT; */
 #define RAMLACE_OPTIONS_INIT { sizeof(struct ramlace_options), 0, 0, NULL, NULL, 0 }
-#define RAMLACE_HINTS_INIT { sizeof(struct ramlace_hints), 0, 0, 0, 0, 0 }
+#define RAMLACE_HINTS_INIT { sizeof(struct ramlace_hints), 0, 0, 0, 0, 0, NULL, 0 }
 
 /**
  * For descriptors of files on a mount: ioctl(fd, RAMLACE_IOC_PUBLISH, &range) and RAMLACE_IOC_REFRESH do for the program's
@@ -347,6 +348,20 @@ struct ramlace_statfs {
 };
 
 /**
+ * Bytes of a new file, from where the part before ends, and who uses them.
+ */
+struct ramlace_part {
+    /**
+     * How many.
+     */
+    uint64_t bytes;
+    /**
+     * The machine, as ramlace_machine() tells it there.
+     */
+    uint8_t machine[16];
+};
+
+/**
  * Where the bytes of new files shall lie. Set all with RAMLACE_HINTS_INIT, then what shall
  * differ: what is 0 is taken from the directory, else as usual.
  */
@@ -369,14 +384,26 @@ struct ramlace_hints {
      */
     uint32_t copies;
     /**
-     * Not 0: all bytes of a new file lie on servers of this machine, where it has any that answer;
-     * those of a file of at most 4 KiB are where its inode is. Directories hand nothing of this down.
+     * 1: all bytes of a new file lie on servers of this machine, where it has any that answer;
+     * those of a file of at most 4 KiB are where its inode is. Directories hand nothing of this, nor of
+     * what follows, down; and no two of these three go together.
      */
     uint32_t local;
     /**
-     * 0; room for what comes.
+     * Not 0: one more than the number of the server that has the first chunk, where there is one
+     * and it answers.
      */
-    uint32_t reserved;
+    uint32_t first_server;
+    /**
+     * Parts of a new file, from its beginning, and the machines that they shall lie on: each on one
+     * server of its machine, as far as that can be. Without a stripe_unit, it is what holds the
+     * largest part.
+     */
+    const struct ramlace_part *parts;
+    /**
+     * How many, at most 65536.
+     */
+    size_t part_count;
 };
 
 /**
@@ -577,9 +604,13 @@ struct ramlace_layout {
      */
     uint32_t fixed;
     /**
+     * One more than the number of the server that has the first chunk of a file; of a directory 0.
+     */
+    uint32_t first_server;
+    /**
      * 0; room for what comes.
      */
-    uint32_t reserved[7];
+    uint32_t reserved[6];
 };
 
 #ifdef __cplusplus
@@ -1091,6 +1122,12 @@ int ramlace_layout_get(struct ramlace_pool *pool, const char *path, struct ramla
 int ramlace_layout_set(struct ramlace_pool *pool,
                        const char *path,
                        const struct ramlace_hints *hints);
+
+/**
+ * Writes 16 bytes that are this machine's until it starts anew, and no other's: what `machine` of a
+ * struct ramlace_part is to be. ERANGE where size is less.
+ */
+int ramlace_machine(uint8_t *machine, size_t size);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -2,16 +2,17 @@
 
 use std::ffi::c_int;
 
-use ramlace_base::Result;
-use ramlace_wire::LayoutHints;
+use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
+use ramlace_client::{Part, Placing};
+use ramlace_wire::{HostId, LayoutHints};
 
 use crate::failure::invalid;
 use crate::file::done;
-use crate::pass::{Given, Growing, Out, Text};
+use crate::pass::{Given, Growing, Length, Out, Target, Text};
 use crate::pool::connected;
 use crate::types::{ramlace_hints, ramlace_layout, ramlace_pool};
 
-// SAFETY: it is `repr(C)`, begins with its size, and holds integers.
+// SAFETY: it is `repr(C)`, begins with its size, and holds integers and an array's place, which any bytes are.
 unsafe impl Growing for ramlace_hints {
     const NAME: &'static str = "hints";
 }
@@ -26,7 +27,13 @@ pub unsafe extern "C" fn ramlace_layout_get(
     done(|| {
         let connected = connected(pool)?;
         let path = connected.path(&path)?;
-        let get = || Ok(ramlace_layout::from(&connected.pool.get_layout(path)?));
+        let get = || {
+            let info = connected.pool.get_layout(path)?;
+            let map = connected.pool.map()?;
+            let first = info.layout.and_then(|layout| map.primary(layout.base_slot));
+            let first_server = first.map_or(0, |server| u32::from(server.0) + 1);
+            Ok(ramlace_layout { first_server, ..ramlace_layout::from(&info) })
+        };
         out.put("struct ramlace_layout", get)
     })
 }
@@ -42,16 +49,27 @@ pub unsafe extern "C" fn ramlace_layout_set(
 ) -> c_int {
     done(|| {
         let connected = connected(pool)?;
-        let (path, (hints, local)) = (connected.path(&path)?, layout_hints(&hints)?);
-        if local {
-            return Err(invalid("a directory hands no `local` down: it is of the machine that makes a file"));
+        let (path, (hints, placing)) = (connected.path(&path)?, layout_hints(&hints)?);
+        if placing != Placing::Usual {
+            return Err(invalid("a directory hands neither `local` nor `first_server` nor `parts` down"));
         }
         connected.pool.set_layout(path, hints)
     })
 }
 
-/// Hints as the client takes them, which checks their values; and whether the file shall lie on this machine.
-pub(crate) fn layout_hints(hints: &Given<ramlace_hints>) -> Result<(LayoutHints, bool)> {
+/// Writes 16 bytes that are this machine's until it starts anew, and no other's: what `machine` of a
+/// struct ramlace_part is to be. ERANGE where size is less.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_machine(mut machine: Target<u8>, size: Length) -> c_int {
+    done(|| {
+        let unknown =
+            || Error::new(ErrorKind::Unsupported, "the kernel does not tell this machine's boot id");
+        machine.put(size, &ramlace_client::this_host().ok_or_else(unknown)?.0)
+    })
+}
+
+/// Hints as the client takes them, which checks their values; and which servers shall have the file.
+pub(crate) fn layout_hints(hints: &Given<ramlace_hints>) -> Result<(LayoutHints, Placing)> {
     let given = hints.read()?;
     let set = |value: u64| Some(value).filter(|value| *value != 0);
     let hints = LayoutHints {
@@ -59,7 +77,24 @@ pub(crate) fn layout_hints(hints: &Given<ramlace_hints>) -> Result<(LayoutHints,
         width: set(given.width.into()).map(|value| narrow(value, "width")).transpose()?,
         copies: set(given.copies.into()).map(|value| narrow(value, "number of copies")).transpose()?,
     };
-    Ok((hints, given.local != 0))
+    let placing = match (given.local, given.first_server, given.part_count.told()) {
+        (0, 0, 0) => Placing::Usual,
+        (1, 0, 0) => Placing::Here,
+        (0, first, 0) => Placing::From(ServerId(narrow(u64::from(first) - 1, "server's number")?)),
+        (0, 0, _) => Placing::Parts(parts(&given)?),
+        (0 | 1, ..) => return Err(invalid("only one of `local`, `first_server` and `parts` can be wished")),
+        (local, ..) => return Err(invalid(format!("a `local` of {local} means nothing; it is 0 or 1"))),
+    };
+    Ok((hints, placing))
+}
+
+fn parts(hints: &ramlace_hints) -> Result<Vec<Part>> {
+    let count = hints.part_count.told();
+    if count > limits::PARTS_MAX {
+        return Err(invalid(format!("{count} parts of a file; there may be {}", limits::PARTS_MAX)));
+    }
+    let given = hints.parts.all(hints.part_count, "parts")?;
+    Ok(given.iter().map(|part| Part { bytes: part.bytes, host: HostId(part.machine) }).collect())
 }
 
 fn narrow<T: TryFrom<u64>>(value: u64, what: &str) -> Result<T> {

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use libc::mode_t;
 use ramlace_base::Result;
-use ramlace_client::{File, OpenOptions};
+use ramlace_client::{File, OpenOptions, Placing};
 use ramlace_wire::LayoutHints;
 
 use crate::failure::{guard, invalid};
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn ramlace_open(
     flags: c_int,
     mode: mode_t,
 ) -> *mut ramlace_file {
-    guard(|| open(pool, &path, flags, mode, (LayoutHints::default(), false)))
+    guard(|| open(pool, &path, flags, mode, (LayoutHints::default(), Placing::Usual)))
 }
 
 /// Opens a file as ramlace_open does; a file that is created lies as the hints say. A file that
@@ -98,11 +98,11 @@ fn open(
     path: &Text,
     flags: c_int,
     mode: mode_t,
-    (hints, local): (LayoutHints, bool),
+    (hints, placing): (LayoutHints, Placing),
 ) -> Result<*mut ramlace_file> {
     let connected = connected(pool)?;
     let path = connected.path(path)?;
-    let mut options = OpenOptions { hints, local, ..options_of(flags)? };
+    let mut options = OpenOptions { hints, placing, ..options_of(flags)? };
     options.mode.mode = permissions(mode)?;
     if options.create {
         options.mode.umask = umask();

@@ -155,7 +155,7 @@ impl<T> Target<T> {
     }
 }
 
-/// How many items the array has that the same call passes: no function has two such.
+/// How many items the array has that the same call, or structure, passes: none has two such.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Count<N>(N);
@@ -166,8 +166,9 @@ impl<N: Copy> Count<N> {
     }
 }
 
-/// An array of as many items as the call's [`Count`] says.
+/// An array of as many items as the call's, or the structure's, [`Count`] says.
 #[repr(transparent)]
+#[derive(Clone, Copy)]
 pub struct Items<T>(*const T);
 
 impl<T> Items<T> {

@@ -10,7 +10,7 @@ use ramlace_client::Capacity;
 use ramlace_wire::namespace::{DirectoryEntry, InodeInfo};
 use ramlace_wire::{DeviceNumbers, FileKind, Layout, LayoutHints};
 
-use crate::pass::Text;
+use crate::pass::{Count, Items, Text};
 
 /// A connected pool. Any number of threads may use one at once.
 pub struct ramlace_pool {
@@ -64,11 +64,29 @@ pub struct ramlace_hints {
     pub width: u32,
     /// Copies of each chunk.
     pub copies: u32,
-    /// Not 0: all bytes of a new file lie on servers of this machine, where it has any that answer;
-    /// those of a file of at most 4 KiB are where its inode is. Directories hand nothing of this down.
+    /// 1: all bytes of a new file lie on servers of this machine, where it has any that answer;
+    /// those of a file of at most 4 KiB are where its inode is. Directories hand nothing of this, nor of
+    /// what follows, down; and no two of these three go together.
     pub local: u32,
-    /// 0; room for what comes.
-    pub reserved: u32,
+    /// Not 0: one more than the number of the server that has the first chunk, where there is one
+    /// and it answers.
+    pub first_server: u32,
+    /// Parts of a new file, from its beginning, and the machines that they shall lie on: each on one
+    /// server of its machine, as far as that can be. Without a stripe_unit, it is what holds the
+    /// largest part.
+    pub parts: Items<ramlace_part>,
+    /// How many, at most 65536.
+    pub part_count: Count<usize>,
+}
+
+/// Bytes of a new file, from where the part before ends, and who uses them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ramlace_part {
+    /// How many.
+    pub bytes: u64,
+    /// The machine, as ramlace_machine() tells it there.
+    pub machine: [u8; 16],
 }
 
 /// A moment, since 1970-01-01 UTC.
@@ -152,8 +170,10 @@ pub struct ramlace_layout {
     pub copies: u32,
     /// 1: fixed, the layout of a file; 0: what a directory hands down.
     pub fixed: u32,
+    /// One more than the number of the server that has the first chunk of a file; of a directory 0.
+    pub first_server: u32,
     /// 0; room for what comes.
-    pub reserved: [u32; 7],
+    pub reserved: [u32; 6],
 }
 
 /// What a pool holds, over the servers that answered.

@@ -7,6 +7,7 @@ pub(crate) mod namespace;
 pub(crate) mod open;
 pub(crate) mod partitions;
 pub(crate) mod path;
+pub(crate) mod placing;
 pub(crate) mod raw;
 pub(crate) mod rights;
 pub(crate) mod ways;

@@ -173,7 +173,13 @@ impl Coordinator {
 
     fn first_map(&self) -> ClusterMap {
         let epoch = Epoch(1);
-        let home = |slot: u32| ServerId((slot % u32::from(self.config.servers_expected)) as u16);
+        let by_machines =
+            ClusterMap::slots_by_machines(self.config.slots, self.config.servers_expected.into());
+        let order = servers_by_machines(self.gathered.values());
+        let home = |slot: u32| match slot % u32::from(self.config.servers_expected) {
+            turn if by_machines.contains(&slot) => order[turn as usize],
+            turn => ServerId(turn as u16),
+        };
         let chain = |slot| Chain { servers: vec![home(slot)], complete_since: epoch };
         ClusterMap {
             pool: self.config.pool,
@@ -273,6 +279,15 @@ fn lose_store(map: &mut ClusterMap, server: ServerId) {
             chain.complete_since = map.epoch;
         }
     }
+}
+
+/// All servers, machine by machine, in the order of the first of each.
+fn servers_by_machines<'entries>(entries: impl Iterator<Item = &'entries ServerEntry>) -> Vec<ServerId> {
+    let mut first = BTreeMap::new();
+    let mut servers: Vec<(ServerId, ServerId)> =
+        entries.map(|entry| (*first.entry(entry.host).or_insert(entry.server), entry.server)).collect();
+    servers.sort_unstable();
+    servers.into_iter().map(|(_, server)| server).collect()
 }
 
 /// The server is out of every chain. Replicas take over where there are any; the other slots go

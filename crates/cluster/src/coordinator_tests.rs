@@ -196,6 +196,24 @@ fn the_map_waits_for_everybody_and_goes_round_the_servers() {
     assert_eq!(coordinator.map(), Some(&map));
 }
 
+// SEMANTICS 98.18
+#[test]
+fn servers_follow_each_other_by_machines_in_the_last_slots_and_every_server_has_as_many() {
+    let mut coordinator = Coordinator::new(config(4, 100)).unwrap();
+    for server in [0, 1, 2, 3, 0, 1, 2] {
+        coordinator.step(join(entry(server, 1 + server as u8 % 2, 7000 + server), false)).unwrap();
+    }
+    let map = coordinator.map().unwrap();
+    let primaries = |slots: std::ops::Range<u16>| -> Vec<u16> {
+        slots.map(|slot| map.primary(Slot(slot)).unwrap().0).collect()
+    };
+    assert_eq!(ClusterMap::slots_by_machines(100, 4), 88..100);
+    assert_eq!(primaries(84..96), [0, 1, 2, 3, 0, 2, 1, 3, 0, 2, 1, 3]);
+    for server in (0..4).map(ServerId) {
+        assert_eq!(slots_of(map, server).count(), 25);
+    }
+}
+
 #[test]
 fn a_server_that_moves_makes_an_epoch_and_one_that_lost_its_store_a_loss() {
     let mut coordinator = pool(3, 48);

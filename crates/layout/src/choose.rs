@@ -1,6 +1,6 @@
 //! Which slots a new file's lanes take.
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, Slot, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, ServerId, Slot, limits};
 use ramlace_wire::{ClusterMap, Layout, LayoutHints};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -33,6 +33,41 @@ pub fn barrier_slot(name: &[u8], slots: u32) -> Slot {
     Slot((xxh3_64_with_seed(name, BARRIER_SEED) % u64::from(slots)) as u16)
 }
 
+/// Hints that are possible.
+pub(crate) struct Checked {
+    hints: LayoutHints,
+    pub(crate) copies: u8,
+}
+
+impl Checked {
+    pub(crate) fn new(hints: LayoutHints) -> Result<Checked> {
+        if let Some(unit) = hints.stripe_unit {
+            check_unit(unit)?;
+        }
+        let copies = hints.copies.unwrap_or(1);
+        check_copies(copies)?;
+        if let Some(width) = hints.width {
+            check_width(width)?;
+        }
+        Ok(Checked { hints, copies })
+    }
+
+    pub(crate) fn lanes_max(&self) -> usize {
+        self.hints.width.unwrap_or(limits::WIDTH_LANES_MAX).into()
+    }
+
+    pub(crate) fn layout(&self, stripe_unit: u64, lanes: Lanes, created: Epoch) -> Layout {
+        Layout {
+            stripe_unit,
+            width: lanes.width,
+            base_slot: lanes.base,
+            stride: lanes.stride,
+            copies: self.copies,
+            created,
+        }
+    }
+}
+
 /// Chooses the layout of a new file.
 ///
 /// What the hints leave open is as usual: a stripe unit of 2 MiB, one lane on every live server
@@ -48,54 +83,57 @@ pub fn choose(
     is_live: impl Fn(ServerId) -> bool,
     key: u64,
 ) -> Result<Layout> {
-    let stripe_unit = hints.stripe_unit.unwrap_or(limits::STRIPE_UNIT_BYTES_DEFAULT);
-    check_unit(stripe_unit)?;
-    let copies = hints.copies.unwrap_or(1);
-    check_copies(copies)?;
-    if let Some(width) = hints.width {
-        check_width(width)?;
-    }
-    let mut search = Search::new(map, is_live, copies);
+    choose_from(None, hints, map, is_live, key)
+}
+
+/// The same with lane 0 on a certain server; as usual where that is not live, or has no slot with so many lanes behind it.
+pub fn choose_from(
+    first: Option<ServerId>,
+    hints: LayoutHints,
+    map: &ClusterMap,
+    is_live: impl Fn(ServerId) -> bool,
+    key: u64,
+) -> Result<Layout> {
+    let checked = Checked::new(hints)?;
+    let mut search = Search::new(map, is_live, checked.copies);
     if search.live_servers == 0 {
         let text = "no server of the pool can be reached; `ramlace status` shows them";
         return Err(Error::new(ErrorKind::HostDown, text));
     }
-    let asked = hints.width.map_or(limits::WIDTH_LANES_MAX.into(), usize::from);
-    let Some(lanes) = search.run(asked, key) else {
+    let begins = |slot| first.is_none() || map.primary(slot) == first;
+    let lanes = search
+        .run(checked.lanes_max(), key, begins)
+        .or_else(|| search.run(checked.lanes_max(), key, |_| true));
+    let Some(lanes) = lanes else {
+        let copies = checked.copies;
         let text = format!("no server that can be reached keeps {copies} copies of what it holds");
         return Err(Error::new(ErrorKind::Unsupported, text));
     };
-    Ok(Layout {
-        stripe_unit,
-        width: lanes.width,
-        base_slot: lanes.base,
-        stride: lanes.stride,
-        copies,
-        created: map.epoch,
-    })
+    let unit = hints.stripe_unit.unwrap_or(limits::STRIPE_UNIT_BYTES_DEFAULT);
+    Ok(checked.layout(unit, lanes, map.epoch))
 }
 
 /// Lanes that lie on distinct live servers.
 #[derive(Clone, Copy)]
-struct Lanes {
-    base: Slot,
-    stride: u16,
-    width: u16,
+pub(crate) struct Lanes {
+    pub(crate) base: Slot,
+    pub(crate) stride: u16,
+    pub(crate) width: u16,
 }
 
-struct Search<'map> {
-    map: &'map ClusterMap,
+pub(crate) struct Search<'map> {
+    pub(crate) map: &'map ClusterMap,
     live: Vec<bool>,
-    live_servers: usize,
+    pub(crate) live_servers: usize,
     copies: usize,
     /// The last walk that met the server.
     met_by_walk: Vec<usize>,
     walks: usize,
-    steps: usize,
+    pub(crate) steps: usize,
 }
 
 impl<'map> Search<'map> {
-    fn new(map: &'map ClusterMap, is_live: impl Fn(ServerId) -> bool, copies: u8) -> Search<'map> {
+    pub(crate) fn new(map: &'map ClusterMap, is_live: impl Fn(ServerId) -> bool, copies: u8) -> Search<'map> {
         let live: Vec<bool> =
             map.servers.iter().map(|entry| !entry.forgotten && is_live(entry.server)).collect();
         Search {
@@ -109,14 +147,15 @@ impl<'map> Search<'map> {
         }
     }
 
-    /// The first lanes as many as asked for and possible, else the most that were found.
-    fn run(&mut self, asked: usize, key: u64) -> Option<Lanes> {
+    /// The first lanes as many as asked for and possible, else the most that were found, of those that begin in a
+    /// certain slot.
+    fn run(&mut self, asked: usize, key: u64, begins: impl Fn(Slot) -> bool) -> Option<Lanes> {
         let wanted = asked.min(self.live_servers).min(limits::WIDTH_LANES_MAX.into()) as u16;
         let modulus = u64::from(self.map.slots().max(1));
         let drawn = (0..BASES_DRAWN).map(|round| draw(key, round) % modulus);
         let in_order = (0..modulus).map(|step| (key % modulus + step) % modulus);
         let mut best: Option<Lanes> = None;
-        for base in drawn.chain(in_order).map(|base| Slot(base as u16)) {
+        for base in drawn.chain(in_order).map(|base| Slot(base as u16)).filter(|base| begins(*base)) {
             let found = self.widest_from(base, wanted);
             if found.width > best.map_or(0, |best| best.width) {
                 best = Some(found);
@@ -151,6 +190,32 @@ impl<'map> Search<'map> {
         let slots = self.map.slots();
         let width = (0..wanted).take_while(|lane| self.meet(slot_at(base, stride, *lane, slots))).count();
         Lanes { base, stride, width: width as u16 }
+    }
+
+    /// Strides that lead from server to server in ways of their own, where slots belong to the servers in turns.
+    pub(crate) fn strides_max(&self) -> u16 {
+        (self.map.servers.len() as u32).min(self.map.slots().saturating_sub(1)).max(1) as u16
+    }
+
+    /// What `width` lanes on distinct live servers bring by `worth` of each; `None` where they are no such lanes, or less than
+    /// `least`. `ahead` is the most that the lanes from each one on can bring.
+    pub(crate) fn weigh(
+        &mut self,
+        (base, stride): (Slot, u16),
+        least: u64,
+        ahead: &[u64],
+        worth: impl Fn(usize, ServerId) -> u64,
+    ) -> Option<u64> {
+        self.walks += 1;
+        let mut sum = 0;
+        for (lane, most) in ahead.iter().enumerate() {
+            let slot = slot_at(base, stride, lane as u16, self.map.slots());
+            if sum + most < least || !self.meet(slot) {
+                return None;
+            }
+            sum += worth(lane, self.map.primary(slot)?);
+        }
+        (sum >= least).then_some(sum)
     }
 
     fn meet(&mut self, slot: Slot) -> bool {

@@ -13,15 +13,17 @@
 mod arithmetic;
 mod choose;
 mod partition;
+mod parts;
 mod runs;
 mod validate;
 
 pub use arithmetic::{
     MergedPieces, Piece, Pieces, file_offset, lane_length, lane_slot, lane_span, merged_pieces, pieces,
 };
-pub use choose::{SEARCH_STEPS_MAX, barrier_slot, choose, name_key};
+pub use choose::{SEARCH_STEPS_MAX, barrier_slot, choose, choose_from, name_key};
 pub use partition::{
     COLLISION_BITS, HASH_BITS, last_cookie, name_hash, partition_behind, partition_of_hash, partition_of_name,
 };
+pub use parts::{Part, choose_for_parts};
 pub use runs::{Cut, Cuts, Shape, cuts};
 pub use validate::validate;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ramlace_base::{Epoch, Generation, InodeId, ServerId, Slot, Timestamp};
+use ramlace_base::{Epoch, Generation, InodeId, ServerId, Slot, Timestamp, limits};
 use serde::{Deserialize, Serialize};
 
 macro_rules! numbered {
@@ -306,6 +306,13 @@ impl ClusterMap {
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.chains.len() as u32
+    }
+
+    /// The slots in which a new pool's servers follow each other machine by machine: the last eighth, and whole turns of
+    /// `servers` (more than 0). In all others they follow by their numbers, which belong to the machines in turns.
+    #[must_use]
+    pub fn slots_by_machines(slots: u32, servers: u32) -> std::ops::Range<u32> {
+        slots - slots / limits::SLOTS_BY_MACHINES_DIVISOR / servers * servers..slots
     }
 
     /// The chain of a slot; `None` when the pool has fewer slots.

@@ -24,7 +24,7 @@ static const struct {
     void (*run)(void);
 } tests[] = {
     {"files", test_files},     {"vectors", test_vectors}, {"runs", test_runs}, {"space", test_space},
-    {"names", test_names},     {"lists", test_lists},     {"layouts", test_layouts},
+    {"names", test_names},     {"lists", test_lists},     {"layouts", test_layouts}, {"placing", test_placing},
     {"strange_names", test_strange_names},                {"maps", test_maps},
     {"views", test_views},
     {"wrong", test_wrong},     {"threads", test_threads}, {"forks", test_forks},

@@ -58,6 +58,7 @@ void test_names(void);
 void test_strange_names(void);
 void test_lists(void);
 void test_layouts(void);
+void test_placing(void);
 void test_maps(void);
 void test_views(void);
 void test_wrong(void);

@@ -171,6 +171,71 @@ void test_lists(void)
     FAILS(ramlace_opendir(pool, at("none")) == NULL, ENOENT, "none");
 }
 
+/* Makes a file with these hints; what has become of them. */
+static struct ramlace_layout placed(const char *path, const ramlace_hints *hints)
+{
+    struct ramlace_layout layout;
+    ramlace_file *file = ramlace_open_with(pool, path, O_RDWR | O_CREAT | O_EXCL, 0644, hints);
+    CHECK(file != NULL && ramlace_close(file) == 0);
+    CHECK(ramlace_layout_get(pool, path, &layout) == 0 && layout.fixed == 1);
+    CHECK(ramlace_unlink(pool, path) == 0);
+    return layout;
+}
+
+/* The pool has three servers, all on this machine. */
+void test_placing(void)
+{
+    struct ramlace_layout layout;
+    struct ramlace_part parts[2] = {{3 * UNIT, {0}}, {3 * UNIT, {0}}};
+    ramlace_hints hints = RAMLACE_HINTS_INIT, none = RAMLACE_HINTS_INIT;
+    uint32_t seen = 0;
+    CHECK(ramlace_mkdir(pool, at("dir"), 0755) == 0 && ramlace_layout_get(pool, at("dir"), &layout) == 0);
+    CHECK(layout.first_server == 0);
+    hints.local = 1;
+    layout = placed(at("local"), &hints);
+    CHECK(layout.width == 3 && layout.first_server >= 1 && layout.first_server <= 3);
+    hints.local = 2;
+    FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EINVAL, "local");
+    hints.local = 0;
+    for (hints.first_server = 1; hints.first_server <= 3; hints.first_server++) {
+        layout = placed(at("first"), &hints);
+        CHECK(layout.first_server == hints.first_server && layout.width == 3);
+        seen |= 1u << layout.first_server;
+    }
+    CHECK(seen == 14);
+    /* There is no such server: as usual. */
+    hints.first_server = 60000;
+    CHECK(placed(at("first"), &hints).width == 3);
+    hints.first_server = 70000;
+    FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EINVAL, "69999");
+    hints.first_server = 1;
+    hints.local = 1;
+    FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EINVAL, "only one");
+    FAILS(ramlace_machine(NULL, 16) == -1, EFAULT, "null");
+    FAILS(ramlace_machine(parts[0].machine, 15) == -1, ERANGE, "15");
+    hints = none;
+    hints.parts = parts;
+    hints.part_count = 2;
+    /* Nobody knows these machines: as usual. */
+    layout = placed(at("parts"), &hints);
+    CHECK(layout.width == 3 && layout.stripe_unit == 2 << 20);
+    CHECK(ramlace_machine(parts[0].machine, 16) == 0 && ramlace_machine(parts[1].machine, 16) == 0);
+    layout = placed(at("parts"), &hints);
+    CHECK(layout.width == 2 && layout.stripe_unit == 4 * UNIT);
+    hints.stripe_unit = UNIT;
+    layout = placed(at("parts"), &hints);
+    CHECK(layout.width == 3 && layout.stripe_unit == UNIT);
+    hints.parts = NULL;
+    FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EFAULT, "parts");
+    hints.parts = parts;
+    hints.part_count = 65537;
+    FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EINVAL, "65537");
+    hints.part_count = 2;
+    parts[0].bytes = parts[1].bytes = UINT64_MAX;
+    FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EINVAL, "end beyond");
+    CHECK(ramlace_rmdir(pool, at("dir")) == 0);
+}
+
 void test_layouts(void)
 {
     struct ramlace_layout layout;
@@ -198,6 +263,9 @@ void test_layouts(void)
     hints.copies = 256;
     FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "256");
     hints.copies = 0;
+    hints.local = 1;
+    FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "hands");
+    hints.local = 0;
     hints.size = 0;
     FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "_INIT");
 }

@@ -1,15 +1,15 @@
-/* An array in rows, of which each rank has a block: three blocks of 1,024 rows of 1,024 numbers, and their first 64 columns.
+/* An array in rows, of which each rank has a block: blocks of 1,024 rows of 1,024 numbers, and their first columns.
  *
- * usage: blocks FILE [KEY VALUE]... with hints for the open; prints what was made of them */
+ * usage: blocks FILE [columns NUMBER] [KEY VALUE]... with hints for the open; prints what was made of them */
 #include "check.h"
 
 #include <stdint.h>
 
-enum { ROWS = 1024, COLUMNS = 1024, MINE = 64 };
+enum { ROWS = 1024, COLUMNS = 1024 };
 
 int main(int argc, char **argv)
 {
-    int rank, ranks, found;
+    int rank, ranks, found, columns = 64;
     char unit[64];
     MPI_Info info;
     MPI_File file;
@@ -20,24 +20,27 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     CALL(MPI_Info_create(&info));
     for (int i = 2; i + 1 < argc; i += 2)
-        CALL(MPI_Info_set(info, argv[i], argv[i + 1]));
+        if (strcmp(argv[i], "columns") == 0)
+            columns = atoi(argv[i + 1]);
+        else
+            CALL(MPI_Info_set(info, argv[i], argv[i + 1]));
     CALL(MPI_File_open(MPI_COMM_WORLD, argv[1], MPI_MODE_RDWR | MPI_MODE_CREATE, info, &file));
     CALL(MPI_Info_free(&info));
     CALL(MPI_File_get_info(file, &info));
     CALL(MPI_Info_get(info, "striping_unit", 63, unit, &found));
     CHECK(found);
     CALL(MPI_Info_free(&info));
-    int sizes[2] = {ROWS * ranks, COLUMNS}, mine[2] = {ROWS, MINE}, starts[2] = {ROWS * rank, 0};
+    int sizes[2] = {ROWS * ranks, COLUMNS}, mine[2] = {ROWS, columns}, starts[2] = {ROWS * rank, 0};
     CALL(MPI_Type_create_subarray(2, sizes, mine, starts, MPI_ORDER_C, MPI_DOUBLE, &block));
     CALL(MPI_Type_commit(&block));
     CALL(MPI_File_set_view(file, 0, MPI_DOUBLE, block, "native", MPI_INFO_NULL));
-    double *out = malloc(ROWS * MINE * sizeof *out), *in = malloc(ROWS * MINE * sizeof *in);
-    for (int i = 0; i < ROWS * MINE; i++)
+    double *out = malloc((size_t)ROWS * columns * sizeof *out), *in = malloc((size_t)ROWS * columns * sizeof *in);
+    for (int i = 0; i < ROWS * columns; i++)
         out[i] = rank * 1e7 + i;
-    CALL(MPI_File_write_all(file, out, ROWS * MINE, MPI_DOUBLE, MPI_STATUS_IGNORE));
+    CALL(MPI_File_write_all(file, out, ROWS * columns, MPI_DOUBLE, MPI_STATUS_IGNORE));
     CALL(MPI_File_seek(file, 0, MPI_SEEK_SET));
-    CALL(MPI_File_read_all(file, in, ROWS * MINE, MPI_DOUBLE, MPI_STATUS_IGNORE));
-    CHECK(memcmp(in, out, ROWS * MINE * sizeof *in) == 0);
+    CALL(MPI_File_read_all(file, in, ROWS * columns, MPI_DOUBLE, MPI_STATUS_IGNORE));
+    CHECK(memcmp(in, out, (size_t)ROWS * columns * sizeof *in) == 0);
     CALL(MPI_Type_free(&block));
     CALL(MPI_File_close(&file));
     if (rank == 0)

@@ -24,6 +24,8 @@ static int64_t fails_from;
 static int fails_with, cells_fail_with;
 /* What the last open has asked for. */
 static uint32_t wished_local;
+/* A rank gets no communicator of its own. */
+static bool no_communicator;
 
 ssize_t ramlace_pwrite_runs(struct ramlace_file *of, const void *bytes, size_t length, const ramlace_run *runs, size_t count)
 {
@@ -51,8 +53,15 @@ struct ramlace_file *ramlace_open_with(struct ramlace_pool *pool, const char *na
 {
     struct ramlace_file *(*real)(struct ramlace_pool *, const char *, int, uint32_t, const struct ramlace_hints *) =
         dlsym(RTLD_NEXT, "ramlace_open_with");
-    wished_local = hints->local;
+    wished_local = hints ? hints->local : 0;
     return real(pool, name, flags, mode, hints);
+}
+
+int PMPI_Comm_dup(MPI_Comm comm, MPI_Comm *copy)
+{
+    int (*real)(MPI_Comm, MPI_Comm *) = dlsym(RTLD_NEXT, "PMPI_Comm_dup");
+    int code = real(comm, copy);
+    return no_communicator ? MPI_ERR_NO_MEM : code;
 }
 
 /* ---- Files and views ---- */
@@ -423,6 +432,47 @@ static void test_no_descriptor(void)
     CALL(MPI_File_close(&file));
 }
 
+/* Where one rank has no communicator for a file, no other waits in the one that it has got. */
+static void test_no_communicator(void)
+{
+    char name[1024];
+    MPI_File refused, file = open_new(NULL);
+    /* Its handle is used again: the next one needs nothing of the MPI library's own. */
+    CALL(MPI_File_close(&file));
+    snprintf(name, sizeof name, "%s-refused", path);
+    no_communicator = rank == 1;
+    int code = MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_RDWR | MPI_MODE_CREATE, MPI_INFO_NULL, &refused);
+    no_communicator = false;
+    CHECK(refused == MPI_FILE_NULL);
+    REFUSED(code, MPI_ERR_NO_MEM);
+    REFUSED(MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_RDWR, MPI_INFO_NULL, &refused), MPI_ERR_NO_SUCH_FILE);
+    file = open_new(NULL);
+    CALL(MPI_File_close(&file));
+}
+
+/* A new file begins on the server that its hint names, and says so. */
+static void test_first_server(void)
+{
+    const char *const wishes[] = {"0", "1", "2", "0"};
+    char text[64];
+    int found;
+    MPI_Info info;
+    for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
+        if (rank == 0 && i > 0)
+            CALL(MPI_File_delete(path, MPI_INFO_NULL));
+        MPI_Barrier(MPI_COMM_WORLD);
+        MPI_File file = open_as(path, MPI_MODE_RDWR | MPI_MODE_CREATE, NULL, "start_iodevice", wishes[i]);
+        CALL(MPI_File_get_info(file, &info));
+        CALL(MPI_Info_get(info, "start_iodevice", 63, text, &found));
+        CHECK(found && strcmp(text, wishes[i]) == 0);
+        CALL(MPI_Info_free(&info));
+        CALL(MPI_File_close(&file));
+    }
+    /* What makes no sense is no wish. */
+    MPI_File file = open_as(path, MPI_MODE_RDWR, NULL, "start_iodevice", "first");
+    CALL(MPI_File_close(&file));
+}
+
 /* What is asked for where a file's bytes are to lie is the first rank's, and is told by nobody. */
 static void test_placement(void)
 {
@@ -499,6 +549,8 @@ static const struct {
     {"lost_rows", test_lost_rows},
     {"two_groups", test_two_groups},
     {"no_descriptor", test_no_descriptor},
+    {"no_communicator", test_no_communicator},
+    {"first_server", test_first_server},
     {"placement", test_placement},
     {"kinds", test_kinds},
 };

@@ -56,7 +56,10 @@ impl State {
                         let silent = |server| request.wish.silent.contains(&server);
                         let key = ramlace_layout::name_key(request.parent, request.name.as_bytes());
                         let hints = request.wish.hints;
-                        let mut layout = ramlace_layout::choose(hints, &self.map, |id| !silent(id), key)?;
+                        let mut layout = match request.layout {
+                            Some(layout) => layout,
+                            None => ramlace_layout::choose(hints, &self.map, |id| !silent(id), key)?,
+                        };
                         layout.stripe_unit = layout.stripe_unit.max(request.wish.stripe_unit_min);
                         let inode = self.add(id, request.parent, &request.name, FileKind::File)?;
                         inode.info.layout = Some(layout);

@@ -9,6 +9,7 @@ use crate::backoff::Backoff;
 use crate::bytes::file::File;
 use crate::names::inodes::Quiet;
 use crate::names::path::{LastLink, Place, Wanted, resolve, resolve_with};
+use crate::names::placing::Placing;
 use crate::names::raw::Raw;
 use crate::names::rights::Rights;
 use crate::pool::locator::ShownPath;
@@ -32,8 +33,8 @@ pub struct OpenOptions {
     pub mode: NewMode,
     /// Where the bytes of a new file shall lie.
     pub hints: LayoutHints,
-    /// All bytes of a new file shall lie on servers of this machine, where it has any that answer.
-    pub local: bool,
+    /// On which servers.
+    pub placing: Placing,
     /// Named bytes of a new file.
     pub named: FileAttributes,
 }
@@ -49,7 +50,7 @@ impl Default for OpenOptions {
             append: false,
             mode: NewMode { mode: 0o644, umask: 0 },
             hints: LayoutHints::default(),
-            local: false,
+            placing: Placing::Usual,
             named: FileAttributes::new(),
         }
     }
@@ -76,6 +77,8 @@ impl OpenOptions {
         rights: Rights,
         unit_min: u64,
     ) -> Result<Create> {
+        let layout = self.placing.layout(pool, (parent, &name), self.hints, unit_min)?;
+        let here = self.placing == Placing::Here;
         Ok(Create {
             parent,
             name,
@@ -83,8 +86,8 @@ impl OpenOptions {
             exclusive: self.exclusive,
             read: rights.read,
             write: rights.write,
-            layout: None,
-            wish: pool.session()?.layout_wish(self.hints, unit_min, self.local),
+            layout,
+            wish: pool.session()?.layout_wish(self.hints, unit_min, here),
             named: self.named.clone(),
         })
     }

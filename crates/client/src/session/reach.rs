@@ -207,7 +207,8 @@ fn handshake_deadline(deadline: Instant) -> Instant {
 }
 
 /// The machine's boot id, which servers on it tell as their host.
-pub(crate) fn this_host() -> Option<HostId> {
+#[must_use]
+pub fn this_host() -> Option<HostId> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
     let mut id = [0; 16];

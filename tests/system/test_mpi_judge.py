@@ -1,0 +1,43 @@
+"""Files of pools beside what the MPI library's own MPI-IO makes on tmpfs: the same calls, the same bytes and statuses."""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpi_library import Mpi
+from pool import Pool
+
+SEEDS = 40 if os.environ.get("RAMLACE_TEST_LONG") else 2
+ROUNDS = 40 if os.environ.get("RAMLACE_TEST_LONG") else 5
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory on tmpfs."""
+    directory = Path(tempfile.mkdtemp(prefix="ramlace-judge-", dir="/dev/shm"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+# Open MPI's own are no judge: OMPIO seeks to wrong ends, and its ROMIO ends by a signal where views are taken apart.
+# SEMANTICS 98.1, 98.3, 98.21, 99.1
+@pytest.mark.parametrize("mpi", ["mpich"], indirect=True)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(1, SEEDS + 1))
+def test_files_are_what_the_mpi_librarys_own_are_on_tmpfs(
+    mpi: Mpi, shared_pool: Pool, place: str, memory: Path, ranks: int, seed: int
+) -> None:
+    mpi.run(
+        shared_pool,
+        ranks,
+        *(mpi.program("judge"), f"ramlace:{place}/file", memory / "file", str(seed), str(ROUNDS)),
+    )
+    # One of the two files is ours, and the other is not.
+    assert set(re.findall(r"^opens (\d+)", (mpi.directory / "report").read_text(), re.MULTILINE)) == {"1"}
+    with shared_pool.connect() as pool:
+        assert pool.read_bytes(f"{place}/file") == (memory / "file").read_bytes()
