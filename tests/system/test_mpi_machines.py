@@ -73,7 +73,7 @@ class Machines:
             check=False,
             text=True,
             env={**self.environment(), **variables},
-            timeout=2 * PATIENCE_SECONDS,
+            timeout=4 * PATIENCE_SECONDS,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
