@@ -1,4 +1,4 @@
-"""Files of pools beside what the MPI library's own MPI-IO makes on tmpfs: the same calls, the same bytes and statuses."""
+"""Files of pools beside those that the MPI library's own MPI-IO makes on tmpfs: the same bytes and statuses."""
 
 import os
 import re
