@@ -134,7 +134,7 @@ def machines() -> Iterator[Machines]:
         shutil.rmtree(root)
 
 
-# MPICH's ranks sometimes wait for each other for ever in their MPI_Finalize (UCX), where one machine has several boot ids.
+# With MPICH ranks sometimes wait for ever in MPI_Finalize (UCX), where one machine has several boot ids.
 # SEMANTICS 98.18
 @pytest.mark.parametrize("mpi", ["openmpi"], indirect=True)
 def test_a_block_is_with_a_server_of_the_machine_whose_rank_has_it(machines: Machines, mpi: Mpi) -> None:
