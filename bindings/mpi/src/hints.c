@@ -118,7 +118,7 @@ static void tell(MPI_Info info, const char *key, unsigned long long value)
 int file_get_info(struct file *file, MPI_Info *info)
 {
     const struct hints *hints = &file->hints;
-    struct ramlace_stat stat;
+    struct ramlace_stat stat, named;
     struct ramlace_layout layout;
     if (ramlace_fstat(file->file, &stat) != 0)
         return error_class();
@@ -127,8 +127,9 @@ int file_get_info(struct file *file, MPI_Info *info)
         return error;
     tell(*info, "striping_factor", stat.width);
     tell(*info, "striping_unit", stat.stripe_unit);
-    /* A file that was unlinked does not say where it begins. */
-    if (ramlace_layout_get(file->name.pool->handle, file->name.path, &layout) == 0 && layout.first_server > 0)
+    /* Where a file begins is known by its path alone: not where that leads elsewhere, or nowhere, by now. */
+    if (ramlace_stat(file->name.pool->handle, file->name.path, &named) == 0 && named.inode == stat.inode &&
+        ramlace_layout_get(file->name.pool->handle, file->name.path, &layout) == 0 && layout.first_server > 0)
         tell(*info, "start_iodevice", layout.first_server - 1);
     tell(*info, "ind_wr_buffer_size", file->small.write_room);
     tell(*info, "ind_rd_buffer_size", file->small.read_room);

@@ -269,7 +269,7 @@ struct placing {
 /* What a rank knows by itself. MPI_SUCCESS or MPI_ERR_NO_MEM. */
 int placing_make(struct placing *placing, MPI_Comm comm, int amode, MPI_Info info);
 /* Tells the first rank where all run; by all together. */
-int placing_gather(struct placing *placing, MPI_Comm comm);
+void placing_gather(struct placing *placing, MPI_Comm comm);
 /* On the first rank, what is wished of a new file's layout; valid until placing_free(). */
 int placing_hints(struct placing *placing, bool one_machine, MPI_Info info, struct ramlace_hints *hints);
 void placing_free(struct placing *placing);

@@ -152,9 +152,8 @@ static int file_make(struct file *file, MPI_Comm comm, MPI_Info info, const stru
     PMPI_Comm_size(file->comm, &file->ranks);
     hints_make(file);
     if (all->near && !all->one_machine)
-        error = placing_gather(placing, file->comm);
-    if (error == MPI_SUCCESS)
-        error = open_together(file, info, all->one_machine, placing);
+        placing_gather(placing, file->comm);
+    error = open_together(file, info, all->one_machine, placing);
     return error ? error : file_hints(file, info);
 }
 

@@ -108,11 +108,11 @@ int placing_make(struct placing *placing, MPI_Comm comm, int amode, MPI_Info inf
     return placing->machines ? MPI_SUCCESS : MPI_ERR_NO_MEM;
 }
 
-int placing_gather(struct placing *placing, MPI_Comm comm)
+void placing_gather(struct placing *placing, MPI_Comm comm)
 {
-    return PMPI_Gather(placing->own, MACHINE_BYTES, MPI_BYTE, placing->machines, MACHINE_BYTES, MPI_BYTE, 0, comm)
-               ? MPI_ERR_OTHER
-               : MPI_SUCCESS;
+    /* It is a wish: a rank that cannot say where it runs goes on, for others wait for it. */
+    if (PMPI_Gather(placing->own, MACHINE_BYTES, MPI_BYTE, placing->machines, MACHINE_BYTES, MPI_BYTE, 0, comm) != MPI_SUCCESS)
+        placing->near = false;
 }
 
 void placing_free(struct placing *placing)
@@ -122,39 +122,56 @@ void placing_free(struct placing *placing)
     *placing = (struct placing){0};
 }
 
-static const unsigned char *machine_of(const struct placing *placing, uint64_t block)
+/* Each rank's machine by the first rank that runs there. */
+static void number_machines(const struct placing *placing, int *first)
 {
-    return placing->machines + block % (uint64_t)placing->ranks * MACHINE_BYTES;
+    for (int rank = 0; rank < placing->ranks; rank++) {
+        const unsigned char *machine = placing->machines + (size_t)rank * MACHINE_BYTES;
+        first[rank] = rank;
+        for (int other = 0; other < rank && first[rank] == rank; other++)
+            if (first[other] == other && memcmp(machine, placing->machines + (size_t)other * MACHINE_BYTES, MACHINE_BYTES) == 0)
+                first[rank] = other;
+    }
 }
 
-/* The machine that has the most of the blocks side by side, which belong to the ranks in turns; the first of those. */
-static const unsigned char *machine_of_row(const struct placing *placing, uint64_t first, uint64_t across)
+/* The machine that has the most of the blocks side by side, which belong to the ranks in turns; the first of those. `votes` are
+ * all 0, before and after. */
+static int machine_of_row(const int *first, int *votes, uint64_t ranks, uint64_t begin, uint64_t across)
 {
-    const unsigned char *most = machine_of(placing, first);
-    uint64_t votes_most = 0, seen = across < (uint64_t)placing->ranks ? across : (uint64_t)placing->ranks;
-    for (uint64_t i = 0; i < seen && votes_most < seen - i; i++) {
-        const unsigned char *machine = machine_of(placing, first + i);
-        uint64_t votes = 0;
-        for (uint64_t j = i; j < seen; j++)
-            votes += memcmp(machine, machine_of(placing, first + j), MACHINE_BYTES) == 0;
-        if (votes > votes_most) {
-            votes_most = votes;
+    uint64_t seen = across < ranks ? across : ranks;
+    int most = first[begin % ranks];
+    for (uint64_t i = 0; i < seen; i++)
+        votes[first[(begin + i) % ranks]]++;
+    for (uint64_t i = 0; i < seen; i++) {
+        int machine = first[(begin + i) % ranks];
+        if (votes[machine] > votes[most])
             most = machine;
-        }
     }
+    for (uint64_t i = 0; i < seen; i++)
+        votes[first[(begin + i) % ranks]] = 0;
     return most;
 }
 
 /* Each block of rows is wished on the machine of the ranks that have it. */
 static int wish_parts(struct placing *placing, const struct blocks *blocks)
 {
+    uint64_t ranks = (uint64_t)placing->ranks;
+    int *first = calloc(2 * ranks, sizeof *first);
     placing->parts = calloc(blocks->count, sizeof *placing->parts);
-    if (placing->parts == NULL)
+    if (placing->parts == NULL || first == NULL) {
+        free(first);
         return MPI_ERR_NO_MEM;
-    for (uint64_t i = 0; i < blocks->count; i++) {
-        placing->parts[i].bytes = i + 1 < blocks->count ? blocks->bytes : blocks->last_bytes;
-        memcpy(placing->parts[i].machine, machine_of_row(placing, i * blocks->across, blocks->across), MACHINE_BYTES);
     }
+    number_machines(placing, first);
+    int machine = 0;
+    for (uint64_t i = 0; i < blocks->count; i++) {
+        /* Whole rounds of the ranks have the same machines each time. */
+        if (i == 0 || blocks->across % ranks != 0)
+            machine = machine_of_row(first, first + ranks, ranks, i * blocks->across, blocks->across);
+        placing->parts[i].bytes = i + 1 < blocks->count ? blocks->bytes : blocks->last_bytes;
+        memcpy(placing->parts[i].machine, placing->machines + (size_t)machine * MACHINE_BYTES, MACHINE_BYTES);
+    }
+    free(first);
     return MPI_SUCCESS;
 }
 

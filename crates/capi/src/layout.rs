@@ -79,11 +79,10 @@ pub(crate) fn layout_hints(hints: &Given<ramlace_hints>) -> Result<(LayoutHints,
     };
     let placing = match (given.local, given.first_server, given.part_count.told()) {
         (0, 0, 0) => Placing::Usual,
-        (1, 0, 0) => Placing::Here,
+        (_, 0, 0) => Placing::Here,
         (0, first, 0) => Placing::From(ServerId(narrow(u64::from(first) - 1, "server's number")?)),
         (0, 0, _) => Placing::Parts(parts(&given)?),
-        (0 | 1, ..) => return Err(invalid("only one of `local`, `first_server` and `parts` can be wished")),
-        (local, ..) => return Err(invalid(format!("a `local` of {local} means nothing; it is 0 or 1"))),
+        _ => return Err(invalid("only one of `local`, `first_server` and `parts` can be wished")),
     };
     Ok((hints, placing))
 }

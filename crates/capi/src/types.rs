@@ -64,7 +64,7 @@ pub struct ramlace_hints {
     pub width: u32,
     /// Copies of each chunk.
     pub copies: u32,
-    /// 1: all bytes of a new file lie on servers of this machine, where it has any that answer;
+    /// Not 0: all bytes of a new file lie on servers of this machine, where it has any that answer;
     /// those of a file of at most 4 KiB are where its inode is. Directories hand nothing of this, nor of
     /// what follows, down; and no two of these three go together.
     pub local: u32,

@@ -86,7 +86,7 @@ pub fn choose(
     choose_from(None, hints, map, is_live, key)
 }
 
-/// The same with lane 0 on a certain server; as usual where that is not live, or has no slot with so many lanes behind it.
+/// The same with lane 0 on a certain server, with fewer lanes where no more go with that; as usual where it is not live.
 pub fn choose_from(
     first: Option<ServerId>,
     hints: LayoutHints,

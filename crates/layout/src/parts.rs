@@ -7,8 +7,8 @@ use ramlace_wire::{ClusterMap, HostId, Layout, LayoutHints};
 
 use crate::choose::{Checked, Lanes, SEARCH_STEPS_MAX, Search};
 
-/// Lanes looked at for all units together: some milliseconds of a create, in pools of a hundred servers.
-const STEPS_MAX: usize = 8 * SEARCH_STEPS_MAX;
+/// Lanes looked at for one stripe unit and one number of lanes: a millisecond of a create, in pools of a hundred servers.
+const STEPS_MAX: usize = 2 * SEARCH_STEPS_MAX;
 /// A larger unit, which leaves some servers without bytes, must bring this part of the file nearer.
 const GAIN_MIN: u64 = 16;
 
@@ -44,7 +44,10 @@ pub fn choose_for_parts(
     for unit in units(hints.stripe_unit, parts, total) {
         let chunks = usize::try_from(total.div_ceil(unit)).unwrap_or(usize::MAX);
         let widest = checked.lanes_max().min(search.live_servers).min(chunks);
-        for width in (1..=widest).rev() {
+        // As many lanes as there may be; where no walk meets so many live servers, half as many, which some walk does.
+        for width in
+            std::iter::successors(Some(widest), |width| Some(width / 2)).take_while(|width| *width > 0)
+        {
             let wanted = wanted_by_lanes(parts, unit, width);
             let Some((near, lanes)) = nearest(&mut search, &hosts, &wanted, key) else { continue };
             if near > best.map_or(0, |(most, ..)| most + total / GAIN_MIN) {
@@ -52,7 +55,7 @@ pub fn choose_for_parts(
             }
             break;
         }
-        if best.is_some_and(|(near, ..)| near == total) || search.steps >= STEPS_MAX {
+        if best.is_some_and(|(near, ..)| near == total) {
             break;
         }
     }
@@ -119,6 +122,7 @@ fn nearest(
         .collect();
     ahead.reverse();
     let mut best: Option<(u64, Lanes)> = None;
+    let steps_max = search.steps + STEPS_MAX;
     for stride in 1..=search.strides_max() {
         for base in bases(search.map, key) {
             let least = best.map_or(0, |(near, _)| near + 1);
@@ -129,7 +133,7 @@ fn nearest(
             if let Some(near) = near {
                 best = Some((near, Lanes { base, stride, width: wanted.len() as u16 }));
             }
-            if best.is_some_and(|(near, _)| Some(&near) == ahead.first()) || search.steps >= STEPS_MAX {
+            if best.is_some_and(|(near, _)| Some(&near) == ahead.first()) || search.steps >= steps_max {
                 return best;
             }
         }

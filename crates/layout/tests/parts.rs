@@ -126,6 +126,16 @@ fn a_machine_without_live_servers_is_no_wish_and_a_unit_that_is_named_stays() {
 }
 
 #[test]
+fn dead_servers_make_fewer_lanes_and_no_part_is_given_up_for_them() {
+    let map = map(10, 10, 4096);
+    let parts = parts(MIB, &(0..100).map(|rank| rank / 10).collect::<Vec<u8>>());
+    let is_live = |server: ServerId| ![10, 37, 71].contains(&server.0);
+    let layout = choose_for_parts(LayoutHints::default(), &map, is_live, &parts, 5).unwrap().unwrap();
+    assert!((0..layout.width).all(|lane| is_live(server_of(&map, &layout, lane))));
+    assert!(near_bytes(&map, &layout, &parts) > 50 * MIB, "{layout:?}");
+}
+
+#[test]
 fn parts_that_make_no_sense_are_refused() {
     let map = map(2, 1, 4096);
     let refused = |parts: &[Part]| {
