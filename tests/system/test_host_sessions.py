@@ -91,6 +91,14 @@ def test_the_host_key_stops_and_forgets_no_server(squashed: Pool) -> None:
     assert squashed.status()[0]["restarts"] == 0
 
 
+# SEMANTICS 54.3
+def test_a_host_comes_to_no_barrier_of_the_pools_programs(squashed: Pool) -> None:
+    with enter(squashed, host_key(squashed), wire.SESSION_HOST) as host:
+        arrival = wire.numbers(4) + b"name" + wire.numbers(0, 2, 1, 4) + b"host" + wire.numbers(5)
+        for sequence, kind in enumerate((wire.ARRIVE_BARRIER, wire.LEAVE_BARRIER), 1):
+            assert "pool's owner" in host.call(kind, arrival, sequence=sequence, epoch=1).error
+
+
 def test_a_session_keeps_its_kind(squashed: Pool) -> None:
     with enter(squashed, host_key(squashed), wire.SESSION_HOST) as host:
         with wire.Wire(squashed.addresses[0]) as line:

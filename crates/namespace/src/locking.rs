@@ -55,6 +55,7 @@ impl SlotState {
     pub(crate) fn get_lock(&self, session: SessionId, request: GetLock) -> Result<LockInTheWay> {
         check_range(request.table, request.start, request.end)?;
         self.inode(request.inode)?;
+        self.check_has_open(session, request.inode)?;
         let GetLock { table, kind, start, end, .. } = request;
         let owner = LockOwner { session, owner: request.owner };
         let wanted = Lock { owner, kind, start, end, pid: 0 };
@@ -146,11 +147,9 @@ impl SlotState {
 
     fn check_may_lock(&self, caller: Caller, request: &SetLock) -> Result<()> {
         self.inode(request.inode)?;
+        self.check_has_open(caller.token.session, request.inode)?;
         let session = &self.sessions[&caller.token.session];
-        let Some(OpenedFor { write, .. }) = session.open.get(&request.inode) else {
-            let text = format!("the session does not have inode {} open", request.inode);
-            return Err(Error::new(ErrorKind::BadHandle, text));
-        };
+        let OpenedFor { write, .. } = self.opened_for(caller.token.session, request.inode);
         let Some(kind) = request.kind else { return Ok(()) };
         let asks_again = |locks: &FileLocks| locks.waits(caller.token.session, request.wait);
         if request.wait != 0 && self.locks.get(&request.inode).is_some_and(asks_again) {
@@ -170,6 +169,15 @@ impl SlotState {
             return Err(Error::new(ErrorKind::TooManyLocks, text));
         }
         Ok(())
+    }
+
+    /// Locks are between those who have the file open, and shown to them.
+    fn check_has_open(&self, session: SessionId, inode: InodeId) -> Result<()> {
+        if self.has_open(session, inode) {
+            return Ok(());
+        }
+        let text = format!("the session does not have inode {inode} open");
+        Err(Error::new(ErrorKind::BadHandle, text))
     }
 
     fn locked_file(&self, inode: InodeId) -> Result<LockedFile> {

@@ -217,9 +217,9 @@ messages! {
     /// Server to server: a wait for a lock is over.
     EndLockWait = 0x0707, PEER;
     /// Come to a barrier.
-    ArriveBarrier = 0x0708, SESSION.changes();
+    ArriveBarrier = 0x0708, OWNER.changes();
     /// Wait there no longer.
-    LeaveBarrier = 0x0709, SESSION.changes();
+    LeaveBarrier = 0x0709, OWNER.changes();
     /// Change a number in a lane.
     ChangeCell = 0x070a, LANE.changes();
     /// Change a number in a file whose bytes live with its inode.

@@ -180,6 +180,11 @@ fn the_lock_in_the_way_is_told_with_a_process_of_the_same_session_alone() {
     assert_eq!(ask(&story, 2, 1, 15), found(0));
     assert_eq!(ask(&story, 1, 1, 15), None);
     assert_eq!(ask(&story, 2, 1, 20), None);
+    let (table, kind) = (LockTable::Fcntl, LockKind::Shared);
+    let request = GetLock { inode: file, table, owner: 1, kind, start: 0, end: LOCK_END };
+    let stranger = Query::GetLock { request, session: session(9) };
+    let refused = story.state.query(&ROOT_USER, &stranger).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::BadHandle, "who does not have it open sees no lock");
 }
 
 #[test]
