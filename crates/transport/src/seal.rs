@@ -21,7 +21,7 @@ pub(crate) const RECORD_BYTES: usize = 64 << 10;
 /// record. More of them would keep the other side from opening one while the next is sealed.
 pub(crate) const SENT_TOGETHER_BYTES: usize = 4 * RECORD_BYTES;
 /// Bytes of a reply that are waited for at once, unless fewer are to come, for the same reason.
-pub(crate) const AWAITED_BYTES: usize = 2 * (RECORD_BYTES + TAG_BYTES);
+const AWAITED_BYTES: usize = 2 * (RECORD_BYTES + TAG_BYTES);
 /// Bytes of an AES-128 key: the first of the 32 that were agreed on.
 const CIPHER_KEY_BYTES: usize = 16;
 
@@ -201,6 +201,14 @@ impl Record {
         }
     }
 
+    /// How many bytes may wake who waits for the rest of it, of a frame with so much data left to take. A receive may
+    /// take all of the record but a byte and sleep on: so many are sure to come then, that byte and what is behind the
+    /// record. 1 for the last record.
+    pub(crate) fn wakes_at(&self, data_left: usize) -> usize {
+        let room = self.buffer.len() - self.filled;
+        (self.wire_bytes_left(data_left) - room + 1).min(AWAITED_BYTES)
+    }
+
     /// Where the bytes that are missing go.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.buffer[self.filled..]
@@ -280,6 +288,31 @@ mod tests {
         // A record is no body.
         let (_, mut fresh) = pair();
         assert!(fresh.open_record(&mut wire).is_err());
+    }
+
+    #[test]
+    fn whoever_waits_for_a_record_is_woken_whatever_has_been_taken_of_it() {
+        for data_left in [1, RECORD_BYTES, RECORD_BYTES + 1, 2 * RECORD_BYTES, 3 * RECORD_BYTES - 1, 1 << 20]
+        {
+            for buffered in [0, 1, 70, 16_000] {
+                let mut record = Record::default();
+                record.begin(data_left);
+                record.filled = record.buffer.len().min(buffered);
+                let (room, missing) = (record.room().len(), record.wire_bytes_left(data_left));
+                let wakes_at = record.wakes_at(data_left);
+                assert!((1..=AWAITED_BYTES).contains(&wakes_at));
+                for taken in 0..room {
+                    assert!(
+                        missing - taken >= wakes_at,
+                        "{taken} of {room} are taken, {missing} were missing"
+                    );
+                }
+                assert!(
+                    data_left > RECORD_BYTES || wakes_at == 1,
+                    "nothing is sure to come behind the last record"
+                );
+            }
+        }
     }
 
     #[test]

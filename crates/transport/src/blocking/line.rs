@@ -88,8 +88,8 @@ impl Line {
         }
     }
 
-    /// From now on receives wake when so many bytes are there. No more may be asked for than are sure to come, and 1 again
-    /// before anything else is waited for.
+    /// From now on receives wake when so many bytes are there that they have not taken. No more may be asked for than are sure
+    /// to come behind whatever a receive takes before it sleeps, and 1 again before anything else is waited for.
     pub(super) fn wake_at(&self, bytes: usize) -> Result<()> {
         if self.wakes_at.replace(bytes) == bytes {
             return Ok(());

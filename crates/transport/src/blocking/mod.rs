@@ -17,7 +17,7 @@ use ramlace_wire::{Front, HEADER_BYTES, Header, Request, encode_body, flags};
 
 use crate::frame::{append_head, check_reply, decode_header, decode_reply};
 use crate::input::{INPUT_BYTES, Input};
-use crate::seal::{AWAITED_BYTES, RECORD_BYTES, Record, Seal, tag_bytes};
+use crate::seal::{RECORD_BYTES, Record, Seal, tag_bytes};
 use crate::{Address, ClientKey, ConnectFailure, Failure};
 pub use connect::resolve;
 use line::Line;
@@ -377,10 +377,9 @@ impl Connection {
         }
         self.record.begin(self.data_left);
         self.record.filled = self.input.take(self.record.room());
-        let missing = self.record.wire_bytes_left(self.data_left);
-        let is_last = missing == self.record.room().len();
+        let wakes_at = self.record.wakes_at(self.data_left);
         let line = self.line.as_ref().ok_or_else(closed)?;
-        line.wake_at(if is_last { 1 } else { missing.min(AWAITED_BYTES) })?;
+        line.wake_at(wakes_at)?;
         line.receive_all(&mut [IoSliceMut::new(self.record.room())], deadline)?;
         self.record.filled = self.record.buffer.len();
         self.record.open(self.seal.as_mut().expect("only sealed data come in records"))

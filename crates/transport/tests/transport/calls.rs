@@ -11,10 +11,11 @@ use ramlace_wire::chunk::{GrantLane, Keep, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::session::Heartbeat;
 use ramlace_wire::{Header, Kind, Request};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::{Deserialize, Serialize};
 
 use crate::memory::{Random, pattern};
-use crate::proxy::{Mischief, Proxy};
+use crate::proxy::{GREETING_DOWN, Mischief, Proxy};
 use crate::server::{TestServer, header, map, owner, read, soon, target, write};
 
 /// A message with a body of any length; the server sends the body back.
@@ -113,6 +114,28 @@ fn a_reader_wakes_for_some_records_together_and_then_for_a_byte_again() {
             assert!(bytes.iter().all(|byte| *byte == 0));
         }
         assert_eq!(wakes_at(&connection), 1, "after {size} bytes");
+    }
+}
+
+#[test]
+fn a_reader_that_has_taken_a_part_of_a_record_wakes_for_the_rest() {
+    let server = TestServer::tcp();
+    let record = 65_536;
+    for (size, part) in
+        [(2, 200), (2, 30_000), (2, 65_000), (2, 70_000), (3, 70_000), (3, 120_000), (4, 140_000)]
+    {
+        // The head and so much of the data come, and the rest when the reader has gone to sleep.
+        let pause = Mischief::PauseAt(GREETING_DOWN + part, Duration::from_millis(20));
+        let proxy = Proxy::new(&server.address, Mischief::None, pause);
+        let mut connection = blocking::Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
+        // Whoever is not woken sleeps for ever.
+        let socket = connection.descriptor().unwrap().try_clone_to_owned().unwrap();
+        set_socket_timeout(&socket, Timeout::Recv, None).unwrap();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(read(&mut connection, 1, 0, size * record).unwrap().len()));
+        let outcome = is_done.recv_timeout(Duration::from_secs(20));
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+        assert_eq!(outcome, Ok(size * record), "{part} bytes first");
     }
 }
 
