@@ -6,12 +6,20 @@
 //! The mount is never attached to any directory; it lives as long as descriptors of it do.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, c_int, c_long};
+use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use ramlace_base::{Error, ErrorKind, Result};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use rustix::process::{Pid, WaitOptions};
+use rustix::thread::UnshareFlags;
 
 /// How a tmpfs came about.
 #[derive(Debug)]
@@ -41,10 +49,15 @@ const STEPS: [&str; 8] = [
     "opening the directory of the tmpfs",
 ];
 
-/// A step of [`STEPS`] that failed, with its errno.
+/// A step of [`STEPS`] that failed.
 struct Failure {
     step: u8,
-    errno: i32,
+    errno: Errno,
+}
+
+/// What a step came to.
+fn step<T>(step: u8, done: rustix::io::Result<T>) -> std::result::Result<T, Failure> {
+    done.map_err(|errno| Failure { step, errno })
 }
 
 /// Everything the child needs, prepared before the fork.
@@ -94,36 +107,25 @@ fn run_child(plan: &Plan) -> Result<PrivateMount> {
     // returns into Rust code that could allocate or take a lock held by another thread.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: this is the child of the fork above; it only makes system calls.
-        unsafe { child(plan, theirs.as_raw_fd()) }
+        child(plan, &theirs);
     }
-    if pid < 0 {
+    let Some(pid) = Pid::from_raw(pid).filter(|_| pid > 0) else {
         return Err(Error::from_io(&io::Error::last_os_error(), "forking the child that mounts the store"));
-    }
+    };
     drop(theirs);
     let answer = receive(&ours);
-    wait_for(pid);
+    // Takes the child away. A parent that ignores SIGCHLD finds it gone, which is as good.
+    let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(pid), WaitOptions::empty()));
     let (attempt, directory) = answer?;
     let (huge, no_swap) = ATTEMPTS[attempt];
     Ok(PrivateMount { directory, huge, no_swap, user_namespace: plan.user_namespace })
-}
-
-/// Takes the child away. A parent that ignores SIGCHLD finds it gone, which is as good.
-fn wait_for(pid: libc::pid_t) {
-    loop {
-        // SAFETY: waits for one child that this function's caller forked; a null status is allowed.
-        let waited = unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
-        if waited >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return;
-        }
-    }
 }
 
 /// The child's message: `[0, attempt]` with a descriptor, or `[1, step, errno as 4 bytes]`.
 fn receive(socket: &OwnedFd) -> Result<(usize, OwnedFd)> {
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     let mut bytes = [0u8; 8];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         let mut parts = [io::IoSliceMut::new(&mut bytes)];
@@ -154,148 +156,77 @@ fn receive(socket: &OwnedFd) -> Result<(usize, OwnedFd)> {
     }
 }
 
-/// The whole life of the forked child.
-///
-/// # Safety
-/// Only for the child of a fork: it never returns. `plan` was prepared before the fork.
-unsafe fn child(plan: &Plan, socket: RawFd) -> ! {
-    // SAFETY: forwarded: system calls on prepared memory only.
-    unsafe {
-        match child_mount(plan) {
-            Ok((attempt, directory)) => send(socket, &[0, attempt], Some(directory)),
-            Err(failure) => {
-                let errno = failure.errno.to_ne_bytes();
-                send(socket, &[1, failure.step, errno[0], errno[1], errno[2], errno[3]], None);
-            }
+/// The whole life of the forked child: system calls on what the parent has prepared.
+fn child(plan: &Plan, socket: &OwnedFd) -> ! {
+    match child_mount(plan) {
+        Ok((attempt, directory)) => send(socket, &[0, attempt], Some(directory.as_fd())),
+        Err(failure) => {
+            let errno = failure.errno.raw_os_error().to_ne_bytes();
+            send(socket, &[1, failure.step, errno[0], errno[1], errno[2], errno[3]], None);
         }
-        libc::_exit(0)
     }
+    // SAFETY: ends this process at once; what the parent's other threads held when it forked is not touched.
+    unsafe { libc::_exit(0) }
 }
 
 /// Makes the namespaces, when asked, and the mount; says which attempt worked.
-///
-/// # Safety
-/// As for [`child`].
-unsafe fn child_mount(plan: &Plan) -> std::result::Result<(u8, RawFd), Failure> {
-    // SAFETY: forwarded: system calls on prepared memory only.
-    unsafe {
-        if plan.user_namespace {
-            check(0, c_long::from(libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)))?;
-            write_file(1, c"/proc/self/setgroups", c"deny")?;
-            write_file(2, c"/proc/self/uid_map", &plan.uid_map)?;
-            write_file(3, c"/proc/self/gid_map", &plan.gid_map)?;
-        }
-        let mut last = Failure { step: 4, errno: libc::EINVAL };
-        for (index, (huge, no_swap)) in ATTEMPTS.iter().enumerate() {
-            match mount_once(plan, *huge, *no_swap) {
-                Ok(directory) => return Ok((index as u8, directory)),
-                Err(failure) => last = failure,
-            }
-        }
-        Err(last)
+fn child_mount(plan: &Plan) -> std::result::Result<(u8, OwnedFd), Failure> {
+    if plan.user_namespace {
+        let namespaces = UnshareFlags::NEWUSER | UnshareFlags::NEWNS;
+        // SAFETY: the child has one thread, and shares no table of descriptors that this would part.
+        step(0, unsafe { rustix::thread::unshare_unsafe(namespaces) })?;
+        step(1, write_file(c"/proc/self/setgroups", c"deny"))?;
+        step(2, write_file(c"/proc/self/uid_map", &plan.uid_map))?;
+        step(3, write_file(c"/proc/self/gid_map", &plan.gid_map))?;
     }
+    let mut last = Failure { step: 4, errno: Errno::INVAL };
+    for (index, (huge, no_swap)) in ATTEMPTS.iter().enumerate() {
+        match mount_once(plan, *huge, *no_swap) {
+            Ok(directory) => return Ok((index as u8, directory)),
+            Err(failure) => last = failure,
+        }
+    }
+    Err(last)
 }
-
-const FSCONFIG_SET_FLAG: c_int = 0;
-const FSCONFIG_SET_STRING: c_int = 1;
-const FSCONFIG_CMD_CREATE: c_int = 6;
-const FSOPEN_CLOEXEC: c_int = 1;
-const FSMOUNT_CLOEXEC: c_int = 1;
-/// MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC.
-const MOUNT_ATTRIBUTES: c_int = 2 | 4 | 8;
 
 /// One tmpfs by the new mount calls (Linux 5.2), attached to nothing.
-///
-/// # Safety
-/// As for [`child`].
-unsafe fn mount_once(plan: &Plan, huge: bool, no_swap: bool) -> std::result::Result<RawFd, Failure> {
-    // SAFETY: all strings end with NUL and outlive the calls.
-    unsafe {
-        let context = check(4, libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), FSOPEN_CLOEXEC))?;
-        set(context, c"size", &plan.size)?;
-        set(context, c"mode", c"0700")?;
-        if huge {
-            set(context, c"huge", c"advise")?;
-        }
-        if no_swap {
-            let key = c"noswap".as_ptr();
-            let none = std::ptr::null::<u8>();
-            check(5, libc::syscall(libc::SYS_fsconfig, context, FSCONFIG_SET_FLAG, key, none, 0))?;
-        }
-        let none = std::ptr::null::<u8>();
-        check(5, libc::syscall(libc::SYS_fsconfig, context, FSCONFIG_CMD_CREATE, none, none, 0))?;
-        let mount = check(6, libc::syscall(libc::SYS_fsmount, context, FSMOUNT_CLOEXEC, MOUNT_ATTRIBUTES))?;
-        // The descriptor of fsmount is a path only; the directory itself can be read and synced.
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        let directory = libc::openat(mount as c_int, c".".as_ptr(), flags);
-        check(7, c_long::from(directory)).map(|directory| directory as RawFd)
+fn mount_once(plan: &Plan, huge: bool, no_swap: bool) -> std::result::Result<OwnedFd, Failure> {
+    use rustix::mount::{fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen};
+    let context = step(4, fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC))?;
+    let context = context.as_fd();
+    step(5, fsconfig_set_string(context, c"size", plan.size.as_c_str()))?;
+    step(5, fsconfig_set_string(context, c"mode", c"0700"))?;
+    if huge {
+        step(5, fsconfig_set_string(context, c"huge", c"advise"))?;
     }
-}
-
-/// Sets one option of a mount to be.
-///
-/// # Safety
-/// As for [`child`].
-unsafe fn set(context: c_long, key: &CStr, value: &CStr) -> std::result::Result<c_long, Failure> {
-    // SAFETY: both strings end with NUL and outlive the call.
-    let done = unsafe {
-        libc::syscall(libc::SYS_fsconfig, context, FSCONFIG_SET_STRING, key.as_ptr(), value.as_ptr(), 0)
-    };
-    check(5, done)
+    if no_swap {
+        step(5, fsconfig_set_flag(context, c"noswap"))?;
+    }
+    step(5, fsconfig_create(context))?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let mount = step(6, fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes))?;
+    // The descriptor of fsmount is a path only; the directory itself can be read and synced.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    step(7, rustix::fs::openat(mount, c".", flags, Mode::empty()))
 }
 
 /// Writes a small file of `/proc`.
-///
-/// # Safety
-/// As for [`child`].
-unsafe fn write_file(step: u8, path: &CStr, text: &CStr) -> std::result::Result<(), Failure> {
-    // SAFETY: the path ends with NUL; the text's bytes are readable for their whole length.
-    unsafe {
-        let file = check(step, c_long::from(libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC)))?;
-        let bytes = text.to_bytes();
-        check(step, libc::write(file as c_int, bytes.as_ptr().cast(), bytes.len()) as c_long)?;
-        libc::close(file as c_int);
-        Ok(())
-    }
-}
-
-/// A negative result becomes the failure of this step.
-fn check(step: u8, result: c_long) -> std::result::Result<c_long, Failure> {
-    if result >= 0 {
-        return Ok(result);
-    }
-    // SAFETY: reads this thread's errno, which the failed call has just set.
-    Err(Failure { step, errno: unsafe { *libc::__errno_location() } })
+fn write_file(path: &CStr, text: &CStr) -> rustix::io::Result<()> {
+    let file = rustix::fs::openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(file, text.to_bytes()).map(drop)
 }
 
 /// Sends the message and at most one descriptor; a parent that is gone needs no answer.
-///
-/// # Safety
-/// As for [`child`].
-unsafe fn send(socket: RawFd, bytes: &[u8], descriptor: Option<RawFd>) {
-    #[repr(C)]
-    struct Control {
-        header: libc::cmsghdr,
-        descriptor: RawFd,
-        padding: u32,
+fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.as_slice();
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     }
-    const RIGHTS_BYTES: usize = size_of::<libc::cmsghdr>() + size_of::<RawFd>();
-    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: all-zero bytes are a valid header of a message and of a control message.
-    let (mut message, mut control): (libc::msghdr, Control) =
-        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    if let Some(descriptor) = descriptor {
-        control.header.cmsg_len = RIGHTS_BYTES as _;
-        control.header.cmsg_level = libc::SOL_SOCKET;
-        control.header.cmsg_type = libc::SCM_RIGHTS;
-        control.descriptor = descriptor;
-        message.msg_control = (&raw mut control).cast();
-        message.msg_controllen = RIGHTS_BYTES as _;
-    }
-    // SAFETY: message, part and control live on this stack and describe readable memory.
-    unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
+    let _ = rustix::net::sendmsg(socket, &[io::IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL);
 }
 
 /// Takes a descriptor number that this process was given across exec.
