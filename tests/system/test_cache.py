@@ -1,6 +1,7 @@
 """The library's cache: what was read is read again without a message, and is never older than what others were told."""
 
 import os
+import pickle
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +45,8 @@ def test_what_was_read_is_read_again_without_a_message(new_pool: NewPool, length
     pool = new_pool(3, 32)
     content = pattern(3, length)
     make(pool, "/file", content)
-    with cached(pool) as here, here.open("/file", "rb", buffering=0) as file:
+    # A pool that is pickled connects anew with a cache.
+    with pickle.loads(pickle.dumps(cached(pool))) as here, here.open("/file", "rb", buffering=0) as file:
         places = [(at, min(PAGE, length - at)) for at in range(0, length, PAGE)]
         for at, count in places:
             assert page(file, at, count) == content[at : at + count]

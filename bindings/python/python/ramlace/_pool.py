@@ -380,8 +380,8 @@ class Pool:
         return Array._from_numpy(self, path, values, stripe_unit, width)
 
 
-def _reconnect(pool: str, local: bool, deadline_seconds: float | None) -> Pool:
-    return Pool(pool, local=local, deadline_seconds=deadline_seconds)
+def _reconnect(pool: str, local: bool, deadline_seconds: float | None, cache_bytes: int) -> Pool:
+    return Pool(pool, local=local, deadline_seconds=deadline_seconds, cache_bytes=cache_bytes)
 
 
 def _millis(seconds: float) -> int:
