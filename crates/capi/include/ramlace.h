@@ -60,7 +60,7 @@ typedef struct ramlace_part ramlace_part;
 #define RAMLACE_VERSION_PATCH 0
 
 /** First values: ramlace_options options = RAMLACE_OPTIONS_INIT; */
-#define RAMLACE_OPTIONS_INIT { sizeof(struct ramlace_options), 0, 0, NULL, NULL, 0 }
+#define RAMLACE_OPTIONS_INIT { sizeof(struct ramlace_options), 0, 0, NULL, NULL }
 #define RAMLACE_HINTS_INIT { sizeof(struct ramlace_hints), 0, 0, 0, 0, 0, NULL, 0 }
 
 /**
@@ -293,11 +293,6 @@ struct ramlace_options {
      * Who this is, for people: shown by `ramlace status`; NULL: the program's name.
      */
     const char *label;
-    /**
-     * Bytes that were read and may be kept for the next reads, as long as their file is open; 0: none. They are never older
-     * than what others were told: whoever changes them has them dropped first.
-     */
-    uint64_t cache_bytes;
 };
 
 /**

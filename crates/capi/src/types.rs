@@ -45,9 +45,6 @@ pub struct ramlace_options {
     pub secret_file: Text,
     /// Who this is, for people: shown by `ramlace status`; NULL: the program's name.
     pub label: Text,
-    /// Bytes that were read and may be kept for the next reads, as long as their file is open; 0: none. They are never older
-    /// than what others were told: whoever changes them has them dropped first.
-    pub cache_bytes: u64,
 }
 
 /// Where the bytes of new files shall lie. Set all with RAMLACE_HINTS_INIT, then what shall

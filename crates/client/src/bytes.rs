@@ -2,7 +2,6 @@
 //! mappings, arrays, and the leases on bytes that a kernel keeps.
 
 pub(crate) mod array;
-pub(crate) mod cache;
 pub(crate) mod content;
 pub(crate) mod copy;
 pub(crate) mod data_leases;

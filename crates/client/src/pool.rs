@@ -18,7 +18,6 @@ use ramlace_wire::metrics::{GetMetrics, Metrics};
 use ramlace_wire::session::{GetServerStatus, ServerStatus, StopServer};
 use ramlace_wire::{ClusterMap, Request, ServerEntry};
 
-use crate::bytes::cache::ByteCache;
 use crate::client::{Client, Hearers};
 use crate::fork::{self, PerFork};
 use crate::names::raw::Raw;
@@ -41,7 +40,6 @@ struct Shared {
     reached: PoolName,
     hearers: Arc<Hearers>,
     sessions: PerFork<Sessions>,
-    cache: Option<Arc<ByteCache>>,
 }
 
 /// What one server says of itself, or why it does not.
@@ -94,11 +92,7 @@ impl Pool {
         let sessions = Sessions::new(&settings, &hearers)?;
         sessions.current().map()?;
         let sessions = PerFork::with(sessions);
-        let cache = match options.cache_bytes {
-            0 => None,
-            bytes_max => Some(ByteCache::connect(options, bytes_max)?),
-        };
-        Ok(Pool { shared: Arc::new(Shared { settings, reached, hearers, sessions, cache }) })
+        Ok(Pool { shared: Arc::new(Shared { settings, reached, hearers, sessions }) })
     }
 
     /// Whether this process's session with the pool has ended: it was not heard for 10 seconds,
@@ -122,11 +116,6 @@ impl Pool {
     /// What does not change while the pool is connected.
     pub(crate) fn settings(&self) -> &Settings {
         &self.shared.settings
-    }
-
-    /// What keeps bytes that were read, where that is wanted.
-    pub(crate) fn cache(&self) -> Option<&Arc<ByteCache>> {
-        self.shared.cache.as_ref()
     }
 
     /// Who is told what servers recall.

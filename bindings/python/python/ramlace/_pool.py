@@ -42,22 +42,18 @@ def up(name: str = POOL_DEFAULT, servers: int = 1, memory: int | str = "1GiB", *
     return connect(name)
 
 
-def connect(
-    pool: str | None = None, *, local: bool = True, deadline_seconds: float | None = None, cache_bytes: int = 0
-) -> "Pool":
+def connect(pool: str | None = None, *, local: bool = True, deadline_seconds: float | None = None) -> "Pool":
     """Connect to a running pool.
 
     ``pool`` is its name, ``host:port`` of one of its servers, or a locator such as ``ramlace://host:port/``; None means
     ``RAMLACE_POOL``, which has the same forms, else this user's default pool. With ``local=False`` all bytes go over
     TCP, also between processes of one machine. No call takes longer than ``deadline_seconds``
-    (default: 4; at most 600) before it fails with TimeoutError. Of what is read in small pieces up to ``cache_bytes``
-    are kept, as long as their file is open: reading them again costs no message, and they are as new as those that a
-    server has.
+    (default: 4; at most 600) before it fails with TimeoutError.
 
     Raises ramlace.Error: FileNotFoundError when there is no such pool, PermissionError for a
     wrong secret, others when no server answers.
     """
-    return Pool(pool, local=local, deadline_seconds=deadline_seconds, cache_bytes=cache_bytes)
+    return Pool(pool, local=local, deadline_seconds=deadline_seconds)
 
 
 class Pool:
@@ -71,11 +67,11 @@ class Pool:
     connection; the pool itself runs on.
     """
 
-    def __init__(self, pool: str | None, *, local: bool, deadline_seconds: float | None, cache_bytes: int = 0) -> None:
+    def __init__(self, pool: str | None, *, local: bool, deadline_seconds: float | None) -> None:
         named = pool or os.environ.get(POOL_VARIABLE) or POOL_DEFAULT
-        self._arguments = (named, local, deadline_seconds, cache_bytes)
+        self._arguments = (named, local, deadline_seconds)
         millis = None if deadline_seconds is None else _millis(deadline_seconds)
-        self._connected: _native.Pool | None = _native.Pool.connect(named, local, millis, cache_bytes)
+        self._connected: _native.Pool | None = _native.Pool.connect(named, local, millis)
         self._name = self._connected.name()
 
     @property
@@ -380,8 +376,8 @@ class Pool:
         return Array._from_numpy(self, path, values, stripe_unit, width)
 
 
-def _reconnect(pool: str, local: bool, deadline_seconds: float | None, cache_bytes: int) -> Pool:
-    return Pool(pool, local=local, deadline_seconds=deadline_seconds, cache_bytes=cache_bytes)
+def _reconnect(pool: str, local: bool, deadline_seconds: float | None) -> Pool:
+    return Pool(pool, local=local, deadline_seconds=deadline_seconds)
 
 
 def _millis(seconds: float) -> int:

@@ -14,9 +14,6 @@ use crate::names::inodes::{Handle, Size};
 impl File {
     /// Reads at `offset` until the buffer is full or the file ends; returns the bytes read.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        if let Some(read) = self.read_cached(buffer, offset) {
-            return Ok(read);
-        }
         self.read_into(&mut Memory::of_slice(buffer, offset), offset)
     }
 

@@ -6,7 +6,6 @@ use ramlace_wire::{FileAttributes, Layout};
 
 use crate::Pool;
 use crate::backoff::Backoff;
-use crate::bytes::cache::CachedFile;
 use crate::fork::PerFork;
 use crate::names::inodes::{Handle, Size};
 use crate::names::rights::Rights;
@@ -26,8 +25,6 @@ pub struct File {
     /// As it was opened, for messages; empty when it was opened by inode.
     pub(crate) path: Vec<u8>,
     handles: PerFork<Handle>,
-    /// What of it is kept, once something was read.
-    pub(crate) cached: PerFork<CachedFile>,
 }
 
 impl File {
@@ -45,7 +42,6 @@ impl File {
             named: opened.info.named.clone(),
             path: Vec::new(),
             handles: PerFork::with(handle),
-            cached: PerFork::new(),
         })
     }
 

@@ -36,9 +36,6 @@ pub struct ConnectOptions {
     pub deadline_millis: u32,
     /// Who this is, for people: shown by `ramlace status`.
     pub label: String,
-    /// How many bytes that were read may be kept for the next reads; 0: none. They are as current as those of a mount: by leases, which
-    /// whoever changes bytes recalls, this process too. It takes a second session.
-    pub cache_bytes: u64,
 }
 
 impl Default for ConnectOptions {
@@ -54,7 +51,6 @@ impl Default for ConnectOptions {
             local: std::env::var_os(LOCAL_VARIABLE).is_none_or(|value| value != "off"),
             deadline_millis: limits::DEADLINE_MILLIS_DEFAULT,
             label: program.to_string_lossy().into_owned(),
-            cache_bytes: 0,
         }
     }
 }
