@@ -223,6 +223,9 @@ pub const DATA_BASE_BYTES_MAX: usize = 64 << 20;
 pub const DATA_BASE_BYTES_HARD_MAX: usize = 128 << 20;
 /// Data recalls that one session has yet to acknowledge; with one more it has not answered in time.
 pub const DATA_RECALLS_PER_SESSION_MAX: usize = 16_384;
+/// Data recalls of pages from a server's last life for which one session's time may be over before nobody waits for it any more; one is
+/// enough where it has said nothing meanwhile.
+pub const DATA_RECALLS_OF_BEFORE_LATE_MAX: usize = 4;
 /// Data recalls by which one change asks a holder for pages that lie apart.
 pub const DATA_RECALLS_PER_CHANGE_MAX: usize = 64;
 /// Places of which one answer tells who has what.

@@ -98,7 +98,7 @@ impl DataLeases {
         let pages = whole_pages(range);
         // Whoever has a lease, or had one when the pages were recalled, has got it in this life, or was asked before they changed.
         let has_had = self.has_lease(place, session) || self.is_recalled(place, session, pages);
-        let is_late = || self.is_fenced(place, session) || self.returning.is_late(place, session);
+        let is_late = || self.is_fenced(place, session) || self.returning.is_worthless(place, session);
         let unknown = self.unknown.meets(place, session, pages) || (!has_had && is_late());
         if !unknown {
             return Ok(());

@@ -387,7 +387,7 @@ impl DataLeases {
         if has {
             self.recall(place, session, WHOLE, now);
         }
-        has
+        has || self.recall_of_before(place, session, now)
     }
 
     /// Copies of pages that are kept, in bytes.
@@ -403,6 +403,7 @@ impl DataLeases {
         for number in blocked {
             if let Some(pending) = self.recalls.get_mut(number).filter(|pending| pending.holder == session) {
                 changed |= std::mem::replace(&mut pending.waited, false);
+                self.returning.hear(session, self.last_number);
             }
         }
         for number in done {
@@ -410,6 +411,7 @@ impl DataLeases {
                 let earlier = self.note_dropped(*number);
                 self.note_dropped_whole(*number);
                 earlier.into_iter().chain([*number]).for_each(|number| self.end_recall(number));
+                self.returning.hear(session, self.last_number);
                 changed = true;
             }
         }
@@ -488,12 +490,21 @@ impl DataLeases {
             .map(|(number, _)| *number)
             .collect();
         for number in &over {
-            let Some(pending) = self.recalls.get_mut(number) else { continue };
-            (pending.fenced, pending.waited) = (true, false);
-            let (place, holder) = (pending.place, pending.holder);
-            self.fence(place, holder, now);
+            // One may be given up with another one.
+            if self.recalls.get(number).is_some_and(|pending| !pending.fenced) {
+                self.give_up(*number, now);
+                self.note_late(*number, now);
+            }
         }
         told || !over.is_empty()
+    }
+
+    /// Nobody waits for a recall any more.
+    fn give_up(&mut self, number: u64, now: u64) {
+        let Some(pending) = self.recalls.get_mut(&number) else { return };
+        (pending.fenced, pending.waited) = (true, false);
+        let (place, holder) = (pending.place, pending.holder);
+        self.fence(place, holder, now);
     }
 
     /// A holder loses its lease, and is to drop all that it has there, whenever it answers.
@@ -560,7 +571,7 @@ impl DataLeases {
     }
 
     fn give(&mut self, place: Place, session: SessionId, holes: RangeSet, now: u64) {
-        if self.returning.is_late(place, session) {
+        if self.returning.is_worthless(place, session) {
             self.unknown.begin_whole(place, session);
         }
         if self.given >= limits::DATA_LEASES_PER_SERVER_MAX {
@@ -604,7 +615,7 @@ impl DataLeases {
             holes.insert(range);
         }
         let number = self.add(place, holder, range, now);
-        self.limit_recalls(place, holder, number, now);
+        self.limit_recalls(holder, number, now);
         self.limit_holes(place, holder, ByteRange::default(), now);
     }
 
@@ -623,16 +634,14 @@ impl DataLeases {
             let Some(gap) = holes.smallest_gap(|gap| gap.intersection(kept).is_empty()) else { return };
             holes.insert(gap);
             let number = self.add(place, holder, gap, now);
-            self.limit_recalls(place, holder, number, now);
+            self.limit_recalls(holder, number, now);
         }
     }
 
     /// So many, and none acknowledged: its time is over.
-    fn limit_recalls(&mut self, place: Place, holder: SessionId, number: u64, now: u64) {
+    fn limit_recalls(&mut self, holder: SessionId, number: u64, now: u64) {
         if self.of.get(&holder).is_some_and(|of| of.len() > limits::DATA_RECALLS_PER_SESSION_MAX) {
-            let pending = self.recalls.get_mut(&number).expect("it was made just now");
-            (pending.fenced, pending.waited) = (true, false);
-            self.fence(place, holder, now);
+            self.give_up(number, now);
         }
     }
 
@@ -667,6 +676,8 @@ impl DataLeases {
             return;
         };
         if !outdated.is_empty() {
+            // What the log has not heard of yet is nothing to it.
+            self.news.retain(|news| !matches!(news, News::Outdated { number: of, .. } if *of == number));
             self.news.push(News::Dropped { number });
         }
         let may_have_some = self.unknown.is_empty()

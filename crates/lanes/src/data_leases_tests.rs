@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use ramlace_base::{ErrorKind, InodeId};
+use ramlace_base::{ErrorKind, InodeId, Slot};
 
 use super::*;
 use crate::pages::page_at;
@@ -672,6 +672,103 @@ fn who_was_asked_for_too_many_places_of_before_has_nothing_that_counts() {
     }
     assert!(leases.has_returned(session(0)));
     leases.check_base(last, session(0), whole(1)).unwrap();
+}
+
+/// A change of a place by somebody who was not there before: whom it waits for.
+fn change_at(leases: &mut DataLeases, place: Place, now: u64) -> Vec<u64> {
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    leases.before_change(place, session(1), whole(0), Change::Write, read, now).unwrap()
+}
+
+// SEMANTICS 118.4
+#[test]
+fn who_says_nothing_is_waited_for_once_for_all_that_it_had_before() {
+    let mut leases = next_life(&[0, 2]);
+    let place = |inode: u64| (InodeId(inode), None);
+    assert_eq!(change_at(&mut leases, place(70), 0).len(), 2);
+    let second = change_at(&mut leases, place(71), 3_000);
+    // The other one is there, and has one file that it cannot drop.
+    leases.acknowledge(session(2), &[second[1]], &[]);
+    assert!(leases.is_waited(second[0]));
+    assert!(leases.pass(limits::DATA_RECALL_MILLIS));
+    assert!(!leases.is_waited(second[0]), "the wait for the first was one for all");
+    let third = change_at(&mut leases, place(72), limits::DATA_RECALL_MILLIS);
+    let holders: Vec<SessionId> = third.iter().map(|number| leases.recalls[number].holder).collect();
+    assert_eq!(holders, [session(2)], "it has said something");
+    for inode in [70, 71, 72] {
+        let lost = leases.check_base(place(inode), session(0), whole(0));
+        assert_eq!(lost.unwrap_err().kind(), ErrorKind::Stale, "others wrote there");
+    }
+    leases.check_base(place(73), session(0), whole(0)).unwrap();
+    assert!(leases.take_news().iter().any(|news| matches!(news,
+        News::Outdated { place: at, session: of, .. } if *at == place(72) && *of == session(0))));
+    // It comes back, and drops all that it is told to.
+    let told: Vec<u64> = leases.unacknowledged(session(0), 0).iter().map(|recall| recall.number).collect();
+    leases.acknowledge(session(0), &told, &[]);
+    assert!(leases.has_returned(session(0)));
+    leases.keep(place(72), session(0), whole(0), 0);
+    assert_eq!(change_at(&mut leases, place(72), 6_000).len(), 2, "it is waited for as everybody");
+}
+
+// SEMANTICS 118.4
+#[test]
+fn who_is_late_again_and_again_for_what_it_had_before_is_waited_for_no_more() {
+    let mut leases = next_life(&[0]);
+    let mut now = 0;
+    let mut waited = 0;
+    for inode in 0..20 {
+        // One of two it acknowledges.
+        let done = change_at(&mut leases, (InodeId(100 + inode), None), now);
+        let late = change_at(&mut leases, (InodeId(200 + inode), None), now);
+        waited += late.len();
+        leases.acknowledge(session(0), &done, &[]);
+        now += limits::DATA_RECALL_MILLIS;
+        leases.pass(now);
+    }
+    assert_eq!(waited, limits::DATA_RECALLS_OF_BEFORE_LATE_MAX);
+}
+
+// SEMANTICS 119.1
+#[test]
+fn of_a_file_that_was_made_in_this_life_nobody_has_pages_of_before() {
+    let mut leases = next_life(&[0]).made_before([(Slot(0), 100)]);
+    let place = |slot, counter| (InodeId::new(Slot(slot), counter), Some(0));
+    assert!(change_at(&mut leases, place(0, 100), 0).is_empty());
+    assert!(!leases.others_hold(place(0, 100), session(1), whole(0)));
+    assert_eq!(change_at(&mut leases, place(0, 99), 0).len(), 1);
+    assert_eq!(change_at(&mut leases, place(1, 100), 0).len(), 1, "of other slots that is not known");
+}
+
+// SEMANTICS 119.1
+#[test]
+fn who_drops_what_it_is_told_to_is_asked_at_any_number_of_places() {
+    let mut leases = next_life(&[0]);
+    for inode in 0..=2 * limits::DATA_RECALLS_PER_SESSION_MAX as u64 {
+        let asked = change_at(&mut leases, (InodeId(inode), None), 0);
+        assert_eq!(asked.len(), 1, "at place {inode}");
+        leases.acknowledge(session(0), &asked, &[]);
+    }
+    let had = &leases.returning.of[&session(0)];
+    assert!(had.asked.len() <= limits::DATA_RECALLS_PER_SESSION_MAX);
+}
+
+// SEMANTICS 119.1
+#[test]
+fn who_moves_bytes_elsewhere_drops_what_it_had_of_them_before() {
+    let mut leases = next_life(&[0]);
+    assert!(leases.recall_from(FILE, session(0), 0));
+    assert_eq!(leases.unacknowledged(session(0), 0).len(), 1);
+    assert!(!leases.recall_from(FILE, session(0), 0), "it was asked");
+}
+
+#[test]
+fn what_was_dropped_before_the_log_could_be_told_that_it_is_outdated_is_no_news() {
+    let mut place = Place_::new();
+    place.read_page(0, 0);
+    let waits = place.change(session(1), 5, &[7]);
+    assert!(place.leases.has_news());
+    place.leases.acknowledge(session(0), &waits, &[]);
+    assert_eq!(place.leases.take_news(), [News::Dropped { number: waits[0] }]);
 }
 
 // SEMANTICS 119.3

@@ -54,7 +54,9 @@ impl Wish {
         matches!(self, Wish::Share | Wish::Strict | Wish::Own)
     }
 
-    fn changes(self) -> bool {
+    /// Whether bytes are to change.
+    #[must_use]
+    pub fn changes(self) -> bool {
         matches!(self, Wish::Change | Wish::Through)
     }
 
@@ -492,7 +494,7 @@ impl DataLeases {
     fn add_owned(&mut self, place: Place, holder: SessionId, range: ByteRange, owned: RangeSet, now: u64) {
         let number = self.add(place, holder, range, now);
         self.recalls.get_mut(&number).expect("it was made just now").owned = owned;
-        self.limit_recalls(place, holder, number, now);
+        self.limit_recalls(holder, number, now);
     }
 
     /// Recalls what others own in ranges that ascend, for a change that waits for them later.

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ramlace_base::{ByteRange, SessionId, limits};
+use ramlace_base::{ByteRange, SessionId, Slot, limits};
 
 use super::{DataLeases, WHOLE};
 use crate::ranges::RangeSet;
@@ -16,46 +16,72 @@ use crate::watches::Place;
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Returning {
-    of: BTreeMap<SessionId, Had>,
+    pub(super) of: BTreeMap<SessionId, Had>,
+    /// What each slot counted when the life began: of inodes that were made since nobody has pages from before.
+    made_before: BTreeMap<Slot, u64>,
 }
 
 /// What one of them had.
 #[derive(Debug, Default)]
-struct Had {
+pub(super) struct Had {
     /// Its programs may have stored what others are to see at once.
     strict: bool,
     /// Where it was asked already.
-    asked: BTreeSet<Place>,
-    /// It has been asked at so many places, and has not come: what it has of others is worth nothing.
-    is_late: bool,
+    pub(super) asked: BTreeSet<Place>,
+    /// The newest recall when it last acknowledged one.
+    heard: u64,
+    /// For how many recalls its time was over.
+    late: usize,
+    /// Nobody waits for it any more, wherever it is asked.
+    is_mute: bool,
+    /// It has left so many recalls, and has not come: what it has where it was not asked is worth nothing.
+    is_worthless: bool,
 }
 
 impl Returning {
     /// Whether somebody else may have pages of a place, and was not asked for them.
     pub(super) fn others_may_have(&self, place: Place, session: SessionId) -> bool {
-        self.of.iter().any(|(holder, had)| *holder != session && had.may_have(place))
+        self.of.keys().any(|holder| *holder != session && self.may_have(place, *holder))
+    }
+
+    fn may_have(&self, place: Place, session: SessionId) -> bool {
+        let may = |had: &Had| !had.is_worthless && !had.asked.contains(&place);
+        self.of.get(&session).is_some_and(may) && !self.is_new(place)
+    }
+
+    fn is_new(&self, (inode, _): Place) -> bool {
+        self.made_before.get(&inode.slot()).is_some_and(|before| inode.counter() >= *before)
     }
 
     /// Whether what a session has of a place from before is worth nothing.
-    pub(super) fn is_late(&self, place: Place, session: SessionId) -> bool {
-        self.of.get(&session).is_some_and(|had| had.is_late && !had.asked.contains(&place))
+    pub(super) fn is_worthless(&self, place: Place, session: SessionId) -> bool {
+        let is = |had: &Had| had.is_worthless && !had.asked.contains(&place);
+        self.of.get(&session).is_some_and(is) && !self.is_new(place)
     }
 
-    /// Who else may have pages of a place, or nothing but pages of a strict mount; they are asked now.
-    fn ask(&mut self, place: Place, by: SessionId, strict_alone: bool) -> Vec<(SessionId, bool)> {
-        let mut asked = Vec::new();
-        for (holder, had) in self.of.iter_mut().filter(|(holder, _)| **holder != by) {
-            if !had.may_have(place) || (strict_alone && !had.strict) {
-                continue;
-            }
-            if had.asked.len() >= limits::DATA_RECALLS_PER_SESSION_MAX {
-                had.is_late = true;
-                continue;
-            }
-            had.asked.insert(place);
-            asked.push((*holder, had.strict));
+    /// Who else may have pages of a place, or nothing but pages of a strict mount.
+    fn others(&self, place: Place, by: SessionId, strict_alone: bool) -> Vec<SessionId> {
+        let is_meant = |(holder, had): &(&SessionId, &Had)| {
+            **holder != by && (had.strict || !strict_alone) && self.may_have(place, **holder)
+        };
+        self.of.iter().filter(is_meant).map(|(holder, _)| *holder).collect()
+    }
+
+    /// A session has acknowledged something, when this was the newest recall.
+    pub(super) fn hear(&mut self, session: SessionId, newest: u64) {
+        if let Some(had) = self.of.get_mut(&session) {
+            had.heard = newest;
         }
-        asked
+    }
+
+    /// A session's time for a recall is over, and it has or has not written something back. Whether all others of before are over with it.
+    fn note_late(&mut self, place: Place, session: SessionId, number: u64, wrote: bool) -> bool {
+        let Some(had) = self.of.get_mut(&session).filter(|had| had.asked.contains(&place)) else {
+            return false;
+        };
+        had.late += 1;
+        had.is_mute |= (had.heard < number && !wrote) || had.late >= limits::DATA_RECALLS_OF_BEFORE_LATE_MAX;
+        had.is_mute
     }
 
     pub(super) fn end(&mut self, session: SessionId) -> bool {
@@ -68,19 +94,21 @@ impl Returning {
     }
 }
 
-impl Had {
-    fn may_have(&self, place: Place) -> bool {
-        !self.is_late && !self.asked.contains(&place)
-    }
-}
-
 impl DataLeases {
     /// A life that follows one in which these sessions had leases, on strict mounts or on others.
     #[must_use]
     pub fn after(holders: impl IntoIterator<Item = (SessionId, bool)>) -> DataLeases {
         let had = |strict| Had { strict, ..Had::default() };
         let of = holders.into_iter().map(|(session, strict)| (session, had(strict))).collect();
-        DataLeases { returning: Returning { of }, ..DataLeases::default() }
+        let returning = Returning { of, ..Returning::default() };
+        DataLeases { returning, ..DataLeases::default() }
+    }
+
+    /// What each slot of this server has counted so far: inodes with higher numbers are made in this life.
+    #[must_use]
+    pub fn made_before(mut self, counted: impl IntoIterator<Item = (Slot, u64)>) -> DataLeases {
+        self.returning.made_before = counted.into_iter().collect();
+        self
     }
 
     /// A session's kernel has none of the pages any more that it had from the last life. Whether that was not known.
@@ -105,19 +133,70 @@ impl DataLeases {
         strict_alone: bool,
         now: u64,
     ) {
-        for (holder, strict) in self.returning.ask(place, by, strict_alone) {
-            if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
-                holes.insert(WHOLE);
-            }
-            let number = self.add(place, holder, WHOLE, now);
-            if strict {
-                // It had all of it alone, but for what is worth nothing.
-                let mut owned = RangeSet::default();
-                owned.insert(WHOLE);
-                self.unknown.of(place, holder).for_each(|pages: ByteRange| owned.remove(pages));
-                self.recalls.get_mut(&number).expect("it was made just now").owned = owned;
-            }
-            self.limit_recalls(place, holder, number, now);
+        for holder in self.returning.others(place, by, strict_alone) {
+            self.recall_of_before(place, holder, now);
         }
+    }
+
+    /// What a session may have of a place from the last life is to go. Whether there may be something.
+    pub(super) fn recall_of_before(&mut self, place: Place, holder: SessionId, now: u64) -> bool {
+        if !self.returning.may_have(place, holder) {
+            return false;
+        }
+        self.limit_asked(holder);
+        let had = self.returning.of.get_mut(&holder).expect("it may have something");
+        if had.asked.len() >= limits::DATA_RECALLS_PER_SESSION_MAX {
+            had.is_worthless = true;
+            return false;
+        }
+        had.asked.insert(place);
+        let (strict, is_mute) = (had.strict, had.is_mute);
+        if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
+            holes.insert(WHOLE);
+        }
+        let number = self.add(place, holder, WHOLE, now);
+        if strict {
+            // It had all of it alone, but for what is worth nothing.
+            let mut owned = RangeSet::default();
+            owned.insert(WHOLE);
+            self.unknown.of(place, holder).for_each(|pages: ByteRange| owned.remove(pages));
+            self.recalls.get_mut(&number).expect("it was made just now").owned = owned;
+        }
+        match is_mute {
+            true => self.give_up(number, now),
+            false => self.limit_recalls(holder, number, now),
+        }
+        true
+    }
+
+    /// Places that a session has dropped need not be remembered: there it is asked again, and has nothing.
+    fn limit_asked(&mut self, holder: SessionId) {
+        let Some(had) = self.returning.of.get_mut(&holder) else { return };
+        if had.asked.len() < limits::DATA_RECALLS_PER_SESSION_MAX {
+            return;
+        }
+        let of = self.of.get(&holder).into_iter().flatten();
+        let pending = of.filter_map(|number| self.recalls.get(number)).map(|pending| pending.place);
+        let pending: BTreeSet<Place> = pending.collect();
+        had.asked.retain(|place| pending.contains(place));
+    }
+
+    /// A session's time for a recall is over. Who has said nothing at all since it was asked, or was late so often, is waited for
+    /// nowhere else: that was one wait for all that it may have from the last life.
+    pub(super) fn note_late(&mut self, number: u64, now: u64) {
+        let Some(pending) = self.recalls.get(&number) else { return };
+        let (place, holder) = (pending.place, pending.holder);
+        let wrote = pending.progress > pending.began;
+        if !self.returning.note_late(place, holder, number, wrote) {
+            return;
+        }
+        let asked = self.returning.of.get(&holder).map(|had| &had.asked);
+        let is_of_before = |number: &&u64| {
+            let pending = &self.recalls[*number];
+            !pending.fenced && asked.is_some_and(|asked| asked.contains(&pending.place))
+        };
+        let of = self.of.get(&holder).into_iter().flatten();
+        let all: Vec<u64> = of.filter(is_of_before).copied().collect();
+        all.into_iter().for_each(|number| self.give_up(number, now));
     }
 }

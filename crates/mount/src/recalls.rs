@@ -115,6 +115,8 @@ pub(crate) struct Drops<T> {
     jobs: BTreeMap<u64, Job<T>>,
     last: u64,
     waiting: VecDeque<u64>,
+    /// Those for servers' new lives, behind all others: what is recalled has a time.
+    for_lives: VecDeque<u64>,
     running: HashMap<InodeId, Running>,
     /// How many drops of a file are not over.
     owed: HashMap<InodeId, usize>,
@@ -142,6 +144,7 @@ impl<T> Drops<T> {
             jobs: BTreeMap::new(),
             last: 0,
             waiting: VecDeque::new(),
+            for_lives: VecDeque::new(),
             running: HashMap::new(),
             owed: HashMap::new(),
             recalled: HashSet::new(),
@@ -193,7 +196,9 @@ impl<T> Drops<T> {
 
     fn push(&mut self, drop: Wanted, whom: For<T>, look_at: u64) {
         self.last += 1;
-        self.waiting.push_back(self.last);
+        let for_life = matches!(whom, For::Life(..));
+        let queue = if for_life { &mut self.for_lives } else { &mut self.waiting };
+        queue.push_back(self.last);
         *self.owed.entry(drop.inode).or_default() += 1;
         let (is_told, runs, is_late, rest) = (false, false, false, Rest::default());
         self.jobs.insert(self.last, Job { drop, whom: Some(whom), is_told, look_at, runs, is_late, rest });
@@ -206,7 +211,7 @@ impl<T> Drops<T> {
 
     /// Whether one more thread is to begin; then it is counted.
     pub(crate) fn begin_thread(&mut self) -> bool {
-        let needed = self.idle < self.waiting.len() && self.threads < THREADS_MAX;
+        let needed = self.idle < self.waiting.len() + self.for_lives.len() && self.threads < THREADS_MAX;
         self.threads += usize::from(needed);
         needed
     }
@@ -235,8 +240,11 @@ impl<T> Drops<T> {
                 self.running.get(&inode).is_none_or(|running| running.count < DROPS_PER_FILE_MAX)
             })
         };
-        let at = self.waiting.iter().position(may_run)?;
-        let id = self.waiting.remove(at)?;
+        let next_of = |queue: &VecDeque<u64>| queue.iter().position(may_run);
+        let id = match next_of(&self.waiting) {
+            Some(at) => self.waiting.remove(at)?,
+            None => self.for_lives.remove(next_of(&self.for_lives)?)?,
+        };
         let job = self.jobs.get_mut(&id)?;
         job.runs = true;
         if job.look_at == NEVER {
@@ -249,13 +257,7 @@ impl<T> Drops<T> {
 
     /// A thread has dropped, or the kernel has refused: then nobody hears that it was done.
     pub(crate) fn over(&mut self, id: u64, dropped: bool) -> Option<Effect<T>> {
-        let job = self.jobs.remove(&id)?;
-        if let Some(owed) = self.owed.get_mut(&job.drop.inode) {
-            *owed -= 1;
-            if *owed == 0 {
-                self.owed.remove(&job.drop.inode);
-            }
-        }
+        let job = self.remove(id)?;
         if let Some(running) = self.running.get_mut(&job.drop.inode) {
             running.count -= usize::from(!job.is_late);
             running.late -= usize::from(job.is_late);
@@ -293,10 +295,30 @@ impl<T> Drops<T> {
         }
     }
 
-    /// Nobody at a server knows of what it had recalled. The pages go all the same.
+    fn remove(&mut self, id: u64) -> Option<Job<T>> {
+        let job = self.jobs.remove(&id)?;
+        if let Some(owed) = self.owed.get_mut(&job.drop.inode) {
+            *owed -= 1;
+            if *owed == 0 {
+                self.owed.remove(&job.drop.inode);
+            }
+        }
+        Some(job)
+    }
+
+    /// Nobody at a server knows of what it had recalled. The pages go all the same: what waits for its last life goes for the next one.
     fn forget(&mut self, server: ServerId) {
         self.recalled.retain(|(of, _)| *of != server);
         self.lives.remove(&server);
+        let jobs = &self.jobs;
+        let is_for_it = |id: &u64| {
+            let whom = jobs.get(id).and_then(|job| job.whom.as_ref());
+            matches!(whom, Some(For::Life(of, _)) if *of == server)
+        };
+        let (void, left): (VecDeque<u64>, VecDeque<u64>) =
+            std::mem::take(&mut self.for_lives).into_iter().partition(is_for_it);
+        self.for_lives = left;
+        void.into_iter().for_each(|id| _ = self.remove(id));
         for job in self.jobs.values_mut() {
             if matches!(job.whom, Some(For::Server(of, _) | For::Life(of, _)) if of == server) {
                 job.whom = Some(For::Nobody);
@@ -707,6 +729,25 @@ mod tests {
         let (id, _) = drops.next(0).unwrap();
         assert_eq!(drops.over(id, true), Some(Effect::DroppedAll(HERE, 8)));
         assert!(drops.jobs.is_empty() && drops.lives.is_empty());
+    }
+
+    // SEMANTICS 119.1
+    #[test]
+    fn what_a_new_life_recalls_is_done_before_all_files_of_before_are_dropped_however_many() {
+        let mut drops: Drops<&str> = Drops::new(false);
+        let files: Vec<InodeId> = (0..=DROPS_MAX as u64).map(InodeId).collect();
+        assert_eq!(drops.add_life(HERE, 5, &files), None);
+        recall(&mut drops, FILE, 1, 0);
+        let (id, dropped) = drops.next(0).unwrap();
+        assert_eq!(dropped, page(FILE, 1));
+        assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)));
+        // The files of a life that is over are not dropped twice.
+        assert_eq!(drops.add_life(HERE, 6, &files), None);
+        let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
+        assert_eq!(ids.len(), files.len());
+        let told: Vec<_> = ids.into_iter().filter_map(|id| drops.over(id, true)).collect();
+        assert_eq!(told, [Effect::DroppedAll(HERE, 6)]);
+        assert!(drops.jobs.is_empty() && drops.owed.is_empty());
     }
 
     #[test]

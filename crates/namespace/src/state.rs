@@ -364,6 +364,12 @@ impl SlotState {
         self.slot
     }
 
+    /// The number of the next inode that is made here: of those that are made from now on none has a lower one.
+    #[must_use]
+    pub fn next_counter(&self) -> u64 {
+        self.next_counter
+    }
+
     pub(crate) fn assert_mine(&self, inode: InodeId) {
         assert!(inode.slot() == self.slot, "inode {inode} was looked for in {}", self.slot);
     }

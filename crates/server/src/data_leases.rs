@@ -218,6 +218,9 @@ impl Server {
         }
         let mut news = self.data.leases.borrow_mut().take_news().into_iter();
         while let Some(next) = news.next() {
+            if !self.durable.borrow().pages.is_news(&next) {
+                continue;
+            }
             if let Err(error) = self.commit_own(&Record::Pages(next)) {
                 let left = std::iter::once(next).chain(news).collect();
                 self.data.leases.borrow_mut().put_news_back(left);
@@ -403,6 +406,12 @@ impl Server {
             self.data.leases.borrow_mut().before_change((inode, None), by, range, change, read, now)?;
         self.wait_for(call, recalls);
         self.log_pages()
+    }
+
+    /// Bytes that live with an inode were changed when the request came before: whoever had pages of them then may have them still.
+    pub fn changed_inline_before(&self, call: &Call, inode: InodeId) -> Result<()> {
+        let all = ByteRange { start: 0, end: limits::INLINE_BYTES_MAX as u64 };
+        self.before_inline_change(Some(call), call.session, inode, all, Change::Stored)
     }
 
     /// Bytes are about to go from an inode to the file's lanes: whoever has pages of them is to drop them first, and

@@ -357,6 +357,45 @@ fn bytes_that_live_with_an_inode_follow_the_same_rule() {
     });
 }
 
+// SEMANTICS 119.1
+#[test]
+fn a_small_files_change_that_comes_again_waits_like_the_first_also_in_the_next_life() {
+    run(async {
+        let mut two = two(true).await;
+        let inode = two.inode;
+        let at = |offset, length: usize| WriteInline {
+            inode,
+            mode: InlineMode::At,
+            offset,
+            bytes: Bytes(vec![b'w'; length]),
+            origin: WriteOrigin::Program,
+        };
+        two.changer.change(2, 0, &at(0, 100)).await.unwrap();
+        two.holder.ask(&ReadInline { inode, offset: 0, length: 4096, keep: true }).await.unwrap();
+        let body = encode_body(&at(10, 7));
+        let header = two.changer.header(Kind::WriteInline, 3, 0);
+        let mut again = another(&two.changer, &two.server.address).await;
+        for client in [&mut two.changer, &mut again] {
+            client.connection.queue_reply(header, &body, &[]);
+            client.connection.flush().await.unwrap();
+            assert!(waits(&mut two.listener, client.connection.read_request()).await);
+        }
+        two.server.kill();
+        two.server.revive();
+        let mut changer = Client::user(&two.server.address, 2).await;
+        let mut listener = Client::user(&two.server.address, 1).await;
+        changer.connection.queue_reply(header, &body, &[]);
+        changer.connection.flush().await.unwrap();
+        assert!(waits(&mut listener, changer.connection.read_request()).await);
+        let session = listener.session;
+        let told = two.server.look(move |server| server.data.unacknowledged(session, 0)).await;
+        assert_eq!(told.len(), 1, "who had pages before has yet to drop them");
+        let done = vec![told[0].number];
+        listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
+        changer.answer::<InlineWritten>().await.unwrap();
+    });
+}
+
 // SEMANTICS 119.3
 #[test]
 fn what_others_changed_before_a_server_died_is_not_taken_back_by_who_had_yet_to_drop_it() {

@@ -313,6 +313,8 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
     };
     let token = Token { session, sequence: Sequence(1) };
     let stamp = IntentStamp { coordinator: Slot(5), number: 1, open_from: 1 };
+    let page = ByteRange { start: 0, end: 4096 };
+    let outdated = News::Outdated { number: 1, place: (inode, None), session, pages: page };
     let prepare = Prepare { token, stamp, slot, number: 1, who: WHO, now, part: Part::OrderMoves };
     let errand = ErrandId(77);
     for (what, record) in [
@@ -337,6 +339,8 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
         ("an errand", command(Origin::Server, Op::ErrandDone { errand, result: Ok(ErrandAnswer::Done) })),
         ("a silent server", command(Origin::Server, Op::ErrandUnreachable { errand })),
         ("a session in a slot", command(Origin::Server, Op::EndSession { session })),
+        ("pages that change", Record::Pages(outdated)),
+        ("pages that are dropped", Record::Pages(News::Dropped { number: 1 })),
         ("a session", Record::SessionEnded { session, now }),
         ("what it left", Record::Slot { slot, change: SlotChange::SessionEnded { session, now } }),
     ] {

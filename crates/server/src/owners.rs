@@ -28,8 +28,11 @@ impl Claiming {
             self.server.note_leases(self.asked.session, true)?;
         }
         let granted = self.server.data.claim(&self.asked, &mut self.ticket)?;
-        // Whose time is over by now must not write back in the next life either.
-        self.server.log_pages()?;
+        let logged = self.server.log_pages();
+        // Where bytes are to change nobody whose time is over may write back in the next life either. Others may look meanwhile.
+        if granted && (self.asked.wish == Wish::Own || self.asked.wish.changes()) {
+            logged?;
+        }
         Ok(granted)
     }
 

@@ -51,6 +51,14 @@ impl PageHolders {
         }
     }
 
+    /// Whether there is something to be logged of it: what was dropped may never have been.
+    pub fn is_news(&self, news: &News) -> bool {
+        match news {
+            News::Outdated { .. } => true,
+            News::Dropped { number } => self.outdated.contains_key(number),
+        }
+    }
+
     /// A session has ended.
     pub fn end_session(&mut self, session: SessionId) {
         self.strict.remove(&session);

@@ -144,7 +144,8 @@ impl Record {
     /// Whether it may use the last of the store, because it frees memory or ends something.
     pub fn is_urgent(&self) -> bool {
         match self {
-            Record::SessionEnded { .. } | Record::Pages(News::Dropped { .. }) => true,
+            // Who cannot say of pages that they change can free none of them, either.
+            Record::SessionEnded { .. } | Record::Pages(_) => true,
             Record::Slot { change, .. } => change.is_urgent(),
             _ => false,
         }

@@ -317,6 +317,8 @@ impl Server {
                 }
                 if !self.has_met(slot, token) {
                     self.before_inline_write(header, &mut request)?;
+                } else if request.origin != WriteOrigin::Back {
+                    self.changed_inline_before(header, request.inode)?;
                 }
                 self.counters.written_bytes(request.bytes.0.len() as u64);
                 Op::WriteInline { request, room: self.has_inline_room() }
@@ -331,6 +333,8 @@ impl Server {
                         range,
                         Change::Write,
                     )?;
+                } else {
+                    self.changed_inline_before(header, request.inode)?;
                 }
                 Op::ChangeInlineCell { request, room: self.has_inline_room() }
             }

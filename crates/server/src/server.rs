@@ -175,7 +175,8 @@ impl Server {
         let now = clock::instant();
         let durable = Durable::load(&mut store, now)?;
         let leases = LeaseDesk::new(durable.gives_leases, now);
-        let data = DataDesk::new(durable.pages.leases_after(), life, now);
+        let made_before = durable.all_names().map(|names| (names.slot(), names.next_counter()));
+        let data = DataDesk::new(durable.pages.leases_after().made_before(made_before), life, now);
         let keys = KeyDesk::load(&mut store, options)?;
         let membership = Membership::load(&mut store, coordinator, home_seed)?;
         let label = format!("server {} (pid {})", options.server, std::process::id());
