@@ -51,7 +51,7 @@ fn parts_of_a_file_lie_on_the_machines_that_they_are_wanted_on() {
         entry.host = HostId([1 + number as u8 % 2; 16]);
     }
     let parts = |hosts: &[u8]| {
-        Placing::Parts(hosts.iter().map(|host| Part { bytes: 3 << 20, host: HostId([*host; 16]) }).collect())
+        Placing::Parts(hosts.iter().map(|host| Part { bytes: 4 << 20, host: HostId([*host; 16]) }).collect())
     };
     let (unit, servers) = lanes_of(&pool, "/tiles", parts(&[2, 1, 2, 1]));
     assert_eq!(
