@@ -728,6 +728,34 @@ fn who_is_late_again_and_again_for_what_it_had_before_is_waited_for_no_more() {
     assert_eq!(waited, limits::DATA_RECALLS_OF_BEFORE_LATE_MAX);
 }
 
+// SEMANTICS 118.4
+#[test]
+fn who_is_there_again_after_it_was_late_is_waited_for_and_keeps_what_it_got_in_this_life() {
+    let mut leases = next_life(&[0]);
+    let place = |inode: u64| (InodeId(inode), None);
+    let first = change_at(&mut leases, place(72), 0);
+    leases.acknowledge(session(0), &first, &[]);
+    // A page of another file is stuck, and nothing else is asked of it meanwhile but what it has got in this life.
+    let stuck = change_at(&mut leases, place(70), 0);
+    leases.keep(place(71), session(0), whole(0), 0);
+    leases.keep(place(72), session(0), whole(0), 0);
+    let of_this_life = change_at(&mut leases, place(72), limits::DATA_RECALL_MILLIS - 1);
+    assert_eq!(of_this_life.len(), 1);
+    leases.pass(limits::DATA_RECALL_MILLIS);
+    assert!(!leases.is_waited(stuck[0]));
+    assert!(leases.is_waited(of_this_life[0]), "its time has just begun");
+    // What it has read in this life is recalled as from anybody, also by a change that finds it mute.
+    let again = change_at(&mut leases, place(71), limits::DATA_RECALL_MILLIS);
+    assert!(again.iter().all(|number| leases.is_waited(*number)) && !again.is_empty());
+    leases.check_base(place(71), session(0), whole(0)).unwrap();
+    leases.acknowledge(session(0), &again, &[]);
+    assert_eq!(
+        change_at(&mut leases, place(73), limits::DATA_RECALL_MILLIS).len(),
+        1,
+        "it has said something"
+    );
+}
+
 // SEMANTICS 119.1
 #[test]
 fn of_a_file_that_was_made_in_this_life_nobody_has_pages_of_before() {

@@ -26,16 +26,22 @@ pub(super) struct Returning {
 pub(super) struct Had {
     /// Its programs may have stored what others are to see at once.
     strict: bool,
-    /// Where it was asked already.
-    pub(super) asked: BTreeSet<Place>,
+    /// Where it was asked already, and by which recall.
+    pub(super) asked: BTreeMap<Place, u64>,
     /// The newest recall when it last acknowledged one.
     heard: u64,
-    /// For how many recalls its time was over.
+    /// At how many places its time was over.
     late: usize,
-    /// Nobody waits for it any more, wherever it is asked.
+    /// Nobody waits for what it has from before, wherever it is asked, until it says something.
     is_mute: bool,
     /// It has left so many recalls, and has not come: what it has where it was not asked is worth nothing.
     is_worthless: bool,
+}
+
+impl Had {
+    fn is_always_late(&self) -> bool {
+        self.late >= limits::DATA_RECALLS_OF_BEFORE_LATE_MAX
+    }
 }
 
 impl Returning {
@@ -45,7 +51,7 @@ impl Returning {
     }
 
     fn may_have(&self, place: Place, session: SessionId) -> bool {
-        let may = |had: &Had| !had.is_worthless && !had.asked.contains(&place);
+        let may = |had: &Had| !had.is_worthless && !had.asked.contains_key(&place);
         self.of.get(&session).is_some_and(may) && !self.is_new(place)
     }
 
@@ -55,7 +61,7 @@ impl Returning {
 
     /// Whether what a session has of a place from before is worth nothing.
     pub(super) fn is_worthless(&self, place: Place, session: SessionId) -> bool {
-        let is = |had: &Had| had.is_worthless && !had.asked.contains(&place);
+        let is = |had: &Had| had.is_worthless && !had.asked.contains_key(&place);
         self.of.get(&session).is_some_and(is) && !self.is_new(place)
     }
 
@@ -71,16 +77,18 @@ impl Returning {
     pub(super) fn hear(&mut self, session: SessionId, newest: u64) {
         if let Some(had) = self.of.get_mut(&session) {
             had.heard = newest;
+            had.is_mute = had.is_always_late();
         }
     }
 
     /// A session's time for a recall is over, and it has or has not written something back. Whether all others of before are over with it.
     fn note_late(&mut self, place: Place, session: SessionId, number: u64, wrote: bool) -> bool {
-        let Some(had) = self.of.get_mut(&session).filter(|had| had.asked.contains(&place)) else {
+        let is_of_before = |had: &&mut Had| had.asked.get(&place) == Some(&number);
+        let Some(had) = self.of.get_mut(&session).filter(is_of_before) else {
             return false;
         };
         had.late += 1;
-        had.is_mute |= (had.heard < number && !wrote) || had.late >= limits::DATA_RECALLS_OF_BEFORE_LATE_MAX;
+        had.is_mute |= (had.heard < number && !wrote) || had.is_always_late();
         had.is_mute
     }
 
@@ -149,12 +157,15 @@ impl DataLeases {
             had.is_worthless = true;
             return false;
         }
-        had.asked.insert(place);
-        let (strict, is_mute) = (had.strict, had.is_mute);
+        let number = self.add(place, holder, WHOLE, now);
+        let had = self.returning.of.get_mut(&holder).expect("it may have something");
+        had.asked.insert(place, number);
+        // What it got in this life is asked for as anybody's, and waited for.
+        let (strict, mut is_mute) = (had.strict, had.is_mute);
         if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
             holes.insert(WHOLE);
+            is_mute = false;
         }
-        let number = self.add(place, holder, WHOLE, now);
         if strict {
             // It had all of it alone, but for what is worth nothing.
             let mut owned = RangeSet::default();
@@ -178,7 +189,7 @@ impl DataLeases {
         let of = self.of.get(&holder).into_iter().flatten();
         let pending = of.filter_map(|number| self.recalls.get(number)).map(|pending| pending.place);
         let pending: BTreeSet<Place> = pending.collect();
-        had.asked.retain(|place| pending.contains(place));
+        had.asked.retain(|place, _| pending.contains(place));
     }
 
     /// A session's time for a recall is over. Who has said nothing at all since it was asked, or was late so often, is waited for
@@ -190,13 +201,11 @@ impl DataLeases {
         if !self.returning.note_late(place, holder, number, wrote) {
             return;
         }
-        let asked = self.returning.of.get(&holder).map(|had| &had.asked);
-        let is_of_before = |number: &&u64| {
-            let pending = &self.recalls[*number];
-            !pending.fenced && asked.is_some_and(|asked| asked.contains(&pending.place))
+        let asked = self.returning.of.get(&holder).into_iter().flat_map(|had| had.asked.values());
+        let is_over = |number: &&u64| {
+            self.recalls.get(number).is_some_and(|pending| !pending.fenced && !self.is_excused(pending))
         };
-        let of = self.of.get(&holder).into_iter().flatten();
-        let all: Vec<u64> = of.filter(is_of_before).copied().collect();
+        let all: Vec<u64> = asked.filter(is_over).copied().collect();
         all.into_iter().for_each(|number| self.give_up(number, now));
     }
 }
