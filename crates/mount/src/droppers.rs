@@ -202,7 +202,7 @@ impl Shared {
             }
             let effect = {
                 let mut state = self.lock();
-                let effect = state.drops.over(id, dropped.is_ok());
+                let effect = state.drops.over(id, dropped.is_ok(), self.now());
                 // Another one of the same file may have waited for this.
                 self.work.notify_one();
                 self.see_to_watch(&state);

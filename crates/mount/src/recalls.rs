@@ -6,7 +6,8 @@
 //!
 //! Two machines may write one page at once. The kernel of each has it locked until its write is answered, and the server answers
 //! each when the other has dropped the page. So a recall that is not done in a while, when requests are under way that may hold some of its pages,
-//! has the others dropped beside them, and is then told to be *blocked*: nobody waits for it any more.
+//! has the others dropped beside them, and is then told to be *blocked*: nobody waits for it any more. What no request holds comes to an end when
+//! it begins, so it never waits for a thread behind drops that are stuck.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -25,9 +26,15 @@ const DROPS_PER_FILE_MAX: usize = 8;
 const LATE_DROPS_PER_FILE_MAX: usize = 48;
 /// Drops that wait for a thread; a server takes the lease of whom it does not hear of another one.
 const DROPS_MAX: usize = 65_536;
-/// Drops of what requests do not hold of a late one, and looks at those that are not over: a mount that writes all the time to pages that
-/// another one wants, or has no thread for them, tells so in the end.
+/// Drops of one file of what no request held when they were made, beside all those: requests that have come since may hold them up.
+const FREE_DROPS_PER_FILE_MAX: usize = 16;
+/// Threads for such drops, when all others are stuck.
+const FREE_THREADS_MAX: usize = 32;
+/// Drops of what requests do not hold of a late recall that are under way at once: requests that have come since may hold them up.
 const RESTS_MAX: usize = 4;
+/// A recall of which nothing more could be dropped for so long is told to be blocked, though programs may still read what is left: a server
+/// would wait for it no longer soon after, and take back what they have stored.
+const STUCK_MILLIS: u64 = 2_000;
 /// A drop that takes longer than this waits for a request.
 const LATE_MILLIS: u64 = 20;
 /// Whoever waits for a drop himself goes on after so long. Few of them hold the pages: a machine with much to do takes longer than usual to
@@ -81,6 +88,10 @@ struct Job<T> {
     runs: bool,
     /// It waits for a request, and does not count among those that run.
     is_late: bool,
+    /// No request held its pages when it had yet to begin: it begins, or has begun, where there is no place among others of its file.
+    is_free: bool,
+    /// When something of it was dropped last, or began to be.
+    moved: u64,
     rest: Rest,
 }
 
@@ -89,22 +100,27 @@ struct Job<T> {
 struct Rest {
     /// It was dropped.
     dropped: Vec<ByteRange>,
-    /// What requests held when it was last begun to be dropped.
-    held: Vec<ByteRange>,
-    /// Drops of it so far, and those that are not over.
-    begun: usize,
-    running: usize,
-    /// How often they were looked at and had not ended.
-    looks: usize,
+    /// Drops of it that are not over.
+    drops: Vec<RestDrop>,
+    /// The kernel would not.
+    is_refused: bool,
+}
+
+struct RestDrop {
+    id: u64,
+    parts: Vec<ByteRange>,
+    runs: bool,
 }
 
 /// What is to be done about a recall that takes long.
 enum Late {
-    /// Nothing holds it: it waits for what it writes back itself, or for a thread.
+    /// It comes to its end by itself: it waits for what it writes back itself, or for a thread.
     Wait,
+    /// Nothing holds it, and it has no thread.
+    Begin,
     /// These pages are held by nothing.
     DropRest(Vec<ByteRange>),
-    /// All others are dropped.
+    /// All others are dropped, or cannot be.
     Blocked,
 }
 
@@ -125,7 +141,10 @@ pub(crate) struct Drops<T> {
     lives: HashMap<ServerId, (u64, usize)>,
     threads: usize,
     idle: usize,
-    /// Drops that look after look has added, and nobody was woken for.
+    /// Drops under way that are not free, and free ones that wait for a thread.
+    usual: usize,
+    free_waiting: usize,
+    /// Drops that look after look has added or freed, and nobody was woken for.
     added: usize,
 }
 
@@ -134,6 +153,7 @@ pub(crate) struct Drops<T> {
 struct Running {
     count: usize,
     late: usize,
+    free: usize,
 }
 
 impl<T> Drops<T> {
@@ -151,6 +171,8 @@ impl<T> Drops<T> {
             lives: HashMap::new(),
             threads: 0,
             idle: 0,
+            usual: 0,
+            free_waiting: 0,
             added: 0,
         }
     }
@@ -176,7 +198,7 @@ impl<T> Drops<T> {
             For::Server(..) => now + LATE_MILLIS,
             For::Rest(_) | For::Life(..) | For::Nobody => NEVER,
         };
-        self.push(drop, whom, look_at);
+        self.push(drop, whom, look_at, now);
         None
     }
 
@@ -189,19 +211,35 @@ impl<T> Drops<T> {
         self.lives.insert(server, (life, files.len()));
         for inode in files {
             let whole = Wanted { inode: *inode, parts: vec![WHOLE] };
-            self.push(whole, For::Life(server, life), NEVER);
+            self.push(whole, For::Life(server, life), NEVER, 0);
         }
         None
     }
 
-    fn push(&mut self, drop: Wanted, whom: For<T>, look_at: u64) {
+    fn push(&mut self, drop: Wanted, whom: For<T>, look_at: u64, now: u64) {
         self.last += 1;
         let for_life = matches!(whom, For::Life(..));
         let queue = if for_life { &mut self.for_lives } else { &mut self.waiting };
         queue.push_back(self.last);
         *self.owed.entry(drop.inode).or_default() += 1;
+        let is_free = matches!(whom, For::Rest(_));
+        self.free_waiting += usize::from(is_free);
         let (is_told, runs, is_late, rest) = (false, false, false, Rest::default());
-        self.jobs.insert(self.last, Job { drop, whom: Some(whom), is_told, look_at, runs, is_late, rest });
+        let whom = Some(whom);
+        self.jobs.insert(
+            self.last,
+            Job { drop, whom, is_told, look_at, runs, is_late, is_free, moved: now, rest },
+        );
+    }
+
+    /// Drops the part of a recall that no request holds.
+    fn push_rest(&mut self, whole: u64, rest: Wanted, now: u64) {
+        let parts = rest.parts.clone();
+        self.push(rest, For::Rest(whole), NEVER, now);
+        let id = self.last;
+        if let Some(whole) = self.jobs.get_mut(&whole) {
+            whole.rest.drops.push(RestDrop { id, parts, runs: false });
+        }
     }
 
     /// Whether the kernel may have pages of this file that it is to drop.
@@ -211,7 +249,8 @@ impl<T> Drops<T> {
 
     /// Whether one more thread is to begin; then it is counted.
     pub(crate) fn begin_thread(&mut self) -> bool {
-        let needed = self.idle < self.waiting.len() + self.for_lives.len() && self.threads < THREADS_MAX;
+        let most = THREADS_MAX + if self.free_waiting > 0 { FREE_THREADS_MAX } else { 0 };
+        let needed = self.idle < self.waiting.len() + self.for_lives.len() && self.threads < most;
         self.threads += usize::from(needed);
         needed
     }
@@ -234,10 +273,12 @@ impl<T> Drops<T> {
 
     /// What a thread drops next.
     pub(crate) fn next(&mut self, now: u64) -> Option<(u64, Wanted)> {
+        let threads_left = self.usual < THREADS_MAX;
+        let has_place = |running: &Running| threads_left && running.count < DROPS_PER_FILE_MAX;
         let may_run = |id: &u64| {
-            let inode = self.jobs.get(id).map(|job| job.drop.inode);
-            inode.is_some_and(|inode| {
-                self.running.get(&inode).is_none_or(|running| running.count < DROPS_PER_FILE_MAX)
+            self.jobs.get(id).is_some_and(|job| {
+                let running = self.running.get(&job.drop.inode).copied().unwrap_or_default();
+                has_place(&running) || (job.is_free && running.free < FREE_DROPS_PER_FILE_MAX)
             })
         };
         let next_of = |queue: &VecDeque<u64>| queue.iter().position(may_run);
@@ -246,22 +287,40 @@ impl<T> Drops<T> {
             None => self.for_lives.remove(next_of(&self.for_lives)?)?,
         };
         let job = self.jobs.get_mut(&id)?;
-        job.runs = true;
-        if job.look_at == NEVER {
-            // Nobody waits for it any more, but others of its file for its thread.
-            job.look_at = now + LATE_MILLIS;
+        (job.runs, job.moved) = (true, now);
+        let (drop, whole) = (job.drop.clone(), job.whole());
+        self.free_waiting -= usize::from(job.is_free);
+        let running = self.running.entry(drop.inode).or_default();
+        if has_place(running) {
+            running.count += 1;
+            self.usual += 1;
+            job.is_free = false;
+            if job.look_at == NEVER {
+                // Nobody waits for it any more, but others of its file for its thread.
+                job.look_at = now + LATE_MILLIS;
+            }
+        } else {
+            running.free += 1;
         }
-        self.running.entry(job.drop.inode).or_default().count += 1;
-        Some((id, job.drop.clone()))
+        if let Some(whole) = whole.and_then(|whole| self.jobs.get_mut(&whole)) {
+            whole.moved = now;
+            whole.rest.drops.iter_mut().filter(|rest| rest.id == id).for_each(|rest| rest.runs = true);
+        }
+        Some((id, drop))
     }
 
     /// A thread has dropped, or the kernel has refused: then nobody hears that it was done.
-    pub(crate) fn over(&mut self, id: u64, dropped: bool) -> Option<Effect<T>> {
+    pub(crate) fn over(&mut self, id: u64, dropped: bool, now: u64) -> Option<Effect<T>> {
         let job = self.remove(id)?;
         if let Some(running) = self.running.get_mut(&job.drop.inode) {
-            running.count -= usize::from(!job.is_late);
-            running.late -= usize::from(job.is_late);
-            if running.count + running.late == 0 {
+            let counted = match (job.is_free, job.is_late) {
+                (true, _) => &mut running.free,
+                (_, true) => &mut running.late,
+                _ => &mut running.count,
+            };
+            *counted -= 1;
+            self.usual -= usize::from(!job.is_free);
+            if running.count + running.late + running.free == 0 {
                 self.running.remove(&job.drop.inode);
             }
         }
@@ -273,9 +332,11 @@ impl<T> Drops<T> {
             For::Waiting(who) => Some(Effect::Go(who)),
             For::Rest(whole) => {
                 if let Some(whole) = self.jobs.get_mut(&whole) {
-                    whole.rest.running -= 1;
+                    whole.rest.drops.retain(|rest| rest.id != id);
+                    whole.rest.is_refused |= !dropped;
                     whole.rest.dropped.extend(job.drop.parts.iter().filter(|_| dropped));
-                    if whole.rest.running == 0 && !whole.is_told {
+                    whole.moved = now;
+                    if !whole.is_told {
                         // Whoever waits for the whole may hear of it now.
                         whole.look_at = 0;
                     }
@@ -351,7 +412,8 @@ impl<T> Drops<T> {
                 (job.is_told, job.look_at) = (true, now + LATE_MILLIS);
                 continue;
             }
-            if let Some(running) = self.running.get_mut(&job.drop.inode).filter(|_| job.runs && !job.is_late)
+            let is_usual = job.runs && !job.is_late && !job.is_free;
+            if let Some(running) = self.running.get_mut(&job.drop.inode).filter(|_| is_usual)
                 && running.late < LATE_DROPS_PER_FILE_MAX
             {
                 running.count -= 1;
@@ -362,8 +424,13 @@ impl<T> Drops<T> {
                 Some(For::Waiting(who)) => effects.push(Effect::Go(who)),
                 Some(For::Server(server, number)) => {
                     job.whom = Some(For::Server(server, number));
-                    match job.is_held_up(&held) {
+                    match job.is_held_up(now, &held) {
                         Late::Wait => {}
+                        Late::Begin => {
+                            job.is_free = true;
+                            self.free_waiting += 1;
+                            self.added += 1;
+                        }
                         Late::DropRest(parts) => {
                             rests.push((*id, Wanted { inode: job.drop.inode, parts }));
                         }
@@ -378,11 +445,11 @@ impl<T> Drops<T> {
             job.look_at = if job.is_settled() { NEVER } else { now + LATE_MILLIS };
         }
         self.added += rests.len();
-        rests.into_iter().for_each(|(whole, rest)| self.push(rest, For::Rest(whole), NEVER));
+        rests.into_iter().for_each(|(whole, rest)| self.push_rest(whole, rest, now));
         effects
     }
 
-    /// How many drops were added by looks since this was asked last.
+    /// How many drops were added or freed by looks since this was asked last.
     pub(crate) fn take_added(&mut self) -> usize {
         std::mem::take(&mut self.added)
     }
@@ -390,39 +457,47 @@ impl<T> Drops<T> {
 
 impl<T> Job<T> {
     /// Whether requests hold what is left of a recall. What nothing holds goes first: programs may read it.
-    fn is_held_up(&mut self, held: impl Fn(&Wanted) -> Vec<ByteRange>) -> Late {
-        if self.is_told {
-            return Late::Wait;
-        }
+    fn is_held_up(&mut self, now: u64, held: impl Fn(&Wanted) -> Vec<ByteRange>) -> Late {
         let held = held(&self.drop);
-        if held.is_empty() {
-            return Late::Wait;
+        if self.is_told {
+            // What held it is over: programs may read it, and nobody waits.
+            let may_begin = held.is_empty() && !self.runs && !self.is_free;
+            return if may_begin { Late::Begin } else { Late::Wait };
         }
         let gone = || held.iter().chain(&self.rest.dropped).copied();
         let left: Vec<ByteRange> = self.drop.parts.iter().flat_map(|part| without(*part, gone())).collect();
         if left.is_empty() {
             return Late::Blocked;
         }
-        // A drop of the rest may be held up itself, by a request that has come since.
-        let is_new = |part: &ByteRange| !without(*part, self.rest.held.iter().copied()).is_empty();
-        if self.rest.running > 0 && !held.iter().any(is_new) {
-            // It may never begin: all threads of the file may be stuck.
-            self.rest.looks += 1;
-            return if self.rest.looks > RESTS_MAX { Late::Blocked } else { Late::Wait };
+        // Others hold a drop up only by what they hold now.
+        let is_free = |parts: &[ByteRange]| {
+            !parts.iter().any(|part| held.iter().any(|of| !of.intersection(*part).is_empty()))
+        };
+        if self.runs && held.is_empty()
+            || self.rest.drops.iter().any(|rest| rest.runs && is_free(&rest.parts))
+        {
+            return Late::Wait;
         }
-        if self.rest.begun == RESTS_MAX {
-            return Late::Blocked;
+        if held.is_empty() && !self.is_free {
+            return Late::Begin;
         }
-        self.rest.held = held;
-        self.rest.begun += 1;
-        self.rest.running += 1;
-        Late::DropRest(left)
+        let all_run = self.rest.drops.len() < RESTS_MAX && self.rest.drops.iter().all(|rest| rest.runs);
+        if all_run && !held.is_empty() && !self.rest.is_refused {
+            return Late::DropRest(left);
+        }
+        if now >= self.moved + STUCK_MILLIS { Late::Blocked } else { Late::Wait }
+    }
+
+    /// The recall of which it is a part.
+    fn whole(&self) -> Option<u64> {
+        if let Some(For::Rest(whole)) = self.whom { Some(whole) } else { None }
     }
 
     /// There is nothing to say of it before it is over, or begins.
     fn is_settled(&self) -> bool {
-        let is_awaited = matches!(self.whom, Some(For::Server(..))) && !self.is_told;
-        !is_awaited && (self.is_late || !self.runs)
+        let is_recall = matches!(self.whom, Some(For::Server(..)));
+        let has_place = self.is_late || self.is_free;
+        if is_recall { self.is_told && has_place } else { has_place || !self.runs }
     }
 }
 
@@ -458,10 +533,10 @@ mod tests {
         assert_eq!(dropped, page(FILE, 1));
         recall(&mut drops, FILE, 1, 0);
         assert_eq!(drops.next(0), None, "it was told again before it was done");
-        assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)));
+        assert_eq!(drops.over(id, true, 0), Some(Effect::Done(HERE, 1)));
         recall(&mut drops, FILE, 1, 0);
         let (id, _) = drops.next(0).expect("it is told again, so it was not heard that it was done");
-        assert_eq!(drops.over(id, false), None, "the kernel has not dropped them");
+        assert_eq!(drops.over(id, false, 0), None, "the kernel has not dropped them");
         assert!(drops.jobs.is_empty() && drops.running.is_empty() && drops.recalled.is_empty());
     }
 
@@ -479,7 +554,7 @@ mod tests {
         assert_eq!(drops.look(again, all), [Effect::Blocked(HERE, 1)]);
         assert_eq!(drops.next_look(), None);
         assert_eq!(drops.look(u64::MAX - 1, all), []);
-        assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)));
+        assert_eq!(drops.over(id, true, 0), Some(Effect::Done(HERE, 1)));
     }
 
     // SEMANTICS 136.2
@@ -492,12 +567,13 @@ mod tests {
         assert!(drops.owes(FILE) && !drops.owes(InodeId(8)));
         let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
         drops.look(1, all);
-        drops.over(ids[0], true);
+        drops.over(ids[0], true, 0);
         assert!(drops.owes(FILE), "the other one is under way");
-        drops.over(ids[1], true);
+        drops.over(ids[1], true, 0);
         assert!(!drops.owes(FILE) && drops.owed.is_empty());
     }
 
+    // SEMANTICS 117.5
     #[test]
     fn pages_beside_those_that_a_request_holds_are_dropped_before_it_is_told() {
         let mut drops: Drops<&str> = Drops::new(false);
@@ -510,7 +586,7 @@ mod tests {
         let range = |first: u64, behind: u64| ByteRange { start: first * 4096, end: behind * 4096 };
         assert_eq!(parts, [range(0, 4), range(5, 10)]);
         assert_eq!(drops.look(2 * LATE_MILLIS, held(4)), [], "they are not dropped yet");
-        assert_eq!(drops.over(rest, true), None);
+        assert_eq!(drops.over(rest, true, 0), None);
         assert!(
             drops.is_too_late(Some(3 * LATE_MILLIS), 2 * LATE_MILLIS + 1),
             "there is something to say at once"
@@ -519,12 +595,13 @@ mod tests {
         assert_eq!(drops.look(2 * LATE_MILLIS + 1, held(7)), []);
         let (rest, Wanted { parts, .. }) = drops.next(3 * LATE_MILLIS).unwrap();
         assert_eq!(parts, [range(4, 5)]);
-        assert_eq!(drops.over(rest, false), None, "the kernel would not");
+        assert_eq!(drops.over(rest, false, 0), None, "the kernel would not");
         assert_eq!(drops.look(3 * LATE_MILLIS, held(4)), [Effect::Blocked(HERE, 1)]);
-        assert_eq!(drops.over(whole, true), Some(Effect::Done(HERE, 1)));
+        assert_eq!(drops.over(whole, true, 0), Some(Effect::Done(HERE, 1)));
         assert!(drops.jobs.is_empty() && drops.running.is_empty());
     }
 
+    // SEMANTICS 117.3
     #[test]
     fn requests_that_come_again_and_again_hold_a_recall_up_a_few_times() {
         let mut drops: Drops<&str> = Drops::new(false);
@@ -536,28 +613,101 @@ mod tests {
             // None of them comes to an end.
             drops.next(turn * LATE_MILLIS).expect("it may be held up by the request that has come since");
         }
-        let now = 50 * LATE_MILLIS;
+        let last = RESTS_MAX as u64 * LATE_MILLIS;
+        let now = last + STUCK_MILLIS;
+        assert_eq!(drops.look(now - 1, |_| page(FILE, 90).parts), [], "it may go on");
+        let now = now + LATE_MILLIS;
         assert_eq!(drops.look(now, |_| page(FILE, RESTS_MAX as u64).parts), [], "nothing has come since");
         assert_eq!(drops.look(now + LATE_MILLIS, |_| page(FILE, 90).parts), [Effect::Blocked(HERE, 1)]);
+    }
+
+    // SEMANTICS 117.5
+    #[test]
+    fn a_recall_is_not_blocked_while_pages_are_dropped_that_no_request_holds() {
+        let mut drops: Drops<&str> = Drops::new(false);
+        let parts = vec![ByteRange { start: 0, end: 2049 * 4096 }];
+        drops.add(Wanted { inode: FILE, parts }, For::Server(HERE, 1), 0);
+        drops.next(0).unwrap();
+        let held = |_: &Wanted| page(FILE, 0).parts;
+        assert_eq!(drops.look(LATE_MILLIS, held), []);
+        let (rest, _) = drops.next(LATE_MILLIS).unwrap();
+        // They are written back one after the other.
+        let turns = 2..=2 * STUCK_MILLIS / LATE_MILLIS;
+        turns.for_each(|turn| assert_eq!(drops.look(turn * LATE_MILLIS, held), []));
+        let now = 3 * STUCK_MILLIS;
+        assert_eq!(drops.over(rest, true, now), None);
+        assert_eq!(drops.look(now, held), [Effect::Blocked(HERE, 1)]);
+    }
+
+    /// All threads of a file are stuck; the recalls have two pages each.
+    fn stuck() -> Drops<&'static str> {
+        let mut drops = Drops::new(false);
+        for number in 0..(LATE_DROPS_PER_FILE_MAX + DROPS_PER_FILE_MAX) as u64 {
+            drops.add(two_pages(number), For::Nobody, 0);
+        }
+        for now in 0..=LATE_DROPS_PER_FILE_MAX as u64 {
+            while drops.next(now * LATE_MILLIS).is_some() {}
+            drops.look(now * LATE_MILLIS, all);
+        }
+        assert!(drops.waiting.is_empty());
+        drops
+    }
+
+    fn two_pages(at: u64) -> Wanted {
+        Wanted { inode: FILE, parts: vec![ByteRange { start: 2 * at * 4096, end: (2 * at + 2) * 4096 }] }
+    }
+
+    fn first_page(drop: &Wanted) -> Vec<ByteRange> {
+        vec![ByteRange { end: drop.parts[0].start + 4096, ..drop.parts[0] }]
+    }
+
+    // SEMANTICS 117.5
+    #[test]
+    fn what_no_request_holds_is_dropped_though_all_threads_of_its_file_are_stuck() {
+        let mut drops = stuck();
+        let now = 10_000;
+        for number in 100..200 {
+            drops.add(two_pages(number), For::Server(HERE, number), now);
+        }
+        assert_eq!(drops.next(now), None);
+        // Requests hold a page of the one half, and nothing of the other.
+        let held = |drop: &Wanted| {
+            let is_held = drop.parts[0].start < 300 * 4096;
+            if is_held { first_page(drop) } else { Vec::new() }
+        };
+        let (mut done, mut blocked) = (0, 0);
+        for now in (0..10).map(|turn| now + turn * LATE_MILLIS) {
+            while let Some((id, _)) = drops.next(now) {
+                done += usize::from(matches!(drops.over(id, true, now), Some(Effect::Done(..))));
+            }
+            blocked += drops.look(now, held).len();
+        }
+        assert_eq!((done, blocked), (50, 50));
+        // Those are dropped as well when nothing holds them any more.
+        let now = now + 20 * LATE_MILLIS;
+        assert_eq!(drops.look(now, none), []);
+        while let Some((id, _)) = drops.next(now) {
+            done += usize::from(matches!(drops.over(id, true, now), Some(Effect::Done(..))));
+        }
+        assert_eq!((done, drops.free_waiting), (100, 0));
     }
 
     // SEMANTICS 117.3
     #[test]
     fn recalls_of_which_no_part_can_begin_to_be_dropped_are_blocked_in_time() {
-        let mut drops: Drops<&str> = Drops::new(false);
-        let count = LATE_DROPS_PER_FILE_MAX as u64 + DROPS_PER_FILE_MAX as u64 + 4;
-        let two = |at: u64| vec![ByteRange { start: 2 * at * 4096, end: (2 * at + 2) * 4096 }];
-        for number in 0..count {
-            drops.add(Wanted { inode: FILE, parts: two(number) }, For::Server(HERE, number), 0);
-        }
-        // A request holds the first page of each, and no drop ends.
-        let held = |drop: &Wanted| vec![ByteRange { end: drop.parts[0].start + 4096, ..drop.parts[0] }];
+        let mut drops = stuck();
+        let (now, count) = (10_000, 100);
+        (100..100 + count)
+            .for_each(|number| _ = drops.add(two_pages(number), For::Server(HERE, number), now));
         let mut told = Vec::new();
-        for turn in 0..=RESTS_MAX as u64 + 2 {
-            while drops.next(turn * LATE_MILLIS).is_some() {}
-            told.extend(drops.look(turn * LATE_MILLIS, held));
+        let end = now + STUCK_MILLIS + 2 * LATE_MILLIS;
+        for now in (now..=end).step_by(LATE_MILLIS as usize) {
+            // None of them comes to its end.
+            while drops.next(now).is_some() {}
+            told.extend(drops.look(now, first_page));
+            assert!(told.is_empty() || now >= 10_000 + STUCK_MILLIS);
         }
-        assert_eq!(told.len() as u64, count, "each of them, and once");
+        assert_eq!(told.len(), count as usize - FREE_DROPS_PER_FILE_MAX, "those that cannot begin, and once");
         assert_eq!(drops.take_added() as u64, count);
         assert_eq!(drops.take_added(), 0);
     }
@@ -573,7 +723,7 @@ mod tests {
         let (id, _) = drops.next(100).unwrap();
         assert_eq!(drops.look(100 + LATE_MILLIS, all), []);
         assert_eq!(drops.next_look(), None);
-        assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)), "and when it is done");
+        assert_eq!(drops.over(id, true, 0), Some(Effect::Done(HERE, 1)), "and when it is done");
         recall(&mut drops, FILE, 2, 200);
         assert!(
             drops.is_too_late(Some(200 + LATE_MILLIS), 200),
@@ -590,11 +740,11 @@ mod tests {
         drops.add(page(FILE, 2), For::Waiting("second"), 5);
         let (first, _) = drops.next(0).unwrap();
         let (second, _) = drops.next(0).unwrap();
-        assert_eq!(drops.over(first, true), Some(Effect::Go("first")));
+        assert_eq!(drops.over(first, true, 0), Some(Effect::Go("first")));
         assert_eq!(drops.look(5 + WAITING_MILLIS_MAX - 1, all), []);
         assert_eq!(drops.look(5 + WAITING_MILLIS_MAX, none), [Effect::Go("second")]);
         assert_eq!((drops.look(9_999, all), drops.next_look()), (vec![], None));
-        assert_eq!(drops.over(second, true), None);
+        assert_eq!(drops.over(second, true, 0), None);
     }
 
     #[test]
@@ -608,7 +758,7 @@ mod tests {
         recall(&mut drops, InodeId(8), 100, 0);
         assert_eq!(drops.next(0).unwrap().1.inode, InodeId(8));
         assert_eq!(drops.next(0), None);
-        drops.over(stuck[0], true);
+        drops.over(stuck[0], true, 0);
         assert_eq!(drops.next(0).unwrap().1, page(FILE, DROPS_PER_FILE_MAX as u64));
     }
 
@@ -623,10 +773,11 @@ mod tests {
             ids.extend(std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id));
             drops.look(turn * LATE_MILLIS, none);
         }
-        assert_eq!(ids.len(), LATE_DROPS_PER_FILE_MAX + DROPS_PER_FILE_MAX);
-        ids.drain(..).for_each(|id| _ = drops.over(id, true));
+        assert_eq!(ids.len(), LATE_DROPS_PER_FILE_MAX + DROPS_PER_FILE_MAX + FREE_DROPS_PER_FILE_MAX);
+        ids.drain(..).for_each(|id| _ = drops.over(id, true, 0));
         assert!(drops.running.is_empty());
-        assert_eq!(std::iter::from_fn(|| drops.next(0)).count(), DROPS_PER_FILE_MAX);
+        let more = std::iter::from_fn(|| drops.next(0)).count();
+        assert_eq!(more, DROPS_PER_FILE_MAX + FREE_DROPS_PER_FILE_MAX);
     }
 
     // SEMANTICS 128.7
@@ -670,8 +821,10 @@ mod tests {
         for number in 0..200 {
             recall(&mut drops, InodeId(100 + number), number, 0);
         }
-        let begun = std::iter::from_fn(|| drops.begin_thread().then(|| drops.next(0).unwrap())).count();
-        assert_eq!(begun, THREADS_MAX);
+        let begun: Vec<u64> =
+            std::iter::from_fn(|| drops.begin_thread().then(|| drops.next(0).unwrap().0)).collect();
+        assert_eq!((begun.len(), drops.next(0)), (THREADS_MAX, None));
+        begun.into_iter().for_each(|id| _ = drops.over(id, true, 0));
         let stay = (0..THREADS_MAX).filter(|_| drops.begin_idling()).count();
         assert_eq!(stay, IDLE_THREADS_MAX);
         (stay..THREADS_MAX).for_each(|_| drops.end_thread());
@@ -690,7 +843,10 @@ mod tests {
         assert_eq!(drops.next(0), None);
         drops.add(page(FILE, 1), For::Nobody, 0);
         let (second, _) = drops.next(0).expect("the first one may be past these pages");
-        assert_eq!((drops.over(id, true), drops.over(second, true), drops.next_look()), (None, None, None));
+        assert_eq!(
+            (drops.over(id, true, 0), drops.over(second, true, 0), drops.next_look()),
+            (None, None, None)
+        );
     }
 
     #[test]
@@ -701,10 +857,10 @@ mod tests {
         drops.add(page(FILE, 3), For::Server(ServerId(9), 1), 0);
         let (first, _) = drops.next(0).unwrap();
         assert_eq!(drops.add_life(HERE, 5, &[]), Some(Effect::DroppedAll(HERE, 5)));
-        assert_eq!(drops.over(first, true), None);
+        assert_eq!(drops.over(first, true, 0), None);
         recall(&mut drops, FILE, 1, 0);
         let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
-        let told: Vec<_> = ids.into_iter().filter_map(|id| drops.over(id, true)).collect();
+        let told: Vec<_> = ids.into_iter().filter_map(|id| drops.over(id, true, 0)).collect();
         assert_eq!(told, [Effect::Done(ServerId(9), 1), Effect::Done(HERE, 1)]);
     }
 
@@ -716,18 +872,18 @@ mod tests {
         assert_eq!(drops.add_life(HERE, 5, &files), None);
         let (first, dropped) = drops.next(0).unwrap();
         assert_eq!(dropped, Wanted { inode: FILE, parts: vec![WHOLE] });
-        assert_eq!(drops.over(first, true), None, "there is another one");
+        assert_eq!(drops.over(first, true, 0), None, "there is another one");
         assert_eq!(drops.add_life(HERE, 6, &files), None);
         let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
-        let told: Vec<_> = ids.into_iter().filter_map(|id| drops.over(id, true)).collect();
+        let told: Vec<_> = ids.into_iter().filter_map(|id| drops.over(id, true, 0)).collect();
         assert_eq!(told, [Effect::DroppedAll(HERE, 6)]);
         // What the kernel has not dropped is there.
         assert_eq!(drops.add_life(HERE, 7, &files[..1]), None);
         let (id, _) = drops.next(0).unwrap();
-        assert_eq!(drops.over(id, false), None);
+        assert_eq!(drops.over(id, false, 0), None);
         assert_eq!(drops.add_life(HERE, 8, &files[..1]), None);
         let (id, _) = drops.next(0).unwrap();
-        assert_eq!(drops.over(id, true), Some(Effect::DroppedAll(HERE, 8)));
+        assert_eq!(drops.over(id, true, 0), Some(Effect::DroppedAll(HERE, 8)));
         assert!(drops.jobs.is_empty() && drops.lives.is_empty());
     }
 
@@ -740,13 +896,15 @@ mod tests {
         recall(&mut drops, FILE, 1, 0);
         let (id, dropped) = drops.next(0).unwrap();
         assert_eq!(dropped, page(FILE, 1));
-        assert_eq!(drops.over(id, true), Some(Effect::Done(HERE, 1)));
+        assert_eq!(drops.over(id, true, 0), Some(Effect::Done(HERE, 1)));
         // The files of a life that is over are not dropped twice.
         assert_eq!(drops.add_life(HERE, 6, &files), None);
-        let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
-        assert_eq!(ids.len(), files.len());
-        let told: Vec<_> = ids.into_iter().filter_map(|id| drops.over(id, true)).collect();
-        assert_eq!(told, [Effect::DroppedAll(HERE, 6)]);
+        let (mut count, mut told) = (0, Vec::new());
+        while let Some((id, _)) = drops.next(0) {
+            count += 1;
+            told.extend(drops.over(id, true, 0));
+        }
+        assert_eq!((count, told), (files.len(), vec![Effect::DroppedAll(HERE, 6)]));
         assert!(drops.jobs.is_empty() && drops.owed.is_empty());
     }
 
