@@ -221,6 +221,8 @@ pub const DATA_BASE_BYTES_MAX: usize = 64 << 20;
 /// Those, with what kernels write back meanwhile, which waits for nobody; for another one the holder that has been asked longest has not
 /// answered in time.
 pub const DATA_BASE_BYTES_HARD_MAX: usize = 128 << 20;
+/// What a copy of a page takes for each of those who have the page so.
+pub const DATA_BASE_HOLDER_BYTES: usize = 100;
 /// Data recalls that one session has yet to acknowledge; with one more it has not answered in time.
 pub const DATA_RECALLS_PER_SESSION_MAX: usize = 16_384;
 /// Data recalls of pages from a server's last life for which one session's time may be over before nobody waits for it any more; one is

@@ -1,16 +1,57 @@
 //! What kernels' pages are based on: kept from a recall until its holder has dropped the pages, so that of what comes back
 //! only what programs have stored is written.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Result, SessionId, limits};
 
-use super::{Base, Change, DataLeases, Pending, ReadNow};
+use super::{Change, DataLeases, Pending, ReadNow};
 use crate::pages::{PAGE_BYTES, edges, inner_pages, page_at, pages_of, whole_pages};
 use crate::watches::Place;
 
+/// What a page is based on.
+#[derive(Debug)]
+pub(super) struct Base {
+    /// The recall by which the page is dropped.
+    pub(super) recall: u64,
+    copy: Rc<PageCopy>,
+}
+
+impl Base {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.copy.bytes
+    }
+}
+
+/// The bytes of a page, for all whose kernels have it so. It counts once, for as long as one of them needs it.
+#[derive(Debug)]
+struct PageCopy {
+    bytes: Vec<u8>,
+    counted: Rc<Cell<usize>>,
+}
+
+impl PageCopy {
+    fn new(bytes: Vec<u8>, counted: &Rc<Cell<usize>>) -> Rc<PageCopy> {
+        counted.set(counted.get() + 1);
+        Rc::new(PageCopy { bytes, counted: counted.clone() })
+    }
+}
+
+impl Drop for PageCopy {
+    fn drop(&mut self) {
+        self.counted.set(self.counted.get() - 1);
+    }
+}
+
 impl DataLeases {
+    /// What the copies of pages take that are kept.
+    #[must_use]
+    pub fn base_bytes(&self) -> usize {
+        self.copies.get() * PAGE_BYTES as usize + self.bases.len() * limits::DATA_BASE_HOLDER_BYTES
+    }
+
     /// Keeps what pages of others are based on that have yet to be dropped.
     pub(super) fn keep_bases(
         &mut self,
@@ -21,7 +62,8 @@ impl DataLeases {
         read: ReadNow<'_>,
         now: u64,
     ) -> Result<()> {
-        let mut kept: BTreeMap<u64, Rc<[u8]>> = BTreeMap::new();
+        let mut kept: BTreeMap<u64, Rc<PageCopy>> = BTreeMap::new();
+        let mut may_give_up = true;
         // The newest first: a page that was read anew since an older recall goes with the newer one.
         for number in self.numbers_at(place).into_iter().rev() {
             let pending = self.recalls.get_mut(&number).expect("a number at a place is a recall");
@@ -57,37 +99,49 @@ impl DataLeases {
                 if erased || self.bases.contains_key(&key) {
                     continue;
                 }
-                if self.base_bytes() >= limits::DATA_BASE_BYTES_HARD_MAX {
-                    self.fence_for_room(now);
-                    if self.recalls.get(&number).is_none_or(|pending| pending.fenced) {
-                        break;
-                    }
+                while may_give_up && !self.has_room_for_base() {
+                    may_give_up = self.fence_for_room(by, now);
                 }
-                let bytes = match kept.get(&key.2) {
-                    Some(bytes) => bytes.clone(),
-                    None => Rc::from(read(page)?),
+                if self.recalls.get(&number).is_none_or(|pending| pending.fenced) {
+                    break;
+                }
+                let copy = match kept.get(&key.2) {
+                    Some(copy) => copy.clone(),
+                    None => PageCopy::new(read(page)?, &self.copies),
                 };
-                kept.insert(key.2, bytes.clone());
-                self.bases.insert(key, Base { recall: number, bytes });
+                kept.insert(key.2, copy.clone());
+                self.bases.insert(key, Base { recall: number, copy });
             }
         }
         Ok(())
     }
 
-    /// There are too many copies: who has been asked longest of those for whom there are some is waited for no longer.
-    fn fence_for_room(&mut self, now: u64) {
-        let has_copies = |pending: &Pending| {
+    fn has_room_for_base(&self) -> bool {
+        let one = PAGE_BYTES as usize + limits::DATA_BASE_HOLDER_BYTES;
+        self.base_bytes() + one <= limits::DATA_BASE_BYTES_HARD_MAX
+    }
+
+    /// There are too many copies: who has been asked longest of those for whom there are some is waited for no longer. Whether there
+    /// was such a one. Whoever is asked by this very change has had no time to answer, and what `by` writes back is based on its own
+    /// copies; who waits himself is the last to go.
+    pub(super) fn fence_for_room(&mut self, by: SessionId, now: u64) -> bool {
+        let may_go = |pending: &&Pending| {
             let of_holder = (pending.place, pending.holder, 0)..=(pending.place, pending.holder, u64::MAX);
-            !pending.fenced && self.bases.range(of_holder).next().is_some()
+            let is_meant = !pending.fenced && pending.holder != by && pending.began < now;
+            is_meant && self.bases.range(of_holder).next().is_some()
         };
-        let oldest = self.recalls.values().find(|pending| has_copies(pending));
-        let Some((place, holder)) = oldest.map(|pending| (pending.place, pending.holder)) else { return };
+        let asked = || self.recalls.values().filter(may_go);
+        let oldest = asked().find(|pending| !self.is_excused(pending)).or_else(|| asked().next());
+        let Some((place, holder)) = oldest.map(|pending| (pending.place, pending.holder)) else {
+            return false;
+        };
         for number in self.numbers_at(place) {
             if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == holder) {
                 (pending.fenced, pending.waited) = (true, false);
             }
         }
         self.fence(place, holder, now);
+        true
     }
 
     /// What pages are based on must be known.
@@ -116,19 +170,20 @@ impl DataLeases {
         place: Place,
         session: SessionId,
         pages: ByteRange,
-        mut change: impl FnMut((u64, &[u8])) -> Option<Rc<[u8]>>,
+        mut change: impl FnMut((u64, &[u8])) -> Option<Vec<u8>>,
     ) {
         if self.bases.is_empty() || pages.is_empty() {
             return;
         }
         let keys =
             (place, session, pages.start / PAGE_BYTES)..(place, session, pages.end.div_ceil(PAGE_BYTES));
-        let found: Vec<(u64, Option<Rc<[u8]>>)> =
-            self.bases.range(keys).map(|((.., page), base)| (*page, change((*page, &base.bytes)))).collect();
+        let found: Vec<(u64, Option<Vec<u8>>)> =
+            self.bases.range(keys).map(|((.., page), base)| (*page, change((*page, base.bytes())))).collect();
         for (page, bytes) in found {
             match bytes {
                 Some(bytes) => {
-                    self.bases.get_mut(&(place, session, page)).expect("it was found").bytes = bytes
+                    let base = self.bases.get_mut(&(place, session, page)).expect("it was found");
+                    base.copy = PageCopy::new(bytes, &self.copies);
                 }
                 None => _ = self.bases.remove(&(place, session, page)),
             }
@@ -137,7 +192,7 @@ impl DataLeases {
 }
 
 /// A page with other bytes where the write has some of it.
-pub(super) fn with_bytes((page, base): (u64, &[u8]), offset: u64, bytes: &[u8]) -> Rc<[u8]> {
+pub(super) fn with_bytes((page, base): (u64, &[u8]), offset: u64, bytes: &[u8]) -> Vec<u8> {
     let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
     let part = page_at(page).intersection(range);
     let mut changed = base.to_vec();
@@ -147,7 +202,7 @@ pub(super) fn with_bytes((page, base): (u64, &[u8]), offset: u64, bytes: &[u8]) 
         let length = part.length() as usize;
         changed[inside..inside + length].copy_from_slice(&bytes[from..from + length]);
     }
-    changed.into()
+    changed
 }
 
 /// Puts what differs from the base (of `here`, where it is the same) into what is here. Whether that changes anything.

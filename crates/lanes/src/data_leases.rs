@@ -16,6 +16,7 @@
 //! A holder that does not acknowledge in time is *fenced*: nobody waits for it any longer, it has lost its lease, and
 //! what it writes back there is refused until it has acknowledged. All of this is lost with the process.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
@@ -42,7 +43,7 @@ mod returning;
 #[path = "unknown.rs"]
 mod unknown;
 
-use bases::{merge, with_bytes};
+use bases::{Base, merge, with_bytes};
 use fought::Fought;
 pub use held::Held;
 pub use outdated::News;
@@ -88,8 +89,12 @@ pub struct DataLeases {
     at: BTreeMap<Place, BTreeSet<u64>>,
     of: BTreeMap<SessionId, BTreeSet<u64>>,
     last_number: u64,
+    /// How often somebody was asked, or was given up.
+    told: u64,
     /// What pages are based on, where that is not what the place has now.
     bases: BTreeMap<(Place, SessionId, u64), Base>,
+    /// How many copies of pages these have among them.
+    copies: Rc<Cell<usize>>,
     /// In a life that follows one that had given leases: who had some, and may have pages still.
     returning: Returning,
     /// What the next life has to know, and was not told to the log.
@@ -127,13 +132,6 @@ struct Pending {
     erased: RangeSet,
     /// What of it others have changed since.
     outdated: RangeSet,
-}
-
-#[derive(Debug)]
-struct Base {
-    /// The recall by which the page is dropped.
-    recall: u64,
-    bytes: Rc<[u8]>,
 }
 
 impl DataLeases {
@@ -194,6 +192,21 @@ impl DataLeases {
         }
     }
 
+    /// A session's kernel has these bytes in its pages, and they are on their way to the place: whoever changes some of them before they are
+    /// there asks it to drop its pages.
+    pub fn begin_through(&mut self, place: Place, session: SessionId, range: ByteRange, now: u64) {
+        if self.is_fenced(place, session) {
+            return;
+        }
+        if !self.has_lease(place, session) {
+            self.give(place, session, self.holes_of_new(place, session), now);
+        }
+        if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&session)) {
+            holes.remove(whole_pages(range));
+        }
+        self.limit_holes(place, session, whole_pages(range), now);
+    }
+
     /// A session has written these bytes through pages that its kernel keeps: those that it had have them, too.
     /// `bytes` are empty where nobody had to keep what its pages are based on.
     pub fn wrote_through(
@@ -205,14 +218,8 @@ impl DataLeases {
         now: u64,
     ) {
         let offset = range.start;
+        self.begin_through(place, session, range, now);
         if !self.is_fenced(place, session) {
-            if !self.has_lease(place, session) {
-                self.give(place, session, self.holes_of_new(place, session), now);
-            }
-            if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&session)) {
-                holes.remove(whole_pages(range));
-            }
-            self.limit_holes(place, session, whole_pages(range), now);
             self.unknown.wrote(place, session, range);
         }
         self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
@@ -348,7 +355,7 @@ impl DataLeases {
             let (from, to) = ((part.start - offset) as usize, (part.end - offset) as usize);
             let base = self.bases.get(&(place, session, page.start / PAGE_BYTES));
             let inside = (part.start - page.start) as usize;
-            let base = base.map(|base| base.bytes[inside..inside + to - from].to_vec());
+            let base = base.map(|base| base.bytes()[inside..inside + to - from].to_vec());
             if !merge(base.as_deref(), &bytes[from..to], &mut merged[from..to]) {
                 continue;
             }
@@ -363,16 +370,17 @@ impl DataLeases {
     /// These pages of a session were written back: its kernel has them so now.
     pub fn wrote_back(&mut self, place: Place, session: SessionId, offset: u64, bytes: &[u8], now: u64) {
         let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
-        if !self.has_lease(place, session) && !self.had_alone(place, session, range) {
+        let had = self.has_lease(place, session) || self.had_alone(place, session, range);
+        if !had && !self.is_fenced(place, session) {
             self.give(place, session, self.holes_of_new(place, session), now);
         }
         self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
     }
 
-    /// The number of the newest recall.
+    /// It grows when somebody is asked, and when somebody is waited for no more.
     #[must_use]
-    pub fn newest(&self) -> u64 {
-        self.last_number
+    pub fn told(&self) -> u64 {
+        self.told
     }
 
     /// Whether nobody has a lease, and nobody is waited for.
@@ -388,12 +396,6 @@ impl DataLeases {
             self.recall(place, session, WHOLE, now);
         }
         has || self.recall_of_before(place, session, now)
-    }
-
-    /// Copies of pages that are kept, in bytes.
-    #[must_use]
-    pub fn base_bytes(&self) -> usize {
-        self.bases.len() * PAGE_BYTES as usize
     }
 
     /// A holder acknowledges recalls: those that are done, and those that it cannot do before a write of its own is
@@ -509,6 +511,7 @@ impl DataLeases {
 
     /// A holder loses its lease, and is to drop all that it has there, whenever it answers.
     fn fence(&mut self, place: Place, holder: SessionId, now: u64) {
+        self.told += 1;
         self.take(place, holder);
         self.unknown.begin_whole(place, holder);
         self.owners.forget_owner(place, holder);
@@ -646,6 +649,7 @@ impl DataLeases {
     }
 
     fn add(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) -> u64 {
+        self.told += 1;
         self.last_number += 1;
         let number = self.last_number;
         let (owned, erased, dropped, outdated) = Default::default();

@@ -151,7 +151,7 @@ impl World {
 
     /// Nobody knows who owns what. Requests come again.
     fn die(&mut self) {
-        let newest = self.leases.newest();
+        let newest = self.leases.last_number;
         let all = (0..KERNELS).map(|kernel| (session(kernel), kernel != COHERENT));
         self.leases = DataLeases::after(all).counting_from(newest);
         for (session, pages) in self.log.values() {
@@ -767,7 +767,7 @@ fn what_lies_together_is_recalled_as_one() {
         [ByteRange { start: 0, end: whole(7).start }, ByteRange { start: whole(7).end, end: many.end }];
     assert_eq!(told(&leases, 0), [(1, many), (2, rest[0]), (3, rest[1])]);
     assert!(!leases.claim(&punch, &mut ticket, 0).unwrap());
-    assert_eq!(leases.newest(), 3, "it is told once");
+    assert_eq!(leases.last_number, 3, "it is told once");
     leases.acknowledge(session(0), &[3], &[]);
     assert!(!leases.claim(&punch, &mut ticket, 0).unwrap());
     leases.acknowledge(session(0), &[2], &[]);

@@ -195,7 +195,8 @@ impl Server {
         if origin == WriteOrigin::Through {
             self.note_leases(header.session, false)?;
         }
-        self.data.room_for_bases().await;
+        let holds_page = origin == WriteOrigin::Through;
+        self.data.room_for_bases(holds_page.then_some((place, header.session, range))).await;
         self.claim_change(header, place, range, origin).await.map(Some)
     }
 
@@ -241,7 +242,10 @@ impl Server {
             .segments()
             .map(|piece| RawSegment { pointer: piece.address, length: piece.length })
             .collect();
-        let back = request.origin == WriteOrigin::Back;
+        let (back, through) = (request.origin == WriteOrigin::Back, request.origin == WriteOrigin::Through);
+        if through {
+            self.data.begin_through(place_of(target.lane), header.session, range);
+        }
         let under_way = UnderWay::begin(self, target, range, (writer, back), connection);
         // SAFETY: the window keeps the segments mapped until this call has returned.
         let received = unsafe { connection.read_data_in_place(&segments).await };
@@ -254,13 +258,12 @@ impl Server {
         if let Err(error) = self.before_change(told, header.session, target.lane, range, Change::Stored) {
             return Ok(Err(error.into()));
         }
-        // What its kernel's pages are based on was noted in the middle. It comes again, all at once, and gives them its bytes.
-        let through = request.origin == WriteOrigin::Through;
-        if through && self.has_yet_to_drop(place_of(target.lane), header.session, range) {
-            let text = "others have changed pages of this write while it arrived";
-            return received.map(|()| Err(Error::new(ErrorKind::Retry, text).into()));
-        }
         match received {
+            // What its kernel's pages are based on was noted in the middle. It comes again, all at once, and gives them its bytes.
+            Ok(()) if through && self.data.has_yet_to_drop(place_of(target.lane), header.session, range) => {
+                let text = "others have changed pages of this write while it arrived";
+                Ok(Err(Error::new(ErrorKind::Retry, text).into()))
+            }
             Ok(()) => {
                 let written = self.finish_write(target, range, writer);
                 self.note_written(place_of(target.lane), header.session, range, &[], request.origin);

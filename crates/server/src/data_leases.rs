@@ -85,11 +85,38 @@ impl DataDesk {
         }
     }
 
-    /// Waits until there is room for copies of pages: others have dropped theirs.
-    pub async fn room_for_bases(&self) {
-        while self.leases.borrow().base_bytes() > limits::DATA_BASE_BYTES_MAX {
+    /// Waits until there is room for copies of pages: others have dropped theirs. `through`: whose kernel may have which pages locked
+    /// until then. If it is to drop some of these it cannot, and what is kept for that may be what takes the room.
+    pub async fn room_for_bases(&self, through: Option<(Place, SessionId, ByteRange)>) {
+        let is_awaited =
+            || through.is_some_and(|(place, session, of)| self.has_yet_to_drop(place, session, of));
+        while self.leases.borrow().base_bytes() > limits::DATA_BASE_BYTES_MAX && !is_awaited() {
             self.next_change().await;
         }
+    }
+
+    /// Whether a session has yet to drop some of these bytes.
+    pub fn has_yet_to_drop(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
+        self.leases.borrow().has_yet_to_drop(place, session, range)
+    }
+
+    /// Bytes that a session's kernel has in its pages begin to arrive.
+    pub fn begin_through(&self, place: Place, session: SessionId, range: ByteRange) {
+        let now = self.now();
+        self.change_leases(|leases| leases.begin_through(place, session, range, now));
+    }
+
+    /// Whoever waits, or has something to drop, hears of what this changes for him.
+    fn change_leases<T>(&self, change: impl FnOnce(&mut DataLeases) -> T) -> T {
+        let mut leases = self.leases.borrow_mut();
+        let before = leases.told();
+        let changed = change(&mut leases);
+        let is_news = leases.told() != before;
+        drop(leases);
+        if is_news {
+            self.changed.notify_waiters();
+        }
+        changed
     }
 
     /// Who has what, and who waits, of one file or of all.
@@ -105,10 +132,10 @@ impl DataDesk {
     /// Whether what is asked may be done in this step. Whoever has to drop pages for it hears of that.
     pub fn claim(&self, asked: &Asked, ticket: &mut Ticket) -> Result<bool> {
         let mut leases = self.leases.borrow_mut();
-        let (newest, before) = (leases.newest(), *ticket);
+        let (told, before) = (leases.told(), *ticket);
         let granted = leases.claim(asked, ticket, self.now());
         // One that has begun to wait is one that others need not wait for.
-        if leases.newest() != newest || *ticket != before {
+        if leases.told() != told || *ticket != before {
             self.changed.notify_waiters();
         }
         granted
@@ -159,17 +186,12 @@ impl Server {
     /// Errors: those of [`Server::note_leases`].
     pub fn keep_pages(self: &Rc<Self>, place: Place, session: SessionId, range: ByteRange) -> Result<bool> {
         self.note_leases(session, false)?;
-        let mut leases = self.data.leases.borrow_mut();
-        let newest = leases.newest();
-        let kept = match range.is_empty() {
-            true => leases.keep_whole(place, session, self.data.now()),
-            false => leases.keep(place, session, range, self.data.now()),
-        };
+        let now = self.data.now();
         // A full table recalls another's.
-        if leases.newest() != newest {
-            self.data.changed.notify_waiters();
-        }
-        Ok(kept)
+        Ok(self.data.change_leases(|leases| match range.is_empty() {
+            true => leases.keep_whole(place, session, now),
+            false => leases.keep(place, session, range, now),
+        }))
     }
 
     /// Bytes of a lane are about to change, in this very step: `by` whom, and which call waits for those who have pages of
@@ -198,15 +220,9 @@ impl Server {
         let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> =
             &mut |range| read_lane(&mut store, lane, range);
         let (place, now) = (place_of(lane), self.data.now());
-        let mut leases = self.data.leases.borrow_mut();
-        let newest = leases.newest();
-        let recalls = leases.before_changes(place, by, ranges, change, read, now)?;
-        // Somebody is asked, or is waited for no longer.
-        let is_news = leases.newest() != newest;
-        drop((leases, store));
-        if is_news {
-            self.data.changed.notify_waiters();
-        }
+        let recalls =
+            self.data.change_leases(|leases| leases.before_changes(place, by, ranges, change, read, now))?;
+        drop(store);
         self.wait_for(call, recalls);
         self.log_pages()
     }
@@ -260,11 +276,6 @@ impl Server {
         origin: WriteOrigin,
     ) -> Result<bool> {
         self.data.leases.borrow().is_alone(place, session, range, origin == WriteOrigin::Back)
-    }
-
-    /// Whether a session has yet to drop some of these bytes.
-    pub fn has_yet_to_drop(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
-        self.data.leases.borrow().has_yet_to_drop(place, session, range)
     }
 
     /// What programs have stored in pages that are written back to a lane.
@@ -363,10 +374,11 @@ impl Server {
         let Ok(range) = checked_range(start, request.bytes.0.len() as u64) else { return Ok(()) };
         let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |range| Ok(part_of(&here, range));
         let (session, now) = (call.session, self.data.now());
-        let mut leases = self.data.leases.borrow_mut();
         if request.origin != WriteOrigin::Back {
-            let recalls = leases.before_change(place, session, range, Change::Write, read, now)?;
-            drop(leases);
+            let before = |leases: &mut DataLeases| {
+                leases.before_change(place, session, range, Change::Write, read, now)
+            };
+            let recalls = self.data.change_leases(before)?;
             self.log_pages()?;
             if request.origin == WriteOrigin::Through {
                 self.note_leases(session, false)?;
@@ -375,18 +387,19 @@ impl Server {
             self.wait_for(Some(call), recalls);
             return Ok(());
         }
-        let Stored { ranges, merged } = leases.stored(place, session, start, &request.bytes.0, read, now)?;
-        let mut recalls = Vec::new();
-        for changed in ranges {
-            recalls.extend(leases.before_change(place, session, changed, Change::Write, read, now)?);
-        }
-        leases.wrote_back(place, session, start, &request.bytes.0, now);
-        drop(leases);
+        let merged = self.data.change_leases(|leases| -> Result<Option<Vec<u8>>> {
+            let Stored { ranges, merged } =
+                leases.stored(place, session, start, &request.bytes.0, read, now)?;
+            for changed in ranges {
+                leases.before_change(place, session, changed, Change::Write, read, now)?;
+            }
+            leases.wrote_back(place, session, start, &request.bytes.0, now);
+            Ok(merged)
+        })?;
         self.log_pages()?;
         if let Some(merged) = merged {
             request.bytes = Bytes(merged);
         }
-        self.wait_for(None, recalls);
         Ok(())
     }
 
@@ -402,8 +415,9 @@ impl Server {
         let (_, here) = self.inline_now(inode).unwrap_or_default();
         let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |range| Ok(part_of(&here, range));
         let now = self.data.now();
-        let recalls =
-            self.data.leases.borrow_mut().before_change((inode, None), by, range, change, read, now)?;
+        let recalls = self
+            .data
+            .change_leases(|leases| leases.before_change((inode, None), by, range, change, read, now))?;
         self.wait_for(call, recalls);
         self.log_pages()
     }
@@ -489,4 +503,53 @@ fn part_of(bytes: &[u8], range: ByteRange) -> Vec<u8> {
     let mut part = bytes[start..end].to_vec();
     part.resize(range.length() as usize, 0);
     part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    const PLACE: Place = (InodeId(70), Some(0));
+
+    fn session(number: u8) -> SessionId {
+        SessionId([number; 16])
+    }
+
+    fn change(desk: &DataDesk, range: ByteRange) {
+        let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> =
+            &mut |range| Ok(vec![0; range.length() as usize]);
+        desk.change_leases(|leases| leases.before_change(PLACE, session(2), range, Change::Write, read, 1))
+            .unwrap();
+    }
+
+    // SEMANTICS 117.6
+    #[test]
+    fn a_write_to_pages_that_its_kernel_is_to_drop_waits_for_no_room_that_these_take() {
+        run(async {
+            let desk = DataDesk::new(DataLeases::default(), 1, clock::instant());
+            let whole = ByteRange { start: 0, end: u64::MAX };
+            desk.leases.borrow_mut().keep(PLACE, session(1), whole, 0);
+            change(&desk, ByteRange { start: 0, end: limits::DATA_BASE_BYTES_MAX as u64 });
+            let page = |at| ByteRange { start: at, end: at + 100 };
+            let waits = async |through| {
+                tokio::select! {
+                    biased;
+                    () = desk.room_for_bases(through) => false,
+                    () = tokio::task::yield_now() => true,
+                }
+            };
+            assert!(waits(None).await);
+            assert!(waits(Some((PLACE, session(3), page(4096)))).await, "another kernel has dropped none");
+            let (before, behind) = (page(4096), page(1 << 40));
+            assert!(!waits(Some((PLACE, session(1), before))).await);
+            // Pages that it is not to drop hold nothing up, until it is to drop them as well.
+            assert!(waits(Some((PLACE, session(1), behind))).await);
+            let asked = async {
+                tokio::task::yield_now().await;
+                change(&desk, behind);
+            };
+            tokio::join!(desk.room_for_bases(Some((PLACE, session(1), behind))), asked);
+        });
+    }
 }

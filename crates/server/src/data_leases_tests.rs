@@ -236,47 +236,54 @@ fn large_writes_and_punches_recall_as_well_and_cells_and_truncations() {
 // SEMANTICS 117.4
 #[test]
 fn a_large_write_that_others_meet_half_way_is_what_its_kernels_pages_are_based_on() {
+    run(async { meet_half_way(true).await });
+}
+
+// SEMANTICS 117.4
+#[test]
+fn so_it_is_where_its_kernel_had_no_lease_on_them() {
+    run(async { meet_half_way(false).await });
+}
+
+/// `has_lease`: the kernel that writes has read the page before.
+async fn meet_half_way(has_lease: bool) {
     const LARGE: usize = 256 << 10;
-    run(async {
-        let mut two = two(false).await;
-        let at = (LARGE - PAGE) as u64;
+    let mut two = two(false).await;
+    let at = (LARGE - PAGE) as u64;
+    if has_lease {
         two.keep(at, PAGE as u32).await;
-        let gate = Gate::before(&two.server.address).await;
-        let mut slow = two.holder.another(&gate.address).await;
-        let header = slow.header(Kind::WriteChunk, 10, 0);
-        gate.let_pass(100 << 10);
-        let request = WriteChunk { target: two.target, offset: 0, origin: WriteOrigin::Through };
+    }
+    let gate = Gate::before(&two.server.address).await;
+    let mut slow = two.holder.another(&gate.address).await;
+    let header = slow.header(Kind::WriteChunk, 10, 0);
+    gate.let_pass(100 << 10);
+    let request = WriteChunk { target: two.target, offset: 0, origin: WriteOrigin::Through };
+    slow.begin_write(header, &request, &[1; LARGE]).await;
+    gate.drained().await;
+    // Another program meets it where its bytes have yet to come.
+    let mut first = another(&two.changer, &two.server.address).await;
+    first
+        .begin_write(first.header(Kind::WriteChunk, 3, 0), &WriteChunk { offset: at, ..program(&two) }, b"w")
+        .await;
+    assert!(waits(&mut two.listener, first.connection.read_request()).await);
+    gate.let_pass(usize::MAX);
+    if let Err(error) = slow.answer::<ChunkWritten>().await {
+        assert_eq!(error.kind(), ErrorKind::Retry, "it comes again, all at once: {error}");
         slow.begin_write(header, &request, &[1; LARGE]).await;
-        gate.drained().await;
-        // Another program meets it where its bytes have yet to come.
-        let mut first = another(&two.changer, &two.server.address).await;
-        first
-            .begin_write(
-                first.header(Kind::WriteChunk, 3, 0),
-                &WriteChunk { offset: at, ..program(&two) },
-                b"w",
-            )
-            .await;
-        assert!(waits(&mut two.listener, first.connection.read_request()).await);
-        gate.let_pass(usize::MAX);
-        if let Err(error) = slow.answer::<ChunkWritten>().await {
-            assert_eq!(error.kind(), ErrorKind::Retry, "it comes again, all at once: {error}");
-            slow.begin_write(header, &request, &[1; LARGE]).await;
-            slow.answer::<ChunkWritten>().await.unwrap();
-        }
-        // And one comes behind it.
-        let mut second = another(&two.changer, &two.server.address).await;
-        let request = WriteChunk { offset: at + 100, ..program(&two) };
-        second.begin_write(second.header(Kind::WriteChunk, 4, 0), &request, b"after").await;
-        assert!(waits(&mut two.listener, second.connection.read_request()).await);
-        // The kernel has what its call wrote, and what a program has stored beside it.
-        let mut page = vec![1; PAGE];
-        page[500] = 5;
-        two.write_back(11, at, &page).await;
-        two.end_all().await;
-        let bytes = two.changer.read(two.target, at, PAGE as u32).await.unwrap();
-        assert_eq!((&bytes[99..106], bytes[500]), (&b"\x01after\x01"[..], 5));
-    });
+        slow.answer::<ChunkWritten>().await.unwrap();
+    }
+    // And one comes behind it.
+    let mut second = another(&two.changer, &two.server.address).await;
+    let request = WriteChunk { offset: at + 100, ..program(&two) };
+    second.begin_write(second.header(Kind::WriteChunk, 4, 0), &request, b"after").await;
+    assert!(waits(&mut two.listener, second.connection.read_request()).await);
+    // The kernel has what its call wrote, and what a program has stored beside it.
+    let mut page = vec![1; PAGE];
+    page[500] = 5;
+    two.write_back(11, at, &page).await;
+    two.end_all().await;
+    let bytes = two.changer.read(two.target, at, PAGE as u32).await.unwrap();
+    assert_eq!((&bytes[99..106], bytes[500]), (&b"\x01after\x01"[..], 5));
 }
 
 #[test]

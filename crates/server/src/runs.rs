@@ -81,7 +81,7 @@ impl Server {
     ) -> Outcome<()> {
         let (lane, joined) = (target.lane, runs.joined());
         let (place, hull, writer) = (place_of(lane), runs.reach().hull, (header.session, header.sequence));
-        self.data.room_for_bases().await;
+        self.data.room_for_bases(None).await;
         let _claiming = self.claim_change(header, place, hull, WriteOrigin::Program).await?;
         if !self.prepare_write(header, target, &joined, writer).await? {
             // Done before: whoever had pages of it then may have them still.
