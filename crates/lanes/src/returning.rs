@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ramlace_base::{ByteRange, SessionId, Slot, limits};
+use ramlace_base::{SessionId, Slot, limits};
 
 use super::{DataLeases, WHOLE};
 use crate::ranges::RangeSet;
@@ -167,10 +167,9 @@ impl DataLeases {
             is_mute = false;
         }
         if strict {
-            // It had all of it alone, but for what is worth nothing.
+            // It had all of it alone. What of it is worth nothing is not written back, and its programs read it still.
             let mut owned = RangeSet::default();
             owned.insert(WHOLE);
-            self.unknown.of(place, holder).for_each(|pages: ByteRange| owned.remove(pages));
             self.recalls.get_mut(&number).expect("it was made just now").owned = owned;
         }
         match is_mute {

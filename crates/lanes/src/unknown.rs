@@ -55,11 +55,6 @@ impl Unknown {
         self.of.remove(&(place, session));
     }
 
-    /// What is unknown of a session's pages of a place.
-    pub(super) fn of(&self, place: Place, session: SessionId) -> impl Iterator<Item = ByteRange> {
-        self.of.get(&(place, session)).into_iter().flat_map(RangeSet::iter)
-    }
-
     /// Where a session has such pages.
     pub(super) fn places_of(&self, session: SessionId) -> Vec<Place> {
         self.of.keys().filter(|(_, of)| *of == session).map(|(place, _)| *place).collect()
