@@ -23,7 +23,7 @@ pub struct Part {
 
 /// Chooses the layout of a new file whose parts are wanted on certain machines; `None` where no server of these is live.
 ///
-/// As [`crate::choose`], but lane by lane: of the stripe units that hold the largest part whole (only the one that the
+/// As [`crate::choose()`], but lane by lane: of the stripe units that hold the largest part whole (only the one that the
 /// hints name, if they do), and of the walks through the slots, those are taken that bring the most bytes where they are
 /// wanted. What a file has behind its parts goes on by the same lanes. Where one walk brings all there that another does,
 /// `key` decides.
