@@ -1,30 +1,21 @@
 //! What stands on a session: the tables of names, bytes and locks that this process knows of a pool.
 
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use ramlace_base::{InodeId, Result};
 use ramlace_wire::Permit;
 
-use crate::bytes::data_leases::{DataLeases, Givers};
+use crate::bytes::givers::Givers;
 use crate::coordination::waits::Waits;
-use crate::names::inodes::Inodes;
-use crate::names::leases::{Listening, OnRecall};
-use crate::names::partitions::Spreads;
+use crate::hearers::{Hearers, Listening};
+use crate::names::gates::Inodes;
+use crate::names::spreads::Spreads;
 use crate::names::ways::Ways;
 use crate::session::descriptors::Descriptors;
 use crate::session::settings::Settings;
 use crate::session::{OnSession, Session};
-
-/// Who is told what servers recall, in whichever session: a kernel's pages are older than the session that follows.
-#[derive(Default)]
-pub(crate) struct Hearers {
-    /// What is done with recalled leases; none are asked for before it is set.
-    pub(crate) on_recall: OnceLock<OnRecall>,
-    /// Who keeps bytes by leases; none are asked for before it is set.
-    pub(crate) data_leases: OnceLock<Arc<dyn DataLeases>>,
-}
 
 /// One process's state of a pool, on one session. Each table belongs to the room that is named by its path; the others ask it.
 pub(crate) struct Client {

@@ -1,14 +1,18 @@
 //! Names and inodes: paths and the requests that walk them, attributes, directories, what is open,
 //! and the leases on what a kernel or this process remembers of them.
 
+pub(crate) mod by_way;
+pub(crate) mod gates;
 pub(crate) mod inodes;
 pub(crate) mod leases;
 pub(crate) mod namespace;
 pub(crate) mod open;
+pub(crate) mod open_inode;
 pub(crate) mod partitions;
 pub(crate) mod path;
 pub(crate) mod placing;
 pub(crate) mod raw;
 pub(crate) mod rights;
+pub(crate) mod spreads;
 pub(crate) mod ways;
 pub(crate) mod xattrs;

@@ -18,8 +18,9 @@ use ramlace_wire::metrics::{GetMetrics, Metrics};
 use ramlace_wire::session::{GetServerStatus, ServerStatus, StopServer};
 use ramlace_wire::{ClusterMap, Request, ServerEntry};
 
-use crate::client::{Client, Hearers};
+use crate::client::Client;
 use crate::fork::{self, PerFork};
+use crate::hearers::Hearers;
 use crate::names::raw::Raw;
 use crate::pool::locator::PoolName;
 use crate::pool::options::ConnectOptions;

@@ -4,8 +4,12 @@ pub(crate) mod calls;
 pub(crate) mod descriptors;
 pub(crate) mod given_up;
 pub(crate) mod heart;
+pub(crate) mod holders;
+pub(crate) mod host;
 pub(crate) mod lines;
 pub(crate) mod liveness;
+pub(crate) mod openings;
+pub(crate) mod patience;
 pub(crate) mod places;
 pub(crate) mod reach;
 pub(crate) mod sequences;
@@ -24,9 +28,9 @@ use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints, Permit};
 use crate::session::descriptors::Descriptors;
 use crate::session::given_up::GivenUps;
 use crate::session::heart::Heart;
+use crate::session::host::this_host;
 use crate::session::lines::Server;
-use crate::session::liveness::SIGN_OF_LIFE_MILLIS_MAX;
-use crate::session::reach::this_host;
+use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::session::sequences::{Sequences, Ticket};
 use crate::session::settings::Settings;
 
@@ -45,7 +49,7 @@ pub(crate) trait OnSession: Send + Sync {
 }
 
 /// One process's session: who it is, its connections and its map. What it means for files, locks and kernels is
-/// [`crate::client::Client`]'s, which stands on it. Connections are made when they are needed.
+/// the matter of who stands on it. Connections are made when they are needed.
 pub(crate) struct Session {
     pub(crate) settings: Arc<Settings>,
     id: SessionId,

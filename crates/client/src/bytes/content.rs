@@ -7,9 +7,10 @@ use ramlace_wire::namespace::{Extend, FinishAppend, ReserveAppend};
 
 use crate::backoff::Backoff;
 use crate::bytes::file::File;
-use crate::bytes::kept::Pages;
+use crate::bytes::pages::Pages;
 use crate::bytes::transfer::{Direction, Memory, Outcome, Transfer};
-use crate::names::inodes::{Handle, Size};
+use crate::names::inodes::Handle;
+use crate::names::open_inode::Size;
 
 impl File {
     /// Reads at `offset` until the buffer is full or the file ends; returns the bytes read.

@@ -5,56 +5,20 @@
 //! wait for may take a while, so they are acknowledged one by one, whenever they are done, on a connection of their own: what waits
 //! for them uses the others.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Epoch, ErrorKind, Result, ServerId, Slot, limits};
-use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::Request;
 use ramlace_wire::leases::{DataRecall, EndRecalls, WaitPublished};
 
 use crate::Pool;
-use crate::bytes::kept::Pages;
+use crate::bytes::givers::Ended;
+use crate::bytes::pages::Pages;
 use crate::client::Client;
+use crate::hearers::DataLeases;
 use crate::session::lines::{Link, roundtrip};
-use crate::session::liveness::SIGN_OF_LIFE_MILLIS_MAX;
-
-/// Whoever keeps bytes by leases. Its calls come from the threads that hear of recalls, and wait for nothing.
-pub trait DataLeases: Send + Sync {
-    /// A server has recalled leases on bytes; some may have been told before. Each is to be ended by [`Pool::end_recalls`].
-    fn recalled(&self, server: ServerId, recalls: &[DataRecall]);
-
-    /// A server has a new life: it knows of no lease, and what is kept of its bytes must go. Nothing is left to be ended
-    /// of what was recalled before. Others wait until [`Pool::has_dropped_all`] is called with this life.
-    fn forgotten(&self, server: ServerId, life: u64);
-}
-
-/// What is known of the servers that give leases on bytes.
-#[derive(Default)]
-pub(crate) struct Givers {
-    table: Mutex<HashMap<ServerId, Giver>>,
-    /// The life of one is known.
-    known: Condvar,
-}
-
-#[derive(Default)]
-struct Giver {
-    /// As it was told last; 0: not yet.
-    life: u64,
-    /// Leases were asked for before it was known.
-    hasty: bool,
-    ended: Arc<Ended>,
-}
-
-/// Recalls that are over, of which a server has yet to hear.
-#[derive(Default)]
-struct Ended {
-    waiting: Mutex<EndRecalls>,
-    /// Held by who sends; he sends also what comes meanwhile.
-    link: Mutex<Option<Link>>,
-}
 
 impl Pool {
     /// From now on reads for pages and writes through them get leases, and `leases` hears when they end. Said once; a
@@ -139,8 +103,7 @@ impl Client {
 
     /// Tells servers what they could not be told when it was over.
     pub(crate) fn tell_all_ended(self: &Arc<Client>) {
-        let all: Vec<_> = self.givers.lock().iter().map(|(id, giver)| (*id, giver.ended.clone())).collect();
-        for (server, ended) in all {
+        for (server, ended) in self.givers.all() {
             self.tell_ended(server, &ended);
         }
     }
@@ -191,90 +154,5 @@ impl Client {
         })?;
         *link = Some(on);
         Ok(())
-    }
-}
-
-impl Givers {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ServerId, Giver>> {
-        self.table.lock()
-    }
-
-    fn ended(&self, server: ServerId) -> Arc<Ended> {
-        self.lock().entry(server).or_default().ended.clone()
-    }
-
-    /// The same, if the server has this life still.
-    fn ended_in(&self, server: ServerId, life: u64) -> Option<Arc<Ended>> {
-        self.lock().get(&server).filter(|giver| giver.life == life).map(|giver| giver.ended.clone())
-    }
-
-    /// The server's life as it was told last; 0: not yet.
-    pub(crate) fn life(&self, server: ServerId) -> u64 {
-        self.lock().get(&server).map_or(0, |giver| giver.life)
-    }
-
-    fn is_known(&self, server: ServerId) -> bool {
-        self.life(server) != 0
-    }
-
-    /// Waits until a server's life is known, so that another one is noticed. Not for long: then all that was kept meanwhile goes when it
-    /// is known.
-    fn await_life(&self, server: ServerId) {
-        let until = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
-        let mut table = self.lock();
-        while table.get(&server).is_none_or(|giver| giver.life == 0) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                table.entry(server).or_default().hasty = true;
-                return;
-            }
-            table = self.known.wait_timeout(table, left);
-        }
-    }
-
-    /// Whether something may be kept by leases that this life of the server does not know. What was to be told to the last
-    /// one is void then: the numbers of its recalls may be others' now.
-    fn is_new_life(&self, server: ServerId, life: u64) -> bool {
-        let mut table = self.lock();
-        let giver = table.entry(server).or_default();
-        let new = giver.life != life && (giver.life != 0 || giver.hasty);
-        if giver.life != life {
-            giver.hasty = false;
-            giver.ended = Arc::default();
-        }
-        new
-    }
-
-    fn note_life(&self, server: ServerId, life: u64) {
-        self.lock().entry(server).or_default().life = life;
-        self.known.notify_all();
-    }
-}
-
-impl Ended {
-    fn is_told(&self) -> bool {
-        let waiting = self.waiting.lock();
-        waiting.done.is_empty() && waiting.blocked.is_empty() && waiting.life == 0
-    }
-
-    fn take(&self) -> EndRecalls {
-        let mut waiting = self.waiting.lock();
-        let mut first = |all: fn(&mut EndRecalls) -> &mut Vec<u64>| {
-            let all = all(&mut waiting);
-            let count = all.len().min(limits::DATA_RECALLS_PER_MESSAGE_MAX);
-            all.drain(..count).collect()
-        };
-        let (done, blocked) = (first(|waiting| &mut waiting.done), first(|waiting| &mut waiting.blocked));
-        EndRecalls { done, blocked, life: std::mem::take(&mut waiting.life) }
-    }
-
-    /// They were not heard.
-    fn put_back(&self, batch: EndRecalls) {
-        let mut waiting = self.waiting.lock();
-        let blocked = batch.blocked.into_iter().filter(|number| !waiting.done.contains(number));
-        let blocked: Vec<u64> = blocked.collect();
-        waiting.blocked.extend(blocked);
-        waiting.done.extend(batch.done);
-        waiting.life = waiting.life.max(batch.life);
     }
 }

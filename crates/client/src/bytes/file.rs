@@ -7,7 +7,8 @@ use ramlace_wire::{FileAttributes, Layout};
 use crate::Pool;
 use crate::backoff::Backoff;
 use crate::fork::PerFork;
-use crate::names::inodes::{Handle, Size};
+use crate::names::inodes::Handle;
+use crate::names::open_inode::Size;
 use crate::names::rights::Rights;
 use crate::pool::locator::ShownPath;
 

@@ -15,7 +15,8 @@ use crate::bytes::file::File;
 use crate::bytes::near::{ask_for_file, grant_lane, soon};
 use crate::bytes::transfer::{Direction, Memory};
 use crate::client::Client;
-use crate::names::inodes::{Handle, Size, lanes_since};
+use crate::names::inodes::Handle;
+use crate::names::open_inode::{Size, lanes_since};
 
 /// The memory of a file of one lane.
 #[derive(Debug)]

@@ -15,7 +15,8 @@ use crate::backoff::Backoff;
 use crate::bytes::file::File;
 use crate::bytes::transfer::{Direction, Memory};
 use crate::client::Client;
-use crate::names::inodes::{Handle, Size, lanes_since};
+use crate::names::inodes::Handle;
+use crate::names::open_inode::{Size, lanes_since};
 
 impl File {
     /// Where the next bytes at or behind `offset` begin that may be other than zero (data), or the next zeros that take no

@@ -11,10 +11,11 @@ use ramlace_wire::inline::{Bytes, InlineMode, InlineOutcome, InlineWritten, Read
 use ramlace_wire::namespace::SizeInfo;
 
 use crate::bytes::file::File;
-use crate::bytes::kept::Pages;
 use crate::bytes::memory::Memory;
+use crate::bytes::pages::Pages;
 use crate::bytes::transfer::Direction;
-use crate::names::inodes::{Handle, Size};
+use crate::names::inodes::Handle;
+use crate::names::open_inode::Size;
 use crate::session::calls::{Call, reply_without_data};
 
 const BYTES_MAX: u64 = limits::INLINE_BYTES_MAX as u64;
@@ -47,7 +48,8 @@ impl File {
         let request =
             ReadInline { inode: self.inode(), offset, length: wanted, keep: pages.keep() != Keep::No };
         let call = Call::of_slot(slot, &request, session.deadline());
-        let answer = session.call(&Call { pages, ..call }, |_, received| reply_without_data(received))?;
+        let call = Call { repeated: pages.repeated(), ..call };
+        let answer = session.call(&call, |_, received| reply_without_data(received))?;
         handle.open.learn(size_of(answer.size));
         let Some(bytes) = answer.bytes else {
             handle.open.goes_to_lanes(answer.since);

@@ -8,62 +8,31 @@
 //! Measured with 8 MB reads of a file on one server: 27 GiB/s from the file, 4.4 through the socket.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{ByteRange, Epoch, ErrorKind, Generation, Result};
-use ramlace_sync::Mutex;
+use ramlace_base::{ByteRange, ErrorKind, Result};
 use ramlace_transport::blocking::Received;
 use ramlace_wire::chunk::{ChunkRead, GrantLane, Keep, LaneGranted, LaneTarget, ReadChunk};
 use ramlace_wire::{ClusterMap, Request};
 
 use crate::bytes::file::File;
-use crate::bytes::kept::Pages;
 use crate::bytes::memory::Memory;
 use crate::bytes::memory::Parts;
+use crate::bytes::near_lanes::NearLanes;
+use crate::bytes::pages::Pages;
 use crate::bytes::pieces;
 use crate::bytes::transfer::{BATCH_BYTES_MAX, Direction, Outcome, Transfer};
 use crate::client::Client;
 use crate::names::inodes::Handle;
 use crate::session::calls::Call;
 use crate::session::lines::{Unanswered, descriptor_of, of_pages};
-use crate::session::liveness::SIGN_OF_LIFE_MILLIS_MAX;
+use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 
 /// Reads below this go through the socket: asking the servers afterwards would cost more than the copy saves.
 const NEAR_BYTES_MIN: usize = 256 << 10;
-/// Descriptors of lanes that one process holds for this; files beyond go through the socket.
-const NEAR_LANES_MAX: usize = 256;
-/// After a server had no file to hand out, so many reads go through the socket before it is asked again.
-const READS_AFTER_REFUSAL: u32 = 64;
-
-static LANES: AtomicUsize = AtomicUsize::new(0);
-
-/// The files of an open inode's lanes, as far as they were handed out.
-#[derive(Default)]
-pub(crate) struct NearLanes {
-    lanes: Mutex<HashMap<u16, Arc<NearLane>>>,
-    /// Reads to let pass before servers are asked again.
-    pause: AtomicU32,
-}
-
-struct NearLane {
-    file: OwnedFd,
-    /// The map by which the server was asked.
-    epoch: Epoch,
-    /// The generation to which the server has brought the lane.
-    generation: Generation,
-}
-
-impl Drop for NearLane {
-    fn drop(&mut self) {
-        LANES.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl File {
     /// Reads what a transfer's memory stands for from files of this machine's servers; `None` when that is not possible,
     /// and the bytes have to come by the socket.
@@ -72,14 +41,14 @@ impl File {
         if transfer.memory.bytes() < NEAR_BYTES_MIN || !handle.session.local() || near.is_paused() {
             return None;
         }
-        match near.read(transfer) {
+        match read(near, transfer) {
             Ok(Confirmed::Yes) => Some(Outcome::Done),
             // Somebody could have changed the bytes without this machine hearing of it. From now on it does.
             Ok(Confirmed::NotKept) => None,
             Err(error) if error.kind() == ErrorKind::Retry => Some(Outcome::Outdated(error)),
             // Whatever it is, the socket's way knows better how to tell it, or how to go on.
             Err(_) => {
-                near.pause.store(READS_AFTER_REFUSAL, Ordering::Relaxed);
+                near.pause();
                 None
             }
         }
@@ -111,78 +80,51 @@ impl File {
     }
 }
 
-impl NearLanes {
-    fn is_paused(&self) -> bool {
-        let less = |pause: u32| pause.checked_sub(1);
-        self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+/// Reads all of a transfer from lanes' files.
+fn read(near: &NearLanes, transfer: &Transfer<'_>) -> Result<Confirmed> {
+    let map = transfer.session.map()?;
+    let mut used: Vec<LaneTarget> = Vec::new();
+    for range in transfer.memory.ranges() {
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min(start + BATCH_BYTES_MAX);
+            read_range(near, transfer, &map, ByteRange { start, end }, &mut used)?;
+            start = end;
+        }
     }
+    let mut confirmed = Confirmed::Yes;
+    for target in &used {
+        if confirm(transfer, target)? == Confirmed::NotKept {
+            confirmed = Confirmed::NotKept;
+        }
+    }
+    Ok(confirmed)
+}
 
-    fn read(&self, transfer: &Transfer<'_>) -> Result<Confirmed> {
-        let map = transfer.session.map()?;
-        let mut used: Vec<LaneTarget> = Vec::new();
-        for range in transfer.memory.ranges() {
-            let mut start = range.start;
-            while start < range.end {
-                let end = range.end.min(start + BATCH_BYTES_MAX);
-                self.read_range(transfer, &map, ByteRange { start, end }, &mut used)?;
-                start = end;
-            }
+/// Copies a range, and notes the lanes that it came from.
+fn read_range(
+    near: &NearLanes,
+    transfer: &Transfer<'_>,
+    map: &ClusterMap,
+    range: ByteRange,
+    used: &mut Vec<LaneTarget>,
+) -> Result<()> {
+    let (mut batch, mut parts) = (Vec::new(), Parts::default());
+    pieces::plan(transfer.layout, range, &mut batch);
+    for piece in &batch {
+        let target = transfer.target_in(map, piece.lane);
+        let grant =
+            || grant_lane(transfer.session, target, false, soon(transfer.session)).map(|granted| granted.0);
+        let lane = near.lane(target.lane.lane, map.epoch, target.generation, grant)?;
+        if !used.contains(&target) {
+            used.push(target);
         }
-        let mut confirmed = Confirmed::Yes;
-        for target in &used {
-            if confirm(transfer, target)? == Confirmed::NotKept {
-                confirmed = Confirmed::NotKept;
-            }
-        }
-        Ok(confirmed)
+        let ranges = |each: &mut dyn FnMut(ByteRange)| piece.each_range(transfer.layout, each);
+        transfer.memory.with_targets_of(&mut parts, ranges, |targets| {
+            fill_from(&lane.file, piece.lane_offset, targets)
+        })?;
     }
-
-    /// Copies a range, and notes the lanes that it came from.
-    fn read_range(
-        &self,
-        transfer: &Transfer<'_>,
-        map: &ClusterMap,
-        range: ByteRange,
-        used: &mut Vec<LaneTarget>,
-    ) -> Result<()> {
-        let (mut batch, mut parts) = (Vec::new(), Parts::default());
-        pieces::plan(transfer.layout, range, &mut batch);
-        for piece in &batch {
-            let target = transfer.target_in(map, piece.lane);
-            let lane = self.lane(transfer, target, map.epoch)?;
-            if !used.contains(&target) {
-                used.push(target);
-            }
-            let ranges = |each: &mut dyn FnMut(ByteRange)| piece.each_range(transfer.layout, each);
-            transfer.memory.with_targets_of(&mut parts, ranges, |targets| {
-                fill_from(&lane.file, piece.lane_offset, targets)
-            })?;
-        }
-        Ok(())
-    }
-
-    /// The lane's file, current for the generation that the reader knows.
-    fn lane(&self, transfer: &Transfer<'_>, target: LaneTarget, epoch: Epoch) -> Result<Arc<NearLane>> {
-        let number = target.lane.lane;
-        let known = self.lanes.lock().get(&number).cloned();
-        if let Some(lane) = known
-            && lane.epoch == epoch
-            && lane.generation == target.generation
-        {
-            return Ok(lane);
-        }
-        if LANES.fetch_add(1, Ordering::Relaxed) >= NEAR_LANES_MAX {
-            LANES.fetch_sub(1, Ordering::Relaxed);
-            return Err(ramlace_base::Error::new(ErrorKind::TooMany, "enough descriptors of lanes are held"));
-        }
-        let granted =
-            grant_lane(transfer.session, target, false, soon(transfer.session)).inspect_err(|_| {
-                LANES.fetch_sub(1, Ordering::Relaxed);
-            })?;
-        let lane = Arc::new(NearLane { file: granted.0, epoch, generation: target.generation });
-        self.lanes.lock().insert(number, lane.clone());
-        Ok(lane)
-    }
+    Ok(())
 }
 
 /// A descriptor of a lane's file and the file's length, from a server of this machine.
@@ -228,9 +170,12 @@ fn confirm(transfer: &Transfer<'_>, target: &LaneTarget) -> Result<Confirmed> {
     transfer.session.hear_of_pages(target.slot, transfer.pages)?;
     let request = ReadChunk { target: *target, offset: 0, length: 0, take: false, keep };
     let call = Call::about_lane(target.slot, &request, soon(transfer.session));
-    transfer.session.call(&Call { pages: transfer.pages, ..call }, |_, received: Received<ChunkRead>| {
-        Ok(if received.reply.kept || keep == Keep::No { Confirmed::Yes } else { Confirmed::NotKept })
-    })
+    transfer.session.call(
+        &Call { repeated: transfer.pages.repeated(), ..call },
+        |_, received: Received<ChunkRead>| {
+            Ok(if received.reply.kept || keep == Keep::No { Confirmed::Yes } else { Confirmed::NotKept })
+        },
+    )
 }
 
 /// Fills the targets, one after the other, from a lane's file; what lies beyond its end was never written.

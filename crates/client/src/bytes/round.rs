@@ -218,7 +218,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
     fn receive(&mut self, line: &mut Line, index: usize, call: u32) -> std::result::Result<(), Unanswered> {
         match &mut self.gives_up_at {
             // Who has pages of them is waited for, however long the others' answers took.
-            None => line.await_holders(self.transfer.session, self.deadline)?,
+            None => self.transfer.session.await_holders(line, self.deadline)?,
             Some(until) if line.is_answered_by(*until)? => *until = Instant::now() + SEVERAL_WAIT_MAX,
             Some(_) => return Err(Unanswered::told(self.over.insert(others_have_some()).clone())),
         }

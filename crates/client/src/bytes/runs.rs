@@ -8,7 +8,8 @@ use ramlace_wire::runs::{Reach, Strided, Tile, reach_of};
 use crate::bytes::file::File;
 use crate::bytes::memory::Memory;
 use crate::bytes::transfer::{Direction, Outcome};
-use crate::names::inodes::{Handle, Size};
+use crate::names::inodes::Handle;
+use crate::names::open_inode::Size;
 
 /// Runs of a small file that are written one by one; for more it goes to its lanes.
 const INLINE_RUNS_MAX: u64 = 4;

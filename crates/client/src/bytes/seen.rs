@@ -12,7 +12,8 @@ use ramlace_wire::coordination::{WatchAnswer, WatchChange};
 
 use crate::bytes::file::File;
 use crate::bytes::transfer::{Direction, Memory};
-use crate::names::inodes::{Handle, Size};
+use crate::names::inodes::Handle;
+use crate::names::open_inode::Size;
 
 /// The numbers of a file's lanes at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use ramlace_wire::namespace::{NoteMemory, SetAttributes, TimeReason};
 use crate::bytes::content::check_range;
 use crate::bytes::file::File;
 use crate::bytes::transfer::{Direction, Memory};
-use crate::names::inodes::{Handle, Size};
+use crate::names::inodes::Handle;
+use crate::names::open_inode::Size;
 
 impl File {
     /// Sets the size.

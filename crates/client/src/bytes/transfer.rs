@@ -14,13 +14,14 @@ use ramlace_wire::runs::{RunsRead, Tile};
 use ramlace_wire::{ClusterMap, Layout, Permit};
 
 use crate::backoff::Backoff;
-use crate::bytes::kept::Pages;
 pub(crate) use crate::bytes::memory::Memory;
 use crate::bytes::packing::Packer;
+use crate::bytes::pages::Pages;
 use crate::bytes::pieces::{self, Piece};
 use crate::bytes::round::Round;
 use crate::client::Client;
-use crate::names::inodes::{Handle, Size};
+use crate::names::inodes::Handle;
+use crate::names::open_inode::Size;
 use crate::session::calls::{Call, renewed_too_late};
 use crate::session::lines::{Line, Unanswered};
 
@@ -210,7 +211,8 @@ impl<'a> Transfer<'a> {
         match self.direction {
             Direction::Read | Direction::Fault => {
                 let request = self.read_request(target, piece);
-                let call = Call { pages: self.pages, ..Call::about_lane(slot, &request, deadline) };
+                let call =
+                    Call { repeated: self.pages.repeated(), ..Call::about_lane(slot, &request, deadline) };
                 self.session.call(&call, |line, received| {
                     let brought = Brought::of_chunk(&received);
                     self.memory.with_targets(range, |targets| self.deliver(line, brought, targets, deadline))

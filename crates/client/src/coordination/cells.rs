@@ -6,7 +6,8 @@ use ramlace_wire::inline::InlineOutcome;
 
 use crate::bytes::file::File;
 use crate::bytes::transfer::{Direction, Memory};
-use crate::names::inodes::{Handle, Size};
+use crate::names::inodes::Handle;
+use crate::names::open_inode::Size;
 
 /// Bytes of a cell.
 const CELL_BYTES: u64 = 8;

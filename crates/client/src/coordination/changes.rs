@@ -11,11 +11,12 @@ use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::coordination::{EndWatch, NoteChange, WatchChange};
 
 use crate::bytes::file::File;
-use crate::bytes::kept::Pages;
+use crate::bytes::pages::Pages;
 use crate::bytes::transfer::{Direction, Memory, Transfer};
 use crate::coordination::locking::soon;
 use crate::coordination::parked::{Slept, Waiter, Wake, end_of};
-use crate::names::inodes::{Handle, Size};
+use crate::names::inodes::Handle;
+use crate::names::open_inode::Size;
 use crate::session::calls::is_unheard;
 
 /// Stands for the bytes of a range at one moment. Only for the file that it was taken of.

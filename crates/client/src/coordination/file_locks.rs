@@ -9,7 +9,8 @@ use ramlace_wire::locks::{GetLock, HeldLock, LOCK_END, LockKind, LockTable, Lock
 use crate::bytes::file::File;
 use crate::coordination::locking::{GivenUp, Waited, whole_unlock};
 use crate::coordination::waits::OnEnd;
-use crate::names::inodes::{Handle, Size};
+use crate::names::inodes::Handle;
+use crate::names::open_inode::Size;
 
 /// A lock of one of several owners, for callers that know owners of their own (the mount).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

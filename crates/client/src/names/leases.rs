@@ -4,16 +4,15 @@
 //! next question says that what it was told is done. What is believed is the caller's: see [`Pool::hear_recalls`]. Leases on bytes that
 //! a kernel keeps are recalled by the same answers, and are over when [`crate::bytes::data_leases`] say so.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, Result, ServerId, Slot, limits};
-use ramlace_sync::Mutex;
 use ramlace_wire::Kind;
-use ramlace_wire::leases::{AttributesLeased, LeaseAttributes, LeaseName, NameLeased, Recall, WaitRecalls};
+use ramlace_wire::leases::{AttributesLeased, LeaseAttributes, LeaseName, NameLeased, WaitRecalls};
 
 use crate::client::Client;
+use crate::hearers::OnRecall;
 use crate::session::heart::block_signals;
 use crate::session::lines::{Link, roundtrip};
 use crate::{Pool, Raw};
@@ -26,16 +25,6 @@ const CONNECT_MILLIS_MAX: u64 = 2_000;
 const NO_LIFE: u64 = u64::MAX;
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(250);
-
-/// What is done with recalled leases: when it is back, nothing is believed by them any more. It must wait for no
-/// answer of a server.
-pub type OnRecall = Box<dyn Fn(&[Recall]) + Send + Sync>;
-
-/// Servers whose recalls a thread hears.
-#[derive(Default)]
-pub(crate) struct Listening {
-    servers: Mutex<HashSet<ServerId>>,
-}
 
 impl Pool {
     /// From now on leases are asked for, and `on_recall` ends what is believed by them: by every thread that hears of

@@ -7,7 +7,7 @@ use ramlace_wire::{FileAttributes, FileKind, LayoutHints};
 use crate::Pool;
 use crate::backoff::Backoff;
 use crate::bytes::file::File;
-use crate::names::inodes::Quiet;
+use crate::names::gates::Quiet;
 use crate::names::path::{LastLink, Place, Wanted, resolve, resolve_with};
 use crate::names::placing::Placing;
 use crate::names::raw::Raw;

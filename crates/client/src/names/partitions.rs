@@ -10,71 +10,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result, Slot, limits};
-use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::namespace::{DirectoryPage, GetAttributes, GetPartitions, InodeInfo, ReadDirectory};
 
 use crate::backoff::Backoff;
 use crate::client::Client;
+use crate::names::spreads::Partitions;
 
 /// How often a home may name a slot that knows nothing of its partition until that was lost.
 const REPEATED_MAX: usize = 3;
-
-/// The slot of each partition of a directory; `None` for one that is whole.
-type Partitions = Option<Arc<[Slot]>>;
-
-/// What is known of spread directories.
-#[derive(Default)]
-pub(crate) struct Spreads {
-    known: Mutex<HashMap<InodeId, Spread>>,
-}
-
-struct Spread {
-    slots: Arc<[Slot]>,
-    /// A bit for each partition that was lost, as listings have found.
-    lost: u64,
-}
-const _: () = assert!(limits::DIRECTORY_PARTITIONS <= u64::BITS as usize);
-
-impl Spreads {
-    fn get(&self, directory: InodeId) -> Partitions {
-        self.lock().get(&directory).map(|spread| spread.slots.clone())
-    }
-
-    fn has_lost(&self, directory: InodeId) -> bool {
-        self.lock().get(&directory).is_some_and(|spread| spread.lost != 0)
-    }
-
-    fn set_lost(&self, directory: InodeId, partition: usize, lost: bool) {
-        if let Some(spread) = self.lock().get_mut(&directory) {
-            let bit = 1 << partition;
-            spread.lost = if lost { spread.lost | bit } else { spread.lost & !bit };
-        }
-    }
-
-    fn put(&self, directory: InodeId, partitions: &Partitions) {
-        let mut known = self.lock();
-        match partitions {
-            None => _ = known.remove(&directory),
-            Some(partitions) => {
-                if known.len() >= limits::DIRECTORIES_REMEMBERED_MAX && !known.contains_key(&directory) {
-                    // Each costs two requests to learn again: which one goes matters little.
-                    if let Some(other) = known.keys().next().copied() {
-                        known.remove(&other);
-                    }
-                }
-                let lost = match known.get(&directory) {
-                    Some(before) if before.slots == *partitions => before.lost,
-                    _ => 0,
-                };
-                known.insert(directory, Spread { slots: partitions.clone(), lost });
-            }
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<InodeId, Spread>> {
-        self.known.lock()
-    }
-}
 
 /// What one call has learned of directories.
 struct Lesson {
@@ -291,24 +234,4 @@ fn other_slots(info: &InodeInfo) -> Vec<Slot> {
     slots.sort_unstable();
     slots.dedup();
     slots
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn so_many_spread_directories_are_remembered() {
-        let spreads = Spreads::default();
-        let directory = |number| InodeId::new(Slot(1), number);
-        let slots: Partitions = Some(Arc::from([Slot(1); limits::DIRECTORY_PARTITIONS]));
-        let most = limits::DIRECTORIES_REMEMBERED_MAX as u64;
-        (0..most + 3).for_each(|number| spreads.put(directory(number), &slots));
-        assert_eq!(spreads.lock().len() as u64, most);
-        let last = directory(most + 2);
-        spreads.set_lost(last, 3, true);
-        spreads.put(last, &slots);
-        assert!(spreads.has_lost(last), "what is known already takes nobody's place");
-        assert_eq!(spreads.lock().len() as u64, most);
-    }
 }

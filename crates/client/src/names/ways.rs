@@ -7,29 +7,24 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result, limits};
+use ramlace_base::{InodeId, Name, Result, limits};
 use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::ClusterMap;
 
-use crate::Pool;
-use crate::names::path::{LastLink, Place, resolve};
-use crate::names::raw::Raw;
-use crate::pool::locator::ShownPath;
-
 /// A path from the root, without links and dots.
 pub(crate) struct KnownWay {
-    names: Vec<Name>,
+    pub(crate) names: Vec<Name>,
     /// Where each name leads; the last is the directory.
     inodes: Vec<InodeId>,
 }
 
 impl KnownWay {
-    fn directory(&self) -> InodeId {
+    pub(crate) fn directory(&self) -> InodeId {
         self.inodes.last().copied().unwrap_or(InodeId::ROOT)
     }
 
     /// Whether one server has all of it, by this map.
-    fn is_of_one_server(&self, map: &ClusterMap) -> bool {
+    pub(crate) fn is_of_one_server(&self, map: &ClusterMap) -> bool {
         let first = map.primary(InodeId::ROOT.slot());
         first.is_some() && self.inodes.iter().all(|inode| map.primary(inode.slot()) == first)
     }
@@ -65,13 +60,13 @@ impl Ways {
         known.insert(directory.to_vec(), Arc::new(KnownWay { names, inodes }));
     }
 
-    fn find(&self, path: &[u8]) -> Option<(Arc<KnownWay>, Name)> {
+    pub(crate) fn find(&self, path: &[u8]) -> Option<(Arc<KnownWay>, Name)> {
         let (directory, name) = split(path)?;
         let way = self.lock().get(directory)?.clone();
         Some((way, Name::new(name).ok()?))
     }
 
-    fn forget(&self, path: &[u8]) {
+    pub(crate) fn forget(&self, path: &[u8]) {
         if let Some((directory, _)) = split(path) {
             self.lock().remove(directory);
         }
@@ -86,36 +81,6 @@ fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = path.iter().rposition(|byte| *byte == b'/')?;
     let (directory, name) = (&path[..at], &path[at + 1..]);
     (!directory.is_empty() && !name.is_empty()).then_some((directory, name))
-}
-
-impl Pool {
-    /// Does something with the entry that a path names, without looking first at what is there: with one request
-    /// where the way is known and one server has it, else behind a walk. `None` where the path ends in a slash or in dots, or
-    /// leads to nothing but a directory.
-    pub(crate) fn at_entry<T>(
-        &self,
-        path: &[u8],
-        work: impl Fn(Raw<'_>, InodeId, &Name) -> Result<T>,
-    ) -> Result<Option<T>> {
-        let tell = |error: Error| error.context(ShownPath(path));
-        let session = self.session()?;
-        if let Some((way, name)) = session.ways.find(path)
-            && way.is_of_one_server(&*session.map()?)
-        {
-            match work(self.raw_by(&way.names), way.directory(), &name) {
-                Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Astray) => {
-                    session.ways.forget(path)
-                }
-                done => return done.map(Some).map_err(tell),
-            }
-        }
-        match resolve(&self.raw(), path, LastLink::Unseen)? {
-            Place::Entry { parent, name, found: None, slash: false } => {
-                work(self.raw(), parent, &name).map(Some).map_err(tell)
-            }
-            _ => Ok(None),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use ramlace_base::Result;
 use ramlace_sync::{Mutex, RwLock};
 
-use crate::client::{Client, Hearers};
+use crate::client::Client;
+use crate::hearers::Hearers;
 use crate::session::descriptors::Descriptors;
 use crate::session::settings::Settings;
 

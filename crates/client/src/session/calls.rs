@@ -1,17 +1,18 @@
 //! Calls that survive a lost connection, with one effect.
 
+use std::cell::Cell;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Name, Redirect, Result, ServerId, Slot};
 use ramlace_transport::blocking::Received;
-use ramlace_wire::{ClusterMap, Front, Kind, Request};
+use ramlace_wire::{ClusterMap, Front, Request};
 
 use crate::backoff::Backoff;
-use crate::bytes::kept::Pages;
 use crate::session::Session;
-use crate::session::lines::{HOLDERS_WAIT_MAX, Line, Server, Unanswered, unbelievable};
+use crate::session::holders::answered_by;
+use crate::session::lines::{Line, Server, Unanswered, unbelievable};
 use crate::session::sequences::Ticket;
 
 /// What to do when a server answers Retry.
@@ -23,30 +24,6 @@ pub(crate) enum OnRetry {
     Tell,
 }
 
-/// Whether the answer waits for others who have the bytes in their kernels: it is waited for as long as its server lives, which
-/// is longer than a server waits for a machine that says nothing.
-fn waits_for_holders(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::ReadChunk
-            | Kind::ReadRuns
-            | Kind::WriteChunk
-            | Kind::WriteRuns
-            | Kind::PunchChunk
-            | Kind::ChangeCell
-            | Kind::WriteInline
-            | Kind::ChangeInlineCell
-            | Kind::Spill
-            | Kind::Truncate
-            | Kind::WaitPublished
-    )
-}
-
-/// By when a server has to answer, as it is told.
-fn answered_by(kind: Kind, deadline: Instant) -> Instant {
-    if waits_for_holders(kind) { deadline + HOLDERS_WAIT_MAX } else { deadline }
-}
-
 /// A request with all that goes with it.
 pub(crate) struct Call<'a, R> {
     pub(crate) slot: Slot,
@@ -56,8 +33,8 @@ pub(crate) struct Call<'a, R> {
     pub(crate) way: &'a [Name],
     pub(crate) data: &'a [IoSlice<'a>],
     pub(crate) on_retry: OnRetry,
-    /// What a kernel keeps of it.
-    pub(crate) pages: Pages<'a>,
+    /// Set when it is sent again after its connection was lost.
+    pub(crate) repeated: Option<&'a Cell<bool>>,
     /// Only a connection on which descriptors travel will do.
     pub(crate) local_only: bool,
     pub(crate) deadline: Instant,
@@ -71,7 +48,7 @@ impl<'a, R> Call<'a, R> {
 
     /// A question, with nothing that goes along.
     pub(crate) fn of_slot(slot: Slot, request: &'a R, deadline: Instant) -> Call<'a, R> {
-        let (on_retry, pages) = (OnRetry::Repeat, Pages::None);
+        let (on_retry, repeated) = (OnRetry::Repeat, None);
         Call {
             slot,
             request,
@@ -79,7 +56,7 @@ impl<'a, R> Call<'a, R> {
             way: &[],
             data: &[],
             on_retry,
-            pages,
+            repeated,
             local_only: false,
             deadline,
         }
@@ -193,8 +170,10 @@ impl Session {
                 backoff.pause_after(renewed_too_late(&unanswered.error))?;
                 continue;
             }
-            if !unanswered.told {
-                call.pages.note_repeated();
+            if !unanswered.told
+                && let Some(repeated) = call.repeated
+            {
+                repeated.set(true);
             }
             let error = self.settle_failure(&server, map.epoch, unanswered, call.deadline)?;
             backoff.pause_after(error)?;
@@ -228,7 +207,7 @@ impl Session {
         let who = crate::acting::current_for(R::KIND);
         let front = Front { who: who.as_ref(), way: call.way };
         line.send_behind(front, header, call.request, call.data, deadline).map_err(Unanswered::lost)?;
-        let deadline = self.await_holders::<R>(&mut line, deadline)?;
+        let deadline = self.await_answer::<R>(&mut line, deadline)?;
         let received = match call.ticket {
             Some(_) => line.receive_change::<R>(header.call, deadline)?,
             None => line.receive::<R>(header.call, deadline)?,
@@ -305,19 +284,6 @@ impl Session {
         }
     }
 
-    /// Waits for an answer that waits for others, and tells by when it has to be there; any other by its deadline.
-    fn await_holders<R: Request>(
-        &self,
-        line: &mut Line,
-        deadline: Instant,
-    ) -> std::result::Result<Instant, Unanswered> {
-        if !waits_for_holders(R::KIND) {
-            return Ok(deadline);
-        }
-        line.await_holders(self, deadline)?;
-        Ok(deadline.max(self.deadline()))
-    }
-
     /// One attempt, whatever comes of it.
     pub(crate) fn try_server<R: Request>(
         &self,
@@ -329,7 +295,7 @@ impl Session {
         let asked = self.line(server, deadline).and_then(|(mut line, deadline)| {
             let header = self.header(R::KIND, None, answered_by(R::KIND, deadline), epoch);
             line.send(header, request, &[], deadline).map_err(Unanswered::lost)?;
-            let deadline = self.await_holders::<R>(&mut line, deadline)?;
+            let deadline = self.await_answer::<R>(&mut line, deadline)?;
             let received = line.receive::<R>(header.call, deadline)?;
             reply_without_data(believed(&mut line, request, received)?)
         });

@@ -2,21 +2,12 @@
 //! asked when their server answers again. Until then nobody could close it, and a file that is unlinked would keep its
 //! bytes until the session ends.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
-use ramlace_base::{InodeId, Name, Result, Slot, limits};
+use ramlace_base::{InodeId, Slot, limits};
 use ramlace_sync::{Mutex, MutexGuard};
-use ramlace_wire::Request;
-use ramlace_wire::namespace::{GiveUp, Opened};
 
-use crate::session::Session;
-use crate::session::calls::{is_unanswered, is_unheard};
 use crate::session::sequences::{Kept, Ticket};
-
-/// How long the heart waits for one answer.
-const PATIENCE_MILLIS_MAX: u64 = 250;
 
 #[derive(Default)]
 struct State {
@@ -32,7 +23,7 @@ pub(crate) struct GivenUps {
     count: AtomicUsize,
     state: Mutex<State>,
     /// Held while slots hear of them.
-    telling: Mutex<()>,
+    pub(crate) telling: Mutex<()>,
 }
 
 impl GivenUps {
@@ -40,7 +31,12 @@ impl GivenUps {
         self.state.lock()
     }
 
-    fn note(&self, ticket: Ticket<'_>) {
+    /// Whether there are any.
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    pub(crate) fn note(&self, ticket: Ticket<'_>) {
         let mut state = self.lock();
         // What goes beyond the limit stays open until the session ends.
         if state.kept.len() < limits::REPLIES_PER_SESSION_MAX {
@@ -49,80 +45,23 @@ impl GivenUps {
         }
     }
 
-    fn first_of(&self, slot: Slot) -> Option<Kept> {
+    pub(crate) fn first_of(&self, slot: Slot) -> Option<Kept> {
         self.lock().kept.iter().copied().find(|kept| kept.slot == slot)
     }
 
-    fn is_told(&self, told: Kept, opened: Option<InodeId>) {
+    pub(crate) fn is_told(&self, told: Kept, opened: Option<InodeId>) {
         let mut state = self.lock();
         state.kept.retain(|kept| *kept != told);
         state.opened.extend(opened);
         self.count.store(state.kept.len(), Ordering::Release);
     }
 
-    fn slots(&self) -> Vec<Slot> {
+    pub(crate) fn slots(&self) -> Vec<Slot> {
         self.lock().kept.iter().map(|kept| kept.slot).collect()
     }
 
     /// Takes what was opened, and nobody has closed.
-    fn take_opened(&self) -> Vec<InodeId> {
+    pub(crate) fn take_opened(&self) -> Vec<InodeId> {
         std::mem::take(&mut self.lock().opened)
-    }
-}
-
-impl Session {
-    /// Changes something in a slot, exactly once, which opens an inode; see [`Session::change_by`].
-    pub(crate) fn change_opening<R: Request<Reply = Opened>>(
-        self: &Arc<Session>,
-        way: &[Name],
-        slot: Slot,
-        request: &R,
-        deadline: Instant,
-    ) -> Result<Opened> {
-        let ticket = self.ticket(slot, deadline)?;
-        let opened = self.change_with(&ticket, way, slot, request, deadline);
-        if opened.as_ref().is_err_and(is_unanswered) && !self.is_ended() {
-            self.given_ups.note(ticket);
-        }
-        opened
-    }
-
-    /// The number of a mutation in `slot`, which has heard of everything that was given up there.
-    pub(crate) fn ticket(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<Ticket<'_>> {
-        if self.given_ups.count.load(Ordering::Acquire) > 0 {
-            self.tell_given_up(slot, deadline)?;
-        }
-        self.sequences.take(slot, deadline)
-    }
-
-    fn tell_given_up(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<()> {
-        if self.given_ups.first_of(slot).is_none() {
-            return Ok(());
-        }
-        let _telling = self.given_ups.telling.lock();
-        while let Some(kept) = self.given_ups.first_of(slot) {
-            // Those that are kept fill the slot's window; this makes room in it.
-            let ticket = self.sequences.take_beyond(slot);
-            let request = GiveUp { sequence: kept.sequence };
-            let opened = match self.change_with(&ticket, &[], slot, &request, deadline) {
-                Ok(given_up) => given_up.opened,
-                Err(error) if is_unheard(&error) => return Err(error),
-                // A slot that says no knows nothing of it any more.
-                Err(_) => None,
-            };
-            self.given_ups.is_told(kept, opened);
-            self.sequences.release(kept);
-        }
-        Ok(())
-    }
-
-    /// Tells the slots whose servers answer again; returns what was opened, and is owed a close.
-    pub(crate) fn tell_all_given_up(self: &Arc<Session>) -> Vec<InodeId> {
-        for slot in self.given_ups.slots() {
-            let soon = Instant::now() + Duration::from_millis(PATIENCE_MILLIS_MAX);
-            // What fails stays given up.
-            let _ = self.answers(slot).then(|| self.tell_given_up(slot, soon));
-        }
-        self.given_ups.take_opened()
     }
 }

@@ -6,7 +6,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, limits};
 use ramlace_sync::{Mutex, MutexGuard, RwLock};
@@ -15,17 +15,8 @@ use ramlace_transport::trace::RequestName;
 use ramlace_transport::{ConnectFailure, Failure};
 use ramlace_wire::{ClusterMap, Front, Header, Kind, Request, ServerEntry};
 
-use crate::session::Session;
 use crate::session::descriptors::{Descriptors, Noted};
 use crate::session::places::{Places, Purpose};
-
-/// How long a change of bytes waits for others, and a read for who has pages of them alone; and how long a thread waits for a
-/// connection that such calls use.
-pub(crate) const HOLDERS_WAIT_MAX: Duration =
-    Duration::from_millis(limits::DATA_RECALL_WRITING_MILLIS + 5_000);
-
-/// Who waits for an answer looks so often whether nobody wants it any more.
-const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
 thread_local! {
     static PURPOSE: Cell<Purpose> = const { Cell::new(Purpose::Usual) };
@@ -339,37 +330,6 @@ impl Line {
         Ok(received)
     }
 
-    /// Waits until a reply begins to arrive: a change of bytes is answered when others have dropped them, and a read when nobody
-    /// has them alone, which may take longer than any other call. As long as the server shows signs of life it is waited for.
-    ///
-    /// When all waits are over, a change still has the time of any other call: it may be what programs stored.
-    pub(crate) fn await_holders(
-        &mut self,
-        session: &Session,
-        deadline: Instant,
-    ) -> std::result::Result<(), Unanswered> {
-        let over = Instant::now() + HOLDERS_WAIT_MAX;
-        let reads = matches!(self.purpose, Purpose::Pages | Purpose::StrictReads);
-        let goes_on = || !session.waits_are_over() || !reads && Instant::now() < deadline;
-        let mut until = deadline;
-        loop {
-            let look = until.min(Instant::now() + LOOK_PAUSE);
-            if self.is_answered_by(look)? {
-                return Ok(());
-            }
-            if look < until && goes_on() {
-                continue;
-            }
-            if Instant::now() < over && goes_on() && session.lives(&self.server) {
-                until = session.deadline();
-                continue;
-            }
-            self.link = None;
-            let text = "waiting for a reply: no answer within the deadline";
-            return Err(Unanswered::lost(Error::new(ErrorKind::TimedOut, text)));
-        }
-    }
-
     /// Whether a reply begins to arrive until then.
     pub(crate) fn is_answered_by(&mut self, until: Instant) -> std::result::Result<bool, Unanswered> {
         let begun = self.connection().map_err(Unanswered::lost)?.await_reply(until);
@@ -432,7 +392,17 @@ impl Line {
         }
     }
 
+    /// For what it is used.
+    pub(crate) fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
     /// Whose connection it is.
+    pub(crate) fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    /// The same by its number.
     pub(crate) fn server_id(&self) -> ServerId {
         self.server.id
     }

@@ -9,10 +9,10 @@ use ramlace_wire::Request;
 use ramlace_wire::session::{CloseSession, Heartbeat};
 
 use crate::session::Session;
+use crate::session::heart::Living;
 use crate::session::lines::{Link, Server, Unanswered, roundtrip};
+use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 
-/// Longest wait for a sign of life, and for one server when several could answer the same question.
-pub(crate) const SIGN_OF_LIFE_MILLIS_MAX: u64 = 500;
 /// How long the end of a session may wait for all servers together; expiry does the rest.
 const CLOSE_MILLIS_MAX: u64 = 500;
 
@@ -139,6 +139,27 @@ impl Session {
             server.drop_idle();
             drop(server.control.lock().link.take());
         }
+    }
+}
+
+impl Living for Session {
+    fn is_over(&self) -> bool {
+        let over = self.is_ended();
+        if over {
+            self.disconnect();
+        }
+        over
+    }
+
+    fn beat(&self, until: Instant) {
+        Session::beat(self, until);
+        if let Some(above) = self.above() {
+            above.tell_what_is_owed();
+        }
+    }
+
+    fn tell_times(&self, until: Instant) -> bool {
+        self.above().is_none_or(|above| above.tell_times(until))
     }
 }
 

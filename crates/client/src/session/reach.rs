@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
@@ -11,12 +11,13 @@ use ramlace_transport::blocking::Connection;
 use ramlace_transport::{Address, ClientKey, ConnectFailure};
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::session::{OpenSession, SessionKind, SessionOpened};
-use ramlace_wire::{ClusterMap, HostId, Request, ServerEntry};
+use ramlace_wire::{ClusterMap, Request, ServerEntry};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
 use crate::session::heart::Heart;
-use crate::session::lines::{HOLDERS_WAIT_MAX, Line, Link, Server, Unanswered, roundtrip};
+use crate::session::lines::{Line, Link, Server, Unanswered, roundtrip};
+use crate::session::patience::HOLDERS_WAIT_MAX;
 use crate::session::settings::Seed;
 
 /// No server of the pool could be reached.
@@ -57,7 +58,8 @@ impl Session {
                 server.adopt(link);
             }
         }
-        Heart::start(self)?;
+        let living: Weak<Session> = Arc::downgrade(self);
+        Heart::start(&self.heart, living)?;
         Ok(map)
     }
 
@@ -204,19 +206,4 @@ impl Session {
 
 fn handshake_deadline(deadline: Instant) -> Instant {
     deadline.min(Instant::now() + Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX))
-}
-
-/// The machine's boot id, which servers on it tell as their host.
-#[must_use]
-pub fn this_host() -> Option<HostId> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    let mut id = [0; 16];
-    if digits.len() != 2 * id.len() {
-        return None;
-    }
-    for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(HostId(id))
 }

@@ -5,7 +5,7 @@ use ramlace_layout::Part;
 use ramlace_wire::{HostId, LayoutHints};
 
 use crate::fake::FakePool;
-use crate::session::reach::this_host;
+use crate::session::host::this_host;
 use crate::{OpenOptions, Placing};
 
 fn servers_of(pool: &FakePool, path: &str, options: &OpenOptions) -> Vec<ServerId> {

@@ -1,0 +1,117 @@
+//! How a transfer's bytes meet the pages of this machine's kernel, and what comes of that.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use ramlace_base::ServerId;
+use ramlace_wire::chunk::{Keep, WriteOrigin};
+
+/// What a read for pages brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptRead {
+    /// As [`crate::File::read_at`] returns them.
+    pub bytes: usize,
+    /// A request was repeated after its connection was lost: a server may still carry the first one out, and believe
+    /// of these pages that they are as new as that. So they must not stay.
+    pub repeated: bool,
+}
+
+/// The newest data recall of each server that write-backs have made, and did not wait for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecallsMade(BTreeMap<ServerId, u64>);
+
+impl RecallsMade {
+    /// A server's answer to a write-back; 0 says that there was none to make.
+    pub(crate) fn note(&mut self, server: ServerId, recall: u64) {
+        if recall > 0 {
+            // Answers come in any order. Another life's numbers are others: to wait for more than one's own does no harm.
+            let newest = self.0.entry(server).or_default();
+            *newest = recall.max(*newest);
+        }
+    }
+
+    /// Takes in those of later write-backs.
+    pub fn add(&mut self, later: &RecallsMade) {
+        later.iter().for_each(|(server, recall)| self.note(server, recall));
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The servers, and the newest recall of each.
+    pub fn iter(&self) -> impl Iterator<Item = (ServerId, u64)> + '_ {
+        self.0.iter().map(|(server, recall)| (*server, *recall))
+    }
+}
+
+impl FromIterator<(ServerId, u64)> for RecallsMade {
+    fn from_iter<I: IntoIterator<Item = (ServerId, u64)>>(recalls: I) -> RecallsMade {
+        RecallsMade(recalls.into_iter().collect())
+    }
+}
+
+/// How a transfer's bytes meet the pages of this machine's kernel.
+#[derive(Clone, Copy)]
+pub(crate) enum Pages<'a> {
+    /// Not at all.
+    None,
+    /// They keep what is read, in this way; set when a request was repeated.
+    Keep(Keep, &'a Cell<bool>),
+    /// They keep what a program writes.
+    Through,
+    /// They are written back, as programs stored into them.
+    Back(&'a RefCell<RecallsMade>),
+}
+
+impl Pages<'_> {
+    /// Whether a kernel will keep what is read, and how.
+    pub(crate) fn keep(&self) -> Keep {
+        match self {
+            Pages::Keep(keep, _) => *keep,
+            Pages::None | Pages::Through | Pages::Back(_) => Keep::No,
+        }
+    }
+
+    /// Whether a strict mount reads: then other kernels may have to drop the pages first.
+    pub(crate) fn are_strict(&self) -> bool {
+        matches!(self.keep(), Keep::Strict | Keep::Own)
+    }
+
+    /// Whether a server gives a lease.
+    pub(crate) fn are_kept(&self) -> bool {
+        matches!(self, Pages::Keep(..) | Pages::Through)
+    }
+
+    pub(crate) fn origin(&self) -> WriteOrigin {
+        match self {
+            Pages::None | Pages::Keep(..) => WriteOrigin::Program,
+            Pages::Through => WriteOrigin::Through,
+            Pages::Back(_) => WriteOrigin::Back,
+        }
+    }
+
+    /// What is set when a request is repeated: it may be carried out later than the one that takes its place.
+    pub(crate) fn repeated(&self) -> Option<&Cell<bool>> {
+        match self {
+            Pages::Keep(_, repeated) => Some(repeated),
+            Pages::None | Pages::Through | Pages::Back(_) => None,
+        }
+    }
+
+    /// A request is repeated.
+    pub(crate) fn note_repeated(&self) {
+        if let Some(repeated) = self.repeated() {
+            repeated.set(true);
+        }
+    }
+
+    /// A server has answered a write.
+    pub(crate) fn note_recall(&self, server: ServerId, recall: u64) {
+        if let Pages::Back(made) = self {
+            made.borrow_mut().note(server, recall);
+        }
+    }
+}

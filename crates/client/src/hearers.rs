@@ -1,0 +1,37 @@
+//! Who hears of what servers recall: the callers that believe things by leases, and the servers whose recalls some thread hears.
+
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
+
+use ramlace_base::ServerId;
+use ramlace_sync::Mutex;
+use ramlace_wire::leases::{DataRecall, Recall};
+
+/// What is done with recalled leases: when it is back, nothing is believed by them any more. It must wait for no
+/// answer of a server.
+pub type OnRecall = Box<dyn Fn(&[Recall]) + Send + Sync>;
+
+/// Whoever keeps bytes by leases. Its calls come from the threads that hear of recalls, and wait for nothing.
+pub trait DataLeases: Send + Sync {
+    /// A server has recalled leases on bytes; some may have been told before. Each is to be ended by [`crate::Pool::end_recalls`].
+    fn recalled(&self, server: ServerId, recalls: &[DataRecall]);
+
+    /// A server has a new life: it knows of no lease, and what is kept of its bytes must go. Nothing is left to be ended
+    /// of what was recalled before. Others wait until [`crate::Pool::has_dropped_all`] is called with this life.
+    fn forgotten(&self, server: ServerId, life: u64);
+}
+
+/// Who is told what servers recall, in whichever session: a kernel's pages are older than the session that follows.
+#[derive(Default)]
+pub(crate) struct Hearers {
+    /// What is done with recalled leases; none are asked for before it is set.
+    pub(crate) on_recall: OnceLock<OnRecall>,
+    /// Who keeps bytes by leases; none are asked for before it is set.
+    pub(crate) data_leases: OnceLock<Arc<dyn DataLeases>>,
+}
+
+/// Servers whose recalls a thread hears.
+#[derive(Default)]
+pub(crate) struct Listening {
+    pub(crate) servers: Mutex<HashSet<ServerId>>,
+}

@@ -1,0 +1,38 @@
+//! Changes of the entry that a path names, by a way that is known where there is one.
+
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result};
+
+use crate::Pool;
+use crate::names::path::{LastLink, Place, resolve};
+use crate::names::raw::Raw;
+use crate::pool::locator::ShownPath;
+
+impl Pool {
+    /// Does something with the entry that a path names, without looking first at what is there: with one request
+    /// where the way is known and one server has it, else behind a walk. `None` where the path ends in a slash or in dots, or
+    /// leads to nothing but a directory.
+    pub(crate) fn at_entry<T>(
+        &self,
+        path: &[u8],
+        work: impl Fn(Raw<'_>, InodeId, &Name) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let tell = |error: Error| error.context(ShownPath(path));
+        let session = self.session()?;
+        if let Some((way, name)) = session.ways.find(path)
+            && way.is_of_one_server(&*session.map()?)
+        {
+            match work(self.raw_by(&way.names), way.directory(), &name) {
+                Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Astray) => {
+                    session.ways.forget(path)
+                }
+                done => return done.map(Some).map_err(tell),
+            }
+        }
+        match resolve(&self.raw(), path, LastLink::Unseen)? {
+            Place::Entry { parent, name, found: None, slash: false } => {
+                work(self.raw(), parent, &name).map(Some).map_err(tell)
+            }
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The inodes that this process holds open, by number: each behind a gate.
+//!
+//! A session has one reference to an inode at its home, however many files are open here. So
+//! opening and closing the same inode must not overtake each other: each inode has a gate,
+//! held while its `Open` or `Close` is under way.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Result, limits};
+use ramlace_sync::Mutex;
+use ramlace_wire::namespace::Opened;
+
+use crate::names::open_inode::{OpenInode, Size};
+
+/// One inode's gate: how many files hold it open here.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+}
+
+/// What is open of an inode while its gate is held.
+#[derive(Default)]
+pub(crate) struct GateState {
+    pub(crate) open: Option<Arc<OpenInode>>,
+    pub(crate) files: usize,
+    /// The last file here was closed, and the home could not be told yet.
+    pub(crate) owes_close: bool,
+    /// The gate has left the table; look there again.
+    removed: bool,
+}
+
+/// All open inodes of one session.
+#[derive(Default)]
+pub(crate) struct Inodes {
+    gates: Mutex<HashMap<InodeId, Arc<Gate>>>,
+    /// How often a home was told when its inode was written, whatever it said.
+    times_told: AtomicU64,
+    /// `Close`s that were begun, and those that are over.
+    closes_begun: AtomicU64,
+    closes_over: AtomicU64,
+}
+
+/// A moment at which no `Close` was under way.
+#[derive(Clone, Copy)]
+pub(crate) struct Quiet(Option<u64>);
+
+impl GateState {
+    /// One more file holds it open, as its home has said.
+    pub(crate) fn enter(&mut self, opened: &Opened) -> Arc<OpenInode> {
+        let info = &opened.info;
+        self.files += 1;
+        // The home holds one reference, and now it is this one's.
+        self.owes_close = false;
+        let open = match &self.open {
+            Some(open) => {
+                open.learn_info(info);
+                open.clone()
+            }
+            None => self.open.insert(Arc::new(OpenInode::new(info))).clone(),
+        };
+        open.permit.learn(opened.permit);
+        open
+    }
+
+    /// The home may have it open for this session, or may open it yet: it is to hear of a close, unless a file is open here.
+    pub(crate) fn owe_close(&mut self, inode: InodeId) {
+        if self.files == 0 {
+            self.owes_close = true;
+            let unknown = Size { generation: Generation(0), size: 0 };
+            self.open.get_or_insert_with(|| Arc::new(OpenInode::of_size(inode, unknown, true, Epoch(0))));
+        }
+    }
+}
+
+impl Inodes {
+    /// Runs `work` with the inode's gate held; drops the gate afterwards when nobody has it open.
+    pub(crate) fn with_gate<T>(
+        &self,
+        inode: InodeId,
+        work: impl FnOnce(&mut GateState) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let gate = {
+                let mut gates = self.gates.lock();
+                if gates.len() >= limits::OPEN_INODES_PER_SESSION_MAX && !gates.contains_key(&inode) {
+                    return Err(Error::new(
+                        ErrorKind::TooMany,
+                        format!("this process holds {} files open already", gates.len()),
+                    ));
+                }
+                gates.entry(inode).or_default().clone()
+            };
+            let mut state = gate.state.lock();
+            if state.removed {
+                continue;
+            }
+            let result = work(&mut state);
+            if state.files == 0 && !state.owes_close {
+                state.removed = true;
+                self.gates.lock().remove(&inode);
+            }
+            return result;
+        }
+    }
+
+    /// A `Close` is sent.
+    pub(crate) fn close_begins(&self) {
+        self.closes_begun.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It was answered or given up.
+    pub(crate) fn close_is_over(&self) {
+        self.closes_over.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A home was told when its inode was written, whatever it said.
+    pub(crate) fn note_times_told(&self) {
+        self.times_told.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often that was.
+    pub(crate) fn times_told(&self) -> u64 {
+        self.times_told.load(Ordering::Acquire)
+    }
+
+    /// Whether no `Close` is under way now.
+    pub(crate) fn quiet(&self) -> Quiet {
+        let over = self.closes_over.load(Ordering::SeqCst);
+        let begun = self.closes_begun.load(Ordering::SeqCst);
+        Quiet((over == begun).then_some(begun))
+    }
+
+    /// Whether none has been under way since.
+    pub(crate) fn quiet_since(&self, quiet: Quiet) -> bool {
+        quiet.0 == Some(self.closes_begun.load(Ordering::SeqCst))
+    }
+
+    /// All that are open, but for those that are just being opened or closed.
+    pub(crate) fn opened(&self) -> Vec<Arc<OpenInode>> {
+        let gates: Vec<Arc<Gate>> = self.gates.lock().values().cloned().collect();
+        // A gate that is held is being opened or closed: closing tells the time itself.
+        gates.iter().filter_map(|gate| gate.state.try_lock()?.open.clone()).collect()
+    }
+
+    /// Inodes whose homes have not heard yet that they were closed.
+    pub(crate) fn owing(&self) -> Vec<InodeId> {
+        let gates: Vec<(InodeId, Arc<Gate>)> =
+            self.gates.lock().iter().map(|(inode, gate)| (*inode, gate.clone())).collect();
+        // A gate that is held is being opened or closed: it is looked at the next time.
+        let owes = |gate: &Gate| gate.state.try_lock().is_some_and(|state| state.owes_close);
+        gates.into_iter().filter(|(_, gate)| owes(gate)).map(|(inode, _)| inode).collect()
+    }
+
+    /// What is known of an inode, if it is open here.
+    pub(crate) fn find(&self, inode: InodeId) -> Option<Arc<OpenInode>> {
+        let gate = self.gates.lock().get(&inode).cloned()?;
+        let state = gate.state.lock();
+        state.open.clone()
+    }
+}

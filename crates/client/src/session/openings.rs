@@ -1,0 +1,73 @@
+//! Changes that open an inode by its name: what was not answered in time is told to its slot before anything else is changed there
+//! ([`crate::session::given_up`]).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ramlace_base::{InodeId, Name, Result, Slot};
+use ramlace_wire::Request;
+use ramlace_wire::namespace::{GiveUp, Opened};
+
+use crate::session::Session;
+use crate::session::calls::{is_unanswered, is_unheard};
+use crate::session::sequences::Ticket;
+
+/// How long the heart waits for one answer.
+const PATIENCE_MILLIS_MAX: u64 = 250;
+
+impl Session {
+    /// Changes something in a slot, exactly once, which opens an inode; see [`Session::change_by`].
+    pub(crate) fn change_opening<R: Request<Reply = Opened>>(
+        self: &Arc<Session>,
+        way: &[Name],
+        slot: Slot,
+        request: &R,
+        deadline: Instant,
+    ) -> Result<Opened> {
+        let ticket = self.ticket(slot, deadline)?;
+        let opened = self.change_with(&ticket, way, slot, request, deadline);
+        if opened.as_ref().is_err_and(is_unanswered) && !self.is_ended() {
+            self.given_ups.note(ticket);
+        }
+        opened
+    }
+
+    /// The number of a mutation in `slot`, which has heard of everything that was given up there.
+    pub(crate) fn ticket(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<Ticket<'_>> {
+        if self.given_ups.any() {
+            self.tell_given_up(slot, deadline)?;
+        }
+        self.sequences.take(slot, deadline)
+    }
+
+    fn tell_given_up(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<()> {
+        if self.given_ups.first_of(slot).is_none() {
+            return Ok(());
+        }
+        let _telling = self.given_ups.telling.lock();
+        while let Some(kept) = self.given_ups.first_of(slot) {
+            // Those that are kept fill the slot's window; this makes room in it.
+            let ticket = self.sequences.take_beyond(slot);
+            let request = GiveUp { sequence: kept.sequence };
+            let opened = match self.change_with(&ticket, &[], slot, &request, deadline) {
+                Ok(given_up) => given_up.opened,
+                Err(error) if is_unheard(&error) => return Err(error),
+                // A slot that says no knows nothing of it any more.
+                Err(_) => None,
+            };
+            self.given_ups.is_told(kept, opened);
+            self.sequences.release(kept);
+        }
+        Ok(())
+    }
+
+    /// Tells the slots whose servers answer again; returns what was opened, and is owed a close.
+    pub(crate) fn tell_all_given_up(self: &Arc<Session>) -> Vec<InodeId> {
+        for slot in self.given_ups.slots() {
+            let soon = Instant::now() + Duration::from_millis(PATIENCE_MILLIS_MAX);
+            // What fails stays given up.
+            let _ = self.answers(slot).then(|| self.tell_given_up(slot, soon));
+        }
+        self.given_ups.take_opened()
+    }
+}
