@@ -75,10 +75,31 @@ def test_what_was_made_is_not_asked_for(new_pool: NewPool, new_mount: NewMount) 
     assert requests["CREATE"] == messages["Create"] == FILES
     # The directory has changed twice for each file, and the first look at a name finds nothing.
     assert requests["LOOKUP"] <= FILES + 4
-    assert messages["LeaseName"] <= FILES + 4
+    assert messages["LeaseName"] <= FILES // 2
     assert requests["GETATTR"] <= 2 * FILES + 4
     # What the directory is comes with the answers that change it.
     assert messages["LeaseAttributes"] <= FILES // 2
+
+
+# SEMANTICS 137.1
+def test_what_makes_a_directory_or_a_link_says_what_it_was_made_in(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(2)
+    mount = new_mount(pool)
+
+    def make(sample: int) -> None:
+        directory = mount / f"d{sample}"
+        directory.mkdir()
+        (directory / "file").touch()
+        for number in range(FILES):
+            (directory / f"d{number}").mkdir()
+            os.link(directory / "file", directory / f"l{number}")
+            os.symlink("nowhere", directory / f"s{number}")
+
+    requests, messages = cost(pool, mount, make)
+    assert requests["MKDIR"] == messages["MakeDirectory"] == FILES + 1
+    # Of a directory that is made the kernel asks nothing here, and of one that has changed each time.
+    assert requests["GETATTR"] >= 2 * FILES
+    assert messages["LeaseAttributes"] <= FILES + 8
 
 
 # SEMANTICS 137.3

@@ -189,10 +189,14 @@ pub const LEASE_MILLIS: u64 = 500;
 pub const LEASE_MARGIN_MILLIS: u64 = 250;
 /// A lease that was recalled is not given again for so long: who changes something often waits for holders as rarely.
 pub const LEASE_REST_MILLIS: u64 = 500;
+/// Recalls of names and attributes that a session has not acknowledged; with so many it gets no leases and renews none.
+pub const RECALLS_UNHEARD_PER_SESSION_MAX: usize = 4_096;
 /// Leases that one server has given; one more is not given.
 pub const LEASES_PER_SERVER_MAX: usize = 65_536;
 /// Leases by which one mount lets its kernel believe something.
 pub const LEASES_PER_MOUNT_MAX: usize = 65_536;
+/// Names of which one mount remembers where they lead, or that they are not there, and the directories that they are in.
+pub const NAMES_KEPT_PER_MOUNT_MAX: usize = 131_072;
 
 /// Bytes of writes of more than [`STAGED_BYTES_MAX`] that a server keeps while they wait for other machines; what comes on top waits in
 /// its connection.

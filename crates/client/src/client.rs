@@ -11,6 +11,7 @@ use crate::bytes::givers::Givers;
 use crate::coordination::waits::Waits;
 use crate::hearers::{Hearers, Listening};
 use crate::names::gates::Inodes;
+use crate::names::renewals::Renewals;
 use crate::names::spreads::Spreads;
 use crate::names::ways::Ways;
 use crate::session::descriptors::Descriptors;
@@ -29,6 +30,8 @@ pub(crate) struct Client {
     pub(crate) waits: Waits,
     /// Servers whose recalls of leases are heard.
     pub(crate) listening: Listening,
+    /// Leases that they have renewed.
+    pub(crate) renewals: Renewals,
     /// Servers that give leases on bytes.
     pub(crate) givers: Givers,
 }
@@ -48,6 +51,7 @@ impl Client {
             ways: Ways::default(),
             waits: Waits::default(),
             listening: Listening::default(),
+            renewals: Renewals::default(),
             givers: Givers::default(),
         });
         let above: Weak<Client> = Arc::downgrade(&client);

@@ -49,6 +49,7 @@ pub use names::namespace::{AttributeChanges, ReadDir};
 pub use names::open::OpenOptions;
 pub use names::placing::Placing;
 pub use names::raw::Raw;
+pub use names::renewals::Renewed;
 pub use names::rights::Rights;
 pub use pool::directory::{
     HOST_KEY_FILE_VARIABLE, POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileHosts,

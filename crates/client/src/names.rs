@@ -12,6 +12,7 @@ pub(crate) mod partitions;
 pub(crate) mod path;
 pub(crate) mod placing;
 pub(crate) mod raw;
+pub(crate) mod renewals;
 pub(crate) mod rights;
 pub(crate) mod spreads;
 pub(crate) mod ways;

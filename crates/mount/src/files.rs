@@ -14,7 +14,7 @@ use ramlace_wire::{Attributes, LayoutHints};
 use crate::attributes::{entry, kernel_attributes, timestamp};
 use crate::filesystem::PoolFileSystem;
 use crate::handles::{HolesMade, OpenFile};
-use crate::leases::{Believed, Offered};
+use crate::leases::{Believed, NameChange, Offered};
 use crate::names::permissions;
 use crate::versions::Version;
 
@@ -34,14 +34,15 @@ impl PoolFileSystem {
     fn attributes_now(&self, inode: InodeId) -> Result<(Attributes, Duration)> {
         // Of a home that does not answer the next question tells.
         let _ = self.handed.publish(inode);
-        let asked = self.leases.ask();
-        if let Some((kept, valid)) = self.leases.kept(inode) {
-            return Ok((kept, if self.nodes.has_one_number(inode) { valid } else { Duration::ZERO }));
+        if let Some((kept, asked)) = self.kept_attributes(inode) {
+            self.handles.note(&kept);
+            let valid = self.leases.attributes(asked, Offered::of(&kept, self.nodes.has_one_number(inode)));
+            return Ok((kept, valid));
         }
-        match self.raw().lease_attributes(inode, false) {
-            Ok(mut leased) => {
+        let asked = self.leases.ask();
+        match self.lease_attributes(inode) {
+            Ok(leased) => {
                 self.handles.note(&leased.info.attributes);
-                leased.info.attributes.allocated = Some(self.raw().allocated(&leased.info)?);
                 self.removed.heard(&leased.info.attributes);
                 let one_number = self.nodes.has_one_number(inode);
                 let offered = Offered::of(&leased.info.attributes, leased.attributes && one_number);
@@ -84,7 +85,12 @@ impl PoolFileSystem {
         let asked = self.leases.ask();
         let created = retry(|| self.raw().create(&request));
         let after = created.as_ref().ok().and_then(|(_, opened)| opened.parent.as_ref());
-        self.leases.names_changed_here(asked, parent, created.is_ok(), after);
+        let change = match &created {
+            Ok((file, opened)) if opened.leased.names && self.leases.names => NameChange::Made(file.inode()),
+            Ok((file, _)) => NameChange::MadeOnce(file.inode()),
+            Err(_) => NameChange::Perhaps,
+        };
+        self.leases.name_changed_here(asked, (parent, name), change, after);
         let (file, opened) = created?;
         let (number, open_flags) = self.adopt(file, &opened, flags, since)?;
         let made = &opened.info.attributes;
@@ -103,13 +109,14 @@ impl PoolFileSystem {
         if cut {
             self.handles.make_hole(attributes.inode, 0);
         }
-        if cut && rights_of(flags).write {
-            file.truncate(0)?;
-        } else if cut {
-            // Opened for reading and cut all the same: by the mode, which the kernel has asked as well.
-            self.raw().truncate(attributes.inode, 0)?;
-        }
         if cut {
+            let truncated = match rights_of(flags).write {
+                true => file.truncate(0),
+                // Opened for reading and cut all the same: by the mode, which the kernel has asked as well.
+                false => self.raw().truncate(attributes.inode, 0).map(drop),
+            };
+            self.leases.answered_here(attributes.inode);
+            truncated?;
             self.lost_stores.end(attributes.inode, ByteRange { start: 0, end: u64::MAX });
         }
         let version = Version::of(&opened.info);
@@ -124,6 +131,10 @@ impl PoolFileSystem {
         let open = OpenFile::new(file, append, handed, version, &self.write_errors);
         let others_write = self.handles.is_written_here(attributes.inode);
         let number = self.handles.add(open, attributes, since);
+        if rights_of(flags).write {
+            // What is kept of it is not what it will be when it is closed.
+            self.leases.forget_kept(attributes.inode);
+        }
         let keep = self.locks.pages_are_of(attributes.inode, version) && !cut && !handed;
         // Pages that came from holes have no memory, and nobody would ask for it before a store.
         let keep = keep && !(rights_of(flags).write && self.versions.has_bare_pages(attributes.inode));
@@ -139,6 +150,12 @@ impl PoolFileSystem {
     pub(crate) fn release(&self, number: u64) {
         if let Some(open) = self.handles.remove(number) {
             self.handed.close(&open.file, open.handed);
+            let (inode, wrote) = (open.file.inode(), open.file.rights().write);
+            drop(open);
+            if wrote {
+                // Until now its times were known here alone.
+                self.leases.answered_here(inode);
+            }
         }
     }
 
@@ -148,8 +165,16 @@ impl PoolFileSystem {
         changes: &Changes,
         caller: Caller,
     ) -> Result<KernelAttributes> {
+        let asked = self.leases.ask();
         let changed = self.change_attributes(inode, changes, caller);
-        self.leases.answered_here(inode);
+        match &changed {
+            Ok(Some(attributes))
+                if attributes.allocated.is_some() && !self.handles.is_written_here(inode) =>
+            {
+                self.leases.attributes_changed_here(asked, attributes);
+            }
+            _ => self.leases.answered_here(inode),
+        }
         match changed? {
             Some(attributes) => {
                 self.handles.note(&attributes);

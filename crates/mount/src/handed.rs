@@ -169,6 +169,11 @@ impl HandedFiles {
         kept.map_or(Ok(()), |kept| kept.publish())
     }
 
+    /// Whether it hands any over: the kernel's stores into them are told when nobody asks any more.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.kernel.is_some()
+    }
+
     /// Whether programs may store into mappings of it, and change its times without asking.
     pub(crate) fn may_be_stored_into(&self, inode: InodeId) -> bool {
         self.find(inode).is_some_and(|handed| handed.state.lock().writer().is_some())

@@ -16,12 +16,14 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{InodeId, limits};
+use ramlace_client::{Raw, Renewed};
 use ramlace_fuse::Notifier;
 use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Attributes;
 use ramlace_wire::leases::{Leased, Recall};
 use ramlace_wire::namespace::EntryLeased;
 
+use crate::kept::{Kept, Named};
 use crate::told::Told;
 
 /// How long attributes are believed where each walk asks for each name, and so for what it leads to: for the checks of
@@ -32,7 +34,38 @@ const MARKS_MAX: usize = 4_096;
 /// Pause before the kernel is told again of an inode that it does not know yet.
 const PAUSE: Duration = Duration::from_micros(500);
 
+/// A lease of which so much is left is renewed when it is used.
+const RENEWED_WITH: Duration = Duration::from_millis(limits::LEASE_MILLIS / 2);
+
 type Subject = (InodeId, Leased);
+
+/// What this mount has done with a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NameChange {
+    /// It leads to this inode, and the directory's names are leased.
+    Made(InodeId),
+    /// It was made, and leads to this inode as long as what is leased of the directory stays so.
+    MadeOnce(InodeId),
+    Removed,
+    /// No answer came, or an error.
+    Perhaps,
+}
+
+/// Something that came with a lease.
+#[derive(Clone, Copy)]
+pub(crate) enum Keeping<'a> {
+    Attributes(&'a Attributes),
+    Name {
+        directory: InodeId,
+        name: &'a [u8],
+        inode: InodeId,
+    },
+    /// There is no such name in this directory.
+    Absence {
+        directory: &'a Attributes,
+        name: &'a [u8],
+    },
+}
 
 /// How long the kernel may believe what an entry says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +86,13 @@ pub(crate) struct Asked {
     marks: u64,
     /// Whose request it is for.
     thread: u32,
+}
+
+impl Asked {
+    /// For what was leased by answers to both.
+    pub(crate) fn earlier(self, other: Asked) -> Asked {
+        Asked { at: self.at.min(other.at), marks: self.marks.min(other.marks), ..self }
+    }
 }
 
 thread_local! {
@@ -82,6 +122,8 @@ struct State {
     given: HashMap<Subject, Given>,
     /// How many entries that lead to an inode the kernel was told, or is being told, and has not forgotten.
     lookups: HashMap<InodeId, i64>,
+    /// What the kernel may ask for once more.
+    kept: Kept,
 }
 
 /// What the kernel was told by a lease.
@@ -92,8 +134,6 @@ struct Given {
     xattrs: bool,
     /// It will be known when the kernel has all answers that told it.
     tracked: bool,
-    /// What is leased, where the kernel may ask for it once more.
-    kept: Option<Box<Attributes>>,
 }
 
 /// Attributes that the kernel may believe, and that are recalled when they change.
@@ -218,7 +258,7 @@ impl Leases {
         let before = state.given.remove(&subject).filter(|given| given.over > now);
         let (over, tracked) =
             before.map_or((over, tracked), |given| (over.max(given.over), tracked && given.tracked));
-        state.given.insert(subject, Given { over, xattrs, tracked, kept: None });
+        state.given.insert(subject, Given { over, xattrs, tracked });
         Some(until - now)
     }
 
@@ -233,29 +273,61 @@ impl Leases {
         }
     }
 
-    /// The mount has changed names in a directory. When it is done, the kernel drops by itself what it has of its attributes:
-    /// it is told where that may not be all. It asks again; `now`: what it will be answered, by a lease that came with the
-    /// answer to this question.
-    pub(crate) fn names_changed_here(
+    /// The mount has changed a name in a directory, as far as it knows. When it is done, the kernel drops by itself what it has of
+    /// its attributes: it is told where that may not be all. It asks again; `now`: what it will be answered, by a lease that came
+    /// with the answer to this question.
+    pub(crate) fn name_changed_here(
         &self,
         asked: Asked,
-        directory: InodeId,
-        done: bool,
+        (directory, name): (InodeId, &[u8]),
+        change: NameChange,
         now: Option<&Attributes>,
     ) {
         let subject = (directory, Leased::Attributes);
         let has_all = {
             let mut state = self.lock();
             let is_newest = state.is_newer(asked, subject);
+            let names_too = is_newest && state.is_newer(asked, (directory, Leased::Names));
             state.outdate(subject);
-            let tracked = state.given.get(&subject).is_none_or(|given| given.tracked);
             if let Some(now) = now.filter(|_| is_newest) {
-                state.keep(asked, now, tracked);
+                state.kept.keep_attributes(now, asked.at);
             }
-            done && tracked && !self.told.is_under_way(directory)
+            // What is told of the directory came with a lease on it.
+            let told = names_too && now.is_some();
+            let named = match change {
+                NameChange::Made(inode) if names_too => Some(Named::At(inode)),
+                NameChange::MadeOnce(inode) if told => Some(Named::AtByAll(inode)),
+                NameChange::Removed if told => Some(Named::Absent),
+                _ => None,
+            };
+            match named {
+                Some(named) => state.kept.keep_name(directory, name, named, asked.at),
+                None => state.kept.forget_name(directory, name),
+            }
+            let tracked = state.given.get(&subject).is_none_or(|given| given.tracked);
+            change != NameChange::Perhaps && tracked && !self.told.is_under_way(directory)
         };
         if !has_all {
             self.drop_attributes(directory);
+        }
+    }
+
+    /// The mount has moved what was at one name to another, or perhaps: a rename of one link over another does nothing. What was at
+    /// the names has another time of change, or is one name the poorer.
+    pub(crate) fn name_moved_here(&self, from: (InodeId, &[u8]), to: (InodeId, &[u8])) {
+        self.lock().move_name(from, to);
+        self.changed_here(&[from.0, to.0]);
+    }
+
+    /// The mount has changed attributes itself, and hears what they are in the answer, which the kernel takes in. As long as nobody
+    /// else changes them, they stay so.
+    pub(crate) fn attributes_changed_here(&self, asked: Asked, now: &Attributes) {
+        let (mut state, subject) = (self.lock(), (now.inode, Leased::Attributes));
+        let leased = state.kept.attributes(now.inode).map(|(_, asked)| asked);
+        let leased = leased.filter(|_| state.is_newer(asked, subject));
+        state.outdate(subject);
+        if let Some(asked_for_lease) = leased {
+            state.kept.keep_attributes(now, asked_for_lease);
         }
     }
 
@@ -264,17 +336,46 @@ impl Leases {
         self.lock().outdate((inode, Leased::Attributes));
     }
 
-    /// Attributes that are kept for the kernel, and how long it may believe them.
-    pub(crate) fn kept(&self, inode: InodeId) -> Option<(Attributes, Duration)> {
-        let subject = (inode, Leased::Attributes);
-        let tracked = self.told.begin(inode, ASKER.get());
+    /// The mount has removed an entry, and it is not known what it led to.
+    pub(crate) fn something_changed_here(&self) {
+        self.lock().forget_attributes();
+    }
+
+    /// What came with an answer to this question, by leases: it answers the next one.
+    pub(crate) fn keep(&self, asked: Asked, told: Keeping<'_>) {
         let mut state = self.lock();
-        let given = state.given.get_mut(&subject)?;
-        let until = given.over - Duration::from_millis(limits::LEASE_MARGIN_MILLIS);
-        let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
-        let kept = given.kept.as_deref()?.clone();
-        given.tracked &= tracked;
-        Some((kept, left))
+        let is_newer = |state: &State, inode, what| state.is_newer(asked, (inode, what));
+        match told {
+            Keeping::Attributes(attributes) if is_newer(&state, attributes.inode, Leased::Attributes) => {
+                state.kept.keep_attributes(attributes, asked.at);
+            }
+            Keeping::Name { directory, name, inode }
+                if is_newer(&state, directory, Leased::Names)
+                    && is_newer(&state, directory, Leased::Attributes) =>
+            {
+                state.kept.keep_name(directory, name, Named::At(inode), asked.at);
+            }
+            Keeping::Absence { directory, name } if is_newer(&state, directory.inode, Leased::Attributes) => {
+                state.kept.keep_attributes(directory, asked.at);
+                state.kept.keep_name(directory.inode, name, Named::Absent, asked.at);
+            }
+            _ => {}
+        }
+    }
+
+    /// What is kept of these attributes shall not answer any more.
+    pub(crate) fn forget_kept(&self, inode: InodeId) {
+        self.lock().kept.forget_attributes(inode);
+    }
+
+    /// Attributes that are kept for the kernel, and the question that they answer, as if it had just been asked.
+    pub(crate) fn kept_attributes(&self, raw: Raw<'_>, inode: InodeId) -> Option<(Attributes, Asked)> {
+        kept_attributes(&self.state, self.ask(), inode, || raw.renew_leases(inode))
+    }
+
+    /// The same of where a name leads.
+    pub(crate) fn kept_name(&self, raw: Raw<'_>, directory: InodeId, name: &[u8]) -> Option<(Named, Asked)> {
+        kept_name(&self.state, self.ask(), (directory, name), || raw.renew_leases(directory))
     }
 
     /// A name moves from one directory to another, with what the kernel believes of it: that has to be leased there, too.
@@ -313,7 +414,11 @@ impl Leases {
         let given: Vec<(Subject, Instant)> = {
             let mut state = self.lock();
             let subjects = recalls.iter().map(|recall| (recall.inode, recall.what));
-            subjects.filter_map(|subject| Some((subject, state.mark(subject)?.over))).collect()
+            let recalled = |subject: Subject| {
+                state.kept.recall(subject.0, subject.1);
+                Some((subject, state.mark(subject)?.over))
+            };
+            subjects.filter_map(recalled).collect()
         };
         self.drop_given(given);
     }
@@ -323,6 +428,7 @@ impl Leases {
         let given = {
             let mut state = self.lock();
             state.forget_marks();
+            state.kept.clear();
             state.given.drain().map(|(subject, given)| (subject, given.over)).collect()
         };
         self.drop_given(given);
@@ -372,6 +478,50 @@ impl Leases {
     }
 }
 
+fn kept_attributes(
+    state: &Mutex<State>,
+    asked: Asked,
+    inode: InodeId,
+    renew: impl FnOnce() -> Option<Renewed>,
+) -> Option<(Attributes, Asked)> {
+    let (attributes, at) = {
+        let state = state.lock();
+        let (attributes, at) = state.kept.attributes(inode)?;
+        (attributes.clone(), at)
+    };
+    let asked = renewed(Asked { at, ..asked }, renew)?;
+    // What was recalled before the renewal may have been kept when this looked.
+    state.lock().is_newer(asked, (inode, Leased::Attributes)).then_some((attributes, asked))
+}
+
+fn kept_name(
+    state: &Mutex<State>,
+    asked: Asked,
+    (directory, name): (InodeId, &[u8]),
+    renew: impl FnOnce() -> Option<Renewed>,
+) -> Option<(Named, Asked)> {
+    let (named, at) = state.lock().kept.name(directory, name)?;
+    let asked = renewed(Asked { at, ..asked }, renew)?;
+    let state = state.lock();
+    let is_newer = |what| state.is_newer(asked, (directory, what));
+    (is_newer(Leased::Names) && is_newer(Leased::Attributes)).then_some((named, asked))
+}
+
+/// The question for what is kept, as of its lease's last renewal: it is renewed when half of it is over. `None` where it cannot be.
+fn renewed(asked: Asked, renew: impl FnOnce() -> Option<Renewed>) -> Option<Asked> {
+    let until = asked.at + Duration::from_millis(limits::LEASE_MILLIS);
+    let left = || until.checked_duration_since(Instant::now());
+    if left().is_some_and(|left| left > RENEWED_WITH) {
+        return Some(asked);
+    }
+    match renew() {
+        Some(Renewed { since, asked: again }) if asked.at > since => {
+            Some(Asked { at: again.max(asked.at), ..asked })
+        }
+        _ => left().map(|_| asked),
+    }
+}
+
 /// A name on its way.
 #[must_use]
 #[derive(Clone, Copy)]
@@ -396,23 +546,28 @@ impl State {
         self.given.len() < limits::LEASES_PER_MOUNT_MAX
     }
 
-    /// Attributes came with a lease, and the kernel has not asked for them yet.
-    fn keep(&mut self, asked: Asked, attributes: &Attributes, tracked: bool) {
-        let until = asked.at + Duration::from_millis(limits::LEASE_MILLIS);
-        let (subject, now) = ((attributes.inode, Leased::Attributes), Instant::now());
-        if until > now && self.has_room_for(subject, now) {
-            let over = until + Duration::from_millis(limits::LEASE_MARGIN_MILLIS);
-            let over = self.given.get(&subject).map_or(over, |given| over.max(given.over));
-            let kept = Some(Box::new(attributes.clone()));
-            self.given.insert(subject, Given { over, xattrs: attributes.xattrs, tracked, kept });
-        }
-    }
-
     /// No answer to an earlier question is believed any more.
     fn forget_marks(&mut self) {
         self.marks += 1;
         self.marked.clear();
         self.forgotten = self.marks;
+    }
+
+    fn move_name(&mut self, from: (InodeId, &[u8]), to: (InodeId, &[u8])) {
+        for (directory, name) in [from, to] {
+            match self.kept.name(directory, name).map(|(named, _)| named.inode()) {
+                Some(Some(inode)) => self.outdate((inode, Leased::Attributes)),
+                Some(None) => {}
+                None => self.forget_attributes(),
+            }
+            self.kept.forget_name(directory, name);
+        }
+    }
+
+    /// Nobody knows whose attributes are others now.
+    fn forget_attributes(&mut self) {
+        self.forget_marks();
+        self.kept.forget_all_attributes();
     }
 
     /// Answers to earlier questions are not believed any more, and nothing is kept of them.
@@ -422,8 +577,8 @@ impl State {
         }
         self.marks += 1;
         self.marked.insert(subject, self.marks);
-        if let Some(given) = self.given.get_mut(&subject) {
-            given.kept = None;
+        if subject.1 == Leased::Attributes {
+            self.kept.forget_attributes(subject.0);
         }
     }
 
@@ -436,6 +591,9 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use ramlace_base::{Generation, Timestamp};
+    use ramlace_wire::FileKind;
+
     use super::*;
 
     const FILE: Subject = (InodeId(70), Leased::Attributes);
@@ -453,6 +611,92 @@ mod tests {
         assert!(!state.is_newer(before, FILE));
         assert!(state.is_newer(before, (FILE.0, Leased::Names)), "that is another lease");
         assert!(state.is_newer(question(&state), FILE));
+    }
+
+    fn directory(size: u64) -> Attributes {
+        let now = Timestamp { nanos: 1 };
+        Attributes {
+            inode: FILE.0,
+            kind: FileKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            links: 2,
+            size,
+            device: 0,
+            generation: Generation::FIRST,
+            accessed: now,
+            modified: now,
+            changed: now,
+            created: now,
+            xattrs: false,
+            allocated: Some(0),
+        }
+    }
+
+    /// What is known of a directory by leases that are over: that nothing is in it, or where one name leads.
+    fn known(size: u64) -> (Mutex<State>, Instant) {
+        let (mut state, then) = (State::default(), Instant::now() - Duration::from_secs(60));
+        state.kept.keep_attributes(&directory(size), then);
+        if size > 0 {
+            state.kept.keep_name(FILE.0, b"name", Named::At(InodeId(71)), then);
+        }
+        (Mutex::new(state), then)
+    }
+
+    // SEMANTICS 138.2
+    #[test]
+    fn what_is_recalled_while_leases_are_renewed_is_not_answered() {
+        let (empty, full) = (0, 1);
+        for (size, what) in [(empty, Leased::Attributes), (full, Leased::Names), (full, Leased::Attributes)] {
+            let (state, then) = known(size);
+            let asked = question(&state.lock());
+            let renews = || Some(Renewed { since: then - Duration::from_secs(1), asked: Instant::now() });
+            let recalled = || {
+                let mut state = state.lock();
+                state.kept.recall(FILE.0, what);
+                state.mark((FILE.0, what));
+                renews()
+            };
+            assert!(kept_name(&state, asked, (FILE.0, b"name"), renews).is_some());
+            assert!(kept_attributes(&state, asked, FILE.0, renews).is_some());
+            if what == Leased::Attributes {
+                assert!(kept_attributes(&state, asked, FILE.0, recalled).is_none());
+            }
+            let (state, _) = known(size);
+            let recalled = || {
+                let mut state = state.lock();
+                state.kept.recall(FILE.0, what);
+                state.mark((FILE.0, what));
+                renews()
+            };
+            assert!(kept_name(&state, asked, (FILE.0, b"name"), recalled).is_none());
+        }
+    }
+
+    // SEMANTICS 138.2
+    #[test]
+    fn what_was_known_before_a_server_took_leases_is_not_renewed() {
+        let (state, then) = known(1);
+        let asked = question(&state.lock());
+        let later = || Some(Renewed { since: then + Duration::from_secs(1), asked: Instant::now() });
+        // Something else of the directory is known by a lease of now.
+        state.lock().kept.keep_name(FILE.0, b"other", Named::At(InodeId(72)), Instant::now());
+        assert!(kept_name(&state, asked, (FILE.0, b"other"), || None).is_some());
+        assert!(kept_name(&state, asked, (FILE.0, b"name"), later).is_none());
+        assert!(kept_attributes(&state, asked, FILE.0, later).is_none());
+    }
+
+    // SEMANTICS 138.3
+    #[test]
+    fn a_rename_that_may_have_done_nothing_hides_no_name() {
+        let (state, _) = known(1);
+        let mut state = state.lock();
+        state.kept.keep_attributes(&Attributes { inode: InodeId(80), ..directory(0) }, Instant::now());
+        state.move_name((FILE.0, b"name"), (InodeId(80), b"link"));
+        assert!(state.kept.name(FILE.0, b"name").is_none());
+        assert!(state.kept.name(InodeId(80), b"link").is_none());
+        assert!(state.kept.name(InodeId(80), b"other").is_none(), "it was empty before");
     }
 
     #[test]

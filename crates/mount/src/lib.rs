@@ -3,7 +3,8 @@
 //! [`Mount::new`] connects the pool and mounts it; [`Mount::run`] serves the kernel until the
 //! directory is unmounted. What the kernel may keep, and until when:
 //!
-//! * Names and attributes: for the rest of a lease, unless it is recalled ([`leases`]).
+//! * Names and attributes: for the rest of a lease, unless it is recalled ([`leases`]). What it asks for again is answered from what
+//!   is kept ([`kept`]), by leases that are renewed together.
 //! * Access control lists: as long as the attributes beside them ([`access_lists`]).
 //! * Pages: until somebody else changes their bytes: by leases that servers recall ([`recalls`], [`droppers`], [`pages`]). An open that finds another
 //!   version of the file drops them ([`versions`]), and so does another size. `user.ramlace.refresh` drops them at once ([`refresh`]).
@@ -23,6 +24,7 @@ mod filesystem;
 mod handed;
 mod handles;
 mod ioctls;
+mod kept;
 mod leases;
 mod locks;
 mod lost_stores;

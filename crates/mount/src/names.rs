@@ -5,16 +5,27 @@ use std::time::Duration;
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
 use ramlace_client::{RenameMode, Rights};
 use ramlace_fuse::Entry;
-use ramlace_wire::leases::NameLeased;
-use ramlace_wire::namespace::{Create, MakeNode, NewMode};
+use ramlace_wire::leases::{AttributesLeased, NameLeased};
+use ramlace_wire::namespace::{Create, Made, MakeNode, NewMode};
 use ramlace_wire::{Attributes, FileAttributes, FileKind, LayoutHints};
 
 use crate::attributes::entry;
 use crate::filesystem::PoolFileSystem;
-use crate::leases::{Asked, Believed, Offered};
+use crate::kept::Named;
+use crate::leases::{Asked, Believed, Keeping, NameChange, Offered};
 
 /// Permission bits, without the file's type.
 const PERMISSIONS: u32 = 0o7777;
+
+/// What a name leads to.
+struct FoundEntry {
+    asked: Asked,
+    attributes: Attributes,
+    /// The directory's names are leased.
+    names: bool,
+    /// The attributes are.
+    leased: bool,
+}
 
 pub(crate) fn permissions(mode: u32) -> u16 {
     (mode & PERMISSIONS) as u16
@@ -32,22 +43,15 @@ pub(crate) fn name_of(bytes: &[u8]) -> Result<Name> {
 impl PoolFileSystem {
     pub(crate) fn lookup(&self, parent_node: u64, name: &[u8], thread: u32) -> Result<Entry> {
         let parent = self.nodes.inode(parent_node);
-        let asked = self.leases.ask();
-        let NameLeased { found, names, attributes: leased } =
-            self.raw().lease_name(parent, &name_of(name)?, self.leases.names)?;
-        let (attributes, leased) = match found.attributes {
-            // What this mount has written and not told anybody yet is told before the home is asked. And what a file with
-            // holes takes its lanes know.
-            Some(attributes)
-                if attributes.allocated.is_some() && !self.handles.is_written_here(found.inode) =>
-            {
-                (attributes, leased)
-            }
-            _ => self.attributes_of_entry(found.inode)?,
+        let checked = name_of(name)?;
+        let found = match self.kept_entry(parent, name)? {
+            Some(kept) => kept,
+            None => self.ask_for_entry(parent, &checked)?,
         };
+        let FoundEntry { asked, attributes, names, leased } = found;
         self.handles.note(&attributes);
         self.removed.heard(&attributes);
-        let leased = leased && !self.handed.may_be_stored_into(found.inode);
+        let leased = leased && !self.handed.may_be_stored_into(attributes.inode);
         if attributes.kind == FileKind::Directory {
             return Ok(self.found_directory(
                 asked,
@@ -58,6 +62,74 @@ impl PoolFileSystem {
         }
         let believed = self.leases.entry(asked, (parent, names), Offered::of(&attributes, leased));
         Ok(entry(&attributes, believed))
+    }
+
+    /// An entry as it was found before, by leases that hold.
+    ///
+    /// Errors: `NotFound`, when there is no such name by such a lease.
+    fn kept_entry(&self, parent: InodeId, name: &[u8]) -> Result<Option<FoundEntry>> {
+        if !self.leases.names {
+            return Ok(None);
+        }
+        let Some((named, asked)) = self.leases.kept_name(self.raw(), parent, name) else { return Ok(None) };
+        let Some(inode) = named.inode() else {
+            return Err(Error::new(ErrorKind::NotFound, "there is no such name"));
+        };
+        let kept = self.kept_attributes(inode).map(|(attributes, asked_then)| FoundEntry {
+            asked: asked.earlier(asked_then),
+            attributes,
+            names: matches!(named, Named::At(_)),
+            leased: true,
+        });
+        Ok(kept)
+    }
+
+    /// Attributes that are kept by a lease, where nobody here changes them without asking.
+    pub(crate) fn kept_attributes(&self, inode: InodeId) -> Option<(Attributes, Asked)> {
+        let kept = self.leases.kept_attributes(self.raw(), inode)?;
+        (!self.is_changing(inode)).then_some(kept)
+    }
+
+    fn keep_attributes(&self, asked: Asked, attributes: &Attributes) {
+        self.leases.keep(asked, Keeping::Attributes(attributes));
+        // Who opens it for writing either has found it there, or is seen here.
+        if self.is_changing(attributes.inode) {
+            self.leases.forget_kept(attributes.inode);
+        }
+    }
+
+    /// Whether programs here may change a file whose home is yet to hear of it.
+    fn is_changing(&self, inode: InodeId) -> bool {
+        self.handles.is_written_here(inode) || self.handed.hands_over()
+    }
+
+    fn ask_for_entry(&self, parent: InodeId, name: &Name) -> Result<FoundEntry> {
+        let asked = self.leases.ask();
+        let NameLeased { found, names, attributes: leased, directory } =
+            self.raw().lease_name(parent, name, self.leases.names)?;
+        let name = name.as_bytes();
+        let Some(found) = found else {
+            if let Some(directory) = &directory {
+                self.leases.keep(asked, Keeping::Absence { directory, name });
+            }
+            return Err(Error::new(ErrorKind::NotFound, "there is no such name"));
+        };
+        let inode = found.inode;
+        if names && self.leases.names {
+            self.leases.keep(asked, Keeping::Name { directory: parent, name, inode });
+        }
+        let (attributes, leased) = match found.attributes {
+            // What this mount has written and not told anybody yet is told before the home is asked. And what a file with
+            // holes takes its lanes know.
+            Some(attributes) if attributes.allocated.is_some() && !self.handles.is_written_here(inode) => {
+                if leased {
+                    self.keep_attributes(asked, &attributes);
+                }
+                (attributes, leased)
+            }
+            _ => self.attributes_of_entry(inode)?,
+        };
+        Ok(FoundEntry { asked, attributes, names, leased })
     }
 
     /// The kernel may have a directory elsewhere: see [`crate::nodes`].
@@ -82,32 +154,50 @@ impl PoolFileSystem {
 
     /// Attributes of an inode that an entry led to a moment ago, and whether they are leased.
     fn attributes_of_entry(&self, inode: InodeId) -> Result<(Attributes, bool)> {
-        match self.raw().lease_attributes(inode, false) {
+        match self.lease_attributes(inode) {
             // It was removed between the two requests.
             Err(error) if error.kind() == ErrorKind::Stale => {
                 Err(Error::new(ErrorKind::NotFound, "it was removed just now"))
             }
             leased => {
-                let mut leased = leased?;
-                leased.info.attributes.allocated = Some(self.raw().allocated(&leased.info)?);
+                let leased = leased?;
                 Ok((leased.info.attributes, leased.attributes))
             }
         }
     }
 
+    /// Attributes with a lease, and what memory there is; kept as far as the home knows that.
+    pub(crate) fn lease_attributes(&self, inode: InodeId) -> Result<AttributesLeased> {
+        let asked = self.leases.ask();
+        let mut leased = self.raw().lease_attributes(inode, false)?;
+        let attributes = &leased.info.attributes;
+        if leased.attributes && attributes.allocated.is_some() && !self.is_changing(inode) {
+            self.keep_attributes(asked, attributes);
+        }
+        leased.info.attributes.allocated = Some(self.raw().allocated(&leased.info)?);
+        Ok(leased)
+    }
+
     /// An entry is made here: its directory has changed, perhaps also where no answer came.
-    fn made(&self, parent: InodeId, made: Result<Attributes>) -> Result<Entry> {
-        self.leases.names_changed_here(self.leases.ask(), parent, made.is_ok(), None);
-        Ok(entry(&made?, Believed::NOT))
+    fn make(&self, parent: InodeId, name: &[u8], make: impl FnOnce(&Name) -> Result<Made>) -> Result<Entry> {
+        let (name, asked) = (name_of(name)?, self.leases.ask());
+        let made = make(&name);
+        let change = match &made {
+            Ok(made) => NameChange::MadeOnce(made.attributes.inode),
+            Err(_) => NameChange::Perhaps,
+        };
+        let after = made.as_ref().ok().and_then(|made| made.parent.as_ref());
+        self.leases.name_changed_here(asked, (parent, name.as_bytes()), change, after);
+        Ok(entry(&made?.attributes, Believed::NOT))
     }
 
     pub(crate) fn symlink(&self, parent: InodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.made(parent, self.raw().symlink(parent, &name_of(name)?, target))
+        self.make(parent, name, |name| self.raw().symlink(parent, name, target))
     }
 
     pub(crate) fn make_directory(&self, parent_node: u64, name: &[u8], mode: NewMode) -> Result<Entry> {
         let parent = self.nodes.inode(parent_node);
-        let made = self.made(parent, self.raw().make_directory(parent, &name_of(name)?, mode))?;
+        let made = self.make(parent, name, |name| self.raw().make_directory(parent, name, mode))?;
         self.nodes.made(parent_node, name, InodeId(made.node));
         Ok(made)
     }
@@ -126,20 +216,24 @@ impl PoolFileSystem {
         };
         if let Some(kind) = kind.filter(|kind| kind.is_special()) {
             let device = if kind.is_device() { device } else { 0 };
-            let (name, mode) = (name_of(name)?, new_mode(mode, umask));
-            let request = MakeNode { parent, name, kind, mode, device };
-            let made = self.raw().make_node(&request);
-            made.iter().for_each(|attributes| self.removed.heard(attributes));
-            return self.made(parent, made);
+            let mode = new_mode(mode, umask);
+            return self.make(parent, name, |name| {
+                let made =
+                    self.raw().make_node(&MakeNode { parent, name: name.clone(), kind, mode, device })?;
+                self.removed.heard(&made.attributes);
+                Ok(made)
+            });
         }
         if kind != Some(FileKind::File) {
             return Err(Error::new(ErrorKind::Invalid, "a kind of node that nobody knows"));
         }
         let rights = Rights { read: false, write: false };
-        let made =
-            self.raw().create(&self.create_request(parent, name, new_mode(mode, umask), rights, true)?);
-        let made = made.and_then(|(file, opened)| file.close().map(|()| opened.info.attributes));
-        self.made(parent, made)
+        let request = self.create_request(parent, name, new_mode(mode, umask), rights, true)?;
+        self.make(parent, name, |_| {
+            let (file, opened) = self.raw().create(&request)?;
+            file.close()?;
+            Ok(Made { attributes: opened.info.attributes, parent: opened.parent })
+        })
     }
 
     pub(crate) fn create_request(
@@ -176,9 +270,10 @@ impl PoolFileSystem {
         let replaced = if mode == RenameMode::Replace { self.keep_replaced(to) } else { None };
         // Only what is all with its home can be leased; without it the names are dropped when it is done.
         let lease = |directory| self.raw().lease_attributes(directory, true).is_ok_and(|leased| leased.names);
+        let (name, new_name) = (name_of(from.1)?, name_of(to.1)?);
         let moving = self.leases.before_move(parent, new_parent, lease);
-        let renamed = self.raw().rename(parent, &name_of(from.1)?, new_parent, &name_of(to.1)?, mode);
-        self.leases.changed_here(&[parent, new_parent]);
+        let renamed = self.raw().rename(parent, &name, new_parent, &new_name, mode);
+        self.leases.name_moved_here((parent, from.1), (new_parent, to.1));
         self.leases.after_move(moving);
         replaced.into_iter().for_each(|inode| self.leases.answered_here(inode));
         match (&renamed, replaced) {
@@ -199,29 +294,40 @@ impl PoolFileSystem {
 
     /// One more name for a file.
     pub(crate) fn link(&self, inode: InodeId, parent: InodeId, name: &[u8]) -> Result<Entry> {
-        self.made(parent, self.raw().link(inode, parent, &name_of(name)?))
+        self.make(parent, name, |name| {
+            let linked = self.raw().link(inode, parent, name);
+            self.leases.answered_here(inode);
+            linked
+        })
     }
 
     pub(crate) fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<()> {
-        let (name, asked) = (name_of(name)?, self.leases.ask());
-        let removed = self.raw().unlink_leasing(parent, &name);
-        let after = removed.as_ref().ok().and_then(Option::as_ref);
-        self.leases.names_changed_here(asked, parent, removed.is_ok(), after);
+        let (entry, asked) = (name_of(name)?, self.leases.ask());
+        let removed = self.raw().unlink_leasing(parent, &entry);
+        match removed.as_ref().ok().and_then(|removed| removed.inode) {
+            Some(inode) => self.leases.answered_here(inode),
+            None => self.leases.something_changed_here(),
+        }
+        let after = removed.as_ref().ok().and_then(|removed| removed.parent.as_ref());
+        let change = if removed.is_ok() { NameChange::Removed } else { NameChange::Perhaps };
+        self.leases.name_changed_here(asked, (parent, name), change, after);
         removed.map(drop)
     }
 
     pub(crate) fn remove_directory(&self, parent_node: u64, name: &[u8]) -> Result<()> {
-        let (parent, name) = (self.nodes.inode(parent_node), name_of(name)?);
+        let (parent, entry) = (self.nodes.inode(parent_node), name_of(name)?);
         // Who works in it or has it open may go on asking what it is. Where that cannot be had now, the removal says why.
-        let found = self.raw().lookup(parent, &name).ok();
+        let found = self.raw().lookup(parent, &entry).ok();
         let known = found.filter(|found| found.kind == FileKind::Directory).and_then(|found| {
             found.attributes.or_else(|| Some(self.attributes_of_entry(found.inode).ok()?.0))
         });
         if let Some(attributes) = &known {
             self.removed.keep(attributes);
         }
-        let removed = self.raw().remove_directory(parent, &name);
-        self.leases.names_changed_here(self.leases.ask(), parent, removed.is_ok(), None);
+        let asked = self.leases.ask();
+        let removed = self.raw().remove_directory(parent, &entry);
+        let change = if removed.is_ok() { NameChange::Removed } else { NameChange::Perhaps };
+        self.leases.name_changed_here(asked, (parent, name), change, None);
         if let Some(attributes) = &known {
             self.leases.answered_here(attributes.inode);
             if removed.is_err() {

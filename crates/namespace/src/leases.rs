@@ -3,6 +3,9 @@
 //! What a server has promised, and nothing that must outlive it: its next life waits until all of this is over.
 //! Time is milliseconds of one clock that never goes back. A holder counts his lease from before his request left, so
 //! that it is over for him before it is over here.
+//!
+//! A session renews all its leases by one request. When one is over nobody waits for its holder; what changes then he is told all
+//! the same, and he renews only what he was not told of.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,13 +18,14 @@ pub const HOLD_MILLIS: u64 = limits::LEASE_MILLIS + limits::LEASE_MARGIN_MILLIS;
 /// What a lease is on.
 type Subject = (InodeId, Leased);
 
-/// Sessions and until when they are waited for.
-type Holders = Vec<(SessionId, u64)>;
+/// Sessions, each with a moment.
+type Moments = Vec<(SessionId, u64)>;
 
 /// All leases of one server.
 #[derive(Debug, Default)]
 pub struct Leases {
-    holders: BTreeMap<Subject, Holders>,
+    /// Who has them, and when they were given last.
+    holders: BTreeMap<Subject, Moments>,
     /// Leases in `holders`, those that are over among them.
     given: usize,
     /// No new lease before this moment.
@@ -30,22 +34,46 @@ pub struct Leases {
     /// The same by slot, and by what is recalled.
     in_slots: BTreeSet<(Slot, u64)>,
     subjects: BTreeMap<Subject, u64>,
-    /// Sessions that ask for recalls, and what they have not acknowledged.
-    listeners: BTreeMap<SessionId, Listener>,
+    /// Sessions that ask for recalls.
+    sessions: BTreeMap<SessionId, Listener>,
     last_number: u64,
 }
 
 #[derive(Debug)]
 struct Pending {
     subject: Subject,
-    waiting: Holders,
+    /// Until when each is waited for.
+    waiting: Moments,
 }
 
 #[derive(Debug, Default)]
 struct Listener {
-    unheard: BTreeSet<u64>,
+    /// None of its leases is over before.
+    renewed_until: u64,
+    /// What it has not acknowledged.
+    unheard: BTreeMap<u64, Subject>,
     /// It let a recall run out: it gets no leases before it asks again.
     deaf: bool,
+    /// It renews none before others have got room: it has leases that were given long ago.
+    crowds: bool,
+    /// How often leases that were over were taken from it without a word.
+    taken: u64,
+}
+
+impl Listener {
+    /// Whether one more of its leases may be recalled, or given.
+    fn is_told_of_all(&self) -> bool {
+        self.unheard.len() < limits::RECALLS_UNHEARD_PER_SESSION_MAX
+    }
+}
+
+/// All leases of a session last longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// How often leases were taken from it without a word: if that is not what it was, it has none that it can name.
+    pub taken: u64,
+    /// The newest recall that it has not acknowledged: if it has not heard of that one, the renewal is nothing to it.
+    pub newest: u64,
 }
 
 impl Leases {
@@ -58,37 +86,65 @@ impl Leases {
     /// Whether a session can be given leases: it hears of recalls.
     #[must_use]
     pub fn listens(&self, session: SessionId) -> bool {
-        self.listeners.get(&session).is_some_and(|listener| !listener.deaf)
+        self.sessions.get(&session).is_some_and(|listener| !listener.deaf && listener.is_told_of_all())
     }
 
     /// Gives a lease, or extends it; false when there is none to be had now, and the session must ask each time.
     pub fn give(&mut self, session: SessionId, inode: InodeId, what: Leased, now: u64) -> bool {
         let subject = (inode, what);
-        if self.listeners.get(&session).is_none_or(|listener| listener.deaf)
+        if !self.listens(session)
             || self.subjects.contains_key(&subject)
             || self.resting.get(&subject).is_some_and(|until| *until > now)
         {
             return false;
         }
-        let until = now + HOLD_MILLIS;
         if let Some(held) = self.holders.get_mut(&subject).and_then(|holders| find(holders, session)) {
-            *held = until;
-            return true;
+            *held = now;
+        } else {
+            if self.given >= limits::LEASES_PER_SERVER_MAX && !self.make_room(now) {
+                return false;
+            }
+            self.holders.entry(subject).or_default().push((session, now));
+            self.given += 1;
         }
-        if self.given >= limits::LEASES_PER_SERVER_MAX && !self.make_room(now) {
-            return false;
-        }
-        self.holders.entry(subject).or_default().push((session, until));
-        self.given += 1;
         true
     }
 
-    /// Drops what is over; whether there is room now. A full table is looked through once for each part of it.
+    /// Makes all leases of a session last from now on; `None` where it has to be told what it has not heard.
+    pub fn renew(&mut self, session: SessionId, now: u64) -> Option<Renewal> {
+        if !self.listens(session) {
+            return None;
+        }
+        let listener = self.sessions.get_mut(&session).filter(|listener| !listener.crowds)?;
+        listener.renewed_until = now + HOLD_MILLIS;
+        let newest = listener.unheard.last_key_value().map_or(0, |(number, _)| *number);
+        Some(Renewal { taken: listener.taken, newest })
+    }
+
+    /// Drops what is over; whether there is room now. Whoever has leases that last by renewals alone renews none until they are
+    /// over. A full table is looked through once for each part of it.
     fn make_room(&mut self, now: u64) -> bool {
+        let (mut taken_from, mut crowding) = (BTreeSet::new(), BTreeSet::new());
+        let sessions = &self.sessions;
         self.holders.retain(|_, holders| {
-            holders.retain(|(_, until)| *until > now);
+            holders.retain(|(session, given)| {
+                if given + HOLD_MILLIS > now {
+                    return true;
+                }
+                let lasts = sessions.get(session).is_some_and(|listener| listener.renewed_until > now);
+                let set = if lasts { &mut crowding } else { &mut taken_from };
+                set.insert(*session);
+                lasts
+            });
             !holders.is_empty()
         });
+        for (session, listener) in &mut self.sessions {
+            listener.crowds |= crowding.contains(session);
+            if taken_from.contains(session) {
+                listener.taken += 1;
+                listener.crowds = false;
+            }
+        }
         self.given = self.holders.values().map(Vec::len).sum();
         self.resting.retain(|_, until| *until > now);
         self.given < limits::LEASES_PER_SERVER_MAX
@@ -99,37 +155,53 @@ impl Leases {
         let subject = (inode, what);
         let Some(holders) = self.holders.remove(&subject) else { return false };
         self.given -= holders.len();
-        let held = holders.into_iter().filter(|(_, until)| *until > now);
-        let (knowing, waiting): (Holders, Holders) = held.partition(|(session, _)| Some(*session) == knows);
+        let (knowing, telling): (Moments, Moments) =
+            holders.into_iter().partition(|(session, _)| Some(*session) == knows);
         if !knowing.is_empty() {
             self.given += knowing.len();
             self.holders.insert(subject, knowing);
         }
-        if waiting.is_empty() {
+        if telling.is_empty() {
             return false;
         }
         self.last_number += 1;
         let number = self.last_number;
-        for (session, _) in &waiting {
-            self.listeners.entry(*session).or_default().unheard.insert(number);
+        let mut waiting = Moments::new();
+        for (session, given) in telling {
+            let listener = self.sessions.entry(session).or_default();
+            let until = listener.renewed_until.max(given + HOLD_MILLIS);
+            if until > now {
+                waiting.push((session, until));
+                listener.unheard.insert(number, subject);
+            } else if listener.is_told_of_all() {
+                listener.unheard.insert(number, subject);
+            } else {
+                listener.taken += 1;
+            }
         }
-        self.in_slots.insert((inode.slot(), number));
+        if !waiting.is_empty() {
+            self.await_holders(number, subject, waiting, now);
+        }
+        true
+    }
+
+    fn await_holders(&mut self, number: u64, subject: Subject, waiting: Moments, now: u64) {
+        self.in_slots.insert((subject.0.slot(), number));
         *self.subjects.entry(subject).or_default() += 1;
         if self.resting.len() >= limits::LEASES_PER_SERVER_MAX {
             self.resting.retain(|_, until| *until > now);
         }
         self.resting.insert(subject, now + limits::LEASE_REST_MILLIS);
         self.recalls.insert(number, Pending { subject, waiting });
-        true
     }
 
     /// A session asks for recalls, and has done all up to `heard`.
     pub fn heard(&mut self, session: SessionId, heard: u64) {
-        let listener = self.listeners.entry(session).or_default();
+        let listener = self.sessions.entry(session).or_default();
         listener.deaf = false;
         let rest = listener.unheard.split_off(&heard.saturating_add(1));
         let done = std::mem::replace(&mut listener.unheard, rest);
-        for number in done {
+        for number in done.into_keys() {
             self.no_longer_waits(number, session);
         }
     }
@@ -137,15 +209,16 @@ impl Leases {
     /// What a session has yet to acknowledge, as much as one answer tells.
     #[must_use]
     pub fn unheard(&self, session: SessionId) -> Vec<Recall> {
-        let numbers = self.listeners.get(&session).into_iter().flat_map(|listener| &listener.unheard);
-        let recall = |number: &u64| {
-            let (inode, what) = self.recalls.get(number)?.subject;
-            Some(Recall { number: *number, inode, what })
+        let unheard = self.sessions.get(&session).into_iter().flat_map(|listener| &listener.unheard);
+        let recall = |(number, subject): (&u64, &Subject)| Recall {
+            number: *number,
+            inode: subject.0,
+            what: subject.1,
         };
-        numbers.take(limits::EVENTS_PER_ANSWER_MAX).filter_map(recall).collect()
+        unheard.take(limits::EVENTS_PER_ANSWER_MAX).map(recall).collect()
     }
 
-    /// Nobody waits any longer for those whose time is over.
+    /// Nobody waits any longer for those whose time is over. They hear of it when they ask again.
     pub fn pass(&mut self, now: u64) {
         let over: Vec<(u64, SessionId)> = self
             .recalls
@@ -155,9 +228,11 @@ impl Leases {
             .map(|(number, (session, _))| (number, session))
             .collect();
         for (number, session) in over {
-            if let Some(listener) = self.listeners.get_mut(&session) {
-                listener.unheard.remove(&number);
+            if let Some(listener) = self.sessions.get_mut(&session) {
+                // What it has renewed delays nobody any more.
                 listener.deaf = true;
+                listener.renewed_until = 0;
+                listener.taken += 1;
             }
             self.no_longer_waits(number, session);
         }
@@ -179,7 +254,8 @@ impl Leases {
 
     /// A session has ended: it believes nothing any more.
     pub fn end_session(&mut self, session: SessionId) {
-        for number in self.listeners.remove(&session).map(|listener| listener.unheard).unwrap_or_default() {
+        let unheard = self.sessions.remove(&session).map(|listener| listener.unheard).unwrap_or_default();
+        for number in unheard.into_keys() {
             self.no_longer_waits(number, session);
         }
         self.holders.retain(|_, holders| {
@@ -207,8 +283,8 @@ impl Leases {
     }
 }
 
-fn find(holders: &mut Holders, session: SessionId) -> Option<&mut u64> {
-    holders.iter_mut().find(|(holder, _)| *holder == session).map(|(_, until)| until)
+fn find(holders: &mut Moments, session: SessionId) -> Option<&mut u64> {
+    holders.iter_mut().find(|(holder, _)| *holder == session).map(|(_, given)| given)
 }
 
 #[cfg(test)]

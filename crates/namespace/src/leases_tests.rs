@@ -43,6 +43,11 @@ enum Act {
     End {
         session: u8,
     },
+    /// A session renews its leases; the request has been on its way for so long.
+    Renew {
+        session: u8,
+        late: u64,
+    },
     Wait {
         millis: u64,
     },
@@ -57,6 +62,7 @@ fn act() -> impl Strategy<Value = Act> {
         3 => session().prop_map(|session| Act::Hear { session }),
         1 => session().prop_map(|session| Act::Begin { session }),
         1 => session().prop_map(|session| Act::End { session }),
+        4 => (session(), 0..20u64).prop_map(|(session, late)| Act::Renew { session, late }),
         4 => prop_oneof![0..30u64, 300..900u64].prop_map(|millis| Act::Wait { millis }),
     ]
 }
@@ -66,7 +72,23 @@ fn act() -> impl Strategy<Value = Act> {
 struct Model {
     now: u64,
     versions: BTreeMap<Subject, u64>,
-    believed: BTreeMap<(SessionId, Subject), (u64, u64)>,
+    believed: BTreeMap<(SessionId, Subject), Believed>,
+    renewing: BTreeMap<SessionId, Renewing>,
+}
+
+/// By a lease that was asked for at that moment.
+struct Believed {
+    asked: u64,
+    until: u64,
+    version: u64,
+}
+
+/// What a session goes by when it renews.
+#[derive(Default)]
+struct Renewing {
+    /// How often leases had been taken from it, and since when it knows that.
+    taken: Option<(u64, u64)>,
+    heard_to: u64,
 }
 
 impl Model {
@@ -76,7 +98,7 @@ impl Model {
 
     /// Nobody believes what is not so any more, unless somebody is waited for.
     fn check(&self, leases: &Leases) {
-        for ((holder, subject), (until, version)) in &self.believed {
+        for ((holder, subject), Believed { until, version, .. }) in &self.believed {
             let stale = *until > self.now && *version != self.version(*subject);
             let slot = subject.0.slot();
             let pending = leases.newest_pending(slot);
@@ -86,10 +108,30 @@ impl Model {
             }
         }
     }
+
+    /// All that a session was given since it knows what was taken from it lasts from when it asked.
+    fn renew(&mut self, who: SessionId, asked: u64, renewal: Renewal) {
+        let renewing = self.renewing.entry(who).or_default();
+        if renewal.newest > renewing.heard_to {
+            return;
+        }
+        let (taken, since) = *renewing.taken.get_or_insert((renewal.taken, self.now));
+        if taken != renewal.taken {
+            renewing.taken = Some((renewal.taken, self.now));
+            return;
+        }
+        let own = self
+            .believed
+            .iter_mut()
+            .filter(|((holder, _), believed)| *holder == who && believed.asked >= since);
+        for (_, believed) in own {
+            believed.until = believed.until.max(asked + limits::LEASE_MILLIS);
+        }
+    }
 }
 
 proptest! {
-    // SEMANTICS 75, 77.1, 77.2
+    // SEMANTICS 75, 77.1, 77.2, 139.2
     #[test]
     fn nobody_believes_what_has_changed_once_nobody_is_waited_for(acts in prop::collection::vec(act(), 1..200)) {
         let (mut leases, mut model) = (Leases::default(), Model { now: 1_000, ..Model::default() });
@@ -100,8 +142,9 @@ proptest! {
                     let resting = leases.resting.get(&subject).is_some_and(|until| *until > model.now);
                     if leases.give(who, subject.0, subject.1, model.now) {
                         assert!(!resting && !leases.subjects.contains_key(&subject), "a lease while one is recalled");
-                        let until = model.now - late + limits::LEASE_MILLIS;
-                        model.believed.insert((who, subject), (until, model.version(subject)));
+                        let asked = model.now - late;
+                        let (until, version) = (asked + limits::LEASE_MILLIS, model.version(subject));
+                        model.believed.insert((who, subject), Believed { asked, until, version });
                     } else {
                         // A holder may go by the lease that he has; the answer is new all the same.
                         model.believed.remove(&(who, subject));
@@ -112,9 +155,9 @@ proptest! {
                     *model.versions.entry(subject).or_default() += 1;
                     let version = model.version(subject);
                     if let Some(knows) = knows
-                        && let Some((_, believed)) = model.believed.get_mut(&(knows, subject))
+                        && let Some(believed) = model.believed.get_mut(&(knows, subject))
                     {
-                        *believed = version;
+                        believed.version = version;
                     }
                     leases.changed(subject.0, subject.1, knows, model.now);
                 }
@@ -124,13 +167,22 @@ proptest! {
                     for recall in &told {
                         model.believed.remove(&(who, (recall.inode, recall.what)));
                     }
-                    leases.heard(who, told.last().map_or(0, |recall| recall.number));
+                    let newest = told.last().map_or(0, |recall| recall.number);
+                    let renewing = model.renewing.entry(who).or_default();
+                    renewing.heard_to = renewing.heard_to.max(newest);
+                    leases.heard(who, newest);
                 }
                 Act::Begin { session: who } => leases.heard(session(who), 0),
                 Act::End { session: who } => {
                     let who = session(who);
                     model.believed.retain(|(holder, _), _| *holder != who);
+                    model.renewing.remove(&who);
                     leases.end_session(who);
+                }
+                Act::Renew { session: who, late } => {
+                    if let Some(renewal) = leases.renew(session(who), model.now) {
+                        model.renew(session(who), model.now - late, renewal);
+                    }
                 }
                 Act::Wait { millis } => {
                     model.now += millis;
@@ -144,7 +196,6 @@ proptest! {
         // Whoever is silent is waited for as long as his lease and no longer.
         leases.pass(model.now + HOLD_MILLIS);
         prop_assert!(leases.recalls.is_empty() && leases.in_slots.is_empty() && leases.subjects.is_empty());
-        prop_assert!(leases.listeners.values().all(|listener| listener.unheard.is_empty()));
     }
 }
 
@@ -181,4 +232,69 @@ fn a_full_table_gives_nothing_and_keeps_what_it_gave() {
     assert!(leases.changed(one(7), Leased::Attributes, None, 30));
     assert!(leases.give(session(0), one(limits::LEASES_PER_SERVER_MAX), Leased::Attributes, 40));
     assert!(leases.give(session(0), one(0), Leased::Attributes, 10 + HOLD_MILLIS), "what is over makes room");
+}
+
+// SEMANTICS 138.2
+#[test]
+fn what_changes_while_nobody_is_waited_for_is_told_before_anything_is_renewed() {
+    let (mut leases, file, other) = (Leases::default(), inode(0), inode(1));
+    leases.heard(session(0), 0);
+    assert!(leases.give(session(0), file, Leased::Attributes, 0));
+    assert!(leases.give(session(0), other, Leased::Attributes, 0));
+    assert_eq!(leases.renew(session(0), 700), Some(Renewal { taken: 0, newest: 0 }));
+    let later = 700 + HOLD_MILLIS;
+    assert!(leases.changed(file, Leased::Attributes, None, later), "he is told");
+    assert_eq!(leases.newest_pending(file.slot()), None, "and not waited for");
+    assert_eq!(leases.renew(session(0), later), Some(Renewal { taken: 0, newest: 1 }));
+    assert!(leases.changed(other, Leased::Attributes, None, later + 1), "what is left is renewed");
+    assert_eq!(leases.newest_pending(other.slot()), Some(2));
+    assert_eq!(leases.unheard(session(0)).len(), 2);
+    leases.pass(later + HOLD_MILLIS);
+    assert_eq!(leases.renew(session(0), later + HOLD_MILLIS), None, "he let a recall run out");
+    assert_eq!(leases.unheard(session(0)).len(), 2, "and is told of it when he asks");
+    leases.heard(session(0), 2);
+    assert_eq!(leases.renew(session(0), later + HOLD_MILLIS), Some(Renewal { taken: 1, newest: 0 }));
+}
+
+// SEMANTICS 138.2
+#[test]
+fn who_does_not_hear_what_changes_gets_no_more_and_loses_what_he_cannot_be_told() {
+    let mut leases = Leases::default();
+    leases.heard(session(0), 0);
+    let one = |number: usize| InodeId::new(Slot(1), number as u64);
+    for number in 0..=limits::RECALLS_UNHEARD_PER_SESSION_MAX {
+        assert!(leases.give(session(0), one(number), Leased::Attributes, 0));
+    }
+    for number in 0..=limits::RECALLS_UNHEARD_PER_SESSION_MAX {
+        leases.changed(one(number), Leased::Attributes, None, HOLD_MILLIS);
+    }
+    assert_eq!(leases.sessions[&session(0)].unheard.len(), limits::RECALLS_UNHEARD_PER_SESSION_MAX);
+    assert_eq!(leases.renew(session(0), HOLD_MILLIS), None);
+    assert!(!leases.give(session(0), one(0), Leased::Names, HOLD_MILLIS));
+    leases.heard(session(0), limits::RECALLS_UNHEARD_PER_SESSION_MAX as u64);
+    assert_eq!(leases.renew(session(0), HOLD_MILLIS), Some(Renewal { taken: 1, newest: 0 }));
+}
+
+// SEMANTICS 138.2
+#[test]
+fn leases_that_make_room_for_others_are_not_renewed() {
+    let mut leases = Leases::default();
+    leases.heard(session(0), 0);
+    leases.heard(session(1), 0);
+    let one = |number: usize| InodeId::new(Slot(1), number as u64);
+    for number in 0..limits::LEASES_PER_SERVER_MAX {
+        assert!(leases.give(session(0), one(number), Leased::Attributes, 0));
+    }
+    assert_eq!(leases.renew(session(0), HOLD_MILLIS - 1), Some(Renewal { taken: 0, newest: 0 }));
+    assert!(!leases.give(session(1), one(0), Leased::Names, HOLD_MILLIS), "they are believed still");
+    assert_eq!(leases.renew(session(0), HOLD_MILLIS), None, "and shall not be for ever");
+    let over = 2 * HOLD_MILLIS - 1;
+    assert!(leases.changed(one(7), Leased::Attributes, None, over - 1));
+    assert_eq!(leases.pending_until(Slot(1), 1), Some(over), "who believes is waited for");
+    leases.heard(session(0), 1);
+    assert!(leases.give(session(1), one(0), Leased::Names, over), "one was recalled");
+    assert!(leases.give(session(1), one(1), Leased::Names, over), "all others are over");
+    assert_eq!(leases.given, 2);
+    assert_eq!(leases.renew(session(0), over), Some(Renewal { taken: 1, newest: 0 }));
+    assert_eq!(leases.renew(session(1), over), Some(Renewal { taken: 0, newest: 0 }));
 }

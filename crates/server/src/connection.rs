@@ -11,7 +11,7 @@ use ramlace_wire::chunk::{AllocateLane, CountLane, PunchChunk, SeekLane};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
 use ramlace_wire::keys::{ChangeKeys, HearKeyBook, HostKeyId, RotateSecret};
-use ramlace_wire::leases::{LeaseAttributes, LeaseName, WaitRecalls};
+use ramlace_wire::leases::{LeaseAttributes, LeaseName, RenewLeases, WaitRecalls};
 use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits, WaitEvents};
 use ramlace_wire::mend::{Mend, MendLanes};
 use ramlace_wire::namespace::GetAttributesMany;
@@ -292,6 +292,10 @@ async fn serve_small(
         Kind::WaitRecalls => {
             let request: WaitRecalls = decode_body(kind, body)?;
             Ok(encode_body(&server.wait_recalls(header.session, request).await?))
+        }
+        Kind::RenewLeases => {
+            let RenewLeases {} = decode_body(kind, body)?;
+            Ok(encode_body(&server.renew_leases(header.session)))
         }
         Kind::EndRecalls => {
             server.end_recalls(header.session, &decode_body(kind, body)?)?;

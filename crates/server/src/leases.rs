@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, Slot, limits};
-use ramlace_namespace::leases::{HOLD_MILLIS, Leases};
+use ramlace_namespace::leases::{HOLD_MILLIS, Leases, Renewal};
 use ramlace_namespace::{Answer, Effect, Query};
 use ramlace_wire::leases::{
-    AttributesLeased, LeaseAttributes, LeaseName, Leased, NameLeased, Recalls, WaitRecalls,
+    AttributesLeased, LeaseAttributes, LeaseName, Leased, LeasesRenewed, NameLeased, Recalls, WaitRecalls,
 };
 use ramlace_wire::namespace::{EntryLeased, GetAttributes, Lookup};
 use ramlace_wire::{Attributes, Credentials};
@@ -157,17 +157,31 @@ impl Server {
         let (slot, parent) = (header.slot, request.parent);
         self.admit_slot(header, slot).await?;
         self.notice_lost_slots()?;
-        let asked = self.query(who, slot, &Query::Lookup(Lookup { parent, name: request.name }));
-        let answer = asked.map(|answer| match answer {
-            Answer::Found(found) => {
+        match self.query(who, slot, &Query::Lookup(Lookup { parent, name: request.name })) {
+            Ok(Answer::Found(found)) => {
                 let names = request.names && self.lease_names(header.session, slot, parent);
                 let attributes =
                     found.attributes.is_some() && self.lease(header.session, found.inode, Leased::Attributes);
-                NameLeased { found, names, attributes }
+                Ok(NameLeased { found: Some(found), names, attributes, directory: None })
             }
-            _ => unreachable!("a slot answers what it was asked"),
-        });
-        Ok(answer?)
+            Ok(_) => unreachable!("a slot answers what it was asked"),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let names = request.names && self.lease_names(header.session, slot, parent);
+                let directory =
+                    names.then(|| self.lease_changed(header.session, who, slot, parent)).flatten();
+                Ok(NameLeased { found: None, names, attributes: false, directory })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// All leases of a session last longer.
+    pub fn renew_leases(&self, session: SessionId) -> LeasesRenewed {
+        let (now, life) = (self.leases.now(), self.data.life);
+        match self.leases.leases.borrow_mut().renew(session, now) {
+            Some(Renewal { taken, newest }) => LeasesRenewed { renewed: true, life, taken, newest },
+            None => LeasesRenewed { life, ..LeasesRenewed::default() },
+        }
     }
 
     /// Attributes with leases.
@@ -217,7 +231,7 @@ impl Server {
         }
     }
 
-    /// A directory that a change has changed, with a lease, as far as its session hears of recalls and it is all here.
+    /// A directory as it is now, with a lease, as far as its session hears of recalls and it is all here.
     pub fn lease_changed(
         self: &Rc<Self>,
         session: SessionId,

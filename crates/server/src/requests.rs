@@ -218,6 +218,17 @@ impl Request {
         })
     }
 
+    /// The directory in which it makes an entry, where its answer is what that leads to.
+    fn enters(&self) -> Option<InodeId> {
+        match self {
+            Request::MakeDirectory(_, request) => Some(request.parent),
+            Request::Mutation(_, Op::Symlink(request)) => Some(request.parent),
+            Request::Mutation(_, Op::MakeNode(request)) => Some(request.parent),
+            Request::Mutation(_, Op::Link(request)) => Some(request.parent),
+            _ => None,
+        }
+    }
+
     /// The slot that is asked.
     pub fn slot(&self) -> Slot {
         match self {
@@ -276,7 +287,8 @@ impl Server {
             self.check_way(header, &who, &map, way, request.parent())?;
         }
         let (mut wrote_back, mut truncated) = (None, None);
-        let (mut made, mut removed_from) = (None, None);
+        let entered = request.enters();
+        let (mut made, mut removed) = (None, None);
         let op = match request {
             Request::Query(slot, query) => {
                 let answer = self.query(&who, slot, &query)?;
@@ -363,7 +375,17 @@ impl Server {
                 Op::Spill { request, epoch: map.epoch }
             }
             Request::Mutation(_, Op::Unlink(request)) => {
-                removed_from = Some(request.parent);
+                let entry = names::Lookup { parent: request.parent, name: request.name.clone() };
+                // What one that was done before has removed, is not known any more.
+                let led_to = match self.has_met(slot, token) {
+                    false => self.query(&who, slot, &Query::Lookup(entry)).ok(),
+                    true => None,
+                };
+                let led_to = led_to.and_then(|found| match found {
+                    Answer::Found(found) => Some(found.inode),
+                    _ => None,
+                });
+                removed = Some((request.parent, led_to));
                 Op::Unlink(request)
             }
             Request::Mutation(_, op) => op,
@@ -403,9 +425,13 @@ impl Server {
                 opened.leased = self.lease_told(header.session, &who, slot, entry, told);
             }
         }
-        if let Some(parent) = removed_from {
+        if let (Reply::Attributes(attributes), Some(parent)) = (&reply, entered) {
             let parent = self.lease_changed(header.session, &who, slot, parent);
-            return Ok(encode_body(&names::Unlinked { parent }));
+            return Ok(encode_body(&names::Made { attributes: (**attributes).clone(), parent }));
+        }
+        if let Some((parent, inode)) = removed {
+            let parent = self.lease_changed(header.session, &who, slot, parent);
+            return Ok(encode_body(&names::Unlinked { parent, inode }));
         }
         Ok(reply.encode())
     }

@@ -243,6 +243,8 @@ messages! {
     WaitPublished = 0x0714, SESSION.shows(Shows::Nothing);
     /// Whose kernels have which bytes, and who waits for whom.
     ListHolders = 0x0715, OWNER.shows(Shows::Nothing);
+    /// All leases on names and attributes last longer.
+    RenewLeases = 0x0716, SESSION.shows(Shows::Nothing);
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@
 use ramlace_base::{InodeId, Name};
 use serde::{Deserialize, Serialize};
 
-use crate::namespace::{Found, InodeInfo};
+use crate::namespace::{Found, InodeInfo, is_directory_told};
 use crate::types::numbered;
-use crate::{Kind, Request};
+use crate::{Attributes, Kind, Request};
 
 numbered! {
     /// What of an inode a lease is on.
@@ -21,7 +21,8 @@ numbered! {
     }
 }
 
-/// A [`crate::namespace::Lookup`] that asks for leases on the names of the directory and on the attributes.
+/// A [`crate::namespace::Lookup`] that asks for leases on the names of the directory and on the attributes. A name that is not
+/// there is no error of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseName {
     /// The directory.
@@ -35,12 +36,15 @@ pub struct LeaseName {
 /// Where it leads, and what may be believed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameLeased {
-    /// As of a lookup.
-    pub found: Found,
+    /// As of a lookup; `None`: there is no such name.
+    pub found: Option<Found>,
     /// The directory's names are leased.
     pub names: bool,
     /// The attributes that came are leased.
     pub attributes: bool,
+    /// The directory, with a lease on its attributes, where its names are wanted and there is no such name: as long as that lasts
+    /// no other session has made one.
+    pub directory: Option<Attributes>,
 }
 
 impl Request for LeaseName {
@@ -48,7 +52,9 @@ impl Request for LeaseName {
     type Reply = NameLeased;
 
     fn fits(&self, reply: &NameLeased) -> bool {
-        reply.found.is_possible()
+        let is_entry =
+            reply.found.as_ref().is_none_or(|found| found.is_possible() && reply.directory.is_none());
+        is_entry && is_directory_told(reply.directory.as_ref(), self.parent)
     }
 }
 
@@ -93,6 +99,30 @@ pub struct WaitRecalls {
     /// The server's life as the asker knows it; when that is another than this one, it is answered at once. 0: not known
     /// yet.
     pub life: u64,
+}
+
+/// All leases of the session on names and attributes last from now on as if they were given now. One request, however many
+/// they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RenewLeases {}
+
+/// What a renewal is worth: nothing is renewed that the session was told, or will be told, to be recalled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeasesRenewed {
+    /// They were; `false`: the session does not hear of recalls, or has too many to hear of.
+    pub renewed: bool,
+    /// The server's life, as by [`Recalls`].
+    pub life: u64,
+    /// How often leases were taken from the session without a word, because the table was full. When it is not what it was, none is
+    /// renewed that was given before.
+    pub taken: u64,
+    /// The newest recall that the session has not acknowledged: it goes by the renewal when it has done that one.
+    pub newest: u64,
+}
+
+impl Request for RenewLeases {
+    const KIND: Kind = Kind::RenewLeases;
+    type Reply = LeasesRenewed;
 }
 
 /// A lease that ends before its time.

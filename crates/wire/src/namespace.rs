@@ -429,12 +429,21 @@ pub struct Symlink {
     pub target: Vec<u8>,
 }
 
+/// An entry was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    /// What it leads to.
+    pub attributes: Attributes,
+    /// The directory as it is then, by a lease, for a session that hears of recalls.
+    pub parent: Option<Attributes>,
+}
+
 impl Request for Symlink {
     const KIND: Kind = Kind::Symlink;
-    type Reply = Attributes;
+    type Reply = Made;
 
-    fn fits(&self, reply: &Attributes) -> bool {
-        reply.is_possible()
+    fn fits(&self, reply: &Made) -> bool {
+        reply.attributes.is_possible() && is_directory_told(reply.parent.as_ref(), self.parent)
     }
 }
 
@@ -467,10 +476,10 @@ pub struct MakeDirectory {
 
 impl Request for MakeDirectory {
     const KIND: Kind = Kind::MakeDirectory;
-    type Reply = Attributes;
+    type Reply = Made;
 
-    fn fits(&self, reply: &Attributes) -> bool {
-        reply.is_possible()
+    fn fits(&self, reply: &Made) -> bool {
+        reply.attributes.is_possible() && is_directory_told(reply.parent.as_ref(), self.parent)
     }
 }
 
@@ -502,6 +511,8 @@ pub struct Unlink {
 pub struct Unlinked {
     /// The directory as it is then, by a lease, for a session that hears of recalls.
     pub parent: Option<Attributes>,
+    /// What the entry led to; `None` where it is an answer from before.
+    pub inode: Option<InodeId>,
 }
 
 impl Request for Unlink {
@@ -514,7 +525,7 @@ impl Request for Unlink {
 }
 
 /// Whether what is told of a directory, if anything is, can be this one's.
-fn is_directory_told(told: Option<&Attributes>, directory: InodeId) -> bool {
+pub(crate) fn is_directory_told(told: Option<&Attributes>, directory: InodeId) -> bool {
     told.is_none_or(|told| told.is_of(directory) && told.kind == FileKind::Directory)
 }
 
@@ -732,10 +743,10 @@ pub struct Link {
 
 impl Request for Link {
     const KIND: Kind = Kind::Link;
-    type Reply = Attributes;
+    type Reply = Made;
 
-    fn fits(&self, reply: &Attributes) -> bool {
-        reply.is_of(self.inode)
+    fn fits(&self, reply: &Made) -> bool {
+        reply.attributes.is_of(self.inode) && is_directory_told(reply.parent.as_ref(), self.parent)
     }
 }
 
@@ -756,10 +767,10 @@ pub struct MakeNode {
 
 impl Request for MakeNode {
     const KIND: Kind = Kind::MakeNode;
-    type Reply = Attributes;
+    type Reply = Made;
 
-    fn fits(&self, reply: &Attributes) -> bool {
-        reply.is_possible()
+    fn fits(&self, reply: &Made) -> bool {
+        reply.attributes.is_possible() && is_directory_told(reply.parent.as_ref(), self.parent)
     }
 }
 

@@ -175,7 +175,7 @@ mod tests {
             allocated: None,
         };
         let unlink = Unlink { parent: InodeId::ROOT, name: Name::new("gone").unwrap() };
-        let fits = |parent: Option<Attributes>| unlink.fits(&Unlinked { parent });
+        let fits = |parent: Option<Attributes>| unlink.fits(&Unlinked { parent, inode: None });
         assert!(fits(None) && fits(Some(root.clone())));
         assert!(!fits(Some(Attributes { inode: InodeId(7), ..root })));
         assert!(!fits(Some(Attributes { kind: FileKind::File, ..root })));

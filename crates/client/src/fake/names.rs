@@ -3,8 +3,8 @@
 use ramlace_base::{Error, ErrorKind, InodeId, Name, ServerId, SessionId, Slot};
 use ramlace_wire::namespace::{
     Close, Create, DirectoryEntry, DirectoryPage, EntryLeased, Found, GetAttributes, InodeInfo, Link, Lookup,
-    MakeDirectory, Open, OpenEntry, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename, SetAttributes,
-    Symlink, Unlink, Unlinked,
+    Made, MakeDirectory, Open, OpenEntry, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename,
+    SetAttributes, Symlink, Unlink, Unlinked,
 };
 use ramlace_wire::walk::{Walk, Walked};
 use ramlace_wire::{FileKind, Header, Kind, decode_body};
@@ -99,12 +99,13 @@ impl State {
                 let Symlink { parent, name, target } = decode_body::<Symlink>(kind, bytes)?;
                 let inode = self.add(id, parent, &name, FileKind::Symlink)?;
                 inode.target = target;
-                body(&inode.info.attributes)
+                body(&Made { attributes: inode.info.attributes.clone(), parent: None })
             }
             Kind::ReadLink => body(&self.inode(id, decode_body::<ReadLink>(kind, bytes)?.inode)?.target),
             Kind::MakeDirectory => {
                 let MakeDirectory { parent, name, .. } = decode_body::<MakeDirectory>(kind, bytes)?;
-                body(&self.add(id, parent, &name, FileKind::Directory)?.info.attributes)
+                let attributes = self.add(id, parent, &name, FileKind::Directory)?.info.attributes.clone();
+                body(&Made { attributes, parent: None })
             }
             Kind::RemoveDirectory => {
                 let RemoveDirectory { parent, name } = decode_body::<RemoveDirectory>(kind, bytes)?;
@@ -131,7 +132,7 @@ impl State {
                 if before.is_some() {
                     return error(ErrorKind::Exists, "taken");
                 }
-                body(&self.inodes[&inode].info.attributes)
+                body(&Made { attributes: self.inodes[&inode].info.attributes.clone(), parent: None })
             }
             Kind::ReadDirectory => {
                 let ReadDirectory { inode, after, .. } = decode_body::<ReadDirectory>(kind, bytes)?;

@@ -9,16 +9,21 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, Result, ServerId, Slot, limits};
 use ramlace_wire::Kind;
-use ramlace_wire::leases::{AttributesLeased, LeaseAttributes, LeaseName, NameLeased, WaitRecalls};
+use ramlace_wire::leases::{
+    AttributesLeased, LeaseAttributes, LeaseName, NameLeased, RenewLeases, WaitRecalls,
+};
 
 use crate::client::Client;
 use crate::hearers::OnRecall;
+use crate::names::renewals::Renewed;
 use crate::session::heart::block_signals;
 use crate::session::lines::{Link, roundtrip};
 use crate::{Pool, Raw};
 
 /// A question that is not answered for so long was lost.
 const QUESTION_MILLIS_MAX: u64 = limits::EVENTS_MILLIS_MAX + 3_000;
+/// How long an answer to a renewal may take: each file can be asked for instead.
+const RENEWAL_MILLIS_MAX: u64 = 100;
 /// How long a new connection may take.
 const CONNECT_MILLIS_MAX: u64 = 2_000;
 /// A life that no server has: asked with it, each tells its own at once.
@@ -35,7 +40,7 @@ impl Pool {
 }
 
 impl Raw<'_> {
-    /// The entry `name` of a directory, with leases on the attributes that come and, wanted, on the directory's
+    /// The entry `name` of a directory, if there is one, with leases on the attributes that come and, wanted, on the directory's
     /// `names`. They last for [`limits::LEASE_MILLIS`] from before this call.
     pub fn lease_name(self, parent: InodeId, name: &Name, names: bool) -> Result<NameLeased> {
         let session = self.pool.session()?;
@@ -60,7 +65,24 @@ impl Raw<'_> {
     }
 }
 
+impl Raw<'_> {
+    /// Leases that the server of an inode has renewed a moment ago, or is asked to renew now; `None`: what is kept by
+    /// them has to be asked for.
+    pub fn renew_leases(self, inode: InodeId) -> Option<Renewed> {
+        self.pool.session().ok()?.renew_leases(inode.slot())
+    }
+}
+
 impl Client {
+    fn renew_leases(self: &Arc<Client>, slot: Slot) -> Option<Renewed> {
+        let map = self.map().ok()?;
+        let server = map.primary(slot)?;
+        self.renewals.renew((server, map.epoch), |now| {
+            let deadline = now + Duration::from_millis(RENEWAL_MILLIS_MAX);
+            self.try_server(&self.server(server)?, &RenewLeases {}, deadline)
+        })
+    }
+
     /// Makes sure that somebody hears of what a slot's server recalls.
     fn hear_recalls_of(self: &Arc<Client>, slot: Slot) -> Result<()> {
         if self.hearers.on_recall.get().is_none() {
@@ -126,6 +148,7 @@ impl Listener {
                     {
                         on_recall(&told.recalls);
                     }
+                    session.renewals.heard(self.server, (told.life, epoch), newest);
                     let newest_data = told.data.iter().map(|recall| recall.number).max();
                     let next = WaitRecalls {
                         heard: newest.unwrap_or(question.heard),

@@ -54,7 +54,7 @@ impl Pool {
     /// Creates a directory; a `mode` without a umask counts as it is.
     pub fn mkdir(&self, path: impl AsRef<[u8]>, mode: impl Into<NewMode>) -> Result<Attributes> {
         let (path, mode) = (path.as_ref(), mode.into());
-        self.make_entry(path, |raw, parent, name| raw.make_directory(parent, name, mode))
+        self.make_entry(path, |raw, parent, name| Ok(raw.make_directory(parent, name, mode)?.attributes))
     }
 
     /// Creates a directory and those above it that are missing; one that is there is fine.
@@ -65,7 +65,7 @@ impl Pool {
             // Another client may make the same tree at this moment.
             Err(error) if error.kind() == ErrorKind::Exists => raw.lookup(parent, name),
             made => {
-                let inode = made?.inode;
+                let inode = made?.attributes.inode;
                 Ok(Found { inode, kind: FileKind::Directory, attributes: None })
             }
         })
@@ -123,7 +123,8 @@ impl Pool {
             }
             Place::Entry { parent, name, .. } => (parent, name),
         };
-        self.raw().link(inode, parent, &name).map_err(|error| error.context(ShownPath(new)))
+        let made = self.raw().link(inode, parent, &name).map_err(|error| error.context(ShownPath(new)))?;
+        Ok(made.attributes)
     }
 
     /// Removes a file, a link, or a directory with all that is in it. Links are not followed.
@@ -170,7 +171,7 @@ impl Pool {
     /// Creates a symbolic link at `path` that points to `target`.
     pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<Attributes> {
         let path = path.as_ref();
-        self.make_entry(path, |raw, parent, name| raw.symlink(parent, name, target.as_ref()))
+        self.make_entry(path, |raw, parent, name| Ok(raw.symlink(parent, name, target.as_ref())?.attributes))
     }
 
     /// Creates a named pipe, a socket's address or a device (which takes the super-user); a `mode` without a
@@ -184,7 +185,7 @@ impl Pool {
     ) -> Result<Attributes> {
         let (path, mode) = (path.as_ref(), mode.into());
         self.make_entry(path, |raw, parent, name| {
-            raw.make_node(&MakeNode { parent, name: name.clone(), kind, mode, device })
+            Ok(raw.make_node(&MakeNode { parent, name: name.clone(), kind, mode, device })?.attributes)
         })
     }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use ramlace_base::{InodeId, Name, Result, ServerId};
 use ramlace_wire::namespace::{
     Create, CreateUnnamed, DirectoryEntry, DirectoryPage, Found, GetAttributesMany, InodeInfo, LayoutWish,
-    Link, Lookup, MakeDirectory, MakeNode, NewMode, Opened, ReadLink, RemoveDirectory, Rename, RenameMode,
-    SetAttributes, SetLayout, Symlink, Unlink,
+    Link, Lookup, Made, MakeDirectory, MakeNode, NewMode, Opened, ReadLink, RemoveDirectory, Rename,
+    RenameMode, SetAttributes, SetLayout, Symlink, Unlink, Unlinked,
 };
 use ramlace_wire::walk::{Walk, Walked};
 use ramlace_wire::{Attributes, FileKind, LayoutHints, Request};
@@ -104,14 +104,15 @@ impl Raw<'_> {
         File::open_to_run(self.pool, inode)
     }
 
-    /// Creates a symbolic link.
-    pub fn symlink(self, parent: InodeId, name: &Name, target: &[u8]) -> Result<Attributes> {
+    /// Creates a symbolic link. The answer brings what the directory is then, with a lease as [`Raw::lease_attributes`] has it, if
+    /// there is one; so do those to the other requests that make an entry.
+    pub fn symlink(self, parent: InodeId, name: &Name, target: &[u8]) -> Result<Made> {
         let request = Symlink { parent, name: name.clone(), target: target.to_vec() };
         self.change_entry(parent, name, &request)
     }
 
     /// Creates a named pipe, a socket's address or a device.
-    pub fn make_node(self, request: &MakeNode) -> Result<Attributes> {
+    pub fn make_node(self, request: &MakeNode) -> Result<Made> {
         self.change_entry(request.parent, &request.name, request)
     }
 
@@ -122,7 +123,7 @@ impl Raw<'_> {
     }
 
     /// Creates a directory.
-    pub fn make_directory(self, parent: InodeId, name: &Name, mode: NewMode) -> Result<Attributes> {
+    pub fn make_directory(self, parent: InodeId, name: &Name, mode: NewMode) -> Result<Made> {
         self.change_entry(parent, name, &MakeDirectory { parent, name: name.clone(), mode })
     }
 
@@ -136,9 +137,10 @@ impl Raw<'_> {
         self.unlink_leasing(parent, name).map(drop)
     }
 
-    /// The same, and what the directory is then, with a lease as [`Raw::lease_attributes`] has it, if there is one.
-    pub fn unlink_leasing(self, parent: InodeId, name: &Name) -> Result<Option<Attributes>> {
-        Ok(self.change_entry(parent, name, &Unlink { parent, name: name.clone() })?.parent)
+    /// The same, and what the entry led to; and what the directory is then, with a lease as [`Raw::lease_attributes`] has it, if
+    /// there is one.
+    pub fn unlink_leasing(self, parent: InodeId, name: &Name) -> Result<Unlinked> {
+        self.change_entry(parent, name, &Unlink { parent, name: name.clone() })
     }
 
     /// Gives an entry another name, here or in another directory.
@@ -159,7 +161,7 @@ impl Raw<'_> {
     }
 
     /// Makes one more entry for a file or a symbolic link; returns its attributes.
-    pub fn link(self, inode: InodeId, parent: InodeId, name: &Name) -> Result<Attributes> {
+    pub fn link(self, inode: InodeId, parent: InodeId, name: &Name) -> Result<Made> {
         let session = self.pool.session()?;
         let request = Link { parent, name: name.clone(), inode };
         session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))

@@ -151,7 +151,7 @@ messages! {
     inline: ReadInline, WriteInline, Spill;
     locks: SetLock, CancelLock, GetLock, WaitEvents, FindDeadlock, ListLockWaits, EndLockWait;
     coordination: ArriveBarrier, LeaveBarrier, ChangeCell, ChangeInlineCell, WatchChange, EndWatch, NoteChange;
-    leases: LeaseName, LeaseAttributes, WaitRecalls, EndRecalls, WaitPublished;
+    leases: LeaseName, LeaseAttributes, WaitRecalls, EndRecalls, WaitPublished, RenewLeases;
     holders: ListHolders;
     peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane;
 }

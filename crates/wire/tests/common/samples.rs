@@ -515,11 +515,12 @@ fields! {
     GivenUp { opened }
     Close { inode, modified }
     Symlink { parent, name, target }
+    Made { attributes, parent }
     ReadLink { inode }
     MakeDirectory { parent, name, mode }
     RemoveDirectory { parent, name }
     Unlink { parent, name }
-    Unlinked { parent }
+    Unlinked { parent, inode }
     ReadDirectory { inode, after, entries_max }
     DirectoryEntry { cookie, name, inode, kind, attributes }
     DirectoryPage { entries, end, next }
@@ -580,7 +581,9 @@ fields! {
     NoteChange { target, start, end }
 
     LeaseName { parent, name, names }
-    NameLeased { found, names, attributes }
+    NameLeased { found, names, attributes, directory }
+    RenewLeases {}
+    LeasesRenewed { renewed, life, taken, newest }
     LeaseAttributes { inode, names }
     AttributesLeased { info, attributes, names }
     WaitRecalls { heard, told, life }

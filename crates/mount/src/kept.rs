@@ -1,0 +1,235 @@
+//! What servers have told by leases, kept for the kernel's next question: attributes, where names lead, and which names are not there.
+//!
+//! A lease says when its end comes: at its recall, or when nobody renews it. So what is kept is as old as it likes. A lease on a
+//! directory's names is on those that are in it; one on its attributes is on what is not in it, too, for whoever makes a name
+//! changes them. Each fact has the moment of its own lease: a later one says nothing of what came by one that was lost. What this mount changes itself it changes here, before the kernel has its answer.
+//!
+//! Not here: attributes of a file that is written here, whose times its home has yet to hear; whoever asks looks for that.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use ramlace_base::{InodeId, limits};
+use ramlace_wire::leases::Leased;
+use ramlace_wire::{Attributes, FileKind};
+
+/// What is kept, each with the moment when it was asked for: the lease was given later.
+#[derive(Default)]
+pub(crate) struct Kept {
+    attributes: HashMap<InodeId, (Box<Attributes>, Instant)>,
+    directories: HashMap<InodeId, Directory>,
+    /// Names in all of them, and themselves.
+    names: usize,
+}
+
+/// Where a name leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// As the lease on the names says; the kernel may be told so.
+    At(InodeId),
+    /// As the lease on the attributes says: with that of the names the kernel would not be told when it ends.
+    AtByAll(InodeId),
+    /// There is no such name, as the lease on the attributes says.
+    Absent,
+}
+
+#[derive(Default)]
+struct Directory {
+    names: HashMap<Box<[u8]>, (Named, Instant)>,
+    /// There are no other names, as a lease on the attributes says that was asked for then.
+    whole: Option<Instant>,
+}
+
+impl Named {
+    /// The inode, if there is one.
+    pub(crate) fn inode(self) -> Option<InodeId> {
+        match self {
+            Named::At(inode) | Named::AtByAll(inode) => Some(inode),
+            Named::Absent => None,
+        }
+    }
+}
+
+impl Kept {
+    pub(crate) fn attributes(&self, inode: InodeId) -> Option<(&Attributes, Instant)> {
+        self.attributes.get(&inode).map(|(attributes, asked)| (&**attributes, *asked))
+    }
+
+    /// Where a name leads, as far as it is known, and when the lease was asked for.
+    pub(crate) fn name(&self, directory: InodeId, name: &[u8]) -> Option<(Named, Instant)> {
+        let directory = self.directories.get(&directory)?;
+        let absent = directory.whole.map(|asked| (Named::Absent, asked));
+        directory.names.get(name).copied().or(absent)
+    }
+
+    /// Attributes came with a lease.
+    pub(crate) fn keep_attributes(&mut self, attributes: &Attributes, asked: Instant) {
+        if self.attributes.len() >= limits::LEASES_PER_MOUNT_MAX {
+            // Whoever goes through so many begins anew: no other rule is better for him.
+            self.attributes.clear();
+        }
+        self.attributes.insert(attributes.inode, (Box::new(attributes.clone()), asked));
+        if attributes.kind == FileKind::Directory && attributes.size == 0 {
+            self.forget_names(attributes.inode);
+            self.directory(attributes.inode).whole = Some(asked);
+        }
+    }
+
+    /// Where a name leads, or that there is none, is known by a lease that was asked for then.
+    pub(crate) fn keep_name(&mut self, directory: InodeId, name: &[u8], named: Named, asked: Instant) {
+        let of = self.directory(directory);
+        let is_known = named == Named::Absent && of.whole.is_some();
+        let before =
+            if is_known { of.names.remove(name) } else { of.names.insert(name.into(), (named, asked)) };
+        self.names += usize::from(!is_known);
+        self.names -= usize::from(before.is_some());
+    }
+
+    /// This mount has perhaps changed where a name leads.
+    pub(crate) fn forget_name(&mut self, directory: InodeId, name: &[u8]) {
+        if let Some(of) = self.directories.get_mut(&directory) {
+            of.whole = None;
+            self.names -= usize::from(of.names.remove(name).is_some());
+        }
+    }
+
+    /// This mount has changed these attributes, or is about to.
+    pub(crate) fn forget_attributes(&mut self, inode: InodeId) {
+        self.attributes.remove(&inode);
+    }
+
+    /// The same, of nobody knows which inode.
+    pub(crate) fn forget_all_attributes(&mut self) {
+        self.attributes.clear();
+    }
+
+    /// A lease has ended. Who may look into a directory is one of its attributes: so its names go with both.
+    pub(crate) fn recall(&mut self, inode: InodeId, what: Leased) {
+        self.forget_names(inode);
+        if what == Leased::Attributes {
+            self.attributes.remove(&inode);
+        }
+    }
+
+    fn forget_names(&mut self, directory: InodeId) {
+        let forgotten = self.directories.remove(&directory);
+        self.names -= forgotten.map_or(0, |forgotten| 1 + forgotten.names.len());
+    }
+
+    /// All leases have ended.
+    pub(crate) fn clear(&mut self) {
+        *self = Kept::default();
+    }
+
+    fn directory(&mut self, inode: InodeId) -> &mut Directory {
+        if self.names >= limits::NAMES_KEPT_PER_MOUNT_MAX {
+            self.directories.clear();
+            self.names = 0;
+        }
+        let names = &mut self.names;
+        self.directories.entry(inode).or_insert_with(|| {
+            *names += 1;
+            Directory::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ramlace_base::{Generation, Timestamp};
+
+    use super::*;
+
+    const DIRECTORY: InodeId = InodeId(70);
+    const FILE: InodeId = InodeId(71);
+
+    fn directory(size: u64) -> Attributes {
+        let now = Timestamp { nanos: 1 };
+        Attributes {
+            inode: DIRECTORY,
+            kind: FileKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            links: 2,
+            size,
+            device: 0,
+            generation: Generation::FIRST,
+            accessed: now,
+            modified: now,
+            changed: now,
+            created: now,
+            xattrs: false,
+            allocated: Some(0),
+        }
+    }
+
+    fn leads(kept: &Kept, name: &[u8]) -> Option<Named> {
+        kept.name(DIRECTORY, name).map(|(named, _)| named)
+    }
+
+    // SEMANTICS 138.1, 139.2
+    #[test]
+    fn each_name_is_known_by_the_lease_that_it_came_with() {
+        let (mut kept, then) = (Kept::default(), Instant::now());
+        let now = then + Duration::from_secs(1);
+        kept.keep_name(DIRECTORY, b"there", Named::At(FILE), then);
+        kept.keep_name(DIRECTORY, b"not", Named::Absent, then);
+        kept.keep_attributes(&directory(1), now);
+        kept.keep_name(DIRECTORY, b"later", Named::AtByAll(FILE), now);
+        assert_eq!(
+            kept.name(DIRECTORY, b"there"),
+            Some((Named::At(FILE), then)),
+            "no later one says that of it"
+        );
+        assert_eq!(kept.name(DIRECTORY, b"not"), Some((Named::Absent, then)));
+        assert_eq!(kept.name(DIRECTORY, b"later"), Some((Named::AtByAll(FILE), now)));
+        assert_eq!(leads(&kept, b"other"), None);
+        for what in [Leased::Attributes, Leased::Names] {
+            kept.recall(DIRECTORY, what);
+            assert_eq!((leads(&kept, b"there"), kept.names), (None, 0));
+            assert_eq!(kept.attributes(DIRECTORY), None);
+            kept.keep_name(DIRECTORY, b"there", Named::At(FILE), then);
+        }
+    }
+
+    // SEMANTICS 138.1
+    #[test]
+    fn all_names_of_a_directory_that_was_empty_are_known_until_somebody_else_makes_one() {
+        let (mut kept, now) = (Kept::default(), Instant::now());
+        kept.keep_attributes(&directory(0), now);
+        assert_eq!(leads(&kept, b"any"), Some(Named::Absent));
+        kept.keep_name(DIRECTORY, b"made", Named::At(FILE), now);
+        assert_eq!(
+            (leads(&kept, b"made"), leads(&kept, b"any")),
+            (Some(Named::At(FILE)), Some(Named::Absent))
+        );
+        kept.keep_name(DIRECTORY, b"made", Named::Absent, now);
+        assert_eq!((leads(&kept, b"made"), kept.names), (Some(Named::Absent), 1));
+        kept.forget_name(DIRECTORY, b"perhaps");
+        assert_eq!(leads(&kept, b"any"), None);
+        kept.keep_attributes(&directory(0), now);
+        kept.recall(DIRECTORY, Leased::Attributes);
+        assert_eq!(leads(&kept, b"any"), None);
+    }
+
+    #[test]
+    fn as_much_as_there_is_room_for_is_kept() {
+        let (mut kept, now) = (Kept::default(), Instant::now());
+        for number in 0..=2 * limits::NAMES_KEPT_PER_MOUNT_MAX as u64 {
+            kept.keep_name(InodeId(number % 1000), &number.to_le_bytes(), Named::At(FILE), now);
+            kept.keep_attributes(
+                &Attributes { inode: InodeId(1000 + number), kind: FileKind::File, ..directory(0) },
+                now,
+            );
+        }
+        let counted: usize = kept.directories.values().map(|directory| 1 + directory.names.len()).sum();
+        assert_eq!(kept.names, counted);
+        assert!(counted <= limits::NAMES_KEPT_PER_MOUNT_MAX + 1);
+        assert!(kept.attributes.len() <= limits::LEASES_PER_MOUNT_MAX);
+        kept.clear();
+        assert_eq!(kept.names, 0);
+    }
+}
