@@ -261,7 +261,11 @@ def test_the_times_of_the_last_stores_into_a_file_that_the_kernel_had_are_seen(h
             before = truth(connected, "/file")
             mapped[turn] ^= 1
             mapped.close()
-            assert eventually(lambda before=before: told(path) == truth(connected, "/file") != before), turn
+
+            def is_told(before: object = before) -> bool:
+                return told(path) == truth(connected, "/file") != before
+
+            assert eventually(is_told), turn
 
 
 # SEMANTICS 138.2

@@ -75,6 +75,18 @@ impl Kept {
         }
     }
 
+    /// Where a name leads is known by a lease on the names that was asked for then. Who may look into the directory its attributes
+    /// say: so those have to be known, and the older of both leases holds it.
+    pub(crate) fn keep_place(&mut self, directory: InodeId, name: &[u8], inode: InodeId, asked: Instant) {
+        match self.attributes.get(&directory) {
+            Some((_, known)) => {
+                let asked = asked.min(*known);
+                self.keep_name(directory, name, Named::At(inode), asked);
+            }
+            None => self.forget_name(directory, name),
+        }
+    }
+
     /// Where a name leads, or that there is none, is known by a lease that was asked for then.
     pub(crate) fn keep_name(&mut self, directory: InodeId, name: &[u8], named: Named, asked: Instant) {
         let of = self.directory(directory);
@@ -170,7 +182,7 @@ mod tests {
         kept.name(DIRECTORY, name).map(|(named, _)| named)
     }
 
-    // SEMANTICS 138.1, 139.2
+    // SEMANTICS 138.1, 138.2
     #[test]
     fn each_name_is_known_by_the_lease_that_it_came_with() {
         let (mut kept, then) = (Kept::default(), Instant::now());
@@ -193,6 +205,20 @@ mod tests {
             assert_eq!(kept.attributes(DIRECTORY), None);
             kept.keep_name(DIRECTORY, b"there", Named::At(FILE), then);
         }
+    }
+
+    // SEMANTICS 138.2
+    #[test]
+    fn no_name_is_known_in_a_directory_of_which_nobody_hears_who_may_look_into_it() {
+        let (mut kept, then) = (Kept::default(), Instant::now());
+        let now = then + Duration::from_secs(1);
+        kept.keep_place(DIRECTORY, b"there", FILE, now);
+        assert_eq!(leads(&kept, b"there"), None);
+        kept.keep_attributes(&directory(1), then);
+        kept.keep_place(DIRECTORY, b"there", FILE, now);
+        assert_eq!(kept.name(DIRECTORY, b"there"), Some((Named::At(FILE), then)), "both leases hold it");
+        kept.recall(DIRECTORY, Leased::Attributes);
+        assert_eq!(leads(&kept, b"there"), None, "it may be forbidden now");
     }
 
     // SEMANTICS 138.1

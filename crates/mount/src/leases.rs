@@ -301,6 +301,7 @@ impl Leases {
                 _ => None,
             };
             match named {
+                Some(Named::At(inode)) => state.kept.keep_place(directory, name, inode, asked.at),
                 Some(named) => state.kept.keep_name(directory, name, named, asked.at),
                 None => state.kept.forget_name(directory, name),
             }
@@ -353,7 +354,7 @@ impl Leases {
                 if is_newer(&state, directory, Leased::Names)
                     && is_newer(&state, directory, Leased::Attributes) =>
             {
-                state.kept.keep_name(directory, name, Named::At(inode), asked.at);
+                state.kept.keep_place(directory, name, inode, asked.at);
             }
             Keeping::Absence { directory, name } if is_newer(&state, directory.inode, Leased::Attributes) => {
                 state.kept.keep_attributes(directory, asked.at);

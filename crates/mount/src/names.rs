@@ -87,20 +87,20 @@ impl PoolFileSystem {
     /// Attributes that are kept by a lease, where nobody here changes them without asking.
     pub(crate) fn kept_attributes(&self, inode: InodeId) -> Option<(Attributes, Asked)> {
         let kept = self.leases.kept_attributes(self.raw(), inode)?;
-        (!self.is_changing(inode)).then_some(kept)
+        (!self.is_changing(&kept.0)).then_some(kept)
     }
 
     fn keep_attributes(&self, asked: Asked, attributes: &Attributes) {
         self.leases.keep(asked, Keeping::Attributes(attributes));
         // Who opens it for writing either has found it there, or is seen here.
-        if self.is_changing(attributes.inode) {
+        if self.is_changing(attributes) {
             self.leases.forget_kept(attributes.inode);
         }
     }
 
     /// Whether programs here may change a file whose home is yet to hear of it.
-    fn is_changing(&self, inode: InodeId) -> bool {
-        self.handles.is_written_here(inode) || self.handed.hands_over()
+    fn is_changing(&self, of: &Attributes) -> bool {
+        of.kind == FileKind::File && (self.handles.is_written_here(of.inode) || self.handed.hands_over())
     }
 
     fn ask_for_entry(&self, parent: InodeId, name: &Name) -> Result<FoundEntry> {
@@ -171,7 +171,7 @@ impl PoolFileSystem {
         let asked = self.leases.ask();
         let mut leased = self.raw().lease_attributes(inode, false)?;
         let attributes = &leased.info.attributes;
-        if leased.attributes && attributes.allocated.is_some() && !self.is_changing(inode) {
+        if leased.attributes && attributes.allocated.is_some() && !self.is_changing(attributes) {
             self.keep_attributes(asked, attributes);
         }
         leased.info.attributes.allocated = Some(self.raw().allocated(&leased.info)?);

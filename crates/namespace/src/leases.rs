@@ -22,8 +22,10 @@ type Subject = (InodeId, Leased);
 type Moments = Vec<(SessionId, u64)>;
 
 /// All leases of one server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Leases {
+    /// Leases that there may be.
+    room: usize,
     /// Who has them, and when they were given last.
     holders: BTreeMap<Subject, Moments>,
     /// Leases in `holders`, those that are over among them.
@@ -52,8 +54,9 @@ struct Listener {
     renewed_until: u64,
     /// What it has not acknowledged.
     unheard: BTreeMap<u64, Subject>,
-    /// It let a recall run out: it gets no leases before it asks again.
-    deaf: bool,
+    /// The newest recall that it let run out; 0: none. It gets no leases and renews none before it has done that one, so that
+    /// who acknowledges nothing delays nobody for long.
+    ran_out: u64,
     /// It renews none before others have got room: it has leases that were given long ago.
     crowds: bool,
     /// How often leases that were over were taken from it without a word.
@@ -61,7 +64,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Whether one more of its leases may be recalled, or given.
+    /// Whether one more of its leases may be recalled.
     fn is_told_of_all(&self) -> bool {
         self.unheard.len() < limits::RECALLS_UNHEARD_PER_SESSION_MAX
     }
@@ -76,7 +79,27 @@ pub struct Renewal {
     pub newest: u64,
 }
 
+impl Default for Leases {
+    fn default() -> Leases {
+        Leases::with_room_for(limits::LEASES_PER_SERVER_MAX)
+    }
+}
+
 impl Leases {
+    fn with_room_for(room: usize) -> Leases {
+        Leases {
+            room,
+            holders: BTreeMap::new(),
+            given: 0,
+            resting: BTreeMap::new(),
+            recalls: BTreeMap::new(),
+            in_slots: BTreeSet::new(),
+            subjects: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            last_number: 0,
+        }
+    }
+
     /// Whether nobody holds anything, and nobody is waited for.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -86,7 +109,7 @@ impl Leases {
     /// Whether a session can be given leases: it hears of recalls.
     #[must_use]
     pub fn listens(&self, session: SessionId) -> bool {
-        self.sessions.get(&session).is_some_and(|listener| !listener.deaf && listener.is_told_of_all())
+        self.sessions.get(&session).is_some_and(|listener| listener.ran_out == 0 && listener.is_told_of_all())
     }
 
     /// Gives a lease, or extends it; false when there is none to be had now, and the session must ask each time.
@@ -101,7 +124,7 @@ impl Leases {
         if let Some(held) = self.holders.get_mut(&subject).and_then(|holders| find(holders, session)) {
             *held = now;
         } else {
-            if self.given >= limits::LEASES_PER_SERVER_MAX && !self.make_room(now) {
+            if self.given >= self.room && !self.make_room(now) {
                 return false;
             }
             self.holders.entry(subject).or_default().push((session, now));
@@ -115,7 +138,12 @@ impl Leases {
         if !self.listens(session) {
             return None;
         }
-        let listener = self.sessions.get_mut(&session).filter(|listener| !listener.crowds)?;
+        let is_full = self.given >= self.room;
+        let listener = self.sessions.get_mut(&session)?;
+        listener.crowds &= is_full;
+        if listener.crowds {
+            return None;
+        }
         listener.renewed_until = now + HOLD_MILLIS;
         let newest = listener.unheard.last_key_value().map_or(0, |(number, _)| *number);
         Some(Renewal { taken: listener.taken, newest })
@@ -147,7 +175,7 @@ impl Leases {
         }
         self.given = self.holders.values().map(Vec::len).sum();
         self.resting.retain(|_, until| *until > now);
-        self.given < limits::LEASES_PER_SERVER_MAX
+        self.given < self.room
     }
 
     /// Something has changed: its leases are recalled, but for that of who `knows`. Whether somebody has to be told.
@@ -198,7 +226,9 @@ impl Leases {
     /// A session asks for recalls, and has done all up to `heard`.
     pub fn heard(&mut self, session: SessionId, heard: u64) {
         let listener = self.sessions.entry(session).or_default();
-        listener.deaf = false;
+        if listener.ran_out <= heard {
+            listener.ran_out = 0;
+        }
         let rest = listener.unheard.split_off(&heard.saturating_add(1));
         let done = std::mem::replace(&mut listener.unheard, rest);
         for number in done.into_keys() {
@@ -229,10 +259,8 @@ impl Leases {
             .collect();
         for (number, session) in over {
             if let Some(listener) = self.sessions.get_mut(&session) {
-                // What it has renewed delays nobody any more.
-                listener.deaf = true;
-                listener.renewed_until = 0;
-                listener.taken += 1;
+                // It may have done it, and its word be under way: so what it has renewed meanwhile it believes.
+                listener.ran_out = listener.ran_out.max(number);
             }
             self.no_longer_waits(number, session);
         }

@@ -32,8 +32,12 @@ enum Act {
         subject: u64,
         knows: Option<u8>,
     },
-    /// A session hears of its recalls, does them, and says so with its next question.
+    /// A session hears of its recalls and does them.
     Hear {
+        session: u8,
+    },
+    /// The server hears that it has.
+    Acknowledge {
         session: u8,
     },
     /// Its connection is new: it says nothing of what it was told before.
@@ -60,6 +64,7 @@ fn act() -> impl Strategy<Value = Act> {
         6 => (session(), subject(), 0..20u64).prop_map(|(session, subject, late)| Act::Give { session, subject, late }),
         4 => (subject(), prop::option::of(session())).prop_map(|(subject, knows)| Act::Change { subject, knows }),
         3 => session().prop_map(|session| Act::Hear { session }),
+        3 => session().prop_map(|session| Act::Acknowledge { session }),
         1 => session().prop_map(|session| Act::Begin { session }),
         1 => session().prop_map(|session| Act::End { session }),
         4 => (session(), 0..20u64).prop_map(|(session, late)| Act::Renew { session, late }),
@@ -131,10 +136,13 @@ impl Model {
 }
 
 proptest! {
-    // SEMANTICS 75, 77.1, 77.2, 139.2
+    // SEMANTICS 75, 77.1, 77.2, 138.2
     #[test]
-    fn nobody_believes_what_has_changed_once_nobody_is_waited_for(acts in prop::collection::vec(act(), 1..200)) {
-        let (mut leases, mut model) = (Leases::default(), Model { now: 1_000, ..Model::default() });
+    fn nobody_believes_what_has_changed_once_nobody_is_waited_for(
+        room in prop_oneof![Just(4), Just(100)],
+        acts in prop::collection::vec(act(), 1..200),
+    ) {
+        let (mut leases, mut model) = (Leases::with_room_for(room), Model { now: 1_000, ..Model::default() });
         for act in acts {
             match act {
                 Act::Give { session: who, subject: which, late } => {
@@ -170,7 +178,10 @@ proptest! {
                     let newest = told.last().map_or(0, |recall| recall.number);
                     let renewing = model.renewing.entry(who).or_default();
                     renewing.heard_to = renewing.heard_to.max(newest);
-                    leases.heard(who, newest);
+                }
+                Act::Acknowledge { session: who } => {
+                    let who = session(who);
+                    leases.heard(who, model.renewing.get(&who).map_or(0, |renewing| renewing.heard_to));
                 }
                 Act::Begin { session: who } => leases.heard(session(who), 0),
                 Act::End { session: who } => {
@@ -215,7 +226,26 @@ fn who_lets_a_recall_run_out_gets_nothing_before_he_asks_again() {
     let later = HOLD_MILLIS + limits::LEASE_REST_MILLIS;
     assert!(!leases.give(session(0), file, Leased::Attributes, later));
     leases.heard(session(0), 0);
+    assert!(!leases.give(session(0), file, Leased::Attributes, later), "he has not done it");
+    assert_eq!(leases.renew(session(0), later), None, "so he delays nobody any more");
+    leases.heard(session(0), 1);
     assert!(leases.give(session(0), file, Leased::Attributes, later));
+}
+
+// SEMANTICS 138.2
+#[test]
+fn who_has_done_a_recall_and_is_not_heard_in_time_is_waited_for_as_he_renewed() {
+    let (mut leases, file, other) = (Leases::default(), inode(0), inode(1));
+    leases.heard(session(0), 0);
+    assert!(leases.give(session(0), file, Leased::Attributes, 0));
+    assert!(leases.give(session(0), other, Leased::Attributes, 0));
+    assert!(leases.changed(file, Leased::Attributes, None, 1));
+    assert_eq!(leases.renew(session(0), HOLD_MILLIS - 1), Some(Renewal { taken: 0, newest: 1 }));
+    leases.pass(HOLD_MILLIS);
+    assert!(leases.changed(other, Leased::Attributes, None, HOLD_MILLIS));
+    assert_eq!(leases.pending_until(other.slot(), 2), Some(2 * HOLD_MILLIS - 1), "he goes by it");
+    leases.pass(2 * HOLD_MILLIS);
+    assert_eq!(leases.renew(session(0), 2 * HOLD_MILLIS), None, "and by no other before he is heard");
 }
 
 // SEMANTICS 78.1
@@ -253,7 +283,7 @@ fn what_changes_while_nobody_is_waited_for_is_told_before_anything_is_renewed() 
     assert_eq!(leases.renew(session(0), later + HOLD_MILLIS), None, "he let a recall run out");
     assert_eq!(leases.unheard(session(0)).len(), 2, "and is told of it when he asks");
     leases.heard(session(0), 2);
-    assert_eq!(leases.renew(session(0), later + HOLD_MILLIS), Some(Renewal { taken: 1, newest: 0 }));
+    assert_eq!(leases.renew(session(0), later + HOLD_MILLIS), Some(Renewal { taken: 0, newest: 0 }));
 }
 
 // SEMANTICS 138.2
