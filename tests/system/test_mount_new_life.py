@@ -4,15 +4,17 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
+import ramlace
 from conftest import NewPool
 from mount import Mount, NewMount, Program, fails, mapping
-from pool import KIB
+from pool import KIB, eventually
 
 PAGE = 4 * KIB
+UNIT = 64 * KIB
 # Longer than anybody believes names and attributes by leases that the last life gave.
 LATE_SECONDS = 1.2
 
@@ -66,3 +68,32 @@ def test_who_does_not_hear_of_a_new_life_in_time_is_told_what_is_lost(new_pool: 
             os.close(file)
         fails(5, holder.run, "view.flush()")
     assert pool.run("cat", "/file").stdout[:54] == b"0" * 50 + b"kept"
+
+
+# SEMANTICS 119.4
+def test_pages_of_a_server_that_was_forgotten_are_dropped(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(2, 32)
+    names = [f"file-{number}" for number in range(24)]
+    with pool.connect() as connected:
+        connected.set_layout("/", stripe_unit=UNIT, width=1)
+        for name in names:
+            with connected.open(f"/{name}", "wb", buffering=0) as file:
+                file.write(b"a" * UNIT)
+    names = [name for name in names if pool.lane_servers(f"/{name}") == [1]]
+    mount = new_mount(pool)
+    with Program("import os") as program, pool.connect() as other:
+        program.run(f"files = {{name: os.open(f'{mount.directory}/{{name}}', os.O_RDONLY) for name in {names}}}")
+        read = "{name: os.pread(file, 4, 0) for name, file in files.items()}"
+        assert program.ask(read) == dict.fromkeys(names, b"aaaa")
+        pool.kill_server(1)
+        pool.run("forget", "1")
+        written = {}
+        for name in names:
+            # What has its name on the other server can be written anew.
+            with suppress(ramlace.Error), other.open(f"/{name}", "r+b", buffering=0) as file:
+                file.pwrite(b"b" * UNIT, 0)
+                written[name] = b"bbbb"
+        assert written
+        program.run(f"files = {{name: files[name] for name in {list(written)}}}")
+        # Nobody can tell the mount: it hears of it when it looks for the server.
+        assert eventually(lambda: program.ask(read) == written)

@@ -17,7 +17,8 @@ pub trait DataLeases: Send + Sync {
     fn recalled(&self, server: ServerId, recalls: &[DataRecall]);
 
     /// A server has a new life: it knows of no lease, and what is kept of its bytes must go. Nothing is left to be ended
-    /// of what was recalled before. Others wait until [`crate::Pool::has_dropped_all`] is called with this life.
+    /// of what was recalled before. Others wait until [`crate::Pool::has_dropped_all`] is called with this life. The same where the pool
+    /// has forgotten it: then others have its slots, and nobody waits.
     fn forgotten(&self, server: ServerId, life: u64);
 }
 

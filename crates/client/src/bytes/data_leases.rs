@@ -83,6 +83,14 @@ impl Client {
         }
     }
 
+    /// A server will not come back, and can recall nothing: what is kept of its bytes goes.
+    pub(crate) fn hear_no_more_of(&self, server: ServerId) {
+        let life = self.givers.remove(server);
+        if let Some(leases) = self.hearers.data_leases.get() {
+            leases.forgotten(server, life);
+        }
+    }
+
     fn end_recalls(self: &Arc<Client>, server: ServerId, done: &[u64], blocked: &[u64]) {
         let ended = self.givers.ended(server);
         {

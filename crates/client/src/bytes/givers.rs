@@ -61,6 +61,11 @@ impl Givers {
         self.lock().get(&server).map_or(0, |giver| giver.life)
     }
 
+    /// Nothing is left to be told to a server; its last life.
+    pub(crate) fn remove(&self, server: ServerId) -> u64 {
+        self.lock().remove(&server).map_or(0, |giver| giver.life)
+    }
+
     pub(crate) fn is_known(&self, server: ServerId) -> bool {
         self.life(server) != 0
     }

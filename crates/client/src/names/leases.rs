@@ -30,6 +30,8 @@ const CONNECT_MILLIS_MAX: u64 = 2_000;
 const NO_LIFE: u64 = u64::MAX;
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(250);
+/// After so many failures it is asked whether the server was forgotten: whoever reads only what he keeps hears of no new map.
+const FAILURES_PER_LOOK: u32 = 4;
 
 impl Pool {
     /// From now on leases are asked for, and `on_recall` ends what is believed by them: by every thread that hears of
@@ -119,6 +121,7 @@ impl Listener {
     fn run(&self) {
         // A new connection may be one to a new life of the server: nothing that the last one told is done there.
         let mut on: Option<(Link, WaitRecalls)> = None;
+        let mut failures = 0;
         loop {
             let Some(session) = self.session.upgrade() else { return };
             if session.ended.get().is_some() {
@@ -126,8 +129,11 @@ impl Listener {
             }
             let (mut link, question) = match on.take().map_or_else(|| self.begin(&session), Ok) {
                 Ok(on) => on,
-                Err(_) if self.is_forgotten(&session) => return,
                 Err(_) => {
+                    failures += 1;
+                    if self.is_forgotten(&session, failures % FAILURES_PER_LOOK == 0) {
+                        return session.hear_no_more_of(self.server);
+                    }
                     drop(session);
                     std::thread::sleep(PAUSE);
                     continue;
@@ -163,9 +169,12 @@ impl Listener {
         }
     }
 
-    /// It will not come back: its slots are others'.
-    fn is_forgotten(&self, session: &Client) -> bool {
-        session.known_map().and_then(|map| Some(map.server(self.server)?.forgotten)).unwrap_or_default()
+    /// It will not come back: its slots are others'. `asks`: the others are asked for a newer map.
+    fn is_forgotten(&self, session: &Client, asks: bool) -> bool {
+        let soon = || Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
+        let newest = || session.refresh_map_without(Some(self.server), soon()).ok();
+        let map = if asks { newest() } else { session.known_map() };
+        map.and_then(|map| Some(map.server(self.server)?.forgotten)).unwrap_or_default()
     }
 
     /// A new connection, and the first question on it.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{ErrorKind, InodeId, ServerId};
 use ramlace_sync::Mutex;
-use ramlace_wire::Kind;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::leases::{DataRecall, EndRecalls};
+use ramlace_wire::{Chain, Kind};
 
 use super::{UNIT, pattern, striped, write_all};
 use crate::fake::{FakePool, Fault};
@@ -162,6 +162,36 @@ fn a_new_life_of_a_server_is_told_before_what_it_recalls() {
         assert_eq!(pool.state().data.ended.life, life);
     }
     assert!(kernel.recalled.lock().is_empty());
+}
+
+// SEMANTICS 119.4
+#[test]
+fn what_is_kept_of_a_server_goes_when_the_pool_has_forgotten_it() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    let kernel = with_kernel(&client);
+    let file = client.open("/file", &striped(2)).unwrap();
+    write_all(&file, &pattern(4 * UNIT as usize, 1), 0);
+    // A listener hears each of them.
+    keep(&file, 0, 2 * UNIT as usize);
+    eventually("both lives are known", || pool.done(Kind::WaitRecalls) >= 2);
+    {
+        let mut state = pool.state();
+        state.map.servers[1].forgotten = true;
+        let epoch = state.map.epoch.next();
+        state.map.epoch = epoch;
+        for chain in &mut state.map.chains {
+            *chain = Chain { servers: vec![ServerId(0)], complete_since: epoch };
+        }
+        // Its connection is lost, and there is no other.
+        state.faults.push((Kind::WaitRecalls, Fault::LoseRequest));
+        state.faults.extend(std::iter::repeat_n((Kind::OpenSession, Fault::LoseRequest), 1_000));
+        state.data.recalls.push((ServerId(1), recall(1)));
+    }
+    eventually("it is heard that the server is gone", || *kernel.forgotten.lock() == [(ServerId(1), 1)]);
+    // There is nobody to be told.
+    client.has_dropped_all(ServerId(1), 1);
+    assert_eq!(pool.state().data.ended, EndRecalls::default());
 }
 
 #[test]
