@@ -143,7 +143,7 @@ pub(super) struct Owners {
     count: usize,
     claims: BTreeMap<Place, BTreeMap<u64, Claim>>,
     /// Sessions that want the bytes of an inode in the file's lanes, and until then hold a page that they read.
-    spilling: BTreeMap<Place, Vec<SessionId>>,
+    promoting: BTreeMap<Place, Vec<SessionId>>,
     /// Writes by way of their kernels' pages that have yet to begin.
     coming: BTreeMap<Place, Vec<(SessionId, ByteRange)>>,
     last_ticket: u64,
@@ -653,29 +653,29 @@ impl DataLeases {
     }
 
     /// A session's kernel reads a page that has to move to a lane first, and drops nothing of the file before: two of them do
-    /// not wait for each other. Until [`DataLeases::end_spill`].
-    pub fn begin_spill(&mut self, place: Place, session: SessionId) {
-        self.owners.spilling.entry(place).or_default().push(session);
+    /// not wait for each other. Until [`DataLeases::end_promote`].
+    pub fn begin_promote(&mut self, place: Place, session: SessionId) {
+        self.owners.promoting.entry(place).or_default().push(session);
     }
 
     /// The bytes have moved, or not.
-    pub fn end_spill(&mut self, place: Place, session: SessionId) {
-        let Some(of) = self.owners.spilling.get_mut(&place) else { return };
+    pub fn end_promote(&mut self, place: Place, session: SessionId) {
+        let Some(of) = self.owners.promoting.get_mut(&place) else { return };
         if let Some(at) = of.iter().position(|other| *other == session) {
             of.swap_remove(at);
         }
         if of.is_empty() {
-            self.owners.spilling.remove(&place);
+            self.owners.promoting.remove(&place);
         }
     }
 
-    fn is_spilling(&self, pending: &Pending) -> bool {
-        self.owners.spilling.get(&pending.place).is_some_and(|of| of.contains(&pending.holder))
+    fn is_promoting(&self, pending: &Pending) -> bool {
+        self.owners.promoting.get(&pending.place).is_some_and(|of| of.contains(&pending.holder))
     }
 
     /// Whether a holder has nothing of what was recalled, however long it takes to say so.
     pub(super) fn is_excused(&self, pending: &Pending) -> bool {
-        self.is_spilling(pending)
+        self.is_promoting(pending)
             || (self.waits_for_some(pending) && self.gone(pending).covers(pending.range))
     }
 

@@ -279,7 +279,7 @@ impl LaneTable {
 fn check_target(target: &LaneTarget, answer: &InodeAnswer, slots: u32) -> Result<()> {
     let LaneId { inode, lane } = target.lane;
     let text = if answer.place != BytesPlace::Lanes {
-        format!("the bytes of file {inode} live with its inode; spill it first")
+        format!("the bytes of file {inode} live with its inode; promote it first")
     } else if lane >= answer.layout.width {
         format!("file {inode} has {} lanes, there is no lane {lane}", answer.layout.width)
     } else if lane_slot(&answer.layout, lane, slots) != target.slot {

@@ -115,7 +115,7 @@ enum Act {
         size: u64,
     },
     /// The lane's server had no room for the inline bytes, and they change before they leave again.
-    SpillAnew,
+    PromoteAnew,
     Deliver {
         message: usize,
         stays: bool,
@@ -138,7 +138,7 @@ fn acts() -> impl Strategy<Value = Act> {
         3 => part.clone().prop_map(|(start, length)| Act::Punch { start, length }),
         6 => part.prop_map(|(start, length)| Act::Read { start, length }),
         4 => (0..BYTES).prop_map(|size| Act::Truncate { size }),
-        2 => Just(Act::SpillAnew),
+        2 => Just(Act::PromoteAnew),
         6 => (0..6usize, any::<bool>()).prop_map(|(message, stays)| Act::Deliver { message, stays }),
         2 => Just(Act::HandOver),
         1 => Just(Act::EndHandovers),
@@ -402,7 +402,7 @@ impl Driver {
                 }
             }
             Act::WriteStale { start, length } => self.write_stale(start, length)?,
-            Act::SpillAnew => {
+            Act::PromoteAnew => {
                 if self.model.place == BytesPlace::Leaving && !self.model.gone {
                     self.model.generation = self.model.generation.next();
                     let generation = self.model.generation;

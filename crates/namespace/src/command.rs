@@ -114,9 +114,9 @@ pub enum Op {
     },
     /// By a client.
     /// With the epoch of the home's map.
-    Spill {
+    Promote {
         /// The request.
-        request: inline::Spill,
+        request: inline::Promote,
         /// The map's.
         epoch: Epoch,
     },
@@ -224,7 +224,7 @@ numbered_variants! { Op:
     11 OpenEntry(body);
     12 GiveUp(body);
     13 WriteInline { request, room };
-    14 Spill { request, epoch };
+    14 Promote { request, epoch };
     15 Extend(body);
     16 NoteMemory(body);
     17 ReserveAppend(body);
@@ -406,8 +406,8 @@ pub enum Reply {
     Attributes(Box<Attributes>),
     /// To `WriteInline`.
     WroteInline(inline::InlineWritten),
-    /// To `Spill`.
-    Spilled(inline::Spilled),
+    /// To `Promote`.
+    Promoted(inline::Promoted),
     /// To `Extend` and `FinishAppend`.
     Size(wire::SizeInfo),
     /// To `ReserveAppend`.
@@ -430,7 +430,7 @@ numbered_variants! { Reply:
     3 GivenUp(body);
     4 Attributes(body);
     5 WroteInline(body);
-    6 Spilled(body);
+    6 Promoted(body);
     7 Size(body);
     8 Reserved(body);
     9 Locked(body);
@@ -467,7 +467,7 @@ impl Reply {
             Reply::HandedOver(body) => encode_body(body),
             Reply::Attributes(body) => encode_body(body),
             Reply::WroteInline(body) => encode_body(body),
-            Reply::Spilled(body) => encode_body(body),
+            Reply::Promoted(body) => encode_body(body),
             Reply::Size(body) => encode_body(body),
             Reply::Reserved(body) => encode_body(body),
             Reply::Locked(body) => encode_body(body),

@@ -9,7 +9,7 @@
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
 use ramlace_wire::inline::{
-    Bytes, BytesPlace, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, Spilled,
+    Bytes, BytesPlace, InlineMode, InlineOutcome, InlineRead, InlineWritten, Promote, Promoted, ReadInline,
     WriteInline,
 };
 use ramlace_wire::namespace::{SizeInfo, Truncate};
@@ -61,7 +61,7 @@ impl File {
             BytesPlace::Leaving => self.check_not_leaving(id),
             BytesPlace::Inode => Err(Error::new(
                 ErrorKind::Invalid,
-                format!("the bytes of file {id} live with its inode; spill it first"),
+                format!("the bytes of file {id} live with its inode; promote it first"),
             )),
         }
     }
@@ -81,8 +81,8 @@ impl File {
         SizeInfo { size: self.size, generation: self.generation }
     }
 
-    fn spilled(&self) -> Reply {
-        Reply::Spilled(Spilled { size: self.size_info(), since: self.layout.created })
+    fn promoted(&self) -> Reply {
+        Reply::Promoted(Promoted { size: self.size_info(), since: self.layout.created })
     }
 
     /// The errand that carries the bytes away, and who waits for it.
@@ -211,10 +211,10 @@ impl SlotState {
 
     /// Sends an inline file's bytes to lane 0. Its lanes have whatever they are given from now on, in this epoch: what a
     /// server has lost before was never theirs.
-    pub(crate) fn spill(
+    pub(crate) fn promote(
         &mut self,
         caller: Caller,
-        request: Spill,
+        request: Promote,
         epoch: Epoch,
         effects: &mut Vec<Effect>,
     ) -> Step {
@@ -228,14 +228,14 @@ impl SlotState {
         }
         file.check_not_leaving(id)?;
         let Some(inline) = file.inline.as_deref() else {
-            return Ok(Some(file.spilled()));
+            return Ok(Some(file.promoted()));
         };
         // A lane that may have begun must hear of it, were it but to hold nothing.
         if inline.is_empty() && !file.refused {
             let file = self.file_mut(id);
             file.inline = None;
             file.layout.created = file.layout.created.max(epoch);
-            return Ok(Some(file.spilled()));
+            return Ok(Some(file.promoted()));
         }
         let bytes = Bytes(inline.to_vec());
         self.outbox.check_room(1)?;
@@ -276,7 +276,7 @@ impl SlotState {
                 file.inline = None;
                 file.refused = false;
                 file.untrimmed = true;
-                Ok(Some(file.spilled()))
+                Ok(Some(file.promoted()))
             }
         };
         file.forget_finished_work();

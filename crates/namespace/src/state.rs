@@ -238,7 +238,7 @@ impl SlotState {
             Op::Rename(request) => self.rename(caller, request, effects),
             Op::Link(request) => self.link(caller, request, effects),
             Op::WriteInline { request, room } => self.write_inline(caller, request, *room),
-            Op::Spill { request, epoch } => self.spill(caller, *request, *epoch, effects),
+            Op::Promote { request, epoch } => self.promote(caller, *request, *epoch, effects),
             Op::Extend(request) => self.extend(caller, *request),
             Op::NoteMemory(request) => self.note_memory(caller, *request),
             Op::ReserveAppend(request) => self.reserve_append(caller, *request),

@@ -13,7 +13,7 @@ use ramlace_model::{Model, Node};
 use ramlace_namespace::{
     Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
 };
-use ramlace_wire::inline::Spill;
+use ramlace_wire::inline::Promote;
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{CutLane, InodeAnswer, QueryInode};
 use ramlace_wire::{Credentials, Layout};
@@ -106,10 +106,11 @@ impl World {
             (Some(Ok(Reply::Opened(opened))), _) => world.file = opened.info.attributes.inode,
             other => panic!("{other:?}"),
         }
-        let spilled = world.client(Op::Spill { request: Spill { inode: world.file }, epoch: Epoch(1) }).0;
+        let promoted =
+            world.client(Op::Promote { request: Promote { inode: world.file }, epoch: Epoch(1) }).0;
         assert!(
-            matches!(spilled, Some(Ok(Reply::Spilled(_)))),
-            "an empty file has nothing to carry: {spilled:?}"
+            matches!(promoted, Some(Ok(Reply::Promoted(_)))),
+            "an empty file has nothing to carry: {promoted:?}"
         );
         world
     }

@@ -430,9 +430,9 @@ impl Server {
 
     /// Bytes are about to go from an inode to the file's lanes: whoever has pages of them is to drop them first, and
     /// whoever asks, soon: leases are at the place where bytes are.
-    pub async fn before_spill(self: &Rc<Self>, call: &Call, place: Place) -> Outcome<()> {
+    pub async fn before_promote(self: &Rc<Self>, call: &Call, place: Place) -> Outcome<()> {
         let all = ByteRange { start: 0, end: u64::MAX };
-        let _spilling = Spilling::begin(self, place, call.session);
+        let _promoting = Promoting::begin(self, place, call.session);
         loop {
             let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |_| Ok(Vec::new());
             let now = self.data.now();
@@ -468,23 +468,23 @@ impl Server {
 }
 
 /// For as long as a session waits for an inode's bytes to be moved to lanes.
-struct Spilling<'a> {
+struct Promoting<'a> {
     server: &'a Server,
     place: Place,
     session: SessionId,
 }
 
-impl Spilling<'_> {
-    fn begin(server: &Server, place: Place, session: SessionId) -> Spilling<'_> {
-        server.data.leases.borrow_mut().begin_spill(place, session);
+impl Promoting<'_> {
+    fn begin(server: &Server, place: Place, session: SessionId) -> Promoting<'_> {
+        server.data.leases.borrow_mut().begin_promote(place, session);
         server.data.changed.notify_waiters();
-        Spilling { server, place, session }
+        Promoting { server, place, session }
     }
 }
 
-impl Drop for Spilling<'_> {
+impl Drop for Promoting<'_> {
     fn drop(&mut self) {
-        self.server.data.leases.borrow_mut().end_spill(self.place, self.session);
+        self.server.data.leases.borrow_mut().end_promote(self.place, self.session);
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) async fn lane_of_a_file(client: &mut Client, parent: InodeId, slot: S
     let lane = LaneId { inode, lane: 0 };
     let generation = opened.info.attributes.generation;
     let target = LaneTarget { lane, slot, generation, created: Epoch(1), permit: None };
-    client.spill(1, inode).await.unwrap();
+    client.promote(1, inode).await.unwrap();
     client.write(2, 0, target, 0, &[b'.'; 4 * PAGE]).await.unwrap();
     target
 }
@@ -81,7 +81,7 @@ async fn two(inline: bool) -> Two {
         permit: None,
     };
     if !inline {
-        changer.spill(1, inode).await.unwrap();
+        changer.promote(1, inode).await.unwrap();
         changer.write(2, 0, target, 0, &[b'.'; 4 * PAGE]).await.unwrap();
     }
     Two { server, holder, listener, changer, inode, target }

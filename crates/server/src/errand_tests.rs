@@ -125,7 +125,7 @@ async fn create(client: &mut Client, sequence: u64, name: Name) -> Result<InodeI
         named: Vec::new(),
     };
     let inode = client.change(sequence, 0, &create).await?.info.attributes.inode;
-    client.spill(sequence, inode).await?;
+    client.promote(sequence, inode).await?;
     Ok(inode)
 }
 

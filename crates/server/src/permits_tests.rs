@@ -43,7 +43,7 @@ async fn create(owner: &mut Client, number: u64, name: &str, mode: u16) -> Inode
 async fn make(owner: &mut Client, number: u64, name: &str) -> LaneTarget {
     let attributes = create(owner, number, name, 0o666).await.attributes;
     let (inode, generation) = (attributes.inode, attributes.generation);
-    owner.spill(number, inode).await.unwrap();
+    owner.promote(number, inode).await.unwrap();
     let target = LaneTarget {
         lane: LaneId { inode, lane: 0 },
         slot: SLOT,

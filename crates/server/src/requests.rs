@@ -132,10 +132,10 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Request> {
             // Whether there is room is seen when it is done.
             Request::Mutation(request.inode.slot(), Op::WriteInline { request, room: false })
         }
-        Kind::Spill => {
-            let request = read!(inline::Spill);
+        Kind::Promote => {
+            let request = read!(inline::Promote);
             // In which epoch, the home knows.
-            Request::Mutation(request.inode.slot(), Op::Spill { request, epoch: Epoch(0) })
+            Request::Mutation(request.inode.slot(), Op::Promote { request, epoch: Epoch(0) })
         }
         Kind::SetLock => {
             let request = read!(locks::SetLock);
@@ -368,11 +368,11 @@ impl Server {
                 truncated = (!self.has_met(slot, token)).then_some((request.inode, request.size));
                 Op::Truncate(request)
             }
-            Request::Mutation(_, Op::Spill { request, .. }) => {
+            Request::Mutation(_, Op::Promote { request, .. }) => {
                 if !self.has_met(slot, token) {
-                    self.before_spill(header, (request.inode, None)).await?;
+                    self.before_promote(header, (request.inode, None)).await?;
                 }
-                Op::Spill { request, epoch: map.epoch }
+                Op::Promote { request, epoch: map.epoch }
             }
             Request::Mutation(_, Op::Unlink(request)) => {
                 let entry = names::Lookup { parent: request.parent, name: request.name.clone() };

@@ -25,7 +25,7 @@ fn layout(width: u16) -> Layout {
 
 async fn create(client: &mut Client, sequence: u64, name: &str, layout: Layout) -> Opened {
     let opened = create_inline(client, sequence, name, layout).await;
-    client.spill(sequence, opened.info.attributes.inode).await.unwrap();
+    client.promote(sequence, opened.info.attributes.inode).await.unwrap();
     opened
 }
 

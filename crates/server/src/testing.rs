@@ -15,7 +15,7 @@ use ramlace_transport::nonblocking::{Connection, Listener};
 use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{ChunkRead, ChunkWritten, Keep, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::cluster::GetMap;
-use ramlace_wire::inline::Spill;
+use ramlace_wire::inline::Promote;
 use ramlace_wire::runs::{LaneRuns, ReadRuns, RunsRead, WriteRuns};
 use ramlace_wire::session::{OpenSession, SessionKind};
 use ramlace_wire::{ErrorBody, Header, Kind, Request, decode_body, encode_body};
@@ -304,9 +304,9 @@ impl Client {
     }
 
     /// Sends an empty file to its lanes, by a number far above `sequence` that acknowledges nothing from it on.
-    pub async fn spill(&mut self, sequence: u64, inode: InodeId) -> Told<()> {
+    pub async fn promote(&mut self, sequence: u64, inode: InodeId) -> Told<()> {
         const ABOVE: u32 = 1_000_000;
-        self.change(sequence + u64::from(ABOVE), ABOVE, &Spill { inode }).await.map(drop)
+        self.change(sequence + u64::from(ABOVE), ABOVE, &Promote { inode }).await.map(drop)
     }
 
     /// Sends a write; its answer is taken by [`Client::answer`]. That the server has closed the

@@ -138,7 +138,7 @@ numbered! {
         Written = 1,
         /// Nothing: the file is in its lanes.
         InLanes = 2,
-        /// Nothing: they do not fit there; spill the file and write to its lanes.
+        /// Nothing: they do not fit there; promote the file and write to its lanes.
         Full = 3,
     }
 }
@@ -170,25 +170,25 @@ impl Request for WriteInline {
 
 /// The file's bytes go to its lanes; answered when they are there. Nothing for one that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spill {
+pub struct Promote {
     /// The file.
     pub inode: InodeId,
 }
 
 /// The file is in its lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spilled {
+pub struct Promoted {
     /// Size and generation.
     pub size: SizeInfo,
     /// As [`InlineRead::since`].
     pub since: Epoch,
 }
 
-impl Request for Spill {
-    const KIND: Kind = Kind::Spill;
-    type Reply = Spilled;
+impl Request for Promote {
+    const KIND: Kind = Kind::Promote;
+    type Reply = Promoted;
 
-    fn fits(&self, reply: &Spilled) -> bool {
+    fn fits(&self, reply: &Promoted) -> bool {
         reply.size.is_possible()
     }
 }

@@ -160,7 +160,7 @@ messages! {
     /// Change them.
     WriteInline = 0x031f, OPEN_FILE.changes();
     /// Give them to the file's lanes.
-    Spill = 0x0320, OPEN_FILE.changes();
+    Promote = 0x0320, OPEN_FILE.changes();
     /// Several steps of a path, and what it leads to.
     Walk = 0x0321, USER;
     /// Attributes of several inodes of one server.

@@ -6,7 +6,7 @@ use ramlace_base::{
 use ramlace_namespace::{Op, Reply};
 use ramlace_wire::Layout;
 use ramlace_wire::chunk::{LaneTarget, WriteOrigin};
-use ramlace_wire::inline::{Bytes, InlineMode, InlineOutcome, Spill, WriteInline};
+use ramlace_wire::inline::{Bytes, InlineMode, InlineOutcome, Promote, WriteInline};
 use ramlace_wire::namespace::{
     Close, Create, LayoutWish, Link, MakeDirectory, RemoveDirectory, Rename, RenameMode, Truncate, Unlink,
 };
@@ -42,7 +42,7 @@ enum Doing {
     Unlink { file: usize, which: usize },
     Close { file: usize },
     Truncate { file: usize, size: usize },
-    Spill { file: usize },
+    Promote { file: usize },
     Write { file: usize, offset: usize, byte: u8 },
     MakeDirectory { name: Name },
     RemoveDirectory { which: usize },
@@ -156,7 +156,7 @@ impl Client {
             }
             15 | 20 => {
                 of_file.filter(inline)?;
-                Doing::Spill { file }
+                Doing::Promote { file }
             }
             16 | 17 | 21.. => {
                 let of_file = of_file.filter(lives).filter(|file| file.is_open && file.lane.is_some())?;
@@ -230,7 +230,9 @@ impl Client {
             Doing::Truncate { file, size } => {
                 Op::Truncate(Truncate { inode: inode(file), size: *size as u64, allocated: None })
             }
-            Doing::Spill { file } => Op::Spill { request: Spill { inode: inode(file) }, epoch: Epoch(1) },
+            Doing::Promote { file } => {
+                Op::Promote { request: Promote { inode: inode(file) }, epoch: Epoch(1) }
+            }
             Doing::MakeDirectory { name } => {
                 let request = MakeDirectory { parent: InodeId::ROOT, name: name.clone(), mode: 0o755.into() };
                 let home = Slot((self.names % u64::from(SLOTS)) as u16);
@@ -260,7 +262,7 @@ impl Client {
             Doing::Append { file, .. }
             | Doing::Close { file }
             | Doing::Truncate { file, .. }
-            | Doing::Spill { file }
+            | Doing::Promote { file }
             | Doing::Write { file, .. } => self.files[*file].inode,
         };
         inode.slot()
@@ -302,10 +304,10 @@ impl Client {
                     lane.generation = attributes.generation;
                 }
             }
-            (Doing::Spill { file }, Reply::Spilled(spilled)) => {
+            (Doing::Promote { file }, Reply::Promoted(promoted)) => {
                 let file = &mut self.files[file];
                 let (lane, slot) = (LaneId { inode: file.inode, lane: 0 }, file.base);
-                let generation: Generation = spilled.size.generation;
+                let generation: Generation = promoted.size.generation;
                 file.lane = Some(LaneTarget { lane, slot, generation, created: Epoch(1), permit: None });
             }
             (Doing::Write { file, offset, byte }, Reply::Done) => self.files[file].bytes[offset] = byte,

@@ -7,7 +7,9 @@ use std::io::IoSliceMut;
 
 use ramlace_base::{ByteRange, Result, limits};
 use ramlace_wire::chunk::Keep;
-use ramlace_wire::inline::{Bytes, InlineMode, InlineOutcome, InlineWritten, ReadInline, Spill, WriteInline};
+use ramlace_wire::inline::{
+    Bytes, InlineMode, InlineOutcome, InlineWritten, Promote, ReadInline, WriteInline,
+};
 use ramlace_wire::namespace::SizeInfo;
 
 use crate::bytes::file::File;
@@ -38,7 +40,7 @@ impl File {
         let session = &handle.session;
         if pages.keep() == Keep::Own {
             // Only lanes are owned page by page.
-            self.spill(handle)?;
+            self.promote(handle)?;
             return Ok(None);
         }
         // Behind its bytes an inline file has zeros up to its end.
@@ -58,7 +60,7 @@ impl File {
         let there = answer.size.size.saturating_sub(offset).min(length);
         if direction == Direction::Fault && (bytes.0.len() as u64) < there {
             // What is stored behind its bytes would have no memory.
-            self.spill(handle)?;
+            self.promote(handle)?;
             return Ok(None);
         }
         let range = ByteRange { start: offset, end: offset + there };
@@ -78,7 +80,7 @@ impl File {
             return Ok(false);
         }
         if memory.ranges().any(|range| range.end > BYTES_MAX) {
-            self.spill(handle)?;
+            self.promote(handle)?;
             return Ok(false);
         }
         for range in memory.ranges() {
@@ -131,7 +133,7 @@ impl File {
                 return Ok(true);
             }
             if offset + there.len() as u64 > BYTES_MAX {
-                self.spill(handle)?;
+                self.promote(handle)?;
                 return Ok(false);
             }
         }
@@ -146,7 +148,7 @@ impl File {
             return Ok(None);
         }
         if bytes.len() as u64 > BYTES_MAX {
-            self.spill(handle)?;
+            self.promote(handle)?;
             return Ok(None);
         }
         let written = self.change_inline(handle, InlineMode::End, 0, bytes.to_vec(), Pages::None)?;
@@ -185,22 +187,22 @@ impl File {
                 handle.open.goes_to_lanes(written.since);
                 Ok(None)
             }
-            InlineOutcome::Full => self.spill(handle).map(|()| None),
+            InlineOutcome::Full => self.promote(handle).map(|()| None),
         }
     }
 
     /// Sees to it that the file is in its lanes: for whatever wants those.
     ///
     /// Errors: `NoSpace` when lane 0 has no room; the file stays inline then.
-    pub(crate) fn spill(&self, handle: &Handle) -> Result<()> {
+    pub(crate) fn promote(&self, handle: &Handle) -> Result<()> {
         if !handle.open.is_inline() {
             return Ok(());
         }
         let session = &handle.session;
-        let request = Spill { inode: self.inode() };
-        let spilled = session.change(self.inode().slot(), &request, session.deadline())?;
-        handle.open.learn(size_of(spilled.size));
-        handle.open.goes_to_lanes(spilled.since);
+        let request = Promote { inode: self.inode() };
+        let promoted = session.change(self.inode().slot(), &request, session.deadline())?;
+        handle.open.learn(size_of(promoted.size));
+        handle.open.goes_to_lanes(promoted.since);
         Ok(())
     }
 }

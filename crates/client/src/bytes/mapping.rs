@@ -205,7 +205,7 @@ impl File {
             ));
         }
         let handle = self.handle()?;
-        self.spill(handle)?;
+        self.promote(handle)?;
         let bytes =
             usize::try_from(length).map_err(|_| Error::new(ErrorKind::TooBig, "it is larger than memory"))?;
         let again = Open { inode: self.inode(), read: true, write: writable, run: false };

@@ -143,7 +143,7 @@ impl File {
         if handle.open.is_inline()
             && (reach.hull.end > limits::INLINE_BYTES_MAX as u64 || reach.runs > INLINE_RUNS_MAX)
         {
-            self.spill(handle)?;
+            self.promote(handle)?;
         }
         let mut at = 0;
         for run in tiles.iter().flat_map(Tile::iter) {

@@ -59,7 +59,7 @@ impl File {
         self.needs_writing()?;
         check_range(range.start, range.length()).map_err(|error| self.tell(error))?;
         let handle = self.handle()?;
-        self.spill(handle).map_err(|error| self.tell(error))?;
+        self.promote(handle).map_err(|error| self.tell(error))?;
         self.with_size(handle, |size| self.reserve_lanes(handle, size, range, keep_size))
             .map_err(|error| self.tell(error))
     }
@@ -97,7 +97,7 @@ impl File {
         self.needs_writing()?;
         check_range(range.start, range.length()).map_err(|error| self.tell(error))?;
         let handle = self.handle()?;
-        self.spill(handle).map_err(|error| self.tell(error))?;
+        self.promote(handle).map_err(|error| self.tell(error))?;
         let session = &handle.session;
         let punch = |size: Size| {
             self.each_lane(handle, size, range, |target, span| {

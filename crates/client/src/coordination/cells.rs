@@ -96,7 +96,7 @@ impl File {
                 self.refresh(handle)?;
                 Ok(None)
             }
-            InlineOutcome::Full => self.spill(handle).map(|()| None),
+            InlineOutcome::Full => self.promote(handle).map(|()| None),
         }
     }
 }

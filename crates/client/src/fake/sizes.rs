@@ -3,7 +3,7 @@
 use ramlace_base::{Epoch, ErrorKind, LaneId, ServerId};
 use ramlace_wire::coordination::{CellChanged, ChangeInlineCell, InlineCellChanged};
 use ramlace_wire::inline::{
-    Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, ReadInline, Spill, Spilled, WriteInline,
+    Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, Promote, Promoted, ReadInline, WriteInline,
 };
 use ramlace_wire::namespace::{AppendReserved, Extend, FinishAppend, ReserveAppend, SizeInfo, Truncate};
 use ramlace_wire::{Header, Kind, decode_body};
@@ -76,8 +76,8 @@ impl State {
                 };
                 body(&InlineCellChanged { outcome, cell, size: size_of(inode) })
             }
-            Kind::Spill => {
-                let Spill { inode } = decode_body::<Spill>(kind, bytes)?;
+            Kind::Promote => {
+                let Promote { inode } = decode_body::<Promote>(kind, bytes)?;
                 let lane_bytes_max = self.lane_bytes_max;
                 let found = self.inode(id, inode)?;
                 if found.info.inline && found.bytes.len() > lane_bytes_max {
@@ -88,7 +88,7 @@ impl State {
                 if !bytes.is_empty() {
                     self.lanes.insert(LaneId { inode, lane: 0 }, bytes);
                 }
-                body(&Spilled { size, since: Epoch(1) })
+                body(&Promoted { size, since: Epoch(1) })
             }
             Kind::Extend => {
                 let Extend { inode, generation, size, .. } = decode_body::<Extend>(kind, bytes)?;

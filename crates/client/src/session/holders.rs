@@ -26,7 +26,7 @@ fn waits_for_holders(kind: Kind) -> bool {
             | Kind::ChangeCell
             | Kind::WriteInline
             | Kind::ChangeInlineCell
-            | Kind::Spill
+            | Kind::Promote
             | Kind::Truncate
             | Kind::WaitPublished
     )

@@ -26,7 +26,7 @@ fn lost_replies_have_one_effect() {
         assert_eq!(file.append(b"once").unwrap(), 0);
         assert_eq!(pool.done(Kind::WriteInline), before + 1);
         let before = pool.done(Kind::ReserveAppend);
-        pool.fault(Kind::Spill, fault);
+        pool.fault(Kind::Promote, fault);
         pool.fault(Kind::ReserveAppend, fault);
         assert_eq!(file.append(&[7; 5000]).unwrap(), 4);
         assert_eq!(pool.done(Kind::ReserveAppend), before + 1);

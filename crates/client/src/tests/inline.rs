@@ -22,7 +22,7 @@ fn a_call_on_a_small_file_is_one_request() {
     assert_eq!(back(&file, &[7; 4096], 0).unwrap(), 4096);
     assert_eq!(all() - before, 6);
     assert_eq!(read(&file, 0, 5000), [7; 4003]);
-    assert_eq!(counts(&[Kind::WriteChunk, Kind::ReadChunk, Kind::Spill, Kind::Extend]), 0);
+    assert_eq!(counts(&[Kind::WriteChunk, Kind::ReadChunk, Kind::Promote, Kind::Extend]), 0);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn whoever_is_late_follows_the_file_to_its_lanes() {
         expected = pattern(100, 1);
     }
     // Who wants the lanes themselves asks for them once more, and is told that the file is there.
-    assert_eq!(pool.done(Kind::Spill), 6 + 1);
+    assert_eq!(pool.done(Kind::Promote), 6 + 1);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_small_file_may_end_far_behind_its_bytes() {
     assert_eq!(back(&file, &[5; 8192], 96_000).unwrap(), 8192);
     expected[96_000..].fill(5);
     assert_eq!(read(&file, 0, 200_000), expected);
-    assert_eq!(pool.done(Kind::Spill), 1);
+    assert_eq!(pool.done(Kind::Promote), 1);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn pages_behind_the_end_of_a_small_file_are_dropped() {
     assert_eq!(back(&file, &[3; 12_288], 0).unwrap(), 12_288);
     assert_eq!(back(&file, &[4; 4096], 4096).unwrap(), 4096);
     assert_eq!(read(&file, 0, 9000), [3; 100]);
-    assert_eq!(pool.done(Kind::Spill), 0);
+    assert_eq!(pool.done(Kind::Promote), 0);
 }
 
 #[test]

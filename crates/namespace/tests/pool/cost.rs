@@ -23,7 +23,7 @@ fn pool() -> (Pool, Node, Node) {
     for (parent, text) in [(a, "c"), (a, "d"), (b, "c"), (b, "d")] {
         does(&mut pool, &Wish::Create { parent, name: name(text), exclusive: true, base: 0 });
         let node = node(&pool, parent, text);
-        does(&mut pool, &Wish::Spill { node });
+        does(&mut pool, &Wish::Promote { node });
         does(&mut pool, &Wish::Close { node });
     }
     (pool, a, b)

@@ -62,13 +62,13 @@ impl Pool {
         }
     }
 
-    pub fn check_spill(&mut self, node: Node, outcome: &Result<Reply>) {
+    pub fn check_promote(&mut self, node: Node, outcome: &Result<Reply>) {
         let kind = self.model.stat(node).map(|stat| stat.kind);
         match outcome {
-            Ok(Reply::Spilled(spilled)) => {
+            Ok(Reply::Promoted(promoted)) => {
                 assert!(!self.is_inline(node), "it is answered, and {node:?} is inline");
                 match self.model.stat(node) {
-                    Ok(stat) => assert_eq!(spilled.size.size, stat.size),
+                    Ok(stat) => assert_eq!(promoted.size.size, stat.size),
                     Err(error) => assert!(self.has_not_heard_of_its_end(node), "{error}"),
                 }
             }

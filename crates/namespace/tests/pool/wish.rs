@@ -6,7 +6,7 @@ use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Name, Result, S
 use ramlace_model::{Model, Node};
 use ramlace_namespace::Op;
 use ramlace_wire::chunk::WriteOrigin;
-use ramlace_wire::inline::{Bytes, InlineMode, Spill, WriteInline};
+use ramlace_wire::inline::{Bytes, InlineMode, Promote, WriteInline};
 use ramlace_wire::namespace::{self as wire, RenameMode};
 use ramlace_wire::xattrs::{RemoveXattr, SetXattr, XattrMode, XattrName};
 use ramlace_wire::{FileKind, Layout};
@@ -26,7 +26,7 @@ pub enum Wish {
     Open { node: Node },
     Close { node: Node },
     Write { node: Node, offset: Option<u64>, bytes: Vec<u8> },
-    Spill { node: Node },
+    Promote { node: Node },
     Extend { node: Node, size: u64 },
     Truncate { node: Node, size: u64 },
     SetMode { node: Node, mode: u16 },
@@ -53,7 +53,7 @@ impl Wish {
             Wish::Open { node }
             | Wish::Close { node }
             | Wish::Write { node, .. }
-            | Wish::Spill { node }
+            | Wish::Promote { node }
             | Wish::Extend { node, .. }
             | Wish::Truncate { node, .. }
             | Wish::SetXattr { node, .. }
@@ -180,7 +180,7 @@ impl Wish {
                     room: true,
                 }
             }
-            Wish::Spill { .. } => Op::Spill { request: Spill { inode }, epoch: Epoch(1) },
+            Wish::Promote { .. } => Op::Promote { request: Promote { inode }, epoch: Epoch(1) },
             Wish::Extend { size, .. } => Op::Extend(wire::Extend { inode, generation, size, from: 0 }),
             Wish::Truncate { size, .. } => Op::Truncate(wire::Truncate { inode, size, allocated: None }),
             Wish::SetMode { mode, .. } => Op::SetAttributes(wire::SetAttributes {
@@ -219,7 +219,7 @@ impl Wish {
                 model.write(*node, *offset, bytes).map(|()| None)
             }
             Wish::Write { node, offset: None, bytes } => model.append(*node, bytes).map(|_| None),
-            Wish::Spill { node } => model.extend(*node, 0).map(|()| None),
+            Wish::Promote { node } => model.extend(*node, 0).map(|()| None),
             Wish::Extend { node, size } => model.extend(*node, *size).map(|()| None),
             Wish::Truncate { node, size } => model.truncate(*node, *size).map(|()| None),
             Wish::SetMode { node, mode } => model.set_mode(*node, *mode).map(|()| None),

@@ -12,7 +12,7 @@ use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::FillLane;
 
 use crate::story::{
-    ALICE, MALLORY, ROOT_USER, Story, close, reply, session, set, size_of_reply, spill, truncate, unlink,
+    ALICE, MALLORY, ROOT_USER, Story, close, promote, reply, session, set, size_of_reply, truncate, unlink,
 };
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -149,7 +149,7 @@ fn on_their_way_bytes_can_be_read_and_not_changed() {
     let mut story = Story::new();
     let file = story.create_inline(ROOT, "f", 2);
     write(&mut story, file, 0, b"abc");
-    assert_eq!(story.send(spill(file)), None);
+    assert_eq!(story.send(promote(file)), None);
     let (errand, message) = fill(&story);
     assert_eq!((message.lane, message.slot), (LaneId { inode: file, lane: 0 }, Slot(9)));
     assert_eq!((message.bytes.0.as_slice(), message.generation), (b"abc".as_slice(), Generation(2)));
@@ -158,7 +158,7 @@ fn on_their_way_bytes_can_be_read_and_not_changed() {
     for change in [
         op(file, InlineMode::At, 0, b"x", true),
         truncate(file, 1),
-        spill(file),
+        promote(file),
         Op::ReserveAppend(wire::ReserveAppend { inode: file, length: 1 }),
     ] {
         assert_eq!(story.refused(change), ErrorKind::Retry);
@@ -168,7 +168,7 @@ fn on_their_way_bytes_can_be_read_and_not_changed() {
     assert_eq!(write(&mut story, file, 0, b"x").outcome, InlineOutcome::InLanes);
     assert_eq!(story.asked_by_a_lane(file, 0).place, BytesPlace::Lanes);
     assert!(!story.info(file).unwrap().inline);
-    assert_eq!(size_of_reply(story.ask(spill(file))), 3, "it is there already");
+    assert_eq!(size_of_reply(story.ask(promote(file))), 3, "it is there already");
     assert_eq!(story.reserve(file, 10), 3);
     assert_eq!(story.state.inline_bytes(), 0);
 }
@@ -181,7 +181,7 @@ fn an_empty_file_goes_to_its_lanes_without_a_message() {
         story.refused(Op::Extend(wire::Extend { inode: file, generation: Generation(1), size: 1, from: 0 })),
         ErrorKind::Invalid
     );
-    assert_eq!(size_of_reply(story.ask(spill(file))), 0);
+    assert_eq!(size_of_reply(story.ask(promote(file))), 0);
     assert_eq!(story.sent, []);
     assert_eq!(size_of_reply(story.extend(file, 1, 10)), 10);
 }
@@ -191,7 +191,7 @@ fn refused_bytes_stay_and_their_lane_is_thought_to_have_begun() {
     let mut story = Story::new();
     let file = story.create_inline(ROOT, "f", 1);
     write(&mut story, file, 0, b"abc");
-    story.send(spill(file));
+    story.send(promote(file));
     let (errand, first) = fill(&story);
     let told = refuse(&mut story, errand, ErrorKind::NoSpace).unwrap();
     assert_eq!(told.unwrap_err().kind(), ErrorKind::NoSpace);
@@ -199,7 +199,7 @@ fn refused_bytes_stay_and_their_lane_is_thought_to_have_begun() {
     assert_eq!(bytes(&story, file), b"abcd");
     // The next message is known for a newer one, and is sent even when there is nothing to carry.
     story.ask(truncate(file, 0)).unwrap();
-    assert_eq!(story.send(spill(file)), None);
+    assert_eq!(story.send(promote(file)), None);
     let (errand, second) = fill(&story);
     assert!(second.bytes.0.is_empty() && second.generation > first.generation);
     refuse(&mut story, errand, ErrorKind::NoSpace);
@@ -213,11 +213,11 @@ fn nobody_waits_for_a_server_that_does_not_answer() {
     let mut story = Story::new();
     let file = story.create_inline(ROOT, "f", 1);
     write(&mut story, file, 0, b"abc");
-    story.send(spill(file));
+    story.send(promote(file));
     let (errand, _) = fill(&story);
     let told = reply(&story.server(Op::ErrandUnreachable { errand })).unwrap();
     assert_eq!(told.unwrap_err().kind(), ErrorKind::HostDown);
-    for change in [spill(file), op(file, InlineMode::At, 0, b"x", true), truncate(file, 0)] {
+    for change in [promote(file), op(file, InlineMode::At, 0, b"x", true), truncate(file, 0)] {
         assert_eq!(story.refused(change), ErrorKind::HostDown);
     }
     assert_eq!(bytes(&story, file), b"abc");
@@ -230,18 +230,18 @@ fn a_file_that_goes_on_the_way_takes_leave_of_its_lanes() {
     let mut story = Story::new();
     let file = story.create_inline(ROOT, "f", 2);
     write(&mut story, file, 0, b"abc");
-    story.send(spill(file));
+    story.send(promote(file));
     let (errand, _) = fill(&story);
     story.ask(unlink(ROOT, "f")).unwrap();
     let told = story.send(close(file)).unwrap();
-    assert_eq!(told.unwrap_err().kind(), ErrorKind::Stale, "whoever waited for the spill hears of it");
+    assert_eq!(told.unwrap_err().kind(), ErrorKind::Stale, "whoever waited for the promotion hears of it");
     assert!(story.state.open_errand(errand).is_none());
     let drops = story.state.open_errands().filter(|(_, message)| matches!(message, Errand::DropLane(_)));
     assert_eq!(drops.count(), 2);
 }
 
 #[test]
-fn only_who_may_reads_writes_and_spills() {
+fn only_who_may_reads_writes_and_promotes() {
     let mut story = Story::new();
     let file = story.create_inline(ROOT, "f", 1);
     write(&mut story, file, 0, b"secret");

@@ -176,7 +176,7 @@ fn a_file_open_for_writing_stays_writable() {
     let mut story = Story::new();
     let request = wire::Create { mode: 0o444.into(), ..create(InodeId::ROOT, "f", 1) };
     let file = opened(story.ask(Op::Create(request))).info.attributes.inode;
-    story.ask(spill(file)).unwrap();
+    story.ask(promote(file)).unwrap();
     assert_eq!(size_of_reply(story.extend(file, 1, 10)), 10);
     story.ask(close(file)).unwrap();
     assert_eq!(story.extend(file, 1, 20).unwrap_err().kind(), ErrorKind::Denied);
@@ -189,7 +189,7 @@ fn a_create_opens_a_new_file_as_wished_and_an_old_one_as_its_mode_allows() {
         Op::Create(wire::Create { mode: 0o444.into(), read, write, ..create(InodeId::ROOT, "f", 1) })
     };
     let file = opened(story.ask(wished(false, true))).info.attributes.inode;
-    story.ask(spill(file)).unwrap();
+    story.ask(promote(file)).unwrap();
     assert_eq!(size_of_reply(story.extend(file, 1, 10)), 10);
     assert_eq!(story.refused(wished(true, true)), ErrorKind::Denied);
     let again = opened(story.ask(wished(true, false)));

@@ -226,7 +226,7 @@ fn a_file_without_a_name_lives_while_it_is_open_and_may_get_one() {
     };
     let made = opened(story.ask(unnamed(0o600))).info.attributes;
     assert_eq!((made.links, made.mode, Owner { uid: made.uid, gid: made.gid }), (0, 0o600, ALICE.owner()));
-    story.ask(spill(made.inode)).unwrap();
+    story.ask(promote(made.inode)).unwrap();
     assert_eq!(size_of_reply(story.extend(made.inode, 1, 10)), 10);
     story.ask(close(made.inode)).unwrap();
     assert_eq!(story.info(made.inode).unwrap_err().kind(), ErrorKind::Stale);

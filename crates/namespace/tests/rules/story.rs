@@ -6,7 +6,7 @@ use ramlace_base::{
 use ramlace_namespace::{
     Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
 };
-use ramlace_wire::inline::Spill;
+use ramlace_wire::inline::Promote;
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer;
 use ramlace_wire::{Attributes, Credentials, ErrorBody, Layout};
@@ -117,7 +117,7 @@ impl Story {
     /// A file that is in its lanes.
     pub fn create_wide(&mut self, parent: InodeId, text: &str, width: u16) -> InodeId {
         let inode = self.create_inline(parent, text, width);
-        self.ask(spill(inode)).unwrap();
+        self.ask(promote(inode)).unwrap();
         inode
     }
 
@@ -237,8 +237,8 @@ pub fn truncate(inode: InodeId, size: u64) -> Op {
     Op::Truncate(wire::Truncate { inode, size, allocated: None })
 }
 
-pub fn spill(inode: InodeId) -> Op {
-    Op::Spill { request: Spill { inode }, epoch: Epoch(1) }
+pub fn promote(inode: InodeId) -> Op {
+    Op::Promote { request: Promote { inode }, epoch: Epoch(1) }
 }
 
 pub fn close(inode: InodeId) -> Op {
@@ -281,7 +281,7 @@ pub fn attributes(reply: Result<Reply>) -> Attributes {
 pub fn size_of_reply(reply: Result<Reply>) -> u64 {
     match reply.unwrap() {
         Reply::Size(info) => info.size,
-        Reply::Spilled(spilled) => spilled.size.size,
+        Reply::Promoted(promoted) => promoted.size.size,
         other => panic!("{other:?}"),
     }
 }

@@ -315,7 +315,7 @@ fn what_is_owed_to_servers_that_are_down_is_bounded() {
     // The last.
     assert_eq!(story.send(mkdir(InodeId::ROOT, "a", Slot(5))), None);
     assert_eq!(story.refused(mkdir(InodeId::ROOT, "b", Slot(5))), ErrorKind::Busy);
-    assert_eq!(story.refused(spill(small)), ErrorKind::Busy);
+    assert_eq!(story.refused(promote(small)), ErrorKind::Busy);
     assert_eq!(story.refused(unlink(InodeId::ROOT, "narrow")), ErrorKind::Busy);
     assert_eq!(story.state.open_errands().count(), limits::ERRANDS_PER_SLOT_MAX);
 }

@@ -148,7 +148,7 @@ messages! {
         Rename, Link, MakeNode, CreateUnnamed, GetPartitions;
     walk: Walk;
     xattrs: SetXattr, GetXattr, ListXattrs, RemoveXattr;
-    inline: ReadInline, WriteInline, Spill;
+    inline: ReadInline, WriteInline, Promote;
     locks: SetLock, CancelLock, GetLock, WaitEvents, FindDeadlock, ListLockWaits, EndLockWait;
     coordination: ArriveBarrier, LeaveBarrier, ChangeCell, ChangeInlineCell, WatchChange, EndWatch, NoteChange;
     leases: LeaseName, LeaseAttributes, WaitRecalls, EndRecalls, WaitPublished, RenewLeases;

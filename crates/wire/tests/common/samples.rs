@@ -544,8 +544,8 @@ fields! {
     InlineRead { size, bytes, since }
     WriteInline { inode, mode, offset, bytes, origin }
     InlineWritten { outcome, offset, size, since, recall }
-    Spilled { size, since }
-    Spill { inode }
+    Promoted { size, since }
+    Promote { inode }
 
     SetLock { inode, table, owner, kind, start, end, pid, wait, detects }
     LockedFile { size, generation, changed, handed }

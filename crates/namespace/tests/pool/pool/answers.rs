@@ -32,7 +32,7 @@ impl Pool {
         match &sent.wish {
             wish if wish.has_several_slots() => self.check_several_slots(client, token, &sent, &outcome),
             Wish::Truncate { .. } => {}
-            Wish::Spill { node } => self.check_spill(*node, &outcome),
+            Wish::Promote { node } => self.check_promote(*node, &outcome),
             wish => self.check_one_slot(client, wish, &outcome),
         }
         let done = outcome.is_ok();

@@ -51,7 +51,7 @@ impl Pool {
                 Wish::Write { node, offset, bytes: vec![name_byte | 1; usize::from(other) * 6 + 1] }
             }
             13 | 28 | 29 => Wish::Extend { node, size },
-            30 => Wish::Spill { node },
+            30 => Wish::Promote { node },
             14 => Wish::Truncate { node, size },
             15..=20 => Wish::Rename { parent, name, new_parent, new_name, mode },
             21 | 22 => self.wish_link(nodes[usize::from(other) % nodes.len()], parent, name),
