@@ -162,7 +162,7 @@ def test_status_and_df_agree_with_the_kernel(new_pool: NewPool) -> None:
             mine = [server["used_bytes"] + server["reserved_bytes"] for server in servers]
             return None if mine == kernel else (mine, kernel)
 
-        # A close is trimmed by an errand, a moment later.
+        # A close is trimmed by a delivery, a moment later.
         assert eventually(lambda: differs() is None), f"{when}: {differs()}"
         total = pool.statfs()
         assert total.total_bytes == 64 * MIB

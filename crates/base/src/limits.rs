@@ -145,7 +145,7 @@ pub const GROUPS_MAX: usize = 256;
 /// Operations across two slots that one slot coordinates and that are not settled yet.
 pub const INTENTS_PER_SLOT_MAX: usize = 4096;
 /// Messages that one slot owes to others before it refuses operations that would owe more.
-pub const ERRANDS_PER_SLOT_MAX: usize = 65_536;
+pub const DELIVERIES_PER_SLOT_MAX: usize = 65_536;
 /// Truncations of one file that some lane has not heard of yet.
 pub const TRUNCATIONS_UNTOLD_MAX: usize = 1024;
 /// Locks held on one file, each a range of one owner and kind.

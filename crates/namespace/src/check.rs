@@ -86,7 +86,7 @@ impl Check<'_> {
         let counts = &mut self.checked.counts;
         counts.slots += 1;
         counts.operations += facts.asked.len() as u64;
-        counts.errands += u64::from(facts.errands);
+        counts.deliveries += u64::from(facts.deliveries);
         self.asked.extend(facts.asked.iter().map(|(slot, number)| (facts.slot, *slot, *number)));
         self.held.extend(facts.held.iter().map(|(slot, number)| (server, facts.slot, *slot, *number)));
         for partition in &facts.partitions {

@@ -61,7 +61,7 @@ pub enum Origin {
     },
     /// Another slot.
     Peer,
-    /// The server itself: what became of an errand, the end of a session.
+    /// The server itself: what became of a delivery, the end of a session.
     Server,
 }
 
@@ -168,21 +168,21 @@ pub enum Op {
     Prepare(Box<peer::Prepare>),
     /// By a peer.
     Settle(peer::Settle),
-    /// By the server: an errand has been delivered and answered.
+    /// By the server: a delivery has been delivered and answered.
     ///
-    /// `Retry`, `Moved` and other transient errors leave the errand open; the shell delivers it
+    /// `Retry`, `Moved` and other transient errors leave the delivery open; the shell delivers it
     /// again after a pause, and need not log them.
-    ErrandDone {
-        /// The errand.
-        errand: ErrandId,
+    DeliveryDone {
+        /// The delivery.
+        delivery: DeliveryId,
         /// Its answer.
-        result: Result<ErrandAnswer, ErrorBody>,
+        result: Result<DeliveryAnswer, ErrorBody>,
     },
-    /// By the server: the errand's server cannot be reached now. Whoever waits for it goes on; the
-    /// errand stays open where its effect is still owed.
-    ErrandUnreachable {
-        /// The errand.
-        errand: ErrandId,
+    /// By the server: the delivery's server cannot be reached now. Whoever waits for it goes on; the
+    /// delivery stays open where its effect is still owed.
+    DeliveryUnreachable {
+        /// The delivery.
+        delivery: DeliveryId,
     },
     /// By the server: a slot that coordinated operations was lost with its server's memory and has
     /// begun anew; what it had not decided is let go. See [`crate::SlotState::lost_coordinators`].
@@ -244,8 +244,8 @@ numbered_variants! { Op:
     31 EndLockWait(body);
     32 Prepare(body);
     33 Settle(body);
-    34 ErrandDone { errand, result };
-    35 ErrandUnreachable { errand };
+    34 DeliveryDone { delivery, result };
+    35 DeliveryUnreachable { delivery };
     36 CoordinatorLost { coordinator, began };
     37 Spread { directory, partitions };
     38 EndSession { session };
@@ -253,7 +253,7 @@ numbered_variants! { Op:
 }
 
 /// What a step wants done. Whoever replays a log throws the effects away and then delivers
-/// [`crate::SlotState::open_errands`].
+/// [`crate::SlotState::open_deliveries`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Answer a client's mutation: everybody who waits for this token, or nobody.
@@ -265,10 +265,10 @@ pub enum Effect {
     },
     /// Deliver a message to another slot, at least once, and report what became of it.
     Send {
-        /// Names the errand in the report.
-        errand: ErrandId,
+        /// Names the delivery in the report.
+        delivery: DeliveryId,
         /// The message.
-        message: Errand,
+        message: Delivery,
     },
     /// A directory has many entries: the server may spread it ([`Op::Spread`]). Said again with each
     /// further entry.
@@ -277,7 +277,7 @@ pub enum Effect {
         directory: InodeId,
     },
     /// Answer the peer whose command this was.
-    PeerReply(Result<ErrandAnswer, Error>),
+    PeerReply(Result<DeliveryAnswer, Error>),
     /// Tell a session that it has a lock for which it waited. Who was not told asks again.
     LockGranted {
         /// Whom.
@@ -315,13 +315,13 @@ pub enum Effect {
     },
 }
 
-/// Names an errand within its slot, for ever.
+/// Names a delivery within its slot, for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ErrandId(pub u64);
+pub struct DeliveryId(pub u64);
 
 /// A message that one slot owes another (or itself).
 #[derive(Clone, Debug, PartialEq)]
-pub enum Errand {
+pub enum Delivery {
     /// A part of an operation is to be held ready.
     Prepare(Box<peer::Prepare>),
     /// An operation is decided.
@@ -338,7 +338,7 @@ pub enum Errand {
     FillLane(peer::FillLane),
 }
 
-numbered_variants! { Errand:
+numbered_variants! { Delivery:
     1 Prepare(body);
     2 Settle(body);
     3 Ascend(body);
@@ -348,25 +348,25 @@ numbered_variants! { Errand:
     7 FillLane(body);
 }
 
-impl Errand {
+impl Delivery {
     /// The slot whose primary the message goes to.
     #[must_use]
     pub fn slot(&self) -> Slot {
         match self {
-            Errand::Prepare(message) => message.slot,
-            Errand::Settle(message) => message.slot,
-            Errand::Ascend(message) => message.inode.slot(),
-            Errand::CutLane(message) => message.slot,
-            Errand::DropLane(message) => message.slot,
-            Errand::TrimLane(message) => message.slot,
-            Errand::FillLane(message) => message.slot,
+            Delivery::Prepare(message) => message.slot,
+            Delivery::Settle(message) => message.slot,
+            Delivery::Ascend(message) => message.inode.slot(),
+            Delivery::CutLane(message) => message.slot,
+            Delivery::DropLane(message) => message.slot,
+            Delivery::TrimLane(message) => message.slot,
+            Delivery::FillLane(message) => message.slot,
         }
     }
 }
 
-/// What answers an errand.
+/// What answers a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ErrandAnswer {
+pub enum DeliveryAnswer {
     /// To `Prepare`.
     Prepared(peer::Prepared),
     /// To `Ascend`.
@@ -375,20 +375,20 @@ pub enum ErrandAnswer {
     Done,
 }
 
-numbered_variants! { ErrandAnswer:
+numbered_variants! { DeliveryAnswer:
     1 Prepared(body);
     2 Ascended(body);
     3 Done;
 }
 
-impl ErrandAnswer {
+impl DeliveryAnswer {
     /// The body of the reply on the wire.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            ErrandAnswer::Prepared(body) => encode_body(body),
-            ErrandAnswer::Ascended(body) => encode_body(body),
-            ErrandAnswer::Done => encode_body(&()),
+            DeliveryAnswer::Prepared(body) => encode_body(body),
+            DeliveryAnswer::Ascended(body) => encode_body(body),
+            DeliveryAnswer::Done => encode_body(&()),
         }
     }
 }

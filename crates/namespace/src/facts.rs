@@ -9,7 +9,7 @@ use ramlace_base::{InodeId, Name, SessionId, Slot, limits};
 use ramlace_layout::COLLISION_BITS;
 use ramlace_wire::check::{EntryFacts, InodeFacts, PartitionFacts, SlotFacts, Trouble, TroubleKind};
 
-use crate::command::{Errand, ErrandId};
+use crate::command::{Delivery, DeliveryId};
 use crate::directory::{Directory, Phase};
 use crate::holds::Hold;
 use crate::inode::{Body, Inode};
@@ -47,7 +47,7 @@ impl SlotState {
             asked: self.unsettled.iter().copied().collect(),
             held,
             partitions,
-            errands: u32::try_from(self.outbox.iter().count()).unwrap_or(u32::MAX),
+            deliveries: u32::try_from(self.outbox.iter().count()).unwrap_or(u32::MAX),
             troubles,
         }
     }
@@ -176,14 +176,14 @@ impl SlotState {
         let settles: BTreeSet<(Slot, u64)> = self
             .outbox
             .iter()
-            .filter_map(|(_, errand)| match errand {
-                Errand::Settle(settle) => Some((settle.slot, settle.stamp.number)),
+            .filter_map(|(_, delivery)| match delivery {
+                Delivery::Settle(settle) => Some((settle.slot, settle.stamp.number)),
                 _ => None,
             })
             .collect();
         let stuck = |text: String| Trouble { kind: TroubleKind::OperationStuck, inode: None, text };
         for (token, intent) in &self.intents {
-            let asks = intent.question.is_some_and(|errand| self.outbox.get(errand).is_some());
+            let asks = intent.question.is_some_and(|delivery| self.outbox.get(delivery).is_some());
             let tells = intent.asked.iter().any(|(slot, number)| settles.contains(&(*slot, *number)));
             if !(asks || intent.decided.is_some() && tells) {
                 let (session, number) = (token.session, token.sequence.0);
@@ -243,7 +243,7 @@ impl SlotState {
                         tell(TroubleKind::ReservationOfNobody, text);
                     }
                 }
-                if file.open_cuts().any(|errand: ErrandId| self.outbox.get(errand).is_none()) {
+                if file.open_cuts().any(|delivery: DeliveryId| self.outbox.get(delivery).is_none()) {
                     let text = format!("a lane of inode {id} is never told of its truncation");
                     tell(TroubleKind::OperationStuck, text);
                 }

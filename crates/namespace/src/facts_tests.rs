@@ -102,7 +102,7 @@ fn what_is_under_way_is_no_trouble() {
     let facts = story.state.slot_facts(|_| true);
     assert_eq!(facts.asked, [(Slot(5), 1 << 24)]);
     // Two lanes that hear of a truncation, and the question of the mkdir.
-    assert_eq!((facts.inodes, facts.errands), (3, 3));
+    assert_eq!((facts.inodes, facts.deliveries), (3, 3));
 }
 
 #[test]

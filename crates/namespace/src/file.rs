@@ -14,7 +14,7 @@ use ramlace_wire::peer::Token;
 use ramlace_wire::{Attributes, FileAttributes, Layout};
 use serde::{Deserialize, Serialize};
 
-use crate::command::ErrandId;
+use crate::command::DeliveryId;
 use crate::inline::Leaving;
 
 /// Lanes hold whole pages.
@@ -81,7 +81,7 @@ struct Truncated {
 /// A `CutLane` on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct OpenCut {
-    errand: ErrandId,
+    delivery: DeliveryId,
     /// The newest generation the lane has confirmed.
     known: Generation,
 }
@@ -269,12 +269,12 @@ impl File {
     }
 
     /// A `CutLane` with the file's generation is on its way; returns an older one that it replaces.
-    pub(crate) fn cut_sent(&mut self, lane: u16, errand: ErrandId) -> Option<ErrandId> {
+    pub(crate) fn cut_sent(&mut self, lane: u16, delivery: DeliveryId) -> Option<DeliveryId> {
         let before = Generation(self.generation.0 - 1);
         let cuts = &mut self.work().cuts;
         let older = cuts.get(&lane).copied();
-        cuts.insert(lane, OpenCut { errand, known: older.map_or(before, |cut| cut.known) });
-        older.map(|cut| cut.errand)
+        cuts.insert(lane, OpenCut { delivery, known: older.map_or(before, |cut| cut.known) });
+        older.map(|cut| cut.delivery)
     }
 
     /// Whether a `CutLane` is on its way.
@@ -318,9 +318,9 @@ impl File {
     }
 
     /// What is still under way when the file goes for good.
-    pub(crate) fn into_unfinished(self) -> (Vec<ErrandId>, Vec<TruncateAnswer>) {
+    pub(crate) fn into_unfinished(self) -> (Vec<DeliveryId>, Vec<TruncateAnswer>) {
         let work = self.work.map(|work| *work).unwrap_or_default();
-        (work.cuts.values().map(|cut| cut.errand).collect(), work.answers)
+        (work.cuts.values().map(|cut| cut.delivery).collect(), work.answers)
     }
 
     /// Sessions with unfinished appends.
@@ -329,9 +329,9 @@ impl File {
     }
 
     /// The `CutLane`s and the `FillLane` on their way.
-    pub(crate) fn open_cuts(&self) -> impl Iterator<Item = ErrandId> + '_ {
-        let leaving = |work: &FileWork| work.leaving.as_ref().map(Leaving::errand);
-        self.work.iter().flat_map(move |work| work.cuts.values().map(|cut| cut.errand).chain(leaving(work)))
+    pub(crate) fn open_cuts(&self) -> impl Iterator<Item = DeliveryId> + '_ {
+        let leaving = |work: &FileWork| work.leaving.as_ref().map(Leaving::delivery);
+        self.work.iter().flat_map(move |work| work.cuts.values().map(|cut| cut.delivery).chain(leaving(work)))
     }
 
     /// What `check` asks.

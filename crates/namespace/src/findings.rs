@@ -170,7 +170,7 @@ pub struct CheckCounts {
     /// Operations across slots that are under way.
     pub operations: u64,
     /// Messages that slots owe each other.
-    pub errands: u64,
+    pub deliveries: u64,
     /// Lanes with bytes beyond their file's end: of writes that were never completed. They go with the
     /// file, or with its next truncation.
     pub lanes_beyond_end: u64,

@@ -8,7 +8,7 @@ use ramlace_wire::namespace::{Close, Open};
 use ramlace_wire::peer::{DropLane, TrimLane};
 use ramlace_wire::{FileKind, Layout, OpenedFor};
 
-use crate::command::{Effect, Errand, Reply};
+use crate::command::{Delivery, Effect, Reply};
 use crate::inode::{Body, right};
 use crate::state::{Caller, SlotState, Step};
 
@@ -110,7 +110,7 @@ impl SlotState {
         for lane in (0..layout.width).filter(|lane| has_tail(&layout, *lane, size)) {
             let slot = ramlace_layout::lane_slot(&layout, lane, self.slots);
             let message = TrimLane { lane: LaneId { inode: id, lane }, slot, handovers_over };
-            self.outbox.send(Errand::TrimLane(message), effects);
+            self.outbox.send(Delivery::TrimLane(message), effects);
         }
     }
 
@@ -127,8 +127,8 @@ impl SlotState {
         let layout = file.layout;
         let in_inode = file.place() == BytesPlace::Inode && !file.refused;
         self.inline_bytes -= file.inline.as_ref().map_or(0, |bytes| bytes.len() as u64);
-        if let Some((errand, waiting)) = file.take_leaving() {
-            self.outbox.remove(errand);
+        if let Some((delivery, waiting)) = file.take_leaving() {
+            self.outbox.remove(delivery);
             if let Some(token) = waiting {
                 self.conclude(token, Err(self.not_here(id)), effects);
             }
@@ -147,7 +147,7 @@ impl SlotState {
         for lane in 0..layout.width {
             let slot = ramlace_layout::lane_slot(&layout, lane, self.slots);
             let message = DropLane { lane: LaneId { inode: id, lane }, slot };
-            self.outbox.send(Errand::DropLane(message), effects);
+            self.outbox.send(Delivery::DropLane(message), effects);
         }
     }
 

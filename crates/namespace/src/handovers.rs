@@ -11,7 +11,7 @@ use ramlace_wire::namespace::{HandOver, HandedOver, SizeInfo};
 use ramlace_wire::peer::TrimLane;
 use serde::{Deserialize, Serialize};
 
-use crate::command::{Effect, Errand, Reply};
+use crate::command::{Delivery, Effect, Reply};
 use crate::state::{Caller, SlotState, Step};
 
 /// The kernels that have one file.
@@ -113,6 +113,6 @@ impl SlotState {
         let lane = LaneId { inode, lane: 0 };
         let slot = ramlace_layout::lane_slot(&layout, lane.lane, self.slots);
         let message = TrimLane { lane, slot, handovers_over: self.handovers_over(inode) };
-        self.outbox.send(Errand::TrimLane(message), effects);
+        self.outbox.send(Delivery::TrimLane(message), effects);
     }
 }

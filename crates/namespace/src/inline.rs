@@ -17,7 +17,7 @@ use ramlace_wire::peer::{FillLane, Token};
 use ramlace_wire::{Credentials, OpenedFor};
 use serde::{Deserialize, Serialize};
 
-use crate::command::{Effect, Errand, ErrandId, Reply};
+use crate::command::{Delivery, DeliveryId, Effect, Reply};
 use crate::file::File;
 use crate::inode::{Body, right};
 use crate::sizes::check_size;
@@ -26,14 +26,14 @@ use crate::state::{Caller, SlotState, Step};
 /// Bytes on their way to lane 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Leaving {
-    errand: ErrandId,
+    delivery: DeliveryId,
     /// Who waits for it.
     waiting: Option<Token>,
 }
 
 impl Leaving {
-    pub(crate) fn errand(&self) -> ErrandId {
-        self.errand
+    pub(crate) fn delivery(&self) -> DeliveryId {
+        self.delivery
     }
 }
 
@@ -85,10 +85,10 @@ impl File {
         Reply::Promoted(Promoted { size: self.size_info(), since: self.layout.created })
     }
 
-    /// The errand that carries the bytes away, and who waits for it.
-    pub(crate) fn take_leaving(&mut self) -> Option<(ErrandId, Option<Token>)> {
+    /// The delivery that carries the bytes away, and who waits for it.
+    pub(crate) fn take_leaving(&mut self) -> Option<(DeliveryId, Option<Token>)> {
         let taken = self.work.as_mut().and_then(|work| work.leaving.take());
-        taken.map(|leaving| (leaving.errand, leaving.waiting))
+        taken.map(|leaving| (leaving.delivery, leaving.waiting))
     }
 
     /// Puts bytes where they belong; the file ends behind them at the least.
@@ -249,20 +249,20 @@ impl SlotState {
             generation: file.generation,
             bytes,
         };
-        let errand = self.outbox.send(Errand::FillLane(message), effects);
-        self.file_mut(id).work().leaving = Some(Leaving { errand, waiting: Some(caller.token) });
+        let delivery = self.outbox.send(Delivery::FillLane(message), effects);
+        self.file_mut(id).work().leaving = Some(Leaving { delivery, waiting: Some(caller.token) });
         Ok(None)
     }
 
     /// Lane 0 has the bytes, or has refused them for good: then they stay where they are.
     pub(crate) fn fill_reported(
         &mut self,
-        errand: ErrandId,
+        delivery: DeliveryId,
         inode: InodeId,
         refused: Option<Error>,
         effects: &mut Vec<Effect>,
     ) {
-        self.outbox.remove(errand);
+        self.outbox.remove(delivery);
         let Some(Body::File(file)) = self.inodes.get_mut(&inode).map(|inode| &mut inode.body) else { return };
         let Some((_, waiting)) = file.take_leaving() else { return };
         let step = match refused {

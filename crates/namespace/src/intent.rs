@@ -22,7 +22,7 @@ use ramlace_wire::{Credentials, FileKind};
 use serde::{Deserialize, Serialize};
 
 use crate::access_lists::{Made, made};
-use crate::command::{Effect, Errand, ErrandId, Reply};
+use crate::command::{Delivery, DeliveryId, Effect, Reply};
 use crate::entries::{check_new_mode, inherited_owner, not_found, taken};
 use crate::holds::{Asker, Hold, check_one_more_link, new_directory};
 use crate::inode::right;
@@ -41,7 +41,7 @@ pub(crate) struct Intent {
     /// Other slots that may hold something, and the number by which they know the operation.
     pub asked: BTreeMap<Slot, u64>,
     /// The question that is not answered yet.
-    pub question: Option<ErrandId>,
+    pub question: Option<DeliveryId>,
     /// Parts asked for so far.
     pub parts: u32,
     /// When it was decided, if it waits for the other slots to do their parts.
@@ -276,8 +276,8 @@ impl SlotState {
         }
         let stamp = self.stamp(slot, number);
         let message = Prepare { token, stamp, slot, number: part_number, who, now, part };
-        let errand = self.outbox.send(Errand::Prepare(Box::new(message)), effects);
-        self.intent_mut(token).question = Some(errand);
+        let delivery = self.outbox.send(Delivery::Prepare(Box::new(message)), effects);
+        self.intent_mut(token).question = Some(delivery);
         Ok(None)
     }
 
@@ -320,8 +320,8 @@ impl SlotState {
     }
 
     pub(crate) fn question_answered(&mut self, token: Token) {
-        if let Some(errand) = self.intent_mut(token).question.take() {
-            self.outbox.remove(errand);
+        if let Some(delivery) = self.intent_mut(token).question.take() {
+            self.outbox.remove(delivery);
         }
     }
 
@@ -411,7 +411,7 @@ impl SlotState {
         effects: &mut Vec<Effect>,
     ) {
         let settle = Settle { token, stamp: self.stamp(slot, number), slot, commit, now };
-        self.outbox.send(Errand::Settle(settle), effects);
+        self.outbox.send(Delivery::Settle(settle), effects);
     }
 
     /// The other slot knows how the operation ended.

@@ -3,13 +3,13 @@
 //!
 //! [`SlotState`] takes a [`Command`] and answers with [`Effect`]s; the same commands give the same
 //! state and the same effects, so the very same call serves requests, replays a log and will feed
-//! replicas. Slots talk to each other by *errands* alone: messages that stay in the state until
+//! replicas. Slots talk to each other by *deliveries* alone: messages that stay in the state until
 //! they are answered, are delivered at least once and mean the same each time.
 //!
 //! What the shell owes this crate:
 //! - a command is logged before it is applied, and its effects follow the log;
-//! - an errand is delivered until its answer is reported, also after a restart; before each further
-//!   attempt, and after a reported failure, [`SlotState::open_errand`] tells whether it is still owed;
+//! - a delivery is delivered until its answer is reported, also after a restart; before each further
+//!   attempt, and after a reported failure, [`SlotState::open_delivery`] tells whether it is still owed;
 //! - a lane that hears of a generation more than one above its own, by a `CutLane` or by a request,
 //!   asks the file's home (`QueryInode`, since its own) and cuts to that size first: a newer
 //!   `CutLane` replaces those that it has missed;
@@ -65,7 +65,9 @@ mod unnamed;
 mod xattrs;
 
 pub use check::Check;
-pub use command::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, Room};
+pub use command::{
+    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, Room,
+};
 pub use findings::{CheckCounts, Checked, FINDINGS_MAX, Finding, FindingKind};
 pub use mend::{Disowned, Doubt};
 pub use state::SlotState;

@@ -6,40 +6,40 @@ use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use serde::{Deserialize, Serialize};
 
-use crate::command::{Effect, Errand, ErrandId};
+use crate::command::{Delivery, DeliveryId, Effect};
 
-/// Open errands, oldest first. An errand leaves when it is answered, or no longer owed.
+/// Open deliveries, oldest first. A delivery leaves when it is answered, or no longer owed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Outbox {
-    /// Errands ever sent.
+    /// Deliveries ever sent.
     sent: u64,
-    open: BTreeMap<ErrandId, Errand>,
+    open: BTreeMap<DeliveryId, Delivery>,
 }
 
 impl Outbox {
-    pub(crate) fn send(&mut self, message: Errand, effects: &mut Vec<Effect>) -> ErrandId {
+    pub(crate) fn send(&mut self, message: Delivery, effects: &mut Vec<Effect>) -> DeliveryId {
         self.sent += 1;
-        let errand = ErrandId(self.sent);
-        self.open.insert(errand, message.clone());
-        effects.push(Effect::Send { errand, message });
-        errand
+        let delivery = DeliveryId(self.sent);
+        self.open.insert(delivery, message.clone());
+        effects.push(Effect::Send { delivery, message });
+        delivery
     }
 
-    pub(crate) fn get(&self, errand: ErrandId) -> Option<&Errand> {
-        self.open.get(&errand)
+    pub(crate) fn get(&self, delivery: DeliveryId) -> Option<&Delivery> {
+        self.open.get(&delivery)
     }
 
-    pub(crate) fn remove(&mut self, errand: ErrandId) {
-        self.open.remove(&errand);
+    pub(crate) fn remove(&mut self, delivery: DeliveryId) {
+        self.open.remove(&delivery);
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (ErrandId, &Errand)> {
-        self.open.iter().map(|(errand, message)| (*errand, message))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (DeliveryId, &Delivery)> {
+        self.open.iter().map(|(delivery, message)| (*delivery, message))
     }
 
     /// Refuses an operation that would owe `more` messages when too many are open already.
     pub(crate) fn check_room(&self, more: u16) -> Result<()> {
-        if self.open.len() + usize::from(more) > limits::ERRANDS_PER_SLOT_MAX {
+        if self.open.len() + usize::from(more) > limits::DELIVERIES_PER_SLOT_MAX {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(

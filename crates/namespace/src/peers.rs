@@ -10,7 +10,7 @@ use ramlace_base::{Epoch, Error, ErrorKind, Result, Slot, Timestamp};
 use ramlace_wire::peer::{IntentStamp, Prepare, Prepared, Settle};
 use serde::{Deserialize, Serialize};
 
-use crate::command::{Effect, ErrandAnswer, Op};
+use crate::command::{DeliveryAnswer, Effect, Op};
 use crate::holds::{Asker, Hold};
 use crate::state::{SlotState, first_number};
 
@@ -116,16 +116,16 @@ impl SlotState {
         op: &Op,
         now: Timestamp,
         effects: &mut Vec<Effect>,
-    ) -> Result<ErrandAnswer> {
+    ) -> Result<DeliveryAnswer> {
         match op {
             Op::Prepare(message) => {
                 self.forget_settled(message.stamp, now, effects);
-                self.prepare(message).map(ErrandAnswer::Prepared).map_err(in_the_way)
+                self.prepare(message).map(DeliveryAnswer::Prepared).map_err(in_the_way)
             }
             Op::Settle(message) => {
                 self.forget_settled(message.stamp, now, effects);
                 self.settle(*message, effects);
-                Ok(ErrandAnswer::Done)
+                Ok(DeliveryAnswer::Done)
             }
             other => panic!("{other:?} does not come from a peer"),
         }

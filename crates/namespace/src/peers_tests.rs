@@ -19,7 +19,7 @@ fn token(number: u64) -> Token {
     Token { session: SessionId([1; 16]), sequence: Sequence(number) }
 }
 
-fn tell(state: &mut SlotState, op: Op) -> Result<ErrandAnswer> {
+fn tell(state: &mut SlotState, op: Op) -> Result<DeliveryAnswer> {
     let now = Timestamp { nanos: 1 };
     match state.apply(&Command { now, origin: Origin::Peer, op }).pop() {
         Some(Effect::PeerReply(answer)) => answer,
@@ -27,14 +27,14 @@ fn tell(state: &mut SlotState, op: Op) -> Result<ErrandAnswer> {
     }
 }
 
-fn ask(state: &mut SlotState, number: u64, open_from: u64, part: Part) -> Result<ErrandAnswer> {
+fn ask(state: &mut SlotState, number: u64, open_from: u64, part: Part) -> Result<DeliveryAnswer> {
     let stamp = IntentStamp { coordinator: OTHER, number, open_from };
     let now = Timestamp { nanos: 1 };
     let token = token(number);
     tell(state, Op::Prepare(Box::new(Prepare { token, stamp, slot: HERE, number: 1, who: WHO, now, part })))
 }
 
-fn make(state: &mut SlotState, number: u64, open_from: u64) -> Result<ErrandAnswer> {
+fn make(state: &mut SlotState, number: u64, open_from: u64) -> Result<DeliveryAnswer> {
     let owner = Owner { uid: 0, gid: 0 };
     let (parent, hints) = (InodeId::ROOT, LayoutHints::default());
     ask(
@@ -49,7 +49,7 @@ fn settle(state: &mut SlotState, number: u64, open_from: u64, commit: bool) {
     let stamp = IntentStamp { coordinator: OTHER, number, open_from };
     let now = Timestamp { nanos: 2 };
     let settle = Settle { token: token(number), stamp, slot: HERE, commit, now };
-    assert_eq!(tell(state, Op::Settle(settle)), Ok(ErrandAnswer::Done));
+    assert_eq!(tell(state, Op::Settle(settle)), Ok(DeliveryAnswer::Done));
 }
 
 /// What came late changes nothing.
@@ -99,7 +99,9 @@ fn operations_that_end_out_of_order_are_told_from_late_ones() {
 #[test]
 fn parts_that_are_for_another_slot_are_refused() {
     let mut state = slot();
-    let Ok(ErrandAnswer::Prepared(Prepared::Made(mine))) = make(&mut state, 1, 1) else { panic!("not made") };
+    let Ok(DeliveryAnswer::Prepared(Prepared::Made(mine))) = make(&mut state, 1, 1) else {
+        panic!("not made")
+    };
     settle(&mut state, 1, 1, true);
     let elsewhere = InodeId::new(Slot(7), 9);
     let attributes = state.inodes[&mine].partition_attributes(false);

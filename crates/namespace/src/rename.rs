@@ -16,7 +16,7 @@ use ramlace_wire::namespace::{self as wire, RenameMode};
 use ramlace_wire::peer::{Ascend, Ascended, Part, Prepared, PutEntry, Target, Token};
 use serde::{Deserialize, Serialize};
 
-use crate::command::{Effect, Errand, Reply};
+use crate::command::{Delivery, Effect, Reply};
 use crate::directory::Claim;
 use crate::entries::taken;
 use crate::holds::{Hold, new_parent, target_part};
@@ -167,8 +167,8 @@ impl SlotState {
             return Ok(self.rename_mut(token).go_on());
         }
         self.rename_mut(token).set_walk(at);
-        let errand = self.outbox.send(Errand::Ascend(Ascend { token, inode: at, until }), effects);
-        self.intent_mut(token).question = Some(errand);
+        let delivery = self.outbox.send(Delivery::Ascend(Ascend { token, inode: at, until }), effects);
+        self.intent_mut(token).question = Some(delivery);
         Ok(Progress::Wait)
     }
 

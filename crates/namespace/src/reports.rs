@@ -1,17 +1,17 @@
-//! What became of errands.
+//! What became of deliveries.
 
 use ramlace_base::{Error, ErrorKind, Redirect, Timestamp};
 use ramlace_wire::ErrorBody;
 use ramlace_wire::peer::{Part, Prepared};
 
-use crate::command::{Effect, Errand, ErrandAnswer, ErrandId};
+use crate::command::{Delivery, DeliveryAnswer, DeliveryId, Effect};
 use crate::inode::Body;
 use crate::state::SlotState;
 
-/// What an answer means to whoever sent the errand.
+/// What an answer means to whoever sent the delivery.
 enum Report {
     /// It has had its effect, or there is nothing left on which it could have one.
-    Done(ErrandAnswer),
+    Done(DeliveryAnswer),
     /// Deliver it again after a pause.
     Again,
     /// It cannot be delivered now.
@@ -21,10 +21,10 @@ enum Report {
 }
 
 impl SlotState {
-    pub(crate) fn errand_done(
+    pub(crate) fn delivery_done(
         &mut self,
-        errand: ErrandId,
-        result: &Result<ErrandAnswer, ErrorBody>,
+        delivery: DeliveryId,
+        result: &Result<DeliveryAnswer, ErrorBody>,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
@@ -39,82 +39,87 @@ impl SlotState {
                 }
             }
         };
-        self.errand_reported(errand, report, now, effects);
+        self.delivery_reported(delivery, report, now, effects);
     }
 
-    pub(crate) fn errand_unreachable(&mut self, errand: ErrandId, now: Timestamp, effects: &mut Vec<Effect>) {
-        let error = Error::new(ErrorKind::HostDown, "its server does not answer");
-        self.errand_reported(errand, Report::Unreachable(error), now, effects);
-    }
-
-    fn errand_reported(
+    pub(crate) fn delivery_unreachable(
         &mut self,
-        errand: ErrandId,
+        delivery: DeliveryId,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let error = Error::new(ErrorKind::HostDown, "its server does not answer");
+        self.delivery_reported(delivery, Report::Unreachable(error), now, effects);
+    }
+
+    fn delivery_reported(
+        &mut self,
+        delivery: DeliveryId,
         report: Report,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(message) = self.outbox.get(errand).cloned() else {
+        let Some(message) = self.outbox.get(delivery).cloned() else {
             return; // Answered before, or replaced.
         };
         match (&message, report) {
             (_, Report::Again) => {}
 
-            (Errand::Prepare(message), Report::Done(ErrandAnswer::Prepared(answer))) => {
+            (Delivery::Prepare(message), Report::Done(DeliveryAnswer::Prepared(answer))) => {
                 self.part_held(message, answer, now, effects);
             }
             // What was lost with its server needs no leave: its entry may go.
-            (Errand::Prepare(message), Report::Refused(why)) if is_lost(&message.part, why.kind()) => {
+            (Delivery::Prepare(message), Report::Refused(why)) if is_lost(&message.part, why.kind()) => {
                 self.part_held(message, Prepared::Ready, now, effects);
             }
-            (Errand::Prepare(message), Report::Refused(why))
+            (Delivery::Prepare(message), Report::Refused(why))
                 if matches!(message.part, Part::MakeDirectory { .. }) =>
             {
                 self.home_refused(message, why, now, effects);
             }
-            (Errand::Prepare(message), Report::Unreachable(why) | Report::Refused(why)) => {
+            (Delivery::Prepare(message), Report::Unreachable(why) | Report::Refused(why)) => {
                 self.question_failed(message.token, &why, now, effects);
             }
-            (Errand::Ascend(message), Report::Done(ErrandAnswer::Ascended(answer))) => {
+            (Delivery::Ascend(message), Report::Done(DeliveryAnswer::Ascended(answer))) => {
                 self.ascended(message, answer, now, effects);
             }
-            (Errand::Ascend(message), Report::Unreachable(why) | Report::Refused(why)) => {
+            (Delivery::Ascend(message), Report::Unreachable(why) | Report::Refused(why)) => {
                 self.question_failed(message.token, &why, now, effects);
             }
-            (Errand::Prepare(_) | Errand::Ascend(_), Report::Done(answer)) => {
-                panic!("errand {} is answered with {answer:?}", errand.0);
+            (Delivery::Prepare(_) | Delivery::Ascend(_), Report::Done(answer)) => {
+                panic!("delivery {} is answered with {answer:?}", delivery.0);
             }
 
-            (Errand::TrimLane(message), report) => {
+            (Delivery::TrimLane(message), report) => {
                 // Advice: when it cannot be given now, the next last close gives it again.
-                self.outbox.remove(errand);
+                self.outbox.remove(delivery);
                 let inode = self.inodes.get_mut(&message.lane.inode);
                 if let (false, Some(Body::File(file))) = (done(&report), inode.map(|inode| &mut inode.body)) {
                     file.untrimmed = true;
                 }
             }
 
-            (Errand::FillLane(message), report) => {
+            (Delivery::FillLane(message), report) => {
                 let refused = match report {
                     Report::Unreachable(_) => return self.fill_unreachable(message.lane.inode, effects),
                     Report::Refused(why) => Some(why),
                     _ => None,
                 };
-                self.fill_reported(errand, message.lane.inode, refused, effects);
+                self.fill_reported(delivery, message.lane.inode, refused, effects);
             }
-            (Errand::CutLane(message), report) => {
+            (Delivery::CutLane(message), report) => {
                 if done(&report) {
-                    self.outbox.remove(errand);
+                    self.outbox.remove(delivery);
                 }
                 self.cut_reported(message.lane, done(&report), effects);
             }
-            (Errand::Settle(message), report) if done(&report) => {
-                self.outbox.remove(errand);
+            (Delivery::Settle(message), report) if done(&report) => {
+                self.outbox.remove(delivery);
                 self.settled(message, effects);
             }
-            (Errand::DropLane(_), report) if done(&report) => self.outbox.remove(errand),
+            (Delivery::DropLane(_), report) if done(&report) => self.outbox.remove(delivery),
             // Still owed: it stays open until it is done.
-            (Errand::Settle(_) | Errand::DropLane(_), _) => {}
+            (Delivery::Settle(_) | Delivery::DropLane(_), _) => {}
         }
     }
 }
@@ -130,7 +135,7 @@ fn is_lost(part: &Part, why: ErrorKind) -> bool {
     }
 }
 
-/// Whether the errand has had its effect; what is gone needs none.
+/// Whether the delivery has had its effect; what is gone needs none.
 fn done(report: &Report) -> bool {
     match report {
         Report::Done(_) => true,

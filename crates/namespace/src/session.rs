@@ -34,7 +34,7 @@ pub(crate) struct Session {
 /// What has become of a mutation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Cached {
-    /// It waits for errands.
+    /// It waits for deliveries.
     Waiting,
     /// It has been answered.
     Answered(std::result::Result<Reply, ErrorBody>),

@@ -6,7 +6,7 @@ use ramlace_wire::namespace::{
 };
 use ramlace_wire::peer::CutLane;
 
-use crate::command::{Effect, Errand, Reply};
+use crate::command::{Delivery, Effect, Reply};
 use crate::file::{File, TruncateAnswer};
 use crate::inode::{Body, right};
 use crate::state::{Caller, SlotState, Step};
@@ -68,8 +68,8 @@ impl SlotState {
             length: ramlace_layout::lane_length(&file.layout, lane.lane, kept),
             by,
         };
-        let errand = self.outbox.send(Errand::CutLane(message), effects);
-        if let Some(older) = self.file_mut(lane.inode).cut_sent(lane.lane, errand) {
+        let delivery = self.outbox.send(Delivery::CutLane(message), effects);
+        if let Some(older) = self.file_mut(lane.inode).cut_sent(lane.lane, delivery) {
             self.outbox.remove(older);
         }
     }

@@ -12,7 +12,7 @@ use ramlace_wire::{Credentials, ErrorBody, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
 use crate::barriers::Barrier;
-use crate::command::{Command, Effect, Errand, ErrandId, Op, Origin, Reply, Room};
+use crate::command::{Command, Delivery, DeliveryId, Effect, Op, Origin, Reply, Room};
 use crate::directory::{Directory, Phase};
 use crate::handovers::Handover;
 use crate::hash::NameHash;
@@ -86,7 +86,7 @@ pub(crate) struct Caller<'command> {
     pub now: Timestamp,
 }
 
-/// What a client's mutation comes to: its answer, or `None` when it has to wait for errands.
+/// What a client's mutation comes to: its answer, or `None` when it has to wait for deliveries.
 pub(crate) type Step = Result<Option<Reply>>;
 
 impl SlotState {
@@ -191,11 +191,11 @@ impl SlotState {
                 self.follow_up(now, &mut effects);
                 effects.push(Effect::PeerReply(answer));
             }
-            (Origin::Server, Op::ErrandDone { errand, result }) => {
-                self.errand_done(*errand, result, now, &mut effects);
+            (Origin::Server, Op::DeliveryDone { delivery, result }) => {
+                self.delivery_done(*delivery, result, now, &mut effects);
             }
-            (Origin::Server, Op::ErrandUnreachable { errand }) => {
-                self.errand_unreachable(*errand, now, &mut effects);
+            (Origin::Server, Op::DeliveryUnreachable { delivery }) => {
+                self.delivery_unreachable(*delivery, now, &mut effects);
             }
             (Origin::Server, Op::CoordinatorLost { coordinator, began }) => {
                 self.coordinator_lost(*coordinator, *began, now, &mut effects);
@@ -274,26 +274,28 @@ impl SlotState {
         effects.push(Effect::Reply { token, outcome: shown(outcome) });
     }
 
-    /// The errands that are not answered yet, oldest first: what must be delivered after a restart.
-    pub fn open_errands(&self) -> impl Iterator<Item = (ErrandId, &Errand)> {
+    /// The deliveries that are not answered yet, oldest first: what must be delivered after a restart.
+    pub fn open_deliveries(&self) -> impl Iterator<Item = (DeliveryId, &Delivery)> {
         self.outbox.iter()
     }
 
-    /// The message of an errand that is still owed. The shell asks before it delivers an errand
+    /// The message of a delivery that is still owed. The shell asks before it delivers a delivery
     /// again: some are replaced by newer ones, or given up, before they are answered.
     #[must_use]
-    pub fn open_errand(&self, errand: ErrandId) -> Option<&Errand> {
-        self.outbox.get(errand)
+    pub fn open_delivery(&self, delivery: DeliveryId) -> Option<&Delivery> {
+        self.outbox.get(delivery)
     }
 
-    /// Whether somebody waits for the errand, or it is given up when it cannot be delivered: only
-    /// then does an `ErrandUnreachable` change anything.
+    /// Whether somebody waits for the delivery, or it is given up when it cannot be delivered: only
+    /// then does an `DeliveryUnreachable` change anything.
     #[must_use]
-    pub fn is_awaited(&self, errand: ErrandId) -> bool {
-        match self.outbox.get(errand) {
-            Some(Errand::Prepare(_) | Errand::Ascend(_) | Errand::TrimLane(_) | Errand::FillLane(_)) => true,
-            Some(Errand::CutLane(message)) => self.cut_is_awaited(message.lane),
-            Some(Errand::Settle(_) | Errand::DropLane(_)) | None => false,
+    pub fn is_awaited(&self, delivery: DeliveryId) -> bool {
+        match self.outbox.get(delivery) {
+            Some(
+                Delivery::Prepare(_) | Delivery::Ascend(_) | Delivery::TrimLane(_) | Delivery::FillLane(_),
+            ) => true,
+            Some(Delivery::CutLane(message)) => self.cut_is_awaited(message.lane),
+            Some(Delivery::Settle(_) | Delivery::DropLane(_)) | None => false,
         }
     }
 

@@ -141,7 +141,7 @@ fn who_knows(command: &Command, effects: &[Effect], inode: InodeId, kind: FileKi
             _ => None,
         },
         // An operation ends for which another slot was waited: its directories are named by its request.
-        (Origin::Server, Op::ErrandDone { .. }) if kind == FileKind::Directory => {
+        (Origin::Server, Op::DeliveryDone { .. }) if kind == FileKind::Directory => {
             effects.iter().find_map(|effect| match effect {
                 Effect::Reply { token, outcome: Ok(_) } => Some(token.session),
                 _ => None,

@@ -91,7 +91,7 @@ fn good() -> Facts {
         asked: Vec::new(),
         held: Vec::new(),
         partitions: Vec::new(),
-        errands: 0,
+        deliveries: 0,
         troubles: Vec::new(),
     };
     let mut slots: Vec<SlotFacts> = (0..4).map(slot).collect();

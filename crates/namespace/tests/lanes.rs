@@ -11,7 +11,7 @@ use ramlace_base::{
 use ramlace_layout::{lane_length, pieces};
 use ramlace_model::{Model, Node};
 use ramlace_namespace::{
-    Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
+    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, SlotState,
 };
 use ramlace_wire::inline::Promote;
 use ramlace_wire::namespace as wire;
@@ -115,7 +115,7 @@ impl World {
         world
     }
 
-    fn client(&mut self, op: Op) -> (Option<ramlace_base::Result<Reply>>, Vec<ErrandId>) {
+    fn client(&mut self, op: Op) -> (Option<ramlace_base::Result<Reply>>, Vec<DeliveryId>) {
         self.sequence += 1;
         let origin = Origin::Client {
             session: SessionId([1; 16]),
@@ -127,12 +127,12 @@ impl World {
         self.step(origin, op)
     }
 
-    fn step(&mut self, origin: Origin, op: Op) -> (Option<ramlace_base::Result<Reply>>, Vec<ErrandId>) {
+    fn step(&mut self, origin: Origin, op: Op) -> (Option<ramlace_base::Result<Reply>>, Vec<DeliveryId>) {
         let (mut reply, mut sent) = (None, Vec::new());
         for effect in self.home.apply(&Command { now: Timestamp { nanos: 1 }, origin, op }) {
             match effect {
                 Effect::Reply { outcome, .. } => reply = Some(outcome),
-                Effect::Send { errand, .. } => sent.push(errand),
+                Effect::Send { delivery, .. } => sent.push(delivery),
                 Effect::Changed { .. } => {}
                 other => panic!("{other:?}"),
             }
@@ -165,18 +165,18 @@ impl World {
         self.learn(message.lane.lane); // It has missed some.
     }
 
-    /// Takes every open errand to its lane; tells whether somebody was answered.
+    /// Takes every open delivery to its lane; tells whether somebody was answered.
     fn deliver(&mut self) -> bool {
-        let open: Vec<(ErrandId, Errand)> =
-            self.home.open_errands().map(|(errand, message)| (errand, message.clone())).collect();
+        let open: Vec<(DeliveryId, Delivery)> =
+            self.home.open_deliveries().map(|(delivery, message)| (delivery, message.clone())).collect();
         let mut answered = false;
-        for (errand, message) in open {
-            let Errand::CutLane(message) = message else { panic!("{message:?}") };
+        for (delivery, message) in open {
+            let Delivery::CutLane(message) = message else { panic!("{message:?}") };
             let op = if self.lanes[usize::from(message.lane.lane)].down {
-                Op::ErrandUnreachable { errand }
+                Op::DeliveryUnreachable { delivery }
             } else {
                 self.receive_cut(&message);
-                Op::ErrandDone { errand, result: Ok(ErrandAnswer::Done) }
+                Op::DeliveryDone { delivery, result: Ok(DeliveryAnswer::Done) }
             };
             answered |= self.step(Origin::Server, op).0.is_some();
         }
@@ -322,7 +322,7 @@ proptest! {
         }
         world.lanes.iter_mut().for_each(|lane| lane.down = false);
         world.deliver();
-        prop_assert_eq!(world.home.open_errands().count(), 0);
+        prop_assert_eq!(world.home.open_deliveries().count(), 0);
         prop_assert_eq!(world.ask_home(Generation(0)).smallest_size, None, "everybody has heard");
         (0..CHUNKS).for_each(|chunk| world.check(chunk));
     }

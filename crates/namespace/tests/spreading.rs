@@ -6,7 +6,7 @@ use ramlace_base::{
     Epoch, ErrorKind, InodeId, Name, Redirect, Result, Sequence, SessionId, Slot, Timestamp, limits,
 };
 use ramlace_namespace::{
-    Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
+    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, SlotState,
 };
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self, IntentStamp, MovedEntry, Part, PartitionAttributes, TakePartition, Token};
@@ -30,7 +30,7 @@ struct Slots {
     silent: Option<Slot>,
     /// Only the ends of operations are lost there.
     hears_questions: bool,
-    kept: Vec<(Slot, ErrandId, Errand)>,
+    kept: Vec<(Slot, DeliveryId, Delivery)>,
 }
 
 impl Slots {
@@ -85,13 +85,13 @@ impl Slots {
             for effect in effects {
                 match effect {
                     Effect::Reply { outcome, .. } => reply = Some(outcome),
-                    Effect::Send { errand, message }
+                    Effect::Send { delivery, message }
                         if Some(message.slot()) == self.silent
-                            && !(self.hears_questions && matches!(message, Errand::Prepare(_))) =>
+                            && !(self.hears_questions && matches!(message, Delivery::Prepare(_))) =>
                     {
-                        self.kept.push((slot, errand, message));
+                        self.kept.push((slot, delivery, message));
                     }
-                    Effect::Send { errand, message } => open.extend(self.deliver(slot, errand, &message)),
+                    Effect::Send { delivery, message } => open.extend(self.deliver(slot, delivery, &message)),
                     Effect::Crowded { directory } => {
                         let partitions = (0..limits::DIRECTORY_PARTITIONS as u16)
                             .map(|at| Slot(at % SLOTS as u16))
@@ -107,13 +107,13 @@ impl Slots {
         reply
     }
 
-    fn deliver(&mut self, from: Slot, errand: ErrandId, message: &Errand) -> Vec<(Slot, Vec<Effect>)> {
+    fn deliver(&mut self, from: Slot, delivery: DeliveryId, message: &Delivery) -> Vec<(Slot, Vec<Effect>)> {
         let op = match message.clone() {
-            Errand::Prepare(message) => Op::Prepare(message),
-            Errand::Settle(message) => Op::Settle(message),
+            Delivery::Prepare(message) => Op::Prepare(message),
+            Delivery::Settle(message) => Op::Settle(message),
             _ => return Vec::new(),
         };
-        if let Errand::Prepare(message) = message
+        if let Delivery::Prepare(message) = message
             && let Part::TakePartition(take) = &message.part
         {
             self.moved.push(take.entries.len());
@@ -122,15 +122,15 @@ impl Slots {
         let mut effects = self.apply(to, Origin::Peer, op);
         let Some(Effect::PeerReply(answer)) = effects.pop() else { panic!("no answer") };
         let result = answer.map_err(|error| ErrorBody::new(&error));
-        vec![(to, effects), (from, self.apply(from, Origin::Server, Op::ErrandDone { errand, result }))]
+        vec![(to, effects), (from, self.apply(from, Origin::Server, Op::DeliveryDone { delivery, result }))]
     }
 
     /// Everything arrives again.
     fn end_silence(&mut self) -> Option<Result<Reply>> {
         self.silent = None;
         let mut reply = None;
-        for (from, errand, message) in std::mem::take(&mut self.kept) {
-            for (slot, effects) in self.deliver(from, errand, &message) {
+        for (from, delivery, message) in std::mem::take(&mut self.kept) {
+            for (slot, effects) in self.deliver(from, delivery, &message) {
                 reply = self.follow(slot, effects).or(reply);
             }
         }
@@ -284,8 +284,8 @@ fn a_change_that_a_slot_cannot_be_told_of_does_not_happen() {
     let mut pool = Slots::spread();
     pool.silent = Some(Slot(2));
     assert_eq!(pool.set(mode(0o700)), None);
-    let (from, errand, _) = pool.kept.pop().expect("it was asked");
-    let effects = pool.apply(from, Origin::Server, Op::ErrandUnreachable { errand });
+    let (from, delivery, _) = pool.kept.pop().expect("it was asked");
+    let effects = pool.apply(from, Origin::Server, Op::DeliveryUnreachable { delivery });
     let reply = pool.follow(from, effects).expect("it is answered");
     assert_eq!(reply.unwrap_err().kind(), ErrorKind::HostDown);
     pool.end_silence();
@@ -470,7 +470,7 @@ fn messages_that_make_no_sense_are_refused_and_leave_nothing() {
     let unknown = Part::SealPartition { inode: ROOT };
     assert_eq!(prepare(&mut state, unknown), Err(ErrorKind::Redirect(Redirect::Spread)));
     let held = prepare(&mut state, Part::TakePartition(good.clone()));
-    assert_eq!(held, Ok(ErrandAnswer::Prepared(peer::Prepared::Ready)));
+    assert_eq!(held, Ok(DeliveryAnswer::Prepared(peer::Prepared::Ready)));
     // Not shown before it is decided, and not taken twice.
     let query = Query::Lookup(wire::Lookup { parent: ROOT, name: name(1) });
     assert_eq!(state.query(&ALICE, &query).unwrap_err().kind(), ErrorKind::Retry);

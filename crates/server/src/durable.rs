@@ -386,7 +386,7 @@ impl Durable {
             let offset = records.consumed();
             let Some((at, record)) = records.next()? else { break };
             let is_new = self.check_follows(replay, at, &record).map_err(|what| Damage { offset, what })?;
-            // What the slots wanted done was done, or stands in their open errands.
+            // What the slots wanted done was done, or stands in their open deliveries.
             let mut effects = Effects::default();
             if is_new {
                 self.apply(&record, now, &mut effects);

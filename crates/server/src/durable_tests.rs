@@ -3,7 +3,7 @@
 
 use ramlace_base::{ByteRange, Epoch, Generation, InodeId, LaneId, Name, Sequence};
 use ramlace_lanes::{CellStore, LaneChange, Loss, News};
-use ramlace_namespace::{Command, ErrandAnswer, ErrandId, Op, Origin, Room};
+use ramlace_namespace::{Command, DeliveryAnswer, DeliveryId, Op, Origin, Room};
 use ramlace_slot::SlotBirth;
 use ramlace_wire::coordination::LeaveBarrier;
 use ramlace_wire::locks::{CancelLock, EndLockWait, LOCK_END, LockKind, LockTable, SetLock};
@@ -316,7 +316,7 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
     let page = ByteRange { start: 0, end: 4096 };
     let outdated = News::Outdated { number: 1, place: (inode, None), session, pages: page };
     let prepare = Prepare { token, stamp, slot, number: 1, who: WHO, now, part: Part::OrderMoves };
-    let errand = ErrandId(77);
+    let delivery = DeliveryId(77);
     for (what, record) in [
         ("a lane that is cut", lane(cut)),
         ("the end of handovers", lane(LaneChange::HandoversOver { lane: known, number: 1 })),
@@ -336,8 +336,11 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
             "a lost slot",
             command(Origin::Server, Op::CoordinatorLost { coordinator: Slot(5), began: Epoch(2) }),
         ),
-        ("an errand", command(Origin::Server, Op::ErrandDone { errand, result: Ok(ErrandAnswer::Done) })),
-        ("a silent server", command(Origin::Server, Op::ErrandUnreachable { errand })),
+        (
+            "a delivery",
+            command(Origin::Server, Op::DeliveryDone { delivery, result: Ok(DeliveryAnswer::Done) }),
+        ),
+        ("a silent server", command(Origin::Server, Op::DeliveryUnreachable { delivery })),
         ("a session in a slot", command(Origin::Server, Op::EndSession { session })),
         ("pages that change", Record::Pages(outdated)),
         ("pages that are dropped", Record::Pages(News::Dropped { number: 1 })),

@@ -1,7 +1,7 @@
 //! One server of a pool: a supervisor that holds the memory, and a child that serves it.
 //!
 //! Requests come in by [`connection`](self), change slots and lanes through `Durable`'s log, and
-//! go out as replies or as errands to other servers. Everything in the child runs on one thread.
+//! go out as replies or as deliveries to other servers. Everything in the child runs on one thread.
 //!
 //! Invariant: `server` decides nothing about names, placement or membership; the pure crates do.
 
@@ -16,10 +16,10 @@ mod data_leases;
 #[cfg(test)]
 mod data_leases_tests;
 mod deadlock;
-mod durable;
+mod deliveries;
 #[cfg(test)]
-mod errand_tests;
-mod errands;
+mod delivery_tests;
+mod durable;
 mod events;
 mod exposition;
 mod fill;

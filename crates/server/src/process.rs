@@ -101,7 +101,7 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Endi
     local.block_on(&runtime, async move {
         let server = Rc::new(Server::load(config, store)?);
         // Before anybody can begin new ones: what one server hears comes in the order of its making.
-        server.resume_errands();
+        server.resume_deliveries();
         if let Some(address) = server.config.options.metrics.clone() {
             let listener = match exposition::listen(&address).await {
                 // Whoever starts a pool hears of it; one that runs is worth more than its metrics.

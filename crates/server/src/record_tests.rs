@@ -210,8 +210,8 @@ fn no_two_variants_share_a_number() {
         Room::NUMBERS,
         LaneChange::NUMBERS,
         ramlace_namespace::Reply::NUMBERS,
-        ramlace_namespace::Errand::NUMBERS,
-        ramlace_namespace::ErrandAnswer::NUMBERS,
+        ramlace_namespace::Delivery::NUMBERS,
+        ramlace_namespace::DeliveryAnswer::NUMBERS,
     ] {
         let distinct: std::collections::BTreeSet<u32> = numbers.iter().map(|(number, _)| *number).collect();
         assert_eq!(distinct.len(), numbers.len(), "{numbers:?}");

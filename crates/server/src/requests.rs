@@ -6,7 +6,7 @@ use ramlace_base::{
     ByteRange, Epoch, Error, ErrorKind, InodeId, Name, Result, Sequence, SessionId, Slot, limits,
 };
 use ramlace_lanes::Change;
-use ramlace_namespace::{Answer, Command, Errand, Op, Origin, Query, Reply};
+use ramlace_namespace::{Answer, Command, Delivery, Op, Origin, Query, Reply};
 use ramlace_transport::Proved;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::coordination;
@@ -34,7 +34,7 @@ pub enum Request {
     /// What this server's partitions of a directory say together.
     Partitions(names::GetPartitions),
     /// A peer's message.
-    Errand(Errand),
+    Delivery(Delivery),
 }
 
 /// A message of a peer, if some state of a pool makes it true.
@@ -77,9 +77,9 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Request> {
             Request::Query(header.slot, Query::$name(read!(names::$name)))
         };
     }
-    macro_rules! errand {
+    macro_rules! delivery {
         ($name:ident) => {
-            Request::Errand(Errand::$name(possible(read!(peer::$name))?))
+            Request::Delivery(Delivery::$name(possible(read!(peer::$name))?))
         };
     }
     Ok(match kind {
@@ -184,13 +184,13 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Request> {
             Request::Query(request.inode.slot(), Query::QueryInode(request))
         }
         Kind::QueryOperations => Request::Query(read!(mend::QueryOperations).coordinator, Query::Operations),
-        Kind::Prepare => Request::Errand(Errand::Prepare(Box::new(possible(read!(peer::Prepare))?))),
-        Kind::Settle => errand!(Settle),
-        Kind::Ascend => errand!(Ascend),
-        Kind::CutLane => errand!(CutLane),
-        Kind::DropLane => errand!(DropLane),
-        Kind::TrimLane => errand!(TrimLane),
-        Kind::FillLane => errand!(FillLane),
+        Kind::Prepare => Request::Delivery(Delivery::Prepare(Box::new(possible(read!(peer::Prepare))?))),
+        Kind::Settle => delivery!(Settle),
+        Kind::Ascend => delivery!(Ascend),
+        Kind::CutLane => delivery!(CutLane),
+        Kind::DropLane => delivery!(DropLane),
+        Kind::TrimLane => delivery!(TrimLane),
+        Kind::FillLane => delivery!(FillLane),
         _ => {
             return Err(Error::new(
                 ErrorKind::Protocol,
@@ -235,7 +235,7 @@ impl Request {
             Request::Query(slot, _) | Request::Mutation(slot, _) | Request::MakeDirectory(slot, _) => *slot,
 
             Request::Partitions(request) => request.slots[0],
-            Request::Errand(errand) => errand.slot(),
+            Request::Delivery(delivery) => delivery.slot(),
         }
     }
 }
@@ -304,7 +304,7 @@ impl Server {
             Request::Partitions(request) => {
                 return Ok(encode_body(&self.partitions(header, &who, &map, &request)?));
             }
-            Request::Errand(errand) => return Ok(self.accept(errand).await?.encode()),
+            Request::Delivery(delivery) => return Ok(self.accept(delivery).await?.encode()),
             // The home knows in which epoch it creates; a creator's map may be older.
             Request::Mutation(_, Op::Create(mut request)) => {
                 let mut layout = match request.layout {

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Redirect, Result, ServerId, SessionId, Slot};
 use ramlace_cluster::CoordinatorConfig;
-use ramlace_namespace::{Command, Effect, ErrandAnswer, Op, Origin, Query, Reply, Room};
+use ramlace_namespace::{Command, DeliveryAnswer, Effect, Op, Origin, Query, Reply, Room};
 use ramlace_slot::{SlotBirth, SlotChange};
 use ramlace_store::Store;
 use ramlace_transport::Failure;
@@ -27,8 +27,8 @@ use crate::clock;
 use crate::config::ChildConfig;
 use crate::coordination::Watched;
 use crate::data_leases::DataDesk;
+use crate::deliveries::{Deliveries, owe_deliveries};
 use crate::durable::{Durable, Effects};
-use crate::errands::{Errands, owe_errands};
 use crate::events::EventQueues;
 use crate::keys::KeyDesk;
 use crate::lanes::LaneDesk;
@@ -124,7 +124,7 @@ pub struct Server {
     /// The map.
     pub membership: Membership,
     /// What slots owe each other.
-    pub errands: Errands,
+    pub deliveries: Deliveries,
     /// Directories that it spreads over slots.
     pub spreading: Spreading,
     /// What sessions wait to hear.
@@ -192,7 +192,7 @@ impl Server {
             store: RefCell::new(store),
             durable: RefCell::new(durable),
             membership,
-            errands: Errands::default(),
+            deliveries: Deliveries::default(),
             spreading: Spreading::default(),
             events: EventQueues::default(),
             lane_desk: LaneDesk::default(),
@@ -254,7 +254,7 @@ impl Server {
         for (slot, effect) in effects.lanes {
             self.note_effect(slot, effect);
         }
-        let mut others = owe_errands(self, effects.names);
+        let mut others = owe_deliveries(self, effects.names);
         others.retain(|effect| {
             !self.leases.note(effect) && !self.answer_waiting(effect) && !self.tell_event(effect)
         });
@@ -263,7 +263,7 @@ impl Server {
 
     /// Gives a slot a command. A peer's command is answered at once; a client's answer goes to
     /// whoever waits for its token.
-    pub fn submit(self: &Rc<Self>, slot: Slot, command: Command) -> Result<Option<Result<ErrandAnswer>>> {
+    pub fn submit(self: &Rc<Self>, slot: Slot, command: Command) -> Result<Option<Result<DeliveryAnswer>>> {
         self.ensure_slot(slot)?;
         let full = self.durable.borrow().inodes() >= self.config.options.inodes_max;
         let room = if full { Room::None } else { Room::ForInodes };

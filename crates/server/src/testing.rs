@@ -200,7 +200,7 @@ fn live(
     let local = tokio::task::LocalSet::new();
     let server = local.block_on(&runtime, async move {
         let server = Rc::new(Server::load(config, Store::open(root).unwrap()).unwrap());
-        server.resume_errands();
+        server.resume_deliveries();
         let listener = Listener::from_owned_fd(listener.into()).unwrap();
         tokio::task::spawn_local(process::accept_all(server.clone(), listener));
         tokio::task::spawn_local(process::end_silent_sessions(server.clone()));

@@ -93,8 +93,8 @@ fn is_urgent(op: &Op) -> bool {
             | Op::Settle(_)
             | Op::CoordinatorLost { .. }
             | Op::Disown(_)
-            | Op::ErrandDone { .. }
-            | Op::ErrandUnreachable { .. }
+            | Op::DeliveryDone { .. }
+            | Op::DeliveryUnreachable { .. }
             | Op::EndSession { .. }
     )
 }

@@ -112,7 +112,7 @@ pub struct SlotFacts {
     /// Partitions here of directories whose home is another slot.
     pub partitions: Vec<PartitionFacts>,
     /// Messages owed to others.
-    pub errands: u32,
+    pub deliveries: u32,
     /// What is wrong.
     pub troubles: Vec<Trouble>,
 }

@@ -173,7 +173,7 @@ impl World {
         }
         let checked = check.finish();
         match checked.findings.first() {
-            None if checked.counts.operations == 0 && checked.counts.errands == 0 => Ok(()),
+            None if checked.counts.operations == 0 && checked.counts.deliveries == 0 => Ok(()),
             None => Err(format!("something is owed still: {:?}", checked.counts)),
             Some(finding) => Err(format!("check finds: {finding:?}")),
         }

@@ -1,4 +1,4 @@
-//! A whole pool in one thread, from one seed: the values of slots that servers run ([`ramlace_slot`]), the errands between
+//! A whole pool in one thread, from one seed: the values of slots that servers run ([`ramlace_slot`]), the deliveries between
 //! them, clients that repeat what they were not answered, a network that delays, loses and repeats, and servers that
 //! die at any moment and begin again from snapshots and logs. Time is a number.
 //!

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{LaneId, Position, SessionId, Slot};
 use ramlace_lanes::StoreStep;
-use ramlace_namespace::ErrandId;
+use ramlace_namespace::DeliveryId;
 use ramlace_slot::{Effects, SlotChange, SlotValue};
 
 use crate::world::Bug;
@@ -28,7 +28,7 @@ pub struct Server {
     /// Sessions that have ended here.
     pub ended: BTreeSet<SessionId>,
     /// What this process knows that it has to deliver.
-    pub owed: BTreeSet<(Slot, ErrandId)>,
+    pub owed: BTreeSet<(Slot, DeliveryId)>,
     /// A record that was answered and not written: a bug.
     unwritten: Option<(Slot, Position, SlotChange)>,
     /// What the process was when it died.

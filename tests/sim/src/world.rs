@@ -6,7 +6,7 @@ use ramlace_base::{Epoch, Error, ErrorKind, Result as Outcome, Sequence, Session
 use ramlace_lanes::{CutPlan, LaneChange, LaneTable};
 use ramlace_layout::lane_slot;
 use ramlace_namespace::{
-    Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, Room,
+    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, Room,
 };
 use ramlace_slot::{Effects, SlotBirth, SlotChange};
 use ramlace_wire::Credentials;
@@ -44,12 +44,12 @@ pub enum Bug {
     SnapshotIsOld,
     /// A client gives its second attempt a number of its own.
     RetriesWithANewNumber,
-    /// A server sends an errand once.
+    /// A server sends a delivery once.
     DeliversOnce,
     /// A new life forgets what its slots owe.
-    ForgetsErrands,
-    /// An errand counts as done when it was sent.
-    BelievesErrands,
+    ForgetsDeliveries,
+    /// A delivery counts as done when it was sent.
+    BelievesDeliveries,
     /// A lane is said to be dropped, and stays.
     KeepsLanes,
     /// Bytes of a write that comes late are taken.
@@ -70,8 +70,8 @@ impl Bug {
         Bug::SnapshotIsOld,
         Bug::RetriesWithANewNumber,
         Bug::DeliversOnce,
-        Bug::ForgetsErrands,
-        Bug::BelievesErrands,
+        Bug::ForgetsDeliveries,
+        Bug::BelievesDeliveries,
         Bug::KeepsLanes,
         Bug::TakesLateWrites,
         Bug::EndsSessionsInOneSlot,
@@ -90,9 +90,9 @@ pub enum Message {
     /// A client is answered.
     Answered { client: usize, sequence: Sequence, outcome: Box<Outcome<Reply>> },
     /// A slot owes another this.
-    Owed { from: Slot, errand: ErrandId, message: Box<Errand> },
+    Owed { from: Slot, delivery: DeliveryId, message: Box<Delivery> },
     /// What became of it.
-    Done { from: Slot, errand: ErrandId, answer: Box<ErrandAnswer> },
+    Done { from: Slot, delivery: DeliveryId, answer: Box<DeliveryAnswer> },
 }
 
 enum Event {
@@ -227,7 +227,7 @@ impl World {
     fn is_busy(&self) -> bool {
         let values = self.servers.iter().flat_map(|server| server.slots.iter().flatten());
         let mut names = values.filter_map(|(_, value)| value.names());
-        names.any(|names| names.open_errands().next().is_some())
+        names.any(|names| names.open_deliveries().next().is_some())
             || self.events.values().any(|event| matches!(event, Event::Arrives(_)))
     }
 
@@ -281,18 +281,19 @@ impl World {
             return;
         }
         let (values, known) = (self.servers[server].slots.iter().flatten(), &self.servers[server].owed);
-        let forgets = self.bug == Bug::ForgetsErrands;
+        let forgets = self.bug == Bug::ForgetsDeliveries;
         let owed: Vec<Message> = values
             .filter_map(|(slot, value)| Some((*slot, value.names()?)))
             .flat_map(|(from, names)| {
-                let owed = move |(errand, message): (ErrandId, &Errand)| Message::Owed {
+                let owed = move |(delivery, message): (DeliveryId, &Delivery)| Message::Owed {
                     from,
-                    errand,
+                    delivery,
                     message: Box::new(message.clone()),
                 };
-                let known =
-                    move |(errand, _): &(ErrandId, &Errand)| !forgets || known.contains(&(from, *errand));
-                names.open_errands().filter(known).map(owed)
+                let known = move |(delivery, _): &(DeliveryId, &Delivery)| {
+                    !forgets || known.contains(&(from, *delivery))
+                };
+                names.open_deliveries().filter(known).map(owed)
             })
             .collect();
         owed.into_iter().for_each(|message| self.send(message));
@@ -316,7 +317,7 @@ impl World {
     }
 
     /// Writes a record of a slot whose server is there, and sends what follows from it; what a peer is answered.
-    pub(crate) fn commit(&mut self, slot: Slot, change: &SlotChange) -> Option<Outcome<ErrandAnswer>> {
+    pub(crate) fn commit(&mut self, slot: Slot, change: &SlotChange) -> Option<Outcome<DeliveryAnswer>> {
         let home = self.home(slot);
         let Effects { names, .. } = self.servers[home].commit(slot, change, self.bug);
         let mut answer = None;
@@ -329,12 +330,12 @@ impl World {
                         self.send(Message::Answered { client, sequence: token.sequence, outcome });
                     }
                 }
-                Effect::Send { errand, message } => {
-                    let is_order = matches!(message, Errand::Settle(_) | Errand::DropLane(_));
-                    self.servers[home].owed.insert((slot, errand));
-                    self.send(Message::Owed { from: slot, errand, message: Box::new(message) });
-                    if self.bug == Bug::BelievesErrands && is_order {
-                        let op = Op::ErrandDone { errand, result: Ok(ErrandAnswer::Done) };
+                Effect::Send { delivery, message } => {
+                    let is_order = matches!(message, Delivery::Settle(_) | Delivery::DropLane(_));
+                    self.servers[home].owed.insert((slot, delivery));
+                    self.send(Message::Owed { from: slot, delivery, message: Box::new(message) });
+                    if self.bug == Bug::BelievesDeliveries && is_order {
+                        let op = Op::DeliveryDone { delivery, result: Ok(DeliveryAnswer::Done) };
                         self.commit(slot, &self.server_command(op));
                     }
                 }
@@ -361,19 +362,19 @@ impl World {
                 Ok(())
             }
             Message::Answered { client, sequence, outcome } => self.answered(client, sequence, *outcome),
-            Message::Owed { from, errand, message } => {
+            Message::Owed { from, delivery, message } => {
                 if self.servers[self.home(message.slot())].is_up()
                     && let Ok(answer) = self.receive(*message)
                 {
-                    self.send(Message::Done { from, errand, answer: Box::new(answer) });
+                    self.send(Message::Done { from, delivery, answer: Box::new(answer) });
                 }
                 Ok(())
             }
-            Message::Done { from, errand, answer } => {
+            Message::Done { from, delivery, answer } => {
                 let home = self.home(from);
                 let names = self.servers[home].value(from).and_then(|value| value.names());
-                if names.is_some_and(|names| names.open_errand(errand).is_some()) {
-                    let op = Op::ErrandDone { errand, result: Ok(*answer) };
+                if names.is_some_and(|names| names.open_delivery(delivery).is_some()) {
+                    let op = Op::DeliveryDone { delivery, result: Ok(*answer) };
                     self.commit(from, &self.server_command(op));
                 }
                 Ok(())
@@ -417,18 +418,18 @@ impl World {
     }
 
     /// What a server does with what a slot owes another.
-    fn receive(&mut self, message: Errand) -> Outcome<ErrandAnswer> {
+    fn receive(&mut self, message: Delivery) -> Outcome<DeliveryAnswer> {
         let slot = message.slot();
         let op = match message {
-            Errand::Prepare(message) => Op::Prepare(message),
-            Errand::Settle(message) => Op::Settle(message),
-            Errand::Ascend(message) => {
+            Delivery::Prepare(message) => Op::Prepare(message),
+            Delivery::Settle(message) => Op::Settle(message),
+            Delivery::Ascend(message) => {
                 return match self.query(message.inode.slot(), &Query::Ascend(message))? {
-                    Answer::Ascended(body) => Ok(ErrandAnswer::Ascended(body)),
+                    Answer::Ascended(body) => Ok(DeliveryAnswer::Ascended(body)),
                     other => panic!("a walk is answered with {other:?}"),
                 };
             }
-            Errand::CutLane(message) => {
+            Delivery::CutLane(message) => {
                 let plan =
                     self.lanes(slot, |lanes| lanes.cut(message.lane, message.generation, message.length));
                 match plan {
@@ -439,22 +440,22 @@ impl World {
                         self.change_lane(slot, LaneTable::cut_as_answered(message.lane, &answer));
                     }
                 }
-                return Ok(ErrandAnswer::Done);
+                return Ok(DeliveryAnswer::Done);
             }
-            Errand::DropLane(message) => {
+            Delivery::DropLane(message) => {
                 let known = self.lanes(slot, |lanes| lanes.get(message.lane).is_some());
                 if known && self.bug != Bug::KeepsLanes {
                     self.change_lane(slot, LaneChange::Dropped { lane: message.lane });
                 }
-                return Ok(ErrandAnswer::Done);
+                return Ok(DeliveryAnswer::Done);
             }
-            Errand::TrimLane(message) => {
+            Delivery::TrimLane(message) => {
                 let change =
                     self.lanes(slot, |lanes| lanes.end_handovers(message.lane, message.handovers_over));
                 change.into_iter().for_each(|change| self.change_lane(slot, change));
-                return Ok(ErrandAnswer::Done);
+                return Ok(DeliveryAnswer::Done);
             }
-            Errand::FillLane(message) => {
+            Delivery::FillLane(message) => {
                 let wanted = self.lanes(slot, |lanes| lanes.wants_fill(message.lane, message.generation));
                 if wanted || self.bug == Bug::FillsTwice {
                     let since = Default::default();
@@ -468,7 +469,7 @@ impl World {
                         self.change_lane(slot, change);
                     }
                 }
-                return Ok(ErrandAnswer::Done);
+                return Ok(DeliveryAnswer::Done);
             }
         };
         let command = Box::new(Command { now: self.stamp(), origin: Origin::Peer, op });

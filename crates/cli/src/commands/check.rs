@@ -132,11 +132,11 @@ fn remarks(counts: &CheckCounts, output: &mut Output) -> Done {
             count(counts.open_without_name, "inode")
         ))?;
     }
-    if counts.operations + counts.errands > 0 {
+    if counts.operations + counts.deliveries > 0 {
         output.line(format_args!(
             "Under way between slots: {} and {}.",
             count(counts.operations, "operation"),
-            count(counts.errands, "message")
+            count(counts.deliveries, "message")
         ))?;
     }
     if counts.lanes_beyond_end > 0 {
@@ -176,7 +176,7 @@ fn as_json(checked: &Checked, mended: &[(ServerId, Trouble)], seconds: f64) -> V
         "lane_bytes": counts.lane_bytes,
         "open_without_name": counts.open_without_name,
         "operations": counts.operations,
-        "errands": counts.errands,
+        "deliveries": counts.deliveries,
         "lanes_beyond_end": counts.lanes_beyond_end,
         "bytes_beyond_end": counts.bytes_beyond_end,
         "mended": mended.iter().map(mended_json).collect::<Vec<_>>(),

@@ -16,7 +16,7 @@ use crate::pool::Pool;
 
 /// Looks at a pool that has something wrong: what was only under way is over by then.
 const LOOKS_MAX: u32 = 4;
-/// Between two looks: an errand takes milliseconds, and half a second where its server was away.
+/// Between two looks: a delivery takes milliseconds, and half a second where its server was away.
 const PAUSE_BETWEEN_LOOKS: Duration = Duration::from_millis(1_500);
 
 impl Pool {

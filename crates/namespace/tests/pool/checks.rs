@@ -211,7 +211,7 @@ impl Pool {
         }
         let checked = check.finish();
         assert_eq!(checked.findings, []);
-        assert_eq!((checked.counts.operations, checked.counts.errands), (0, 0));
+        assert_eq!((checked.counts.operations, checked.counts.deliveries), (0, 0));
     }
 
     /// One server holds all slots.

@@ -1,4 +1,4 @@
-//! A pool of slots without servers: errands are delivered in any order, twice, late or never;
+//! A pool of slots without servers: deliveries are delivered in any order, twice, late or never;
 //! servers are out of reach; slots begin again from snapshot and log; clients send again what they
 //! have sent before. After every step the tree is the model's, and in the end nothing is left over.
 

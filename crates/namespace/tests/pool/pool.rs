@@ -11,7 +11,7 @@ use ramlace_base::{
 };
 use ramlace_model::{Model, Node};
 use ramlace_namespace::{
-    Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
+    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, SlotState,
 };
 use ramlace_wire::inline::InlineOutcome;
 use ramlace_wire::namespace::RenameMode;
@@ -46,8 +46,8 @@ pub enum Action {
 /// What is on its way.
 #[derive(Clone, Debug)]
 pub enum Flight {
-    Message { from: Slot, errand: ErrandId, message: Errand },
-    Report { from: Slot, errand: ErrandId, result: std::result::Result<ErrandAnswer, ErrorBody> },
+    Message { from: Slot, delivery: DeliveryId, message: Delivery },
+    Report { from: Slot, delivery: DeliveryId, result: std::result::Result<DeliveryAnswer, ErrorBody> },
 }
 
 pub struct Client {
@@ -204,7 +204,7 @@ impl Pool {
         self.check_tree();
     }
 
-    // ---- errands ----
+    // ---- deliveries ----
 
     fn deliver(&mut self, which: u8, again: bool) {
         let Some(at) = pick(self.flying.len(), which) else { return };
@@ -214,50 +214,53 @@ impl Pool {
 
     pub fn land(&mut self, flight: Flight) {
         match flight {
-            Flight::Message { from, errand, message } => {
+            Flight::Message { from, delivery, message } => {
                 self.messages += 1;
                 let result = self.receive(&message).map_err(|error| ErrorBody::new(&error));
-                self.flying.push(Flight::Report { from, errand, result });
+                self.flying.push(Flight::Report { from, delivery, result });
             }
-            Flight::Report { from, errand, result } => {
-                let open = self.hosts[usize::from(from.0)].state.open_errand(errand);
+            Flight::Report { from, delivery, result } => {
+                let open = self.hosts[usize::from(from.0)].state.open_delivery(delivery);
                 let walked = match (open, &result) {
-                    (Some(Errand::Prepare(message)), Ok(ErrandAnswer::Prepared(Prepared::Made(inode)))) => {
+                    (
+                        Some(Delivery::Prepare(message)),
+                        Ok(DeliveryAnswer::Prepared(Prepared::Made(inode))),
+                    ) => {
                         self.prepared.insert(message.token, *inode);
                         None
                     }
-                    (Some(Errand::Ascend(message)), _) => Some(message.token),
+                    (Some(Delivery::Ascend(message)), _) => Some(message.token),
                     _ => None,
                 };
-                self.server_command(from, Op::ErrandDone { errand, result });
+                self.server_command(from, Op::DeliveryDone { delivery, result });
                 self.note_silent_end(walked);
             }
         }
     }
 
-    fn receive(&mut self, message: &Errand) -> Result<ErrandAnswer> {
+    fn receive(&mut self, message: &Delivery) -> Result<DeliveryAnswer> {
         let op = match message.clone() {
-            Errand::Prepare(message) => Op::Prepare(message),
-            Errand::Settle(message) => Op::Settle(message),
-            Errand::Ascend(message) => {
+            Delivery::Prepare(message) => Op::Prepare(message),
+            Delivery::Settle(message) => Op::Settle(message),
+            Delivery::Ascend(message) => {
                 return self.query(message.inode, &Query::Ascend(message)).map(|answer| match answer {
-                    Answer::Ascended(body) => ErrandAnswer::Ascended(body),
+                    Answer::Ascended(body) => DeliveryAnswer::Ascended(body),
                     other => panic!("a walk is answered with {other:?}"),
                 });
             }
-            Errand::CutLane(message) => {
+            Delivery::CutLane(message) => {
                 assert!(!self.node_lives(message.lane.inode) || !self.dropped.contains(&message.lane));
                 let known = self.cut.entry(message.lane).or_default();
                 *known = message.generation.max(*known);
-                return Ok(ErrandAnswer::Done);
+                return Ok(DeliveryAnswer::Done);
             }
-            Errand::DropLane(message) => {
+            Delivery::DropLane(message) => {
                 assert!(!self.node_lives(message.lane.inode), "a lane of a file that lives is dropped");
                 self.dropped.insert(message.lane);
-                return Ok(ErrandAnswer::Done);
+                return Ok(DeliveryAnswer::Done);
             }
-            Errand::TrimLane(_) => return Ok(ErrandAnswer::Done),
-            Errand::FillLane(message) => return self.fill(&message).map(|()| ErrandAnswer::Done),
+            Delivery::TrimLane(_) => return Ok(DeliveryAnswer::Done),
+            Delivery::FillLane(message) => return self.fill(&message).map(|()| DeliveryAnswer::Done),
         };
         let command = Command { now: Timestamp { nanos: self.now }, origin: Origin::Peer, op };
         let mut effects = self.hosts[usize::from(message.slot().0)].apply(&command);
@@ -268,30 +271,30 @@ impl Pool {
     }
 
     pub fn send_open(&mut self, slot: Slot) {
-        let open = self.hosts[usize::from(slot.0)].state.open_errands();
-        self.flying.extend(open.map(|(errand, message)| Flight::Message {
+        let open = self.hosts[usize::from(slot.0)].state.open_deliveries();
+        self.flying.extend(open.map(|(delivery, message)| Flight::Message {
             from: slot,
-            errand,
+            delivery,
             message: message.clone(),
         }));
     }
 
     fn report_unreachable(&mut self, slot: u8, which: u8) {
         let slot = Slot(u16::from(slot) % self.slots());
-        let open: Vec<(ErrandId, Errand)> = self.hosts[usize::from(slot.0)]
+        let open: Vec<(DeliveryId, Delivery)> = self.hosts[usize::from(slot.0)]
             .state
-            .open_errands()
-            .map(|(errand, message)| (errand, message.clone()))
+            .open_deliveries()
+            .map(|(delivery, message)| (delivery, message.clone()))
             .collect();
         let Some(at) = pick(open.len(), which) else { return };
-        let (errand, message) = &open[at];
+        let (delivery, message) = &open[at];
         if let Some(token) = token_of(message) {
             self.unreachable.insert(token);
         }
-        let walked = if let Errand::Ascend(message) = message { Some(message.token) } else { None };
-        let awaited = self.hosts[usize::from(slot.0)].state.is_awaited(*errand);
+        let walked = if let Delivery::Ascend(message) = message { Some(message.token) } else { None };
+        let awaited = self.hosts[usize::from(slot.0)].state.is_awaited(*delivery);
         let before = self.hosts[usize::from(slot.0)].state.clone();
-        self.server_command(slot, Op::ErrandUnreachable { errand: *errand });
+        self.server_command(slot, Op::DeliveryUnreachable { delivery: *delivery });
         let unchanged = before == self.hosts[usize::from(slot.0)].state;
         assert!(awaited || unchanged, "nobody waited for {message:?}, yet something changed");
         self.note_silent_end(walked);
@@ -308,9 +311,9 @@ impl Pool {
     fn take_effects(&mut self, slot: Slot, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Send { errand, message } => {
+                Effect::Send { delivery, message } => {
                     self.note_decision(&message);
-                    self.flying.push(Flight::Message { from: slot, errand, message });
+                    self.flying.push(Flight::Message { from: slot, delivery, message });
                 }
                 Effect::Reply { token, outcome } => self.answered(token, outcome),
                 Effect::Crowded { directory } => self.spread(slot, directory),
@@ -335,8 +338,8 @@ impl Pool {
     }
 
     /// An operation of several slots happens when the first other slot is told that it has.
-    fn note_decision(&mut self, message: &Errand) {
-        let Errand::Settle(message) = message else { return };
+    fn note_decision(&mut self, message: &Delivery) {
+        let Delivery::Settle(message) = message else { return };
         if message.token.session == SessionId::NONE {
             return; // Nobody's wish: the names are as they were.
         }
@@ -363,8 +366,8 @@ impl Pool {
     fn note_silent_end(&mut self, walked: Option<Token>) {
         let Some(token) = walked else { return };
         // An earlier attempt of the same that came to nothing may be on its way still.
-        let given_up = |message: &Errand| matches!(message, Errand::Settle(settle) if !settle.commit);
-        if !self.open_errands_of(token).all(given_up) {
+        let given_up = |message: &Delivery| matches!(message, Delivery::Settle(settle) if !settle.commit);
+        if !self.open_deliveries_of(token).all(given_up) {
             return;
         }
         let Some(wish) = self.undecided.remove(&token) else { return };
@@ -385,12 +388,12 @@ impl Pool {
         }
     }
 
-    fn has_open_errand(&self, token: Token) -> bool {
-        self.open_errands_of(token).next().is_some()
+    fn has_open_delivery(&self, token: Token) -> bool {
+        self.open_deliveries_of(token).next().is_some()
     }
 
-    fn open_errands_of(&self, token: Token) -> impl Iterator<Item = &Errand> {
-        let open = self.hosts.iter().flat_map(|host| host.state.open_errands());
+    fn open_deliveries_of(&self, token: Token) -> impl Iterator<Item = &Delivery> {
+        let open = self.hosts.iter().flat_map(|host| host.state.open_deliveries());
         open.map(|(_, message)| message).filter(move |message| token_of(message) == Some(token))
     }
 
@@ -422,7 +425,7 @@ impl Pool {
     pub fn forget_touched(&mut self) {
         let tokens: Vec<Token> = self.touched.keys().copied().collect();
         for token in tokens {
-            if !self.has_open_errand(token) {
+            if !self.has_open_delivery(token) {
                 self.touched.remove(&token);
             }
         }
@@ -444,12 +447,12 @@ fn outcome_on(model: &Model, wish: &Wish) -> Outcome {
     }
 }
 
-fn token_of(message: &Errand) -> Option<Token> {
+fn token_of(message: &Delivery) -> Option<Token> {
     match message {
-        Errand::Prepare(message) => Some(message.token),
-        Errand::Settle(message) => Some(message.token),
-        Errand::Ascend(message) => Some(message.token),
-        Errand::CutLane(_) | Errand::DropLane(_) | Errand::TrimLane(_) | Errand::FillLane(_) => None,
+        Delivery::Prepare(message) => Some(message.token),
+        Delivery::Settle(message) => Some(message.token),
+        Delivery::Ascend(message) => Some(message.token),
+        Delivery::CutLane(_) | Delivery::DropLane(_) | Delivery::TrimLane(_) | Delivery::FillLane(_) => None,
     }
 }
 

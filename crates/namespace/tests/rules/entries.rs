@@ -1,7 +1,7 @@
 //! Entries, and the life of the inodes behind them.
 
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Slot, limits};
-use ramlace_namespace::{Answer, Errand, ErrandAnswer, Op, Query};
+use ramlace_namespace::{Answer, Delivery, DeliveryAnswer, Op, Query};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self};
 use ramlace_wire::{ErrorBody, FileKind, encode_body};
@@ -26,19 +26,19 @@ fn an_unlinked_file_lives_until_its_last_close() {
     let effects = story.server(Op::EndSession { session: session(1) });
     assert_eq!(attributes(reply(&effects).unwrap()).size, 0);
     assert_eq!(story.info(file).unwrap_err().kind(), ErrorKind::Stale);
-    let owed: Vec<Errand> = story.state.open_errands().map(|(_, message)| message.clone()).collect();
+    let owed: Vec<Delivery> = story.state.open_deliveries().map(|(_, message)| message.clone()).collect();
     let farewell = |lane, slot| {
-        Errand::DropLane(peer::DropLane { lane: LaneId { inode: file, lane }, slot: Slot(slot) })
+        Delivery::DropLane(peer::DropLane { lane: LaneId { inode: file, lane }, slot: Slot(slot) })
     };
     assert_eq!(owed, [farewell(0, 9), farewell(1, 12)]);
     // A server that is down stays owed.
-    let errand = story.state.open_errands().next().unwrap().0;
-    story.server(Op::ErrandUnreachable { errand });
+    let delivery = story.state.open_deliveries().next().unwrap().0;
+    story.server(Op::DeliveryUnreachable { delivery });
     let failed = ErrorBody::new(&Error::new(ErrorKind::Fatal, "a full disk"));
-    story.server(Op::ErrandDone { errand, result: Err(failed) });
-    assert_eq!(story.state.open_errands().count(), 2);
+    story.server(Op::DeliveryDone { delivery, result: Err(failed) });
+    assert_eq!(story.state.open_deliveries().count(), 2);
     story.deliver();
-    assert_eq!((story.state.inode_count(), story.state.open_errands().count()), (1, 0));
+    assert_eq!((story.state.inode_count(), story.state.open_deliveries().count()), (1, 0));
 }
 
 #[test]
@@ -52,8 +52,8 @@ fn an_entry_is_opened_where_its_file_lives_beside_it() {
     story.ask(Op::Symlink(wire::Symlink { parent, name, target })).unwrap();
     let elsewhere = InodeId::new(Slot(5), 9);
     story.send(mkdir(InodeId::ROOT, "d", Slot(5)));
-    let result = Ok(ErrandAnswer::Prepared(peer::Prepared::Made(elsewhere)));
-    story.server(Op::ErrandDone { errand: story.sent.last().unwrap().0, result });
+    let result = Ok(DeliveryAnswer::Prepared(peer::Prepared::Made(elsewhere)));
+    story.server(Op::DeliveryDone { delivery: story.sent.last().unwrap().0, result });
     for (text, kind) in
         [("none", ErrorKind::NotFound), ("link", ErrorKind::Loop), ("d", ErrorKind::IsDirectory)]
     {
@@ -153,9 +153,9 @@ fn a_lookup_tells_attributes_of_what_lives_here() {
     let elsewhere = InodeId::new(Slot(5), 77);
     story.send(mkdir(InodeId::ROOT, "d", Slot(5)));
     assert_eq!(look(&story, "d").unwrap_err().kind(), ErrorKind::NotFound);
-    let (errand, _) = story.sent[0].clone();
-    let result = Ok(ErrandAnswer::Prepared(peer::Prepared::Made(elsewhere)));
-    story.server(Op::ErrandDone { errand, result });
+    let (delivery, _) = story.sent[0].clone();
+    let result = Ok(DeliveryAnswer::Prepared(peer::Prepared::Made(elsewhere)));
+    story.server(Op::DeliveryDone { delivery, result });
     let found = look(&story, "d").unwrap();
     assert_eq!((found.inode, found.kind, found.attributes), (elsewhere, FileKind::Directory, None));
     assert_eq!(story.info(InodeId::ROOT).unwrap().attributes.links, 3);

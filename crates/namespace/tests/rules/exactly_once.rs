@@ -1,7 +1,7 @@
 //! A repeated mutation has one effect and its first answer.
 
 use ramlace_base::{ErrorKind, InodeId, Sequence, Slot, limits};
-use ramlace_namespace::{Effect, ErrandAnswer, Op, Reply};
+use ramlace_namespace::{DeliveryAnswer, Effect, Op, Reply};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::Prepared;
 
@@ -32,8 +32,8 @@ fn a_retry_answer_is_not_kept() {
     story.send(mkdir(InodeId::ROOT, "d", Slot(5)));
     let busy = Op::Create(create(InodeId::ROOT, "d", 1));
     assert_eq!(reply(&story.numbered(9, 1, busy.clone())).unwrap().unwrap_err().kind(), ErrorKind::Retry);
-    let result = Ok(ErrandAnswer::Prepared(Prepared::Made(InodeId::new(Slot(5), 9))));
-    story.server(Op::ErrandDone { errand: story.sent[0].0, result });
+    let result = Ok(DeliveryAnswer::Prepared(Prepared::Made(InodeId::new(Slot(5), 9))));
+    story.server(Op::DeliveryDone { delivery: story.sent[0].0, result });
     assert_eq!(reply(&story.numbered(9, 1, busy)).unwrap().unwrap_err().kind(), ErrorKind::IsDirectory);
 }
 

@@ -1,7 +1,7 @@
 //! Files that kernels read and map without asking.
 
 use ramlace_base::{ErrorKind, Generation, InodeId, Redirect};
-use ramlace_namespace::{Errand, Op, Reply};
+use ramlace_namespace::{Delivery, Op, Reply};
 use ramlace_wire::namespace as wire;
 
 use crate::story::*;
@@ -23,11 +23,11 @@ fn number(story: &mut Story, inode: InodeId, write: bool) -> u64 {
 
 /// What the lane heard: handovers up to which number are over.
 fn over(story: &Story) -> Vec<u64> {
-    let told = |errand: &Errand| match errand {
-        Errand::TrimLane(message) => Some(message.handovers_over),
+    let told = |delivery: &Delivery| match delivery {
+        Delivery::TrimLane(message) => Some(message.handovers_over),
         _ => None,
     };
-    story.sent.iter().filter_map(|(_, errand)| told(errand)).collect()
+    story.sent.iter().filter_map(|(_, delivery)| told(delivery)).collect()
 }
 
 /// A file of 100 bytes in one lane, open for writing.

@@ -1,7 +1,7 @@
 //! Small files whose bytes live with their inode.
 
 use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Slot};
-use ramlace_namespace::{Answer, Errand, ErrandId, Op, Query, Reply};
+use ramlace_namespace::{Answer, Delivery, DeliveryId, Op, Query, Reply};
 use ramlace_wire::ErrorBody;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::coordination::{CellChange, ChangeInlineCell};
@@ -58,17 +58,17 @@ fn bytes(story: &Story, inode: InodeId) -> Vec<u8> {
 }
 
 /// The message that carries the bytes away.
-fn fill(story: &Story) -> (ErrandId, FillLane) {
-    let mut open = story.state.open_errands();
+fn fill(story: &Story) -> (DeliveryId, FillLane) {
+    let mut open = story.state.open_deliveries();
     match open.next() {
-        Some((errand, Errand::FillLane(message))) => (errand, message.clone()),
+        Some((delivery, Delivery::FillLane(message))) => (delivery, message.clone()),
         other => panic!("{other:?}"),
     }
 }
 
-fn refuse(story: &mut Story, errand: ErrandId, kind: ErrorKind) -> Option<ramlace_base::Result<Reply>> {
+fn refuse(story: &mut Story, delivery: DeliveryId, kind: ErrorKind) -> Option<ramlace_base::Result<Reply>> {
     let body = ErrorBody::new(&ramlace_base::Error::new(kind, "no"));
-    reply(&story.server(Op::ErrandDone { errand, result: Err(body) }))
+    reply(&story.server(Op::DeliveryDone { delivery, result: Err(body) }))
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn on_their_way_bytes_can_be_read_and_not_changed() {
     let file = story.create_inline(ROOT, "f", 2);
     write(&mut story, file, 0, b"abc");
     assert_eq!(story.send(promote(file)), None);
-    let (errand, message) = fill(&story);
+    let (delivery, message) = fill(&story);
     assert_eq!((message.lane, message.slot), (LaneId { inode: file, lane: 0 }, Slot(9)));
     assert_eq!((message.bytes.0.as_slice(), message.generation), (b"abc".as_slice(), Generation(2)));
     assert_eq!(story.asked_by_a_lane(file, 0).place, BytesPlace::Leaving);
@@ -163,7 +163,7 @@ fn on_their_way_bytes_can_be_read_and_not_changed() {
     ] {
         assert_eq!(story.refused(change), ErrorKind::Retry);
     }
-    assert_eq!(size_of_reply(story.done(errand).unwrap()), 3);
+    assert_eq!(size_of_reply(story.done(delivery).unwrap()), 3);
     assert_eq!(read(&story, file).bytes, None);
     assert_eq!(write(&mut story, file, 0, b"x").outcome, InlineOutcome::InLanes);
     assert_eq!(story.asked_by_a_lane(file, 0).place, BytesPlace::Lanes);
@@ -192,20 +192,20 @@ fn refused_bytes_stay_and_their_lane_is_thought_to_have_begun() {
     let file = story.create_inline(ROOT, "f", 1);
     write(&mut story, file, 0, b"abc");
     story.send(promote(file));
-    let (errand, first) = fill(&story);
-    let told = refuse(&mut story, errand, ErrorKind::NoSpace).unwrap();
+    let (delivery, first) = fill(&story);
+    let told = refuse(&mut story, delivery, ErrorKind::NoSpace).unwrap();
     assert_eq!(told.unwrap_err().kind(), ErrorKind::NoSpace);
     assert_eq!(append(&mut story, file, b"d").outcome, InlineOutcome::Written);
     assert_eq!(bytes(&story, file), b"abcd");
     // The next message is known for a newer one, and is sent even when there is nothing to carry.
     story.ask(truncate(file, 0)).unwrap();
     assert_eq!(story.send(promote(file)), None);
-    let (errand, second) = fill(&story);
+    let (delivery, second) = fill(&story);
     assert!(second.bytes.0.is_empty() && second.generation > first.generation);
-    refuse(&mut story, errand, ErrorKind::NoSpace);
+    refuse(&mut story, delivery, ErrorKind::NoSpace);
     story.ask(unlink(ROOT, "f")).unwrap();
     story.ask(close(file)).unwrap();
-    assert!(matches!(story.sent.last(), Some((_, Errand::DropLane(_)))), "{:?}", story.sent);
+    assert!(matches!(story.sent.last(), Some((_, Delivery::DropLane(_)))), "{:?}", story.sent);
 }
 
 #[test]
@@ -214,14 +214,14 @@ fn nobody_waits_for_a_server_that_does_not_answer() {
     let file = story.create_inline(ROOT, "f", 1);
     write(&mut story, file, 0, b"abc");
     story.send(promote(file));
-    let (errand, _) = fill(&story);
-    let told = reply(&story.server(Op::ErrandUnreachable { errand })).unwrap();
+    let (delivery, _) = fill(&story);
+    let told = reply(&story.server(Op::DeliveryUnreachable { delivery })).unwrap();
     assert_eq!(told.unwrap_err().kind(), ErrorKind::HostDown);
     for change in [promote(file), op(file, InlineMode::At, 0, b"x", true), truncate(file, 0)] {
         assert_eq!(story.refused(change), ErrorKind::HostDown);
     }
     assert_eq!(bytes(&story, file), b"abc");
-    assert_eq!(story.done(errand), None);
+    assert_eq!(story.done(delivery), None);
     assert_eq!(read(&story, file).bytes, None, "the bytes have arrived at last");
 }
 
@@ -231,12 +231,12 @@ fn a_file_that_goes_on_the_way_takes_leave_of_its_lanes() {
     let file = story.create_inline(ROOT, "f", 2);
     write(&mut story, file, 0, b"abc");
     story.send(promote(file));
-    let (errand, _) = fill(&story);
+    let (delivery, _) = fill(&story);
     story.ask(unlink(ROOT, "f")).unwrap();
     let told = story.send(close(file)).unwrap();
     assert_eq!(told.unwrap_err().kind(), ErrorKind::Stale, "whoever waited for the promotion hears of it");
-    assert!(story.state.open_errand(errand).is_none());
-    let drops = story.state.open_errands().filter(|(_, message)| matches!(message, Errand::DropLane(_)));
+    assert!(story.state.open_delivery(delivery).is_none());
+    let drops = story.state.open_deliveries().filter(|(_, message)| matches!(message, Delivery::DropLane(_)));
     assert_eq!(drops.count(), 2);
 }
 

@@ -1,7 +1,7 @@
 //! Renames and links in one slot, and each half of those across slots.
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Sequence, Slot, Timestamp, limits};
-use ramlace_namespace::{Answer, Errand, ErrandAnswer, ErrandId, Op, Query, Reply, SlotState};
+use ramlace_namespace::{Answer, Delivery, DeliveryAnswer, DeliveryId, Op, Query, Reply, SlotState};
 use ramlace_wire::namespace::{self as wire, RenameMode};
 use ramlace_wire::peer::{self, Ascended, IntentStamp, Part, Prepared, PutEntry, Target, Token};
 use ramlace_wire::xattrs::{RemoveXattr, SetXattr, XattrMode, XattrName};
@@ -271,7 +271,7 @@ fn a_new_entry_is_held_until_it_is_decided() {
     let target = Target { inode: old, kind: FileKind::File, owner: None };
     for _ in 0..2 {
         let answer = story.peer(message(3, part.clone(), ALICE));
-        assert_eq!(answer, Ok(ErrandAnswer::Prepared(Prepared::Found(Some(target)))));
+        assert_eq!(answer, Ok(DeliveryAnswer::Prepared(Prepared::Found(Some(target)))));
     }
     // It is as it was, and nobody changes it: whoever meets it gives way.
     assert_eq!(look(&story, ROOT, "f"), Ok(old));
@@ -329,17 +329,17 @@ fn the_old_name_is_not_shown_between_decision_and_end() {
     assert_eq!(story.send(rename(ROOT, "f", there, "g")), None);
     assert_eq!(look(&story, ROOT, "f"), Ok(file), "it may come to nothing");
     let (question, _) = story.sent[0].clone();
-    let found = Ok(ErrandAnswer::Prepared(Prepared::Found(None)));
-    let effects = story.server(Op::ErrandDone { errand: question, result: found });
+    let found = Ok(DeliveryAnswer::Prepared(Prepared::Found(None)));
+    let effects = story.server(Op::DeliveryDone { delivery: question, result: found });
     assert_eq!(reply(&effects), None, "the other slot does its part first");
     assert_eq!(look(&story, ROOT, "f"), Err(ErrorKind::Retry));
-    let (settle, Errand::Settle(message)) = story.sent[1].clone() else { panic!("{:?}", story.sent) };
+    let (settle, Delivery::Settle(message)) = story.sent[1].clone() else { panic!("{:?}", story.sent) };
     assert!(message.commit);
     // A server that is down now only delays it.
-    assert_eq!(reply(&story.server(Op::ErrandUnreachable { errand: settle })), None);
+    assert_eq!(reply(&story.server(Op::DeliveryUnreachable { delivery: settle })), None);
     assert_eq!(story.done(settle), Some(Ok(Reply::Done)));
     assert_eq!(look(&story, ROOT, "f"), Err(ErrorKind::NotFound));
-    assert_eq!(story.state.open_errands().count(), 0);
+    assert_eq!(story.state.open_deliveries().count(), 0);
 }
 
 #[test]
@@ -357,9 +357,9 @@ fn a_refused_rename_leaves_everything_as_it_was() {
         assert_eq!(story.send(rename(ROOT, "f", there, "g")), None);
         let question = story.sent.last().unwrap().0;
         let result = Err(ErrorBody::new(&Error::new(kind, "no")));
-        let effects = story.server(Op::ErrandDone { errand: question, result });
+        let effects = story.server(Op::DeliveryDone { delivery: question, result });
         assert_eq!(reply(&effects).unwrap().unwrap_err().kind(), told);
-        let (settle, Errand::Settle(message)) = story.sent.last().unwrap().clone() else { panic!() };
+        let (settle, Delivery::Settle(message)) = story.sent.last().unwrap().clone() else { panic!() };
         assert!(!message.commit);
         story.done(settle);
         assert_eq!(look(&story, ROOT, "f"), Ok(file));
@@ -373,7 +373,7 @@ fn a_link_elsewhere_that_is_lost_with_its_server_can_be_removed() {
     story.peer(settle(3, true)).unwrap();
     assert_eq!(story.send(unlink(ROOT, "f")), None);
     let lost = ErrorBody::new(&Error::new(ErrorKind::Stale, "its server was forgotten"));
-    let effects = story.server(Op::ErrandDone { errand: story.sent[0].0, result: Err(lost) });
+    let effects = story.server(Op::DeliveryDone { delivery: story.sent[0].0, result: Err(lost) });
     assert_eq!(reply(&effects), Some(Ok(Reply::Done)));
     assert_eq!(story.size(ROOT), 0);
 }
@@ -405,7 +405,7 @@ fn the_order_of_moves_is_let_go_when_all_else_is_done() {
     };
     let Op::Prepare(make) = message(1, make, ALICE) else { unreachable!() };
     let made = story.peer(Op::Prepare(Box::new(peer::Prepare { slot: here, ..*make })));
-    let Ok(ErrandAnswer::Prepared(Prepared::Made(from))) = made else { panic!("{made:?}") };
+    let Ok(DeliveryAnswer::Prepared(Prepared::Made(from))) = made else { panic!("{made:?}") };
     let Op::Settle(settle) = settle(1, true) else { unreachable!() };
     story.peer(Op::Settle(peer::Settle { slot: here, ..settle })).unwrap();
     story.ask(mkdir(from, "d", here)).unwrap();
@@ -413,15 +413,15 @@ fn the_order_of_moves_is_let_go_when_all_else_is_done() {
     assert_eq!(story.send(rename(from, "d", there, "d")), None);
     // The order, the walk from the new parent, the new entry.
     for answer in [
-        ErrandAnswer::Prepared(Prepared::Ready),
-        ErrandAnswer::Ascended(Ascended { inode: ROOT }),
-        ErrandAnswer::Prepared(Prepared::Found(None)),
+        DeliveryAnswer::Prepared(Prepared::Ready),
+        DeliveryAnswer::Ascended(Ascended { inode: ROOT }),
+        DeliveryAnswer::Prepared(Prepared::Found(None)),
     ] {
-        let errand = story.sent.last().unwrap().0;
-        assert_eq!(reply(&story.server(Op::ErrandDone { errand, result: Ok(answer) })), None);
+        let delivery = story.sent.last().unwrap().0;
+        assert_eq!(reply(&story.server(Op::DeliveryDone { delivery, result: Ok(answer) })), None);
     }
-    let owed = |story: &Story| -> Vec<(ErrandId, Slot)> {
-        story.state.open_errands().map(|(errand, message)| (errand, message.slot())).collect()
+    let owed = |story: &Story| -> Vec<(DeliveryId, Slot)> {
+        story.state.open_deliveries().map(|(delivery, message)| (delivery, message.slot())).collect()
     };
     let [(entry, Slot(5))] = owed(&story)[..] else { panic!("{:?}", owed(&story)) };
     assert_eq!(story.done(entry), None);

@@ -1,7 +1,7 @@
 //! Sizes, appends and truncations.
 
 use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Slot, limits};
-use ramlace_namespace::{Errand, ErrandAnswer, Op};
+use ramlace_namespace::{Delivery, DeliveryAnswer, Op};
 use ramlace_wire::namespace as wire;
 
 use crate::story::*;
@@ -107,12 +107,12 @@ fn a_truncation_is_answered_when_each_lane_has_heard_or_cannot() {
     let lanes: Vec<(Slot, u64)> = cuts.iter().map(|(_, cut)| (cut.slot, cut.length)).collect();
     assert_eq!(lanes, [(Slot(9), 1 << 16), (Slot(12), 5), (Slot(15), 0)]);
     assert_eq!(story.done(cuts[0].0), None);
-    assert_eq!(reply(&story.server(Op::ErrandUnreachable { errand: cuts[1].0 })), None);
+    assert_eq!(reply(&story.server(Op::DeliveryUnreachable { delivery: cuts[1].0 })), None);
     assert!(!story.state.is_awaited(cuts[1].0) && story.state.is_awaited(cuts[2].0));
     let answered = attributes(story.done(cuts[2].0).unwrap());
     assert_eq!((answered.size, answered.generation), ((1 << 16) + 5, Generation(2)));
     // The lane that is down is still owed the message, and may ask.
-    assert_eq!(story.state.open_errands().count(), 1);
+    assert_eq!(story.state.open_deliveries().count(), 1);
     assert_eq!(story.smallest_size(file, 1), Some((1 << 16) + 5));
     assert_eq!(story.done(cuts[1].0), None);
     assert_eq!(story.smallest_size(file, 1), None);
@@ -132,9 +132,9 @@ fn a_lane_learns_the_smallest_size_since_its_generation() {
     assert_eq!(story.smallest_size(file, 4), Some(800));
     assert_eq!(story.smallest_size(file, 5), None);
     // All four truncations are answered by the one message that tells of the last.
-    let (errand, cut) = story.cuts()[0];
+    let (delivery, cut) = story.cuts()[0];
     assert_eq!((cut.generation, cut.length), (Generation(5), 800));
-    let effects = story.server(Op::ErrandDone { errand, result: Ok(ErrandAnswer::Done) });
+    let effects = story.server(Op::DeliveryDone { delivery, result: Ok(DeliveryAnswer::Done) });
     assert_eq!(effects.len(), 4);
     assert_eq!(story.smallest_size(file, 0), None);
 }
@@ -164,7 +164,7 @@ fn a_closed_file_gives_back_its_tails_once() {
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent.len(), 2);
     let lane = LaneId { inode: file, lane: 0 };
-    let Errand::TrimLane(trim) = &story.sent[0].1 else { panic!("{:?}", story.sent) };
+    let Delivery::TrimLane(trim) = &story.sent[0].1 else { panic!("{:?}", story.sent) };
     assert_eq!((trim.lane, trim.slot), (lane, Slot(9)));
     let (kept, given_up) = (story.sent[0].0, story.sent[1].0);
     story.done(kept);
@@ -173,8 +173,8 @@ fn a_closed_file_gives_back_its_tails_once() {
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent.len(), 2, "nobody can have written");
     // Advice that could not be given is given after the next use.
-    story.server(Op::ErrandUnreachable { errand: given_up });
-    assert_eq!(story.state.open_errands().count(), 0);
+    story.server(Op::DeliveryUnreachable { delivery: given_up });
+    assert_eq!(story.state.open_deliveries().count(), 0);
     story.ask(open).unwrap();
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent.len(), 4);

@@ -4,7 +4,7 @@ use ramlace_base::{
     Epoch, ErrorKind, Generation, InodeId, Name, Result, Sequence, SessionId, Slot, Timestamp,
 };
 use ramlace_namespace::{
-    Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query, Reply, SlotState,
+    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, SlotState,
 };
 use ramlace_wire::inline::Promote;
 use ramlace_wire::namespace as wire;
@@ -24,7 +24,7 @@ pub struct Story {
     pub sequence: u64,
     pub session: SessionId,
     pub who: Credentials,
-    pub sent: Vec<(ErrandId, Errand)>,
+    pub sent: Vec<(DeliveryId, Delivery)>,
 }
 
 impl Story {
@@ -42,7 +42,7 @@ impl Story {
         self.now += 1;
         let effects = self.state.apply(&Command { now: Timestamp { nanos: self.now }, origin, op });
         self.sent.extend(effects.iter().filter_map(|effect| match effect {
-            Effect::Send { errand, message } => Some((*errand, message.clone())),
+            Effect::Send { delivery, message } => Some((*delivery, message.clone())),
             _ => None,
         }));
         effects
@@ -78,12 +78,12 @@ impl Story {
         self.command(Origin::Server, op)
     }
 
-    pub fn done(&mut self, errand: ErrandId) -> Option<Result<Reply>> {
-        let effects = self.server(Op::ErrandDone { errand, result: Ok(ErrandAnswer::Done) });
+    pub fn done(&mut self, delivery: DeliveryId) -> Option<Result<Reply>> {
+        let effects = self.server(Op::DeliveryDone { delivery, result: Ok(DeliveryAnswer::Done) });
         reply(&effects)
     }
 
-    pub fn peer(&mut self, op: Op) -> Result<ErrandAnswer> {
+    pub fn peer(&mut self, op: Op) -> Result<DeliveryAnswer> {
         // A file that nobody holds any more takes leave of its lanes first.
         match &self.command(Origin::Peer, op)[..] {
             [.., Effect::PeerReply(answer)] => answer.clone(),
@@ -91,22 +91,24 @@ impl Story {
         }
     }
 
-    /// Takes every errand of this slot to itself or to lanes that agree, until nothing is owed.
+    /// Takes every delivery of this slot to itself or to lanes that agree, until nothing is owed.
     pub fn deliver(&mut self) -> Vec<Result<Reply>> {
         let mut replies = Vec::new();
         loop {
-            let next = self.state.open_errands().next().map(|(errand, message)| (errand, message.clone()));
-            let Some((errand, message)) = next else { return replies };
+            let next =
+                self.state.open_deliveries().next().map(|(delivery, message)| (delivery, message.clone()));
+            let Some((delivery, message)) = next else { return replies };
             let result = match message {
-                Errand::Prepare(message) => self.peer(Op::Prepare(message)),
-                Errand::Settle(message) => self.peer(Op::Settle(message)),
-                Errand::Ascend(_) => panic!("one slot walks without a message"),
-                Errand::CutLane(_) | Errand::DropLane(_) | Errand::TrimLane(_) | Errand::FillLane(_) => {
-                    Ok(ErrandAnswer::Done)
-                }
+                Delivery::Prepare(message) => self.peer(Op::Prepare(message)),
+                Delivery::Settle(message) => self.peer(Op::Settle(message)),
+                Delivery::Ascend(_) => panic!("one slot walks without a message"),
+                Delivery::CutLane(_)
+                | Delivery::DropLane(_)
+                | Delivery::TrimLane(_)
+                | Delivery::FillLane(_) => Ok(DeliveryAnswer::Done),
             };
             let result = result.map_err(|error| ErrorBody::new(&error));
-            replies.extend(reply(&self.server(Op::ErrandDone { errand, result })));
+            replies.extend(reply(&self.server(Op::DeliveryDone { delivery, result })));
         }
     }
 
@@ -175,12 +177,12 @@ impl Story {
         self.ask(Op::Extend(wire::Extend { inode, generation: Generation(generation), size, from: 0 }))
     }
 
-    /// The errands of the last truncation, one for each lane.
-    pub fn cuts(&self) -> Vec<(ErrandId, peer::CutLane)> {
+    /// The deliveries of the last truncation, one for each lane.
+    pub fn cuts(&self) -> Vec<(DeliveryId, peer::CutLane)> {
         self.state
-            .open_errands()
-            .filter_map(|(errand, message)| match message {
-                Errand::CutLane(message) => Some((errand, *message)),
+            .open_deliveries()
+            .filter_map(|(delivery, message)| match message {
+                Delivery::CutLane(message) => Some((delivery, *message)),
                 _ => None,
             })
             .collect()

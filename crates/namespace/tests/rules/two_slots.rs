@@ -1,7 +1,9 @@
 //! mkdir and rmdir: both halves, late duplicates, lost slots.
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Redirect, Result, Sequence, Slot, Timestamp, limits};
-use ramlace_namespace::{Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Reply, SlotState};
+use ramlace_namespace::{
+    Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Reply, SlotState,
+};
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
 use ramlace_wire::namespace as wire;
@@ -49,13 +51,13 @@ fn settle(number: u64, open_from: u64, commit: bool) -> Op {
     Op::Settle(peer::Settle { token: token(), stamp, slot: Slot(0), commit, now })
 }
 
-fn made(inode: InodeId) -> std::result::Result<ErrandAnswer, ErrorBody> {
-    Ok(ErrandAnswer::Prepared(Prepared::Made(inode)))
+fn made(inode: InodeId) -> std::result::Result<DeliveryAnswer, ErrorBody> {
+    Ok(DeliveryAnswer::Prepared(Prepared::Made(inode)))
 }
 
-fn prepared(answer: Result<ErrandAnswer>) -> InodeId {
+fn prepared(answer: Result<DeliveryAnswer>) -> InodeId {
     match answer.unwrap() {
-        ErrandAnswer::Prepared(Prepared::Made(inode)) => inode,
+        DeliveryAnswer::Prepared(Prepared::Made(inode)) => inode,
         other => panic!("{other:?}"),
     }
 }
@@ -84,12 +86,12 @@ fn a_home_without_room_is_passed_over() {
     };
     // Answers the latest question; the home that was asked, and what the client hears.
     let answer = |story: &mut Story, result| {
-        let asked = story.sent.iter().rev().find_map(|(errand, message)| match message {
-            Errand::Prepare(message) => Some((*errand, message.slot)),
+        let asked = story.sent.iter().rev().find_map(|(delivery, message)| match message {
+            Delivery::Prepare(message) => Some((*delivery, message.slot)),
             _ => None,
         });
-        let (errand, home) = asked.unwrap();
-        (home, reply(&story.server(Op::ErrandDone { errand, result })))
+        let (delivery, home) = asked.unwrap();
+        (home, reply(&story.server(Op::DeliveryDone { delivery, result })))
     };
     let mut story = Story::new();
     begin(&mut story);
@@ -101,7 +103,7 @@ fn a_home_without_room_is_passed_over() {
         .sent
         .iter()
         .filter_map(|(_, message)| match message {
-            Errand::Settle(settle) => Some((settle.slot.0, settle.commit)),
+            Delivery::Settle(settle) => Some((settle.slot.0, settle.commit)),
             _ => None,
         })
         .collect();
@@ -197,21 +199,22 @@ fn a_home_that_is_out_of_reach_aborts_the_mkdir() {
     assert_eq!(story.send(mkdir(InodeId::ROOT, "d", Slot(5))), None);
     assert_eq!(story.refused(Op::Create(create(InodeId::ROOT, "d", 1))), ErrorKind::Retry);
     let (question, _) = story.sent[0].clone();
-    let effects = story.server(Op::ErrandUnreachable { errand: question });
+    let effects = story.server(Op::DeliveryUnreachable { delivery: question });
     assert_eq!(reply(&effects).unwrap().unwrap_err().kind(), ErrorKind::HostDown);
     // The name is free at once; the abort is owed until it has arrived, the question is not.
     story.create(InodeId::ROOT, "d");
-    let owed: Vec<(ErrandId, Errand)> = story.state.open_errands().map(|(id, m)| (id, m.clone())).collect();
-    let [(settle, Errand::Settle(message))] = &owed[..] else { panic!("{owed:?}") };
+    let owed: Vec<(DeliveryId, Delivery)> =
+        story.state.open_deliveries().map(|(id, m)| (id, m.clone())).collect();
+    let [(settle, Delivery::Settle(message))] = &owed[..] else { panic!("{owed:?}") };
     assert!(!message.commit);
     let late = made(InodeId::new(Slot(5), 9));
-    assert_eq!(story.server(Op::ErrandDone { errand: question, result: late }), []);
+    assert_eq!(story.server(Op::DeliveryDone { delivery: question, result: late }), []);
     let again = ErrorBody::new(&Error::new(ErrorKind::Redirect(Redirect::Moved), "elsewhere"));
-    story.server(Op::ErrandDone { errand: *settle, result: Err(again) });
-    story.server(Op::ErrandUnreachable { errand: *settle });
-    assert_eq!(story.state.open_errands().count(), 1);
+    story.server(Op::DeliveryDone { delivery: *settle, result: Err(again) });
+    story.server(Op::DeliveryUnreachable { delivery: *settle });
+    assert_eq!(story.state.open_deliveries().count(), 1);
     story.done(*settle);
-    assert_eq!(story.state.open_errands().count(), 0);
+    assert_eq!(story.state.open_deliveries().count(), 0);
 }
 
 #[test]
@@ -219,11 +222,11 @@ fn the_entry_of_a_lost_directory_can_be_removed() {
     for kind in [ErrorKind::Stale, ErrorKind::Lost] {
         let mut story = Story::new();
         story.send(mkdir(InodeId::ROOT, "d", Slot(5)));
-        story.server(Op::ErrandDone { errand: story.sent[0].0, result: made(InodeId::new(Slot(5), 9)) });
+        story.server(Op::DeliveryDone { delivery: story.sent[0].0, result: made(InodeId::new(Slot(5), 9)) });
         assert_eq!(story.send(rmdir(InodeId::ROOT, "d")), None);
         let seal = story.sent.last().unwrap().0;
         let lost = ErrorBody::new(&Error::new(kind, "its server was forgotten"));
-        let effects = story.server(Op::ErrandDone { errand: seal, result: Err(lost) });
+        let effects = story.server(Op::DeliveryDone { delivery: seal, result: Err(lost) });
         assert_eq!(reply(&effects), Some(Ok(Reply::Done)));
         assert_eq!(story.size(InodeId::ROOT), 0);
     }
@@ -252,7 +255,7 @@ fn a_directory_in_which_one_is_made_has_to_wait() {
     let child = story.mkdir(InodeId::ROOT, "d");
     assert_eq!(story.send(mkdir(child, "inner", Slot(5))), None);
     assert_eq!(story.refused(rmdir(InodeId::ROOT, "d")), ErrorKind::Retry);
-    story.server(Op::ErrandUnreachable { errand: story.sent[0].0 });
+    story.server(Op::DeliveryUnreachable { delivery: story.sent[0].0 });
     story.ask(rmdir(InodeId::ROOT, "d")).unwrap();
 }
 
@@ -261,8 +264,8 @@ fn a_dead_session_is_not_answered_but_its_mkdir_ends_well() {
     let mut story = Story::new();
     assert_eq!(story.send(mkdir(InodeId::ROOT, "d", Slot(5))), None);
     story.server(Op::EndSession { session: session(1) });
-    let (errand, result) = (story.sent[0].0, made(InodeId::new(Slot(5), 9)));
-    let effects = story.server(Op::ErrandDone { errand, result });
+    let (delivery, result) = (story.sent[0].0, made(InodeId::new(Slot(5), 9)));
+    let effects = story.server(Op::DeliveryDone { delivery, result });
     assert_eq!(reply(&effects), None);
     assert_eq!(story.size(InodeId::ROOT), 1);
     assert!(!story.state.has_session(session(1)));
@@ -295,9 +298,9 @@ fn what_is_owed_to_servers_that_are_down_is_bounded() {
     story.ask(Op::WriteInline { request: bytes, room: true }).unwrap();
     story.extend(file, 1, 1 << 20).unwrap();
     // Each lane of a truncated file is owed the news. In the end there is room for one message more.
-    let full = limits::ERRANDS_PER_SLOT_MAX - 1;
+    let full = limits::DELIVERIES_PER_SLOT_MAX - 1;
     for number in 0.. {
-        let left = full - story.state.open_errands().count();
+        let left = full - story.state.open_deliveries().count();
         if left == 0 {
             break;
         }
@@ -317,7 +320,7 @@ fn what_is_owed_to_servers_that_are_down_is_bounded() {
     assert_eq!(story.refused(mkdir(InodeId::ROOT, "b", Slot(5))), ErrorKind::Busy);
     assert_eq!(story.refused(promote(small)), ErrorKind::Busy);
     assert_eq!(story.refused(unlink(InodeId::ROOT, "narrow")), ErrorKind::Busy);
-    assert_eq!(story.state.open_errands().count(), limits::ERRANDS_PER_SLOT_MAX);
+    assert_eq!(story.state.open_deliveries().count(), limits::DELIVERIES_PER_SLOT_MAX);
 }
 
 #[test]
@@ -326,7 +329,7 @@ fn every_message_says_what_is_not_settled_yet() {
     let begin = |story: &mut Story, text: &str, home| {
         assert_eq!(story.send(mkdir(InodeId::ROOT, text, Slot(home))), None);
         match story.sent.last() {
-            Some((errand, Errand::Prepare(message))) => (*errand, message.stamp),
+            Some((delivery, Delivery::Prepare(message))) => (*delivery, message.stamp),
             other => panic!("{other:?}"),
         }
     };
@@ -335,8 +338,8 @@ fn every_message_says_what_is_not_settled_yet() {
     let (_, other) = begin(&mut story, "c", 6);
     assert_eq!((first.open_from, second.open_from), (first.number, first.number));
     assert_eq!(other.open_from, other.number, "each pair of slots has its own");
-    story.server(Op::ErrandDone { errand: question, result: made(InodeId::new(Slot(5), 9)) });
-    let Some((told, Errand::Settle(message))) = story.sent.last().cloned() else {
+    story.server(Op::DeliveryDone { delivery: question, result: made(InodeId::new(Slot(5), 9)) });
+    let Some((told, Delivery::Settle(message))) = story.sent.last().cloned() else {
         panic!("{:?}", story.sent)
     };
     assert_eq!(message.stamp, first);

@@ -454,7 +454,7 @@ fields! {
     CheckSlots { after }
     SlotsPage { slots, end }
     PartitionFacts { directory, links, held }
-    SlotFacts { slot, inodes, asked, held, partitions, errands, troubles }
+    SlotFacts { slot, inodes, asked, held, partitions, deliveries, troubles }
     Trouble { kind, inode, text }
     CheckInodes { after }
     InodesPage { inodes, troubles, end }

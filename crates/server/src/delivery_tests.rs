@@ -1,4 +1,4 @@
-//! What a server owes to another that refuses connections, hangs, refuses errands, or is forgotten.
+//! What a server owes to another that refuses connections, hangs, refuses deliveries, or is forgotten.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,7 +24,7 @@ fn done() -> Option<Result<Vec<u8>, Error>> {
     Some(Ok(encode_body(&())))
 }
 
-/// The second server of a pool, false: it has joined, and answers errands as it is told to.
+/// The second server of a pool, false: it has joined, and answers deliveries as it is told to.
 async fn false_server(server: &TestServer, says: Rc<Says>) -> tokio::task::JoinHandle<()> {
     let mut listener = Listener::bind(&Address::Tcp("127.0.0.1:0".into())).unwrap();
     let Address::Tcp(tcp) = listener.local_address().unwrap() else { unreachable!() };
@@ -138,7 +138,7 @@ fn the_heir_of_a_forgotten_server_gets_what_it_was_owed() {
         let mut client = Client::user(&server.address, 1).await;
         let mut other = Client::user(&server.address, 1).await;
         let cut = tokio::task::spawn_local(async move { create_cut_remove(&mut client, 1, name("a")).await });
-        // The errand to the silent server is on its way.
+        // The delivery to the silent server is on its way.
         while other.ask(&GetServerStatus {}).await.unwrap().inodes < 2 {}
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         other.ask(&ForgetServer { server: ServerId(1) }).await.unwrap();
@@ -149,7 +149,7 @@ fn the_heir_of_a_forgotten_server_gets_what_it_was_owed() {
 }
 
 #[test]
-fn an_errand_that_is_refused_is_owed_all_the_same() {
+fn an_delivery_that_is_refused_is_owed_all_the_same() {
     let server = TestServer::start(2);
     run(async {
         let heard = Rc::new(RefCell::new(Vec::new()));
@@ -236,7 +236,7 @@ fn a_server_that_is_down_is_owed_the_last_truncation_of_a_file_alone() {
         for number in 0..50 {
             generation = extend_and_cut(&mut client, 5 + 2 * number, other, generation).await.unwrap();
         }
-        let queued = || server.look(|server| server.errands.queued(ServerId(1)));
+        let queued = || server.look(|server| server.deliveries.queued(ServerId(1)));
         let end = Instant::now() + LONG;
         while queued().await > 2 {
             assert!(Instant::now() < end, "{} are queued for a server that is down", queued().await);

@@ -2,7 +2,7 @@
 //! until it is answered.
 //!
 //! One task for each server that something is owed to; it ends when nothing is owed. While a
-//! server cannot be reached, whoever waits for it is told at once and the errands stay.
+//! server cannot be reached, whoever waits for it is told at once and the deliveries stay.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Redirect, ServerId, Slot};
-use ramlace_namespace::{Answer, Command, Effect, Errand, ErrandAnswer, ErrandId, Op, Origin, Query};
+use ramlace_namespace::{Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query};
 use ramlace_wire::peer::{Ascend, QueryInode};
 use ramlace_wire::{ErrorBody, Request};
 
@@ -20,15 +20,15 @@ use crate::stop::BugEndsProcess;
 
 /// Pauses between two attempts, when the other side asks for patience.
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
-/// Pause after an errand that was refused though it is owed, such as by a full store.
+/// Pause after a delivery that was refused though it is owed, such as by a full store.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Pauses between two attempts, while a server cannot be reached.
 const UNREACHABLE_PAUSE: Duration = Duration::from_millis(500);
 
 struct Owed {
     from: Slot,
-    id: ErrandId,
-    errand: Errand,
+    id: DeliveryId,
+    delivery: Delivery,
 }
 
 #[derive(Default)]
@@ -39,11 +39,11 @@ struct Queue {
 
 /// What is owed, by server.
 #[derive(Default)]
-pub struct Errands {
+pub struct Deliveries {
     queues: RefCell<HashMap<ServerId, Queue>>,
 }
 
-enum Delivery {
+enum Attempt {
     Answered,
     Again,
     Refused,
@@ -51,33 +51,35 @@ enum Delivery {
 }
 
 impl Server {
-    /// Takes over every errand that stood open when the last life ended.
-    pub fn resume_errands(self: &Rc<Self>) {
-        let open: Vec<(Slot, ErrandId, Errand)> = self
+    /// Takes over every delivery that stood open when the last life ended.
+    pub fn resume_deliveries(self: &Rc<Self>) {
+        let open: Vec<(Slot, DeliveryId, Delivery)> = self
             .durable
             .borrow()
             .all_names()
-            .flat_map(|state| state.open_errands().map(|(id, errand)| (state.slot(), id, errand.clone())))
+            .flat_map(|state| {
+                state.open_deliveries().map(|(id, delivery)| (state.slot(), id, delivery.clone()))
+            })
             .collect();
-        for (from, id, errand) in open {
-            self.owe(from, id, errand);
+        for (from, id, delivery) in open {
+            self.owe(from, id, delivery);
         }
     }
 
-    /// Queues an errand for the server that holds its slot.
-    pub fn owe(self: &Rc<Self>, from: Slot, id: ErrandId, errand: Errand) {
-        let target = match self.primary(errand.slot()) {
+    /// Queues a delivery for the server that holds its slot.
+    pub fn owe(self: &Rc<Self>, from: Slot, id: DeliveryId, delivery: Delivery) {
+        let target = match self.primary(delivery.slot()) {
             Ok(target) => target,
             Err(error) => {
                 // Slots come from checked layouts and the map: without a map nothing is served.
-                eprintln!("ramlace: an errand of {from} leads nowhere: {error}");
+                eprintln!("ramlace: a delivery of {from} leads nowhere: {error}");
                 return;
             }
         };
-        let mut queues = self.errands.queues.borrow_mut();
+        let mut queues = self.deliveries.queues.borrow_mut();
         let idle = !queues.contains_key(&target);
         let queue = queues.entry(target).or_default();
-        queue.owed.push_back(Owed { from, id, errand });
+        queue.owed.push_back(Owed { from, id, delivery });
         let unreachable = queue.unreachable;
         drop(queues);
         if idle {
@@ -92,7 +94,7 @@ impl Server {
         let _bug = BugEndsProcess;
         loop {
             let next = {
-                let mut queues = self.errands.queues.borrow_mut();
+                let mut queues = self.deliveries.queues.borrow_mut();
                 let Some(queue) = queues.get_mut(&target) else { return };
                 match queue.owed.pop_front() {
                     Some(owed) => owed,
@@ -103,51 +105,51 @@ impl Server {
                 }
             };
             if !self.is_owed(&next) {
-                // A later errand took its place, or what it was for was given up.
+                // A later delivery took its place, or what it was for was given up.
                 continue;
             }
-            if self.primary(next.errand.slot()).is_ok_and(|primary| primary != target) {
+            if self.primary(next.delivery.slot()).is_ok_and(|primary| primary != target) {
                 // The slot has changed hands since.
-                self.owe(next.from, next.id, next.errand);
+                self.owe(next.from, next.id, next.delivery);
                 continue;
             }
             match self.deliver(&next).await {
-                Delivery::Answered => self.mark_reached(target),
-                Delivery::Again => {
+                Attempt::Answered => self.mark_reached(target),
+                Attempt::Again => {
                     self.mark_reached(target);
                     tokio::time::sleep(RETRY_PAUSE).await;
                     self.with_queue(target, |queue| queue.owed.push_front(next));
                 }
-                Delivery::Refused => {
+                Attempt::Refused => {
                     self.mark_reached(target);
                     self.with_queue(target, |queue| queue.owed.push_back(next));
                     tokio::time::sleep(REFUSED_PAUSE).await;
                 }
-                Delivery::Unreachable => {
+                Attempt::Unreachable => {
                     self.with_queue(target, |queue| queue.owed.push_front(next));
                     self.tell_unreachable(target);
                     tokio::time::sleep(UNREACHABLE_PAUSE).await;
                     // Otherwise the same file truncated again and again would fill the queue.
                     self.with_queue(target, |queue| queue.owed.retain(|owed| self.is_owed(owed)));
                     // The server may have been forgotten: then its slots have a new primary. Where
-                    // the coordinator does not answer either, the errand waits on.
+                    // the coordinator does not answer either, the delivery waits on.
                     let _ = self.refresh_map().await;
                 }
             }
         }
     }
 
-    async fn deliver(self: &Rc<Self>, owed: &Owed) -> Delivery {
-        let outcome = self.carry(&owed.errand).await;
+    async fn deliver(self: &Rc<Self>, owed: &Owed) -> Attempt {
+        let outcome = self.carry(&owed.delivery).await;
         let result = match outcome {
             Ok(answer) => Ok(answer),
             Err(refusal) => match refusal.error.kind() {
-                ErrorKind::Retry => return Delivery::Again,
+                ErrorKind::Retry => return Attempt::Again,
                 ErrorKind::Redirect(Redirect::Moved) => {
                     self.adopt_if_newer(refusal);
-                    return Delivery::Again;
+                    return Attempt::Again;
                 }
-                ErrorKind::HostDown | ErrorKind::TimedOut => return Delivery::Unreachable,
+                ErrorKind::HostDown | ErrorKind::TimedOut => return Attempt::Unreachable,
                 _ => Err(ErrorBody::new(&refusal.error)),
             },
         };
@@ -160,69 +162,73 @@ impl Server {
             }
         };
         if matters {
-            self.settle(owed.from, Op::ErrandDone { errand: owed.id, result });
+            self.settle(owed.from, Op::DeliveryDone { delivery: owed.id, result });
         }
         // What was refused may be owed all the same: memory must be freed, halves be settled.
-        if self.is_owed(owed) { Delivery::Refused } else { Delivery::Answered }
+        if self.is_owed(owed) { Attempt::Refused } else { Attempt::Answered }
     }
 
     fn is_owed(&self, owed: &Owed) -> bool {
         let durable = self.durable.borrow();
-        durable.names(owed.from).is_some_and(|state| state.open_errand(owed.id).is_some())
+        durable.names(owed.from).is_some_and(|state| state.open_delivery(owed.id).is_some())
     }
 
-    /// Tells whoever waits for an errand that its server cannot be reached now.
-    fn tell_waiting(self: &Rc<Self>, slot: Slot, errand: ErrandId) {
-        if self.is_awaited(slot, errand) {
-            self.settle(slot, Op::ErrandUnreachable { errand });
+    /// Tells whoever waits for a delivery that its server cannot be reached now.
+    fn tell_waiting(self: &Rc<Self>, slot: Slot, delivery: DeliveryId) {
+        if self.is_awaited(slot, delivery) {
+            self.settle(slot, Op::DeliveryUnreachable { delivery });
         }
     }
 
-    fn is_awaited(&self, slot: Slot, errand: ErrandId) -> bool {
-        self.durable.borrow().names(slot).is_some_and(|state| state.is_awaited(errand))
+    fn is_awaited(&self, slot: Slot, delivery: DeliveryId) -> bool {
+        self.durable.borrow().names(slot).is_some_and(|state| state.is_awaited(delivery))
     }
 
-    /// Takes an errand to its slot, here or elsewhere.
-    async fn carry(self: &Rc<Self>, errand: &Errand) -> Outcome<ErrandAnswer> {
-        if self.primary(errand.slot())? == self.me {
-            return self.accept_own(errand.clone()).await;
+    /// Takes a delivery to its slot, here or elsewhere.
+    async fn carry(self: &Rc<Self>, delivery: &Delivery) -> Outcome<DeliveryAnswer> {
+        if self.primary(delivery.slot())? == self.me {
+            return self.accept_own(delivery.clone()).await;
         }
-        let done = |()| ErrandAnswer::Done;
-        match errand {
-            Errand::Prepare(request) => {
-                self.call_peer(errand.slot(), &**request).await.map(ErrandAnswer::Prepared)
+        let done = |()| DeliveryAnswer::Done;
+        match delivery {
+            Delivery::Prepare(request) => {
+                self.call_peer(delivery.slot(), &**request).await.map(DeliveryAnswer::Prepared)
             }
-            Errand::Settle(request) => self.call_peer(errand.slot(), request).await.map(done),
-            Errand::Ascend(request) => {
-                self.call_peer(errand.slot(), request).await.map(ErrandAnswer::Ascended)
+            Delivery::Settle(request) => self.call_peer(delivery.slot(), request).await.map(done),
+            Delivery::Ascend(request) => {
+                self.call_peer(delivery.slot(), request).await.map(DeliveryAnswer::Ascended)
             }
-            Errand::CutLane(request) => self.call_peer(errand.slot(), request).await.map(done),
-            Errand::DropLane(request) => self.call_peer(errand.slot(), request).await.map(done),
-            Errand::TrimLane(request) => self.call_peer(errand.slot(), request).await.map(done),
-            Errand::FillLane(request) => self.call_peer(errand.slot(), request).await.map(done),
+            Delivery::CutLane(request) => self.call_peer(delivery.slot(), request).await.map(done),
+            Delivery::DropLane(request) => self.call_peer(delivery.slot(), request).await.map(done),
+            Delivery::TrimLane(request) => self.call_peer(delivery.slot(), request).await.map(done),
+            Delivery::FillLane(request) => self.call_peer(delivery.slot(), request).await.map(done),
         }
     }
 
-    /// The answer to an errand of this server's own slots waits as others do, though no connection brings it: an
+    /// The answer to a delivery of this server's own slots waits as others do, though no connection brings it: an
     /// operation goes on, and may end, when nobody believes any more what was before this part of it.
-    async fn accept_own(self: &Rc<Self>, errand: Errand) -> Outcome<ErrandAnswer> {
-        let waits = matches!(errand, Errand::Prepare(_) | Errand::Settle(_)).then(|| errand.slot());
-        let accepted = self.accept(errand).await;
+    async fn accept_own(self: &Rc<Self>, delivery: Delivery) -> Outcome<DeliveryAnswer> {
+        let waits = matches!(delivery, Delivery::Prepare(_) | Delivery::Settle(_)).then(|| delivery.slot());
+        let accepted = self.accept(delivery).await;
         self.leases.pass(&self.leases.recalled(waits.into_iter(), false)).await;
         accepted
     }
 
-    /// Does here what an errand asks, whoever brought it.
-    pub async fn accept(self: &Rc<Self>, errand: Errand) -> Outcome<ErrandAnswer> {
-        self.check_coordinator(&errand)?;
-        let op = match errand {
-            Errand::CutLane(request) => return self.cut_lane(request).await.map(|()| ErrandAnswer::Done),
-            Errand::DropLane(request) => return self.drop_lane(request).await.map(|()| ErrandAnswer::Done),
-            Errand::TrimLane(request) => return self.trim_lane(request).map(|()| ErrandAnswer::Done),
-            Errand::FillLane(request) => return self.fill_lane(request).await.map(|()| ErrandAnswer::Done),
-            Errand::Ascend(request) => return self.ascend(request),
-            Errand::Prepare(request) => (request.slot, Op::Prepare(request)),
-            Errand::Settle(request) => (request.slot, Op::Settle(request)),
+    /// Does here what a delivery asks, whoever brought it.
+    pub async fn accept(self: &Rc<Self>, delivery: Delivery) -> Outcome<DeliveryAnswer> {
+        self.check_coordinator(&delivery)?;
+        let op = match delivery {
+            Delivery::CutLane(request) => return self.cut_lane(request).await.map(|()| DeliveryAnswer::Done),
+            Delivery::DropLane(request) => {
+                return self.drop_lane(request).await.map(|()| DeliveryAnswer::Done);
+            }
+            Delivery::TrimLane(request) => return self.trim_lane(request).map(|()| DeliveryAnswer::Done),
+            Delivery::FillLane(request) => {
+                return self.fill_lane(request).await.map(|()| DeliveryAnswer::Done);
+            }
+            Delivery::Ascend(request) => return self.ascend(request),
+            Delivery::Prepare(request) => (request.slot, Op::Prepare(request)),
+            Delivery::Settle(request) => (request.slot, Op::Settle(request)),
         };
         let (slot, op) = op;
         let command = Command { now: clock::now(), origin: Origin::Peer, op };
@@ -234,10 +240,10 @@ impl Server {
     }
 
     /// An operation across slots is begun by a slot of this pool.
-    fn check_coordinator(&self, errand: &Errand) -> ramlace_base::Result<()> {
-        let coordinator = match errand {
-            Errand::Prepare(request) => request.stamp.coordinator,
-            Errand::Settle(request) => request.stamp.coordinator,
+    fn check_coordinator(&self, delivery: &Delivery) -> ramlace_base::Result<()> {
+        let coordinator = match delivery {
+            Delivery::Prepare(request) => request.stamp.coordinator,
+            Delivery::Settle(request) => request.stamp.coordinator,
             _ => return Ok(()),
         };
         match self.membership.map()?.chain(coordinator) {
@@ -250,9 +256,9 @@ impl Server {
     }
 
     /// Walks towards the root as far as the directories live in the slot. It changes nothing.
-    fn ascend(self: &Rc<Self>, request: Ascend) -> Outcome<ErrandAnswer> {
+    fn ascend(self: &Rc<Self>, request: Ascend) -> Outcome<DeliveryAnswer> {
         match self.query(&self.owner, request.inode.slot(), &Query::Ascend(request))? {
-            Answer::Ascended(body) => Ok(ErrandAnswer::Ascended(body)),
+            Answer::Ascended(body) => Ok(DeliveryAnswer::Ascended(body)),
             _ => {
                 let text = "a walk towards the root was answered with something else; this is a bug";
                 Err(Error::new(ErrorKind::Fatal, text).into())
@@ -278,7 +284,7 @@ impl Server {
         self.peers.call(&map, target, request).await.map_err(Refusal::from)
     }
 
-    /// Tells a slot what became of its errand. Where even that finds no room, the errand stays
+    /// Tells a slot what became of its delivery. Where even that finds no room, the delivery stays
     /// open and is delivered again.
     fn settle(self: &Rc<Self>, slot: Slot, op: Op) {
         let command = Command { now: clock::now(), origin: Origin::Server, op };
@@ -290,32 +296,32 @@ impl Server {
 
     /// Does something with the queue of a server to which its task is delivering.
     fn with_queue(&self, target: ServerId, change: impl FnOnce(&mut Queue)) {
-        change(self.errands.queues.borrow_mut().entry(target).or_default());
+        change(self.deliveries.queues.borrow_mut().entry(target).or_default());
     }
 
-    /// Whether errands wait for this server because it does not answer.
+    /// Whether deliveries wait for this server because it does not answer.
     pub fn is_unreachable(&self, server: ServerId) -> bool {
-        self.errands.queues.borrow().get(&server).is_some_and(|queue| queue.unreachable)
+        self.deliveries.queues.borrow().get(&server).is_some_and(|queue| queue.unreachable)
     }
 
     fn mark_reached(&self, target: ServerId) {
-        if let Some(queue) = self.errands.queues.borrow_mut().get_mut(&target) {
+        if let Some(queue) = self.deliveries.queues.borrow_mut().get_mut(&target) {
             queue.unreachable = false;
         }
     }
 
     /// Whoever waits for this server goes on without it.
     fn tell_unreachable(self: &Rc<Self>, target: ServerId) {
-        let waiting: Vec<(Slot, ErrandId)> = {
-            let mut queues = self.errands.queues.borrow_mut();
+        let waiting: Vec<(Slot, DeliveryId)> = {
+            let mut queues = self.deliveries.queues.borrow_mut();
             let Some(queue) = queues.get_mut(&target) else { return };
             if std::mem::replace(&mut queue.unreachable, true) {
                 return;
             }
             queue.owed.iter().map(|owed| (owed.from, owed.id)).collect()
         };
-        for (slot, errand) in waiting {
-            self.tell_waiting(slot, errand);
+        for (slot, delivery) in waiting {
+            self.tell_waiting(slot, delivery);
         }
     }
 
@@ -329,19 +335,19 @@ impl Server {
 }
 
 #[cfg(test)]
-impl Errands {
+impl Deliveries {
     /// How many wait for a server.
     pub fn queued(&self, target: ServerId) -> usize {
         self.queues.borrow().get(&target).map_or(0, |queue| queue.owed.len())
     }
 }
 
-/// Queues the errands among some effects, and spreads directories that have grown; the others come back.
-pub fn owe_errands(server: &Rc<Server>, effects: Vec<(Slot, Effect)>) -> Vec<Effect> {
+/// Queues the deliveries among some effects, and spreads directories that have grown; the others come back.
+pub fn owe_deliveries(server: &Rc<Server>, effects: Vec<(Slot, Effect)>) -> Vec<Effect> {
     let (mut others, mut crowded) = (Vec::new(), Vec::new());
     for (slot, effect) in effects {
         match effect {
-            Effect::Send { errand, message } => server.owe(slot, errand, message),
+            Effect::Send { delivery, message } => server.owe(slot, delivery, message),
             Effect::Crowded { directory } => crowded.push(directory),
             other => others.push(other),
         }
