@@ -653,13 +653,13 @@ impl DataLeases {
     }
 
     /// A session's kernel reads a page that has to move to a lane first, and drops nothing of the file before: two of them do
-    /// not wait for each other. Until [`DataLeases::end_promote`].
-    pub fn begin_promote(&mut self, place: Place, session: SessionId) {
+    /// not wait for each other. Until [`DataLeases::end_promotion`].
+    pub fn begin_promotion(&mut self, place: Place, session: SessionId) {
         self.owners.promoting.entry(place).or_default().push(session);
     }
 
     /// The bytes have moved, or not.
-    pub fn end_promote(&mut self, place: Place, session: SessionId) {
+    pub fn end_promotion(&mut self, place: Place, session: SessionId) {
         let Some(of) = self.owners.promoting.get_mut(&place) else { return };
         if let Some(at) = of.iter().position(|other| *other == session) {
             of.swap_remove(at);

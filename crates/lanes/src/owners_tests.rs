@@ -394,7 +394,7 @@ fn mounts_that_begin_to_store_into_one_small_file_at_once_do_not_wait_for_each_o
     let all = ByteRange { start: 0, end: u64::MAX };
     let mut recalls = Vec::new();
     for number in 0..2 {
-        leases.begin_promote(FILE, session(number));
+        leases.begin_promotion(FILE, session(number));
         let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
         recalls.push(leases.before_change(FILE, session(number), all, Change::Stored, read, 0).unwrap());
     }
@@ -405,7 +405,7 @@ fn mounts_that_begin_to_store_into_one_small_file_at_once_do_not_wait_for_each_o
     let end = leases.next_end().unwrap();
     assert!(leases.pass(end));
     assert_eq!([0, 1].map(|of| waited(&leases, of)), [0, 0]);
-    leases.end_promote(FILE, session(0));
+    leases.end_promotion(FILE, session(0));
     assert_eq!(waited(&leases, 1), 1, "who has what it wanted drops what it had");
 }
 

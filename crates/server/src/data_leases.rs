@@ -430,7 +430,7 @@ impl Server {
 
     /// Bytes are about to go from an inode to the file's lanes: whoever has pages of them is to drop them first, and
     /// whoever asks, soon: leases are at the place where bytes are.
-    pub async fn before_promote(self: &Rc<Self>, call: &Call, place: Place) -> Outcome<()> {
+    pub async fn before_promotion(self: &Rc<Self>, call: &Call, place: Place) -> Outcome<()> {
         let all = ByteRange { start: 0, end: u64::MAX };
         let _promoting = Promoting::begin(self, place, call.session);
         loop {
@@ -476,7 +476,7 @@ struct Promoting<'a> {
 
 impl Promoting<'_> {
     fn begin(server: &Server, place: Place, session: SessionId) -> Promoting<'_> {
-        server.data.leases.borrow_mut().begin_promote(place, session);
+        server.data.leases.borrow_mut().begin_promotion(place, session);
         server.data.changed.notify_waiters();
         Promoting { server, place, session }
     }
@@ -484,7 +484,7 @@ impl Promoting<'_> {
 
 impl Drop for Promoting<'_> {
     fn drop(&mut self) {
-        self.server.data.leases.borrow_mut().end_promote(self.place, self.session);
+        self.server.data.leases.borrow_mut().end_promotion(self.place, self.session);
     }
 }
 

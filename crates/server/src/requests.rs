@@ -370,7 +370,7 @@ impl Server {
             }
             Request::Mutation(_, Op::Promote { request, .. }) => {
                 if !self.has_met(slot, token) {
-                    self.before_promote(header, (request.inode, None)).await?;
+                    self.before_promotion(header, (request.inode, None)).await?;
                 }
                 Op::Promote { request, epoch: map.epoch }
             }
