@@ -7,11 +7,11 @@ use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::namespace::NewMode;
 use ramlace_wire::peer::PartitionAttributes;
 use ramlace_wire::xattrs::{XattrMode, XattrName};
-use ramlace_wire::{AccessList, AccessLists, Credentials, FileKind, Owner};
+use ramlace_wire::{AccessList, AccessLists, Credentials, FileKind};
 
 use crate::command::{Effect, Reply};
-use crate::inode::{Body, Inode, SET_GID};
 use crate::set_id::{made_mode, may_keep_group};
+use crate::state::inode::{Body, Inode, SET_GID, Which};
 use crate::state::{Caller, SlotState, Step};
 use crate::xattrs::{check_mode_of_setting, missing};
 
@@ -44,15 +44,8 @@ pub(crate) fn made(above: &Inode, who: &Credentials, wanted: NewMode, kind: File
     }
 }
 
-/// One of an inode's lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
-    Access,
-    Default,
-}
-
 impl Which {
-    pub(crate) fn named(name: &XattrName) -> Which {
+    fn named(name: &XattrName) -> Which {
         if name.as_bytes() == XattrName::DEFAULT_LIST { Which::Default } else { Which::Access }
     }
 
@@ -73,14 +66,6 @@ impl Which {
 }
 
 impl Inode {
-    pub(crate) fn list(&self, which: Which) -> Option<&AccessList> {
-        let lists = self.lists.as_ref()?;
-        match which {
-            Which::Access => lists.access.as_ref(),
-            Which::Default => lists.default.as_ref(),
-        }
-    }
-
     /// The names of the lists that it has.
     pub(crate) fn list_names(&self) -> impl Iterator<Item = XattrName> + '_ {
         [Which::Access, Which::Default]
@@ -105,10 +90,6 @@ impl Inode {
         if let Some(access) = self.lists.as_mut().and_then(|lists| lists.access.as_mut()) {
             access.set_permissions(mode);
         }
-    }
-
-    pub(crate) fn owner(&self) -> Owner {
-        Owner { uid: self.uid, gid: self.gid }
     }
 
     /// The value of the attribute that shows a list.

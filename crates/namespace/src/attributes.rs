@@ -8,8 +8,8 @@ use ramlace_wire::{Credentials, Layout, LayoutHints};
 
 use crate::command::{Effect, Reply};
 use crate::entries::{check_copies, check_mode};
-use crate::inode::{Body, Inode, SET_GID, right};
 use crate::set_id::may_keep_group;
+use crate::state::inode::{Body, Inode, SET_GID, right};
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {

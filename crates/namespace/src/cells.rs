@@ -5,8 +5,8 @@ use ramlace_wire::coordination::{CellChanged, ChangeInlineCell, InlineCellChange
 use ramlace_wire::inline::{BytesPlace, InlineOutcome};
 
 use crate::command::Reply;
-use crate::file::File;
-use crate::inode::right;
+use crate::state::file::File;
+use crate::state::inode::right;
 use crate::state::{Caller, SlotState, Step};
 
 /// Bytes of a cell.

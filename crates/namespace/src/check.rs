@@ -13,8 +13,8 @@ use ramlace_wire::check::{
 };
 use ramlace_wire::{ClusterMap, FileKind};
 
-use crate::file::PAGE_BYTES;
 use crate::findings::{CheckCounts, Checked, FINDINGS_MAX, Finding, FindingKind};
+use crate::state::file::PAGE_BYTES;
 use crate::state::first_number;
 
 /// One look at a pool. First all slots and inodes, then entries, lanes and books, in any order.

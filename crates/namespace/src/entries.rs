@@ -8,10 +8,10 @@ use ramlace_wire::{Credentials, FileAttributes, FileKind, Layout, OpenedFor, Own
 
 use crate::access_lists::made;
 use crate::command::Reply;
-use crate::directory::{Directory, Entry};
-use crate::file::File;
 use crate::handles::no_bytes;
-use crate::inode::{Body, Inode, MODE_MAX, SET_GID, Special, right};
+use crate::state::directory::{Directory, Entry};
+use crate::state::file::File;
+use crate::state::inode::{Body, Inode, MODE_MAX, SET_GID, Special, right};
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {

@@ -10,10 +10,11 @@ use ramlace_layout::COLLISION_BITS;
 use ramlace_wire::check::{EntryFacts, InodeFacts, PartitionFacts, SlotFacts, Trouble, TroubleKind};
 
 use crate::command::{Delivery, DeliveryId};
-use crate::directory::{Directory, Phase};
-use crate::holds::Hold;
-use crate::inode::{Body, Inode};
 use crate::state::SlotState;
+use crate::state::coordinator::Coordinator;
+use crate::state::directory::{Directory, Phase};
+use crate::state::hold::Hold;
+use crate::state::inode::{Body, Inode};
 
 /// Everything that operations under way hold in a slot.
 #[derive(Default)]
@@ -119,7 +120,7 @@ impl SlotState {
     fn held(&self) -> Held<'_> {
         let mut held = Held::default();
         let here = self.intents.values().flat_map(|intent| &intent.holds);
-        let others = self.coordinators.values().flat_map(crate::peers::Coordinator::holds);
+        let others = self.coordinators.values().flat_map(Coordinator::holds);
         for hold in here.chain(others) {
             match hold {
                 Hold::Made(inode) | Hold::Sealed(inode) | Hold::Raised(inode) | Hold::Lowered(inode) => {

@@ -7,9 +7,9 @@ use ramlace_wire::peer::Token;
 use ramlace_wire::{Credentials, Layout};
 
 use crate::command::{Command, Effect, Op, Origin};
-use crate::directory::{Claim, Phase};
-use crate::inode::Body;
 use crate::state::SlotState;
+use crate::state::directory::{Claim, Phase};
+use crate::state::inode::Body;
 
 const WHO: Credentials = Credentials::new(0, 0);
 const SESSION: SessionId = SessionId([1; 16]);
@@ -129,7 +129,7 @@ fn sessions_and_their_open_inodes_are_checked() {
 #[test]
 fn operations_that_wait_for_nothing_are_found() {
     // The question of the mkdir, the messages about the truncation.
-    let lost = found(|state, _| state.outbox = crate::outbox::Outbox::default());
+    let lost = found(|state, _| state.outbox = crate::state::outbox::Outbox::default());
     assert_eq!(lost, [TroubleKind::OperationStuck; 2]);
     let untold = found(|state, _| _ = state.unsettled.insert((Slot(6), 3)));
     assert_eq!(untold, [TroubleKind::OperationStuck]);
@@ -187,6 +187,6 @@ fn entries_come_page_by_page_and_those_in_a_wrong_place_are_marked() {
     let (_, directory) = story.state.directory_mut(InodeId::ROOT);
     let cookie = directory.entries.free_cookie(77, &name("x")).unwrap();
     let (inode, kind) = (whole[0].inode, whole[0].kind);
-    directory.entries.insert(cookie, crate::directory::Entry { name: name("x"), inode, kind });
+    directory.entries.insert(cookie, crate::state::directory::Entry { name: name("x"), inode, kind });
     assert!(pages(&story.state, 3).iter().any(|entry| entry.misplaced && entry.name == name("x")));
 }

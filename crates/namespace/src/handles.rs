@@ -9,7 +9,7 @@ use ramlace_wire::peer::{DropLane, TrimLane};
 use ramlace_wire::{FileKind, Layout, OpenedFor};
 
 use crate::command::{Delivery, Effect, Reply};
-use crate::inode::{Body, right};
+use crate::state::inode::{Body, right};
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {

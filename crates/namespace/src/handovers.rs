@@ -4,31 +4,13 @@
 //! and it must have no holes, for a store into one would take memory that was not promised. A session that ends
 //! without a word leaves a kernel behind that nobody can ask any more: what it has stays *loose* for ever.
 
-use std::collections::BTreeMap;
-
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Redirect, Result, SessionId};
 use ramlace_wire::namespace::{HandOver, HandedOver, SizeInfo};
 use ramlace_wire::peer::TrimLane;
-use serde::{Deserialize, Serialize};
 
 use crate::command::{Delivery, Effect, Reply};
+use crate::state::handover::{Handover, Loose};
 use crate::state::{Caller, SlotState, Step};
-
-/// The kernels that have one file.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Handover {
-    /// The sessions whose kernels have it, and whether they may write.
-    sessions: BTreeMap<SessionId, bool>,
-    /// A kernel has it, or may even write it, that nobody can ask any more.
-    loose: Option<Loose>,
-}
-
-/// What such a kernel may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Loose {
-    Reads,
-    Writes,
-}
 
 impl SlotState {
     pub(crate) fn hand_over(&mut self, caller: Caller, request: HandOver, effects: &mut Vec<Effect>) -> Step {

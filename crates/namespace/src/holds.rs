@@ -10,54 +10,15 @@ use std::collections::btree_map::Entry as Slotted;
 use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, Timestamp, limits};
 use ramlace_wire::namespace::RenameMode;
-use ramlace_wire::peer::{Part, PartitionAttributes, Prepared, PutEntry, Target, Token};
+use ramlace_wire::peer::{Part, Prepared, PutEntry, Target, Token};
 use ramlace_wire::{AccessLists, Credentials, FileKind, LayoutHints, Owner};
-use serde::{Deserialize, Serialize};
 
 use crate::command::Effect;
-use crate::directory::{Claim, Directory, Entry, Phase};
 use crate::entries::{not_found, taken};
-use crate::inode::{Body, Inode, right};
-use crate::partitions::Becomes;
 use crate::state::SlotState;
-
-/// A change that waits for a decision.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Hold {
-    /// A directory that nothing leads to yet.
-    Made(InodeId),
-    /// An empty directory that takes no entries.
-    Sealed(InodeId),
-    /// A file with one link more.
-    Raised(InodeId),
-    /// A file with one link less; it lives until the decision.
-    Lowered(InodeId),
-    /// A name that nobody else may change.
-    Entry(HeldEntry),
-    /// An inode that gets another name, and a directory perhaps another parent.
-    Moved { inode: InodeId, parent: Option<InodeId> },
-    /// The order in which directories change their parents (slot 0).
-    Moves,
-    /// A directory all of whose partitions change; this slot is its home.
-    Changing { inode: InodeId, becomes: Becomes },
-    /// Entries of another slot's directory that are not shown yet.
-    Taken(InodeId),
-    /// Empty partitions of another slot's directory.
-    SealedPartition(InodeId),
-    /// Partitions of another slot's directory that get other attributes.
-    SetPartition { inode: InodeId, attributes: PartitionAttributes },
-}
-
-/// A name, and what it shall lead to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct HeldEntry {
-    pub parent: InodeId,
-    pub name: Name,
-    /// Reserved when the name is new.
-    pub cookie: Option<u64>,
-    /// `None`: the entry goes.
-    pub put: Option<(InodeId, FileKind)>,
-}
+use crate::state::directory::{Claim, Directory, Entry, Phase};
+use crate::state::hold::{HeldEntry, Hold};
+use crate::state::inode::{Body, Inode, right};
 
 /// On whose behalf something is held, and since when.
 #[derive(Clone, Copy)]

@@ -15,27 +15,12 @@ use ramlace_wire::inline::{
 use ramlace_wire::namespace::{SizeInfo, Truncate};
 use ramlace_wire::peer::{FillLane, Token};
 use ramlace_wire::{Credentials, OpenedFor};
-use serde::{Deserialize, Serialize};
 
 use crate::command::{Delivery, DeliveryId, Effect, Reply};
-use crate::file::File;
-use crate::inode::{Body, right};
 use crate::sizes::check_size;
+use crate::state::file::{File, Leaving};
+use crate::state::inode::{Body, right};
 use crate::state::{Caller, SlotState, Step};
-
-/// Bytes on their way to lane 0.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Leaving {
-    delivery: DeliveryId,
-    /// Who waits for it.
-    waiting: Option<Token>,
-}
-
-impl Leaving {
-    pub(crate) fn delivery(&self) -> DeliveryId {
-        self.delivery
-    }
-}
 
 impl File {
     pub(crate) fn place(&self) -> BytesPlace {

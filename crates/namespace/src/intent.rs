@@ -19,46 +19,15 @@ use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, Timestamp, lim
 use ramlace_wire::namespace::{MakeDirectory, RemoveDirectory};
 use ramlace_wire::peer::{IntentStamp, Part, Prepare, Prepared, Settle, Token};
 use ramlace_wire::{Credentials, FileKind};
-use serde::{Deserialize, Serialize};
 
 use crate::access_lists::{Made, made};
-use crate::command::{Delivery, DeliveryId, Effect, Reply};
+use crate::command::{Delivery, Effect, Reply};
 use crate::entries::{check_new_mode, inherited_owner, not_found, taken};
-use crate::holds::{Asker, Hold, check_one_more_link, new_directory};
-use crate::inode::right;
-use crate::partitions::Partitions;
-use crate::rename::Rename;
+use crate::holds::{Asker, check_one_more_link, new_directory};
+use crate::state::hold::Hold;
+use crate::state::inode::right;
+use crate::state::intent::{Goal, Intent};
 use crate::state::{Caller, SlotState, Step};
-
-/// An operation that is under way.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Intent {
-    pub who: Credentials,
-    /// What it is, for its answer.
-    pub goal: Goal,
-    /// What is held here.
-    pub holds: Vec<Hold>,
-    /// Other slots that may hold something, and the number by which they know the operation.
-    pub asked: BTreeMap<Slot, u64>,
-    /// The question that is not answered yet.
-    pub question: Option<DeliveryId>,
-    /// Parts asked for so far.
-    pub parts: u32,
-    /// When it was decided, if it waits for the other slots to do their parts.
-    pub decided: Option<Timestamp>,
-}
-
-/// What an operation is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Goal {
-    /// And the homes that are asked, one after the other, when the one before has no room.
-    MakeDirectory(Vec<Slot>),
-    RemoveDirectory,
-    Link,
-    Unlink,
-    Rename(Box<Rename>),
-    Partitions(Box<Partitions>),
-}
 
 impl SlotState {
     pub(crate) fn make_directory(

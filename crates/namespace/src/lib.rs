@@ -26,36 +26,30 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod access_lists;
+mod apply;
 mod attributes;
 mod barriers;
 mod cells;
 mod check;
 mod collapse;
 mod command;
-mod directory;
 mod entries;
 mod facts;
-mod file;
 mod findings;
 mod handles;
 mod handovers;
-mod hash;
 mod holds;
 mod inline;
-mod inode;
 mod intent;
 pub mod leases;
 mod links;
 mod locking;
-mod locks;
 mod mend;
-mod outbox;
 mod partitions;
 mod peers;
 mod query;
 mod rename;
 mod reports;
-mod session;
 mod set_id;
 mod sizes;
 mod spread;

@@ -6,8 +6,8 @@ use ramlace_wire::namespace::{Link, Unlink};
 use ramlace_wire::peer::Part;
 
 use crate::command::{Effect, Op, Reply};
-use crate::inode::Body;
-use crate::intent::Goal;
+use crate::state::inode::Body;
+use crate::state::intent::Goal;
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {

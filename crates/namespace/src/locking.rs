@@ -8,7 +8,7 @@ use ramlace_wire::locks::{
 };
 
 use crate::command::{Effect, Reply};
-use crate::locks::{Asked, FileLocks, Lock, LockCount, shown};
+use crate::state::locks::{Asked, FileLocks, Lock, LockCount, shown};
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {

@@ -8,25 +8,20 @@
 //! what a slot held when it began to ask, and the answer does not name, is nobody's. What came while the question was
 //! under way is not judged.
 
-use std::ops::Bound;
-
-use ramlace_base::{Slot, Timestamp};
+use ramlace_base::Slot;
 use ramlace_wire::mend::OperationsKnown;
 use serde::{Deserialize, Serialize};
-
-use crate::command::Effect;
-use crate::state::SlotState;
 
 /// What a slot believes of operations that another coordinates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
     /// The slot that believes it.
-    slot: Slot,
-    coordinator: Slot,
+    pub(crate) slot: Slot,
+    pub(crate) coordinator: Slot,
     /// All below are settled.
-    settled_below: u64,
+    pub(crate) settled_below: u64,
     /// Those from there on of which something is known: how many parts are held; 0: it is settled.
-    halves: Vec<(u64, u32)>,
+    pub(crate) halves: Vec<(u64, u32)>,
 }
 
 /// What a slot believed and the other knows nothing of.
@@ -79,34 +74,6 @@ impl Disowned {
     #[must_use]
     pub fn is_ahead(&self) -> bool {
         self.settled_below.is_some() || self.halves.iter().any(|(_, parts)| *parts == 0)
-    }
-}
-
-impl SlotState {
-    /// Slots of whose operations this one has heard, behind one of them.
-    pub fn coordinators_behind(&self, after: Option<Slot>) -> impl Iterator<Item = Slot> + '_ {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.coordinators.range((from, Bound::Unbounded)).map(|(other, _)| *other)
-    }
-
-    /// What this slot believes of another's operations.
-    #[must_use]
-    pub fn doubt(&self, coordinator: Slot) -> Option<Doubt> {
-        let known = self.coordinators.get(&coordinator)?;
-        let (settled_below, halves) = (known.settled_below(), known.parts_held().collect());
-        Some(Doubt { slot: self.slot, coordinator, settled_below, halves })
-    }
-
-    /// What this slot knows of the operations that it coordinates.
-    pub(crate) fn operations_known(&self) -> OperationsKnown {
-        OperationsKnown { next: self.next_intent, unsettled: self.unsettled.iter().copied().collect() }
-    }
-
-    /// Lets go of what its coordinator knows nothing of, unless something has come for it since.
-    pub(crate) fn disown(&mut self, disowned: &Disowned, now: Timestamp, effects: &mut Vec<Effect>) {
-        let Some(coordinator) = self.coordinators.get_mut(&disowned.coordinator) else { return };
-        let forgotten = coordinator.forget(&disowned.halves, disowned.settled_below);
-        forgotten.into_iter().for_each(|half| self.settle_half(half, false, now, effects));
     }
 }
 

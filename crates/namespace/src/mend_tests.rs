@@ -1,11 +1,12 @@
 //! What is nobody's is let go; what is somebody's stays, also what comes while the question is under way.
 
-use ramlace_base::{Epoch, InodeId, Sequence, SessionId};
+use ramlace_base::{Epoch, InodeId, Sequence, SessionId, Timestamp};
 use ramlace_wire::peer::{IntentStamp, Part, Prepare, Settle, Token};
 use ramlace_wire::{AccessLists, Credentials, LayoutHints, Owner};
 
 use super::*;
-use crate::command::{Command, Op, Origin};
+use crate::command::{Command, Effect, Op, Origin};
+use crate::state::SlotState;
 
 const OTHER: Slot = Slot(5);
 const HERE: Slot = Slot(3);

@@ -17,51 +17,16 @@ use std::collections::BTreeSet;
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Sequence, SessionId, Slot, Timestamp, limits};
 use ramlace_wire::peer::{MovedEntry, Part, PartitionAttributes, TakePartition, Token};
 use ramlace_wire::{Credentials, FileKind};
-use serde::{Deserialize, Serialize};
 
 use crate::command::{Effect, Reply};
-use crate::directory::{Directory, Entry, Phase};
-use crate::holds::{Asker, Hold, check_sealable};
-use crate::inode::{Body, Inode};
-use crate::intent::Goal;
-use crate::spread::{FollowUp, Spread, check_partitions};
-use crate::state::{Caller, SlotState, Step};
-
-/// An operation on all partitions that is under way.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Partitions {
-    inode: InodeId,
-    task: Task,
-}
-
-/// What is left of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum Task {
-    Spread {
-        partitions: Box<[Slot]>,
-        /// The partition that is sent next.
-        partition: usize,
-        /// Its entries behind this cookie.
-        after: u64,
-    },
-    Collapse {
-        rest: Vec<Slot>,
-    },
-    Set {
-        rest: Vec<Slot>,
-        attributes: PartitionAttributes,
-        /// Answered with the attributes; a change of the layout is not.
-        tells: bool,
-    },
-}
-
-/// What becomes of a directory at home when an operation on all its partitions is done.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Becomes {
-    Spread(Box<[Slot]>),
-    Whole,
-    Changed(PartitionAttributes),
-}
+use crate::holds::{Asker, check_sealable};
+use crate::spread::check_partitions;
+use crate::state::directory::Spread;
+use crate::state::directory::{Directory, Entry, Phase};
+use crate::state::hold::{Becomes, Hold};
+use crate::state::inode::{Body, Inode};
+use crate::state::intent::{Goal, Partitions, Task};
+use crate::state::{Caller, FollowUp, SlotState, Step};
 
 /// Nobody's session: the operations that a slot begins by itself.
 const NOBODY: Credentials = Credentials::new(0, 0);

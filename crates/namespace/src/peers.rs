@@ -5,110 +5,17 @@
 //! is older than that is a late duplicate and changes nothing.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Result, Slot, Timestamp};
+use ramlace_wire::mend::OperationsKnown;
 use ramlace_wire::peer::{IntentStamp, Prepare, Prepared, Settle};
-use serde::{Deserialize, Serialize};
 
 use crate::command::{DeliveryAnswer, Effect, Op};
-use crate::holds::{Asker, Hold};
+use crate::holds::Asker;
+use crate::mend::{Disowned, Doubt};
+use crate::state::coordinator::{Coordinator, Half};
 use crate::state::{SlotState, first_number};
-
-/// What a slot remembers of another that coordinated operations with it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Coordinator {
-    /// Every operation below is settled.
-    settled_below: u64,
-    /// The others of which something is known. Mostly none: there are as many pairs of slots as there are
-    /// slots squared, and what a pair keeps for ever must be a few bytes.
-    halves: BTreeMap<u64, Half>,
-}
-
-/// What has happened here to an operation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Half {
-    /// Parts are held ready, by their numbers.
-    Held(BTreeMap<u32, (Vec<Hold>, Prepared)>),
-    /// It is decided.
-    Settled,
-}
-
-impl Half {
-    fn parts(&self) -> u32 {
-        match self {
-            Half::Held(parts) => u32::try_from(parts.len()).unwrap_or(u32::MAX),
-            Half::Settled => 0,
-        }
-    }
-}
-
-impl Coordinator {
-    /// Forgets what is settled up to the first that may not be: all below `settled_below` is settled, and so
-    /// is what follows it directly.
-    fn forget_first(&mut self) {
-        while let Some(first) = self.halves.first_entry()
-            && *first.key() == self.settled_below
-            && *first.get() == Half::Settled
-        {
-            self.settled_below += 1;
-            first.remove();
-        }
-        self.shrink();
-    }
-
-    /// An emptied map keeps a node of half a kilobyte.
-    fn shrink(&mut self) {
-        if self.halves.is_empty() {
-            self.halves = BTreeMap::new();
-        }
-    }
-
-    /// Every operation below is settled.
-    pub(crate) fn settled_below(&self) -> u64 {
-        self.settled_below
-    }
-
-    /// Operations of which something is known, and how many parts are held for each; none: it is settled.
-    pub(crate) fn parts_held(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        self.halves.iter().map(|(number, half)| (*number, half.parts()))
-    }
-
-    /// Forgets operations for which so many parts are held as is said, and what is settled below the first number, if
-    /// that is where it stands.
-    pub(crate) fn forget(&mut self, halves: &[(u64, u32)], settled_below: Option<(u64, u64)>) -> Vec<Half> {
-        if let Some((was, is)) = settled_below
-            && self.settled_below == was
-        {
-            self.settled_below = is;
-        }
-        let is_so = |known: &BTreeMap<u64, Half>, (number, parts): (u64, u32)| {
-            known.get(&number).is_some_and(|half| half.parts() == parts)
-        };
-        let numbers = halves.iter().filter(|half| is_so(&self.halves, **half)).map(|(number, _)| *number);
-        let numbers: Vec<u64> = numbers.collect();
-        let forgotten = numbers.iter().filter_map(|number| self.halves.remove(number)).collect();
-        self.shrink();
-        forgotten
-    }
-
-    /// Operations that hold something here.
-    pub(crate) fn held_numbers(&self) -> impl Iterator<Item = u64> + '_ {
-        let held = |(number, half): (&u64, &Half)| matches!(half, Half::Held(_)).then_some(*number);
-        self.halves.iter().filter_map(held)
-    }
-
-    /// What is held for them.
-    pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> {
-        self.halves.values().flat_map(|half| {
-            match half {
-                Half::Held(parts) => Some(parts.values().flat_map(|(holds, _)| holds)),
-                Half::Settled => None,
-            }
-            .into_iter()
-            .flatten()
-        })
-    }
-}
 
 impl SlotState {
     pub(crate) fn peer_step(
@@ -229,6 +136,34 @@ impl SlotState {
         if let Some(half) = held {
             self.settle_half(half, message.commit, message.now, effects);
         }
+    }
+}
+
+impl SlotState {
+    /// Slots of whose operations this one has heard, behind one of them.
+    pub fn coordinators_behind(&self, after: Option<Slot>) -> impl Iterator<Item = Slot> + '_ {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.coordinators.range((from, Bound::Unbounded)).map(|(other, _)| *other)
+    }
+
+    /// What this slot believes of another's operations.
+    #[must_use]
+    pub fn doubt(&self, coordinator: Slot) -> Option<Doubt> {
+        let known = self.coordinators.get(&coordinator)?;
+        let (settled_below, halves) = (known.settled_below, known.parts_held().collect());
+        Some(Doubt { slot: self.slot, coordinator, settled_below, halves })
+    }
+
+    /// What this slot knows of the operations that it coordinates.
+    pub(crate) fn operations_known(&self) -> OperationsKnown {
+        OperationsKnown { next: self.next_intent, unsettled: self.unsettled.iter().copied().collect() }
+    }
+
+    /// Lets go of what its coordinator knows nothing of, unless something has come for it since.
+    pub(crate) fn disown(&mut self, disowned: &Disowned, now: Timestamp, effects: &mut Vec<Effect>) {
+        let Some(coordinator) = self.coordinators.get_mut(&disowned.coordinator) else { return };
+        let forgotten = coordinator.forget(&disowned.halves, disowned.settled_below);
+        forgotten.into_iter().for_each(|half| self.settle_half(half, false, now, effects));
     }
 }
 

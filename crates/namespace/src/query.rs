@@ -6,10 +6,10 @@ use ramlace_wire::peer::{Ascended, InodeAnswer, QueryInode};
 use ramlace_wire::{Attributes, Credentials};
 
 use crate::command::{Answer, Query};
-use crate::directory::Entry;
 use crate::entries::not_found;
-use crate::inode::{Body, right};
 use crate::state::SlotState;
+use crate::state::directory::Entry;
+use crate::state::inode::{Body, right};
 
 /// No entry of a page takes more bytes on the wire: a name of 255, twelve numbers of at most ten.
 const ENTRY_BYTES_MAX: u32 = 400;

@@ -14,50 +14,14 @@ use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, Timestamp};
 use ramlace_wire::FileKind;
 use ramlace_wire::namespace::{self as wire, RenameMode};
 use ramlace_wire::peer::{Ascend, Ascended, Part, Prepared, PutEntry, Target, Token};
-use serde::{Deserialize, Serialize};
 
 use crate::command::{Delivery, Effect, Reply};
-use crate::directory::Claim;
 use crate::entries::taken;
-use crate::holds::{Hold, new_parent, target_part};
-use crate::intent::{Goal, Intent};
+use crate::holds::{new_parent, target_part};
+use crate::state::directory::Claim;
+use crate::state::hold::Hold;
+use crate::state::intent::{Goal, Intent, Rename, Stage};
 use crate::state::{Caller, SlotState, Step};
-
-/// A rename under way.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Rename {
-    request: wire::Rename,
-    inode: InodeId,
-    kind: FileKind,
-    /// Whom the inode must belong to.
-    owner: Option<u32>,
-    /// What the new name led to.
-    target: Option<Target>,
-    /// It takes part in the order of moves.
-    moves: bool,
-    /// The slot that keeps the order is told of the end when all others have done their parts.
-    order_is_last: bool,
-    stage: Stage,
-}
-
-/// What is to be held next.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-enum Stage {
-    /// The order of moves.
-    Order,
-    /// The new parent must not be inside what is moved: the walk is here.
-    Ascend(InodeId),
-    /// The new entry.
-    Put,
-    /// The inode.
-    Inode,
-    /// The old parent must not be inside what comes back: the walk is here.
-    AscendBack(InodeId),
-    /// What was found.
-    Target,
-    /// Everything is held.
-    Held,
-}
 
 /// The slot that keeps the order of moves.
 const ORDER: Slot = Slot(0);

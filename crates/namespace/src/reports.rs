@@ -5,8 +5,8 @@ use ramlace_wire::ErrorBody;
 use ramlace_wire::peer::{Part, Prepared};
 
 use crate::command::{Delivery, DeliveryAnswer, DeliveryId, Effect};
-use crate::inode::Body;
 use crate::state::SlotState;
+use crate::state::inode::Body;
 
 /// What an answer means to whoever sent the delivery.
 enum Report {
@@ -21,6 +21,19 @@ enum Report {
 }
 
 impl SlotState {
+    /// Whether somebody waits for the delivery, or it is given up when it cannot be delivered: only
+    /// then does an `DeliveryUnreachable` change anything.
+    #[must_use]
+    pub fn is_awaited(&self, delivery: DeliveryId) -> bool {
+        match self.outbox.get(delivery) {
+            Some(
+                Delivery::Prepare(_) | Delivery::Ascend(_) | Delivery::TrimLane(_) | Delivery::FillLane(_),
+            ) => true,
+            Some(Delivery::CutLane(message)) => self.cut_is_awaited(message.lane),
+            Some(Delivery::Settle(_) | Delivery::DropLane(_)) | None => false,
+        }
+    }
+
     pub(crate) fn delivery_done(
         &mut self,
         delivery: DeliveryId,

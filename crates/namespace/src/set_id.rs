@@ -3,7 +3,7 @@
 use ramlace_base::InodeId;
 use ramlace_wire::{Credentials, FileKind};
 
-use crate::inode::{Inode, SET_GID, SET_UID};
+use crate::state::inode::{Inode, SET_GID, SET_UID};
 use crate::state::{Caller, SlotState};
 
 /// Execution by the group: without it a set-group-id bit once meant mandatory locks.

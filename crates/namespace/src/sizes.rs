@@ -7,8 +7,8 @@ use ramlace_wire::namespace::{
 use ramlace_wire::peer::CutLane;
 
 use crate::command::{Delivery, Effect, Reply};
-use crate::file::{File, TruncateAnswer};
-use crate::inode::{Body, right};
+use crate::state::file::{File, TruncateAnswer};
+use crate::state::inode::{Body, right};
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {

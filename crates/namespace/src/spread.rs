@@ -14,30 +14,10 @@
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result, Slot, limits};
 use ramlace_wire::peer::PartitionAttributes;
-use serde::{Deserialize, Serialize};
 
-use crate::collapse::Callers;
-use crate::directory::{Directory, Phase};
-use crate::inode::{Body, Inode};
-use crate::state::SlotState;
-
-/// Where the entries of a directory are.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Spread {
-    /// The slot of each partition.
-    pub partitions: Box<[Slot]>,
-    /// At home: who wants the directory removed.
-    pub callers: Callers,
-}
-
-/// What one step makes another necessary: done at its end.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum FollowUp {
-    /// A whole directory got an entry, and has many.
-    Grown(InodeId),
-    /// A spread directory is to be removed: it must be whole, which it can be when it is empty.
-    Collapse(InodeId),
-}
+use crate::state::directory::{Directory, Phase};
+use crate::state::inode::{Body, Inode};
+use crate::state::{FollowUp, SlotState};
 
 impl SlotState {
     /// The partition of a name in a spread directory.
@@ -55,11 +35,6 @@ impl SlotState {
     /// Directories of other slots that have entries here.
     pub fn partition_records(&self) -> impl Iterator<Item = InodeId> + '_ {
         self.inodes.keys().copied().filter(|inode| !self.is_mine(*inode))
-    }
-
-    /// Whether an inode lives here, and is no record of another slot's directory.
-    pub(crate) fn is_mine(&self, inode: InodeId) -> bool {
-        inode.slot() == self.slot
     }
 
     /// The directory, or the record of it, that holds a name; `Spread` when that is elsewhere.
@@ -97,20 +72,6 @@ impl SlotState {
         }
     }
 
-    /// What is said of an inode that is not here: one of this slot is gone, or was lost with the server that had
-    /// the slot before, and of another's directory there is no partition here (any more).
-    pub(crate) fn not_here(&self, inode: InodeId) -> Error {
-        if self.is_mine(inode) && inode.counter() < self.first_number {
-            let text = format!("inode {inode} was lost with the server that held {} before", self.slot);
-            return Error::new(ErrorKind::Lost, text);
-        }
-        if self.is_mine(inode) {
-            return Error::new(ErrorKind::Stale, format!("inode {inode} is gone"));
-        }
-        let text = format!("{} holds no part of directory {inode}", self.slot);
-        Error::new(ErrorKind::Redirect(Redirect::Spread), text)
-    }
-
     /// Notes that a directory has got an entry.
     pub(crate) fn note_growth(&mut self, inode: InodeId) {
         let entries_max = self.whole_entries_max;
@@ -129,20 +90,6 @@ impl SlotState {
             && directory.phase == Phase::Live
             && directory.busy.is_empty()
             && directory.entries.len() >= self.whole_entries_max
-    }
-}
-
-impl Spread {
-    pub(crate) fn new(partitions: &[Slot]) -> Box<Spread> {
-        Box::new(Spread { partitions: partitions.into(), callers: Callers::default() })
-    }
-
-    /// The slots other than `home` that hold partitions, each once.
-    pub(crate) fn others(&self, home: Slot) -> Vec<Slot> {
-        let mut slots: Vec<Slot> = self.partitions.iter().copied().filter(|slot| *slot != home).collect();
-        slots.sort_unstable();
-        slots.dedup();
-        slots
     }
 }
 

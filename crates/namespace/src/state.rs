@@ -1,4 +1,20 @@
-//! One slot: what it holds, and the one door through which it changes.
+//! One slot: what it holds, and how its parts are reached. The files of this folder are what it is made of; none of them
+//! knows an operation.
+
+pub(crate) mod barrier;
+pub(crate) mod callers;
+pub(crate) mod coordinator;
+pub(crate) mod directory;
+pub(crate) mod file;
+pub(crate) mod handover;
+pub(crate) mod hash;
+pub(crate) mod hold;
+pub(crate) mod inode;
+pub(crate) mod inodes;
+pub(crate) mod intent;
+pub(crate) mod locks;
+pub(crate) mod outbox;
+pub(crate) mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -6,24 +22,22 @@ use std::ops::Bound;
 use ramlace_base::{
     Epoch, Error, ErrorKind, InodeId, Redirect, Result, Sequence, SessionId, Slot, Timestamp, limits,
 };
-use ramlace_wire::namespace::GivenUp;
 use ramlace_wire::peer::Token;
 use ramlace_wire::{Credentials, ErrorBody, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
-use crate::barriers::Barrier;
-use crate::command::{Command, Delivery, DeliveryId, Effect, Op, Origin, Reply, Room};
-use crate::directory::{Directory, Phase};
-use crate::handovers::Handover;
-use crate::hash::NameHash;
-use crate::inode::{Body, Inode};
-use crate::intent::Intent;
-use crate::locks::FileLocks;
-use crate::outbox::Outbox;
-use crate::peers::Coordinator;
-use crate::session::{Cached, Session};
-use crate::spread::FollowUp;
-use crate::touched::{Inodes, tell_changes};
+use crate::command::{Delivery, DeliveryId, Effect, Reply};
+use crate::state::barrier::Barrier;
+use crate::state::coordinator::Coordinator;
+use crate::state::directory::{Directory, Phase};
+use crate::state::handover::Handover;
+use crate::state::hash::NameHash;
+use crate::state::inode::{Body, Inode};
+use crate::state::inodes::Inodes;
+use crate::state::intent::Intent;
+use crate::state::locks::FileLocks;
+use crate::state::outbox::Outbox;
+use crate::state::session::{Cached, Session};
 
 /// A slot that starts empty counts inodes and operations from its first epoch times this, so
 /// that it does not repeat the numbers of a predecessor that was lost.
@@ -74,6 +88,15 @@ pub struct SlotState {
     /// The command at hand may make no inode.
     #[serde(skip)]
     pub(crate) full: bool,
+}
+
+/// What one step makes another necessary: done at its end.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum FollowUp {
+    /// A whole directory got an entry, and has many.
+    Grown(InodeId),
+    /// A spread directory is to be removed: it must be whole, which it can be when it is empty.
+    Collapse(InodeId),
 }
 
 /// Who asks for a change, and when.
@@ -147,112 +170,6 @@ impl SlotState {
         self.inodes.forget_touched();
     }
 
-    /// Takes one step: the only way this state changes.
-    ///
-    /// Panics when the command belongs to another slot, or its origin does not fit its operation:
-    /// those are bugs of the caller.
-    pub fn apply(&mut self, command: &Command) -> Vec<Effect> {
-        self.apply_within(command, Room::ForInodes)
-    }
-
-    /// The same, for a server that may have no room for another inode: then what would make one is
-    /// refused with `NoSpace`. The room belongs to the command, and is logged with it.
-    pub fn apply_within(&mut self, command: &Command, room: Room) -> Vec<Effect> {
-        self.full = room == Room::None;
-        let effects = self.step(command);
-        self.full = false;
-        effects
-    }
-
-    fn step(&mut self, command: &Command) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        let now = command.now;
-        match (&command.origin, &command.op) {
-            (Origin::Client { session, sequence, acknowledged_below, who, on_behalf }, op) => {
-                let (session, sequence) = (*session, *sequence);
-                let caller = Caller { token: Token { session, sequence }, who, on_behalf: *on_behalf, now };
-                let session_state = self.sessions.entry(session).or_default();
-                match session_state.admit(session, sequence, *acknowledged_below) {
-                    Ok(None) => {
-                        let step = self.client_step(caller, op, &mut effects);
-                        self.conclude(caller.token, step, &mut effects);
-                    }
-                    Ok(Some(Cached::Waiting)) => {}
-                    Ok(Some(Cached::Answered(outcome))) => {
-                        effects.push(Effect::Reply { token: caller.token, outcome: shown(outcome.clone()) });
-                    }
-                    Err(refusal) => {
-                        effects.push(Effect::Reply { token: caller.token, outcome: Err(refusal) });
-                    }
-                }
-            }
-            (Origin::Peer, op) => {
-                let answer = self.peer_step(op, now, &mut effects);
-                self.follow_up(now, &mut effects);
-                effects.push(Effect::PeerReply(answer));
-            }
-            (Origin::Server, Op::DeliveryDone { delivery, result }) => {
-                self.delivery_done(*delivery, result, now, &mut effects);
-            }
-            (Origin::Server, Op::DeliveryUnreachable { delivery }) => {
-                self.delivery_unreachable(*delivery, now, &mut effects);
-            }
-            (Origin::Server, Op::CoordinatorLost { coordinator, began }) => {
-                self.coordinator_lost(*coordinator, *began, now, &mut effects);
-            }
-            (Origin::Server, Op::Disown(disowned)) => self.disown(disowned, now, &mut effects),
-            (Origin::Server, Op::EndSession { session }) => self.end_session(*session, now, &mut effects),
-            (Origin::Server, Op::Spread { directory, partitions }) => {
-                self.spread(*directory, partitions, now, &mut effects);
-            }
-            (Origin::Server, Op::EndLockWait(request)) => self.end_lock_wait(*request, &mut effects),
-            (Origin::Server, op) => panic!("{op:?} does not come from the server"),
-        }
-        self.follow_up(now, &mut effects);
-        tell_changes(&mut self.inodes, self.slot, command, &mut effects);
-        effects
-    }
-
-    fn client_step(&mut self, caller: Caller, op: &Op, effects: &mut Vec<Effect>) -> Step {
-        self.check_not_going(op)?;
-        match op {
-            Op::Create(request) => self.create(caller, request),
-            Op::Open(request) => self.open(caller, *request),
-            Op::GiveUp(request) => {
-                let opened = self.session_mut(caller).give_up(request.sequence);
-                Ok(Some(Reply::GivenUp(GivenUp { opened })))
-            }
-            Op::OpenEntry(request) => self.open_entry(caller, request),
-            Op::HandOver(request) => self.hand_over(caller, *request, effects),
-            Op::Close(request) => self.close(caller, *request, effects),
-            Op::SetAttributes(request) => self.set_attributes(caller, *request, effects),
-            Op::Truncate(request) => self.truncate(caller, *request, effects),
-            Op::Symlink(request) => self.symlink(caller, request),
-            Op::MakeNode(request) => self.make_node(caller, request),
-            Op::CreateUnnamed(request) => self.create_unnamed(caller, request),
-            Op::SetXattr(request) => self.set_xattr(caller, request, effects),
-            Op::RemoveXattr(request) => self.remove_xattr(caller, request, effects),
-            Op::MakeDirectory { request, homes } => self.make_directory(caller, request, homes, effects),
-            Op::RemoveDirectory(request) => self.remove_directory(caller, request, effects),
-            Op::Unlink(request) => self.unlink(caller, request, effects),
-            Op::Rename(request) => self.rename(caller, request, effects),
-            Op::Link(request) => self.link(caller, request, effects),
-            Op::WriteInline { request, room } => self.write_inline(caller, request, *room),
-            Op::Promote { request, epoch } => self.promote(caller, *request, *epoch, effects),
-            Op::Extend(request) => self.extend(caller, *request),
-            Op::NoteMemory(request) => self.note_memory(caller, *request),
-            Op::ReserveAppend(request) => self.reserve_append(caller, *request),
-            Op::FinishAppend(request) => self.finish_append(caller, *request),
-            Op::SetLayout(request) => self.set_layout(caller, *request, effects),
-            Op::SetLock(request) => self.set_lock(caller, *request, effects),
-            Op::CancelLock(request) => self.cancel_lock(caller, *request, effects),
-            Op::ArriveBarrier { request, room } => self.arrive_barrier(caller, request, *room, effects),
-            Op::LeaveBarrier(request) => self.leave_barrier(caller, request),
-            Op::ChangeInlineCell { request, room } => self.change_inline_cell(caller, *request, *room),
-            other => panic!("{other:?} does not come from a client"),
-        }
-    }
-
     /// Answers a mutation and remembers its answer, or that it waits. `Retry` is no answer, and
     /// neither is `HostDown`, with which an operation gives up that needs a server out of reach, nor
     /// `Spread`, which sends it to another slot: nothing has happened, and the same request may come again.
@@ -284,19 +201,6 @@ impl SlotState {
     #[must_use]
     pub fn open_delivery(&self, delivery: DeliveryId) -> Option<&Delivery> {
         self.outbox.get(delivery)
-    }
-
-    /// Whether somebody waits for the delivery, or it is given up when it cannot be delivered: only
-    /// then does an `DeliveryUnreachable` change anything.
-    #[must_use]
-    pub fn is_awaited(&self, delivery: DeliveryId) -> bool {
-        match self.outbox.get(delivery) {
-            Some(
-                Delivery::Prepare(_) | Delivery::Ascend(_) | Delivery::TrimLane(_) | Delivery::FillLane(_),
-            ) => true,
-            Some(Delivery::CutLane(message)) => self.cut_is_awaited(message.lane),
-            Some(Delivery::Settle(_) | Delivery::DropLane(_)) | None => false,
-        }
     }
 
     /// Whether a mutation has an answer here already, or is under way.
@@ -372,6 +276,25 @@ impl SlotState {
         self.next_counter
     }
 
+    /// Whether an inode lives here, and is no record of another slot's directory.
+    pub(crate) fn is_mine(&self, inode: InodeId) -> bool {
+        inode.slot() == self.slot
+    }
+
+    /// What is said of an inode that is not here: one of this slot is gone, or was lost with the server that had
+    /// the slot before, and of another's directory there is no partition here (any more).
+    pub(crate) fn not_here(&self, inode: InodeId) -> Error {
+        if self.is_mine(inode) && inode.counter() < self.first_number {
+            let text = format!("inode {inode} was lost with the server that held {} before", self.slot);
+            return Error::new(ErrorKind::Lost, text);
+        }
+        if self.is_mine(inode) {
+            return Error::new(ErrorKind::Stale, format!("inode {inode} is gone"));
+        }
+        let text = format!("{} holds no part of directory {inode}", self.slot);
+        Error::new(ErrorKind::Redirect(Redirect::Spread), text)
+    }
+
     pub(crate) fn assert_mine(&self, inode: InodeId) {
         assert!(inode.slot() == self.slot, "inode {inode} was looked for in {}", self.slot);
     }
@@ -417,6 +340,6 @@ pub(crate) fn first_number(began: Epoch) -> u64 {
     u64::from(began.0) * NUMBERS_PER_EPOCH
 }
 
-fn shown(outcome: std::result::Result<Reply, ErrorBody>) -> Result<Reply> {
+pub(crate) fn shown(outcome: std::result::Result<Reply, ErrorBody>) -> Result<Reply> {
     outcome.map_err(ErrorBody::into_error)
 }

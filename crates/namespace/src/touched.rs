@@ -1,118 +1,12 @@
-//! The inodes of a slot, and which of them a step has touched: what holders of leases must hear of is found here, in
-//! one place, and not by each operation for itself.
-
-use std::collections::BTreeMap;
-use std::ops::Deref;
+//! Which inodes a step has changed for others: what holders of leases must hear of is found here, in one place, and not
+//! by each operation for itself.
 
 use ramlace_base::{InodeId, SessionId, Slot};
+use ramlace_wire::FileKind;
 use ramlace_wire::peer::Part;
-use ramlace_wire::{Attributes, FileKind};
-use serde::{Deserialize, Serialize};
 
 use crate::command::{Command, Effect, Op, Origin};
-use crate::directory::Phase;
-use crate::inode::{Body, Inode};
-
-/// Inodes by number. Whoever changes one goes by a method here.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct Inodes {
-    all: BTreeMap<InodeId, Box<Inode>>,
-    /// What those that the present step has touched were before it.
-    #[serde(skip)]
-    touched: BTreeMap<InodeId, Option<Before>>,
-}
-
-/// What of an inode others may see.
-#[derive(Clone, Debug, PartialEq)]
-struct Before {
-    attributes: Attributes,
-    names: Option<Names>,
-}
-
-/// What tells whether a directory's names lead where they led.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Names {
-    removals: u64,
-    is_whole: bool,
-}
-
-impl Deref for Inodes {
-    type Target = BTreeMap<InodeId, Box<Inode>>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.all
-    }
-}
-
-impl Inodes {
-    pub(crate) fn get_mut(&mut self, inode: &InodeId) -> Option<&mut Box<Inode>> {
-        self.touch(*inode);
-        self.all.get_mut(inode)
-    }
-
-    pub(crate) fn insert(&mut self, inode: InodeId, new: Box<Inode>) -> Option<Box<Inode>> {
-        self.touch(inode);
-        self.all.insert(inode, new)
-    }
-
-    pub(crate) fn remove(&mut self, inode: &InodeId) -> Option<Box<Inode>> {
-        self.touch(*inode);
-        self.all.remove(inode)
-    }
-
-    /// What was done before the first step is no change for anybody.
-    pub(crate) fn forget_touched(&mut self) {
-        self.touched.clear();
-    }
-
-    fn touch(&mut self, inode: InodeId) {
-        let all = &self.all;
-        self.touched.entry(inode).or_insert_with(|| all.get(&inode).map(|found| Before::of(inode, found)));
-    }
-
-    /// The inodes of `slot` that others see differently since this was asked last, and whether names that were in them
-    /// are gone or lead elsewhere. New ones are none of them: nobody knew them.
-    fn take_changed(&mut self, slot: Slot) -> Vec<(InodeId, FileKind, bool)> {
-        let changed = |(inode, before): (InodeId, Option<Before>)| {
-            let before = before.filter(|_| inode.slot() == slot)?;
-            let after = self.all.get(&inode).map(|found| Before::of(inode, found));
-            let names =
-                before.names.is_some() && after.as_ref().map(|after| after.names) != Some(before.names);
-            (after.as_ref() != Some(&before)).then_some((inode, before.attributes.kind, names))
-        };
-        std::mem::take(&mut self.touched).into_iter().filter_map(changed).collect()
-    }
-}
-
-impl Before {
-    fn of(inode: InodeId, found: &Inode) -> Before {
-        let names = match &found.body {
-            Body::Directory(directory) => {
-                Some(Names { removals: directory.entries.removals(), is_whole: directory.is_whole() })
-            }
-            _ => None,
-        };
-        Before { attributes: found.attributes(inode), names }
-    }
-}
-
-impl Inodes {
-    /// Whether all of a directory's names are here, and no operation under way takes them elsewhere.
-    pub(crate) fn has_all_names(&self, directory: InodeId) -> bool {
-        self.all.get(&directory).is_some_and(|found| match &found.body {
-            Body::Directory(directory) => directory.is_whole(),
-            _ => false,
-        })
-    }
-}
-
-impl crate::directory::Directory {
-    /// Whether all names are here, and stay.
-    fn is_whole(&self) -> bool {
-        self.spread.is_none() && self.phase == Phase::Live
-    }
-}
+use crate::state::inodes::Inodes;
 
 /// Says which inodes a step has changed for others, and who knows without being told: the session that asked for it, of
 /// what its request names.

@@ -6,8 +6,8 @@ use ramlace_wire::{FileKind, OpenedFor};
 
 use crate::access_lists::made;
 use crate::entries::{check_new_mode, inherited_owner};
-use crate::file::File;
-use crate::inode::{Body, Inode, right};
+use crate::state::file::File;
+use crate::state::inode::{Body, Inode, right};
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {

@@ -1,19 +1,12 @@
 //! Extended attributes: who may see and set them, and how much an inode holds.
 
-use std::collections::BTreeMap;
-
 use ramlace_base::{Error, ErrorKind, InodeId, Result, limits};
 use ramlace_wire::xattrs::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrClass, XattrMode, XattrName};
 use ramlace_wire::{AccessList, Credentials, FileKind};
-use serde::{Deserialize, Serialize};
 
 use crate::command::{Effect, Reply};
-use crate::inode::{Body, Inode, STICKY, right};
+use crate::state::inode::{Body, Inode, STICKY, Xattrs, right};
 use crate::state::{Caller, SlotState, Step};
-
-/// The extended attributes of an inode that has some.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Xattrs(BTreeMap<XattrName, Box<[u8]>>);
 
 impl Xattrs {
     /// Whether a name and a value more, in the place of what the name had, stay within the limit.

@@ -15,7 +15,6 @@ use ramlace_wire::{Attributes, FileAttributes, Layout};
 use serde::{Deserialize, Serialize};
 
 use crate::command::DeliveryId;
-use crate::inline::Leaving;
 
 /// Lanes hold whole pages.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -61,6 +60,14 @@ pub(crate) struct FileWork {
     answers: Vec<TruncateAnswer>,
     /// Inline bytes that are on their way to lane 0.
     pub leaving: Option<Leaving>,
+}
+
+/// Inline bytes on their way to lane 0.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Leaving {
+    pub delivery: DeliveryId,
+    /// Who waits for it.
+    pub waiting: Option<Token>,
 }
 
 /// Bytes promised to one writer at the end of a file.
@@ -330,7 +337,7 @@ impl File {
 
     /// The `CutLane`s and the `FillLane` on their way.
     pub(crate) fn open_cuts(&self) -> impl Iterator<Item = DeliveryId> + '_ {
-        let leaving = |work: &FileWork| work.leaving.as_ref().map(Leaving::delivery);
+        let leaving = |work: &FileWork| work.leaving.map(|leaving| leaving.delivery);
         self.work.iter().flat_map(move |work| work.cuts.values().map(|cut| cut.delivery).chain(leaving(work)))
     }
 

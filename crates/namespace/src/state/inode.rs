@@ -1,15 +1,16 @@
 //! What lives in a slot under a number.
 
+use std::collections::BTreeMap;
+
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp};
 use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::namespace::InodeInfo;
-use ramlace_wire::{AccessLists, Attributes, Credentials, FileKind, LayoutHints, Owner};
+use ramlace_wire::xattrs::XattrName;
+use ramlace_wire::{AccessList, AccessLists, Attributes, Credentials, FileKind, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
-use crate::access_lists::Which;
-use crate::directory::Directory;
-use crate::file::File;
-use crate::xattrs::Xattrs;
+use crate::state::directory::Directory;
+use crate::state::file::File;
 
 /// A file, a directory, a symbolic link, a pipe, a socket or a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,6 +49,17 @@ pub(crate) enum Body {
 pub(crate) struct Special {
     pub kind: FileKind,
     pub device: u32,
+}
+
+/// The extended attributes of an inode that has some.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Xattrs(pub BTreeMap<XattrName, Box<[u8]>>);
+
+/// One of an inode's lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Access,
+    Default,
 }
 
 /// What an access is for: bits of a mode.
@@ -170,6 +182,18 @@ impl Inode {
                 format!("inode {inode} is {}, not a file", self.kind().described()),
             )),
         }
+    }
+
+    pub(crate) fn list(&self, which: Which) -> Option<&AccessList> {
+        let lists = self.lists.as_ref()?;
+        match which {
+            Which::Access => lists.access.as_ref(),
+            Which::Default => lists.default.as_ref(),
+        }
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        Owner { uid: self.uid, gid: self.gid }
     }
 
     /// Whether the mode, or the access list, gives all of these rights; the super-user has them always.

@@ -7,7 +7,7 @@ use ramlace_wire::{ErrorBody, OpenedFor};
 use serde::{Deserialize, Serialize};
 
 use crate::command::Reply;
-use crate::locks::LockCount;
+use crate::state::locks::LockCount;
 
 /// One session's part of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot};
 use ramlace_layout::COLLISION_BITS;
 use ramlace_wire::{FileKind, LayoutHints};
 use serde::{Deserialize, Serialize};
 
-use crate::spread::Spread;
+use crate::state::callers::Callers;
 
 /// What only directories have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -92,6 +92,29 @@ impl Directory {
             }
             Some(Claim::Asked) | None => Ok(()),
         }
+    }
+}
+
+/// Where the entries of a directory are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Spread {
+    /// The slot of each partition.
+    pub partitions: Box<[Slot]>,
+    /// At home: who wants the directory removed.
+    pub callers: Callers,
+}
+
+impl Spread {
+    pub(crate) fn new(partitions: &[Slot]) -> Box<Spread> {
+        Box::new(Spread { partitions: partitions.into(), callers: Callers::default() })
+    }
+
+    /// The slots other than `home` that hold partitions, each once.
+    pub(crate) fn others(&self, home: Slot) -> Vec<Slot> {
+        let mut slots: Vec<Slot> = self.partitions.iter().copied().filter(|slot| *slot != home).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots
     }
 }
 

@@ -1,0 +1,22 @@
+//! The kernels that have a file: see [`crate::handovers`].
+
+use std::collections::BTreeMap;
+
+use ramlace_base::SessionId;
+use serde::{Deserialize, Serialize};
+
+/// The kernels that have one file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Handover {
+    /// The sessions whose kernels have it, and whether they may write.
+    pub sessions: BTreeMap<SessionId, bool>,
+    /// A kernel has it, or may even write it, that nobody can ask any more.
+    pub loose: Option<Loose>,
+}
+
+/// What such a kernel may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Loose {
+    Reads,
+    Writes,
+}

@@ -1,0 +1,107 @@
+//! An operation across slots that is under way: how far it is. [`crate::intent`], [`crate::rename`] and
+//! [`crate::partitions`] take it further.
+
+use std::collections::BTreeMap;
+
+use ramlace_base::{InodeId, Slot, Timestamp};
+use ramlace_wire::namespace as wire;
+use ramlace_wire::peer::{PartitionAttributes, Target};
+use ramlace_wire::{Credentials, FileKind};
+use serde::{Deserialize, Serialize};
+
+use crate::command::DeliveryId;
+use crate::state::hold::Hold;
+
+/// An operation that is under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Intent {
+    pub who: Credentials,
+    /// What it is, for its answer.
+    pub goal: Goal,
+    /// What is held here.
+    pub holds: Vec<Hold>,
+    /// Other slots that may hold something, and the number by which they know the operation.
+    pub asked: BTreeMap<Slot, u64>,
+    /// The question that is not answered yet.
+    pub question: Option<DeliveryId>,
+    /// Parts asked for so far.
+    pub parts: u32,
+    /// When it was decided, if it waits for the other slots to do their parts.
+    pub decided: Option<Timestamp>,
+}
+
+/// What an operation is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Goal {
+    /// And the homes that are asked, one after the other, when the one before has no room.
+    MakeDirectory(Vec<Slot>),
+    RemoveDirectory,
+    Link,
+    Unlink,
+    Rename(Box<Rename>),
+    Partitions(Box<Partitions>),
+}
+
+/// A rename under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Rename {
+    pub request: wire::Rename,
+    pub inode: InodeId,
+    pub kind: FileKind,
+    /// Whom the inode must belong to.
+    pub owner: Option<u32>,
+    /// What the new name led to.
+    pub target: Option<Target>,
+    /// It takes part in the order of moves.
+    pub moves: bool,
+    /// The slot that keeps the order is told of the end when all others have done their parts.
+    pub order_is_last: bool,
+    pub stage: Stage,
+}
+
+/// What is to be held next.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Stage {
+    /// The order of moves.
+    Order,
+    /// The new parent must not be inside what is moved: the walk is here.
+    Ascend(InodeId),
+    /// The new entry.
+    Put,
+    /// The inode.
+    Inode,
+    /// The old parent must not be inside what comes back: the walk is here.
+    AscendBack(InodeId),
+    /// What was found.
+    Target,
+    /// Everything is held.
+    Held,
+}
+
+/// An operation on all partitions that is under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Partitions {
+    pub inode: InodeId,
+    pub task: Task,
+}
+
+/// What is left of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Task {
+    Spread {
+        partitions: Box<[Slot]>,
+        /// The partition that is sent next.
+        partition: usize,
+        /// Its entries behind this cookie.
+        after: u64,
+    },
+    Collapse {
+        rest: Vec<Slot>,
+    },
+    Set {
+        rest: Vec<Slot>,
+        attributes: PartitionAttributes,
+        /// Answered with the attributes; a change of the layout is not.
+        tells: bool,
+    },
+}
