@@ -74,7 +74,7 @@ test-long: setup-tests-long build ## The same with more cases, the tests that ta
 
 .PHONY: check
 check: build ## What to run before each commit: format, lints, types, and the tests of the pure crates
-	@for name in rustfmt ruff ruff-format mypy licences clippy; do $(STAGE) "lint: $$name" scripts/lint.sh $$name; done
+	@for name in rustfmt ruff ruff-format mypy knots licences clippy; do $(STAGE) "lint: $$name" scripts/lint.sh $$name; done
 	@$(STAGE) "hygiene" $(PYTHON) scripts/hygiene.py
 	@$(STAGE) "tests of the pure crates" $(RUN) $(PYTHON) scripts/rust_tests.py $(PURE:%=--package=ramlace-%)
 

@@ -23,6 +23,7 @@ lint() {
     ruff) "$venv/bin/ruff" check --quiet "${sources[@]}" ;;
     ruff-format) "$venv/bin/ruff" format --quiet --check "${sources[@]}" ;;
     mypy) scripts/mypy.sh .venv ;;
+    knots) "$venv/bin/python" scripts/knots.py ;;
     licences) scripts/run.sh "$venv/bin/python" scripts/licences.py ;;
     *)
         echo "no such lint: $1" >&2
@@ -31,7 +32,7 @@ lint() {
     esac
 }
 
-all=(rustfmt ruff ruff-format mypy licences clippy rustdoc)
+all=(rustfmt ruff ruff-format mypy knots licences clippy rustdoc)
 if [[ ${1:-} == --list ]]; then
     printf '%s\n' "${all[@]}"
     exit 0
