@@ -6,7 +6,7 @@ use ramlace_fuse::{Caller, Reply};
 use ramlace_wire::chunk::Sought;
 
 use crate::files::unsupported;
-use crate::filesystem::PoolFileSystem;
+use crate::mounted::PoolFileSystem;
 use crate::pages::{Pages, Request};
 use crate::users::credentials;
 
@@ -220,6 +220,21 @@ impl PoolFileSystem {
         let written = written?;
         let suspect = self.pages.wrote_through(inode, file.layout(), range).then_some(range);
         Ok(Written { bytes: written, suspect, request: Some(request) })
+    }
+
+    /// Bytes for the kernel's pages. Programs may store into those of a file that is open for writing here; from an open for writing
+    /// on all others are dropped.
+    fn read_pages_strictly(&self, file: &File, buffer: &mut [u8], range: ByteRange) -> Result<KeptRead> {
+        let inode = file.inode();
+        let _reading = self.pages.begin_read(inode, file.layout(), range);
+        if !self.may_be_stored_into(file) {
+            self.versions.note_bare_pages(inode);
+        }
+        // An open for writing either has seen this, or is seen here.
+        let own = self.may_be_stored_into(file);
+        let take = own && self.handles.may_store_into_holes(inode, range.end);
+        let bytes = file.read_strictly(buffer, range.start, own, take)?;
+        Ok(KeptRead { bytes, repeated: false })
     }
 
     /// Waits until everybody sees what the kernel has written back of a file.

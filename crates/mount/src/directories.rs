@@ -5,7 +5,7 @@ use ramlace_base::{InodeId, Result, limits};
 use ramlace_fuse::DirectoryBuffer;
 use ramlace_wire::FileKind;
 
-use crate::filesystem::PoolFileSystem;
+use crate::mounted::PoolFileSystem;
 
 /// Places behind `.` and `..`; cookies of entries are larger, for the hash in them is never 0.
 const BEHIND_DOT: u64 = 1;

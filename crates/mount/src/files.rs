@@ -12,14 +12,11 @@ use ramlace_wire::namespace::{CreateUnnamed, EntryLeased, NewMode, Opened, SetAt
 use ramlace_wire::{Attributes, LayoutHints};
 
 use crate::attributes::{entry, kernel_attributes, timestamp};
-use crate::filesystem::PoolFileSystem;
-use crate::handles::{HolesMade, OpenFile};
+use crate::handles::{HolesMade, OpenFile, SET_ID_BITS};
 use crate::leases::{Believed, NameChange, Offered};
+use crate::mounted::PoolFileSystem;
 use crate::names::permissions;
 use crate::versions::Version;
-
-/// Bits that a write or a truncation takes from a file that is no longer what its owner made it.
-pub(crate) const SET_ID_BITS: u16 = 0o6000;
 
 /// Among the flags of an open: the kernel is about to run the file (`__FMODE_EXEC`). No program can say so.
 const FOR_EXECUTION: u32 = 0x20;

@@ -1,32 +1,18 @@
 //! Each request of the kernel to the method that serves it, and its result into the reply.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use ramlace_base::{ByteRange, InodeId, Result};
-use ramlace_client::{NewMode, Pool, Raw, acting_for};
-use ramlace_fuse::{
-    Entry, FileSystem, OpenFlags, Operation, Porter, Reply, Request, RequestCounts, Scratch, Urgency,
-};
+use ramlace_client::{NewMode, acting_for};
+use ramlace_fuse::{Entry, FileSystem, OpenFlags, Operation, Reply, Request, Scratch, Urgency};
 
-use crate::access_lists::{KeptLists, is_list};
 use crate::data::{WriteFlags, Written};
-use crate::droppers::Droppers;
-use crate::handed::HandedFiles;
-use crate::handles::Handles;
-use crate::leases::Leases;
-use crate::locks::Locks;
-use crate::lost_stores::{LOST_STORES_ATTRIBUTE, LostStores};
+use crate::kept_lists::is_list;
+use crate::lost_stores::LOST_STORES_ATTRIBUTE;
+use crate::mounted::PoolFileSystem;
 use crate::names::new_mode;
-use crate::nodes::Nodes;
-use crate::pages::Pages;
-use crate::refresh::{Answer, Refresher, refreshed_by};
-use crate::removed::Removed;
-use crate::space::Space;
-use crate::strict::StrictReads;
+use crate::refresh::{Answer, refreshed_by};
 use crate::users::{credentials, needs_user};
-use crate::versions::Versions;
-use crate::write_errors::WriteErrors;
 use crate::xattrs::answer_sized;
 
 /// Reading this attribute of a mount's directory tells how many requests of each kind the kernel has sent: a line for each,
@@ -36,51 +22,7 @@ pub const REQUESTS_ATTRIBUTE: &str = "user.ramlace.requests";
 /// A call by the descriptor of a directory (`FUSE_IOCTL_DIR`).
 const IOCTL_OF_DIRECTORY: u32 = 1 << 4;
 
-/// A mounted pool.
-pub(crate) struct PoolFileSystem {
-    pub(crate) pool: Pool,
-    /// Each request is made for the user who asks.
-    pub(crate) for_users: bool,
-    /// Sees the groups of users that this process may not look at.
-    pub(crate) porter: Arc<Porter>,
-    /// What makes a file longer takes its memory at once.
-    pub(crate) reserves: bool,
-    pub(crate) handles: Handles,
-    pub(crate) versions: Arc<Versions>,
-    pub(crate) space: Space,
-    pub(crate) refresher: Arc<Refresher>,
-    pub(crate) write_errors: Arc<WriteErrors>,
-    pub(crate) lost_stores: LostStores,
-    pub(crate) locks: Arc<Locks>,
-    pub(crate) removed: Removed,
-    pub(crate) leases: Arc<Leases>,
-    pub(crate) kept_lists: KeptLists,
-    pub(crate) nodes: Nodes,
-    pub(crate) handed: Arc<HandedFiles>,
-    pub(crate) pages: Arc<Pages>,
-    /// On a strict mount.
-    pub(crate) strict: Option<Arc<StrictReads>>,
-    /// Nobody waits for what this mount shows: its programs publish, refresh, and lock.
-    pub(crate) relaxed: bool,
-    pub(crate) droppers: Droppers,
-    pub(crate) counts: Arc<RequestCounts>,
-}
-
 impl PoolFileSystem {
-    pub(crate) fn raw(&self) -> Raw<'_> {
-        self.pool.raw()
-    }
-
-    /// After a machine was asleep for longer than its session lives, what was open is Stale for ever; names and new
-    /// opens go on in a session of their own. While that cannot be had, requests fail as Stale, too.
-    fn leave_ended_session(&self) {
-        if self.pool.is_ended() {
-            self.leases.end();
-            self.droppers.drop_all();
-            let _ = self.pool.reconnect();
-        }
-    }
-
     /// What a thread asks tells whether it has got the directories that it was told of. A question for a list tells no more
     /// than one for attributes: the kernel asks both of directories that it walks through.
     fn note_thread(&self, request: &Request<'_>) {

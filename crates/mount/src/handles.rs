@@ -9,9 +9,11 @@ use ramlace_client::File;
 use ramlace_sync::RwLock;
 use ramlace_wire::Attributes;
 
-use crate::files::SET_ID_BITS;
 use crate::versions::{Version, Versions};
 use crate::write_errors::{Heard, WriteErrors};
+
+/// Bits that a write or a truncation takes from a file that is no longer what its owner made it.
+pub(crate) const SET_ID_BITS: u16 = 0o6000;
 
 /// What memory is counted in.
 const PAGE_BYTES: u64 = 4096;

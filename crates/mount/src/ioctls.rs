@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter};
 
 use crate::data::await_published;
-use crate::filesystem::PoolFileSystem;
+use crate::mounted::PoolFileSystem;
 use crate::refresh::Answer;
 
 /// `ioctl` with this number and a [`ByteSpan`] publishes; it stands in `ramlace.h` as well.

@@ -12,14 +12,12 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use ramlace_base::{ByteRange, Error, InodeId, Result};
-use ramlace_client::{GivenUp, LOCK_END, LockKind, LockRequest, LockTable, LockedFile, Waited};
-use ramlace_fuse::{FileLock, LockKind as KernelKind, Operation, Porter, Reply, Request};
+use ramlace_base::{Error, InodeId, Result};
+use ramlace_client::{GivenUp, LockKind, LockRequest, LockTable, LockedFile, Waited};
+use ramlace_fuse::{Porter, Reply};
 use ramlace_sync::{Mutex, MutexGuard};
 
-use crate::data::await_published;
 use crate::droppers::Owed;
-use crate::filesystem::PoolFileSystem;
 use crate::handles::OpenFile;
 use crate::refresh::Refresher;
 use crate::versions::{Version, Versions};
@@ -33,10 +31,18 @@ struct Parked {
     wait: Option<u64>,
 }
 
+/// Whose lock, by which open file.
+#[derive(Clone, Copy)]
+pub(crate) struct Holder {
+    pub(crate) inode: InodeId,
+    pub(crate) handle: u64,
+    pub(crate) request: LockRequest,
+}
+
 /// The locks that programs hold and wait for through this mount.
 pub(crate) struct Locks {
     /// False: every lock is refused.
-    enabled: bool,
+    pub(crate) enabled: bool,
     /// By the number of the request.
     parked: Mutex<HashMap<u64, Parked>>,
     owners: Mutex<Owners>,
@@ -51,7 +57,7 @@ pub(crate) struct Locks {
 /// Owners of `fcntl` locks by file, and the open files by which they may have locked. A file without locks costs its
 /// closes one look.
 #[derive(Default)]
-struct Owners(HashMap<InodeId, HashMap<u64, HashSet<u64>>>);
+pub(crate) struct Owners(HashMap<InodeId, HashMap<u64, HashSet<u64>>>);
 
 impl Owners {
     fn note(&mut self, inode: InodeId, owner: u64, handle: u64) {
@@ -63,7 +69,7 @@ impl Owners {
     }
 
     /// An owner is gone; whether it was known.
-    fn end(&mut self, inode: InodeId, owner: u64) -> bool {
+    pub(crate) fn end(&mut self, inode: InodeId, owner: u64) -> bool {
         let Entry::Occupied(mut owners) = self.0.entry(inode) else { return false };
         let known = owners.get_mut().remove(&owner).is_some();
         if owners.get().is_empty() {
@@ -73,7 +79,7 @@ impl Owners {
     }
 
     /// An open file is gone; the owners who may have locked by that alone.
-    fn end_file(&mut self, inode: InodeId, handle: u64) -> Vec<u64> {
+    pub(crate) fn end_file(&mut self, inode: InodeId, handle: u64) -> Vec<u64> {
         let Entry::Occupied(mut owners) = self.0.entry(inode) else { return Vec::new() };
         let left = owners.get_mut().extract_if(|_, handles| handles.remove(&handle) && handles.is_empty());
         let left = left.map(|(owner, _)| owner).collect();
@@ -82,14 +88,6 @@ impl Owners {
         }
         left
     }
-}
-
-/// Whose lock, by which open file.
-#[derive(Clone, Copy)]
-struct Holder {
-    inode: InodeId,
-    handle: u64,
-    request: LockRequest,
 }
 
 impl Locks {
@@ -115,7 +113,7 @@ impl Locks {
         self.parked.lock()
     }
 
-    fn owners(&self) -> MutexGuard<'_, Owners> {
+    pub(crate) fn owners(&self) -> MutexGuard<'_, Owners> {
         self.owners.lock()
     }
 
@@ -147,7 +145,7 @@ impl Locks {
     }
 
     /// Asks the home of a file for a lock, or to let go of one.
-    fn set(self: &Arc<Locks>, holder: Holder, file: &Arc<OpenFile>, wait: bool, reply: Reply) {
+    pub(crate) fn set(self: &Arc<Locks>, holder: Holder, file: &Arc<OpenFile>, wait: bool, reply: Reply) {
         self.note(holder);
         if wait && holder.request.kind.is_some() {
             return self.set_later(holder, file, reply);
@@ -186,7 +184,7 @@ impl Locks {
     }
 
     /// Whether others may get bytes that the owner has locked for itself: by an unlock, or by a shared lock instead.
-    fn may_give_away(&self, holder: Holder) -> bool {
+    pub(crate) fn may_give_away(&self, holder: Holder) -> bool {
         let LockRequest { table, owner, kind, .. } = holder.request;
         match kind {
             Some(LockKind::Exclusive) => false,
@@ -233,119 +231,8 @@ impl Locks {
     }
 }
 
-impl PoolFileSystem {
-    pub(crate) fn handle_lock(&self, request: &Request<'_>, reply: Reply) {
-        if !self.locks.enabled {
-            reply.error(libc::ENOSYS);
-            return;
-        }
-        let inode = self.nodes.inode(request.node);
-        match request.operation {
-            Operation::GetLock { handle, owner, lock, is_flock } => {
-                match self.get_lock(handle, &lock_request(owner, &lock, is_flock)) {
-                    Ok(found) => reply.lock(&found),
-                    Err(error) => reply.error(lock_errno(&error)),
-                };
-            }
-            Operation::SetLock { handle, owner, lock, wait, is_flock } => {
-                let mut wanted = lock_request(owner, &lock, is_flock);
-                wanted.detects = wait && !is_flock && !self.locks.waits_for_ofd_lock(request.caller.pid);
-                self.set_lock(Holder { inode, handle, request: wanted }, wait, reply);
-            }
-            _ => _ = reply.error(libc::ENOSYS),
-        }
-    }
-
-    fn get_lock(&self, handle: u64, wanted: &LockRequest) -> Result<FileLock> {
-        let found = self.handles.get(handle)?.file.get_lock(wanted)?;
-        Ok(match found {
-            None => FileLock { start: 0, end: 0, kind: KernelKind::Unlock, pid: 0 },
-            Some(held) => FileLock {
-                start: held.start,
-                end: held.end - 1,
-                kind: match held.kind {
-                    LockKind::Shared => KernelKind::Read,
-                    LockKind::Exclusive => KernelKind::Write,
-                },
-                pid: held.pid,
-            },
-        })
-    }
-
-    fn set_lock(&self, holder: Holder, wait: bool, reply: Reply) {
-        let file = match self.handles.get(holder.handle) {
-            Ok(file) => file,
-            Err(error) => {
-                reply.error(error.errno());
-                return;
-            }
-        };
-        file.settle(&self.versions);
-        let publishes = self.relaxed && !file.handed && self.handles.is_written_here(holder.inode);
-        if publishes && self.locks.may_give_away(holder) {
-            return self.publish_and_give_away(holder, file, wait, reply);
-        }
-        if holder.request.kind.is_none() {
-            // Whoever has the lock next sees what was written back. What that was not, the next sync tells.
-            let _ = self.await_published(holder.inode);
-        }
-        self.locks.set(holder, &file, wait, reply);
-    }
-
-    /// What was stored into the locked bytes is published before somebody else gets the lock. Where that cannot be done the lock stays.
-    fn publish_and_give_away(&self, holder: Holder, file: Arc<OpenFile>, wait: bool, reply: Reply) {
-        let LockRequest { start, end, .. } = holder.request;
-        let (pool, pages, locks) = (self.pool.clone(), self.pages.clone(), self.locks.clone());
-        let errors = self.write_errors.clone();
-        let give_away = move |written: Result<()>| {
-            // The kernel drops what it could not write back, now or before, and says nothing of it.
-            let written = written.and_then(|()| errors.tell(holder.inode, &file.errors_unlocks_heard));
-            match written.and_then(|()| await_published(&pool, &pages, holder.inode)) {
-                Ok(()) => locks.set(holder, &file, wait, reply),
-                Err(error) => _ = reply.error(lock_errno(&error)),
-            }
-        };
-        self.refresher.after_writing_back_part(holder.inode, ByteRange { start, end }, Box::new(give_away));
-    }
-
-    /// A process closes a descriptor: its POSIX locks of the file go, by whatever descriptor it has locked.
-    pub(crate) fn release_process_locks(&self, inode: InodeId, handle: u64, owner: u64) {
-        if self.locks.owners().end(inode, owner)
-            && let Ok(file) = self.handles.get(handle)
-        {
-            file.file.release_locks(LockTable::Fcntl, owner);
-        }
-    }
-
-    /// An open file is gone: its `flock`, and its OFD locks, which nobody else can have left behind.
-    pub(crate) fn release_file_locks(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>) {
-        let left = self.locks.owners().end_file(inode, handle);
-        if left.is_empty() && flock_owner.is_none() {
-            return;
-        }
-        let Ok(file) = self.handles.get(handle) else { return };
-        left.into_iter().for_each(|owner| file.file.release_locks(LockTable::Fcntl, owner));
-        if let Some(owner) = flock_owner {
-            file.file.release_locks(LockTable::Flock, owner);
-        }
-    }
-}
-
-/// The kernel's range has a last byte, and the largest offset for "all that follow".
-fn lock_request(owner: u64, lock: &FileLock, is_flock: bool) -> LockRequest {
-    let table = if is_flock { LockTable::Flock } else { LockTable::Fcntl };
-    let (start, end) =
-        if is_flock { (0, LOCK_END) } else { (lock.start, lock.end.saturating_add(1).min(LOCK_END)) };
-    let kind = match lock.kind {
-        KernelKind::Read => Some(LockKind::Shared),
-        KernelKind::Write => Some(LockKind::Exclusive),
-        KernelKind::Unlock => None,
-    };
-    LockRequest { table, owner, kind, start, end, pid: lock.pid, detects: false }
-}
-
 /// A full server has no room for the record of a lock either.
-fn lock_errno(error: &Error) -> i32 {
+pub(crate) fn lock_errno(error: &Error) -> i32 {
     match error.errno() {
         libc::ENOSPC => libc::ENOLCK,
         other => other,
@@ -355,7 +242,7 @@ fn lock_errno(error: &Error) -> i32 {
 impl Locks {
     /// Whether the thread asks for an OFD lock: for those, cycles are no deadlocks, since another thread may unlock. The
     /// kernel does not say; while the thread waits for the answer, its system call can be read.
-    fn waits_for_ofd_lock(&self, thread: u32) -> bool {
+    pub(crate) fn waits_for_ofd_lock(&self, thread: u32) -> bool {
         self.porter.system_call_of(thread).is_ok_and(|call| is_ofd_call(&call))
     }
 }
@@ -390,16 +277,5 @@ mod tests {
         assert!(!owners.end(inode, 2) && owners.end(other, 1));
         assert_eq!(owners.end_file(inode, 11), [1]);
         assert!(owners.0.is_empty());
-    }
-
-    #[test]
-    fn ranges_are_the_kernels() {
-        let lock = |start, end| FileLock { start, end, kind: KernelKind::Write, pid: 1 };
-        let all = lock_request(7, &lock(10, i64::MAX as u64), false);
-        assert_eq!((all.start, all.end), (10, LOCK_END));
-        let some = lock_request(7, &lock(10, 19), false);
-        assert_eq!((some.start, some.end), (10, 20));
-        let flock = lock_request(7, &lock(10, 19), true);
-        assert_eq!((flock.table, flock.start, flock.end), (LockTable::Flock, 0, LOCK_END));
     }
 }

@@ -10,14 +10,14 @@ use ramlace_fuse::{
     BackingFiles, Ended, Flags, GuardCommand, Invalidation, MountPoint, Porter, Session, Stopper, Workers,
 };
 
-use crate::access_lists::KeptLists;
 use crate::droppers::Droppers;
-use crate::filesystem::PoolFileSystem;
 use crate::handed::HandedFiles;
 use crate::handles::Handles;
+use crate::kept_lists::KeptLists;
 use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::lost_stores::LostStores;
+use crate::mounted::PoolFileSystem;
 use crate::nodes::Nodes;
 use crate::pages::Pages;
 use crate::refresh::Refresher;

@@ -10,9 +10,9 @@ use ramlace_wire::namespace::{Create, Made, MakeNode, NewMode};
 use ramlace_wire::{Attributes, FileAttributes, FileKind, LayoutHints};
 
 use crate::attributes::entry;
-use crate::filesystem::PoolFileSystem;
 use crate::kept::Named;
 use crate::leases::{Asked, Believed, Keeping, NameChange, Offered};
+use crate::mounted::PoolFileSystem;
 
 /// Permission bits, without the file's type.
 const PERMISSIONS: u32 = 0o7777;

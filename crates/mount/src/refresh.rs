@@ -10,7 +10,6 @@ use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
 use ramlace_fuse::{Notifier, Reply};
 use ramlace_sync::Mutex;
 
-use crate::filesystem::PoolFileSystem;
 use crate::handles::OpenFile;
 use crate::pages::{Pages, WHOLE};
 use crate::versions::{Version, Versions};
@@ -147,24 +146,6 @@ pub(crate) fn refreshed_by(name: &[u8]) -> Option<Result<ByteRange>> {
     }))
 }
 
-impl PoolFileSystem {
-    /// An attribute refreshes a file, or some bytes of it. An empty range changes nothing.
-    pub(crate) fn refresh(&self, inode: InodeId, name: &[u8], reply: Reply, answer: Answer) {
-        match refreshed_by(name) {
-            Some(Ok(part)) if !part.is_empty() => self.refresh_part(inode, part, reply, answer),
-            Some(Err(error)) => tell(reply, answer, Err(error)),
-            Some(Ok(_)) | None => tell(reply, answer, Ok(())),
-        }
-    }
-
-    /// Refreshes some bytes of a file.
-    pub(crate) fn refresh_part(&self, inode: InodeId, part: ByteRange, reply: Reply, answer: Answer) {
-        // What a strict mount has nobody changes without asking for it, and what is stored here is published first.
-        let reader = if self.strict.is_some() { None } else { self.handles.only_read(inode) };
-        self.refresher.refresh((inode, part), reader, reply, answer);
-    }
-}
-
 fn run(
     work: &Mutex<Receiver<Wanted>>,
     notifier: &Notifier,
@@ -205,7 +186,7 @@ fn answering(reply: Reply, answer: Answer) -> Then {
     Box::new(move |dropped| tell(reply, answer, dropped))
 }
 
-fn tell(reply: Reply, answer: Answer, dropped: Result<()>) {
+pub(crate) fn tell(reply: Reply, answer: Answer, dropped: Result<()>) {
     match (dropped, answer) {
         (Err(error), _) => reply.error(error.errno()),
         (Ok(()), Answer::Ok) => reply.ok(),

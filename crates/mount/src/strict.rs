@@ -6,11 +6,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{ByteRange, InodeId, Result};
-use ramlace_client::{File, KeptRead};
+use ramlace_base::{ByteRange, InodeId};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
-
-use crate::filesystem::PoolFileSystem;
 
 /// How long a page stays at least: the program that waited for it has yet to be woken.
 const HOLD_MIN: Duration = Duration::from_micros(100);
@@ -104,28 +101,6 @@ impl Drop for Reading<'_> {
     fn drop(&mut self) {
         self.reads.lock().note_answer(self.inode, self.range, Instant::now());
         self.reads.answered.notify_all();
-    }
-}
-
-impl PoolFileSystem {
-    /// Bytes for the kernel's pages. Programs may store into those of a file that is open for writing here; from an open for writing
-    /// on all others are dropped.
-    pub(crate) fn read_pages_strictly(
-        &self,
-        file: &File,
-        buffer: &mut [u8],
-        range: ByteRange,
-    ) -> Result<KeptRead> {
-        let inode = file.inode();
-        let _reading = self.pages.begin_read(inode, file.layout(), range);
-        if !self.may_be_stored_into(file) {
-            self.versions.note_bare_pages(inode);
-        }
-        // An open for writing either has seen this, or is seen here.
-        let own = self.may_be_stored_into(file);
-        let take = own && self.handles.may_store_into_holes(inode, range.end);
-        let bytes = file.read_strictly(buffer, range.start, own, take)?;
-        Ok(KeptRead { bytes, repeated: false })
     }
 }
 

@@ -11,7 +11,7 @@ use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_fuse::{Caller, Operation, Porter};
 use ramlace_wire::{Credentials, Groups};
 
-use crate::access_lists::is_list;
+use crate::kept_lists::is_list;
 
 /// Bytes of `/proc/PID/status` that are read, at most: 65,536 groups of ten digits, and the rest.
 const STATUS_BYTES_MAX: u64 = 1 << 20;

@@ -5,13 +5,30 @@
 //! none is answered without asking its home, and so is any file while its attributes are leased: `ls -l` asks each for
 //! `security.selinux`.
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
 use ramlace_fuse::{Caller, Reply};
 use ramlace_wire::xattrs::{XattrMode, XattrName};
 
-use crate::filesystem::PoolFileSystem;
+use crate::mounted::PoolFileSystem;
+use crate::refresh::{Answer, refreshed_by, tell};
 
 impl PoolFileSystem {
+    /// An attribute refreshes a file, or some bytes of it. An empty range changes nothing.
+    pub(crate) fn refresh(&self, inode: InodeId, name: &[u8], reply: Reply, answer: Answer) {
+        match refreshed_by(name) {
+            Some(Ok(part)) if !part.is_empty() => self.refresh_part(inode, part, reply, answer),
+            Some(Err(error)) => tell(reply, answer, Err(error)),
+            Some(Ok(_)) | None => tell(reply, answer, Ok(())),
+        }
+    }
+
+    /// Refreshes some bytes of a file.
+    pub(crate) fn refresh_part(&self, inode: InodeId, part: ByteRange, reply: Reply, answer: Answer) {
+        // What a strict mount has nobody changes without asking for it, and what is stored here is published first.
+        let reader = if self.strict.is_some() { None } else { self.handles.only_read(inode) };
+        self.refresher.refresh((inode, part), reader, reply, answer);
+    }
+
     pub(crate) fn set_xattr(&self, inode: InodeId, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
         let name = XattrName::new(name)?;
         let mode = match flags as i32 {

@@ -1,0 +1,69 @@
+//! A mounted pool: what it holds. The tables know nothing of it; what serves a kind of request is a part of it, in the
+//! file of its subject, and [`crate::filesystem`] hands requests to them.
+
+use std::sync::Arc;
+
+use ramlace_client::{Pool, Raw};
+use ramlace_fuse::{Porter, RequestCounts};
+
+use crate::droppers::Droppers;
+use crate::handed::HandedFiles;
+use crate::handles::Handles;
+use crate::kept_lists::KeptLists;
+use crate::leases::Leases;
+use crate::locks::Locks;
+use crate::lost_stores::LostStores;
+use crate::nodes::Nodes;
+use crate::pages::Pages;
+use crate::refresh::Refresher;
+use crate::removed::Removed;
+use crate::space::Space;
+use crate::strict::StrictReads;
+use crate::versions::Versions;
+use crate::write_errors::WriteErrors;
+
+/// A mounted pool.
+pub(crate) struct PoolFileSystem {
+    pub(crate) pool: Pool,
+    /// Each request is made for the user who asks.
+    pub(crate) for_users: bool,
+    /// Sees the groups of users that this process may not look at.
+    pub(crate) porter: Arc<Porter>,
+    /// What makes a file longer takes its memory at once.
+    pub(crate) reserves: bool,
+    pub(crate) handles: Handles,
+    pub(crate) versions: Arc<Versions>,
+    pub(crate) space: Space,
+    pub(crate) refresher: Arc<Refresher>,
+    pub(crate) write_errors: Arc<WriteErrors>,
+    pub(crate) lost_stores: LostStores,
+    pub(crate) locks: Arc<Locks>,
+    pub(crate) removed: Removed,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) kept_lists: KeptLists,
+    pub(crate) nodes: Nodes,
+    pub(crate) handed: Arc<HandedFiles>,
+    pub(crate) pages: Arc<Pages>,
+    /// On a strict mount.
+    pub(crate) strict: Option<Arc<StrictReads>>,
+    /// Nobody waits for what this mount shows: its programs publish, refresh, and lock.
+    pub(crate) relaxed: bool,
+    pub(crate) droppers: Droppers,
+    pub(crate) counts: Arc<RequestCounts>,
+}
+
+impl PoolFileSystem {
+    pub(crate) fn raw(&self) -> Raw<'_> {
+        self.pool.raw()
+    }
+
+    /// After a machine was asleep for longer than its session lives, what was open is Stale for ever; names and new
+    /// opens go on in a session of their own. While that cannot be had, requests fail as Stale, too.
+    pub(crate) fn leave_ended_session(&self) {
+        if self.pool.is_ended() {
+            self.leases.end();
+            self.droppers.drop_all();
+            let _ = self.pool.reconnect();
+        }
+    }
+}
