@@ -17,11 +17,11 @@ use ramlace_wire::chunk::{
 };
 use ramlace_wire::{ClusterMap, Header, encode_body};
 
-use crate::data_leases::place_of;
 use crate::gate::{Answer, Call};
 use crate::lane_life::Purpose;
 use crate::lanes::UnderWay;
 use crate::owners::{Claiming, wish_of};
+use crate::server::data_desk::place_of;
 use crate::server::{Outcome, Refusal, Server};
 
 /// Zeros that are sent where a lane has a hole: a load of the hole would allocate memory.

@@ -14,10 +14,11 @@ use ramlace_wire::inline::{InlineMode, WriteInline};
 
 use crate::chunk::{acknowledged_below, checked_range, ensure_lane, require_sequence};
 use crate::clock;
-use crate::data_leases::place_of;
 use crate::gate::Call;
 use crate::lane_life::Purpose;
 use crate::record::Record;
+use crate::server::data_desk::place_of;
+use crate::server::watched::Watched;
 use crate::server::{Outcome, Server};
 
 /// Bytes of a cell.
@@ -181,16 +182,6 @@ impl Server {
         drop(watches);
         self.tell(told);
     }
-}
-
-/// Homes that a record may change.
-#[derive(Default)]
-pub struct Watched {
-    homes: bool,
-    /// Those of one slot; of all without one.
-    slot: Option<Slot>,
-    /// Bytes that live with an inode.
-    bytes: Option<(InodeId, ByteRange)>,
 }
 
 fn changed_bytes(command: &Command) -> Option<(InodeId, ByteRange)> {

@@ -4,181 +4,20 @@
 //! A change of bytes names what it is about to do ([`Server::before_change`]) in the step that does it; its call then
 //! waits at the gate for the recalls that this made. Write-backs are answered at once: a kernel holds their pages.
 
-use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
-use ramlace_lanes::{Asked, Change, DataLeases, Held, News, Place, Stored, Ticket};
+use ramlace_lanes::{Change, DataLeases, News, Place, Stored};
 use ramlace_store::Store;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
-use ramlace_wire::leases::{DataRecall, EndRecalls, WaitPublished};
-use tokio::sync::Notify;
-use tokio::time::sleep_until;
+use ramlace_wire::leases::{EndRecalls, WaitPublished};
 
 use crate::chunk::checked_range;
-use crate::clock;
 use crate::gate::Call;
 use crate::record::Record;
+use crate::server::data_desk::place_of;
 use crate::server::{Outcome, Server};
-use crate::staging::StagingRoom;
-
-/// All leases on bytes of a server, and who waits for what.
-pub struct DataDesk {
-    leases: RefCell<DataLeases>,
-    began: Instant,
-    /// This life of the server: no other has this number.
-    pub life: u64,
-    /// A recall began, or is over.
-    pub changed: Notify,
-    /// For bytes that wait.
-    pub staging: StagingRoom,
-}
-
-impl DataDesk {
-    /// A server begins, with what its last life has left.
-    pub fn new(leases: DataLeases, life: u64, now: Instant) -> DataDesk {
-        DataDesk {
-            leases: RefCell::new(leases.counting_from(life >> 1)),
-            began: now,
-            life: life.max(1),
-            changed: Notify::new(),
-            staging: StagingRoom::default(),
-        }
-    }
-
-    /// Milliseconds since the server's life began.
-    pub fn now(&self) -> u64 {
-        clock::instant().saturating_duration_since(self.began).as_millis() as u64
-    }
-
-    /// A session has ended.
-    pub fn end_session(&self, session: SessionId) {
-        self.leases.borrow_mut().end_session(session);
-        self.changed.notify_waiters();
-    }
-
-    /// Whether nobody has a lease.
-    pub fn is_idle(&self) -> bool {
-        self.leases.borrow().is_idle()
-    }
-
-    /// What a session has yet to acknowledge above a number.
-    pub fn unacknowledged(&self, session: SessionId, above: u64) -> Vec<DataRecall> {
-        self.leases.borrow().unacknowledged(session, above)
-    }
-
-    /// Whether an answer has to wait for one of these.
-    pub fn is_any_waited(&self, numbers: &[u64]) -> bool {
-        let leases = self.leases.borrow();
-        numbers.iter().any(|number| leases.is_waited(*number))
-    }
-
-    /// Waits until no answer has to wait for these any more.
-    pub async fn pass(&self, numbers: &[u64]) {
-        while self.is_any_waited(numbers) {
-            if self.leases.borrow_mut().retell_waited(numbers, self.now()) {
-                self.changed.notify_waiters();
-            }
-            self.next_change().await;
-        }
-    }
-
-    /// Waits until there is room for copies of pages: others have dropped theirs. `through`: whose kernel may have which pages locked
-    /// until then. If it is to drop some of these it cannot, and what is kept for that may be what takes the room.
-    pub async fn room_for_bases(&self, through: Option<(Place, SessionId, ByteRange)>) {
-        let is_awaited =
-            || through.is_some_and(|(place, session, of)| self.has_yet_to_drop(place, session, of));
-        while self.leases.borrow().base_bytes() > limits::DATA_BASE_BYTES_MAX && !is_awaited() {
-            self.next_change().await;
-        }
-    }
-
-    /// Whether a session has yet to drop some of these bytes.
-    pub fn has_yet_to_drop(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
-        self.leases.borrow().has_yet_to_drop(place, session, range)
-    }
-
-    /// Bytes that a session's kernel has in its pages begin to arrive.
-    pub fn begin_through(&self, place: Place, session: SessionId, range: ByteRange) {
-        let now = self.now();
-        self.change_leases(|leases| leases.begin_through(place, session, range, now));
-    }
-
-    /// Whoever waits, or has something to drop, hears of what this changes for him.
-    fn change_leases<T>(&self, change: impl FnOnce(&mut DataLeases) -> T) -> T {
-        let mut leases = self.leases.borrow_mut();
-        let before = leases.told();
-        let changed = change(&mut leases);
-        let is_news = leases.told() != before;
-        drop(leases);
-        if is_news {
-            self.changed.notify_waiters();
-        }
-        changed
-    }
-
-    /// Who has what, and who waits, of one file or of all.
-    pub fn held(&self, inode: Option<InodeId>) -> Vec<Held> {
-        self.leases.borrow().held(inode)
-    }
-
-    /// Whether strict mounts are at a place.
-    pub fn is_strict(&self, place: Place) -> bool {
-        self.leases.borrow().is_strict(place)
-    }
-
-    /// Whether what is asked may be done in this step. Whoever has to drop pages for it hears of that.
-    pub fn claim(&self, asked: &Asked, ticket: &mut Ticket) -> Result<bool> {
-        let mut leases = self.leases.borrow_mut();
-        let (told, before) = (leases.told(), *ticket);
-        let granted = leases.claim(asked, ticket, self.now());
-        // One that has begun to wait is one that others need not wait for.
-        if leases.told() != told || *ticket != before {
-            self.changed.notify_waiters();
-        }
-        granted
-    }
-
-    /// A claim is over.
-    pub fn end_claim(&self, place: Place, ticket: Ticket) {
-        if self.leases.borrow_mut().end_claim(place, ticket) {
-            self.changed.notify_waiters();
-        }
-    }
-
-    /// A write by way of a kernel's pages waits before its bytes are here.
-    pub fn comes(&self, place: Place, session: SessionId, range: ByteRange) {
-        self.leases.borrow_mut().comes(place, session, range);
-        self.changed.notify_waiters();
-    }
-
-    /// They are here, or it is over.
-    pub fn has_come(&self, place: Place, session: SessionId, range: ByteRange) {
-        self.leases.borrow_mut().has_come(place, session, range);
-    }
-
-    /// Something is acknowledged, or somebody's time is over.
-    pub async fn next_change(&self) {
-        let end = self.leases.borrow().next_end();
-        // The clock is read in whole milliseconds: one more is surely behind it.
-        let end = self.began + Duration::from_millis(end.map_or(self.now() + 1_000, |end| end + 1));
-        tokio::select! {
-            () = self.changed.notified() => {}
-            () = sleep_until(end.into()) => {
-                if self.leases.borrow_mut().pass(self.now()) {
-                    self.changed.notify_waiters();
-                }
-            }
-        }
-    }
-}
-
-/// Where the bytes of a lane are.
-pub fn place_of(lane: LaneId) -> Place {
-    (lane.inode, Some(lane.lane))
-}
 
 impl Server {
     /// A session reads bytes of a place for its kernel's pages, or none and wants a lease. Whether it had one on all of it before.
@@ -503,53 +342,4 @@ fn part_of(bytes: &[u8], range: ByteRange) -> Vec<u8> {
     let mut part = bytes[start..end].to_vec();
     part.resize(range.length() as usize, 0);
     part
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::run;
-
-    const PLACE: Place = (InodeId(70), Some(0));
-
-    fn session(number: u8) -> SessionId {
-        SessionId([number; 16])
-    }
-
-    fn change(desk: &DataDesk, range: ByteRange) {
-        let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> =
-            &mut |range| Ok(vec![0; range.length() as usize]);
-        desk.change_leases(|leases| leases.before_change(PLACE, session(2), range, Change::Write, read, 1))
-            .unwrap();
-    }
-
-    // SEMANTICS 117.6
-    #[test]
-    fn a_write_to_pages_that_its_kernel_is_to_drop_waits_for_no_room_that_these_take() {
-        run(async {
-            let desk = DataDesk::new(DataLeases::default(), 1, clock::instant());
-            let whole = ByteRange { start: 0, end: u64::MAX };
-            desk.leases.borrow_mut().keep(PLACE, session(1), whole, 0);
-            change(&desk, ByteRange { start: 0, end: limits::DATA_BASE_BYTES_MAX as u64 });
-            let page = |at| ByteRange { start: at, end: at + 100 };
-            let waits = async |through| {
-                tokio::select! {
-                    biased;
-                    () = desk.room_for_bases(through) => false,
-                    () = tokio::task::yield_now() => true,
-                }
-            };
-            assert!(waits(None).await);
-            assert!(waits(Some((PLACE, session(3), page(4096)))).await, "another kernel has dropped none");
-            let (before, behind) = (page(4096), page(1 << 40));
-            assert!(!waits(Some((PLACE, session(1), before))).await);
-            // Pages that it is not to drop hold nothing up, until it is to drop them as well.
-            assert!(waits(Some((PLACE, session(1), behind))).await);
-            let asked = async {
-                tokio::task::yield_now().await;
-                change(&desk, behind);
-            };
-            tokio::join!(desk.room_for_bases(Some((PLACE, session(1), behind))), asked);
-        });
-    }
 }

@@ -4,8 +4,6 @@
 //! One task for each server that something is owed to; it ends when nothing is owed. While a
 //! server cannot be reached, whoever waits for it is told at once and the deliveries stay.
 
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,6 +13,7 @@ use ramlace_wire::peer::{Ascend, QueryInode};
 use ramlace_wire::{ErrorBody, Request};
 
 use crate::clock;
+use crate::server::delivery_queues::{Owed, Queue};
 use crate::server::{Outcome, Refusal, Server};
 use crate::stop::BugEndsProcess;
 
@@ -24,24 +23,6 @@ const RETRY_PAUSE: Duration = Duration::from_millis(2);
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Pauses between two attempts, while a server cannot be reached.
 const UNREACHABLE_PAUSE: Duration = Duration::from_millis(500);
-
-struct Owed {
-    from: Slot,
-    id: DeliveryId,
-    delivery: Delivery,
-}
-
-#[derive(Default)]
-struct Queue {
-    owed: VecDeque<Owed>,
-    unreachable: bool,
-}
-
-/// What is owed, by server.
-#[derive(Default)]
-pub struct Deliveries {
-    queues: RefCell<HashMap<ServerId, Queue>>,
-}
 
 enum Attempt {
     Answered,
@@ -331,14 +312,6 @@ impl Server {
         {
             eprintln!("ramlace: a peer's map was refused: {error}");
         }
-    }
-}
-
-#[cfg(test)]
-impl Deliveries {
-    /// How many wait for a server.
-    pub fn queued(&self, target: ServerId) -> usize {
-        self.queues.borrow().get(&target).map_or(0, |queue| queue.owed.len())
     }
 }
 

@@ -18,8 +18,8 @@ use ramlace_transport::RawSegment;
 use ramlace_transport::nonblocking::Connection;
 use ramlace_wire::{Header, Shows};
 
-use crate::leases::Recalled;
-use crate::metrics::Timed;
+use crate::server::counts::Timed;
+use crate::server::lease_desk::Recalled;
 use crate::server::{Outcome, Refusal, Server};
 
 /// A request under way, and the slots that its answer may show.

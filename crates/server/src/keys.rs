@@ -8,105 +8,30 @@
 //! The server with the coordinator changes the book. It keeps it in its store, goes by it, and tells every other
 //! server until that has answered. A server that comes back asks for the book before it serves any host.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId};
-use ramlace_store::Store;
-use ramlace_transport::{Proved, Role, Secret, ServerKeys};
+use ramlace_transport::{Proved, Secret};
 use ramlace_wire::keys::{
     ChangeKeys, GetKeyBook, HearKeyBook, HostKeyId, HostSession, KeyBook, KeyChange, KeyText, KeysChanged,
     KeysListed, RotateSecret, Rotation, SecretBytes, SecretRotated,
 };
 use ramlace_wire::{Header, Request};
-use tokio::sync::{Notify, watch};
 use tokio::time::timeout_at;
 
 use crate::clock;
-use crate::config::ServeOptions;
 use crate::connection::end_session;
-use crate::membership::{COORDINATOR, load_file, save_file};
+use crate::membership::COORDINATOR;
+use crate::server::kept_files::{load_file, save_file};
+use crate::server::key_desk::{BOOK_FILE, keys_by};
 use crate::server::{Outcome, Server};
 use crate::stop::BugEndsProcess;
 
-const BOOK_FILE: &str = "key-book";
 /// Whoever changes the book waits so long for servers that do not answer.
 const TELL_PATIENCE: Duration = Duration::from_millis(2_000);
 /// Pause before a server that did not answer is told again.
 const TELL_PAUSE: Duration = Duration::from_millis(500);
-
-/// Whom this server lets in.
-pub struct KeyDesk {
-    keys: RefCell<Rc<ServerKeys>>,
-    /// Where the coordinator is: the newest book that each server has answered.
-    told: RefCell<BTreeMap<ServerId, u64>>,
-    /// Changes when somebody has to be told.
-    news: watch::Sender<()>,
-    /// Told when somebody has answered.
-    answered: Notify,
-    /// It has the book that the pool had when this process began, as far as anybody could be asked.
-    is_current: Cell<bool>,
-    became_current: Notify,
-    /// The store has the book by which this server goes.
-    is_stored: Cell<bool>,
-    /// The file of the secret has the current one.
-    file_is_current: Cell<bool>,
-}
-
-impl KeyDesk {
-    /// Goes by the book that the last life knew; in the first one by the secret's file.
-    pub fn load(store: &mut Store, options: &ServeOptions) -> Result<KeyDesk> {
-        let book: KeyBook = match load_file(store, BOOK_FILE)? {
-            Some(book) => book,
-            None => ramlace_cluster::first_key_book(options.secret()?.to_bytes(), clock::now()),
-        };
-        Ok(KeyDesk {
-            keys: RefCell::new(Rc::new(keys_by(book, options))),
-            file_is_current: Cell::new(true),
-            told: RefCell::default(),
-            news: watch::Sender::new(()),
-            answered: Notify::new(),
-            is_current: Cell::default(),
-            is_stored: Cell::new(true),
-            became_current: Notify::new(),
-        })
-    }
-
-    /// What this server proves, and what those who connect have to prove.
-    pub fn keys(&self) -> Rc<ServerKeys> {
-        self.keys.borrow().clone()
-    }
-
-    /// The pool's secret.
-    pub fn secret(&self) -> Secret {
-        Secret::of(&self.keys().book().secrets.current)
-    }
-
-    /// A host, and whoever has a secret that was replaced, is served when this server has heard whom it must not serve: the
-    /// book may have changed while it was dead.
-    pub async fn admit(&self, proved: &Proved) -> Result<()> {
-        while !self.is_current.get() && (proved.role == Role::Host || !self.keys().is_newest(proved)) {
-            self.became_current.notified().await;
-        }
-        self.keys().check(proved)
-    }
-
-    fn is_told(&self, server: ServerId) -> bool {
-        self.told.borrow().get(&server).is_some_and(|told| *told >= self.keys().book().version)
-    }
-
-    /// A server has begun anew: it is told once more.
-    pub fn forget_told(&self, server: ServerId) {
-        self.told.borrow_mut().remove(&server);
-        self.news.send_replace(());
-    }
-}
-
-fn keys_by(book: KeyBook, options: &ServeOptions) -> ServerKeys {
-    ServerKeys::by_book(book, ServerId(options.server)).trusting_the_network(options.trust_network)
-}
 
 impl Server {
     fn check_keeps_book(&self) -> Result<()> {

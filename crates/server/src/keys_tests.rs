@@ -1,5 +1,6 @@
 //! The key book at a server whose store is full.
 
+use ramlace_store::Store;
 use ramlace_wire::keys::HostKeyName;
 
 use super::*;

@@ -3,129 +3,18 @@
 //! Bytes of lanes change in three ways: by a record ([`Server::commit`]), at once ([`Server::change_bytes`]), or while
 //! they arrive ([`UnderWay`]). Each ends in [`Server::note_effect`], so nobody who waits for a change is forgotten.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 
-use ramlace_base::{ByteRange, LaneId, Result, Sequence, ServerId, SessionId, Slot};
-use ramlace_lanes::{LaneChange, LaneEffect, LaneTable, Told, Traffic, Writer};
+use ramlace_base::{ByteRange, LaneId, Result, ServerId, Slot};
+use ramlace_lanes::{LaneChange, LaneEffect, LaneTable, Told, Writer};
 use ramlace_store::Store;
-use ramlace_transport::nonblocking::{Canceller, Connection};
+use ramlace_transport::nonblocking::Connection;
 use ramlace_wire::chunk::LaneTarget;
 use tokio::sync::Notify;
 
 use crate::record::Record;
+use crate::server::lane_desk::Arriving;
 use crate::server::{Outcome, Server};
-
-/// A write into a lane's memory whose bytes are still arriving.
-struct Arriving {
-    range: ByteRange,
-    /// Pages that a kernel writes back.
-    back: bool,
-    /// Stops the connection that it arrives on.
-    canceller: Canceller,
-    /// Told when the write has ended, one way or the other.
-    ended: Notify,
-}
-
-/// What one life of the server knows of its lanes.
-#[derive(Default)]
-pub struct LaneDesk {
-    /// Writes under way, and waits for changes.
-    pub traffic: RefCell<Traffic>,
-    arriving: RefCell<HashMap<(LaneId, Writer), Rc<Arriving>>>,
-    /// The locks under which lanes are begun, cut or dropped; requests wait while one exists.
-    changing: RefCell<HashMap<LaneId, Rc<tokio::sync::Mutex<()>>>>,
-}
-
-impl LaneDesk {
-    /// Whether somebody is beginning, cutting or dropping the lane right now: its standing counts
-    /// only with the lane's lock in hand.
-    pub fn is_changing(&self, lane: LaneId) -> bool {
-        self.changing.borrow().contains_key(&lane)
-    }
-
-    /// Whether bytes are arriving for a lane.
-    pub fn is_written(&self, lane: LaneId) -> bool {
-        self.traffic.borrow().first_of(lane).is_some()
-    }
-
-    /// Stops a write under way and waits for its end.
-    async fn stop(&self, lane: LaneId, writer: Writer) {
-        let write = self.arriving.borrow().get(&(lane, writer)).cloned();
-        let write = write.expect("a write under way arrives on a connection");
-        let ended = write.ended.notified();
-        write.canceller.cancel();
-        ended.await;
-    }
-
-    /// Stops every write under way in a lane.
-    pub async fn stop_writes(&self, lane: LaneId) {
-        loop {
-            let first = self.traffic.borrow().first_of(lane);
-            let Some(writer) = first else { return };
-            self.stop(lane, writer).await;
-        }
-    }
-
-    /// Stops write-backs of others that are arriving in a range. Whether there were any: then others had their turn.
-    pub async fn stop_write_backs(&self, lane: LaneId, range: ByteRange, session: SessionId) -> bool {
-        self.stop_arriving(lane, range, session, |back| back).await
-    }
-
-    /// The same of what programs write.
-    pub async fn stop_programs(&self, lane: LaneId, range: ByteRange, session: SessionId) -> bool {
-        self.stop_arriving(lane, range, session, |back| !back).await
-    }
-
-    async fn stop_arriving(
-        &self,
-        lane: LaneId,
-        range: ByteRange,
-        session: SessionId,
-        is_meant: impl Fn(bool) -> bool,
-    ) -> bool {
-        let mut stopped = false;
-        loop {
-            let first = {
-                let arriving = self.arriving.borrow();
-                let mut meant = arriving.iter().filter(|((other, writer), arriving)| {
-                    let meets = !arriving.range.intersection(range).is_empty();
-                    *other == lane && writer.0 != session && is_meant(arriving.back) && meets
-                });
-                meant.next().map(|((_, writer), _)| *writer)
-            };
-            let Some(writer) = first else { return stopped };
-            self.stop(lane, writer).await;
-            stopped = true;
-        }
-    }
-
-    /// Writes of others whose bytes are arriving in a range, and where.
-    pub fn arriving_in(
-        &self,
-        lane: LaneId,
-        range: ByteRange,
-        session: SessionId,
-    ) -> Vec<(Writer, ByteRange)> {
-        let arriving = self.arriving.borrow();
-        let others = arriving.iter().filter(|((other, writer), _)| *other == lane && writer.0 != session);
-        let parts = others.map(|((_, writer), arriving)| (*writer, arriving.range.intersection(range)));
-        parts.filter(|(_, part)| !part.is_empty()).collect()
-    }
-
-    /// A retry stops the attempt it repeats, and those that its session has given up, so that late
-    /// bytes cannot overwrite newer ones. Whether there were any: then others had their turn.
-    pub async fn stop_replaced(&self, lane: LaneId, writer: Writer, below: Sequence) -> bool {
-        let mut stopped = false;
-        loop {
-            let replaced = self.traffic.borrow().replaced_by(lane, writer, below);
-            let Some(replaced) = replaced else { return stopped };
-            self.stop(lane, replaced).await;
-            stopped = true;
-        }
-    }
-}
 
 impl Server {
     /// Asks the lanes of a slot something.

@@ -1,150 +1,28 @@
 //! Leases of mounts: who is told that what he believes has changed, and which answers wait until he knows.
 //!
-//! The rule is [`Leases`]; this drives it. A change recalls the leases on what it changed in the step that commits it.
+//! The rule is [`Leases`](ramlace_namespace::leases::Leases); this drives it. A change recalls the leases on what it changed in the step that commits it.
 //! Answers of its slot that are made from then on wait at the gate ([`crate::gate`]) until every holder has acknowledged, or his time is over: one
 //! rule for all answers, whatever they show, and a holder who says nothing stops one slot once for that time.
 //!
 //! A life that follows one that had given leases does not know them, and its state may show what no holder has heard
 //! of: it answers nothing before they are all over.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, Slot, limits};
-use ramlace_namespace::leases::{HOLD_MILLIS, Leases, Renewal};
-use ramlace_namespace::{Answer, Effect, Query};
+use ramlace_namespace::leases::{HOLD_MILLIS, Renewal};
+use ramlace_namespace::{Answer, Query};
 use ramlace_wire::leases::{
     AttributesLeased, LeaseAttributes, LeaseName, Leased, LeasesRenewed, NameLeased, Recalls, WaitRecalls,
 };
 use ramlace_wire::namespace::{EntryLeased, GetAttributes, Lookup};
 use ramlace_wire::{Attributes, Credentials};
-use tokio::sync::Notify;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::timeout;
 
-use crate::clock;
 use crate::gate::Call;
 use crate::record::Record;
 use crate::server::{Outcome, Server};
-
-/// All leases of a server, and who waits for what.
-pub struct LeaseDesk {
-    leases: RefCell<Leases>,
-    began: Instant,
-    /// What the last life had given is over then.
-    quiet_from: Cell<Option<Instant>>,
-    /// A recall began, or is over.
-    changed: Notify,
-    /// The newest question of each session is the one that is answered.
-    questions: RefCell<std::collections::HashMap<SessionId, u64>>,
-}
-
-impl LeaseDesk {
-    /// A server begins; its last life may have given leases.
-    pub fn new(had_given: bool, now: Instant) -> LeaseDesk {
-        let over = now + Duration::from_millis(HOLD_MILLIS);
-        LeaseDesk {
-            leases: RefCell::default(),
-            began: now,
-            quiet_from: Cell::new(had_given.then_some(over)),
-            changed: Notify::new(),
-            questions: RefCell::default(),
-        }
-    }
-
-    fn now(&self) -> u64 {
-        clock::instant().saturating_duration_since(self.began).as_millis() as u64
-    }
-
-    fn moment(&self, millis: u64) -> Instant {
-        // The clock is read in whole milliseconds: one more is surely behind it.
-        self.began + Duration::from_millis(millis + 1)
-    }
-
-    /// Takes note of a change; whether the effect was one.
-    pub fn note(&self, effect: &Effect) -> bool {
-        let Effect::Changed { inode, names, knows } = *effect else { return false };
-        let mut leases = self.leases.borrow_mut();
-        if leases.is_idle() {
-            return true;
-        }
-        let now = self.now();
-        let mut recalled = leases.changed(inode, Leased::Attributes, knows, now);
-        recalled |= names && leases.changed(inode, Leased::Names, knows, now);
-        if recalled {
-            self.changed.notify_waiters();
-        }
-        true
-    }
-
-    /// A session has ended.
-    pub fn end_session(&self, session: SessionId) {
-        self.questions.borrow_mut().remove(&session);
-        self.leases.borrow_mut().end_session(session);
-        self.changed.notify_waiters();
-    }
-
-    /// What answers that are made now out of these slots wait for. Bytes of lanes are nothing that a holder of the last
-    /// life may believe.
-    pub fn recalled(&self, slots: impl Iterator<Item = Slot>, bytes_alone: bool) -> Recalled {
-        let mut recalled = Recalled::default();
-        let leases = self.leases.borrow();
-        let mut slots = slots.peekable();
-        if slots.peek().is_some() && !bytes_alone {
-            recalled.quiet_until = self.quiet_until();
-        }
-        recalled.recalls.extend(slots.filter_map(|slot| Some((slot, leases.newest_pending(slot)?))));
-        recalled
-    }
-
-    /// Until when somebody may believe what the last life gave him.
-    pub fn quiet_until(&self) -> Option<Instant> {
-        self.quiet_from.set(self.quiet_from.get().filter(|over| *over > clock::instant()));
-        self.quiet_from.get()
-    }
-
-    /// Waits until nobody believes any more what was changed before.
-    pub async fn pass(&self, recalled: &Recalled) {
-        if let Some(over) = recalled.quiet_until {
-            sleep_until(over.into()).await;
-        }
-        for (slot, newest) in recalled.recalls.iter().copied() {
-            self.pass_slot(slot, newest).await;
-        }
-    }
-
-    async fn pass_slot(&self, slot: Slot, newest: u64) {
-        loop {
-            let until = self.leases.borrow().pending_until(slot, newest);
-            let Some(until) = until else { return };
-            // Nothing else runs between the look and this: the server has one thread.
-            tokio::select! {
-                () = self.changed.notified() => {}
-                () = sleep_until(self.moment(until).into()) => {
-                    self.leases.borrow_mut().pass(self.now());
-                    self.changed.notify_waiters();
-                }
-            }
-        }
-    }
-}
-
-/// Recalls that an answer waits for.
-#[derive(Debug, Default)]
-pub struct Recalled {
-    quiet_until: Option<Instant>,
-    /// In each slot all up to the newest that there was.
-    recalls: Vec<(Slot, u64)>,
-    /// Recalls of leases on bytes.
-    pub data: Vec<u64>,
-}
-
-impl Recalled {
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.quiet_until.is_none() && self.recalls.is_empty() && self.data.is_empty()
-    }
-}
 
 impl Server {
     /// A lookup with leases.

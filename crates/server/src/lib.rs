@@ -9,6 +9,7 @@ mod callers;
 mod check;
 mod chunk;
 mod clock;
+mod commit;
 mod config;
 mod connection;
 mod coordination;

@@ -2,29 +2,25 @@
 //!
 //! Both are kept in the store, so that a restarted server knows its slots before anybody answers.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, ServerId, Slot};
-use ramlace_cluster::{Coordinator, CoordinatorConfig, Decision, Input};
-use ramlace_store::Store;
+use ramlace_cluster::{Decision, Input};
 use ramlace_wire::Layout;
 use ramlace_wire::cluster::{ForgetServer, GetMap, JoinPool};
 use ramlace_wire::namespace::LayoutWish;
 use ramlace_wire::session::GetServerStatus;
 use ramlace_wire::{ClusterMap, Header, Request, ServerEntry};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::clock;
 use crate::gate::Call;
+use crate::server::kept_files::save_file;
+use crate::server::known_map::COORDINATOR_FILE;
 use crate::server::{Outcome, Refusal, Server};
 
 /// The number of the server where the coordinator is embedded.
 pub const COORDINATOR: ServerId = ServerId(0);
-const MAP_FILE: &str = "map";
-const COORDINATOR_FILE: &str = "coordinator";
 /// Pause between two attempts to join.
 const JOIN_PAUSE: Duration = Duration::from_millis(10);
 /// Joins that take no longer than this are no news.
@@ -35,67 +31,6 @@ const HOME_ATTEMPTS_MAX: usize = 64;
 const HOMES_MAX: usize = 8;
 /// From one of them to the next; odd, so that it comes to every slot.
 const HOME_STRIDE: u32 = 0x9e37;
-
-/// The map and, on one server of the pool, the coordinator.
-pub struct Membership {
-    map: RefCell<Option<Rc<ClusterMap>>>,
-    coordinator: RefCell<Option<Coordinator>>,
-    next_home: Cell<u32>,
-    /// Held while the coordinator is asked for the map.
-    asking: tokio::sync::Mutex<()>,
-    /// How often it was.
-    asked: Cell<u64>,
-}
-
-impl Membership {
-    /// Loads what the last life knew; `config`: this server has the coordinator.
-    pub fn load(store: &mut Store, config: Option<CoordinatorConfig>, home_seed: u32) -> Result<Membership> {
-        let coordinator = match (load_file(store, COORDINATOR_FILE)?, config) {
-            (Some(coordinator), _) => Some(coordinator),
-            (None, Some(config)) => Some(Coordinator::new(config)?),
-            (None, None) => None,
-        };
-        let map: Option<ClusterMap> = load_file(store, MAP_FILE)?;
-        Ok(Membership {
-            map: RefCell::new(map.map(Rc::new)),
-            coordinator: RefCell::new(coordinator),
-            next_home: Cell::new(home_seed),
-            asking: tokio::sync::Mutex::default(),
-            asked: Cell::default(),
-        })
-    }
-
-    /// The map; Retry while there is none.
-    pub fn map(&self) -> Result<Rc<ClusterMap>> {
-        self.map.borrow().clone().ok_or_else(|| {
-            Error::new(ErrorKind::Retry, "the pool is still coming up: not every server has joined")
-        })
-    }
-
-    /// The map's epoch, 0 before there is one.
-    pub fn epoch(&self) -> Epoch {
-        self.map.borrow().as_ref().map_or(Epoch(0), |map| map.epoch)
-    }
-
-    /// Believes in a newer map from now on, and keeps it in the store.
-    pub fn adopt(&self, store: &mut Store, map: ClusterMap) -> Result<()> {
-        if map.epoch <= self.epoch() {
-            return Ok(());
-        }
-        ramlace_cluster::validate(&map)?;
-        save_file(store, MAP_FILE, &map)?;
-        *self.map.borrow_mut() = Some(Rc::new(map));
-        Ok(())
-    }
-
-    /// A slot for a new directory: round the slots, so that a tree spreads over all servers.
-    pub fn next_home(&self, slots: u32) -> Slot {
-        // An odd stride near the golden section visits every slot of a power of two, far apart.
-        let next = self.next_home.get().wrapping_add(0x9e37_79b1);
-        self.next_home.set(next);
-        Slot(((u64::from(next) * u64::from(slots)) >> 32) as u16)
-    }
-}
 
 impl Server {
     /// A server asks to be taken in; only the coordinator's server can answer.
@@ -319,26 +254,4 @@ pub fn is_final(kind: ErrorKind) -> bool {
 /// Whether asking the coordinator once more may help.
 fn may_pass(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Retry | ErrorKind::HostDown | ErrorKind::TimedOut)
-}
-
-/// Reads a value that the last life has kept.
-pub fn load_file<T: DeserializeOwned>(store: &mut Store, name: &str) -> Result<Option<T>> {
-    if !store.meta_names()?.iter().any(|other| other == name) {
-        return Ok(None);
-    }
-    let bytes = store.meta_append_file(name)?.read_all()?;
-    postcard::from_bytes(&bytes).map(Some).map_err(|error| {
-        Error::new(ErrorKind::Corrupt, format!("the store's file '{name}' is damaged: {error}"))
-    })
-}
-
-/// Keeps a value for the next life, in the place of the old one at once.
-pub fn save_file<T: Serialize>(store: &mut Store, name: &str, value: &T) -> Result<()> {
-    let temporary = format!("{name}-next");
-    if store.meta_names()?.contains(&temporary) {
-        store.meta_remove(&temporary)?;
-    }
-    let bytes = postcard::to_stdvec(value).expect("maps and coordinators can be written");
-    store.meta_append_file(&temporary)?.append_urgent(&bytes)?;
-    store.meta_rename_over(&temporary, name)
 }

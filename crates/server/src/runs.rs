@@ -14,9 +14,9 @@ use ramlace_wire::encode_body;
 use ramlace_wire::runs::{LaneRuns, ReadRuns, RunsRead, WriteRuns};
 
 use crate::chunk::ensure_lane;
-use crate::data_leases::place_of;
 use crate::gate::{Answer, Call};
 use crate::lane_life::Purpose;
+use crate::server::data_desk::place_of;
 use crate::server::{Outcome, Server};
 
 /// Changes that are told one by one to who waits for them; of more, what lies between them is told as well.

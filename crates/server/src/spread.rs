@@ -3,10 +3,8 @@
 //! A pool of one server spreads nothing: its one thread would serve no entry sooner, and a rename within
 //! the directory would take messages between slots.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, Slot, limits};
 use ramlace_namespace::{Answer, Command, Op, Origin, Query};
@@ -17,28 +15,8 @@ use crate::clock;
 use crate::gate::Call;
 use crate::server::Server;
 
-/// Pause before a directory that could not be spread, because a server did not answer, is tried again.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Slots looked at for one directory.
 const DRAWS_MAX: usize = 4096;
-
-/// When directories were tried to be spread.
-#[derive(Default)]
-pub struct Spreading {
-    tried: RefCell<HashMap<InodeId, Instant>>,
-}
-
-impl Spreading {
-    /// Whether to try now; if so, that is noted.
-    fn may_try(&self, directory: InodeId, now: Instant) -> bool {
-        let mut tried = self.tried.borrow_mut();
-        tried.retain(|_, at| now.saturating_duration_since(*at) < PAUSE);
-        match tried.get(&directory) {
-            Some(_) => false,
-            None => tried.insert(directory, now).is_none(),
-        }
-    }
-}
 
 impl Server {
     /// A directory of this server has many entries.
@@ -176,15 +154,6 @@ mod tests {
             let even = limits::DIRECTORY_PARTITIONS.div_ceil(live.len());
             assert!((0..servers).all(|server| on(server) <= if live.contains(&server) { even } else { 0 }));
         }
-    }
-
-    #[test]
-    fn a_directory_that_could_not_be_spread_is_tried_again_after_a_pause() {
-        let (spreading, begin) = (Spreading::default(), clock::instant());
-        let tries = |number, later| spreading.may_try(InodeId::new(Slot(0), number), begin + later);
-        assert!(tries(1, Duration::ZERO) && tries(2, PAUSE / 2));
-        assert!(!tries(1, PAUSE / 2) && !tries(2, PAUSE));
-        assert!(tries(1, PAUSE));
     }
 
     #[test]

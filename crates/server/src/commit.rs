@@ -1,0 +1,175 @@
+//! The one way in which a server's state changes: a record is logged and applied, and what follows from it is set going.
+//!
+//! Invariant: a client hears of a mutation only after its record is in the log.
+
+use std::rc::Rc;
+
+use ramlace_base::{Epoch, Error, ErrorKind, Result, SessionId, Slot};
+use ramlace_namespace::{Command, DeliveryAnswer, Effect, Op, Origin, Reply, Room};
+use ramlace_slot::{SlotBirth, SlotChange};
+use ramlace_wire::locks::Event;
+use ramlace_wire::peer::Token;
+use tokio::sync::oneshot;
+
+use crate::clock;
+use crate::deliveries::owe_deliveries;
+use crate::durable::Effects;
+use crate::record::Record;
+use crate::server::Server;
+use crate::server::watched::Watched;
+
+impl Server {
+    /// Logs a record, applies it, and sets going what follows from it.
+    pub fn commit(self: &Rc<Self>, record: &Record) -> Result<Vec<Effect>> {
+        let watched = self.watched_by(record);
+        let (_, effects) = {
+            let mut store = self.store.borrow_mut();
+            self.durable.borrow_mut().commit(&mut store, record, clock::instant())?
+        };
+        Ok(self.follow(&watched, effects))
+    }
+
+    /// Logs something about the server alone: nothing follows from it.
+    pub fn commit_own(&self, record: &Record) -> Result<()> {
+        let committed = {
+            let mut store = self.store.borrow_mut();
+            self.durable.borrow_mut().commit(&mut store, record, clock::instant())
+        };
+        committed.map_err(|error| error.context(self.me))?;
+        if self.durable.borrow().snapshot.is_some() {
+            self.snapshot_began.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Logs the end of a session, and sets going what follows from it.
+    pub fn commit_session_end(self: &Rc<Self>, session: SessionId) -> Result<()> {
+        let watched = self.watched_by_all();
+        let effects = {
+            let mut store = self.store.borrow_mut();
+            self.durable.borrow_mut().end_session(&mut store, session, clock::now(), clock::instant())?
+        };
+        self.follow(&watched, effects);
+        Ok(())
+    }
+
+    /// Sets going what follows from records; what nobody here cares for comes back.
+    fn follow(self: &Rc<Self>, watched: &Watched, effects: Effects) -> Vec<Effect> {
+        if self.durable.borrow().snapshot.is_some() {
+            self.snapshot_began.notify_one();
+        }
+        self.note_homes(watched);
+        for (slot, effect) in effects.lanes {
+            self.note_effect(slot, effect);
+        }
+        let mut others = owe_deliveries(self, effects.names);
+        others.retain(|effect| {
+            !self.leases.note(effect) && !self.answer_waiting(effect) && !self.tell_event(effect)
+        });
+        others
+    }
+
+    /// Gives a slot a command. A peer's command is answered at once; a client's answer goes to
+    /// whoever waits for its token.
+    pub fn submit(self: &Rc<Self>, slot: Slot, command: Command) -> Result<Option<Result<DeliveryAnswer>>> {
+        self.ensure_slot(slot)?;
+        let full = self.durable.borrow().inodes() >= self.config.options.inodes_max;
+        let room = if full { Room::None } else { Room::ForInodes };
+        let effects = self.commit(&Record::command(slot, command, room))?;
+        Ok(effects.into_iter().find_map(|effect| match effect {
+            Effect::PeerReply(outcome) => Some(outcome),
+            _ => None,
+        }))
+    }
+
+    /// Gives a slot a client's command and waits for its answer, which may depend on other slots.
+    pub async fn mutate(self: &Rc<Self>, slot: Slot, token: Token, command: Command) -> Result<Reply> {
+        self.check_session(token.session)?;
+        self.check_kept(slot, token, &command)?;
+        let (sender, receiver) = oneshot::channel();
+        // A retry takes the place of its first attempt, whose connection is gone.
+        self.waiting.borrow_mut().insert(token, sender);
+        if let Err(error) = self.submit(slot, command) {
+            self.waiting.borrow_mut().remove(&token);
+            return Err(error);
+        }
+        let superseded = || Error::new(ErrorKind::Retry, "a later attempt of the same request took over");
+        receiver.await.unwrap_or_else(|_| Err(superseded()))
+    }
+
+    /// Refuses one more mutation of a session that keeps too much by acknowledging too little.
+    fn check_kept(&self, slot: Slot, token: Token, command: &Command) -> Result<()> {
+        let Origin::Client { acknowledged_below, .. } = command.origin else { return Ok(()) };
+        let durable = self.durable.borrow();
+        match durable.names(slot) {
+            // It is answered from what is kept.
+            Some(state) if state.has_met(token) => Ok(()),
+            Some(state) => {
+                durable.kept.check(token.session, state.kept_below(token.session, acknowledged_below))
+            }
+            None => durable.kept.check(token.session, 0),
+        }
+    }
+
+    fn answer_waiting(&self, effect: &Effect) -> bool {
+        let Effect::Reply { token, outcome } = effect else { return false };
+        if let Some(sender) = self.waiting.borrow_mut().remove(token) {
+            // The requester may have gone; a retry finds the answer in the slot's reply cache.
+            let _ = sender.send(outcome.clone());
+        }
+        true
+    }
+
+    fn tell_event(&self, effect: &Effect) -> bool {
+        let (session, event) = match *effect {
+            Effect::LockGranted { session, inode, wait, file } => {
+                (session, Event::LockGranted { inode, wait, file })
+            }
+            Effect::BarrierPassed { session, wait, round } => (session, Event::BarrierPassed { wait, round }),
+            _ => return false,
+        };
+        self.events.push(session, event);
+        true
+    }
+
+    /// When the map has changed: lets go of what is held for slots that were lost since.
+    pub fn notice_lost_slots(self: &Rc<Self>) -> Result<()> {
+        let map = self.membership.map()?;
+        if self.noticed.replace(map.epoch) == map.epoch {
+            return Ok(());
+        }
+        let began = |slot| map.chain(slot).map_or(map.epoch, |chain| chain.complete_since);
+        let lost: Vec<(Slot, Slot, Epoch)> = self
+            .durable
+            .borrow()
+            .all_names()
+            .flat_map(|state| {
+                state.lost_coordinators(began).into_iter().map(|(lost, began)| (state.slot(), lost, began))
+            })
+            .collect();
+        for (slot, coordinator, began) in lost {
+            let op = Op::CoordinatorLost { coordinator, began };
+            self.submit(slot, Command { now: clock::now(), origin: Origin::Server, op })?;
+        }
+        Ok(())
+    }
+
+    /// A slot's state begins when something first happens in it.
+    pub fn ensure_slot(self: &Rc<Self>, slot: Slot) -> Result<()> {
+        if self.durable.borrow().names(slot).is_some() {
+            return Ok(());
+        }
+        let map = self.membership.map()?;
+        let chain = map
+            .chain(slot)
+            .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("this pool has no {slot}")))?;
+        let birth = SlotBirth {
+            slots: map.slots(),
+            began: chain.complete_since,
+            hash_seed: map.hash_seed,
+            owner: self.owner.owner(),
+            now: clock::now(),
+        };
+        self.commit(&Record::Slot { slot, change: SlotChange::Born(birth) }).map(drop)
+    }
+}
