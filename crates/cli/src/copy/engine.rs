@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ramlace_base::{Error, ErrorKind};
 use ramlace_sync::Mutex;
 
-use super::CopyOptions;
+use super::options::CopyOptions;
 use super::progress::Progress;
 use super::queue::{Queue, Task};
 use super::side::Side;

@@ -10,7 +10,7 @@ use ramlace_client::OpenOptions;
 use ramlace_wire::namespace::{NewMode, SetAttributes, TimeReason};
 use rustix::fs::{OFlags, SeekFrom};
 
-use super::CopyOptions;
+use super::options::CopyOptions;
 use super::side::{Kind, Side};
 use super::transfer::FileTask;
 

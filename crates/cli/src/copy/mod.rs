@@ -6,6 +6,7 @@
 mod below;
 mod engine;
 mod file;
+mod options;
 mod progress;
 mod queue;
 mod side;
@@ -13,25 +14,8 @@ mod transfer;
 mod walk;
 
 pub use engine::{Summary, copy};
+pub use options::CopyOptions;
 pub use progress::Progress;
 pub use side::{Kind, Side};
 pub use transfer::partial;
 pub use walk::Root;
-
-use ramlace_wire::LayoutHints;
-
-/// Bytes that are copied in one piece: four lanes of 2 MiB, so that a call reaches several servers.
-pub const PART_BYTES: usize = 8 << 20;
-
-/// How to copy.
-#[derive(Clone, Copy, Debug)]
-pub struct CopyOptions {
-    /// Directories with all that is in them.
-    pub recursive: bool,
-    /// Threads that copy.
-    pub jobs: usize,
-    /// How new files of a pool shall be striped.
-    pub hints: LayoutHints,
-    /// This process's umask.
-    pub umask: u16,
-}

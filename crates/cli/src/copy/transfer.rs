@@ -7,8 +7,8 @@ use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_sync::Mutex;
 
 use super::file::OpenFile;
+use super::options::{CopyOptions, PART_BYTES};
 use super::side::{Found, Side};
-use super::{CopyOptions, PART_BYTES};
 
 /// Zeros of this size, aligned to it, stay holes.
 const HOLE_BYTES: usize = 64 << 10;

@@ -3,7 +3,7 @@
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::NewMode;
 
-use super::CopyOptions;
+use super::options::CopyOptions;
 use super::queue::Queue;
 use super::side::{Found, Identity, Kind, Side};
 use super::transfer::{FileTask, Totals};
