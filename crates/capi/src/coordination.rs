@@ -6,11 +6,10 @@ use std::time::Duration;
 use ramlace_base::{ByteRange, Result, limits};
 use ramlace_client::ChangeVersion;
 
+use crate::answers::done;
 use crate::failure::{guard, invalid};
-use crate::file::done;
-use crate::locks::range_of;
 use crate::open::open_file;
-use crate::pass::{Filled, Out, Text, file_bytes};
+use crate::pass::{Filled, Out, Text, file_bytes, range_of};
 use crate::pool::connected;
 use crate::types::{ramlace_file, ramlace_pool};
 

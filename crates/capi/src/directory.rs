@@ -6,8 +6,8 @@ use ramlace_base::{Error, ErrorKind};
 use ramlace_client::ReadDir;
 use ramlace_sync::Mutex;
 
+use crate::answers::done;
 use crate::failure::guard;
-use crate::file::done;
 use crate::pass::{Out, Text};
 use crate::pool::connected;
 use crate::table::{self, Kept};

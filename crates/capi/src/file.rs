@@ -3,9 +3,10 @@
 use std::ffi::{c_int, c_void};
 
 use libc::ssize_t;
-use ramlace_base::{ByteRange, Result, limits};
+use ramlace_base::{ByteRange, limits};
 use ramlace_wire::chunk::Sought;
 
+use crate::answers::{count, done};
 use crate::failure::{guard, invalid};
 use crate::open::{OpenFile, open_file};
 use crate::pass::{Length, Out, Source, Target, file_bytes};
@@ -180,14 +181,4 @@ pub unsafe extern "C" fn ramlace_punch(file: *mut ramlace_file, offset: i64, len
         // Both are below 2^63: their sum fits.
         open.file.punch(ByteRange { start, end: start + length })
     })
-}
-
-/// A function that returns 0.
-pub(crate) fn done(work: impl FnOnce() -> Result<()>) -> c_int {
-    guard(|| work().map(|()| 0))
-}
-
-/// A count of bytes: no buffer is larger than SSIZE_MAX.
-pub(crate) fn count(bytes: usize) -> Result<ssize_t> {
-    Ok(bytes as ssize_t)
 }

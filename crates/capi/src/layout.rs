@@ -6,8 +6,8 @@ use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_client::{Part, Placing};
 use ramlace_wire::{HostId, LayoutHints};
 
+use crate::answers::done;
 use crate::failure::invalid;
-use crate::file::done;
 use crate::pass::{Given, Growing, Length, Out, Target, Text};
 use crate::pool::connected;
 use crate::types::{ramlace_hints, ramlace_layout, ramlace_pool};

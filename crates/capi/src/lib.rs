@@ -12,7 +12,9 @@
 // These comments are the header's: brackets in them are C's.
 #![allow(rustdoc::broken_intra_doc_links)]
 
+mod answers;
 mod coordination;
+mod copies;
 mod directory;
 mod failure;
 mod file;

@@ -3,13 +3,13 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use ramlace_base::{ByteRange, Error, ErrorKind, Result};
+use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::LockKind;
 
+use crate::answers::done;
 use crate::failure::invalid;
-use crate::file::done;
 use crate::open::open_file;
-use crate::pass::file_bytes;
+use crate::pass::range_of;
 use crate::types::ramlace_file;
 
 /// For ramlace_lock: others may hold shared locks of the same bytes.
@@ -52,12 +52,6 @@ pub unsafe extern "C" fn ramlace_lock(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_unlock(file: *mut ramlace_file, offset: i64, length: i64) -> c_int {
     done(|| open_file(file)?.file.unlock(range_of(offset, length)?))
-}
-
-/// An empty range goes as far as any file may.
-pub(crate) fn range_of(offset: i64, length: i64) -> Result<ByteRange> {
-    let (start, length) = (file_bytes(offset, "offset")?, file_bytes(length, "length")?);
-    ByteRange::at(start, length).ok_or_else(|| invalid("offset and length are beyond any file"))
 }
 
 fn kind_of(kind: c_int) -> Result<LockKind> {

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use ramlace_base::Result;
 
+use crate::answers::done;
 use crate::failure::{guard, invalid, null};
-use crate::file::done;
 use crate::open::open_file;
 use crate::pass::Out;
 use crate::table;

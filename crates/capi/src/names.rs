@@ -8,8 +8,8 @@ use libc::{gid_t, mode_t, ssize_t, uid_t};
 use ramlace_base::{Result, Timestamp};
 use ramlace_client::{AttributeChanges, NewMode};
 
+use crate::answers::{count, done};
 use crate::failure::{guard, invalid};
-use crate::file::{count, done};
 use crate::open::{permissions, umask};
 use crate::pass::{Length, Out, Target, Text, Times, file_bytes};
 use crate::pool::{Connected, connected};

@@ -10,6 +10,7 @@ use ramlace_base::Result;
 use ramlace_client::{File, OpenOptions, Placing};
 use ramlace_wire::LayoutHints;
 
+use crate::copies::Copies;
 use crate::failure::{guard, invalid};
 use crate::layout::layout_hints;
 use crate::pass::{Given, Text};
@@ -17,7 +18,6 @@ use crate::pool::connected;
 use crate::position::Position;
 use crate::table::{self, Kept};
 use crate::types::{ramlace_file, ramlace_hints, ramlace_pool};
-use crate::views::Copies;
 
 /// An open file with the position its calls share.
 pub(crate) struct OpenFile {

@@ -10,7 +10,7 @@ use std::mem::{MaybeUninit, size_of};
 use std::path::PathBuf;
 
 use libc::iovec;
-use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_base::{ByteRange, Error, ErrorKind, Result};
 
 use crate::failure::{invalid, null};
 use crate::types::ramlace_time;
@@ -301,6 +301,12 @@ impl<T: Growing> Given<T> {
 /// An offset, or a length, of a file.
 pub(crate) fn file_bytes(value: i64, what: &str) -> Result<u64> {
     u64::try_from(value).map_err(|_| negative(value, what))
+}
+
+/// A range of a file. An empty range goes as far as any file may.
+pub(crate) fn range_of(offset: i64, length: i64) -> Result<ByteRange> {
+    let (start, length) = (file_bytes(offset, "offset")?, file_bytes(length, "length")?);
+    ByteRange::at(start, length).ok_or_else(|| invalid("offset and length are beyond any file"))
 }
 
 fn negative(value: i64, what: &str) -> Error {

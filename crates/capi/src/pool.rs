@@ -7,12 +7,12 @@ use libc::ssize_t;
 use ramlace_base::Result;
 use ramlace_client::{ConnectOptions, Locator, Pool, PoolName};
 
+use crate::answers::put_bytes;
 use crate::failure::{guard, invalid};
 use crate::fork;
 use crate::pass::{Given, Growing, Length, Out, Target, Text};
 use crate::table::{self, Kept};
 use crate::types::{ramlace_options, ramlace_pool, ramlace_statfs};
-use crate::xattrs::put_bytes;
 
 /// A connected pool.
 pub(crate) struct Connected {

@@ -4,8 +4,8 @@ use libc::{c_void, ssize_t};
 use ramlace_base::Result;
 use ramlace_client::{Strided, Tile};
 
+use crate::answers::count;
 use crate::failure::{guard, invalid};
-use crate::file::count;
 use crate::open::open_file;
 use crate::pass::{Count, Items, Length, Source, Target};
 use crate::types::{ramlace_file, ramlace_run};

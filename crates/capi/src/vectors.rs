@@ -5,8 +5,8 @@ use std::ffi::c_int;
 use libc::ssize_t;
 use ramlace_base::Result;
 
+use crate::answers::count;
 use crate::failure::{guard, invalid};
-use crate::file::count;
 use crate::open::open_file;
 use crate::pass::{Buffer, Count, Items, check_length, file_bytes};
 use crate::types::ramlace_file;

@@ -1,46 +1,18 @@
 //! A file's bytes as memory, wherever its servers are, and the two verbs that keep such memory in step.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 use ramlace_base::{ByteRange, ErrorKind, Result};
-use ramlace_client::{Copy, PerFork, Rights};
-use ramlace_sync::{Mutex, MutexGuard};
+use ramlace_client::Rights;
 
+use crate::answers::done;
 use crate::failure::{guard, invalid};
-use crate::file::done;
-use crate::locks::range_of;
 use crate::open::{OpenFile, open_file};
-use crate::pass::Out;
+use crate::pass::{Out, range_of};
 use crate::table;
 use crate::types::ramlace_file;
-
-/// The fetched copies that were made of an open file and are still there. A forked child has none: what it has of its parent's is memory
-/// that nobody keeps in step.
-pub(crate) struct Copies(PerFork<Mutex<Vec<Weak<Copy>>>>);
-
-impl Copies {
-    pub(crate) fn none() -> Copies {
-        Copies(PerFork::with(Mutex::default()))
-    }
-
-    fn lock(&self) -> Result<MutexGuard<'_, Vec<Weak<Copy>>>> {
-        let copies = self.0.get_or_make(|| Ok(Mutex::default()))?;
-        Ok(copies.lock())
-    }
-
-    fn add(&self, copy: &Arc<Copy>) -> Result<()> {
-        let mut copies = self.lock()?;
-        copies.retain(|copy| copy.strong_count() > 0);
-        copies.push(Arc::downgrade(copy));
-        Ok(())
-    }
-
-    fn all(&self) -> Result<Vec<Arc<Copy>>> {
-        Ok(self.lock()?.iter().filter_map(Weak::upgrade).collect())
-    }
-}
 
 /// The first length bytes of the file, 0 for all that it has, as memory of the program, which is read and written. Where all servers
 /// of the file are on this machine and every byte has its memory it is the file's own memory, as by ramlace_map, and

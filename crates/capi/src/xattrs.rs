@@ -3,11 +3,10 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::ssize_t;
-use ramlace_base::Result;
 use ramlace_wire::xattrs::XattrMode;
 
+use crate::answers::{done, put_bytes};
 use crate::failure::{guard, invalid, null};
-use crate::file::{count, done};
 use crate::names::at;
 use crate::pass::{Length, Source, Target, Text};
 use crate::types::ramlace_pool;
@@ -83,12 +82,4 @@ pub unsafe extern "C" fn ramlace_removexattr(pool: *mut ramlace_pool, path: Text
         let ((connected, path), name) = (at(pool, &path)?, name.bytes("name")?);
         connected.pool.remove_xattr(path, true, name)
     })
-}
-
-/// Puts a whole result where the program wants it, unless it asks with a size of 0 how long it is.
-pub(crate) fn put_bytes<T>(bytes: &[u8], place: &mut Target<T>, size: Length) -> Result<ssize_t> {
-    if !size.is_zero() {
-        place.put(size, bytes)?;
-    }
-    count(bytes.len())
 }

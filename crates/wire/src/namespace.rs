@@ -29,6 +29,13 @@ pub struct Found {
     pub attributes: Option<Attributes>,
 }
 
+impl Found {
+    pub(crate) fn is_possible(&self) -> bool {
+        let told = |attributes: &Attributes| attributes.is_of(self.inode) && attributes.kind == self.kind;
+        self.attributes.as_ref().is_none_or(told)
+    }
+}
+
 impl Request for Lookup {
     const KIND: Kind = Kind::Lookup;
     type Reply = Found;
@@ -89,6 +96,19 @@ pub struct InodeInfo {
     pub inline: bool,
     /// A kernel may change the bytes at any moment, and nobody hears of it: see [`HandOver`].
     pub handed: bool,
+}
+
+impl InodeInfo {
+    pub(crate) fn is_possible(&self) -> bool {
+        self.attributes.is_possible()
+            && self.layout.is_some() == (self.attributes.kind == FileKind::File)
+            && self.layout.is_none_or(|layout| layout.is_possible())
+            && matches!(self.partitions.len(), 0 | limits::DIRECTORY_PARTITIONS)
+    }
+
+    pub(crate) fn is_of(&self, inode: InodeId) -> bool {
+        self.attributes.inode == inode && self.is_possible()
+    }
 }
 
 impl Request for GetAttributes {
@@ -623,6 +643,12 @@ pub struct SizeInfo {
     pub size: u64,
     /// The file's generation.
     pub generation: Generation,
+}
+
+impl SizeInfo {
+    pub(crate) fn is_possible(&self) -> bool {
+        is_size(self.size) && is_generation(self.generation)
+    }
 }
 
 impl Request for Extend {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::inline::{Bytes, BytesPlace};
 use crate::namespace::RenameMode;
-use crate::possible::{is_counted, is_generation, is_lane, is_size};
+use crate::possible::{MODE_MAX, is_counted, is_generation, is_lane, is_size};
 use crate::{AccessLists, Attributes, Credentials, FileKind, Kind, Layout, LayoutHints, Owner, Request};
 
 /// Names one client's mutation for ever: what both halves of a two-slot operation share.
@@ -29,6 +29,12 @@ pub struct IntentStamp {
     /// Every operation between these two slots with a smaller number is settled on both sides
     /// (or died with the coordinator's memory: then it is aborted).
     pub open_from: u64,
+}
+
+impl IntentStamp {
+    pub(crate) fn is_possible(&self) -> bool {
+        is_counted(self.number) && self.open_from <= self.number
+    }
 }
 
 /// Asks a slot to hold its part of an operation ready: it has checked that the part can be done, and
@@ -118,6 +124,17 @@ pub enum Part {
     },
 }
 
+impl Part {
+    pub(crate) fn is_possible(&self, asked: Slot) -> bool {
+        match self {
+            Part::MakeDirectory { mode, .. } => *mode <= MODE_MAX,
+            Part::TakePartition(take) => take.is_possible() && take.partitions.contains(&asked),
+            Part::SetPartition { attributes, .. } => attributes.is_possible(),
+            _ => true,
+        }
+    }
+}
+
 /// The new entry of a rename.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutEntry {
@@ -154,6 +171,12 @@ pub struct PartitionAttributes {
     pub modified: Option<Timestamp>,
 }
 
+impl PartitionAttributes {
+    fn is_possible(&self) -> bool {
+        self.mode <= MODE_MAX
+    }
+}
+
 /// Some entries of a directory that is being spread. A slot may be sent several of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakePartition {
@@ -167,6 +190,15 @@ pub struct TakePartition {
     pub partitions: Vec<Slot>,
     /// At most [`ramlace_base::limits::DIRECTORY_MOVED_ENTRIES_MAX`] entries.
     pub entries: Vec<MovedEntry>,
+}
+
+impl TakePartition {
+    fn is_possible(&self) -> bool {
+        self.attributes.is_possible()
+            && self.partitions.len() == limits::DIRECTORY_PARTITIONS
+            && self.entries.len() <= limits::DIRECTORY_MOVED_ENTRIES_MAX
+            && self.entries.iter().all(|entry| (1..1 << 63).contains(&entry.cookie))
+    }
 }
 
 /// An entry on its way to another slot. It keeps its cookie.

@@ -1,20 +1,16 @@
 //! What no state of a pool makes true, so that whoever says it is wrong: checked where a message is taken in, before
 //! anything is worked out from it. A reply that a client or a server gets is held to the request that it answers; what
-//! servers tell each other is held to itself.
+//! servers tell each other is held to itself. Here is what all families share; `is_possible` of a message's own type stands
+//! beside the type.
 
-use ramlace_base::{Generation, InodeId, LaneId, Slot, limits};
+use ramlace_base::{Generation, InodeId, LaneId, limits};
 
-use crate::namespace::{Found, InodeInfo, SizeInfo};
-use crate::peer::{IntentStamp, Part, PartitionAttributes, TakePartition};
-use crate::session::ServerStatus;
-use crate::{Attributes, FileKind, Layout};
+use crate::{Attributes, Layout};
 
 /// Numbers that are counted up from small ones: nothing ever comes so far, and what is added to one overflows nothing.
 const COUNTED_MAX: u64 = 1 << 62;
-/// Memory that one server lends, and what it counts in it: those of all servers of a pool can be added up.
-const OF_ONE_SERVER_MAX: u64 = 1 << 50;
 /// Permission bits.
-const MODE_MAX: u16 = 0o7777;
+pub(crate) const MODE_MAX: u16 = 0o7777;
 
 /// Whether a file can have so many bytes, or one at this place.
 pub(crate) fn is_size(bytes: u64) -> bool {
@@ -62,96 +58,13 @@ impl Attributes {
     }
 }
 
-impl SizeInfo {
-    pub(crate) fn is_possible(&self) -> bool {
-        is_size(self.size) && is_generation(self.generation)
-    }
-}
-
-impl InodeInfo {
-    pub(crate) fn is_possible(&self) -> bool {
-        self.attributes.is_possible()
-            && self.layout.is_some() == (self.attributes.kind == FileKind::File)
-            && self.layout.is_none_or(|layout| layout.is_possible())
-            && matches!(self.partitions.len(), 0 | limits::DIRECTORY_PARTITIONS)
-    }
-
-    pub(crate) fn is_of(&self, inode: InodeId) -> bool {
-        self.attributes.inode == inode && self.is_possible()
-    }
-}
-
-impl Found {
-    pub(crate) fn is_possible(&self) -> bool {
-        let told = |attributes: &Attributes| attributes.is_of(self.inode) && attributes.kind == self.kind;
-        self.attributes.as_ref().is_none_or(told)
-    }
-}
-
-impl ServerStatus {
-    pub(crate) fn is_possible(&self) -> bool {
-        let memory = [
-            self.store_bytes,
-            self.used_bytes,
-            self.meta_bytes,
-            self.files_free_bytes,
-            self.reserved_bytes,
-            self.inodes,
-            self.lanes,
-        ];
-        let counted = [
-            self.locks,
-            self.lock_waits,
-            self.barrier_waits,
-            self.change_waits,
-            self.read_bytes,
-            self.written_bytes,
-            self.requests,
-            self.uptime_millis,
-        ];
-        memory.into_iter().all(|number| number <= OF_ONE_SERVER_MAX) && counted.into_iter().all(is_counted)
-    }
-}
-
-impl IntentStamp {
-    pub(crate) fn is_possible(&self) -> bool {
-        is_counted(self.number) && self.open_from <= self.number
-    }
-}
-
-impl PartitionAttributes {
-    fn is_possible(&self) -> bool {
-        self.mode <= MODE_MAX
-    }
-}
-
-impl TakePartition {
-    fn is_possible(&self) -> bool {
-        self.attributes.is_possible()
-            && self.partitions.len() == limits::DIRECTORY_PARTITIONS
-            && self.entries.len() <= limits::DIRECTORY_MOVED_ENTRIES_MAX
-            && self.entries.iter().all(|entry| (1..1 << 63).contains(&entry.cookie))
-    }
-}
-
-impl Part {
-    pub(crate) fn is_possible(&self, asked: Slot) -> bool {
-        match self {
-            Part::MakeDirectory { mode, .. } => *mode <= MODE_MAX,
-            Part::TakePartition(take) => take.is_possible() && take.partitions.contains(&asked),
-            Part::SetPartition { attributes, .. } => attributes.is_possible(),
-            _ => true,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ramlace_base::{Name, Timestamp};
 
     use super::*;
-    use crate::Request;
     use crate::namespace::{Unlink, Unlinked};
+    use crate::{FileKind, Request};
 
     // SEMANTICS 112
     #[test]

@@ -3,6 +3,7 @@
 use ramlace_base::{Epoch, ServerId};
 use serde::{Deserialize, Serialize};
 
+use crate::possible::is_counted;
 use crate::types::numbered;
 use crate::{Credentials, HostId, Kind, PoolId, Request};
 
@@ -126,6 +127,34 @@ pub struct ServerStatus {
     pub requests: u64,
     /// How its memory is made, in sentences.
     pub notes: Vec<String>,
+}
+
+/// Memory that one server lends, and what it counts in it: those of all servers of a pool can be added up.
+const OF_ONE_SERVER_MAX: u64 = 1 << 50;
+
+impl ServerStatus {
+    pub(crate) fn is_possible(&self) -> bool {
+        let memory = [
+            self.store_bytes,
+            self.used_bytes,
+            self.meta_bytes,
+            self.files_free_bytes,
+            self.reserved_bytes,
+            self.inodes,
+            self.lanes,
+        ];
+        let counted = [
+            self.locks,
+            self.lock_waits,
+            self.barrier_waits,
+            self.change_waits,
+            self.read_bytes,
+            self.written_bytes,
+            self.requests,
+            self.uptime_millis,
+        ];
+        memory.into_iter().all(|number| number <= OF_ONE_SERVER_MAX) && counted.into_iter().all(is_counted)
+    }
 }
 
 impl Request for GetServerStatus {
