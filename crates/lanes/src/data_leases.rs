@@ -24,7 +24,7 @@ use std::rc::Rc;
 use ramlace_base::{ByteRange, Result, SessionId, limits};
 use ramlace_wire::leases::DataRecall;
 
-use crate::pages::{PAGE_BYTES, ahead, pages_of, recalled_together, whole_pages};
+use crate::pages::{PAGE_BYTES, WHOLE, ahead, pages_of, recalled_together, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
@@ -33,7 +33,7 @@ mod bases;
 #[path = "fought.rs"]
 mod fought;
 #[path = "held.rs"]
-mod held;
+pub mod held;
 #[path = "outdated.rs"]
 mod outdated;
 #[path = "owners.rs"]
@@ -45,15 +45,10 @@ mod unknown;
 
 use bases::{Base, merge, with_bytes};
 use fought::Fought;
-pub use held::Held;
-pub use outdated::News;
 use owners::Owners;
 pub use owners::{Asked, Ticket, Wish};
 use returning::Returning;
 use unknown::Unknown;
-
-/// All bytes of a place.
-const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
 
 /// Reads bytes of the place that a call is about, as they are now; zeros where there are none.
 pub type ReadNow<'a> = &'a mut dyn FnMut(ByteRange) -> Result<Vec<u8>>;
@@ -76,6 +71,27 @@ pub struct Stored {
     pub ranges: Vec<ByteRange>,
     /// All that came as it is to be: beside stores, what is here. `None`: as it came.
     pub merged: Option<Vec<u8>>,
+}
+
+/// Something that the log is to be told, in this order, before bytes change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Pages are about to change that a session has been asked to drop, and has not.
+    Outdated {
+        /// The recall's number; no other life of the server uses it.
+        number: u64,
+        /// Where they are.
+        place: Place,
+        /// Who has them.
+        session: SessionId,
+        /// Which.
+        pages: ByteRange,
+    },
+    /// It has dropped what this recall is about, or has none of it any more.
+    Dropped {
+        /// The recall's number.
+        number: u64,
+    },
 }
 
 /// All leases on bytes of one server.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ramlace_base::{ByteRange, InodeId, SessionId};
 
 use super::fought::Fight;
-use super::{DataLeases, WHOLE, Wish};
-use crate::pages::PAGE_BYTES;
+use super::{DataLeases, Wish};
+use crate::pages::{PAGE_BYTES, WHOLE};
 use crate::watches::Place;
 
 /// One place, as it is at a moment.

@@ -30,7 +30,8 @@ mod watches;
 mod writes;
 
 pub use change::{CellStore, LaneChange, LaneEffect, StoreStep};
-pub use data_leases::{Asked, Change, DataLeases, Held, News, Stored, Ticket, Wish};
+pub use data_leases::held::Held;
+pub use data_leases::{Asked, Change, DataLeases, News, Stored, Ticket, Wish};
 pub use lane::{Lane, Standing};
 pub use pages::PAGE_BYTES;
 pub use residency::{Loss, Residency};

@@ -3,29 +3,8 @@
 
 use ramlace_base::{ByteRange, SessionId};
 
-use super::DataLeases;
+use super::{DataLeases, News};
 use crate::watches::Place;
-
-/// Something that the log is to be told, in this order, before bytes change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
-    /// Pages are about to change that a session has been asked to drop, and has not.
-    Outdated {
-        /// The recall's number; no other life of the server uses it.
-        number: u64,
-        /// Where they are.
-        place: Place,
-        /// Who has them.
-        session: SessionId,
-        /// Which.
-        pages: ByteRange,
-    },
-    /// It has dropped what this recall is about, or has none of it any more.
-    Dropped {
-        /// The recall's number.
-        number: u64,
-    },
-}
 
 impl DataLeases {
     /// What the log has not been told yet.

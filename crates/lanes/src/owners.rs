@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Result, SessionId, limits};
 
-use super::{DataLeases, Pending, WHOLE};
-use crate::pages::{PAGE_BYTES, few, pages_of, whole_pages};
+use super::{DataLeases, Pending};
+use crate::pages::{PAGE_BYTES, WHOLE, few, pages_of, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 

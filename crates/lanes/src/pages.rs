@@ -7,6 +7,9 @@ use crate::ranges::RangeSet;
 /// What a kernel keeps or drops as one.
 pub const PAGE_BYTES: u64 = 4096;
 
+/// All bytes of a place.
+pub(crate) const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
+
 /// What is recalled for `part`: behind earlier recalls, as much again ahead.
 pub(crate) fn ahead(holes: &RangeSet, part: ByteRange) -> ByteRange {
     let before = holes.run_that_ends_at(part.start).map_or(0, ByteRange::length);

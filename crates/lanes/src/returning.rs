@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{SessionId, Slot, limits};
 
-use super::{DataLeases, WHOLE};
+use super::DataLeases;
+use crate::pages::WHOLE;
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 

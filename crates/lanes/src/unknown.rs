@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use ramlace_base::{ByteRange, SessionId, limits};
 
-use super::WHOLE;
-use crate::pages::inner_pages;
+use crate::pages::{WHOLE, inner_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
