@@ -22,7 +22,7 @@ enum Report {
 
 impl SlotState {
     /// Whether somebody waits for the delivery, or it is given up when it cannot be delivered: only
-    /// then does an `DeliveryUnreachable` change anything.
+    /// then does a `DeliveryUnreachable` change anything.
     #[must_use]
     pub fn is_awaited(&self, delivery: DeliveryId) -> bool {
         match self.outbox.get(delivery) {

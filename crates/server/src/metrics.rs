@@ -1,5 +1,5 @@
 //! What a server counts: for each message how often, how long, how many bytes and errors; for each session how many
-//! requests and bytes. The rows of messages ([`Kind::ALL`]) are the fixed set: nothing that comes from outside adds one.
+//! requests and bytes. The rows of messages ([`Kind::ALL`](ramlace_wire::Kind::ALL)) are the fixed set: nothing that comes from outside adds one.
 
 use std::rc::Rc;
 
