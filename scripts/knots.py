@@ -5,10 +5,11 @@ usage: knots.py [--all] [CRATE...]    --all prints each dependency within a knot
 A file depends on another when its code names something that is defined there: in a `use` (groups, `super::`, `self::`,
 new names), in a path amid the code (`crate::leases::Table`, `leases::Table`), or by giving functions to its type
 (`impl SlotState`). Names are followed through `use` and `pub use` to the file that defines them, so a re-export neither
-hides a dependency nor makes one. What is compiled for tests alone is left out. Calls of methods are not followed:
-whoever has a value may call what its type has, wherever that stands.
+hides a dependency nor makes one; what a macro defines is found behind its module's name. What is compiled for tests
+alone is left out. Calls of methods are not followed: whoever has a value may call what its type has, wherever that
+stands. So files that give functions to one type may need each other without a knot.
 
-Fails when a knot has more files than its crate may have: FILES_MAX, or the number in TIED, which is only ever lowered.
+Fails when a knot has more than FILES_MAX files.
 """
 
 import re
@@ -19,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES_MAX = 4
-# Crates that are not untied yet, and the files of their largest knot.
-TIED: dict[str, int] = {}
+# Of names that stand for names.
+DEPTH_MAX = 32
 
 COMMENT = r"//[^\n]*|/\*.*?\*/"
 RAW = r"""\bb?r(?P<marks>\#*)".*?"(?P=marks)"""
@@ -45,10 +46,12 @@ class Module:
     # Where `mod x;` in it looks for x.rs.
     folder: Path
     defined: set[str] = field(default_factory=set)
-    # What `use` brings into it, by the name it has here; what it brings with a star; other paths in its code.
+    # What `use` brings into it, by the name it has here; what it brings with a star.
     imported: dict[str, Names] = field(default_factory=dict)
     starred: list[Names] = field(default_factory=list)
+    # All paths in its code, those of `use` too, and macros that it calls.
     paths: set[Names] = field(default_factory=set)
+    macros: set[str] = field(default_factory=set)
 
 
 class Crate:
@@ -56,6 +59,7 @@ class Crate:
 
     def __init__(self, top: Path) -> None:
         self.modules: dict[Names, Module] = {}
+        self.macros: dict[str, Path] = {}
         self._read(Module((), top, top.parent))
 
     def _read(self, module: Module) -> None:
@@ -82,12 +86,16 @@ class Crate:
             elif word in DEFINING and depth == 0 and after and NAME.fullmatch(after[0]):
                 module.defined.add(after[0])
             elif word == "macro_rules":
-                module.defined.add(after[1])
-            elif NAME.fullmatch(word) and words[at - 1 : at] != ["."]:
+                self.macros[words[at + 2]] = module.file
+                at += 3
+                continue
+            elif NAME.fullmatch(word) and (words[at - 1 : at] != ["."] or words[at - 2 : at] == [".", "."]):
                 names = [word]
                 while words[at + 1 : at + 2] == ["::"] and NAME.fullmatch(words[at + 2]):
                     names.append(words[at + 2])
                     at += 2
+                if words[at + 1 : at + 2] == ["!"]:
+                    module.macros.add(names[-1])
                 module.paths.add(tuple(names))
             depth += (word == "{") - (word == "}")
             at += 1
@@ -114,32 +122,38 @@ class Crate:
         needs: Needs = {module.file: {} for module in self.modules.values()}
         for module in self.modules.values():
             # A module that is brought in is named again where something in it is used.
-            brought = [names for names in module.imported.values() if self.place(module, names) not in self.modules]
-            for names in [*module.paths, *brought]:
+            for names in module.paths:
                 place = self.place(module, names)
-                if place is None or place in self.modules:
-                    continue
-                file = self.modules[place[:-1]].file
-                if file != module.file:
-                    needs[module.file].setdefault(file, set()).add("::".join(place[-1:]))
+                if place is not None and place not in self.modules:
+                    needs[module.file].setdefault(self.modules[place[:-1]].file, set()).add(place[-1])
+            for macro in module.macros & self.macros.keys():
+                needs[module.file].setdefault(self.macros[macro], set()).add(f"{macro}!")
+            needs[module.file].pop(module.file, None)
         return needs
 
     def place(self, module: Module, names: Names, depth: int = 0) -> Names | None:
         """Return the place of what `names` means in a module: a module's own, or its module's and its name."""
-        if depth > 32:
-            return None
+        found = self._place(module, names, depth) if depth <= DEPTH_MAX else None
+        if found is None and len(names) > 1 and depth <= DEPTH_MAX:
+            # What no code defines in a module that there is: a macro does.
+            behind = self._place(module, names[:-1], depth)
+            return (*behind, names[-1]) if behind in self.modules else None
+        return found
+
+    def _place(self, module: Module, names: Names, depth: int) -> Names | None:
         first, *rest = names
         if first == "crate":
             return self._within((), rest, depth)
-        if first == "self":
-            return self._within(module.place, rest, depth)
-        if first == "super":
-            return self.place(self.modules[module.place[:-1]], ("self", *rest), depth)
+        if first in {"self", "super"}:
+            place = module.place[: len(module.place) - (first == "super")]
+            if rest[:1] == ["super"]:
+                return self._place(self.modules[place], tuple(rest), depth)
+            return self._within(place, rest, depth)
         if first in module.defined or first in module.imported:
             return self._within(module.place, names, depth)
         for star in module.starred:
-            place = self.place(module, star, depth + 1)
-            if place in self.modules and (found := self._within(place, names, depth + 1)):
+            target = self.place(module, star, depth + 1)
+            if target in self.modules and (found := self._within(target, names, depth + 1)):
                 return found
         return None
 
@@ -202,11 +216,17 @@ def bring(module: Module, before: Names, words: list[str]) -> None:
             module.starred.append(tuple(names))
             return
         if word == "as":
-            module.imported[words[at + 1]] = tuple(names)
+            note(module, words[at + 1], tuple(names))
             return
         if word != "::" and not (word == "self" and names):
             names.append(word)
-    module.imported[names[-1]] = tuple(names)
+    note(module, names[-1], tuple(names))
+
+
+def note(module: Module, name: str, names: Names) -> None:
+    """Note what a name means that a `use` has brought into a module."""
+    module.imported[name] = names
+    module.paths.add(names)
 
 
 def parts(words: list[str]) -> Iterator[list[str]]:
@@ -246,8 +266,7 @@ def knots(needs: Needs) -> list[set[Path]]:
 def shown(crate: str, src: Path, knot: set[Path], needs: Needs, *, ties: bool) -> Iterator[str]:
     """Yield the lines that tell of a knot."""
     names = {file: str(file.relative_to(src).with_suffix("")) for file in knot}
-    limit = TIED.get(crate, FILES_MAX)
-    word = f"more than {limit}" if len(knot) > limit else "ok" if len(knot) <= FILES_MAX else "not untied yet"
+    word = "ok" if len(knot) <= FILES_MAX else f"more than {FILES_MAX}"
     yield f"{crate}: {len(knot)} files ({word}): {' '.join(sorted(names.values()))}"
     for file in sorted(knot) if ties else ():
         for other in sorted(needs[file].keys() & knot):
@@ -258,13 +277,16 @@ def main(words: list[str]) -> int:
     """Print the knots of crates; return 1 when one is too large."""
     wanted = [word for word in words if not word.startswith("-")]
     failed = False
-    for folder in sorted((ROOT / "crates").iterdir()):
+    folders = sorted((ROOT / "crates").iterdir())
+    if unknown := set(wanted) - {folder.name for folder in folders}:
+        sys.exit(f"there is no crate of this name: {' '.join(sorted(unknown))}")
+    for folder in folders:
         src = folder / "src"
         tops = [src / name for name in ("lib.rs", "main.rs") if (src / name).exists()]
         for top in tops if folder.name in wanted or not wanted else ():
             needs = Crate(top).needs()
             for knot in knots(needs):
-                failed |= len(knot) > TIED.get(folder.name, FILES_MAX)
+                failed |= len(knot) > FILES_MAX
                 for line in shown(folder.name, src, knot, needs, ties="--all" in words):
                     print(line)
     return int(failed)

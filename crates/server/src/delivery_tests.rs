@@ -149,7 +149,7 @@ fn the_heir_of_a_forgotten_server_gets_what_it_was_owed() {
 }
 
 #[test]
-fn an_delivery_that_is_refused_is_owed_all_the_same() {
+fn a_delivery_that_is_refused_is_owed_all_the_same() {
     let server = TestServer::start(2);
     run(async {
         let heard = Rc::new(RefCell::new(Vec::new()));
