@@ -24,6 +24,7 @@ use std::rc::Rc;
 use ramlace_base::{ByteRange, Result, SessionId, limits};
 use ramlace_wire::leases::DataRecall;
 
+use crate::outdated::{News, Outdated};
 use crate::pages::{PAGE_BYTES, WHOLE, ahead, pages_of, recalled_together, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
@@ -34,8 +35,8 @@ mod bases;
 mod fought;
 #[path = "held.rs"]
 pub mod held;
-#[path = "outdated.rs"]
-mod outdated;
+#[path = "news.rs"]
+mod news;
 #[path = "owners.rs"]
 mod owners;
 #[path = "returning.rs"]
@@ -73,27 +74,6 @@ pub struct Stored {
     pub merged: Option<Vec<u8>>,
 }
 
-/// Something that the log is to be told, in this order, before bytes change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
-    /// Pages are about to change that a session has been asked to drop, and has not.
-    Outdated {
-        /// The recall's number; no other life of the server uses it.
-        number: u64,
-        /// Where they are.
-        place: Place,
-        /// Who has them.
-        session: SessionId,
-        /// Which.
-        pages: ByteRange,
-    },
-    /// It has dropped what this recall is about, or has none of it any more.
-    Dropped {
-        /// The recall's number.
-        number: u64,
-    },
-}
-
 /// All leases on bytes of one server.
 #[derive(Debug, Default)]
 pub struct DataLeases {
@@ -115,6 +95,8 @@ pub struct DataLeases {
     returning: Returning,
     /// What the next life has to know, and was not told to the log.
     news: Vec<News>,
+    /// What it knows when it has been told that.
+    outdated: Outdated,
     /// Pages whose base is not known.
     unknown: Unknown,
     /// The place that made room last.
@@ -173,7 +155,6 @@ impl DataLeases {
             self.limit_holes(place, session, pages, now);
         }
         self.read_anew(place, session, pages);
-        self.unknown.read(place, session, pages);
         whole
     }
 
@@ -204,8 +185,11 @@ impl DataLeases {
         for number in self.numbers_at(place) {
             if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session) {
                 pending.erased.remove(pages);
+                pending.outdated.remove(pages);
             }
         }
+        self.unknown.read(place, session, pages);
+        self.settle(place, session);
     }
 
     /// A session's kernel has these bytes in its pages, and they are on their way to the place: whoever changes some of them before they are
@@ -237,6 +221,7 @@ impl DataLeases {
         self.begin_through(place, session, range, now);
         if !self.is_fenced(place, session) {
             self.unknown.wrote(place, session, range);
+            self.settle(place, session);
         }
         self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
     }
@@ -547,6 +532,9 @@ impl DataLeases {
 
     /// A session has ended: its kernel's pages are worth nothing.
     pub fn end_session(&mut self, session: SessionId) {
+        // The log forgets by itself what it knows of it.
+        self.outdated.end_session(session);
+        self.news.retain(|news| news.session() != session);
         for number in self.of.remove(&session).unwrap_or_default() {
             self.end_recall(number);
         }
@@ -568,6 +556,7 @@ impl DataLeases {
         }
         self.given -= self.leases.remove(&place).map_or(0, |of| of.len());
         self.unknown.forget_place(place);
+        self.forget_outdated(place);
         self.returning.forget(place);
         self.owners.forget(place);
         self.fought.forget(place);
@@ -692,14 +681,7 @@ impl DataLeases {
     }
 
     fn end_recall(&mut self, number: u64) {
-        let Some(Pending { place, holder, range, outdated, .. }) = self.recalls.remove(&number) else {
-            return;
-        };
-        if !outdated.is_empty() {
-            // What the log has not heard of yet is nothing to it.
-            self.news.retain(|news| !matches!(news, News::Outdated { number: of, .. } if *of == number));
-            self.news.push(News::Dropped { number });
-        }
+        let Some(Pending { place, holder, range, .. }) = self.recalls.remove(&number) else { return };
         let may_have_some = self.unknown.is_empty()
             || self.has_lease(place, holder)
             || self.at.get(&place).into_iter().flatten().any(|other| {
@@ -710,6 +692,7 @@ impl DataLeases {
         }
         remove_from(&mut self.at, &place, number);
         remove_from(&mut self.of, &holder, number);
+        self.settle(place, holder);
         let first = (place, holder, range.start / PAGE_BYTES);
         let last = (place, holder, range.end / PAGE_BYTES);
         let over: Vec<_> = self

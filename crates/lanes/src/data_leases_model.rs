@@ -34,7 +34,7 @@ struct World {
     /// Of which mounts the server's life awaits that they drop what they have of before.
     away: Vec<bool>,
     /// What the server's log knows of pages.
-    log: BTreeMap<u64, (SessionId, Vec<ByteRange>)>,
+    log: Outdated,
     lives: usize,
 }
 
@@ -110,7 +110,7 @@ impl World {
             backs: vec![None; MOUNTS],
             written: vec![vec![0; PAGES]; MOUNTS],
             away: vec![false; MOUNTS],
-            log: BTreeMap::new(),
+            log: Outdated::default(),
             lives: 1,
         }
     }
@@ -165,12 +165,7 @@ impl World {
 
     fn note_news(&mut self) {
         for news in self.place.leases.take_news() {
-            match news {
-                News::Outdated { number, session, pages, .. } => {
-                    self.log.entry(number).or_insert((session, Vec::new())).1.push(pages);
-                }
-                News::Dropped { number } => _ = self.log.remove(&number),
-            }
+            self.log.note(&news);
         }
     }
 
@@ -179,9 +174,7 @@ impl World {
         let newest = self.place.leases.last_number;
         let all = (0..MOUNTS).map(|mount| (session(mount), false));
         self.place.leases = DataLeases::after(all).counting_from(newest);
-        for (session, pages) in self.log.values() {
-            pages.iter().for_each(|pages| self.place.leases.outdate(FILE, *session, *pages));
-        }
+        self.log.all().for_each(|(place, session, pages)| self.place.leases.outdate(place, session, pages));
         self.away.fill(true);
         self.dropped.iter_mut().for_each(Vec::clear);
         self.lives += 1;
@@ -205,9 +198,7 @@ impl World {
             self.write_back(mount, page);
             self.kernels[mount][page] = None;
         }
-        let leases = &mut self.place.leases;
-        self.log.retain(|number, (of, _)| *of != session(mount) || leases.is_pending(*number));
-        leases.has_returned(session(mount));
+        self.place.leases.has_returned(session(mount));
     }
 
     fn next(&mut self, mount: usize, page: usize) -> u8 {

@@ -21,6 +21,7 @@
 mod change;
 mod data_leases;
 mod lane;
+mod outdated;
 mod pages;
 mod ranges;
 mod residency;
@@ -31,8 +32,9 @@ mod writes;
 
 pub use change::{CellStore, LaneChange, LaneEffect, StoreStep};
 pub use data_leases::held::Held;
-pub use data_leases::{Asked, Change, DataLeases, News, Stored, Ticket, Wish};
+pub use data_leases::{Asked, Change, DataLeases, Stored, Ticket, Wish};
 pub use lane::{Lane, Standing};
+pub use outdated::{News, Outdated};
 pub use pages::PAGE_BYTES;
 pub use residency::{Loss, Residency};
 pub use table::{CutPlan, LaneTable, lost};

@@ -187,13 +187,44 @@ fn who_moves_bytes_elsewhere_drops_what_it_had_of_them_before() {
 }
 
 #[test]
-fn what_was_dropped_before_the_log_could_be_told_that_it_is_outdated_is_no_news() {
+fn what_was_dropped_before_the_log_could_be_told_that_it_is_outdated_leaves_nothing_in_it() {
     let mut place = Place_::new();
     place.read_page(0, 0);
     let waits = place.change(session(1), 5, &[7]);
     assert!(place.leases.has_news());
     place.leases.acknowledge(session(0), &waits, &[]);
-    assert_eq!(place.leases.take_news(), [News::Dropped { number: waits[0] }]);
+    let mut log = Outdated::default();
+    place.leases.take_news().iter().for_each(|news| log.note(news));
+    assert_eq!(log, Outdated::default());
+}
+
+// SEMANTICS 119.3
+#[test]
+fn what_is_read_anew_after_a_drop_is_as_good_in_the_life_after_the_next() {
+    let mut place = Place_::new();
+    place.read_page(0, 0);
+    let mut log = Outdated::default();
+    let note = |leases: &mut DataLeases, log: &mut Outdated| {
+        leases.take_news().iter().for_each(|news| log.note(news));
+    };
+    let after = |log: &Outdated| {
+        let mut leases = next_life(&[0]);
+        log.all().for_each(|(place, session, pages)| leases.outdate(place, session, pages));
+        leases
+    };
+    place.change(session(1), 5, &[7]);
+    note(&mut place.leases, &mut log);
+    assert!(log.has(session(0)));
+    place.leases = after(&log);
+    // It drops this page, and has yet to drop those of other files: it has not said that it has nothing from before.
+    let waits = place.change(session(1), 6, &[7]);
+    place.leases.acknowledge(session(0), &waits, &[]);
+    let mut page = place.read_page(0, 0);
+    note(&mut place.leases, &mut log);
+    place.leases = after(&log);
+    page[9] = 9;
+    place.write_back(0, 0, &page).unwrap();
+    assert_eq!(place.bytes[5..10], [7, 7, 0, 0, 9]);
 }
 
 // SEMANTICS 119.3
@@ -203,7 +234,7 @@ fn pages_that_others_changed_before_they_were_dropped_are_refused_in_the_next_li
     let mut page = place.read_page(0, 0);
     let waits = place.change(session(1), 5, &[7]);
     let told = place.leases.take_news();
-    let outdated = News::Outdated { number: waits[0], place: FILE, session: session(0), pages: whole(0) };
+    let outdated = News::Outdated { place: FILE, session: session(0), pages: whole(0) };
     assert_eq!(told, [outdated]);
     place.change(session(1), 6, &[7]);
     assert_eq!(place.leases.take_news(), [], "the log knows");
@@ -220,7 +251,8 @@ fn pages_that_others_changed_before_they_were_dropped_are_refused_in_the_next_li
     // And in a life that goes on nothing is left of it.
     place.leases = dropped;
     place.leases.acknowledge(session(0), &waits, &[]);
-    assert_eq!(place.leases.take_news(), [News::Dropped { number: waits[0] }]);
+    let dropped = News::Dropped { place: FILE, session: session(0), pages: whole(0) };
+    assert_eq!(place.leases.take_news(), [dropped]);
 }
 
 #[test]

@@ -1,48 +1,100 @@
 //! What the server's next life has to know of pages: those that others have changed, and that their holder has yet to drop. What that kernel
 //! writes back of them then cannot be told from what was there before the change.
 
-use ramlace_base::{ByteRange, SessionId};
+use std::collections::BTreeMap;
 
-use super::{DataLeases, News};
+use ramlace_base::{ByteRange, SessionId, limits};
+
+use crate::ranges::RangeSet;
 use crate::watches::Place;
 
-impl DataLeases {
-    /// What the log has not been told yet.
-    pub fn take_news(&mut self) -> Vec<News> {
-        std::mem::take(&mut self.news)
-    }
+/// Something that the log is to be told, in this order, before bytes change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Pages are about to change that a session has been asked to drop, and has not.
+    Outdated {
+        /// Where they are.
+        place: Place,
+        /// Who has them.
+        session: SessionId,
+        /// Which.
+        pages: ByteRange,
+    },
+    /// It has none of these any more as they were before a change: it has dropped them, or has read them since.
+    Dropped {
+        /// Where they were.
+        place: Place,
+        /// Who had them.
+        session: SessionId,
+        /// Which.
+        pages: ByteRange,
+    },
+}
 
-    /// The log could not be told: it is to be, before anything else.
-    pub fn put_news_back(&mut self, mut news: Vec<News>) {
-        news.append(&mut self.news);
-        self.news = news;
+impl News {
+    pub(crate) fn session(&self) -> SessionId {
+        let (News::Outdated { session, .. } | News::Dropped { session, .. }) = *self;
+        session
     }
+}
 
-    /// Whether there are any.
-    #[must_use]
-    pub fn has_news(&self) -> bool {
-        !self.news.is_empty()
-    }
+/// All such pages. They may seem to be more than there are: then stores are refused that could have been kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outdated {
+    of: BTreeMap<(Place, SessionId), RangeSet>,
+}
 
-    /// Whether a recall of this life was not acknowledged.
-    #[must_use]
-    pub fn is_pending(&self, number: u64) -> bool {
-        self.recalls.contains_key(&number)
-    }
-
-    /// In the life before, others have changed pages that a session had, and it has not dropped them.
-    pub fn outdate(&mut self, place: Place, session: SessionId, pages: ByteRange) {
-        self.unknown.begin(place, session, pages);
-    }
-
-    /// Pages of a recall that was not acknowledged are about to change.
-    pub(super) fn note_outdated(&mut self, number: u64, pages: ByteRange) {
-        let Some(pending) = self.recalls.get_mut(&number) else { return };
-        if pages.is_empty() || pending.outdated.covers(pages) {
-            return;
+impl Outdated {
+    /// Something has happened to pages.
+    pub fn note(&mut self, news: &News) {
+        let (News::Outdated { place, session, pages } | News::Dropped { place, session, pages }) = *news;
+        let of = self.of.entry((place, session)).or_default();
+        match news {
+            News::Outdated { .. } => of.insert(pages),
+            News::Dropped { .. } => of.remove(pages),
         }
-        pending.outdated.insert(pages);
-        let (place, session) = (pending.place, pending.holder);
-        self.news.push(News::Outdated { number, place, session, pages });
+        of.limit_runs(limits::DATA_LEASE_HOLES_MAX);
+        if of.is_empty() {
+            self.of.remove(&(place, session));
+        }
+    }
+
+    /// Whether that changes anything.
+    #[must_use]
+    pub fn is_news(&self, news: &News) -> bool {
+        let (News::Outdated { place, session, pages } | News::Dropped { place, session, pages }) = *news;
+        let of = self.of.get(&(place, session));
+        match news {
+            News::Outdated { .. } => !of.is_some_and(|of| of.covers(pages)),
+            News::Dropped { .. } => of.is_some_and(|of| of.meets(pages)),
+        }
+    }
+
+    /// A session has ended.
+    pub fn end_session(&mut self, session: SessionId) {
+        self.of.retain(|(_, of), _| *of != session);
+    }
+
+    /// Whether a session has some.
+    #[must_use]
+    pub fn has(&self, session: SessionId) -> bool {
+        self.of.keys().any(|(_, of)| *of == session)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = (Place, SessionId, ByteRange)> {
+        self.of.iter().flat_map(|((place, session), of)| of.iter().map(|pages| (*place, *session, pages)))
+    }
+
+    pub(crate) fn of(&self, place: Place, session: SessionId) -> Option<&RangeSet> {
+        self.of.get(&(place, session))
+    }
+
+    pub(crate) fn places_of(&self, session: SessionId) -> Vec<Place> {
+        self.of.keys().filter(|(_, of)| *of == session).map(|(place, _)| *place).collect()
+    }
+
+    pub(crate) fn sessions_at(&self, place: Place) -> Vec<SessionId> {
+        self.of.keys().filter(|(at, _)| *at == place).map(|(_, session)| *session).collect()
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct World {
     /// How far those have come that have yet to drop what they had when the server died.
     away: Vec<Option<usize>>,
     /// What the server's log knows of pages that others have changed.
-    log: BTreeMap<u64, (SessionId, Vec<ByteRange>)>,
+    log: Outdated,
     lives: usize,
 }
 
@@ -75,7 +75,7 @@ impl World {
             write: None,
             calls: 0,
             away: vec![None; KERNELS],
-            log: BTreeMap::new(),
+            log: Outdated::default(),
             lives: 1,
         }
     }
@@ -125,12 +125,7 @@ impl World {
 
     fn note_news(&mut self) {
         for news in self.leases.take_news() {
-            match news {
-                News::Outdated { number, session, pages, .. } => {
-                    self.log.entry(number).or_insert((session, Vec::new())).1.push(pages);
-                }
-                News::Dropped { number } => _ = self.log.remove(&number),
-            }
+            self.log.note(&news);
         }
     }
 
@@ -139,9 +134,7 @@ impl World {
         let newest = self.leases.last_number;
         let all = (0..KERNELS).map(|kernel| (session(kernel), kernel != COHERENT));
         self.leases = DataLeases::after(all).counting_from(newest);
-        for (session, pages) in self.log.values() {
-            pages.iter().for_each(|pages| self.leases.outdate(FILE, *session, *pages));
-        }
+        self.log.all().for_each(|(place, session, pages)| self.leases.outdate(place, session, pages));
         self.lives += 1;
         for page in self.kernels.iter_mut().flatten() {
             if let Page::Asked(ticket, call) = page {
@@ -166,8 +159,6 @@ impl World {
         }
         self.away[kernel] = (next < PAGES).then_some(next);
         if next == PAGES {
-            let leases = &self.leases;
-            self.log.retain(|number, (of, _)| *of != session(kernel) || leases.is_pending(*number));
             self.leases.has_returned(session(kernel));
         }
     }

@@ -2,7 +2,7 @@
 
 use ramlace_base::InodeId;
 
-use super::super::{Change, News, ReadNow, Stored};
+use super::super::{Change, Outdated, ReadNow, Stored};
 use super::*;
 
 #[path = "owners_model.rs"]

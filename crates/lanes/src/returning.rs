@@ -124,12 +124,13 @@ impl DataLeases {
     pub fn has_returned(&mut self, session: SessionId) -> bool {
         let was_away = self.returning.end(session);
         if was_away {
-            // Where it has yet to drop something that is seen to when it has.
+            // Where it was waited for no longer that is seen to when it has dropped all.
             for place in self.unknown.places_of(session) {
-                if !self.has_yet_to_drop(place, session, WHOLE) {
+                if !self.is_fenced(place, session) {
                     self.unknown.forget(place, session);
                 }
             }
+            self.settle_all(session);
         }
         was_away
     }

@@ -34,6 +34,11 @@ impl Unknown {
         self.of.get(&(place, session)).is_some_and(|unknown| unknown.meets(pages))
     }
 
+    /// Those of a place and session.
+    pub(super) fn of(&self, place: Place, session: SessionId) -> impl Iterator<Item = ByteRange> + '_ {
+        self.of.get(&(place, session)).into_iter().flat_map(RangeSet::iter)
+    }
+
     /// A session has read these pages.
     pub(super) fn read(&mut self, place: Place, session: SessionId, pages: ByteRange) {
         let Some(unknown) = self.of.get_mut(&(place, session)) else { return };

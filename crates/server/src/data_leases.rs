@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
-use ramlace_lanes::{Change, DataLeases, News, Place, Stored};
+use ramlace_lanes::{Change, DataLeases, Place, Stored};
 use ramlace_store::Store;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
@@ -186,12 +186,7 @@ impl Server {
 
     /// A session has dropped all that it had from the last life.
     fn has_returned(&self, session: SessionId) -> bool {
-        let mut leases = self.data.leases.borrow_mut();
-        let of_before = self.durable.borrow().pages.numbers_of(session).into_iter();
-        let dropped = of_before.filter(|number| !leases.is_pending(*number));
-        let dropped = dropped.map(|number| News::Dropped { number }).collect();
-        leases.put_news_back(dropped);
-        leases.has_returned(session)
+        self.data.leases.borrow_mut().has_returned(session)
     }
 
     /// Answers when everybody sees what a session has written back.

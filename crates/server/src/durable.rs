@@ -18,7 +18,7 @@ use ramlace_store::{MetaFile, Store};
 use crate::framing::{self, Damage, LOG_MAGIC, Records, Unreadable};
 use crate::kept::Kept;
 use crate::page_holders::PageHolders;
-use crate::record::{At, Place, Record};
+use crate::record::{At, Place, Record, Urgency};
 use crate::sessions::Sessions;
 use crate::snapshot::Snapshot;
 
@@ -230,7 +230,8 @@ impl Durable {
         for step in records.iter().filter_map(Record::frees) {
             perform(store, step)?;
         }
-        let written = self.write(store, &bytes, records.iter().any(Record::is_urgent));
+        let written =
+            self.write(store, &bytes, records.iter().map(Record::urgency).max().unwrap_or_default());
         let length = bytes.len() as u64;
         self.buffer = bytes;
         written?;
@@ -251,25 +252,36 @@ impl Durable {
         Ok(effects)
     }
 
-    fn write(&mut self, store: &mut Store, bytes: &[u8], urgent: bool) -> Result<()> {
-        let error = match self.append(bytes, urgent) {
+    fn write(&mut self, store: &mut Store, bytes: &[u8], urgency: Urgency) -> Result<()> {
+        let error = match self.append(bytes, urgency == Urgency::Urgent) {
             Err(error) if error.kind() == ErrorKind::NoSpace => error,
             appended => return appended,
         };
+        if self.makes_room(store, &error) || urgency == Urgency::AtLast {
+            self.append(bytes, urgency > Urgency::Ordinary)
+        } else {
+            Err(error)
+        }
+    }
+
+    /// Gives memory of the log or of a snapshot back to a full store. Whether there may be more of it now.
+    fn makes_room(&mut self, store: &mut Store, full: &Error) -> bool {
         // As large as the last snapshot was, or half of that: less is not worth the work.
         if store.usage().free_bytes >= self.snapshot_bytes / 2 {
-            if self.logs_bytes() <= LOG_BYTES_WORTH {
-                return Err(error);
+            let is_worth_it = self.logs_bytes() > LOG_BYTES_WORTH;
+            if is_worth_it {
+                // In a full store the log itself is what can give memory back.
+                self.compact(store);
             }
-            // In a full store the log itself is what can give memory back.
-            self.compact(store);
-        } else if self.snapshot.is_some() {
-            // It finds no room any more, and has memory that this record may have.
-            self.give_up_snapshot(store, &error);
+            is_worth_it
         } else {
-            return Err(error);
+            let has_some = self.snapshot.is_some();
+            if has_some {
+                // It finds no room any more, and has memory that this record may have.
+                self.give_up_snapshot(store, full);
+            }
+            has_some
         }
-        self.append(bytes, urgent)
     }
 
     /// How many records a place has taken.

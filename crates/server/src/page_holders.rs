@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use ramlace_base::{ByteRange, SessionId, limits};
-use ramlace_lanes::{DataLeases, News, Place};
+use ramlace_base::SessionId;
+use ramlace_lanes::{DataLeases, News, Outdated};
 
 use crate::record::Record;
 
@@ -13,16 +13,8 @@ use crate::record::Record;
 pub struct PageHolders {
     /// Sessions that have got leases on bytes, and whether they are of strict mounts.
     strict: BTreeMap<SessionId, bool>,
-    /// By the recalls that were not acknowledged.
-    outdated: BTreeMap<u64, Outdated>,
-}
-
-/// Pages that others have changed, and that a session has yet to drop.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Outdated {
-    session: SessionId,
-    place: Place,
-    pages: Vec<ByteRange>,
+    /// Pages that others have changed, and that their holders have yet to drop.
+    outdated: Outdated,
 }
 
 impl PageHolders {
@@ -38,37 +30,24 @@ impl PageHolders {
 
     /// Pages are about to change, or are dropped.
     pub fn note_news(&mut self, news: &News) {
-        match *news {
-            News::Outdated { number, place, session, pages } => {
-                let outdated =
-                    self.outdated.entry(number).or_insert(Outdated { session, place, pages: Vec::new() });
-                outdated.pages.push(pages);
-                if outdated.pages.len() > limits::DATA_LEASE_HOLES_MAX {
-                    outdated.pages = vec![hull(&outdated.pages)];
-                }
-            }
-            News::Dropped { number } => _ = self.outdated.remove(&number),
-        }
+        self.outdated.note(news);
     }
 
     /// Whether there is something to be logged of it: what was dropped may never have been.
     pub fn is_news(&self, news: &News) -> bool {
-        match news {
-            News::Outdated { .. } => true,
-            News::Dropped { number } => self.outdated.contains_key(number),
-        }
+        self.outdated.is_news(news)
     }
 
     /// A session has ended.
     pub fn end_session(&mut self, session: SessionId) {
         self.strict.remove(&session);
-        self.outdated.retain(|_, outdated| outdated.session != session);
+        self.outdated.end_session(session);
     }
 
-    /// Recalls of a session that were not acknowledged.
-    pub fn numbers_of(&self, session: SessionId) -> Vec<u64> {
-        let of = self.outdated.iter().filter(|(_, outdated)| outdated.session == session);
-        of.map(|(number, _)| *number).collect()
+    /// Whether a session has pages that others have changed.
+    #[cfg(test)]
+    pub fn has_outdated(&self, session: SessionId) -> bool {
+        self.outdated.has(session)
     }
 
     /// The same as records.
@@ -77,30 +56,17 @@ impl PageHolders {
             .strict
             .iter()
             .map(|(session, strict)| Record::SessionKeepsPages { session: *session, strict: *strict });
-        let outdated = self.outdated.iter().flat_map(|(number, Outdated { session, place, pages })| {
-            let news = |pages: &ByteRange| News::Outdated {
-                number: *number,
-                place: *place,
-                session: *session,
-                pages: *pages,
-            };
-            pages.iter().map(move |pages| Record::Pages(news(pages)))
-        });
+        let outdated = self
+            .outdated
+            .all()
+            .map(|(place, session, pages)| Record::Pages(News::Outdated { place, session, pages }));
         holders.chain(outdated)
     }
 
     /// What the next life begins with.
     pub fn leases_after(&self) -> DataLeases {
         let mut leases = DataLeases::after(self.strict.iter().map(|(session, strict)| (*session, *strict)));
-        for Outdated { session, place, pages } in self.outdated.values() {
-            pages.iter().for_each(|pages| leases.outdate(*place, *session, *pages));
-        }
+        self.outdated.all().for_each(|(place, session, pages)| leases.outdate(place, session, pages));
         leases
     }
-}
-
-fn hull(ranges: &[ByteRange]) -> ByteRange {
-    let start = ranges.iter().map(|range| range.start).min().unwrap_or_default();
-    let end = ranges.iter().map(|range| range.end).max().unwrap_or_default();
-    ByteRange { start, end }
 }

@@ -51,6 +51,18 @@ pub struct At {
     pub position: Position,
 }
 
+/// What a record may take of a store that is nearly full. Several together may take what the most urgent one may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// Half of the headroom is left alone.
+    #[default]
+    Ordinary,
+    /// The same, as long as a new snapshot instead of the log makes room.
+    AtLast,
+    /// All that is left: it frees memory or ends something.
+    Urgent,
+}
+
 /// One thing that happened.
 #[derive(Debug)]
 pub enum Record {
@@ -141,13 +153,14 @@ impl Record {
         }
     }
 
-    /// Whether it may use the last of the store, because it frees memory or ends something.
-    pub fn is_urgent(&self) -> bool {
+    /// Whether it may use the last of the store.
+    pub fn urgency(&self) -> Urgency {
         match self {
-            // Who cannot say of pages that they change can free none of them, either.
-            Record::SessionEnded { .. } | Record::Pages(_) => true,
-            Record::Slot { change, .. } => change.is_urgent(),
-            _ => false,
+            Record::SessionEnded { .. } | Record::Pages(News::Dropped { .. }) => Urgency::Urgent,
+            // Who cannot say of pages that they change can free none of them, either. But writes over old bytes make any number of them.
+            Record::Pages(News::Outdated { .. }) => Urgency::AtLast,
+            Record::Slot { change, .. } if change.is_urgent() => Urgency::Urgent,
+            _ => Urgency::Ordinary,
         }
     }
 
@@ -187,10 +200,9 @@ impl Record {
             Record::SessionEnded { session, now } => put(into, &(session, now)),
             Record::GivesLeases(given) => put(into, given),
             Record::SessionKeepsPages { session, strict } => put(into, &(session, strict)),
-            Record::Pages(News::Outdated { number, place, session, pages }) => {
-                put(into, &(number, place, session, pages))
-            }
-            Record::Pages(News::Dropped { number }) => put(into, number),
+            Record::Pages(
+                News::Outdated { place, session, pages } | News::Dropped { place, session, pages },
+            ) => put(into, &(place, session, pages)),
             Record::Slot { change, .. } => match change {
                 SlotChange::Born(birth) => put(into, birth),
                 SlotChange::Command { command, room } => put(into, &(command, room)),
@@ -226,10 +238,13 @@ impl Record {
                 Record::SessionKeepsPages { session, strict }
             }
             PAGES_OUTDATED => {
-                let (number, place, session, pages) = take(body)?;
-                Record::Pages(News::Outdated { number, place, session, pages })
+                let (place, session, pages) = take(body)?;
+                Record::Pages(News::Outdated { place, session, pages })
             }
-            PAGES_DROPPED => Record::Pages(News::Dropped { number: take(body)? }),
+            PAGES_DROPPED => {
+                let (place, session, pages) = take(body)?;
+                Record::Pages(News::Dropped { place, session, pages })
+            }
             SLOT_BORN => of_slot(SlotChange::Born(take(body)?))?,
             SLOT_COMMAND => {
                 let (command, room) = take(body)?;

@@ -61,7 +61,12 @@ fn samples<T: DeserializeOwned + Debug>(numbers: &[(u32, &'static str)]) -> Vec<
 
 fn outdated(session: SessionId) -> News {
     let place = (InodeId::new(SLOT, 7), Some(2));
-    News::Outdated { number: 300, place, session, pages: ByteRange { start: 4096, end: u64::MAX } }
+    News::Outdated { place, session, pages: ByteRange { start: 4096, end: u64::MAX } }
+}
+
+fn dropped(session: SessionId) -> News {
+    let (place, pages) = ((InodeId::new(SLOT, 7), None), ByteRange { start: 0, end: 4096 });
+    News::Dropped { place, session, pages }
 }
 
 /// Every record that can stand in a log, by name.
@@ -73,7 +78,7 @@ fn records() -> Vec<(String, Record)> {
         ("GivesLeases".into(), Record::GivesLeases(true)),
         ("SessionKeepsPages".into(), Record::SessionKeepsPages { session, strict: true }),
         ("Pages.Outdated".into(), Record::Pages(outdated(session))),
-        ("Pages.Dropped".into(), Record::Pages(News::Dropped { number: 300 })),
+        ("Pages.Dropped".into(), Record::Pages(dropped(session))),
         ("Slot.Born".into(), Record::Slot { slot, change: SlotChange::Born(sample(&[])) }),
         (
             "Slot.SessionEnded".into(),

@@ -1,0 +1,77 @@
+//! What the log is told before pages change that a session has yet to drop, and when it has dropped them.
+
+use ramlace_base::{ByteRange, SessionId, limits};
+
+use super::DataLeases;
+use crate::outdated::News;
+use crate::pages::WHOLE;
+use crate::ranges::RangeSet;
+use crate::watches::Place;
+
+impl DataLeases {
+    /// What the log has not been told yet.
+    pub fn take_news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// The log could not be told: it is to be, before anything else.
+    pub fn put_news_back(&mut self, mut news: Vec<News>) {
+        news.append(&mut self.news);
+        self.news = news;
+    }
+
+    /// Whether there are any.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
+    /// In the life before, others have changed pages that a session had, and it has not dropped them.
+    pub fn outdate(&mut self, place: Place, session: SessionId, pages: ByteRange) {
+        self.unknown.begin(place, session, pages);
+        self.outdated.note(&News::Outdated { place, session, pages });
+    }
+
+    /// Pages of a recall that was not acknowledged are about to change.
+    pub(super) fn note_outdated(&mut self, number: u64, pages: ByteRange) {
+        let Some(pending) = self.recalls.get_mut(&number) else { return };
+        if pages.is_empty() {
+            return;
+        }
+        pending.outdated.insert(pages);
+        pending.outdated.limit_runs(limits::DATA_LEASE_HOLES_MAX);
+        let (place, session) = (pending.place, pending.holder);
+        self.tell(News::Outdated { place, session, pages });
+    }
+
+    /// A session may have dropped pages, or read them anew: what of them the log need know no more.
+    pub(super) fn settle(&mut self, place: Place, session: SessionId) {
+        let Some(known) = self.outdated.of(place, session) else { return };
+        let mut left = RangeSet::default();
+        self.unknown.of(place, session).for_each(|pages| left.insert(pages));
+        for (_, pending) in self.pending_at(place, WHOLE).filter(|(_, pending)| pending.holder == session) {
+            pending.outdated.iter().for_each(|pages| left.insert(pages));
+        }
+        let gone: Vec<ByteRange> = known.iter().flat_map(|known| left.gaps(known)).collect();
+        gone.into_iter().for_each(|pages| self.tell(News::Dropped { place, session, pages }));
+    }
+
+    /// The same of all places where it had some.
+    pub(super) fn settle_all(&mut self, session: SessionId) {
+        self.outdated.places_of(session).into_iter().for_each(|place| self.settle(place, session));
+    }
+
+    /// A place is gone for ever.
+    pub(super) fn forget_outdated(&mut self, place: Place) {
+        for session in self.outdated.sessions_at(place) {
+            self.tell(News::Dropped { place, session, pages: WHOLE });
+        }
+    }
+
+    fn tell(&mut self, news: News) {
+        if self.outdated.is_news(&news) {
+            self.outdated.note(&news);
+            self.news.push(news);
+        }
+    }
+}
