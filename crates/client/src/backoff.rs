@@ -19,8 +19,18 @@ impl Backoff {
     }
 
     /// Whether there is no time for another attempt before a deadline.
-    pub(crate) fn is_over(deadline: Instant) -> bool {
-        Instant::now() + Duration::from_millis(PAUSE_MILLIS_MAX) >= deadline
+    pub(crate) fn is_over(now: Instant, deadline: Instant) -> bool {
+        now + Duration::from_millis(PAUSE_MILLIS_MAX) >= deadline
+    }
+
+    /// The pause before the next attempt, if there is time for one. `share` of it, a half to the whole, is taken: two clients that
+    /// are in each other's way do not come again at the same moment.
+    fn next(&mut self, now: Instant, share: f32) -> Option<Duration> {
+        let pause = self.pause;
+        (now + pause < self.deadline).then(|| {
+            self.pause = (pause * 2).min(Duration::from_millis(PAUSE_MILLIS_MAX));
+            pause.mul_f32(share)
+        })
     }
 
     /// Sleeps, or fails when the deadline would pass.
@@ -30,12 +40,26 @@ impl Backoff {
 
     /// The same with the error to fail with.
     pub(crate) fn pause_after(&mut self, error: Error) -> Result<()> {
-        if Instant::now() + self.pause >= self.deadline {
-            return Err(error);
-        }
-        // Two clients that are in each other's way do not come again at the same moment.
-        std::thread::sleep(self.pause.mul_f32(crate::entropy::between_half_and_one()));
-        self.pause = (self.pause * 2).min(Duration::from_millis(PAUSE_MILLIS_MAX));
+        let pause = self.next(Instant::now(), crate::entropy::between_half_and_one()).ok_or(error)?;
+        std::thread::sleep(pause);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_limit_and_end_before_the_deadline() {
+        let begin = Instant::now();
+        let at = |millis| begin + Duration::from_millis(millis);
+        let mut backoff = Backoff::new(at(100));
+        let pauses: Vec<_> = (0..7).map(|_| backoff.next(begin, 1.0).unwrap().as_millis()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 20, 20]);
+        assert_eq!(backoff.next(at(79), 0.5), Some(Duration::from_millis(10)));
+        assert_eq!(backoff.next(at(80), 0.5), None, "the whole pause has to fit");
+        assert!(Backoff::is_over(at(80), at(100)));
+        assert!(!Backoff::is_over(at(79), at(100)));
     }
 }

@@ -25,7 +25,7 @@ use crate::names::raw::Raw;
 use crate::pool::locator::PoolName;
 use crate::pool::options::ConnectOptions;
 use crate::pool::sessions::Sessions;
-use crate::session::calls::STATUS_ADVICE;
+use crate::session::judging::STATUS_ADVICE;
 use crate::session::settings::Settings;
 
 /// A connected pool. Clones share one session; the session ends with the last of them and of
@@ -88,7 +88,7 @@ impl Pool {
     pub fn connect(options: &ConnectOptions) -> Result<Pool> {
         fork::watch();
         ramlace_transport::trace::begin();
-        let (settings, reached) = options.settle()?;
+        let (settings, reached) = options.resolve()?;
         let (settings, hearers) = (Arc::new(settings), Arc::default());
         let sessions = Sessions::new(&settings, &hearers)?;
         sessions.current().map()?;

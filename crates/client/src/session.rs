@@ -6,12 +6,14 @@ pub(crate) mod given_up;
 pub(crate) mod heart;
 pub(crate) mod holders;
 pub(crate) mod host;
+pub(crate) mod judging;
 pub(crate) mod lines;
 pub(crate) mod liveness;
 pub(crate) mod openings;
 pub(crate) mod patience;
 pub(crate) mod places;
 pub(crate) mod reach;
+pub(crate) mod retry;
 pub(crate) mod sequences;
 pub(crate) mod settings;
 

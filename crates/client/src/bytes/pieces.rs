@@ -1,9 +1,10 @@
 //! Which requests a range of a file takes: one run of a lane each. Those of many runs are planned by [`crate::bytes::packing`].
 
-use ramlace_base::{ByteRange, Error};
+use ramlace_base::ByteRange;
 use ramlace_wire::Layout;
 use ramlace_wire::runs::LaneRuns;
 
+use crate::session::retry::Judged;
 use crate::session::sequences::Ticket;
 
 /// Bytes of one request of a large transfer.
@@ -36,7 +37,7 @@ pub(crate) struct Packed {
 pub(crate) enum State {
     Waiting,
     Done,
-    Failed(Error),
+    Failed(Judged),
 }
 
 impl Piece<'_> {
@@ -66,9 +67,9 @@ impl Piece<'_> {
         matches!(self.state, State::Done)
     }
 
-    pub(crate) fn failure(&self) -> Option<&Error> {
+    pub(crate) fn failure(&self) -> Option<&Judged> {
         match &self.state {
-            State::Failed(error) => Some(error),
+            State::Failed(judged) => Some(judged),
             _ => None,
         }
     }

@@ -14,6 +14,7 @@ use crate::bytes::memory::Parts;
 use crate::bytes::pieces::{Piece, State};
 use crate::bytes::transfer::{Brought, Direction, Transfer};
 use crate::session::lines::{Line, Server, Unanswered};
+use crate::session::retry::{Judged, OnRetry};
 
 /// Bytes in flight on one connection.
 const WINDOW_BYTES_MAX: u64 = 4 << 20;
@@ -85,7 +86,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
             }
         }
         round.batch.iter_mut().filter(|piece| matches!(piece.state, State::Waiting)).for_each(|piece| {
-            piece.state = State::Failed(Error::new(ErrorKind::HostDown, "it was not sent"));
+            piece.state = State::Failed(Judged::not_sent());
         });
         Ok(())
     }
@@ -245,32 +246,32 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
 
     /// The server said no to one piece; the others go on.
     fn fail_piece(&mut self, share: &Share, index: usize, unanswered: Unanswered) {
-        let offset = self.batch[index].file_offset;
-        let deadline = self.deadline;
-        let settled =
-            self.transfer.session.settle_failure(&share.server, self.map.epoch, unanswered, deadline);
-        let error = match settled {
-            Ok(error) => error,
-            Err(error) => {
-                self.stop_at = self.stop_at.min(offset);
-                error
-            }
-        };
-        self.batch[index].state = State::Failed(error);
+        let judged = self.judge(share, unanswered);
+        if judged.verdict.stops_others() {
+            self.stop_at = self.stop_at.min(self.batch[index].file_offset);
+        }
+        self.batch[index].state = State::Failed(judged);
     }
 
     /// The connection is gone, and with it the answers to what was under way.
     fn lose(&mut self, share: &mut Share, unanswered: Unanswered) {
         share.line = None;
         share.bytes_under_way = 0;
-        let settled =
-            self.transfer.session.settle_failure(&share.server, self.map.epoch, unanswered, self.deadline);
+        let judged = self.judge(share, unanswered);
         self.transfer.pages.note_repeated();
-        let told = settled.unwrap_or_else(|error| self.over.insert(error).clone());
+        if judged.verdict.stops_others() {
+            self.over = Some(judged.error.clone());
+        }
         let lost = share.under_way.drain(..).map(|(index, _)| index).chain(share.waiting.drain(..));
         for index in lost {
-            self.batch[index].state = State::Failed(told.clone());
+            self.batch[index].state = State::Failed(judged.clone());
         }
+    }
+
+    fn judge(&self, share: &Share, unanswered: Unanswered) -> Judged {
+        let session = self.transfer.session;
+        // What is outdated is asked of the file's home by whoever began the transfer.
+        session.judge(&share.server, self.map.epoch, unanswered, OnRetry::Tell, self.deadline)
     }
 }
 

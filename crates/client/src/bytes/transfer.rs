@@ -7,7 +7,7 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ramlace_base::{ByteRange, Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Result};
+use ramlace_base::{ByteRange, Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Result};
 use ramlace_transport::blocking::Received;
 use ramlace_wire::chunk::{ChunkRead, LaneTarget, ReadChunk, WriteChunk};
 use ramlace_wire::runs::{RunsRead, Tile};
@@ -22,8 +22,9 @@ use crate::bytes::round::Round;
 use crate::client::Client;
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
-use crate::session::calls::{Call, renewed_too_late};
+use crate::session::calls::Call;
 use crate::session::lines::{Line, Unanswered};
+use crate::session::retry::{Judged, Verdict};
 
 /// Requests that are planned at once: 1 GiB of large ones.
 const BATCH_REQUESTS_MAX: usize = 1024;
@@ -247,34 +248,24 @@ impl<'a> Transfer<'a> {
             if let Err(error) = round {
                 return Outcome::Failed { done_to, error };
             }
-            let kinds = || batch.iter().filter_map(Piece::failure);
-            if let Some(error) = kinds().find(|error| error.kind() == ErrorKind::Retry) {
-                return Outcome::Outdated(error.clone());
-            }
-            let Some(error) = kinds().find(|error| !may_pass(error)).or_else(|| kinds().next()).cloned()
-            else {
+            let Some(judged) = Judged::deciding(batch.iter().filter_map(Piece::failure)).cloned() else {
                 unreachable!("a piece that is not done has failed after a round")
             };
+            if judged.verdict == Verdict::Outdated {
+                return Outcome::Outdated(judged.error);
+            }
             if batch.iter().filter(|piece| piece.is_done()).count() > before {
                 backoff = Backoff::new(self.session.deadline());
             }
-            let going_on = match self.renew_permit_after(&error) {
-                Ok(true) => backoff.pause_after(renewed_too_late(&error)),
-                Ok(false) if may_pass(&error) => backoff.pause_after(error),
-                Ok(false) => Err(error),
-                Err(of_home) => Err(of_home),
-            };
+            let going_on = judged.before_next(&mut backoff, || self.renew_permit());
             if let Err(error) = going_on {
                 return Outcome::Failed { done_to, error };
             }
         }
     }
 
-    /// Whether a lane has refused the permit, and there is another. Pieces that are sent again by it keep their numbers.
-    fn renew_permit_after(&self, error: &Error) -> Result<bool> {
-        if error.kind() != ErrorKind::Denied {
-            return Ok(false);
-        }
+    /// A lane has refused the permit: whether there is another. Pieces that are sent again by it keep their numbers.
+    fn renew_permit(&self) -> Result<bool> {
         let renewed = self.session.renew_permit(self.inode, self.permit.get())?;
         if renewed.is_some() {
             self.permit.set(renewed);
@@ -305,9 +296,4 @@ impl<'a> Transfer<'a> {
         // The answer may have waited for others longer than that; its bytes follow it.
         line.receive_data(targets, deadline.max(self.session.deadline())).map_err(Unanswered::lost)
     }
-}
-
-/// Whether another attempt may go better.
-fn may_pass(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::Redirect(Redirect::Moved))
 }

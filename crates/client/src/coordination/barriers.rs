@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::coordination::locking::soon;
 use crate::coordination::parked::{Slept, Wake, end_of};
 use crate::pool::locator::ShownPath;
-use crate::session::calls::is_unheard;
+use crate::session::retry::is_unheard;
 
 /// Departures that a server has yet to hear of; what is beyond ends with the session.
 const OWED_MAX: usize = 1024;

@@ -17,7 +17,7 @@ use crate::coordination::locking::soon;
 use crate::coordination::parked::{Slept, Waiter, Wake, end_of};
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
-use crate::session::calls::is_unheard;
+use crate::session::retry::is_unheard;
 
 /// Stands for the bytes of a range at one moment. Only for the file that it was taken of.
 #[derive(Clone, Debug, PartialEq, Eq)]

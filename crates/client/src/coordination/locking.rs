@@ -11,7 +11,7 @@ use ramlace_wire::locks::{
 
 use crate::client::Client;
 use crate::coordination::waits::{Asked, OnEnd, Owed};
-use crate::session::calls::is_unheard;
+use crate::session::retry::is_unheard;
 
 /// How long the end of a wait or of an owner may take before its home is told later.
 const PATIENCE_MILLIS_MAX: u64 = 1_000;

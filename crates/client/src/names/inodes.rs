@@ -17,7 +17,7 @@ use crate::coordination::locking::whole_unlock;
 use crate::names::gates::{GateState, Quiet};
 use crate::names::open_inode::{OpenInode, Size};
 use crate::names::rights::Rights;
-use crate::session::calls::is_unanswered;
+use crate::session::retry::is_unanswered;
 
 /// How long dropping a file may wait for its home to hear of it; the heart does the rest.
 const DROP_MILLIS_MAX: u64 = 250;

@@ -69,7 +69,7 @@ impl ConnectOptions {
 
     /// Finds addresses and secret, and checks the rest; also how the pool was named: by its name or an address, never
     /// as the default one.
-    pub(crate) fn settle(&self) -> Result<(Settings, PoolName)> {
+    pub(crate) fn resolve(&self) -> Result<(Settings, PoolName)> {
         if self.deadline_millis == 0 || self.deadline_millis > limits::DEADLINE_MILLIS_MAX {
             return Err(Error::new(
                 ErrorKind::Invalid,
@@ -81,9 +81,9 @@ impl ConnectOptions {
             None => PoolName::meant(self.pool.as_deref())?,
         };
         let (seeds, pool, key) = match &reached {
-            PoolName::At(_) if !self.addresses.is_empty() => self.settle_elsewhere(&self.addresses)?,
-            PoolName::At(address) => self.settle_elsewhere(std::slice::from_ref(address))?,
-            named => self.settle_here(&named.to_string())?,
+            PoolName::At(_) if !self.addresses.is_empty() => self.resolve_elsewhere(&self.addresses)?,
+            PoolName::At(address) => self.resolve_elsewhere(std::slice::from_ref(address))?,
+            named => self.resolve_here(&named.to_string())?,
         };
         let settings = Settings {
             seeds,
@@ -98,7 +98,7 @@ impl ConnectOptions {
         Ok((settings, reached))
     }
 
-    fn settle_here(&self, name: &str) -> Result<(Vec<Seed>, Option<String>, KeySource)> {
+    fn resolve_here(&self, name: &str) -> Result<(Vec<Seed>, Option<String>, KeySource)> {
         let directory = PoolDirectory::locate(name)?;
         let file = directory.read_pool_file()?;
         let key = match self.key_path() {
@@ -113,7 +113,7 @@ impl ConnectOptions {
         Ok((seeds.collect(), Some(file.pool), key))
     }
 
-    fn settle_elsewhere(&self, addresses: &[String]) -> Result<(Vec<Seed>, Option<String>, KeySource)> {
+    fn resolve_elsewhere(&self, addresses: &[String]) -> Result<(Vec<Seed>, Option<String>, KeySource)> {
         if let Some(wrong) = addresses.iter().find(|address| !locator::is_address(address)) {
             return Err(Error::new(
                 ErrorKind::Invalid,

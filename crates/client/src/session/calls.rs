@@ -5,24 +5,17 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ramlace_base::{Epoch, Error, ErrorKind, Name, Redirect, Result, ServerId, Slot};
+use ramlace_base::{Epoch, Error, ErrorKind, Name, Result, ServerId, Slot};
 use ramlace_transport::blocking::Received;
 use ramlace_wire::{ClusterMap, Front, Request};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
 use crate::session::holders::answered_by;
+use crate::session::judging::name_server;
 use crate::session::lines::{Line, Server, Unanswered, unbelievable};
+use crate::session::retry::{OnRetry, VerdictOfOne, verdict_of_one};
 use crate::session::sequences::Ticket;
-
-/// What to do when a server answers Retry.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnRetry {
-    /// Ask again after a pause.
-    Repeat,
-    /// Tell the caller: what it believes of the file is outdated.
-    Tell,
-}
 
 /// A request with all that goes with it.
 pub(crate) struct Call<'a, R> {
@@ -33,7 +26,7 @@ pub(crate) struct Call<'a, R> {
     pub(crate) way: &'a [Name],
     pub(crate) data: &'a [IoSlice<'a>],
     pub(crate) on_retry: OnRetry,
-    /// Set when it is sent again after its connection was lost.
+    /// Set when an answer was lost: a server may still carry that request out.
     pub(crate) repeated: Option<&'a Cell<bool>>,
     /// Only a connection on which descriptors travel will do.
     pub(crate) local_only: bool,
@@ -160,23 +153,18 @@ impl Session {
                 Ok(reply) => return Ok(reply),
                 Err(unanswered) => unanswered,
             };
-            if call.on_retry == OnRetry::Tell && unanswered.error.kind() == ErrorKind::Retry {
-                return Err(unanswered.error);
-            }
-            if unanswered.error.kind() == ErrorKind::Denied
-                && let Some(by_another) = self.renew_permit_of(request)?
-            {
-                renewed = Some(by_another);
-                backoff.pause_after(renewed_too_late(&unanswered.error))?;
-                continue;
-            }
             if !unanswered.told
                 && let Some(repeated) = call.repeated
             {
                 repeated.set(true);
             }
-            let error = self.settle_failure(&server, map.epoch, unanswered, call.deadline)?;
-            backoff.pause_after(error)?;
+            let judged = self.judge(&server, map.epoch, unanswered, call.on_retry, call.deadline);
+            let mut by_another = None;
+            judged.before_next(&mut backoff, || {
+                by_another = self.renew_permit_of(request)?;
+                Ok(by_another.is_some())
+            })?;
+            renewed = by_another.or(renewed);
         }
     }
 
@@ -218,48 +206,6 @@ impl Session {
         Ok(finished)
     }
 
-    /// Says whether a failure is worth another attempt, and does what makes one promising: `Ok`
-    /// brings the error to fail with when there is no time for it. `epoch` is that of the map by
-    /// which the server was asked.
-    pub(crate) fn settle_failure(
-        self: &Arc<Session>,
-        server: &Arc<Server>,
-        epoch: Epoch,
-        unanswered: Unanswered,
-        deadline: Instant,
-    ) -> Result<Error> {
-        let Unanswered { error, map, told, hopeless } = unanswered;
-        if let Some(map) = map {
-            self.adopt_map(*map)?;
-        } else if error.kind() == ErrorKind::Redirect(Redirect::Moved) {
-            self.refresh_map(deadline)?;
-        }
-        if !told {
-            server.note_answer(false);
-            server.drop_idle();
-            if error.kind() == ErrorKind::TimedOut || Backoff::is_over(deadline) {
-                server.give_up();
-            }
-            if error.kind() == ErrorKind::HostDown {
-                // Its slots may have gone to others, or it may have come back elsewhere.
-                let silent = Some(server.id).filter(|_| hopeless);
-                let newest = self.refresh_map_without(silent, deadline)?;
-                if hopeless && newest.epoch == epoch {
-                    return Err(name_server(server, &error));
-                }
-            }
-        }
-        if told && error.kind() == ErrorKind::Stale {
-            self.confirm(server)?;
-        }
-        let named = if told { error } else { name_server(server, &error) };
-        tracing::debug!(target: "ramlace::client", server = server.id.0, error = %named, told, "may be asked again");
-        match named.kind() {
-            ErrorKind::HostDown | ErrorKind::Retry | ErrorKind::Redirect(Redirect::Moved) => Ok(named),
-            _ => Err(named),
-        }
-    }
-
     /// Asks one server, whatever its slots.
     pub(crate) fn ask_server<R: Request>(
         self: &Arc<Session>,
@@ -272,14 +218,17 @@ impl Session {
         let mut backoff = Backoff::new(deadline);
         let mut silences = 0;
         loop {
-            match self.try_server(&server, request, deadline) {
-                Err(error) if error.kind() == ErrorKind::Retry => backoff.pause_after(error)?,
-                // The idle connections may all be of its last life: the second try is new.
-                Err(error) if error.kind() == ErrorKind::HostDown && silences == 0 => silences += 1,
-                Err(error) if error.kind() == ErrorKind::HostDown => {
+            let error = match self.try_server(&server, request, deadline) {
+                Ok(reply) => return Ok(reply),
+                Err(error) => error,
+            };
+            match verdict_of_one(error.kind(), silences) {
+                VerdictOfOne::AfterPause => backoff.pause_after(error)?,
+                VerdictOfOne::AtOnce => silences += 1,
+                VerdictOfOne::Over if error.kind() == ErrorKind::HostDown => {
                     return Err(name_server(&server, &error));
                 }
-                other => return other,
+                VerdictOfOne::Over => return Err(error),
             }
         }
     }
@@ -327,40 +276,4 @@ pub(crate) fn reply_without_data<T>(received: Received<T>) -> std::result::Resul
         return Err(Unanswered::lost(error));
     }
     Ok(received.reply)
-}
-
-/// There was no time left to ask by a permit that has just come: that is no refusal.
-pub(crate) fn renewed_too_late(refused: &Error) -> Error {
-    let text =
-        format!("{}, by a permit that is renewed by now; there was no time to ask again", refused.message());
-    Error::new(ErrorKind::TimedOut, text)
-}
-
-/// Whether the home may not have heard.
-pub(crate) fn is_unheard(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::HostDown | ErrorKind::TimedOut | ErrorKind::Retry | ErrorKind::Redirect(Redirect::Moved)
-    )
-}
-
-/// Whether a change may have been done, or may be done yet, though its caller hears of an error.
-pub(crate) fn is_unanswered(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut)
-}
-
-/// What a call that failed advises; a report of all servers leaves it out, for it is that very report.
-pub(crate) const STATUS_ADVICE: &str = "; 'ramlace status' shows which servers answer";
-
-/// Tells a failure with the server's number and address, and what to do next.
-pub(crate) fn name_server(server: &Server, error: &Error) -> Error {
-    let entry = server.entry();
-    let next = match error.kind() {
-        ErrorKind::HostDown | ErrorKind::TimedOut => STATUS_ADVICE,
-        _ => "",
-    };
-    // The connection names its address as well.
-    let address = format!("tcp:{}: ", entry.tcp);
-    let why = error.message().strip_prefix(&address).unwrap_or(error.message());
-    Error::new(error.kind(), format!("{} at {} does not answer: {why}{next}", server.id, entry.tcp))
 }

@@ -248,24 +248,24 @@ pub(crate) struct Unanswered {
     /// The server said so itself, and the connection goes on.
     pub(crate) told: bool,
     /// Asking this server again at once is no use: nobody listens there, or it shows no sign of life.
-    pub(crate) hopeless: bool,
+    pub(crate) refused_or_silent: bool,
 }
 
 impl From<ConnectFailure> for Unanswered {
     fn from(failure: ConnectFailure) -> Unanswered {
-        Unanswered { hopeless: failure.refused, ..Unanswered::lost(failure.error) }
+        Unanswered { refused_or_silent: failure.refused, ..Unanswered::lost(failure.error) }
     }
 }
 
 impl Unanswered {
     /// The answer, or the connection, was lost.
     pub(crate) fn lost(error: Error) -> Unanswered {
-        Unanswered { error, map: None, told: false, hopeless: false }
+        Unanswered { error, map: None, told: false, refused_or_silent: false }
     }
 
     /// An answer that says no.
     pub(crate) fn told(error: Error) -> Unanswered {
-        Unanswered { error, map: None, told: true, hopeless: false }
+        Unanswered { error, map: None, told: true, refused_or_silent: false }
     }
 }
 
@@ -356,11 +356,11 @@ impl Line {
             }
             Err(Failure { error, map, fatal: false }) => {
                 self.calls_under_way -= 1;
-                Err(Unanswered { error, map, told: true, hopeless: false })
+                Err(Unanswered { error, map, told: true, refused_or_silent: false })
             }
             Err(Failure { error, map, fatal: true }) => {
                 self.link = None;
-                Err(Unanswered { error, map, told: false, hopeless: false })
+                Err(Unanswered { error, map, told: false, refused_or_silent: false })
             }
         }
     }

@@ -90,11 +90,15 @@ impl Session {
         home.is_some_and(|server| !server.is_failing())
     }
 
-    /// Asks a server that called something Stale whether it meant the session; the error if so.
+    /// Asks a server that called something Stale whether it meant the session.
+    ///
+    /// Errors: the session's own end.
     pub(crate) fn confirm(&self, server: &Arc<Server>) -> Result<()> {
         let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
-        match self.beat_one(server, soon) {
-            Err(error) if self.is_ended() => Err(error),
+        let answered = self.beat_one(server, soon);
+        match self.ended.get() {
+            // Also when another thread has heard of it, and this server does not answer.
+            Some(ended) if answered.is_err() => Err(ended.clone()),
             _ => Ok(()),
         }
     }
@@ -130,7 +134,7 @@ impl Session {
         }
         let error =
             Error::new(ErrorKind::HostDown, "it left a call unanswered, and shows no sign of life since");
-        Err(Unanswered { hopeless: true, ..Unanswered::lost(error) })
+        Err(Unanswered { refused_or_silent: true, ..Unanswered::lost(error) })
     }
 
     /// Gives up what an ended session has no more use for.

@@ -9,7 +9,7 @@ use ramlace_wire::Request;
 use ramlace_wire::namespace::{GiveUp, Opened};
 
 use crate::session::Session;
-use crate::session::calls::{is_unanswered, is_unheard};
+use crate::session::retry::{is_unanswered, is_unheard};
 use crate::session::sequences::Ticket;
 
 /// How long the heart waits for one answer.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ramlace_base::ErrorKind;
+use ramlace_base::{Error, ErrorKind, ServerId};
 use ramlace_wire::Kind;
 
 use super::{read, striped, write_all};
@@ -63,6 +63,21 @@ fn a_new_session_follows_one_that_ended_and_its_files_stay_stale() {
     write_all(&again, b"after", 0);
     again.close().unwrap();
     assert_eq!(pool.done(Kind::Close), closed + 1);
+}
+
+#[test]
+fn whoever_asks_a_silent_server_about_an_ended_session_hears_of_the_end() {
+    let pool = FakePool::start(1);
+    let client = pool.connect();
+    client.mkdir("/d", 0o755).unwrap();
+    let session = client.session().unwrap();
+    let server = session.server(ServerId(0)).unwrap();
+    pool.state().silent.insert(ServerId(0));
+    assert!(session.confirm(&server).is_ok(), "silence says nothing of the session");
+    let ended = session.end(&Error::new(ErrorKind::Stale, "it has expired"));
+    let error = session.confirm(&server).unwrap_err();
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Stale, ended.message()));
+    pool.state().silent.clear();
 }
 
 fn write_all_or_stale(file: &File) {

@@ -1,0 +1,299 @@
+//! What is done about a request that has no reply: whether it is sent again, when, what comes before, and what its caller hears else.
+//!
+//! One rule for calls by slot and for the pieces of large transfers; [`verdict_of_one`] is that of questions to one server. A rule
+//! reads no clock and asks nobody: what it says is done by [`crate::session::judging`].
+
+use std::time::Instant;
+
+use ramlace_base::{Error, ErrorKind, Redirect};
+
+use crate::backoff::Backoff;
+
+/// What to do when a server answers Retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnRetry {
+    /// Ask again after a pause.
+    Repeat,
+    /// Tell the caller: what it believes of the file is outdated.
+    Tell,
+}
+
+/// Why a request has no reply, as far as the rule asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub(crate) kind: ErrorKind,
+    /// The server said so itself; else the answer was lost.
+    pub(crate) told: bool,
+    /// Nobody listens there, or shows a sign of life.
+    pub(crate) refused_or_silent: bool,
+    /// A newer map came with it.
+    pub(crate) brings_map: bool,
+}
+
+/// What makes another attempt promising.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Remedy {
+    /// The server's idle connections are of its last life, and it counts as failing.
+    pub(crate) drops_lines: bool,
+    /// The server has to show a sign of life before it is asked anything else.
+    pub(crate) gives_up: bool,
+    /// Who is asked for a newer map: the slot may have gone to another server, or its server may have come back elsewhere.
+    pub(crate) looks: Option<Look>,
+    /// The server is asked whether it meant the session.
+    pub(crate) confirms: bool,
+}
+
+/// Who is asked for a newer map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Anybody,
+    /// The server that failed would not answer.
+    AnybodyElse,
+}
+
+impl Failed {
+    /// What is done before anything is decided.
+    pub(crate) fn remedy(self, now: Instant, deadline: Instant) -> Remedy {
+        let lost = !self.told;
+        let looks = match self.kind {
+            ErrorKind::Redirect(Redirect::Moved) if !self.brings_map => Some(Look::Anybody),
+            ErrorKind::HostDown if lost && self.refused_or_silent => Some(Look::AnybodyElse),
+            ErrorKind::HostDown if lost => Some(Look::Anybody),
+            _ => None,
+        };
+        Remedy {
+            drops_lines: lost,
+            gives_up: lost && (self.kind == ErrorKind::TimedOut || Backoff::is_over(now, deadline)),
+            looks,
+            confirms: self.told && self.kind == ErrorKind::Stale,
+        }
+    }
+
+    /// What becomes of the request then; `same_map`: no newer one was found.
+    pub(crate) fn verdict(self, on_retry: OnRetry, same_map: bool) -> Verdict {
+        match self.kind {
+            ErrorKind::Retry if on_retry == OnRetry::Tell => Verdict::Outdated,
+            ErrorKind::HostDown if self.refused_or_silent && !self.told && same_map => Verdict::Over,
+            ErrorKind::HostDown | ErrorKind::Retry | ErrorKind::Redirect(Redirect::Moved) => Verdict::Again,
+            // A greeting that was refused (its answer counts as lost) is no permit.
+            ErrorKind::Denied if self.told => Verdict::ByAnotherPermit,
+            _ => Verdict::Over,
+        }
+    }
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is sent again after a pause.
+    Again,
+    /// It is sent again, by the same number, if there is another permit than the one that was refused: the pool's secret has changed.
+    ByAnotherPermit,
+    /// Its caller believes what is outdated, and has to ask the file's home.
+    Outdated,
+    /// Its caller hears why.
+    Over,
+}
+
+impl Verdict {
+    /// Whether what belongs to the same operation is not begun any more: it would fail as well, or has to be sent otherwise.
+    pub(crate) fn stops_others(self) -> bool {
+        matches!(self, Verdict::Over | Verdict::ByAnotherPermit)
+    }
+}
+
+/// A failure after all that can be done about it was done.
+#[derive(Clone, Debug)]
+pub(crate) struct Judged {
+    pub(crate) error: Error,
+    pub(crate) verdict: Verdict,
+}
+
+impl Judged {
+    /// Nothing was sent, and nothing speaks against sending it.
+    pub(crate) fn not_sent() -> Judged {
+        Judged { error: Error::new(ErrorKind::HostDown, "it was not sent"), verdict: Verdict::Again }
+    }
+
+    /// Of several requests that were sent together: the failure that decides for all that are not done.
+    pub(crate) fn deciding<'a>(all: impl Iterator<Item = &'a Judged>) -> Option<&'a Judged> {
+        all.min_by_key(|judged| match judged.verdict {
+            Verdict::Outdated => 0,
+            Verdict::Over | Verdict::ByAnotherPermit => 1,
+            Verdict::Again => 2,
+        })
+    }
+}
+
+/// What becomes of a question to one server, which no other could answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VerdictOfOne {
+    AfterPause,
+    AtOnce,
+    Over,
+}
+
+/// Its idle connections may all be of its last life: the second silence counts. `silences`: those before this one.
+pub(crate) fn verdict_of_one(kind: ErrorKind, silences: u32) -> VerdictOfOne {
+    match kind {
+        ErrorKind::Retry => VerdictOfOne::AfterPause,
+        ErrorKind::HostDown if silences == 0 => VerdictOfOne::AtOnce,
+        _ => VerdictOfOne::Over,
+    }
+}
+
+/// Whether the home may not have heard.
+pub(crate) fn is_unheard(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::HostDown | ErrorKind::TimedOut | ErrorKind::Retry | ErrorKind::Redirect(Redirect::Moved)
+    )
+}
+
+/// Whether a change may have been done, or may be done yet, though its caller hears of an error.
+pub(crate) fn is_unanswered(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const MOVED: ErrorKind = ErrorKind::Redirect(Redirect::Moved);
+
+    fn told(kind: ErrorKind) -> Failed {
+        Failed { kind, told: true, refused_or_silent: false, brings_map: false }
+    }
+
+    fn lost(kind: ErrorKind) -> Failed {
+        Failed { told: false, ..told(kind) }
+    }
+
+    fn with_time(failed: Failed, millis: u64) -> Remedy {
+        let now = Instant::now();
+        failed.remedy(now, now + Duration::from_millis(millis))
+    }
+
+    fn judged(verdict: Verdict, text: &str) -> Judged {
+        Judged { error: Error::new(ErrorKind::Denied, text), verdict }
+    }
+
+    #[test]
+    fn a_server_that_answers_keeps_its_connections_whatever_it_says() {
+        for kind in [ErrorKind::HostDown, ErrorKind::TimedOut, ErrorKind::Retry, ErrorKind::NoSpace] {
+            assert_eq!(with_time(told(kind), 0), Remedy::default(), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_lost_answer_drops_connections_and_asks_who_has_the_slot() {
+        let remedy = with_time(lost(ErrorKind::HostDown), 10_000);
+        let expected = Remedy { drops_lines: true, looks: Some(Look::Anybody), ..Remedy::default() };
+        assert_eq!(remedy, expected);
+        let silent = Failed { refused_or_silent: true, ..lost(ErrorKind::HostDown) };
+        assert_eq!(with_time(silent, 10_000).looks, Some(Look::AnybodyElse));
+        assert_eq!(with_time(lost(ErrorKind::Protocol), 10_000).looks, None);
+    }
+
+    #[test]
+    fn a_server_that_used_up_a_calls_time_has_to_show_a_sign_of_life() {
+        assert!(with_time(lost(ErrorKind::TimedOut), 10_000).gives_up);
+        assert!(with_time(lost(ErrorKind::HostDown), 0).gives_up);
+        assert!(!with_time(lost(ErrorKind::HostDown), 10_000).gives_up);
+    }
+
+    #[test]
+    fn a_slot_that_moved_is_looked_for_unless_its_map_came_along() {
+        assert_eq!(with_time(told(MOVED), 0).looks, Some(Look::Anybody));
+        assert_eq!(with_time(Failed { brings_map: true, ..told(MOVED) }, 0), Remedy::default());
+        let with_map = Failed { brings_map: true, ..lost(ErrorKind::HostDown) };
+        assert_eq!(
+            with_time(with_map, 10_000).looks,
+            Some(Look::Anybody),
+            "it may be older than who has the slot now"
+        );
+    }
+
+    #[test]
+    fn only_a_server_that_says_stale_is_asked_whether_it_means_the_session() {
+        assert!(with_time(told(ErrorKind::Stale), 0).confirms);
+        assert!(!with_time(lost(ErrorKind::Stale), 0).confirms);
+    }
+
+    #[test]
+    fn what_may_pass_is_sent_again_and_what_a_server_says_for_good_is_told() {
+        for kind in [ErrorKind::HostDown, ErrorKind::Retry, MOVED] {
+            assert_eq!(told(kind).verdict(OnRetry::Repeat, true), Verdict::Again, "{kind:?}");
+            assert_eq!(lost(kind).verdict(OnRetry::Repeat, true), Verdict::Again, "{kind:?}");
+        }
+        for kind in [ErrorKind::TimedOut, ErrorKind::Stale, ErrorKind::NoSpace, ErrorKind::Protocol] {
+            assert_eq!(told(kind).verdict(OnRetry::Repeat, false), Verdict::Over, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn retry_goes_to_a_caller_whose_belief_it_ends() {
+        assert_eq!(told(ErrorKind::Retry).verdict(OnRetry::Tell, true), Verdict::Outdated);
+        assert_eq!(lost(ErrorKind::Retry).verdict(OnRetry::Tell, true), Verdict::Outdated);
+        assert_eq!(told(MOVED).verdict(OnRetry::Tell, true), Verdict::Again);
+    }
+
+    #[test]
+    fn a_lost_retry_drops_connections_whoever_hears_of_it() {
+        for on_retry in [OnRetry::Repeat, OnRetry::Tell] {
+            let verdict = lost(ErrorKind::Retry).verdict(on_retry, true);
+            assert_eq!(verdict == Verdict::Again, on_retry == OnRetry::Repeat);
+        }
+        let expected = Remedy { drops_lines: true, ..Remedy::default() };
+        assert_eq!(with_time(lost(ErrorKind::Retry), 10_000), expected);
+    }
+
+    #[test]
+    fn a_refused_greeting_is_no_refused_permit() {
+        for on_retry in [OnRetry::Repeat, OnRetry::Tell] {
+            assert_eq!(told(ErrorKind::Denied).verdict(on_retry, true), Verdict::ByAnotherPermit);
+            assert_eq!(lost(ErrorKind::Denied).verdict(on_retry, true), Verdict::Over);
+        }
+        assert_eq!(with_time(told(ErrorKind::Denied), 0), Remedy::default());
+        let expected = Remedy { drops_lines: true, ..Remedy::default() };
+        assert_eq!(with_time(lost(ErrorKind::Denied), 10_000), expected);
+    }
+
+    #[test]
+    fn what_belongs_to_an_operation_is_not_begun_when_its_verdict_is_for_all() {
+        assert!(Verdict::Over.stops_others() && Verdict::ByAnotherPermit.stops_others());
+        assert!(!Verdict::Again.stops_others() && !Verdict::Outdated.stops_others());
+    }
+
+    #[test]
+    fn nobody_waits_for_a_silent_server_that_still_has_the_slot() {
+        let silent = Failed { refused_or_silent: true, ..lost(ErrorKind::HostDown) };
+        assert_eq!(silent.verdict(OnRetry::Repeat, true), Verdict::Over);
+        assert_eq!(silent.verdict(OnRetry::Repeat, false), Verdict::Again);
+    }
+
+    #[test]
+    fn of_several_failures_the_first_of_the_gravest_decides() {
+        let all = [
+            judged(Verdict::Again, "lost"),
+            judged(Verdict::ByAnotherPermit, "refused"),
+            judged(Verdict::Over, "full"),
+        ];
+        let text = |all: &[Judged]| Judged::deciding(all.iter()).unwrap().error.message().to_owned();
+        assert_eq!(text(&all), "refused");
+        assert_eq!(text(&all[..1]), "lost");
+        let outdated = [&all[..], &[judged(Verdict::Outdated, "cut")]].concat();
+        assert_eq!(text(&outdated), "cut");
+        assert!(Judged::deciding([].iter()).is_none());
+    }
+
+    #[test]
+    fn one_server_is_asked_anew_once_when_it_is_silent() {
+        assert_eq!(verdict_of_one(ErrorKind::HostDown, 0), VerdictOfOne::AtOnce);
+        assert_eq!(verdict_of_one(ErrorKind::HostDown, 1), VerdictOfOne::Over);
+        assert_eq!(verdict_of_one(ErrorKind::Retry, 1), VerdictOfOne::AfterPause);
+        assert_eq!(verdict_of_one(ErrorKind::TimedOut, 0), VerdictOfOne::Over);
+    }
+}
