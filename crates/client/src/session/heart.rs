@@ -7,22 +7,12 @@ use std::time::{Duration, Instant};
 use ramlace_base::{Error, Result, limits};
 use ramlace_sync::{Condvar, Mutex};
 
+use crate::session::Session;
+
 /// Times of written files reach their homes after so long at the latest (`docs/records/generations.md`).
 const PUSH_MILLIS: u64 = 1_000;
 /// How long one beat may take for all servers together: several fit into a session's expiry.
 const BEAT_MILLIS_MAX: u64 = 3_000;
-
-/// What a heart keeps alive.
-pub(crate) trait Living: Send + Sync {
-    /// Whether it is over; then the heart stops.
-    fn is_over(&self) -> bool;
-
-    /// Tells every server that it lives, and homes what they are owed.
-    fn beat(&self, until: Instant);
-
-    /// Tells homes when their files were written; whether all could be told.
-    fn tell_times(&self, until: Instant) -> bool;
-}
 
 /// What the thread waits for.
 #[derive(Default)]
@@ -60,19 +50,19 @@ impl Heart {
         false
     }
 
-    /// Starts the thread; it holds what it keeps alive only while it works.
-    pub(crate) fn start(heart: &Arc<Heart>, living: Weak<dyn Living>) -> Result<()> {
+    /// Starts the thread; it holds the session only while it works.
+    pub(crate) fn start(heart: &Arc<Heart>, session: Weak<Session>) -> Result<()> {
         let heart = heart.clone();
         let started = std::thread::Builder::new().name("ramlace-heart".into()).spawn(move || {
             block_signals();
-            heart.run(&living);
+            heart.run(&session);
         });
         started
             .map(drop)
             .map_err(|error| Error::from_io(&error, "starting the thread that keeps the session alive"))
     }
 
-    fn run(&self, living: &Weak<dyn Living>) {
+    fn run(&self, session: &Weak<Session>) {
         let mut beat_at = Instant::now() + Duration::from_millis(limits::HEARTBEAT_MILLIS);
         let mut push_at: Option<Instant> = None;
         loop {
@@ -80,19 +70,20 @@ impl Heart {
             if !self.sleep(wake_at, push_at.is_none()) {
                 return;
             }
-            let Some(living) = living.upgrade() else { return };
-            if living.is_over() {
-                return;
+            let Some(session) = session.upgrade() else { return };
+            if session.is_ended() {
+                return session.disconnect();
             }
             let now = Instant::now();
             if now >= beat_at {
-                living.beat(now + Duration::from_millis(BEAT_MILLIS_MAX));
+                session.beat(now + Duration::from_millis(BEAT_MILLIS_MAX));
+                session.tell_what_is_owed();
                 beat_at = now + Duration::from_millis(limits::HEARTBEAT_MILLIS);
             }
             if push_at.is_some_and(|push_at| now >= push_at) {
                 push_at = None;
                 self.times_changed.store(false, Ordering::Release);
-                if !living.tell_times(now + Duration::from_millis(PUSH_MILLIS)) {
+                if !session.tell_times(now + Duration::from_millis(PUSH_MILLIS)) {
                     self.times_changed.store(true, Ordering::Release);
                 }
             }

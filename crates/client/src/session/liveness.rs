@@ -9,7 +9,6 @@ use ramlace_wire::Request;
 use ramlace_wire::session::{CloseSession, Heartbeat};
 
 use crate::session::Session;
-use crate::session::heart::Living;
 use crate::session::lines::{Link, Server, Unanswered, roundtrip};
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 
@@ -137,33 +136,24 @@ impl Session {
         Err(Unanswered { refused_or_silent: true, ..Unanswered::lost(error) })
     }
 
+    /// Tells servers that answer again what they could not be told before.
+    pub(crate) fn tell_what_is_owed(&self) {
+        if let Some(above) = self.above() {
+            above.tell_what_is_owed();
+        }
+    }
+
+    /// Tells homes when their files were written; whether all could be told.
+    pub(crate) fn tell_times(&self, until: Instant) -> bool {
+        self.above().is_none_or(|above| above.tell_times(until))
+    }
+
     /// Gives up what an ended session has no more use for.
     pub(crate) fn disconnect(&self) {
         for server in self.all_servers() {
             server.drop_idle();
             drop(server.control.lock().link.take());
         }
-    }
-}
-
-impl Living for Session {
-    fn is_over(&self) -> bool {
-        let over = self.is_ended();
-        if over {
-            self.disconnect();
-        }
-        over
-    }
-
-    fn beat(&self, until: Instant) {
-        Session::beat(self, until);
-        if let Some(above) = self.above() {
-            above.tell_what_is_owed();
-        }
-    }
-
-    fn tell_times(&self, until: Instant) -> bool {
-        self.above().is_none_or(|above| above.tell_times(until))
     }
 }
 

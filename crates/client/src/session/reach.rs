@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
@@ -58,8 +58,7 @@ impl Session {
                 server.adopt(link);
             }
         }
-        let living: Weak<Session> = Arc::downgrade(self);
-        Heart::start(&self.heart, living)?;
+        Heart::start(&self.heart, Arc::downgrade(self))?;
         Ok(map)
     }
 
