@@ -89,6 +89,19 @@ def test_a_new_file_begins_on_the_server_that_a_hint_names(mpi: Mpi, shared_pool
     mpi.run(shared_pool, 2, mpi.program("edges"), "first_server", f"ramlace:{place}/file")
 
 
+# SEMANTICS 98.18
+@pytest.mark.parametrize("case", ["no_gather", "many_machines"])
+def test_where_ranks_run_is_a_wish_that_keeps_no_rank_waiting(
+    mpi: Mpi, shared_pool: Pool, place: str, case: str
+) -> None:
+    mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/file")
+
+
+# SEMANTICS 98.19
+def test_a_file_whose_name_is_anothers_tells_nothing_of_that_one(mpi: Mpi, shared_pool: Pool, place: str) -> None:
+    mpi.run(shared_pool, 2, mpi.program("edges"), "named_anew", f"ramlace:{place}/file")
+
+
 # SEMANTICS 98.20
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_accesses_of_no_bytes_change_nothing_and_are_no_error(

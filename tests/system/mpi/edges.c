@@ -24,8 +24,14 @@ static int64_t fails_from;
 static int fails_with, cells_fail_with;
 /* What the last open has asked for. */
 static uint32_t wished_local;
-/* A rank gets no communicator of its own. */
-static bool no_communicator;
+static uint64_t wished_parts;
+/* What the parts of an open are held to; then it goes on without them. */
+static void (*look_at_parts)(const struct ramlace_part *parts, uint64_t count);
+/* A rank gets no communicator of its own, and no message through to the first. */
+static bool no_communicator, no_gather;
+/* Ranks seem to be on machines of their own, and so many to be in the world. */
+static bool own_machines;
+static int seeming_ranks;
 
 ssize_t ramlace_pwrite_runs(struct ramlace_file *of, const void *bytes, size_t length, const ramlace_run *runs, size_t count)
 {
@@ -53,8 +59,54 @@ struct ramlace_file *ramlace_open_with(struct ramlace_pool *pool, const char *na
 {
     struct ramlace_file *(*real)(struct ramlace_pool *, const char *, int, uint32_t, const struct ramlace_hints *) =
         dlsym(RTLD_NEXT, "ramlace_open_with");
-    wished_local = hints ? hints->local : 0;
-    return real(pool, name, flags, mode, hints);
+    struct ramlace_hints wished = RAMLACE_HINTS_INIT;
+    if (hints != NULL)
+        wished = *hints;
+    wished_local = wished.local;
+    wished_parts = wished.part_count;
+    if (look_at_parts != NULL) {
+        look_at_parts(wished.parts, wished.part_count);
+        wished.parts = NULL;
+        wished.part_count = 0;
+    }
+    return real(pool, name, flags, mode, hints ? &wished : NULL);
+}
+
+/* The machine of the rank of this number, where each has its own. */
+static void machine_of(int number, unsigned char *machine)
+{
+    memset(machine, 0, 16);
+    memcpy(machine, &number, sizeof number);
+    machine[15] = 1;
+}
+
+int ramlace_machine(uint8_t *machine, size_t size)
+{
+    int (*real)(uint8_t *, size_t) = dlsym(RTLD_NEXT, "ramlace_machine");
+    if (!own_machines)
+        return real(machine, size);
+    machine_of(rank, machine);
+    return 0;
+}
+
+int PMPI_Comm_size(MPI_Comm comm, int *size)
+{
+    int (*real)(MPI_Comm, int *) = dlsym(RTLD_NEXT, "PMPI_Comm_size");
+    int code = real(comm, size);
+    if (comm == MPI_COMM_WORLD && seeming_ranks != 0)
+        *size = seeming_ranks;
+    return code;
+}
+
+int PMPI_Gather(const void *from, int count, MPI_Datatype type, void *into, int counts, MPI_Datatype types, int root,
+                MPI_Comm comm)
+{
+    int (*real)(const void *, int, MPI_Datatype, void *, int, MPI_Datatype, int, MPI_Comm) =
+        dlsym(RTLD_NEXT, "PMPI_Gather");
+    int code = real(from, count, type, into, counts, types, root, comm);
+    for (int number = 0; number < seeming_ranks && rank == root && counts == 16; number++)
+        machine_of(number, (unsigned char *)into + (size_t)number * 16);
+    return no_gather ? MPI_ERR_NO_MEM : code;
 }
 
 int PMPI_Comm_dup(MPI_Comm comm, MPI_Comm *copy)
@@ -497,6 +549,89 @@ static void test_placement(void)
     }
 }
 
+/* An array's blocks, wanted near the ranks that have them. */
+static MPI_File open_near(const char *name, const char *array, const char *block)
+{
+    MPI_Info info;
+    MPI_File file;
+    CALL(MPI_Info_create(&info));
+    CALL(MPI_Info_set(info, "placement", "local"));
+    CALL(MPI_Info_set(info, "chunked", array));
+    CALL(MPI_Info_set(info, "chunked_size", block));
+    CALL(MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_RDWR | MPI_MODE_CREATE, info, &file));
+    CALL(MPI_Info_free(&info));
+    return file;
+}
+
+/* A rank that cannot say where it runs, or cannot hear of it, costs a wish and no file: nobody waits for it. */
+static void test_no_gather(void)
+{
+    char name[1024];
+    own_machines = true;
+    /* None fails, the last one does, the first one does, which alone wishes. */
+    for (int failing = 2; failing >= 0; failing--) {
+        snprintf(name, sizeof name, "%s-%d", path, failing);
+        no_gather = rank == failing;
+        MPI_File file = open_near(name, "2097152,1", "1048576,1");
+        CHECK(rank != 0 || wished_parts == (failing == 0 ? 0 : 2));
+        CALL(MPI_File_close(&file));
+    }
+}
+
+enum { SEEMING = 1024, ACROSS = 1023, ROWS = 65536 };
+static uint64_t parts_seen;
+
+/* Of a row's blocks no machine has more than another: the first one's it is. */
+static void look_at_many(const struct ramlace_part *parts, uint64_t count)
+{
+    unsigned char machine[16];
+    for (uint64_t i = 0; i < count; i++) {
+        machine_of((int)(i * ACROSS % SEEMING), machine);
+        CHECK(memcmp(parts[i].machine, machine, sizeof machine) == 0);
+    }
+    parts_seen += count;
+}
+
+/* As many machines and rows as there may be: the others wait for the first rank's answer. */
+static void test_many_machines(void)
+{
+    own_machines = true;
+    seeming_ranks = rank == 0 ? SEEMING : 0;
+    look_at_parts = look_at_many;
+    MPI_File file = open_near(path, "1048576,1047552", "16,1024");
+    look_at_parts = NULL;
+    CHECK(rank != 0 || parts_seen == ROWS);
+    CALL(MPI_File_close(&file));
+}
+
+/* Whether a file tells on which server it begins. */
+static bool tells_first_server(MPI_File file, const char *server)
+{
+    char text[64];
+    int found;
+    MPI_Info info;
+    CALL(MPI_File_get_info(file, &info));
+    CALL(MPI_Info_get(info, "start_iodevice", 63, text, &found));
+    CALL(MPI_Info_free(&info));
+    return found && strcmp(text, server) == 0;
+}
+
+/* A file whose name is another's by now tells nothing of that one. */
+static void test_named_anew(void)
+{
+    const int amode = MPI_MODE_RDWR | MPI_MODE_CREATE;
+    MPI_File old = open_as(path, amode, NULL, "start_iodevice", "1");
+    CHECK(tells_first_server(old, "1"));
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0)
+        CALL(MPI_File_delete(path, MPI_INFO_NULL));
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_File new = open_as(path, amode, NULL, "start_iodevice", "0");
+    CHECK(tells_first_server(new, "0") && !tells_first_server(old, "0") && !tells_first_server(old, "1"));
+    CALL(MPI_File_close(&new));
+    CALL(MPI_File_close(&old));
+}
+
 /* ---- Other collective calls by two phases ---- */
 
 /* Ordered and split calls, atomic mode, which never goes by two phases, and hints that ranks do not share: 5 by two phases. */
@@ -552,6 +687,9 @@ static const struct {
     {"no_communicator", test_no_communicator},
     {"first_server", test_first_server},
     {"placement", test_placement},
+    {"no_gather", test_no_gather},
+    {"many_machines", test_many_machines},
+    {"named_anew", test_named_anew},
     {"kinds", test_kinds},
 };
 
