@@ -3,7 +3,8 @@
  *
  * The MPI library must be one whose MPI-IO is ROMIO, on a local file system. What is known to be wrong there is not asked of
  * it: datatypes that its MPI-IO sees otherwise than its MPI_Pack (a view of them has etypes at wrong places), reads with gaps behind the end of the file (said
- * to have brought everything), and where a nonblocking read has left the pointer that met the end (behind what it did not bring).
+ * to have brought everything), where a nonblocking read has left the pointer that met the end (behind what it did not bring), and collective calls where an
+ * access has left the pointer at the end of a tile that begins with a gap (they begin in the gap): the pointer is set before each.
  * Its data sieving is switched off: it reads and writes beyond memory. What a read leaves in memory behind the bytes that it says, is nobody's promise.
  *
  * usage: judge OURS THEIRS SEED ROUNDS */
@@ -16,7 +17,11 @@
 #define CALLS_OF_ROUND 8
 
 /* Of the calls. */
+#define READ_ALL 8
+#define WRITE_ALL 9
+#define READ_ALL_BEGIN 10
 #define IREAD 18
+#define IWRITE_ALL 19
 
 enum { OURS, THEIRS, SIDES };
 
@@ -41,6 +46,18 @@ static void same(const char *what, long long ours, long long theirs, unsigned ki
         FAIL("%s after call %u: %lld, the MPI library's own: %lld (rank %d)", what, kind, ours, theirs, rank);
 }
 
+static bool is_collective_by_pointer(unsigned kind)
+{
+    return kind == READ_ALL || kind == WRITE_ALL || kind == READ_ALL_BEGIN || kind == IWRITE_ALL;
+}
+
+/* Of both sides: one that stood within an etype does so no more. */
+static void set_pointers(MPI_Offset at)
+{
+    for (int side = 0; side < SIDES; side++)
+        CALL(MPI_File_seek(files[side], at, MPI_SEEK_SET));
+}
+
 static void compare_places(unsigned kind, bool ends)
 {
     MPI_Offset at[SIDES], shared[SIDES], size[SIDES], byte[SIDES], etype = below(OFFSET_MAX);
@@ -51,7 +68,7 @@ static void compare_places(unsigned kind, bool ends)
         CALL(MPI_File_get_size(files[side], &size[side]));
     }
     if (kind == IREAD && ends)
-        CALL(MPI_File_seek(files[THEIRS], at[OURS], MPI_SEEK_SET));
+        set_pointers(at[OURS]);
     else
         same("the pointer", at[OURS], at[THEIRS], kind);
     same("the shared pointer", shared[OURS], shared[THEIRS], kind);
@@ -96,12 +113,16 @@ static MPI_Datatype understood_type(int depth_max)
 static void access_both(MPI_Datatype type, bool ends)
 {
     unsigned kind = common(CALLS), actor = common(ranks);
-    MPI_Offset offset = below(OFFSET_MAX);
+    MPI_Offset offset = below(OFFSET_MAX), at;
     int count = (int)below(COUNT_MAX + 1), bytes[SIDES], elements[SIDES];
     bool shared = kind == 12 || kind == 13 || kind == 16 || kind == 17;
     MPI_Status status[SIDES];
     for (size_t i = 0; i < sizeof memory[OURS]; i++)
         memory[OURS][i] = memory[THEIRS][i] = (char)below(256);
+    if (is_collective_by_pointer(kind)) {
+        CALL(MPI_File_get_position(files[OURS], &at));
+        set_pointers(at);
+    }
     MPI_Barrier(MPI_COMM_WORLD);
     for (int side = 0; side < SIDES && (!shared || (int)actor == rank); side++) {
         call(files[side], kind, offset, memory[side], count, type, &status[side]);
