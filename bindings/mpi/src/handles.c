@@ -95,6 +95,19 @@ static int watch_the_end(void)
     return error;
 }
 
+/* A handle is set where it was opened, and only there: by the standard's binary interface a failure leaves no MPI_FILE_NULL. */
+static int handle_open(MPI_File *handle)
+{
+    int (*open)(MPI_Comm, const char *, int, MPI_Info, MPI_File *) =
+        (int (*)(MPI_Comm, const char *, int, MPI_Info, MPI_File *))dlsym(RTLD_NEXT, "PMPI_File_open");
+    MPI_File opened;
+    int error = open(MPI_COMM_SELF, "/dev/null", MPI_MODE_RDWR, MPI_INFO_NULL, &opened);
+    if (error != MPI_SUCCESS)
+        return error;
+    *handle = opened;
+    return watch_the_end();
+}
+
 int handle_take(MPI_File *handle)
 {
     pthread_mutex_lock(&spare_lock);
@@ -104,13 +117,8 @@ int handle_take(MPI_File *handle)
     pthread_mutex_unlock(&spare_lock);
     MPI_Errhandler usual;
     int error = MPI_SUCCESS;
-    if (!found) {
-        int (*open)(MPI_Comm, const char *, int, MPI_Info, MPI_File *) =
-            (int (*)(MPI_Comm, const char *, int, MPI_Info, MPI_File *))dlsym(RTLD_NEXT, "PMPI_File_open");
-        error = open(MPI_COMM_SELF, "/dev/null", MPI_MODE_RDWR, MPI_INFO_NULL, handle);
-        if (error == MPI_SUCCESS)
-            error = watch_the_end();
-    }
+    if (!found)
+        error = handle_open(handle);
     /* It begins as every file does: with the error handler of MPI_FILE_NULL. */
     if (error == MPI_SUCCESS)
         error = PMPI_File_get_errhandler(MPI_FILE_NULL, &usual);
