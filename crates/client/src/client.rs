@@ -4,12 +4,12 @@ use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use ramlace_base::{InodeId, Result};
+use ramlace_base::{InodeId, Result, Slot};
 use ramlace_wire::Permit;
 
 use crate::bytes::givers::Givers;
 use crate::coordination::waits::Waits;
-use crate::hearers::{Hearers, Listening};
+use crate::hearers::{Doubt, Hearers, Listening};
 use crate::names::gates::Inodes;
 use crate::names::renewals::Renewals;
 use crate::names::spreads::Spreads;
@@ -82,6 +82,12 @@ impl OnSession for Client {
 
     fn tell_times(self: Arc<Client>, deadline: Instant) -> bool {
         self.push_all_times(deadline)
+    }
+
+    fn doubts(&self, slot: Slot, doubt: Doubt) {
+        if let Some(on_doubt) = self.hearers.on_doubt.get() {
+            on_doubt(slot, doubt);
+        }
     }
 
     fn renew_permit(self: Arc<Client>, inode: InodeId, refused: Option<Permit>) -> Result<Option<Permit>> {

@@ -3,13 +3,26 @@
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
-use ramlace_base::ServerId;
+use ramlace_base::{ServerId, Slot};
 use ramlace_sync::Mutex;
 use ramlace_wire::leases::{DataRecall, Recall};
 
 /// What is done with recalled leases: when it is back, nothing is believed by them any more. It must wait for no
 /// answer of a server.
 pub type OnRecall = Box<dyn Fn(&[Recall]) + Send + Sync>;
+
+/// What is done when a change was not answered in time, and may be done yet: its session counts as knowing it, and is not told of
+/// what it changes in this slot. And when that is over: then whatever was asked before says nothing. It must wait for no answer of a server.
+pub type OnDoubt = Box<dyn Fn(Slot, Doubt) + Send + Sync>;
+
+/// Whether what a slot has said may be outdated without a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// From now on, once more.
+    Begins,
+    /// For one reason less.
+    Ends,
+}
 
 /// Whoever keeps bytes by leases. Its calls come from the threads that hear of recalls, and wait for nothing.
 pub trait DataLeases: Send + Sync {
@@ -27,6 +40,8 @@ pub trait DataLeases: Send + Sync {
 pub(crate) struct Hearers {
     /// What is done with recalled leases; none are asked for before it is set.
     pub(crate) on_recall: OnceLock<OnRecall>,
+    /// What is done about changes that were not answered in time.
+    pub(crate) on_doubt: OnceLock<OnDoubt>,
     /// Who keeps bytes by leases; none are asked for before it is set.
     pub(crate) data_leases: OnceLock<Arc<dyn DataLeases>>,
 }

@@ -27,6 +27,7 @@ use ramlace_wire::cluster::GetMap;
 use ramlace_wire::namespace::LayoutWish;
 use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints, Permit};
 
+use crate::hearers::Doubt;
 use crate::session::descriptors::Descriptors;
 use crate::session::given_up::GivenUps;
 use crate::session::heart::Heart;
@@ -43,6 +44,9 @@ pub(crate) trait OnSession: Send + Sync {
 
     /// Tells homes when their files were written; whether all could be told.
     fn tell_times(self: Arc<Self>, deadline: Instant) -> bool;
+
+    /// A change in this slot was given up, and may be done yet; or that is over.
+    fn doubts(&self, slot: Slot, doubt: Doubt);
 
     /// A lane has refused this permit: the one that there is by now, if it is another.
     ///

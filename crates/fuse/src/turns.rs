@@ -35,6 +35,18 @@ struct State {
     handled: [usize; 3],
     waiting: VecDeque<Aside>,
     waiting_bytes: usize,
+    /// Nobody takes an answer any more.
+    over: bool,
+}
+
+impl State {
+    /// What nobody wants any more goes. What programs have stored is written all the same.
+    fn drop_unwanted(&mut self) {
+        if self.over {
+            self.waiting.retain(|aside| aside.urgency == Urgency::WritesBack);
+            self.waiting_bytes = self.waiting.iter().map(|aside| aside.bytes.len()).sum();
+        }
+    }
 }
 
 impl Turns {
@@ -63,11 +75,19 @@ impl Turns {
     pub fn end(&self, urgency: Urgency) -> Option<Aside> {
         let mut state = self.lock();
         state.handled[urgency as usize] -= 1;
+        state.drop_unwanted();
         let at = state.waiting.iter().position(|aside| self.has_room(&state, aside.urgency))?;
         let aside = state.waiting.remove(at)?;
         state.waiting_bytes -= aside.bytes.len();
         state.handled[aside.urgency as usize] += 1;
         Some(aside)
+    }
+
+    /// The kernel has let go of the mount.
+    pub fn are_over(&self) {
+        let mut state = self.lock();
+        state.over = true;
+        state.drop_unwanted();
     }
 
     /// Whether so many less urgent ones are handled that there are threads left.
@@ -126,6 +146,20 @@ mod tests {
         assert_eq!(turns.end(Urgency::Usual).map(|aside| aside.urgency), Some(Urgency::Usual));
         assert_eq!(turns.end(Urgency::Usual).map(|aside| aside.urgency), None);
         assert_eq!(turns.lock().waiting_bytes, 0);
+    }
+
+    #[test]
+    fn what_waits_when_the_mount_is_gone_is_not_done_any_more() {
+        let turns = turns(0, 0);
+        for urgency in [Urgency::Usual, Urgency::Reads, Urgency::WritesBack] {
+            assert!(!begin(&turns, urgency, 100));
+        }
+        turns.are_over();
+        assert_eq!(turns.lock().waiting_bytes, 100, "what programs have stored is");
+        assert!(!begin(&turns, Urgency::Usual, 1));
+        turns.lock().handled[0] = 1;
+        assert!(turns.end(Urgency::Usual).is_none());
+        assert_eq!(turns.lock().waiting.len(), 1);
     }
 
     #[test]

@@ -229,7 +229,10 @@ impl<F: FileSystem> Worker<F> {
                 // A signal; or a request that was taken back while it was being read.
                 Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
                 // Unmounted, or ended by force while this worker was reading.
-                Err(Errno::NODEV | Errno::CONNABORTED) => return self.pool.file_system.unmounted(),
+                Err(Errno::NODEV | Errno::CONNABORTED) => {
+                    self.pool.turns.are_over();
+                    return self.pool.file_system.unmounted();
+                }
                 Err(errno) => {
                     return self.pool.fail(Error::from_io(&errno.into(), "reading a request of the kernel"));
                 }

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use ramlace_base::{InodeId, limits};
+use ramlace_base::{InodeId, Slot, limits};
 use ramlace_wire::leases::Leased;
 use ramlace_wire::{Attributes, FileKind};
 
@@ -121,6 +121,13 @@ impl Kept {
         if what == Leased::Attributes {
             self.attributes.remove(&inode);
         }
+    }
+
+    /// What a slot has said may be outdated without a word.
+    pub(crate) fn forget_slot(&mut self, slot: Slot) {
+        self.attributes.retain(|inode, _| inode.slot() != slot);
+        self.directories.retain(|inode, _| inode.slot() != slot);
+        self.names = self.directories.values().map(|directory| 1 + directory.names.len()).sum();
     }
 
     fn forget_names(&mut self, directory: InodeId) {

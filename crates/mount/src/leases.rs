@@ -15,8 +15,8 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{InodeId, limits};
-use ramlace_client::{Raw, Renewed};
+use ramlace_base::{InodeId, Slot, limits};
+use ramlace_client::{Doubt, Raw, Renewed};
 use ramlace_fuse::Notifier;
 use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Attributes;
@@ -124,6 +124,8 @@ struct State {
     lookups: HashMap<InodeId, i64>,
     /// What the kernel may ask for once more.
     kept: Kept,
+    /// Slots in which something of this mount's may be done yet, and how much.
+    doubted: HashMap<Slot, usize>,
 }
 
 /// What the kernel was told by a lease.
@@ -371,12 +373,12 @@ impl Leases {
 
     /// Attributes that are kept for the kernel, and the question that they answer, as if it had just been asked.
     pub(crate) fn kept_attributes(&self, raw: Raw<'_>, inode: InodeId) -> Option<(Attributes, Asked)> {
-        kept_attributes(&self.state, self.ask(), inode, || raw.renew_leases(inode))
+        kept_attributes(&self.state, self.ask(), inode, |wait| raw.renew_leases(inode, wait))
     }
 
     /// The same of where a name leads.
     pub(crate) fn kept_name(&self, raw: Raw<'_>, directory: InodeId, name: &[u8]) -> Option<(Named, Asked)> {
-        kept_name(&self.state, self.ask(), (directory, name), || raw.renew_leases(directory))
+        kept_name(&self.state, self.ask(), (directory, name), |wait| raw.renew_leases(directory, wait))
     }
 
     /// A name moves from one directory to another, with what the kernel believes of it: that has to be leased there, too.
@@ -424,12 +426,20 @@ impl Leases {
         self.drop_given(given);
     }
 
+    /// A change of this mount's was not answered in time, and may be done yet: servers count this mount as knowing of it. As long as that
+    /// is not over, nothing that its slot says is kept or believed; when it is, nothing that was asked before.
+    pub(crate) fn doubt(&self, slot: Slot, doubt: Doubt) {
+        let given = self.lock().doubt(slot, doubt);
+        self.drop_given(given);
+    }
+
     /// The session has ended, and its leases with it: servers forget them when they hear of that.
     pub(crate) fn end(&self) {
         let given = {
             let mut state = self.lock();
             state.forget_marks();
             state.kept.clear();
+            state.doubted.clear();
             state.given.drain().map(|(subject, given)| (subject, given.over)).collect()
         };
         self.drop_given(given);
@@ -483,7 +493,7 @@ fn kept_attributes(
     state: &Mutex<State>,
     asked: Asked,
     inode: InodeId,
-    renew: impl FnOnce() -> Option<Renewed>,
+    renew: impl FnOnce(bool) -> Option<Renewed>,
 ) -> Option<(Attributes, Asked)> {
     let (attributes, at) = {
         let state = state.lock();
@@ -499,7 +509,7 @@ fn kept_name(
     state: &Mutex<State>,
     asked: Asked,
     (directory, name): (InodeId, &[u8]),
-    renew: impl FnOnce() -> Option<Renewed>,
+    renew: impl FnOnce(bool) -> Option<Renewed>,
 ) -> Option<(Named, Asked)> {
     let (named, at) = state.lock().kept.name(directory, name)?;
     let asked = renewed(Asked { at, ..asked }, renew)?;
@@ -509,13 +519,14 @@ fn kept_name(
 }
 
 /// The question for what is kept, as of its lease's last renewal: it is renewed when half of it is over. `None` where it cannot be.
-fn renewed(asked: Asked, renew: impl FnOnce() -> Option<Renewed>) -> Option<Asked> {
+/// Nobody waits for another who renews it while it lasts.
+fn renewed(asked: Asked, renew: impl FnOnce(bool) -> Option<Renewed>) -> Option<Asked> {
     let until = asked.at + Duration::from_millis(limits::LEASE_MILLIS);
     let left = || until.checked_duration_since(Instant::now());
     if left().is_some_and(|left| left > RENEWED_WITH) {
         return Some(asked);
     }
-    match renew() {
+    match renew(left().is_none()) {
         Some(Renewed { since, asked: again }) if asked.at > since => {
             Some(Asked { at: again.max(asked.at), ..asked })
         }
@@ -533,9 +544,26 @@ pub(crate) struct Moving {
 }
 
 impl State {
-    /// Whether nothing was recalled since the question left.
+    /// Whether nothing was recalled since the question left, and nothing changes that nobody recalls.
     fn is_newer(&self, asked: Asked, subject: Subject) -> bool {
-        asked.marks >= self.forgotten && self.marked.get(&subject).is_none_or(|mark| *mark <= asked.marks)
+        asked.marks >= self.forgotten
+            && self.marked.get(&subject).is_none_or(|mark| *mark <= asked.marks)
+            && !self.doubted.contains_key(&subject.0.slot())
+    }
+
+    /// Returns what the kernel was told of a slot that is in doubt from now on.
+    fn doubt(&mut self, slot: Slot, doubt: Doubt) -> Vec<(Subject, Instant)> {
+        self.forget_marks();
+        let count = self.doubted.get(&slot).copied().unwrap_or_default();
+        let count = if doubt == Doubt::Begins { count + 1 } else { count.saturating_sub(1) };
+        if count > 0 {
+            self.doubted.insert(slot, count);
+        } else {
+            self.doubted.remove(&slot);
+        }
+        self.kept.forget_slot(slot);
+        let of_slot = self.given.extract_if(|(inode, _), _| inode.slot() == slot);
+        of_slot.map(|(subject, given)| (subject, given.over)).collect()
     }
 
     /// Whether one more may be given.
@@ -583,10 +611,11 @@ impl State {
         }
     }
 
-    /// The same. What the kernel was told, if it may believe it still.
+    /// The same. What the kernel was told, also where it may not believe it any more: an answer that was held up it believes from when
+    /// it has it.
     fn mark(&mut self, subject: Subject) -> Option<Given> {
         self.outdate(subject);
-        self.given.remove(&subject).filter(|given| given.over > Instant::now())
+        self.given.remove(&subject)
     }
 }
 
@@ -652,12 +681,12 @@ mod tests {
         for (size, what) in [(empty, Leased::Attributes), (full, Leased::Names), (full, Leased::Attributes)] {
             let (state, then) = known(size);
             let asked = question(&state.lock());
-            let renews = || Some(Renewed { since: then - Duration::from_secs(1), asked: Instant::now() });
-            let recalled = || {
+            let renews = |_| Some(Renewed { since: then - Duration::from_secs(1), asked: Instant::now() });
+            let recalled = |_| {
                 let mut state = state.lock();
                 state.kept.recall(FILE.0, what);
                 state.mark((FILE.0, what));
-                renews()
+                renews(true)
             };
             assert!(kept_name(&state, asked, (FILE.0, b"name"), renews).is_some());
             assert!(kept_attributes(&state, asked, FILE.0, renews).is_some());
@@ -665,11 +694,11 @@ mod tests {
                 assert!(kept_attributes(&state, asked, FILE.0, recalled).is_none());
             }
             let (state, _) = known(size);
-            let recalled = || {
+            let recalled = |_| {
                 let mut state = state.lock();
                 state.kept.recall(FILE.0, what);
                 state.mark((FILE.0, what));
-                renews()
+                renews(true)
             };
             assert!(kept_name(&state, asked, (FILE.0, b"name"), recalled).is_none());
         }
@@ -680,10 +709,10 @@ mod tests {
     fn what_was_known_before_a_server_took_leases_is_not_renewed() {
         let (state, then) = known(1);
         let asked = question(&state.lock());
-        let later = || Some(Renewed { since: then + Duration::from_secs(1), asked: Instant::now() });
+        let later = |_| Some(Renewed { since: then + Duration::from_secs(1), asked: Instant::now() });
         // Something else of the directory is known by a lease of now.
         state.lock().kept.keep_name(FILE.0, b"other", Named::At(InodeId(72)), Instant::now());
-        assert!(kept_name(&state, asked, (FILE.0, b"other"), || None).is_some());
+        assert!(kept_name(&state, asked, (FILE.0, b"other"), |_| None).is_some());
         assert!(kept_name(&state, asked, (FILE.0, b"name"), later).is_none());
         assert!(kept_attributes(&state, asked, FILE.0, later).is_none());
     }
@@ -698,6 +727,57 @@ mod tests {
         assert!(state.kept.name(FILE.0, b"name").is_none());
         assert!(state.kept.name(InodeId(80), b"link").is_none());
         assert!(state.kept.name(InodeId(80), b"other").is_none(), "it was empty before");
+    }
+
+    // SEMANTICS 138.4
+    #[test]
+    fn nothing_is_kept_or_believed_of_a_slot_in_which_something_may_be_done_yet() {
+        let (state, _) = known(1);
+        let mut state = state.lock();
+        let elsewhere = InodeId::new(Slot(9), 1);
+        state.kept.keep_attributes(&Attributes { inode: elsewhere, ..directory(0) }, Instant::now());
+        let over = Instant::now();
+        state.given.insert(FILE, Given { over, xattrs: false, tracked: true });
+        let before = question(&state);
+        assert_eq!(state.doubt(FILE.0.slot(), Doubt::Begins), [(FILE, over)], "the kernel drops it");
+        assert!(state.kept.name(FILE.0, b"name").is_none() && state.kept.attributes(FILE.0).is_none());
+        assert!(state.kept.attributes(elsewhere).is_some(), "another slot");
+        assert!(state.is_newer(question(&state), (elsewhere, Leased::Attributes)));
+        assert!(!state.is_newer(before, FILE) && !state.is_newer(question(&state), FILE));
+        state.doubt(FILE.0.slot(), Doubt::Begins);
+        state.doubt(FILE.0.slot(), Doubt::Ends);
+        let between = question(&state);
+        assert!(!state.is_newer(between, FILE), "another is not over");
+        state.doubt(FILE.0.slot(), Doubt::Ends);
+        assert!(!state.is_newer(between, FILE), "its answer may be of before");
+        assert!(state.is_newer(question(&state), FILE));
+    }
+
+    // SEMANTICS 77.2
+    #[test]
+    fn what_was_told_is_dropped_also_where_it_should_be_over() {
+        let mut state = State::default();
+        let over = Instant::now() - Duration::from_secs(1);
+        state.given.insert(FILE, Given { over, xattrs: false, tracked: true });
+        assert!(state.mark(FILE).is_some(), "the daemon may have been stopped with the answer in its hand");
+        assert!(state.mark(FILE).is_none());
+    }
+
+    // SEMANTICS 138.2
+    #[test]
+    fn nobody_waits_for_another_who_renews_while_a_lease_lasts() {
+        let (lasts, over) = (
+            Instant::now() - RENEWED_WITH - Duration::from_millis(1),
+            Instant::now() - Duration::from_secs(60),
+        );
+        let ask = |at| {
+            renewed(Asked { at, marks: 0, thread: 1 }, |wait| {
+                assert_eq!(wait, at == over);
+                None
+            })
+        };
+        assert_eq!(ask(lasts).map(|asked| asked.at), Some(lasts));
+        assert!(ask(over).is_none());
     }
 
     #[test]

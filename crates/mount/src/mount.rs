@@ -112,6 +112,8 @@ impl Mount {
         let leases = Arc::new(Leases::new(session.notifier(), names));
         let recalled = leases.clone();
         pool.hear_recalls(Box::new(move |recalls| recalled.recall(recalls)));
+        let doubting = leases.clone();
+        pool.hear_doubts(Box::new(move |slot, doubt| doubting.doubt(slot, doubt)));
         let strict = (options.mode == Mode::Strict).then(Arc::<StrictReads>::default);
         let relaxed = options.mode == Mode::Relaxed;
         let droppers = Droppers::start(&pool, session.notifier(), &pages, strict.clone(), relaxed)?;

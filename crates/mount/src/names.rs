@@ -104,7 +104,7 @@ impl PoolFileSystem {
     }
 
     fn ask_for_entry(&self, parent: InodeId, name: &Name) -> Result<FoundEntry> {
-        let asked = self.leases.ask();
+        let (asked, told) = (self.leases.ask(), self.raw().times_told());
         let NameLeased { found, names, attributes: leased, directory } =
             self.raw().lease_name(parent, name, self.leases.names)?;
         let name = name.as_bytes();
@@ -121,7 +121,7 @@ impl PoolFileSystem {
         let (attributes, leased) = match found.attributes {
             // What this mount has written and not told anybody yet is told before the home is asked. And what a file with
             // holes takes its lanes know.
-            Some(attributes) if attributes.allocated.is_some() && !self.handles.is_written_here(inode) => {
+            Some(attributes) if attributes.allocated.is_some() && !self.owes_times(inode, told) => {
                 if leased {
                     self.keep_attributes(asked, &attributes);
                 }
@@ -130,6 +130,11 @@ impl PoolFileSystem {
             _ => self.attributes_of_entry(inode)?,
         };
         Ok(FoundEntry { asked, attributes, names, leased })
+    }
+
+    /// Whether the home of a file may not have known, when it was asked, when programs here have written to it; `told` is of before.
+    fn owes_times(&self, inode: InodeId, told: u64) -> bool {
+        self.handles.is_written_here(inode) || self.raw().owes_times(inode, told)
     }
 
     /// The kernel may have a directory elsewhere: see [`crate::nodes`].
@@ -328,11 +333,12 @@ impl PoolFileSystem {
         let removed = self.raw().remove_directory(parent, &entry);
         let change = if removed.is_ok() { NameChange::Removed } else { NameChange::Perhaps };
         self.leases.name_changed_here(asked, (parent, name), change, None);
-        if let Some(attributes) = &known {
-            self.leases.answered_here(attributes.inode);
-            if removed.is_err() {
-                self.removed.forget(attributes.inode);
-            }
+        match &known {
+            Some(attributes) => self.leases.answered_here(attributes.inode),
+            None => self.leases.something_changed_here(),
+        }
+        if let (Some(attributes), Err(_)) = (&known, &removed) {
+            self.removed.forget(attributes.inode);
         }
         removed
     }

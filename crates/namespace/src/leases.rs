@@ -30,6 +30,8 @@ pub struct Leases {
     holders: BTreeMap<Subject, Moments>,
     /// Leases in `holders`, those that are over among them.
     given: usize,
+    /// None of those that it was full of is over before this moment.
+    full_until: u64,
     /// No new lease before this moment.
     resting: BTreeMap<Subject, u64>,
     recalls: BTreeMap<u64, Pending>,
@@ -91,6 +93,7 @@ impl Leases {
             room,
             holders: BTreeMap::new(),
             given: 0,
+            full_until: 0,
             resting: BTreeMap::new(),
             recalls: BTreeMap::new(),
             in_slots: BTreeSet::new(),
@@ -150,18 +153,29 @@ impl Leases {
     }
 
     /// Drops what is over; whether there is room now. Whoever has leases that last by renewals alone renews none until they are
-    /// over. A full table is looked through once for each part of it.
+    /// over. A table that is full is looked through when one of its leases may be over, and not for each that is asked for.
     fn make_room(&mut self, now: u64) -> bool {
+        if now < self.full_until {
+            return false;
+        }
         let (mut taken_from, mut crowding) = (BTreeSet::new(), BTreeSet::new());
         let sessions = &self.sessions;
+        let mut full_until = u64::MAX;
         self.holders.retain(|_, holders| {
             holders.retain(|(session, given)| {
-                if given + HOLD_MILLIS > now {
+                let until = given + HOLD_MILLIS;
+                if until > now {
+                    full_until = full_until.min(until);
                     return true;
                 }
-                let lasts = sessions.get(session).is_some_and(|listener| listener.renewed_until > now);
-                let set = if lasts { &mut crowding } else { &mut taken_from };
-                set.insert(*session);
+                let renewed = sessions.get(session).map_or(0, |listener| listener.renewed_until);
+                let lasts = renewed > now;
+                if lasts {
+                    full_until = full_until.min(renewed);
+                    crowding.insert(*session);
+                } else {
+                    taken_from.insert(*session);
+                }
                 lasts
             });
             !holders.is_empty()
@@ -175,7 +189,9 @@ impl Leases {
         }
         self.given = self.holders.values().map(Vec::len).sum();
         self.resting.retain(|_, until| *until > now);
-        self.given < self.room
+        let has_room = self.given < self.room;
+        self.full_until = if has_room { 0 } else { full_until };
+        has_room
     }
 
     /// Something has changed: its leases are recalled, but for that of who `knows`. Whether somebody has to be told.

@@ -328,3 +328,28 @@ fn leases_that_make_room_for_others_are_not_renewed() {
     assert_eq!(leases.renew(session(0), over), Some(Renewal { taken: 1, newest: 0 }));
     assert_eq!(leases.renew(session(1), over), Some(Renewal { taken: 0, newest: 0 }));
 }
+
+// SEMANTICS 78.1
+#[test]
+fn a_full_table_is_looked_through_when_something_may_be_over() {
+    let mut leases = Leases::with_room_for(2);
+    for who in 0..3 {
+        leases.heard(session(who), 0);
+    }
+    let one = |number: u64| InodeId::new(Slot(1), number);
+    assert!(leases.give(session(0), one(0), Leased::Attributes, 0));
+    assert!(leases.give(session(1), one(1), Leased::Attributes, 100));
+    assert!(leases.renew(session(0), 200).is_some());
+    for now in [300, HOLD_MILLIS, HOLD_MILLIS + 50] {
+        assert!(!leases.give(session(2), one(2), Leased::Attributes, now));
+    }
+    assert_eq!(leases.full_until, HOLD_MILLIS + 100, "the second is over first");
+    leases.resting.insert((one(9), Leased::Names), 0);
+    assert!(!leases.give(session(2), one(2), Leased::Attributes, HOLD_MILLIS + 99));
+    assert_eq!(leases.resting.len(), 1, "nobody has looked");
+    assert!(leases.give(session(2), one(2), Leased::Attributes, HOLD_MILLIS + 100));
+    // What was recalled makes room at once.
+    assert!(!leases.give(session(1), one(1), Leased::Attributes, HOLD_MILLIS + 100));
+    leases.changed(one(2), Leased::Attributes, None, HOLD_MILLIS + 101);
+    assert!(leases.give(session(1), one(1), Leased::Attributes, HOLD_MILLIS + 102));
+}

@@ -3,7 +3,6 @@
 
 use ramlace_base::{InodeId, SessionId, Slot};
 use ramlace_wire::FileKind;
-use ramlace_wire::peer::Part;
 
 use crate::command::{Command, Effect, Op, Origin};
 use crate::state::inodes::Inodes;
@@ -30,10 +29,6 @@ fn who_knows(command: &Command, effects: &[Effect], inode: InodeId, kind: FileKi
             (inode == request.parent || inode == request.new_parent).then_some(*session)
         }
         (Origin::Client { session, .. }, _) => Some(*session),
-        (Origin::Peer, Op::Prepare(message)) => match message.part {
-            Part::RaiseLinks { .. } | Part::LowerLinks { .. } => Some(message.token.session),
-            _ => None,
-        },
         // An operation ends for which another slot was waited: its directories are named by its request.
         (Origin::Server, Op::DeliveryDone { .. }) if kind == FileKind::Directory => {
             effects.iter().find_map(|effect| match effect {

@@ -63,10 +63,28 @@ impl Server {
             self.note_effect(slot, effect);
         }
         let mut others = owe_deliveries(self, effects.names);
+        self.forget_who_knew(&mut others);
         others.retain(|effect| {
             !self.leases.note(effect) && !self.answer_waiting(effect) && !self.tell_event(effect)
         });
         others
+    }
+
+    /// Whoever does not wait any more for a change that he asked for may have looked before it was done: he does not know of it.
+    fn forget_who_knew(&self, effects: &mut [Effect]) {
+        let waiting = self.waiting.borrow();
+        let gone = |effect: &Effect| match effect {
+            Effect::Reply { token, .. } if waiting.get(token).is_none_or(oneshot::Sender::is_closed) => {
+                Some(token.session)
+            }
+            _ => None,
+        };
+        let gone: Vec<SessionId> = effects.iter().filter_map(gone).collect();
+        for effect in effects {
+            if let Effect::Changed { knows, .. } = effect {
+                *knows = knows.filter(|session| !gone.contains(session));
+            }
+        }
     }
 
     /// Gives a slot a command. A peer's command is answered at once; a client's answer goes to

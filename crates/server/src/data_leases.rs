@@ -293,6 +293,15 @@ impl Server {
         Ok(())
     }
 
+    /// The bytes of a file have left its inode. Who has read them on their way has a lease where they are no more: changes of lanes
+    /// recall none of those.
+    pub fn recall_left(&self, inode: InodeId) {
+        let all = ByteRange { start: 0, end: limits::INLINE_BYTES_MAX as u64 };
+        let recalled = self.before_inline_change(None, SessionId::NONE, inode, all, Change::Stored);
+        // What finds no room in the log is recalled all the same.
+        recalled.unwrap_or_else(|error| eprintln!("ramlace: {error}"));
+    }
+
     /// The size of a file, and the bytes that live with its inode; `None`: it has lanes.
     fn inline_now(&self, inode: InodeId) -> Option<(u64, Vec<u8>)> {
         let durable = self.durable.borrow();

@@ -1,16 +1,21 @@
 //! Who has pages of bytes hears of changes before the change is answered, and what programs stored in them survives.
 
-use ramlace_base::{Epoch, ErrorKind, InodeId, LaneId, Name, Slot};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Name, ServerId, Slot};
 use ramlace_wire::chunk::{
     ChunkRead, ChunkWritten, Keep, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
 };
+use ramlace_wire::cluster::GetMap;
 use ramlace_wire::coordination::NoteChange;
-use ramlace_wire::inline::{Bytes, InlineMode, InlineWritten, ReadInline, WriteInline};
+use ramlace_wire::inline::{Bytes, InlineMode, InlineWritten, Promote, ReadInline, WriteInline};
 use ramlace_wire::leases::{EndRecalls, Recalls, WaitPublished, WaitRecalls};
 use ramlace_wire::namespace::{Create, LayoutWish, Open, Opened};
 use ramlace_wire::runs::{LaneRuns, Strided, Tile, WriteRuns};
 use ramlace_wire::{Kind, Layout, encode_body};
 
+use crate::delivery_tests::false_server;
 use crate::testing::{Client, Gate, TestServer, run};
 
 const SLOT: Slot = Slot(0);
@@ -439,5 +444,61 @@ fn what_others_changed_before_a_server_died_is_not_taken_back_by_who_had_yet_to_
         let session = listener.session;
         let left = two.server.look(move |server| server.durable.borrow().pages.has_outdated(session)).await;
         assert!(!left);
+    });
+}
+
+// SEMANTICS 138.5
+#[test]
+fn who_reads_bytes_on_their_way_to_lanes_drops_them_before_the_file_is_there() {
+    let server = TestServer::start(2);
+    run(async {
+        let held = Rc::new(Cell::new(true));
+        let says = {
+            let held = held.clone();
+            move |kind| match kind {
+                Kind::FillLane if held.get() => Some(Err(Error::new(ErrorKind::Retry, "not yet"))),
+                _ => Some(Ok(encode_body(&()))),
+            }
+        };
+        let peer = false_server(&server, Rc::new(says)).await;
+        let mut changer = Client::user(&server.address, 1).await;
+        let mut holder = Client::user(&server.address, 2).await;
+        let mut listener = holder.another(&server.address).await;
+        let map = changer.ask(&GetMap {}).await.unwrap();
+        let elsewhere = (0..).map(Slot).find(|slot| map.primary(*slot) == Some(ServerId(1))).unwrap();
+        let mut file = new_file(InodeId::ROOT, elsewhere);
+        file.layout.as_mut().unwrap().created = map.epoch;
+        let opened: Opened = changer.change(1, 0, &file).await.unwrap();
+        let inode = opened.info.attributes.inode;
+        let write = WriteInline {
+            inode,
+            mode: InlineMode::At,
+            offset: 0,
+            bytes: Bytes(b"bytes".to_vec()),
+            origin: WriteOrigin::Program,
+        };
+        let _: InlineWritten = changer.change(2, 1, &write).await.unwrap();
+        holder.change(1, 0, &Open { inode, read: true, write: true, run: false }).await.unwrap();
+        let mut looker = changer.another(&server.address).await;
+        let promoting =
+            tokio::task::spawn_local(async move { changer.change(3, 2, &Promote { inode }).await });
+        // They are on their way when nobody may change them.
+        let mut sequence = 2;
+        while holder.change(sequence, sequence as u32 - 1, &write).await.is_ok() {
+            sequence += 1;
+        }
+        let read = ReadInline { inode, offset: 0, length: 5, keep: true };
+        assert_eq!(holder.ask(&read).await.unwrap().bytes, Some(Bytes(b"bytes".to_vec())));
+        held.set(false);
+        while looker.ask(&ReadInline { keep: false, ..read }).await.unwrap().bytes.is_some() {
+            tokio::task::yield_now().await;
+        }
+        assert!(waits(&mut looker, promoting).await, "the holder has dropped nothing");
+        let recalls = listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap();
+        assert_eq!(
+            recalls.data.iter().map(|recall| (recall.inode, recall.lane)).collect::<Vec<_>>(),
+            [(inode, None)]
+        );
+        peer.abort();
     });
 }

@@ -144,6 +144,9 @@ impl Server {
         };
         if matters {
             self.settle(owed.from, Op::DeliveryDone { delivery: owed.id, result });
+            if let Delivery::FillLane(filled) = &owed.delivery {
+                self.recall_left(filled.lane.inode);
+            }
         }
         // What was refused may be owed all the same: memory must be freed, halves be settled.
         if self.is_owed(owed) { Attempt::Refused } else { Attempt::Answered }

@@ -18,14 +18,14 @@ use ramlace_wire::{Credentials, ErrorBody, HostId, Kind, Layout, PoolId, ServerE
 use crate::testing::{Client, LONG, TestServer, run, secret};
 
 /// The body with which a false server answers; `None`: not at all.
-type Says = dyn Fn(Kind) -> Option<Result<Vec<u8>, Error>>;
+pub(crate) type Says = dyn Fn(Kind) -> Option<Result<Vec<u8>, Error>>;
 
 fn done() -> Option<Result<Vec<u8>, Error>> {
     Some(Ok(encode_body(&())))
 }
 
 /// The second server of a pool, false: it has joined, and answers deliveries as it is told to.
-async fn false_server(server: &TestServer, says: Rc<Says>) -> tokio::task::JoinHandle<()> {
+pub(crate) async fn false_server(server: &TestServer, says: Rc<Says>) -> tokio::task::JoinHandle<()> {
     let mut listener = Listener::bind(&Address::Tcp("127.0.0.1:0".into())).unwrap();
     let Address::Tcp(tcp) = listener.local_address().unwrap() else { unreachable!() };
     let entry = ServerEntry {

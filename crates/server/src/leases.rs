@@ -109,8 +109,29 @@ impl Server {
         }
     }
 
+    /// The directory of an entry as it is now, with a lease, where the entry leads now to what a change has told its session: others
+    /// may have changed it since.
+    pub fn lease_entered(
+        self: &Rc<Self>,
+        session: SessionId,
+        who: &Credentials,
+        slot: Slot,
+        entry: &Lookup,
+        told: Option<InodeId>,
+    ) -> Option<Attributes> {
+        if !self.leases.leases.borrow().listens(session) {
+            return None;
+        }
+        let now = match self.query(who, slot, &Query::Lookup(entry.clone())) {
+            Ok(Answer::Found(found)) => Some(found.inode),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            _ => return None,
+        };
+        (now == told).then(|| self.lease_changed(session, who, slot, entry.parent)).flatten()
+    }
+
     /// A directory as it is now, with a lease, as far as its session hears of recalls and it is all here.
-    pub fn lease_changed(
+    fn lease_changed(
         self: &Rc<Self>,
         session: SessionId,
         who: &Credentials,

@@ -39,6 +39,8 @@ mod keys;
 mod lane_life;
 mod lanes;
 mod leases;
+#[cfg(test)]
+mod leases_tests;
 mod log_file;
 mod membership;
 mod mend;

@@ -218,15 +218,16 @@ impl Request {
         })
     }
 
-    /// The directory in which it makes an entry, where its answer is what that leads to.
-    fn enters(&self) -> Option<InodeId> {
-        match self {
-            Request::MakeDirectory(_, request) => Some(request.parent),
-            Request::Mutation(_, Op::Symlink(request)) => Some(request.parent),
-            Request::Mutation(_, Op::MakeNode(request)) => Some(request.parent),
-            Request::Mutation(_, Op::Link(request)) => Some(request.parent),
-            _ => None,
-        }
+    /// The entry that it makes, where its answer is what that leads to.
+    fn enters(&self) -> Option<names::Lookup> {
+        let (parent, name) = match self {
+            Request::MakeDirectory(_, request) => (request.parent, &request.name),
+            Request::Mutation(_, Op::Symlink(request)) => (request.parent, &request.name),
+            Request::Mutation(_, Op::MakeNode(request)) => (request.parent, &request.name),
+            Request::Mutation(_, Op::Link(request)) => (request.parent, &request.name),
+            _ => return None,
+        };
+        Some(names::Lookup { parent, name: name.clone() })
     }
 
     /// The slot that is asked.
@@ -286,7 +287,7 @@ impl Server {
         if !way.is_empty() && !self.has_met(slot, token) {
             self.check_way(header, &who, &map, way, request.parent())?;
         }
-        let (mut wrote_back, mut truncated) = (None, None);
+        let (mut wrote_back, mut truncated, mut promoted) = (None, None, None);
         let entered = request.enters();
         let (mut made, mut removed) = (None, None);
         let op = match request {
@@ -372,21 +373,29 @@ impl Server {
                 if !self.has_met(slot, token) {
                     self.before_promotion(header, (request.inode, None)).await?;
                 }
+                promoted = Some(request.inode);
                 Op::Promote { request, epoch: map.epoch }
             }
             Request::Mutation(_, Op::Unlink(request)) => {
                 let entry = names::Lookup { parent: request.parent, name: request.name.clone() };
                 // What one that was done before has removed, is not known any more.
                 let led_to = match self.has_met(slot, token) {
-                    false => self.query(&who, slot, &Query::Lookup(entry)).ok(),
+                    false => self.query(&who, slot, &Query::Lookup(entry.clone())).ok(),
                     true => None,
                 };
                 let led_to = led_to.and_then(|found| match found {
                     Answer::Found(found) => Some(found.inode),
                     _ => None,
                 });
-                removed = Some((request.parent, led_to));
+                removed = Some((entry, led_to));
                 Op::Unlink(request)
+            }
+            Request::Mutation(_, Op::GiveUp(request)) => {
+                // What was given up may be done yet, and its session knows nothing of that.
+                self.waiting
+                    .borrow_mut()
+                    .remove(&Token { session: header.session, sequence: request.sequence });
+                Op::GiveUp(request)
             }
             Request::Mutation(_, op) => op,
             Request::MakeDirectory(_, request) => {
@@ -414,6 +423,9 @@ impl Server {
             let range = ByteRange { start, end: u64::MAX };
             self.before_inline_change(None, header.session, inode, range, Change::Erase)?;
         }
+        if let Some(inode) = promoted {
+            self.changed_inline_before(header, inode)?;
+        }
         if let (Reply::WroteInline(written), Some(place)) = (&mut reply, wrote_back) {
             written.recall = self.newest_recall(place, header.session);
         }
@@ -421,16 +433,16 @@ impl Server {
             let told = &opened.info.attributes;
             opened.permit = self.permit(proved, header.session, told.inode);
             if let Some(entry) = made {
-                opened.parent = self.lease_changed(header.session, &who, slot, entry.parent);
+                opened.parent = self.lease_entered(header.session, &who, slot, &entry, Some(told.inode));
                 opened.leased = self.lease_told(header.session, &who, slot, entry, told);
             }
         }
-        if let (Reply::Attributes(attributes), Some(parent)) = (&reply, entered) {
-            let parent = self.lease_changed(header.session, &who, slot, parent);
+        if let (Reply::Attributes(attributes), Some(entry)) = (&reply, entered) {
+            let parent = self.lease_entered(header.session, &who, slot, &entry, Some(attributes.inode));
             return Ok(encode_body(&names::Made { attributes: (**attributes).clone(), parent }));
         }
-        if let Some((parent, inode)) = removed {
-            let parent = self.lease_changed(header.session, &who, slot, parent);
+        if let Some((entry, inode)) = removed {
+            let parent = self.lease_entered(header.session, &who, slot, &entry, None);
             return Ok(encode_body(&names::Unlinked { parent, inode }));
         }
         Ok(reply.encode())

@@ -66,7 +66,10 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let patience = if self.session.answers(self.open.inode.slot()) { DROP_MILLIS_MAX } else { 0 };
+        // The end of the session closes all that was not written; it follows when all waits are over.
+        let matters = !self.session.waits_are_over() || self.open.written() != 0;
+        let answers = matters && self.session.answers(self.open.inode.slot());
+        let patience = if answers { DROP_MILLIS_MAX } else { 0 };
         // There is nobody to tell, and whoever drops a file (a collector of garbage, say) must not wait.
         let _ = self.close_by(Instant::now() + Duration::from_millis(patience));
     }

@@ -14,7 +14,7 @@ use ramlace_wire::leases::{
 };
 
 use crate::client::Client;
-use crate::hearers::OnRecall;
+use crate::hearers::{OnDoubt, OnRecall};
 use crate::names::renewals::Renewed;
 use crate::session::heart::block_signals;
 use crate::session::lines::{Link, roundtrip};
@@ -38,6 +38,11 @@ impl Pool {
     /// recalls, perhaps at once. Said once; a second time changes nothing.
     pub fn hear_recalls(&self, on_recall: OnRecall) {
         let _ = self.hearers().on_recall.set(on_recall);
+    }
+
+    /// From now on `on_doubt` hears of changes that were not answered in time, before whoever asked for them does. Said once.
+    pub fn hear_doubts(&self, on_doubt: OnDoubt) {
+        let _ = self.hearers().on_doubt.set(on_doubt);
     }
 }
 
@@ -69,19 +74,19 @@ impl Raw<'_> {
 
 impl Raw<'_> {
     /// Leases that the server of an inode has renewed a moment ago, or is asked to renew now; `None`: what is kept by
-    /// them has to be asked for.
-    pub fn renew_leases(self, inode: InodeId) -> Option<Renewed> {
-        self.pool.session().ok()?.renew_leases(inode.slot())
+    /// them has to be asked for. Whoever does not `wait` has `None` while another asks.
+    pub fn renew_leases(self, inode: InodeId, wait: bool) -> Option<Renewed> {
+        self.pool.session().ok()?.renew_leases(inode.slot(), wait)
     }
 }
 
 impl Client {
-    fn renew_leases(self: &Arc<Client>, slot: Slot) -> Option<Renewed> {
+    fn renew_leases(self: &Arc<Client>, slot: Slot, wait: bool) -> Option<Renewed> {
         let map = self.map().ok()?;
         let server = map.primary(slot)?;
-        self.renewals.renew((server, map.epoch), |now| {
-            let deadline = now + Duration::from_millis(RENEWAL_MILLIS_MAX);
-            self.try_server(&self.server(server)?, &RenewLeases {}, deadline)
+        self.renewals.renew((server, map.epoch), wait, |now| {
+            let until = now + Duration::from_millis(RENEWAL_MILLIS_MAX);
+            self.try_server_by(&self.server(server)?, &RenewLeases {}, until)
         })
     }
 
@@ -148,12 +153,13 @@ impl Listener {
             match asked {
                 Ok(told) => {
                     let newest = told.recalls.iter().map(|recall| recall.number).max();
-                    session.hear_data(self.server, told.life, &told.data);
+                    // A cache of bytes believes none without the size that it has leased: what ends those goes first.
                     if newest.is_some()
                         && let Some(on_recall) = session.hearers.on_recall.get()
                     {
                         on_recall(&told.recalls);
                     }
+                    session.hear_data(self.server, told.life, &told.data);
                     session.renewals.heard(self.server, (told.life, epoch), newest);
                     let newest_data = told.data.iter().map(|recall| recall.number).max();
                     let next = WaitRecalls {

@@ -244,7 +244,7 @@ impl File {
         let session = pool.session()?;
         let rights = Rights { read: request.read, write: request.write };
         let quiet = session.inodes.quiet();
-        let opened = session.change_opening(&[], request.parent.slot(), request, session.deadline())?;
+        let opened = session.change(request.parent.slot(), request, session.deadline())?;
         File::adopt(pool, &opened, rights, quiet)
     }
 

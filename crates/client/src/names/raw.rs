@@ -160,6 +160,19 @@ impl Raw<'_> {
         })
     }
 
+    /// How often homes were told when this process wrote: see [`Raw::owes_times`].
+    #[must_use]
+    pub fn times_told(self) -> u64 {
+        self.pool.session().map_or(0, |session| session.times_told())
+    }
+
+    /// Whether the home of an inode has yet to hear when this process last wrote to it, or may have heard since `told`: then what it
+    /// said since lacks that.
+    #[must_use]
+    pub fn owes_times(self, inode: InodeId, told: u64) -> bool {
+        self.pool.session().is_ok_and(|session| session.owes_times(inode, told))
+    }
+
     /// Makes one more entry for a file or a symbolic link; returns its attributes.
     pub fn link(self, inode: InodeId, parent: InodeId, name: &Name) -> Result<Made> {
         let session = self.pool.session()?;
@@ -175,9 +188,8 @@ impl Raw<'_> {
         request: &R,
     ) -> Result<Opened> {
         let session = self.pool.session()?;
-        session.in_partition(parent, name, |slot, deadline| {
-            session.change_opening(self.way, slot, request, deadline)
-        })
+        session
+            .in_partition(parent, name, |slot, deadline| session.change_by(self.way, slot, request, deadline))
     }
 
     /// Changes an entry where its directory has it.

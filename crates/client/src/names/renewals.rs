@@ -73,14 +73,16 @@ impl Renewals {
         self.servers.lock().entry(server).or_default().clone()
     }
 
-    /// Leases that a server has renewed a moment ago, or renews now; by another map it is another server.
+    /// Leases that a server has renewed a moment ago, or renews now; by another map it is another server. `None` also where another
+    /// asks it, for whoever does not `wait`.
     pub(crate) fn renew(
         &self,
         (server, epoch): (ServerId, Epoch),
+        wait: bool,
         ask: impl FnOnce(Instant) -> Result<LeasesRenewed>,
     ) -> Option<Renewed> {
         let standing = self.of(server);
-        let mut state = standing.state.lock();
+        let mut state = if wait { standing.state.lock() } else { standing.state.try_lock()? };
         if state.epoch != epoch {
             *state = State { epoch, ..State::default() };
         }
@@ -172,5 +174,18 @@ mod tests {
         assert!(renew(3));
         renewals.heard(server, (4, Epoch(2)), Some(7));
         assert!(!renew(3), "that was another life");
+    }
+
+    // SEMANTICS 138.2
+    #[test]
+    fn who_does_not_wait_has_no_answer_while_another_asks() {
+        let (renewals, server) = (Renewals::default(), (ServerId(1), Epoch(1)));
+        renewals.heard(server.0, (5, server.1), None);
+        let again = |wait| renewals.renew(server, wait, |_| Ok(told(5, 0, 0)));
+        let asked = renewals.renew(server, true, |_| {
+            assert_eq!(again(false), None);
+            Ok(told(5, 0, 0))
+        });
+        assert!(asked.is_some() && again(false) == asked);
     }
 }

@@ -86,7 +86,8 @@ impl Session {
         deadline: Instant,
     ) -> Result<R::Reply> {
         let ticket = self.ticket(slot, deadline)?;
-        self.change_with(&ticket, way, slot, request, deadline)
+        let changed = self.change_with(&ticket, way, slot, request, deadline);
+        self.answered::<R, _>(ticket, changed)
     }
 
     /// The same by a number that the caller has.
@@ -109,7 +110,8 @@ impl Session {
         deadline: Instant,
     ) -> Result<R::Reply> {
         let ticket = self.ticket(slot, deadline)?;
-        self.plain_call(slot, request, Some(&ticket), &[], OnRetry::Tell, deadline)
+        let changed = self.plain_call(slot, request, Some(&ticket), &[], OnRetry::Tell, deadline);
+        self.answered::<R, _>(ticket, changed)
     }
 
     /// Asks about a lane; when the file has another generation, Retry goes to the caller.
@@ -240,20 +242,39 @@ impl Session {
         request: &R,
         deadline: Instant,
     ) -> Result<R::Reply> {
-        let epoch = self.known_map().map_or(Epoch(0), |map| map.epoch);
-        let asked = self.line(server, deadline).and_then(|(mut line, deadline)| {
-            let header = self.header(R::KIND, None, answered_by(R::KIND, deadline), epoch);
-            line.send(header, request, &[], deadline).map_err(Unanswered::lost)?;
-            let deadline = self.await_answer::<R>(&mut line, deadline)?;
-            let received = line.receive::<R>(header.call, deadline)?;
-            reply_without_data(believed(&mut line, request, received)?)
-        });
+        let asked =
+            self.line(server, deadline).and_then(|(line, deadline)| self.ask_on(line, request, deadline));
         asked.map_err(|unanswered| {
             if !unanswered.told {
                 server.drop_idle();
             }
             unanswered.error
         })
+    }
+
+    /// The same by this time, whoever has the connections. What comes too late says nothing of them: they stay.
+    pub(crate) fn try_server_by<R: Request>(
+        &self,
+        server: &Arc<Server>,
+        request: &R,
+        until: Instant,
+    ) -> Result<R::Reply> {
+        let asked = self.line_by(server, until).and_then(|line| self.ask_on(line, request, until));
+        asked.map_err(|unanswered| unanswered.error)
+    }
+
+    fn ask_on<R: Request>(
+        &self,
+        mut line: Line,
+        request: &R,
+        deadline: Instant,
+    ) -> std::result::Result<R::Reply, Unanswered> {
+        let epoch = self.known_map().map_or(Epoch(0), |map| map.epoch);
+        let header = self.header(R::KIND, None, answered_by(R::KIND, deadline), epoch);
+        line.send(header, request, &[], deadline).map_err(Unanswered::lost)?;
+        let deadline = self.await_answer::<R>(&mut line, deadline)?;
+        let received = line.receive::<R>(header.call, deadline)?;
+        reply_without_data(believed(&mut line, request, received)?)
     }
 }
 

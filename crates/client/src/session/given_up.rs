@@ -1,6 +1,7 @@
-//! Changes that open an inode by its name, and were not answered in time: whether they were done, and what they have opened, is
-//! asked when their server answers again. Until then nobody could close it, and a file that is unlinked would keep its
-//! bytes until the session ends.
+//! Changes that were not answered in time: their slot is told when its server answers again. What it has not met by then is not done
+//! any more, and of what is done later its session counts as knowing nothing. Until then whatever the slot says may be outdated without
+//! a word ([`crate::hearers::Doubt`]). What one of them has opened is asked with that: nobody could close it, and a file that is
+//! unlinked would keep its bytes until the session ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -38,7 +39,7 @@ impl GivenUps {
 
     pub(crate) fn note(&self, ticket: Ticket<'_>) {
         let mut state = self.lock();
-        // What goes beyond the limit stays open until the session ends.
+        // What goes beyond the limit stays open, and in doubt, until the session ends.
         if state.kept.len() < limits::REPLIES_PER_SESSION_MAX {
             state.kept.push(ticket.keep());
             self.count.store(state.kept.len(), Ordering::Release);

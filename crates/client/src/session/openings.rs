@@ -1,13 +1,14 @@
-//! Changes that open an inode by its name: what was not answered in time is told to its slot before anything else is changed there
+//! Changes that were not answered in time: they are told to their slot before anything else is changed there
 //! ([`crate::session::given_up`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{InodeId, Name, Result, Slot};
-use ramlace_wire::Request;
-use ramlace_wire::namespace::{GiveUp, Opened};
+use ramlace_base::{InodeId, Result, Slot};
+use ramlace_wire::namespace::GiveUp;
+use ramlace_wire::{Request, Shows};
 
+use crate::hearers::Doubt;
 use crate::session::Session;
 use crate::session::retry::{is_unanswered, is_unheard};
 use crate::session::sequences::Ticket;
@@ -16,20 +17,20 @@ use crate::session::sequences::Ticket;
 const PATIENCE_MILLIS_MAX: u64 = 250;
 
 impl Session {
-    /// Changes something in a slot, exactly once, which opens an inode; see [`Session::change_by`].
-    pub(crate) fn change_opening<R: Request<Reply = Opened>>(
-        self: &Arc<Session>,
-        way: &[Name],
-        slot: Slot,
-        request: &R,
-        deadline: Instant,
-    ) -> Result<Opened> {
-        let ticket = self.ticket(slot, deadline)?;
-        let opened = self.change_with(&ticket, way, slot, request, deadline);
-        if opened.as_ref().is_err_and(is_unanswered) && !self.is_ended() {
+    /// A change was answered, or is given up: then it may be done yet. Bytes of lanes are nothing that anybody keeps for that.
+    pub(crate) fn answered<R: Request, T>(&self, ticket: Ticket<'_>, answer: Result<T>) -> Result<T> {
+        let of_lane = R::KIND.row().shows == Shows::Bytes;
+        if !of_lane && answer.as_ref().is_err_and(is_unanswered) && !self.is_ended() {
+            self.doubts(ticket.slot(), Doubt::Begins);
             self.given_ups.note(ticket);
         }
-        opened
+        answer
+    }
+
+    fn doubts(&self, slot: Slot, doubt: Doubt) {
+        if let Some(above) = self.above() {
+            above.doubts(slot, doubt);
+        }
     }
 
     /// The number of a mutation in `slot`, which has heard of everything that was given up there.
@@ -57,6 +58,9 @@ impl Session {
             };
             self.given_ups.is_told(kept, opened);
             self.sequences.release(kept);
+            if !self.is_ended() {
+                self.doubts(slot, Doubt::Ends);
+            }
         }
         Ok(())
     }

@@ -109,6 +109,10 @@ impl Ticket<'_> {
         Sequence(self.sequence)
     }
 
+    pub(crate) fn slot(&self) -> Slot {
+        self.slot
+    }
+
     /// Keeps the number when the caller goes.
     pub(crate) fn keep(self) -> Kept {
         let kept = Kept { slot: self.slot, sequence: self.sequence() };

@@ -1,13 +1,15 @@
 //! Replies that get lost, servers that fall silent, pools that are gone.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{ErrorKind, Result, ServerId};
+use ramlace_base::{ErrorKind, InodeId, Result, ServerId, Slot};
+use ramlace_sync::Mutex;
 use ramlace_wire::{Kind, LayoutHints};
 
 use super::{pattern, read, striped, write_all};
 use crate::fake::{FakePool, Fault};
-use crate::{ConnectOptions, File, OpenOptions, Pool, RenameMode, Rights};
+use crate::{ConnectOptions, Doubt, File, OpenOptions, Pool, RenameMode, Rights};
 
 // SEMANTICS 13
 #[test]
@@ -261,4 +263,52 @@ fn what_a_silent_home_may_have_opened_is_closed_when_it_answers_again() {
     assert_eq!(pool.state().open.len(), 1);
     kept.close().unwrap();
     assert!(pool.state().open.is_empty());
+}
+
+// SEMANTICS 138.4
+#[test]
+fn a_change_that_is_not_answered_in_time_is_in_doubt_until_its_slot_has_heard() {
+    let pool = FakePool::start(1);
+    let client = Pool::connect(&ConnectOptions { deadline_millis: 300, ..pool.options() }).unwrap();
+    let doubts: Arc<Mutex<Vec<(Slot, Doubt)>>> = Arc::default();
+    let heard = doubts.clone();
+    client.hear_doubts(Box::new(move |slot, doubt| heard.lock().push((slot, doubt))));
+    let file = client.open("/file", &striped(1)).unwrap();
+    write_all(&file, &[1; 5000], 0);
+    let lose_all = |kind| (0..10_000).for_each(|_| pool.fault(kind, Fault::LoseRequest));
+    lose_all(Kind::WriteChunk);
+    file.write_at(&[2], 0).unwrap_err();
+    pool.state().faults.clear();
+    assert_eq!(*doubts.lock(), [], "nobody keeps what a lane says of names");
+    lose_all(Kind::MakeDirectory);
+    let slot = InodeId::ROOT.slot();
+    client.mkdir("/one", 0o755).unwrap_err();
+    assert_eq!(doubts.lock().first(), Some(&(slot, Doubt::Begins)));
+    pool.state().faults.clear();
+    // Before anything else is changed there.
+    client.mkdir("/two", 0o755).unwrap();
+    assert_eq!(*doubts.lock(), [(slot, Doubt::Begins), (slot, Doubt::Ends)]);
+    assert_eq!((pool.done(Kind::GiveUp), pool.done(Kind::MakeDirectory)), (1, 1));
+}
+
+// SEMANTICS 138.2
+#[test]
+fn a_renewal_that_comes_too_late_leaves_the_connections_to_others() {
+    let pool = FakePool::start(1);
+    let client = pool.connect();
+    client.mkdir("/d", 0o755).unwrap();
+    let session = client.session().unwrap();
+    let server = session.server(ServerId(0)).unwrap();
+    let two = || {
+        let line =
+            || session.line(&server, session.deadline()).map_err(|unanswered| unanswered.error).unwrap().0;
+        [line(), line()]
+    };
+    drop(two());
+    let opened = pool.seen(Kind::OpenSession);
+    pool.state().silent.insert(server.id);
+    assert_eq!(client.raw().renew_leases(InodeId::ROOT, true), None);
+    pool.state().silent.clear();
+    drop(two());
+    assert_eq!(pool.seen(Kind::OpenSession), opened + 1, "its own alone is closed");
 }

@@ -86,3 +86,25 @@ fn one_reference_for_all_files_of_an_inode() {
     assert!(pool.state().open.is_empty());
     assert!(pool.done(Kind::CloseSession) >= 1);
 }
+
+// SEMANTICS 138.3
+#[test]
+fn what_a_home_says_lacks_times_that_it_has_yet_to_hear() {
+    let pool = FakePool::start(1);
+    let client = pool.connect();
+    let raw = client.raw();
+    let (reader, file) =
+        (client.open("/one", &striped(1)).unwrap(), client.open("/one", &striped(1)).unwrap());
+    let inode = file.inode();
+    write_all(&file, &[1; 8192], 0);
+    client.session().unwrap().push_times(inode).unwrap();
+    let told = raw.times_told();
+    assert!(!raw.owes_times(inode, told), "it was told before it was asked");
+    write_all(&file, &[2; 10], 0);
+    drop(file);
+    assert!(raw.owes_times(inode, told), "the inode is open here still, so nothing was told");
+    client.session().unwrap().push_times(inode).unwrap();
+    assert!(raw.owes_times(inode, told), "what was said before lacks it still");
+    assert!(!raw.owes_times(inode, raw.times_told()));
+    drop(reader);
+}

@@ -367,3 +367,21 @@ fn a_slot_runs_out_of_numbers_and_says_so() {
     let [Effect::PeerReply(Err(error))] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
 }
+
+// SEMANTICS 138.3
+#[test]
+fn what_is_held_for_another_slot_is_told_to_whoever_asked_for_it_too() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "file");
+    for (number, asked) in
+        [(3, Part::RaiseLinks { inode: file }), (4, Part::LowerLinks { inode: file, owner: None })]
+    {
+        let effects = story.command(Origin::Peer, part(number, 3, asked));
+        let knows = effects.iter().find_map(|effect| match effect {
+            Effect::Changed { inode, knows, .. } if *inode == file => Some(*knows),
+            _ => None,
+        });
+        assert_eq!(knows, Some(None), "he may have looked since, if he waits for it no more");
+        story.peer(settle(number, 3, true)).unwrap();
+    }
+}

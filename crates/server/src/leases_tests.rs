@@ -1,0 +1,176 @@
+//! Whoever has asked for a change knows of it only as long as he waits for it; and what he is told of a directory with its answer is
+//! what he was told of the name.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ramlace_base::{Error, ErrorKind, Generation, InodeId, Name, Sequence, ServerId, Slot, Timestamp};
+use ramlace_wire::cluster::GetMap;
+use ramlace_wire::leases::{LeaseName, Recall, WaitRecalls};
+use ramlace_wire::namespace::{GiveUp, Link, Made, MakeNode, Unlink, Unlinked};
+use ramlace_wire::peer::Prepared;
+use ramlace_wire::{Attributes, FileKind, Kind, encode_body};
+
+use crate::delivery_tests::false_server;
+use crate::testing::{Client, TestServer, run};
+
+const HOLDER: u8 = 1;
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// Asks for leases until one is given: its session has to be heard to listen.
+async fn absence_known(client: &mut Client, text: &str) {
+    let lease = LeaseName { parent: InodeId::ROOT, name: name(text), names: true };
+    loop {
+        let leased = client.ask(&lease).await.unwrap();
+        assert!(leased.found.is_none(), "'{text}' is there");
+        if leased.directory.is_some() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What the session hears first.
+fn listen(mut listener: Client) -> tokio::task::JoinHandle<Vec<Recall>> {
+    tokio::task::spawn_local(async move {
+        listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap().recalls
+    })
+}
+
+fn file_elsewhere(inode: InodeId) -> Attributes {
+    let now = Timestamp { nanos: 1 };
+    Attributes {
+        inode,
+        kind: FileKind::File,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        links: 2,
+        size: 0,
+        device: 0,
+        generation: Generation::FIRST,
+        accessed: now,
+        modified: now,
+        changed: now,
+        created: now,
+        xattrs: false,
+        allocated: Some(0),
+    }
+}
+
+/// A link whose other half is held up is not answered; `give_up` is what its session does then. Whether it hears of the
+/// directory when the link is made after all.
+fn hears_of_late_link(give_up: impl AsyncFnOnce(Client, Client, Link) -> Client) -> bool {
+    let server = TestServer::start(2);
+    run(async {
+        let held = Rc::new(Cell::new(true));
+        let inode = Rc::new(Cell::new(InodeId::ROOT));
+        let says = {
+            let (held, inode) = (held.clone(), inode.clone());
+            move |kind| match kind {
+                Kind::Prepare if held.get() => Some(Err(Error::new(ErrorKind::Retry, "not yet"))),
+                Kind::Prepare => Some(Ok(encode_body(&Prepared::Linked(file_elsewhere(inode.get()))))),
+                _ => Some(Ok(encode_body(&()))),
+            }
+        };
+        let peer = false_server(&server, Rc::new(says)).await;
+        let mut client = Client::user(&server.address, HOLDER).await;
+        let map = client.ask(&GetMap {}).await.unwrap();
+        let elsewhere = (0..).map(Slot).find(|slot| map.primary(*slot) == Some(ServerId(1))).unwrap();
+        inode.set(InodeId::new(elsewhere, 9));
+        let told = listen(client.another(&server.address).await);
+        let asker = client.another(&server.address).await;
+        let link = Link { parent: InodeId::ROOT, name: name("x"), inode: inode.get() };
+        let _asker = give_up(asker, client.another(&server.address).await, link).await;
+        absence_known(&mut client, "x").await;
+        held.set(false);
+        let told = told.await.unwrap();
+        peer.abort();
+        told.iter().any(|recall| recall.inode == InodeId::ROOT)
+    })
+}
+
+// SEMANTICS 138.4
+#[test]
+fn who_gave_a_change_up_is_told_when_it_is_done_after_all() {
+    let given_up = async |mut asker: Client, mut other: Client, link: Link| {
+        let header = asker.header(Kind::Link, 1, 0);
+        asker.connection.queue_reply(header, &encode_body(&link), &[]);
+        asker.connection.flush().await.unwrap();
+        // It has come when its name is claimed: to remove it is to be tried again then.
+        let remove = Unlink { parent: link.parent, name: link.name };
+        let mut sequence = 2;
+        while other.change(sequence, sequence as u32 - 1, &remove).await.unwrap_err().kind()
+            == ErrorKind::NotFound
+        {
+            sequence += 1;
+        }
+        other.change(sequence + 1, sequence as u32, &GiveUp { sequence: Sequence(1) }).await.unwrap();
+        // Its connection stays.
+        asker
+    };
+    assert!(hears_of_late_link(given_up));
+}
+
+// SEMANTICS 138.4
+#[test]
+fn who_waits_no_more_for_a_change_is_told_when_it_is_done_after_all() {
+    let timed_out = async |mut asker: Client, _: Client, link: Link| {
+        let mut header = asker.header(Kind::Link, 1, 0);
+        header.deadline_millis = 20;
+        asker.begin_write(header, &link, &[]).await;
+        assert_eq!(asker.answer::<Made>().await.unwrap_err().kind(), ErrorKind::TimedOut);
+        asker
+    };
+    assert!(hears_of_late_link(timed_out));
+}
+
+// SEMANTICS 138.3
+#[test]
+fn a_directory_comes_along_only_while_the_name_is_as_it_was_told() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, HOLDER).await;
+        let mut again = client.another(&server.address).await;
+        let mut other = Client::user(&server.address, 2).await;
+        let told = listen(client.another(&server.address).await);
+        absence_known(&mut client, "x").await;
+        let parent = InodeId::ROOT;
+        let make = move |text: &str| MakeNode {
+            parent,
+            name: name(text),
+            kind: FileKind::Fifo,
+            mode: 0o644.into(),
+            device: 0,
+        };
+        let remove = Unlink { parent, name: name("x") };
+        let made: Made = client.change(1, 0, &make("x")).await.unwrap();
+        assert!(made.parent.is_some(), "the directory is leased");
+        let removed: Unlinked = client.change(2, 1, &remove).await.unwrap();
+        assert!(removed.parent.is_some());
+        // Its answer was lost; meanwhile another has made the name again, and nobody holds a lease any more.
+        client.change(3, 2, &make("y")).await.unwrap();
+        let other_made =
+            tokio::task::spawn_local(async move { other.change(1, 0, &make("x")).await.unwrap() });
+        let recalls = told.await.unwrap();
+        let mut listener = client.another(&server.address).await;
+        let heard = recalls.iter().map(|recall| recall.number).max().unwrap();
+        let _listening = tokio::task::spawn_local(async move {
+            listener.ask(&WaitRecalls { heard, told: 0, life: 0 }).await.unwrap()
+        });
+        other_made.await.unwrap();
+        loop {
+            // Until leases are to be had again.
+            let lease = LeaseName { parent, name: name("none"), names: true };
+            if client.ask(&lease).await.unwrap().directory.is_some() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        let removed: Unlinked = again.change(2, 1, &remove).await.unwrap();
+        assert_eq!(removed.parent, None, "'x' is there");
+    });
+}
