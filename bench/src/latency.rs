@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_client::File;
+use ramlace_client::{ConnectOptions, File, OpenOptions, Pool};
 use serde_json::Value;
 
 use crate::args::Args;
@@ -11,7 +11,7 @@ use crate::clock::Processes;
 use crate::connection::{Connection, Wish};
 use crate::cores::{Cores, Servers};
 use crate::pattern;
-use crate::pool::{connect, filled_file};
+use crate::pool::{connect, filled_file, options};
 use crate::raw_client;
 use crate::raw_server::RawServer;
 use crate::region::Region;
@@ -46,6 +46,20 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
             let sides = vec![
                 Side { name: "raw blocking loop", processes: &theirs, work: Box::new(raw_loop) },
                 Side { name: "figure", processes: &ours, work: Box::new(library) },
+            ];
+            figures.push(measure(args, &name, "calls", calls as f64, sides)?);
+        }
+        let name = format!("read 4 KiB again, cached, {way}");
+        if args.wants(&name) {
+            let caching =
+                Pool::connect(&ConnectOptions { cache_bytes: 2 * FILE_BYTES as u64, ..options(unix) })?;
+            let cached = caching.open("/bench-latency", &OpenOptions::reading())?;
+            each(FILE_BYTES / CALL_BYTES, |offset, page| call(&cached, Wish::Read, offset, page))?;
+            let library = || each(calls, |offset, page| call(&file, Wish::Read, offset, page));
+            let again = || each(calls, |offset, page| call(&cached, Wish::Read, offset, page));
+            let sides = vec![
+                Side { name: "without a cache", processes: &ours, work: Box::new(library) },
+                Side { name: "figure", processes: &ours, work: Box::new(again) },
             ];
             figures.push(measure(args, &name, "calls", calls as f64, sides)?);
         }

@@ -8,7 +8,12 @@ use crate::pattern;
 
 /// A session with this user's default pool: over Unix sockets and mappings, or over TCP alone.
 pub fn connect(local: bool) -> Result<Pool> {
-    Pool::connect(&ConnectOptions { local, label: "ramlace-bench".into(), ..ConnectOptions::default() })
+    Pool::connect(&options(local))
+}
+
+/// How the bench connects.
+pub fn options(local: bool) -> ConnectOptions {
+    ConnectOptions { local, label: "ramlace-bench".into(), ..ConnectOptions::default() }
 }
 
 /// A marked file of `bytes` bytes on `width` servers.

@@ -139,12 +139,13 @@ def write_one_letter(
 
 
 def watch_letters(
-    line: Line, pool: str, local: bool, path: str, ranges: list[tuple[int, int]], seconds: float
+    line: Line, pool: str, local: bool, path: str, ranges: list[tuple[int, int]], seconds: float, cache_bytes: int = 0
 ) -> dict[int, int]:
     """Read ranges while others fill them; each must be of one letter. Return how often each was seen."""
     seen: dict[int, int] = {}
     buffers = [(offset, bytearray(length)) for offset, length in ranges]
-    with ramlace.connect(pool, local=local) as connected, connected.open(path, buffering=0) as file:
+    connecting = ramlace.connect(pool, local=local, cache_bytes=cache_bytes)
+    with connecting as connected, connected.open(path, buffering=0) as file:
         line.ready()
         end = time.monotonic() + seconds
         while time.monotonic() < end:

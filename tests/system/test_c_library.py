@@ -314,7 +314,7 @@ def layout_program(header: str) -> str:
 
 # Fields in their order; the ABI is what bindings in other languages write down.
 STRUCTURES = {
-    "ramlace_options": ["size", "deadline_millis", "local", "secret_file", "label"],
+    "ramlace_options": ["size", "deadline_millis", "local", "secret_file", "label", "cache_bytes"],
     "ramlace_hints": ["size", "stripe_unit", "width", "copies", "local", "first_server", "parts", "part_count"],
     "ramlace_part": ["bytes", "machine"],
     "ramlace_time": ["seconds", "nanoseconds", "reserved"],
@@ -341,7 +341,7 @@ STRUCTURES = {
     "ramlace_entry": ["inode", "type_bits", "name_length", "name", "reserved"],
 }
 ABI = """\
-ramlace_options 32 0 8 12 16 24
+ramlace_options 40 0 8 12 16 24 32
 ramlace_hints 48 0 8 16 20 24 28 32 40
 ramlace_part 24 0 8
 ramlace_time 16 0 8 12

@@ -51,14 +51,16 @@ struct Open {
 impl Pool {
     /// Connects to the pool that a name, an address or a locator means; None: `RAMLACE_POOL`, else the default one.
     #[staticmethod]
-    #[pyo3(signature = (pool, local, deadline_millis))]
+    #[pyo3(signature = (pool, local, deadline_millis, cache_bytes))]
     fn connect(
         py: Python<'_>,
         pool: Option<&str>,
         local: bool,
         deadline_millis: Option<u32>,
+        cache_bytes: u64,
     ) -> PyResult<Pool> {
-        let mut options = ConnectOptions { pool: pool.map(str::to_owned), ..ConnectOptions::default() };
+        let pool = pool.map(str::to_owned);
+        let mut options = ConnectOptions { pool, cache_bytes, ..ConnectOptions::default() };
         options.local &= local;
         options.deadline_millis = deadline_millis.unwrap_or(limits::DEADLINE_MILLIS_DEFAULT);
         Ok(Pool { pool: detached(py, || ClientPool::connect(&options))? })

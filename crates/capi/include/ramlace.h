@@ -60,7 +60,7 @@ typedef struct ramlace_part ramlace_part;
 #define RAMLACE_VERSION_PATCH 0
 
 /** First values: ramlace_options options = RAMLACE_OPTIONS_INIT; */
-#define RAMLACE_OPTIONS_INIT { sizeof(struct ramlace_options), 0, 0, NULL, NULL }
+#define RAMLACE_OPTIONS_INIT { sizeof(struct ramlace_options), 0, 0, NULL, NULL, 0 }
 #define RAMLACE_HINTS_INIT { sizeof(struct ramlace_hints), 0, 0, 0, 0, 0, NULL, 0 }
 
 /**
@@ -293,6 +293,13 @@ struct ramlace_options {
      * Who this is, for people: shown by `ramlace status`; NULL: the program's name.
      */
     const char *label;
+    /**
+     * Bytes that are read in small pieces and may be kept for the next reads, as long as their file is open; 0: none, else at
+     * least 65,536. Whoever changes them by a call, this program too, is answered when they are dropped. Stores into mapped
+     * memory are seen when they are published. Bytes of a server that the pool forgets may be read for four seconds more, and
+     * while a write is under way one read may bring its bytes and the next those of before.
+     */
+    uint64_t cache_bytes;
 };
 
 /**

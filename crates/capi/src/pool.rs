@@ -111,6 +111,7 @@ fn connect_options(name: &PoolName, options: &Given<ramlace_options>) -> Result<
     let secret_file = given.secret_file.optional_path("secret file")?;
     connect.secret_file = secret_file.or(connect.secret_file);
     connect.label = given.label.optional("label")?.unwrap_or(connect.label);
+    connect.cache_bytes = given.cache_bytes;
     Ok(connect)
 }
 

@@ -45,6 +45,11 @@ pub struct ramlace_options {
     pub secret_file: Text,
     /// Who this is, for people: shown by `ramlace status`; NULL: the program's name.
     pub label: Text,
+    /// Bytes that are read in small pieces and may be kept for the next reads, as long as their file is open; 0: none, else at
+    /// least 65,536. Whoever changes them by a call, this program too, is answered when they are dropped. Stores into mapped
+    /// memory are seen when they are published. Bytes of a server that the pool forgets may be read for four seconds more, and
+    /// while a write is under way one read may bring its bytes and the next those of before.
+    pub cache_bytes: u64,
 }
 
 /// Where the bytes of new files shall lie. Set all with RAMLACE_HINTS_INIT, then what shall

@@ -2,6 +2,9 @@
 //! mappings, arrays, and the leases on bytes that a kernel keeps.
 
 pub(crate) mod array;
+pub(crate) mod blocks;
+pub(crate) mod cache;
+pub(crate) mod cache_worker;
 pub(crate) mod content;
 pub(crate) mod copy;
 pub(crate) mod data_leases;
@@ -10,6 +13,7 @@ pub(crate) mod givers;
 pub(crate) mod handing;
 pub(crate) mod holes;
 pub(crate) mod inline;
+pub(crate) mod keeping;
 pub(crate) mod kept;
 pub(crate) mod mapping;
 pub(crate) mod memory;

@@ -46,8 +46,8 @@ pub struct PerFork<T> {
 }
 
 impl<T> PerFork<T> {
-    #[cfg(test)]
-    fn new() -> PerFork<T> {
+    /// With nothing yet.
+    pub(crate) fn new() -> PerFork<T> {
         PerFork { values: List::default() }
     }
 

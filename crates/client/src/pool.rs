@@ -1,6 +1,7 @@
 //! A connected pool: what every other call starts from.
 
 pub(crate) mod check;
+pub(crate) mod connecting;
 pub(crate) mod directory;
 pub(crate) mod key_source;
 pub(crate) mod keys;
@@ -18,8 +19,9 @@ use ramlace_wire::metrics::{GetMetrics, Metrics};
 use ramlace_wire::session::{GetServerStatus, ServerStatus, StopServer};
 use ramlace_wire::{ClusterMap, Request, ServerEntry};
 
+use crate::bytes::keeping::ReadCache;
 use crate::client::Client;
-use crate::fork::{self, PerFork};
+use crate::fork::PerFork;
 use crate::hearers::Hearers;
 use crate::names::raw::Raw;
 use crate::pool::locator::PoolName;
@@ -41,6 +43,7 @@ struct Shared {
     reached: PoolName,
     hearers: Arc<Hearers>,
     sessions: PerFork<Sessions>,
+    cache: Option<Arc<dyn ReadCache>>,
 }
 
 /// What one server says of itself, or why it does not.
@@ -84,16 +87,12 @@ fn without_advice(error: Error) -> Error {
 }
 
 impl Pool {
-    /// Finds the pool, proves the secret, opens a session with one server and gets the map.
-    pub fn connect(options: &ConnectOptions) -> Result<Pool> {
-        fork::watch();
-        ramlace_transport::trace::begin();
+    /// A pool of which nobody has heard yet.
+    pub(crate) fn new(options: &ConnectOptions, cache: Option<Arc<dyn ReadCache>>) -> Result<Pool> {
         let (settings, reached) = options.resolve()?;
         let (settings, hearers) = (Arc::new(settings), Arc::default());
-        let sessions = Sessions::new(&settings, &hearers)?;
-        sessions.current().map()?;
-        let sessions = PerFork::with(sessions);
-        Ok(Pool { shared: Arc::new(Shared { settings, reached, hearers, sessions }) })
+        let sessions = PerFork::with(Sessions::new(&settings, &hearers)?);
+        Ok(Pool { shared: Arc::new(Shared { settings, reached, hearers, sessions, cache }) })
     }
 
     /// Whether this process's session with the pool has ended: it was not heard for 10 seconds,
@@ -117,6 +116,11 @@ impl Pool {
     /// What does not change while the pool is connected.
     pub(crate) fn settings(&self) -> &Settings {
         &self.shared.settings
+    }
+
+    /// What keeps bytes that were read, where that is wanted.
+    pub(crate) fn cache(&self) -> Option<&dyn ReadCache> {
+        self.shared.cache.as_deref()
     }
 
     /// Who is told what servers recall.

@@ -42,18 +42,24 @@ def up(name: str = POOL_DEFAULT, servers: int = 1, memory: int | str = "1GiB", *
     return connect(name)
 
 
-def connect(pool: str | None = None, *, local: bool = True, deadline_seconds: float | None = None) -> "Pool":
+def connect(
+    pool: str | None = None, *, local: bool = True, deadline_seconds: float | None = None, cache_bytes: int = 0
+) -> "Pool":
     """Connect to a running pool.
 
     ``pool`` is its name, ``host:port`` of one of its servers, or a locator such as ``ramlace://host:port/``; None means
     ``RAMLACE_POOL``, which has the same forms, else this user's default pool. With ``local=False`` all bytes go over
     TCP, also between processes of one machine. No call takes longer than ``deadline_seconds``
-    (default: 4; at most 600) before it fails with TimeoutError.
+    (default: 4; at most 600) before it fails with TimeoutError. Of what is read in small pieces up to ``cache_bytes``
+    (0, or at least 65,536) are kept, as long as their file is open: reading them again costs hardly a message. Whoever
+    changes them by a call, this program too, is answered when they are dropped. Stores into mapped memory are seen when
+    they are published. Bytes of a server that the pool forgets may be read for four seconds more, and while a write is
+    under way one read may bring its bytes and the next those of before.
 
     Raises ramlace.Error: FileNotFoundError when there is no such pool, PermissionError for a
     wrong secret, others when no server answers.
     """
-    return Pool(pool, local=local, deadline_seconds=deadline_seconds)
+    return Pool(pool, local=local, deadline_seconds=deadline_seconds, cache_bytes=cache_bytes)
 
 
 class Pool:
@@ -67,11 +73,11 @@ class Pool:
     connection; the pool itself runs on.
     """
 
-    def __init__(self, pool: str | None, *, local: bool, deadline_seconds: float | None) -> None:
+    def __init__(self, pool: str | None, *, local: bool, deadline_seconds: float | None, cache_bytes: int = 0) -> None:
         named = pool or os.environ.get(POOL_VARIABLE) or POOL_DEFAULT
-        self._arguments = (named, local, deadline_seconds)
+        self._arguments = (named, local, deadline_seconds, cache_bytes)
         millis = None if deadline_seconds is None else _millis(deadline_seconds)
-        self._connected: _native.Pool | None = _native.Pool.connect(named, local, millis)
+        self._connected: _native.Pool | None = _native.Pool.connect(named, local, millis, cache_bytes)
         self._name = self._connected.name()
 
     @property
@@ -376,8 +382,8 @@ class Pool:
         return Array._from_numpy(self, path, values, stripe_unit, width)
 
 
-def _reconnect(pool: str, local: bool, deadline_seconds: float | None) -> Pool:
-    return Pool(pool, local=local, deadline_seconds=deadline_seconds)
+def _reconnect(pool: str, local: bool, deadline_seconds: float | None, cache_bytes: int) -> Pool:
+    return Pool(pool, local=local, deadline_seconds=deadline_seconds, cache_bytes=cache_bytes)
 
 
 def _millis(seconds: float) -> int:

@@ -15,6 +15,9 @@ use crate::names::open_inode::Size;
 impl File {
     /// Reads at `offset` until the buffer is full or the file ends; returns the bytes read.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        if let Some(bytes) = self.read_cached(buffer, offset) {
+            return Ok(bytes);
+        }
         self.read_into(&mut Memory::of_slice(buffer, offset), offset)
     }
 

@@ -47,6 +47,27 @@ impl Pool {
         }
     }
 
+    /// Data recalls of a server are done; it hears of that by [`Pool::tell_ended`]. Waits for nobody.
+    pub(crate) fn note_ended(&self, server: ServerId, done: &[u64]) {
+        if let Ok(session) = self.session() {
+            session.note_ended(server, done, &[]);
+        }
+    }
+
+    /// Nothing is left of what was kept before this life of a server, likewise.
+    pub(crate) fn note_dropped_all(&self, server: ServerId, life: u64) {
+        if let Ok(session) = self.session() {
+            session.note_dropped_all(server, life);
+        }
+    }
+
+    /// Tells a server what is over. One that cannot be reached hears of it when it can.
+    pub(crate) fn tell_ended(&self, server: ServerId) {
+        if let Ok(session) = self.session() {
+            session.tell_ended(server, &session.givers.ended(server));
+        }
+    }
+
     /// Waits until everybody sees what write-backs of this process have written: those that have made this recall and earlier ones.
     pub fn wait_published(&self, server: ServerId, recall: u64) -> Result<()> {
         let session = self.session()?;
@@ -55,6 +76,19 @@ impl Pool {
 }
 
 impl Client {
+    /// Whether a slot's server has answered of late, and it is heard what it recalls. If not, that begins. Waits for nobody.
+    pub(crate) fn hears(self: &Arc<Client>, slot: Slot) -> bool {
+        let Some(server) = self.known_map().and_then(|map| self.server_of(&map, slot).ok()) else {
+            return false;
+        };
+        if !self.givers.is_known(server.id) {
+            // Where no thread can be started the next read tries it again.
+            let _ = self.listen_to_recalls_of(server.id);
+            return false;
+        }
+        !server.is_failing()
+    }
+
     /// Before bytes leave that a kernel keeps: makes sure that somebody hears of what the slot's server recalls.
     pub(crate) fn hear_of_pages(self: &Arc<Client>, slot: Slot, pages: Pages<'_>) -> Result<()> {
         if !pages.are_kept() || self.hearers.data_leases.get().is_none() {
@@ -92,21 +126,30 @@ impl Client {
     }
 
     fn end_recalls(self: &Arc<Client>, server: ServerId, done: &[u64], blocked: &[u64]) {
-        let ended = self.givers.ended(server);
-        {
-            let mut waiting = ended.waiting.lock();
-            waiting.blocked.retain(|number| !done.contains(number));
-            waiting.done.extend_from_slice(done);
-            waiting.blocked.extend_from_slice(blocked);
-        }
+        let ended = self.note_ended(server, done, blocked);
         self.tell_ended(server, &ended);
     }
 
+    fn note_ended(&self, server: ServerId, done: &[u64], blocked: &[u64]) -> Arc<Ended> {
+        let ended = self.givers.ended(server);
+        let mut waiting = ended.waiting.lock();
+        waiting.blocked.retain(|number| !done.contains(number));
+        waiting.done.extend_from_slice(done);
+        waiting.blocked.extend_from_slice(blocked);
+        drop(waiting);
+        ended
+    }
+
     fn has_dropped_all(self: &Arc<Client>, server: ServerId, life: u64) {
-        if let Some(ended) = self.givers.ended_in(server, life) {
-            ended.waiting.lock().life = life;
+        if let Some(ended) = self.note_dropped_all(server, life) {
             self.tell_ended(server, &ended);
         }
+    }
+
+    fn note_dropped_all(&self, server: ServerId, life: u64) -> Option<Arc<Ended>> {
+        let ended = self.givers.ended_in(server, life)?;
+        ended.waiting.lock().life = life;
+        Some(ended)
     }
 
     /// Tells servers what they could not be told when it was over.

@@ -6,6 +6,7 @@ use ramlace_wire::{FileAttributes, Layout};
 
 use crate::Pool;
 use crate::backoff::Backoff;
+use crate::bytes::keeping::CachedReads;
 use crate::fork::PerFork;
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
@@ -26,6 +27,8 @@ pub struct File {
     /// As it was opened, for messages; empty when it was opened by inode.
     pub(crate) path: Vec<u8>,
     handles: PerFork<Handle>,
+    /// What of it is kept, once something was read.
+    pub(crate) cached: PerFork<Box<dyn CachedReads>>,
 }
 
 impl File {
@@ -43,6 +46,7 @@ impl File {
             named: opened.info.named.clone(),
             path: Vec::new(),
             handles: PerFork::with(handle),
+            cached: PerFork::new(),
         })
     }
 

@@ -65,6 +65,7 @@ impl File {
         }
         let range = ByteRange { start: offset, end: offset + there };
         memory.with_targets(range, |targets| scatter(&bytes.0, targets));
+        pages.note_inline();
         Ok(Some(there as usize))
     }
 
@@ -175,7 +176,8 @@ impl File {
             let written = reply_without_data(received)?;
             pages.note_recall(line.server_id(), written.recall);
             Ok(written)
-        })?;
+        });
+        let written = session.answered::<WriteInline, _>(ticket, written)?;
         handle.open.learn(size_of(written.size));
         match written.outcome {
             InlineOutcome::Written => {

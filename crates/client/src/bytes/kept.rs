@@ -3,14 +3,14 @@
 //! Servers give leases on such bytes and recall them when somebody else changes them ([`crate::names::leases`]). Library calls
 //! keep nothing and need none.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use ramlace_base::Result;
 use ramlace_wire::chunk::Keep;
 
 use crate::bytes::file::File;
 use crate::bytes::memory::Memory;
-use crate::bytes::pages::{KeptRead, Pages, RecallsMade};
+use crate::bytes::pages::{KeptRead, Noted, Pages, RecallsMade};
 use crate::bytes::transfer::Direction;
 use crate::session::lines::{of_pages, of_strict_reads, of_write_backs};
 
@@ -18,6 +18,13 @@ impl File {
     /// As [`File::read_at`], for pages that a kernel will keep: until [`crate::DataLeases`] hear that they are to be dropped.
     pub fn read_keeping(&self, buffer: &mut [u8], offset: u64) -> Result<KeptRead> {
         self.read_kept(Direction::Read, Keep::Share, buffer, offset)
+    }
+
+    /// The same for the library's cache; `noted` says how the bytes came.
+    pub(crate) fn read_block(&self, buffer: &mut [u8], offset: u64, noted: &Noted) -> Result<usize> {
+        let mut memory = Memory::of_slice(buffer, offset);
+        let pages = Pages::Keep(Keep::Share, noted);
+        of_pages(|| self.read_pages(Direction::Read, &mut memory, offset, pages))
     }
 
     /// The same for a kernel's pages that programs may store into: as if the bytes were about to be written, their
@@ -46,11 +53,11 @@ impl File {
         buffer: &mut [u8],
         offset: u64,
     ) -> Result<KeptRead> {
-        let (mut memory, repeated) = (Memory::of_slice(buffer, offset), Cell::new(false));
-        let pages = Pages::Keep(keep, &repeated);
+        let (mut memory, noted) = (Memory::of_slice(buffer, offset), Noted::default());
+        let pages = Pages::Keep(keep, &noted);
         let read = || self.read_pages(direction, &mut memory, offset, pages);
         let read = if pages.are_strict() { of_strict_reads(read) } else { of_pages(read) };
-        read.map(|bytes| KeptRead { bytes, repeated: repeated.get() })
+        read.map(|bytes| KeptRead { bytes, repeated: noted.repeated.get() })
     }
 
     /// As [`File::write_at`], for bytes that a kernel keeps in its pages as well.

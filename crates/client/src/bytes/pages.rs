@@ -53,13 +53,22 @@ impl FromIterator<(ServerId, u64)> for RecallsMade {
     }
 }
 
+/// What is noted while bytes are read that will be kept.
+#[derive(Debug, Default)]
+pub(crate) struct Noted {
+    /// A request was repeated.
+    pub(crate) repeated: Cell<bool>,
+    /// They came from the inode, and not from lanes.
+    pub(crate) inline: Cell<bool>,
+}
+
 /// How a transfer's bytes meet the pages of this machine's kernel.
 #[derive(Clone, Copy)]
 pub(crate) enum Pages<'a> {
     /// Not at all.
     None,
-    /// They keep what is read, in this way; set when a request was repeated.
-    Keep(Keep, &'a Cell<bool>),
+    /// They keep what is read, in this way.
+    Keep(Keep, &'a Noted),
     /// They keep what a program writes.
     Through,
     /// They are written back, as programs stored into them.
@@ -96,8 +105,15 @@ impl Pages<'_> {
     /// What is set when a request is repeated: it may be carried out later than the one that takes its place.
     pub(crate) fn repeated(&self) -> Option<&Cell<bool>> {
         match self {
-            Pages::Keep(_, repeated) => Some(repeated),
+            Pages::Keep(_, noted) => Some(&noted.repeated),
             Pages::None | Pages::Through | Pages::Back(_) => None,
+        }
+    }
+
+    /// The bytes came from the inode.
+    pub(crate) fn note_inline(&self) {
+        if let Pages::Keep(_, noted) = self {
+            noted.inline.set(true);
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_transport::blocking::resolve;
 
+use crate::bytes::blocks::BLOCK_BYTES;
 use crate::pool::directory::{HOST_KEY_FILE_VARIABLE, PoolDirectory, SECRET_FILE_VARIABLE};
 use crate::pool::key_source::KeySource;
 use crate::pool::locator::{self, Locator, PoolName};
@@ -36,6 +37,10 @@ pub struct ConnectOptions {
     pub deadline_millis: u32,
     /// Who this is, for people: shown by `ramlace status`.
     pub label: String,
+    /// How many bytes that are read in small pieces may be kept for the next reads, as long as their file is open; 0: none, else at least
+    /// 65,536. It takes a second session. Whoever changes them by a call, this process too, is answered when they are dropped. What
+    /// programs store into mapped memory is seen when it is published, and SEMANTICS 139 names what else is not as without.
+    pub cache_bytes: u64,
 }
 
 impl Default for ConnectOptions {
@@ -51,6 +56,7 @@ impl Default for ConnectOptions {
             local: std::env::var_os(LOCAL_VARIABLE).is_none_or(|value| value != "off"),
             deadline_millis: limits::DEADLINE_MILLIS_DEFAULT,
             label: program.to_string_lossy().into_owned(),
+            cache_bytes: 0,
         }
     }
 }
@@ -75,6 +81,13 @@ impl ConnectOptions {
                 ErrorKind::Invalid,
                 format!("a deadline lies between 1 and {} milliseconds", limits::DEADLINE_MILLIS_MAX),
             ));
+        }
+        if (1..BLOCK_BYTES).contains(&self.cache_bytes) {
+            let text = format!(
+                "a cache of {} bytes keeps nothing; it takes 0, or at least {BLOCK_BYTES}",
+                self.cache_bytes
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
         }
         let reached = match self.addresses.first() {
             Some(address) => PoolName::At(address.clone()),

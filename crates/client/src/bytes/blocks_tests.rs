@@ -1,0 +1,252 @@
+use ramlace_base::{Epoch, Slot};
+
+use super::*;
+
+const FILE: InodeId = InodeId(7);
+const SIZE: u64 = 100 * BLOCK_BYTES;
+
+/// A file of some lanes, whose size is known from `now` on.
+fn opened(width: u16, bytes_max: u64, now: Instant) -> Blocks {
+    let layout = Layout {
+        stripe_unit: BLOCK_BYTES,
+        width,
+        base_slot: Slot(0),
+        stride: 1,
+        copies: 1,
+        created: Epoch(1),
+    };
+    let mut blocks = Blocks::new(bytes_max);
+    blocks.open(FILE, layout);
+    lease(&mut blocks, 1, SIZE, now);
+    blocks
+}
+
+fn moment(blocks: &Blocks) -> Moment {
+    (blocks.files[&FILE].recalls, blocks.clears)
+}
+
+fn lease(blocks: &mut Blocks, generation: u64, size: u64, now: Instant) {
+    blocks.learn_size(FILE, moment(blocks), leased(generation, size, now));
+}
+
+fn leased(generation: u64, size: u64, now: Instant) -> Leased {
+    let until = now + Duration::from_millis(limits::LEASE_MILLIS);
+    Leased { generation: Generation(generation), size, inline: false, until }
+}
+
+fn bring(blocks: &mut Blocks, number: u64, now: Instant) {
+    bring_since(blocks, number, moment(blocks), now);
+}
+
+fn bring_since(blocks: &mut Blocks, number: u64, moment: Moment, asked: Instant) {
+    let bytes = Arc::from(vec![number as u8; BLOCK_BYTES as usize]);
+    blocks.keep(FILE, moment, Brought { number, bytes, asked, inline: false });
+}
+
+fn bring_inline(blocks: &mut Blocks, length: usize, moment: Moment, asked: Instant) {
+    let bytes = Arc::from(vec![7; length]);
+    blocks.keep(FILE, moment, Brought { number: 0, bytes, asked, inline: true });
+}
+
+/// Reads, and leaves what is to be asked to the next one.
+fn read(blocks: &mut Blocks, offset: u64, now: Instant) -> Found {
+    let found = blocks.read(FILE, &mut [0; 10], offset, now);
+    if let Found::Ask(asking) = found {
+        blocks.answered(FILE, asking.question);
+    }
+    found
+}
+
+/// What a read has to ask first.
+fn asks(blocks: &mut Blocks, offset: u64, now: Instant) -> Option<Question> {
+    match read(blocks, offset, now) {
+        Found::Ask(asking) => Some(asking.question),
+        _ => None,
+    }
+}
+
+fn kept(blocks: &Blocks) -> Vec<u64> {
+    assert_eq!(blocks.bytes, blocks.blocks.len() as u64 * BLOCK_BYTES);
+    assert_eq!(blocks.order.len(), blocks.blocks.len());
+    blocks.blocks.keys().map(|(_, number)| *number).collect()
+}
+
+// SEMANTICS 139.2
+#[test]
+fn the_block_that_was_used_longest_ago_goes_first() {
+    let now = Instant::now();
+    let mut blocks = opened(1, 3 * BLOCK_BYTES, now);
+    (0..3).for_each(|number| bring(&mut blocks, number, now));
+    assert_eq!(read(&mut blocks, 5, now), Found::Read(10));
+    bring(&mut blocks, 3, now);
+    assert_eq!(kept(&blocks), [0, 2, 3]);
+    blocks.bytes_max = BLOCK_BYTES;
+    bring(&mut blocks, 3, now);
+    assert_eq!(kept(&blocks), [3]);
+    blocks.bytes_max = 5;
+    bring(&mut blocks, 4, now);
+    assert!(kept(&blocks).is_empty());
+}
+
+// SEMANTICS 139.3
+#[test]
+fn what_is_recalled_goes_and_nothing_else() {
+    let now = Instant::now();
+    let mut blocks = opened(2, u64::MAX, now);
+    (0..6).for_each(|number| bring(&mut blocks, number, now));
+    let before = moment(&blocks);
+    let recall = |inode, lane, start, end| DataRecall { number: 1, inode, lane, start, end };
+    // The second block of lane 1, and a byte of the third.
+    blocks.recall(&recall(FILE, Some(1), BLOCK_BYTES, 2 * BLOCK_BYTES + 1));
+    assert_eq!(kept(&blocks), [0, 1, 2, 4]);
+    // What was asked for before that is not kept.
+    bring_since(&mut blocks, 3, before, now);
+    assert_eq!(kept(&blocks), [0, 1, 2, 4]);
+    blocks.recall(&recall(InodeId(8), None, 0, u64::MAX));
+    blocks.recall(&recall(FILE, Some(0), 2 * BLOCK_BYTES, u64::MAX));
+    assert_eq!(kept(&blocks), [0, 1, 2]);
+    blocks.recall(&recall(FILE, None, 0, 1));
+    assert!(kept(&blocks).is_empty());
+    bring(&mut blocks, 1, now);
+    blocks.close(FILE);
+    assert!(kept(&blocks).is_empty());
+    assert_eq!(read(&mut blocks, 0, now), Found::Nothing);
+}
+
+// SEMANTICS 139.1
+#[test]
+fn one_thread_asks_and_the_others_read_without_the_cache() {
+    let now = Instant::now();
+    let mut blocks = opened(1, u64::MAX, now);
+    let ask = |blocks: &mut Blocks, offset, now| blocks.read(FILE, &mut [0; 10], offset, now);
+    let is_asked = |found, question| matches!(found, Found::Ask(asking) if asking.question == question);
+    assert!(is_asked(ask(&mut blocks, 0, now), Question::Block(0)));
+    assert_eq!(ask(&mut blocks, 100, now), Found::Nothing);
+    assert!(is_asked(ask(&mut blocks, BLOCK_BYTES, now), Question::Block(1)));
+    blocks.answered(FILE, Question::Block(0));
+    assert!(is_asked(ask(&mut blocks, 100, now), Question::Block(0)));
+    let late = now + BELIEVED;
+    assert!(is_asked(ask(&mut blocks, 0, late), Question::Size));
+    assert_eq!(ask(&mut blocks, 0, late), Found::Nothing);
+}
+
+// SEMANTICS 139.4
+#[test]
+fn after_a_question_that_brought_nothing_none_is_asked_for_a_while() {
+    let now = Instant::now();
+    let mut blocks = opened(1, u64::MAX, now);
+    bring(&mut blocks, 0, now);
+    let until = now + Duration::from_millis(100);
+    blocks.rest(FILE, until);
+    assert_eq!(read(&mut blocks, BLOCK_BYTES, now), Found::Nothing);
+    // What is believed is that all the same.
+    assert_eq!(read(&mut blocks, 0, now), Found::Read(10));
+    assert_eq!(asks(&mut blocks, BLOCK_BYTES, until), Some(Question::Block(1)));
+}
+
+// SEMANTICS 139.3
+#[test]
+fn what_came_from_the_inode_goes_when_the_file_goes_to_its_lanes() {
+    let now = Instant::now();
+    let mut blocks = opened(1, u64::MAX, now);
+    let inline = Leased { inline: true, ..leased(1, 3000, now) };
+    blocks.learn_size(FILE, moment(&blocks), inline);
+    let before = moment(&blocks);
+    bring_inline(&mut blocks, 3000, before, now);
+    assert_eq!(read(&mut blocks, 0, now), Found::Read(10));
+    blocks.learn_size(FILE, before, inline);
+    assert_eq!(read(&mut blocks, 0, now), Found::Read(10));
+    // The same size and generation, and the bytes are where changes recall nothing of the inode.
+    lease(&mut blocks, 1, 3000, now);
+    assert_eq!(asks(&mut blocks, 0, now), Some(Question::Block(0)));
+    bring_inline(&mut blocks, 3000, before, now);
+    assert_eq!(asks(&mut blocks, 0, now), Some(Question::Block(0)));
+    bring(&mut blocks, 0, now);
+    assert_eq!(read(&mut blocks, 0, now), Found::Read(10));
+}
+
+// SEMANTICS 139.5
+#[test]
+fn a_truncation_ends_what_is_kept_whether_a_lane_has_heard_of_it_or_not() {
+    let now = Instant::now();
+    let mut blocks = opened(1, u64::MAX, now);
+    bring(&mut blocks, 0, now);
+    let before = moment(&blocks);
+    assert_eq!(read(&mut blocks, 5, now), Found::Read(10));
+    // Its home recalls the size; nothing is read before it is asked anew.
+    blocks.recall_size(FILE);
+    assert_eq!(asks(&mut blocks, 5, now), Some(Question::Size));
+    // Somebody has only written: what is kept is that still.
+    lease(&mut blocks, 1, SIZE, now);
+    assert_eq!(read(&mut blocks, 5, now), Found::Read(10));
+    // Or the lease was over, and the file was cut meanwhile.
+    let late = now + Duration::from_millis(limits::LEASE_MILLIS);
+    assert_eq!(asks(&mut blocks, 5, late), Some(Question::Size));
+    let asking = moment(&blocks);
+    lease(&mut blocks, 2, SIZE, late);
+    assert!(kept(&blocks).is_empty());
+    // What was asked for in between is of the file before.
+    bring_since(&mut blocks, 1, asking, late);
+    bring_since(&mut blocks, 1, before, late);
+    assert!(kept(&blocks).is_empty());
+    // Nor is a size of before.
+    blocks.learn_size(FILE, asking, leased(1, SIZE, late));
+    assert_eq!(blocks.files[&FILE].generation, Generation(2));
+}
+
+// SEMANTICS 139.6
+#[test]
+fn the_end_is_where_the_home_says() {
+    let now = Instant::now();
+    let mut blocks = opened(1, u64::MAX, now);
+    let inline = |size| Leased { inline: true, ..leased(1, size, now) };
+    blocks.learn_size(FILE, moment(&blocks), inline(3000));
+    let before = moment(&blocks);
+    bring_inline(&mut blocks, 3000, before, now);
+    for (offset, bytes) in [(0, 10), (2995, 5), (3000, 0), (BLOCK_BYTES * 9, 0), (u64::MAX - 10, 0)] {
+        assert_eq!(read(&mut blocks, offset, now), Found::Read(bytes));
+    }
+    // A file that has grown has more than is kept of it.
+    blocks.learn_size(FILE, before, inline(4000));
+    assert_eq!(read(&mut blocks, 100, now), Found::Read(10));
+    assert_eq!(asks(&mut blocks, 2995, now), Some(Question::Block(0)));
+}
+
+// SEMANTICS 139.7
+#[test]
+fn nothing_is_believed_for_longer_than_a_server_waits() {
+    let now = Instant::now();
+    let (late, later) = (now + BELIEVED, now + BELIEVED + BELIEVED);
+    assert!(BELIEVED < Duration::from_millis(limits::DATA_RECALL_MILLIS));
+    let mut blocks = opened(2, u64::MAX, now);
+    (0..3).for_each(|number| bring(&mut blocks, number, now));
+    lease(&mut blocks, 1, SIZE, late);
+    assert_eq!(asks(&mut blocks, BLOCK_BYTES, late), Some(Question::Lane(1)));
+    let asking = moment(&blocks);
+    blocks.learn_lane(FILE, asking, 1, late, true);
+    assert_eq!(read(&mut blocks, BLOCK_BYTES, late), Found::Read(10));
+    assert_eq!(asks(&mut blocks, 0, late), Some(Question::Lane(0)));
+    // The server has recalled something of it, or has a new life: then all of the lane goes.
+    blocks.learn_lane(FILE, asking, 0, late, false);
+    assert_eq!(kept(&blocks), [1]);
+    assert_eq!(asks(&mut blocks, 0, late), Some(Question::Block(0)));
+    // What was said before a recall was heard says nothing.
+    blocks.recall(&DataRecall { number: 1, inode: FILE, lane: Some(0), start: 0, end: 1 });
+    blocks.learn_lane(FILE, asking, 1, later, true);
+    lease(&mut blocks, 1, SIZE, later);
+    assert_eq!(asks(&mut blocks, BLOCK_BYTES, later), Some(Question::Lane(1)));
+}
+
+// SEMANTICS 139.4
+#[test]
+fn all_that_is_kept_goes_at_once() {
+    let now = Instant::now();
+    let mut blocks = opened(1, u64::MAX, now);
+    bring(&mut blocks, 0, now);
+    let before = moment(&blocks);
+    blocks.clear();
+    assert_eq!(asks(&mut blocks, 0, now), Some(Question::Size));
+    lease(&mut blocks, 1, SIZE, now);
+    bring_since(&mut blocks, 0, before, now);
+    assert!(kept(&blocks).is_empty());
+}
