@@ -1,5 +1,6 @@
 """Whoever has a server's key can say what could be true in another server's name. `check` tells, and mends it."""
 
+import itertools
 import json
 import os
 
@@ -141,12 +142,32 @@ def test_lanes_whose_home_was_lost_are_given_back(new_pool: NewPool) -> None:
             connected.mkdir(f"/{number}")
             with connected.open(f"/{number}/file", "wb") as file:
                 file.write(pattern(number, 3 * 1024 * KIB))
+    inodes = [inode_of(pool, f"/{number}/file") for number in range(12)]
+    with wire.Wire(pool.addresses[2]) as line:
+        line.greet(pool.secret)
+        assert line.open_session().error == ""
+        lost = [inode for inode in inodes if has_home_at(line, inode)]
     pool.kill_server(2)
     pool.run("forget", "2")
+    # Nobody has told the other server yet that those homes are elsewhere.
+    epochs = [status["epoch"] for status in pool.status()]
+    assert epochs[1] < epochs[0]
+    with wire.Wire(pool.addresses[1]) as line:
+        line.greet(pool.secret)
+        assert line.open_session().error == ""
+        for inode, lane in itertools.product(lost, range(3)):
+            assert line.call(wire.MEND_LANES, wire.numbers(1, inode, lane), epoch=epochs[0]).error == ""
     assert leaked_lanes(pool), "no file had its home there"
     done = pool.run("check", "--repair", "--json", check=False)
     assert json.loads(done.stdout)["mended"], done
     assert leaked_lanes(pool) == 0
+
+
+def has_home_at(line: wire.Wire, inode: int) -> bool:
+    """Whether the inode lives with the server on this line."""
+    error = line.call(wire.LOOKUP, wire.numbers(inode, 1) + b"z", slot=inode >> SLOT_BITS, epoch=1).error
+    print(error)
+    return "belongs to" not in error
 
 
 def leaked_lanes(pool: Pool) -> int:

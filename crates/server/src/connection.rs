@@ -353,11 +353,13 @@ async fn serve_small(
         Kind::Mend => {
             server.check_is_owner(&identity.who, kind)?;
             let request = requests::possible(decode_body::<Mend>(kind, body)?)?;
+            server.learn_map(header).await?;
             server.mend(request).await.map(|mended| encode_body(&mended))
         }
         Kind::MendLanes => {
             server.check_is_owner(&identity.who, kind)?;
             let request = requests::possible(decode_body::<MendLanes>(kind, body)?)?;
+            server.learn_map(header).await?;
             server.mend_lanes(request).await.map(|mended| encode_body(&mended))
         }
         _ if let Some(page) = server.serve_check(&identity.who, kind, body) => page,

@@ -212,21 +212,15 @@ impl Server {
     /// it fetch that map first; one that knows an older map is told the newer.
     pub async fn admit_slot(&self, call: &Call, slot: Slot) -> Outcome<Rc<ClusterMap>> {
         call.saw(slot);
-        // The first map comes with the answer to the join alone: the coordinator must know that a
-        // store is in use before it holds anything.
-        let mut map = self.membership.map()?;
-        if call.epoch > map.epoch && call.may_ask_for_map() {
-            let refreshed = self.refresh_map().await;
-            map = self.membership.map()?;
-            // The requester's newer map leads it here, and so does the one this server has: while
-            // nobody can be asked, that is enough. The coordinator's loss freezes the map alone.
-            let silent = |kind| matches!(kind, ErrorKind::HostDown | ErrorKind::TimedOut);
-            match refreshed {
-                Err(error) if !(silent(error.kind()) && map.primary(slot) == Some(self.me)) => {
-                    return Err(error.into());
-                }
-                _ => {}
+        let (map, refreshed) = self.map_as_known_to(call).await?;
+        // The requester's newer map leads it here, and so does the one this server has: while
+        // nobody can be asked, that is enough. The coordinator's loss freezes the map alone.
+        let silent = |kind| matches!(kind, ErrorKind::HostDown | ErrorKind::TimedOut);
+        match refreshed {
+            Err(error) if !(silent(error.kind()) && map.primary(slot) == Some(self.me)) => {
+                return Err(error.into());
             }
+            _ => {}
         }
         match map.primary(slot) {
             Some(primary) if primary == self.me => Ok(map),
@@ -236,6 +230,24 @@ impl Server {
             )),
             None => Err(Error::new(ErrorKind::Invalid, format!("this pool has no {slot}")).into()),
         }
+    }
+
+    /// The map, as new as a requester knows it where it can be fetched: what this server asks others for is asked where the
+    /// requester would.
+    pub async fn learn_map(&self, call: &Call) -> Outcome<()> {
+        let (_, refreshed) = self.map_as_known_to(call).await?;
+        refreshed.map_err(Refusal::from)
+    }
+
+    async fn map_as_known_to(&self, call: &Call) -> Result<(Rc<ClusterMap>, Result<()>)> {
+        // The first map comes with the answer to the join alone: the coordinator must know that a
+        // store is in use before it holds anything.
+        let map = self.membership.map()?;
+        if call.epoch <= map.epoch || !call.may_ask_for_map() {
+            return Ok((map, Ok(())));
+        }
+        let refreshed = self.refresh_map().await;
+        Ok((self.membership.map()?, refreshed))
     }
 
     /// The primary of a slot in the present map.

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ramlace_base::{
     ByteRange, Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Result, ServerId, Timestamp,
@@ -97,8 +98,16 @@ impl File {
     }
 
     fn tell_home_of_kernel(&self, write: bool, over: bool) -> Result<HandedOver> {
-        let (inode, session) = (self.inode(), &self.handle()?.session);
-        session.change(inode.slot(), &HandOver { inode, write, over }, session.deadline())
+        let handle = self.handle()?;
+        let (inode, session) = (self.inode(), &handle.session);
+        if !over {
+            handle.open.with_kernel.store(true, Ordering::Release);
+        }
+        let told = session.change(inode.slot(), &HandOver { inode, write, over }, session.deadline())?;
+        if over {
+            handle.open.with_kernel.store(false, Ordering::Release);
+        }
+        Ok(told)
     }
 
     fn try_hand_over(&self, write: bool) -> Result<LaneHere> {

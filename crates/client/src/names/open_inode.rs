@@ -33,6 +33,8 @@ pub(crate) struct OpenInode {
     pub(crate) permit: HeldPermit,
     /// Lanes whose files servers of this machine have handed out.
     pub(crate) near: NearLanes,
+    /// Whether its home may believe that a kernel maps it. The end of a session leaves that so: programs may map it still.
+    pub(crate) with_kernel: AtomicBool,
 }
 
 impl OpenInode {
@@ -52,6 +54,7 @@ impl OpenInode {
             telling: Mutex::new(()),
             permit: HeldPermit::default(),
             near: NearLanes::default(),
+            with_kernel: AtomicBool::new(false),
         }
     }
 
