@@ -35,6 +35,7 @@ as_user() {
     "${within[@]}" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
         HOME="$place/home" TMPDIR="$place/tmp" XDG_RUNTIME_DIR="$place/run" \
         ${RAMLACE_TEST_LONG:+RAMLACE_TEST_LONG="$RAMLACE_TEST_LONG"} \
+        ${RAMLACE_MPI_SUITES:+RAMLACE_MPI_SUITES="$RAMLACE_MPI_SUITES"} \
         setpriv --reuid=$uid --regid=$uid --clear-groups -- env "$@"
 }
 # Systems let everybody open /dev/fuse. Where this one does not, the user gets a device node of its own, which is seen

@@ -67,7 +67,7 @@ class Mpi:
         assert done.returncode == 0, done.stderr
 
     def run(
-        self, pool: Pool, ranks: int, *words: str | Path, code: int = 0, opened: bool = True
+        self, pool: Pool, ranks: int, *words: str | Path, code: int = 0, opened: bool = True, cwd: Path | None = None
     ) -> "subprocess.CompletedProcess[str]":
         """Run ranks to their ends by `ramlace mpirun`; each must have opened files by our library, or none has."""
         report = self.directory / "report"
@@ -75,6 +75,7 @@ class Mpi:
         launcher = ["mpirun", "--launcher", f"mpirun.{self.name}", "-np", str(ranks)]
         done = subprocess.run(
             [binary(), "--pool", pool.name, *launcher, *map(str, words)],
+            cwd=cwd,
             env={
                 **os.environ,
                 **VARIABLES,
