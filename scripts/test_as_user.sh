@@ -52,9 +52,11 @@ base=$(.venv/bin/python -c 'import sys; print(sys.base_prefix)')
 name=$(.venv/bin/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
 interpreter=$base/bin/$name
 if ! as_user "$interpreter" -c '' 2>/dev/null; then
-    mkdir -p "$place/python/bin" "$place/python/lib"
+    mkdir -p "$place/python/bin" "$place/python/lib" "$place/python/include"
     bring "$base/bin/$name" "$place/python/bin/$name"
     bring "$base/lib/$name" "$place/python/lib/$name"
+    # Extensions are built for it.
+    [[ ! -d $base/include/$name ]] || bring "$base/include/$name" "$place/python/include/$name"
     find "$base/lib" -maxdepth 1 -name 'libpython*' -exec cp -a {} "$place/python/lib/" \;
     interpreter=$place/python/bin/$name
     if ! as_user LD_LIBRARY_PATH="$place/python/lib" "$interpreter" -c ''; then

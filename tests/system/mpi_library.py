@@ -67,7 +67,14 @@ class Mpi:
         assert done.returncode == 0, done.stderr
 
     def run(
-        self, pool: Pool, ranks: int, *words: str | Path, code: int = 0, opened: bool = True, cwd: Path | None = None
+        self,
+        pool: Pool,
+        ranks: int,
+        *words: str | Path,
+        code: int = 0,
+        opened: bool = True,
+        cwd: Path | None = None,
+        seconds: float = 2 * PATIENCE_SECONDS,
     ) -> "subprocess.CompletedProcess[str]":
         """Run ranks to their ends by `ramlace mpirun`; each must have opened files by our library, or none has."""
         report = self.directory / "report"
@@ -86,7 +93,7 @@ class Mpi:
             capture_output=True,
             check=False,
             text=True,
-            timeout=2 * PATIENCE_SECONDS,
+            timeout=seconds,
         )
         assert done.returncode == code, f"{words} ended with {done.returncode}: {done.stderr}{done.stdout}"
         if code == 0 and opened:
@@ -111,12 +118,16 @@ def build(name: str, directory: Path, *flags: str) -> Path:
     return Path(done.stdout.strip())
 
 
-@pytest.fixture(scope="module", params=["openmpi", "mpich"])
-def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
-    """One of Debian's MPIs with our library; skipped where it is not installed."""
-    name = request.param
+def installed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
+    """One of Debian's MPIs with our library, for a while; skipped where it is not installed."""
     if not shutil.which(f"mpicc.{name}") or not shutil.which(f"mpirun.{name}"):
         pytest.skip(f"{name} is not installed (`make test-long` installs it): MPI-IO is not tried with it")
     directory = tmp_path_factory.mktemp(name)
     yield Mpi(name, directory, build(name, directory))
     shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module", params=["openmpi", "mpich"])
+def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
+    """Each of Debian's MPIs with our library."""
+    yield from installed(request.param, tmp_path_factory)

@@ -107,13 +107,21 @@ def test_doctor_explains_programs_that_nothing_can_stand_before(shared_pool: Poo
     source = tmp_path / "program.c"
     source.write_text('const char *const routine = "PMPI_File_open"; int main(void) { return 0; }\n')
     fixed, plain, script = tmp_path / "fixed", tmp_path / "plain", tmp_path / "script.py"
-    subprocess.run(["cc", "-static", str(source), "-o", str(fixed)], check=True)
+    # Of MPI alone, as MPI's archives make it, and of all.
+    for word in ("-O1", "-static"):
+        subprocess.run(["cc", word, str(source), "-o", str(fixed)], check=True)
+        said = doctor_refuses(shared_pool, fixed, "")
+        assert "linked statically" in said
+        assert "ramlace mount" in said
+    absent, wants = tmp_path / "libmpi.so.40", tmp_path / "wants"
+    source.write_text("int MPI_Init(void) { return 0; }\n")
+    subprocess.run(["cc", "-shared", "-Wl,-soname,libmpi.so.4040", str(source), "-o", str(absent)], check=True)
+    source.write_text("int MPI_Init(void); int main(void) { return MPI_Init(); }\n")
+    subprocess.run(["cc", str(source), str(absent), "-o", str(wants)], check=True)
+    assert "libmpi.so.4040 is not found" in doctor_refuses(shared_pool, wants, "")
     source.write_text("int main(void) { return 0; }\n")
     subprocess.run(["cc", str(source), "-o", str(plain)], check=True)
     script.write_text("from mpi4py import MPI\n")
-    said = doctor_refuses(shared_pool, fixed, "")
-    assert "linked statically" in said
-    assert "ramlace mount" in said
     assert "loads no MPI" in doctor_refuses(shared_pool, plain, "")
     assert "mpi4py.MPI" in doctor_refuses(shared_pool, script, "")
     assert "No such file" in shared_pool.refused("doctor", "--mpi", str(tmp_path / "nothing"))

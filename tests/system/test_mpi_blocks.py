@@ -8,10 +8,29 @@ from mpi_library import Mpi
 from pool import MIB, Pool
 
 
+def answers(pool: Pool, *kinds: str) -> list[int]:
+    """Return how many requests of these kinds all servers have answered."""
+    told = {one["message"]: one["answers"] for one in pool.json("status", "--messages")["messages"]}
+    return [int(told.get(kind, 0)) for kind in kinds]
+
+
 def writes(pool: Pool) -> int:
     """Return how many requests with many runs all servers have done."""
-    told = {one["message"]: one["answers"] for one in pool.json("status", "--messages")["messages"]}
-    return int(told.get("WriteRuns", 0))
+    return answers(pool, "WriteRuns")[0]
+
+
+# SEMANTICS 98.4
+def test_a_subarray_view_of_4_kib_rows_costs_one_request_for_each_server(
+    mpi: Mpi, shared_pool: Pool, place: str
+) -> None:
+    kinds = ("WriteRuns", "ReadRuns", "WriteChunk", "ReadChunk")
+    before = answers(shared_pool, *kinds)
+    # 1 MiB of an array whose rows have 8 KiB: the first 4 KiB of 256 of them, spread over all three servers.
+    rows = ("rows", "256", "columns", "512", "striping_unit", "65536")
+    said = mpi.run(shared_pool, 1, mpi.program("blocks"), f"ramlace:{place}/file", *rows)
+    assert "unit 65536" in said.stdout
+    after = answers(shared_pool, *kinds)
+    assert [now - then for now, then in zip(after, before, strict=True)] == [3, 3, 0, 0]
 
 
 # SEMANTICS 98.16

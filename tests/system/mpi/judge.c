@@ -7,7 +7,10 @@
  * access has left the pointer at the end of a tile that begins with a gap (they begin in the gap): the pointer is set before each.
  * Its data sieving is switched off: it reads and writes beyond memory. What a read leaves in memory behind the bytes that it says, is nobody's promise.
  *
- * usage: judge OURS THEIRS SEED ROUNDS */
+ * What the MPI library's own says may be kept, and another MPI library, which is no judge, be held to it with the same seed:
+ * its own MPI-IO is not called then.
+ *
+ * usage: judge OURS THEIRS SEED ROUNDS [record|replay DIRECTORY] */
 #include "random.h"
 
 /* Each rank's part, where ranks are apart, which has more than calls reach; and a file of whole parts. */
@@ -30,6 +33,9 @@ static MPI_File files[SIDES];
 /* The MPI library's own, of this rank alone: it is asked where etypes lie. */
 static MPI_File probe;
 static char memory[SIDES][COUNT_MAX * BYTES_MAX];
+/* OURS alone is called where the other side's answers come from a record. */
+static int sides = SIDES;
+static FILE *record;
 
 /* The same number on all ranks. */
 static unsigned common(unsigned limit)
@@ -39,9 +45,22 @@ static unsigned common(unsigned limit)
     return value;
 }
 
+/* Keeps what the other side has said; where that was kept before, returns it instead. */
+static long long recorded(long long theirs)
+{
+    if (record == NULL)
+        return theirs;
+    if (sides == SIDES)
+        CHECK(fwrite(&theirs, sizeof theirs, 1, record) == 1);
+    else
+        CHECK(fread(&theirs, sizeof theirs, 1, record) == 1);
+    return theirs;
+}
+
 /* What both sides say must be the same. */
 static void same(const char *what, long long ours, long long theirs, unsigned kind)
 {
+    theirs = recorded(theirs);
     if (ours != theirs)
         FAIL("%s after call %u: %lld, the MPI library's own: %lld (rank %d)", what, kind, ours, theirs, rank);
 }
@@ -54,14 +73,14 @@ static bool is_collective_by_pointer(unsigned kind)
 /* Of both sides: one that stood within an etype does so no more. */
 static void set_pointers(MPI_Offset at)
 {
-    for (int side = 0; side < SIDES; side++)
+    for (int side = 0; side < sides; side++)
         CALL(MPI_File_seek(files[side], at, MPI_SEEK_SET));
 }
 
 static void compare_places(unsigned kind, bool ends)
 {
-    MPI_Offset at[SIDES], shared[SIDES], size[SIDES], byte[SIDES], etype = below(OFFSET_MAX);
-    for (int side = 0; side < SIDES; side++) {
+    MPI_Offset at[SIDES] = {0}, shared[SIDES] = {0}, size[SIDES] = {0}, byte[SIDES] = {0}, etype = below(OFFSET_MAX);
+    for (int side = 0; side < sides; side++) {
         CALL(MPI_File_get_position(files[side], &at[side]));
         CALL(MPI_File_get_position_shared(files[side], &shared[side]));
         CALL(MPI_File_get_byte_offset(files[side], etype, &byte[side]));
@@ -83,20 +102,24 @@ static bool is_understood(MPI_Datatype type)
     int bytes, at = 0;
     MPI_Type_size(type, &bytes);
     MPI_Type_get_extent(type, &lower, &extent);
+    same("the size of a type", bytes, bytes, CALLS);
+    same("the extent of a type", extent, extent, CALLS);
+    if (sides < SIDES)
+        return recorded(0);
     int32_t *places = malloc((size_t)extent), *packed = malloc((size_t)bytes), elements = bytes / 4;
     for (int32_t i = 0; i < extent / 4; i++)
         places[i] = 4 * i;
     CALL(MPI_Pack(places, 1, type, packed, bytes, &at, MPI_COMM_SELF));
     CALL(MPI_File_set_view(probe, 0, MPI_INT, type, "native", MPI_INFO_NULL));
-    bool same = true;
-    for (int i = 0; i < 3 * elements && same; i++) {
+    bool agree = true;
+    for (int i = 0; i < 3 * elements && agree; i++) {
         MPI_Offset place;
         CALL(MPI_File_get_byte_offset(probe, i, &place));
-        same = place == i / elements * (MPI_Offset)extent + packed[i % elements];
+        agree = place == i / elements * (MPI_Offset)extent + packed[i % elements];
     }
     free(places);
     free(packed);
-    return same;
+    return recorded(agree);
 }
 
 static MPI_Datatype understood_type(int depth_max)
@@ -114,7 +137,7 @@ static void access_both(MPI_Datatype type, bool ends)
 {
     unsigned kind = common(CALLS), actor = common(ranks);
     MPI_Offset offset = below(OFFSET_MAX), at;
-    int count = (int)below(COUNT_MAX + 1), bytes[SIDES], elements[SIDES];
+    int count = (int)below(COUNT_MAX + 1), bytes[SIDES] = {0}, elements[SIDES] = {0};
     bool shared = kind == 12 || kind == 13 || kind == 16 || kind == 17;
     MPI_Status status[SIDES];
     for (size_t i = 0; i < sizeof memory[OURS]; i++)
@@ -124,7 +147,7 @@ static void access_both(MPI_Datatype type, bool ends)
         set_pointers(at);
     }
     MPI_Barrier(MPI_COMM_WORLD);
-    for (int side = 0; side < SIDES && (!shared || (int)actor == rank); side++) {
+    for (int side = 0; side < sides && (!shared || (int)actor == rank); side++) {
         call(files[side], kind, offset, memory[side], count, type, &status[side]);
         CALL(MPI_Get_count(&status[side], MPI_BYTE, &bytes[side]));
         CALL(MPI_Get_elements(&status[side], MPI_INT, &elements[side]));
@@ -145,7 +168,7 @@ static void access_both(MPI_Datatype type, bool ends)
 static void seek_both(bool shared)
 {
     MPI_Offset at = shared ? (MPI_Offset)common(OFFSET_MAX) : (MPI_Offset)below(OFFSET_MAX);
-    for (int side = 0; side < SIDES; side++)
+    for (int side = 0; side < sides; side++)
         if (shared)
             CALL(MPI_File_seek_shared(files[side], at, MPI_SEEK_SET));
         else
@@ -172,11 +195,20 @@ static MPI_Datatype random_view(bool plain, MPI_Offset *displacement)
     }
 }
 
+/* A number for the bytes of a file: FNV-1a. */
+static long long digest(const char *bytes, MPI_Offset size)
+{
+    uint64_t number = 0xcbf29ce484222325u;
+    for (MPI_Offset i = 0; i < size; i++)
+        number = (number ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    return (long long)number;
+}
+
 static void compare_files(void)
 {
     char *bytes[SIDES];
-    MPI_Offset size[SIDES];
-    for (int side = 0; side < SIDES; side++) {
+    MPI_Offset size[SIDES] = {0};
+    for (int side = 0; side < sides; side++) {
         CALL(MPI_File_sync(files[side]));
         MPI_Barrier(MPI_COMM_WORLD);
         CALL(MPI_File_sync(files[side]));
@@ -186,10 +218,11 @@ static void compare_files(void)
         CALL(MPI_File_read_at(files[side], 0, bytes[side], (int)size[side], MPI_BYTE, MPI_STATUS_IGNORE));
     }
     same("the size", size[OURS], size[THEIRS], CALLS);
-    for (MPI_Offset i = 0; i < size[OURS]; i++)
+    for (MPI_Offset i = 0; sides == SIDES && i < size[OURS]; i++)
         if (bytes[OURS][i] != bytes[THEIRS][i])
             FAIL("byte %lld of the file is %d, the MPI library's own %d", (long long)i, bytes[OURS][i], bytes[THEIRS][i]);
-    for (int side = 0; side < SIDES; side++)
+    same("the bytes of the file", digest(bytes[OURS], size[OURS]), digest(bytes[sides - 1], size[sides - 1]), CALLS);
+    for (int side = 0; side < sides; side++)
         free(bytes[side]);
     MPI_Barrier(MPI_COMM_WORLD);
 }
@@ -200,7 +233,7 @@ static void round_of_calls(void)
     bool ends = common(4) == 0;
     MPI_Offset displacement, size = ends ? common(2 * OFFSET_MAX) : (MPI_Offset)ranks * PART_BYTES;
     MPI_Datatype view = random_view(ends, &displacement);
-    for (int side = 0; side < SIDES; side++) {
+    for (int side = 0; side < sides; side++) {
         CALL(MPI_File_set_size(files[side], size));
         CALL(MPI_File_set_view(files[side], displacement, MPI_INT, view, "native", MPI_INFO_NULL));
     }
@@ -225,27 +258,41 @@ static void round_of_calls(void)
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
-    if (argc != 5)
-        FAIL("usage: %s OURS THEIRS SEED ROUNDS", argv[0]);
+    if (argc != 5 && argc != 7)
+        FAIL("usage: %s OURS THEIRS SEED ROUNDS [record|replay DIRECTORY]", argv[0]);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (argc == 7) {
+        char path[4096];
+        bool replays = strcmp(argv[5], "replay") == 0;
+        CHECK(snprintf(path, sizeof path, "%s/%d", argv[6], rank) < (int)sizeof path);
+        CHECK((record = fopen(path, replays ? "r" : "w")) != NULL);
+        sides = replays ? THEIRS : SIDES;
+    }
     state = 88172645463325252ull + strtoull(argv[3], NULL, 10) * 7919 + (uint64_t)rank * 104729;
     MPI_Info info;
     CALL(MPI_Info_create(&info));
     CALL(MPI_Info_set(info, "romio_ds_read", "disable"));
     CALL(MPI_Info_set(info, "romio_ds_write", "disable"));
-    for (int side = 0; side < SIDES; side++) {
+    for (int side = 0; side < sides; side++) {
         int amode = MPI_MODE_RDWR | MPI_MODE_CREATE;
         CALL(MPI_File_open(MPI_COMM_WORLD, argv[1 + side], amode, info, &files[side]));
         CALL(MPI_File_set_size(files[side], 0));
     }
     CALL(MPI_Info_free(&info));
-    CALL(MPI_File_open(MPI_COMM_SELF, argv[2], MPI_MODE_RDONLY, MPI_INFO_NULL, &probe));
+    if (sides == SIDES)
+        CALL(MPI_File_open(MPI_COMM_SELF, argv[2], MPI_MODE_RDONLY, MPI_INFO_NULL, &probe));
     for (int rounds = atoi(argv[4]); step < rounds; step++)
         round_of_calls();
-    CALL(MPI_File_close(&probe));
-    for (int side = 0; side < SIDES; side++)
+    if (sides == SIDES)
+        CALL(MPI_File_close(&probe));
+    for (int side = 0; side < sides; side++)
         CALL(MPI_File_close(&files[side]));
+    if (record != NULL) {
+        /* All of it was asked for. */
+        CHECK(sides == SIDES || fgetc(record) == EOF);
+        CHECK(fclose(record) == 0);
+    }
     MPI_Finalize();
     return 0;
 }
