@@ -117,10 +117,10 @@ def python(mpi: Mpi) -> Path:
     return made
 
 
+@pytest.mark.alone(reason="ranks that wait keep the processors from each other, and beside other tests take minutes")
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_mpi4pys_own_tests_of_files_pass(mpi: Mpi, python: Path, shared_pool: Pool, here: Path, ranks: int) -> None:
     tests = (suite("mpi4py") / "test", "-i", "test_io", "-i", "test_file")
-    # Ranks that wait take the processor from each other: minutes, where others want it as well.
     said = mpi.run(shared_pool, ranks, python, "-c", MPI4PY, here, *tests, seconds=WATCH_SECONDS - 20)
     assert "Ran 89 tests" in said.stderr + said.stdout
 
