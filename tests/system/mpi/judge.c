@@ -13,6 +13,8 @@
  * usage: judge OURS THEIRS SEED ROUNDS [record|replay DIRECTORY] */
 #include "random.h"
 
+#include <unistd.h>
+
 /* Each rank's part, where ranks are apart, which has more than calls reach; and a file of whole parts. */
 #define PART_BYTES (4 << 20)
 /* What a tile has for each rank, where they take turns. */
@@ -36,13 +38,31 @@ static char memory[SIDES][COUNT_MAX * BYTES_MAX];
 /* OURS alone is called where the other side's answers come from a record. */
 static int sides = SIDES;
 static FILE *record;
+static uint64_t first_of_all;
 
-/* The same number on all ranks. */
+/* The same number on all ranks: they all draw it. */
 static unsigned common(unsigned limit)
 {
+    static uint64_t of_all;
+    uint64_t mine = state;
+    state = of_all ? of_all : first_of_all;
     unsigned value = below(limit);
-    CALL(MPI_Bcast(&value, 1, MPI_UNSIGNED, 0, MPI_COMM_WORLD));
+    of_all = state;
+    state = mine;
     return value;
+}
+
+/* All ranks have come here. Those that wait for it sleep: there may be fewer processors than ranks. */
+static void meet(void)
+{
+    MPI_Request request;
+    int done = 0;
+    CALL(MPI_Ibarrier(MPI_COMM_WORLD, &request));
+    CALL(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    while (!done) {
+        usleep(50);
+        CALL(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    }
 }
 
 /* Keeps what the other side has said; where that was kept before, returns it instead. */
@@ -146,7 +166,7 @@ static void access_both(MPI_Datatype type, bool ends)
         CALL(MPI_File_get_position(files[OURS], &at));
         set_pointers(at);
     }
-    MPI_Barrier(MPI_COMM_WORLD);
+    meet();
     for (int side = 0; side < sides && (!shared || (int)actor == rank); side++) {
         call(files[side], kind, offset, memory[side], count, type, &status[side]);
         CALL(MPI_Get_count(&status[side], MPI_BYTE, &bytes[side]));
@@ -159,9 +179,9 @@ static void access_both(MPI_Datatype type, bool ends)
         for (size_t i = 0; i < compared; i++)
             same("a byte of memory", memory[OURS][i], memory[THEIRS][i], kind);
     }
-    MPI_Barrier(MPI_COMM_WORLD);
+    meet();
     compare_places(kind, ends);
-    MPI_Barrier(MPI_COMM_WORLD);
+    meet();
 }
 
 /* Moves one of the pointers; and back what has come so far that the next call might leave this rank's part of the file. */
@@ -210,7 +230,7 @@ static void compare_files(void)
     MPI_Offset size[SIDES] = {0};
     for (int side = 0; side < sides; side++) {
         CALL(MPI_File_sync(files[side]));
-        MPI_Barrier(MPI_COMM_WORLD);
+        meet();
         CALL(MPI_File_sync(files[side]));
         CALL(MPI_File_set_view(files[side], 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
         CALL(MPI_File_get_size(files[side], &size[side]));
@@ -224,7 +244,7 @@ static void compare_files(void)
     same("the bytes of the file", digest(bytes[OURS], size[OURS]), digest(bytes[sides - 1], size[sides - 1]), CALLS);
     for (int side = 0; side < sides; side++)
         free(bytes[side]);
-    MPI_Barrier(MPI_COMM_WORLD);
+    meet();
 }
 
 static void round_of_calls(void)
@@ -243,7 +263,7 @@ static void round_of_calls(void)
         CALL(MPI_File_get_position(files[OURS], &at));
         CALL(MPI_File_get_position_shared(files[OURS], &shared));
         /* Each rank says the same of the one, and something else of the other. */
-        MPI_Barrier(MPI_COMM_WORLD);
+        meet();
         if (at > OFFSET_MAX || below(4) == 0)
             seek_both(false);
         if (shared > OFFSET_MAX || common(4) == 0)
@@ -269,7 +289,8 @@ int main(int argc, char **argv)
         CHECK((record = fopen(path, replays ? "r" : "w")) != NULL);
         sides = replays ? THEIRS : SIDES;
     }
-    state = 88172645463325252ull + strtoull(argv[3], NULL, 10) * 7919 + (uint64_t)rank * 104729;
+    first_of_all = 88172645463325252ull + strtoull(argv[3], NULL, 10) * 7919;
+    state = first_of_all + (uint64_t)(rank + 1) * 104729;
     MPI_Info info;
     CALL(MPI_Info_create(&info));
     CALL(MPI_Info_set(info, "romio_ds_read", "disable"));
