@@ -371,6 +371,37 @@ def test_what_is_kept_of_a_server_that_was_forgotten_goes(new_pool: NewPool) -> 
             assert eventually(lambda: answers(lambda: page(file, 0)) and page(file, 0) == b"b" * PAGE)
 
 
+# SEMANTICS 139.4
+def test_what_a_lanes_server_has_said_is_not_vouched_for_by_the_next(new_pool: NewPool) -> None:
+    pool = new_pool(3, 32)
+    with pool.connect() as other, cached(pool) as here:
+        path, lane = file_with_lane_elsewhere(pool, other)
+        with here.open(path, "rb", buffering=0) as file:
+            assert is_kept(pool, lambda: page(file, 0))
+            # It says nothing, not even that it is gone.
+            with frozen(pool.process("child", lane)):
+                pool.run("forget", str(lane))
+                with other.open(path, "r+b", buffering=0) as writer:
+                    writer.pwrite(b"b" * LENGTH, 0)
+                last = LENGTH - PAGE
+                assert eventually(lambda: answers(lambda: page(file, last)) and page(file, last) == b"b" * PAGE)
+                assert is_kept(pool, lambda: page(file, last))
+                assert page(file, 0) == b"b" * PAGE
+
+
+# SEMANTICS 12.1, 139.4
+def test_the_memory_of_an_unlinked_file_that_was_kept_is_free_after_its_last_close(new_pool: NewPool) -> None:
+    pool = new_pool(2, 32)
+    with pool.connect() as other, cached(pool) as here:
+        make(pool, "/file", bytes(LENGTH))
+        held = pool.files_bytes()
+        with here.open("/file", "rb", buffering=0) as file:
+            assert is_kept(pool, lambda: page(file, 0))
+            other.remove("/file")
+        # Lanes hear of it a moment later; the heart of a session beats every two and a half seconds.
+        assert eventually(lambda: pool.files_bytes() <= held - LENGTH, seconds=1.5)
+
+
 # SEMANTICS 139.8
 def test_a_write_of_64_kib_is_never_seen_half_by_who_keeps_it(shared_pool: Pool, place: str) -> None:
     path = f"{place}/letters"

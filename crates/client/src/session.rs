@@ -118,6 +118,11 @@ impl Session {
         self.settings.waits_are_over.load(Ordering::Relaxed)
     }
 
+    /// Whether its end closes whatever is open, and follows.
+    pub(crate) fn ends(&self) -> bool {
+        self.settings.ends.load(Ordering::Relaxed)
+    }
+
     /// Whether local shortcuts may be used.
     pub(crate) fn local(&self) -> bool {
         self.settings.local

@@ -4,7 +4,7 @@ use ramlace_wire::namespace::GivenUp;
 use ramlace_wire::peer::Token;
 
 use crate::command::{Command, Effect, Op, Origin, Reply, Room};
-use crate::state::session::Cached;
+use crate::state::session::{Cached, given_up};
 use crate::state::{Caller, SlotState, Step, shown};
 use crate::touched::tell_changes;
 
@@ -40,6 +40,9 @@ impl SlotState {
                         self.conclude(caller.token, step, &mut effects);
                     }
                     Ok(Some(Cached::Waiting)) => {}
+                    Ok(Some(Cached::GivenUp)) => {
+                        effects.push(Effect::Reply { token: caller.token, outcome: Err(given_up()) });
+                    }
                     Ok(Some(Cached::Answered(outcome))) => {
                         effects.push(Effect::Reply { token: caller.token, outcome: shown(outcome.clone()) });
                     }

@@ -178,7 +178,7 @@ impl SlotState {
             return; // It ended meanwhile; nobody waits.
         };
         let outcome = match step {
-            Ok(None) => return session.remember(token.sequence, Cached::Waiting),
+            Ok(None) => return session.wait(token.sequence),
             Ok(Some(reply)) => Ok(reply),
             Err(error) => Err(ErrorBody::new(&error)),
         };

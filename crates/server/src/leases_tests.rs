@@ -93,26 +93,42 @@ fn hears_of_late_link(give_up: impl AsyncFnOnce(Client, Client, Link) -> Client)
     })
 }
 
+/// Asks for a link and gives it up when it waits for the file's slot.
+async fn give_up_waiting(asker: &mut Client, other: &mut Client, link: &Link) {
+    let header = asker.header(Kind::Link, 1, 0);
+    asker.connection.queue_reply(header, &encode_body(link), &[]);
+    asker.connection.flush().await.unwrap();
+    // It has come when its name is claimed: to remove it is to be tried again then.
+    let remove = Unlink { parent: link.parent, name: link.name.clone() };
+    let mut sequence = 2;
+    while other.change(sequence, sequence as u32 - 1, &remove).await.unwrap_err().kind()
+        == ErrorKind::NotFound
+    {
+        sequence += 1;
+    }
+    other.change(sequence + 1, sequence as u32, &GiveUp { sequence: Sequence(1) }).await.unwrap();
+}
+
 // SEMANTICS 138.4
 #[test]
 fn who_gave_a_change_up_is_told_when_it_is_done_after_all() {
     let given_up = async |mut asker: Client, mut other: Client, link: Link| {
-        let header = asker.header(Kind::Link, 1, 0);
-        asker.connection.queue_reply(header, &encode_body(&link), &[]);
-        asker.connection.flush().await.unwrap();
-        // It has come when its name is claimed: to remove it is to be tried again then.
-        let remove = Unlink { parent: link.parent, name: link.name };
-        let mut sequence = 2;
-        while other.change(sequence, sequence as u32 - 1, &remove).await.unwrap_err().kind()
-            == ErrorKind::NotFound
-        {
-            sequence += 1;
-        }
-        other.change(sequence + 1, sequence as u32, &GiveUp { sequence: Sequence(1) }).await.unwrap();
+        give_up_waiting(&mut asker, &mut other, &link).await;
         // Its connection stays.
         asker
     };
     assert!(hears_of_late_link(given_up));
+}
+
+// SEMANTICS 138.4
+#[test]
+fn a_late_copy_of_what_was_given_up_is_refused_and_makes_nobody_know_of_it() {
+    let copied = async |mut asker: Client, mut other: Client, link: Link| {
+        give_up_waiting(&mut asker, &mut other, &link).await;
+        assert_eq!(other.change(1, 0, &link).await.unwrap_err().kind(), ErrorKind::Stale);
+        asker
+    };
+    assert!(hears_of_late_link(copied));
 }
 
 // SEMANTICS 138.4

@@ -8,7 +8,7 @@
 //! The cache answers a read or has nothing to say of it: it makes no errors. It asks only servers that answer and whose recalls are heard,
 //! and waits for them no longer than [`PATIENCE_MILLIS_MAX`]; then the read goes its usual way, with all of its time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,8 @@ pub(crate) struct ByteCache {
 struct Process {
     blocks: Mutex<Blocks>,
     worker: Worker,
+    /// The map by which all of it was asked for.
+    epoch: AtomicU32,
 }
 
 /// An open file of which blocks may be kept; they go with it.
@@ -88,7 +90,7 @@ impl ByteCache {
         let of_its_own = ConnectOptions { cache_bytes: 0, deadline_millis, label, ..options.clone() };
         let pool = Pool::new(&of_its_own, None)?;
         // Who else has bytes is waited for by the read that goes the usual way.
-        pool.end_waits();
+        pool.wait_for_nobody();
         let cache = Arc::new_cyclic(|me| ByteCache {
             pool,
             processes: PerFork::new(),
@@ -106,7 +108,8 @@ impl ByteCache {
         self.processes.get_or_make(|| {
             let cache = self.me.clone();
             let worker = Worker::start(move |work| cache.upgrade().map(|cache| cache.work(work)).is_some())?;
-            Ok(Arc::new(Process { blocks: Mutex::new(Blocks::new(self.bytes_max)), worker }))
+            let blocks = Mutex::new(Blocks::new(self.bytes_max));
+            Ok(Arc::new(Process { blocks, worker, epoch: AtomicU32::new(0) }))
         })
     }
 
@@ -129,12 +132,22 @@ impl ByteCache {
 
     /// Whether there is a session. If not, one is begun.
     fn has_session(&self, process: &Process) -> bool {
-        let session = self.pool.session();
-        let there = session.is_ok_and(|session| !session.is_ended() && session.known_map().is_some());
+        let there = self.notice_map(process);
         if !there {
             process.worker.wants(Work::Begin);
         }
         there
+    }
+
+    /// By another map a lane is another server's, which knows nothing of what was brought from the one before: all goes, also what is
+    /// on its way. Says whether there is a map, and a session.
+    fn notice_map(&self, process: &Process) -> bool {
+        let session = self.pool.session().ok().filter(|session| !session.is_ended());
+        let Some(map) = session.and_then(|session| session.known_map()) else { return false };
+        if process.epoch.swap(map.epoch.0, Ordering::AcqRel) != map.epoch.0 {
+            process.lock().clear();
+        }
+        true
     }
 }
 
@@ -241,6 +254,7 @@ impl CachedFile {
             inline: told.info.inline,
             until: asked + Duration::from_millis(limits::LEASE_MILLIS),
         };
+        self.cache.notice_map(&self.process).then_some(())?;
         self.process.lock().learn_size(self.inode, asking.moment, leased);
         Some(())
     }
@@ -257,6 +271,7 @@ impl CachedFile {
             }
             told => told.unwrap_or(false),
         };
+        self.cache.notice_map(&self.process).then_some(())?;
         self.process.lock().learn_lane(self.inode, asking.moment, lane, asked, current);
         Some(())
     }
@@ -282,7 +297,7 @@ impl CachedFile {
         let count = there.len().min(buffer.len());
         buffer[..count].copy_from_slice(&there[..count]);
         // Of a request that was repeated a server may believe that it has brought what is kept, and it was the other one.
-        if !noted.repeated.get() {
+        if !noted.repeated.get() && self.cache.notice_map(&self.process) {
             let brought = Brought { number, bytes: bytes.into(), asked, inline: noted.inline.get() };
             self.process.lock().keep(self.inode, asking.moment, brought);
         }

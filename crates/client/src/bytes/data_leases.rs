@@ -27,8 +27,15 @@ impl Pool {
         let _ = self.hearers().data_leases.set(leases);
     }
 
-    /// From now on no call waits for other machines that have bytes in their kernels: whoever wanted these is gone.
+    /// From now on no call waits for other machines that have bytes in their kernels, and files that say nothing new when they
+    /// are closed are left to the end of the session, which follows: whoever wanted these is gone.
     pub fn end_waits(&self) {
+        self.wait_for_nobody();
+        self.settings().ends.store(true, Ordering::Relaxed);
+    }
+
+    /// No call waits for other machines that have bytes in their kernels.
+    pub(crate) fn wait_for_nobody(&self) {
         self.settings().waits_are_over.store(true, Ordering::Relaxed);
     }
 

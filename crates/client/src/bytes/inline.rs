@@ -3,6 +3,7 @@
 //! A file goes to its lanes once, for ever. So a client that believes that it is there is right, and one
 //! that believes that it is inline is told by the home when it asks; then it goes the usual way.
 
+use std::cell::Cell;
 use std::io::IoSliceMut;
 
 use ramlace_base::{ByteRange, Result, limits};
@@ -171,13 +172,15 @@ impl File {
         session.hear_of_pages(slot, pages)?;
         let request = WriteInline { inode: self.inode(), mode, offset, bytes: Bytes(bytes), origin };
         let ticket = session.ticket(slot, deadline)?;
-        let call = Call { ticket: Some(&ticket), ..Call::of_slot(slot, &request, deadline) };
+        let lost = Cell::new(false);
+        let call =
+            Call { ticket: Some(&ticket), repeated: Some(&lost), ..Call::of_slot(slot, &request, deadline) };
         let written = session.call(&call, |line, received| {
             let written = reply_without_data(received)?;
             pages.note_recall(line.server_id(), written.recall);
             Ok(written)
         });
-        let written = session.answered::<WriteInline, _>(ticket, written)?;
+        let written = session.answered::<WriteInline, _>(ticket, lost.get(), written)?;
         handle.open.learn(size_of(written.size));
         match written.outcome {
             InlineOutcome::Written => {

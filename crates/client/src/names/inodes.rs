@@ -66,9 +66,9 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // The end of the session closes all that was not written and that no kernel maps; it follows when all waits are over.
+        // The end of the session closes all that was not written and that no kernel maps.
         let told = self.open.written() == 0 && !self.open.with_kernel.load(Ordering::Acquire);
-        let matters = !(self.session.waits_are_over() && told);
+        let matters = !(self.session.ends() && told);
         let answers = matters && self.session.answers(self.open.inode.slot());
         let patience = if answers { DROP_MILLIS_MAX } else { 0 };
         // There is nobody to tell, and whoever drops a file (a collector of garbage, say) must not wait.

@@ -107,6 +107,7 @@ impl ConnectOptions {
             deadline_millis: self.deadline_millis,
             label: self.label.clone(),
             waits_are_over: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
         };
         Ok((settings, reached))
     }

@@ -86,8 +86,15 @@ impl Session {
         deadline: Instant,
     ) -> Result<R::Reply> {
         let ticket = self.ticket(slot, deadline)?;
-        let changed = self.change_with(&ticket, way, slot, request, deadline);
-        self.answered::<R, _>(ticket, changed)
+        let lost = Cell::new(false);
+        let call = Call {
+            ticket: Some(&ticket),
+            way,
+            repeated: Some(&lost),
+            ..Call::of_slot(slot, request, deadline)
+        };
+        let changed = self.call(&call, |_, received| reply_without_data(received));
+        self.answered::<R, _>(ticket, lost.get(), changed)
     }
 
     /// The same by a number that the caller has.
@@ -110,8 +117,14 @@ impl Session {
         deadline: Instant,
     ) -> Result<R::Reply> {
         let ticket = self.ticket(slot, deadline)?;
-        let changed = self.plain_call(slot, request, Some(&ticket), &[], OnRetry::Tell, deadline);
-        self.answered::<R, _>(ticket, changed)
+        let lost = Cell::new(false);
+        let call = Call {
+            ticket: Some(&ticket),
+            repeated: Some(&lost),
+            ..Call::about_lane(slot, request, deadline)
+        };
+        let changed = self.call(&call, |_, received| reply_without_data(received));
+        self.answered::<R, _>(ticket, lost.get(), changed)
     }
 
     /// Asks about a lane; when the file has another generation, Retry goes to the caller.

@@ -30,4 +30,6 @@ pub(crate) struct Settings {
     pub(crate) label: String,
     /// No call waits for other machines any more.
     pub(crate) waits_are_over: AtomicBool,
+    /// All of its files are about to be closed by the end of its session.
+    pub(crate) ends: AtomicBool,
 }

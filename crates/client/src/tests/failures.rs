@@ -280,6 +280,10 @@ fn a_change_that_is_not_answered_in_time_is_in_doubt_until_its_slot_has_heard() 
     file.write_at(&[2], 0).unwrap_err();
     pool.state().faults.clear();
     assert_eq!(*doubts.lock(), [], "nobody keeps what a lane says of names");
+    (0..10_000).for_each(|_| pool.fault(Kind::MakeDirectory, Fault::Retry));
+    client.mkdir("/none", 0o755).unwrap_err();
+    pool.state().faults.clear();
+    assert_eq!(*doubts.lock(), [], "a slot that says so has not done it");
     lose_all(Kind::MakeDirectory);
     let slot = InodeId::ROOT.slot();
     client.mkdir("/one", 0o755).unwrap_err();

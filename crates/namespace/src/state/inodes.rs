@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use ramlace_base::{InodeId, Slot};
+use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::{Attributes, FileKind};
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,8 @@ pub(crate) struct Inodes {
 struct Before {
     attributes: Attributes,
     names: Option<Names>,
+    /// Whether its bytes are in its lanes: whoever knows its size knows also where they are.
+    in_lanes: bool,
 }
 
 /// What tells whether a directory's names lead where they led.
@@ -98,7 +101,8 @@ impl Before {
             }
             _ => None,
         };
-        Before { attributes: found.attributes(inode), names }
+        let in_lanes = matches!(&found.body, Body::File(file) if file.place() == BytesPlace::Lanes);
+        Before { attributes: found.attributes(inode), names, in_lanes }
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) enum Cached {
     Waiting,
     /// It has been answered.
     Answered(std::result::Result<Reply, ErrorBody>),
+    /// It waits for deliveries, and nobody for it: should it not be done, it never is.
+    GivenUp,
 }
 
 impl Cached {
@@ -45,7 +47,7 @@ impl Cached {
     fn bytes(&self) -> u64 {
         const EACH: usize = 64;
         let more = match self {
-            Cached::Waiting => 0,
+            Cached::Waiting | Cached::GivenUp => 0,
             Cached::Answered(Ok(reply)) => reply.heap_bytes(),
             Cached::Answered(Err(error)) => error.message.len(),
         };
@@ -122,12 +124,22 @@ impl Session {
     pub(crate) fn give_up(&mut self, sequence: Sequence) -> Option<InodeId> {
         match self.replies.get(&sequence) {
             Some(Cached::Answered(Ok(Reply::Opened(opened)))) => Some(opened.info.attributes.inode),
-            Some(_) => None,
-            None => {
-                let refusal = Error::new(ErrorKind::Stale, "the mutation was given up before it came");
-                self.remember(sequence, Cached::Answered(Err(ErrorBody::new(&refusal))));
+            Some(Cached::Waiting) => {
+                self.remember(sequence, Cached::GivenUp);
                 None
             }
+            Some(_) => None,
+            None => {
+                self.remember(sequence, Cached::Answered(Err(ErrorBody::new(&given_up()))));
+                None
+            }
+        }
+    }
+
+    /// A mutation waits for deliveries.
+    pub(crate) fn wait(&mut self, sequence: Sequence) {
+        if self.replies.get(&sequence) != Some(&Cached::GivenUp) {
+            self.remember(sequence, Cached::Waiting);
         }
     }
 
@@ -140,8 +152,11 @@ impl Session {
         }
     }
 
-    /// Nothing has become of a mutation; the same may come again.
+    /// Nothing has become of a mutation; the same may come again, unless it was given up.
     pub(crate) fn forget(&mut self, sequence: Sequence) {
+        if self.replies.get(&sequence) == Some(&Cached::GivenUp) {
+            return self.remember(sequence, Cached::Answered(Err(ErrorBody::new(&given_up()))));
+        }
         let before = self.replies.remove(&sequence);
         self.kept_bytes -= before.map_or(0, |before| before.bytes());
     }
@@ -158,9 +173,36 @@ impl Session {
     }
 }
 
+/// What late copies of a mutation are told for which nobody waits any more.
+pub(crate) fn given_up() -> Error {
+    Error::new(ErrorKind::Stale, "the mutation was given up before it was done")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // SEMANTICS 138.4
+    #[test]
+    fn what_was_given_up_while_it_waited_is_not_done_by_a_later_copy() {
+        let (session_id, sequence) = (SessionId([1; 16]), Sequence(1));
+        let mut session = Session::default();
+        assert_eq!(session.admit(session_id, sequence, sequence).unwrap(), None);
+        session.wait(sequence);
+        assert_eq!(session.give_up(sequence), None);
+        session.wait(sequence);
+        assert_eq!(session.admit(session_id, sequence, sequence).unwrap(), Some(&Cached::GivenUp));
+        // The other slot was out of reach.
+        session.forget(sequence);
+        let copy = session.admit(session_id, sequence, sequence).unwrap();
+        assert!(
+            matches!(copy, Some(Cached::Answered(Err(refusal))) if refusal.kind == ErrorKind::Stale.number())
+        );
+        // One that was not may come again.
+        session.wait(Sequence(2));
+        session.forget(Sequence(2));
+        assert_eq!(session.admit(session_id, Sequence(2), sequence).unwrap(), None);
+    }
 
     #[test]
     fn what_replies_take_is_told_and_given_back() {

@@ -1,7 +1,7 @@
 //! Small files whose bytes live with their inode.
 
 use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Slot};
-use ramlace_namespace::{Answer, Delivery, DeliveryId, Op, Query, Reply};
+use ramlace_namespace::{Answer, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Query, Reply};
 use ramlace_wire::ErrorBody;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::coordination::{CellChange, ChangeInlineCell};
@@ -302,5 +302,20 @@ fn a_change_by_another_takes_the_set_id_bits_of_a_small_program() {
         story.who = MALLORY;
         story.ask(change(file)).unwrap();
         assert_eq!(story.info(file).unwrap().attributes.mode, 0o777);
+    }
+}
+
+// SEMANTICS 139.3
+#[test]
+fn whoever_knows_a_size_hears_that_its_bytes_are_in_lanes() {
+    for length in [3000, 4096] {
+        let mut story = Story::new();
+        let file = story.create_inline(ROOT, "f", 2);
+        write(&mut story, file, 0, &vec![1; length]);
+        story.send(promote(file));
+        let (delivery, _) = fill(&story);
+        let effects = story.server(Op::DeliveryDone { delivery, result: Ok(DeliveryAnswer::Done) });
+        let told = |effect: &Effect| matches!(effect, Effect::Changed { inode, .. } if *inode == file);
+        assert!(effects.iter().any(told), "{length}: {effects:?}");
     }
 }
