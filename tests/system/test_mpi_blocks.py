@@ -19,6 +19,7 @@ def writes(pool: Pool) -> int:
     return answers(pool, "WriteRuns")[0]
 
 
+# SEMANTICS 98.4
 def test_a_subarray_view_of_4_kib_rows_costs_one_request_for_each_server(
     mpi: Mpi, shared_pool: Pool, place: str
 ) -> None:
