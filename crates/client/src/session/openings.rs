@@ -61,10 +61,11 @@ impl Session {
                     }
                     return told;
                 }
-                Teller::Another(telling) => match telling.wait(slot, deadline) {
-                    Some(Err(error)) => return Err(error),
-                    Some(Ok(())) | None => {}
-                },
+                Teller::Another(telling) => {
+                    if let Some(Err(error)) = telling.wait(slot, deadline) {
+                        return Err(error);
+                    }
+                }
             }
         }
         Ok(())
