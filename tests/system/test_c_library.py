@@ -315,7 +315,9 @@ def layout_program(header: str) -> str:
 # Fields in their order; the ABI is what bindings in other languages write down.
 STRUCTURES = {
     "ramlace_options": ["size", "deadline_millis", "local", "secret_file", "label", "cache_bytes"],
-    "ramlace_hints": ["size", "stripe_unit", "width", "copies", "local", "first_server", "parts", "part_count"],
+    "ramlace_hints": [
+        *("size", "stripe_unit", "width", "copies", "local", "first_server", "parts", "part_count", "mode", "reserved"),
+    ],
     "ramlace_part": ["bytes", "machine"],
     "ramlace_time": ["seconds", "nanoseconds", "reserved"],
     "ramlace_stat": [
@@ -323,7 +325,7 @@ STRUCTURES = {
         *("accessed", "modified", "changed", "created", "device_major", "device_minor", "reserved"),
     ],
     "ramlace_run": ["offset", "length", "stride", "count"],
-    "ramlace_layout": ["stripe_unit", "width", "copies", "fixed", "first_server", "reserved"],
+    "ramlace_layout": ["stripe_unit", "width", "copies", "fixed", "first_server", "mode", "reserved"],
     "ramlace_statfs": [
         *(
             "total_bytes",
@@ -342,12 +344,12 @@ STRUCTURES = {
 }
 ABI = """\
 ramlace_options 40 0 8 12 16 24 32
-ramlace_hints 48 0 8 16 20 24 28 32 40
+ramlace_hints 56 0 8 16 20 24 28 32 40 48 52
 ramlace_part 24 0 8
 ramlace_time 16 0 8 12
 ramlace_stat 160 0 8 16 24 32 40 44 48 52 56 60 64 80 96 112 128 132 136
 ramlace_run 32 0 8 16 24
-ramlace_layout 48 0 8 12 16 20 24
+ramlace_layout 48 0 8 12 16 20 24 28
 ramlace_statfs 72 0 8 16 24 32 36 40 48 56 64
 ramlace_entry 288 0 8 12 16 272
 """

@@ -190,9 +190,10 @@ impl File {
         Ok(Stat::new(&detached(py, || file.file().info())?))
     }
 
-    /// Where the bytes lie.
+    /// Where the bytes lie, and the file's own mode.
     fn layout(&self) -> PyResult<Layout> {
-        Ok(Layout::of_file(self.get()?.file().layout()))
+        let file = self.get()?;
+        Ok(Layout::of_file(file.file().layout(), file.file().mode()))
     }
 
     /// An array's shape, numpy's string for its type, and its order; None for a plain file.

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use ramlace_wire::namespace::{DirectoryEntry, InodeInfo};
-use ramlace_wire::{DeviceNumbers, FileKind, LayoutHints};
+use ramlace_wire::{DeviceNumbers, FileKind, LayoutHints, Mode};
 
 fn kind_name(kind: FileKind) -> &'static str {
     match kind {
@@ -98,35 +98,45 @@ impl Stat {
     }
 }
 
-/// Where a file's bytes lie, or what a directory hands down (`None` where it is silent).
+/// Where a file's bytes lie and its own mode, or what a directory hands down (`None` where it is silent).
 #[pyclass(frozen, get_all, eq, module = "ramlace._native")]
 #[derive(PartialEq, Eq)]
 pub(crate) struct Layout {
     stripe_unit: Option<u64>,
     width: Option<u16>,
     copies: Option<u8>,
+    mode: Option<&'static str>,
     base_slot: Option<u16>,
     stride: Option<u16>,
     created_epoch: Option<u32>,
 }
 
 impl Layout {
-    pub(crate) fn of_file(layout: &ramlace_wire::Layout) -> Layout {
+    pub(crate) fn of(info: &InodeInfo) -> Layout {
+        info.layout.as_ref().map_or_else(
+            || Layout::of_directory(&info.hints),
+            |layout| Layout::of_file(layout, info.hints.mode),
+        )
+    }
+
+    pub(crate) fn of_file(layout: &ramlace_wire::Layout, mode: Option<Mode>) -> Layout {
         Layout {
             stripe_unit: Some(layout.stripe_unit),
             width: Some(layout.width),
             copies: Some(layout.copies),
+            mode: mode.map(Mode::name),
             base_slot: Some(layout.base_slot.0),
             stride: Some(layout.stride),
             created_epoch: Some(layout.created.0),
         }
     }
 
-    pub(crate) fn of_directory(hints: &LayoutHints) -> Layout {
+    fn of_directory(hints: &LayoutHints) -> Layout {
         Layout {
             stripe_unit: hints.stripe_unit,
             width: hints.width,
             copies: hints.copies,
+            mode: hints.mode.map(Mode::name),
             base_slot: None,
             stride: None,
             created_epoch: None,
@@ -139,10 +149,11 @@ impl Layout {
     fn __repr__(&self) -> String {
         let show = |value: Option<u64>| value.map_or("None".to_owned(), |number| number.to_string());
         format!(
-            "<ramlace.Layout stripe_unit={} width={} copies={}>",
+            "<ramlace.Layout stripe_unit={} width={} copies={} mode={}>",
             show(self.stripe_unit),
             show(self.width.map(u64::from)),
-            show(self.copies.map(u64::from))
+            show(self.copies.map(u64::from)),
+            self.mode.unwrap_or("None")
         )
     }
 }

@@ -1,13 +1,14 @@
 //! A connected pool.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ramlace_base::{Error, ErrorKind, limits};
 use ramlace_client::{
     ArrayType, ConnectOptions, NewMode, OpenOptions, Order, Pool as ClientPool, PoolName, RenameMode,
 };
-use ramlace_wire::LayoutHints;
 use ramlace_wire::xattrs::XattrMode;
+use ramlace_wire::{LayoutHints, Mode};
 
 use crate::error::{detached, exception, raised};
 use crate::file::{File, Opened};
@@ -75,7 +76,12 @@ impl Pool {
             exclusive: how.exclusive,
             truncate: how.truncate,
             mode: NewMode { mode: how.permissions, umask: how.umask },
-            hints: LayoutHints { stripe_unit: how.stripe_unit, width: how.width, copies: how.copies },
+            hints: LayoutHints {
+                stripe_unit: how.stripe_unit,
+                width: how.width,
+                copies: how.copies,
+                mode: None,
+            },
             ..OpenOptions::default()
         };
         Ok(File::new(Opened::File(detached(py, || self.pool.open(path, &options))?)))
@@ -96,7 +102,7 @@ impl Pool {
     ) -> PyResult<File> {
         let order = if fortran { Order::F } else { Order::C };
         let kind = raised(py, ArrayType::new(&shape, dtype, order))?;
-        let hints = LayoutHints { stripe_unit, width, copies: None };
+        let hints = LayoutHints { stripe_unit, width, ..LayoutHints::default() };
         let array = detached(py, || self.pool.create_array(path, &kind, hints, permissions))?;
         Ok(File::new(Opened::Array(array)))
     }
@@ -214,7 +220,7 @@ impl Pool {
 
     fn layout(&self, py: Python<'_>, path: &[u8]) -> PyResult<Layout> {
         let info = detached(py, || self.pool.get_layout(path))?;
-        Ok(info.layout.as_ref().map_or_else(|| Layout::of_directory(&info.hints), Layout::of_file))
+        Ok(Layout::of(&info))
     }
 
     fn set_layout(
@@ -224,8 +230,12 @@ impl Pool {
         stripe_unit: Option<u64>,
         width: Option<u16>,
         copies: Option<u8>,
+        mode: Option<&str>,
     ) -> PyResult<()> {
-        detached(py, || self.pool.set_layout(path, LayoutHints { stripe_unit, width, copies }))
+        let unknown =
+            |mode| PyValueError::new_err(format!("a mode is coherent, strict or relaxed, not {mode:?}"));
+        let mode = mode.map(|mode| Mode::named(mode.as_bytes()).ok_or_else(|| unknown(mode))).transpose()?;
+        detached(py, || self.pool.set_layout(path, LayoutHints { stripe_unit, width, copies, mode }))
     }
 
     /// Comes to a barrier and waits for all others; returns the number of the round.

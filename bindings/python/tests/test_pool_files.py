@@ -305,3 +305,23 @@ def test_names_change_and_files_have_several(pool, place):
         pool.rename(f"{place}/a", f"{place}/a/inside")
     with pytest.raises(ValueError, match="overwrite"):
         pool.rename(f"{place}/a", f"{place}/b", overwrite=False, exchange=True)
+
+
+# SEMANTICS 140.3
+def test_modes_are_set_and_told(pool, place):
+    pool.set_layout(place, stripe_unit=64 << 10, mode="strict")
+    assert (pool.layout(place).mode, pool.layout(place).stripe_unit) == ("strict", 64 << 10)
+    with pool.array(f"{place}/a", (4,), "u1") as array:
+        assert array.layout.mode == "strict"
+    with pool.open(f"{place}/f", "wb"):
+        with pytest.raises(OSError, match="open") as refused:
+            pool.set_layout(f"{place}/f", mode="relaxed")
+        assert refused.value.errno == errno.EBUSY
+    pool.set_layout(f"{place}/f", mode="relaxed")
+    assert pool.layout(f"{place}/f").mode == "relaxed"
+    assert "mode=relaxed" in repr(pool.layout(f"{place}/f"))
+    pool.set_layout(f"{place}/f")
+    assert pool.layout(f"{place}/f").mode is None
+    with pytest.raises(ValueError, match="coherent, strict or relaxed"):
+        pool.set_layout(place, mode="loose")
+    assert pool.layout(place).mode == "strict"

@@ -61,7 +61,7 @@ typedef struct ramlace_part ramlace_part;
 
 /** First values: ramlace_options options = RAMLACE_OPTIONS_INIT; */
 #define RAMLACE_OPTIONS_INIT { sizeof(struct ramlace_options), 0, 0, NULL, NULL, 0 }
-#define RAMLACE_HINTS_INIT { sizeof(struct ramlace_hints), 0, 0, 0, 0, 0, NULL, 0 }
+#define RAMLACE_HINTS_INIT { sizeof(struct ramlace_hints), 0, 0, 0, 0, 0, NULL, 0, 0, 0 }
 
 /**
  * For descriptors of files on a mount: ioctl(fd, RAMLACE_IOC_PUBLISH, &range) and RAMLACE_IOC_REFRESH do for the program's
@@ -106,6 +106,22 @@ struct ramlace_range {
  * In the nanoseconds of a struct ramlace_time: leave this time as it is. The same as UTIME_OMIT.
  */
 #define RAMLACE_TIME_OMIT 1073741822
+
+/**
+ * Modes of files: when other machines see what programs store into a file that is mapped through a mount. When it is published:
+ * by msync, fsync or close.
+ */
+#define RAMLACE_MODE_COHERENT 1
+
+/**
+ * At once: mapped files are one memory (Linux 6.6).
+ */
+#define RAMLACE_MODE_STRICT 2
+
+/**
+ * When it is published, and the other program refreshes or takes a lock: nobody waits for what a mount still shows.
+ */
+#define RAMLACE_MODE_RELAXED 3
 
 /**
  * What went wrong, as a number that never changes its meaning: finer than errno, where several
@@ -406,6 +422,15 @@ struct ramlace_hints {
      * How many, at most 65536.
      */
     size_t part_count;
+    /**
+     * A RAMLACE_MODE: the file's own mode, on every mount; 0: what the directory hands down, else as
+     * each mount has it.
+     */
+    uint32_t mode;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
 };
 
 /**
@@ -610,9 +635,13 @@ struct ramlace_layout {
      */
     uint32_t first_server;
     /**
+     * A RAMLACE_MODE: the file's own; 0: as each mount has it.
+     */
+    uint32_t mode;
+    /**
      * 0; room for what comes.
      */
-    uint32_t reserved[6];
+    uint32_t reserved[5];
 };
 
 #ifdef __cplusplus
@@ -1117,9 +1146,9 @@ int ramlace_closedir(struct ramlace_directory *directory);
 int ramlace_layout_get(struct ramlace_pool *pool, const char *path, struct ramlace_layout *out);
 
 /**
- * Sets what new files in a directory inherit; hints that are 0, or NULL, are as usual again.
- * ENOTDIR for a file: its layout was fixed when it was created. EINVAL for hints that make no
- * sense.
+ * Sets what new files in a directory inherit, or a file's own mode; hints that are 0, or NULL, are as
+ * usual again. ENOTDIR for all else of a file: it was fixed when it was created. EBUSY for a file
+ * that somebody has open and that has another mode. EINVAL for hints that make no sense.
  */
 int ramlace_layout_set(struct ramlace_pool *pool,
                        const char *path,

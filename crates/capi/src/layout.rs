@@ -4,13 +4,21 @@ use std::ffi::c_int;
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_client::{Part, Placing};
-use ramlace_wire::{HostId, LayoutHints};
+use ramlace_wire::{HostId, LayoutHints, Mode};
 
 use crate::answers::done;
 use crate::failure::invalid;
 use crate::pass::{Given, Growing, Length, Out, Target, Text};
 use crate::pool::connected;
 use crate::types::{ramlace_hints, ramlace_layout, ramlace_pool};
+
+/// Modes of files: when other machines see what programs store into a file that is mapped through a mount. When it is published:
+/// by msync, fsync or close.
+pub const RAMLACE_MODE_COHERENT: u32 = 1;
+/// At once: mapped files are one memory (Linux 6.6).
+pub const RAMLACE_MODE_STRICT: u32 = 2;
+/// When it is published, and the other program refreshes or takes a lock: nobody waits for what a mount still shows.
+pub const RAMLACE_MODE_RELAXED: u32 = 3;
 
 // SAFETY: it is `repr(C)`, begins with its size, and holds integers and an array's place, which any bytes are.
 unsafe impl Growing for ramlace_hints {
@@ -38,9 +46,9 @@ pub unsafe extern "C" fn ramlace_layout_get(
     })
 }
 
-/// Sets what new files in a directory inherit; hints that are 0, or NULL, are as usual again.
-/// ENOTDIR for a file: its layout was fixed when it was created. EINVAL for hints that make no
-/// sense.
+/// Sets what new files in a directory inherit, or a file's own mode; hints that are 0, or NULL, are as
+/// usual again. ENOTDIR for all else of a file: it was fixed when it was created. EBUSY for a file
+/// that somebody has open and that has another mode. EINVAL for hints that make no sense.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_layout_set(
     pool: *mut ramlace_pool,
@@ -76,6 +84,7 @@ pub(crate) fn layout_hints(hints: &Given<ramlace_hints>) -> Result<(LayoutHints,
         stripe_unit: set(given.stripe_unit),
         width: set(given.width.into()).map(|value| narrow(value, "width")).transpose()?,
         copies: set(given.copies.into()).map(|value| narrow(value, "number of copies")).transpose()?,
+        mode: set(given.mode.into()).map(mode).transpose()?,
     };
     let placing = match (given.local, given.first_server, given.part_count.told()) {
         (0, 0, 0) => Placing::Usual,
@@ -94,6 +103,11 @@ fn parts(hints: &ramlace_hints) -> Result<Vec<Part>> {
     }
     let given = hints.parts.all(hints.part_count, "parts")?;
     Ok(given.iter().map(|part| Part { bytes: part.bytes, host: HostId(part.machine) }).collect())
+}
+
+fn mode(number: u64) -> Result<Mode> {
+    let known = u8::try_from(number).ok().and_then(|number| Mode::try_from(number).ok());
+    known.ok_or_else(|| invalid(format!("{number} is no RAMLACE_MODE")))
 }
 
 fn narrow<T: TryFrom<u64>>(value: u64, what: &str) -> Result<T> {

@@ -79,6 +79,11 @@ pub struct ramlace_hints {
     pub parts: Items<ramlace_part>,
     /// How many, at most 65536.
     pub part_count: Count<usize>,
+    /// A RAMLACE_MODE: the file's own mode, on every mount; 0: what the directory hands down, else as
+    /// each mount has it.
+    pub mode: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Bytes of a new file, from where the part before ends, and who uses them.
@@ -174,8 +179,10 @@ pub struct ramlace_layout {
     pub fixed: u32,
     /// One more than the number of the server that has the first chunk of a file; of a directory 0.
     pub first_server: u32,
+    /// A RAMLACE_MODE: the file's own; 0: as each mount has it.
+    pub mode: u32,
     /// 0; room for what comes.
-    pub reserved: [u32; 6],
+    pub reserved: [u32; 5],
 }
 
 /// What a pool holds, over the servers that answered.
@@ -260,7 +267,8 @@ impl From<&InodeInfo> for ramlace_stat {
 
 impl From<&InodeInfo> for ramlace_layout {
     fn from(info: &InodeInfo) -> ramlace_layout {
-        let none = ramlace_layout::default();
+        let mode = info.hints.mode.map_or(0, |mode| u8::from(mode).into());
+        let none = ramlace_layout { mode, ..ramlace_layout::default() };
         if let Some(Layout { stripe_unit, width, copies, .. }) = info.layout {
             return ramlace_layout {
                 stripe_unit,
@@ -270,7 +278,7 @@ impl From<&InodeInfo> for ramlace_layout {
                 ..none
             };
         }
-        let LayoutHints { stripe_unit, width, copies } = info.hints;
+        let LayoutHints { stripe_unit, width, copies, .. } = info.hints;
         ramlace_layout {
             stripe_unit: stripe_unit.unwrap_or(0),
             width: width.unwrap_or(0).into(),

@@ -183,12 +183,8 @@ impl MountHow {
 
 /// The mode of this name.
 pub fn mode_of(name: &str) -> std::result::Result<Mode, String> {
-    match name {
-        "coherent" => Ok(Mode::Coherent),
-        "strict" => Ok(Mode::Strict),
-        "relaxed" => Ok(Mode::Relaxed),
-        _ => Err(format!("a mount's mode is coherent, strict or relaxed, not '{}'", shown(name))),
-    }
+    let unknown = || format!("a mode is coherent, strict or relaxed, not '{}'", shown(name));
+    Mode::named(name.as_bytes()).ok_or_else(unknown)
 }
 
 /// The path from the root, as a daemon can use it.

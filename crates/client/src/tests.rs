@@ -21,7 +21,7 @@ use crate::{File, OpenOptions, RecallsMade};
 const UNIT: u64 = 64 << 10;
 
 fn striped(width: u16) -> OpenOptions {
-    let hints = LayoutHints { stripe_unit: Some(UNIT), width: Some(width), copies: Some(1) };
+    let hints = LayoutHints { stripe_unit: Some(UNIT), width: Some(width), copies: Some(1), mode: None };
     OpenOptions { hints, ..OpenOptions::creating() }
 }
 

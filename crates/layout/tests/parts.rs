@@ -120,7 +120,7 @@ fn a_machine_without_live_servers_is_no_wish_and_a_unit_that_is_named_stays() {
         .unwrap()
         .unwrap();
     assert!((0..left.width).all(|lane| only_1(server_of(&map, &left, lane))));
-    let hints = LayoutHints { stripe_unit: Some(MIB), width: Some(2), copies: None };
+    let hints = LayoutHints { stripe_unit: Some(MIB), width: Some(2), ..LayoutHints::default() };
     let named = choose_for_parts(hints, &map, |_| true, &parts(4 * MIB, &[0, 1]), 5).unwrap().unwrap();
     assert_eq!((named.stripe_unit, named.width), (MIB, 2));
 }
@@ -174,7 +174,7 @@ proptest! {
     ) {
         let map = map(machines, each, slots);
         let parts: Vec<Part> = wished.into_iter().map(|(bytes, number)| Part { bytes, host: host(number) }).collect();
-        let hints = LayoutHints { stripe_unit: unit.map(|bits| 1 << bits), width, copies: None };
+        let hints = LayoutHints { stripe_unit: unit.map(|bits| 1 << bits), width, ..LayoutHints::default() };
         if let Some(layout) = choose_for_parts(hints, &map, |server| server.0 != down, &parts, key).unwrap() {
             validate(&layout, slots).unwrap();
             let servers: std::collections::BTreeSet<ServerId> =

@@ -3,9 +3,11 @@
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
 use ramlace_client::{File, KeptRead, Pool, RecallsMade, acting_for};
 use ramlace_fuse::{Caller, Reply};
+use ramlace_wire::Mode;
 use ramlace_wire::chunk::Sought;
 
 use crate::files::unsupported;
+use crate::handles::OpenFile;
 use crate::mounted::PoolFileSystem;
 use crate::pages::{Pages, Request};
 use crate::users::credentials;
@@ -70,7 +72,7 @@ impl PoolFileSystem {
             let bytes = open.file.read_at(buffer, range.start)?;
             return Ok(Read { bytes, drops_pages_of: None });
         }
-        let read = self.read_current_pages(&open.file, buffer, range)?;
+        let read = self.read_current_pages(&open, buffer, range)?;
         if read.bytes == 0 && buffer.len() > rustix::param::page_size() {
             // The kernel reads ahead behind the end: it does not know yet that another mount has cut the file. It
             // takes the place of such an answer for the end, and of several that come out of order the wrong
@@ -88,14 +90,15 @@ impl PoolFileSystem {
 
     /// Bytes for the kernel's pages that are on a lease still: a read may have waited for one server so long that another has given this
     /// mount up, and lets others change what it had answered.
-    fn read_current_pages(&self, file: &File, buffer: &mut [u8], range: ByteRange) -> Result<KeptRead> {
+    fn read_current_pages(&self, open: &OpenFile, buffer: &mut [u8], range: ByteRange) -> Result<KeptRead> {
+        let OpenFile { file, mode, .. } = open;
         let mut repeated = false;
         let mut turn = 0;
         loop {
             let ended = self.pages.leases_ended(file.inode());
-            let read = match self.strict {
-                None => self.read_pages(file, buffer, range)?,
-                Some(_) => self.read_pages_strictly(file, buffer, range)?,
+            let read = match mode {
+                Mode::Strict => self.read_pages_strictly(file, buffer, range)?,
+                Mode::Coherent | Mode::Relaxed => self.read_pages(file, buffer, range)?,
             };
             repeated |= read.repeated;
             turn += 1;
@@ -158,7 +161,7 @@ impl PoolFileSystem {
                 open.file.reserve_growth(offset)?;
             }
             // Where the kernel keeps no pages of what this descriptor writes, nobody's are kept by it.
-            let written = match open.append || open.handed || self.strict.is_some() {
+            let written = match open.append || open.handed || open.mode == Mode::Strict {
                 true => open.file.write_at(bytes, offset).map(Written::plainly),
                 false => self.write_through(&open.file, offset, bytes),
             }?;

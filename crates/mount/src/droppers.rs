@@ -9,7 +9,9 @@ use ramlace_base::{ByteRange, Error, InodeId, Result, ServerId};
 use ramlace_client::{DataLeases, DataRecall, Pool};
 use ramlace_fuse::Notifier;
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
+use ramlace_wire::Mode;
 
+use crate::modes::Modes;
 use crate::pages::{Pages, WHOLE};
 use crate::recalls::{Drops, Effect, For, Wanted};
 use crate::strict::StrictReads;
@@ -28,7 +30,8 @@ pub(crate) struct Droppers {
 struct Shared {
     notifier: Notifier,
     pages: Arc<Pages>,
-    strict: Option<Arc<StrictReads>>,
+    strict: Arc<StrictReads>,
+    modes: Arc<Modes>,
     began: Instant,
     state: Mutex<State>,
     /// There is something to drop, or nothing ever will be.
@@ -52,7 +55,9 @@ pub(crate) struct Owed(Weak<Shared>);
 impl Owed {
     /// Whether the kernel may have pages of this file of which others were told that nobody waits for them.
     pub(crate) fn has(&self, inode: InodeId) -> bool {
-        self.0.upgrade().is_some_and(|shared| shared.lock().drops.owes(inode))
+        let is_owed =
+            |shared: Arc<Shared>| shared.modes.of(inode) == Mode::Relaxed && shared.lock().drops.owes(inode);
+        self.0.upgrade().is_some_and(is_owed)
     }
 }
 
@@ -65,14 +70,15 @@ impl Droppers {
         pool: &Pool,
         notifier: Notifier,
         pages: &Arc<Pages>,
-        strict: Option<Arc<StrictReads>>,
-        relaxed: bool,
+        strict: &Arc<StrictReads>,
+        modes: &Arc<Modes>,
     ) -> Result<Droppers> {
-        let state = State { drops: Drops::new(relaxed), pool: Some(pool.clone()), watched_until: None };
+        let state = State { drops: Drops::new(), pool: Some(pool.clone()), watched_until: None };
         let shared = Arc::new(Shared {
             notifier,
             pages: pages.clone(),
-            strict,
+            strict: strict.clone(),
+            modes: modes.clone(),
             began: Instant::now(),
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -166,7 +172,12 @@ impl Shared {
         let mut effects = Vec::new();
         for (drop, whom) in wanted {
             let now = self.now();
-            effects.extend(state.drops.add(drop, whom, now));
+            effects.extend(match whom {
+                For::Server(server, number) if self.modes.of(drop.inode) == Mode::Relaxed => {
+                    state.drops.add_relaxed(drop, (server, number), now)
+                }
+                whom => state.drops.add(drop, whom, now),
+            });
             self.begin_threads(&mut state);
         }
         self.see_to_watch(&state);
@@ -215,10 +226,8 @@ impl Shared {
     fn drop_part(&self, inode: InodeId, part: ByteRange) -> Result<()> {
         // Only single pages are fought for. A large part of a file that is being read is never quiet, and the kernel itself
         // waits for the pages that are locked.
-        if let Some(reads) =
-            self.strict.as_ref().filter(|_| part.length() <= rustix::param::page_size() as u64)
-        {
-            reads.await_turn(inode, part);
+        if part.length() <= rustix::param::page_size() as u64 {
+            self.strict.await_turn(inode, part);
         }
         // 0 is as far as there are any.
         let length = if part.end > i64::MAX as u64 { 0 } else { part.length() as i64 };

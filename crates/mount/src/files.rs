@@ -9,7 +9,7 @@ use ramlace_fuse::{
     Attributes as KernelAttributes, Caller, Entry, OpenFlags, SetAttributes as Changes, SetTime, StatX,
 };
 use ramlace_wire::namespace::{CreateUnnamed, EntryLeased, NewMode, Opened, SetAttributes, TimeReason};
-use ramlace_wire::{Attributes, LayoutHints};
+use ramlace_wire::{Attributes, LayoutHints, Mode};
 
 use crate::attributes::{entry, kernel_attributes, timestamp};
 use crate::handles::{HolesMade, OpenFile, SET_ID_BITS};
@@ -102,6 +102,7 @@ impl PoolFileSystem {
     /// asked.
     fn adopt(&self, file: File, opened: &Opened, flags: u32, since: HolesMade) -> Result<(u64, OpenFlags)> {
         let attributes = &opened.info.attributes;
+        let mode = self.modes.of_opened(attributes.inode, opened.info.hints.mode)?;
         let cut = flags & libc::O_TRUNC as u32 != 0 && attributes.size > 0;
         if cut {
             self.handles.make_hole(attributes.inode, 0);
@@ -119,13 +120,17 @@ impl PoolFileSystem {
         let version = Version::of(&opened.info);
         let append = flags & libc::O_APPEND as u32 != 0;
         let file = Arc::new(file);
-        let passthrough = self.handed.open(&file, if cut { 0 } else { attributes.size })?;
+        // Nobody hears what is stored into files that the kernel has.
+        let passthrough = match mode {
+            Mode::Strict => None,
+            _ => self.handed.open(&file, if cut { 0 } else { attributes.size })?,
+        };
         let handed = passthrough.is_some();
         // The home alone knows where the end is: an appended byte must not lie in a page that
-        // the kernel put elsewhere. And a server alone promises memory for what is written. On a strict mount it would be
+        // the kernel put elsewhere. And a server alone promises memory for what is written. In a strict file it would be
         // seen here before it is seen elsewhere.
-        let direct_io = append || ((handed || self.strict.is_some()) && rights_of(flags).write);
-        let open = OpenFile::new(file, append, handed, version, &self.write_errors);
+        let direct_io = append || ((handed || mode == Mode::Strict) && rights_of(flags).write);
+        let open = OpenFile::new(file, append, handed, mode, version, &self.write_errors);
         let others_write = self.handles.is_written_here(attributes.inode);
         let number = self.handles.add(open, attributes, since);
         if rights_of(flags).write {
@@ -133,6 +138,8 @@ impl PoolFileSystem {
             self.leases.forget_kept(attributes.inode);
         }
         let keep = self.locks.pages_are_of(attributes.inode, version) && !cut && !handed;
+        // Pages of before were not kept by the rules of now.
+        let keep = !self.modes.note(attributes.inode, mode) && keep;
         // Pages that came from holes have no memory, and nobody would ask for it before a store.
         let keep = keep && !(rights_of(flags).write && self.versions.has_bare_pages(attributes.inode));
         if !keep && others_write {
@@ -146,7 +153,9 @@ impl PoolFileSystem {
     /// The last descriptor is closed. Nobody waits for this: `flush` has told of errors before.
     pub(crate) fn release(&self, number: u64) {
         if let Some(open) = self.handles.remove(number) {
-            self.handed.close(&open.file, open.handed);
+            if open.mode != Mode::Strict {
+                self.handed.close(&open.file, open.handed);
+            }
             let (inode, wrote) = (open.file.inode(), open.file.rights().write);
             drop(open);
             if wrote {

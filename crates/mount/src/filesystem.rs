@@ -5,6 +5,7 @@ use std::time::Duration;
 use ramlace_base::{ByteRange, InodeId, Result};
 use ramlace_client::{NewMode, acting_for};
 use ramlace_fuse::{Entry, FileSystem, OpenFlags, Operation, Reply, Request, Scratch, Urgency};
+use ramlace_wire::Mode;
 
 use crate::data::{WriteFlags, Written};
 use crate::kept_lists::is_list;
@@ -13,7 +14,7 @@ use crate::mounted::PoolFileSystem;
 use crate::names::new_mode;
 use crate::refresh::{Answer, refreshed_by};
 use crate::users::{credentials, needs_user};
-use crate::xattrs::answer_sized;
+use crate::xattrs::{answer_sized, is_mode};
 
 /// Reading this attribute of a mount's directory tells how many requests of each kind the kernel has sent: a line for each,
 /// with its name and its number.
@@ -163,6 +164,13 @@ impl PoolFileSystem {
             Operation::GetXattr { name, size } if refreshed_by(name).is_some() => {
                 self.refresh(inode, name, reply, Answer::Value { size });
             }
+            Operation::SetXattr { name, value, flags } if is_mode(name) => {
+                done(reply, self.set_mode(inode, value, flags));
+            }
+            Operation::GetXattr { name, size } if is_mode(name) => {
+                answer_sized(reply, self.get_mode(inode), size);
+            }
+            Operation::RemoveXattr { name } if is_mode(name) => done(reply, self.remove_mode(inode)),
             Operation::GetXattr { name, size } if name == LOST_STORES_ATTRIBUTE.as_bytes() => {
                 answer_sized(reply, Ok(self.lost_stores.tell()), size);
             }
@@ -204,8 +212,8 @@ impl PoolFileSystem {
                 let for_pages = lock_owner.is_none();
                 let range = ByteRange { start: offset, end: offset.saturating_add(length.into()) };
                 // Until its answer has left.
-                let _reading =
-                    self.strict.as_ref().filter(|_| for_pages).map(|reads| reads.begin(inode, range));
+                let is_strict = for_pages && self.modes.of(inode) == Mode::Strict;
+                let _reading = is_strict.then(|| self.strict.begin(inode, range));
                 self.handle_read(request.scratch, reply, handle, range, for_pages);
             }
             Operation::Write { handle, offset, data, flags, cached, kill_suid, .. } => {
@@ -322,6 +330,7 @@ impl FileSystem for PoolFileSystem {
             self.handed.forgotten(inode);
             self.removed.forget(inode);
             self.pages.forget(inode);
+            self.modes.forget(inode);
             self.nodes.forget(inode, || self.leases.is_known(inode));
         }
         // The kernel may still know the node by other lookups: then its next open drops pages for nothing.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_client::File;
 use ramlace_sync::RwLock;
-use ramlace_wire::Attributes;
+use ramlace_wire::{Attributes, Mode};
 
 use crate::versions::{Version, Versions};
 use crate::write_errors::{Heard, WriteErrors};
@@ -25,6 +25,8 @@ pub(crate) struct OpenFile {
     pub(crate) append: bool,
     /// The kernel reads and maps it without asking: see [`crate::handed`].
     pub(crate) handed: bool,
+    /// The file's own, or the mount's.
+    pub(crate) mode: Mode,
     /// What the file was when it was opened.
     opened_in: Version,
     /// The program has its descriptor, and the kernel has dropped older pages: [`Versions`] know it.
@@ -40,6 +42,7 @@ impl OpenFile {
         file: Arc<File>,
         append: bool,
         handed: bool,
+        mode: Mode,
         opened_in: Version,
         errors: &WriteErrors,
     ) -> OpenFile {
@@ -47,6 +50,7 @@ impl OpenFile {
             file,
             append,
             handed,
+            mode,
             opened_in,
             settled: AtomicBool::new(false),
             errors_heard: errors.begin(),

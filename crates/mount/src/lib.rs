@@ -8,6 +8,7 @@
 //! * Access control lists: as long as the attributes beside them ([`access_lists`]).
 //! * Pages: until somebody else changes their bytes: by leases that servers recall ([`recalls`], [`droppers`], [`pages`]). An open that finds another
 //!   version of the file drops them ([`versions`]), and so does another size. `user.ramlace.refresh` drops them at once ([`refresh`]).
+//! * What a file's own mode changes about this, or the mount's: [`modes`], [`strict`].
 //! * Written bytes: not at all. A `write` is in the pool when it returns; stores into mapped memory
 //!   arrive with `msync`, `fsync`, `close` or when the kernel writes them back by itself.
 //!
@@ -30,6 +31,7 @@ mod leases;
 mod locking;
 mod locks;
 mod lost_stores;
+mod modes;
 mod mount;
 mod mounted;
 mod names;
@@ -51,9 +53,11 @@ mod xattrs;
 pub use filesystem::REQUESTS_ATTRIBUTE;
 pub use ioctls::publish_bytes;
 pub use lost_stores::LOST_STORES_ATTRIBUTE;
-pub use mount::{Mode, Mount, MountOptions, run_porter, unmount};
+pub use mount::{Mount, MountOptions, run_porter, unmount};
 pub use ramlace_fuse::{
     Ended, Flags, GuardCommand, MountPoint, Porter, Stopper, clear_dead, mounts, remount, run_guard,
 };
+pub use ramlace_wire::Mode;
 pub use refresh::REFRESH_ATTRIBUTE;
 pub use signals::on_ending;
+pub use xattrs::MODE_ATTRIBUTE;

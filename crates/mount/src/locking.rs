@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ramlace_base::{ByteRange, InodeId, Result};
 use ramlace_client::{LOCK_END, LockKind, LockRequest, LockTable};
 use ramlace_fuse::{FileLock, LockKind as KernelKind, Operation, Reply, Request};
+use ramlace_wire::Mode;
 
 use crate::data::await_published;
 use crate::handles::OpenFile;
@@ -59,7 +60,8 @@ impl PoolFileSystem {
             }
         };
         file.settle(&self.versions);
-        let publishes = self.relaxed && !file.handed && self.handles.is_written_here(holder.inode);
+        let publishes =
+            file.mode == Mode::Relaxed && !file.handed && self.handles.is_written_here(holder.inode);
         if publishes && self.locks.may_give_away(holder) {
             return self.publish_and_give_away(holder, file, wait, reply);
         }

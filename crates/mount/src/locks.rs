@@ -47,8 +47,8 @@ pub(crate) struct Locks {
     parked: Mutex<HashMap<u64, Parked>>,
     owners: Mutex<Owners>,
     versions: Arc<Versions>,
-    /// On a relaxed mount: nobody waits for drops, so that a write elsewhere may be over and its time not be told yet.
-    owed: Option<Owed>,
+    /// Nobody waits for drops of relaxed files, so that a write elsewhere may be over and its time not be told yet.
+    owed: Owed,
     refresher: Arc<Refresher>,
     /// Sees in which call a program waits.
     porter: Arc<Porter>,
@@ -94,7 +94,7 @@ impl Locks {
     pub(crate) fn new(
         enabled: bool,
         versions: &Arc<Versions>,
-        owed: Option<Owed>,
+        owed: Owed,
         refresher: &Arc<Refresher>,
         porter: &Arc<Porter>,
     ) -> Arc<Locks> {
@@ -198,7 +198,7 @@ impl Locks {
 
     /// Whether the kernel's pages of a file are of this version, and no drop of them is owed.
     pub(crate) fn pages_are_of(&self, inode: InodeId, version: Version) -> bool {
-        self.versions.are_of(inode, version) && !self.owed.as_ref().is_some_and(|owed| owed.has(inode))
+        self.versions.are_of(inode, version) && !self.owed.has(inode)
     }
 
     /// A program that waits has a signal.

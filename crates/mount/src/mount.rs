@@ -9,6 +9,7 @@ use ramlace_client::{ConnectOptions, Pool};
 use ramlace_fuse::{
     BackingFiles, Ended, Flags, GuardCommand, Invalidation, MountPoint, Porter, Session, Stopper, Workers,
 };
+use ramlace_wire::Mode;
 
 use crate::droppers::Droppers;
 use crate::handed::HandedFiles;
@@ -17,6 +18,7 @@ use crate::kept_lists::KeptLists;
 use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::lost_stores::LostStores;
+use crate::modes::Modes;
 use crate::mounted::PoolFileSystem;
 use crate::nodes::Nodes;
 use crate::pages::Pages;
@@ -63,20 +65,8 @@ pub struct MountOptions {
     pub passthrough: bool,
     /// A size that is set takes the memory of all that is new, or is ENOSPC.
     pub reserve: bool,
-    /// When other machines see what programs here have stored.
+    /// When other machines see what programs here have stored into files that have no mode of their own.
     pub mode: Mode,
-}
-
-/// When other machines see what programs have stored into mapped files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// When it is published: by `msync`, `fsync` or `close`.
-    #[default]
-    Coherent,
-    /// At once: a page that may be stored into is in one kernel at a time.
-    Strict,
-    /// When it is published; and nobody waits for what this mount still shows: its programs refresh, or take a lock.
-    Relaxed,
 }
 
 /// A mounted pool. Dropping it takes the mount away.
@@ -114,11 +104,10 @@ impl Mount {
         pool.hear_recalls(Box::new(move |recalls| recalled.recall(recalls)));
         let doubting = leases.clone();
         pool.hear_doubts(Box::new(move |slot, doubt| doubting.doubt(slot, doubt)));
-        let strict = (options.mode == Mode::Strict).then(Arc::<StrictReads>::default);
-        let relaxed = options.mode == Mode::Relaxed;
-        let droppers = Droppers::start(&pool, session.notifier(), &pages, strict.clone(), relaxed)?;
-        let locks =
-            Locks::new(options.locks, &versions, relaxed.then(|| droppers.owed()), &refresher, porter);
+        let modes = Arc::new(Modes::new(options.mode, session.has_direct_io_mmap()));
+        let strict = Arc::<StrictReads>::default();
+        let droppers = Droppers::start(&pool, session.notifier(), &pages, &strict, &modes)?;
+        let locks = Locks::new(options.locks, &versions, droppers.owed(), &refresher, porter);
         let kernel = if options.passthrough { Some(kernel_that_takes_files(&session)?) } else { None };
         let handed = Arc::new(HandedFiles::start(kernel, session.notifier())?);
         let file_system = PoolFileSystem {
@@ -139,7 +128,7 @@ impl Mount {
             nodes: Nodes::default(),
             pages,
             strict,
-            relaxed,
+            modes,
             droppers,
             counts: session.counts(),
             handed: handed.clone(),

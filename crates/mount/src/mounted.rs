@@ -13,6 +13,7 @@ use crate::kept_lists::KeptLists;
 use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::lost_stores::LostStores;
+use crate::modes::Modes;
 use crate::nodes::Nodes;
 use crate::pages::Pages;
 use crate::refresh::Refresher;
@@ -44,10 +45,8 @@ pub(crate) struct PoolFileSystem {
     pub(crate) nodes: Nodes,
     pub(crate) handed: Arc<HandedFiles>,
     pub(crate) pages: Arc<Pages>,
-    /// On a strict mount.
-    pub(crate) strict: Option<Arc<StrictReads>>,
-    /// Nobody waits for what this mount shows: its programs publish, refresh, and lock.
-    pub(crate) relaxed: bool,
+    pub(crate) strict: Arc<StrictReads>,
+    pub(crate) modes: Arc<Modes>,
     pub(crate) droppers: Droppers,
     pub(crate) counts: Arc<RequestCounts>,
 }

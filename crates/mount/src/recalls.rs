@@ -79,8 +79,6 @@ pub(crate) struct Wanted {
 
 /// All drops that are not over. Times are in milliseconds.
 pub(crate) struct Drops<T> {
-    /// Nobody is to wait for a recall.
-    relaxed: bool,
     jobs: BTreeMap<u64, Job<T>>,
     last: u64,
     waiting: VecDeque<u64>,
@@ -110,10 +108,9 @@ struct Running {
 }
 
 impl<T> Drops<T> {
-    /// None yet. `relaxed`: servers are told at once that nobody waits for what they recall.
-    pub(crate) fn new(relaxed: bool) -> Drops<T> {
+    /// None yet.
+    pub(crate) fn new() -> Drops<T> {
         Drops {
-            relaxed,
             jobs: BTreeMap::new(),
             last: 0,
             waiting: VecDeque::new(),
@@ -147,12 +144,27 @@ impl<T> Drops<T> {
         }
         let look_at = match whom {
             For::Waiting(_) => now + WAITING_MILLIS_MAX,
-            For::Server(..) if self.relaxed => now,
             For::Server(..) => now + LATE_MILLIS,
             For::Rest(_) | For::Life(..) | For::Nobody => NEVER,
         };
         self.push(drop, whom, look_at, now);
         None
+    }
+
+    /// Pages of a relaxed file are recalled: the server is told at once that nobody waits for them.
+    pub(crate) fn add_relaxed(
+        &mut self,
+        drop: Wanted,
+        (server, number): (ServerId, u64),
+        now: u64,
+    ) -> Option<Effect<T>> {
+        let before = self.last;
+        let effect = self.add(drop, For::Server(server, number), now);
+        // It was told again, or there are too many already, where none has come.
+        if let Some(job) = self.jobs.get_mut(&self.last).filter(|_| self.last != before) {
+            (job.is_relaxed, job.look_at) = (true, now);
+        }
+        effect
     }
 
     /// A server has a new life: all files are to be dropped, and what it had recalled before is nothing to it. What follows at once.
@@ -342,17 +354,16 @@ impl<T> Drops<T> {
 
     /// Whether somebody who looks again no sooner than `until` would be too late for what began just now.
     pub(crate) fn is_too_late(&self, until: Option<u64>, now: u64) -> bool {
-        // What a relaxed mount is told has no time.
-        let in_time = if self.relaxed { now } else { now + LATE_MILLIS };
         let next = self.next_look();
-        next.is_some_and(|at| until.is_none_or(|until| at < until && (until > in_time || at <= now)))
+        let is_late = |at, until| at < until && (until > now + LATE_MILLIS || at <= now);
+        next.is_some_and(|at| until.is_none_or(|until| is_late(at, until)))
     }
 
     /// Time has gone by. `held`: which of some pages are held by requests that are under way.
     pub(crate) fn look(&mut self, now: u64, held: impl Fn(&Wanted) -> Vec<ByteRange>) -> Vec<Effect<T>> {
         let (mut effects, mut rests) = (Vec::new(), Vec::new());
         for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.look_at <= now) {
-            if self.relaxed
+            if job.is_relaxed
                 && !job.is_told
                 && let Some(For::Server(server, number)) = job.whom
             {

@@ -1,4 +1,4 @@
-//! What a strict mount adds: pages that programs store into lie in this kernel alone, or not at all.
+//! What strict files add: pages that programs store into lie in this kernel alone, or not at all.
 //!
 //! The server keeps the order (`ramlace_lanes`). Here it is seen to that whoever waited for a page gets something done with it: a page is
 //! not dropped while it is being read, nor in the first moments after that, however soon somebody else wants it.

@@ -1,4 +1,4 @@
-//! Changes of attributes: mode, owner, times, and what a directory hands down.
+//! Changes of attributes: mode, owner, times, what a directory hands down, and how a file is shared.
 
 use ramlace_base::{Epoch, InodeId, Result, Slot, Timestamp, limits};
 use ramlace_base::{Error, ErrorKind};
@@ -74,6 +74,9 @@ impl SlotState {
     ) -> Step {
         check_hints(request.hints)?;
         let inode = self.inode(request.inode)?;
+        if matches!(inode.body, Body::File(_)) {
+            return self.set_mode_of_file(caller, request);
+        }
         let directory = inode.directory(request.inode)?;
         directory.check_settled(request.inode)?;
         inode.check_owner(caller.who)?;
@@ -92,6 +95,27 @@ impl SlotState {
 }
 
 impl SlotState {
+    /// A file's own mode. Whoever opens it hears which it is, so it is never another one while somebody has it open.
+    fn set_mode_of_file(&mut self, caller: Caller, SetLayout { inode: id, hints }: SetLayout) -> Step {
+        let inode = self.inode(id)?;
+        inode.check_owner(caller.who)?;
+        if !hints.is_of_file() {
+            let text =
+                format!("the layout of file {id} was fixed when it was created; its mode alone can be set");
+            return Err(Error::new(ErrorKind::NotDirectory, text));
+        }
+        if inode.file(id)?.mode == hints.mode {
+            return Ok(Some(Reply::Done));
+        }
+        if inode.opens > 0 {
+            let text = format!("file {id} is open somewhere; its mode can be set when nobody has it open");
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        self.inode_mut(id)?.changed = caller.now;
+        self.file_mut(id).mode = hints.mode;
+        Ok(Some(Reply::Done))
+    }
+
     /// What a directory whose entries are here hands down to new files; nothing when there is none.
     #[must_use]
     pub fn handed_down(&self, directory: InodeId) -> LayoutHints {

@@ -15,7 +15,7 @@ use ramlace_wire::locks;
 use ramlace_wire::mend;
 use ramlace_wire::namespace as names;
 use ramlace_wire::peer::{self, Token};
-use ramlace_wire::{Header, Kind, decode_body, encode_body, flags, xattrs};
+use ramlace_wire::{Header, Kind, LayoutHints, decode_body, encode_body, flags, xattrs};
 
 use crate::chunk::checked_range;
 use crate::clock;
@@ -320,7 +320,7 @@ impl Server {
                 };
                 layout.created = map.epoch;
                 request.layout = Some(layout);
-                request.wish = names::LayoutWish::default();
+                request.wish = without_layout(&request.wish);
                 made = Some(names::Lookup { parent: request.parent, name: request.name.clone() });
                 Op::Create(request)
             }
@@ -362,7 +362,7 @@ impl Server {
                 };
                 layout.created = map.epoch;
                 request.layout = Some(layout);
-                request.wish = names::LayoutWish::default();
+                request.wish = without_layout(&request.wish);
                 Op::CreateUnnamed(request)
             }
             Request::Mutation(_, Op::Truncate(request)) => {
@@ -447,4 +447,9 @@ impl Server {
         }
         Ok(reply.encode())
     }
+}
+
+/// What the slot has yet to hear of a wish for a layout that is chosen: the file's mode.
+fn without_layout(wish: &names::LayoutWish) -> names::LayoutWish {
+    names::LayoutWish { hints: LayoutHints::of_file(wish.hints.mode), ..names::LayoutWish::default() }
 }

@@ -50,8 +50,8 @@ pub use permit::{LaneRight, OpenedFor, Permit};
 pub use row::{Asker, ForWhom, Row, Shows};
 pub use types::{
     Attributes, Chain, ClusterMap, DeviceNumbers, FileAttributes, FileKind, HostId, Layout, LayoutHints,
-    PoolId, ServerEntry,
+    Mode, PoolId, ServerEntry,
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.
-pub const PROTOCOL_VERSION: u16 = 15;
+pub const PROTOCOL_VERSION: u16 = 16;

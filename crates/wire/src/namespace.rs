@@ -85,7 +85,7 @@ pub struct InodeInfo {
     pub attributes: Attributes,
     /// A file's layout; `None` for others.
     pub layout: Option<Layout>,
-    /// What a directory hands down; empty for others.
+    /// What a directory hands down; of a file its own mode alone; empty for others.
     pub hints: LayoutHints,
     /// Named bytes from the file's creation.
     pub named: FileAttributes,
@@ -103,6 +103,11 @@ impl InodeInfo {
         self.attributes.is_possible()
             && self.layout.is_some() == (self.attributes.kind == FileKind::File)
             && self.layout.is_none_or(|layout| layout.is_possible())
+            && match self.attributes.kind {
+                FileKind::Directory => true,
+                FileKind::File => self.hints.is_of_file(),
+                _ => self.hints == LayoutHints::default(),
+            }
             && matches!(self.partitions.len(), 0 | limits::DIRECTORY_PARTITIONS)
     }
 
@@ -707,12 +712,12 @@ impl Request for FinishAppend {
     }
 }
 
-/// Sets what files made in a directory inherit.
+/// Sets what files made in a directory inherit; or a file's own mode, while nobody has it open (else `Busy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetLayout {
-    /// The directory.
+    /// The directory, or the file.
     pub inode: InodeId,
-    /// What it hands down.
+    /// What a directory hands down; of a file the mode alone.
     pub hints: LayoutHints,
 }
 

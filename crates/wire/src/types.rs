@@ -54,6 +54,52 @@ numbered! {
     }
 }
 
+numbered! {
+    /// When other machines see what programs store into a mapped file.
+    Mode {
+        /// When it is published: by `msync`, `fsync` or `close`.
+        Coherent = 1,
+        /// At once: a page that may be stored into is in one kernel at a time.
+        Strict = 2,
+        /// When it is published; and nobody waits for what a mount still shows: its programs refresh, or take a lock.
+        Relaxed = 3,
+    }
+}
+
+/// As a mount has it that is asked for nothing else.
+impl Default for Mode {
+    fn default() -> Mode {
+        Mode::Coherent
+    }
+}
+
+impl Mode {
+    /// Every mode.
+    pub const ALL: [Mode; 3] = [Mode::Coherent, Mode::Strict, Mode::Relaxed];
+
+    /// As commands, attributes and programs name it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Coherent => "coherent",
+            Mode::Strict => "strict",
+            Mode::Relaxed => "relaxed",
+        }
+    }
+
+    /// The mode with a name.
+    #[must_use]
+    pub fn named(name: &[u8]) -> Option<Mode> {
+        Mode::ALL.into_iter().find(|mode| mode.name().as_bytes() == name)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
 impl FileKind {
     /// Every kind.
     pub const ALL: [FileKind; 7] = [
@@ -239,9 +285,23 @@ pub struct LayoutHints {
     pub width: Option<u16>,
     /// Copies of each chunk.
     pub copies: Option<u8>,
+    /// The file's own mode, whatever the mounts have that open it. A file keeps it; all else is in its [`Layout`].
+    pub mode: Option<Mode>,
 }
 
 impl LayoutHints {
+    /// What a file keeps: its own mode.
+    #[must_use]
+    pub fn of_file(mode: Option<Mode>) -> LayoutHints {
+        LayoutHints { mode, ..LayoutHints::default() }
+    }
+
+    /// Whether these can be a file's.
+    #[must_use]
+    pub fn is_of_file(&self) -> bool {
+        *self == LayoutHints::of_file(self.mode)
+    }
+
     /// These hints, with `inherited` where they are silent.
     #[must_use]
     pub fn or(self, inherited: LayoutHints) -> LayoutHints {
@@ -249,6 +309,7 @@ impl LayoutHints {
             stripe_unit: self.stripe_unit.or(inherited.stripe_unit),
             width: self.width.or(inherited.width),
             copies: self.copies.or(inherited.copies),
+            mode: self.mode.or(inherited.mode),
         }
     }
 }

@@ -7,9 +7,13 @@ use std::collections::BTreeSet;
 use common::{Source, bodies, header_sample};
 use proptest::prelude::*;
 use ramlace_base::limits::{DATA_BYTES_MAX, ERROR_TEXT_BYTES_MAX};
-use ramlace_base::{Error, ErrorKind, Sequence};
+use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Sequence, Slot, Timestamp};
+use ramlace_wire::namespace::{GetAttributes, InodeInfo, SetLayout};
 use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble, Status};
-use ramlace_wire::{ErrorBody, FrameHeader, HEADER_BYTES, Header, Kind, PROTOCOL_VERSION};
+use ramlace_wire::{
+    Attributes, ErrorBody, FileKind, FrameHeader, HEADER_BYTES, Header, Kind, Layout, LayoutHints, Mode,
+    PROTOCOL_VERSION, Request, decode_body, encode_body,
+};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -102,5 +106,84 @@ fn strangers_are_told_apart_by_the_greeting() {
         [(0, b'R', "does not speak ramlace"), (10, 3, "unknown status"), (14, 1, "no sense")]
     {
         assert!(spoilt(at, value).unwrap_err().message().contains(words));
+    }
+}
+
+// SEMANTICS 140.7
+#[test]
+fn a_mode_that_nobody_knows_is_no_message() {
+    let inode = InodeId(7);
+    for mode in Mode::ALL {
+        let hints = LayoutHints::of_file(Some(mode));
+        let mut bytes = encode_body(&SetLayout { inode, hints });
+        assert_eq!(decode_body::<SetLayout>(Kind::SetLayout, &bytes).unwrap().hints.mode, Some(mode));
+        assert_eq!(Mode::named(mode.name().as_bytes()), Some(mode));
+        for wrong in [0, 4, 127] {
+            *bytes.last_mut().unwrap() = wrong;
+            assert!(decode_body::<SetLayout>(Kind::SetLayout, &bytes).is_err(), "{wrong}");
+        }
+    }
+    assert_eq!(Mode::named(b""), None);
+}
+
+// SEMANTICS 140.7
+#[test]
+fn a_file_hands_nothing_down_and_has_a_mode_alone() {
+    let attributes = |kind| {
+        let zero = Timestamp { nanos: 0 };
+        let (inode, generation) = (InodeId(7), Generation::FIRST);
+        let (accessed, modified, changed, created) = (zero, zero, zero, zero);
+        let (mode, uid, gid, links, size, device) = (0o644, 0, 0, 1, 0, 0);
+        let (xattrs, allocated) = (false, None);
+        Attributes {
+            inode,
+            kind,
+            mode,
+            uid,
+            gid,
+            links,
+            size,
+            device,
+            generation,
+            accessed,
+            modified,
+            changed,
+            created,
+            xattrs,
+            allocated,
+        }
+    };
+    let layout = Layout {
+        stripe_unit: 1 << 21,
+        width: 1,
+        base_slot: Slot(0),
+        stride: 1,
+        copies: 1,
+        created: Epoch(1),
+    };
+    let fits = |kind, hints| {
+        let layout = (kind == FileKind::File).then_some(layout);
+        let (named, partitions) = (Vec::new(), Vec::new());
+        let info = InodeInfo {
+            attributes: attributes(kind),
+            layout,
+            hints,
+            named,
+            partitions,
+            inline: false,
+            handed: false,
+        };
+        GetAttributes { inode: InodeId(7) }.fits(&info)
+    };
+    let mode = LayoutHints::of_file(Some(Mode::Strict));
+    let width = LayoutHints { width: Some(1), ..mode };
+    for (kind, with_mode, with_width) in [
+        (FileKind::File, true, false),
+        (FileKind::Directory, true, true),
+        (FileKind::Symlink, false, false),
+        (FileKind::Fifo, false, false),
+    ] {
+        assert!(fits(kind, LayoutHints::default()));
+        assert_eq!((fits(kind, mode), fits(kind, width)), (with_mode, with_width), "{kind:?}");
     }
 }

@@ -236,6 +236,30 @@ void test_placing(void)
     CHECK(ramlace_rmdir(pool, at("dir")) == 0);
 }
 
+/* The mode of a file: from its directory, from who makes it, or set. */
+static void layout_modes(void)
+{
+    struct ramlace_layout layout;
+    ramlace_hints hints = RAMLACE_HINTS_INIT;
+    hints.mode = RAMLACE_MODE_STRICT;
+    CHECK(ramlace_layout_set(pool, at("dir"), &hints) == 0);
+    CHECK(ramlace_layout_get(pool, at("dir"), &layout) == 0 && layout.mode == RAMLACE_MODE_STRICT);
+    make(at("dir/strict"));
+    CHECK(ramlace_layout_get(pool, at("dir/strict"), &layout) == 0 && layout.mode == RAMLACE_MODE_STRICT);
+    hints.mode = RAMLACE_MODE_RELAXED;
+    CHECK(placed(at("dir/relaxed"), &hints).mode == RAMLACE_MODE_RELAXED);
+    CHECK(ramlace_layout_get(pool, at("dir/inherits"), &layout) == 0 && layout.mode == 0);
+    hints.mode = RAMLACE_MODE_COHERENT;
+    CHECK(ramlace_layout_set(pool, at("dir/strict"), &hints) == 0);
+    CHECK(ramlace_layout_get(pool, at("dir/strict"), &layout) == 0 && layout.mode == RAMLACE_MODE_COHERENT);
+    ramlace_file *file = ramlace_open(pool, at("dir/strict"), O_RDONLY, 0);
+    CHECK(file != NULL);
+    FAILS(ramlace_layout_set(pool, at("dir/strict"), NULL) == -1, EBUSY, "open");
+    CHECK(ramlace_close(file) == 0 && ramlace_layout_set(pool, at("dir/strict"), NULL) == 0);
+    CHECK(ramlace_layout_get(pool, at("dir/strict"), &layout) == 0 && layout.mode == 0 && layout.fixed == 1);
+    CHECK(ramlace_layout_set(pool, at("dir"), NULL) == 0);
+}
+
 void test_layouts(void)
 {
     struct ramlace_layout layout;
@@ -266,6 +290,11 @@ void test_layouts(void)
     hints.local = 1;
     FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "hands");
     hints.local = 0;
+    hints.mode = 4;
+    FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "4 is no RAMLACE_MODE");
+    FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EINVAL, "RAMLACE_MODE");
+    hints.mode = 0;
     hints.size = 0;
     FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "_INIT");
+    layout_modes();
 }

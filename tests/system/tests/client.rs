@@ -12,7 +12,7 @@ use ramlace_wire::LayoutHints;
 const UNIT: u64 = 64 << 10;
 
 fn striped(width: u16) -> OpenOptions {
-    let hints = LayoutHints { stripe_unit: Some(UNIT), width: Some(width), copies: Some(1) };
+    let hints = LayoutHints { stripe_unit: Some(UNIT), width: Some(width), copies: Some(1), mode: None };
     OpenOptions { hints, ..OpenOptions::creating() }
 }
 

@@ -316,16 +316,25 @@ class Pool:
         self._client.truncate(self._path(path), size)
 
     def layout(self, path: "PathLike") -> _native.Layout:
-        """Return where a file's bytes lie, or what a directory hands down to new files."""
+        """Return where a file's bytes lie and its own mode, or what a directory hands down to new files."""
         return self._client.layout(self._path(path))
 
-    def set_layout(self, path: "PathLike", *, stripe_unit: int | None = None, width: int | None = None) -> None:
+    def set_layout(
+        self,
+        path: "PathLike",
+        *,
+        stripe_unit: int | None = None,
+        width: int | None = None,
+        mode: "_native.SharingMode | None" = None,
+    ) -> None:
         """Set what files that are made in a directory get: chunks of ``stripe_unit`` bytes on ``width`` servers.
 
-        None leaves it to the directory above, or the pool. NotADirectoryError for a file: its
-        layout was fixed when it was created.
+        Of a file, ``mode`` can be set, while nobody has it open (else an error with errno EBUSY):
+        when other machines see what programs store into the mapped file, on every mount. None is
+        as usual: as each mount has it, or the pool. NotADirectoryError for the rest of a file's
+        layout, which was fixed when it was created.
         """
-        self._client.set_layout(self._path(path), stripe_unit, width, None)
+        self._client.set_layout(self._path(path), stripe_unit, width, None, mode)
 
     def statfs(self) -> _native.Capacity:
         """Return what the pool lends and holds, in bytes, over the servers that answered."""

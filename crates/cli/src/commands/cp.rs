@@ -63,7 +63,7 @@ pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let options = CopyOptions {
         recursive: args.recursive,
         jobs: args.jobs.into(),
-        hints: LayoutHints { stripe_unit: args.stripe_unit, width: args.width, copies: None },
+        hints: LayoutHints { stripe_unit: args.stripe_unit, width: args.width, ..LayoutHints::default() },
         umask: umask(),
     };
     let places = args.paths.iter().map(|path| Place::parse(path)).collect::<Result<Vec<Place>>>()?;

@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 
 use ramlace_base::units::parse_bytes;
-use ramlace_wire::{FileKind, LayoutHints};
+use ramlace_wire::{FileKind, LayoutHints, Mode};
 use serde_json::Value;
 
 use super::stat::{hints_json, hints_text, lane_servers, layout_json, layout_text};
 use crate::failure::Done;
+use crate::mount_options::mode_of;
 use crate::output::Output;
 use crate::place::{Pools, in_pool};
 use crate::show::{escaped, put_name};
@@ -16,8 +17,10 @@ const EXAMPLES: &str = "\
 Examples:
   ramlace layout get /data/x.npy                          a file's stripe unit, width and servers
   ramlace layout set /data --stripe-unit 8MiB --width 2   for files that are made in /data from now on
+  ramlace layout set /data/ring --mode strict             mapped on any mount it is one memory, without msync
 
-A file's layout is fixed when it is made. `ramlace cp --stripe-unit --width` makes a file with another.";
+A file's layout is fixed when it is made, but for its mode. `ramlace cp --stripe-unit --width` makes a file with another.
+A file's mode is that of `ramlace mount --mode`, and decides on every mount; it can be set while nobody has the file open.";
 
 /// Arguments of `layout`.
 #[derive(clap::Args, Debug)]
@@ -37,9 +40,9 @@ pub enum Action {
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<OsString>,
     },
-    /// Set what files made in a directory get; what is not named becomes as usual
+    /// Set what files made in a directory get, or a file's mode; what is not named becomes as usual
     Set {
-        /// The directory: /path or ramlace:/path
+        /// The directory, or the file: /path or ramlace:/path
         path: OsString,
         /// The new values.
         #[command(flatten)]
@@ -61,12 +64,16 @@ pub struct HintArgs {
     /// Copies of each chunk [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub copies: Option<u8>,
+
+    /// When other machines see what programs store into the mapped file, on every mount: `coherent`, `strict` or `relaxed` [default: as each mount has it]
+    #[arg(long, value_name = "MODE", value_parser = mode_of)]
+    pub mode: Option<Mode>,
 }
 
 impl HintArgs {
     /// As the pool takes them.
     pub fn hints(&self) -> LayoutHints {
-        LayoutHints { stripe_unit: self.stripe_unit, width: self.width, copies: self.copies }
+        LayoutHints { stripe_unit: self.stripe_unit, width: self.width, copies: self.copies, mode: self.mode }
     }
 }
 
@@ -91,7 +98,8 @@ fn get(paths: &[OsString], pools: &mut Pools, output: &mut Output) -> Done {
         let (text, mut value) = match (&info.layout, info.attributes.kind) {
             (Some(layout), _) => {
                 let servers = lane_servers(&pool, layout)?;
-                (layout_text(layout, &servers), layout_json(layout, &servers))
+                let mode = info.hints.mode;
+                (layout_text(layout, mode, &servers), layout_json(layout, mode, &servers))
             }
             (None, FileKind::Directory) => {
                 (format!("new files get: {}", hints_text(&info.hints)), hints_json(&info.hints))

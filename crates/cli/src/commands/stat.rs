@@ -6,7 +6,7 @@ use ramlace_base::Result;
 use ramlace_base::units::{count, format_bytes};
 use ramlace_client::Pool;
 use ramlace_wire::namespace::InodeInfo;
-use ramlace_wire::{Attributes, DeviceNumbers, FileKind, Layout, LayoutHints};
+use ramlace_wire::{Attributes, DeviceNumbers, FileKind, Layout, LayoutHints, Mode};
 use serde_json::{Value, json};
 
 use crate::failure::{Done, Failure, say};
@@ -106,7 +106,7 @@ fn print(seen: &Seen, output: &mut Output) -> Done {
         ("created", time_text(attributes.created)),
     ];
     if let Some(layout) = &seen.info.layout {
-        rows.push(("layout", layout_text(layout, &seen.servers)));
+        rows.push(("layout", layout_text(layout, seen.info.hints.mode, &seen.servers)));
     }
     if attributes.kind == FileKind::Directory {
         rows.push(("hands down", hints_text(&seen.info.hints)));
@@ -117,16 +117,17 @@ fn print(seen: &Seen, output: &mut Output) -> Done {
     rows.into_iter().try_for_each(|(name, value)| output.line(format_args!("  {name:<10} {value}")))
 }
 
-/// `stripe unit 2 MiB, width 4 (servers 0 1 2 3), 1 copy`.
-pub fn layout_text(layout: &Layout, servers: &[u16]) -> String {
+/// `stripe unit 2 MiB, width 4 (servers 0 1 2 3), 1 copy`; and the file's own mode, where it has one.
+pub fn layout_text(layout: &Layout, mode: Option<Mode>, servers: &[u16]) -> String {
     let servers: Vec<String> = servers.iter().map(u16::to_string).collect();
     format!(
-        "stripe unit {}, width {} (server{} {}), {}",
+        "stripe unit {}, width {} (server{} {}), {}{}",
         format_bytes(layout.stripe_unit),
         layout.width,
         if servers.len() == 1 { "" } else { "s" },
         servers.join(" "),
-        count(layout.copies.into(), "copy")
+        count(layout.copies.into(), "copy"),
+        mode.map(|mode| format!(", mode {mode}")).unwrap_or_default()
     )
 }
 
@@ -134,10 +135,11 @@ pub fn layout_text(layout: &Layout, servers: &[u16]) -> String {
 pub fn hints_text(hints: &LayoutHints) -> String {
     let usual = || "as usual".to_owned();
     format!(
-        "stripe unit {}, width {}, copies {}",
+        "stripe unit {}, width {}, copies {}, mode {}",
         hints.stripe_unit.map_or_else(usual, format_bytes),
         hints.width.map_or_else(usual, |width| width.to_string()),
-        hints.copies.map_or_else(usual, |copies| copies.to_string())
+        hints.copies.map_or_else(usual, |copies| copies.to_string()),
+        hints.mode.map_or_else(usual, |mode| mode.to_string())
     )
 }
 
@@ -156,18 +158,21 @@ pub fn attributes_json(attributes: &Attributes) -> Value {
     })
 }
 
-/// A layout with the servers of its lanes.
-pub fn layout_json(layout: &Layout, servers: &[u16]) -> Value {
+/// A layout with the servers of its lanes, and the file's own mode; null is "as each mount has it".
+pub fn layout_json(layout: &Layout, mode: Option<Mode>, servers: &[u16]) -> Value {
     json!({
         "stripe_unit": layout.stripe_unit, "width": layout.width, "copies": layout.copies,
         "base_slot": layout.base_slot.0, "stride": layout.stride, "created_epoch": layout.created.0,
-        "servers": servers,
+        "servers": servers, "mode": mode.map(Mode::name),
     })
 }
 
 /// What a directory hands down; null is "as usual".
 pub fn hints_json(hints: &LayoutHints) -> Value {
-    json!({"stripe_unit": hints.stripe_unit, "width": hints.width, "copies": hints.copies})
+    json!({
+        "stripe_unit": hints.stripe_unit, "width": hints.width, "copies": hints.copies,
+        "mode": hints.mode.map(Mode::name),
+    })
 }
 
 fn seen_json(seen: &Seen) -> Value {
@@ -177,7 +182,7 @@ fn seen_json(seen: &Seen) -> Value {
         put_name(&mut value, "target", target);
     }
     if let Some(layout) = &seen.info.layout {
-        value["layout"] = layout_json(layout, &seen.servers);
+        value["layout"] = layout_json(layout, seen.info.hints.mode, &seen.servers);
     }
     if seen.info.attributes.kind == FileKind::Directory {
         value["hints"] = hints_json(&seen.info.hints);

@@ -2,7 +2,7 @@
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, Open, Opened};
-use ramlace_wire::{FileAttributes, Layout};
+use ramlace_wire::{FileAttributes, Layout, Mode};
 
 use crate::Pool;
 use crate::backoff::Backoff;
@@ -23,6 +23,7 @@ pub struct File {
     rights: Rights,
     pub(crate) append: bool,
     layout: Layout,
+    mode: Option<Mode>,
     named: FileAttributes,
     /// As it was opened, for messages; empty when it was opened by inode.
     pub(crate) path: Vec<u8>,
@@ -43,6 +44,7 @@ impl File {
             rights,
             append: false,
             layout,
+            mode: opened.info.hints.mode,
             named: opened.info.named.clone(),
             path: Vec::new(),
             handles: PerFork::with(handle),
@@ -66,6 +68,12 @@ impl File {
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Its own mode, as it was when it was opened; nobody changes it while it is open.
+    #[must_use]
+    pub fn mode(&self) -> Option<Mode> {
+        self.mode
     }
 
     /// Named bytes from its creation.

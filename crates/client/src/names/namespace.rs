@@ -252,15 +252,19 @@ impl Pool {
         self.stat(path)
     }
 
-    /// Sets what files made in a directory inherit.
+    /// Sets what files made in a directory inherit; or a file's own mode, which `None` takes away.
+    ///
+    /// # Errors
+    /// `Busy` where somebody has the file open and it has another mode.
     pub fn set_layout(&self, path: impl AsRef<[u8]>, hints: LayoutHints) -> Result<()> {
         let path = path.as_ref();
         let (inode, kind) = self.find(path, LastLink::Follow)?;
-        if kind != FileKind::Directory {
+        if kind != FileKind::Directory && !(kind == FileKind::File && hints.is_of_file()) {
             return Err(Error::new(
                 ErrorKind::NotDirectory,
                 format!(
-                    "the layout of {} was fixed when it was created; set it on a directory, or copy the file",
+                    "the layout of {} was fixed when it was created, but for the mode of a file; set it on a directory, or \
+                     copy the file",
                     ShownPath(path)
                 ),
             ));

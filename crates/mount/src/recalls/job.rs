@@ -15,6 +15,8 @@ pub(super) const STUCK_MILLIS: u64 = 2_000;
 pub(super) struct Job<T> {
     pub(super) drop: Wanted,
     pub(super) whom: Option<For<T>>,
+    /// Nobody is to wait for it.
+    pub(super) is_relaxed: bool,
     /// Its server was told that it waits for a request.
     pub(super) is_told: bool,
     /// When to look whether it takes long.
@@ -62,8 +64,18 @@ impl<T> Job<T> {
     /// One that has yet to begin.
     pub(super) fn new(drop: Wanted, whom: For<T>, look_at: u64, now: u64) -> Job<T> {
         let is_free = matches!(whom, For::Rest(_));
-        let (is_told, runs, is_late, rest) = (false, false, false, Rest::default());
-        Job { drop, whom: Some(whom), is_told, look_at, runs, is_late, is_free, moved: now, rest }
+        Job {
+            drop,
+            whom: Some(whom),
+            is_relaxed: false,
+            is_told: false,
+            look_at,
+            runs: false,
+            is_late: false,
+            is_free,
+            moved: now,
+            rest: Rest::default(),
+        }
     }
 
     /// Whether requests hold what is left of a recall. What nothing holds goes first: programs may read it.

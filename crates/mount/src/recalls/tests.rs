@@ -24,7 +24,7 @@ fn recall(drops: &mut Drops<&'static str>, inode: InodeId, number: u64, now: u64
 
 #[test]
 fn a_recall_is_done_when_its_pages_are_dropped() {
-    let mut drops = Drops::new(false);
+    let mut drops = Drops::new();
     recall(&mut drops, FILE, 1, 0);
     recall(&mut drops, FILE, 1, 0);
     let (id, dropped) = drops.next(0).unwrap();
@@ -40,7 +40,7 @@ fn a_recall_is_done_when_its_pages_are_dropped() {
 
 #[test]
 fn a_late_recall_is_blocked_once_while_a_request_holds_pages() {
-    let mut drops = Drops::new(false);
+    let mut drops = Drops::new();
     assert_eq!(drops.next_look(), None);
     recall(&mut drops, FILE, 1, 100);
     let (id, _) = drops.next(0).unwrap();
@@ -58,9 +58,9 @@ fn a_late_recall_is_blocked_once_while_a_request_holds_pages() {
 // SEMANTICS 136.2
 #[test]
 fn pages_are_owed_until_the_last_drop_of_their_file_is_over() {
-    let mut drops: Drops<&str> = Drops::new(true);
+    let mut drops: Drops<&str> = Drops::new();
     for number in [1, 2] {
-        drops.add(page(FILE, number), For::Server(HERE, number), 0);
+        drops.add_relaxed(page(FILE, number), (HERE, number), 0);
     }
     assert!(drops.owes(FILE) && !drops.owes(InodeId(8)));
     let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
@@ -74,7 +74,7 @@ fn pages_are_owed_until_the_last_drop_of_their_file_is_over() {
 // SEMANTICS 117.5
 #[test]
 fn pages_beside_those_that_a_request_holds_are_dropped_before_it_is_told() {
-    let mut drops: Drops<&str> = Drops::new(false);
+    let mut drops: Drops<&str> = Drops::new();
     let parts = vec![ByteRange { start: 0, end: 10 * 4096 }];
     drops.add(Wanted { inode: FILE, parts }, For::Server(HERE, 1), 0);
     let (whole, _) = drops.next(0).unwrap();
@@ -102,7 +102,7 @@ fn pages_beside_those_that_a_request_holds_are_dropped_before_it_is_told() {
 // SEMANTICS 117.3
 #[test]
 fn requests_that_come_again_and_again_hold_a_recall_up_a_few_times() {
-    let mut drops: Drops<&str> = Drops::new(false);
+    let mut drops: Drops<&str> = Drops::new();
     let parts = vec![ByteRange { start: 0, end: 100 * 4096 }];
     drops.add(Wanted { inode: FILE, parts }, For::Server(HERE, 1), 0);
     drops.next(0).unwrap();
@@ -122,7 +122,7 @@ fn requests_that_come_again_and_again_hold_a_recall_up_a_few_times() {
 // SEMANTICS 117.5
 #[test]
 fn a_recall_is_not_blocked_while_pages_are_dropped_that_no_request_holds() {
-    let mut drops: Drops<&str> = Drops::new(false);
+    let mut drops: Drops<&str> = Drops::new();
     let parts = vec![ByteRange { start: 0, end: 2049 * 4096 }];
     drops.add(Wanted { inode: FILE, parts }, For::Server(HERE, 1), 0);
     drops.next(0).unwrap();
@@ -139,7 +139,7 @@ fn a_recall_is_not_blocked_while_pages_are_dropped_that_no_request_holds() {
 
 /// All threads of a file are stuck; the recalls have two pages each.
 fn stuck() -> Drops<&'static str> {
-    let mut drops = Drops::new(false);
+    let mut drops = Drops::new();
     for number in 0..(LATE_DROPS_PER_FILE_MAX + DROPS_PER_FILE_MAX) as u64 {
         drops.add(two_pages(number), For::Nobody, 0);
     }
@@ -212,8 +212,11 @@ fn recalls_of_which_no_part_can_begin_to_be_dropped_are_blocked_in_time() {
 // SEMANTICS 136.1
 #[test]
 fn nobody_waits_for_what_a_relaxed_mount_is_to_drop() {
-    let mut drops: Drops<&str> = Drops::new(true);
-    recall(&mut drops, FILE, 1, 100);
+    let mut drops: Drops<&str> = Drops::new();
+    let recall = |drops: &mut Drops<&str>, number, now| {
+        assert_eq!(drops.add_relaxed(page(FILE, number), (HERE, number), now), None);
+    };
+    recall(&mut drops, 1, 100);
     assert_eq!(drops.next_look(), Some(100));
     assert!(drops.is_too_late(None, 100));
     assert_eq!(drops.look(100, none), [Effect::Blocked(HERE, 1)], "it is told at once, and once");
@@ -221,7 +224,7 @@ fn nobody_waits_for_what_a_relaxed_mount_is_to_drop() {
     assert_eq!(drops.look(100 + LATE_MILLIS, all), []);
     assert_eq!(drops.next_look(), None);
     assert_eq!(drops.over(id, true, 0), Some(Effect::Done(HERE, 1)), "and when it is done");
-    recall(&mut drops, FILE, 2, 200);
+    recall(&mut drops, 2, 200);
     assert!(
         drops.is_too_late(Some(200 + LATE_MILLIS), 200),
         "who waits for the time of another one is woken"
@@ -230,9 +233,28 @@ fn nobody_waits_for_what_a_relaxed_mount_is_to_drop() {
     assert!(!drops.is_too_late(Some(200 + LATE_MILLIS), 201));
 }
 
+// SEMANTICS 140.1
+#[test]
+fn a_relaxed_file_s_recalls_are_told_at_once_and_those_of_others_when_they_are_late() {
+    let mut drops: Drops<&str> = Drops::new();
+    let other = InodeId(8);
+    recall(&mut drops, other, 1, 100);
+    assert_eq!(drops.add_relaxed(page(FILE, 2), (HERE, 2), 100), None);
+    // It is told again: that changes nothing about either.
+    assert_eq!(drops.add_relaxed(page(FILE, 2), (HERE, 2), 100), None);
+    recall(&mut drops, other, 1, 100);
+    assert_eq!(drops.jobs.len(), 2);
+    assert_eq!(drops.look(100, all), [Effect::Blocked(HERE, 2)]);
+    assert_eq!(drops.next_look(), Some(100 + LATE_MILLIS));
+    let (id, dropped) = drops.next(100).unwrap();
+    assert_eq!(dropped, page(other, 1));
+    assert_eq!(drops.look(100 + LATE_MILLIS, all), [Effect::Blocked(HERE, 1)]);
+    assert_eq!(drops.over(id, true, 200), Some(Effect::Done(HERE, 1)));
+}
+
 #[test]
 fn whoever_waits_goes_on_when_they_are_dropped_or_after_a_while() {
-    let mut drops = Drops::new(false);
+    let mut drops = Drops::new();
     drops.add(page(FILE, 1), For::Waiting("first"), 0);
     drops.add(page(FILE, 2), For::Waiting("second"), 5);
     let (first, _) = drops.next(0).unwrap();
@@ -246,7 +268,7 @@ fn whoever_waits_goes_on_when_they_are_dropped_or_after_a_while() {
 
 #[test]
 fn a_stuck_file_leaves_threads_to_others() {
-    let mut drops = Drops::new(false);
+    let mut drops = Drops::new();
     for number in 0..100 {
         recall(&mut drops, FILE, number, 0);
     }
@@ -261,7 +283,7 @@ fn a_stuck_file_leaves_threads_to_others() {
 
 #[test]
 fn what_is_stuck_leaves_others_of_its_file_a_thread() {
-    let mut drops = Drops::new(false);
+    let mut drops = Drops::new();
     for number in 0..100 {
         recall(&mut drops, FILE, number, 0);
     }
@@ -280,7 +302,7 @@ fn what_is_stuck_leaves_others_of_its_file_a_thread() {
 // SEMANTICS 128.7
 #[test]
 fn what_is_blocked_before_it_begins_keeps_no_thread_from_others() {
-    let mut drops = Drops::new(false);
+    let mut drops = Drops::new();
     for number in 0..100 {
         recall(&mut drops, FILE, number, 0);
     }
@@ -299,7 +321,7 @@ fn what_is_blocked_before_it_begins_keeps_no_thread_from_others() {
 // SEMANTICS 128.7
 #[test]
 fn what_is_dropped_for_nobody_keeps_no_thread_from_others() {
-    let mut drops: Drops<&str> = Drops::new(false);
+    let mut drops: Drops<&str> = Drops::new();
     for number in 0..DROPS_PER_FILE_MAX as u64 {
         drops.add(page(FILE, number), For::Nobody, 0);
     }
@@ -313,7 +335,7 @@ fn what_is_dropped_for_nobody_keeps_no_thread_from_others() {
 
 #[test]
 fn threads_begin_when_all_are_at_work_and_few_stay() {
-    let mut drops = Drops::new(false);
+    let mut drops = Drops::new();
     assert!(!drops.begin_thread(), "there is nothing to do");
     for number in 0..200 {
         recall(&mut drops, InodeId(100 + number), number, 0);
@@ -332,7 +354,7 @@ fn threads_begin_when_all_are_at_work_and_few_stay() {
 
 #[test]
 fn drops_for_nobody_are_not_repeated() {
-    let mut drops: Drops<&str> = Drops::new(false);
+    let mut drops: Drops<&str> = Drops::new();
     for _ in 0..3 {
         drops.add(page(FILE, 1), For::Nobody, 0);
     }
@@ -345,7 +367,7 @@ fn drops_for_nobody_are_not_repeated() {
 
 #[test]
 fn a_new_life_hears_nothing_of_the_last_ones_recalls() {
-    let mut drops = Drops::new(false);
+    let mut drops = Drops::new();
     recall(&mut drops, FILE, 1, 0);
     recall(&mut drops, FILE, 2, 0);
     drops.add(page(FILE, 3), For::Server(ServerId(9), 1), 0);
@@ -361,7 +383,7 @@ fn a_new_life_hears_nothing_of_the_last_ones_recalls() {
 // SEMANTICS 119.1
 #[test]
 fn a_new_life_hears_when_all_files_of_before_are_dropped_and_no_life_before_it_does() {
-    let mut drops: Drops<&str> = Drops::new(false);
+    let mut drops: Drops<&str> = Drops::new();
     let files = [FILE, InodeId(8)];
     assert_eq!(drops.add_life(HERE, 5, &files), None);
     let (first, dropped) = drops.next(0).unwrap();
@@ -384,7 +406,7 @@ fn a_new_life_hears_when_all_files_of_before_are_dropped_and_no_life_before_it_d
 // SEMANTICS 119.1
 #[test]
 fn what_a_new_life_recalls_is_done_before_all_files_of_before_are_dropped_however_many() {
-    let mut drops: Drops<&str> = Drops::new(false);
+    let mut drops: Drops<&str> = Drops::new();
     let files: Vec<InodeId> = (0..=DROPS_MAX as u64).map(InodeId).collect();
     assert_eq!(drops.add_life(HERE, 5, &files), None);
     recall(&mut drops, FILE, 1, 0);
@@ -404,7 +426,7 @@ fn what_a_new_life_recalls_is_done_before_all_files_of_before_are_dropped_howeve
 
 #[test]
 fn too_many_drops_are_refused_and_hold_nobody_up() {
-    let mut drops = Drops::new(false);
+    let mut drops = Drops::new();
     for number in 0..DROPS_MAX as u64 {
         drops.add(page(FILE, number), For::Server(HERE, number), 0);
     }

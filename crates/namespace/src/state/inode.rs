@@ -151,6 +151,7 @@ impl Inode {
         match &self.body {
             Body::File(file) => {
                 info.layout = Some(file.layout);
+                info.hints = LayoutHints::of_file(file.mode);
                 info.inline = file.place() != BytesPlace::Lanes;
                 info.named = file.named.as_deref().cloned().unwrap_or_default();
             }

@@ -3,7 +3,7 @@
 use ramlace_base::{ErrorKind, Generation, InodeId, Redirect, Slot, Timestamp};
 use ramlace_namespace::{Answer, Op, Query};
 use ramlace_wire::namespace as wire;
-use ramlace_wire::{FileKind, Layout, LayoutHints};
+use ramlace_wire::{FileKind, Layout, LayoutHints, Mode};
 
 use crate::story::*;
 
@@ -82,7 +82,10 @@ fn names_of_the_wrong_kind_are_refused() {
         (truncate(directory, 0), ErrorKind::IsDirectory),
         (truncate(link, 0), ErrorKind::Invalid),
         (
-            Op::SetLayout(wire::SetLayout { inode: file, hints: LayoutHints::default() }),
+            Op::SetLayout(wire::SetLayout {
+                inode: file,
+                hints: LayoutHints { width: Some(1), ..LayoutHints::default() },
+            }),
             ErrorKind::NotDirectory,
         ),
     ] {
@@ -137,6 +140,10 @@ fn modes_decide_who_may_do_what() {
         ),
         (
             Op::SetLayout(wire::SetLayout { inode: InodeId::ROOT, hints: LayoutHints::default() }),
+            ErrorKind::NotPermitted,
+        ),
+        (
+            Op::SetLayout(wire::SetLayout { inode: file, hints: LayoutHints::of_file(Some(Mode::Strict)) }),
             ErrorKind::NotPermitted,
         ),
     ] {
@@ -254,10 +261,71 @@ fn a_set_group_id_directory_hands_its_group_down() {
 #[test]
 fn directories_hand_their_hints_down() {
     let mut story = Story::new();
-    let hints = LayoutHints { stripe_unit: Some(1 << 20), width: Some(2), copies: None };
+    let hints =
+        LayoutHints { stripe_unit: Some(1 << 20), width: Some(2), copies: None, mode: Some(Mode::Strict) };
     story.ask(Op::SetLayout(wire::SetLayout { inode: InodeId::ROOT, hints })).unwrap();
     let directory = story.mkdir(InodeId::ROOT, "d");
     assert_eq!(story.info(directory).unwrap().hints, hints);
+}
+
+// SEMANTICS 140.2
+#[test]
+fn a_file_has_the_mode_of_its_directory_or_of_who_makes_it() {
+    let mut story = Story::new();
+    let set = |inode, mode| Op::SetLayout(wire::SetLayout { inode, hints: LayoutHints::of_file(mode) });
+    let before = story.create(InodeId::ROOT, "before");
+    story.ask(set(InodeId::ROOT, Some(Mode::Strict))).unwrap();
+    let directory = story.mkdir(InodeId::ROOT, "d");
+    let after = story.create(directory, "after");
+    let mut request = create(directory, "own", 1);
+    request.wish.hints.mode = Some(Mode::Relaxed);
+    let own = opened(story.ask(Op::Create(request))).info.attributes.inode;
+    let unnamed = story.ask(Op::CreateUnnamed(wire::CreateUnnamed {
+        parent: directory,
+        mode: 0o600.into(),
+        read: true,
+        write: true,
+        layout: Some(layout(1)),
+        wish: wire::LayoutWish::default(),
+    }));
+    let unnamed = opened(unnamed).info.attributes.inode;
+    for (file, mode) in [
+        (before, None),
+        (after, Some(Mode::Strict)),
+        (own, Some(Mode::Relaxed)),
+        (unnamed, Some(Mode::Strict)),
+    ] {
+        assert_eq!(story.info(file).unwrap().hints, LayoutHints::of_file(mode));
+    }
+    story.ask(set(directory, None)).unwrap();
+    let later = story.create(directory, "later");
+    assert_eq!(story.info(later).unwrap().hints.mode, None);
+    assert_eq!(story.info(after).unwrap().hints.mode, Some(Mode::Strict), "it keeps its own");
+}
+
+// SEMANTICS 140.4
+#[test]
+fn a_file_s_mode_changes_while_nobody_has_it_open() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    let set = |mode| Op::SetLayout(wire::SetLayout { inode: file, hints: LayoutHints::of_file(mode) });
+    assert_eq!(story.refused(set(Some(Mode::Strict))), ErrorKind::Busy);
+    story.ask(set(None)).unwrap();
+    story.ask(Op::Close(wire::Close { inode: file, modified: None })).unwrap();
+    let before = story.info(file).unwrap().attributes.changed;
+    for mode in [Some(Mode::Strict), Some(Mode::Coherent), Some(Mode::Relaxed), None] {
+        story.ask(set(mode)).unwrap();
+        let info = story.info(file).unwrap();
+        assert_eq!(info.hints, LayoutHints::of_file(mode));
+        assert!(info.attributes.changed > before);
+    }
+    story.ask(set(Some(Mode::Relaxed))).unwrap();
+    let open = Op::Open(wire::Open { inode: file, read: true, write: false, run: false });
+    let now = opened(story.ask(open)).info;
+    assert_eq!(now.hints.mode, Some(Mode::Relaxed), "whoever opens it hears of it");
+    assert_eq!(story.refused(set(None)), ErrorKind::Busy);
+    story.ask(set(Some(Mode::Relaxed))).unwrap();
+    assert_eq!(story.info(file).unwrap().hints.mode, Some(Mode::Relaxed));
 }
 
 #[test]

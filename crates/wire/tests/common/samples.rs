@@ -169,6 +169,12 @@ impl Sample for TimeReason {
     }
 }
 
+impl Sample for Mode {
+    fn sample(source: &mut Source) -> Mode {
+        Mode::ALL[(source.word() % 3) as usize]
+    }
+}
+
 impl Sample for XattrMode {
     fn sample(source: &mut Source) -> XattrMode {
         [XattrMode::Any, XattrMode::Create, XattrMode::Replace][(source.word() % 3) as usize]
@@ -406,7 +412,7 @@ fields! {
         inode, kind, mode, uid, gid, links, size, device, generation, accessed, modified, changed, created, xattrs, allocated
     }
     Layout { stripe_unit, width, base_slot, stride, copies, created }
-    LayoutHints { stripe_unit, width, copies }
+    LayoutHints { stripe_unit, width, copies, mode }
     ServerEntry { server, host, tcp, unix, store_bytes, forgotten }
     Chain { servers, complete_since }
     ClusterMap { pool, epoch, hash_seed, coordinator, servers, chains }

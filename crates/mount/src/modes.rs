@@ -1,0 +1,111 @@
+//! Which mode each file has here: its own, as its home has said when it was opened, or else the mount's.
+//!
+//! A file's own mode is never another one while somebody has it open. What the kernel has of a file that nobody has open
+//! goes by the mode of the last open, and is dropped by an open in another one.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_sync::RwLock;
+use ramlace_wire::Mode;
+
+/// The modes of all files.
+pub(crate) struct Modes {
+    usual: Mode,
+    can_be_strict: bool,
+    /// Files that have another mode than the mount.
+    others: RwLock<HashMap<InodeId, Mode>>,
+    /// There are some: most mounts have none, and look no further.
+    any: AtomicBool,
+}
+
+impl Modes {
+    /// `usual`: the mount's.
+    pub(crate) fn new(usual: Mode, can_be_strict: bool) -> Modes {
+        Modes { usual, can_be_strict, others: RwLock::default(), any: AtomicBool::new(false) }
+    }
+
+    /// In which mode a file is to be opened that has this one of its own.
+    ///
+    /// Errors: this kernel cannot do that.
+    pub(crate) fn of_opened(&self, inode: InodeId, own: Option<Mode>) -> Result<Mode> {
+        let mode = own.unwrap_or(self.usual);
+        if mode == Mode::Strict && !self.can_be_strict {
+            let text = format!("file {inode} is strict by its own layout, which needs Linux 6.6");
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        Ok(mode)
+    }
+
+    /// A file is being opened in a mode; whether it had another one when it was opened last.
+    pub(crate) fn note(&self, inode: InodeId, mode: Mode) -> bool {
+        let before = self.of(inode);
+        if before == mode {
+            return false;
+        }
+        let mut others = self.others.write();
+        match mode == self.usual {
+            true => others.remove(&inode),
+            false => others.insert(inode, mode),
+        };
+        self.any.store(!others.is_empty(), Ordering::Release);
+        true
+    }
+
+    /// The mode in which a file was opened last, or would be.
+    pub(crate) fn of(&self, inode: InodeId) -> Mode {
+        if !self.any.load(Ordering::Acquire) {
+            return self.usual;
+        }
+        self.others.read().get(&inode).copied().unwrap_or(self.usual)
+    }
+
+    /// The kernel has nothing of a file any more.
+    pub(crate) fn forget(&self, inode: InodeId) {
+        if self.any.load(Ordering::Acquire) {
+            let mut others = self.others.write();
+            others.remove(&inode);
+            self.any.store(!others.is_empty(), Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: InodeId = InodeId(7);
+
+    // SEMANTICS 140.1
+    #[test]
+    fn a_file_s_own_mode_counts_and_else_the_mount_s() {
+        for usual in Mode::ALL {
+            let modes = Modes::new(usual, true);
+            assert_eq!(modes.of_opened(FILE, None).unwrap(), usual);
+            for own in Mode::ALL {
+                assert_eq!(modes.of_opened(FILE, Some(own)).unwrap(), own);
+                assert_eq!(modes.note(FILE, own), own != usual);
+                assert!(!modes.note(FILE, own));
+                assert_eq!((modes.of(FILE), modes.of(InodeId(8))), (own, usual));
+                assert_eq!(modes.note(FILE, usual), own != usual);
+                assert!(modes.others.read().is_empty());
+            }
+            modes.note(FILE, Mode::Strict);
+            modes.note(FILE, Mode::Relaxed);
+            modes.forget(FILE);
+            assert_eq!(modes.of(FILE), usual);
+            assert!(!modes.any.load(Ordering::Relaxed));
+        }
+    }
+
+    // SEMANTICS 140.5
+    #[test]
+    fn a_strict_file_is_not_opened_where_the_kernel_cannot() {
+        let modes = Modes::new(Mode::Coherent, false);
+        let opened = |own| modes.of_opened(FILE, own);
+        assert_eq!(opened(Some(Mode::Strict)).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(opened(None).unwrap(), Mode::Coherent);
+        assert_eq!(opened(Some(Mode::Relaxed)).unwrap(), Mode::Relaxed);
+    }
+}
