@@ -391,7 +391,7 @@ def test_what_a_lanes_server_has_said_is_not_vouched_for_by_the_next(new_pool: N
                 assert first == [b"b" * PAGE]
 
 
-# SEMANTICS 12.1, 139.4
+# SEMANTICS 139.4
 def test_the_memory_of_an_unlinked_file_that_was_kept_is_free_after_its_last_close(new_pool: NewPool) -> None:
     pool = new_pool(2, 32)
     with pool.connect() as other, cached(pool) as here:
