@@ -27,7 +27,7 @@ BENCH_ARGS ?=
 TESTS ?=
 ROUND_ARGS ?=
 # They read no clock and do no I/O; their tests take seconds.
-PURE := base wire layout namespace lanes slot cluster
+PURE := base wire layout check namespace lanes slot cluster
 
 .PHONY: help
 help: ## List the targets

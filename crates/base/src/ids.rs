@@ -45,11 +45,21 @@ plain_id!(
     Position(u64), "position "
 );
 
+/// A slot that starts empty counts inodes and operations from its first epoch times this, so
+/// that it does not repeat the numbers of a predecessor that was lost.
+const NUMBERS_PER_EPOCH: u64 = 1 << 24;
+
 impl Epoch {
     /// The epoch that follows this one.
     #[must_use]
     pub fn next(self) -> Epoch {
         Epoch(self.0 + 1)
+    }
+
+    /// The first number of inodes and operations of a slot that began empty in this epoch.
+    #[must_use]
+    pub fn first_number(self) -> u64 {
+        u64::from(self.0) * NUMBERS_PER_EPOCH
     }
 }
 

@@ -280,6 +280,8 @@ pub const HEARTBEAT_MILLIS: u64 = 2_500;
 /// A session that has not been heard for so long has ended.
 pub const SESSION_EXPIRY_MILLIS: u64 = 10_000;
 
+/// A page of memory: lanes hold whole ones.
+pub const PAGE_BYTES: u64 = 4096;
 /// A huge page of x86-64 and of 4 KiB-page arm64.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Lanes below this size take exact pages; above it, whole huge pages.

@@ -61,7 +61,6 @@ pub use pool::options::{ConnectOptions, LOCAL_VARIABLE};
 pub use pool::{Capacity, Pool, ServerReport};
 pub use ramlace_layout::Part;
 pub use ramlace_transport::{HostKey, Secret};
-pub use ramlace_wire::check::Trouble;
 pub use ramlace_wire::keys::{HostKeyEntry, HostKeyName, Rotation};
 pub use ramlace_wire::leases::DataRecall;
 pub use ramlace_wire::locks::{HeldLock, LOCK_END, LockKind, LockTable, LockedFile};

@@ -1,6 +1,5 @@
 //! A connected pool: what every other call starts from.
 
-pub(crate) mod check;
 pub(crate) mod connecting;
 pub(crate) mod directory;
 pub(crate) mod key_source;
@@ -172,10 +171,18 @@ impl Pool {
         session.refresh_map(session.deadline())
     }
 
+    /// Asks one server, whatever its slots, for what no other call does: what tells of servers and not of files. May ask it
+    /// more than once until there is an answer.
+    ///
+    /// Errors: `HostDown` when it does not answer by the deadline; what it answers.
+    pub fn ask_server<R: Request>(&self, server: ServerId, request: &R) -> Result<R::Reply> {
+        let session = self.session()?;
+        session.ask_server(server, request, session.deadline())
+    }
+
     /// What one server holds and does.
     pub fn server_status(&self, server: ServerId) -> Result<ServerStatus> {
-        let session = self.session()?;
-        session.ask_server(server, &GetServerStatus {}, session.deadline())
+        self.ask_server(server, &GetServerStatus {})
     }
 
     /// What every server that is not forgotten holds and does; the order is by number.
@@ -240,8 +247,7 @@ impl Pool {
 
     /// Stops a server gracefully; what it holds goes.
     pub fn stop_server(&self, server: ServerId) -> Result<()> {
-        let session = self.session()?;
-        session.ask_server(server, &StopServer {}, session.deadline())
+        self.ask_server(server, &StopServer {})
     }
 
     /// Gives a dead server's slots to the others, empty; returns the map's new epoch.

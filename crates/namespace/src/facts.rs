@@ -1,6 +1,6 @@
 //! What `check` reads of a slot: facts page by page, and what the slot finds wrong by itself.
 //!
-//! What needs two slots to be seen is found by [`crate::Check`].
+//! What needs two slots to be seen is found by `ramlace_check::Check`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

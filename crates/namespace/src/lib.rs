@@ -30,12 +30,10 @@ mod apply;
 mod attributes;
 mod barriers;
 mod cells;
-mod check;
 mod collapse;
 mod command;
 mod entries;
 mod facts;
-mod findings;
 mod handles;
 mod handovers;
 mod holds;
@@ -58,10 +56,8 @@ mod touched;
 mod unnamed;
 mod xattrs;
 
-pub use check::Check;
 pub use command::{
     Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, Room,
 };
-pub use findings::{CheckCounts, Checked, FINDINGS_MAX, Finding, FindingKind};
 pub use mend::{Disowned, Doubt};
 pub use state::SlotState;

@@ -14,8 +14,8 @@ use ramlace_wire::peer::{IntentStamp, Prepare, Prepared, Settle};
 use crate::command::{DeliveryAnswer, Effect, Op};
 use crate::holds::Asker;
 use crate::mend::{Disowned, Doubt};
+use crate::state::SlotState;
 use crate::state::coordinator::{Coordinator, Half};
-use crate::state::{SlotState, first_number};
 
 impl SlotState {
     pub(crate) fn peer_step(
@@ -43,7 +43,7 @@ impl SlotState {
     pub fn lost_coordinators(&self, began: impl Fn(Slot) -> Epoch) -> Vec<(Slot, Epoch)> {
         let lost = |(slot, coordinator): (&Slot, &Coordinator)| {
             let began = began(*slot);
-            let open = coordinator.halves.range(..first_number(began));
+            let open = coordinator.halves.range(..began.first_number());
             open.map(|(_, half)| half).any(|half| *half != Half::Settled).then_some((*slot, began))
         };
         self.coordinators.iter().filter_map(lost).collect()
@@ -58,7 +58,7 @@ impl SlotState {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let below = first_number(began);
+        let below = began.first_number();
         if self.coordinators.contains_key(&coordinator) {
             self.forget_settled(IntentStamp { coordinator, number: below, open_from: below }, now, effects);
         }

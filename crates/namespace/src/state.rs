@@ -39,10 +39,6 @@ use crate::state::locks::FileLocks;
 use crate::state::outbox::Outbox;
 use crate::state::session::{Cached, Session};
 
-/// A slot that starts empty counts inodes and operations from its first epoch times this, so
-/// that it does not repeat the numbers of a predecessor that was lost.
-const NUMBERS_PER_EPOCH: u64 = 1 << 24;
-
 /// Permission bits of the root directory.
 const ROOT_MODE: u16 = 0o755;
 
@@ -118,7 +114,7 @@ impl SlotState {
     #[must_use]
     pub fn new(slot: Slot, slots: u32, began: Epoch, hash_seed: u64) -> SlotState {
         assert!(u32::from(slot.0) < slots, "{slot} is not among the {slots} slots of the pool");
-        let first = first_number(began);
+        let first = began.first_number();
         SlotState {
             slot,
             slots,
@@ -333,11 +329,6 @@ impl SlotState {
     pub(crate) fn session_mut(&mut self, caller: Caller) -> &mut Session {
         self.sessions.get_mut(&caller.token.session).expect("the session was admitted")
     }
-}
-
-/// The first number of inodes and operations of a slot that began empty in this epoch.
-pub(crate) fn first_number(began: Epoch) -> u64 {
-    u64::from(began.0) * NUMBERS_PER_EPOCH
 }
 
 pub(crate) fn shown(outcome: std::result::Result<Reply, ErrorBody>) -> Result<Reply> {

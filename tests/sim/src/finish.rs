@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use ramlace_base::{Epoch, ErrorKind, InodeId, ServerId, Slot, limits};
-use ramlace_namespace::{Answer, Check, Query};
+use ramlace_check::Check;
+use ramlace_namespace::{Answer, Query};
 use ramlace_slot::SlotChange;
 use ramlace_wire::check::LaneFacts;
 use ramlace_wire::inline::ReadInline;

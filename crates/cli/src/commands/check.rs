@@ -1,15 +1,21 @@
 //! `check`: whether everything that the pool's servers hold fits together.
+//!
+//! What is wrong `ramlace_check` decides; here its questions go out through the client, what this machine's mounts have lost
+//! goes in, and what it found is told as sentences or JSON.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ramlace_base::units::{count, format_bytes};
 use ramlace_base::{InodeId, Result, ServerId};
-use ramlace_client::{Pool, Trouble};
+use ramlace_check::{CheckCounts, Checked, Finding, LostStores, Repaired, Servers};
+use ramlace_client::Pool;
 use ramlace_mount::MountPoint;
-use ramlace_namespace::{CheckCounts, Checked, Finding};
+use ramlace_wire::check::Trouble;
+use ramlace_wire::{ClusterMap, Request};
 use serde_json::{Value, json};
 
 use crate::failure::{Done, Failure};
@@ -50,15 +56,13 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let began = Instant::now();
     let mut progress = Progress::new(&pool, output.json)?;
     let lost = lost_stores_of(named)?;
-    let mut checked = pool.check(&lost, |counts| progress.update(counts))?;
-    let mut mended = Vec::new();
-    let mut repaired = Ok(());
-    if args.repair {
-        repaired = pool.repair(&checked, |server, trouble| mended.push((server, trouble)));
-        if !mended.is_empty() && repaired.is_ok() {
-            checked = pool.check(&lost, |counts| progress.update(counts))?;
-        }
-    }
+    let asked = Asked(&pool);
+    let update = |counts: &CheckCounts| progress.update(counts);
+    let Repaired { checked, mended, ended } = if args.repair {
+        ramlace_check::check_and_repair(&asked, &lost, update)?
+    } else {
+        Repaired::nothing(ramlace_check::check_pool(&asked, &lost, update)?)
+    };
     drop(progress);
     let seconds = began.elapsed().as_secs_f64();
     if output.json {
@@ -71,12 +75,29 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     }
     output.flush()?;
     // What was mended before it is told all the same: nothing else says which files to look at.
-    repaired?;
+    ended?;
     if checked.findings.is_empty() { Ok(()) } else { Err(Failure::Told) }
 }
 
+/// The servers of a pool as this command reaches them.
+struct Asked<'pool>(&'pool Pool);
+
+impl Servers for Asked<'_> {
+    fn map(&self) -> Result<Arc<ClusterMap>> {
+        self.0.refresh_map()
+    }
+
+    fn ask<R: Request>(&self, server: ServerId, request: &R) -> Result<R::Reply> {
+        self.0.ask_server(server, request)
+    }
+
+    fn wait(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}
+
 /// What this user's mounts of the pool on this machine have lost, file by file.
-fn lost_stores_of(named: Option<&str>) -> Result<Vec<(InodeId, String)>> {
+fn lost_stores_of(named: Option<&str>) -> Result<Vec<LostStores>> {
     let mounts = mounts_of(&mounted_name(named))?;
     let healths = look_at(&mounts);
     let mut told = Vec::new();
@@ -245,7 +266,7 @@ fn new_bar(expected: u64) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use ramlace_base::{InodeId, ServerId};
-    use ramlace_namespace::FindingKind;
+    use ramlace_check::FindingKind;
 
     use super::*;
 

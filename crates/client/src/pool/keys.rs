@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId};
 use ramlace_transport::blocking::Connection;
 use ramlace_transport::{Address, HostKey, Secret};
-use ramlace_wire::Request;
 use ramlace_wire::keys::{
     ChangeKeys, HostKeyEntry, HostKeyId, HostKeyName, KeyChange, KeysChanged, KeysListed, ListKeys,
     RotateSecret, Rotation, SecretRotated,
@@ -75,7 +74,7 @@ impl Pool {
     /// Every host key of the pool, in the order of their names, and which servers did not answer.
     pub fn host_keys(&self) -> Result<(Vec<HostKeyReport>, Vec<ServerId>)> {
         let coordinator = self.map()?.coordinator;
-        let listed = self.ask_one(coordinator, &ListKeys {})?;
+        let listed = self.ask_server(coordinator, &ListKeys {})?;
         let mut sessions: BTreeMap<HostKeyId, BTreeSet<SessionId>> = BTreeMap::new();
         let silent = self.collect_sessions(&listed, coordinator, &mut sessions)?;
         let report = |entry: HostKeyEntry| {
@@ -103,7 +102,7 @@ impl Pool {
         // One thread for each: a dead server costs its deadline once.
         std::thread::scope(|scope| {
             let asked: Vec<_> = others
-                .map(|entry| (entry.server, scope.spawn(|| self.ask_one(entry.server, &ListKeys {}))))
+                .map(|entry| (entry.server, scope.spawn(|| self.ask_server(entry.server, &ListKeys {}))))
                 .collect();
             for (server, asked) in asked {
                 match asked.join().expect("asking does not panic") {
@@ -121,7 +120,7 @@ impl Pool {
     /// Errors: `Denied` to whoever is not the pool's owner; `Busy` when something has to come first.
     pub fn rotate_secret(&self, finish: bool) -> Result<SecretRotation> {
         let coordinator = self.map()?.coordinator;
-        let rotated = self.ask_one(coordinator, &RotateSecret { finish })?;
+        let rotated = self.ask_server(coordinator, &RotateSecret { finish })?;
         let path = self.settings().key.path();
         let kept = match rotated.rotation {
             Rotation::Coming => Ok(()),
@@ -133,11 +132,6 @@ impl Pool {
 
     fn change_keys(&self, change: KeyChange) -> Result<KeysChanged> {
         let coordinator = self.map()?.coordinator;
-        self.ask_one(coordinator, &ChangeKeys { change })
-    }
-
-    fn ask_one<R: Request>(&self, server: ServerId, request: &R) -> Result<R::Reply> {
-        let session = self.session()?;
-        session.ask_server(server, request, session.deadline())
+        self.ask_server(coordinator, &ChangeKeys { change })
     }
 }

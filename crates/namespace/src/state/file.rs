@@ -16,9 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::DeliveryId;
 
-/// Lanes hold whole pages.
-pub(crate) const PAGE_BYTES: u64 = 4096;
-
 /// What only files have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct File {
@@ -130,7 +127,7 @@ impl File {
         match &self.inline {
             Some(bytes) => Some(bytes.len() as u64),
             None => {
-                let whole = self.size.next_multiple_of(PAGE_BYTES);
+                let whole = self.size.next_multiple_of(limits::PAGE_BYTES);
                 (self.filled >= self.size && self.taken_to <= whole).then_some(whole)
             }
         }

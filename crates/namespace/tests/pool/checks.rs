@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{Epoch, ErrorKind, InodeId, LaneId, Name, Result, ServerId, Slot};
+use ramlace_check::Check;
 use ramlace_model::Node;
-use ramlace_namespace::{Answer, Check, Query};
+use ramlace_namespace::{Answer, Query};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo};
 use ramlace_wire::xattrs::{GetXattr, ListXattrs, XattrName};
 use ramlace_wire::{Attributes, Chain, ClusterMap, FileKind, PoolId};

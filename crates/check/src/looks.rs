@@ -1,0 +1,42 @@
+//! Looks at a pool until what was only under way is over: a pool may be checked while it is used.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ramlace_base::{InodeId, Result};
+
+use crate::findings::{CheckCounts, Checked};
+use crate::kinds::FindingKind;
+use crate::reading::look;
+use crate::servers::{LostStores, Servers};
+
+/// Looks at a pool that has something wrong: what was only under way is over by then.
+const LOOKS_MAX: u32 = 4;
+/// Between two looks: a delivery takes milliseconds, and half a second where its server was away.
+const PAUSE_BETWEEN_LOOKS: Duration = Duration::from_millis(1_500);
+
+/// Reads what all servers hold and tells what does not fit together. While something is found it
+/// looks again, up to four times, and tells what every look has found: a pool may be checked
+/// while it is used. `progress` is told how far it has come, after each page. Takes memory
+/// of this process for each inode. `lost`: what mounts have told of stores that they lost, file by file.
+///
+/// Errors: `HostDown` when a server does not answer: a part of a pool cannot be checked; `Retry` when slots changed hands
+/// during a look.
+pub fn check_pool(
+    servers: &impl Servers,
+    lost: &[LostStores],
+    mut progress: impl FnMut(&CheckCounts),
+) -> Result<Checked> {
+    let losers: BTreeSet<InodeId> = lost.iter().map(|(inode, _)| *inode).collect();
+    let mut checked = look(servers, losers, lost, &mut progress)?;
+    for _ in 1..LOOKS_MAX {
+        if checked.findings.iter().all(|finding| finding.kind == FindingKind::StoresLost) {
+            break;
+        }
+        servers.wait(PAUSE_BETWEEN_LOOKS);
+        let mut newer = look(servers, checked.suspects(), lost, &mut progress)?;
+        newer.keep_found_by(&checked);
+        checked = newer;
+    }
+    Ok(checked)
+}
