@@ -15,6 +15,7 @@ use crate::names::renewals::Renewals;
 use crate::names::spreads::Spreads;
 use crate::names::ways::Ways;
 use crate::session::descriptors::Descriptors;
+use crate::session::owed::Message;
 use crate::session::settings::Settings;
 use crate::session::{OnSession, Session};
 
@@ -70,9 +71,15 @@ impl Deref for Client {
 }
 
 impl OnSession for Client {
+    fn tell(self: Arc<Client>, message: &Message, deadline: Instant) -> Result<()> {
+        match message {
+            Message::CancelLock(request) => self.tell_cancelled(request, deadline),
+            Message::Unlock(request) => self.tell_unlocked(request, deadline),
+            Message::LeaveBarrier(slot, leave) => self.tell_left(*slot, leave, deadline),
+        }
+    }
+
     fn tell_what_is_owed(self: Arc<Client>) {
-        self.tell_all_owed();
-        self.tell_left();
         self.tell_all_ended();
         for inode in self.tell_all_given_up() {
             self.owe_close(inode);

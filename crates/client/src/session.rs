@@ -10,12 +10,15 @@ pub(crate) mod judging;
 pub(crate) mod lines;
 pub(crate) mod liveness;
 pub(crate) mod openings;
+pub(crate) mod outbox;
+pub(crate) mod owed;
 pub(crate) mod patience;
 pub(crate) mod places;
 pub(crate) mod reach;
 pub(crate) mod retry;
 pub(crate) mod sequences;
 pub(crate) mod settings;
+pub(crate) mod telling;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -33,12 +36,19 @@ use crate::session::given_up::GivenUps;
 use crate::session::heart::Heart;
 use crate::session::host::this_host;
 use crate::session::lines::Server;
+use crate::session::outbox::Outbox;
+use crate::session::owed::Message;
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::session::sequences::{Sequences, Ticket};
 use crate::session::settings::Settings;
 
 /// What stands on a session: it is told when there is time for what is owed to servers.
 pub(crate) trait OnSession: Send + Sync {
+    /// Tells a home what it is owed. What a home refuses is told: it knows nothing of it any more.
+    ///
+    /// Errors: it did not hear.
+    fn tell(self: Arc<Self>, message: &Message, deadline: Instant) -> Result<()>;
+
     /// Servers have just been told that the session lives: what could not be told before is told again.
     fn tell_what_is_owed(self: Arc<Self>);
 
@@ -72,6 +82,8 @@ pub(crate) struct Session {
     pub(crate) heart: Arc<Heart>,
     /// Changes that were not answered in time.
     given_ups: GivenUps,
+    /// What servers have yet to hear.
+    pub(crate) outbox: Outbox,
     /// What stands on it, once it is there.
     above: OnceLock<Weak<dyn OnSession>>,
 }
@@ -94,6 +106,7 @@ impl Session {
             descriptors: descriptors.clone(),
             heart: Arc::default(),
             given_ups: GivenUps::default(),
+            outbox: Outbox::default(),
             above: OnceLock::new(),
         }))
     }

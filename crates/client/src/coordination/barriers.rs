@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, Slot, limits, units};
 use ramlace_wire::coordination::{
@@ -14,10 +14,8 @@ use crate::client::Client;
 use crate::coordination::locking::soon;
 use crate::coordination::parked::{Slept, Wake, end_of};
 use crate::pool::locator::ShownPath;
+use crate::session::owed::Message;
 use crate::session::retry::is_unheard;
-
-/// Departures that a server has yet to hear of; what is beyond ends with the session.
-const OWED_MAX: usize = 1024;
 
 impl Pool {
     /// Comes to the barrier `name` (1 to 255 bytes) as one of `parties` members, `member` being its number from 0, and
@@ -80,7 +78,7 @@ impl Client {
                 Err(error) if came && is_unheard(&error) => waiter.ask_later(),
                 Err(error) => {
                     if is_unheard(&error) {
-                        self.waits.owe_leave(slot, leave);
+                        self.owe(Message::LeaveBarrier(slot, leave));
                     }
                     return Err(error);
                 }
@@ -103,32 +101,19 @@ impl Client {
     fn leave_barrier(self: &Arc<Client>, slot: Slot, leave: LeaveBarrier) -> Result<BarrierLeft> {
         let left = self.change(slot, &leave, soon());
         if left.as_ref().is_err_and(is_unheard) {
-            self.waits.owe_leave(slot, leave);
+            self.owe(Message::LeaveBarrier(slot, leave));
         }
         left
     }
 
-    /// Tells servers that answer again who has left barriers meanwhile.
-    pub(crate) fn tell_left(self: &Arc<Client>) {
-        for (slot, leave) in self.waits.take_owed_leaves() {
-            // A server that says no knows nothing of it any more.
-            if self.change(slot, &leave, soon()).is_err_and(|error| is_unheard(&error)) {
-                self.waits.owe_leave(slot, leave);
-            }
-        }
-    }
-}
-
-impl crate::coordination::waits::Waits {
-    fn owe_leave(&self, slot: Slot, leave: LeaveBarrier) {
-        let mut state = self.lock();
-        if state.owed_leaves.len() < OWED_MAX {
-            state.owed_leaves.push((slot, leave));
-        }
-    }
-
-    fn take_owed_leaves(&self) -> Vec<(Slot, LeaveBarrier)> {
-        std::mem::take(&mut self.lock().owed_leaves)
+    /// Tells a server who has left a barrier meanwhile.
+    pub(crate) fn tell_left(
+        self: &Arc<Client>,
+        slot: Slot,
+        leave: &LeaveBarrier,
+        deadline: Instant,
+    ) -> Result<()> {
+        self.unless_unheard(self.change(slot, leave, deadline).map(drop))
     }
 }
 

@@ -10,7 +10,8 @@ use ramlace_wire::locks::{
 };
 
 use crate::client::Client;
-use crate::coordination::waits::{Asked, OnEnd, Owed};
+use crate::coordination::waits::{Asked, OnEnd};
+use crate::session::owed::{Message, Subject};
 use crate::session::retry::is_unheard;
 
 /// How long the end of a wait or of an owner may take before its home is told later.
@@ -38,14 +39,14 @@ pub enum GivenUp {
 impl Client {
     /// Locks or unlocks without waiting; `None` when somebody is in the way.
     pub(crate) fn set_lock(self: &Arc<Client>, request: &SetLock) -> Result<Option<LockedFile>> {
-        self.tell_owed(request.inode, self.deadline())?;
+        self.tell(Subject::Locks(request.inode), self.deadline())?;
         let answer = self.change(request.inode.slot(), request, self.deadline())?;
         Ok(granted(answer))
     }
 
     /// Locks, and waits where it must: then `on_end` is called with its end.
     pub(crate) fn set_lock_later(self: &Arc<Client>, request: SetLock, on_end: OnEnd) -> Result<Waited> {
-        self.tell_owed(request.inode, self.deadline())?;
+        self.tell(Subject::Locks(request.inode), self.deadline())?;
         let mut request = self.waits.begin(request, on_end)?;
         loop {
             let (ended, unchecked) = self.ask_for(&request);
@@ -53,7 +54,7 @@ impl Client {
                 Asked::Ended(Ok(file)) => return Ok(Waited::Granted(file)),
                 Asked::Ended(Err(error)) => {
                     if is_unheard(&error) {
-                        self.waits.owe(Owed::Cancel(request));
+                        self.owe(Message::CancelLock(request));
                     }
                     return Err(error);
                 }
@@ -124,7 +125,7 @@ impl Client {
             Ok(None) => GivenUp::Cancelled,
             Err(error) => {
                 if is_unheard(&error) {
-                    self.waits.owe(Owed::Cancel(request));
+                    self.owe(Message::CancelLock(request));
                 }
                 GivenUp::Cancelled
             }
@@ -144,45 +145,29 @@ impl Client {
     /// An owner has gone: what it held is free, if not now then when its home answers again.
     pub(crate) fn release_locks(self: &Arc<Client>, request: SetLock) {
         let told = self
-            .tell_owed(request.inode, soon())
+            .tell(Subject::Locks(request.inode), soon())
             .and_then(|()| self.change(request.inode.slot(), &request, soon()));
         if told.is_err_and(|error| is_unheard(&error)) {
-            self.waits.owe(Owed::Unlock(request));
+            self.owe(Message::Unlock(request));
         }
     }
 
-    /// Tells a home what it has not heard yet of a file's locks, before it hears anything new.
-    fn tell_owed(self: &Arc<Client>, inode: InodeId, deadline: Instant) -> Result<()> {
-        if self.waits.owed(inode).is_none() {
-            return Ok(());
-        }
-        let _delivering = self.waits.delivering.lock();
-        while let Some(owed) = self.waits.owed(inode) {
-            let told = match owed {
-                Owed::Unlock(request) => self.change(inode.slot(), &request, deadline).map(drop),
-                Owed::Cancel(request) => self.cancel(&request, deadline).and_then(|held| match held {
-                    Some(_) => {
-                        let unlock = SetLock { kind: None, wait: 0, ..request };
-                        self.change(inode.slot(), &unlock, deadline).map(drop)
-                    }
-                    None => Ok(()),
-                }),
-            };
-            match told {
-                Err(error) if is_unheard(&error) && !self.is_ended() => return Err(error),
-                // A home that says no knows nothing of it any more.
-                _ => self.waits.told(inode),
+    /// Tells a home that a wait is given up. Granted meanwhile, it is unlocked.
+    pub(crate) fn tell_cancelled(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<()> {
+        let told = self.cancel(request, deadline).and_then(|held| match held {
+            Some(_) => {
+                let unlock = SetLock { kind: None, wait: 0, ..*request };
+                self.change(request.inode.slot(), &unlock, deadline).map(drop)
             }
-        }
-        Ok(())
+            None => Ok(()),
+        });
+        self.unless_unheard(told)
     }
 
-    /// The same for every file whose home answers again.
-    pub(crate) fn tell_all_owed(self: &Arc<Client>) {
-        for inode in self.waits.owing().into_iter().filter(|inode| self.answers(inode.slot())) {
-            // What fails is owed still.
-            let _ = self.tell_owed(inode, soon());
-        }
+    /// Tells a home that the owner of locks has gone.
+    pub(crate) fn tell_unlocked(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<()> {
+        let told = self.change(request.inode.slot(), request, deadline).map(drop);
+        self.unless_unheard(told)
     }
 }
 

@@ -5,11 +5,10 @@
 //! does, and what an event says is kept until the answer is there: else a question that is late could lock again what
 //! was granted and unlocked meanwhile.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, Slot, limits};
+use ramlace_base::{Error, ErrorKind, Result, ServerId, Slot, limits};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
-use ramlace_wire::coordination::LeaveBarrier;
 use ramlace_wire::locks::{LockedFile, SetLock};
 
 use crate::coordination::parked::Parked;
@@ -33,15 +32,6 @@ struct Wait {
     granted: Option<LockedFile>,
 }
 
-/// What a home has yet to hear.
-#[derive(Clone, Copy)]
-pub(crate) enum Owed {
-    /// A wait is given up; should it have been granted, it is unlocked.
-    Cancel(SetLock),
-    /// An owner has gone.
-    Unlock(SetLock),
-}
-
 #[derive(Default)]
 pub(crate) struct State {
     last_wait: u64,
@@ -49,11 +39,8 @@ pub(crate) struct State {
     waiting: HashMap<u64, Wait>,
     /// Servers whose events a thread hears.
     listening: HashSet<ServerId>,
-    owed: HashMap<InodeId, VecDeque<Owed>>,
     /// Those who wait for something other than a lock.
     pub(crate) parked: Parked,
-    /// Members that have left barriers, as far as no server has heard of it.
-    pub(crate) owed_leaves: Vec<(Slot, LeaveBarrier)>,
 }
 
 impl State {
@@ -68,8 +55,6 @@ impl State {
 pub(crate) struct Waits {
     state: Mutex<State>,
     answered: Condvar,
-    /// Held while homes hear what they are owed, in its order.
-    pub(crate) delivering: Mutex<()>,
 }
 
 /// What came of asking.
@@ -220,32 +205,5 @@ impl Waits {
             state.listening.remove(&server);
         }
         !needed
-    }
-
-    /// A home could not be told.
-    pub(crate) fn owe(&self, owed: Owed) {
-        let (Owed::Cancel(request) | Owed::Unlock(request)) = owed;
-        self.lock().owed.entry(request.inode).or_default().push_back(owed);
-    }
-
-    /// What is to be told next of a file.
-    pub(crate) fn owed(&self, inode: InodeId) -> Option<Owed> {
-        self.lock().owed.get(&inode).and_then(|owed| owed.front().copied())
-    }
-
-    /// It was told.
-    pub(crate) fn told(&self, inode: InodeId) {
-        let mut state = self.lock();
-        if let Some(owed) = state.owed.get_mut(&inode) {
-            owed.pop_front();
-            if owed.is_empty() {
-                state.owed.remove(&inode);
-            }
-        }
-    }
-
-    /// Files whose homes have yet to hear something.
-    pub(crate) fn owing(&self) -> Vec<InodeId> {
-        self.lock().owed.keys().copied().collect()
     }
 }

@@ -17,9 +17,16 @@ const BEAT_MILLIS_MAX: u64 = 3_000;
 /// What the thread waits for.
 #[derive(Default)]
 pub(crate) struct Heart {
-    stopped: Mutex<bool>,
-    wake: Condvar,
+    state: Mutex<State>,
+    changed: Condvar,
     times_changed: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    stopped: bool,
+    /// It is to look anew until when it sleeps.
+    woken: bool,
 }
 
 impl Heart {
@@ -27,25 +34,32 @@ impl Heart {
     pub(crate) fn times_changed(&self) {
         if !self.times_changed.swap(true, Ordering::AcqRel) {
             // Under the lock, so that the thread cannot miss it between looking and waiting.
-            drop(self.stopped.lock());
-            self.wake.notify_one();
+            drop(self.state.lock());
+            self.changed.notify_one();
         }
     }
 
-    pub(crate) fn stop(&self) {
-        *self.stopped.lock() = true;
-        self.wake.notify_one();
+    /// Something is owed that has to be told before it would wake by itself.
+    pub(crate) fn wake(&self) {
+        self.state.lock().woken = true;
+        self.changed.notify_one();
     }
 
-    /// Sleeps until `until`, or until times change for the first time; false when it is over.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_one();
+    }
+
+    /// Sleeps until `until`, or until it is woken or times change for the first time; false when it is over.
     fn sleep(&self, until: Instant, watch_times: bool) -> bool {
-        let mut stopped = self.stopped.lock();
-        while !*stopped {
+        let mut state = self.state.lock();
+        while !state.stopped {
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || (watch_times && self.times_changed.load(Ordering::Acquire)) {
+            let woken = std::mem::take(&mut state.woken);
+            if woken || left.is_zero() || (watch_times && self.times_changed.load(Ordering::Acquire)) {
                 return true;
             }
-            stopped = self.wake.wait_timeout(stopped, left);
+            state = self.changed.wait_timeout(state, left);
         }
         false
     }
@@ -65,8 +79,9 @@ impl Heart {
     fn run(&self, session: &Weak<Session>) {
         let mut beat_at = Instant::now() + Duration::from_millis(limits::HEARTBEAT_MILLIS);
         let mut push_at: Option<Instant> = None;
+        let mut tell_at: Option<Instant> = None;
         loop {
-            let wake_at = push_at.map_or(beat_at, |push_at| push_at.min(beat_at));
+            let wake_at = [push_at, tell_at].into_iter().flatten().fold(beat_at, Instant::min);
             if !self.sleep(wake_at, push_at.is_none()) {
                 return;
             }
@@ -78,8 +93,13 @@ impl Heart {
             if now >= beat_at {
                 session.beat(now + Duration::from_millis(BEAT_MILLIS_MAX));
                 session.tell_what_is_owed();
+                session.outbox.hear_of_life(now);
                 beat_at = now + Duration::from_millis(limits::HEARTBEAT_MILLIS);
             }
+            if session.outbox.wake_at().is_some_and(|tell_at| now >= tell_at) {
+                session.tell_due(beat_at);
+            }
+            tell_at = session.outbox.wake_at();
             if push_at.is_some_and(|push_at| now >= push_at) {
                 push_at = None;
                 self.times_changed.store(false, Ordering::Release);

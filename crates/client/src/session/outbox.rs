@@ -1,0 +1,168 @@
+//! The one place of what a session owes to servers ([`crate::session::owed`]), for the threads that owe and those that tell.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_sync::{Condvar, Mutex};
+
+use crate::session::owed::{Home, Message, Owed, Owes, Subject, TakenUp};
+
+#[derive(Default)]
+struct State {
+    owed: Owed,
+    telling: HashMap<Subject, Arc<Telling>>,
+}
+
+/// What a session owes.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    /// As many messages as there are: nearly always none.
+    count: AtomicUsize,
+    state: Mutex<State>,
+}
+
+/// A thread tells what is owed about a subject.
+#[derive(Default)]
+pub(crate) struct Telling {
+    /// `None` inside: it is for others to try themselves.
+    outcome: Mutex<Option<Option<Result<()>>>>,
+    over: Condvar,
+}
+
+/// Who tells.
+pub(crate) enum Teller<'a> {
+    /// The caller, who says what came of it.
+    Me(Told<'a>),
+    /// Another thread.
+    Another(Arc<Telling>),
+}
+
+/// A subject that this thread has taken up; puts it down when it goes, and says what came of it.
+pub(crate) struct Told<'a> {
+    outbox: &'a Outbox,
+    subject: Subject,
+    telling: Arc<Telling>,
+    unheard: bool,
+    outcome: Option<Result<()>>,
+}
+
+impl Outbox {
+    /// As many messages as servers have yet to hear.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn owe(&self, message: Message, now: Instant) -> Owes {
+        self.with(|state| state.owed.owe(message, now))
+    }
+
+    /// When somebody has to be told next.
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
+        if self.count() == 0 { None } else { self.with(|state| state.owed.wake_at()) }
+    }
+
+    /// Servers have shown signs of life.
+    pub(crate) fn hear_of_life(&self, now: Instant) {
+        if self.count() > 0 {
+            self.with(|state| state.owed.hear_of_life(now));
+        }
+    }
+
+    pub(crate) fn begin_round(&self) -> u64 {
+        self.with(|state| state.owed.begin_round())
+    }
+
+    /// Whatever is to be told next in a round.
+    pub(crate) fn take_up_next(
+        &self,
+        round: u64,
+        now: Instant,
+        silent: impl Fn(Home) -> bool,
+    ) -> Option<Told<'_>> {
+        let (subject, telling) = self.with(|state| {
+            let subject = state.owed.take_up_next(round, now, silent)?;
+            Some((subject, state.begin_telling(subject)))
+        })?;
+        Some(Told { outbox: self, subject, telling, unheard: false, outcome: None })
+    }
+
+    /// Who tells what is owed about a subject; `None`: nothing is.
+    pub(crate) fn teller(&self, subject: Subject) -> Option<Teller<'_>> {
+        if self.count() == 0 {
+            return None;
+        }
+        self.with(|state| match state.owed.take_up(subject) {
+            TakenUp::Nothing => None,
+            TakenUp::ByAnother => Some(Teller::Another(state.telling.get(&subject)?.clone())),
+            TakenUp::ByCaller => {
+                let telling = state.begin_telling(subject);
+                Some(Teller::Me(Told { outbox: self, subject, telling, unheard: false, outcome: None }))
+            }
+        })
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock();
+        let done = work(&mut state);
+        self.count.store(state.owed.count(), Ordering::Release);
+        done
+    }
+}
+
+impl State {
+    fn begin_telling(&mut self, subject: Subject) -> Arc<Telling> {
+        let telling = Arc::<Telling>::default();
+        self.telling.insert(subject, telling.clone());
+        telling
+    }
+}
+
+impl Told<'_> {
+    /// The message that is to be told. `round`: unless it came after that began.
+    pub(crate) fn message(&self, round: Option<u64>) -> Option<Message> {
+        self.outbox.with(|state| state.owed.next_of(self.subject, round))
+    }
+
+    /// That message was heard, or nobody is to hear it any more.
+    pub(crate) fn is_told(&self) {
+        self.outbox.with(|state| state.owed.told(self.subject));
+    }
+
+    /// What came of it in the end. `shared`: those who wait hear this, too.
+    pub(crate) fn end(mut self, outcome: &Result<()>, shared: bool) {
+        self.unheard = outcome.is_err();
+        self.outcome = shared.then(|| outcome.clone());
+    }
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        self.outbox.with(|state| {
+            state.telling.remove(&self.subject);
+            state.owed.put_down(self.subject, self.unheard, Instant::now());
+        });
+        *self.telling.outcome.lock() = Some(self.outcome.take());
+        self.telling.over.notify_all();
+    }
+}
+
+impl Telling {
+    /// What came of it; `None`: whoever asks is to try it himself.
+    pub(crate) fn wait(&self, home: Home, deadline: Instant) -> Option<Result<()>> {
+        let mut outcome = self.outcome.lock();
+        loop {
+            if let Some(outcome) = &*outcome {
+                return outcome.clone();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let text = format!("{home} did not hear in time what it has to hear first");
+                return Some(Err(Error::new(ErrorKind::TimedOut, text)));
+            }
+            outcome = self.over.wait_timeout(outcome, left);
+        }
+    }
+}
