@@ -15,7 +15,7 @@ use crate::names::renewals::Renewals;
 use crate::names::spreads::Spreads;
 use crate::names::ways::Ways;
 use crate::session::descriptors::Descriptors;
-use crate::session::owed::Message;
+use crate::session::owed::{Heard, Message};
 use crate::session::settings::Settings;
 use crate::session::{OnSession, Session};
 
@@ -71,11 +71,12 @@ impl Deref for Client {
 }
 
 impl OnSession for Client {
-    fn tell(self: Arc<Client>, message: &Message, deadline: Instant) -> Result<()> {
+    fn tell(self: Arc<Client>, message: &Message, deadline: Instant) -> Result<Heard> {
         match message {
             Message::CancelLock(request) => self.tell_cancelled(request, deadline),
             Message::Unlock(request) => self.tell_unlocked(request, deadline),
             Message::LeaveBarrier(slot, leave) => self.tell_left(*slot, leave, deadline),
+            Message::Close(inode) => self.tell_closed(*inode, deadline),
         }
     }
 
@@ -84,7 +85,6 @@ impl OnSession for Client {
         for inode in self.tell_all_given_up() {
             self.owe_close(inode);
         }
-        self.close_owed();
     }
 
     fn tell_times(self: Arc<Client>, deadline: Instant) -> bool {

@@ -37,7 +37,7 @@ use crate::session::heart::Heart;
 use crate::session::host::this_host;
 use crate::session::lines::Server;
 use crate::session::outbox::Outbox;
-use crate::session::owed::Message;
+use crate::session::owed::{Heard, Message};
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::session::sequences::{Sequences, Ticket};
 use crate::session::settings::Settings;
@@ -47,7 +47,7 @@ pub(crate) trait OnSession: Send + Sync {
     /// Tells a home what it is owed. What a home refuses is told: it knows nothing of it any more.
     ///
     /// Errors: it did not hear.
-    fn tell(self: Arc<Self>, message: &Message, deadline: Instant) -> Result<()>;
+    fn tell(self: Arc<Self>, message: &Message, deadline: Instant) -> Result<Heard>;
 
     /// Servers have just been told that the session lives: what could not be told before is told again.
     fn tell_what_is_owed(self: Arc<Self>);

@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::coordination::locking::soon;
 use crate::coordination::parked::{Slept, Wake, end_of};
 use crate::pool::locator::ShownPath;
-use crate::session::owed::Message;
+use crate::session::owed::{Heard, Message};
 use crate::session::retry::is_unheard;
 
 impl Pool {
@@ -112,7 +112,7 @@ impl Client {
         slot: Slot,
         leave: &LeaveBarrier,
         deadline: Instant,
-    ) -> Result<()> {
+    ) -> Result<Heard> {
         self.unless_unheard(self.change(slot, leave, deadline).map(drop))
     }
 }

@@ -11,7 +11,7 @@ use ramlace_wire::locks::{
 
 use crate::client::Client;
 use crate::coordination::waits::{Asked, OnEnd};
-use crate::session::owed::{Message, Subject};
+use crate::session::owed::{Heard, Message, Subject};
 use crate::session::retry::is_unheard;
 
 /// How long the end of a wait or of an owner may take before its home is told later.
@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// Tells a home that a wait is given up. Granted meanwhile, it is unlocked.
-    pub(crate) fn tell_cancelled(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<()> {
+    pub(crate) fn tell_cancelled(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<Heard> {
         let told = self.cancel(request, deadline).and_then(|held| match held {
             Some(_) => {
                 let unlock = SetLock { kind: None, wait: 0, ..*request };
@@ -165,7 +165,7 @@ impl Client {
     }
 
     /// Tells a home that the owner of locks has gone.
-    pub(crate) fn tell_unlocked(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<()> {
+    pub(crate) fn tell_unlocked(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<Heard> {
         let told = self.change(request.inode.slot(), request, deadline).map(drop);
         self.unless_unheard(told)
     }

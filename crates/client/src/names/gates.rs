@@ -82,27 +82,53 @@ impl Inodes {
         work: impl FnOnce(&mut GateState) -> Result<T>,
     ) -> Result<T> {
         loop {
-            let gate = {
-                let mut gates = self.gates.lock();
-                if gates.len() >= limits::OPEN_INODES_PER_SESSION_MAX && !gates.contains_key(&inode) {
-                    return Err(Error::new(
-                        ErrorKind::TooMany,
-                        format!("this process holds {} files open already", gates.len()),
-                    ));
-                }
-                gates.entry(inode).or_default().clone()
-            };
+            let gate = self.gate(inode)?;
             let mut state = gate.state.lock();
-            if state.removed {
-                continue;
+            if !state.removed {
+                return self.work(inode, &mut state, work);
             }
-            let result = work(&mut state);
-            if state.files == 0 && !state.owes_close {
-                state.removed = true;
-                self.gates.lock().remove(&inode);
-            }
-            return result;
         }
+    }
+
+    /// The same, unless another thread holds the gate: then `None`.
+    pub(crate) fn try_with_gate<T>(
+        &self,
+        inode: InodeId,
+        work: impl FnOnce(&mut GateState) -> Result<T>,
+    ) -> Option<Result<T>> {
+        loop {
+            let gate = match self.gate(inode) {
+                Ok(gate) => gate,
+                Err(error) => return Some(Err(error)),
+            };
+            let mut state = gate.state.try_lock()?;
+            if !state.removed {
+                return Some(self.work(inode, &mut state, work));
+            }
+        }
+    }
+
+    fn gate(&self, inode: InodeId) -> Result<Arc<Gate>> {
+        let mut gates = self.gates.lock();
+        if gates.len() >= limits::OPEN_INODES_PER_SESSION_MAX && !gates.contains_key(&inode) {
+            let text = format!("this process holds {} files open already", gates.len());
+            return Err(Error::new(ErrorKind::TooMany, text));
+        }
+        Ok(gates.entry(inode).or_default().clone())
+    }
+
+    fn work<T>(
+        &self,
+        inode: InodeId,
+        state: &mut GateState,
+        work: impl FnOnce(&mut GateState) -> Result<T>,
+    ) -> Result<T> {
+        let result = work(state);
+        if state.files == 0 && !state.owes_close {
+            state.removed = true;
+            self.gates.lock().remove(&inode);
+        }
+        result
     }
 
     /// A `Close` is sent.
@@ -142,15 +168,6 @@ impl Inodes {
         let gates: Vec<Arc<Gate>> = self.gates.lock().values().cloned().collect();
         // A gate that is held is being opened or closed: closing tells the time itself.
         gates.iter().filter_map(|gate| gate.state.try_lock()?.open.clone()).collect()
-    }
-
-    /// Inodes whose homes have not heard yet that they were closed.
-    pub(crate) fn owing(&self) -> Vec<InodeId> {
-        let gates: Vec<(InodeId, Arc<Gate>)> =
-            self.gates.lock().iter().map(|(inode, gate)| (*inode, gate.clone())).collect();
-        // A gate that is held is being opened or closed: it is looked at the next time.
-        let owes = |gate: &Gate| gate.state.try_lock().is_some_and(|state| state.owes_close);
-        gates.into_iter().filter(|(_, gate)| owes(gate)).map(|(inode, _)| inode).collect()
     }
 
     /// What is known of an inode, if it is open here.

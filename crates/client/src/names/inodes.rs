@@ -17,6 +17,7 @@ use crate::coordination::locking::whole_unlock;
 use crate::names::gates::{GateState, Quiet};
 use crate::names::open_inode::{OpenInode, Size};
 use crate::names::rights::Rights;
+use crate::session::owed::{Heard, Message};
 use crate::session::retry::is_unanswered;
 
 /// How long dropping a file may wait for its home to hear of it; the heart does the rest.
@@ -82,7 +83,7 @@ impl Client {
         let (open, opened) = self.inodes.with_gate(request.inode, |gate| {
             let opened =
                 self.change(request.inode.slot(), request, self.deadline()).inspect_err(|error| {
-                    note_unanswered_open(gate, request.inode, error);
+                    self.note_unanswered_open(gate, request.inode, error);
                 })?;
             check_file(&opened.info)?;
             Ok((gate.enter(&opened), opened))
@@ -99,7 +100,7 @@ impl Client {
                 // It was there before, and this process may have closed it after it was opened.
                 let request = Open { inode, read: rights.read, write: rights.write, run: false };
                 let again = self.change(inode.slot(), &request, self.deadline()).inspect_err(|error| {
-                    note_unanswered_open(gate, inode, error);
+                    self.note_unanswered_open(gate, inode, error);
                 })?;
                 return Ok(gate.enter(&again));
             }
@@ -115,8 +116,20 @@ impl Client {
     fn release(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<()> {
         self.inodes.with_gate(open.inode, |gate| {
             gate.files -= 1;
-            if gate.files > 0 { Ok(()) } else { self.close_last(gate, open, deadline) }
+            if gate.files > 0 {
+                return Ok(());
+            }
+            let closed = self.close_last(gate, open, deadline);
+            self.owe_close_of(gate, open.inode);
+            closed
         })
+    }
+
+    /// The home is to hear of a close later, where it is not to hear it now.
+    fn owe_close_of(&self, gate: &GateState, inode: InodeId) {
+        if gate.owes_close {
+            self.owe(Message::Close(inode));
+        }
     }
 
     /// Tells the home that the inode's last file here was closed, or notes that this is to be done.
@@ -155,21 +168,30 @@ impl Client {
         // As many gates as there may be are in use: then it stays open until the session ends.
         let _ = self.inodes.with_gate(inode, |gate| {
             gate.owe_close(inode);
+            self.owe_close_of(gate, inode);
             Ok(())
         });
     }
 
-    /// Tells homes that answer again of files that were closed meanwhile.
-    pub(crate) fn close_owed(self: &Arc<Client>) {
-        for inode in self.inodes.owing().into_iter().filter(|inode| self.answers(inode.slot())) {
-            // What fails is owed still; an answer that says no means that it was closed already.
-            let _ = self.inodes.with_gate(inode, |gate| match gate.open.clone() {
-                Some(open) if gate.owes_close => {
-                    self.close_last(gate, &open, Instant::now() + Duration::from_millis(DROP_MILLIS_MAX))
-                }
-                _ => Ok(()),
-            });
+    /// The home may have opened the inode, or may open it yet: it is told of the close when it answers again.
+    fn note_unanswered_open(&self, gate: &mut GateState, inode: InodeId, error: &Error) {
+        if is_unanswered(error) {
+            gate.owe_close(inode);
+            self.owe_close_of(gate, inode);
         }
+    }
+
+    /// Tells a home of a file that was closed meanwhile, unless it was opened again.
+    pub(crate) fn tell_closed(self: &Arc<Client>, inode: InodeId, deadline: Instant) -> Result<Heard> {
+        let told = self.inodes.try_with_gate(inode, |gate| match gate.open.clone() {
+            Some(open) if gate.owes_close => {
+                let closed = self.close_last(gate, &open, deadline);
+                // An answer that says no means that it was closed already.
+                if gate.owes_close { closed } else { Ok(()) }
+            }
+            _ => Ok(()),
+        });
+        told.map_or(Ok(Heard::NotYet), |told| told.map(|()| Heard::Yes))
     }
 
     /// Takes in a size that was learned for an inode that may be open here.
@@ -262,13 +284,6 @@ impl Client {
             }
             Ok(_) => Ok(()),
         }
-    }
-}
-
-/// The home may have opened the inode, or may open it yet: it is told of the close when it answers again.
-fn note_unanswered_open(gate: &mut GateState, inode: InodeId, error: &Error) {
-    if is_unanswered(error) {
-        gate.owe_close(inode);
     }
 }
 

@@ -23,6 +23,8 @@ const PAUSE_MILLIS_MAX: u64 = limits::HEARTBEAT_MILLIS;
 const LEAVES_MAX: usize = 1024;
 /// Locks of a file of which its home has yet to hear that they are over; what is beyond ends with the session.
 const LOCKS_MAX: usize = limits::LOCKS_PER_SESSION_MAX as usize;
+/// Of what only says that there is something to be told: one that is being told, and one that came meanwhile.
+const SIGNS_MAX: usize = 2;
 
 /// Who is to hear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +39,8 @@ pub(crate) enum Subject {
     Locks(InodeId),
     /// The members of barriers.
     Barriers(Slot),
+    /// Whether an inode is open.
+    Open(InodeId),
 }
 
 /// A message that is owed.
@@ -48,6 +52,17 @@ pub(crate) enum Message {
     Unlock(SetLock),
     /// A member waits at a barrier no longer.
     LeaveBarrier(Slot, LeaveBarrier),
+    /// An inode was closed, unless it is open again.
+    Close(InodeId),
+}
+
+/// What became of a message that its home did not miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// It was told, or nobody is to hear it any more.
+    Yes,
+    /// It is for the next round: another thread has what it is about.
+    NotYet,
 }
 
 impl fmt::Display for Home {
@@ -63,14 +78,20 @@ impl Message {
         match self {
             Message::CancelLock(request) | Message::Unlock(request) => Subject::Locks(request.inode),
             Message::LeaveBarrier(slot, _) => Subject::Barriers(*slot),
+            Message::Close(inode) => Subject::Open(*inode),
         }
+    }
+
+    /// Whether it says only that there is something to be told: one that waits is as good as two.
+    fn is_sign(&self) -> bool {
+        matches!(self, Message::Close(_))
     }
 }
 
 impl Subject {
     pub(crate) fn home(self) -> Home {
         match self {
-            Subject::Locks(inode) => Home::Slot(inode.slot()),
+            Subject::Locks(inode) | Subject::Open(inode) => Home::Slot(inode.slot()),
             Subject::Barriers(slot) => Home::Slot(slot),
         }
     }
@@ -80,6 +101,7 @@ impl Subject {
         match self {
             Subject::Locks(_) => LOCKS_MAX,
             Subject::Barriers(_) => LEAVES_MAX,
+            Subject::Open(_) => SIGNS_MAX,
         }
     }
 }
@@ -162,6 +184,10 @@ impl Owed {
             Entry::Occupied(strand) => strand.into_mut(),
             Entry::Vacant(vacant) => vacant.insert(Strand { turn: number, ..Strand::default() }),
         };
+        let mut waiting = strand.messages.iter().skip(usize::from(strand.being_told));
+        if message.is_sign() && waiting.any(|(_, other)| *other == message) {
+            return Owes::Later;
+        }
         if strand.messages.len() >= subject.messages_max() {
             return Owes::TooMuch;
         }

@@ -190,3 +190,21 @@ fn what_is_beyond_the_limit_is_refused_and_changes_nothing() {
     assert!(!heard.contains(&leave(1, 5_000)));
     assert_eq!((heard.len(), teller.owed.count()), (LEAVES_MAX + 1, 0));
 }
+
+#[test]
+fn a_sign_that_waits_is_as_good_as_two_and_one_that_is_being_told_is_none() {
+    let mut teller = Teller::new();
+    let [inode, _] = inodes_of(1);
+    teller.owe(Message::Close(inode));
+    teller.owe(Message::Close(inode));
+    assert_eq!(teller.owed.count(), 1);
+    let subject = Subject::Open(inode);
+    assert_eq!(teller.owed.take_up(subject), TakenUp::ByCaller);
+    for _ in 0..3 {
+        assert_eq!(teller.owe(Message::Close(inode)), Owes::Later);
+        assert_eq!(teller.owed.count(), 2, "what it says may be newer than what is being told");
+    }
+    teller.owed.told(subject);
+    teller.owed.put_down(subject, false, teller.began);
+    assert_eq!(teller.round(1_000), [Message::Close(inode)]);
+}

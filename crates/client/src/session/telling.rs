@@ -9,7 +9,7 @@ use ramlace_base::{Error, ErrorKind, Result};
 use crate::backoff::Backoff;
 use crate::session::Session;
 use crate::session::outbox::{Teller, Told};
-use crate::session::owed::{Home, Message, Owes, Subject};
+use crate::session::owed::{Heard, Home, Message, Owes, Subject};
 use crate::session::retry::is_unheard;
 
 /// How long the heart waits for what one subject owes: with it and all heartbeats there is time left until a session expires.
@@ -74,13 +74,15 @@ impl Session {
         deadline: Instant,
     ) -> Result<()> {
         while let Some(message) = told.message(round) {
-            self.tell_one(&message, deadline)?;
-            told.is_told();
+            match self.tell_one(&message, deadline)? {
+                Heard::Yes => told.is_told(),
+                Heard::NotYet => break,
+            }
         }
         Ok(())
     }
 
-    fn tell_one(self: &Arc<Session>, message: &Message, deadline: Instant) -> Result<()> {
+    fn tell_one(self: &Arc<Session>, message: &Message, deadline: Instant) -> Result<Heard> {
         match self.above() {
             Some(above) => above.tell(message, deadline),
             None => Err(Error::new(ErrorKind::Stale, "nobody stands on this session any more")),
@@ -88,11 +90,10 @@ impl Session {
     }
 
     /// What became of telling: a home that says no knows nothing of it any more, and neither does one of an ended session.
-    pub(crate) fn unless_unheard(&self, told: Result<()>) -> Result<()> {
-        if self.is_ended() {
-            Ok(())
-        } else {
-            told.or_else(|error| if is_unheard(&error) { Err(error) } else { Ok(()) })
+    pub(crate) fn unless_unheard(&self, told: Result<()>) -> Result<Heard> {
+        match told {
+            Err(error) if is_unheard(&error) && !self.is_ended() => Err(error),
+            _ => Ok(Heard::Yes),
         }
     }
 
