@@ -76,15 +76,15 @@ impl OnSession for Client {
             Message::CancelLock(request) => self.tell_cancelled(request, deadline),
             Message::Unlock(request) => self.tell_unlocked(request, deadline),
             Message::LeaveBarrier(slot, leave) => self.tell_left(*slot, leave, deadline),
-            Message::Close(inode) => self.tell_closed(*inode, deadline),
+            Message::Close(inode) => self.tell_closed(*inode, false, deadline),
+            Message::CloseOpened(inode) => self.tell_closed(*inode, true, deadline),
+            // The session's own.
+            Message::GiveUp(_) => Ok(Heard::Yes),
         }
     }
 
     fn tell_what_is_owed(self: Arc<Client>) {
         self.tell_all_ended();
-        for inode in self.tell_all_given_up() {
-            self.owe_close(inode);
-        }
     }
 
     fn tell_times(self: Arc<Client>, deadline: Instant) -> bool {

@@ -2,7 +2,6 @@
 
 pub(crate) mod calls;
 pub(crate) mod descriptors;
-pub(crate) mod given_up;
 pub(crate) mod heart;
 pub(crate) mod holders;
 pub(crate) mod host;
@@ -32,7 +31,6 @@ use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints, Permit};
 
 use crate::hearers::Doubt;
 use crate::session::descriptors::Descriptors;
-use crate::session::given_up::GivenUps;
 use crate::session::heart::Heart;
 use crate::session::host::this_host;
 use crate::session::lines::Server;
@@ -80,8 +78,6 @@ pub(crate) struct Session {
     pub(crate) ended: OnceLock<Error>,
     pub(crate) descriptors: Arc<Descriptors>,
     pub(crate) heart: Arc<Heart>,
-    /// Changes that were not answered in time.
-    given_ups: GivenUps,
     /// What servers have yet to hear.
     pub(crate) outbox: Outbox,
     /// What stands on it, once it is there.
@@ -105,7 +101,6 @@ impl Session {
             ended: OnceLock::new(),
             descriptors: descriptors.clone(),
             heart: Arc::default(),
-            given_ups: GivenUps::default(),
             outbox: Outbox::default(),
             above: OnceLock::new(),
         }))

@@ -163,16 +163,6 @@ impl Client {
         closed
     }
 
-    /// The session has an inode open at its home, by which no file may be open here.
-    pub(crate) fn owe_close(&self, inode: InodeId) {
-        // As many gates as there may be are in use: then it stays open until the session ends.
-        let _ = self.inodes.with_gate(inode, |gate| {
-            gate.owe_close(inode);
-            self.owe_close_of(gate, inode);
-            Ok(())
-        });
-    }
-
     /// The home may have opened the inode, or may open it yet: it is told of the close when it answers again.
     fn note_unanswered_open(&self, gate: &mut GateState, inode: InodeId, error: &Error) {
         if is_unanswered(error) {
@@ -181,15 +171,26 @@ impl Client {
         }
     }
 
-    /// Tells a home of a file that was closed meanwhile, unless it was opened again.
-    pub(crate) fn tell_closed(self: &Arc<Client>, inode: InodeId, deadline: Instant) -> Result<Heard> {
-        let told = self.inodes.try_with_gate(inode, |gate| match gate.open.clone() {
-            Some(open) if gate.owes_close => {
-                let closed = self.close_last(gate, &open, deadline);
-                // An answer that says no means that it was closed already.
-                if gate.owes_close { closed } else { Ok(()) }
+    /// Tells a home of a file that was closed meanwhile, unless it was opened again; `opened`: or of one that the session has open there, by
+    /// which none may be open here.
+    pub(crate) fn tell_closed(
+        self: &Arc<Client>,
+        inode: InodeId,
+        opened: bool,
+        deadline: Instant,
+    ) -> Result<Heard> {
+        let told = self.inodes.try_with_gate(inode, |gate| {
+            if opened {
+                gate.owe_close(inode);
             }
-            _ => Ok(()),
+            match gate.open.clone() {
+                Some(open) if gate.owes_close => {
+                    let closed = self.close_last(gate, &open, deadline);
+                    // An answer that says no means that it was closed already.
+                    if gate.owes_close { closed } else { Ok(()) }
+                }
+                _ => Ok(()),
+            }
         });
         told.map_or(Ok(Heard::NotYet), |told| told.map(|()| Heard::Yes))
     }

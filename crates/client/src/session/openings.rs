@@ -1,21 +1,20 @@
-//! Changes that were not answered in time: they are told to their slot before anything else is changed there
-//! ([`crate::session::given_up`]).
+//! Changes that were not answered in time: their slot is told when its server answers again, and before anything else is changed there.
+//! What it has not met by then is not done any more, and of what is done later its session counts as knowing nothing. Until then whatever
+//! the slot says may be outdated without a word ([`crate::hearers::Doubt`]). What one of them has opened is asked with that: nobody could
+//! close it, and a file that is unlinked would keep its bytes until the session ends.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot};
-use ramlace_wire::namespace::GiveUp;
+use ramlace_base::{Error, ErrorKind, Result, Slot};
+use ramlace_wire::namespace::{GiveUp, GivenUp};
 use ramlace_wire::{Request, Shows};
 
 use crate::hearers::Doubt;
 use crate::session::Session;
-use crate::session::given_up::Teller;
+use crate::session::owed::{Heard, Message, Subject};
 use crate::session::retry::is_unheard;
-use crate::session::sequences::Ticket;
-
-/// How long the heart waits for one answer.
-const PATIENCE_MILLIS_MAX: u64 = 250;
+use crate::session::sequences::{Kept, Ticket};
 
 impl Session {
     /// A change was answered, or is given up: then it may be done yet, where an answer was `lost` or comes too late. Bytes of lanes are
@@ -30,7 +29,11 @@ impl Session {
         let in_doubt = |error: &Error| error.kind() == ErrorKind::TimedOut || lost && is_unheard(error);
         if !of_lane && answer.as_ref().is_err_and(in_doubt) && !self.is_ended() {
             self.doubts(ticket.slot(), Doubt::Begins);
-            self.given_ups.note(ticket);
+            let kept = ticket.keep();
+            // What goes beyond the limit stays open, and in doubt, until the session ends.
+            if !self.owe(Message::GiveUp(kept)) {
+                self.sequences.release(kept);
+            }
         }
         answer
     }
@@ -43,65 +46,25 @@ impl Session {
 
     /// The number of a mutation in `slot`, which has heard of everything that was given up there.
     pub(crate) fn ticket(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<Ticket<'_>> {
-        if self.given_ups.any() {
-            self.hear_given_up(slot, deadline)?;
-        }
+        self.tell(Subject::GivenUp(slot), deadline)?;
         self.sequences.take(slot, deadline)
     }
 
-    /// Returns when the slot has heard of all that was given up there; whoever comes while another tells it has the same answer.
-    fn hear_given_up(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<()> {
-        while self.given_ups.first_of(slot).is_some() {
-            match self.given_ups.teller(slot) {
-                Teller::Me(mut telling) => {
-                    let told = self.tell_given_up(slot, deadline);
-                    // Others have more time, perhaps.
-                    if !told.as_ref().is_err_and(|error| error.kind() == ErrorKind::TimedOut) {
-                        telling.share(told.clone());
-                    }
-                    return told;
-                }
-                Teller::Another(telling) => {
-                    if let Some(Err(error)) = telling.wait(slot, deadline) {
-                        return Err(error);
-                    }
-                }
-            }
+    /// Tells a slot of one change that was given up.
+    pub(crate) fn tell_given_up(self: &Arc<Session>, kept: Kept, deadline: Instant) -> Result<Heard> {
+        // Those that are kept fill the slot's window; this makes room in it.
+        let ticket = self.sequences.take_beyond(kept.slot);
+        let request = GiveUp { sequence: kept.sequence };
+        match self.change_with(&ticket, &[], kept.slot, &request, deadline) {
+            Ok(GivenUp { opened: Some(inode) }) => _ = self.owe(Message::CloseOpened(inode)),
+            Err(error) if is_unheard(&error) => return Err(error),
+            // A slot that says no knows nothing of it any more.
+            Ok(GivenUp { opened: None }) | Err(_) => {}
         }
-        Ok(())
-    }
-
-    fn tell_given_up(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<()> {
-        while let Some(kept) = self.given_ups.first_of(slot) {
-            // Those that are kept fill the slot's window; this makes room in it.
-            let ticket = self.sequences.take_beyond(slot);
-            let request = GiveUp { sequence: kept.sequence };
-            let opened = match self.change_with(&ticket, &[], slot, &request, deadline) {
-                Ok(given_up) => given_up.opened,
-                Err(error) if is_unheard(&error) => return Err(error),
-                // A slot that says no knows nothing of it any more.
-                Err(_) => None,
-            };
-            self.given_ups.is_told(kept, opened);
-            self.sequences.release(kept);
-            if !self.is_ended() {
-                self.doubts(slot, Doubt::Ends);
-            }
+        self.sequences.release(kept);
+        if !self.is_ended() {
+            self.doubts(kept.slot, Doubt::Ends);
         }
-        Ok(())
-    }
-
-    /// Tells the slots whose servers answer again; returns what was opened, and is owed a close.
-    pub(crate) fn tell_all_given_up(self: &Arc<Session>) -> Vec<InodeId> {
-        for slot in self.given_ups.slots() {
-            // What another thread tells it is told; what fails stays given up.
-            if self.answers(slot)
-                && let Teller::Me(_telling) = self.given_ups.teller(slot)
-            {
-                let soon = Instant::now() + Duration::from_millis(PATIENCE_MILLIS_MAX);
-                let _ = self.tell_given_up(slot, soon);
-            }
-        }
-        self.given_ups.take_opened()
+        Ok(Heard::Yes)
     }
 }

@@ -166,3 +166,56 @@ impl Telling {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ramlace_base::{Sequence, Slot};
+
+    use super::*;
+    use crate::session::sequences::Kept;
+
+    fn owing(slots: [u16; 2]) -> (Outbox, [Subject; 2]) {
+        let outbox = Outbox::default();
+        for slot in slots {
+            outbox.owe(Message::GiveUp(Kept { slot: Slot(slot), sequence: Sequence(1) }), Instant::now());
+        }
+        (outbox, slots.map(|slot| Subject::GivenUp(Slot(slot))))
+    }
+
+    fn mine(teller: Option<Teller<'_>>) -> Told<'_> {
+        let Some(Teller::Me(told)) = teller else { panic!("it is for nobody, or told already") };
+        told
+    }
+
+    fn another(teller: Option<Teller<'_>>) -> Arc<Telling> {
+        let Some(Teller::Another(telling)) = teller else { panic!("nobody tells it") };
+        telling
+    }
+
+    // SEMANTICS 138.4
+    #[test]
+    fn one_thread_tells_a_slot_and_nobody_waits_for_another_slot() {
+        let (outbox, [first, second]) = owing([1, 2]);
+        let told = mine(outbox.teller(first));
+        mine(outbox.teller(second));
+        let waits = another(outbox.teller(first));
+        let late = waits.wait(first.home(), Instant::now()).unwrap().unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
+        told.end(&Err(Error::new(ErrorKind::HostDown, "it says nothing")), true);
+        let soon = Instant::now() + Duration::from_secs(10);
+        assert_eq!(waits.wait(first.home(), soon).unwrap().unwrap_err().kind(), ErrorKind::HostDown);
+        let told = mine(outbox.teller(first));
+        let waits = another(outbox.teller(first));
+        told.end(&Err(Error::new(ErrorKind::TimedOut, "it had a second")), false);
+        assert!(waits.wait(first.home(), soon).is_none(), "others have more time, perhaps");
+        let told = mine(outbox.teller(first));
+        assert!(told.message(None).is_some());
+        told.is_told();
+        assert_eq!(told.message(None), None);
+        told.end(&Ok(()), true);
+        assert!(outbox.teller(first).is_none());
+        assert_eq!(outbox.count(), 1);
+    }
+}

@@ -15,6 +15,8 @@ use ramlace_base::{InodeId, Slot, limits};
 use ramlace_wire::coordination::LeaveBarrier;
 use ramlace_wire::locks::SetLock;
 
+use crate::session::sequences::Kept;
+
 /// What is owed is told so much later: what is owed meanwhile goes in the same round.
 pub(crate) const ROUND_MILLIS: u64 = 1_000;
 /// The longest pause after a home that did not hear: heartbeats come as often.
@@ -23,8 +25,8 @@ const PAUSE_MILLIS_MAX: u64 = limits::HEARTBEAT_MILLIS;
 const LEAVES_MAX: usize = 1024;
 /// Locks of a file of which its home has yet to hear that they are over; what is beyond ends with the session.
 const LOCKS_MAX: usize = limits::LOCKS_PER_SESSION_MAX as usize;
-/// Of what only says that there is something to be told: one that is being told, and one that came meanwhile.
-const SIGNS_MAX: usize = 2;
+/// Of what only says that there is something to be told: one that is being told, and one of each kind that came meanwhile.
+const SIGNS_MAX: usize = 3;
 
 /// Who is to hear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +37,8 @@ pub(crate) enum Home {
 /// What messages are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Subject {
+    /// Changes that were not answered in time.
+    GivenUp(Slot),
     /// The locks of a file.
     Locks(InodeId),
     /// The members of barriers.
@@ -46,6 +50,8 @@ pub(crate) enum Subject {
 /// A message that is owed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
+    /// A change is given up: what has not met it by then is not done any more.
+    GiveUp(Kept),
     /// A wait for a lock is given up; should it have been granted, it is unlocked.
     CancelLock(SetLock),
     /// The owner of locks has gone.
@@ -54,6 +60,8 @@ pub(crate) enum Message {
     LeaveBarrier(Slot, LeaveBarrier),
     /// An inode was closed, unless it is open again.
     Close(InodeId),
+    /// A change that was given up has opened an inode: that is closed, unless it is open here.
+    CloseOpened(InodeId),
 }
 
 /// What became of a message that its home did not miss.
@@ -76,15 +84,16 @@ impl fmt::Display for Home {
 impl Message {
     pub(crate) fn subject(&self) -> Subject {
         match self {
+            Message::GiveUp(kept) => Subject::GivenUp(kept.slot),
             Message::CancelLock(request) | Message::Unlock(request) => Subject::Locks(request.inode),
             Message::LeaveBarrier(slot, _) => Subject::Barriers(*slot),
-            Message::Close(inode) => Subject::Open(*inode),
+            Message::Close(inode) | Message::CloseOpened(inode) => Subject::Open(*inode),
         }
     }
 
     /// Whether it says only that there is something to be told: one that waits is as good as two.
     fn is_sign(&self) -> bool {
-        matches!(self, Message::Close(_))
+        matches!(self, Message::Close(_) | Message::CloseOpened(_))
     }
 }
 
@@ -92,13 +101,14 @@ impl Subject {
     pub(crate) fn home(self) -> Home {
         match self {
             Subject::Locks(inode) | Subject::Open(inode) => Home::Slot(inode.slot()),
-            Subject::Barriers(slot) => Home::Slot(slot),
+            Subject::GivenUp(slot) | Subject::Barriers(slot) => Home::Slot(slot),
         }
     }
 
     /// As many messages of it are kept at most.
     fn messages_max(self) -> usize {
         match self {
+            Subject::GivenUp(_) => limits::REPLIES_PER_SESSION_MAX,
             Subject::Locks(_) => LOCKS_MAX,
             Subject::Barriers(_) => LEAVES_MAX,
             Subject::Open(_) => SIGNS_MAX,

@@ -83,10 +83,11 @@ impl Session {
     }
 
     fn tell_one(self: &Arc<Session>, message: &Message, deadline: Instant) -> Result<Heard> {
-        match self.above() {
-            Some(above) => above.tell(message, deadline),
-            None => Err(Error::new(ErrorKind::Stale, "nobody stands on this session any more")),
+        if let Message::GiveUp(kept) = message {
+            return self.tell_given_up(*kept, deadline);
         }
+        let nobody = || Error::new(ErrorKind::Stale, "nobody stands on this session any more");
+        self.above().ok_or_else(nobody)?.tell(message, deadline)
     }
 
     /// What became of telling: a home that says no knows nothing of it any more, and neither does one of an ended session.
