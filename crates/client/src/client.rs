@@ -78,13 +78,10 @@ impl OnSession for Client {
             Message::LeaveBarrier(slot, leave) => self.tell_left(*slot, leave, deadline),
             Message::Close(inode) => self.tell_closed(*inode, false, deadline),
             Message::CloseOpened(inode) => self.tell_closed(*inode, true, deadline),
+            Message::EndRecalls(server) => self.tell_recalls_ended(*server, deadline),
             // The session's own.
             Message::GiveUp(_) => Ok(Heard::Yes),
         }
-    }
-
-    fn tell_what_is_owed(self: Arc<Client>) {
-        self.tell_all_ended();
     }
 
     fn tell_times(self: Arc<Client>, deadline: Instant) -> bool {

@@ -47,9 +47,6 @@ pub(crate) trait OnSession: Send + Sync {
     /// Errors: it did not hear.
     fn tell(self: Arc<Self>, message: &Message, deadline: Instant) -> Result<Heard>;
 
-    /// Servers have just been told that the session lives: what could not be told before is told again.
-    fn tell_what_is_owed(self: Arc<Self>);
-
     /// Tells homes when their files were written; whether all could be told.
     fn tell_times(self: Arc<Self>, deadline: Instant) -> bool;
 

@@ -19,6 +19,7 @@ use crate::bytes::pages::Pages;
 use crate::client::Client;
 use crate::hearers::DataLeases;
 use crate::session::lines::{Link, roundtrip};
+use crate::session::owed::{Heard, Message};
 
 impl Pool {
     /// From now on reads for pages and writes through them get leases, and `leases` hears when they end. Said once; a
@@ -159,24 +160,43 @@ impl Client {
         Some(ended)
     }
 
-    /// Tells servers what they could not be told when it was over.
-    pub(crate) fn tell_all_ended(self: &Arc<Client>) {
-        for (server, ended) in self.givers.all() {
-            self.tell_ended(server, &ended);
+    /// Tells a server what is over, or owes it that.
+    fn tell_ended(self: &Arc<Client>, server: ServerId, ended: &Ended) {
+        let soon = || Instant::now() + Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
+        if self.send_all_ended(server, ended, soon).is_err() {
+            self.owe(Message::EndRecalls(server));
         }
     }
 
-    /// Sends what waits, unless somebody is just sending.
-    fn tell_ended(self: &Arc<Client>, server: ServerId, ended: &Ended) {
+    /// Tells a server what it could not be told when it was over.
+    pub(crate) fn tell_recalls_ended(
+        self: &Arc<Client>,
+        server: ServerId,
+        deadline: Instant,
+    ) -> Result<Heard> {
+        if let Some(ended) = self.givers.known_ended(server) {
+            self.send_all_ended(server, &ended, || deadline)?;
+        }
+        Ok(Heard::Yes)
+    }
+
+    /// Sends what waits, unless somebody is just sending: who fails owes it all.
+    fn send_all_ended(
+        self: &Arc<Client>,
+        server: ServerId,
+        ended: &Ended,
+        by: impl Fn() -> Instant,
+    ) -> Result<()> {
         while !self.is_ended() && !ended.is_told() {
-            let Some(mut link) = ended.link.try_lock() else { return };
+            let Some(mut link) = ended.link.try_lock() else { break };
             let batch = ended.take();
-            if self.send_ended(server, &mut link, &batch).is_err() {
+            if let Err(error) = self.send_ended(server, &mut link, &batch, by()) {
                 ended.put_back(batch);
-                return;
+                return Err(error);
             }
             // Whoever could not take the lock meanwhile has left his to the next turn.
         }
+        Ok(())
     }
 
     fn send_ended(
@@ -184,8 +204,8 @@ impl Client {
         id: ServerId,
         link: &mut Option<Link>,
         batch: &EndRecalls,
+        deadline: Instant,
     ) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
         // A connection may have been closed while it was idle.
         if let Some(on) = link.take()
             && self.send_ended_on(link, on, batch, deadline).is_ok()

@@ -41,9 +41,9 @@ impl Givers {
         self.table.lock()
     }
 
-    /// All servers, and what they have yet to hear.
-    pub(crate) fn all(&self) -> Vec<(ServerId, Arc<Ended>)> {
-        self.lock().iter().map(|(server, giver)| (*server, giver.ended.clone())).collect()
+    /// What a server has yet to hear, where something may be left of that.
+    pub(crate) fn known_ended(&self, server: ServerId) -> Option<Arc<Ended>> {
+        self.lock().get(&server).map(|giver| giver.ended.clone())
     }
 
     /// What a server has yet to hear.

@@ -92,7 +92,6 @@ impl Heart {
             let now = Instant::now();
             if now >= beat_at {
                 session.beat(now + Duration::from_millis(BEAT_MILLIS_MAX));
-                session.tell_what_is_owed();
                 session.outbox.hear_of_life(now);
                 beat_at = now + Duration::from_millis(limits::HEARTBEAT_MILLIS);
             }

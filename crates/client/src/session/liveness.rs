@@ -136,13 +136,6 @@ impl Session {
         Err(Unanswered { refused_or_silent: true, ..Unanswered::lost(error) })
     }
 
-    /// Tells servers that answer again what they could not be told before.
-    pub(crate) fn tell_what_is_owed(&self) {
-        if let Some(above) = self.above() {
-            above.tell_what_is_owed();
-        }
-    }
-
     /// Tells homes when their files were written; whether all could be told.
     pub(crate) fn tell_times(&self, until: Instant) -> bool {
         self.above().is_none_or(|above| above.tell_times(until))

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{InodeId, Slot, limits};
+use ramlace_base::{InodeId, ServerId, Slot, limits};
 use ramlace_wire::coordination::LeaveBarrier;
 use ramlace_wire::locks::SetLock;
 
@@ -32,6 +32,8 @@ const SIGNS_MAX: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Home {
     Slot(Slot),
+    /// A server, whatever its slots.
+    Server(ServerId),
 }
 
 /// What messages are about.
@@ -45,6 +47,8 @@ pub(crate) enum Subject {
     Barriers(Slot),
     /// Whether an inode is open.
     Open(InodeId),
+    /// Recalls of leases on bytes that are over.
+    Recalls(ServerId),
 }
 
 /// A message that is owed.
@@ -62,6 +66,8 @@ pub(crate) enum Message {
     Close(InodeId),
     /// A change that was given up has opened an inode: that is closed, unless it is open here.
     CloseOpened(InodeId),
+    /// Recalls are over; which, knows who sends it.
+    EndRecalls(ServerId),
 }
 
 /// What became of a message that its home did not miss.
@@ -77,6 +83,7 @@ impl fmt::Display for Home {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Home::Slot(slot) => slot.fmt(formatter),
+            Home::Server(server) => server.fmt(formatter),
         }
     }
 }
@@ -88,12 +95,13 @@ impl Message {
             Message::CancelLock(request) | Message::Unlock(request) => Subject::Locks(request.inode),
             Message::LeaveBarrier(slot, _) => Subject::Barriers(*slot),
             Message::Close(inode) | Message::CloseOpened(inode) => Subject::Open(*inode),
+            Message::EndRecalls(server) => Subject::Recalls(*server),
         }
     }
 
     /// Whether it says only that there is something to be told: one that waits is as good as two.
     fn is_sign(&self) -> bool {
-        matches!(self, Message::Close(_) | Message::CloseOpened(_))
+        matches!(self, Message::Close(_) | Message::CloseOpened(_) | Message::EndRecalls(_))
     }
 }
 
@@ -102,6 +110,7 @@ impl Subject {
         match self {
             Subject::Locks(inode) | Subject::Open(inode) => Home::Slot(inode.slot()),
             Subject::GivenUp(slot) | Subject::Barriers(slot) => Home::Slot(slot),
+            Subject::Recalls(server) => Home::Server(server),
         }
     }
 
@@ -111,7 +120,7 @@ impl Subject {
             Subject::GivenUp(_) => limits::REPLIES_PER_SESSION_MAX,
             Subject::Locks(_) => LOCKS_MAX,
             Subject::Barriers(_) => LEAVES_MAX,
-            Subject::Open(_) => SIGNS_MAX,
+            Subject::Open(_) | Subject::Recalls(_) => SIGNS_MAX,
         }
     }
 }

@@ -63,7 +63,7 @@ impl Teller {
         let before = self.heard.len();
         let is_silent = |home: Home| matches!(home, Home::Slot(slot) if silent.contains(&slot.0));
         while let Some(subject) = self.owed.take_up_next(round, now, is_silent) {
-            let Home::Slot(slot) = subject.home();
+            let Home::Slot(slot) = subject.home() else { unreachable!() };
             let deaf = self.deaf.contains(&slot.0);
             while let Some(message) = self.owed.next_of(subject, Some(round)) {
                 self.asked += 1;

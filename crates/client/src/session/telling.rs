@@ -103,6 +103,7 @@ impl Session {
         let map = self.known_map();
         let server = match home {
             Home::Slot(slot) => map.and_then(|map| self.server_of(&map, slot).ok()),
+            Home::Server(server) => self.server(server).ok(),
         };
         server.is_some_and(|server| server.is_failing() && server.opened.load(Ordering::Acquire))
     }
