@@ -78,14 +78,11 @@ impl OnSession for Client {
             Message::LeaveBarrier(slot, leave) => self.tell_left(*slot, leave, deadline),
             Message::Close(inode) => self.tell_closed(*inode, false, deadline),
             Message::CloseOpened(inode) => self.tell_closed(*inode, true, deadline),
+            Message::Times(inode) => self.tell_times(*inode, deadline),
             Message::EndRecalls(server) => self.tell_recalls_ended(*server, deadline),
             // The session's own.
             Message::GiveUp(_) => Ok(Heard::Yes),
         }
-    }
-
-    fn tell_times(self: Arc<Client>, deadline: Instant) -> bool {
-        self.push_all_times(deadline)
     }
 
     fn doubts(&self, slot: Slot, doubt: Doubt) {

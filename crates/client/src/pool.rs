@@ -122,6 +122,14 @@ impl Pool {
         self.shared.cache.as_deref()
     }
 
+    /// Messages that servers have yet to hear from this process's session, such as that files were written or closed: told a second later,
+    /// and where a home does not answer when it does.
+    ///
+    /// Errors: those of beginning a session.
+    pub fn owed(&self) -> Result<usize> {
+        Ok(self.session()?.outbox.count())
+    }
+
     /// Who is told what servers recall.
     pub(crate) fn hearers(&self) -> &Hearers {
         &self.shared.hearers

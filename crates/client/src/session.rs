@@ -40,15 +40,12 @@ use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::session::sequences::{Sequences, Ticket};
 use crate::session::settings::Settings;
 
-/// What stands on a session: it is told when there is time for what is owed to servers.
+/// What stands on a session: it tells servers what they are owed, and hears what the session hears.
 pub(crate) trait OnSession: Send + Sync {
     /// Tells a home what it is owed. What a home refuses is told: it knows nothing of it any more.
     ///
     /// Errors: it did not hear.
     fn tell(self: Arc<Self>, message: &Message, deadline: Instant) -> Result<Heard>;
-
-    /// Tells homes when their files were written; whether all could be told.
-    fn tell_times(self: Arc<Self>, deadline: Instant) -> bool;
 
     /// A change in this slot was given up, and may be done yet; or that is over.
     fn doubts(&self, slot: Slot, doubt: Doubt);

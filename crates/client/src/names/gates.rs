@@ -163,17 +163,17 @@ impl Inodes {
         quiet.0 == Some(self.closes_begun.load(Ordering::SeqCst))
     }
 
-    /// All that are open, but for those that are just being opened or closed.
-    pub(crate) fn opened(&self) -> Vec<Arc<OpenInode>> {
-        let gates: Vec<Arc<Gate>> = self.gates.lock().values().cloned().collect();
-        // A gate that is held is being opened or closed: closing tells the time itself.
-        gates.iter().filter_map(|gate| gate.state.try_lock()?.open.clone()).collect()
-    }
-
     /// What is known of an inode, if it is open here.
     pub(crate) fn find(&self, inode: InodeId) -> Option<Arc<OpenInode>> {
         let gate = self.gates.lock().get(&inode).cloned()?;
         let state = gate.state.lock();
         state.open.clone()
+    }
+
+    /// The same, unless another thread opens or closes it at this moment: then `None`.
+    pub(crate) fn try_find(&self, inode: InodeId) -> Option<Option<Arc<OpenInode>>> {
+        let Some(gate) = self.gates.lock().get(&inode).cloned() else { return Some(None) };
+        let state = gate.state.try_lock()?;
+        Some(state.open.clone())
     }
 }

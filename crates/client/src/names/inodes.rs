@@ -18,7 +18,7 @@ use crate::names::gates::{GateState, Quiet};
 use crate::names::open_inode::{OpenInode, Size};
 use crate::names::rights::Rights;
 use crate::session::owed::{Heard, Message};
-use crate::session::retry::is_unanswered;
+use crate::session::retry::{is_unanswered, is_unheard};
 
 /// How long dropping a file may wait for its home to hear of it; the heart does the rest.
 const DROP_MILLIS_MAX: u64 = 250;
@@ -227,7 +227,14 @@ impl Client {
     /// The inode was written without its home: the heart tells it within a second.
     pub(crate) fn touch(&self, open: &OpenInode) {
         open.written.fetch_max(now().nanos, Ordering::AcqRel);
-        self.heart.times_changed();
+        self.owe_times_of(open);
+    }
+
+    /// The home has yet to hear when the inode was written.
+    fn owe_times_of(&self, open: &OpenInode) {
+        if !open.owes_times.swap(true, Ordering::AcqRel) {
+            self.owe(Message::Times(open.inode));
+        }
     }
 
     /// Forgets when this process wrote to an inode: its times are being set by hand.
@@ -257,18 +264,35 @@ impl Client {
         }
     }
 
-    /// The same for every open inode; what fails is tried again a second later.
-    pub(crate) fn push_all_times(self: &Arc<Client>, deadline: Instant) -> bool {
-        let results = self.inodes.opened();
-        results
-            .iter()
-            .filter(|open| open.written() != 0)
-            .all(|open| self.push_times_of(open, deadline).is_ok())
+    /// The same for the heart, which waits for nobody who is just telling it, or opens or closes the inode.
+    pub(crate) fn tell_times(self: &Arc<Client>, inode: InodeId, deadline: Instant) -> Result<Heard> {
+        let open = match self.inodes.try_find(inode) {
+            None => return Ok(Heard::NotYet),
+            Some(None) => return Ok(Heard::Yes),
+            Some(Some(open)) => open,
+        };
+        let Some(_telling) = open.telling.try_lock() else { return Ok(Heard::NotYet) };
+        // What is written from here on is owed anew.
+        open.owes_times.swap(false, Ordering::AcqRel);
+        match self.tell_written(&open, deadline) {
+            Ok(()) => Ok(Heard::Yes),
+            Err(_) if self.is_ended() => Ok(Heard::Yes),
+            Err(error) => {
+                open.owes_times.store(true, Ordering::Release);
+                // A home that hears and refuses this keeps no other file waiting.
+                if is_unheard(&error) { Err(error) } else { Ok(Heard::NotYet) }
+            }
+        }
     }
 
     fn push_times_of(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<()> {
         // Who comes while another is telling it waits until the home has heard.
         let _telling = open.telling.lock();
+        self.tell_written(open, deadline).inspect_err(|_| self.owe_times_of(open))
+    }
+
+    /// Tells a home when its inode was written, unless it has heard. The caller holds `telling`.
+    fn tell_written(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<()> {
         let Some(written) = open.take_written() else { return Ok(()) };
         let request = SetAttributes {
             modified: Some(written),
@@ -278,13 +302,7 @@ impl Client {
         // Whoever wrote: the session has it open for writing.
         let told = for_nobody(|| self.change(open.inode.slot(), &request, deadline));
         self.inodes.note_times_told();
-        match told {
-            Err(error) => {
-                open.put_back(written);
-                Err(error)
-            }
-            Ok(_) => Ok(()),
-        }
+        told.map(drop).inspect_err(|_| open.put_back(written))
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct OpenInode {
     since: AtomicU32,
     /// When it was last written without the home hearing of it, in nanoseconds; 0: never.
     pub(crate) written: AtomicI64,
+    /// A message is owed to the home that tells it.
+    pub(crate) owes_times: AtomicBool,
     /// Held while the home is told of that.
     pub(crate) telling: Mutex<()>,
     /// What proves to its lanes for what the session of a host has it open.
@@ -51,6 +53,7 @@ impl OpenInode {
             inline: AtomicBool::new(inline),
             since: AtomicU32::new(since.0),
             written: AtomicI64::new(0),
+            owes_times: AtomicBool::new(false),
             telling: Mutex::new(()),
             permit: HeldPermit::default(),
             near: NearLanes::default(),

@@ -1,6 +1,5 @@
-//! One thread for each session that says "still alive" and tells homes when files were written.
+//! One thread for each session that says "still alive" and tells servers what they are owed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -9,17 +8,16 @@ use ramlace_sync::{Condvar, Mutex};
 
 use crate::session::Session;
 
-/// Times of written files reach their homes after so long at the latest (`docs/records/generations.md`).
-const PUSH_MILLIS: u64 = 1_000;
 /// How long one beat may take for all servers together: several fit into a session's expiry.
 const BEAT_MILLIS_MAX: u64 = 3_000;
+/// Telling what is owed has so long between two beats, also where silent servers make these long.
+const TELL: Duration = Duration::from_millis(500);
 
 /// What the thread waits for.
 #[derive(Default)]
 pub(crate) struct Heart {
     state: Mutex<State>,
     changed: Condvar,
-    times_changed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -30,15 +28,6 @@ struct State {
 }
 
 impl Heart {
-    /// Some open file was written without its home.
-    pub(crate) fn times_changed(&self) {
-        if !self.times_changed.swap(true, Ordering::AcqRel) {
-            // Under the lock, so that the thread cannot miss it between looking and waiting.
-            drop(self.state.lock());
-            self.changed.notify_one();
-        }
-    }
-
     /// Something is owed that has to be told before it would wake by itself.
     pub(crate) fn wake(&self) {
         self.state.lock().woken = true;
@@ -50,13 +39,12 @@ impl Heart {
         self.changed.notify_one();
     }
 
-    /// Sleeps until `until`, or until it is woken or times change for the first time; false when it is over.
-    fn sleep(&self, until: Instant, watch_times: bool) -> bool {
+    /// Sleeps until `until`, or until it is woken; false when it is over.
+    fn sleep(&self, until: Instant) -> bool {
         let mut state = self.state.lock();
         while !state.stopped {
             let left = until.saturating_duration_since(Instant::now());
-            let woken = std::mem::take(&mut state.woken);
-            if woken || left.is_zero() || (watch_times && self.times_changed.load(Ordering::Acquire)) {
+            if std::mem::take(&mut state.woken) || left.is_zero() {
                 return true;
             }
             state = self.changed.wait_timeout(state, left);
@@ -78,11 +66,9 @@ impl Heart {
 
     fn run(&self, session: &Weak<Session>) {
         let mut beat_at = Instant::now() + Duration::from_millis(limits::HEARTBEAT_MILLIS);
-        let mut push_at: Option<Instant> = None;
         let mut tell_at: Option<Instant> = None;
         loop {
-            let wake_at = [push_at, tell_at].into_iter().flatten().fold(beat_at, Instant::min);
-            if !self.sleep(wake_at, push_at.is_none()) {
+            if !self.sleep(tell_at.map_or(beat_at, |tell_at| tell_at.min(beat_at))) {
                 return;
             }
             let Some(session) = session.upgrade() else { return };
@@ -96,19 +82,9 @@ impl Heart {
                 beat_at = now + Duration::from_millis(limits::HEARTBEAT_MILLIS);
             }
             if session.outbox.wake_at().is_some_and(|tell_at| now >= tell_at) {
-                session.tell_due(beat_at);
+                session.tell_due(beat_at.max(Instant::now() + TELL));
             }
             tell_at = session.outbox.wake_at();
-            if push_at.is_some_and(|push_at| now >= push_at) {
-                push_at = None;
-                self.times_changed.store(false, Ordering::Release);
-                if !session.tell_times(now + Duration::from_millis(PUSH_MILLIS)) {
-                    self.times_changed.store(true, Ordering::Release);
-                }
-            }
-            if push_at.is_none() && self.times_changed.load(Ordering::Acquire) {
-                push_at = Some(now + Duration::from_millis(PUSH_MILLIS));
-            }
         }
     }
 }

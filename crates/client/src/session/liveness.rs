@@ -136,11 +136,6 @@ impl Session {
         Err(Unanswered { refused_or_silent: true, ..Unanswered::lost(error) })
     }
 
-    /// Tells homes when their files were written; whether all could be told.
-    pub(crate) fn tell_times(&self, until: Instant) -> bool {
-        self.above().is_none_or(|above| above.tell_times(until))
-    }
-
     /// Gives up what an ended session has no more use for.
     pub(crate) fn disconnect(&self) {
         for server in self.all_servers() {

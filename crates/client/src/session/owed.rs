@@ -17,7 +17,8 @@ use ramlace_wire::locks::SetLock;
 
 use crate::session::sequences::Kept;
 
-/// What is owed is told so much later: what is owed meanwhile goes in the same round.
+/// What is owed is told so much later: what is owed meanwhile goes in the same round. Times of written files reach their homes after so
+/// long at the latest (`docs/records/generations.md`).
 pub(crate) const ROUND_MILLIS: u64 = 1_000;
 /// The longest pause after a home that did not hear: heartbeats come as often.
 const PAUSE_MILLIS_MAX: u64 = limits::HEARTBEAT_MILLIS;
@@ -47,6 +48,8 @@ pub(crate) enum Subject {
     Barriers(Slot),
     /// Whether an inode is open.
     Open(InodeId),
+    /// When an inode was written.
+    Times(InodeId),
     /// Recalls of leases on bytes that are over.
     Recalls(ServerId),
 }
@@ -66,6 +69,8 @@ pub(crate) enum Message {
     Close(InodeId),
     /// A change that was given up has opened an inode: that is closed, unless it is open here.
     CloseOpened(InodeId),
+    /// An inode was written; when, knows who sends it.
+    Times(InodeId),
     /// Recalls are over; which, knows who sends it.
     EndRecalls(ServerId),
 }
@@ -95,20 +100,24 @@ impl Message {
             Message::CancelLock(request) | Message::Unlock(request) => Subject::Locks(request.inode),
             Message::LeaveBarrier(slot, _) => Subject::Barriers(*slot),
             Message::Close(inode) | Message::CloseOpened(inode) => Subject::Open(*inode),
+            Message::Times(inode) => Subject::Times(*inode),
             Message::EndRecalls(server) => Subject::Recalls(*server),
         }
     }
 
     /// Whether it says only that there is something to be told: one that waits is as good as two.
     fn is_sign(&self) -> bool {
-        matches!(self, Message::Close(_) | Message::CloseOpened(_) | Message::EndRecalls(_))
+        matches!(
+            self,
+            Message::Close(_) | Message::CloseOpened(_) | Message::Times(_) | Message::EndRecalls(_)
+        )
     }
 }
 
 impl Subject {
     pub(crate) fn home(self) -> Home {
         match self {
-            Subject::Locks(inode) | Subject::Open(inode) => Home::Slot(inode.slot()),
+            Subject::Locks(inode) | Subject::Open(inode) | Subject::Times(inode) => Home::Slot(inode.slot()),
             Subject::GivenUp(slot) | Subject::Barriers(slot) => Home::Slot(slot),
             Subject::Recalls(server) => Home::Server(server),
         }
@@ -120,7 +129,7 @@ impl Subject {
             Subject::GivenUp(_) => limits::REPLIES_PER_SESSION_MAX,
             Subject::Locks(_) => LOCKS_MAX,
             Subject::Barriers(_) => LEAVES_MAX,
-            Subject::Open(_) | Subject::Recalls(_) => SIGNS_MAX,
+            Subject::Open(_) | Subject::Times(_) | Subject::Recalls(_) => SIGNS_MAX,
         }
     }
 }

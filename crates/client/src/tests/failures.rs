@@ -8,7 +8,6 @@ use ramlace_sync::Mutex;
 use ramlace_wire::{Kind, LayoutHints};
 
 use super::{pattern, read, striped, write_all};
-use crate::client::Client;
 use crate::fake::{FakePool, Fault};
 use crate::{ConnectOptions, Doubt, File, OpenOptions, Pool, RenameMode, Rights};
 
@@ -196,8 +195,7 @@ fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
     pool.state().silent.clear();
     // Opened again before its home has heard that it was closed: it stays open.
     let again = open(kept);
-    let session = client.session().unwrap();
-    await_nothing_owed(&session);
+    await_nothing_owed(&client);
     let left: Vec<_> = pool.state().open.iter().map(|(_, inode)| *inode).collect();
     assert_eq!(left, [kept_inode]);
     write_all(&again, b"still open", 0);
@@ -206,12 +204,43 @@ fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
 }
 
 /// Waits until servers have heard all that they are owed.
-fn await_nothing_owed(session: &Client) {
+fn await_nothing_owed(client: &Pool) {
+    await_that("all is told", || client.owed().unwrap() == 0);
+}
+
+fn await_that(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
-    while session.outbox.count() > 0 {
-        assert!(Instant::now() < end, "{} messages are owed still", session.outbox.count());
+    while !is_so() {
+        assert!(Instant::now() < end, "it does not come to it that {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+// SEMANTICS 30.4
+#[test]
+fn a_home_that_does_not_answer_keeps_the_times_of_no_other_homes_files_back() {
+    let pool = FakePool::start(2);
+    let client = Pool::connect(&ConnectOptions { deadline_millis: 2_000, ..pool.options() }).unwrap();
+    for index in 0..16 {
+        client.mkdir(format!("/d{index}"), 0o755).unwrap();
+    }
+    let open = |index: usize| client.open(format!("/d{index}/f"), &striped(1)).unwrap();
+    let files: Vec<File> = (0..16).map(open).collect();
+    files.iter().for_each(|file| write_all(file, &[1; 8192], 0));
+    await_nothing_owed(&client);
+    let session = client.session().unwrap();
+    let home = |file: &File| pool.state().map.primary(file.inode().slot()).unwrap();
+    let of = |server| files.iter().filter(move |file| home(file) == ServerId(server));
+    let is_told = |file: &File| session.inodes.find(file.inode()).unwrap().written() == 0;
+    assert!(of(0).count() > 1 && of(1).count() > 1);
+    // The size stays, so that their homes do not hear of it by that.
+    files.iter().for_each(|file| write_all(file, &[2; 10], 0));
+    pool.state().silent.insert(ServerId(1));
+    await_that("the home that answers is told", || of(0).all(is_told));
+    pool.state().silent.clear();
+    await_nothing_owed(&client);
+    assert!(files.iter().all(is_told));
+    files.into_iter().for_each(|file| file.close().unwrap());
 }
 
 #[test]
