@@ -12,7 +12,7 @@ use crate::session::outbox::{Teller, Told};
 use crate::session::owed::{Heard, Home, Message, Owes, Subject};
 use crate::session::retry::is_unheard;
 
-/// How long the heart waits for what one subject owes: with it and all heartbeats there is time left until a session expires.
+/// How long the heart waits for one answer: with it and all heartbeats there is time left until a session expires.
 const PATIENCE_MILLIS_MAX: u64 = 1_000;
 
 impl Session {
@@ -33,8 +33,12 @@ impl Session {
         while let Some(teller) = self.outbox.teller(subject) {
             match teller {
                 Teller::Me(told) => {
-                    let outcome = self.tell_all_of(&told, None, deadline);
-                    end(told, &outcome, deadline);
+                    let outcome = self.tell_all_of(&told, None, || Some(deadline));
+                    // Those who wait hear it, too, but for an end of this thread's time: others have more, perhaps.
+                    let late = |error: &Error| {
+                        error.kind() == ErrorKind::TimedOut || Backoff::is_over(Instant::now(), deadline)
+                    };
+                    told.end(&outcome, !outcome.as_ref().is_err_and(late));
                     return outcome;
                 }
                 Teller::Another(telling) => {
@@ -58,22 +62,26 @@ impl Session {
             let Some(told) = self.outbox.take_up_next(round, now, |home| self.is_silent(home)) else {
                 return;
             };
-            let deadline = now + Duration::from_millis(PATIENCE_MILLIS_MAX);
-            let outcome = self.tell_all_of(&told, Some(round), deadline);
+            let in_time = || {
+                let now = Instant::now();
+                (now < until).then(|| now + Duration::from_millis(PATIENCE_MILLIS_MAX))
+            };
+            let outcome = self.tell_all_of(&told, Some(round), in_time);
             if let Err(error) = &outcome {
                 tracing::debug!(target: "ramlace::client", %error, "a home did not hear what it is owed");
             }
-            end(told, &outcome, deadline);
+            told.end(&outcome, false);
         }
     }
 
+    /// Tells what is owed about one subject; `by` gives each message its deadline, as long as there is time for more.
     fn tell_all_of(
         self: &Arc<Session>,
         told: &Told<'_>,
         round: Option<u64>,
-        deadline: Instant,
+        by: impl Fn() -> Option<Instant>,
     ) -> Result<()> {
-        while let Some(message) = told.message(round) {
+        while let (Some(message), Some(deadline)) = (told.message(round), by()) {
             match self.tell_one(&message, deadline)? {
                 Heard::Yes => told.is_told(),
                 Heard::NotYet => break,
@@ -107,12 +115,4 @@ impl Session {
         };
         server.is_some_and(|server| server.is_failing() && server.opened.load(Ordering::Acquire))
     }
-}
-
-/// Those who wait hear what came of it, but for an end of this thread's time: others have more, perhaps.
-fn end(told: Told<'_>, outcome: &Result<()>, deadline: Instant) {
-    let late =
-        |error: &Error| error.kind() == ErrorKind::TimedOut || Backoff::is_over(Instant::now(), deadline);
-    let shared = !outcome.as_ref().is_err_and(late);
-    told.end(outcome, shared);
 }
