@@ -122,6 +122,8 @@ struct Pending {
     fenced: bool,
     /// What of it the holder was the only one to have.
     owned: RangeSet,
+    /// It is about pages from the server's last life: others may have changed them since the holder got them.
+    of_before: bool,
     /// When what is left of it was told again last, or it began.
     retold: u64,
     /// What was dropped by later recalls.
@@ -659,7 +661,7 @@ impl DataLeases {
         let number = self.last_number;
         let (owned, erased, dropped, outdated) = Default::default();
         let (began, progress, retold) = (now, now, now);
-        let (waited, fenced) = (true, false);
+        let (waited, fenced, of_before) = (true, false, false);
         let pending = Pending {
             place,
             range,
@@ -669,6 +671,7 @@ impl DataLeases {
             waited,
             fenced,
             owned,
+            of_before,
             retold,
             dropped,
             erased,
@@ -682,14 +685,6 @@ impl DataLeases {
 
     fn end_recall(&mut self, number: u64) {
         let Some(Pending { place, holder, range, .. }) = self.recalls.remove(&number) else { return };
-        let may_have_some = self.unknown.is_empty()
-            || self.has_lease(place, holder)
-            || self.at.get(&place).into_iter().flatten().any(|other| {
-                *other != number && self.recalls.get(other).is_some_and(|pending| pending.holder == holder)
-            });
-        if !may_have_some {
-            self.unknown.forget(place, holder);
-        }
         remove_from(&mut self.at, &place, number);
         remove_from(&mut self.of, &holder, number);
         self.settle(place, holder);
@@ -733,8 +728,13 @@ impl DataLeases {
         let pending =
             self.pending_at(place, WHOLE).filter(|(_, pending)| pending.waited && pending.holder != by);
         let is_there = |pending: &Pending| {
-            let gone = self.gone(pending);
-            pages.iter().any(|part| !gone.covers(part.intersection(pending.range)))
+            let parts = pages.iter().map(|part| part.intersection(pending.range));
+            let mut met = parts.filter(|part| !part.is_empty()).peekable();
+            // Most of many recalls are about other pages.
+            met.peek().is_some() && {
+                let gone = self.gone(pending);
+                met.any(|part| !gone.covers(part))
+            }
         };
         pending.filter(|(_, pending)| is_there(pending)).map(|(number, _)| number).collect()
     }

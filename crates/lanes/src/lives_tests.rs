@@ -255,6 +255,25 @@ fn pages_that_others_changed_before_they_were_dropped_are_refused_in_the_next_li
     assert_eq!(place.leases.take_news(), [dropped]);
 }
 
+// SEMANTICS 119.3
+#[test]
+fn so_are_those_of_a_strict_mount_though_it_had_them_alone_once() {
+    let mut place = Place_::new();
+    place.leases = DataLeases::after([(session(0), true)]);
+    place.leases.outdate(FILE, session(0), whole(0));
+    let asked = Asked { place: FILE, session: session(0), range: whole(2), wish: Wish::Own, call: 1 };
+    assert!(place.leases.claim(&asked, &mut Ticket::default(), 0).unwrap());
+    assert_eq!(place.change(session(1), whole(1).start, &[7]).len(), 1);
+    let mut page = vec![0; PAGE_BYTES as usize];
+    page[9] = 9;
+    assert_eq!(place.write_back(0, 0, &page).unwrap_err().kind(), ErrorKind::Stale);
+    // Nobody has changed these: what it has got in this life, and what it had before.
+    place.write_back(0, 2, &page).unwrap();
+    place.write_back(0, 1, &page).unwrap();
+    let behind = PAGE_BYTES as usize;
+    assert_eq!((place.bytes[9], place.bytes[behind], place.bytes[behind + 9]), (0, 7, 9));
+}
+
 #[test]
 fn a_write_through_part_of_a_page_from_a_life_before_makes_it_no_better() {
     let mut place = Place_::new();

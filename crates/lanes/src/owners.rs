@@ -488,12 +488,21 @@ impl DataLeases {
         let mut theirs = RangeSet::default();
         owned.pages.within(pages).for_each(|run| theirs.insert(run));
         owned.pages.remove(pages);
-        self.add_owned(place, holder, pages, theirs, now);
+        self.add_owned(place, holder, pages, theirs, false, now);
     }
 
-    fn add_owned(&mut self, place: Place, holder: SessionId, range: ByteRange, owned: RangeSet, now: u64) {
+    fn add_owned(
+        &mut self,
+        place: Place,
+        holder: SessionId,
+        range: ByteRange,
+        owned: RangeSet,
+        of_before: bool,
+        now: u64,
+    ) {
         let number = self.add(place, holder, range, now);
-        self.recalls.get_mut(&number).expect("it was made just now").owned = owned;
+        let pending = self.recalls.get_mut(&number).expect("it was made just now");
+        (pending.owned, pending.of_before) = (owned, of_before);
         self.limit_recalls(holder, number, now);
     }
 
@@ -553,7 +562,8 @@ impl DataLeases {
                 let Some(pending) = self.recalls.get(&number) else { break };
                 let mut owned = RangeSet::default();
                 pending.owned.within(part).for_each(|run| owned.insert(run));
-                self.add_owned(place, holder, part, owned, now);
+                let of_before = pending.of_before;
+                self.add_owned(place, holder, part, owned, of_before, now);
             }
         }
         self.last_number != newest
@@ -740,10 +750,10 @@ impl DataLeases {
         }
     }
 
-    /// Whether nobody else has had these pages since this session got them.
+    /// Whether nobody else has had these pages since this session got them, in this life.
     pub(super) fn had_alone(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
         let dropping = |pending: &Pending, page| {
-            pending.owned.covers(page) && !pending.fenced && pending.holder == session
+            pending.owned.covers(page) && !pending.fenced && !pending.of_before && pending.holder == session
         };
         self.owners.is_strict(place)
             && pages_of(range).all(|page| {

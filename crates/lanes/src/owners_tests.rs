@@ -154,6 +154,18 @@ fn who_owns_too_many_parts_gives_the_farthest_up_at_once() {
     assert!(claim(&mut leases, &own(1, 0, 1)).0);
 }
 
+// SEMANTICS 119.3
+#[test]
+fn who_drops_one_page_has_dropped_no_others_that_are_outdated() {
+    let mut leases = DataLeases::after([(session(0), true)]);
+    leases.outdate(FILE, session(0), whole(0));
+    assert!(claim(&mut leases, &own(0, 2, 1)).0);
+    leases.recall_owned_part(FILE, session(0), whole(2), 0);
+    acknowledge_all(&mut leases, 0);
+    assert_eq!(leases.check_base(FILE, session(0), whole(0)).unwrap_err().kind(), ErrorKind::Stale);
+    assert!(leases.take_news().is_empty(), "the log need not forget it either");
+}
+
 // SEMANTICS 128.1
 #[test]
 fn an_owner_that_does_not_answer_loses_what_it_stores() {

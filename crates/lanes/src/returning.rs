@@ -160,6 +160,7 @@ impl DataLeases {
             return false;
         }
         let number = self.add(place, holder, WHOLE, now);
+        self.recalls.get_mut(&number).expect("it was made just now").of_before = true;
         let had = self.returning.of.get_mut(&holder).expect("it may have something");
         had.asked.insert(place, number);
         // What it got in this life is asked for as anybody's, and waited for.
