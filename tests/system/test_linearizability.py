@@ -18,7 +18,7 @@ from conftest import NewPool
 from histories import RECORDER, Operation, irregular, recorded, unexplained
 from litmus import LONG
 from mount import Mount, Program
-from pool import KIB, Pool
+from pool import KIB, Pool, eventually
 
 # Three chunks on three servers: words of one page, of its neighbour, and of other servers.
 UNIT = 64 * KIB
@@ -288,6 +288,7 @@ def test_who_is_left_is_linearizable_when_a_machine_dies(
     try:
         left = [scene.begin(other, "map call", "map call") for other in pairs["strict"]]
         lost = [scene.begin(mount, "map call", "map call") for _ in range(2)]
+        eventually(lambda: all(log.exists() for log in lost))
         time.sleep(random.Random(turn).random() / 5)
         mount.daemon.send(signal.SIGKILL)
         for program in scene.programs[:2]:

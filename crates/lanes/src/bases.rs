@@ -145,7 +145,9 @@ impl DataLeases {
     }
 
     /// What pages are based on must be known.
-    pub(super) fn check_base(&self, place: Place, session: SessionId, range: ByteRange) -> Result<()> {
+    ///
+    /// Errors: `Stale` where it is not.
+    pub fn check_base(&self, place: Place, session: SessionId, range: ByteRange) -> Result<()> {
         if self.had_alone(place, session, range) {
             return Ok(());
         }

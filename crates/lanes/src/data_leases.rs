@@ -41,6 +41,8 @@ mod news;
 mod owners;
 #[path = "returning.rs"]
 mod returning;
+#[path = "small.rs"]
+mod small;
 #[path = "unknown.rs"]
 mod unknown;
 
@@ -49,6 +51,7 @@ use fought::Fought;
 use owners::Owners;
 pub use owners::{Asked, Ticket, Wish};
 use returning::Returning;
+use small::FirstPages;
 use unknown::Unknown;
 
 /// Reads bytes of the place that a call is about, as they are now; zeros where there are none.
@@ -99,6 +102,8 @@ pub struct DataLeases {
     outdated: Outdated,
     /// Pages whose base is not known.
     unknown: Unknown,
+    /// First pages that are not from when their files were small.
+    firsts: FirstPages,
     /// The place that made room last.
     evicted: Option<Place>,
     /// Pages that lie in one kernel alone.
@@ -191,6 +196,7 @@ impl DataLeases {
             }
         }
         self.unknown.read(place, session, pages);
+        self.firsts.read(place, session, pages);
         self.settle(place, session);
     }
 
@@ -547,6 +553,7 @@ impl DataLeases {
         }
         self.bases.retain(|(_, holder, _), _| *holder != session);
         self.unknown.end_session(session);
+        self.firsts.end_session(session);
         self.returning.end(session);
         self.owners.end_session(session);
     }
@@ -558,6 +565,7 @@ impl DataLeases {
         }
         self.given -= self.leases.remove(&place).map_or(0, |of| of.len());
         self.unknown.forget_place(place);
+        self.firsts.forget_place(place);
         self.forget_outdated(place);
         self.returning.forget(place);
         self.owners.forget(place);

@@ -174,7 +174,7 @@ impl World {
         let newest = self.place.leases.last_number;
         let all = (0..MOUNTS).map(|mount| (session(mount), false));
         self.place.leases = DataLeases::after(all).counting_from(newest);
-        self.log.all().for_each(|(place, session, pages)| self.place.leases.outdate(place, session, pages));
+        self.log.news().for_each(|news| self.place.leases.note_before(&news));
         self.away.fill(true);
         self.dropped.iter_mut().for_each(Vec::clear);
         self.lives += 1;

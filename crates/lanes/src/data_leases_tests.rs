@@ -232,7 +232,7 @@ fn holes_that_are_filled_make_no_page_of_before_a_fence_known() {
 fn whoever_has_thousands_of_pages_to_drop_loses_the_lease_and_is_not_fenced() {
     let mut leases = DataLeases::default();
     leases.keep(FILE, session(0), WHOLE, 0);
-    for number in 0..2 * limits::DATA_RECALLS_PER_SESSION_MAX {
+    for number in 0..=limits::DATA_RECALLS_PER_SESSION_MAX {
         let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
         leases.before_change(FILE, session(1), whole(2 * number), Change::Stored, read, 0).unwrap();
     }

@@ -9,6 +9,11 @@ fn next_life(holders: &[usize]) -> DataLeases {
     DataLeases::after(holders.iter().map(|holder| (session(*holder), false)))
 }
 
+/// Others have changed pages of the first one in a life before.
+fn outdated(pages: ByteRange) -> News {
+    News::Outdated { place: FILE, session: session(0), pages }
+}
+
 // SEMANTICS 119.2
 #[test]
 fn what_was_stored_before_a_new_life_and_what_others_write_in_it_all_survive() {
@@ -67,8 +72,32 @@ fn who_was_asked_for_too_many_places_of_before_has_nothing_that_counts() {
         leases.keep(last, session(0), whole(2), 0);
         leases.check_base(last, session(0), whole(2)).unwrap();
     }
-    assert!(leases.has_returned(session(0)));
-    leases.check_base(last, session(0), whole(1)).unwrap();
+    // So it is in the next life: what others changed at places where it was not asked no log could tell.
+    let mut log = Outdated::default();
+    leases.take_news().iter().for_each(|news| log.note(news));
+    let mut next = next_life(&[0]);
+    log.news().for_each(|news| next.note_before(&news));
+    assert_eq!(next.check_base(last, session(0), whole(1)).unwrap_err().kind(), ErrorKind::Stale);
+    assert!(next.has_returned(session(0)));
+    next.check_base(last, session(0), whole(1)).unwrap();
+    next.take_news().iter().for_each(|news| log.note(news));
+    assert_eq!(log, Outdated::default());
+}
+
+#[test]
+fn what_the_log_could_not_be_told_yet_is_told_when_there_is_more_of_it() {
+    let mut place = Place_::new();
+    place.read_page(0, 0);
+    let waits = place.change(session(1), 5, &[7]);
+    place.leases.take_news();
+    place.leases.acknowledge(session(0), &waits, &[]);
+    let told = place.leases.take_news();
+    let dropped = News::Dropped { place: FILE, session: session(0), pages: whole(0) };
+    assert_eq!(told, [dropped]);
+    assert!(place.leases.may_wait(&dropped));
+    assert!(!place.leases.may_wait(&outdated(whole(0))), "bytes are not to change before");
+    place.read_page(0, 1);
+    assert_eq!(place.leases.take_news(), told);
 }
 
 /// A change of a place by somebody who was not there before: whom it waits for.
@@ -209,7 +238,7 @@ fn what_is_read_anew_after_a_drop_is_as_good_in_the_life_after_the_next() {
     };
     let after = |log: &Outdated| {
         let mut leases = next_life(&[0]);
-        log.all().for_each(|(place, session, pages)| leases.outdate(place, session, pages));
+        log.news().for_each(|news| leases.note_before(&news));
         leases
     };
     place.change(session(1), 5, &[7]);
@@ -234,13 +263,12 @@ fn pages_that_others_changed_before_they_were_dropped_are_refused_in_the_next_li
     let mut page = place.read_page(0, 0);
     let waits = place.change(session(1), 5, &[7]);
     let told = place.leases.take_news();
-    let outdated = News::Outdated { place: FILE, session: session(0), pages: whole(0) };
-    assert_eq!(told, [outdated]);
+    assert_eq!(told, [outdated(whole(0))]);
     place.change(session(1), 6, &[7]);
     assert_eq!(place.leases.take_news(), [], "the log knows");
     page[9] = 9;
     let mut next = next_life(&[0]);
-    next.outdate(FILE, session(0), whole(0));
+    next.note_before(&outdated(whole(0)));
     let dropped = std::mem::replace(&mut place.leases, next);
     assert_eq!(place.write_back(0, 0, &page).unwrap_err().kind(), ErrorKind::Stale);
     place.write_back(0, 1, &vec![3; PAGE_BYTES as usize]).unwrap();
@@ -260,7 +288,7 @@ fn pages_that_others_changed_before_they_were_dropped_are_refused_in_the_next_li
 fn so_are_those_of_a_strict_mount_though_it_had_them_alone_once() {
     let mut place = Place_::new();
     place.leases = DataLeases::after([(session(0), true)]);
-    place.leases.outdate(FILE, session(0), whole(0));
+    place.leases.note_before(&outdated(whole(0)));
     let asked = Asked { place: FILE, session: session(0), range: whole(2), wish: Wish::Own, call: 1 };
     assert!(place.leases.claim(&asked, &mut Ticket::default(), 0).unwrap());
     assert_eq!(place.change(session(1), whole(1).start, &[7]).len(), 1);
@@ -278,7 +306,7 @@ fn so_are_those_of_a_strict_mount_though_it_had_them_alone_once() {
 fn a_write_through_part_of_a_page_from_a_life_before_makes_it_no_better() {
     let mut place = Place_::new();
     place.leases = next_life(&[0]);
-    place.leases.outdate(FILE, session(0), whole(0));
+    place.leases.note_before(&outdated(whole(0)));
     let range = ByteRange { start: 100, end: 110 };
     place.bytes[100..110].fill(1);
     place.leases.wrote_through(FILE, session(0), range, &[1; 10], 0);
@@ -295,7 +323,7 @@ fn a_write_through_part_of_a_page_from_a_life_before_makes_it_no_better() {
 fn a_recall_that_spans_a_page_from_a_life_before_makes_it_no_better() {
     let mut place = Place_::new();
     place.leases = next_life(&[0]);
-    place.leases.outdate(FILE, session(0), whole(1));
+    place.leases.note_before(&outdated(whole(1)));
     let old = vec![3; PAGE_BYTES as usize];
     place.write_back(0, 0, &old).unwrap();
     // One recall of all three pages, of which the one in the middle was never given.

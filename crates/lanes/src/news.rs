@@ -20,16 +20,32 @@ impl DataLeases {
         self.news = news;
     }
 
+    /// Whether the log may be told such news later, when it could not be told them now: until then its next life believes less than it
+    /// might.
+    pub fn may_wait(&mut self, news: &News) -> bool {
+        let still = match *news {
+            News::Dropped { place, session, pages } => News::Outdated { place, session, pages },
+            News::Returned { session } => News::Worthless { session },
+            News::Outdated { .. } | News::Worthless { .. } => return false,
+        };
+        self.outdated.note(&still);
+        true
+    }
+
     /// Whether there are any.
     #[must_use]
     pub fn has_news(&self) -> bool {
         !self.news.is_empty()
     }
 
-    /// In the life before, others have changed pages that a session had, and it has not dropped them.
-    pub fn outdate(&mut self, place: Place, session: SessionId, pages: ByteRange) {
-        self.unknown.begin(place, session, pages);
-        self.outdated.note(&News::Outdated { place, session, pages });
+    /// This happened in the lives before.
+    pub fn note_before(&mut self, news: &News) {
+        match *news {
+            News::Outdated { place, session, pages } => self.unknown.begin(place, session, pages),
+            News::Worthless { session } => self.returning.note_worthless(session),
+            News::Dropped { .. } | News::Returned { .. } => {}
+        }
+        self.outdated.note(news);
     }
 
     /// Pages of a recall that was not acknowledged are about to change.
@@ -68,7 +84,7 @@ impl DataLeases {
         }
     }
 
-    fn tell(&mut self, news: News) {
+    pub(super) fn tell(&mut self, news: News) {
         if self.outdated.is_news(&news) {
             self.outdated.note(&news);
             self.news.push(news);

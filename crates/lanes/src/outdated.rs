@@ -1,7 +1,7 @@
 //! What the server's next life has to know of pages: those that others have changed, and that their holder has yet to drop. What that kernel
 //! writes back of them then cannot be told from what was there before the change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{ByteRange, SessionId, limits};
 
@@ -29,12 +29,26 @@ pub enum News {
         /// Which.
         pages: ByteRange,
     },
+    /// Others change what a session may have from a life before, and it is not asked to drop that: it was asked for too much.
+    Worthless {
+        /// Who.
+        session: SessionId,
+    },
+    /// It has none of that any more.
+    Returned {
+        /// Who.
+        session: SessionId,
+    },
 }
 
 impl News {
     pub(crate) fn session(&self) -> SessionId {
-        let (News::Outdated { session, .. } | News::Dropped { session, .. }) = *self;
-        session
+        match *self {
+            News::Outdated { session, .. }
+            | News::Dropped { session, .. }
+            | News::Worthless { session }
+            | News::Returned { session } => session,
+        }
     }
 }
 
@@ -42,17 +56,28 @@ impl News {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outdated {
     of: BTreeMap<(Place, SessionId), RangeSet>,
+    /// Sessions of which all pages from a life before may be such.
+    worthless: BTreeSet<SessionId>,
 }
 
 impl Outdated {
     /// Something has happened to pages.
     pub fn note(&mut self, news: &News) {
-        let (News::Outdated { place, session, pages } | News::Dropped { place, session, pages }) = *news;
-        let of = self.of.entry((place, session)).or_default();
-        match news {
-            News::Outdated { .. } => of.insert(pages),
-            News::Dropped { .. } => of.remove(pages),
+        match *news {
+            News::Outdated { place, session, pages } => {
+                self.change(place, session, |of| of.insert(pages));
+            }
+            News::Dropped { place, session, pages } => {
+                self.change(place, session, |of| of.remove(pages));
+            }
+            News::Worthless { session } => _ = self.worthless.insert(session),
+            News::Returned { session } => _ = self.worthless.remove(&session),
         }
+    }
+
+    fn change(&mut self, place: Place, session: SessionId, change: impl FnOnce(&mut RangeSet)) {
+        let of = self.of.entry((place, session)).or_default();
+        change(of);
         of.limit_runs(limits::DATA_LEASE_HOLES_MAX);
         if of.is_empty() {
             self.of.remove(&(place, session));
@@ -62,23 +87,33 @@ impl Outdated {
     /// Whether that changes anything.
     #[must_use]
     pub fn is_news(&self, news: &News) -> bool {
-        let (News::Outdated { place, session, pages } | News::Dropped { place, session, pages }) = *news;
-        let of = self.of.get(&(place, session));
-        match news {
-            News::Outdated { .. } => !of.is_some_and(|of| of.covers(pages)),
-            News::Dropped { .. } => of.is_some_and(|of| of.meets(pages)),
+        let of = |place, session| self.of.get(&(place, session));
+        match *news {
+            News::Outdated { place, session, pages } => {
+                !of(place, session).is_some_and(|of| of.covers(pages))
+            }
+            News::Dropped { place, session, pages } => of(place, session).is_some_and(|of| of.meets(pages)),
+            News::Worthless { session } => !self.worthless.contains(&session),
+            News::Returned { session } => self.worthless.contains(&session),
         }
     }
 
     /// A session has ended.
     pub fn end_session(&mut self, session: SessionId) {
         self.of.retain(|(_, of), _| *of != session);
+        self.worthless.remove(&session);
     }
 
     /// Whether a session has some.
     #[must_use]
     pub fn has(&self, session: SessionId) -> bool {
-        self.of.keys().any(|(_, of)| *of == session)
+        self.worthless.contains(&session) || self.of.keys().any(|(_, of)| *of == session)
+    }
+
+    /// What a history of this would be.
+    pub fn news(&self) -> impl Iterator<Item = News> {
+        let pages = self.all().map(|(place, session, pages)| News::Outdated { place, session, pages });
+        pages.chain(self.worthless.iter().map(|session| News::Worthless { session: *session }))
     }
 
     /// All of them.

@@ -134,7 +134,7 @@ impl World {
         let newest = self.leases.last_number;
         let all = (0..KERNELS).map(|kernel| (session(kernel), kernel != COHERENT));
         self.leases = DataLeases::after(all).counting_from(newest);
-        self.log.all().for_each(|(place, session, pages)| self.leases.outdate(place, session, pages));
+        self.log.news().for_each(|news| self.leases.note_before(&news));
         self.lives += 1;
         for page in self.kernels.iter_mut().flatten() {
             if let Page::Asked(ticket, call) = page {

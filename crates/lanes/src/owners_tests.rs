@@ -2,7 +2,7 @@
 
 use ramlace_base::InodeId;
 
-use super::super::{Change, Outdated, ReadNow, Stored};
+use super::super::{Change, News, Outdated, ReadNow, Stored};
 use super::*;
 
 #[path = "owners_model.rs"]
@@ -158,7 +158,7 @@ fn who_owns_too_many_parts_gives_the_farthest_up_at_once() {
 #[test]
 fn who_drops_one_page_has_dropped_no_others_that_are_outdated() {
     let mut leases = DataLeases::after([(session(0), true)]);
-    leases.outdate(FILE, session(0), whole(0));
+    leases.note_before(&News::Outdated { place: FILE, session: session(0), pages: whole(0) });
     assert!(claim(&mut leases, &own(0, 2, 1)).0);
     leases.recall_owned_part(FILE, session(0), whole(2), 0);
     acknowledge_all(&mut leases, 0);

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ramlace_base::{SessionId, Slot, limits};
 
 use super::DataLeases;
+use crate::outdated::News;
 use crate::pages::WHOLE;
 use crate::ranges::RangeSet;
 use crate::watches::Place;
@@ -93,6 +94,13 @@ impl Returning {
         had.is_mute
     }
 
+    /// So it was in a life before already.
+    pub(super) fn note_worthless(&mut self, session: SessionId) {
+        if let Some(had) = self.of.get_mut(&session) {
+            had.is_worthless = true;
+        }
+    }
+
     pub(super) fn end(&mut self, session: SessionId) -> bool {
         self.of.remove(&session).is_some()
     }
@@ -131,6 +139,7 @@ impl DataLeases {
                 }
             }
             self.settle_all(session);
+            self.tell(News::Returned { session });
         }
         was_away
     }
@@ -157,6 +166,7 @@ impl DataLeases {
         let had = self.returning.of.get_mut(&holder).expect("it may have something");
         if had.asked.len() >= limits::DATA_RECALLS_PER_SESSION_MAX {
             had.is_worthless = true;
+            self.tell(News::Worthless { session: holder });
             return false;
         }
         let number = self.add(place, holder, WHOLE, now);

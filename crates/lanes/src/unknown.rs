@@ -71,8 +71,4 @@ impl Unknown {
     pub(super) fn forget_place(&mut self, place: Place) {
         self.of.retain(|(of, _), _| *of != place);
     }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.of.is_empty()
-    }
 }

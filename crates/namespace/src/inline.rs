@@ -109,6 +109,10 @@ impl SlotState {
         if !is_enough {
             inode.check_allows(who, right::READ)?;
         }
+        // What a kernel keeps of them is to be kept where they will be. They may be read here as long as nobody knows when that is.
+        if request.keep && file.leaving().is_some_and(|leaving| leaving.waiting.is_some()) {
+            file.check_not_leaving(request.inode)?;
+        }
         let part = |bytes: &[u8]| {
             let start = bytes.len().min(usize::try_from(request.offset).unwrap_or(usize::MAX));
             let end = bytes.len().min(start.saturating_add(request.length as usize));

@@ -146,6 +146,11 @@ impl Server {
         // whoever sends it may stop in the middle.
         let mut is_here =
             length <= limits::STAGED_BYTES_MAX || (origin != WriteOrigin::Back && self.data.is_strict(place));
+        if origin == WriteOrigin::Back
+            && let Err(refusal) = self.ask_for_small(header.session, request.target.lane, range).await
+        {
+            return Ok(Err(refusal));
+        }
         let (mut staged, mut _room) = (Vec::new(), None);
         if is_here {
             _room = self.room_to_stage(header, (place, range), origin).await;
@@ -189,11 +194,11 @@ impl Server {
         range: ByteRange,
         origin: WriteOrigin,
     ) -> std::result::Result<Option<Claiming>, Refusal> {
+        if origin != WriteOrigin::Program {
+            self.note_leases(header.session, false)?;
+        }
         if origin == WriteOrigin::Back {
             return Ok(None);
-        }
-        if origin == WriteOrigin::Through {
-            self.note_leases(header.session, false)?;
         }
         let holds_page = origin == WriteOrigin::Through;
         self.data.room_for_bases(holds_page.then_some((place, header.session, range))).await;

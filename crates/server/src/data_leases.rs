@@ -12,6 +12,7 @@ use ramlace_store::Store;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
 use ramlace_wire::leases::{EndRecalls, WaitPublished};
+use ramlace_wire::peer::QueryPages;
 
 use crate::chunk::checked_range;
 use crate::gate::Call;
@@ -22,8 +23,9 @@ use crate::server::{Outcome, Server};
 impl Server {
     /// A session reads bytes of a place for its kernel's pages, or none and wants a lease. Whether it had one on all of it before.
     ///
-    /// Errors: those of [`Server::note_leases`].
+    /// Errors: those of [`Server::note_leases`]; `Stale` for a session that has ended.
     pub fn keep_pages(self: &Rc<Self>, place: Place, session: SessionId, range: ByteRange) -> Result<bool> {
+        self.check_session(session)?;
         self.note_leases(session, false)?;
         let now = self.data.now();
         // A full table recalls another's.
@@ -76,9 +78,10 @@ impl Server {
             if !self.durable.borrow().pages.is_news(&next) {
                 continue;
             }
-            if let Err(error) = self.commit_own(&Record::Pages(next)) {
-                let left = std::iter::once(next).chain(news).collect();
-                self.data.leases.borrow_mut().put_news_back(left);
+            let Err(error) = self.commit_own(&Record::Pages(next)) else { continue };
+            let mut leases = self.data.leases.borrow_mut();
+            if !leases.may_wait(&next) {
+                leases.put_news_back(std::iter::once(next).chain(news).collect());
                 return Err(error);
             }
         }
@@ -131,7 +134,8 @@ impl Server {
         self.data.leases.borrow_mut().stored(place_of(lane), session, start, bytes, read, self.data.now())
     }
 
-    /// Bytes that a session's kernel has are in their place; `bytes` are empty where nobody else had pages of them.
+    /// Bytes that a session's kernel has are in their place; `bytes` are empty where nobody else had pages of them. A session that has
+    /// ended meanwhile gets no lease by that: nobody would take it away again.
     pub fn note_written(
         &self,
         place: Place,
@@ -140,6 +144,9 @@ impl Server {
         bytes: &[u8],
         origin: WriteOrigin,
     ) {
+        if self.check_session(session).is_err() {
+            return;
+        }
         let now = self.data.now();
         let mut leases = self.data.leases.borrow_mut();
         match origin {
@@ -196,7 +203,7 @@ impl Server {
     }
 
     /// Bytes that live with an inode are about to change. A write-back keeps what programs have stored, and takes over the
-    /// rest as it is here.
+    /// rest as it is here; what its kernel has by then is noted when it is done ([`Server::note_written`]).
     pub fn before_inline_write(&self, call: &Call, request: &mut WriteInline) -> Result<()> {
         let place = (request.inode, None);
         let Some((size, here)) = self.inline_now(request.inode) else { return Ok(()) };
@@ -208,15 +215,16 @@ impl Server {
         let Ok(range) = checked_range(start, request.bytes.0.len() as u64) else { return Ok(()) };
         let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |range| Ok(part_of(&here, range));
         let (session, now) = (call.session, self.data.now());
+        self.check_session(session)?;
+        if request.origin != WriteOrigin::Program {
+            self.note_leases(session, false)?;
+        }
         if request.origin != WriteOrigin::Back {
             let before = |leases: &mut DataLeases| {
                 leases.before_change(place, session, range, Change::Write, read, now)
             };
             let recalls = self.data.change_leases(before)?;
             self.log_pages()?;
-            if request.origin == WriteOrigin::Through {
-                self.note_leases(session, false)?;
-            }
             self.note_written(place, session, range, &request.bytes.0, request.origin);
             self.wait_for(Some(call), recalls);
             return Ok(());
@@ -227,7 +235,6 @@ impl Server {
             for changed in ranges {
                 leases.before_change(place, session, changed, Change::Write, read, now)?;
             }
-            leases.wrote_back(place, session, start, &request.bytes.0, now);
             Ok(merged)
         })?;
         self.log_pages()?;
@@ -235,6 +242,16 @@ impl Server {
             request.bytes = Bytes(merged);
         }
         Ok(())
+    }
+
+    /// A file may be about to become shorter. What others have of its bytes is recalled, and the log hears of it, before any are gone; what
+    /// they write back is thrown away when it is sure that they are.
+    pub fn before_inline_cut(&self, by: SessionId, inode: InodeId, size: u64) -> Result<()> {
+        let gone = ByteRange { start: size, end: limits::INLINE_BYTES_MAX as u64 };
+        if gone.is_empty() || self.inline_now(inode).is_none() {
+            return Ok(());
+        }
+        self.before_inline_change(None, by, inode, gone, Change::Write)
     }
 
     /// Other bytes that live with an inode are about to change.
@@ -300,6 +317,36 @@ impl Server {
         let recalled = self.before_inline_change(None, SessionId::NONE, inode, all, Change::Stored);
         // What finds no room in the log is recalled all the same.
         recalled.unwrap_or_else(|error| eprintln!("ramlace: {error}"));
+    }
+
+    /// Pages come back to a lane, and their session may have had them since the file was small: then its home has recalled them, perhaps in
+    /// vain, and what others have done to them is known there alone.
+    pub async fn ask_for_small(
+        self: &Rc<Self>,
+        session: SessionId,
+        lane: LaneId,
+        range: ByteRange,
+    ) -> Outcome<()> {
+        let place = place_of(lane);
+        if !self.data.leases.borrow().may_be_small(place, session, range) {
+            return Ok(());
+        }
+        let (slot, request) = (lane.inode.slot(), QueryPages { inode: lane.inode, session });
+        match self.primary(slot)? == self.me {
+            true => self.query_pages(request)?,
+            false => self.call_peer(slot, &request).await?,
+        }
+        self.data.leases.borrow_mut().is_not_small(place, session, range);
+        Ok(())
+    }
+
+    /// Whether a session may write back what it has of a file from when that was small.
+    ///
+    /// Errors: `Stale` when others have changed it since, or the session has ended.
+    pub fn query_pages(&self, request: QueryPages) -> Result<()> {
+        self.check_session(request.session)?;
+        let all = ByteRange { start: 0, end: limits::INLINE_BYTES_MAX as u64 };
+        self.data.leases.borrow().check_base((request.inode, None), request.session, all)
     }
 
     /// The size of a file, and the bytes that live with its inode; `None`: it has lanes.

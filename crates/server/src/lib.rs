@@ -64,6 +64,8 @@ mod server;
 #[cfg(test)]
 mod server_tests;
 mod sessions;
+#[cfg(test)]
+mod small_pages_tests;
 mod snapshot;
 mod spread;
 mod staging;

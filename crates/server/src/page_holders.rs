@@ -56,17 +56,13 @@ impl PageHolders {
             .strict
             .iter()
             .map(|(session, strict)| Record::SessionKeepsPages { session: *session, strict: *strict });
-        let outdated = self
-            .outdated
-            .all()
-            .map(|(place, session, pages)| Record::Pages(News::Outdated { place, session, pages }));
-        holders.chain(outdated)
+        holders.chain(self.outdated.news().map(Record::Pages))
     }
 
     /// What the next life begins with.
     pub fn leases_after(&self) -> DataLeases {
         let mut leases = DataLeases::after(self.strict.iter().map(|(session, strict)| (*session, *strict)));
-        self.outdated.all().for_each(|(place, session, pages)| leases.outdate(place, session, pages));
+        self.outdated.news().for_each(|news| leases.note_before(&news));
         leases
     }
 }

@@ -84,7 +84,7 @@ pub enum Record {
         /// It is of a strict mount.
         strict: bool,
     },
-    /// Pages that a session has yet to drop are about to change, or are dropped.
+    /// Pages that a session has yet to drop are about to change, or are dropped; or all that it may have from a life before is not known.
     Pages(News),
     /// Something happened to a slot.
     Slot {
@@ -109,13 +109,15 @@ pub enum Record {
 /// 1 to 63 are the server's, 64 to 127 a slot's, from 128 on those of snapshots. Taken before: 128 (a slot's names),
 /// 129 (its lanes), 130 (a whole slot).
 #[cfg(test)]
-pub const KINDS: [(u16, &str); 11] = [
+pub const KINDS: [(u16, &str); 13] = [
     (SESSION_OPENED, "SessionOpened"),
     (SESSION_ENDED, "SessionEnded"),
     (GIVES_LEASES, "GivesLeases"),
     (SESSION_KEEPS_PAGES, "SessionKeepsPages"),
     (PAGES_OUTDATED, "Pages.Outdated"),
     (PAGES_DROPPED, "Pages.Dropped"),
+    (PAGES_WORTHLESS, "Pages.Worthless"),
+    (PAGES_RETURNED, "Pages.Returned"),
     (SLOT_BORN, "Slot.Born"),
     (SLOT_COMMAND, "Slot.Command"),
     (SLOT_LANE, "Slot.Lane"),
@@ -128,6 +130,8 @@ const GIVES_LEASES: u16 = 3;
 const SESSION_KEEPS_PAGES: u16 = 4;
 const PAGES_OUTDATED: u16 = 5;
 const PAGES_DROPPED: u16 = 6;
+const PAGES_WORTHLESS: u16 = 7;
+const PAGES_RETURNED: u16 = 8;
 const SLOT_BORN: u16 = 64;
 const SLOT_COMMAND: u16 = 65;
 const SLOT_LANE: u16 = 66;
@@ -156,9 +160,9 @@ impl Record {
     /// Whether it may use the last of the store.
     pub fn urgency(&self) -> Urgency {
         match self {
-            Record::SessionEnded { .. } | Record::Pages(News::Dropped { .. }) => Urgency::Urgent,
+            Record::SessionEnded { .. } => Urgency::Urgent,
             // Who cannot say of pages that they change can free none of them, either. But writes over old bytes make any number of them.
-            Record::Pages(News::Outdated { .. }) => Urgency::AtLast,
+            Record::Pages(News::Outdated { .. } | News::Worthless { .. }) => Urgency::AtLast,
             Record::Slot { change, .. } if change.is_urgent() => Urgency::Urgent,
             _ => Urgency::Ordinary,
         }
@@ -185,6 +189,8 @@ impl Record {
             Record::SessionKeepsPages { .. } => SESSION_KEEPS_PAGES,
             Record::Pages(News::Outdated { .. }) => PAGES_OUTDATED,
             Record::Pages(News::Dropped { .. }) => PAGES_DROPPED,
+            Record::Pages(News::Worthless { .. }) => PAGES_WORTHLESS,
+            Record::Pages(News::Returned { .. }) => PAGES_RETURNED,
             Record::Slot { change: SlotChange::Born(_), .. } => SLOT_BORN,
             Record::Slot { change: SlotChange::Command { .. }, .. } => SLOT_COMMAND,
             Record::Slot { change: SlotChange::Lane(_), .. } => SLOT_LANE,
@@ -203,6 +209,7 @@ impl Record {
             Record::Pages(
                 News::Outdated { place, session, pages } | News::Dropped { place, session, pages },
             ) => put(into, &(place, session, pages)),
+            Record::Pages(News::Worthless { session } | News::Returned { session }) => put(into, session),
             Record::Slot { change, .. } => match change {
                 SlotChange::Born(birth) => put(into, birth),
                 SlotChange::Command { command, room } => put(into, &(command, room)),
@@ -245,6 +252,8 @@ impl Record {
                 let (place, session, pages) = take(body)?;
                 Record::Pages(News::Dropped { place, session, pages })
             }
+            PAGES_WORTHLESS => Record::Pages(News::Worthless { session: take(body)? }),
+            PAGES_RETURNED => Record::Pages(News::Returned { session: take(body)? }),
             SLOT_BORN => of_slot(SlotChange::Born(take(body)?))?,
             SLOT_COMMAND => {
                 let (command, room) = take(body)?;

@@ -79,6 +79,8 @@ fn records() -> Vec<(String, Record)> {
         ("SessionKeepsPages".into(), Record::SessionKeepsPages { session, strict: true }),
         ("Pages.Outdated".into(), Record::Pages(outdated(session))),
         ("Pages.Dropped".into(), Record::Pages(dropped(session))),
+        ("Pages.Worthless".into(), Record::Pages(News::Worthless { session })),
+        ("Pages.Returned".into(), Record::Pages(News::Returned { session })),
         ("Slot.Born".into(), Record::Slot { slot, change: SlotChange::Born(sample(&[])) }),
         (
             "Slot.SessionEnded".into(),

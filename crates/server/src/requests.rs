@@ -10,7 +10,7 @@ use ramlace_namespace::{Answer, Command, Delivery, Op, Origin, Query, Reply};
 use ramlace_transport::Proved;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::coordination;
-use ramlace_wire::inline::{self, InlineRead, ReadInline};
+use ramlace_wire::inline::{self, InlineOutcome, InlineRead, ReadInline};
 use ramlace_wire::locks;
 use ramlace_wire::mend;
 use ramlace_wire::namespace as names;
@@ -35,6 +35,8 @@ pub enum Request {
     Partitions(names::GetPartitions),
     /// A peer's message.
     Delivery(Delivery),
+    /// A lane's question.
+    Pages(peer::QueryPages),
 }
 
 /// A message of a peer, if some state of a pool makes it true.
@@ -183,6 +185,7 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Request> {
             let request = read!(peer::QueryInode);
             Request::Query(request.inode.slot(), Query::QueryInode(request))
         }
+        Kind::QueryPages => Request::Pages(read!(peer::QueryPages)),
         Kind::QueryOperations => Request::Query(read!(mend::QueryOperations).coordinator, Query::Operations),
         Kind::Prepare => Request::Delivery(Delivery::Prepare(Box::new(possible(read!(peer::Prepare))?))),
         Kind::Settle => delivery!(Settle),
@@ -237,6 +240,7 @@ impl Request {
 
             Request::Partitions(request) => request.slots[0],
             Request::Delivery(delivery) => delivery.slot(),
+            Request::Pages(request) => request.inode.slot(),
         }
     }
 }
@@ -287,7 +291,7 @@ impl Server {
         if !way.is_empty() && !self.has_met(slot, token) {
             self.check_way(header, &who, &map, way, request.parent())?;
         }
-        let (mut wrote_back, mut truncated, mut promoted) = (None, None, None);
+        let (mut wrote_back, mut truncated, mut promoted) = (None::<(InodeId, Vec<u8>)>, None, None);
         let entered = request.enters();
         let (mut made, mut removed) = (None, None);
         let op = match request {
@@ -306,6 +310,7 @@ impl Server {
                 return Ok(encode_body(&self.partitions(header, &who, &map, &request)?));
             }
             Request::Delivery(delivery) => return Ok(self.accept(delivery).await?.encode()),
+            Request::Pages(request) => return Ok(encode_body(&self.query_pages(request)?)),
             // The home knows in which epoch it creates; a creator's map may be older.
             Request::Mutation(_, Op::Create(mut request)) => {
                 let mut layout = match request.layout {
@@ -326,7 +331,7 @@ impl Server {
             }
             Request::Mutation(_, Op::WriteInline { mut request, .. }) => {
                 if request.origin == WriteOrigin::Back {
-                    wrote_back = Some((request.inode, None));
+                    wrote_back = Some((request.inode, request.bytes.0.clone()));
                 }
                 if !self.has_met(slot, token) {
                     self.before_inline_write(header, &mut request)?;
@@ -366,7 +371,10 @@ impl Server {
                 Op::CreateUnnamed(request)
             }
             Request::Mutation(_, Op::Truncate(request)) => {
-                truncated = (!self.has_met(slot, token)).then_some((request.inode, request.size));
+                if !self.has_met(slot, token) {
+                    self.before_inline_cut(header.session, request.inode, request.size)?;
+                    truncated = Some((request.inode, request.size));
+                }
                 Op::Truncate(request)
             }
             Request::Mutation(_, Op::Promote { request, .. }) => {
@@ -426,7 +434,12 @@ impl Server {
         if let Some(inode) = promoted {
             self.changed_inline_before(header, inode)?;
         }
-        if let (Reply::WroteInline(written), Some(place)) = (&mut reply, wrote_back) {
+        if let (Reply::WroteInline(written), Some((inode, bytes))) = (&mut reply, wrote_back) {
+            let place = (inode, None);
+            if written.outcome == InlineOutcome::Written {
+                let range = ByteRange { start: written.offset, end: written.offset + bytes.len() as u64 };
+                self.note_written(place, header.session, range, &bytes, WriteOrigin::Back);
+            }
             written.recall = self.newest_recall(place, header.session);
         }
         if let Reply::Opened(opened) = &mut reply {

@@ -201,6 +201,8 @@ messages! {
     FillLane = 0x0410, PEER;
     /// Slot to slot: which operations do you coordinate?
     QueryOperations = 0x0411, PEER;
+    /// Lane to home: may a session write back what it has had of the file since that was small?
+    QueryPages = 0x0412, PEER;
 
     /// Lock bytes of a file, or unlock them.
     SetLock = 0x0701, SESSION.changes();

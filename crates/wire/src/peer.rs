@@ -384,6 +384,22 @@ impl Request for QueryInode {
     }
 }
 
+/// A session writes pages back to lane 0 that it has not got there. It may have had them since the file's bytes lived with its inode: then its home
+/// knows what others have done to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueryPages {
+    /// The file.
+    pub inode: InodeId,
+    /// Who has the pages.
+    pub session: SessionId,
+}
+
+/// `Stale`: others have changed them since.
+impl Request for QueryPages {
+    const KIND: Kind = Kind::QueryPages;
+    type Reply = ();
+}
+
 /// The bytes that a file had inline. They are the lane's first: it begins with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FillLane {

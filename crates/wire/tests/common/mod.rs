@@ -153,7 +153,7 @@ messages! {
     coordination: ArriveBarrier, LeaveBarrier, ChangeCell, ChangeInlineCell, WatchChange, EndWatch, NoteChange;
     leases: LeaseName, LeaseAttributes, WaitRecalls, EndRecalls, WaitPublished, RenewLeases;
     holders: ListHolders;
-    peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane;
+    peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane, QueryPages;
 }
 
 /// A small generator (SplitMix64), so that every run is told by its seed.

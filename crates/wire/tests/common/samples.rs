@@ -619,6 +619,7 @@ fields! {
     CutLane { lane, slot, generation, length, by }
     DropLane { lane, slot }
     QueryInode { inode, since }
+    QueryPages { inode, session }
     InodeAnswer { generation, size, smallest_size, layout, place }
     TrimLane { lane, slot, handovers_over }
     FillLane { lane, slot, generation, bytes }

@@ -1,0 +1,52 @@
+//! Who has read the first page of a lane 0 here. A kernel may have it since the file was small, when its bytes lived with the inode: what others
+//! have done to such a page is known where the inode is, and whoever writes it back is asked about there first.
+
+use std::collections::BTreeSet;
+
+use ramlace_base::{ByteRange, SessionId, limits};
+
+use super::DataLeases;
+use crate::watches::Place;
+
+/// All of them. One that is missing is asked about once more.
+#[derive(Debug, Default)]
+pub(super) struct FirstPages {
+    of: BTreeSet<(Place, SessionId)>,
+}
+
+impl FirstPages {
+    /// A session has read pages.
+    pub(super) fn read(&mut self, place: Place, session: SessionId, pages: ByteRange) {
+        if has_first(place, pages) {
+            if self.of.len() >= limits::DATA_LEASES_PER_SERVER_MAX {
+                self.of.clear();
+            }
+            self.of.insert((place, session));
+        }
+    }
+
+    pub(super) fn end_session(&mut self, session: SessionId) {
+        self.of.retain(|(_, of)| *of != session);
+    }
+
+    pub(super) fn forget_place(&mut self, place: Place) {
+        self.of.retain(|(of, _)| *of != place);
+    }
+}
+
+impl DataLeases {
+    /// Whether some of these bytes, which a session writes back, may be on a page that it has since the file was small.
+    #[must_use]
+    pub fn may_be_small(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
+        has_first(place, range) && !self.firsts.of.contains(&(place, session))
+    }
+
+    /// They are not, or nobody has changed them since.
+    pub fn is_not_small(&mut self, place: Place, session: SessionId, range: ByteRange) {
+        self.firsts.read(place, session, range);
+    }
+}
+
+fn has_first(place: Place, range: ByteRange) -> bool {
+    place.1 == Some(0) && range.start < limits::INLINE_BYTES_MAX as u64 && !range.is_empty()
+}
