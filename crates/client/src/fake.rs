@@ -53,8 +53,8 @@ pub(crate) enum Fault {
     Spread,
 }
 
-struct Inode {
-    info: InodeInfo,
+pub(crate) struct Inode {
+    pub(crate) info: InodeInfo,
     target: Vec<u8>,
     /// Bytes of an inline file.
     bytes: Vec<u8>,
@@ -66,7 +66,7 @@ struct Inode {
 pub(crate) struct State {
     pub(crate) map: ClusterMap,
     lanes: HashMap<LaneId, Vec<u8>>,
-    inodes: HashMap<InodeId, Inode>,
+    pub(crate) inodes: HashMap<InodeId, Inode>,
     entries: BTreeMap<(InodeId, Vec<u8>), InodeId>,
     counter: u64,
     replies: HashMap<(SessionId, Sequence), Vec<u8>>,

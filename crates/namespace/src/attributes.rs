@@ -4,7 +4,7 @@ use ramlace_base::{Epoch, InodeId, Result, Slot, Timestamp, limits};
 use ramlace_base::{Error, ErrorKind};
 use ramlace_wire::namespace::{SetAttributes, SetLayout, TimeReason};
 use ramlace_wire::peer::PartitionAttributes;
-use ramlace_wire::{Credentials, Layout, LayoutHints};
+use ramlace_wire::{Credentials, Layout, LayoutHints, Mode};
 
 use crate::command::{Effect, Reply};
 use crate::entries::{check_copies, check_mode};
@@ -109,6 +109,12 @@ impl SlotState {
         }
         if inode.opens > 0 {
             let text = format!("file {id} is open somewhere; its mode can be set when nobody has it open");
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        if hints.mode == Some(Mode::Strict) && self.is_handed(id) {
+            let text = format!(
+                "a machine's kernel has file {id}, and cannot be asked for what programs store there; copy it to a new file"
+            );
             return Err(Error::new(ErrorKind::Busy, text));
         }
         self.inode_mut(id)?.changed = caller.now;

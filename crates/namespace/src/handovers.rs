@@ -5,6 +5,7 @@
 //! without a word leaves a kernel behind that nobody can ask any more: what it has stays *loose* for ever.
 
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Redirect, Result, SessionId};
+use ramlace_wire::Mode;
 use ramlace_wire::namespace::{HandOver, HandedOver, SizeInfo};
 use ramlace_wire::peer::TrimLane;
 
@@ -25,6 +26,10 @@ impl SlotState {
         if file.layout.width != 1 {
             let text =
                 format!("file {id} has {} lanes; a kernel can have files of one lane", file.layout.width);
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        if file.mode == Some(Mode::Strict) {
+            let text = format!("file {id} is strict: what is stored there has to be heard of");
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         match self.sessions.get(&session).and_then(|session| session.open.get(&id)) {

@@ -91,22 +91,29 @@ impl Client {
         Ok((self.handle(open), opened))
     }
 
-    /// Takes in an inode that was opened at its home by its name; `quiet` is of before.
-    pub(crate) fn adopt(self: &Arc<Client>, opened: &Opened, rights: Rights, quiet: Quiet) -> Result<Handle> {
+    /// Takes in an inode that was opened at its home by its name; `quiet` is of before. What the home says of it comes back, as it is while
+    /// it is open here.
+    pub(crate) fn adopt(
+        self: &Arc<Client>,
+        opened: Opened,
+        rights: Rights,
+        quiet: Quiet,
+    ) -> Result<(Handle, Opened)> {
         check_file(&opened.info)?;
         let inode = opened.info.attributes.inode;
-        let open = self.inodes.with_gate(inode, |gate| {
-            if !opened.created && gate.files == 0 && !self.inodes.quiet_since(quiet) {
-                // It was there before, and this process may have closed it after it was opened.
-                let request = Open { inode, read: rights.read, write: rights.write, run: false };
-                let again = self.change(inode.slot(), &request, self.deadline()).inspect_err(|error| {
-                    self.note_unanswered_open(gate, inode, error);
-                })?;
-                return Ok(gate.enter(&again));
+        let (open, opened) = self.inodes.with_gate(inode, |gate| {
+            if opened.created || self.inodes.quiet_since(quiet) {
+                return Ok((gate.enter(&opened), opened));
             }
-            Ok(gate.enter(opened))
+            // It was there before, and this process may have closed it after it was opened: meanwhile it may have got another mode.
+            let request = Open { inode, read: rights.read, write: rights.write, run: false };
+            let again = self.change(inode.slot(), &request, self.deadline()).inspect_err(|error| {
+                self.note_unanswered_open(gate, inode, error);
+            })?;
+            check_file(&again.info)?;
+            Ok((gate.enter(&again), again))
         })?;
-        Ok(self.handle(open))
+        Ok((self.handle(open), opened))
     }
 
     fn handle(self: &Arc<Client>, open: Arc<OpenInode>) -> Handle {

@@ -209,7 +209,7 @@ impl File {
             Err(error) if error.kind() == ErrorKind::Exists && !request.exclusive => {
                 File::open_elsewhere(raw, request.parent, &request.name, rights)
             }
-            opened => File::adopt(raw.pool, &opened?, rights, quiet),
+            opened => File::adopt(raw.pool, opened?, rights, quiet),
         }
     }
 
@@ -225,7 +225,7 @@ impl File {
             Err(error) if error.kind() == ErrorKind::Exists => {
                 File::open_elsewhere(raw, parent, name, rights)
             }
-            opened => File::adopt(raw.pool, &opened?, rights, quiet),
+            opened => File::adopt(raw.pool, opened?, rights, quiet),
         }
     }
 
@@ -235,9 +235,9 @@ impl File {
         File::open_inode(raw.pool, found.inode, rights)
     }
 
-    fn adopt(pool: &Pool, opened: &Opened, rights: Rights, quiet: Quiet) -> Result<(File, Opened)> {
-        let handle = pool.session()?.adopt(opened, rights, quiet)?;
-        Ok((File::new(pool, opened, rights, handle)?, opened.clone()))
+    fn adopt(pool: &Pool, opened: Opened, rights: Rights, quiet: Quiet) -> Result<(File, Opened)> {
+        let (handle, opened) = pool.session()?.adopt(opened, rights, quiet)?;
+        Ok((File::new(pool, &opened, rights, handle)?, opened))
     }
 
     pub(crate) fn create_unnamed(pool: &Pool, request: &CreateUnnamed) -> Result<(File, Opened)> {
@@ -245,7 +245,7 @@ impl File {
         let rights = Rights { read: request.read, write: request.write };
         let quiet = session.inodes.quiet();
         let opened = session.change(request.parent.slot(), request, session.deadline())?;
-        File::adopt(pool, &opened, rights, quiet)
+        File::adopt(pool, opened, rights, quiet)
     }
 
     pub(crate) fn open_inode(pool: &Pool, inode: InodeId, rights: Rights) -> Result<(File, Opened)> {

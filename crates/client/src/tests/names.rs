@@ -1,11 +1,12 @@
 //! Trees, and references to open inodes.
 
 use ramlace_base::{ErrorKind, InodeId, Name};
-use ramlace_wire::{FileKind, Kind};
+use ramlace_wire::{FileKind, Kind, LayoutHints, Mode};
 
+use super::pages::eventually;
 use super::{striped, write_all};
-use crate::OpenOptions;
 use crate::fake::{FakePool, Fault};
+use crate::{OpenOptions, Rights};
 
 #[test]
 fn trees_are_made_listed_and_removed() {
@@ -107,4 +108,28 @@ fn what_a_home_says_lacks_times_that_it_has_yet_to_hear() {
     assert!(raw.owes_times(inode, told), "what was said before lacks it still");
     assert!(!raw.owes_times(inode, raw.times_told()));
     drop(reader);
+}
+
+// SEMANTICS 140.4
+#[test]
+fn who_opens_by_name_hears_of_the_mode_that_counts() {
+    let pool = FakePool::start(1);
+    let client = pool.connect();
+    let inode = client.open("/one", &striped(1)).unwrap().inode();
+    let (name, rights) = (Name::new("one").unwrap(), Rights { read: true, write: true });
+    pool.fault(Kind::OpenEntry, Fault::Held);
+    std::thread::scope(|scope| {
+        let asked = pool.done(Kind::OpenEntry);
+        let opening = scope.spawn(|| client.raw().open_entry(InodeId::ROOT, &name, rights).unwrap());
+        eventually("it was opened", || pool.done(Kind::OpenEntry) > asked);
+        // Until the answer is here nobody else has it open, and its mode changes.
+        drop(client.raw().open(inode, rights).unwrap());
+        let hints = LayoutHints::of_file(Some(Mode::Strict));
+        pool.state().inodes.get_mut(&inode).unwrap().info.hints = hints;
+        let third = client.raw().open(inode, rights).unwrap();
+        pool.state().releases_held = true;
+        assert_eq!(opening.join().unwrap().1.info.hints, hints);
+        drop(third);
+    });
+    assert!(pool.state().open.is_empty());
 }

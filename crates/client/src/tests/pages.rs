@@ -43,7 +43,7 @@ fn keep(file: &File, offset: u64, length: usize) -> (Vec<u8>, bool) {
     (buffer, read.repeated)
 }
 
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !is_so() {
         assert!(Instant::now() < end, "{what}");

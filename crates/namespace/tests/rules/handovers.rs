@@ -3,6 +3,7 @@
 use ramlace_base::{ErrorKind, Generation, InodeId, Redirect};
 use ramlace_namespace::{Delivery, Op, Reply};
 use ramlace_wire::namespace as wire;
+use ramlace_wire::{LayoutHints, Mode};
 
 use crate::story::*;
 
@@ -52,6 +53,26 @@ fn a_kernel_gets_what_its_session_has_open_and_no_more() {
     assert_eq!(story.refused(hand_over(wide, false)), ErrorKind::Unsupported);
     let small = story.create_inline(InodeId::ROOT, "small", 1);
     assert!(story.ask(hand_over(small, false)).is_err());
+}
+
+// SEMANTICS 140.4, 140.5
+#[test]
+fn what_a_kernel_may_have_that_nobody_can_ask_does_not_become_strict() {
+    let (mut story, file) = story_with_file();
+    let set = |mode| Op::SetLayout(wire::SetLayout { inode: file, hints: LayoutHints::of_file(mode) });
+    number(&mut story, file, true);
+    story.server(Op::EndSession { session: session(1) });
+    story.session = session(2);
+    assert_eq!(story.refused(set(Some(Mode::Strict))), ErrorKind::Busy);
+    story.ask(set(Some(Mode::Relaxed))).unwrap();
+    // And what is strict is given to no kernel.
+    let strict = story.create(InodeId::ROOT, "strict");
+    story.extend(strict, 1, 100).unwrap();
+    story.ask(close(strict)).unwrap();
+    let hints = LayoutHints::of_file(Some(Mode::Strict));
+    story.ask(Op::SetLayout(wire::SetLayout { inode: strict, hints })).unwrap();
+    story.ask(open(strict, true)).unwrap();
+    assert_eq!(story.refused(hand_over(strict, false)), ErrorKind::Unsupported);
 }
 
 // SEMANTICS 90.2

@@ -113,6 +113,7 @@ fn names_of_the_wrong_kind_are_refused() {
     assert_eq!(read_link(file).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
+// SEMANTICS 140.4
 #[test]
 fn modes_decide_who_may_do_what() {
     let mut story = Story::new();
