@@ -103,7 +103,7 @@ impl Pool {
         let expected = wish.on_model(&mut self.model);
         if expected.is_err() && self.has_not_heard_of_its_end(wish.target()) {
             // A write counts as earlier than the end, of which its home has not heard.
-            let write = matches!(wish, Wish::Write { .. });
+            let write = matches!(wish, Wish::Write { .. } | Wish::Extend { .. });
             return assert!(write || outcome.is_err(), "{wish:?} is done on what is gone");
         }
         let kinds = (
