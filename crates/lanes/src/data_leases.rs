@@ -200,6 +200,17 @@ impl DataLeases {
         self.settle(place, session);
     }
 
+    /// Whether some of these bytes, which a session writes back, may be on a page that it has since the file was small.
+    #[must_use]
+    pub fn may_be_small(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
+        self.firsts.may_be_small(place, session, range)
+    }
+
+    /// They are not, or nobody has changed them since.
+    pub fn is_not_small(&mut self, place: Place, session: SessionId, range: ByteRange) {
+        self.firsts.read(place, session, range);
+    }
+
     /// A session's kernel has these bytes in its pages, and they are on their way to the place: whoever changes some of them before they are
     /// there asks it to drop its pages.
     pub fn begin_through(&mut self, place: Place, session: SessionId, range: ByteRange, now: u64) {

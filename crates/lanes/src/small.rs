@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use ramlace_base::{ByteRange, SessionId, limits};
 
-use super::DataLeases;
 use crate::watches::Place;
 
 /// All of them. One that is missing is asked about once more.
@@ -15,7 +14,12 @@ pub(super) struct FirstPages {
 }
 
 impl FirstPages {
-    /// A session has read pages.
+    /// Whether some of these bytes, which a session writes back, may be on a page that it has since the file was small.
+    pub(super) fn may_be_small(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
+        has_first(place, range) && !self.of.contains(&(place, session))
+    }
+
+    /// A session has read pages here, or nobody has changed those that it had before.
     pub(super) fn read(&mut self, place: Place, session: SessionId, pages: ByteRange) {
         if has_first(place, pages) {
             if self.of.len() >= limits::DATA_LEASES_PER_SERVER_MAX {
@@ -31,19 +35,6 @@ impl FirstPages {
 
     pub(super) fn forget_place(&mut self, place: Place) {
         self.of.retain(|(of, _)| *of != place);
-    }
-}
-
-impl DataLeases {
-    /// Whether some of these bytes, which a session writes back, may be on a page that it has since the file was small.
-    #[must_use]
-    pub fn may_be_small(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
-        has_first(place, range) && !self.firsts.of.contains(&(place, session))
-    }
-
-    /// They are not, or nobody has changed them since.
-    pub fn is_not_small(&mut self, place: Place, session: SessionId, range: ByteRange) {
-        self.firsts.read(place, session, range);
     }
 }
 
