@@ -86,9 +86,18 @@ pub(crate) struct State {
     pub(crate) changes: u64,
     /// Open references: one for each session and inode.
     pub(crate) open: BTreeSet<(SessionId, InodeId)>,
+    /// The numbers of `Close`s that were carried out.
+    closes: HashMap<(SessionId, Sequence), InodeId>,
+    /// What a session has opened or closed by a change that it has given up. It was told of the first and knows nothing of the second: it
+    /// may close what it has not open.
+    open_in_doubt: HashSet<(SessionId, InodeId)>,
+    /// What no client does that is told the truth. A test that ends with any fails.
+    misuses: Vec<String>,
     pub(crate) silent: HashSet<ServerId>,
     /// Puts other bodies in the place of replies.
     pub(crate) liar: Option<Liar>,
+    /// It has put one there: of what a client believes since then it may ask anything.
+    has_lied: bool,
     /// What was held is answered, and nothing is held any more.
     pub(crate) releases_held: bool,
     /// What leases on bytes are about.
@@ -206,6 +215,11 @@ impl Drop for FakePool {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+        let misuses = &self.state().misuses;
+        assert!(
+            std::thread::panicking() || misuses.is_empty(),
+            "the pool was asked what nobody asks: {misuses:?}"
+        );
     }
 }
 
@@ -264,14 +278,12 @@ async fn talk(id: ServerId, mut connection: Connection, state: &Mutex<State>) {
         }
         let answer = {
             let mut state = state.lock();
-            if state.liar.is_none() {
-                state.answer(id, &header, &body, &data)
-            } else {
-                // Of what a client comes to believe it may ask what makes no sense to plain collections.
-                let answering = AssertUnwindSafe(|| state.answer(id, &header, &body, &data));
-                let answer = catch_unwind(answering).unwrap_or(Answer::Gone);
-                state.lie(header.kind, answer)
-            }
+            let answering = AssertUnwindSafe(|| state.answer(id, &header, &body, &data));
+            let answer = catch_unwind(answering).unwrap_or_else(|_| {
+                state.misuse(format!("{:?} makes no sense to plain collections", header.kind));
+                Answer::Gone
+            });
+            state.lie(header.kind, answer)
         };
         let reply = header.reply(Epoch(1));
         match answer {
@@ -345,8 +357,12 @@ impl State {
             lane_bytes_max: usize::MAX,
             changes: 0,
             open: BTreeSet::new(),
+            closes: HashMap::new(),
+            open_in_doubt: HashSet::new(),
+            misuses: Vec::new(),
             silent: HashSet::new(),
             liar: None,
+            has_lied: false,
             releases_held: false,
             data: Data { life: 1, ..Data::default() },
         };
@@ -357,12 +373,20 @@ impl State {
     /// What the pool's liar makes of an answer, if there is one.
     fn lie(&mut self, kind: Kind, answer: Answer) -> Answer {
         let Some(liar) = &mut self.liar else { return answer };
+        self.has_lied = true;
         match answer {
             Answer::Reply(body, data) => match liar(kind, Some(&body)) {
                 Some(body) => Answer::Reply(body, data),
                 None => Answer::Reply(body, data),
             },
             refused => liar(kind, None).map_or(refused, |body| Answer::Reply(body, Vec::new())),
+        }
+    }
+
+    /// A client that is told the truth does not ask so.
+    fn misuse(&mut self, what: String) {
+        if !self.has_lied {
+            self.misuses.push(what);
         }
     }
 
@@ -537,6 +561,8 @@ impl State {
                 }
                 let opened = reply.and_then(|reply| decode_body::<Opened>(Kind::Open, reply).ok());
                 let opened = opened.map(|opened| opened.info.attributes.inode);
+                let in_doubt = opened.or(self.closes.get(&key).copied());
+                self.open_in_doubt.extend(in_doubt.map(|inode| (header.session, inode)));
                 body(&GivenUp { opened })
             }
             Kind::WaitRecalls => {

@@ -112,7 +112,8 @@ impl Session {
 
     /// The deadline of an operation that begins now.
     pub(crate) fn deadline(&self) -> Instant {
-        Instant::now() + Duration::from_millis(self.settings.deadline_millis.into())
+        let millis = self.settings.deadline_millis.load(Ordering::Relaxed);
+        Instant::now() + Duration::from_millis(millis.into())
     }
 
     /// Whether no call waits for other machines any more.

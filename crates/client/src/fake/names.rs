@@ -92,7 +92,8 @@ impl State {
                 if let Some(modified) = modified {
                     self.inode(id, inode)?.info.attributes.modified = modified;
                 }
-                assert!(self.open.remove(&(header.session, inode)), "closed twice");
+                self.close(header.session, inode)?;
+                self.closes.insert((header.session, header.sequence), inode);
                 body(&())
             }
             Kind::Symlink => {
@@ -158,8 +159,21 @@ impl State {
 
     /// A session has a file open from here on; nothing is told by a lease.
     fn opened(&mut self, session: SessionId, info: InodeInfo, created: bool) -> Done {
-        self.open.insert((session, info.attributes.inode));
+        let reference = (session, info.attributes.inode);
+        self.open.insert(reference);
+        self.open_in_doubt.remove(&reference);
         body(&Opened { info, created, permit: self.permit, leased: EntryLeased::default(), parent: None })
+    }
+
+    /// A session has a file open no longer. One that cannot know whether it had closed it already is told, as by a server.
+    fn close(&mut self, session: SessionId, inode: InodeId) -> Result<(), Error> {
+        if self.open.remove(&(session, inode)) {
+            return Ok(());
+        }
+        if !self.open_in_doubt.contains(&(session, inode)) {
+            self.misuse(format!("{inode} was closed twice"));
+        }
+        error(ErrorKind::BadHandle, "the session does not have it open")
     }
 
     fn look(&mut self, id: ServerId, parent: InodeId, name: &Name) -> Result<Found, Error> {

@@ -104,7 +104,7 @@ impl ConnectOptions {
             key,
             for_users: self.for_users,
             local: self.local,
-            deadline_millis: self.deadline_millis,
+            deadline_millis: self.deadline_millis.into(),
             label: self.label.clone(),
             waits_are_over: AtomicBool::new(false),
             ends: AtomicBool::new(false),

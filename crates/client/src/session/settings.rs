@@ -1,7 +1,7 @@
 //! What a session begins with: where servers may be, and what proves as whom it speaks.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use ramlace_base::ServerId;
 
@@ -16,7 +16,7 @@ pub(crate) struct Seed {
     pub(crate) unix: Option<PathBuf>,
 }
 
-/// What does not change while a pool is connected; a forked child reads it without a lock.
+/// What is set when a pool is connected; a forked child reads it without a lock.
 pub(crate) struct Settings {
     pub(crate) seeds: Vec<Seed>,
     /// The pool's id as `pool.json` has it.
@@ -26,7 +26,8 @@ pub(crate) struct Settings {
     /// The session is a host's.
     pub(crate) for_users: bool,
     pub(crate) local: bool,
-    pub(crate) deadline_millis: u32,
+    /// How long a call may take.
+    pub(crate) deadline_millis: AtomicU32,
     pub(crate) label: String,
     /// No call waits for other machines any more.
     pub(crate) waits_are_over: AtomicBool,

@@ -9,7 +9,7 @@ use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::leases::{DataRecall, EndRecalls};
 use ramlace_wire::{Chain, Kind};
 
-use super::{UNIT, pattern, striped, write_all};
+use super::{SHORT_MILLIS, UNIT, in_haste, pattern, striped, write_all};
 use crate::fake::{FakePool, Fault};
 use crate::{ConnectOptions, DataLeases, File, Pool, RecallsMade};
 
@@ -237,29 +237,28 @@ fn many_that_are_over_at_once_are_all_told() {
 #[test]
 fn bytes_wait_for_others_as_long_as_their_server_lives() {
     let pool = FakePool::start(2);
-    let client = Pool::connect(&ConnectOptions { deadline_millis: 300, ..pool.options() }).unwrap();
+    let client = pool.connect();
     let file = client.open("/file", &striped(2)).unwrap();
     let bytes = pattern(4 * UNIT as usize, 1);
-    pool.fault(Kind::WriteInline, Fault::Late);
-    write_all(&file, &bytes[..10], 0);
+    let late = |kind, act: &dyn Fn()| {
+        pool.fault(kind, Fault::Late);
+        in_haste(&client, SHORT_MILLIS, act);
+    };
+    late(Kind::WriteInline, &|| write_all(&file, &bytes[..10], 0));
     write_all(&file, &bytes[..5000], 0);
-    pool.fault(Kind::WriteChunk, Fault::Late);
-    write_all(&file, &bytes[..10], 0);
-    pool.fault(Kind::WriteChunk, Fault::Late);
-    write_all(&file, &bytes, 0);
-    pool.fault(Kind::WaitPublished, Fault::Late);
-    client.wait_published(ServerId(1), 5).unwrap();
+    late(Kind::WriteChunk, &|| write_all(&file, &bytes[..10], 0));
+    late(Kind::WriteChunk, &|| write_all(&file, &bytes, 0));
+    late(Kind::WaitPublished, &|| client.wait_published(ServerId(1), 5).unwrap());
     assert!(pool.state().data.published.contains(&(ServerId(1), 5)));
     // Whoever has them alone is waited for by calls, and by what is read for pages.
     for length in [10, bytes.len()] {
-        pool.fault(Kind::ReadChunk, Fault::Late);
-        assert_eq!(super::read(&file, 0, length), bytes[..length]);
-        pool.fault(Kind::ReadChunk, Fault::Late);
-        assert!(keep(&file, 0, length) == (bytes[..length].to_vec(), false));
+        late(Kind::ReadChunk, &|| assert_eq!(super::read(&file, 0, length), bytes[..length]));
+        late(Kind::ReadChunk, &|| assert!(keep(&file, 0, length) == (bytes[..length].to_vec(), false)));
     }
     // Nobody is waited for by what is not about bytes.
-    pool.fault(Kind::MakeDirectory, Fault::Late);
-    assert_eq!(client.mkdir("/d", 0o755).unwrap_err().kind(), ErrorKind::TimedOut);
+    late(Kind::MakeDirectory, &|| {
+        assert_eq!(client.mkdir("/d", 0o755).unwrap_err().kind(), ErrorKind::TimedOut);
+    });
 }
 
 /// So many threads read for pages at once, and each of them is answered late: longer than their deadline.
@@ -277,13 +276,15 @@ fn read_late(pool: &FakePool, file: &File, threads: usize, read: fn(&File) -> us
 #[test]
 fn more_reads_than_there_are_connections_for_wait_for_their_turn() {
     let pool = FakePool::start(1);
-    let client = Pool::connect(&ConnectOptions { deadline_millis: 300, ..pool.options() }).unwrap();
+    let client = pool.connect();
     let file = client.open("/file", &striped(1)).unwrap();
     write_all(&file, &pattern(2 * UNIT as usize, 1), 0);
     let strictly = |file: &File| file.read_strictly(&mut [0; 10], 0, true, false).unwrap();
-    assert_eq!(read_late(&pool, &file, 60, strictly), [10; 60]);
     let for_pages = |file: &File| file.read_keeping(&mut [0; 10], 0).unwrap().bytes;
-    assert_eq!(read_late(&pool, &file, 40, for_pages), [10; 40]);
+    in_haste(&client, SHORT_MILLIS, || {
+        assert_eq!(read_late(&pool, &file, 60, strictly), [10; 60]);
+        assert_eq!(read_late(&pool, &file, 40, for_pages), [10; 40]);
+    });
 }
 
 // SEMANTICS 128.2
@@ -335,7 +336,7 @@ fn nobody_waits_for_other_machines_when_all_waits_are_over() {
 fn what_was_stored_has_its_time_when_all_waits_are_over() {
     let pool = FakePool::start(1);
     let patient = Pool::connect(&ConnectOptions { deadline_millis: 60_000, ..pool.options() }).unwrap();
-    let hasty = Pool::connect(&ConnectOptions { deadline_millis: 300, ..pool.options() }).unwrap();
+    let hasty = pool.connect();
     let file = patient.open("/file", &striped(1)).unwrap();
     write_all(&file, &pattern(2 * UNIT as usize, 1), 0);
     patient.end_waits();
@@ -345,7 +346,8 @@ fn what_was_stored_has_its_time_when_all_waits_are_over() {
     // And no more than that.
     let file = hasty.open("/file", &striped(1)).unwrap();
     pool.fault(Kind::WriteChunk, Fault::Late);
-    let error = file.write_back(&[8; 100], 0, &mut RecallsMade::default()).unwrap_err();
+    let write_back = || file.write_back(&[8; 100], 0, &mut RecallsMade::default());
+    let error = in_haste(&hasty, SHORT_MILLIS, write_back).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
 }
 

@@ -4,9 +4,9 @@ use ramlace_base::{ByteRange, ErrorKind, Timestamp};
 use ramlace_wire::Kind;
 use ramlace_wire::runs::{Strided, Tile};
 
-use super::{UNIT, pattern, read, striped, write_all};
+use super::{SHORT_MILLIS, UNIT, in_haste, pattern, read, striped, write_all};
 use crate::fake::{FakePool, Fault};
-use crate::{ConnectOptions, File, OpenOptions, Pool};
+use crate::{File, OpenOptions, Pool};
 
 /// A pool whose lanes ask for permits, and a file of two of them.
 fn start() -> (FakePool, Pool, File) {
@@ -79,10 +79,8 @@ fn everything_goes_on_when_lanes_take_another_permit() {
 // SEMANTICS 130.4
 #[test]
 fn while_the_home_is_down_an_old_permit_is_no_refusal() {
-    let (pool, _client, _) = start();
+    let (pool, client, _) = start();
     let hints = ramlace_wire::LayoutHints { width: Some(1), ..striped(1).hints };
-    let options = ConnectOptions { deadline_millis: 300, ..pool.options() };
-    let client = Pool::connect(&options).unwrap();
     let files = (0..8)
         .map(|number| client.open(format!("/single{number}"), &OpenOptions { hints, ..striped(1) }).unwrap());
     let files: Vec<File> = files.collect();
@@ -93,7 +91,8 @@ fn while_the_home_is_down_an_old_permit_is_no_refusal() {
     pool.state().silent.insert(home);
     for file in &files {
         for length in [8, 3 << 20] {
-            let error = file.write_at(&pattern(length, 2), 0).unwrap_err();
+            let written = in_haste(&client, SHORT_MILLIS, || file.write_at(&pattern(length, 2), 0));
+            let error = written.unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut), "{error}");
         }
     }
