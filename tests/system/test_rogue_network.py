@@ -1,4 +1,4 @@
-"""A network that changes, repeats, leaves out, swaps, reflects and misdirects what is said; all kinds of connections.
+"""A network that overhears, changes, repeats, leaves out, swaps, reflects and misdirects what is said.
 
 Three servers that know each other, and that everybody else knows, by proxies alone. Whatever those do, nobody reads
 what was not written, nothing is done twice, and everything fits together in the end.
@@ -42,6 +42,8 @@ class Rogue:
         self.others: list[str] = []
         self.is_rogue = False
         self.done: dict[str, int] = {}
+        # Everything that passed, if it listens.
+        self.heard: list[bytes] | None = None
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
@@ -81,6 +83,8 @@ class Rogue:
         left = dice.expovariate(1 / BYTES_BETWEEN)
         with contextlib.suppress(OSError):
             while part := one.recv(64 * KIB):
+                if self.heard is not None:
+                    self.heard.append(part)
                 left -= len(part)
                 if left <= 0 and self.is_rogue:
                     left = dice.expovariate(1 / BYTES_BETWEEN)
@@ -116,7 +120,7 @@ def spoil(dice: random.Random, what: str, part: bytes) -> bytes | None:
 class Servers:
     """Three servers behind rogues."""
 
-    def __init__(self, runtime: Path, name: str) -> None:
+    def __init__(self, runtime: Path, name: str, *words: str) -> None:
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
         self.secret = runtime / f"{name}-secret"
         self.secret.write_text(os.urandom(32).hex() + "\n")
@@ -128,7 +132,7 @@ class Servers:
         for server in range(SERVERS):
             command = [binary(), "--pool", name, "serve", "--memory", "96MiB", "--no-reserve", "--pool-id", pool_id]
             command += ["--server", str(server), "--servers", str(SERVERS), "--secret-file", str(self.secret)]
-            command += ["--unix", str(runtime / f"{name}-{server}.sock"), "--no-root-squash"]
+            command += ["--unix", str(runtime / f"{name}-{server}.sock"), "--no-root-squash", *words]
             # Where it listens is what the rogue leads to; whoever reads the map goes to the rogue.
             with socket.create_server(("127.0.0.1", 0)) as free:
                 self.rogues[server].server = f"127.0.0.1:{free.getsockname()[1]}"
@@ -298,3 +302,37 @@ def test_a_rogue_network_is_noticed_by_hosts_that_act_for_their_users(rogues: Se
     words = ["--allow-other", "--host-key-file", str(rogues.host_key)]
     with mounted(rogues, tmp_path / "host", *words) as host:
         storm(rogues, [host])
+
+
+# SEMANTICS 27.4
+@pytest.mark.parametrize("words", [(), ("--trust-network",)], ids=["sealed", "trusted"])
+def test_who_listens_reads_contents_of_a_pool_that_trusts_its_network_alone(
+    planned: NewPool, runtime: Path, words: tuple[str, ...]
+) -> None:
+    """Names and what servers tell each other are hidden from everybody; contents unless the pool was told otherwise."""
+    servers = Servers(runtime, planned(SERVERS, 96).name, *words)
+    try:
+        for rogue in servers.rogues:
+            rogue.heard = []
+        name, mark = os.urandom(12).hex(), os.urandom(32)
+        os.environ["RAMLACE_SECRET_FILE"] = str(servers.secret)
+        with ramlace.connect(servers.rogues[0].address, local=False) as pool:
+            pool.mkdir(f"/{name}")
+            for length in (1, 100, 1 << 14, 1 << 16):
+                path = f"/{name}/{name}{length}"
+                with pool.open(path, "wb") as file:
+                    file.write(mark * length)
+                assert pool.read_bytes(path) == mark * length
+        del os.environ["RAMLACE_SECRET_FILE"]
+        heard = b"".join(part for rogue in servers.rogues for part in rogue.heard or [])
+        assert len(heard) > 2 * len(mark) << 16
+        assert heard.count(name.encode()) == 0
+        assert (heard.count(mark) > 0) == bool(words)
+        # Whoever looks after it is told.
+        assert (b"--trust-network" in servers.run("status").stdout) == bool(words)
+        children = [children_of(process.pid)[0] for process in servers.processes]
+        found = json.loads(subprocess.run([binary(), "doctor", "--json"], capture_output=True, check=False).stdout)
+        (said,) = (one["found"] for one in found["checks"] if one["name"] == "file contents over TCP")
+        assert all((f"process {child} neither" in said) == bool(words) for child in children), said
+    finally:
+        servers.close()

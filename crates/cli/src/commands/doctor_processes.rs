@@ -15,20 +15,29 @@ enum Serves {
     Guard,
 }
 
-/// Servers, then daemons of mounts and their guards.
-pub fn processes() -> [Finding; 3] {
+/// A process of this user that serves.
+struct Running {
+    pid: u32,
+    serves: Serves,
+    /// It sends file contents over TCP as they are.
+    trusts_network: bool,
+}
+
+/// Servers, then daemons of mounts and their guards; and what servers leave open to the network.
+pub fn processes() -> [Finding; 4] {
     let found = running();
     let told = |name, one, kind| {
-        tell(name, one, found.iter().filter(|(serves, _)| *serves == kind).map(|(_, pid)| *pid))
+        tell(name, one, found.iter().filter(|process| process.serves == kind).map(|process| process.pid))
     };
     [
         told("processes of servers", "server", Serves::Slots),
         told("processes of mounts", "mount", Serves::Mount),
         told("guards of mounts", "guard", Serves::Guard),
+        tell_trust(&found),
     ]
 }
 
-fn running() -> Vec<(Serves, u32)> {
+fn running() -> Vec<Running> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let user = rustix::process::geteuid().as_raw();
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -38,8 +47,21 @@ fn running() -> Vec<(Serves, u32)> {
             && number_of(*pid, "Uid:").is_some_and(|owner| owner == u64::from(user))
     };
     pids.filter(is_ours)
-        .filter_map(|pid| Some((serves(&fs::read(format!("/proc/{pid}/cmdline")).ok()?)?, pid)))
+        .filter_map(|pid| known_by(pid, &fs::read(format!("/proc/{pid}/cmdline")).ok()?))
         .collect()
+}
+
+fn known_by(pid: u32, command_line: &[u8]) -> Option<Running> {
+    let serves = serves(command_line)?;
+    let trusts_network = serves == Serves::Slots && trusts_network(command_line);
+    Some(Running { pid, serves, trusts_network })
+}
+
+/// Whether the settings with which a server's child was started say so.
+fn trusts_network(command_line: &[u8]) -> bool {
+    let settings = command_line.split(|byte| *byte == 0).nth(2).unwrap_or_default();
+    let settings: serde_json::Value = serde_json::from_slice(settings).unwrap_or_default();
+    settings["options"]["trust_network"] == true
 }
 
 fn serves(command_line: &[u8]) -> Option<Serves> {
@@ -117,6 +139,22 @@ fn tell(name: &'static str, one: &str, pids: impl Iterator<Item = u32>) -> Findi
     Finding { name, state: if open.is_empty() { State::Ok } else { State::Absent }, found }
 }
 
+fn tell_trust(found: &[Running]) -> Finding {
+    let servers = found.iter().filter(|process| process.serves == Serves::Slots).count();
+    let trusting: Vec<String> = found
+        .iter()
+        .filter(|process| process.trusts_network)
+        .map(|process| format!("process {} neither hides nor proves them (--trust-network)", process.pid))
+        .collect();
+    let told = match (servers, trusting.is_empty()) {
+        (0, _) => "no server of this user runs here".to_owned(),
+        (running, true) => format!("{}: sealed", count(running as u64, "server")),
+        _ => trusting.join("; "),
+    };
+    let state = if trusting.is_empty() { State::Ok } else { State::Absent };
+    Finding { name: "file contents over TCP", state, found: told }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +175,18 @@ mod tests {
         ] {
             is(other, None);
         }
+    }
+
+    #[test]
+    fn a_server_that_trusts_its_network_is_named() {
+        let started = |pid, trusts: bool| {
+            let settings = serde_json::json!({ "options": { "trust_network": trusts } });
+            known_by(pid, format!("ramlace\0serve-child\0{settings}\0").as_bytes()).unwrap()
+        };
+        let (sealed, open) =
+            (tell_trust(&[started(6, false)]), tell_trust(&[started(6, false), started(7, true)]));
+        assert_eq!((sealed.state, open.state), (State::Ok, State::Absent));
+        assert!(open.found.contains("process 7") && !open.found.contains("process 6"), "{}", open.found);
     }
 
     #[test]

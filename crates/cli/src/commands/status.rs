@@ -234,8 +234,28 @@ fn print(pool: &str, rows: &[Row], output: &mut Output) -> Done {
             format_bytes(bytes)
         ))?;
     }
+    if let Some(line) = trusting_line(rows) {
+        output.line(line)?;
+    }
     notes(rows).iter().for_each(|note| output.note(note));
     Ok(())
+}
+
+/// Which servers leave file contents open to their network.
+fn trusting_line(rows: &[Row]) -> Option<String> {
+    let trusts = |row: &&Row| row.status.as_ref().is_ok_and(|status| status.trusts_network);
+    let trusting: Vec<String> = rows.iter().filter(trusts).map(|row| row.server.to_string()).collect();
+    let who = match trusting.len() {
+        0 => return None,
+        all if all == rows.len() => "The pool".to_owned(),
+        1 => format!("Server {}", trusting[0]),
+        _ => format!("Servers {}", trusting.join(", ")),
+    };
+    let trust =
+        if trusting.len() == 1 || trusting.len() == rows.len() { "trusts its" } else { "trust their" };
+    Some(format!(
+        "{who} {trust} network (--trust-network): over TCP, file contents are neither hidden nor proved."
+    ))
 }
 
 /// Why servers do not answer. When none does, they have one reason together: the pool was not reached.
@@ -328,6 +348,7 @@ mod tests {
     use ramlace_base::ErrorKind;
 
     use super::*;
+    use crate::top::samples::tests::status;
 
     #[test]
     fn what_is_wrong_is_said_once_and_points_elsewhere() {
@@ -352,6 +373,28 @@ mod tests {
                 "host n1: server 1 does not answer: a handshake failed"
             ]
         );
+    }
+
+    #[test]
+    fn who_trusts_the_network_is_said() {
+        let row = |server: u16, trusts_network: Option<bool>| Row {
+            server,
+            host: None,
+            address: "a:1".into(),
+            status: match trusts_network {
+                Some(trusts_network) => Ok(ServerStatus { trusts_network, ..*status(server, 1, 0) }),
+                None => Err(Error::new(ErrorKind::HostDown, "gone")),
+            },
+        };
+        let says = |trusting: &[Option<bool>]| {
+            let rows: Vec<Row> =
+                trusting.iter().enumerate().map(|(server, trusts)| row(server as u16, *trusts)).collect();
+            trusting_line(&rows).unwrap_or_default()
+        };
+        assert_eq!(says(&[Some(false), None]), "");
+        assert!(says(&[Some(true), Some(true)]).starts_with("The pool trusts its network"));
+        assert!(says(&[Some(false), Some(true), None]).starts_with("Server 1 trusts its network"));
+        assert!(says(&[Some(true), Some(true), None]).starts_with("Servers 0, 1 trust their network"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 mod ask;
 mod clients;
 mod page;
-mod samples;
+pub mod samples;
 mod terminal;
 mod view;
 
