@@ -12,7 +12,7 @@ import pytest
 
 import wire
 from conftest import NewPool
-from noise import host_key
+from noise import host_key, host_key_of_line
 from pool import MIB, Pool, binary, eventually, pattern
 
 # What `ulimit` leaves to the server of a test, and what of it connections get.
@@ -20,6 +20,8 @@ DESCRIPTORS = 256
 CONNECTIONS = DESCRIPTORS // 2
 # Fewer than one session may have.
 SESSION_CONNECTIONS = 32
+# What a server holds for the connections of all hosts, beside their buffers.
+HELD_BYTES = 64 * MIB
 
 
 def with_few_descriptors(tmp_path: Path) -> str:
@@ -64,6 +66,39 @@ def test_a_host_that_takes_every_connection_keeps_the_owner_out_of_nothing(plann
         assert running.run("cat", "/x").stdout == pattern(1, MIB)
     assert eventually(lambda: running.status()[0]["connections"] < 5)
     assert (running.directory / "server-0.log").stat().st_size < 10_000
+
+
+# SEMANTICS 113.5
+def test_long_requests_of_one_host_cost_a_bounded_amount_and_another_host_goes_on(new_pool: NewPool) -> None:
+    """Whoever sends all of a request but its last byte, on as many connections as it likes, loses some of them."""
+    running = new_pool(1, 64)
+    child = running.process("child", 0)
+    names = wire.numbers(20_000, *(1 for _ in range(20_000)))
+    with ExitStack() as stack:
+        other = stack.enter_context(wire.Wire(running.directory / "server-0.sock"))
+        other.greet(host_key_of_line(running.run("host-key", "other").stdout.decode()))
+        assert other.open_session(wire.SESSION_HOST).error == ""
+        memory, first = child.private_bytes(), as_host(running)
+        assert first.open_session(wire.SESSION_HOST).error == ""
+        for number in range(HELD_BYTES // MIB + 40):
+            line = stack.enter_context(as_host(running))
+            if number % SESSION_CONNECTIONS == 0:
+                first = line
+            line.session = first.session
+            assert line.open_session(wire.SESSION_HOST).error == ""
+            head = wire.header(wire.GET_ATTRIBUTES_MANY, line.session, MIB)
+            with suppress(OSError):
+                line.send(head, bytes(MIB - 1))
+            # A long request of another host, which is refused for what it says, comes through all the same.
+            assert "too many" in other.call(wire.GET_ATTRIBUTES_MANY, names).error
+        grown = child.private_bytes() - memory
+        print(f"{grown // MIB} MiB are held")
+        assert grown < HELD_BYTES * 3 // 2
+        with running.connect() as pool, pool.open("/x", "wb", buffering=0) as file:
+            file.write(pattern(1, MIB))
+        assert running.status()[0]["connections"] < HELD_BYTES // MIB + 20
+    assert eventually(lambda: running.status()[0]["connections"] < 5)
+    assert running.status()[0]["restarts"] == 0
 
 
 def test_connections_of_a_session_that_has_ended_are_closed(shared_pool: Pool) -> None:

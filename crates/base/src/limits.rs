@@ -273,6 +273,9 @@ pub const SEND_STALL_MILLIS_MAX: u64 = 10_000;
 pub const CONNECTION_INPUT_BYTES: usize = 16 << 10;
 /// Queued replies of a connection beyond this leave before its next request is taken.
 pub const CONNECTION_OUTPUT_BYTES_MAX: usize = 256 << 10;
+/// What a server holds for the connections of all hosts together, beside their buffers: long bodies that are arriving, answers that wait
+/// at the gate, and replies beyond [`CONNECTION_OUTPUT_BYTES_MAX`]. Beyond this the key that has most loses the connection that has most.
+pub const HELD_FOR_HOSTS_BYTES_MAX: usize = 64 << 20;
 /// Answers of a connection that may wait for recalls while it goes on with its next requests.
 pub const ANSWERS_AT_GATE_PER_CONNECTION_MAX: usize = 64;
 /// Time between two heartbeats of a session.

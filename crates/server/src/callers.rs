@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
 use ramlace_transport::Proved;
-use ramlace_transport::nonblocking::{Canceller, Connection};
+use ramlace_transport::nonblocking::{Canceller, Connection, Meter};
+use ramlace_wire::keys::HostKeyId;
 use rustix::process::{Resource, getrlimit};
 
 /// Of the descriptors that this process may have, connections get this part; lanes and all else the rest.
@@ -22,6 +23,8 @@ struct Seated {
     proved: Proved,
     session: Option<SessionId>,
     canceller: Canceller,
+    /// Bytes that are held for it; `None`: it is on its way out.
+    held: Option<usize>,
 }
 
 /// Connections that have proved a key.
@@ -29,6 +32,8 @@ pub struct Callers {
     seats: RefCell<BTreeMap<u64, Seated>>,
     next: Cell<u64>,
     most: usize,
+    /// Bytes that are held for the connections of hosts.
+    held_for_hosts: Cell<usize>,
 }
 
 impl Callers {
@@ -40,7 +45,7 @@ impl Callers {
     }
 
     fn with_room_for(most: usize) -> Callers {
-        Callers { seats: RefCell::default(), next: Cell::new(0), most }
+        Callers { seats: RefCell::default(), next: Cell::new(0), most, held_for_hosts: Cell::new(0) }
     }
 
     /// Connections that there may be, of all keys and of strangers.
@@ -65,7 +70,12 @@ impl Callers {
         let number = self.next.replace(self.next.get() + 1);
         seats.insert(
             number,
-            Seated { proved: proved.clone(), session: None, canceller: connection.canceller() },
+            Seated {
+                proved: proved.clone(),
+                session: None,
+                canceller: connection.canceller(),
+                held: Some(0),
+            },
         );
         Ok(Seat { callers: self.clone(), number })
     }
@@ -75,6 +85,21 @@ impl Callers {
         let seats = self.seats.borrow();
         let theirs = seats.values().filter(|seat| gone(&seat.proved));
         theirs.for_each(|seat| seat.canceller.cancel());
+    }
+
+    /// So many bytes are held for a connection now. Hosts that have too many lose some.
+    fn note_held(&self, number: u64, bytes: usize) {
+        let mut seats = self.seats.borrow_mut();
+        let Some(seat) = seats.get_mut(&number).filter(|seat| seat.proved.host.is_some()) else { return };
+        let Some(held) = &mut seat.held else { return };
+        let before = std::mem::replace(held, bytes);
+        self.held_for_hosts.set(self.held_for_hosts.get() - before + bytes);
+        while self.held_for_hosts.get() > limits::HELD_FOR_HOSTS_BYTES_MAX {
+            let Some(seat) = largest(&mut seats) else { return };
+            let freed = seat.held.take().unwrap_or(0);
+            self.held_for_hosts.set(self.held_for_hosts.get() - freed);
+            seat.canceller.cancel();
+        }
     }
 
     /// Ends the connections of a session that has ended, when what was under way has been answered.
@@ -87,6 +112,19 @@ impl Callers {
             of_session.for_each(|seat| seat.canceller.cancel());
         });
     }
+}
+
+/// The connection for which most is held, of the host's key for whose connections most is held.
+fn largest(seats: &mut BTreeMap<u64, Seated>) -> Option<&mut Seated> {
+    let mut of_keys = BTreeMap::<&HostKeyId, usize>::new();
+    for seat in seats.values() {
+        if let (Some(host), Some(held)) = (&seat.proved.host, seat.held) {
+            *of_keys.entry(host).or_default() += held;
+        }
+    }
+    let key = of_keys.into_iter().max_by_key(|(_, held)| *held)?.0.clone();
+    let of_key = seats.values_mut().filter(|seat| seat.proved.host.as_ref() == Some(&key));
+    of_key.max_by_key(|seat| seat.held)
 }
 
 fn too_many(count: usize, whose: &str) -> Error {
@@ -113,6 +151,12 @@ impl Seat {
         Ok(())
     }
 
+    /// What is to be told how much is held for the connection.
+    pub fn meter(&self) -> Meter {
+        let (callers, number) = (self.callers.clone(), self.number);
+        Box::new(move |bytes| callers.note_held(number, bytes))
+    }
+
     /// The connection has told the end of its session, and is yet to be answered.
     pub fn leave(&self) {
         self.callers.seats.borrow_mut().get_mut(&self.number).expect("it has its place").session = None;
@@ -121,6 +165,8 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.callers.seats.borrow_mut().remove(&self.number);
+        let seat = self.callers.seats.borrow_mut().remove(&self.number);
+        let freed = seat.filter(|seat| seat.proved.host.is_some()).and_then(|seat| seat.held).unwrap_or(0);
+        self.callers.held_for_hosts.set(self.callers.held_for_hosts.get() - freed);
     }
 }

@@ -41,6 +41,7 @@ pub async fn serve(server: Rc<Server>, incoming: Incoming) {
     if let Ok((mut connection, proved)) = Connection::accept(incoming, &keys, &server.newcomers).await {
         // One too many is closed at once: its client sees the end of the connection.
         if let Ok(seat) = server.callers.enter(&proved, &connection) {
+            connection.set_meter(seat.meter());
             // Whose key was revoked meanwhile hears it by the next greeting.
             if server.keys.admit(&proved).await.is_ok() {
                 let _ = serve_requests(&server, &mut connection, proved, seat).await;

@@ -94,6 +94,14 @@ impl Answer {
         }
     }
 
+    /// Bytes of memory until it has left: what lies in the store is none of them.
+    fn held_bytes(&self) -> usize {
+        match self {
+            Answer::Body(body) | Answer::Descriptor(body, _) | Answer::InPlace { body, .. } => body.len(),
+            Answer::Staged(body, bytes) => body.len() + bytes.len(),
+        }
+    }
+
     /// Bytes of its body and data.
     fn sent_bytes(&self) -> u64 {
         let bytes = match self {
@@ -160,11 +168,20 @@ impl Gate {
         // A window, or many bytes, are not held longer than they take to leave.
         let is_large = outcome.as_ref().is_ok_and(Answer::is_large);
         self.held.push_back(Held { header: **call, timed, outcome, recalled, until });
+        if !self.is_first_free() {
+            connection.hold_beside(self.held_bytes());
+        }
         while !self.is_empty() && (is_large || self.is_first_free()) {
             self.wait(server).await;
             self.release(server, connection).await?;
         }
         Ok(())
+    }
+
+    /// What the answers here amount to.
+    fn held_bytes(&self) -> usize {
+        let answers = self.held.iter().filter_map(|held| held.outcome.as_ref().ok());
+        answers.map(Answer::held_bytes).sum()
     }
 
     fn is_first_free(&self) -> bool {
@@ -195,6 +212,7 @@ impl Gate {
     /// The first answer leaves. Only errors of the connection are returned.
     pub async fn release(&mut self, server: &Server, connection: &mut Connection) -> Result<()> {
         let Some(Held { header, timed, outcome, .. }) = self.held.pop_front() else { return Ok(()) };
+        connection.hold_beside(self.held_bytes());
         server.counts.end(&timed, outcome.as_ref().map(Answer::sent_bytes).map_err(|refusal| &refusal.error));
         let reply = header.reply(server.membership.epoch());
         match outcome {

@@ -11,8 +11,13 @@ use super::socket::{Canceller, Patience, Socket};
 use crate::input::Input;
 use crate::seal::{Record, Seal};
 
+/// Steps in which it is told how much a connection holds.
+const HELD_STEP_BYTES: usize = 16 << 10;
 /// An output buffer that has grown beyond this is not kept.
 pub(super) const OUTPUT_KEPT_BYTES_MAX: usize = 16 << 10;
+
+/// Is told how many bytes a connection holds beside its buffers, whenever they become more or fewer.
+pub type Meter = Box<dyn Fn(usize)>;
 
 /// A connection whose two ends have proved the secret to each other, used by one task.
 ///
@@ -40,6 +45,11 @@ pub struct Connection {
     pub(super) broken: bool,
     pub(super) stall: Duration,
     pub(super) calls: u32,
+    meter: Option<Meter>,
+    /// Bytes that whoever uses the connection holds for its answers.
+    held_beside: usize,
+    /// What the meter was told last.
+    held_told: usize,
 }
 
 impl Connection {
@@ -64,6 +74,32 @@ impl Connection {
             broken: false,
             stall: Duration::from_millis(limits::SEND_STALL_MILLIS_MAX),
             calls: 0,
+            meter: None,
+            held_beside: 0,
+            held_told: 0,
+        }
+    }
+
+    /// From now on this is told what the connection holds.
+    pub fn set_meter(&mut self, meter: Meter) {
+        self.meter = Some(meter);
+    }
+
+    /// Whoever uses the connection holds so many bytes for answers that have yet to leave.
+    pub fn hold_beside(&mut self, bytes: usize) {
+        self.held_beside = bytes;
+        self.tell_held();
+    }
+
+    /// Tells the meter what a long body, the answers, and replies beyond what the queue may have amount to.
+    pub(super) fn tell_held(&mut self) {
+        let body = self.partial.as_ref().map_or(0, |(_, body)| body.capacity());
+        let replies = self.output.len().saturating_sub(limits::CONNECTION_OUTPUT_BYTES_MAX);
+        let held = (body + replies + self.held_beside) / HELD_STEP_BYTES * HELD_STEP_BYTES;
+        if held != std::mem::replace(&mut self.held_told, held)
+            && let Some(meter) = &self.meter
+        {
+            meter(held);
         }
     }
 

@@ -23,7 +23,7 @@ mod records;
 mod reply;
 mod socket;
 
-pub use connection::Connection;
+pub use connection::{Connection, Meter};
 pub use listener::{Incoming, Listener};
 pub use newcomers::Newcomers;
 pub use socket::Canceller;

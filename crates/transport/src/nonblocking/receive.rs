@@ -128,10 +128,12 @@ impl Connection {
     async fn read_long_body(&mut self) -> Result<(Header, Vec<u8>)> {
         let (patience, tag_bytes) = (self.patience(), self.tag_bytes());
         loop {
+            self.tell_held();
             let (header, body) = self.partial.as_mut().expect("a body is arriving");
             let missing = header.body_bytes as usize + tag_bytes - body.len();
             if missing == 0 {
                 let (header, body) = self.partial.take().expect("it was there just now");
+                self.tell_held();
                 let body = self.open_body(&header, body)?;
                 self.begin_data(&header);
                 return Ok((header, body));

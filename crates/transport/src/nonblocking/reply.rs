@@ -21,14 +21,17 @@ impl Connection {
     /// next flush, in-place send, or wait for the peer. Panics on what is too long for a frame.
     pub fn queue_reply(&mut self, header: Header, body: &[u8], data: &[u8]) {
         self.append_head(header, body, data.len());
-        let Some(seal) = self.seal.as_mut().filter(|seal| seal.covers_data()) else {
-            return self.output.extend_from_slice(data);
-        };
-        for record in data.chunks(RECORD_BYTES) {
-            let begun = self.output.len();
-            self.output.extend_from_slice(record);
-            seal.seal_record(&mut self.output, begun);
+        match self.seal.as_mut().filter(|seal| seal.covers_data()) {
+            None => self.output.extend_from_slice(data),
+            Some(seal) => {
+                for record in data.chunks(RECORD_BYTES) {
+                    let begun = self.output.len();
+                    self.output.extend_from_slice(record);
+                    seal.seal_record(&mut self.output, begun);
+                }
+            }
         }
+        self.tell_held();
     }
 
     /// Appends a frame's header and body to what leaves next, sealed where frames are.
@@ -111,6 +114,7 @@ impl Connection {
         }
         self.output_sent = 0;
         self.output.clear();
+        self.tell_held();
         Ok(())
     }
 
