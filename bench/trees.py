@@ -2,8 +2,9 @@
 
 The tree is made by the bench from a seed: files of 0 to 64 KiB, most of them small, in directories of some dozens. The
 null file system is the same engine with a map in memory behind it, pinned to one core with the programs: no wake goes
-between cores, and the kernel may keep everything. Beside the rates it is counted what the kernel asked the mount, and
-what that asked the servers.
+between cores, and the kernel may keep everything. A third side is the pool again, with the mount's daemon, the servers
+and the programs on that core: what it is faster than the first is what wakes between cores cost. Beside the rates it is
+counted what the kernel asked the mount, and what that asked the servers.
 """
 
 import os
@@ -16,7 +17,7 @@ import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,12 @@ def rows(pool: Pool, quick: bool, only: str, files: int) -> list[dict[str, Any]]
         sides = [
             ("figure", Side(mount, tar, pids, None, lambda: counts(pool, mount))),
             ("null FUSE on one core", Side(null, tar, daemons(null), core, Counter)),
+            ("all of it on one core", Side(mount, tar, pids, core, Counter)),
         ]
         for _ in range(1 if quick else ROUNDS):
             for _, side in sides:
-                side.round(works)
+                with side.on_its_core():
+                    side.round(works)
     return [row for name, _, _ in wanted for row in rows_of(name, count, sides, only)]
 
 
@@ -127,6 +130,19 @@ class Side:
             self.counted.setdefault(name, []).append(Counter(self.count()) - counted)
         self.run("rm -rf work", self.directory)
 
+    @contextmanager
+    def on_its_core(self) -> Iterator[None]:
+        """Keep the daemons and servers to the side's core for the block, if it has one."""
+        if self.core is None:
+            yield
+            return
+        before = {pid: os.sched_getaffinity(pid) for pid in self.pids}
+        try:
+            keep_to({pid: {self.core} for pid in self.pids})
+            yield
+        finally:
+            keep_to(before)
+
     def cpu(self) -> float:
         """Return the CPU time until now of daemons, servers and the programs that have ended."""
         programs = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -144,6 +160,21 @@ class Side:
         # Of grep 1: nothing was found.
         if done.returncode != 0 and not (words.startswith("grep") and done.returncode == 1):
             raise BenchError(f"'{words}' failed on {place}: {done.stderr.strip()[-500:]}")
+
+
+def keep_to(cores: dict[int, set[int]]) -> None:
+    """Keep all threads of these processes to cores, those among them that are started meanwhile."""
+    kept: set[int] = set()
+    while new := {(thread, pid) for pid in cores for thread in threads(pid) if thread not in kept}:
+        for thread, pid in new:
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(thread, cores[pid])
+            kept.add(thread)
+
+
+def threads(pid: int) -> list[int]:
+    """Return a process's threads."""
+    return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
 
 
 def counts(pool: Pool, mount: Path) -> Counter[str]:

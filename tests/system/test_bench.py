@@ -71,3 +71,11 @@ def test_only_what_is_asked_for_is_measured(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     names = [row["name"] for row in json.loads(target.read_text())["figures"]]
     assert names == ["read 4 KiB, tcp, p50", "read 4 KiB, tcp, p99"]
+
+
+def test_trees_are_measured_beside_null_fuse_and_where_no_wake_goes_between_cores(tmp_path: Path) -> None:
+    target = tmp_path / "bench.json"
+    done = run("--quick", "--only", "trees, untar", "--json", str(target))
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(target.read_text())["figures"]}
+    assert list(rows["trees, untar"]["limits"]) == ["null FUSE on one core", "all of it on one core"]
