@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,7 @@ class Mpi:
         """Run ranks to their ends by `ramlace mpirun`; each must have opened files by our library, or none has."""
         report = self.directory / "report"
         report.unlink(missing_ok=True)
+        before, began = pool.scheduled(), time.monotonic()
         launcher = ["mpirun", "--launcher", f"mpirun.{self.name}", "-np", str(ranks)]
         done = subprocess.run(
             [binary(), "--pool", pool.name, *launcher, *map(str, words)],
@@ -95,7 +97,10 @@ class Mpi:
             text=True,
             timeout=seconds,
         )
-        assert done.returncode == code, f"{words} ended with {done.returncode}: {done.stderr}{done.stdout}"
+        assert done.returncode == code, (
+            f"{words} ended with {done.returncode} after {time.monotonic() - began:.1f} s, "
+            f"while of its servers {served(before, pool.scheduled())}: {done.stderr}{done.stdout}"
+        )
         if code == 0 and opened:
             counts = [int(number) for number in re.findall(r"^opens (\d+)", report.read_text(), re.MULTILINE)]
             assert len(counts) == ranks, counts
@@ -103,6 +108,20 @@ class Mpi:
         elif code == 0:
             assert not report.exists() or set(re.findall(r"^opens (\d+)", report.read_text(), re.MULTILINE)) <= {"0"}
         return done
+
+
+Scheduled = dict[tuple[int, int], tuple[float, float]]
+
+
+def served(before: Scheduled, after: Scheduled) -> str:
+    """Say what processors servers have had meanwhile: whether one that did not answer could have."""
+    said = []
+    for process, (used, waited) in after.items():
+        used_before, waited_before = before.get(process, (0.0, 0.0))
+        said.append(
+            f"{process[0]} ran {used - used_before:.2f} s and waited {waited - waited_before:.2f} s for a processor"
+        )
+    return ", ".join(said)
 
 
 def build(name: str, directory: Path, *flags: str) -> Path:

@@ -88,8 +88,13 @@ class Process:
 
     def cpu_seconds(self) -> float:
         """Return the processor time used so far, of all threads, to the nanosecond."""
+        return self.scheduled_seconds()[0]
+
+    def scheduled_seconds(self) -> tuple[float, float]:
+        """Return the processor time used so far, and how long it was waited for a processor, of all threads."""
         tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+        told = [(task / "schedstat").read_text().split() for task in tasks]
+        return sum(int(words[0]) for words in told) / 1e9, sum(int(words[1]) for words in told) / 1e9
 
     def private_bytes(self) -> int:
         """Return its own memory beside the store: anonymous pages. A server tells its user no more."""
@@ -211,6 +216,16 @@ class Pool:
             pass
         os.close(handle)
         return None
+
+    def scheduled(self) -> dict[tuple[int, int], tuple[float, float]]:
+        """Return what processors each process that serves has had, by its server and pid."""
+        found = {}
+        for process in sorted(self.processes(), key=lambda process: process.server):
+            # It may end meanwhile.
+            with suppress(OSError):
+                if process.role == "child":
+                    found[process.server, process.pid] = process.scheduled_seconds()
+        return found
 
     def process(self, role: str, server: int) -> Process:
         """Return the supervisor, or the child, of a server; a child that was killed is there again after a moment."""
