@@ -213,6 +213,25 @@ def append_records(line: Line, pool: str, local: bool, path: str, writer: int, c
             assert file.write(data) == len(data)
 
 
+def append_same(line: Line, pool: str, path: str, length: int, count: int) -> None:
+    """Append the same bytes again and again."""
+    with ramlace.connect(pool) as connected, connected.open(path, "ab", buffering=0) as file:
+        line.ready()
+        for _ in range(count):
+            assert file.write(b"a" * length) == length
+
+
+def keep_truncating(line: Line, pool: str, path: str) -> int:
+    """Truncate a file to nothing until told to stop; return how often."""
+    count = 0
+    with ramlace.connect(pool) as connected:
+        line.ready()
+        while not line.told_to_stop():
+            connected.truncate(path, 0)
+            count += 1
+    return count
+
+
 def fill_until_full(line: Line, pool: str, local: bool, path: str, piece: int) -> tuple[int, int]:
     """Append to a file until the pool is full; return the bytes that were acknowledged, and the errno."""
     done = 0

@@ -110,6 +110,23 @@ def test_appends_of_several_clients_leave_no_hole_and_no_overlap(shared_pool: Po
     assert next_number == [count] * 4
 
 
+# SEMANTICS 7.4
+def test_appends_beside_truncations_are_whole_or_cut_off(shared_pool: Pool, place: str) -> None:
+    # Longer than what lives with an inode.
+    path, length, count = f"{place}/log", 5000, 4000 if LONG else 800
+    with shared_pool.connect() as pool:
+        with pool.open(path, "wb") as file:
+            file.write(bytes(length))
+        append = (clients.append_same, shared_pool.name, path, length, count)
+        with clients.running(append, (clients.keep_truncating, shared_pool.name, path)) as (appends, cuts):
+            appends.result()
+            cuts.stop()
+            assert cuts.result() > 10
+        content = pool.open(path).read()
+    assert len(content) % length == 0
+    assert set(content) <= {ord("a")}
+
+
 @pytest.mark.parametrize("width", [1, 3])
 def test_sizes_around_every_border_survive_every_door(
     shared_pool: Pool, place: str, tmp_path: Path, width: int

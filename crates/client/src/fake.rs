@@ -51,6 +51,8 @@ pub(crate) enum Fault {
     Moved,
     /// Answered with Spread: it knows nothing of this part of a directory.
     Spread,
+    /// Before it is done somebody truncates all files to nothing.
+    Truncated,
 }
 
 pub(crate) struct Inode {
@@ -422,6 +424,7 @@ impl State {
                 return Answer::Refused(Error::new(ErrorKind::Redirect(Redirect::Spread), "none here"), None);
             }
             Some(Fault::LoseRequest) => return Answer::Gone,
+            Some(Fault::Truncated) => self.truncate_all(),
             _ => {}
         }
         if !self.permits(header.kind, body) {

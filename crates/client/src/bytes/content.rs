@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Result, limits};
-use ramlace_wire::namespace::{Extend, FinishAppend, ReserveAppend};
+use ramlace_wire::namespace::{AppendReserved, Extend, FinishAppend, ReserveAppend, SizeInfo};
 
 use crate::backoff::Backoff;
 use crate::bytes::file::File;
@@ -92,16 +92,45 @@ impl File {
             let outcome = self.transfer(handle, size, Direction::Write, memory).run();
             // Finished even when it failed: an open reservation holds the published size back.
             let failed = !matches!(outcome, Outcome::Done);
-            let finish = FinishAppend { inode: self.inode(), offset: reserved.offset, failed };
-            let finished = session.change(self.inode().slot(), &finish, session.deadline());
+            let finished = self.finish_append(handle, &reserved, failed);
             match outcome {
-                Outcome::Done => {
-                    let finished = finished?;
-                    handle.open.learn(Size { generation: finished.generation, size: finished.size });
-                    return Ok(reserved.offset);
-                }
                 Outcome::Failed { error, .. } => return Err(error),
-                Outcome::Outdated(error) => backoff.pause_after(error)?,
+                Outcome::Outdated(error) => {
+                    finished?;
+                    backoff.pause_after(error)?;
+                }
+                Outcome::Done => match finished? {
+                    Some(size) => {
+                        handle.open.learn(Size { generation: size.generation, size: size.size });
+                        return Ok(reserved.offset);
+                    }
+                    None => backoff.pause_after(cut_off())?,
+                },
+            }
+        }
+    }
+
+    /// Tells the home that reserved bytes are written, or will not be. `None`: they were cut off before it heard so, and the
+    /// reservation is gone.
+    fn finish_append(
+        &self,
+        handle: &Handle,
+        reserved: &AppendReserved,
+        failed: bool,
+    ) -> Result<Option<SizeInfo>> {
+        let (session, inode) = (&handle.session, self.inode());
+        let request = FinishAppend { inode, offset: reserved.offset, failed };
+        let mut backoff = Backoff::new(session.deadline());
+        loop {
+            match session.change_lane(inode.slot(), &request, session.deadline()) {
+                // It says so of what passes as well: then the reservation is there still, and must not be left.
+                Err(error) if error.kind() == ErrorKind::Retry => {
+                    if self.refresh(handle)?.attributes.generation != reserved.generation {
+                        return Ok(None);
+                    }
+                    backoff.pause_after(error)?;
+                }
+                finished => return finished.map(Some),
             }
         }
     }
@@ -252,6 +281,10 @@ impl File {
         handle.open.clean_if(written);
         Ok(())
     }
+}
+
+fn cut_off() -> Error {
+    Error::new(ErrorKind::Retry, "the file was truncated again and again while bytes were appended to it")
 }
 
 pub(crate) fn check_range(offset: u64, length: u64) -> Result<()> {

@@ -1,12 +1,14 @@
 //! Files' sizes, and bytes that lie with their inodes.
 
-use ramlace_base::{Epoch, ErrorKind, LaneId, ServerId};
+use std::collections::BTreeSet;
+
+use ramlace_base::{Epoch, ErrorKind, InodeId, LaneId, ServerId};
 use ramlace_wire::coordination::{CellChanged, ChangeInlineCell, InlineCellChanged};
 use ramlace_wire::inline::{
     Bytes, InlineMode, InlineOutcome, InlineRead, InlineWritten, Promote, Promoted, ReadInline, WriteInline,
 };
 use ramlace_wire::namespace::{AppendReserved, Extend, FinishAppend, ReserveAppend, SizeInfo, Truncate};
-use ramlace_wire::{Header, Kind, decode_body};
+use ramlace_wire::{Attributes, Header, Kind, decode_body};
 
 use super::lanes::change_cell;
 use super::{Done, Inode, State, body, error};
@@ -18,17 +20,8 @@ impl State {
         match kind {
             Kind::Truncate => {
                 let Truncate { inode, size, .. } = decode_body::<Truncate>(kind, bytes)?;
-                let found = self.inode(id, inode)?;
-                found.reserved_to = 0;
-                found.bytes.truncate(size as usize);
-                let info = &mut found.info;
-                info.attributes.size = size;
-                info.attributes.generation = info.attributes.generation.next();
-                let (attributes, layout) = (info.attributes.clone(), info.layout.unwrap());
-                for (lane, bytes) in self.lanes.iter_mut().filter(|(lane, _)| lane.inode == inode) {
-                    bytes.truncate(ramlace_layout::lane_length(&layout, lane.lane, size) as usize);
-                }
-                body(&attributes)
+                self.inode(id, inode)?;
+                body(&self.truncate(inode, size))
             }
             Kind::ReadInline => {
                 let ReadInline { inode, offset, length, keep } = decode_body::<ReadInline>(kind, bytes)?;
@@ -111,13 +104,39 @@ impl State {
             Kind::FinishAppend => {
                 let FinishAppend { inode, offset, .. } = decode_body::<FinishAppend>(kind, bytes)?;
                 let inode = self.inode(id, inode)?;
-                inode.reservations.remove(&offset);
+                if !inode.reservations.remove(&offset) {
+                    return error(ErrorKind::Retry, "truncated after its bytes were reserved");
+                }
                 let published = inode.reservations.first().copied().unwrap_or(inode.reserved_to);
                 let attributes = &mut inode.info.attributes;
                 attributes.size = attributes.size.max(published);
                 body(&SizeInfo { size: attributes.size, generation: attributes.generation })
             }
             _ => self.lanes(id, header, bytes, data),
+        }
+    }
+}
+
+impl State {
+    /// Sets the size of a file that is there.
+    fn truncate(&mut self, inode: InodeId, size: u64) -> Attributes {
+        let found = self.inodes.get_mut(&inode).expect("it was looked up before");
+        (found.reserved_to, found.reservations) = (0, BTreeSet::new());
+        found.bytes.truncate(size as usize);
+        let info = &mut found.info;
+        info.attributes.size = size;
+        info.attributes.generation = info.attributes.generation.next();
+        let (attributes, layout) = (info.attributes.clone(), info.layout.unwrap());
+        for (lane, bytes) in self.lanes.iter_mut().filter(|(lane, _)| lane.inode == inode) {
+            bytes.truncate(ramlace_layout::lane_length(&layout, lane.lane, size) as usize);
+        }
+        attributes
+    }
+
+    pub(super) fn truncate_all(&mut self) {
+        let files = self.inodes.iter().filter(|(_, found)| found.info.layout.is_some());
+        for inode in files.map(|(inode, _)| *inode).collect::<Vec<_>>() {
+            self.truncate(inode, 0);
         }
     }
 }

@@ -55,6 +55,29 @@ fn lost_replies_have_one_effect() {
     }
 }
 
+// SEMANTICS 7.4
+#[test]
+fn an_append_that_is_cut_off_is_done_behind_the_cut_at_once() {
+    let pool = FakePool::start(2);
+    let file = pool.connect().open("/log", &striped(2)).unwrap();
+    for kind in [Kind::WriteChunk, Kind::FinishAppend] {
+        write_all(&file, &[1; 5000], 0);
+        let before = pool.done(Kind::ReserveAppend);
+        pool.fault(kind, Fault::Truncated);
+        assert_eq!(file.append(&[7; 3000]).unwrap(), 0, "{kind:?}");
+        assert_eq!(pool.done(Kind::ReserveAppend), before + 2);
+        assert_eq!(read(&file, 0, 10_000), [7; 3000]);
+    }
+    // What passes is no truncation: nothing is written twice.
+    let before = pool.done(Kind::ReserveAppend);
+    pool.fault(Kind::FinishAppend, Fault::Retry);
+    pool.fault(Kind::FinishAppend, Fault::LoseReply);
+    assert_eq!(file.append(&[8; 3000]).unwrap(), 3000);
+    assert_eq!(pool.done(Kind::ReserveAppend), before + 1);
+    assert_eq!(file.append(&[9; 10]).unwrap(), 6000);
+    assert_eq!(file.size().unwrap(), 6010);
+}
+
 // SEMANTICS 82.2
 #[test]
 fn a_lost_reply_changes_a_cell_once() {
