@@ -132,12 +132,13 @@ class Daemon:
 class Mount:
     """A pool on a directory of its own; `close` takes it away and checks that nothing is left."""
 
-    def __init__(self, pool: Pool, *words: str) -> None:
+    def __init__(self, pool: Pool, *words: str, variables: dict[str, str] | None = None) -> None:
         self.pool = pool
         self.directory = pool.runtime / f"mount {next(_numbers)}"
         self.directory.mkdir()
         try:
-            self.report = pool.json("mount", *words, str(self.directory))
+            mounted = pool.run("mount", *words, str(self.directory), "--json", variables=variables)
+            self.report = json.loads(mounted.stdout)
             self.daemon = Daemon(self._find_daemon())
         except BaseException:
             self._force_away()

@@ -18,6 +18,7 @@ mod bdi;
 mod buffer;
 mod counts;
 mod decode;
+mod delays;
 mod device;
 mod directory;
 mod encode;

@@ -1,13 +1,14 @@
 //! What the file system tells the kernel unasked.
 
 use std::io::IoSlice;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use ramlace_base::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::abi::{self, OutHeader, flag, notify};
+use crate::delays::{Delays, Kind, Moment};
 use crate::device::Device;
 use crate::guard::Guard;
 
@@ -22,6 +23,7 @@ use crate::guard::Guard;
 #[derive(Clone, Debug)]
 pub struct Notifier {
     pub(crate) way: Way,
+    pub(crate) delays: Option<Arc<Delays>>,
 }
 
 /// How the kernel is told.
@@ -51,7 +53,15 @@ impl Notifier {
     /// them again; dirty ones are written back first.
     pub fn invalidate_inode(&self, node: u64, offset: i64, length: i64) -> Result<bool> {
         let body = abi::InvalidateInodeOut { ino: node, off: offset, len: length };
-        self.tell(notify::INVAL_INODE, "drop an inode's pages", &[body.as_bytes()])
+        let delays = self.delays.as_ref().filter(|_| offset >= 0);
+        if let Some(delays) = delays {
+            delays.wait(Kind::DROP, Moment::Before);
+        }
+        let told = self.tell(notify::INVAL_INODE, "drop an inode's pages", &[body.as_bytes()]);
+        if let Some(delays) = delays {
+            delays.wait(Kind::DROP, Moment::After);
+        }
+        told
     }
 
     /// Drops a cached name.

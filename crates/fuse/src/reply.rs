@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::abi::{self, OutHeader, opcode};
+use crate::delays::{Delays, Kind, Moment};
 use crate::device::Device;
 use crate::inflight::InFlight;
 use crate::{Attributes, DirectoryBuffer, Entry, FileLock, OpenFlags, StatFs, StatX, encode};
@@ -24,6 +25,16 @@ const ERRNO_END: i32 = 512;
 pub struct Channel {
     pub device: Arc<Device>,
     pub inflight: Arc<InFlight>,
+    pub delays: Option<Arc<Delays>>,
+}
+
+impl Channel {
+    /// Waits where a test wants it.
+    pub fn delay(&self, kind: Kind, moment: Moment) {
+        if let Some(delays) = &self.delays {
+            delays.wait(kind, moment);
+        }
+    }
 }
 
 /// The answer to one request: given once, by any thread. Dropped unanswered, it answers EIO and says so on stderr.
@@ -34,6 +45,7 @@ pub struct Channel {
 pub struct Reply {
     unique: u64,
     opcode: u32,
+    kind: Kind,
     answered: bool,
     channel: Arc<Channel>,
 }
@@ -42,7 +54,14 @@ impl Reply {
     /// Enters the request as unanswered.
     pub(crate) fn new(channel: &Arc<Channel>, unique: u64, opcode: u32) -> Reply {
         channel.inflight.begin(unique);
-        Reply { unique, opcode, answered: false, channel: Arc::clone(channel) }
+        let kind = Kind::of_request(opcode, false);
+        Reply { unique, opcode, kind, answered: false, channel: Arc::clone(channel) }
+    }
+
+    /// What kind of request it answers, where its number says less.
+    pub(crate) fn of(mut self, kind: Kind) -> Reply {
+        self.kind = kind;
+        self
     }
 
     /// The number of the request.
@@ -163,6 +182,7 @@ impl Reply {
         let errno = if (1..ERRNO_END).contains(&errno) { errno } else { libc::EIO };
         let header = OutHeader { len: size_of::<OutHeader>() as u32, error: -errno, unique: self.unique };
         self.answered = true;
+        self.channel.delay(self.kind, Moment::After);
         self.channel.device.write(&[IoSlice::new(header.as_bytes())]).is_ok()
     }
 
@@ -172,6 +192,7 @@ impl Reply {
         let header = OutHeader { len, error: 0, unique: self.unique };
         let header = IoSlice::new(header.as_bytes());
         self.answered = true;
+        self.channel.delay(self.kind, Moment::After);
         let written = if parts.len() <= FEW_PARTS_MAX {
             let mut list = [header; FEW_PARTS_MAX + 1];
             list[1..=parts.len()].copy_from_slice(parts);

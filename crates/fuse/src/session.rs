@@ -1,5 +1,6 @@
 //! A mount and the loop that answers it.
 
+use std::fs::File;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use zerocopy::IntoBytes;
 use crate::abi::{self, InitOut, OutHeader};
 use crate::buffer::RequestBuffer;
 use crate::decode::{Body, Init, decode};
+use crate::delays::Delays;
 use crate::device::Device;
 use crate::guard::Guard;
 use crate::init::{Agreed, agree, request_pages_limit};
@@ -40,6 +42,7 @@ pub struct Session {
     control: Arc<Control>,
     counts: Arc<RequestCounts>,
     guard: Option<Arc<Guard>>,
+    delays: Option<Arc<Delays>>,
     /// Who mounts and unmounts; none: this process does.
     porter: Option<Arc<Porter>>,
     /// The mount is gone, and its device's number may be another one's by now.
@@ -93,6 +96,7 @@ impl Session {
             control: Arc::default(),
             counts: Arc::default(),
             guard: None,
+            delays: None,
             porter,
             gone: false,
         })
@@ -172,6 +176,7 @@ impl Session {
             Arc::clone(self.device()),
             Arc::clone(&self.control),
             Arc::clone(&self.counts),
+            self.delays.clone(),
             workers,
             self.agreed.request_bytes_max,
         )?;
@@ -216,7 +221,13 @@ impl Session {
             Some(guard) => Way::Guarded(Arc::downgrade(guard)),
             None => Way::Here(Arc::downgrade(self.device())),
         };
-        Notifier { way }
+        Notifier { way, delays: self.delays.clone() }
+    }
+
+    /// From now on requests, their answers and [`Session::notifier`]'s drops wait as this file says: four bytes for each kind of operation
+    /// (`delays.rs`). For tests.
+    pub fn delay_by(&mut self, file: File) {
+        self.delays = Some(Arc::new(Delays::new(file)));
     }
 
     /// From now on [`Session::notifier`] tells the kernel by way of a process of its own, which the porter starts: this one

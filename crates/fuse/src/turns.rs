@@ -115,7 +115,8 @@ mod tests {
     fn begin(turns: &Turns, urgency: Urgency, bytes: usize) -> bool {
         turns.begin(urgency, bytes, || {
             let (socket, _) = crate::guard::pair().unwrap();
-            let channel = Channel { device: Arc::new(Device::new(socket)), inflight: Arc::default() };
+            let device = Arc::new(Device::new(socket));
+            let channel = Channel { device, inflight: Arc::default(), delays: None };
             Aside { channel: Arc::new(channel), bytes: vec![0; bytes].into(), urgency }
         })
     }

@@ -16,6 +16,7 @@ use crate::Urgency;
 use crate::buffer::{RequestBuffer, Scratch};
 use crate::counts::RequestCounts;
 use crate::decode::{Body, Malformed, Message, decode};
+use crate::delays::{Delays, Kind, Moment};
 use crate::device::Device;
 use crate::inflight::InFlight;
 use crate::operation::Request;
@@ -99,6 +100,7 @@ pub struct Pool<F> {
     inflight: Arc<InFlight>,
     control: Arc<Control>,
     counts: Arc<RequestCounts>,
+    delays: Option<Arc<Delays>>,
     limits: Workers,
     turns: Turns,
     request_bytes_max: usize,
@@ -117,6 +119,7 @@ impl<F: FileSystem> Pool<F> {
         device: Arc<Device>,
         control: Arc<Control>,
         counts: Arc<RequestCounts>,
+        delays: Option<Arc<Delays>>,
         limits: Workers,
         request_bytes_max: usize,
     ) -> Result<Arc<Pool<F>>> {
@@ -130,6 +133,7 @@ impl<F: FileSystem> Pool<F> {
             inflight: Arc::default(),
             control,
             counts,
+            delays,
             limits,
             turns: Turns::new(limits),
             request_bytes_max,
@@ -207,7 +211,8 @@ impl<F: FileSystem> Worker<F> {
     fn new(pool: Arc<Pool<F>>) -> Result<Worker<F>> {
         // Where the device may not be opened again, the workers share the session's descriptor.
         let device = pool.device.try_clone().map_or_else(|_| Arc::clone(&pool.device), Arc::new);
-        let channel = Arc::new(Channel { device, inflight: Arc::clone(&pool.inflight) });
+        let (inflight, delays) = (Arc::clone(&pool.inflight), pool.delays.clone());
+        let channel = Arc::new(Channel { device, inflight, delays });
         let buffer = RequestBuffer::new(pool.request_bytes_max)?;
         let scratch = Scratch::new(pool.request_bytes_max)?;
         Ok(Worker { pool, channel, buffer, scratch, surplus_requests: 0 })
@@ -287,13 +292,18 @@ impl<F: FileSystem> Pool<F> {
                 if !has_turn && !self.turns.begin(urgency, bytes.len(), aside) {
                     return None;
                 }
-                let reply = Reply::new(channel, unique, opcode);
+                let kind = Kind::of_request(opcode, urgency == Urgency::WritesBack);
+                channel.delay(kind, Moment::Before);
+                let reply = Reply::new(channel, unique, opcode).of(kind);
                 let request = Request { unique, node, caller, operation, scratch };
                 // A handler that panics is a bug of its own; its request is answered (EIO) when `reply` is dropped.
                 let _ = std::panic::catch_unwind(AssertUnwindSafe(|| file_system.handle(request, reply)));
                 return self.turns.end(urgency);
             }
-            Ok(message) => hear(file_system, channel, &message),
+            Ok(message) => {
+                channel.delay(Kind::of_request(message.opcode, false), Moment::Before);
+                hear(file_system, channel, &message);
+            }
             Err(Malformed { unique, opcode }) => {
                 let bytes = bytes.len();
                 eprintln!("ramlace-fuse: a request of {bytes} bytes (operation {opcode}) makes no sense");

@@ -1,5 +1,6 @@
 //! A pool and a directory brought together.
 
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,6 +68,8 @@ pub struct MountOptions {
     pub reserve: bool,
     /// When other machines see what programs here have stored into files that have no mode of their own.
     pub mode: Mode,
+    /// How long each kind of request waits, for tests ([`Session::delay_by`]).
+    pub delays: Option<Arc<File>>,
 }
 
 /// A mounted pool. Dropping it takes the mount away.
@@ -89,6 +92,10 @@ impl Mount {
         let pool = Pool::connect(&connect)?;
         let mut session = Session::mount_by(porter.clone(), &kernel_options(options))?;
         session.guard(porter)?;
+        if let Some(delays) = &options.delays {
+            let file = delays.try_clone();
+            session.delay_by(file.map_err(|error| Error::from_io(&error, "keeping the file of delays"))?);
+        }
         if options.mode == Mode::Strict {
             check_strict(&session, options)?;
         }

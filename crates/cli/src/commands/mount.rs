@@ -1,5 +1,6 @@
 //! `mount`: the pool as a directory.
 
+use std::fs::File;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -191,6 +192,7 @@ fn tell(directory: &Path, named: Option<&str>, notes: &[String], output: &mut Ou
 
 /// Signals first, for threads inherit how they are treated; then the pool, then the mount.
 fn prepare(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Mount> {
+    let delays = delays()?;
     // Before this process gives up what that needs, and before it has a thread.
     let porter = Arc::new(Porter::start(porter_of(how, directory, named)?)?);
     for lacking in mount_sandbox::enter(how, directory, named)? {
@@ -206,7 +208,7 @@ fn prepare(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Moun
     let asked = mounted.clone();
     let named_directory = directory.to_owned();
     ramlace_mount::on_ending(move |count| end(asked.get(), &named_directory, count))?;
-    let mount = Mount::new(&options_of(how, directory, named), &porter)?;
+    let mount = Mount::new(&MountOptions { delays, ..options_of(how, directory, named) }, &porter)?;
     let _ = mounted.set(porter);
     Ok(mount)
 }
@@ -225,7 +227,18 @@ fn options_of(how: &MountHow, directory: &Path, named: Option<&str>) -> MountOpt
         passthrough: how.passthrough,
         reserve: how.reserve,
         mode: how.mode,
+        delays: None,
     }
+}
+
+/// The file that a test has named, by which requests are delayed.
+fn delays() -> Result<Option<Arc<File>>> {
+    let Some(path) = std::env::var_os("RAMLACE_MOUNT_DELAYS").filter(|path| !path.is_empty()) else {
+        return Ok(None);
+    };
+    let file = File::open(&path)
+        .map_err(|error| Error::from_io(&error, format!("opening {}", Path::new(&path).display())))?;
+    Ok(Some(Arc::new(file)))
 }
 
 /// This very program, also when another one has taken its place meanwhile.

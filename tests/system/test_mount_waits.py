@@ -1,0 +1,195 @@
+"""Every kind of call on two mounts of one file, while each kind of request in turn is delayed.
+
+Nothing waits for longer than is promised, and no byte is wrong.
+"""
+
+import itertools
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from groups import control_group
+from litmus import COHERENT, LONG, OPTIONS, RELAXED, STRICT
+from mount import Mount
+from pool import MIB, Pool
+
+pytestmark = pytest.mark.both
+
+SOURCE = Path(__file__).parent / "litmus" / "waits.c"
+FILE_BYTES = (16 + 16 + 128 + 8) * 4096
+# Kinds of requests: the kernel's numbers, and those that crates/fuse/src/delays.rs adds.
+KINDS = {
+    "read": (15,),
+    "write": (16,),
+    "write-back": (62,),
+    "drop": (63,),
+    "truncate": (4,),
+    "punch": (43,),
+    "fsync": (20,),
+    "flush": (25,),
+    "release": (18,),
+    "open": (14, 35),
+    "forget": (2, 42),
+    "lock": (31, 32, 33),
+    "statfs": (17, 3),
+}
+KIND_NUMBERS = 64
+MODES = (STRICT, COHERENT, RELAXED)
+# Whose requests are delayed, and when.
+SIDES = ("first", "second", "both")
+MOMENTS = ("before", "after")
+# A mount that does not answer is waited for 5 seconds: nobody here is silent for so long, and no call takes
+# longer but for the delays of its own requests.
+BOUND_MILLIS = 5_000
+REQUESTS_PER_CALL_MAX = 40
+# What a run may take beyond its time, its bound and the end of its calls.
+MORE_SECONDS = 60.0
+
+
+class Delays:
+    """How long requests of one mount wait; its daemon reads this before each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.set({})
+
+    def set(self, delays: dict[int, tuple[int, int]]) -> None:
+        """Set milliseconds before and after, by kind."""
+        entries = [delays.get(kind, (0, 0)) for kind in range(KIND_NUMBERS)]
+        with self.path.open("r+b" if self.path.exists() else "wb") as file:
+            file.write(b"".join(struct.pack("<HH", *entry) for entry in entries))
+
+
+class Pair:
+    """Two mounts of one mode, whose requests can be delayed."""
+
+    def __init__(self, pool: Pool, mode: str, directory: Path) -> None:
+        self.mode = mode
+        self.delays = tuple(Delays(directory / f"{mode}-{side}") for side in SIDES[:2])
+        self.mounts: list[Mount] = []
+        for delays in self.delays:
+            variables = {"RAMLACE_MOUNT_DELAYS": str(delays.path)}
+            self.mounts.append(Mount(pool, "--mode", mode, variables=variables))
+
+    def delay(self, kind: str, side: str, moment: str, millis: int) -> None:
+        """Delay one kind of requests on one side or both, and nothing else."""
+        entry = (millis, 0) if moment == "before" else (0, millis)
+        for name, delays in zip(SIDES, self.delays, strict=False):
+            delays.set(dict.fromkeys(KINDS[kind], entry) if side in (name, "both") else {})
+
+    def set_free(self) -> None:
+        """Delay nothing any more."""
+        for delays in self.delays:
+            delays.set({})
+
+    def close(self) -> None:
+        """Take them away; nobody was taken for silent."""
+        self.set_free()
+        for mount in self.mounts:
+            mount.close()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The calls, compiled."""
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler here")
+    program = tmp_path_factory.mktemp("waits") / "waits"
+    words = ["cc", *OPTIONS, "-pthread", str(SOURCE), "-o", str(program)]
+    done = subprocess.run(words, capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+@pytest.fixture(scope="module")
+def pairs(fuse: None, shared_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pair]]:
+    """Two mounts of each mode."""
+    made: dict[str, Pair] = {}
+    try:
+        for mode in MODES:
+            made[mode] = Pair(shared_pool, mode, tmp_path_factory.mktemp("delays"))
+        yield made
+    finally:
+        for pair in made.values():
+            pair.close()
+
+
+def run(program: Path, pair: Pair, place: str, millis: int, bound_millis: int, copies: int, *prefix: str) -> str:
+    """Make all calls on both mounts for a while; return what is told of them."""
+    first, second = (mount / place for mount in pair.mounts)
+    for mount in pair.mounts:
+        mount.daemon.watch()
+    with (first / "file").open("wb") as file:
+        file.truncate(FILE_BYTES)
+    assert (second / "file").stat().st_size == FILE_BYTES
+    words = [*prefix, str(program), pair.mode, str(millis), str(bound_millis), str(copies), str(first), str(second)]
+    # A program that waits for a mount cannot be killed: its own watchdog ends it, else the mounts' daemons are.
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            said, _ = process.communicate(timeout=(millis + bound_millis) / 1000 + MORE_SECONDS)
+        except subprocess.TimeoutExpired:
+            for mount in pair.mounts:
+                mount.daemon.send(9)
+            process.kill()
+            raise
+        finally:
+            pair.set_free()
+    logs = [mount.log() for mount in pair.mounts]
+    assert process.returncode == 0, (process.returncode, said, logs)
+    assert not any(logs), logs
+    (first / "file").unlink()
+    return said
+
+
+def cells(everyday: bool) -> Iterator[tuple[str, str, str]]:
+    """Return what is delayed, on which side and when: all there are, or each kind once."""
+    if not everyday:
+        yield from itertools.product(KINDS, SIDES, MOMENTS)
+        return
+    for number, kind in enumerate(KINDS):
+        yield kind, SIDES[number % len(SIDES)], MOMENTS[number // len(SIDES) % len(MOMENTS)]
+
+
+# SEMANTICS 141
+@pytest.mark.parametrize("mode", MODES)
+def test_no_call_waits_for_ever_whatever_is_delayed(
+    pairs: dict[str, Pair], program: Path, place: str, mode: str
+) -> None:
+    millis, delay = (1_500, 300) if LONG else (200, 60)
+    for kind, side, moment in cells(everyday=not LONG):
+        pairs[mode].delay(kind, side, moment, delay)
+        said = run(program, pairs[mode], place, millis, BOUND_MILLIS + REQUESTS_PER_CALL_MAX * delay, 1)
+        print(f"waits | {mode} | {kind} | {side} | {moment} |\n{said}")
+
+
+# SEMANTICS 141
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
+def test_nor_where_more_calls_wait_than_a_mount_has_threads(
+    pairs: dict[str, Pair], program: Path, place: str, mode: str
+) -> None:
+    """Each mount has 96 threads for calls, and some more; here are more of either."""
+    for kind in ("read", "write", "write-back", "drop", "lock"):
+        pairs[mode].delay(kind, "both", "before", 20)
+        said = run(program, pairs[mode], place, 3_000, 60_000, 8)
+        print(f"waits | {mode} | {kind} | many |\n{said}")
+
+
+# SEMANTICS 141
+@pytest.mark.long
+@pytest.mark.needs_root
+@pytest.mark.parametrize("mode", MODES)
+def test_nor_where_memory_is_short(pairs: dict[str, Pair], program: Path, place: str, mode: str) -> None:
+    enter = 'echo $$ > "$0" && exec "$@"'
+    for kind in ("read", "write-back", "drop"):
+        with ExitStack() as stack:
+            group = stack.enter_context(control_group(3 * MIB))
+            pairs[mode].delay(kind, "both", "before", 20)
+            said = run(program, pairs[mode], place, 2_000, 60_000, 2, "sh", "-c", enter, str(group.processes))
+            print(f"waits | {mode} | {kind} | little memory, short: {group.was_short()} |\n{said}")
+            assert group.killed() == 0
