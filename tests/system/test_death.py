@@ -249,8 +249,11 @@ def test_what_a_forgotten_server_held_is_an_error_that_says_so_and_never_zeros(n
             file.write(pattern(1, 6 * UNIT))
         with pool.open("/cut", "wb", buffering=0, stripe_unit=UNIT, width=3) as file:
             file.write(pattern(2, 6 * UNIT))
+        with pool.open("/grown", "wb", buffering=0, stripe_unit=UNIT, width=3) as file:
+            file.write(pattern(4, 6 * UNIT))
         lane = running.lane_servers("/stripe").index(1)
         first = running.lane_servers("/cut").index(1) * UNIT
+        gone = running.lane_servers("/grown").index(1) * UNIT
         running.kill_server(1)
         with wire.Wire(running.addresses[0]) as line:
             line.greet(running.secret)
@@ -284,12 +287,26 @@ def test_what_a_forgotten_server_held_is_an_error_that_says_so_and_never_zeros(n
             whole[chunk * UNIT : (chunk + 1) * UNIT] = pattern(40 + chunk, UNIT)
             whole[chunk * UNIT + 9 : chunk * UNIT + 13] = b"part"
         assert far.open("/stripe").read() == whole
-        # What is cut off is in nobody's way; where the file grows over it again it is written whole.
+        # What is cut off is in nobody's way.
         far.truncate("/cut", first)
         assert pool.open("/cut").read() == pattern(2, 6 * UNIT)[:first]
         with pool.open("/cut", "ab", buffering=0) as file:
             assert file.write(pattern(3, 6 * UNIT - first)) == 6 * UNIT - first
         assert far.open("/cut").read() == pattern(2, 6 * UNIT)[:first] + pattern(3, 6 * UNIT - first)
+        # Where it grows over what was cut off it has zeros as any file, and any part of that can be written.
+        far.truncate("/grown", gone + 100)
+        far.truncate("/grown", 6 * UNIT)
+        with pool.open("/grown", "r+b", buffering=0) as file:
+            with pytest.raises(ramlace.Error) as lost:
+                file.pread_into(bytearray(100), gone)
+            assert lost.value.errno == errno.EIO
+            buffer = bytearray(b"\xee" * 4 * UNIT)
+            assert file.pread_into(memoryview(buffer)[: 6 * UNIT - gone - UNIT], gone + UNIT) == 5 * UNIT - gone
+            assert not any(buffer[: 5 * UNIT - gone])
+            assert file.pwrite(b"part", gone + 3 * UNIT + 7) == 4
+        far.truncate("/grown", gone)
+        far.truncate("/grown", 6 * UNIT)
+        assert pool.open("/grown").read() == pattern(4, 6 * UNIT)[:gone] + bytes(6 * UNIT - gone)
         # New files, names and arrays work, on the servers that are left.
         for number in range(12):
             with pool.open(f"/new-{number}", "wb", buffering=0, stripe_unit=UNIT) as file:

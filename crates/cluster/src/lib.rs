@@ -17,4 +17,4 @@ mod map;
 
 pub use coordinator::{Coordinator, CoordinatorConfig, Decision, Input};
 pub use key_book::{begin_rotation, change_keys, finish_rotation, first_key_book, use_next_secret};
-pub use map::{Absent, is_hole_or_lost, route, slots_changed, slots_of, validate};
+pub use map::{Absent, has_lost, is_hole_or_lost, route, slots_changed, slots_of, validate};

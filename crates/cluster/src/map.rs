@@ -99,6 +99,13 @@ pub fn is_hole_or_lost(map: &ClusterMap, slot: Slot, created: Epoch) -> Absent {
     }
 }
 
+/// Whether a slot may have lost bytes of some file: it is complete since later than the slot that is so for longest.
+#[must_use]
+pub fn has_lost(map: &ClusterMap, slot: Slot) -> bool {
+    let oldest = map.chains.iter().map(|chain| chain.complete_since).min();
+    map.chain(slot).map(|chain| chain.complete_since) != oldest
+}
+
 /// The slots whose chain is not the same in both maps, in order: other servers, or bytes lost.
 pub fn slots_changed<'maps>(
     old: &'maps ClusterMap,

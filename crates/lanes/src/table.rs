@@ -25,8 +25,11 @@ pub struct LaneTable {
 /// What a truncation comes to at a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CutPlan {
-    /// It has heard of it, or has nothing to lose.
+    /// It has heard of it.
     Nothing,
+    /// It has not begun, and has no bytes. Where older ones were lost it begins by what the home says ([`LaneTable::bring_up`]): what is cut
+    /// off now is a hole when the file grows again.
+    BeginIfLost,
     /// This happens, once the writes under way have ended.
     Cut(LaneChange),
     /// An earlier truncation has not arrived yet: the home knows the smallest size since this generation.
@@ -110,7 +113,7 @@ impl LaneTable {
     #[must_use]
     pub fn cut(&self, lane: LaneId, generation: Generation, length: u64) -> CutPlan {
         match self.get(lane).map(|lane| lane.generation) {
-            None => CutPlan::Nothing,
+            None => CutPlan::BeginIfLost,
             Some(known) if generation <= known => CutPlan::Nothing,
             Some(known) if generation == known.next() => {
                 CutPlan::Cut(LaneChange::Cut { lane, generation, length: Some(length) })

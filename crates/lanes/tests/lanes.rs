@@ -470,7 +470,8 @@ impl Driver {
                 if self.model.gone || self.model.place != BytesPlace::Lanes {
                     return Ok(());
                 }
-                if self.absent == Absent::Lost && self.table.get(LANE).is_none() {
+                let begins = self.absent == Absent::Lost && self.table.get(LANE).is_none();
+                if begins {
                     // The home does not know which bytes were written, so all up to the size are lost.
                     for at in self.model.size..size {
                         self.model.bytes.insert(at, None);
@@ -480,7 +481,12 @@ impl Driver {
                 self.model.size = size;
                 self.model.sizes.push((self.model.generation, size));
                 self.model.bytes.split_off(&size);
-                self.messages.push(Message::Cut { generation: self.model.generation, length: size });
+                let message = Message::Cut { generation: self.model.generation, length: size };
+                if begins {
+                    // The home answers when the lane has heard of it.
+                    self.deliver(&message);
+                }
+                self.messages.push(message);
             }
             Act::Deliver { message, stays } => {
                 if self.messages.is_empty() {
@@ -636,6 +642,12 @@ impl Driver {
         match *message {
             Message::Cut { generation, length } => match self.table.cut(LANE, generation, length) {
                 CutPlan::Nothing => {}
+                CutPlan::BeginIfLost => {
+                    if let Some(answer) = self.answer(Generation(0)).filter(|_| self.absent == Absent::Lost) {
+                        let change = self.table.bring_up(&self.target(), &answer, SLOTS, self.absent);
+                        self.commit(change.unwrap());
+                    }
+                }
                 CutPlan::Cut(change) => self.commit(change),
                 CutPlan::AskHome(_) if self.bug == Bug::MissedCut => {
                     self.commit(LaneChange::Cut { lane: LANE, generation, length: Some(length) });
@@ -729,6 +741,7 @@ fn find(bug: Bug, cases: u32) -> Result<(), String> {
         .map_err(|failure| failure.to_string())
 }
 
+// SEMANTICS 18.2
 #[test]
 fn any_history_of_a_lane_agrees_with_the_model() {
     if let Err(failure) = find(Bug::None, 4000) {

@@ -6,8 +6,8 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{ByteRange, LaneId, SessionId, Slot};
-use ramlace_cluster::is_hole_or_lost;
+use ramlace_base::{ByteRange, Generation, LaneId, SessionId, Slot};
+use ramlace_cluster::{Absent, has_lost, is_hole_or_lost};
 use ramlace_lanes::{Change, CutPlan, LaneChange, LaneEffect, LaneTable, Standing};
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::peer::{CutLane, DropLane, QueryInode, TrimLane};
@@ -30,6 +30,7 @@ impl Server {
         self.changing_lane(lane, async {
             match self.lanes(slot, |lanes, _| lanes.cut(lane, generation, length)) {
                 CutPlan::Nothing => Ok(()),
+                CutPlan::BeginIfLost => self.begin_if_lost(lane, slot, generation).await,
                 CutPlan::Cut(change) => self.cut_now(slot, lane, change, by).await,
                 CutPlan::AskHome(since) => {
                     let answer = self.query_home(QueryInode { inode: lane.inode, since }).await?;
@@ -39,6 +40,24 @@ impl Server {
             }
         })
         .await
+    }
+
+    /// A lane that has not begun here begins, if bytes of it were lost: all below the size that the file has now.
+    async fn begin_if_lost(self: &Rc<Self>, lane: LaneId, slot: Slot, generation: Generation) -> Outcome<()> {
+        let map = self.membership.map()?;
+        if !has_lost(&map, slot) {
+            return Ok(());
+        }
+        let since = Generation::default();
+        let answer = self.query_home(QueryInode { inode: lane.inode, since }).await?;
+        let created = answer.layout.created;
+        let absent = is_hole_or_lost(&map, slot, created);
+        if absent == Absent::Hole {
+            return Ok(());
+        }
+        let target = LaneTarget { lane, slot, generation, created, permit: None };
+        let change = self.lanes(slot, |lanes, _| lanes.bring_up(&target, &answer, map.slots(), absent))?;
+        self.cut_now(slot, lane, change, SessionId::NONE).await
     }
 
     /// The home says that the file is gone. A lane that has never begun has no record, but perhaps memory.
