@@ -392,6 +392,15 @@ impl State {
         }
     }
 
+    /// Whether a session is open there.
+    pub(crate) fn has_session(&self, server: ServerId) -> bool {
+        self.sessions.iter().any(|(id, _)| *id == server)
+    }
+
+    pub(crate) fn layout_of(&self, inode: InodeId) -> ramlace_wire::Layout {
+        self.inodes[&inode].info.layout.unwrap()
+    }
+
     pub(crate) fn forget_sessions(&mut self) {
         self.sessions.clear();
     }

@@ -102,6 +102,30 @@ impl Session {
         }
     }
 
+    /// Before a server that has never had the session is asked anything in its name: one of those that have it says that it lives. Where none
+    /// answers nobody knows better.
+    ///
+    /// Errors: the session's own end.
+    pub(crate) fn confirm_elsewhere(&self, new: &Arc<Server>) -> Result<()> {
+        let knows = |server: &&Arc<Server>| server.id != new.id && server.opened.load(Ordering::Acquire);
+        let servers = self.all_servers();
+        for server in servers.iter().filter(knows).filter(|server| !server.is_failing()) {
+            let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
+            let answered = match server.control.try_lock() {
+                Some(mut control) => self.beat_on(&mut control.link, server, soon),
+                // Somebody is just asking it, who may wait for this very server: to open the session there asks the same.
+                None => self.connect(server, soon).map(drop).map_err(Unanswered::from),
+            };
+            if let Some(ended) = self.ended.get() {
+                return Err(ended.clone());
+            }
+            if answered.is_ok() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
     /// Asks a server that was given up for a sign of life. Threads that wait for one another here
     /// share the answer, so that each waits about as long as if it were alone.
     pub(crate) fn probe(

@@ -184,6 +184,10 @@ impl Session {
             )
             .into());
         }
+        if !server.opened.load(Ordering::Acquire) {
+            // It knows no better than to begin a session anew that others have ended.
+            self.confirm_elsewhere(server)?;
+        }
         server.opened.store(true, Ordering::Release);
         Ok(link)
     }

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, ServerId};
+use ramlace_layout::lane_slot;
 use ramlace_wire::Kind;
 
-use super::{read, striped, write_all};
+use super::{UNIT, pattern, read, striped, write_all};
 use crate::fake::FakePool;
 use crate::{ConnectOptions, File, Pool};
 
@@ -22,6 +23,29 @@ fn an_ended_session_stays_ended() {
     let error = client.mkdir("/x", 0o755).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Stale);
     assert!(error.message().contains("connect again"), "{error}");
+}
+
+// SEMANTICS 20.2
+#[test]
+fn a_session_that_has_ended_is_opened_anew_by_no_server_that_never_had_it() {
+    let pool = FakePool::start(3);
+    let client = pool.connect();
+    let file = client.open("/file", &striped(3)).unwrap();
+    let session = client.session().unwrap();
+    let map = session.map().unwrap();
+    let layout = pool.state().layout_of(file.inode());
+    let server_of = |lane| session.server_of(&map, lane_slot(&layout, lane, map.slots())).unwrap().id;
+    let is_strange = |lane: &u16| !pool.state().has_session(server_of(*lane));
+    // Its bytes are in lanes by this, and no longer with the inode.
+    let known = (0..3).find(|lane| !is_strange(lane)).expect("some server has the session");
+    write_all(&file, &pattern(UNIT as usize, 1), u64::from(known) * UNIT);
+    let strange = (0..3).find(is_strange).expect("some server has never had the session");
+    let before = pool.seen(Kind::WriteChunk);
+    pool.state().forget_sessions();
+    let written = file.write_at(&[7; 10], u64::from(strange) * UNIT);
+    assert_eq!(written.unwrap_err().kind(), ErrorKind::Stale);
+    assert!(client.is_ended());
+    assert_eq!(pool.seen(Kind::WriteChunk), before, "nothing was asked in its name");
 }
 
 #[test]
