@@ -5,12 +5,15 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from conftest import NewPool
 from mount import Mount, NewMount
-from pool import BY_TIME, Pool
+from pool import BY_TIME, KIB, Pool, pattern
 
 REQUESTS_ATTRIBUTE = "user.ramlace.requests"
 FILES = 20
+BLOCKS = 4
 SAMPLES = 5
 
 
@@ -124,6 +127,44 @@ def test_attributes_that_nobody_has_are_answered_without_a_message(new_pool: New
     requests, messages = cost(pool, mount, look)
     assert requests["GETXATTR"] >= FILES
     assert messages["GetXattr"] == 0
+
+
+# SEMANTICS 137.5
+@pytest.mark.parametrize("servers", [1, 3])
+def test_a_write_that_makes_a_file_longer_is_one_message_where_its_home_is(
+    new_pool: NewPool, new_mount: NewMount, servers: int
+) -> None:
+    """And two elsewhere. The first one takes an empty file to its lanes."""
+    pool = new_pool(servers)
+    mount = new_mount(pool)
+    # Whole pages: of others the kernel makes several requests.
+    blocks = [pattern(number, 12 * KIB) for number in range(BLOCKS)]
+    # So many that lane 0 of some is with the home, and of some is not.
+    files = 2 * FILES
+
+    def write(sample: int) -> None:
+        directory = mount / f"d{sample}"
+        directory.mkdir()
+        for number in range(files):
+            with (directory / f"f{number}").open("wb", buffering=0) as file:
+                for block in blocks:
+                    file.write(block)
+
+    _, messages = cost(pool, mount, write)
+    for sample in range(SAMPLES):
+        made = [mount / f"d{sample}/f{number}" for number in range(files)]
+        assert all(file.read_bytes() == b"".join(blocks) for file in made)
+    if servers == 1:
+        assert messages["ExtendChunk"] == files * BLOCKS
+        assert messages["WriteChunk"] == messages["Extend"] == messages["BeginLane"] == 0
+    else:
+        assert messages["ExtendChunk"] > 0, "some home is where lane 0 is"
+        assert messages["WriteChunk"] > 0, "and some is not"
+        # Each sample counts for itself: which files are alike differs from one to the next.
+        assert messages["Extend"] <= files * BLOCKS - messages["ExtendChunk"]
+        assert messages["BeginLane"] <= files
+    assert messages["Promote"] == messages["QueryInode"] == 0
+    assert messages["SetAttributes"] == messages["GetAttributes"] == 0
 
 
 # SEMANTICS 137.2

@@ -23,7 +23,7 @@ def writes(pool: Pool) -> int:
 def test_a_subarray_view_of_4_kib_rows_costs_one_request_for_each_server(
     mpi: Mpi, shared_pool: Pool, place: str
 ) -> None:
-    kinds = ("WriteRuns", "ReadRuns", "WriteChunk", "ReadChunk")
+    kinds = ("WriteRuns", "ReadRuns", "WriteChunk", "ExtendChunk", "ReadChunk")
     before = answers(shared_pool, *kinds)
     # 1 MiB of an array whose rows have 8 KiB: the first 4 KiB of 256 of them, spread over all three servers.
     rows = ("rows", "256", "columns", "512", "striping_unit", "65536")

@@ -30,7 +30,7 @@ FAULTS = [
 def counts(pool: Pool) -> int:
     """Return how many requests all servers have answered that move bytes of files."""
     told = {one["message"]: one["answers"] for one in pool.json("status", "--messages")["messages"]}
-    return sum(told.get(kind, 0) for kind in ("WriteRuns", "ReadRuns", "WriteChunk", "ReadChunk"))
+    return sum(told.get(kind, 0) for kind in ("WriteRuns", "ReadRuns", "WriteChunk", "ExtendChunk", "ReadChunk"))
 
 
 def reported(mpi: Mpi, word: str) -> list[int]:

@@ -110,7 +110,7 @@ def counts(pool: Pool, *kinds: str) -> list[int]:
 # SEMANTICS 98.4
 def test_a_subarray_of_4_kib_rows_costs_one_request_for_each_server(new_pool: NewPool) -> None:
     pool = new_pool()
-    kinds = ("WriteRuns", "ReadRuns", "WriteChunk", "ReadChunk")
+    kinds = ("WriteRuns", "ReadRuns", "WriteChunk", "ExtendChunk", "ReadChunk")
     with library(pool) as connected:
         # An array of 256 rows of 12 KiB, of which the middle third is one rank's.
         file = connected.open("/array")

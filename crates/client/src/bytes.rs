@@ -10,6 +10,7 @@ pub(crate) mod copy;
 pub(crate) mod data_leases;
 pub(crate) mod file;
 pub(crate) mod givers;
+pub(crate) mod growth;
 pub(crate) mod handing;
 pub(crate) mod holes;
 pub(crate) mod inline;

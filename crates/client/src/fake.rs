@@ -17,7 +17,7 @@ use ramlace_base::{
 use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, Secret};
-use ramlace_wire::chunk::{LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin};
+use ramlace_wire::chunk::{ExtendChunk, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::coordination::{ChangeCell, NoteChange};
 use ramlace_wire::leases::{DataRecall, EndRecalls, Recalls, WaitPublished, WaitRecalls};
 use ramlace_wire::namespace::{GiveUp, GivenUp, InodeInfo, Opened};
@@ -489,6 +489,7 @@ impl State {
         let target = match kind {
             Kind::ReadChunk => decode_body::<ReadChunk>(kind, body).map(|request| request.target),
             Kind::WriteChunk => decode_body::<WriteChunk>(kind, body).map(|request| request.target),
+            Kind::ExtendChunk => decode_body::<ExtendChunk>(kind, body).map(|request| request.write.target),
             Kind::ReadRuns => decode_body::<ReadRuns>(kind, body).map(|request| request.target),
             Kind::WriteRuns => decode_body::<WriteRuns>(kind, body).map(|request| request.target),
             Kind::PunchChunk => decode_body::<PunchChunk>(kind, body).map(|request| request.target),

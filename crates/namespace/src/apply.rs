@@ -70,6 +70,7 @@ impl SlotState {
             (Origin::Server, Op::Spread { directory, partitions }) => {
                 self.spread(*directory, partitions, now, &mut effects);
             }
+            (Origin::Server, Op::BeginInLanes { inode, epoch, .. }) => self.begin_in_lanes(*inode, *epoch),
             (Origin::Server, Op::EndLockWait(request)) => self.end_lock_wait(*request, &mut effects),
             (Origin::Server, op) => panic!("{op:?} does not come from the server"),
         }

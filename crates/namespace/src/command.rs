@@ -206,6 +206,16 @@ pub enum Op {
         /// The session.
         session: SessionId,
     },
+    /// By the server: a lane of an empty file is about to begin with bytes that a session writes. The file's bytes live in its
+    /// lanes from now on, as after [`Op::Promote`], unless it has some by now.
+    BeginInLanes {
+        /// The file.
+        inode: InodeId,
+        /// Who writes.
+        by: SessionId,
+        /// The present epoch.
+        epoch: Epoch,
+    },
     /// By the server: what came in another slot's name, which knows nothing of it, is let go.
     Disown(Disowned),
 }
@@ -250,6 +260,7 @@ numbered_variants! { Op:
     37 Spread { directory, partitions };
     38 EndSession { session };
     39 Disown(body);
+    40 BeginInLanes { inode, by, epoch };
 }
 
 /// What a step wants done. Whoever replays a log throws the effects away and then delivers

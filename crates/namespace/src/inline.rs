@@ -70,6 +70,18 @@ impl File {
         Reply::Promoted(Promoted { size: self.size_info(), since: self.layout.created })
     }
 
+    /// Whether it can go to its lanes without a byte for them. A lane that may have begun must hear of it, were it but to hold
+    /// nothing.
+    fn goes_to_lanes_alone(&self) -> bool {
+        self.inline_bytes() == 0 && !self.refused
+    }
+
+    /// Its lanes have whatever they are given from now on, in this epoch.
+    fn go_to_lanes_alone(&mut self, epoch: Epoch) {
+        self.inline = None;
+        self.layout.created = self.layout.created.max(epoch);
+    }
+
     /// The delivery that carries the bytes away, and who waits for it.
     pub(crate) fn take_leaving(&mut self) -> Option<(DeliveryId, Option<Token>)> {
         let taken = self.work.as_mut().and_then(|work| work.leaving.take());
@@ -219,11 +231,9 @@ impl SlotState {
         let Some(inline) = file.inline.as_deref() else {
             return Ok(Some(file.promoted()));
         };
-        // A lane that may have begun must hear of it, were it but to hold nothing.
-        if inline.is_empty() && !file.refused {
+        if file.goes_to_lanes_alone() {
             let file = self.file_mut(id);
-            file.inline = None;
-            file.layout.created = file.layout.created.max(epoch);
+            file.go_to_lanes_alone(epoch);
             return Ok(Some(file.promoted()));
         }
         let bytes = Bytes(inline.to_vec());
@@ -241,6 +251,20 @@ impl SlotState {
         let delivery = self.outbox.send(Delivery::FillLane(message), effects);
         self.file_mut(id).work().leaving = Some(Leaving { delivery, waiting: Some(caller.token) });
         Ok(None)
+    }
+
+    /// A lane is about to begin: what is empty goes to its lanes. What has bytes by now stays.
+    pub(crate) fn begin_in_lanes(&mut self, inode: InodeId, epoch: Epoch) {
+        if self.begins_in_lanes(inode) {
+            self.file_mut(inode).go_to_lanes_alone(epoch);
+        }
+    }
+
+    /// Whether a file goes to its lanes for the first bytes that one of these is given.
+    #[must_use]
+    pub fn begins_in_lanes(&self, inode: InodeId) -> bool {
+        let file = self.inode(inode).and_then(|found| found.file(inode));
+        file.is_ok_and(|file| file.place() == BytesPlace::Inode && file.goes_to_lanes_alone())
     }
 
     /// Lane 0 has the bytes, or has refused them for good: then they stay where they are.

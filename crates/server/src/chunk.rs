@@ -296,7 +296,7 @@ impl Server {
         let hull = ByteRange { start: first.start, end: last.end };
         self.admit_slot(header, slot).await?;
         loop {
-            self.admit_lane(target, Purpose::Write).await?;
+            self.admit_lane(target, Purpose::Bytes(header.session)).await?;
             if self.is_done(header, slot)? {
                 return Ok(false);
             }

@@ -193,6 +193,13 @@ async fn serve_request(
             }
             Err(refusal) => Err(refusal),
         },
+        Kind::ExtendChunk => match server.lane_request(call, &caller.proved, body)? {
+            Ok(request) => {
+                let extended = server.extend_chunk(connection, call, identity, request).await?;
+                extended.map(|extended| Answer::Body(encode_body(&extended)))
+            }
+            Err(refusal) => Err(refusal),
+        },
         Kind::GrantLane => match server.lane_request(call, &caller.proved, body)? {
             Ok(request) => server.grant_lane(connection.peer_uid(), call, request).await,
             Err(refusal) => Err(refusal),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Redirect, ServerId, Slot};
 use ramlace_namespace::{Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query};
-use ramlace_wire::peer::{Ascend, QueryInode};
+use ramlace_wire::peer::{Ascend, BeginLane, QueryInode};
 use ramlace_wire::{ErrorBody, Request};
 
 use crate::clock;
@@ -258,6 +258,18 @@ impl Server {
         let slot = request.inode.slot();
         if self.primary(slot)? == self.me {
             return self.query_inode(request);
+        }
+        self.call_peer(slot, &request).await
+    }
+
+    /// The same of a lane that is about to begin, for which an empty file goes to its lanes.
+    pub async fn begin_at_home(
+        self: &Rc<Self>,
+        request: BeginLane,
+    ) -> Outcome<ramlace_wire::peer::InodeAnswer> {
+        let slot = request.inode.slot();
+        if self.primary(slot)? == self.me {
+            return self.begin_lane(request);
         }
         self.call_peer(slot, &request).await
     }

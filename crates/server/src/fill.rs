@@ -6,11 +6,13 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Generation, LaneId, Result, limits};
+use ramlace_base::{ByteRange, Generation, LaneId, Result, SessionId, limits};
 use ramlace_lanes::LaneTable;
+use ramlace_namespace::{Command, Op, Origin};
 use ramlace_store::Store;
-use ramlace_wire::peer::{FillLane, QueryInode};
+use ramlace_wire::peer::{BeginLane, FillLane, InodeAnswer, QueryInode};
 
+use crate::clock;
 use crate::server::{Outcome, Server};
 
 impl Server {
@@ -32,6 +34,19 @@ impl Server {
             Ok(())
         })
         .await
+    }
+
+    /// A lane of one of this server's files is about to begin. An empty file goes to its lanes for that, unless a kernel keeps
+    /// what it knows of its bytes: it has to drop that first, and whoever writes asks for it ([`ramlace_wire::inline::Promote`]).
+    pub fn begin_lane(self: &Rc<Self>, request: BeginLane) -> Outcome<InodeAnswer> {
+        let BeginLane { inode, by } = request;
+        let (slot, all) = (inode.slot(), ByteRange { start: 0, end: u64::MAX });
+        let begins = self.durable.borrow().names(slot).is_some_and(|names| names.begins_in_lanes(inode));
+        if begins && !self.data.leases.borrow().others_hold((inode, None), SessionId::NONE, all) {
+            let op = Op::BeginInLanes { inode, by, epoch: self.membership.epoch() };
+            self.submit(slot, Command { now: clock::now(), origin: Origin::Server, op })?;
+        }
+        self.query_inode(QueryInode { inode, since: Generation(0) })
     }
 
     /// Whether this server keeps more bytes inline than it has.

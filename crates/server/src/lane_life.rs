@@ -10,7 +10,7 @@ use ramlace_base::{ByteRange, Generation, LaneId, SessionId, Slot};
 use ramlace_cluster::{Absent, has_lost, is_hole_or_lost};
 use ramlace_lanes::{Change, CutPlan, LaneChange, LaneEffect, LaneTable, Standing};
 use ramlace_wire::chunk::LaneTarget;
-use ramlace_wire::peer::{CutLane, DropLane, QueryInode, TrimLane};
+use ramlace_wire::peer::{BeginLane, CutLane, DropLane, QueryInode, TrimLane};
 
 use crate::server::{Outcome, Server};
 
@@ -21,6 +21,8 @@ pub enum Purpose {
     Read,
     /// The lane must have begun.
     Write,
+    /// The same for bytes that this session writes: an empty file goes to its lanes for them.
+    Bytes(SessionId),
 }
 
 impl Server {
@@ -108,18 +110,24 @@ impl Server {
             match standing {
                 Standing::Current => return Ok(true),
                 Standing::Unknown if purpose == Purpose::Read => return Ok(false),
-                Standing::Unknown | Standing::Behind => self.bring_up(target).await?,
+                Standing::Unknown | Standing::Behind => self.bring_up(target, purpose).await?,
             }
         }
     }
 
     /// Asks the file's home what this lane has missed, and begins the lane or cuts it.
-    async fn bring_up(self: &Rc<Self>, target: &LaneTarget) -> Outcome<()> {
+    async fn bring_up(self: &Rc<Self>, target: &LaneTarget, purpose: Purpose) -> Outcome<()> {
         let LaneTarget { lane, slot, generation, .. } = *target;
         self.changing_lane(lane, async {
             let missed = self.lanes(slot, |lanes, _| lanes.missed_since(lane, generation));
             let Some(since) = missed else { return Ok(()) };
-            let answer = self.query_home(QueryInode { inode: lane.inode, since }).await?;
+            let inode = lane.inode;
+            let answer = match purpose {
+                Purpose::Bytes(by) if since == Generation(0) => {
+                    self.begin_at_home(BeginLane { inode, by }).await?
+                }
+                _ => self.query_home(QueryInode { inode, since }).await?,
+            };
             let map = self.membership.map()?;
             let absent = is_hole_or_lost(&map, slot, answer.layout.created);
             let change = self.lanes(slot, |lanes, _| lanes.bring_up(target, &answer, map.slots(), absent))?;

@@ -23,6 +23,7 @@ mod delivery_tests;
 mod durable;
 mod events;
 mod exposition;
+mod extending;
 mod fill;
 mod framing;
 mod gate;

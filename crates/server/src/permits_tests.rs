@@ -1,9 +1,9 @@
 //! A program that has a host key and lies: it reaches the bytes of those files alone that it has opened.
 
-use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Name, SessionId, Slot};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Name, Sequence, SessionId, Slot};
 use ramlace_wire::chunk::{
-    AllocateLane, ChunkRead, CountLane, GrantLane, HandLane, Keep, LaneTarget, PunchChunk, ReadChunk,
-    SeekLane, Sought, WriteOrigin,
+    AllocateLane, ChunkRead, CountLane, ExtendChunk, GrantLane, HandLane, Keep, LaneTarget, PunchChunk,
+    ReadChunk, SeekLane, Sought, WriteChunk, WriteOrigin,
 };
 use ramlace_wire::coordination::{CellChange, ChangeCell, ChangeInlineCell, NoteChange, WatchChange};
 use ramlace_wire::inline::{Bytes, InlineMode, ReadInline, WriteInline};
@@ -107,6 +107,16 @@ impl Liar<'_> {
         self.sequence += 1;
         let written = self.client.write_runs(self.sequence, target, runs, b"sixteen lies now").await;
         came.push((Kind::WriteRuns, written));
+        self.sequence += 2;
+        let extend = ExtendChunk {
+            write: WriteChunk { target, offset, origin: WriteOrigin::Program },
+            size: length,
+            from: offset,
+            sequence: Sequence(self.sequence - 1),
+            outstanding: 0,
+        };
+        let extended = self.client.extend_chunk(self.sequence, &extend, b"a lie").await;
+        came.push((Kind::ExtendChunk, extended.map(drop)));
         came.push(self.try_one(&ChangeCell { target, offset, change: CellChange::Add(1) }).await);
         let watch = WatchChange { inode, lane: Some(target), start: 0, end: 8, since: None, wait: 0 };
         came.push(self.try_one(&watch).await);
@@ -129,7 +139,9 @@ fn refused(came: &[(Kind, Told<()>)], inode: InodeId) -> Vec<Kind> {
 
 /// How much memory a file has is an attribute, which a path gives.
 fn all_but_counting() -> Vec<Kind> {
-    let lanes = Kind::ALL.iter().filter(|kind| kind.row().shows == Shows::Bytes);
+    // What tells a home as well shows more than bytes.
+    let is_of_lane = |kind: &&Kind| kind.row().shows == Shows::Bytes || **kind == Kind::ExtendChunk;
+    let lanes = Kind::ALL.iter().filter(is_of_lane);
     lanes.copied().filter(|kind| *kind != Kind::CountLane).collect()
 }
 
@@ -175,8 +187,14 @@ fn a_host_that_lies_reaches_no_byte_of_a_file_that_it_has_not_opened() {
 #[test]
 fn who_opened_for_reading_writes_nothing_and_who_opened_for_writing_reads_nothing() {
     const READS: [Kind; 3] = [Kind::ReadChunk, Kind::ReadRuns, Kind::WatchChange];
-    const WRITES: [Kind; 5] =
-        [Kind::WriteChunk, Kind::WriteRuns, Kind::PunchChunk, Kind::AllocateLane, Kind::NoteChange];
+    const WRITES: [Kind; 6] = [
+        Kind::WriteChunk,
+        Kind::WriteRuns,
+        Kind::ExtendChunk,
+        Kind::PunchChunk,
+        Kind::AllocateLane,
+        Kind::NoteChange,
+    ];
     const BOTH: [Kind; 2] = [Kind::GrantLane, Kind::ChangeCell];
     let server = TestServer::start(1);
     run(async {

@@ -37,6 +37,8 @@ pub enum Request {
     Delivery(Delivery),
     /// A lane's question.
     Pages(peer::QueryPages),
+    /// A lane is about to begin.
+    Begins(peer::BeginLane),
 }
 
 /// A message of a peer, if some state of a pool makes it true.
@@ -186,6 +188,7 @@ pub fn parse(header: &Header, body: &[u8]) -> Result<Request> {
             Request::Query(request.inode.slot(), Query::QueryInode(request))
         }
         Kind::QueryPages => Request::Pages(read!(peer::QueryPages)),
+        Kind::BeginLane => Request::Begins(read!(peer::BeginLane)),
         Kind::QueryOperations => Request::Query(read!(mend::QueryOperations).coordinator, Query::Operations),
         Kind::Prepare => Request::Delivery(Delivery::Prepare(Box::new(possible(read!(peer::Prepare))?))),
         Kind::Settle => delivery!(Settle),
@@ -241,6 +244,7 @@ impl Request {
             Request::Partitions(request) => request.slots[0],
             Request::Delivery(delivery) => delivery.slot(),
             Request::Pages(request) => request.inode.slot(),
+            Request::Begins(request) => request.inode.slot(),
         }
     }
 }
@@ -311,6 +315,7 @@ impl Server {
             }
             Request::Delivery(delivery) => return Ok(self.accept(delivery).await?.encode()),
             Request::Pages(request) => return Ok(encode_body(&self.query_pages(request)?)),
+            Request::Begins(request) => return Ok(encode_body(&self.begin_lane(request)?)),
             // The home knows in which epoch it creates; a creator's map may be older.
             Request::Mutation(_, Op::Create(mut request)) => {
                 let mut layout = match request.layout {

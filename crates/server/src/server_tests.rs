@@ -4,10 +4,10 @@ use ramlace_base::{
     Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp, limits,
 };
 use ramlace_transport::nonblocking::Connection;
-use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk, WriteChunk, WriteOrigin};
+use ramlace_wire::chunk::{AllocateLane, ExtendChunk, LaneTarget, PunchChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell};
 use ramlace_wire::inline::Bytes;
-use ramlace_wire::namespace::{Create, Extend, GetAttributesMany, Opened, Truncate};
+use ramlace_wire::namespace::{Create, Extend, GetAttributesMany, Opened, SizeInfo, Truncate};
 use ramlace_wire::peer::{CutLane, DropLane, FillLane, IntentStamp, Part, Prepare, Settle, Token, TrimLane};
 use ramlace_wire::runs::{LaneRuns, Strided, Tile, WriteRuns};
 use ramlace_wire::session::{CloseSession, GetServerStatus, OpenSession, SessionKind};
@@ -72,6 +72,56 @@ fn a_generation_that_is_yet_to_come_is_refused() {
         assert_eq!(client.read(target, 0, 3).await.unwrap(), b"now");
         target.generation = Generation(0);
         assert_eq!(client.read(target, 0, 3).await.unwrap_err().kind(), ErrorKind::Retry);
+    });
+}
+
+// SEMANTICS 137.5
+#[test]
+fn an_extension_goes_with_the_bytes_and_comes_again_with_them() {
+    let mut server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let opened = create_inline(&mut client, 1, "file", layout(1)).await;
+        let target = target(&opened);
+        let inode = target.lane.inode;
+        let write = |offset| WriteChunk { target, offset, origin: WriteOrigin::Program };
+        let extend = |offset, size, sequence| ExtendChunk {
+            write: write(offset),
+            size,
+            from: offset,
+            sequence: Sequence(sequence),
+            outstanding: 0,
+        };
+        let told = |size| Some(SizeInfo { size, generation: Generation::FIRST });
+        // The file goes to its lanes for them.
+        for again in [false, true] {
+            let extended = client.extend_chunk(2, &extend(0, 5, 3), b"first").await.unwrap();
+            assert_eq!(extended.size, told(5), "again: {again}");
+        }
+        assert_eq!(client.size_of(inode).await, 5);
+        for (number, outstanding) in [(0, 0), (4, 5)] {
+            let request = ExtendChunk { outstanding, ..extend(5, 9, number) };
+            let refused = client.extend_chunk(9, &request, b"none").await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+        }
+        // What the home refuses is not told, and the bytes are there.
+        let request = ExtendChunk { write: write(5), size: u64::MAX, ..extend(5, 9, 5) };
+        assert_eq!(client.extend_chunk(4, &request, b"here").await.unwrap().size, None);
+        assert_eq!(client.size_of(inode).await, 5);
+        assert_eq!(client.read(target, 0, 9).await.unwrap(), b"firsthere");
+        assert_eq!(client.extend_chunk(6, &extend(9, 13, 7), b"last").await.unwrap().size, told(13));
+        // The next life has both, and does neither again.
+        server.kill();
+        server.revive();
+        let mut client = Client::connect(&server.address, SessionId([1; 16]), SessionKind::User).await;
+        while client.ask(&GetServerStatus {}).await.is_err() {}
+        assert_eq!(client.size_of(inode).await, 13);
+        client.write(8, 0, target, 9, b"LAST").await.unwrap();
+        assert_eq!(
+            client.extend_chunk(6, &extend(9, 13, 7), b"last").await.unwrap_err().kind(),
+            ErrorKind::Stale
+        );
+        assert_eq!(client.read(target, 0, 13).await.unwrap(), b"firsthereLAST");
     });
 }
 

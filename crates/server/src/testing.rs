@@ -13,9 +13,12 @@ use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Sequence, SessionId};
 use ramlace_store::{Backing, Store, StoreOptions, StoreRoot};
 use ramlace_transport::nonblocking::{Connection, Listener};
 use ramlace_transport::{Address, Secret};
-use ramlace_wire::chunk::{ChunkRead, ChunkWritten, Keep, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
+use ramlace_wire::chunk::{
+    ChunkExtended, ChunkRead, ChunkWritten, ExtendChunk, Keep, LaneTarget, ReadChunk, WriteChunk, WriteOrigin,
+};
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::inline::Promote;
+use ramlace_wire::namespace::GetAttributes;
 use ramlace_wire::runs::{LaneRuns, ReadRuns, RunsRead, WriteRuns};
 use ramlace_wire::session::{OpenSession, SessionKind};
 use ramlace_wire::{ErrorBody, Header, Kind, Request, decode_body, encode_body};
@@ -339,6 +342,21 @@ impl Client {
         let header = self.header(Kind::WriteChunk, sequence, outstanding);
         self.begin_write(header, &WriteChunk { target, offset, origin: WriteOrigin::Program }, data).await;
         self.answer::<ChunkWritten>().await.map(drop)
+    }
+
+    pub async fn extend_chunk(
+        &mut self,
+        sequence: u64,
+        request: &ExtendChunk,
+        data: &[u8],
+    ) -> Told<ChunkExtended> {
+        let header = self.header(Kind::ExtendChunk, sequence, 0);
+        self.begin_write(header, request, data).await;
+        self.answer::<ChunkExtended>().await.map(|(extended, _)| extended)
+    }
+
+    pub async fn size_of(&mut self, inode: InodeId) -> u64 {
+        self.ask(&GetAttributes { inode }).await.unwrap().attributes.size
     }
 
     pub async fn write_runs(

@@ -1,8 +1,9 @@
 //! Family 0x02: bytes of lanes. A request stays within one lane; its data follows its body.
 
-use ramlace_base::{Epoch, Generation, LaneId, Slot};
+use ramlace_base::{Epoch, Generation, LaneId, Sequence, Slot};
 use serde::{Deserialize, Serialize};
 
+use crate::namespace::SizeInfo;
 use crate::possible::is_size;
 use crate::types::numbered;
 use crate::{Kind, LaneRight, Permit, Request};
@@ -130,6 +131,48 @@ impl Request for WriteChunk {
 
     fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
         Some(WriteChunk { target: self.target.by(permit), ..*self })
+    }
+}
+
+/// A [`WriteChunk`] by which the file grows, where the server of the lane is that of the file's home as well: what
+/// [`crate::namespace::Extend`] would tell the home goes along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtendChunk {
+    /// What is written, and where.
+    pub write: WriteChunk,
+    /// The least size of the file afterwards.
+    pub size: u64,
+    /// From here on to `size` all bytes are written by this.
+    pub from: u64,
+    /// The number of the extension in the session: it is a change of the home's slot.
+    pub sequence: Sequence,
+    /// So many numbers before it the oldest one lies that the session still waits for in the home's slot.
+    pub outstanding: u32,
+}
+
+/// The bytes are in their place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkExtended {
+    /// What the home knows of the size now. None: it is to be told of it by an [`crate::namespace::Extend`], and says why it
+    /// has not taken this one.
+    pub size: Option<SizeInfo>,
+}
+
+impl Request for ExtendChunk {
+    const KIND: Kind = Kind::ExtendChunk;
+    type Reply = ChunkExtended;
+
+    fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
+        Some((&self.write.target, LaneRight::Write))
+    }
+
+    fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
+        let write = WriteChunk { target: self.write.target.by(permit), ..self.write };
+        Some(ExtendChunk { write, ..*self })
+    }
+
+    fn fits(&self, reply: &ChunkExtended) -> bool {
+        reply.size.is_none_or(|size| size.is_possible())
     }
 }
 

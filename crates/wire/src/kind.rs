@@ -102,6 +102,8 @@ messages! {
     ReadRuns = 0x0209, LANE.own_deadline();
     /// Bytes for many runs of one lane.
     WriteRuns = 0x020a, LANE.changes().carries_data().own_deadline();
+    /// Bytes for one lane by which the file grows, where its home is at the lane's server.
+    ExtendChunk = 0x020b, OPEN_FILE.changes().carries_data().own_deadline();
 
     /// The entry with a name.
     Lookup = 0x0301, USER;
@@ -203,6 +205,8 @@ messages! {
     QueryOperations = 0x0411, PEER;
     /// Lane to home: may a session write back what it has had of the file since that was small?
     QueryPages = 0x0412, PEER;
+    /// Lane to home: the first bytes for this lane are here; an empty file goes to its lanes for them.
+    BeginLane = 0x0413, PEER;
 
     /// Lock bytes of a file, or unlock them.
     SetLock = 0x0701, SESSION.changes();

@@ -372,15 +372,41 @@ pub struct InodeAnswer {
     pub place: BytesPlace,
 }
 
+impl InodeAnswer {
+    fn is_possible(&self) -> bool {
+        is_generation(self.generation)
+            && is_size(self.size)
+            && self.smallest_size.is_none_or(is_size)
+            && self.layout.is_possible()
+    }
+}
+
 impl Request for QueryInode {
     const KIND: Kind = Kind::QueryInode;
     type Reply = InodeAnswer;
 
     fn fits(&self, reply: &InodeAnswer) -> bool {
-        is_generation(reply.generation)
-            && is_size(reply.size)
-            && reply.smallest_size.is_none_or(is_size)
-            && reply.layout.is_possible()
+        reply.is_possible()
+    }
+}
+
+/// A lane is about to begin with bytes that a session writes: what [`QueryInode`] asks, and if the file's bytes live with its
+/// inode and there are none, they live in its lanes from now on. Where a kernel keeps what it has of them, they stay: who writes
+/// has them promoted then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BeginLane {
+    /// The file.
+    pub inode: InodeId,
+    /// Who writes.
+    pub by: SessionId,
+}
+
+impl Request for BeginLane {
+    const KIND: Kind = Kind::BeginLane;
+    type Reply = InodeAnswer;
+
+    fn fits(&self, reply: &InodeAnswer) -> bool {
+        reply.is_possible()
     }
 }
 

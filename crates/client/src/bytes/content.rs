@@ -7,6 +7,7 @@ use ramlace_wire::namespace::{AppendReserved, Extend, FinishAppend, ReserveAppen
 
 use crate::backoff::Backoff;
 use crate::bytes::file::File;
+use crate::bytes::growth::Growth;
 use crate::bytes::pages::Pages;
 use crate::bytes::transfer::{Direction, Memory, Outcome, Transfer};
 use crate::names::inodes::Handle;
@@ -60,7 +61,8 @@ impl File {
             if there == 0 {
                 return Ok(bytes.len());
             }
-            let written = self.write_once(handle, size, memory.clamped(there as usize), offset, pages)?;
+            let written =
+                self.write_once(handle, size, memory.clamped(there as usize), offset, pages, None)?;
             handle.session.touch(&handle.open);
             Ok(if written == there { bytes.len() } else { written as usize })
         };
@@ -235,15 +237,38 @@ impl File {
         if length == 0 {
             return Ok(0);
         }
+        let written = ByteRange { start: offset, end: offset + length };
+        if let Some(bytes) =
+            self.begin_lanes(handle, memory, written, pages).map_err(|error| self.tell(error))?
+        {
+            return Ok(bytes);
+        }
         if self.write_inline(handle, memory, pages).map_err(|error| self.tell(error))? {
             return Ok(memory.bytes());
         }
+        self.write_to_lanes(handle, memory, written, pages).map_err(|error| self.tell(error))
+    }
+
+    /// Writes bytes into lanes, all of them unless the pool fills up in the middle, and tells the home where the file grew.
+    pub(crate) fn write_to_lanes(
+        &self,
+        handle: &Handle,
+        memory: &mut Memory<'_>,
+        range: ByteRange,
+        pages: Pages<'_>,
+    ) -> Result<usize> {
         let write = |size: Size| {
-            let written = self.write_once(handle, size, memory.whole(), offset, pages)?;
-            self.extend(handle, size, ByteRange { start: offset, end: offset + written })?;
+            let before = handle.open.written();
+            let growth = Growth::to(range);
+            let grows = (range.end > size.size).then_some(&growth);
+            let written = self.write_once(handle, size, memory.whole(), range.start, pages, grows)?;
+            match growth.told() {
+                Some(told) => heard_of_size(handle, told, before),
+                None => self.extend(handle, size, ByteRange { end: range.start + written, ..range })?,
+            }
             Ok(written as usize)
         };
-        self.with_size(handle, write).map_err(|error| self.tell(error))
+        self.with_size(handle, write)
     }
 
     /// Writes with one generation and returns the bytes written: fewer than there are when the
@@ -255,9 +280,11 @@ impl File {
         memory: Memory<'_>,
         offset: u64,
         pages: Pages<'_>,
+        growth: Option<&Growth>,
     ) -> Result<u64> {
         let bytes = memory.bytes() as u64;
-        match self.transfer_of(pages, handle, size, Direction::Write, memory).run() {
+        let transfer = self.transfer_of(pages, handle, size, Direction::Write, memory);
+        match (Transfer { growth, ..transfer }).run() {
             Outcome::Done => Ok(bytes),
             Outcome::Failed { done_to, error } if error.kind() == ErrorKind::NoSpace && done_to > offset => {
                 Ok(done_to - offset)
@@ -276,15 +303,20 @@ impl File {
         let written = handle.open.written();
         let request = Extend { inode: self.inode(), generation: size.generation, size: end, from };
         let told = handle.session.change_lane(self.inode().slot(), &request, handle.session.deadline())?;
-        handle.open.learn(Size { generation: told.generation, size: told.size });
-        // The home took its own time for this, which is later than what it had not heard of.
-        handle.open.clean_if(written);
+        heard_of_size(handle, told, written);
         Ok(())
     }
 }
 
 fn cut_off() -> Error {
     Error::new(ErrorKind::Retry, "the file was truncated again and again while bytes were appended to it")
+}
+
+/// The home has heard of a write that began after `before` was read, and took its own time for it, which is later than what it
+/// had not heard of.
+fn heard_of_size(handle: &Handle, told: SizeInfo, before: i64) {
+    handle.open.learn(Size { generation: told.generation, size: told.size });
+    handle.open.clean_if(before);
 }
 
 pub(crate) fn check_range(offset: u64, length: u64) -> Result<()> {

@@ -6,7 +6,8 @@
 use std::cell::Cell;
 use std::io::IoSliceMut;
 
-use ramlace_base::{ByteRange, Result, limits};
+use ramlace_base::{ByteRange, Epoch, ErrorKind, Result, limits};
+use ramlace_wire::Layout;
 use ramlace_wire::chunk::Keep;
 use ramlace_wire::inline::{
     Bytes, InlineMode, InlineOutcome, InlineWritten, Promote, ReadInline, WriteInline,
@@ -16,6 +17,7 @@ use ramlace_wire::namespace::SizeInfo;
 use crate::bytes::file::File;
 use crate::bytes::memory::Memory;
 use crate::bytes::pages::Pages;
+use crate::bytes::pieces;
 use crate::bytes::transfer::Direction;
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
@@ -92,6 +94,39 @@ impl File {
             }
         }
         Ok(true)
+    }
+
+    /// The first bytes of a file, which are more than an inode carries, go to their lane at once: the lane's server has the home
+    /// make it so. `None`: nothing was written, and the file is to be promoted first, as one that has bytes, or has been read here.
+    pub(crate) fn begin_lanes(
+        &self,
+        handle: &Handle,
+        memory: &mut Memory<'_>,
+        range: ByteRange,
+        pages: Pages<'_>,
+    ) -> Result<Option<usize>> {
+        let created = self.layout().created;
+        let is_first = handle.open.is_inline() && handle.open.size().size == 0 && range.end > BYTES_MAX;
+        // In which epoch it goes to its lanes decides what is a hole of it. Of more than one piece one may find no room.
+        let can_be = || self.is_current_epoch(handle, created) && is_one_piece(self.layout(), range);
+        if !is_first || !can_be() {
+            return Ok(None);
+        }
+        match self.write_to_lanes(handle, memory, range, pages) {
+            Ok(bytes) => {
+                // Else the next call hears from the home since when.
+                if self.is_current_epoch(handle, created) {
+                    handle.open.goes_to_lanes(created);
+                }
+                Ok(Some(bytes))
+            }
+            Err(error) if error.kind() == ErrorKind::Invalid => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_current_epoch(&self, handle: &Handle, epoch: Epoch) -> bool {
+        handle.session.known_map().is_some_and(|map| map.epoch == epoch)
     }
 
     /// Writes a part of the memory, which is known by its own offsets, to an inline file; `false` as for
@@ -210,6 +245,10 @@ impl File {
         handle.open.goes_to_lanes(promoted.since);
         Ok(())
     }
+}
+
+fn is_one_piece(layout: &Layout, range: ByteRange) -> bool {
+    pieces::single(layout, range).is_some()
 }
 
 fn size_of(told: SizeInfo) -> Size {

@@ -14,6 +14,7 @@ use ramlace_wire::runs::{RunsRead, Tile};
 use ramlace_wire::{ClusterMap, Layout, Permit};
 
 use crate::backoff::Backoff;
+use crate::bytes::growth::Growth;
 pub(crate) use crate::bytes::memory::Memory;
 use crate::bytes::packing::Packer;
 use crate::bytes::pages::Pages;
@@ -82,6 +83,8 @@ pub(crate) struct Transfer<'a> {
     /// What a kernel keeps of it.
     pub(crate) pages: Pages<'a>,
     pub(crate) memory: Memory<'a>,
+    /// The file grows by it.
+    pub(crate) growth: Option<&'a Growth>,
     /// Some bytes were answered as a hole. A lane that has never been written knows no
     /// generation: only the home can say that the file still reaches so far.
     pub(crate) saw_hole: Cell<bool>,
@@ -106,6 +109,7 @@ impl<'a> Transfer<'a> {
             permit: Cell::new(handle.open.permit()),
             direction,
             memory,
+            growth: None,
             saw_hole: Cell::new(false),
         }
     }
@@ -223,6 +227,9 @@ impl<'a> Transfer<'a> {
                 let ticket = self.session.ticket(slot, deadline)?;
                 let request = self.write_request(target, piece);
                 self.memory.with_sources(range, |data| {
+                    if self.write_and_extend(request, &ticket, data, deadline)? {
+                        return Ok(());
+                    }
                     let ticket = Some(&ticket);
                     let call = Call { ticket, data, ..Call::about_lane(slot, &request, deadline) };
                     self.session.call(&call, |line, received| {

@@ -1,8 +1,12 @@
 //! Bytes in lanes.
 
-use ramlace_base::{ErrorKind, ServerId};
-use ramlace_wire::chunk::{AllocateLane, ChunkRead, ChunkWritten, Keep, PunchChunk, ReadChunk, WriteChunk};
+use ramlace_base::{Error, ErrorKind, InodeId, LaneId, ServerId};
+use ramlace_wire::chunk::{
+    AllocateLane, ChunkExtended, ChunkRead, ChunkWritten, ExtendChunk, Keep, LaneTarget, PunchChunk,
+    ReadChunk, WriteChunk,
+};
 use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, NoteChange, WatchAnswer, WatchChange};
+use ramlace_wire::namespace::Extend;
 use ramlace_wire::runs::{ReadRuns, RunsRead, WriteRuns};
 use ramlace_wire::{Header, Kind, decode_body, encode_body};
 
@@ -12,7 +16,10 @@ impl State {
     /// Answers what is about lanes; the rest goes on.
     pub(super) fn lanes(&mut self, id: ServerId, header: &Header, bytes: &[u8], data: &[u8]) -> Done {
         let kind = header.kind;
-        if matches!(kind, Kind::WriteChunk | Kind::WriteRuns | Kind::PunchChunk | Kind::NoteChange) {
+        if matches!(
+            kind,
+            Kind::WriteChunk | Kind::ExtendChunk | Kind::WriteRuns | Kind::PunchChunk | Kind::NoteChange
+        ) {
             self.changes += 1;
         }
         match kind {
@@ -41,12 +48,23 @@ impl State {
                 found.resize(length as usize, 0);
                 Ok((encode_body(&ChunkRead { hole: false, kept }), found))
             }
+            Kind::ExtendChunk => {
+                let ExtendChunk { write, size, from, .. } = decode_body::<ExtendChunk>(kind, bytes)?;
+                let LaneTarget { lane: LaneId { inode, .. }, generation, .. } = write.target;
+                let as_plain = |kind| Header { kind, ..*header };
+                self.lanes(id, &as_plain(Kind::WriteChunk), &encode_body(&write), data)?;
+                let extend = encode_body(&Extend { inode, generation, size, from });
+                let extended = self.sizes(id, &as_plain(Kind::Extend), &extend, &[]);
+                let size = extended.ok().map(|(size, _)| decode_body(Kind::Extend, &size)).transpose()?;
+                body(&ChunkExtended { size })
+            }
             Kind::WriteChunk => {
                 let WriteChunk { target, offset, origin } = decode_body::<WriteChunk>(kind, bytes)?;
                 let end = offset as usize + data.len();
                 if end > self.lane_bytes_max {
                     return error(ErrorKind::NoSpace, "full");
                 }
+                self.begin_lane(target.lane.inode)?;
                 let lane = self.lane(id, &target)?;
                 lane.resize(lane.len().max(end), 0);
                 lane[offset as usize..end].copy_from_slice(data);
@@ -99,6 +117,20 @@ impl State {
             }
             _ => error(ErrorKind::Unsupported, "not in a fake"),
         }
+    }
+}
+
+impl State {
+    /// An empty file goes to its lanes for the first bytes of one, and one that has bytes is to be promoted.
+    fn begin_lane(&mut self, inode: InodeId) -> Result<(), Error> {
+        let Some(found) = self.inodes.get_mut(&inode) else {
+            return error(ErrorKind::Stale, "no such inode");
+        };
+        if found.info.inline && !found.bytes.is_empty() {
+            return error(ErrorKind::Invalid, "promote it first");
+        }
+        found.info.inline = false;
+        Ok(())
     }
 }
 

@@ -22,6 +22,7 @@ fn waits_for_holders(kind: Kind) -> bool {
             | Kind::ReadRuns
             | Kind::WriteChunk
             | Kind::WriteRuns
+            | Kind::ExtendChunk
             | Kind::PunchChunk
             | Kind::ChangeCell
             | Kind::WriteInline

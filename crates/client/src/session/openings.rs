@@ -50,6 +50,16 @@ impl Session {
         self.sequences.take(slot, deadline)
     }
 
+    /// The same where one is free now: for who has a number of another slot, on which those may wait who have this slot's.
+    pub(crate) fn ticket_now(
+        self: &Arc<Session>,
+        slot: Slot,
+        deadline: Instant,
+    ) -> Result<Option<Ticket<'_>>> {
+        self.tell(Subject::GivenUp(slot), deadline)?;
+        Ok(self.sequences.try_take(slot))
+    }
+
     /// Tells a slot of one change that was given up.
     pub(crate) fn tell_given_up(self: &Arc<Session>, kept: Kept, deadline: Instant) -> Result<Heard> {
         // Those that are kept fill the slot's window; this makes room in it.

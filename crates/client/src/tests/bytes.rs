@@ -8,7 +8,7 @@ use ramlace_wire::Kind;
 
 use super::{UNIT, back, pattern, read, striped, write_all};
 use crate::OpenOptions;
-use crate::fake::FakePool;
+use crate::fake::{FakePool, Fault};
 
 #[test]
 fn bytes_come_back_around_every_border() {
@@ -42,6 +42,63 @@ fn a_small_read_or_write_is_one_request() {
     write_all(&file, &[2; 4096], 4096);
     assert_eq!(read(&file, 4000, 200), [&[1; 96][..], &[2; 104]].concat());
     assert_eq!(pool.state().seen.values().sum::<usize>(), before + 2);
+}
+
+// SEMANTICS 137.5
+#[test]
+fn a_write_that_extends_is_one_request_where_its_home_is() {
+    let asked = |pool: &FakePool, kinds: [Kind; 4]| kinds.map(|kind| pool.seen(kind));
+    let kinds = [Kind::ExtendChunk, Kind::WriteChunk, Kind::Extend, Kind::Promote];
+    let pool = FakePool::start(1);
+    let (here, there) = (pool.connect(), pool.connect());
+    let file = here.open("/grows", &striped(1)).unwrap();
+    let mut model = Vec::new();
+    for step in 0..4 {
+        write_all(&file, &pattern(10_000, step), u64::from(step) * 10_000);
+        model.extend(pattern(10_000, step));
+    }
+    assert_eq!(asked(&pool, kinds), [4, 0, 0, 0]);
+    write_all(&file, &pattern(10_000, 9), 5_000);
+    model[5_000..15_000].copy_from_slice(&pattern(10_000, 9));
+    assert_eq!(asked(&pool, kinds), [4, 1, 0, 0], "it is not longer");
+    // The home does not take it: it has another generation, and says so when it is asked.
+    there.truncate("/grows", 25_000).unwrap();
+    write_all(&file, &pattern(10_000, 7), 40_000);
+    model.truncate(25_000);
+    model.resize(40_000, 0);
+    model.extend(pattern(10_000, 7));
+    assert!(read(&file, 0, 100_000) == model && pool.state().content(file.inode()) == model);
+    assert_eq!(file.size().unwrap(), 50_000);
+    // An answer that is lost.
+    for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Retry] {
+        pool.fault(Kind::ExtendChunk, fault);
+        write_all(&file, &pattern(10_000, 3), model.len() as u64);
+        model.extend(pattern(10_000, 3));
+        assert!(pool.state().content(file.inode()) == model, "{fault:?}");
+    }
+    // In a pool of two one of two chunks lies at the other server.
+    let pool = FakePool::start(2);
+    let file = pool.connect().open("/grows", &striped(2)).unwrap();
+    for chunk in 0..4 {
+        write_all(&file, &pattern(UNIT as usize, chunk), u64::from(chunk) * UNIT);
+    }
+    assert_eq!(asked(&pool, kinds), [2, 2, 2, 0]);
+    assert_eq!(file.size().unwrap(), 4 * UNIT);
+}
+
+// SEMANTICS 137.5
+#[test]
+fn what_has_bytes_is_promoted_before_lanes_are_written() {
+    let pool = FakePool::start(1);
+    let (here, there) = (pool.connect(), pool.connect());
+    let file = here.open("/small", &striped(1)).unwrap();
+    let other = there.open("/small", &striped(1)).unwrap();
+    write_all(&other, b"there", 0);
+    // Empty, as far as is known here.
+    write_all(&file, &pattern(10_000, 1), 100);
+    assert_eq!(pool.done(Kind::Promote), 1);
+    let expected = [&b"there"[..], &[0; 95], &pattern(10_000, 1)].concat();
+    assert!(read(&file, 0, 20_000) == expected && read(&other, 0, 20_000) == expected);
 }
 
 #[test]

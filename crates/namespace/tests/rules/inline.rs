@@ -1,6 +1,6 @@
 //! Small files whose bytes live with their inode.
 
-use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Slot};
+use ramlace_base::{Epoch, ErrorKind, Generation, InodeId, LaneId, Slot};
 use ramlace_namespace::{Answer, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Query, Reply};
 use ramlace_wire::ErrorBody;
 use ramlace_wire::chunk::WriteOrigin;
@@ -318,4 +318,38 @@ fn whoever_knows_a_size_hears_that_its_bytes_are_in_lanes() {
         let told = |effect: &Effect| matches!(effect, Effect::Changed { inode, .. } if *inode == file);
         assert!(effects.iter().any(told), "{length}: {effects:?}");
     }
+}
+
+// SEMANTICS 137.5
+#[test]
+fn first_bytes_take_an_empty_file_to_its_lanes() {
+    let begin = |inode, by| Op::BeginInLanes { inode, by, epoch: Epoch(3) };
+    let mut story = Story::new();
+    let empty = story.create_inline(ROOT, "empty", 2);
+    // Whoever writes knows what comes of it.
+    let knows = |effects: &[Effect]| match effects {
+        [Effect::Changed { inode, knows, .. }] if *inode == empty => *knows,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(knows(&story.server(begin(empty, session(1)))), Some(session(1)));
+    let info = story.info(empty).unwrap();
+    assert_eq!((info.inline, info.layout.unwrap().created), (false, Epoch(3)));
+    assert_eq!(story.server(begin(empty, session(2))), [], "it is there");
+    assert!(matches!(read(&story, empty), InlineRead { bytes: None, since: Epoch(3), .. }));
+
+    let written_to = story.create_inline(ROOT, "written to", 2);
+    write(&mut story, written_to, 0, b"abc");
+    assert_eq!(story.server(begin(written_to, session(1))), []);
+    assert_eq!(bytes(&story, written_to), b"abc");
+    // What is on its way goes by its own message, and lane 0 that has refused it may have begun.
+    assert!(story.send(promote(written_to)).is_none());
+    let (delivery, _) = fill(&story);
+    assert_eq!(story.server(begin(written_to, session(1))), []);
+    refuse(&mut story, delivery, ErrorKind::NoSpace).unwrap().unwrap_err();
+    story.ask(truncate(written_to, 0)).unwrap();
+    assert_eq!(story.server(begin(written_to, session(1))), []);
+    assert!(story.info(written_to).unwrap().inline);
+    story.ask(unlink(ROOT, "empty")).unwrap();
+    story.ask(close(empty)).unwrap();
+    assert_eq!(story.server(begin(empty, session(1))), [], "it is gone");
 }

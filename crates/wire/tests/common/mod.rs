@@ -141,7 +141,7 @@ messages! {
     keys: ChangeKeys, GetKeyBook, HearKeyBook, ListKeys, RotateSecret;
     mend: Mend, MendLanes, QueryOperations;
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
-    chunk: ReadChunk, WriteChunk, PunchChunk, GrantLane, HandLane, AllocateLane, CountLane, SeekLane;
+    chunk: ReadChunk, WriteChunk, ExtendChunk, PunchChunk, GrantLane, HandLane, AllocateLane, CountLane, SeekLane;
     runs: ReadRuns, WriteRuns;
     namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, OpenEntry, GiveUp, HandOver, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, NoteMemory, ReserveAppend, FinishAppend, SetLayout,
@@ -153,7 +153,7 @@ messages! {
     coordination: ArriveBarrier, LeaveBarrier, ChangeCell, ChangeInlineCell, WatchChange, EndWatch, NoteChange;
     leases: LeaseName, LeaseAttributes, WaitRecalls, EndRecalls, WaitPublished, RenewLeases;
     holders: ListHolders;
-    peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane, QueryPages;
+    peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane, QueryPages, BeginLane;
 }
 
 /// A small generator (SplitMix64), so that every run is told by its seed.

@@ -484,6 +484,8 @@ fields! {
     ChunkRead { hole, kept }
     WriteChunk { target, offset, origin }
     ChunkWritten { recall }
+    ExtendChunk { write, size, from, sequence, outstanding }
+    ChunkExtended { size }
     PunchChunk { target, offset, length }
     GrantLane { target, writable }
     LaneGranted { length }
@@ -620,6 +622,7 @@ fields! {
     DropLane { lane, slot }
     QueryInode { inode, since }
     QueryPages { inode, session }
+    BeginLane { inode, by }
     InodeAnswer { generation, size, smallest_size, layout, place }
     TrimLane { lane, slot, handovers_over }
     FillLane { lane, slot, generation, bytes }

@@ -1,0 +1,77 @@
+//! A write by which a file grows, as one request: where the server of the lane is that of the file's home as well, the
+//! home's change goes along with the bytes ([`ExtendChunk`]). Else, and for what goes in several requests, the home is told
+//! when all bytes are in their place ([`crate::File::extend`]).
+
+use std::cell::{Cell, OnceCell};
+use std::io::IoSlice;
+use std::time::Instant;
+
+use ramlace_base::{ByteRange, Result};
+use ramlace_wire::chunk::{ExtendChunk, WriteChunk};
+use ramlace_wire::namespace::{Extend, SizeInfo};
+
+use crate::bytes::transfer::Transfer;
+use crate::session::calls::{Call, reply_without_data};
+use crate::session::sequences::Ticket;
+
+/// What a write makes of its file's size, and what came of it.
+pub(crate) struct Growth {
+    written: ByteRange,
+    told: OnceCell<SizeInfo>,
+}
+
+impl Growth {
+    /// The file is to reach the end of what is written.
+    pub(crate) fn to(written: ByteRange) -> Growth {
+        Growth { written, told: OnceCell::new() }
+    }
+
+    /// What the home has said, where it has heard of it.
+    pub(crate) fn told(&self) -> Option<SizeInfo> {
+        self.told.get().copied()
+    }
+}
+
+impl Transfer<'_> {
+    /// The number of an extension that goes along with what is written in a slot, where it can.
+    fn number_of_growth(
+        &self,
+        write: &WriteChunk,
+        deadline: Instant,
+    ) -> Result<Option<(&Growth, Ticket<'_>)>> {
+        let Some(growth) = self.growth else { return Ok(None) };
+        let (map, home) = (self.session.map()?, self.inode.slot());
+        if map.primary(write.target.slot) != map.primary(home) {
+            return Ok(None);
+        }
+        Ok(self.session.ticket_now(home, deadline)?.map(|ticket| (growth, ticket)))
+    }
+
+    /// Writes all of a write's bytes, and tells the home in the same request if that can be; `false`: nothing was sent.
+    pub(crate) fn write_and_extend(
+        &self,
+        write: WriteChunk,
+        ticket: &Ticket<'_>,
+        data: &[IoSlice<'_>],
+        deadline: Instant,
+    ) -> Result<bool> {
+        let Some((growth, number)) = self.number_of_growth(&write, deadline)? else { return Ok(false) };
+        let ByteRange { start: from, end: size } = growth.written;
+        let (sequence, outstanding) = (number.sequence(), number.outstanding());
+        let request = ExtendChunk { write, size, from, sequence, outstanding };
+        let lost = Cell::new(false);
+        let call = Call {
+            ticket: Some(ticket),
+            data,
+            repeated: Some(&lost),
+            ..Call::about_lane(write.target.slot, &request, deadline)
+        };
+        let answer = self.session.call(&call, |_, received| reply_without_data(received));
+        // What was given up may be done yet, and then the home has another size than it has told.
+        let answer = self.session.answered::<Extend, _>(number, lost.get(), answer)?;
+        if let Some(told) = answer.size {
+            let _ = growth.told.set(told);
+        }
+        Ok(true)
+    }
+}
