@@ -167,6 +167,41 @@ def test_a_write_that_makes_a_file_longer_is_one_message_where_its_home_is(
     assert messages["SetAttributes"] == messages["GetAttributes"] == 0
 
 
+# SEMANTICS 137.6
+def test_a_file_that_was_looked_at_is_read_to_its_end_without_a_question_for_it(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    """A program that copies a file looks at it, opens it, and reads until there is no more."""
+    pool = new_pool(1)
+    writer, mount = new_mount(pool), new_mount(pool)
+    # Not whole pages: the last one reaches behind the end.
+    content = pattern(1, 20 * KIB + 100)
+
+    def prepare(sample: int) -> None:
+        (writer / f"d{sample}").mkdir()
+        for number in range(FILES):
+            (writer / f"d{sample}/f{number}").write_bytes(content)
+
+    for sample in range(SAMPLES):
+        prepare(sample)
+
+    def read(sample: int) -> None:
+        for number in range(FILES):
+            path = mount / f"d{sample}/f{number}"
+            assert path.stat().st_size == len(content)
+            assert path.read_bytes() == content
+
+    _, messages = cost(pool, mount, read)
+    assert messages["ReadChunk"] >= FILES
+    assert messages["GetAttributes"] == 0
+    # What another makes longer is read all the same, at once.
+    path = f"d{SAMPLES - 1}/f0"
+    for step in range(1, 20):
+        with (writer / path).open("ab", buffering=0) as file:
+            file.write(content)
+        assert (mount / path).read_bytes() == content * (step + 1)
+
+
 # SEMANTICS 137.2
 def test_what_one_mount_has_just_made_another_changes_and_the_first_sees_it(
     new_pool: NewPool, new_mount: NewMount

@@ -68,18 +68,32 @@ impl PoolFileSystem {
             ));
         }
         self.lost_stores.check(open.file.inode(), range)?;
+        let wanted = buffer.len();
+        let buffer = &mut buffer[..self.below_end(&open.file, range)];
         if !for_pages {
             let bytes = open.file.read_at(buffer, range.start)?;
             return Ok(Read { bytes, drops_pages_of: None });
         }
         let read = self.read_current_pages(&open, buffer, range)?;
-        if read.bytes == 0 && buffer.len() > rustix::param::page_size() {
+        if read.bytes == 0 && wanted > rustix::param::page_size() {
             // The kernel reads ahead behind the end: it does not know yet that another mount has cut the file. It
             // takes the place of such an answer for the end, and of several that come out of order the wrong
             // one: a program would read zeros up to there. After an error it asks again, page by page.
             return Err(Error::new(ErrorKind::Stale, "read-ahead behind the end of the file"));
         }
         Ok(Read { bytes: read.bytes, drops_pages_of: read.repeated.then_some(open.file.inode()) })
+    }
+
+    /// How many bytes of a range lie below the file's end, where a lease that holds says where that is: for these no home is
+    /// asked. Else all of them.
+    fn below_end(&self, file: &File, range: ByteRange) -> usize {
+        if range.end > file.known_size()
+            && let Some((attributes, _)) = self.kept_attributes(file.inode())
+        {
+            file.learn(&attributes);
+            return range.end.min(attributes.size).saturating_sub(range.start) as usize;
+        }
+        range.length() as usize
     }
 
     /// Whether programs may store into pages of this inode. A descriptor that is left of a session before counts no more: what is

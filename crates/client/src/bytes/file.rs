@@ -2,7 +2,7 @@
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, Open, Opened};
-use ramlace_wire::{FileAttributes, Layout, Mode};
+use ramlace_wire::{Attributes, FileAttributes, Layout, Mode};
 
 use crate::Pool;
 use crate::backoff::Backoff;
@@ -98,6 +98,19 @@ impl File {
     /// The published size in bytes.
     pub fn size(&self) -> Result<u64> {
         self.refresh(self.handle()?).map(|info| info.attributes.size).map_err(|error| self.tell(error))
+    }
+
+    /// The size as it was last heard of: the file was so long when it was opened, or later.
+    #[must_use]
+    pub fn known_size(&self) -> u64 {
+        self.handles.get().map_or(0, |handle| handle.open.size().size)
+    }
+
+    /// Takes in attributes that the home has told by another way.
+    pub fn learn(&self, attributes: &Attributes) {
+        if let Some(handle) = self.handles.get() {
+            handle.open.learn(Size { generation: attributes.generation, size: attributes.size });
+        }
     }
 
     /// Makes times exact at the home. Written bytes are in the servers' memory already when a

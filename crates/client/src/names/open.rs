@@ -116,7 +116,8 @@ impl Pool {
         }
         let file = self.open(path, &OpenOptions::reading())?;
         let mut bytes = Vec::new();
-        let size = usize::try_from(file.size()?).unwrap_or(usize::MAX);
+        // It was so long when it was opened, which is while this call goes on.
+        let size = usize::try_from(file.known_size()).unwrap_or(usize::MAX);
         let refuse = |_| Error::new(ErrorKind::NoSpace, format!("there is no memory for {size} bytes"));
         bytes.try_reserve_exact(size).map_err(refuse).map_err(|error| file.tell(error))?;
         bytes.resize(size, 0);
