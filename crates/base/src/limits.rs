@@ -158,6 +158,28 @@ pub const LOCK_WAITERS_PER_INODE_MAX: usize = 1024;
 pub const LOCK_WAITS_PER_SESSION_MAX: u64 = 4096;
 /// Locks for which one process waits: those of all its files.
 pub const LOCK_WAITS_PER_PROCESS_MAX: usize = 16_384;
+/// Changes of one slot in one message.
+pub const CHANGES_PER_MESSAGE_MAX: usize = 512;
+/// Bytes of their bodies together.
+pub const CHANGES_BYTES_PER_MESSAGE_MAX: usize = 256 << 10;
+/// How old a change may be that was promised under a delegation and not sent.
+pub const BEHIND_MILLIS_MAX: u64 = 100;
+/// How long whoever wants to look into a slot waits for the session to which it is delegated.
+pub const DELEGATION_RECALL_MILLIS_MAX: u64 = 2_500;
+/// Holders are told again after so long that somebody waits.
+pub const DELEGATION_TOLD_AGAIN_MILLIS: u64 = 300;
+/// A slot that somebody else wanted is delegated to nobody for so long.
+pub const DELEGATION_REST_MILLIS: u64 = 1_000;
+/// A delegation by which nothing was promised for so long is given back.
+pub const DELEGATION_IDLE_MILLIS: u64 = 2_000;
+/// Delegations of one server.
+pub const DELEGATIONS_PER_SERVER_MAX: usize = 256;
+/// Memory that a server withholds from lanes for what is promised under one delegation.
+pub const DELEGATION_BYTES_WITHHELD: u64 = 1 << 20;
+/// Of a store, and of the inodes that there may be, at most this part is withheld for delegations.
+pub const DELEGATIONS_FRACTION: u64 = 16;
+/// A directory with so many entries is delegated to nobody: it may be spread soon.
+pub const DELEGATED_ENTRIES_MAX: u64 = 4_096;
 /// Events in one answer.
 pub const EVENTS_PER_ANSWER_MAX: usize = 1024;
 /// How long a server leaves a question for events unanswered.

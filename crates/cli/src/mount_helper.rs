@@ -41,7 +41,7 @@ And of a map of autofs:
 
 Write the pool in fstab as 'mount' and 'df' show it, ramlace:NAME or ramlace://host:port: so 'mount -a' knows what is mounted.
 
-Options are those of 'ramlace mount' (allow_other, no_locks, passthrough, reserve, mode=MODE, secret_file=PATH, host_key_file=PATH) and the \
+Options are those of 'ramlace mount' (allow_other, no_locks, passthrough, reserve, mode=MODE, metadata=WHEN, secret_file=PATH, host_key_file=PATH) and the \
 generic ones of mount(8) (ro, noexec, noatime, ...). Neither set-user-id bits nor device files count without suid and dev. \
 Others are an error, unless -s is given. A remount, which is for root, changes generic options; the others stay as they were \
 when the pool was mounted.

@@ -38,6 +38,24 @@ const FOR_USERS: [(&str, &[&str]); 4] = [
 /// What the kernel says of a mount that is there; mount(8) hands it to who remounts.
 const OF_THE_KERNEL: [&str; 5] = ["user_id=", "group_id=", "rootmode=", "max_read=", "blksize="];
 
+/// When changes of names are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metadata {
+    /// Before they are told to be done.
+    Sync,
+    /// A moment later, where nobody else looks.
+    Behind,
+}
+
+/// What was asked of a mount by this word.
+pub fn metadata_of(word: &str) -> std::result::Result<Metadata, String> {
+    match word {
+        "sync" => Ok(Metadata::Sync),
+        "behind" => Ok(Metadata::Behind),
+        _ => Err(format!("'{}' says not when changes are sent; there are sync and behind", shown(word))),
+    }
+}
+
 /// How a pool is mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "independent options")]
@@ -52,6 +70,8 @@ pub struct MountHow {
     pub passthrough: bool,
     /// What makes a file longer takes its memory at once.
     pub reserve: bool,
+    /// Changes where nobody else looks are sent a moment after they are told to be done.
+    pub metadata_behind: bool,
     /// When other machines see what programs have stored.
     pub mode: Mode,
     /// Where the secret of a pool that lives elsewhere lies.
@@ -117,6 +137,10 @@ impl MountHow {
                 self.mode = mode_of(value.unwrap_or_default()).map_err(wrong)?;
                 return Ok(true);
             }
+            "metadata" => {
+                self.metadata_behind = metadata_of(value.unwrap_or_default()).map_err(wrong)? == Metadata::Behind;
+                return Ok(true);
+            }
             "secret_file" => return file(name, value, &mut self.secret_file),
             "host_key_file" => return file(name, value, &mut self.host_key_file),
             // As `ramlace mount` calls it.
@@ -167,6 +191,7 @@ impl MountHow {
             (self.no_locks, ",no_locks"),
             (self.passthrough, ",passthrough"),
             (self.reserve, ",reserve"),
+            (self.metadata_behind, ",metadata=behind"),
             (self.mode == Mode::Strict, ",mode=strict"),
             (self.mode == Mode::Relaxed, ",mode=relaxed"),
         ];
@@ -216,7 +241,7 @@ fn split(list: &str) -> Vec<String> {
 
 fn unknown(word: &str) -> Error {
     wrong(format!(
-        "nobody knows the option '{}' of a mount; there are ro, rw, allow_other, no_locks, passthrough, reserve, mode=MODE, \
+        "nobody knows the option '{}' of a mount; there are ro, rw, allow_other, no_locks, passthrough, reserve, mode=MODE, metadata=WHEN, \
          secret_file=PATH, host_key_file=PATH, and the generic ones of mount(8) such as noexec and noatime",
         shown(word)
     ))

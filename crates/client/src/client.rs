@@ -5,15 +5,18 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use ramlace_base::{InodeId, Result, Slot};
+use ramlace_sync::Mutex;
 use ramlace_wire::Permit;
 
 use crate::bytes::givers::Givers;
 use crate::coordination::waits::Waits;
 use crate::hearers::{Doubt, Hearers, Listening};
+use crate::names::behind::Known;
 use crate::names::gates::Inodes;
 use crate::names::renewals::Renewals;
 use crate::names::spreads::Spreads;
 use crate::names::ways::Ways;
+use crate::session::behind::Kept;
 use crate::session::descriptors::Descriptors;
 use crate::session::owed::{Heard, Message};
 use crate::session::settings::Settings;
@@ -24,6 +27,8 @@ pub(crate) struct Client {
     session: Arc<Session>,
     pub(crate) hearers: Arc<Hearers>,
     pub(crate) inodes: Inodes,
+    /// Slots that are its own for a moment.
+    pub(crate) known: Mutex<Known>,
     /// Directories that are spread over slots, as far as it has met them.
     pub(crate) spreads: Spreads,
     pub(crate) ways: Ways,
@@ -48,6 +53,7 @@ impl Client {
             session: Session::new(settings.clone(), descriptors)?,
             hearers: hearers.clone(),
             inodes: Inodes::default(),
+            known: Mutex::default(),
             spreads: Spreads::default(),
             ways: Ways::default(),
             waits: Waits::default(),
@@ -89,6 +95,10 @@ impl OnSession for Client {
         if let Some(on_doubt) = self.hearers.on_doubt.get() {
             on_doubt(slot, doubt);
         }
+    }
+
+    fn is_kept(&self, kept: &Kept<'_>) {
+        self.hear_of_kept(kept);
     }
 
     fn renew_permit(self: Arc<Client>, inode: InodeId, refused: Option<Permit>) -> Result<Option<Permit>> {

@@ -129,7 +129,7 @@ impl Data {
         let here = self.recalls.iter().filter(|(id, recall)| *id == server && recall.number > question.told);
         let data: Vec<DataRecall> = here.map(|(_, recall)| *recall).collect();
         let due = !data.is_empty() || question.life != self.life;
-        due.then(|| Recalls { recalls: Vec::new(), data, life: self.life })
+        due.then(|| Recalls { data, life: self.life, ..Recalls::default() })
     }
 
     fn write(&mut self, origin: WriteOrigin) -> u64 {

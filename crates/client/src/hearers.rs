@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
-use ramlace_base::{ServerId, Slot};
+use ramlace_base::{Error, InodeId, ServerId, Slot};
 use ramlace_sync::Mutex;
 use ramlace_wire::leases::{DataRecall, Recall};
 
@@ -14,6 +14,19 @@ pub type OnRecall = Box<dyn Fn(&[Recall]) + Send + Sync>;
 /// What is done when a change was not answered in time, and may be done yet: its session counts as knowing it, and is not told of
 /// what it changes in this slot. And when that is over: then whatever was asked before says nothing. It must wait for no answer of a server.
 pub type OnDoubt = Box<dyn Fn(Slot, Doubt) + Send + Sync>;
+
+/// What is done where a promise was not kept as it was told ([`crate::ConnectOptions::behind`]): whoever believes something of the inode, or of
+/// its directory, by that is to drop it. It must wait for no answer of a server.
+pub type OnBroken = Box<dyn Fn(InodeId, &Broken) + Send + Sync>;
+
+/// In which way a promise was not kept.
+#[derive(Clone, Debug)]
+pub enum Broken {
+    /// It was done, and the answer is another one, or less of it is leased.
+    Unlike,
+    /// It was not done, and never will be.
+    Lost(Error),
+}
 
 /// Whether what a slot has said may be outdated without a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +55,8 @@ pub(crate) struct Hearers {
     pub(crate) on_recall: OnceLock<OnRecall>,
     /// What is done about changes that were not answered in time.
     pub(crate) on_doubt: OnceLock<OnDoubt>,
+    /// What is done about promises that were not kept.
+    pub(crate) on_broken: OnceLock<OnBroken>,
     /// Who keeps bytes by leases; none are asked for before it is set.
     pub(crate) data_leases: OnceLock<Arc<dyn DataLeases>>,
 }

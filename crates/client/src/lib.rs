@@ -44,7 +44,7 @@ pub use coordination::file_locks::LockRequest;
 pub use coordination::locking::{GivenUp, Waited};
 #[doc(hidden)]
 pub use fork::PerFork;
-pub use hearers::{DataLeases, Doubt, OnDoubt, OnRecall};
+pub use hearers::{Broken, DataLeases, Doubt, OnBroken, OnDoubt, OnRecall};
 pub use names::namespace::{AttributeChanges, ReadDir};
 pub use names::open::OpenOptions;
 pub use names::placing::Placing;

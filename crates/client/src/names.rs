@@ -1,6 +1,7 @@
 //! Names and inodes: paths and the requests that walk them, attributes, directories, what is open,
 //! and the leases on what a kernel or this process remembers of them.
 
+pub(crate) mod behind;
 pub(crate) mod by_way;
 pub(crate) mod gates;
 pub(crate) mod inodes;
@@ -11,6 +12,7 @@ pub(crate) mod open_inode;
 pub(crate) mod partitions;
 pub(crate) mod path;
 pub(crate) mod placing;
+pub(crate) mod predicting;
 pub(crate) mod raw;
 pub(crate) mod renewals;
 pub(crate) mod rights;

@@ -1,5 +1,6 @@
 //! One process's session with a pool: its map, its servers, and what a request says of it.
 
+pub(crate) mod behind;
 pub(crate) mod calls;
 pub(crate) mod descriptors;
 pub(crate) mod heart;
@@ -13,6 +14,7 @@ pub(crate) mod outbox;
 pub(crate) mod owed;
 pub(crate) mod patience;
 pub(crate) mod places;
+pub(crate) mod promises;
 pub(crate) mod reach;
 pub(crate) mod retry;
 pub(crate) mod sequences;
@@ -30,6 +32,7 @@ use ramlace_wire::namespace::LayoutWish;
 use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints, Permit};
 
 use crate::hearers::Doubt;
+use crate::session::behind::{Behind, Kept};
 use crate::session::descriptors::Descriptors;
 use crate::session::heart::Heart;
 use crate::session::host::this_host;
@@ -49,6 +52,9 @@ pub(crate) trait OnSession: Send + Sync {
 
     /// A change in this slot was given up, and may be done yet; or that is over.
     fn doubts(&self, slot: Slot, doubt: Doubt);
+
+    /// What has become of a promise.
+    fn is_kept(&self, kept: &Kept<'_>);
 
     /// A lane has refused this permit: the one that there is by now, if it is another.
     ///
@@ -74,6 +80,8 @@ pub(crate) struct Session {
     pub(crate) heart: Arc<Heart>,
     /// What servers have yet to hear.
     pub(crate) outbox: Outbox,
+    /// What was promised, and is yet to be sent.
+    pub(crate) behind: Arc<Behind>,
     /// What stands on it, once it is there.
     above: OnceLock<Weak<dyn OnSession>>,
 }
@@ -96,6 +104,7 @@ impl Session {
             descriptors: descriptors.clone(),
             heart: Arc::default(),
             outbox: Outbox::default(),
+            behind: Arc::default(),
             above: OnceLock::new(),
         }))
     }

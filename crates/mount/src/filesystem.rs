@@ -140,9 +140,11 @@ impl PoolFileSystem {
                 let entries = self.read_directory(inode, offset, size);
                 answer(reply, entries, |reply, entries| reply.directory(&entries));
             }
-            Operation::ReleaseDirectory { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
+            Operation::ReleaseDirectory { .. } => {
                 reply.ok();
             }
+            Operation::FsyncDirectory { .. } => done(reply, self.raw().keep_promises(inode)),
+            Operation::SyncFs => done(reply, self.raw().keep_all_promises()),
             Operation::GetAttributes { .. } => {
                 answer(reply, self.attributes(inode), |reply, (attributes, valid)| {
                     reply.attributes(&attributes, valid)
@@ -222,7 +224,10 @@ impl PoolFileSystem {
                 let written = self.write(inode, handle, offset, data, flags, request.caller);
                 self.answer_write(reply, inode, written);
             }
-            Operation::Fsync { handle, .. } => done(reply, self.publish(handle)),
+            Operation::Fsync { handle, .. } => {
+                let kept = self.raw().keep_promises(inode);
+                done(reply, kept.and_then(|()| self.publish(handle)));
+            }
             Operation::Flush { handle, lock_owner } => {
                 let published = self.publish(handle);
                 self.release_process_locks(inode, handle, lock_owner);

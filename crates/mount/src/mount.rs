@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_client::{ConnectOptions, Pool};
+use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_client::{Broken, ConnectOptions, Doubt, Pool};
 use ramlace_fuse::{
     BackingFiles, Ended, Flags, GuardCommand, Invalidation, MountPoint, Porter, Session, Stopper, Workers,
 };
@@ -66,6 +66,8 @@ pub struct MountOptions {
     pub passthrough: bool,
     /// A size that is set takes the memory of all that is new, or is ENOSPC.
     pub reserve: bool,
+    /// Changes in directories that nobody else looks into are sent a moment after they are told to be done.
+    pub behind: bool,
     /// When other machines see what programs here have stored into files that have no mode of their own.
     pub mode: Mode,
     /// How long each kind of request waits, for tests ([`Session::delay_by`]).
@@ -88,7 +90,11 @@ impl Mount {
         // Before any other thread is started, for threads inherit it. Who may not goes without: only a control
         // group of version 1 that limits the daemon together with its programs tells the difference.
         let _ = ramlace_fuse::become_io_flusher();
-        let connect = ConnectOptions { for_users: options.allow_other, ..options.connect.clone() };
+        let connect = ConnectOptions {
+            for_users: options.allow_other,
+            behind: options.behind && !options.allow_other && !options.passthrough,
+            ..options.connect.clone()
+        };
         let pool = Pool::connect(&connect)?;
         let mut session = Session::mount_by(porter.clone(), &kernel_options(options))?;
         session.guard(porter)?;
@@ -111,6 +117,9 @@ impl Mount {
         pool.hear_recalls(Box::new(move |recalls| recalled.recall(recalls)));
         let doubting = leases.clone();
         pool.hear_doubts(Box::new(move |slot, doubt| doubting.doubt(slot, doubt)));
+        let believing = leases.clone();
+        let failures = write_errors.clone();
+        pool.hear_broken(Box::new(move |inode, broken| hear_broken(&believing, &failures, inode, broken)));
         let modes = Arc::new(Modes::new(options.mode, session.has_direct_io_mmap()));
         let strict = Arc::<StrictReads>::default();
         let droppers = Droppers::start(&pool, session.notifier(), &pages, &strict, &modes)?;
@@ -158,11 +167,27 @@ impl Mount {
     /// Serves the kernel until the directory is unmounted, or the stopper was used.
     pub fn run(self) -> Result<Ended> {
         let handed = self.handed;
+        let file_system = self.file_system.clone();
         let ended = self.session.run(self.file_system, WORKERS);
+        if let Err(error) = file_system.raw().keep_all_promises() {
+            eprintln!("ramlace: what was written last could not be sent: {error}");
+        }
+        drop(file_system);
         if matches!(ended, Ok(Ended::Unmounted)) {
             handed.close_all();
         }
         ended
+    }
+}
+
+/// A change was told to be done, and was not, or not as was told: nothing is believed that its slot has said.
+fn hear_broken(leases: &Leases, failures: &WriteErrors, inode: InodeId, broken: &Broken) {
+    if let Broken::Lost(error) = broken {
+        eprintln!("ramlace: inode {inode}: what was written last is lost: {error}");
+        failures.note(inode, &Error::new(ErrorKind::Lost, error.message()));
+    }
+    for doubt in [Doubt::Begins, Doubt::Ends] {
+        leases.doubt(inode.slot(), doubt);
     }
 }
 

@@ -71,6 +71,8 @@ impl SlotState {
                 self.spread(*directory, partitions, now, &mut effects);
             }
             (Origin::Server, Op::BeginInLanes { inode, epoch, .. }) => self.begin_in_lanes(*inode, *epoch),
+            (Origin::Server, Op::Delegate { session }) => self.delegate(*session),
+            (Origin::Server, Op::EndDelegation { number }) => self.end_delegation(*number),
             (Origin::Server, Op::EndLockWait(request)) => self.end_lock_wait(*request, &mut effects),
             (Origin::Server, op) => panic!("{op:?} does not come from the server"),
         }

@@ -218,6 +218,16 @@ pub enum Op {
     },
     /// By the server: what came in another slot's name, which knows nothing of it, is let go.
     Disown(Disowned),
+    /// By the server: nobody but this session is answered out of the slot until that ends.
+    Delegate {
+        /// The session.
+        session: SessionId,
+    },
+    /// By the server: that is over.
+    EndDelegation {
+        /// Its number.
+        number: u64,
+    },
 }
 
 numbered_variants! { Op:
@@ -261,6 +271,8 @@ numbered_variants! { Op:
     38 EndSession { session };
     39 Disown(body);
     40 BeginInLanes { inode, by, epoch };
+    41 Delegate { session };
+    42 EndDelegation { number };
 }
 
 /// What a step wants done. Whoever replays a log throws the effects away and then delivers

@@ -154,6 +154,7 @@ impl SlotState {
     /// Forgets a session: its replies go, what it had open is closed, what it reserved stays a
     /// hole. Operations that it began run to their end; nobody hears of it.
     pub(crate) fn end_session(&mut self, id: SessionId, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.delegation = self.delegation.filter(|delegation| delegation.session != id);
         let Some(session) = self.sessions.remove(&id) else { return };
         self.end_locks(id, session.locked.into_keys().collect(), effects);
         self.end_barriers(id, session.barriers);

@@ -115,6 +115,18 @@ impl Leases {
         self.sessions.get(&session).is_some_and(|listener| listener.ran_out == 0 && listener.is_told_of_all())
     }
 
+    /// Whether another session may believe something of a slot by a lease.
+    #[must_use]
+    pub fn others_hold(&self, slot: Slot, session: SessionId, now: u64) -> bool {
+        let first = (InodeId::new(slot, 0), Leased::Attributes);
+        let of_slot = self.holders.range(first..).take_while(|((inode, _), _)| inode.slot() == slot);
+        let believes = |(holder, given): &(SessionId, u64)| {
+            let renewed = self.sessions.get(holder).map_or(0, |listener| listener.renewed_until);
+            *holder != session && renewed.max(given + HOLD_MILLIS) > now
+        };
+        of_slot.flat_map(|(_, holders)| holders).any(believes)
+    }
+
     /// Gives a lease, or extends it; false when there is none to be had now, and the session must ask each time.
     pub fn give(&mut self, session: SessionId, inode: InodeId, what: Leased, now: u64) -> bool {
         let subject = (inode, what);

@@ -32,6 +32,7 @@ mod barriers;
 mod cells;
 mod collapse;
 mod command;
+mod delegations;
 mod entries;
 mod facts;
 mod handles;
@@ -61,3 +62,4 @@ pub use command::{
 };
 pub use mend::{Disowned, Doubt};
 pub use state::SlotState;
+pub use state::delegation::Delegation;

@@ -4,6 +4,7 @@
 pub(crate) mod barrier;
 pub(crate) mod callers;
 pub(crate) mod coordinator;
+pub(crate) mod delegation;
 pub(crate) mod directory;
 pub(crate) mod file;
 pub(crate) mod handover;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use crate::command::{Delivery, DeliveryId, Effect, Reply};
 use crate::state::barrier::Barrier;
 use crate::state::coordinator::Coordinator;
+use crate::state::delegation::Delegation;
 use crate::state::directory::{Directory, Phase};
 use crate::state::handover::Handover;
 use crate::state::hash::NameHash;
@@ -76,6 +78,10 @@ pub struct SlotState {
     pub(crate) handovers: BTreeMap<InodeId, Handover>,
     /// The number of the last time that a kernel got one; 0: none ever did.
     pub(crate) handover_last: u64,
+    /// To whom the slot is delegated.
+    pub(crate) delegation: Option<Delegation>,
+    /// How often it was.
+    pub(crate) delegations: u64,
     /// A directory with so many entries is to be spread.
     pub(crate) whole_entries_max: u64,
     /// What the present step makes necessary.
@@ -135,6 +141,8 @@ impl SlotState {
             barriers: BTreeMap::new(),
             handovers: BTreeMap::new(),
             handover_last: 0,
+            delegation: None,
+            delegations: 0,
             whole_entries_max: limits::DIRECTORY_WHOLE_ENTRIES_MAX,
             follow_up: Vec::new(),
             full: false,

@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Epoch, Error, ErrorKind, Result, SessionId, Slot};
+use ramlace_base::{Epoch, Error, ErrorKind, Result, SessionId, Slot, limits};
 use ramlace_namespace::{Command, DeliveryAnswer, Effect, Op, Origin, Reply, Room};
 use ramlace_slot::{SlotBirth, SlotChange};
 use ramlace_wire::locks::Event;
@@ -91,9 +91,16 @@ impl Server {
     /// whoever waits for its token.
     pub fn submit(self: &Rc<Self>, slot: Slot, command: Command) -> Result<Option<Result<DeliveryAnswer>>> {
         self.ensure_slot(slot)?;
-        let full = self.durable.borrow().inodes() >= self.config.options.inodes_max;
+        // What was promised under delegations has its room.
+        let promised = self.delegations.count() * limits::CHANGES_PER_MESSAGE_MAX as u64;
+        let is_delegated = self.delegation(slot).is_some();
+        let kept = if is_delegated { promised.saturating_sub(limits::CHANGES_PER_MESSAGE_MAX as u64) } else { promised };
+        let full = self.durable.borrow().inodes().saturating_add(kept) >= self.config.options.inodes_max;
         let room = if full { Room::None } else { Room::ForInodes };
-        let effects = self.commit(&Record::command(slot, command, room))?;
+        self.withhold_from(is_delegated);
+        let committed = self.commit(&Record::command(slot, command, room));
+        self.withhold_from(false);
+        let effects = committed?;
         Ok(effects.into_iter().find_map(|effect| match effect {
             Effect::PeerReply(outcome) => Some(outcome),
             _ => None,
@@ -165,6 +172,7 @@ impl Server {
                 state.lost_coordinators(began).into_iter().map(|(lost, began)| (state.slot(), lost, began))
             })
             .collect();
+        self.count_delegations();
         for (slot, coordinator, began) in lost {
             let op = Op::CoordinatorLost { coordinator, began };
             self.submit(slot, Command { now: clock::now(), origin: Origin::Server, op })?;

@@ -10,6 +10,7 @@ use ramlace_transport::nonblocking::{Connection, Incoming};
 use ramlace_wire::chunk::{AllocateLane, CountLane, PunchChunk, SeekLane};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
+use ramlace_wire::delegation::ChangeMany;
 use ramlace_wire::keys::{ChangeKeys, HearKeyBook, HostKeyId, RotateSecret};
 use ramlace_wire::leases::{LeaseAttributes, LeaseName, RenewLeases, WaitRecalls};
 use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits, WaitEvents};
@@ -357,6 +358,11 @@ async fn serve_small(
         Kind::Walk => {
             let request: Walk = decode_body(kind, body)?;
             server.walk(header, &identity.who, request).await.map(|walked| encode_body(&walked))
+        }
+        Kind::ChangeMany => {
+            let request: ChangeMany = decode_body(kind, body)?;
+            let changed = server.change_many(header, proved, &identity, request).await;
+            changed.map(|changed| encode_body(&changed))
         }
         Kind::Mend => {
             server.check_is_owner(&identity.who, kind)?;

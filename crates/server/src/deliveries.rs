@@ -7,7 +7,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, Redirect, ServerId, Slot};
+use ramlace_base::{Error, ErrorKind, Redirect, ServerId, SessionId, Slot};
 use ramlace_namespace::{Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query};
 use ramlace_wire::peer::{Ascend, BeginLane, QueryInode};
 use ramlace_wire::{ErrorBody, Request};
@@ -211,8 +211,14 @@ impl Server {
                 return self.fill_lane(request).await.map(|()| DeliveryAnswer::Done);
             }
             Delivery::Ascend(request) => return self.ascend(request),
-            Delivery::Prepare(request) => (request.slot, Op::Prepare(request)),
-            Delivery::Settle(request) => (request.slot, Op::Settle(request)),
+            Delivery::Prepare(request) => {
+                self.await_undelegated(request.slot, SessionId::NONE).await?;
+                (request.slot, Op::Prepare(request))
+            }
+            Delivery::Settle(request) => {
+                self.await_undelegated(request.slot, SessionId::NONE).await?;
+                (request.slot, Op::Settle(request))
+            }
         };
         let (slot, op) = op;
         let command = Command { now: clock::now(), origin: Origin::Peer, op };

@@ -99,6 +99,13 @@ pub fn random_happening(dice: &mut Dice, durable: &Durable, number: u64) -> Happ
             let birth = SlotBirth { slots: SLOTS, began: Epoch(1), hash_seed: 7, owner: WHO.owner(), now };
             Record::Slot { slot, change: SlotChange::Born(birth) }
         }
+        7 if dice.roll(3) == 0 => {
+            let op = match dice.roll(2) {
+                0 => Op::Delegate { session },
+                _ => Op::EndDelegation { number: 1 + dice.roll(9) },
+            };
+            Record::command(slot, Command { now, origin: Origin::Server, op }, Room::ForInodes)
+        }
         _ => {
             let origin = Origin::Client {
                 session,

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-use ramlace_base::{Error, ErrorKind, Result, Slot, limits};
+use ramlace_base::{Error, ErrorKind, Result, Slot, Timestamp, limits};
 use ramlace_store::Window;
 use ramlace_transport::RawSegment;
 use ramlace_transport::nonblocking::Connection;
@@ -30,13 +30,32 @@ pub struct Call {
     recalls: RefCell<Vec<u64>>,
     shows: Shows,
     asked_for_map: Cell<bool>,
+    /// When its session has promised it under a delegation, if it has.
+    promised: Option<Timestamp>,
 }
 
 impl Call {
     /// A request begins.
     pub fn new(header: &Header) -> Call {
         let (saw, recalls, asked_for_map) = Default::default();
-        Call { header: *header, saw, recalls, shows: header.kind.row().shows, asked_for_map }
+        let shows = header.kind.row().shows;
+        Call { header: *header, saw, recalls, shows, asked_for_map, promised: None }
+    }
+
+    /// One of the many changes that a request consists of.
+    pub fn part(&self, header: &Header, promised: Option<Timestamp>) -> Call {
+        Call { promised, asked_for_map: Cell::new(true), ..Call::new(header) }
+    }
+
+    /// The request's answer waits for what its part does.
+    pub fn absorb(&self, part: Call) {
+        self.saw.borrow_mut().extend(part.saw.into_inner());
+        self.recalls.borrow_mut().extend(part.recalls.into_inner());
+    }
+
+    /// When its session has promised it under a delegation, if it has.
+    pub fn promised(&self) -> Option<Timestamp> {
+        self.promised
     }
 
     /// Whether the map may be asked for because of what this request says: once, whatever number of slots it is about.

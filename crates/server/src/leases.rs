@@ -18,8 +18,9 @@ use ramlace_wire::leases::{
 };
 use ramlace_wire::namespace::{EntryLeased, GetAttributes, Lookup};
 use ramlace_wire::{Attributes, Credentials};
-use tokio::time::timeout;
+use tokio::time::{sleep_until, timeout};
 
+use crate::clock;
 use crate::gate::Call;
 use crate::record::Record;
 use crate::server::{Outcome, Server};
@@ -180,12 +181,21 @@ impl Server {
                 let data = self.data.unacknowledged(session, request.told);
                 let is_newest = desk.questions.borrow().get(&session) == Some(&question);
                 let is_news = request.life != 0 && request.life != life;
-                if !recalls.is_empty() || !data.is_empty() || !is_newest || is_news {
-                    return Recalls { recalls, data, life };
+                let delegations = self.delegations.tell(session, clock::instant());
+                if !recalls.is_empty() || !data.is_empty() || !delegations.is_empty() || !is_newest || is_news {
+                    return Recalls { recalls, data, delegations, life };
                 }
+                let again = async {
+                    match self.delegations.tells_again_at(session) {
+                        Some(at) => sleep_until(at.into()).await,
+                        None => std::future::pending().await,
+                    }
+                };
                 tokio::select! {
                     () = desk.changed.notified() => {}
                     () = self.data.changed.notified() => {}
+                    () = self.delegations.changed.notified() => {}
+                    () = again => {}
                 }
             }
         };

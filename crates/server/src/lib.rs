@@ -17,6 +17,7 @@ mod data_leases;
 #[cfg(test)]
 mod data_leases_tests;
 mod deadlock;
+mod delegations;
 mod deliveries;
 #[cfg(test)]
 mod delivery_tests;
@@ -43,6 +44,9 @@ mod leases;
 #[cfg(test)]
 mod leases_tests;
 mod log_file;
+mod many;
+#[cfg(test)]
+mod many_tests;
 mod membership;
 mod mend;
 mod metrics;

@@ -11,7 +11,7 @@ use ramlace_wire::Layout;
 use ramlace_wire::cluster::{ForgetServer, GetMap, JoinPool};
 use ramlace_wire::namespace::LayoutWish;
 use ramlace_wire::session::GetServerStatus;
-use ramlace_wire::{ClusterMap, Header, Request, ServerEntry};
+use ramlace_wire::{ClusterMap, Header, Kind, Request, ServerEntry, Shows};
 
 use crate::clock;
 use crate::gate::Call;
@@ -210,7 +210,10 @@ impl Server {
 
     /// Checks that this server is the slot's primary. A requester that knows a newer map makes
     /// it fetch that map first; one that knows an older map is told the newer.
-    pub async fn admit_slot(&self, call: &Call, slot: Slot) -> Outcome<Rc<ClusterMap>> {
+    ///
+    /// Waits until the slot is delegated to nobody else, but for bytes of lanes, and what lanes ask: a holder has sent what it
+    /// promised of a file before anybody has it open by its home.
+    pub async fn admit_slot(self: &Rc<Self>, call: &Call, slot: Slot) -> Outcome<Rc<ClusterMap>> {
         call.saw(slot);
         let (map, refreshed) = self.map_as_known_to(call).await?;
         // The requester's newer map leads it here, and so does the one this server has: while
@@ -223,7 +226,14 @@ impl Server {
             _ => {}
         }
         match map.primary(slot) {
-            Some(primary) if primary == self.me => Ok(map),
+            Some(primary) if primary == self.me => {
+                let asks_names = call.kind.row().shows != Shows::Bytes
+                    && !matches!(call.kind, Kind::QueryInode | Kind::QueryPages | Kind::BeginLane);
+                if asks_names {
+                    self.await_undelegated(slot, call.session).await?;
+                }
+                Ok(map)
+            }
             Some(primary) => Err(Refusal::moved(
                 format!("{slot} belongs to {primary} in {}, not to {}", map.epoch, self.me),
                 map,

@@ -18,9 +18,9 @@ use ramlace_wire::peer::{self, Token};
 use ramlace_wire::{Header, Kind, LayoutHints, decode_body, encode_body, flags, xattrs};
 
 use crate::chunk::checked_range;
-use crate::clock;
 use crate::gate::Call;
 use crate::identity::Identity;
+use crate::many::moment;
 use crate::server::{Outcome, Server};
 
 /// A request to a slot.
@@ -344,7 +344,9 @@ impl Server {
                     self.changed_inline_before(header, request.inode)?;
                 }
                 self.counters.written_bytes(request.bytes.0.len() as u64);
-                Op::WriteInline { request, room: self.has_inline_room() }
+                // What was promised has its room.
+                let room = header.promised().is_some() || self.has_inline_room();
+                Op::WriteInline { request, room }
             }
             Request::Mutation(_, Op::ChangeInlineCell { request, .. }) => {
                 if !self.has_met(slot, token) {
@@ -420,7 +422,7 @@ impl Server {
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
         let command = Command {
-            now: clock::now(),
+            now: moment(header.promised()),
             origin: Origin::Client {
                 session: header.session,
                 sequence: header.sequence,

@@ -5,6 +5,7 @@
 
 pub mod counts;
 pub mod data_desk;
+pub mod delegation_desk;
 pub mod delivery_queues;
 pub mod event_queues;
 pub mod kept_files;
@@ -39,6 +40,7 @@ use crate::durable::Durable;
 use crate::peers::Peers;
 use crate::server::counts::Counts;
 use crate::server::data_desk::DataDesk;
+use crate::server::delegation_desk::DelegationDesk;
 use crate::server::delivery_queues::Deliveries;
 use crate::server::event_queues::EventQueues;
 use crate::server::key_desk::KeyDesk;
@@ -143,6 +145,8 @@ pub struct Server {
     pub leases: LeaseDesk,
     /// Whose kernels have pages of which bytes.
     pub data: DataDesk,
+    /// Slots that are delegated.
+    pub delegations: DelegationDesk,
     /// Held while a cycle of waits is looked for.
     pub deadlocks: tokio::sync::Mutex<()>,
     /// What it has done.
@@ -189,7 +193,7 @@ impl Server {
         let keys = KeyDesk::load(&mut store, options)?;
         let membership = Membership::load(&mut store, coordinator, home_seed)?;
         let label = format!("server {} (pid {})", options.server, std::process::id());
-        Ok(Server {
+        let server = Server {
             me: ServerId(options.server),
             host: host_id()?,
             pool,
@@ -207,6 +211,7 @@ impl Server {
             lane_desk: LaneDesk::default(),
             leases,
             data,
+            delegations: DelegationDesk::default(),
             deadlocks: tokio::sync::Mutex::default(),
             counters: Counters::default(),
             counts: Counts::default(),
@@ -217,7 +222,9 @@ impl Server {
             noticed: Cell::default(),
             started: now,
             config,
-        })
+        };
+        server.count_delegations();
+        Ok(server)
     }
 
     /// Refuses what a session asked for whose end came while the request waited: its traces are
@@ -237,6 +244,8 @@ impl Server {
         self.lane_desk.traffic.borrow_mut().end_session(session);
         self.leases.end_session(session);
         self.data.end_session(session);
+        self.delegations.end_session(session);
+        self.count_delegations();
         self.waiting.borrow_mut().retain(|token, sender| {
             let stays = token.session != session && !sender.is_closed();
             if !stays {

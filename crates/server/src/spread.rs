@@ -23,6 +23,10 @@ impl Server {
     pub fn spread(self: &Rc<Self>, directory: InodeId) {
         let Ok(map) = self.membership.map() else { return };
         let live = self.live_servers(&map);
+        // Whoever the slot is delegated to has promised entries of the whole.
+        if self.delegation(directory.slot()).is_some() {
+            return;
+        }
         if live.len() < 2 || !self.spreading.may_try(directory, clock::instant()) {
             return;
         }

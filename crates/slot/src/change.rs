@@ -96,5 +96,6 @@ fn is_urgent(op: &Op) -> bool {
             | Op::DeliveryDone { .. }
             | Op::DeliveryUnreachable { .. }
             | Op::EndSession { .. }
+            | Op::EndDelegation { .. }
     )
 }

@@ -56,6 +56,7 @@ pub(crate) struct State {
     lanes: u64,
     meta: u64,
     promised: u64,
+    withheld: u64,
     pub(crate) ballast: Ballast,
     pub(crate) stopping: bool,
 }
@@ -72,6 +73,7 @@ impl Pool {
             lanes,
             meta,
             promised: 0,
+            withheld: 0,
             ballast: Ballast::new(file, root.has_huge_pages())?,
             stopping: false,
         };
@@ -110,6 +112,11 @@ impl Pool {
         let held = state.ballast.allocated();
         state.ballast.shrink(limits::HUGE_PAGE_BYTES)?;
         Ok(state.ballast.allocated() < held)
+    }
+
+    /// Keeps so much from lanes and from ordinary entries of the log, for what else these have promised to take.
+    pub(crate) fn withhold(&self, bytes: u64) {
+        self.lock().withheld = bytes;
     }
 
     pub(crate) fn usage(&self) -> Usage {
@@ -171,8 +178,8 @@ impl State {
 
     fn room(&self, purpose: Purpose) -> u64 {
         let left = match purpose {
-            Purpose::Lanes => self.headroom,
-            Purpose::Meta => self.headroom / 2,
+            Purpose::Lanes => self.headroom + self.withheld,
+            Purpose::Meta => self.headroom / 2 + self.withheld,
             Purpose::UrgentMeta => 0,
         };
         self.size.saturating_sub(self.lanes + self.meta + self.promised + left)

@@ -113,6 +113,11 @@ impl Store {
         Ok(())
     }
 
+    /// Keeps so much from lanes: the log has promised to take it.
+    pub fn withhold(&self, bytes: u64) {
+        self.pool.withhold(bytes);
+    }
+
     /// Who has which memory, by the store's own counters.
     #[must_use]
     pub fn usage(&self) -> Usage {

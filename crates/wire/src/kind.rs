@@ -183,6 +183,8 @@ messages! {
     Mend = 0x0329, OWNER;
     /// The same for lanes and their files.
     MendLanes = 0x032a, OWNER;
+    /// Changes of one slot, in their order; the slot may be delegated to the session.
+    ChangeMany = 0x032b, SESSION;
 
     // 0x0401 to 0x0404 were the halves of mkdir and rmdir in version 1.
     /// Home to lane: the file was truncated.

@@ -4,7 +4,7 @@
 //! A lease is on an inode: on its attributes, or on the names in it. It lasts for
 //! [`ramlace_base::limits::LEASE_MILLIS`] from the moment before the request for it left.
 
-use ramlace_base::{InodeId, Name};
+use ramlace_base::{InodeId, Name, Slot};
 use serde::{Deserialize, Serialize};
 
 use crate::namespace::{Found, InodeInfo, is_directory_told};
@@ -152,6 +152,15 @@ pub struct DataRecall {
     pub end: u64,
 }
 
+/// A slot that is delegated to the session, and that somebody else asks about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DelegationRecall {
+    /// The slot.
+    pub slot: Slot,
+    /// The delegation's number.
+    pub number: u64,
+}
+
 /// Recalls that were not acknowledged, by their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recalls {
@@ -159,6 +168,9 @@ pub struct Recalls {
     pub recalls: Vec<Recall>,
     /// At most as many.
     pub data: Vec<DataRecall>,
+    /// Slots that are delegated to the session, and that somebody else asks about: they are to be given back by
+    /// [`crate::delegation::ChangeMany`]. At most as many; told again while they are not.
+    pub delegations: Vec<DelegationRecall>,
     /// The server's life: a number that no other life of it has, and not 0. A new life knows who had leases on data, and not
     /// on what: whoever had some drops all that it has of this server, and says so by [`EndRecalls`].
     pub life: u64,

@@ -18,6 +18,7 @@ pub mod cluster;
 mod codec;
 pub mod coordination;
 mod credentials;
+pub mod delegation;
 mod front;
 mod header;
 pub mod holders;
@@ -54,4 +55,4 @@ pub use types::{
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.
-pub const PROTOCOL_VERSION: u16 = 16;
+pub const PROTOCOL_VERSION: u16 = 17;

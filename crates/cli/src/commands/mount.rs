@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::up_report::option_for;
 use crate::failure::Done;
-use crate::mount_options::{MountHow, Options, mode_of};
+use crate::mount_options::{Metadata, MountHow, Options, metadata_of, mode_of};
 use crate::mount_sandbox;
 use crate::mounting::{MOUNTED, Record, directory_for, source_of, start, tell_failure};
 use crate::output::Output;
@@ -85,6 +85,12 @@ pub struct Args {
     #[arg(long, value_name = "MODE", value_parser = mode_of)]
     pub mode: Option<Mode>,
 
+    /// When files that are made, written and closed are with their servers: `sync`, before each call is back; `behind`, a tenth of a second
+    /// later where nobody else looks into their directory (fsync and sync wait for it; a machine that dies loses what it has not sent, as
+    /// with a local file system) [default: sync]
+    #[arg(long, value_name = "WHEN", value_parser = metadata_of)]
+    pub metadata: Option<Metadata>,
+
     /// Where the secret of a pool that lives elsewhere lies [default: what RAMLACE_SECRET_FILE names]
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
@@ -145,6 +151,7 @@ impl Args {
             no_locks: self.no_locks,
             passthrough: self.passthrough,
             reserve: self.reserve,
+            metadata_behind: self.metadata == Some(Metadata::Behind),
             mode: self.mode.unwrap_or_default(),
             secret_file: self.secret_file.clone(),
             host_key_file: self.host_key_file.clone(),
@@ -226,6 +233,7 @@ fn options_of(how: &MountHow, directory: &Path, named: Option<&str>) -> MountOpt
         locks: !how.no_locks,
         passthrough: how.passthrough,
         reserve: how.reserve,
+        behind: how.metadata_behind,
         mode: how.mode,
         delays: None,
     }

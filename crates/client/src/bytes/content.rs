@@ -257,6 +257,7 @@ impl File {
         range: ByteRange,
         pages: Pages<'_>,
     ) -> Result<usize> {
+        handle.session.before_lanes(self.inode())?;
         let write = |size: Size| {
             let before = handle.open.written();
             let growth = Growth::to(range);

@@ -8,7 +8,7 @@ use std::io::IoSliceMut;
 
 use ramlace_base::{ByteRange, Epoch, ErrorKind, Result, limits};
 use ramlace_wire::Layout;
-use ramlace_wire::chunk::Keep;
+use ramlace_wire::chunk::{Keep, WriteOrigin};
 use ramlace_wire::inline::{
     Bytes, InlineMode, InlineOutcome, InlineWritten, Promote, ReadInline, WriteInline,
 };
@@ -206,6 +206,13 @@ impl File {
         let (slot, deadline, origin) = (self.inode().slot(), session.deadline(), pages.origin());
         session.hear_of_pages(slot, pages)?;
         let request = WriteInline { inode: self.inode(), mode, offset, bytes: Bytes(bytes), origin };
+        if origin != WriteOrigin::Back
+            && let Some(written) = session.write_behind(&request)
+        {
+            handle.open.learn(size_of(written.size));
+            handle.open.clean_if(before);
+            return Ok(Some(written));
+        }
         let ticket = session.ticket(slot, deadline)?;
         let lost = Cell::new(false);
         let call =
@@ -240,6 +247,13 @@ impl File {
         }
         let session = &handle.session;
         let request = Promote { inode: self.inode() };
+        if let Some(promoted) = session.promote_behind(request) {
+            // Its lanes ask its home about it.
+            session.keep_promises(self.inode().slot(), session.deadline())?;
+            handle.open.learn(size_of(promoted.size));
+            handle.open.goes_to_lanes(promoted.since);
+            return Ok(());
+        }
         let promoted = session.change(self.inode().slot(), &request, session.deadline())?;
         handle.open.learn(size_of(promoted.size));
         handle.open.goes_to_lanes(promoted.since);

@@ -14,7 +14,7 @@ use ramlace_wire::leases::{
 };
 
 use crate::client::Client;
-use crate::hearers::{OnDoubt, OnRecall};
+use crate::hearers::{OnBroken, OnDoubt, OnRecall};
 use crate::names::renewals::Renewed;
 use crate::session::heart::block_signals;
 use crate::session::lines::{Link, roundtrip};
@@ -38,6 +38,11 @@ impl Pool {
     /// recalls, perhaps at once. Said once; a second time changes nothing.
     pub fn hear_recalls(&self, on_recall: OnRecall) {
         let _ = self.hearers().on_recall.set(on_recall);
+    }
+
+    /// From now on `on_broken` hears of promises that were not kept as they were told. Said once.
+    pub fn hear_broken(&self, on_broken: OnBroken) {
+        let _ = self.hearers().on_broken.set(on_broken);
     }
 
     /// From now on `on_doubt` hears of changes that were not answered in time, before whoever asked for them does. Said once.
@@ -91,7 +96,7 @@ impl Client {
     }
 
     /// Makes sure that somebody hears of what a slot's server recalls.
-    fn hear_recalls_of(self: &Arc<Client>, slot: Slot) -> Result<()> {
+    pub(crate) fn hear_recalls_of(self: &Arc<Client>, slot: Slot) -> Result<()> {
         if self.hearers.on_recall.get().is_none() {
             return Ok(());
         }
@@ -159,6 +164,7 @@ impl Listener {
                     {
                         on_recall(&told.recalls);
                     }
+                    session.want_back(&told.delegations);
                     session.hear_data(self.server, told.life, &told.data);
                     session.renewals.heard(self.server, (told.life, epoch), newest);
                     let newest_data = told.data.iter().map(|recall| recall.number).max();

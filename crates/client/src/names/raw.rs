@@ -46,6 +46,24 @@ impl Raw<'_> {
         self.pool.session()?.allocated(info)
     }
 
+    /// Attributes of a file whose making was promised and may not have been sent, as they are; nothing is asked.
+    #[must_use]
+    pub fn promised_attributes(self, inode: InodeId) -> Option<Attributes> {
+        self.pool.session().ok()?.promised_attributes(inode)
+    }
+
+    /// Sends what was promised in the slot of an inode, and waits until it is done.
+    pub fn keep_promises(self, inode: InodeId) -> Result<()> {
+        let session = self.pool.session()?;
+        session.keep_promises(inode.slot(), session.deadline())
+    }
+
+    /// Sends all that was promised, and waits until it is done.
+    pub fn keep_all_promises(self) -> Result<()> {
+        let session = self.pool.session()?;
+        session.keep_all_promises(session.deadline())
+    }
+
     /// Changes what is `Some`.
     pub fn set_attributes(self, change: &SetAttributes) -> Result<Attributes> {
         let session = self.pool.session()?;
@@ -53,7 +71,13 @@ impl Raw<'_> {
             Some(_) => session.forget_times(change.inode),
             None => session.push_times(change.inode)?,
         }
+        if let Some(attributes) = session.set_attributes_behind(change) {
+            return Ok(attributes);
+        }
+        let _names = session.before_changing(change.inode);
+        let before = session.before_direct(change.inode.slot());
         let attributes = session.change(change.inode.slot(), change, session.deadline())?;
+        session.learn_file(before, &attributes);
         // A spread directory's home knows of its own entries alone.
         if attributes.kind == FileKind::Directory {
             Ok(self.info(change.inode)?.attributes)

@@ -41,6 +41,9 @@ pub struct ConnectOptions {
     /// 65,536. It takes a second session. Whoever changes them by a call, this process too, is answered when they are dropped. What
     /// programs store into mapped memory is seen when it is published, and SEMANTICS 139 names what else is not as without.
     pub cache_bytes: u64,
+    /// Files that are made one after the other in directories that nobody else looks into are sent a moment later, many in one message
+    /// (SEMANTICS 141). For callers that hear of recalls, and of promises that could not be kept.
+    pub behind: bool,
 }
 
 impl Default for ConnectOptions {
@@ -57,6 +60,7 @@ impl Default for ConnectOptions {
             deadline_millis: limits::DEADLINE_MILLIS_DEFAULT,
             label: program.to_string_lossy().into_owned(),
             cache_bytes: 0,
+            behind: false,
         }
     }
 }
@@ -106,6 +110,7 @@ impl ConnectOptions {
             local: self.local,
             deadline_millis: self.deadline_millis.into(),
             label: self.label.clone(),
+            behind: self.behind && !self.for_users,
             waits_are_over: AtomicBool::new(false),
             ends: AtomicBool::new(false),
         };

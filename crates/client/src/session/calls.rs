@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Name, Result, ServerId, Slot};
 use ramlace_transport::blocking::Received;
-use ramlace_wire::{ClusterMap, Front, Request};
+use ramlace_wire::{ClusterMap, Front, Kind, Request};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
@@ -158,6 +158,7 @@ impl Session {
         call: &Call<'_, R>,
         mut finish: impl FnMut(&mut Line, Received<R::Reply>) -> std::result::Result<T, Unanswered>,
     ) -> Result<T> {
+        let _direct = self.before_asking(call.slot, R::KIND, call.deadline)?;
         let mut backoff = Backoff::new(call.deadline);
         let mut renewed: Option<R> = None;
         loop {
@@ -229,6 +230,9 @@ impl Session {
         deadline: Instant,
     ) -> Result<R::Reply> {
         self.map()?;
+        if R::KIND == Kind::GetAttributesMany {
+            self.keep_promises_to(server, deadline)?;
+        }
         let server = self.server(server)?;
         let mut backoff = Backoff::new(deadline);
         let mut silences = 0;

@@ -29,6 +29,12 @@ impl Waiting {
         Some(self.push(slot))
     }
 
+    fn outstanding(&self, slot: Slot, sequence: u64) -> u32 {
+        let oldest = self.slots.get(&slot).and_then(|waiting| waiting.first());
+        // A later mutation may be asked after an older one of its slot was answered.
+        sequence.saturating_sub(oldest.copied().unwrap_or(sequence)) as u32
+    }
+
     fn push(&mut self, slot: Slot) -> u64 {
         self.last += 1;
         self.slots.entry(slot).or_default().push(self.last);
@@ -94,6 +100,11 @@ impl Sequences {
         Ticket { sequences: self, slot, sequence }
     }
 
+    /// How far behind a mutation that was kept the oldest one lies that still waits in the same slot.
+    pub(crate) fn outstanding_of(&self, kept: Kept) -> u32 {
+        self.lock().outstanding(kept.slot, kept.sequence.0)
+    }
+
     /// A mutation that was kept is over.
     pub(crate) fn release(&self, kept: Kept) {
         drop(Ticket { sequences: self, slot: kept.slot, sequence: kept.sequence.0 });
@@ -122,10 +133,7 @@ impl Ticket<'_> {
 
     /// How far behind this mutation the oldest one lies that still waits in the same slot.
     pub(crate) fn outstanding(&self) -> u32 {
-        let waiting = self.sequences.lock();
-        let oldest = waiting.slots.get(&self.slot).and_then(|waiting| waiting.first());
-        // A later mutation may be asked after an older one of its slot was answered.
-        self.sequence.saturating_sub(oldest.copied().unwrap_or(self.sequence)) as u32
+        self.sequences.lock().outstanding(self.slot, self.sequence)
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) struct Settings {
     /// How long a call may take.
     pub(crate) deadline_millis: AtomicU32,
     pub(crate) label: String,
+    /// Changes may be promised, and sent later.
+    pub(crate) behind: bool,
     /// No call waits for other machines any more.
     pub(crate) waits_are_over: AtomicBool,
     /// All of its files are about to be closed by the end of its session.

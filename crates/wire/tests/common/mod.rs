@@ -147,6 +147,7 @@ messages! {
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, NoteMemory, ReserveAppend, FinishAppend, SetLayout,
         Rename, Link, MakeNode, CreateUnnamed, GetPartitions;
     walk: Walk;
+    delegation: ChangeMany;
     xattrs: SetXattr, GetXattr, ListXattrs, RemoveXattr;
     inline: ReadInline, WriteInline, Promote;
     locks: SetLock, CancelLock, GetLock, WaitEvents, FindDeadlock, ListLockWaits, EndLockWait;

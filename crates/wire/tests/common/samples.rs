@@ -5,7 +5,7 @@ use ramlace_base::{
 };
 use ramlace_wire::session::*;
 use ramlace_wire::{
-    check::*, chunk::*, cluster::*, coordination::*, holders::*, inline::*, keys::*, leases::*, locks::*,
+    check::*, chunk::*, cluster::*, coordination::*, delegation::*, holders::*, inline::*, keys::*, leases::*, locks::*,
     mend::*, metrics::*, namespace::*, peer::*, permit::*, runs::*, walk::*, xattrs::*, *,
 };
 
@@ -141,6 +141,12 @@ impl<T: Sample> Sample for Option<T> {
     fn sample(source: &mut Source) -> Option<T> {
         let there = bool::sample(source) || source.full;
         there.then(|| T::sample(source))
+    }
+}
+
+impl<T: Sample> Sample for Box<T> {
+    fn sample(source: &mut Source) -> Box<T> {
+        Box::new(T::sample(source))
     }
 }
 
@@ -503,6 +509,11 @@ fields! {
     Found { inode, kind, attributes }
     GetAttributes { inode }
     GetAttributesMany { inodes }
+    ChangeMany { delegation, changes, wanted_for, gives_back }
+    Change { kind, sequence, outstanding, at, makes, body }
+    Changed { body, error }
+    ManyChanged { changed, delegated }
+    Delegated { number, directory, who, next, now }
     ManyAttributes { attributes }
     Walk { from, names, info, bytes }
     Walked { steps, stopped, info, bytes }
@@ -597,7 +608,8 @@ fields! {
     WaitRecalls { heard, told, life }
     Recall { number, inode, what }
     DataRecall { number, inode, lane, start, end }
-    Recalls { recalls, data, life }
+    Recalls { recalls, data, delegations, life }
+    DelegationRecall { slot, number }
     EndRecalls { done, blocked, life }
     WaitPublished { recall }
     ListHolders { inode }

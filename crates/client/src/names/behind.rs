@@ -1,0 +1,332 @@
+//! Changes of files in directories that are this session's alone for a moment: their answers are worked out here
+//! ([`crate::names::predicting`]), and they are sent later, many in one message ([`crate::session::behind`]).
+//!
+//! A slot is asked for by the first create in one of its directories: that create is waited for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, Timestamp, limits};
+use ramlace_wire::delegation::{Change, ChangeMany, Delegated, ManyChanged};
+use ramlace_wire::inline::{Bytes, InlineWritten, Promote, Promoted, WriteInline};
+use ramlace_wire::namespace::{Close, Create, Opened, SetAttributes};
+use ramlace_wire::{Attributes, Kind, Layout, LayoutHints, Request, decode_body, encode_body};
+
+use crate::client::Client;
+use crate::hearers::Broken;
+use crate::names::predicting::KnownSlot;
+use crate::session::behind::{Direct, Kept};
+use crate::session::calls::{Call, reply_without_data};
+use crate::session::promises::{Promise, Version};
+
+/// A slot that was refused is not asked for again for so long.
+const REFUSED: Duration = Duration::from_millis(limits::DELEGATION_REST_MILLIS);
+/// Slots that were refused and are remembered.
+const REFUSED_MAX: usize = 1_024;
+
+/// What is known of slots that are delegated to this session.
+#[derive(Default)]
+pub(crate) struct Known {
+    slots: HashMap<Slot, (Version, Clock, KnownSlot)>,
+    refused: HashMap<Slot, Instant>,
+}
+
+/// A server's clock, as far as it is known here: never ahead of it.
+#[derive(Clone, Copy)]
+struct Clock {
+    told: Timestamp,
+    at: Instant,
+    /// What was said last: time goes on.
+    last: Timestamp,
+}
+
+impl Clock {
+    fn new(told: Timestamp) -> Clock {
+        Clock { told, at: Instant::now(), last: told }
+    }
+
+    fn now(&mut self) -> Timestamp {
+        let passed = i64::try_from(self.at.elapsed().as_nanos()).unwrap_or(i64::MAX);
+        let now = self.told.nanos.saturating_add(passed).max(self.last.nanos.saturating_add(1));
+        self.last = Timestamp { nanos: now };
+        self.last
+    }
+}
+
+impl Client {
+    /// Creates a file in a directory that is this session's alone, or may become so; `None`: it is to be created as ever.
+    pub(crate) fn create_behind(self: &Arc<Client>, request: &Create) -> Option<Result<Opened>> {
+        let slot = request.parent.slot();
+        if !self.settings.behind || !request.named.is_empty() || request.wish.hints != LayoutHints::default() {
+            return None;
+        }
+        let layout = self.usual_layout(request)?;
+        let promised = self.promised(slot, |known, at| {
+            let opened = known.create(request, layout, at)?;
+            let sent = Create { layout: Some(layout), ..request.clone() };
+            let inode = opened.info.attributes.inode;
+            Some((promise(Kind::Create, (inode, true), at, &sent, &opened), opened))
+        });
+        match promised {
+            Some(opened) => Some(Ok(opened)),
+            None if self.may_ask_for(slot) => self.create_and_ask(slot, request, layout),
+            None => None,
+        }
+    }
+
+    fn usual_layout(&self, request: &Create) -> Option<Layout> {
+        let map = self.known_map()?;
+        let key = ramlace_layout::name_key(request.parent, request.name.as_bytes());
+        let answers = |server| !request.wish.silent.contains(&server);
+        let layout = ramlace_layout::choose(LayoutHints::default(), &map, answers, key).ok()?;
+        Some(Layout { stripe_unit: layout.stripe_unit.max(request.wish.stripe_unit_min), ..layout })
+    }
+
+    fn may_ask_for(&self, slot: Slot) -> bool {
+        let known = self.known.lock();
+        known.refused.get(&slot).is_none_or(|until| *until <= Instant::now())
+    }
+
+    /// Creates a file, and asks for its directory's slot. `None` where that is spread, or the slot has moved: nothing was done.
+    fn create_and_ask(self: &Arc<Client>, slot: Slot, request: &Create, layout: Layout) -> Option<Result<Opened>> {
+        if self.spreads.get(request.parent).is_some() || self.hear_recalls_of(slot).is_err() {
+            return None;
+        }
+        let deadline = self.deadline();
+        if let Err(error) = self.keep_promises(slot, deadline) {
+            return Some(Err(error));
+        }
+        let (version, asking) = self.behind.begin_asking(slot);
+        let created = self.create_and_be_told(slot, request, deadline);
+        drop(asking);
+        let (opened, delegated) = match created {
+            Ok(created) => created,
+            Err(error) => {
+                return if matches!(error.kind(), ErrorKind::Redirect(_)) { None } else { Some(Err(error)) };
+            }
+        };
+        // Another layout is no usual one: the directory hands it down.
+        let is_usual = opened.info.layout.is_some_and(|told| Layout { created: told.created, ..layout } == told);
+        match delegated {
+            Some(delegated) if is_usual => self.learn_slot(slot, version, &delegated, opened.leased.names),
+            // It is given back when it is wanted, or idle.
+            Some(delegated) => {
+                let _ = self.is_delegated(slot, version, delegated.number);
+                self.note_refused(slot);
+            }
+            None => self.note_refused(slot),
+        }
+        Some(Ok(opened))
+    }
+
+    fn create_and_be_told(
+        self: &Arc<Client>,
+        slot: Slot,
+        request: &Create,
+        deadline: Instant,
+    ) -> Result<(Opened, Option<Box<Delegated>>)> {
+        let ticket = self.ticket(slot, deadline)?;
+        let lost = std::cell::Cell::new(false);
+        let change = Change {
+            kind: Kind::Create.number(),
+            sequence: ticket.sequence(),
+            outstanding: ticket.outstanding(),
+            at: Timestamp { nanos: 0 },
+            makes: None,
+            body: Bytes(encode_body(request)),
+        };
+        let wanted_for = Some(request.parent);
+        let many = ChangeMany { delegation: 0, changes: vec![change], wanted_for, gives_back: false };
+        let call = Call { repeated: Some(&lost), ..Call::of_slot(slot, &many, deadline) };
+        let answer = self.call(&call, |_, received| reply_without_data(received)).and_then(|told| first_of(request, told));
+        self.answered::<Create, _>(ticket, lost.get(), answer)
+    }
+
+    fn learn_slot(self: &Arc<Client>, slot: Slot, version: Version, told: &Delegated, names_leased: bool) {
+        if self.is_delegated(slot, version, told.number).unwrap_or(false) {
+            let known = KnownSlot::new(told, names_leased);
+            self.known.lock().slots.insert(slot, (version, Clock::new(told.now), known));
+        }
+    }
+
+    fn note_refused(&self, slot: Slot) {
+        let (now, mut known) = (Instant::now(), self.known.lock());
+        if known.refused.len() >= REFUSED_MAX {
+            known.refused.retain(|_, until| *until > now);
+        }
+        known.refused.insert(slot, now + REFUSED);
+    }
+
+    /// Promises a change of a slot, if its answer can be worked out.
+    fn promised<T>(
+        self: &Arc<Client>,
+        slot: Slot,
+        work: impl FnOnce(&mut KnownSlot, Timestamp) -> Option<(Promise, T)>,
+    ) -> Option<T> {
+        let mut known = self.known.lock();
+        let version = self.behind.version(slot)?;
+        let (of, clock, of_slot) = known.slots.get_mut(&slot)?;
+        if of.names != version.names {
+            known.slots.remove(&slot);
+            return None;
+        }
+        if of.files != version.files {
+            of_slot.forget_files();
+            *of = version;
+        }
+        let (promise, told) = work(of_slot, clock.now())?;
+        if self.behind.promise(slot, version, promise).is_err() {
+            // What was worked out is not so.
+            known.slots.remove(&slot);
+            return None;
+        }
+        drop(known);
+        if self.behind.is_nearly_full(slot) {
+            // Whoever promises faster than it is sent waits. An error is told by what is asked next.
+            let _ = self.keep_promises(slot, self.deadline());
+        }
+        Some(told)
+    }
+
+    /// Writes to a small file.
+    pub(crate) fn write_behind(self: &Arc<Client>, request: &WriteInline) -> Option<InlineWritten> {
+        self.promised(request.inode.slot(), |known, at| {
+            let written = known.write(request, at)?;
+            Some((promise(Kind::WriteInline, (request.inode, false), at, request, &written), written))
+        })
+    }
+
+    /// Changes attributes of a file.
+    pub(crate) fn set_attributes_behind(self: &Arc<Client>, request: &SetAttributes) -> Option<Attributes> {
+        self.promised(request.inode.slot(), |known, at| {
+            let set = known.set_attributes(request, at)?;
+            Some((promise(Kind::SetAttributes, (request.inode, false), at, request, &set), set))
+        })
+    }
+
+    /// The session's last open file of an inode is closed.
+    pub(crate) fn close_behind(self: &Arc<Client>, request: &Close) -> Option<()> {
+        self.promised(request.inode.slot(), |known, at| {
+            known.close(request, at)?;
+            Some((promise(Kind::Close, (request.inode, false), at, request, &()), ()))
+        })
+    }
+
+    /// A small file without bytes goes to its lanes.
+    pub(crate) fn promote_behind(self: &Arc<Client>, request: Promote) -> Option<Promoted> {
+        self.promised(request.inode.slot(), |known, at| {
+            let promoted = known.promote(request.inode)?;
+            Some((promise(Kind::Promote, (request.inode, false), at, &request, &promoted), promoted))
+        })
+    }
+
+    /// Before something of an inode is changed that may be a directory: what is known of its slot's directories ends with it.
+    pub(crate) fn before_changing(&self, inode: InodeId) -> Option<Direct<'_>> {
+        // What is open here is a file.
+        if self.inodes.find(inode).is_some() { None } else { self.behind.begin_direct(inode.slot()) }
+    }
+
+    /// Before bytes of a file go to its lanes, which ask its home: what was promised of it is sent, and what is known of it ends.
+    pub(crate) fn before_lanes(self: &Arc<Client>, inode: InodeId) -> Result<()> {
+        let slot = inode.slot();
+        if self.behind.version(slot).is_some() {
+            self.behind.begin_direct_of_files(slot);
+            self.keep_promises(slot, self.deadline())?;
+        }
+        Ok(())
+    }
+
+    /// A moment before a change of a file is sent by itself.
+    pub(crate) fn before_direct(&self, slot: Slot) -> Option<u64> {
+        self.behind.version(slot)?;
+        self.behind.quiet(slot)
+    }
+
+    /// What a file is after a change that was sent by itself since that moment: known, where no other was.
+    pub(crate) fn learn_file(&self, before: Option<u64>, attributes: &Attributes) {
+        let (Some(before), slot) = (before, attributes.inode.slot()) else { return };
+        let mut known = self.known.lock();
+        let Some(version) = self.behind.version(slot) else { return };
+        if self.behind.quiet(slot) != Some(before + 1) {
+            return;
+        }
+        if let Some((of, _, of_slot)) = known.slots.get_mut(&slot).filter(|(of, _, _)| of.names == version.names) {
+            if of.files != version.files {
+                of_slot.forget_files();
+                *of = version;
+            }
+            of_slot.learn_file(attributes);
+        }
+    }
+
+    /// Attributes of a file that was made by promises, as they are.
+    pub(crate) fn promised_attributes(&self, inode: InodeId) -> Option<Attributes> {
+        let slot = inode.slot();
+        let version = self.behind.version(slot)?;
+        let known = self.known.lock();
+        let (of, _, of_slot) = known.slots.get(&slot)?;
+        (*of == version).then(|| of_slot.attributes(inode).cloned()).flatten()
+    }
+
+    /// What became of a promise. Whoever believes something by what was told hears of it where it is not so.
+    pub(crate) fn hear_of_kept(&self, kept: &Kept<'_>) {
+        let Kept { promise, outcome } = kept;
+        let news = match outcome {
+            Ok(body) if promise.kind == Kind::Create => unlike_opened(&promise.told, body),
+            Ok(body) if promise.kind == Kind::SetAttributes => (promise.told != **body).then_some(()),
+            Ok(_) => None,
+            Err(_) if promise.kind == Kind::Close => None,
+            Err(error) => {
+                self.tell_broken(promise.inode, &Broken::Lost((*error).clone()));
+                return;
+            }
+        };
+        if news.is_some() {
+            self.tell_broken(promise.inode, &Broken::Unlike);
+        }
+    }
+
+    fn tell_broken(&self, inode: InodeId, broken: &Broken) {
+        if let Some(on_broken) = self.hearers.on_broken.get() {
+            on_broken(inode, broken);
+        }
+    }
+}
+
+fn promise<R: Request>(
+    kind: Kind,
+    (inode, makes): (InodeId, bool),
+    at: Timestamp,
+    request: &R,
+    told: &R::Reply,
+) -> Promise {
+    Promise { kind, inode, makes, at, body: encode_body(request), told: encode_body(told), kept: None }
+}
+
+/// What became of the only change of a message.
+fn first_of(request: &Create, told: ManyChanged) -> Result<(Opened, Option<Box<Delegated>>)> {
+    let none = || Error::new(ErrorKind::Retry, "the change is to be asked again");
+    let first = told.changed.into_iter().next().ok_or_else(none)?;
+    if let Some(error) = first.error {
+        return Err(error.into_error());
+    }
+    let opened: Opened = decode_body(Kind::Create, &first.body.0)?;
+    if !request.fits(&opened) {
+        return Err(crate::session::lines::unbelievable::<Create>());
+    }
+    Ok((opened, told.delegated))
+}
+
+/// Whether a create was not answered as was told: another thing was made, or less of it is leased.
+fn unlike_opened(told: &[u8], body: &[u8]) -> Option<()> {
+    let decoded = |bytes| decode_body::<Opened>(Kind::Create, bytes).ok();
+    let (told, done) = (decoded(told)?, decoded(body));
+    let is_like = done.is_some_and(|done| {
+        done.info.attributes == told.info.attributes
+            && (done.leased.names || !told.leased.names)
+            && done.leased.attributes
+            && done.parent == told.parent
+    });
+    (!is_like).then_some(())
+}

@@ -1,0 +1,526 @@
+//! Sends what a session has promised ([`crate::session::promises`]): before anything else is asked of the slot, when it is old,
+//! and when another session waits for the slot.
+//!
+//! A thread for each server sends by a connection of its own: it must not wait for one that somebody has who waits for another
+//! session, which may wait for this one. Whoever wants to ask something of a slot sends what is owed there itself, where a
+//! connection is idle, for to wake a thread costs more than the message.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Epoch, Error, ErrorKind, Redirect, Result, ServerId, Slot, limits};
+use ramlace_sync::{Condvar, Mutex};
+use ramlace_wire::delegation::{Change, ChangeMany, Changed, ManyChanged};
+use ramlace_wire::inline::Bytes;
+use ramlace_wire::leases::DelegationRecall;
+use ramlace_wire::{Kind, Request, Shows};
+
+use crate::backoff::Backoff;
+use crate::session::Session;
+use crate::session::heart::block_signals;
+use crate::session::judging::name_server;
+use crate::session::lines::{Line, Link, Server, Unanswered, roundtrip, unbelievable};
+use crate::session::owed::Subject;
+use crate::session::promises::{AllPromises, Due, Promise, Refused, Version};
+use crate::session::retry::OnRetry;
+
+/// How often a thread looks what is due while something may be promised.
+const LOOK: Duration = Duration::from_millis(limits::BEHIND_MILLIS_MAX / 4);
+/// And where nothing may be.
+const REST: Duration = Duration::from_secs(5);
+/// Pause after a failure, and before what has to come again.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long one message may take.
+const SEND_MILLIS_MAX: u64 = 2_000;
+
+/// Changes that touch no directory and make no inode.
+const OF_FILES: [Kind; 16] = [
+    Kind::SetAttributes,
+    Kind::Truncate,
+    Kind::Open,
+    Kind::HandOver,
+    Kind::Close,
+    Kind::WriteInline,
+    Kind::Promote,
+    Kind::Extend,
+    Kind::NoteMemory,
+    Kind::ReserveAppend,
+    Kind::FinishAppend,
+    Kind::SetLock,
+    Kind::CancelLock,
+    Kind::ChangeInlineCell,
+    Kind::ArriveBarrier,
+    Kind::LeaveBarrier,
+];
+/// Asked of lanes, and of the home of a small file.
+const OF_HOMES: [Kind; 3] = [Kind::WatchChange, Kind::NoteChange, Kind::ChangeCell];
+/// What looks into other slots of the server that is asked.
+const LOOK_ROUND: [Kind; 2] = [Kind::Walk, Kind::GetPartitions];
+
+/// What a session has promised, for the threads that promise and those that send.
+#[derive(Default)]
+pub(crate) struct Behind {
+    /// As many slots as something is known of: none, where nothing is ever promised.
+    active: AtomicUsize,
+    all: Mutex<AllPromises>,
+    changed: Condvar,
+    senders: Mutex<HashSet<ServerId>>,
+    /// Why connections to the server of a slot were refused, and how often.
+    refusals: Mutex<HashMap<Slot, (u64, Error)>>,
+}
+
+/// A change that is sent by itself is under way.
+pub(crate) struct Direct<'a> {
+    behind: &'a Behind,
+    slot: Slot,
+    names: bool,
+}
+
+impl Drop for Direct<'_> {
+    fn drop(&mut self) {
+        self.behind.with(|all| all.end_direct(self.slot, self.names));
+    }
+}
+
+/// What has become of a promise.
+pub(crate) struct Kept<'a> {
+    pub(crate) promise: &'a Promise,
+    /// The answer's body.
+    pub(crate) outcome: std::result::Result<&'a [u8], &'a Error>,
+}
+
+impl Behind {
+    fn with<T>(&self, work: impl FnOnce(&mut AllPromises) -> T) -> T {
+        let mut all = self.all.lock();
+        let done = work(&mut all);
+        self.active.store(all.count(), Ordering::Release);
+        done
+    }
+
+    fn is_idle(&self) -> bool {
+        self.active.load(Ordering::Acquire) == 0
+    }
+
+    /// How often connections to a slot's server were refused.
+    fn refusals(&self, slot: Slot) -> u64 {
+        self.refusals.lock().get(&slot).map_or(0, |(count, _)| *count)
+    }
+
+    fn refusal_since(&self, slot: Slot, count: u64) -> Option<Error> {
+        self.refusals.lock().get(&slot).filter(|(times, _)| *times > count).map(|(_, why)| why.clone())
+    }
+
+    fn note_refusal(&self, slot: Slot, why: &Error) {
+        let mut refusals = self.refusals.lock();
+        let (count, last) = refusals.entry(slot).or_insert_with(|| (0, why.clone()));
+        (*count, *last) = (*count + 1, why.clone());
+        drop(refusals);
+        self.changed.notify_all();
+    }
+
+    /// A slot is about to be asked for, by a create.
+    pub(crate) fn begin_asking(&self, slot: Slot) -> (Version, Direct<'_>) {
+        (self.with(|all| all.begin_asking(slot)), Direct { behind: self, slot, names: true })
+    }
+
+    /// What changes a file begins, and asks no slot.
+    pub(crate) fn begin_direct_of_files(&self, slot: Slot) {
+        self.with(|all| {
+            if all.begin_direct(slot, false) {
+                all.end_direct(slot, false);
+            }
+        });
+    }
+
+    /// What may change a directory begins.
+    pub(crate) fn begin_direct(&self, slot: Slot) -> Option<Direct<'_>> {
+        let begun = !self.is_idle() && self.with(|all| all.begin_direct(slot, true));
+        begun.then_some(Direct { behind: self, slot, names: true })
+    }
+
+    pub(crate) fn version(&self, slot: Slot) -> Option<Version> {
+        if self.is_idle() { None } else { self.with(|all| all.version(slot)) }
+    }
+
+    /// Whether what is owed in a slot comes to half of what one message takes.
+    pub(crate) fn is_nearly_full(&self, slot: Slot) -> bool {
+        self.with(|all| all.is_nearly_full(slot))
+    }
+
+    /// How many changes have begun in a slot that were sent by themselves, where none is under way.
+    pub(crate) fn quiet(&self, slot: Slot) -> Option<u64> {
+        if self.is_idle() { None } else { self.with(|all| all.quiet(slot)) }
+    }
+
+    pub(crate) fn promise(&self, slot: Slot, version: Version, promise: Promise) -> std::result::Result<(), Refused> {
+        self.with(|all| all.promise(slot, version, promise, Instant::now()))
+    }
+
+}
+
+impl Session {
+    /// Other sessions wait for these slots.
+    pub(crate) fn want_back(self: &Arc<Session>, recalls: &[DelegationRecall]) {
+        if recalls.is_empty() {
+            return;
+        }
+        self.behind.with(|all| all.want_back(recalls));
+        self.behind.changed.notify_all();
+        for recall in recalls {
+            // Without a thread the holder is not heard, and others go on without it.
+            let _ = self.start_sender(recall.slot);
+        }
+    }
+
+    /// The slot is the session's by now. Whether anything may be promised by what was asked in this version.
+    pub(crate) fn is_delegated(self: &Arc<Session>, slot: Slot, version: Version, number: u64) -> Result<bool> {
+        self.start_sender(slot)?;
+        let known = self.behind.with(|all| all.delegated(slot, version, number, Instant::now()));
+        self.behind.changed.notify_all();
+        Ok(known)
+    }
+
+    /// To be called before a request of this kind is sent to a slot: what is owed there is sent first.
+    pub(crate) fn before_asking(self: &Arc<Session>, slot: Slot, kind: Kind, deadline: Instant) -> Result<Option<Direct<'_>>> {
+        let row = kind.row();
+        let of_lane = row.shows == Shows::Bytes && !OF_HOMES.contains(&kind);
+        if self.behind.is_idle() || kind == Kind::ChangeMany || of_lane {
+            return Ok(None);
+        }
+        let mut direct = None;
+        if row.changes {
+            let names = !OF_FILES.contains(&kind);
+            let begun = self.behind.with(|all| all.begin_direct(slot, names));
+            direct = begun.then(|| Direct { behind: &self.behind, slot, names });
+        }
+        // What was given up is told before what was promised is sent.
+        if kind == Kind::GiveUp {
+            return Ok(direct);
+        }
+        self.keep_promises(slot, deadline)?;
+        if LOOK_ROUND.contains(&kind) {
+            let server = self.server_of(&*self.map()?, slot)?.id;
+            self.keep_promises_to(server, deadline)?;
+        }
+        Ok(direct)
+    }
+
+    /// Sends all that is owed, and waits until it is done.
+    ///
+    /// Errors: the first; the others are tried all the same.
+    pub(crate) fn keep_all_promises(self: &Arc<Session>, deadline: Instant) -> Result<()> {
+        self.keep_promises_of(deadline, |_| true)
+    }
+
+    /// The same of the slots that one server has.
+    pub(crate) fn keep_promises_to(self: &Arc<Session>, server: ServerId, deadline: Instant) -> Result<()> {
+        let map = self.known_map();
+        self.keep_promises_of(deadline, |slot| map.as_ref().and_then(|map| map.primary(slot)) == Some(server))
+    }
+
+    fn keep_promises_of(self: &Arc<Session>, deadline: Instant, of: impl Fn(Slot) -> bool) -> Result<()> {
+        if self.behind.is_idle() {
+            return Ok(());
+        }
+        let owing = self.behind.with(|all| all.owing());
+        let kept = owing.into_iter().filter(|slot| of(*slot)).map(|slot| self.keep_promises(slot, deadline));
+        kept.fold(Ok(()), Result::and)
+    }
+
+    /// Sends what is owed in a slot, and waits until it is done.
+    ///
+    /// Errors: as for any request to the slot; what is owed stays so.
+    pub(crate) fn keep_promises(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<()> {
+        let behind = &self.behind;
+        let mut backoff = Backoff::new(deadline);
+        let mut refused = behind.refusals(slot);
+        while !behind.is_idle() && behind.with(|all| all.owes(slot)) {
+            let map = self.map()?;
+            let server = self.server_of(&map, slot)?;
+            match server.idle_line() {
+                Some(mut line) if behind.with(|all| all.begin_sending(slot)) => {
+                    let until = deadline.min(Instant::now() + Duration::from_millis(SEND_MILLIS_MAX));
+                    let sent = self.send_promises(slot, until, |request, until| {
+                        self.ask_many(&mut line, slot, request, until)
+                    });
+                    behind.with(|all| all.end_sending(slot, Instant::now()));
+                    behind.changed.notify_all();
+                    match sent {
+                        Ok(true) => {}
+                        Ok(false) => self.await_sent(slot, deadline, &mut refused)?,
+                        Err(unanswered) => {
+                            drop(line);
+                            let judged = self.judge(&server, map.epoch, unanswered, OnRetry::Repeat, deadline);
+                            judged.before_next(&mut backoff, || Ok(false))?;
+                        }
+                    }
+                }
+                _ => self.await_sent(slot, deadline, &mut refused)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until another thread has sent something.
+    ///
+    /// Errors: that its server refuses connections; `TimedOut`.
+    fn await_sent(&self, slot: Slot, deadline: Instant, refused: &mut u64) -> Result<()> {
+        let behind = &self.behind;
+        let now = Instant::now();
+        let why = behind.refusal_since(slot, *refused);
+        let mut all = behind.all.lock();
+        if !all.owes(slot) {
+            return Ok(());
+        }
+        if let Some(why) = why {
+            return Err(why);
+        }
+        if now >= deadline {
+            let text = format!("what was promised in {slot} could not be sent in time");
+            return Err(Error::new(ErrorKind::TimedOut, text));
+        }
+        all.hurry(slot, now);
+        behind.changed.notify_all();
+        drop(behind.changed.wait_timeout(all, (deadline - now).min(PAUSE)));
+        Ok(())
+    }
+
+    /// Sends what is owed in a slot, as much as one message takes; whether that was something. The caller has begun to send there.
+    fn send_promises(
+        self: &Arc<Session>,
+        slot: Slot,
+        until: Instant,
+        exchange: impl FnOnce(&ChangeMany, Instant) -> std::result::Result<ManyChanged, Unanswered>,
+    ) -> std::result::Result<bool, Unanswered> {
+        self.tell(Subject::GivenUp(slot), until).map_err(Unanswered::lost)?;
+        let Some(request) = self.next_message(slot) else { return Ok(false) };
+        let ManyChanged { changed, .. } = exchange(&request, until)?;
+        self.take_in(slot, &changed);
+        Ok(!changed.is_empty())
+    }
+
+    fn next_message(&self, slot: Slot) -> Option<ChangeMany> {
+        self.behind.with(|all| {
+            let (delegation, waiting) = all.sent_now(slot)?;
+            let mut changes = Vec::new();
+            for promise in waiting.iter_mut().take(limits::CHANGES_PER_MESSAGE_MAX) {
+                let Some(kept) = promise.kept.or_else(|| Some(self.sequences.try_take(slot)?.keep())) else { break };
+                promise.kept = Some(kept);
+                changes.push(Change {
+                    kind: promise.kind.number(),
+                    sequence: kept.sequence,
+                    outstanding: self.sequences.outstanding_of(kept),
+                    at: promise.at,
+                    makes: promise.makes.then_some(promise.inode),
+                    body: Bytes(promise.body.clone()),
+                });
+            }
+            (!changes.is_empty()).then_some(ChangeMany { delegation, changes, wanted_for: None, gives_back: false })
+        })
+    }
+
+    fn take_in(&self, slot: Slot, changed: &[Changed]) {
+        let is_lost = |changed: &Changed| {
+            changed.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Stale.number())
+        };
+        let done = self.behind.with(|all| {
+            if changed.iter().any(is_lost) {
+                all.is_lost(slot);
+            }
+            all.answered(slot, changed.len())
+        });
+        let above = self.above();
+        for (promise, changed) in done.iter().zip(changed) {
+            if let Some(kept) = promise.kept {
+                self.sequences.release(kept);
+            }
+            let error = changed.error.clone().map(ramlace_wire::ErrorBody::into_error);
+            let outcome = match &error {
+                None => Ok(&changed.body.0[..]),
+                Some(error) => Err(error),
+            };
+            if let Some(above) = &above {
+                above.is_kept(&Kept { promise, outcome });
+            }
+        }
+    }
+
+    /// The session is over, and what it has promised is lost.
+    fn break_promises(&self, why: &Error) {
+        let broken = self.behind.with(AllPromises::break_all);
+        self.behind.changed.notify_all();
+        let Some(above) = self.above() else { return };
+        for promise in &broken {
+            above.is_kept(&Kept { promise, outcome: Err(why) });
+        }
+    }
+
+    fn ask_many(
+        &self,
+        line: &mut Line,
+        slot: Slot,
+        request: &ChangeMany,
+        until: Instant,
+    ) -> std::result::Result<ManyChanged, Unanswered> {
+        let mut header = self.header(Kind::ChangeMany, None, until, self.known_epoch());
+        header.slot = slot;
+        line.send(header, request, &[], until).map_err(Unanswered::lost)?;
+        let received = line.receive::<ChangeMany>(header.call, until)?;
+        if received.data_bytes > 0 || !request.fits(&received.reply) {
+            line.close();
+            return Err(Unanswered::lost(unbelievable::<ChangeMany>()));
+        }
+        Ok(received.reply)
+    }
+
+    fn known_epoch(&self) -> Epoch {
+        self.known_map().map_or(Epoch(0), |map| map.epoch)
+    }
+
+    /// What an error of a server means: that the session is over, where that is what it has said.
+    fn confirmed(&self, server: &Arc<Server>, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::Stale => self.confirm(server).err().unwrap_or(error),
+            _ => error,
+        }
+    }
+
+    /// Makes sure that a thread sends what is owed to a slot's server.
+    fn start_sender(self: &Arc<Session>, slot: Slot) -> Result<()> {
+        let server = self.server_of(&*self.map()?, slot)?.id;
+        if !self.behind.senders.lock().insert(server) {
+            return Ok(());
+        }
+        let (behind, session) = (self.behind.clone(), Arc::downgrade(self));
+        let started = std::thread::Builder::new().name("ramlace-behind".into()).spawn(move || {
+            block_signals();
+            let mut sender = Sender { behind, session, server, link: None };
+            while sender.look() {}
+        });
+        started.map(drop).map_err(|error| {
+            self.behind.senders.lock().remove(&server);
+            Error::from_io(&error, "starting a thread that sends what was promised")
+        })
+    }
+}
+
+/// It holds the session only while it sends.
+struct Sender {
+    behind: Arc<Behind>,
+    session: std::sync::Weak<Session>,
+    server: ServerId,
+    link: Option<Link>,
+}
+
+impl Sender {
+    /// Does what is due, or sleeps; false when it is over.
+    fn look(&mut self) -> bool {
+        let Some(session) = self.session.upgrade() else { return false };
+        if let Some(why) = session.ended.get() {
+            session.break_promises(why);
+            return false;
+        }
+        let map = session.known_map();
+        let is_mine = |slot| map.as_ref().and_then(|map| map.primary(slot)) == Some(self.server);
+        let due = self.behind.with(|all| all.due(Instant::now(), is_mine));
+        let done = match due {
+            None => {
+                // A slot may be another server's by now.
+                for slot in self.behind.with(|all| all.owing()) {
+                    let _ = session.start_sender(slot);
+                }
+                // Whoever has to be told may be the last who holds it.
+                drop(session);
+                self.sleep();
+                return true;
+            }
+            Some((slot, Due::Send)) => self.send(&session, slot),
+            Some((slot, Due::GiveBack(number))) => self.give_back(&session, slot, number),
+        };
+        if let Err(error) = done {
+            self.link = None;
+            match error.kind() {
+                ErrorKind::Stale if session.is_ended() => {}
+                ErrorKind::Redirect(Redirect::Moved) => {
+                    let _ = session.refresh_map(Instant::now() + Duration::from_millis(SEND_MILLIS_MAX));
+                }
+                _ => {}
+            }
+            drop(session);
+            std::thread::sleep(PAUSE);
+        }
+        true
+    }
+
+    fn sleep(&self) {
+        let all = self.behind.all.lock();
+        let rest = if all.count() == 0 { REST } else { LOOK };
+        drop(self.behind.changed.wait_timeout(all, rest));
+    }
+
+    fn send(&mut self, session: &Arc<Session>, slot: Slot) -> Result<()> {
+        let behind = self.behind.clone();
+        if !behind.with(|all| all.begin_sending(slot)) {
+            return Ok(());
+        }
+        let until = Instant::now() + Duration::from_millis(SEND_MILLIS_MAX);
+        let sent = session.send_promises(slot, until, |request, until| {
+            self.exchange(session, slot, request, until).map_err(Unanswered::lost)
+        });
+        behind.with(|all| all.end_sending(slot, Instant::now()));
+        behind.changed.notify_all();
+        match sent {
+            Ok(true) => Ok(()),
+            // The window of the slot's answers is full.
+            Ok(false) => Err(Error::new(ErrorKind::Retry, "nothing could be sent")),
+            Err(unanswered) => Err(unanswered.error),
+        }
+    }
+
+    fn give_back(&mut self, session: &Arc<Session>, slot: Slot, number: u64) -> Result<()> {
+        let behind = self.behind.clone();
+        if !behind.with(|all| all.begin_giving_back(slot, number)) {
+            return Ok(());
+        }
+        let request =
+            ChangeMany { delegation: number, changes: Vec::new(), wanted_for: None, gives_back: true };
+        let until = Instant::now() + Duration::from_millis(SEND_MILLIS_MAX);
+        let given = self.exchange(session, slot, &request, until);
+        match given {
+            Ok(_) => {
+                behind.with(|all| all.is_over(slot, number));
+                Ok(())
+            }
+            Err(error) => {
+                behind.with(|all| all.end_sending(slot, Instant::now()));
+                Err(error)
+            }
+        }
+    }
+
+    fn exchange(
+        &mut self,
+        session: &Arc<Session>,
+        slot: Slot,
+        request: &ChangeMany,
+        until: Instant,
+    ) -> Result<ManyChanged> {
+        let server = session.server(self.server)?;
+        let link = match &mut self.link {
+            Some(link) => link,
+            none => none.insert(session.connect(&server, until).map_err(|failure| {
+                if failure.refused {
+                    self.behind.note_refusal(slot, &name_server(&server, &failure.error));
+                }
+                failure.error
+            })?),
+        };
+        let mut header = session.header(Kind::ChangeMany, None, until, session.known_epoch());
+        header.slot = slot;
+        let answered = roundtrip(link, header, request, until);
+        answered.map_err(|error| session.confirmed(&server, error))
+    }
+}
+

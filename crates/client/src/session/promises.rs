@@ -1,0 +1,431 @@
+//! What a session has promised in slots that are delegated to it: changes that its callers take for done, and that are sent
+//! later, in their order, many in one message. It asks no clock and sends nothing: [`crate::session::behind`] does.
+//!
+//! Whoever promises something has worked out its answer from what is known of the slot. That is known in a *version*: a change
+//! that is sent by itself and may make an inode, or change a directory, begins another one, and nothing is promised meanwhile. What
+//! is known of files has a version of its own, which each change begins that is sent by itself.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{InodeId, Slot, Timestamp, limits};
+use ramlace_wire::Kind;
+use ramlace_wire::leases::DelegationRecall;
+
+use crate::session::sequences::Kept;
+
+/// How old a promise may be.
+pub(crate) const AGE_MAX: Duration = Duration::from_millis(limits::BEHIND_MILLIS_MAX);
+const IDLE: Duration = Duration::from_millis(limits::DELEGATION_IDLE_MILLIS);
+
+/// A change that was promised.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    pub(crate) kind: Kind,
+    /// The inode that it makes or changes.
+    pub(crate) inode: InodeId,
+    /// The inode is made by it.
+    pub(crate) makes: bool,
+    pub(crate) at: Timestamp,
+    pub(crate) body: Vec<u8>,
+    /// The answer that its caller was given, as the slot would give it.
+    pub(crate) told: Vec<u8>,
+    /// Its number in the session, once it was sent.
+    pub(crate) kept: Option<Kept>,
+}
+
+/// What a slot knows of.
+#[derive(Debug, Default)]
+struct Promises {
+    delegation: Option<u64>,
+    version: Version,
+    /// Changes under way that are sent by themselves, and may change directories.
+    direct: usize,
+    /// The same of files alone.
+    direct_of_files: usize,
+    /// All that have begun.
+    begun: u64,
+    waiting: VecDeque<Promise>,
+    bytes: usize,
+    /// Somebody sends them.
+    sending: bool,
+    oldest: Option<Instant>,
+    used: Option<Instant>,
+    /// Another session waits for the slot.
+    wanted: bool,
+}
+
+/// In which versions something is known of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Version {
+    /// Its directories, and its next inode.
+    pub(crate) names: u64,
+    /// Its files.
+    pub(crate) files: u64,
+}
+
+/// Why something is not promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The slot is not the session's, or something else is known of it by now.
+    Unknown,
+    /// First some of what was promised is to be sent.
+    Full,
+}
+
+/// What is to be done about a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    Send,
+    GiveBack(u64),
+}
+
+/// All of a session.
+#[derive(Debug, Default)]
+pub(crate) struct AllPromises {
+    slots: HashMap<Slot, Promises>,
+    last_version: u64,
+}
+
+impl AllPromises {
+    /// Slots that are delegated, or about to be asked for.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// It is about to be asked for, by a create that is sent by itself: in which version the answer will be known. That change is over
+    /// by [`AllPromises::end_direct`], before [`AllPromises::delegated`].
+    pub(crate) fn begin_asking(&mut self, slot: Slot) -> Version {
+        let next = self.next_version();
+        let promises = self.slots.entry(slot).or_default();
+        promises.begun += 1;
+        promises.direct += 1;
+        promises.version = Version { names: next, files: next };
+        promises.version
+    }
+
+    /// In which version something is known of a slot that is the session's.
+    pub(crate) fn version(&self, slot: Slot) -> Option<Version> {
+        self.slots.get(&slot).filter(|promises| promises.delegation.is_some()).map(|promises| promises.version)
+    }
+
+    fn next_version(&mut self) -> u64 {
+        self.last_version += 1;
+        self.last_version
+    }
+
+    /// The slot is the session's, as was asked in this version. Whether anything may be promised by that.
+    pub(crate) fn delegated(&mut self, slot: Slot, version: Version, number: u64, now: Instant) -> bool {
+        let promises = self.slots.entry(slot).or_default();
+        if promises.delegation != Some(number) {
+            promises.wanted = false;
+        }
+        promises.delegation = Some(number);
+        promises.used = Some(now);
+        promises.version.names == version.names && promises.direct == 0 && !promises.wanted
+    }
+
+    /// Promises a change that was worked out by what is known in this version; of files, unless it makes one.
+    pub(crate) fn promise(
+        &mut self,
+        slot: Slot,
+        version: Version,
+        promise: Promise,
+        now: Instant,
+    ) -> Result<(), Refused> {
+        let promises = self.slots.get_mut(&slot).ok_or(Refused::Unknown)?;
+        let may = promises.delegation.is_some()
+            && promises.version.names == version.names
+            && (promise.makes || promises.version.files == version.files)
+            && promises.direct == 0
+            && !promises.wanted;
+        if !may {
+            return Err(Refused::Unknown);
+        }
+        let bytes = promises.bytes + promise.body.len();
+        if promises.waiting.len() >= limits::CHANGES_PER_MESSAGE_MAX || bytes > limits::CHANGES_BYTES_PER_MESSAGE_MAX {
+            return Err(Refused::Full);
+        }
+        promises.bytes = bytes;
+        promises.oldest.get_or_insert(now);
+        promises.used = Some(now);
+        promises.waiting.push_back(promise);
+        Ok(())
+    }
+
+    /// Whether something was promised in a slot and not sent, or not answered.
+    pub(crate) fn owes(&self, slot: Slot) -> bool {
+        self.slots.get(&slot).is_some_and(|promises| promises.sending || !promises.waiting.is_empty())
+    }
+
+    /// Whether what is owed in a slot comes to half of what one message takes.
+    pub(crate) fn is_nearly_full(&self, slot: Slot) -> bool {
+        self.slots.get(&slot).is_some_and(|promises| {
+            promises.waiting.len() >= limits::CHANGES_PER_MESSAGE_MAX / 2
+                || promises.bytes >= limits::CHANGES_BYTES_PER_MESSAGE_MAX / 2
+        })
+    }
+
+    /// Slots in which something is owed.
+    pub(crate) fn owing(&self) -> Vec<Slot> {
+        self.slots.iter().filter(|(_, promises)| !promises.waiting.is_empty()).map(|(slot, _)| *slot).collect()
+    }
+
+    /// A change that is sent by itself begins: what is known of the slot's files ends with it; `names`: and of its directories, and
+    /// nothing is promised before it is over. Whether it is to be told when it is.
+    pub(crate) fn begin_direct(&mut self, slot: Slot, names: bool) -> bool {
+        let next = self.next_version();
+        let Some(promises) = self.slots.get_mut(&slot) else { return false };
+        promises.begun += 1;
+        promises.version.files = next;
+        if names {
+            promises.version.names = next;
+            promises.direct += 1;
+        } else {
+            promises.direct_of_files += 1;
+        }
+        true
+    }
+
+    /// How many changes have begun that were sent by themselves, where none is under way.
+    pub(crate) fn quiet(&self, slot: Slot) -> Option<u64> {
+        let promises = self.slots.get(&slot)?;
+        (promises.direct == 0 && promises.direct_of_files == 0).then_some(promises.begun)
+    }
+
+    /// It is over.
+    pub(crate) fn end_direct(&mut self, slot: Slot, names: bool) {
+        if let Some(promises) = self.slots.get_mut(&slot) {
+            let under_way = if names { &mut promises.direct } else { &mut promises.direct_of_files };
+            *under_way = under_way.saturating_sub(1);
+        }
+        self.forget_if_over(slot);
+    }
+
+    /// What is owed in a slot is sent at once.
+    pub(crate) fn hurry(&mut self, slot: Slot, now: Instant) {
+        if let Some(promises) = self.slots.get_mut(&slot).filter(|promises| !promises.waiting.is_empty()) {
+            promises.oldest = Some(now.checked_sub(AGE_MAX).unwrap_or(now));
+        }
+    }
+
+    /// Another session waits for these slots.
+    pub(crate) fn want_back(&mut self, recalls: &[DelegationRecall]) {
+        for recall in recalls {
+            let next = self.next_version();
+            let promises = self.slots.entry(recall.slot).or_default();
+            promises.wanted = true;
+            // One that was given while nobody here waited for the answer any more.
+            if promises.delegation.is_none() {
+                promises.delegation = Some(recall.number);
+                promises.version = Version { names: next, files: next };
+            }
+        }
+    }
+
+    /// What is due in the slots of a server.
+    pub(crate) fn due(&self, now: Instant, is_of_server: impl Fn(Slot) -> bool) -> Option<(Slot, Due)> {
+        self.slots.iter().filter(|(slot, promises)| !promises.sending && is_of_server(**slot)).find_map(|(slot, promises)| {
+            let is_old = promises.oldest.is_some_and(|oldest| now.saturating_duration_since(oldest) >= AGE_MAX);
+            if !promises.waiting.is_empty() && (is_old || promises.wanted) {
+                return Some((*slot, Due::Send));
+            }
+            let number = promises.delegation.filter(|_| promises.waiting.is_empty())?;
+            let is_idle = promises.used.is_some_and(|used| now.saturating_duration_since(used) >= IDLE);
+            let is_quiet = promises.direct + promises.direct_of_files == 0;
+            (promises.wanted || (is_idle && is_quiet)).then_some((*slot, Due::GiveBack(number)))
+        })
+    }
+
+    /// Somebody begins to send what is owed in a slot; false: nothing is owed, or another does.
+    pub(crate) fn begin_sending(&mut self, slot: Slot) -> bool {
+        let Some(promises) = self.slots.get_mut(&slot) else { return false };
+        if promises.sending || promises.waiting.is_empty() {
+            return false;
+        }
+        promises.sending = true;
+        promises.oldest = None;
+        true
+    }
+
+    /// What is owed in a slot where somebody sends, and the delegation under which it was promised.
+    pub(crate) fn sent_now(&mut self, slot: Slot) -> Option<(u64, &mut VecDeque<Promise>)> {
+        let promises = self.slots.get_mut(&slot)?;
+        // One that is over refuses what was promised, and nothing is done twice.
+        Some((promises.delegation.unwrap_or(u64::MAX), &mut promises.waiting))
+    }
+
+    /// The slot has said that it is not the session's any more: what is owed there is refused.
+    pub(crate) fn is_lost(&mut self, slot: Slot) {
+        let next = self.next_version();
+        if let Some(promises) = self.slots.get_mut(&slot) {
+            promises.version = Version { names: next, files: next };
+            promises.delegation = None;
+        }
+    }
+
+    /// The first promises were answered, as many as this; they come back.
+    pub(crate) fn answered(&mut self, slot: Slot, count: usize) -> Vec<Promise> {
+        let Some(promises) = self.slots.get_mut(&slot) else { return Vec::new() };
+        let done: Vec<Promise> = promises.waiting.drain(..count.min(promises.waiting.len())).collect();
+        promises.bytes -= done.iter().map(|promise| promise.body.len()).sum::<usize>();
+        done
+    }
+
+    /// Nobody sends any more. What is left goes on waiting.
+    pub(crate) fn end_sending(&mut self, slot: Slot, now: Instant) {
+        if let Some(promises) = self.slots.get_mut(&slot) {
+            promises.sending = false;
+            if !promises.waiting.is_empty() {
+                promises.oldest = Some(now);
+            }
+        }
+        self.forget_if_over(slot);
+    }
+
+    /// Nothing is promised before the slot is given back: whether it may be.
+    pub(crate) fn begin_giving_back(&mut self, slot: Slot, number: u64) -> bool {
+        let next = self.next_version();
+        let Some(promises) = self.slots.get_mut(&slot) else { return false };
+        if promises.delegation != Some(number) || promises.sending || !promises.waiting.is_empty() {
+            return false;
+        }
+        promises.version = Version { names: next, files: next };
+        promises.wanted = true;
+        promises.sending = true;
+        true
+    }
+
+    /// It was given back, or is not the session's any more.
+    pub(crate) fn is_over(&mut self, slot: Slot, number: u64) {
+        if let Some(promises) = self.slots.get_mut(&slot) {
+            promises.sending = false;
+            if promises.delegation == Some(number) {
+                promises.delegation = None;
+                promises.wanted = false;
+            }
+        }
+        self.forget_if_over(slot);
+    }
+
+    /// All that is owed will never be done.
+    pub(crate) fn break_all(&mut self) -> Vec<Promise> {
+        self.slots.drain().flat_map(|(_, promises)| promises.waiting).collect()
+    }
+
+    fn forget_if_over(&mut self, slot: Slot) {
+        let is_over = self.slots.get(&slot).is_some_and(|promises| {
+            promises.delegation.is_none()
+                && promises.waiting.is_empty()
+                && promises.direct + promises.direct_of_files == 0
+                && !promises.sending
+        });
+        if is_over {
+            self.slots.remove(&slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT: Slot = Slot(3);
+
+    fn change(counter: u64) -> Promise {
+        let inode = InodeId::new(SLOT, counter);
+        let at = Timestamp { nanos: 1 };
+        Promise { kind: Kind::Create, inode, makes: true, at, body: vec![0; 100], told: Vec::new(), kept: None }
+    }
+
+    fn held(now: Instant) -> (AllPromises, Version) {
+        let mut all = AllPromises::default();
+        let version = all.begin_asking(SLOT);
+        all.end_direct(SLOT, true);
+        assert!(all.delegated(SLOT, version, 7, now));
+        (all, version)
+    }
+
+    // SEMANTICS 141.1
+    #[test]
+    fn what_is_promised_is_sent_in_its_order_and_once_it_is_old() {
+        let now = Instant::now();
+        let (mut all, version) = held(now);
+        for counter in 1..=3 {
+            all.promise(SLOT, version, change(counter), now).unwrap();
+        }
+        assert_eq!(all.due(now + AGE_MAX / 2, |_| true), None);
+        assert_eq!(all.due(now + AGE_MAX, |_| false), None, "another server's");
+        assert_eq!(all.due(now + AGE_MAX, |_| true), Some((SLOT, Due::Send)));
+        assert!(all.begin_sending(SLOT));
+        let (number, waiting) = all.sent_now(SLOT).unwrap();
+        assert_eq!((number, waiting.len()), (7, 3));
+        assert!(!all.begin_sending(SLOT), "one thread at a time keeps their order");
+        all.promise(SLOT, version, change(4), now).unwrap();
+        let done = all.answered(SLOT, 2);
+        assert_eq!(done.iter().map(|promise| promise.inode.counter()).collect::<Vec<_>>(), [1, 2]);
+        all.end_sending(SLOT, now);
+        assert!(all.owes(SLOT));
+        assert_eq!(all.sent_now(SLOT).unwrap().1[0].inode.counter(), 3);
+    }
+
+    // SEMANTICS 141.2
+    #[test]
+    fn nothing_is_promised_by_what_is_not_known_any_more() {
+        let now = Instant::now();
+        let (mut all, version) = held(now);
+        assert!(all.begin_direct(SLOT, true));
+        assert_eq!(all.promise(SLOT, version, change(1), now), Err(Refused::Unknown));
+        all.end_direct(SLOT, true);
+        assert_eq!(all.promise(SLOT, version, change(1), now), Err(Refused::Unknown), "the change may have made it");
+        let version = all.begin_asking(SLOT);
+        assert_eq!(all.promise(SLOT, version, change(1), now), Err(Refused::Unknown), "it makes an inode");
+        all.end_direct(SLOT, true);
+        assert!(all.delegated(SLOT, version, 7, now));
+        assert!(all.promise(SLOT, version, change(1), now).is_ok());
+        // One that began while it was asked.
+        let asked_in = all.begin_asking(SLOT);
+        all.begin_direct(SLOT, true);
+        all.end_direct(SLOT, true);
+        assert!(!all.delegated(SLOT, asked_in, 7, now));
+    }
+
+    // SEMANTICS 141.3
+    #[test]
+    fn a_slot_that_is_wanted_is_given_back_once_nothing_is_owed_there() {
+        let now = Instant::now();
+        let (mut all, version) = held(now);
+        all.promise(SLOT, version, change(1), now).unwrap();
+        all.want_back(&[DelegationRecall { slot: SLOT, number: 7 }]);
+        assert_eq!(all.promise(SLOT, version, change(2), now), Err(Refused::Unknown));
+        assert_eq!(all.due(now, |_| true), Some((SLOT, Due::Send)), "at once");
+        assert!(!all.begin_giving_back(SLOT, 7));
+        assert!(all.begin_sending(SLOT));
+        assert_eq!(all.due(now, |_| true), None);
+        all.answered(SLOT, 1);
+        all.end_sending(SLOT, now);
+        assert_eq!(all.due(now, |_| true), Some((SLOT, Due::GiveBack(7))));
+        assert!(all.begin_giving_back(SLOT, 7));
+        all.is_over(SLOT, 7);
+        assert_eq!(all.count(), 0);
+    }
+
+    #[test]
+    fn a_slot_that_is_not_used_is_given_back_and_a_full_one_is_sent_first() {
+        let now = Instant::now();
+        let (mut all, version) = held(now);
+        for counter in 0..limits::CHANGES_PER_MESSAGE_MAX as u64 {
+            all.promise(SLOT, version, change(counter), now).unwrap();
+        }
+        assert_eq!(all.promise(SLOT, version, change(0), now), Err(Refused::Full));
+        assert!(all.begin_sending(SLOT));
+        all.answered(SLOT, usize::MAX);
+        all.end_sending(SLOT, now);
+        assert_eq!(all.due(now + IDLE / 2, |_| true), None);
+        assert_eq!(all.due(now + IDLE, |_| true), Some((SLOT, Due::GiveBack(7))));
+        all.promise(SLOT, version, change(1), now + IDLE).unwrap();
+        assert!(!all.begin_giving_back(SLOT, 7), "it is used again");
+        let broken = all.break_all();
+        assert_eq!((broken.len(), all.count()), (1, 0));
+    }
+}

@@ -1,0 +1,75 @@
+//! Delegations of a slot: one session answers for it, until it gives it back, is not heard in time or ends. Who asks before
+//! it is given back is the server's matter; that it is delegated must outlive the server's process, since what the holder has
+//! promised does.
+
+use ramlace_base::{InodeId, SessionId};
+
+use crate::state::SlotState;
+use crate::state::delegation::Delegation;
+
+impl SlotState {
+    /// To whom the slot is delegated now.
+    #[must_use]
+    pub fn delegation(&self) -> Option<Delegation> {
+        self.delegation
+    }
+
+    /// The inode that the next create makes.
+    #[must_use]
+    pub fn next_inode(&self) -> InodeId {
+        InodeId::new(self.slot, self.next_counter.min(InodeId::COUNTER_MAX))
+    }
+
+    /// Whether operations across slots are coordinated here, and not over.
+    #[must_use]
+    pub fn is_operating(&self) -> bool {
+        !self.intents.is_empty() || !self.unsettled.is_empty()
+    }
+
+    /// One that is delegated already stays so: the server asks for it first.
+    pub(crate) fn delegate(&mut self, session: SessionId) {
+        if self.delegation.is_some() {
+            return;
+        }
+        // Its end must come here.
+        self.sessions.entry(session).or_default();
+        self.delegations += 1;
+        self.delegation = Some(Delegation { session, number: self.delegations });
+    }
+
+    /// Late news of an older one end no newer one.
+    pub(crate) fn end_delegation(&mut self, number: u64) {
+        self.delegation = self.delegation.filter(|delegation| delegation.number != number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ramlace_base::{Epoch, Slot, Timestamp};
+
+    use super::*;
+    use crate::command::{Command, Op, Origin};
+
+    const SESSION: SessionId = SessionId([1; 16]);
+    const OTHER: SessionId = SessionId([2; 16]);
+
+    fn apply(state: &mut SlotState, op: Op) -> Option<(SessionId, u64)> {
+        let effects = state.apply(&Command { now: Timestamp { nanos: 5 }, origin: Origin::Server, op });
+        assert_eq!(effects, []);
+        state.delegation().map(|delegation| (delegation.session, delegation.number))
+    }
+
+    // SEMANTICS 141.3
+    #[test]
+    fn a_slot_is_delegated_to_one_session_until_that_very_delegation_or_the_session_ends() {
+        let mut state = SlotState::new(Slot(3), 16, Epoch(1), 7);
+        assert_eq!(apply(&mut state, Op::Delegate { session: SESSION }), Some((SESSION, 1)));
+        assert_eq!(apply(&mut state, Op::Delegate { session: OTHER }), Some((SESSION, 1)), "it is not taken away");
+        assert_eq!(apply(&mut state, Op::EndDelegation { number: 1 }), None);
+        assert_eq!(apply(&mut state, Op::Delegate { session: OTHER }), Some((OTHER, 2)));
+        assert_eq!(apply(&mut state, Op::EndDelegation { number: 1 }), Some((OTHER, 2)), "that was another one");
+        assert_eq!(apply(&mut state, Op::EndSession { session: SESSION }), Some((OTHER, 2)));
+        assert!(state.has_session(OTHER), "its end is told to slots that know it");
+        assert_eq!(apply(&mut state, Op::EndSession { session: OTHER }), None);
+    }
+}

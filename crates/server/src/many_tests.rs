@@ -1,0 +1,220 @@
+//! Many changes in one message, and slots that are delegated: nobody else is answered out of one before its holder has given it back.
+
+use std::time::Duration;
+
+use ramlace_base::{ErrorKind, InodeId, Name, Sequence, Timestamp, limits};
+use ramlace_wire::chunk::WriteOrigin;
+use ramlace_wire::delegation::{Change, ChangeMany, Delegated, ManyChanged};
+use ramlace_wire::inline::{Bytes, InlineMode, ReadInline, WriteInline};
+use ramlace_wire::leases::WaitRecalls;
+use ramlace_wire::namespace::{
+    Close, Create, GetAttributes, LayoutWish, Lookup, NewMode, Opened, SetAttributes, Unlink,
+};
+use ramlace_wire::session::SessionKind;
+use ramlace_wire::{FileAttributes, Kind, Request, decode_body, encode_body};
+
+use crate::testing::{Client, TestServer, Told, run};
+
+const HOLDER: u8 = 1;
+const OTHER: u8 = 2;
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn create(text: &str) -> Create {
+    Create {
+        parent: InodeId::ROOT,
+        name: name(text),
+        mode: NewMode { mode: 0o640, umask: 0 },
+        exclusive: true,
+        read: true,
+        write: true,
+        layout: None,
+        wish: LayoutWish::default(),
+        named: FileAttributes::new(),
+    }
+}
+
+fn change<R: Request>(sequence: u64, request: &R, makes: Option<InodeId>) -> Change {
+    let at = Timestamp { nanos: 1 };
+    let body = Bytes(encode_body(request));
+    // Those of a message are answered together.
+    let outstanding = (sequence % 100) as u32;
+    Change { kind: R::KIND.number(), sequence: Sequence(sequence), outstanding, at, makes, body }
+}
+
+fn many(delegation: u64, changes: Vec<Change>) -> ChangeMany {
+    ChangeMany { delegation, changes, wanted_for: None, gives_back: false }
+}
+
+fn write(inode: InodeId, text: &str) -> WriteInline {
+    let bytes = Bytes(text.as_bytes().to_vec());
+    WriteInline { inode, mode: InlineMode::At, offset: 0, bytes, origin: WriteOrigin::Program }
+}
+
+async fn ask(client: &mut Client, request: &ChangeMany) -> Told<ManyChanged> {
+    client.ask(request).await
+}
+
+/// The holder, who hears of recalls, and to whom the root's slot is delegated; the file that it made with that.
+async fn holder(server: &TestServer) -> (Client, InodeId, Delegated) {
+    let mut client = Client::user(&server.address, HOLDER).await;
+    let mut listener = client.another(&server.address).await;
+    tokio::task::spawn_local(async move {
+        loop {
+            if listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut sequence = 0;
+    loop {
+        sequence += 1;
+        let wanted_for = Some(InodeId::ROOT);
+        let changes = vec![change(sequence, &create(&format!("first{sequence}")), None)];
+        let told = ask(&mut client, &ChangeMany { wanted_for, ..many(0, changes) }).await.unwrap();
+        let opened: Opened = decode_body(Kind::Create, &told.changed[0].body.0).unwrap();
+        if let Some(delegated) = told.delegated {
+            return (client, opened.info.attributes.inode, *delegated);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn errors(told: &ManyChanged) -> Vec<Option<ErrorKind>> {
+    told.changed.iter().map(|changed| changed.error.clone().map(|error| error.into_error().kind())).collect()
+}
+
+// SEMANTICS 141.1
+#[test]
+fn changes_of_one_message_are_done_in_their_order_and_each_once() {
+    let server = TestServer::start(1);
+    run(async {
+        let (mut client, _, delegated) = holder(&server).await;
+        let made = delegated.next;
+        let mode = SetAttributes { mode: Some(0o600), ..SetAttributes::nothing(made) };
+        let changes = vec![
+            change(100, &create("a"), Some(made)),
+            change(101, &write(made, "text"), None),
+            change(102, &mode, None),
+            change(103, &Close { inode: made, modified: None }, None),
+            change(104, &create("a"), None),
+        ];
+        let request = many(delegated.number, changes);
+        let told = ask(&mut client, &request).await.unwrap();
+        assert_eq!(errors(&told), [None, None, None, None, Some(ErrorKind::Exists)]);
+        let again = ask(&mut client, &request).await.unwrap();
+        assert_eq!(again.changed, told.changed, "a message that comes again is answered again");
+        let read = ReadInline { inode: made, offset: 0, length: 10, keep: false };
+        assert_eq!(client.ask(&read).await.unwrap().bytes, Some(Bytes(b"text".to_vec())));
+        let attributes = client.ask(&GetAttributes { inode: made }).await.unwrap().attributes;
+        assert_eq!((attributes.mode, attributes.modified), (0o600, Timestamp { nanos: 1 }), "when it was promised");
+    });
+}
+
+// SEMANTICS 141.2
+#[test]
+fn nobody_is_answered_out_of_a_slot_before_its_holder_has_given_it_back() {
+    let server = TestServer::start(1);
+    run(async {
+        let (mut client, _, delegated) = holder(&server).await;
+        let mut other = Client::user(&server.address, OTHER).await;
+        let looks = tokio::task::spawn_local(async move {
+            other.ask(&Lookup { parent: InodeId::ROOT, name: name("late") }).await
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!looks.is_finished(), "what it has promised may be what is looked for");
+        let changes = vec![change(100, &create("late"), Some(delegated.next))];
+        let told = ask(&mut client, &ChangeMany { gives_back: true, ..many(delegated.number, changes) }).await;
+        assert_eq!(errors(&told.unwrap()), [None]);
+        assert_eq!(looks.await.unwrap().unwrap().inode, delegated.next);
+        // It is nobody's now, and was wanted a moment ago.
+        let changes = vec![change(101, &create("more"), None)];
+        let wanted = ChangeMany { wanted_for: Some(InodeId::ROOT), ..many(0, changes) };
+        assert_eq!(ask(&mut client, &wanted).await.unwrap().delegated, None);
+        let refused = ask(&mut client, &many(delegated.number, vec![change(102, &create("z"), None)])).await;
+        assert_eq!(errors(&refused.unwrap()), [Some(ErrorKind::Stale)]);
+    });
+}
+
+// SEMANTICS 141.3
+#[test]
+fn what_a_holder_promised_who_is_not_heard_is_refused_and_others_go_on() {
+    let server = TestServer::start(1);
+    run(async {
+        let (mut client, _, delegated) = holder(&server).await;
+        let mut other = Client::user(&server.address, OTHER).await;
+        let none = other.ask(&Lookup { parent: InodeId::ROOT, name: name("late") }).await;
+        assert_eq!(none.unwrap_err().kind(), ErrorKind::NotFound);
+        let late = many(delegated.number, vec![change(100, &create("late"), Some(delegated.next))]);
+        assert_eq!(errors(&ask(&mut client, &late).await.unwrap()), [Some(ErrorKind::Stale)]);
+        let none = other.ask(&Lookup { parent: InodeId::ROOT, name: name("late") }).await;
+        assert_eq!(none.unwrap_err().kind(), ErrorKind::NotFound);
+    });
+}
+
+// SEMANTICS 141.4
+#[test]
+fn a_slot_is_delegated_still_when_its_servers_process_has_died() {
+    let mut server = TestServer::start(1);
+    let (delegated, made) = run(async {
+        let (mut client, _, delegated) = holder(&server).await;
+        let changes = vec![change(100, &create("kept"), Some(delegated.next))];
+        ask(&mut client, &many(delegated.number, changes)).await.unwrap();
+        (delegated.clone(), delegated.next)
+    });
+    server.kill();
+    server.revive();
+    run(async {
+        let mut client = Client::user(&server.address, HOLDER).await;
+        let mut other = Client::user(&server.address, OTHER).await;
+        let looks = tokio::task::spawn_local(async move {
+            other.ask(&Lookup { parent: InodeId::ROOT, name: name("late") }).await
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let next = InodeId::new(made.slot(), made.counter() + 1);
+        let changes = vec![change(100, &create("kept"), Some(made)), change(101, &create("late"), Some(next))];
+        let told = ask(&mut client, &ChangeMany { gives_back: true, ..many(delegated.number, changes) }).await;
+        assert_eq!(errors(&told.unwrap()), [None, None], "the first was done by the life before");
+        assert_eq!(looks.await.unwrap().unwrap().inode, next);
+    });
+}
+
+// SEMANTICS 141.5
+#[test]
+fn what_cannot_be_promised_is_refused() {
+    let server = TestServer::start(1);
+    run(async {
+        let (mut client, file, delegated) = holder(&server).await;
+        let number = delegated.number;
+        let other_inode = InodeId::new(delegated.next.slot(), delegated.next.counter() + 7);
+        let wrong_slot = InodeId::new(ramlace_base::Slot(9), 5);
+        let unlink = Unlink { parent: InodeId::ROOT, name: name("first1") };
+        let refused = [
+            (change(200, &create("a"), Some(other_inode)), ErrorKind::Stale),
+            (change(201, &unlink, None), ErrorKind::Invalid),
+            (change(202, &Close { inode: wrong_slot, modified: None }, None), ErrorKind::Invalid),
+            (change(0, &write(file, "x"), None), ErrorKind::Invalid),
+            (Change { kind: 0xffff, ..change(203, &write(file, "x"), None) }, ErrorKind::Invalid),
+            (Change { kind: Kind::ChangeMany.number(), ..change(204, &write(file, "x"), None) }, ErrorKind::Invalid),
+            (Change { outstanding: 300, ..change(205, &write(file, "x"), None) }, ErrorKind::Protocol),
+            (Change { body: Bytes(vec![255; 9]), ..change(206, &write(file, "x"), None) }, ErrorKind::Protocol),
+        ];
+        for (change, kind) in refused {
+            let shown = format!("{change:?}");
+            let told = ask(&mut client, &many(number, vec![change])).await.unwrap();
+            assert_eq!(errors(&told), [Some(kind)], "{shown}");
+        }
+        let too_many = vec![change(300, &write(file, "x"), None); limits::CHANGES_PER_MESSAGE_MAX + 1];
+        assert_eq!(ask(&mut client, &many(number, too_many)).await.unwrap_err().kind(), ErrorKind::Invalid);
+        // Nothing is said to have happened in the future.
+        let late = Change { at: Timestamp { nanos: i64::MAX }, ..change(301, &write(file, "x"), None) };
+        ask(&mut client, &many(number, vec![late])).await.unwrap();
+        let attributes = client.ask(&GetAttributes { inode: file }).await.unwrap().attributes;
+        assert!(attributes.modified.nanos < i64::MAX / 2);
+        let mut host = Client::connect(&server.address, ramlace_base::SessionId([9; 16]), SessionKind::Host).await;
+        let denied = ask(&mut host, &many(0, vec![change(1, &create("h"), None)])).await;
+        assert_eq!(denied.unwrap_err().kind(), ErrorKind::Denied);
+    });
+}
