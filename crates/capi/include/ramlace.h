@@ -428,7 +428,7 @@ struct ramlace_hints {
      */
     uint32_t mode;
     /**
-     * 0.
+     * 0; a call refuses anything else.
      */
     uint32_t reserved;
 };
@@ -446,7 +446,7 @@ struct ramlace_time {
      */
     uint32_t nanoseconds;
     /**
-     * 0.
+     * 0; a call refuses anything else.
      */
     uint32_t reserved;
 };

@@ -91,6 +91,14 @@ pub(crate) fn invalid(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, text)
 }
 
+/// A field without a meaning yet: whoever sets it wants something that this library does not do.
+pub(crate) fn check_reserved(value: u32, of: &str) -> Result<()> {
+    if value == 0 {
+        return Ok(());
+    }
+    Err(invalid(format!("`reserved` of a struct {of} is {value}; it has no meaning yet, and has to be 0")))
+}
+
 /// The error of a pointer that must not be NULL.
 pub(crate) fn null(what: &str) -> Error {
     Error::new(ErrorKind::Fault, format!("the {what} is a null pointer"))

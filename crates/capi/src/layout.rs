@@ -7,7 +7,7 @@ use ramlace_client::{Part, Placing};
 use ramlace_wire::{HostId, LayoutHints, Mode};
 
 use crate::answers::done;
-use crate::failure::invalid;
+use crate::failure::{check_reserved, invalid};
 use crate::pass::{Given, Growing, Length, Out, Target, Text};
 use crate::pool::connected;
 use crate::types::{ramlace_hints, ramlace_layout, ramlace_pool};
@@ -79,6 +79,7 @@ pub unsafe extern "C" fn ramlace_machine(mut machine: Target<u8>, size: Length) 
 /// Hints as the client takes them, which checks their values; and which servers shall have the file.
 pub(crate) fn layout_hints(hints: &Given<ramlace_hints>) -> Result<(LayoutHints, Placing)> {
     let given = hints.read()?;
+    check_reserved(given.reserved, "ramlace_hints")?;
     let set = |value: u64| Some(value).filter(|value| *value != 0);
     let hints = LayoutHints {
         stripe_unit: set(given.stripe_unit),

@@ -9,7 +9,7 @@ use ramlace_base::{Result, Timestamp};
 use ramlace_client::{AttributeChanges, NewMode};
 
 use crate::answers::{count, done};
-use crate::failure::{guard, invalid};
+use crate::failure::{check_reserved, guard, invalid};
 use crate::open::{permissions, umask};
 use crate::pass::{Length, Out, Target, Text, Times, file_bytes};
 use crate::pool::{Connected, connected};
@@ -154,6 +154,7 @@ pub(crate) fn at(pool: *mut ramlace_pool, path: &Text) -> Result<(Arc<Connected>
 }
 
 fn moment(time: ramlace_time) -> Result<Option<Timestamp>> {
+    check_reserved(time.reserved, "ramlace_time")?;
     let nanos = match time.nanoseconds {
         RAMLACE_TIME_OMIT => return Ok(None),
         RAMLACE_TIME_NOW => now()?,
@@ -193,5 +194,6 @@ mod tests {
         for (seconds, nanoseconds) in [(0, 1_000_000_000), (i64::MAX, 0), (i64::MIN, 0), (0, u32::MAX)] {
             assert!(read(seconds, nanoseconds).is_err());
         }
+        assert!(moment(ramlace_time { nanoseconds: RAMLACE_TIME_OMIT, seconds: 0, reserved: 1 }).is_err());
     }
 }

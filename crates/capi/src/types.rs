@@ -82,7 +82,7 @@ pub struct ramlace_hints {
     /// A RAMLACE_MODE: the file's own mode, on every mount; 0: what the directory hands down, else as
     /// each mount has it.
     pub mode: u32,
-    /// 0.
+    /// 0; a call refuses anything else.
     pub reserved: u32,
 }
 
@@ -104,7 +104,7 @@ pub struct ramlace_time {
     pub seconds: i64,
     /// Nanoseconds within the second, 0 to 999999999.
     pub nanoseconds: u32,
-    /// 0.
+    /// 0; a call refuses anything else.
     pub reserved: u32,
 }
 

@@ -57,6 +57,9 @@ static void test_attributes(void)
     CHECK(stat.accessed.seconds > 1000000000);
     times[0].nanoseconds = 1000000000;
     FAILS(ramlace_utimens(pool, at("file"), times) == -1, EINVAL, "nanoseconds");
+    times[0].nanoseconds = 0;
+    times[1].reserved = 1;
+    FAILS(ramlace_utimens(pool, at("file"), times) == -1, EINVAL, "`reserved` of a struct ramlace_time is 1");
     CHECK(ramlace_truncate(pool, at("file"), 12345) == 0 && ramlace_stat(pool, at("file"), &stat) == 0);
     /* What a truncation adds is a hole. */
     CHECK(stat.size == 12345 && stat.blocks < 8);
@@ -294,6 +297,10 @@ void test_layouts(void)
     FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "4 is no RAMLACE_MODE");
     FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EINVAL, "RAMLACE_MODE");
     hints.mode = 0;
+    hints.reserved = 7;
+    FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "`reserved` of a struct ramlace_hints is 7");
+    FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EINVAL, "reserved");
+    hints.reserved = 0;
     hints.size = 0;
     FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "_INIT");
     layout_modes();
