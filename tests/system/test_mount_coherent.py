@@ -605,3 +605,50 @@ def test_one_mount_alone_pays_no_message_for_it(new_pool: NewPool, new_mount: Ne
     # Read-ahead may be of 128 KiB.
     assert costs["read cold"] <= 128 + 16 + 12
     assert costs["store"] <= 128 + 12
+
+
+_WRITER = """
+import os
+counter = mmap.mmap(os.open({counter!r}, os.O_RDWR), 8)
+def spin(turns):
+    for turn in range(turns):
+        counter[0:8] = (2 * turn + 1).to_bytes(8, "little")
+        file = os.open({path!r}, os.O_WRONLY | os.O_TRUNC)
+        os.write(file, b"w" * {length})
+        counter[0:8] = (2 * turn + 2).to_bytes(8, "little")
+        os.close(file)
+"""
+
+_READER = """
+import os
+counter = mmap.mmap(os.open({counter!r}, os.O_RDWR), 8)
+file = os.open({path!r}, os.O_RDONLY)
+def look():
+    quiet = 0
+    while (before := int.from_bytes(counter[0:8], "little")) < {end}:
+        found = os.pread(file, {length}, 0)
+        if before % 2 == 0 and int.from_bytes(counter[0:8], "little") == before:
+            quiet += 1
+            assert found == b"w" * {length}, (before, len(found), found.count(0))
+    return quiet
+"""
+
+
+# SEMANTICS 114.1
+@pytest.mark.parametrize("length", [4096 * 3, 5000])
+def test_a_file_that_is_emptied_and_written_again_and_again_shows_no_zeros_after_a_write(
+    pair: Pair, tmp_path: Path, length: int
+) -> None:
+    """Its end comes back to where others believe it to be, and bytes are there before their home hears of it."""
+    counter, turns = tmp_path / "counter", 500
+    counter.write_bytes(bytes(8))
+    (pair.here / "file").write_bytes(b"w" * length)
+    names = {"counter": str(counter), "length": length, "end": 2 * turns}
+    writer = _WRITER.format(path=str(pair.here / "file"), **names)
+    reader = _READER.format(path=str(pair.there / "file"), **names)
+    with Program(writer) as writes, Program(reader) as first, Program(reader) as second:
+        for program in (first, second):
+            program.begin("look()", "ask")
+        writes.begin(f"spin({turns})")
+        writes.hear()
+        assert sum(program.hear() for program in (first, second)) > 0
