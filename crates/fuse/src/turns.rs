@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ramlace_sync::{Mutex, MutexGuard};
 
+use crate::counts::RequestCounts;
 use crate::options::{Urgency, Workers};
 use crate::reply::Channel;
 
@@ -27,6 +28,7 @@ pub struct Aside {
 #[derive(Debug)]
 pub struct Turns {
     limits: Workers,
+    counts: Arc<RequestCounts>,
     state: Mutex<State>,
 }
 
@@ -50,8 +52,8 @@ impl State {
 }
 
 impl Turns {
-    pub fn new(limits: Workers) -> Turns {
-        Turns { limits, state: Mutex::default() }
+    pub fn new(limits: Workers, counts: Arc<RequestCounts>) -> Turns {
+        Turns { limits, counts, state: Mutex::default() }
     }
 
     /// Threads at all.
@@ -68,6 +70,7 @@ impl Turns {
         }
         state.waiting_bytes += bytes;
         state.waiting.push_back(aside());
+        self.counts.set_waiting(state.waiting.len());
         false
     }
 
@@ -79,6 +82,7 @@ impl Turns {
         let at = state.waiting.iter().position(|aside| self.has_room(&state, aside.urgency))?;
         let aside = state.waiting.remove(at)?;
         state.waiting_bytes -= aside.bytes.len();
+        self.counts.set_waiting(state.waiting.len());
         state.handled[aside.urgency as usize] += 1;
         Some(aside)
     }
@@ -108,7 +112,7 @@ mod tests {
     use crate::device::Device;
 
     fn turns(threads_max: usize, reserved_threads: usize) -> Turns {
-        Turns::new(Workers { idle_threads_min: 1, threads_max, reserved_threads })
+        Turns::new(Workers { idle_threads_min: 1, threads_max, reserved_threads }, Arc::default())
     }
 
     /// Whether a request of so many bytes is handled at once.
@@ -143,7 +147,9 @@ mod tests {
             None,
             "it is kept for its like"
         );
+        assert_eq!(turns.counts.waiting(), 2);
         assert_eq!(turns.end(Urgency::Reads).map(|aside| aside.urgency), Some(Urgency::Reads));
+        assert_eq!(turns.counts.waiting(), 1);
         assert_eq!(turns.end(Urgency::Usual).map(|aside| aside.urgency), Some(Urgency::Usual));
         assert_eq!(turns.end(Urgency::Usual).map(|aside| aside.urgency), None);
         assert_eq!(turns.lock().waiting_bytes, 0);

@@ -368,6 +368,30 @@ fn a_mount_that_has_opened_a_file_in_another_mode_owns_nothing_of_it_any_more() 
 
 // SEMANTICS 128.2
 #[test]
+fn who_says_that_it_is_there_has_as_long_as_who_writes_back() {
+    let mut leases = DataLeases::default();
+    for page in 0..2 {
+        assert!(claim(&mut leases, &own(page, page, 1)).0);
+    }
+    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+    leases.before_change(FILE, session(LIBRARY), WHOLE, Change::Erase, read, 0).unwrap();
+    // Loads of which nothing is known here hold its pages; the other one says nothing.
+    let step = limits::DATA_RECALL_MILLIS - 1;
+    leases.is_alive(session(0), step);
+    assert!(leases.pass(limits::DATA_RECALL_MILLIS));
+    assert!(leases.is_fenced(FILE, session(1)) && !leases.is_fenced(FILE, session(0)));
+    let (mut now, end) = (step, limits::DATA_RECALL_WRITING_MILLIS);
+    while now + step < end {
+        now += step;
+        leases.is_alive(session(0), now);
+        assert!(!leases.pass(now), "it is there");
+    }
+    leases.is_alive(session(0), end - 1);
+    assert!(leases.pass(end) && leases.is_fenced(FILE, session(0)), "and not for ever");
+}
+
+// SEMANTICS 128.2
+#[test]
 fn who_gets_the_page_that_was_in_the_way_of_its_drop_has_the_time_to_drop_it() {
     let mut leases = DataLeases::default();
     for number in 0..2 {
