@@ -1,5 +1,6 @@
 """What programs on a mount cost: requests of the kernel, by its names, and messages to the servers."""
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -9,7 +10,7 @@ import pytest
 
 from conftest import NewPool
 from mount import Mount, NewMount
-from pool import BY_TIME, KIB, Pool, pattern
+from pool import BY_TIME, KIB, Pool, eventually, frozen, pattern
 
 REQUESTS_ATTRIBUTE = "user.ramlace.requests"
 FILES = 20
@@ -222,3 +223,29 @@ def test_what_one_mount_has_just_made_another_changes_and_the_first_sees_it(
             (there / name).write_bytes(b"another")
             assert (here / name).read_bytes() == b"another"
             assert os.fstat(file.fileno()).st_size == 0
+
+
+# SEMANTICS 137.7
+def test_what_a_server_has_yet_to_hear_is_told(new_pool: NewPool, new_mount: NewMount) -> None:
+    """Until the server has heard it."""
+    pool = new_pool(2)
+    mount = new_mount(pool)
+    # A file of each server.
+    files: dict[int, Path] = {}
+    while len(files) < 2:
+        directory = mount / f"d{len(os.listdir(mount.directory))}"
+        directory.mkdir()
+        files.setdefault((directory.stat().st_ino >> 48) % 2, directory / "file")
+    handles = [file.open("wb", buffering=0) for file in files.values()]
+
+    def owed() -> set[int]:
+        lines = os.getxattr(mount.directory, "user.ramlace.owed").decode().splitlines()
+        return {int(line.split()[0]) for line in lines}
+
+    assert owed() == set()
+    with frozen(pool.process("child", 1)):
+        for handle in handles:
+            with contextlib.suppress(OSError):
+                handle.close()
+        assert eventually(lambda: owed() == {1})
+    assert eventually(lambda: owed() == set())

@@ -9,6 +9,7 @@ pub(crate) mod options;
 pub(crate) mod reached;
 pub(crate) mod sessions;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ramlace_base::{Epoch, Error, InodeId, Name, Result, ServerId};
@@ -27,6 +28,7 @@ use crate::pool::locator::PoolName;
 use crate::pool::options::ConnectOptions;
 use crate::pool::sessions::Sessions;
 use crate::session::judging::STATUS_ADVICE;
+use crate::session::owed::Home;
 use crate::session::settings::Settings;
 
 /// A connected pool. Clones share one session; the session ends with the last of them and of
@@ -127,7 +129,26 @@ impl Pool {
     ///
     /// Errors: those of beginning a session.
     pub fn owed(&self) -> Result<usize> {
-        Ok(self.session()?.outbox.count())
+        Ok(self.session()?.outbox.by_home().values().sum())
+    }
+
+    /// The same by the server that each waits for, as far as the map that is known here tells.
+    ///
+    /// Errors: those of beginning a session.
+    pub fn owed_by_server(&self) -> Result<BTreeMap<ServerId, usize>> {
+        let session = self.session()?;
+        let map = session.known_map();
+        let mut counts = BTreeMap::new();
+        for (home, messages) in session.outbox.by_home() {
+            let server = match home {
+                Home::Server(server) => Some(server),
+                Home::Slot(slot) => map.as_ref().and_then(|map| map.primary(slot)),
+            };
+            if let Some(server) = server {
+                *counts.entry(server).or_default() += messages;
+            }
+        }
+        Ok(counts)
     }
 
     /// Who is told what servers recall.

@@ -19,6 +19,8 @@ use crate::xattrs::{answer_sized, is_mode};
 /// Reading this attribute of a mount's directory tells how many requests of each kind the kernel has sent: a line for each,
 /// with its name and its number.
 pub const REQUESTS_ATTRIBUTE: &str = "user.ramlace.requests";
+/// Tells what the mount has yet to tell which server, a line for each: its number, and how many messages.
+pub const OWED_ATTRIBUTE: &str = "user.ramlace.owed";
 
 /// A call by the descriptor of a directory (`FUSE_IOCTL_DIR`).
 const IOCTL_OF_DIRECTORY: u32 = 1 << 4;
@@ -179,6 +181,9 @@ impl PoolFileSystem {
             Operation::GetXattr { name, size } if name == REQUESTS_ATTRIBUTE.as_bytes() => {
                 answer_sized(reply, Ok(self.counts.to_string().into_bytes()), size);
             }
+            Operation::GetXattr { name, size } if name == OWED_ATTRIBUTE.as_bytes() => {
+                answer_sized(reply, self.owed(), size);
+            }
             Operation::SetXattr { name, value, flags } => {
                 done(reply, self.set_xattr(inode, name, value, flags));
             }
@@ -197,6 +202,13 @@ impl PoolFileSystem {
                 reply.error(libc::ENOSYS);
             }
         }
+    }
+
+    /// What servers have yet to hear from this mount, each in a line.
+    fn owed(&self) -> Result<Vec<u8>> {
+        let owed = self.pool.owed_by_server()?;
+        let lines = owed.iter().map(|(server, messages)| format!("{} {messages}\n", server.0));
+        Ok(lines.collect::<String>().into_bytes())
     }
 
     /// Open files and their bytes; true when the request was one of these.

@@ -55,6 +55,11 @@ impl Outbox {
         self.count.load(Ordering::Acquire)
     }
 
+    /// How many each home has yet to hear.
+    pub(crate) fn by_home(&self) -> HashMap<Home, usize> {
+        if self.count() == 0 { HashMap::new() } else { self.with(|state| state.owed.by_home()) }
+    }
+
     pub(crate) fn owe(&self, message: Message, now: Instant) -> Owes {
         self.with(|state| state.owed.owe(message, now))
     }

@@ -195,6 +195,16 @@ impl Owed {
         self.count
     }
 
+    /// How many each home has yet to hear.
+    pub(crate) fn by_home(&self) -> HashMap<Home, usize> {
+        let mut counts = HashMap::new();
+        for (subject, strand) in &self.strands {
+            *counts.entry(subject.home()).or_default() += strand.messages.len();
+        }
+        counts.retain(|_, messages| *messages > 0);
+        counts
+    }
+
     /// When somebody has to be told next.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         self.order.first_key_value().map(|((at, _), _)| *at)

@@ -215,6 +215,10 @@ fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
     // One wait for the first of them, at the most.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert_eq!(pool.state().open.len(), theirs);
+    let owed = client.owed_by_server().unwrap();
+    assert_eq!(owed.keys().collect::<Vec<_>>(), [&ServerId(1)], "the other has heard it all");
+    assert_eq!(owed.values().sum::<usize>(), client.owed().unwrap());
+    assert!(owed[&ServerId(1)] >= theirs);
     pool.state().silent.clear();
     // Opened again before its home has heard that it was closed: it stays open.
     let again = open(kept);
