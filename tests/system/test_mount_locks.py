@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -367,6 +368,42 @@ def test_a_cycle_of_posix_locks_is_refused_also_across_files_and_servers(
             for program in reversed(others):
                 program.hear()
                 program.run("posix(f, U)")
+
+
+# SEMANTICS 70.3
+def test_a_wait_that_is_short_makes_nobody_look_for_cycles(new_pool: NewPool, new_mount: NewMount) -> None:
+    """Two programs that take a lock by turns, and then one of them for long: a search asks the file's home alone."""
+    pool = new_pool(3)
+    mount = new_mount(pool)
+    with Locker(mount / "x") as a, Locker(mount / "x") as b:
+        for _ in range(20):
+            a.run("posix(f, W)")
+            b.begin_waiting("posix(f, W, wait=True)")
+            a.run("posix(f, U)")
+            b.hear()
+            b.run("posix(f, U)")
+        assert searches(pool)["FindDeadlock"] < 20, "a wait that lasts for a second is one of a slow machine"
+        asked = searches(pool)
+        a.run("posix(f, W)")
+        b.begin_waiting("posix(f, W, wait=True)")
+        assert eventually(lambda: searches(pool)["FindDeadlock"] > asked["FindDeadlock"])
+        assert b.waits()
+        asked = searches(pool) - asked
+        assert asked["ListLockWaits"] <= asked["FindDeadlock"], "of three servers one at the most"
+        a.run("posix(f, U)")
+        b.hear()
+
+
+def searches(pool: Pool) -> Counter[str]:
+    """Return how many messages of a search for cycles were answered."""
+    messages = pool.json("status", "--messages")["messages"]
+    return Counter(
+        {
+            one["message"]: one["answers"]
+            for one in messages
+            if "Deadlock" in one["message"] or "LockWaits" in one["message"]
+        }
+    )
 
 
 # SEMANTICS 70.2

@@ -282,6 +282,8 @@ pub const DEADLOCK_OWNERS_MAX: usize = 32;
 pub const DEADLOCK_WAITS_MAX: usize = 64;
 /// See [`DEADLOCK_WAITS_MAX`].
 pub const DEADLOCK_BLOCKERS_MAX: usize = 256;
+/// Owners of which the server that looks for cycles knows where they wait.
+pub const DEADLOCK_OWNERS_KNOWN_MAX: usize = 65_536;
 /// Owners that are looked at in the search for one cycle.
 pub const DEADLOCK_SEARCH_OWNERS_MAX: usize = 4096;
 

@@ -1,11 +1,12 @@
 //! Cycles of owners of locks that wait for each other, across files of all servers.
 //!
-//! Asked for when a lock has to wait, of the server of slot 0, which looks for one cycle after the other: of several
-//! waits that close the same cycle exactly one is given up. What servers say is of different moments,
-//! so a cycle counts when each of its waits is found again: a wait ends by its grant alone, and
-//! its owner can do nothing meanwhile.
+//! Asked for when a lock has to wait for longer than most, of the server of slot 0, which looks for one cycle after the other: of
+//! several waits that close the same cycle exactly one is given up. It notes where the owner waits, so that the next search asks the
+//! homes of the waits on its way, and no other server: of those that last each is asked about sooner or later, and a cycle is found with
+//! the last of its waits. What servers say is of different moments, so a cycle counts when each of its waits is found again: a wait ends
+//! by its grant alone, and its owner can do nothing meanwhile.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
 use ramlace_base::{Error, Result, ServerId, Slot, limits};
@@ -17,6 +18,7 @@ use ramlace_wire::locks::{
 
 use crate::clock;
 use crate::record::Record;
+use crate::server::known_waits::KnownWaits;
 use crate::server::{Outcome, Server};
 
 /// One wait of a cycle, and the owner that it waits for.
@@ -33,17 +35,19 @@ impl Server {
         session: ramlace_base::SessionId,
         request: FindDeadlock,
     ) -> Outcome<DeadlockFound> {
-        let _one_at_a_time = self.deadlocks.lock().await;
+        // One search at a time.
+        let mut known = self.deadlocks.lock().await;
         let owner = LockOwner { session, owner: request.owner };
+        known.note(owner, request.inode);
         let is_it = |wait: &LockWait| wait.inode == request.inode && wait.wait == request.wait;
-        let first = self.waits_everywhere(map, vec![owner]).await?;
+        let first = self.waits_of(map, &mut known, vec![owner]).await?;
         let Some(first) = first.into_iter().find(is_it) else {
             return Ok(DeadlockFound { found: false, waits: false });
         };
-        let Some(cycle) = self.search(map, first).await? else {
+        let Some(cycle) = self.search(map, &mut known, first).await? else {
             return Ok(DeadlockFound { found: false, waits: true });
         };
-        if !self.stands(map, &cycle).await? {
+        if !self.stands(map, &mut known, &cycle).await? {
             return Ok(DeadlockFound { found: false, waits: true });
         }
         let end = EndLockWait { inode: request.inode, session, wait: request.wait };
@@ -52,7 +56,12 @@ impl Server {
     }
 
     /// From owner to owner for whom it waits, until one waits for the first.
-    async fn search(self: &Rc<Self>, map: &ClusterMap, first: LockWait) -> Result<Option<Vec<Edge>>> {
+    async fn search(
+        self: &Rc<Self>,
+        map: &ClusterMap,
+        known: &mut KnownWaits,
+        first: LockWait,
+    ) -> Result<Option<Vec<Edge>>> {
         let start = first.owner;
         // How each owner was reached.
         let mut reached: HashMap<LockOwner, LockWait> = HashMap::new();
@@ -74,15 +83,20 @@ impl Server {
                 return Ok(None);
             }
             let owners = next.drain(..next.len().min(limits::DEADLOCK_OWNERS_MAX)).collect();
-            found = self.waits_everywhere(map, owners).await?;
+            found = self.waits_of(map, known, owners).await?;
         }
     }
 
     /// Whether every wait of a cycle is there still, for the same owner.
-    async fn stands(self: &Rc<Self>, map: &ClusterMap, cycle: &[Edge]) -> Result<bool> {
+    async fn stands(
+        self: &Rc<Self>,
+        map: &ClusterMap,
+        known: &mut KnownWaits,
+        cycle: &[Edge],
+    ) -> Result<bool> {
         for edges in cycle.chunks(limits::DEADLOCK_OWNERS_MAX) {
             let owners = edges.iter().map(|edge| edge.wait.owner).collect();
-            let waits = self.waits_everywhere(map, owners).await?;
+            let waits = self.waits_of(map, known, owners).await?;
             let stands = |edge: &Edge| {
                 waits.iter().any(|wait| {
                     (wait.owner, wait.inode, wait.wait) == (edge.wait.owner, edge.wait.inode, edge.wait.wait)
@@ -96,28 +110,37 @@ impl Server {
         Ok(true)
     }
 
-    /// What these owners wait for, at all servers at once.
-    async fn waits_everywhere(
+    /// What these owners wait for, as far as it is known where: at all those homes at once.
+    async fn waits_of(
         self: &Rc<Self>,
         map: &ClusterMap,
+        known: &mut KnownWaits,
         owners: Vec<LockOwner>,
     ) -> Result<Vec<LockWait>> {
-        let request = ListLockWaits { owners };
-        let others: Vec<ServerId> =
-            map.servers.iter().filter(|entry| !entry.forgotten).map(|entry| entry.server).collect();
-        let asked: Vec<_> = others
-            .into_iter()
-            .filter(|other| *other != self.me)
-            .map(|other| {
-                let (server, map, request) = (self.clone(), map.clone(), request.clone());
-                tokio::task::spawn_local(async move { server.peers.call(&map, other, &request).await })
-            })
-            .collect();
-        let mut waits = self.lock_waits(&request).waits;
+        let mut by_server: BTreeMap<ServerId, Vec<LockOwner>> = BTreeMap::new();
+        for (owner, slot) in known.homes(&owners) {
+            let Some(home) = map.primary(slot) else { continue };
+            let there = by_server.entry(home).or_default();
+            if there.last() != Some(&owner) {
+                there.push(owner);
+            }
+        }
+        let (mut waits, mut asked) = (Vec::new(), Vec::new());
+        for (home, owners) in by_server {
+            let request = ListLockWaits { owners };
+            if home == self.me {
+                waits.extend(self.lock_waits(&request).waits);
+                continue;
+            }
+            let (server, map) = (self.clone(), map.clone());
+            asked
+                .push(tokio::task::spawn_local(async move { server.peers.call(&map, home, &request).await }));
+        }
         for answer in asked {
             let answered = answer.await.expect("asking a peer does not panic");
             waits.extend(answered.map_err(|failure| failure.error)?.waits);
         }
+        known.heard(&owners, &waits);
         Ok(waits)
     }
 

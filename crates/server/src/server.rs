@@ -11,6 +11,7 @@ pub mod event_queues;
 pub mod kept_files;
 pub mod key_desk;
 pub mod known_map;
+pub mod known_waits;
 pub mod lane_desk;
 pub mod lease_desk;
 pub mod spreading;
@@ -45,6 +46,7 @@ use crate::server::delivery_queues::Deliveries;
 use crate::server::event_queues::EventQueues;
 use crate::server::key_desk::KeyDesk;
 use crate::server::known_map::Membership;
+use crate::server::known_waits::KnownWaits;
 use crate::server::lane_desk::LaneDesk;
 use crate::server::lease_desk::LeaseDesk;
 use crate::server::spreading::Spreading;
@@ -148,7 +150,7 @@ pub struct Server {
     /// Slots that are delegated.
     pub delegations: DelegationDesk,
     /// Held while a cycle of waits is looked for.
-    pub deadlocks: tokio::sync::Mutex<()>,
+    pub deadlocks: tokio::sync::Mutex<KnownWaits>,
     /// What it has done.
     pub counters: Counters,
     /// The same, message by message and session by session.

@@ -101,7 +101,7 @@ impl Listener {
                     return Next::Pause;
                 };
                 session.waits.wake_all(here);
-                if !session.ask_for_all(session.waits.begin_asking(here, false)) {
+                if !session.ask_for_all(session.waits.begin_asking(here)) {
                     return Next::Pause;
                 }
                 link
@@ -130,11 +130,8 @@ impl Listener {
         match heard {
             Ok(events) if events.events.is_empty() => {
                 let here = |slot| session.is_home(self.server, slot);
-                if session.waits.slots().into_iter().any(here) {
-                    return session.ask_for_all(session.waits.begin_asking(here, true));
-                }
-                // Nobody waits: the next step ends the thread, unless somebody comes.
-                false
+                // Where nobody waits the next step ends the thread, unless somebody comes.
+                session.waits.slots().into_iter().any(here)
             }
             Ok(events) => {
                 tell(&session, events);

@@ -10,7 +10,7 @@ use ramlace_wire::locks::{
 };
 
 use crate::client::Client;
-use crate::coordination::waits::{Asked, OnEnd};
+use crate::coordination::waits::{Asked, Look, OnEnd};
 use crate::session::owed::{Heard, Message, Subject};
 use crate::session::retry::is_unheard;
 
@@ -49,8 +49,8 @@ impl Client {
         self.tell(Subject::Locks(request.inode), self.deadline())?;
         let mut request = self.waits.begin(request, on_end)?;
         loop {
-            let (ended, unchecked) = self.ask_for(&request);
-            match self.waits.asked(request.wait, ended, unchecked) {
+            let ended = self.ask_for(&request, self.deadline());
+            match self.waits.asked(request.wait, ended) {
                 Asked::Ended(Ok(file)) => return Ok(Waited::Granted(file)),
                 Asked::Ended(Err(error)) => {
                     if is_unheard(&error) {
@@ -62,6 +62,9 @@ impl Client {
                 Asked::Again(same) => request = same,
             }
         }
+        if request.detects {
+            self.owe(Message::LookForCycle(request.wait));
+        }
         match self.listen_to(request.inode.slot()) {
             Ok(()) => Ok(Waited::Waiting(request.wait)),
             Err(error) => match self.give_up_lock(request.wait) {
@@ -72,49 +75,67 @@ impl Client {
         }
     }
 
-    /// Asks a home for a lock, or what has become of the wait for it: its end, if it has one, and
-    /// whether nobody could look for cycles.
-    fn ask_for(self: &Arc<Client>, request: &SetLock) -> (Option<Result<LockedFile>>, bool) {
-        match self.change(request.inode.slot(), request, self.deadline()) {
-            Err(error) => (Some(Err(error)), false),
-            Ok(LockAnswer { outcome: LockOutcome::Granted, file }) => (Some(Ok(file)), false),
-            Ok(_) => self.check_cycles(request),
+    /// Asks a home for a lock, or what has become of the wait for it: its end, if it has one.
+    fn ask_for(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Option<Result<LockedFile>> {
+        match self.change(request.inode.slot(), request, deadline) {
+            Err(error) => Some(Err(error)),
+            Ok(LockAnswer { outcome: LockOutcome::Granted, file }) => Some(Ok(file)),
+            Ok(_) => None,
         }
     }
 
-    /// Whether a wait closes a cycle; asked only where its owner waits for nothing else meanwhile.
-    fn check_cycles(self: &Arc<Client>, request: &SetLock) -> (Option<Result<LockedFile>>, bool) {
-        if !request.detects {
-            return (None, false);
-        }
-        let SetLock { inode, wait, owner, .. } = *request;
-        let question = FindDeadlock { inode, wait, owner };
-        match self.ask(InodeId::ROOT.slot(), &question, self.deadline()) {
+    /// A wait that has lasted for long: whether it closes a cycle. Of several waits that close the same one is refused, whichever is
+    /// asked about first.
+    pub(crate) fn look_for_cycle(self: &Arc<Client>, wait: u64, deadline: Instant) -> Result<Heard> {
+        let request = match self.waits.begin_look(wait, Instant::now()) {
+            Look::Over => return Ok(Heard::Yes),
+            Look::Later => return Ok(Heard::NotYet),
+            Look::Now(request) => request,
+        };
+        let SetLock { inode, owner, .. } = request;
+        let answer = self.ask(InodeId::ROOT.slot(), &FindDeadlock { inode, wait, owner }, deadline);
+        match &answer {
             Ok(answer) if answer.found => {
                 let text = "waiting for this lock would close a cycle of programs that wait for each other";
-                (Some(Err(Error::new(ErrorKind::Deadlock, text))), false)
+                self.waits.asked_for(wait, Some(Err(Error::new(ErrorKind::Deadlock, text))));
             }
-            // Not found at its home: granted, or an earlier answer was lost. Its home is asked again.
-            Ok(answer) => (None, !answer.waits),
-            // Who waits goes on waiting; the question is asked again in a few seconds.
-            Err(_) => (None, true),
+            // Not found at its home: granted, or an earlier answer was lost.
+            Ok(answer) if !answer.waits => _ = self.ask_and_tell(request, deadline),
+            _ => {
+                if let Some(again) = self.waits.asked_for(wait, None) {
+                    self.ask_and_tell(again, deadline);
+                }
+            }
+        }
+        match answer {
+            Err(error) if is_unheard(&error) && !self.is_ended() => Err(error),
+            _ => Ok(Heard::NotYet),
         }
     }
 
     /// Asks homes about waits on behalf of who waits; false when one did not answer.
     pub(crate) fn ask_for_all(self: &Arc<Client>, requests: Vec<SetLock>) -> bool {
         let mut heard = true;
+        // All of them: nobody else asks about these.
         for request in requests {
-            let (ended, unchecked) = self.ask_for(&request);
-            match ended {
-                Some(Err(error)) if is_unheard(&error) => {
-                    heard = false;
-                    self.waits.asked_for(request.wait, None, true);
-                }
-                ended => self.waits.asked_for(request.wait, ended, unchecked),
-            }
+            heard &= self.ask_and_tell(request, self.deadline());
         }
         heard
+    }
+
+    /// The same about one.
+    fn ask_and_tell(self: &Arc<Client>, request: SetLock, deadline: Instant) -> bool {
+        let mut next = Some(request);
+        while let Some(request) = next {
+            match self.ask_for(&request, deadline) {
+                Some(Err(error)) if is_unheard(&error) => {
+                    self.waits.not_heard(request.wait);
+                    return false;
+                }
+                ended => next = self.waits.asked_for(request.wait, ended),
+            }
+        }
+        true
     }
 
     /// Gives up a wait.

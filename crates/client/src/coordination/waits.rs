@@ -6,6 +6,7 @@
 //! was granted and unlocked meanwhile.
 
 use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, Slot, limits};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
@@ -15,6 +16,12 @@ use crate::coordination::parked::Parked;
 
 /// What is done when a wait has its end, by whatever thread hears of it. It must not wait itself.
 pub(crate) type OnEnd = Box<dyn FnOnce(Result<LockedFile>) + Send>;
+
+/// A wait that is not over after so long may be one of a cycle; most are over before.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// The server that looks for cycles may have begun anew, and know nothing of the waits that it was told of: it is asked
+/// again, after a pause that grows up to this.
+const LOOK_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Library owners have this bit; a mount's owners are the kernel's.
 const LIBRARY_OWNER: u64 = 1 << 63;
@@ -26,10 +33,11 @@ struct Wait {
     asking: bool,
     /// Whoever asks shall do so once more: an event may have been lost.
     again: bool,
-    /// No server could look for cycles with it yet.
-    unchecked: bool,
     /// Granted, while somebody asks.
     granted: Option<LockedFile>,
+    /// When a server shall look whether it closes a cycle, and how long after that again.
+    look_at: Instant,
+    look_pause: Duration,
 }
 
 #[derive(Default)]
@@ -67,6 +75,16 @@ pub(crate) enum Asked {
     Again(SetLock),
 }
 
+/// Whether it is looked for a cycle that a wait closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// The wait is over.
+    Over,
+    /// It has not lasted so long, or somebody asks about it.
+    Later,
+    Now(SetLock),
+}
+
 impl Waits {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
@@ -88,19 +106,26 @@ impl Waits {
         }
         state.last_wait += 1;
         request.wait = state.last_wait;
-        let wait = Wait { request, on_end, asking: true, again: false, unchecked: false, granted: None };
+        let wait = Wait {
+            request,
+            on_end,
+            asking: true,
+            again: false,
+            granted: None,
+            look_at: Instant::now() + LOOK_AFTER,
+            look_pause: LOOK_AFTER,
+        };
         state.waiting.insert(request.wait, wait);
         Ok(request)
     }
 
-    /// Whoever asked has an answer: `ended`, or it waits. `unchecked`: nobody looked for cycles yet.
-    pub(crate) fn asked(&self, wait: u64, ended: Option<Result<LockedFile>>, unchecked: bool) -> Asked {
+    /// Whoever asked has an answer: `ended`, or it waits.
+    pub(crate) fn asked(&self, wait: u64, ended: Option<Result<LockedFile>>) -> Asked {
         let mut state = self.lock();
         let Some(entry) = state.waiting.get_mut(&wait) else {
             let text = "the wait for a lock is over";
             return Asked::Ended(ended.unwrap_or_else(|| Err(Error::new(ErrorKind::Stale, text))));
         };
-        entry.unchecked = unchecked;
         let ended = entry.granted.map(Ok).or(ended);
         if let Some(ended) = ended {
             state.waiting.remove(&wait);
@@ -115,19 +140,42 @@ impl Waits {
         Asked::Waits
     }
 
-    /// The same for a thread that does not wait itself: who waits is told of the end.
-    pub(crate) fn asked_for(&self, wait: u64, ended: Option<Result<LockedFile>>, unchecked: bool) {
+    /// The same for a thread that does not wait itself: who waits is told of the end. The request, where its home is to be asked
+    /// once more.
+    pub(crate) fn asked_for(&self, wait: u64, ended: Option<Result<LockedFile>>) -> Option<SetLock> {
         let mut state = self.lock();
-        let Some(entry) = state.waiting.get_mut(&wait) else { return };
-        entry.asking = false;
-        entry.unchecked = unchecked;
-        self.answered.notify_all();
-        let Some(ended) = entry.granted.map(Ok).or(ended) else { return };
+        let entry = state.waiting.get_mut(&wait)?;
+        let Some(ended) = entry.granted.map(Ok).or(ended) else {
+            entry.asking = std::mem::take(&mut entry.again);
+            let again = entry.asking.then_some(entry.request);
+            self.answered.notify_all();
+            return again;
+        };
         let entry = state.waiting.remove(&wait);
+        self.answered.notify_all();
         drop(state);
         if let Some(entry) = entry {
             (entry.on_end)(ended);
         }
+        None
+    }
+
+    /// Nobody has heard the question: it goes on, and who has a new connection asks again.
+    pub(crate) fn not_heard(&self, wait: u64) {
+        while self.asked_for(wait, None).is_some() {}
+    }
+
+    /// Whether a server shall look now for a cycle that this wait closes; then nobody else asks about it meanwhile.
+    pub(crate) fn begin_look(&self, wait: u64, now: Instant) -> Look {
+        let mut state = self.lock();
+        let Some(entry) = state.waiting.get_mut(&wait) else { return Look::Over };
+        if entry.asking || now < entry.look_at {
+            return Look::Later;
+        }
+        entry.asking = true;
+        entry.look_pause = (entry.look_pause * 2).min(LOOK_PAUSE_MAX);
+        entry.look_at = now + entry.look_pause;
+        Look::Now(entry.request)
     }
 
     /// An event: it is granted. A wait that is over has been given up, and its home hears of that.
@@ -167,15 +215,12 @@ impl Waits {
 
     /// Waits about which their home shall be asked now; `is_here` picks the home. Those about which
     /// somebody asks already are asked for once more by him.
-    pub(crate) fn begin_asking(&self, is_here: impl Fn(Slot) -> bool, unchecked: bool) -> Vec<SetLock> {
+    pub(crate) fn begin_asking(&self, is_here: impl Fn(Slot) -> bool) -> Vec<SetLock> {
         let mut state = self.lock();
         let mut requests = Vec::new();
         for entry in state.waiting.values_mut().filter(|entry| is_here(entry.request.inode.slot())) {
-            if unchecked && !entry.unchecked {
-                continue;
-            }
             if entry.asking {
-                entry.again |= !unchecked;
+                entry.again = true;
             } else {
                 entry.asking = true;
                 requests.push(entry.request);

@@ -52,6 +52,8 @@ pub(crate) enum Subject {
     Times(InodeId),
     /// Recalls of leases on bytes that are over.
     Recalls(ServerId),
+    /// A wait for a lock, which may be one of a cycle.
+    Cycle(u64),
 }
 
 /// A message that is owed.
@@ -73,6 +75,8 @@ pub(crate) enum Message {
     Times(InodeId),
     /// Recalls are over; which, knows who sends it.
     EndRecalls(ServerId),
+    /// A wait for a lock goes on: the server of slot 0 is asked for a cycle that it closes, as long as it does.
+    LookForCycle(u64),
 }
 
 /// What became of a message that its home did not miss.
@@ -102,6 +106,7 @@ impl Message {
             Message::Close(inode) | Message::CloseOpened(inode) => Subject::Open(*inode),
             Message::Times(inode) => Subject::Times(*inode),
             Message::EndRecalls(server) => Subject::Recalls(*server),
+            Message::LookForCycle(wait) => Subject::Cycle(*wait),
         }
     }
 
@@ -109,7 +114,11 @@ impl Message {
     fn is_sign(&self) -> bool {
         matches!(
             self,
-            Message::Close(_) | Message::CloseOpened(_) | Message::Times(_) | Message::EndRecalls(_)
+            Message::Close(_)
+                | Message::CloseOpened(_)
+                | Message::Times(_)
+                | Message::EndRecalls(_)
+                | Message::LookForCycle(_)
         )
     }
 }
@@ -120,6 +129,7 @@ impl Subject {
             Subject::Locks(inode) | Subject::Open(inode) | Subject::Times(inode) => Home::Slot(inode.slot()),
             Subject::GivenUp(slot) | Subject::Barriers(slot) => Home::Slot(slot),
             Subject::Recalls(server) => Home::Server(server),
+            Subject::Cycle(_) => Home::Slot(InodeId::ROOT.slot()),
         }
     }
 
@@ -129,7 +139,7 @@ impl Subject {
             Subject::GivenUp(_) => limits::REPLIES_PER_SESSION_MAX,
             Subject::Locks(_) => LOCKS_MAX,
             Subject::Barriers(_) => LEAVES_MAX,
-            Subject::Open(_) | Subject::Times(_) | Subject::Recalls(_) => SIGNS_MAX,
+            Subject::Open(_) | Subject::Times(_) | Subject::Recalls(_) | Subject::Cycle(_) => SIGNS_MAX,
         }
     }
 }
@@ -195,10 +205,11 @@ impl Owed {
         self.count
     }
 
-    /// How many each home has yet to hear.
+    /// How many each home has yet to hear. What is a question is no message that anybody misses.
     pub(crate) fn by_home(&self) -> HashMap<Home, usize> {
         let mut counts = HashMap::new();
-        for (subject, strand) in &self.strands {
+        let told = |subject: &Subject| !matches!(subject, Subject::Cycle(_));
+        for (subject, strand) in self.strands.iter().filter(|(subject, _)| told(subject)) {
             *counts.entry(subject.home()).or_default() += strand.messages.len();
         }
         counts.retain(|_, messages| *messages > 0);
