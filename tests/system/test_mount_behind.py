@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,11 @@ def check_made(directory: Path, number: int) -> None:
     assert (status.st_mode & 0o7777, status.st_mtime) == (0o640, number + 2)
 
 
+def reads(file: Path, text: bytes) -> bool:
+    """Return whether a file has these bytes."""
+    return file.read_bytes() == text
+
+
 @contextmanager
 def stopped(mount: Mount) -> Iterator[None]:
     """Stop a mount's daemon for the block."""
@@ -64,7 +70,7 @@ def messages(pool: Pool, work: Callable[[int], None]) -> int:
     return min(samples)
 
 
-# SEMANTICS 141.1
+# SEMANTICS 142.1
 @needs_names
 def test_small_files_that_are_made_one_after_the_other_are_sent_together(
     new_pool: NewPool, new_mount: NewMount
@@ -89,7 +95,7 @@ def test_small_files_that_are_made_one_after_the_other_are_sent_together(
     assert pool.check() == []
 
 
-# SEMANTICS 141.1
+# SEMANTICS 142.1
 def test_a_usual_mount_asks_for_each(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 256)
     mount = new_mount(pool)
@@ -104,14 +110,14 @@ def test_a_usual_mount_asks_for_each(new_pool: NewPool, new_mount: NewMount) -> 
     assert answered(pool)["ChangeMany"] == 0
 
 
-# SEMANTICS 141.2
+# SEMANTICS 142.2
 def test_what_was_made_is_there_for_everybody_when_the_call_is_back(new_pool: NewPool, new_mount: NewMount) -> None:
     """By another mount, the library, and by this mount's own programs, whatever they ask first."""
     pool = new_pool(2, 256)
     here, there = new_mount(pool, BEHIND), new_mount(pool, BEHIND)
     library = pool.connect()
     (here / "d").mkdir()
-    looks = [
+    looks: list[Callable[[int], object]] = [
         lambda number: check_made(there / "d", number),
         lambda number: check_made(here / "d", number),
         lambda number: len(os.listdir(there / "d")),
@@ -141,7 +147,7 @@ def test_what_was_made_is_there_for_everybody_when_the_call_is_back(new_pool: Ne
     assert pool.check() == []
 
 
-# SEMANTICS 141.2
+# SEMANTICS 142.2
 def test_two_mounts_that_make_files_in_one_directory_lose_none(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(2, 256)
     here, there = new_mount(pool, BEHIND), new_mount(pool, BEHIND)
@@ -163,7 +169,7 @@ def test_two_mounts_that_make_files_in_one_directory_lose_none(new_pool: NewPool
     ]
     made = [maker.communicate(timeout=120)[0].split() for maker in makers]
     assert all(maker.returncode == 0 for maker in makers)
-    both = [set(name for name in names if name.startswith("both")) for names in made]
+    both = [{name for name in names if name.startswith("both")} for names in made]
     assert not both[0] & both[1], "an exclusive create succeeds once"
     assert sorted([*made[0], *made[1]]) == sorted(os.listdir(there / "d")) == sorted(os.listdir(here / "d"))
     for who, names in zip("ab", made, strict=True):
@@ -171,7 +177,7 @@ def test_two_mounts_that_make_files_in_one_directory_lose_none(new_pool: NewPool
     assert pool.check() == []
 
 
-# SEMANTICS 141.2
+# SEMANTICS 142.2
 def test_an_editor_s_save_never_shows_an_empty_file(new_pool: NewPool, new_mount: NewMount) -> None:
     """A new file over the old one: whoever reads sees the one or the other, whole."""
     pool = new_pool(2, 256)
@@ -197,7 +203,7 @@ def test_an_editor_s_save_never_shows_an_empty_file(new_pool: NewPool, new_mount
     assert reader.wait(60) == 0
 
 
-# SEMANTICS 141.3
+# SEMANTICS 142.3
 def test_what_a_stopped_mount_has_promised_delays_others_for_a_while_and_is_told_lost(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -219,14 +225,14 @@ def test_what_a_stopped_mount_has_promised_delays_others_for_a_while_and_is_told
         assert "what was written last is lost" in eventually(here.log)
     os.close(descriptor)
     for mount in (here, there):
-        assert eventually(lambda mount=mount: (mount / "d/goes on").read_bytes() == b"here")
+        assert eventually(partial(reads, mount / "d/goes on", b"here"))
         assert set(os.listdir(mount / "d")) == {"f0", "f1", "open", "goes on"} - lost
     make(here / "d", 5)
     check_made(there / "d", 5)
     assert pool.check() == []
 
 
-# SEMANTICS 141.4
+# SEMANTICS 142.4
 def test_a_server_that_is_killed_loses_nothing_that_was_promised(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 256)
     here, there = new_mount(pool, BEHIND), new_mount(pool, BEHIND)
@@ -245,7 +251,7 @@ def test_a_server_that_is_killed_loses_nothing_that_was_promised(new_pool: NewPo
     assert pool.check() == []
 
 
-# SEMANTICS 141.4
+# SEMANTICS 142.4
 def test_of_a_killed_mount_there_is_a_beginning_of_what_it_made_and_all_that_was_synced(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
@@ -263,7 +269,7 @@ def test_of_a_killed_mount_there_is_a_beginning_of_what_it_made_and_all_that_was
             make(here / f"d{turn}", number)
         here.daemon.send(signal.SIGKILL)
         assert here.daemon.ends()
-        names = eventually(lambda turn=turn: os.listdir(there / f"d{turn}"))
+        names = eventually(partial(os.listdir, there / f"d{turn}"))
         assert sorted(names) == sorted(f"f{number}" for number in range(len(names)))
         assert len(names) >= 10
         for number in range(len(names) - 1):
@@ -271,7 +277,7 @@ def test_of_a_killed_mount_there_is_a_beginning_of_what_it_made_and_all_that_was
     assert pool.check() == []
 
 
-# SEMANTICS 141.4
+# SEMANTICS 142.4
 def test_an_unmount_sends_what_was_promised(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 256)
     for turn in range(3):
@@ -284,7 +290,7 @@ def test_an_unmount_sends_what_was_promised(new_pool: NewPool, new_mount: NewMou
             assert pool.run("cat", f"ramlace:/d{turn}/f{number}").stdout == f"text {number}".encode()
 
 
-# SEMANTICS 141.5
+# SEMANTICS 142.5
 def test_want_of_room_is_told_by_the_call(new_pool: NewPool, new_mount: NewMount) -> None:
     """A file that was told to be made is there, and so are its bytes."""
     pool = new_pool(1)
@@ -322,7 +328,7 @@ def test_want_of_room_is_told_by_the_call(new_pool: NewPool, new_mount: NewMount
     assert "lost" not in mount.log()
 
 
-# SEMANTICS 141.6
+# SEMANTICS 142.6
 def test_times_of_what_was_promised_are_those_that_were_told(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 256)
     mount = new_mount(pool, BEHIND)
@@ -348,7 +354,7 @@ def test_times_of_what_was_promised_are_those_that_were_told(new_pool: NewPool, 
     assert "lost" not in mount.log()
 
 
-# SEMANTICS 141.5
+# SEMANTICS 142.5
 def test_what_a_directory_hands_down_is_not_guessed(new_pool: NewPool, new_mount: NewMount) -> None:
     """Groups, access lists, layouts and rights."""
     pool = new_pool(2, 256)
@@ -369,7 +375,7 @@ def test_what_a_directory_hands_down_is_not_guessed(new_pool: NewPool, new_mount
         fails(errno.EACCES, os.open, mount / "locked/second", os.O_CREAT | os.O_WRONLY)
 
 
-# SEMANTICS 141.2
+# SEMANTICS 142.2
 def test_two_directories_of_one_slot_do_not_know_each_other_s_inodes(new_pool: NewPool, new_mount: NewMount) -> None:
     """They share the numbers of new inodes; programs make files in both at once."""
     pool = new_pool(1, 256)
@@ -386,7 +392,8 @@ def test_two_directories_of_one_slot_do_not_know_each_other_s_inodes(new_pool: N
     script = (
         "import os, sys\n"
         "for n in range(200):\n"
-        "    fd = os.open(f'{sys.argv[1]}/f{n}', os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o4711 if n % 5 == 0 else 0o644)\n"
+        "    mode = 0o4711 if n % 5 == 0 else 0o644\n"
+        "    fd = os.open(f'{sys.argv[1]}/f{n}', os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)\n"
         "    os.write(fd, f'{sys.argv[1]} {n}'.encode()); os.close(fd)\n"
     )
     makers = [subprocess.Popen(["python3", "-c", script, directory]) for directory in pair]
@@ -400,7 +407,7 @@ def test_two_directories_of_one_slot_do_not_know_each_other_s_inodes(new_pool: N
     assert pool.check() == []
 
 
-# SEMANTICS 141.6
+# SEMANTICS 142.6
 def test_what_becomes_of_a_directory_counts_for_what_is_made_in_it(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 256)
     here, there = new_mount(pool, BEHIND), new_mount(pool)
@@ -418,7 +425,7 @@ def test_what_becomes_of_a_directory_counts_for_what_is_made_in_it(new_pool: New
     assert pool.check() == []
 
 
-# SEMANTICS 141.3
+# SEMANTICS 142.3
 def test_a_layout_that_a_directory_hands_down_keeps_nobody_waiting(new_pool: NewPool, new_mount: NewMount) -> None:
     """The server believes that the mount has the directory; the mount does not use that."""
     pool = new_pool(1, 256)

@@ -5,6 +5,7 @@ Nothing waits for longer than is promised, and no byte is wrong.
 
 import itertools
 import shutil
+import signal
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -132,7 +133,7 @@ def run(program: Path, pair: Pair, place: str, millis: int, bound_millis: int, c
             said, _ = process.communicate(timeout=(millis + bound_millis) / 1000 + MORE_SECONDS)
         except subprocess.TimeoutExpired:
             for mount in pair.mounts:
-                mount.daemon.send(9)
+                mount.daemon.send(signal.SIGKILL)
             process.kill()
             raise
         finally:

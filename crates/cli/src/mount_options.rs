@@ -138,7 +138,8 @@ impl MountHow {
                 return Ok(true);
             }
             "metadata" => {
-                self.metadata_behind = metadata_of(value.unwrap_or_default()).map_err(wrong)? == Metadata::Behind;
+                self.metadata_behind =
+                    metadata_of(value.unwrap_or_default()).map_err(wrong)? == Metadata::Behind;
                 return Ok(true);
             }
             "secret_file" => return file(name, value, &mut self.secret_file),

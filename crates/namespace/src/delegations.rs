@@ -59,15 +59,23 @@ mod tests {
         state.delegation().map(|delegation| (delegation.session, delegation.number))
     }
 
-    // SEMANTICS 141.3
+    // SEMANTICS 142.3
     #[test]
     fn a_slot_is_delegated_to_one_session_until_that_very_delegation_or_the_session_ends() {
         let mut state = SlotState::new(Slot(3), 16, Epoch(1), 7);
         assert_eq!(apply(&mut state, Op::Delegate { session: SESSION }), Some((SESSION, 1)));
-        assert_eq!(apply(&mut state, Op::Delegate { session: OTHER }), Some((SESSION, 1)), "it is not taken away");
+        assert_eq!(
+            apply(&mut state, Op::Delegate { session: OTHER }),
+            Some((SESSION, 1)),
+            "it is not taken away"
+        );
         assert_eq!(apply(&mut state, Op::EndDelegation { number: 1 }), None);
         assert_eq!(apply(&mut state, Op::Delegate { session: OTHER }), Some((OTHER, 2)));
-        assert_eq!(apply(&mut state, Op::EndDelegation { number: 1 }), Some((OTHER, 2)), "that was another one");
+        assert_eq!(
+            apply(&mut state, Op::EndDelegation { number: 1 }),
+            Some((OTHER, 2)),
+            "that was another one"
+        );
         assert_eq!(apply(&mut state, Op::EndSession { session: SESSION }), Some((OTHER, 2)));
         assert!(state.has_session(OTHER), "its end is told to slots that know it");
         assert_eq!(apply(&mut state, Op::EndSession { session: OTHER }), None);

@@ -94,7 +94,11 @@ impl Server {
         // What was promised under delegations has its room.
         let promised = self.delegations.count() * limits::CHANGES_PER_MESSAGE_MAX as u64;
         let is_delegated = self.delegation(slot).is_some();
-        let kept = if is_delegated { promised.saturating_sub(limits::CHANGES_PER_MESSAGE_MAX as u64) } else { promised };
+        let kept = if is_delegated {
+            promised.saturating_sub(limits::CHANGES_PER_MESSAGE_MAX as u64)
+        } else {
+            promised
+        };
         let full = self.durable.borrow().inodes().saturating_add(kept) >= self.config.options.inodes_max;
         let room = if full { Room::None } else { Room::ForInodes };
         self.withhold_from(is_delegated);

@@ -75,11 +75,18 @@ impl Server {
     }
 
     /// The slot of a directory becomes, or stays, the session's alone, as far as nobody else has to do with it.
-    pub fn delegate(self: &Rc<Self>, session: SessionId, who: &Credentials, directory: InodeId) -> Option<Delegated> {
+    pub fn delegate(
+        self: &Rc<Self>,
+        session: SessionId,
+        who: &Credentials,
+        directory: InodeId,
+    ) -> Option<Delegated> {
         let slot = directory.slot();
         let before = self.delegation(slot);
         if before.is_none() {
-            if !self.may_delegate(session, slot) || !self.has_room_for_delegations(self.delegations.count() + 1, 4) {
+            if !self.may_delegate(session, slot)
+                || !self.has_room_for_delegations(self.delegations.count() + 1, 4)
+            {
                 return None;
             }
             // Without room in the log there is none.
@@ -107,7 +114,12 @@ impl Server {
     }
 
     /// What the holder of a delegation must know of a directory; nothing of one that is not all here.
-    fn delegated(self: &Rc<Self>, who: &Credentials, held: Delegation, directory: InodeId) -> Option<Delegated> {
+    fn delegated(
+        self: &Rc<Self>,
+        who: &Credentials,
+        held: Delegation,
+        directory: InodeId,
+    ) -> Option<Delegated> {
         let slot = directory.slot();
         let asked = self.query(who, slot, &Query::GetAttributes(GetAttributes { inode: directory }));
         let Ok(Answer::Info(info)) = asked else { return None };

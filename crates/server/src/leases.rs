@@ -182,7 +182,8 @@ impl Server {
                 let is_newest = desk.questions.borrow().get(&session) == Some(&question);
                 let is_news = request.life != 0 && request.life != life;
                 let delegations = self.delegations.tell(session, clock::instant());
-                if !recalls.is_empty() || !data.is_empty() || !delegations.is_empty() || !is_newest || is_news {
+                if !recalls.is_empty() || !data.is_empty() || !delegations.is_empty() || !is_newest || is_news
+                {
                     return Recalls { recalls, data, delegations, life };
                 }
                 let again = async {

@@ -16,8 +16,7 @@ use crate::requests;
 use crate::server::{Outcome, Server};
 
 /// Changes that touch no other slot.
-const KINDS: [Kind; 5] =
-    [Kind::Create, Kind::WriteInline, Kind::SetAttributes, Kind::Close, Kind::Promote];
+const KINDS: [Kind; 5] = [Kind::Create, Kind::WriteInline, Kind::SetAttributes, Kind::Close, Kind::Promote];
 
 /// A promise is not older: what is sent later, because its server was away, happened then.
 const PROMISED_NANOS_MAX: i64 = 60_000_000_000;
@@ -39,7 +38,8 @@ impl Server {
         }
         if request.changes.len() > limits::CHANGES_PER_MESSAGE_MAX {
             let most = limits::CHANGES_PER_MESSAGE_MAX;
-            let text = format!("{} changes are too many for one message; at most {most}", request.changes.len());
+            let text =
+                format!("{} changes are too many for one message; at most {most}", request.changes.len());
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
         let slot = call.slot;
@@ -54,7 +54,9 @@ impl Server {
             };
             changed.push(match outcome {
                 Ok(body) => Changed { body: Bytes(body), error: None },
-                Err(refusal) if comes_again(refusal.error.kind()) && changed.is_empty() => return Err(refusal),
+                Err(refusal) if comes_again(refusal.error.kind()) && changed.is_empty() => {
+                    return Err(refusal);
+                }
                 Err(refusal) if comes_again(refusal.error.kind()) => break,
                 Err(refusal) => {
                     // What was promised behind it may have been worked out by it.
@@ -78,7 +80,9 @@ impl Server {
 
     fn give_back(self: &Rc<Self>, call: &Call, slot: Slot, number: u64) -> Result<()> {
         match self.delegation(slot) {
-            Some(held) if held.session == call.session && held.number == number => self.end_delegation(slot, held),
+            Some(held) if held.session == call.session && held.number == number => {
+                self.end_delegation(slot, held)
+            }
             _ => Ok(()),
         }
     }
@@ -92,7 +96,9 @@ impl Server {
         }
         let held = self.delegation(slot);
         if held.is_none_or(|held| (held.session, held.number) != (call.session, request.delegation)) {
-            let text = format!("{slot} is delegated to this session no more: it was asked for and not given back in time");
+            let text = format!(
+                "{slot} is delegated to this session no more: it was asked for and not given back in time"
+            );
             return Err(Error::new(ErrorKind::Stale, text));
         }
         let next = self.durable.borrow().names(slot).map(ramlace_namespace::SlotState::next_inode);

@@ -68,16 +68,21 @@ async fn holder(server: &TestServer) -> (Client, InodeId, Delegated) {
             }
         }
     });
-    let mut sequence = 0;
+    let (file, delegated) = delegation(&mut client, 1).await;
+    (client, file, delegated)
+}
+
+/// Makes files by changes from this number on, until the root's slot is delegated; the last file.
+async fn delegation(client: &mut Client, mut sequence: u64) -> (InodeId, Delegated) {
     loop {
-        sequence += 1;
         let wanted_for = Some(InodeId::ROOT);
         let changes = vec![change(sequence, &create(&format!("first{sequence}")), None)];
-        let told = ask(&mut client, &ChangeMany { wanted_for, ..many(0, changes) }).await.unwrap();
+        let told = ask(client, &ChangeMany { wanted_for, ..many(0, changes) }).await.unwrap();
         let opened: Opened = decode_body(Kind::Create, &told.changed[0].body.0).unwrap();
         if let Some(delegated) = told.delegated {
-            return (client, opened.info.attributes.inode, *delegated);
+            return (opened.info.attributes.inode, *delegated);
         }
+        sequence += 1;
         tokio::task::yield_now().await;
     }
 }
@@ -86,7 +91,7 @@ fn errors(told: &ManyChanged) -> Vec<Option<ErrorKind>> {
     told.changed.iter().map(|changed| changed.error.clone().map(|error| error.into_error().kind())).collect()
 }
 
-// SEMANTICS 141.1
+// SEMANTICS 142.1
 #[test]
 fn changes_of_one_message_are_done_in_their_order_and_each_once() {
     let server = TestServer::start(1);
@@ -99,21 +104,24 @@ fn changes_of_one_message_are_done_in_their_order_and_each_once() {
             change(101, &write(made, "text"), None),
             change(102, &mode, None),
             change(103, &Close { inode: made, modified: None }, None),
-            change(104, &create("a"), None),
         ];
+        let promised_at = delegated.now;
+        let changes = changes.into_iter().map(|change| Change { at: promised_at, ..change }).collect();
         let request = many(delegated.number, changes);
         let told = ask(&mut client, &request).await.unwrap();
-        assert_eq!(errors(&told), [None, None, None, None, Some(ErrorKind::Exists)]);
+        assert_eq!(errors(&told), [None; 4]);
         let again = ask(&mut client, &request).await.unwrap();
-        assert_eq!(again.changed, told.changed, "a message that comes again is answered again");
+        assert_eq!(errors(&again), [None; 4]);
+        // What is leased by then is told with the answer.
+        assert_eq!(again.changed[1..], told.changed[1..], "a message that comes again is answered again");
         let read = ReadInline { inode: made, offset: 0, length: 10, keep: false };
         assert_eq!(client.ask(&read).await.unwrap().bytes, Some(Bytes(b"text".to_vec())));
         let attributes = client.ask(&GetAttributes { inode: made }).await.unwrap().attributes;
-        assert_eq!((attributes.mode, attributes.modified), (0o600, Timestamp { nanos: 1 }), "when it was promised");
+        assert_eq!((attributes.mode, attributes.modified), (0o600, promised_at), "when it was promised");
     });
 }
 
-// SEMANTICS 141.2
+// SEMANTICS 142.2
 #[test]
 fn nobody_is_answered_out_of_a_slot_before_its_holder_has_given_it_back() {
     let server = TestServer::start(1);
@@ -126,7 +134,8 @@ fn nobody_is_answered_out_of_a_slot_before_its_holder_has_given_it_back() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(!looks.is_finished(), "what it has promised may be what is looked for");
         let changes = vec![change(100, &create("late"), Some(delegated.next))];
-        let told = ask(&mut client, &ChangeMany { gives_back: true, ..many(delegated.number, changes) }).await;
+        let told =
+            ask(&mut client, &ChangeMany { gives_back: true, ..many(delegated.number, changes) }).await;
         assert_eq!(errors(&told.unwrap()), [None]);
         assert_eq!(looks.await.unwrap().unwrap().inode, delegated.next);
         // It is nobody's now, and was wanted a moment ago.
@@ -138,7 +147,7 @@ fn nobody_is_answered_out_of_a_slot_before_its_holder_has_given_it_back() {
     });
 }
 
-// SEMANTICS 141.3
+// SEMANTICS 142.3
 #[test]
 fn what_a_holder_promised_who_is_not_heard_is_refused_and_others_go_on() {
     let server = TestServer::start(1);
@@ -154,7 +163,7 @@ fn what_a_holder_promised_who_is_not_heard_is_refused_and_others_go_on() {
     });
 }
 
-// SEMANTICS 141.4
+// SEMANTICS 142.4
 #[test]
 fn a_slot_is_delegated_still_when_its_servers_process_has_died() {
     let mut server = TestServer::start(1);
@@ -174,14 +183,16 @@ fn a_slot_is_delegated_still_when_its_servers_process_has_died() {
         });
         tokio::time::sleep(Duration::from_millis(100)).await;
         let next = InodeId::new(made.slot(), made.counter() + 1);
-        let changes = vec![change(100, &create("kept"), Some(made)), change(101, &create("late"), Some(next))];
-        let told = ask(&mut client, &ChangeMany { gives_back: true, ..many(delegated.number, changes) }).await;
+        let changes =
+            vec![change(100, &create("kept"), Some(made)), change(101, &create("late"), Some(next))];
+        let told =
+            ask(&mut client, &ChangeMany { gives_back: true, ..many(delegated.number, changes) }).await;
         assert_eq!(errors(&told.unwrap()), [None, None], "the first was done by the life before");
         assert_eq!(looks.await.unwrap().unwrap().inode, next);
     });
 }
 
-// SEMANTICS 141.5
+// SEMANTICS 142.5
 #[test]
 fn what_cannot_be_promised_is_refused() {
     let server = TestServer::start(1);
@@ -197,23 +208,36 @@ fn what_cannot_be_promised_is_refused() {
             (change(202, &Close { inode: wrong_slot, modified: None }, None), ErrorKind::Invalid),
             (change(0, &write(file, "x"), None), ErrorKind::Invalid),
             (Change { kind: 0xffff, ..change(203, &write(file, "x"), None) }, ErrorKind::Invalid),
-            (Change { kind: Kind::ChangeMany.number(), ..change(204, &write(file, "x"), None) }, ErrorKind::Invalid),
+            (
+                Change { kind: Kind::ChangeMany.number(), ..change(204, &write(file, "x"), None) },
+                ErrorKind::Invalid,
+            ),
             (Change { outstanding: 300, ..change(205, &write(file, "x"), None) }, ErrorKind::Protocol),
-            (Change { body: Bytes(vec![255; 9]), ..change(206, &write(file, "x"), None) }, ErrorKind::Protocol),
+            (
+                Change { body: Bytes(vec![255; 9]), ..change(206, &write(file, "x"), None) },
+                ErrorKind::Protocol,
+            ),
         ];
-        for (change, kind) in refused {
-            let shown = format!("{change:?}");
-            let told = ask(&mut client, &many(number, vec![change])).await.unwrap();
-            assert_eq!(errors(&told), [Some(kind)], "{shown}");
+        let mut number = number;
+        for (at, (refused, kind)) in refused.into_iter().enumerate() {
+            let shown = format!("{refused:?}");
+            let behind = change(1_000 + at as u64, &write(file, "never"), None);
+            let told = ask(&mut client, &many(number, vec![refused, behind])).await.unwrap();
+            assert_eq!(errors(&told), [Some(kind), Some(ErrorKind::Stale)], "{shown}");
+            // What else was promised may have been worked out by it.
+            number = delegation(&mut client, 2_000 + 100 * at as u64).await.1.number;
         }
-        let too_many = vec![change(300, &write(file, "x"), None); limits::CHANGES_PER_MESSAGE_MAX + 1];
+        let read = ReadInline { inode: file, offset: 0, length: 10, keep: false };
+        assert_eq!(client.ask(&read).await.unwrap().bytes, Some(Bytes::default()));
+        let too_many = vec![change(5_000, &write(file, "x"), None); limits::CHANGES_PER_MESSAGE_MAX + 1];
         assert_eq!(ask(&mut client, &many(number, too_many)).await.unwrap_err().kind(), ErrorKind::Invalid);
         // Nothing is said to have happened in the future.
-        let late = Change { at: Timestamp { nanos: i64::MAX }, ..change(301, &write(file, "x"), None) };
+        let late = Change { at: Timestamp { nanos: i64::MAX }, ..change(5_001, &write(file, "x"), None) };
         ask(&mut client, &many(number, vec![late])).await.unwrap();
         let attributes = client.ask(&GetAttributes { inode: file }).await.unwrap().attributes;
         assert!(attributes.modified.nanos < i64::MAX / 2);
-        let mut host = Client::connect(&server.address, ramlace_base::SessionId([9; 16]), SessionKind::Host).await;
+        let mut host =
+            Client::connect(&server.address, ramlace_base::SessionId([9; 16]), SessionKind::Host).await;
         let denied = ask(&mut host, &many(0, vec![change(1, &create("h"), None)])).await;
         assert_eq!(denied.unwrap_err().kind(), ErrorKind::Denied);
     });

@@ -433,7 +433,8 @@ impl World {
                 let plan =
                     self.lanes(slot, |lanes| lanes.cut(message.lane, message.generation, message.length));
                 match plan {
-                    CutPlan::Nothing => {}
+                    // No server of these pools is forgotten, so no slot has lost bytes.
+                    CutPlan::Nothing | CutPlan::BeginIfLost => {}
                     CutPlan::Cut(change) => self.change_lane(slot, change),
                     CutPlan::AskHome(since) => {
                         let answer = self.ask_home(QueryInode { inode: message.lane.inode, since })?;

@@ -58,7 +58,8 @@ impl Client {
     /// Creates a file in a directory that is this session's alone, or may become so; `None`: it is to be created as ever.
     pub(crate) fn create_behind(self: &Arc<Client>, request: &Create) -> Option<Result<Opened>> {
         let slot = request.parent.slot();
-        if !self.settings.behind || !request.named.is_empty() || request.wish.hints != LayoutHints::default() {
+        if !self.settings.behind || !request.named.is_empty() || request.wish.hints != LayoutHints::default()
+        {
             return None;
         }
         let layout = self.usual_layout(request)?;
@@ -89,7 +90,12 @@ impl Client {
     }
 
     /// Creates a file, and asks for its directory's slot. `None` where that is spread, or the slot has moved: nothing was done.
-    fn create_and_ask(self: &Arc<Client>, slot: Slot, request: &Create, layout: Layout) -> Option<Result<Opened>> {
+    fn create_and_ask(
+        self: &Arc<Client>,
+        slot: Slot,
+        request: &Create,
+        layout: Layout,
+    ) -> Option<Result<Opened>> {
         if self.spreads.get(request.parent).is_some() || self.hear_recalls_of(slot).is_err() {
             return None;
         }
@@ -97,25 +103,26 @@ impl Client {
         if let Err(error) = self.keep_promises(slot, deadline) {
             return Some(Err(error));
         }
-        let (version, asking) = self.behind.begin_asking(slot);
-        let created = self.create_and_be_told(slot, request, deadline);
-        drop(asking);
-        let (opened, delegated) = match created {
+        let asking = self.behind.begin_asking(slot);
+        let (opened, delegated) = match self.create_and_be_told(slot, request, deadline) {
             Ok(created) => created,
             Err(error) => {
                 return if matches!(error.kind(), ErrorKind::Redirect(_)) { None } else { Some(Err(error)) };
             }
         };
         // Another layout is no usual one: the directory hands it down.
-        let is_usual = opened.info.layout.is_some_and(|told| Layout { created: told.created, ..layout } == told);
-        match delegated {
-            Some(delegated) if is_usual => self.learn_slot(slot, version, &delegated, opened.leased.names),
-            // It is given back when it is wanted, or idle.
-            Some(delegated) => {
-                let _ = self.is_delegated(slot, version, delegated.number);
-                self.note_refused(slot);
+        let is_usual =
+            opened.info.layout.is_some_and(|told| Layout { created: told.created, ..layout } == told);
+        let known = delegated.as_ref().map(|told| self.is_delegated(asking, told.number).unwrap_or(None));
+        match (known, delegated) {
+            (Some(Some(version)), Some(told)) if is_usual => {
+                let slot_known = KnownSlot::new(&told, opened.leased.names);
+                self.known.lock().slots.insert(slot, (version, Clock::new(told.now), slot_known));
             }
-            None => self.note_refused(slot),
+            // Another change was under way: the next create asks again.
+            (Some(None), _) => {}
+            // What is delegated all the same is given back when it is wanted, or idle.
+            _ => self.note_refused(slot),
         }
         Some(Ok(opened))
     }
@@ -139,15 +146,10 @@ impl Client {
         let wanted_for = Some(request.parent);
         let many = ChangeMany { delegation: 0, changes: vec![change], wanted_for, gives_back: false };
         let call = Call { repeated: Some(&lost), ..Call::of_slot(slot, &many, deadline) };
-        let answer = self.call(&call, |_, received| reply_without_data(received)).and_then(|told| first_of(request, told));
+        let answer = self
+            .call(&call, |_, received| reply_without_data(received))
+            .and_then(|told| first_of(request, told));
         self.answered::<Create, _>(ticket, lost.get(), answer)
-    }
-
-    fn learn_slot(self: &Arc<Client>, slot: Slot, version: Version, told: &Delegated, names_leased: bool) {
-        if self.is_delegated(slot, version, told.number).unwrap_or(false) {
-            let known = KnownSlot::new(told, names_leased);
-            self.known.lock().slots.insert(slot, (version, Clock::new(told.now), known));
-        }
     }
 
     fn note_refused(&self, slot: Slot) {
@@ -251,7 +253,9 @@ impl Client {
         if self.behind.quiet(slot) != Some(before + 1) {
             return;
         }
-        if let Some((of, _, of_slot)) = known.slots.get_mut(&slot).filter(|(of, _, _)| of.names == version.names) {
+        if let Some((of, _, of_slot)) =
+            known.slots.get_mut(&slot).filter(|(of, _, _)| of.names == version.names)
+        {
             if of.files != version.files {
                 of_slot.forget_files();
                 *of = version;

@@ -85,7 +85,8 @@ impl KnownSlot {
         directory.attributes.changed = at;
         let parent = directory.attributes.clone();
         let info = new_file(inode, &who, request.mode.mode & !request.mode.umask, layout, at);
-        self.files.insert(inode, KnownFile { attributes: info.attributes.clone(), inline: Some(layout.created) });
+        self.files
+            .insert(inode, KnownFile { attributes: info.attributes.clone(), inline: Some(layout.created) });
         let leased = EntryLeased { names: self.names_leased, attributes: true };
         Some(Opened { info, created: true, permit: None, leased, parent: Some(parent) })
     }

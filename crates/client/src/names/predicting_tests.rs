@@ -28,6 +28,10 @@ impl Dice {
     }
 }
 
+fn some<T>(dice: &mut Dice, value: T) -> Option<T> {
+    (dice.roll(2) == 0).then_some(value)
+}
+
 /// A slot, and what a session knows of it to which it is delegated.
 struct Pair {
     state: SlotState,
@@ -43,11 +47,16 @@ impl Pair {
         let now = Timestamp { nanos: 1 };
         let mut state = SlotState::new(Slot(0), 16, Epoch(1), 7);
         state.install_root(who.owner(), now);
-        let layout =
-            Layout { stripe_unit: 1 << 16, width: 2, base_slot: Slot(3), stride: 1, copies: 1, created: Epoch(1) };
+        let layout = Layout {
+            stripe_unit: 1 << 16,
+            width: 2,
+            base_slot: Slot(3),
+            stride: 1,
+            copies: 1,
+            created: Epoch(1),
+        };
         let directory = info(&state, &who, InodeId::ROOT);
-        let told =
-            Delegated { number: 1, directory, who: who.clone(), next: state.next_inode(), now };
+        let told = Delegated { number: 1, directory, who: who.clone(), next: state.next_inode(), now };
         let known = KnownSlot::new(&told, true);
         Pair { state, known, who, layout, sequence: 0, predicted: 0 }
     }
@@ -128,10 +137,12 @@ fn info(state: &SlotState, who: &Credentials, inode: InodeId) -> InodeInfo {
     }
 }
 
-// SEMANTICS 141.6
+// SEMANTICS 142.6
 #[test]
 fn what_is_predicted_is_what_a_slot_answers() {
-    for (seed, who) in [(1, Credentials::new(0, 0)), (2, Credentials::new(1000, 100)), (3, Credentials::new(7, 7))] {
+    for (seed, who) in
+        [(1, Credentials::new(0, 0)), (2, Credentials::new(1000, 100)), (3, Credentials::new(7, 7))]
+    {
         let (mut pair, mut dice) = (Pair::new(who.clone()), Dice(seed));
         let mut open: Vec<InodeId> = Vec::new();
         for step in 0..STEPS {
@@ -153,7 +164,6 @@ fn what_is_predicted_is_what_a_slot_answers() {
                     pair.write(WriteInline { inode: open[pick], mode, offset, bytes, origin }, at);
                 }
                 (5 | 6, Some(pick)) => {
-                    let some = |dice: &mut Dice, value| (dice.roll(2) == 0).then_some(value);
                     let time = Timestamp { nanos: dice.roll(5_000) as i64 };
                     let mode = [0o600, 0o755, 0o4755, 0o640][dice.roll(4) as usize];
                     let request = SetAttributes {
@@ -169,7 +179,8 @@ fn what_is_predicted_is_what_a_slot_answers() {
                 }
                 (7, Some(pick)) => pair.promote(open[pick], at),
                 (8, Some(pick)) => {
-                    let modified = (dice.roll(2) == 0).then_some(Timestamp { nanos: dice.roll(9_000) as i64 });
+                    let modified =
+                        (dice.roll(2) == 0).then_some(Timestamp { nanos: dice.roll(9_000) as i64 });
                     pair.close(Close { inode: open.swap_remove(pick), modified }, at);
                 }
                 _ => {}

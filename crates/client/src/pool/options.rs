@@ -42,7 +42,7 @@ pub struct ConnectOptions {
     /// programs store into mapped memory is seen when it is published, and SEMANTICS 139 names what else is not as without.
     pub cache_bytes: u64,
     /// Files that are made one after the other in directories that nobody else looks into are sent a moment later, many in one message
-    /// (SEMANTICS 141). For callers that hear of recalls, and of promises that could not be kept.
+    /// (SEMANTICS 142). For callers that hear of recalls, and of promises that could not be kept.
     pub behind: bool,
 }
 

@@ -84,6 +84,32 @@ impl Drop for Direct<'_> {
     }
 }
 
+/// A create that asks for a slot is under way.
+pub(crate) struct Asking<'a> {
+    behind: &'a Behind,
+    slot: Slot,
+    version: Version,
+    is_over: bool,
+}
+
+impl Asking<'_> {
+    /// In which version the answer is known, if anything may be promised by it.
+    fn end(mut self, told: Option<u64>) -> Option<Version> {
+        self.is_over = true;
+        let (slot, version) = (self.slot, self.version);
+        let is_known = self.behind.with(|all| all.end_asking(slot, version, told, Instant::now()));
+        is_known.then_some(version)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.behind.with(|all| all.end_asking(self.slot, self.version, None, Instant::now()));
+        }
+    }
+}
+
 /// What has become of a promise.
 pub(crate) struct Kept<'a> {
     pub(crate) promise: &'a Promise,
@@ -121,8 +147,8 @@ impl Behind {
     }
 
     /// A slot is about to be asked for, by a create.
-    pub(crate) fn begin_asking(&self, slot: Slot) -> (Version, Direct<'_>) {
-        (self.with(|all| all.begin_asking(slot)), Direct { behind: self, slot, names: true })
+    pub(crate) fn begin_asking(&self, slot: Slot) -> Asking<'_> {
+        Asking { behind: self, slot, version: self.with(|all| all.begin_asking(slot)), is_over: false }
     }
 
     /// What changes a file begins, and asks no slot.
@@ -154,10 +180,14 @@ impl Behind {
         if self.is_idle() { None } else { self.with(|all| all.quiet(slot)) }
     }
 
-    pub(crate) fn promise(&self, slot: Slot, version: Version, promise: Promise) -> std::result::Result<(), Refused> {
+    pub(crate) fn promise(
+        &self,
+        slot: Slot,
+        version: Version,
+        promise: Promise,
+    ) -> std::result::Result<(), Refused> {
         self.with(|all| all.promise(slot, version, promise, Instant::now()))
     }
-
 }
 
 impl Session {
@@ -174,16 +204,28 @@ impl Session {
         }
     }
 
-    /// The slot is the session's by now. Whether anything may be promised by what was asked in this version.
-    pub(crate) fn is_delegated(self: &Arc<Session>, slot: Slot, version: Version, number: u64) -> Result<bool> {
-        self.start_sender(slot)?;
-        let known = self.behind.with(|all| all.delegated(slot, version, number, Instant::now()));
+    /// A create has told by which delegation the slot is the session's. In which version something is known of it, if anything may be
+    /// promised by that.
+    ///
+    /// Errors: no thread would give the slot back.
+    pub(crate) fn is_delegated(
+        self: &Arc<Session>,
+        asking: Asking<'_>,
+        number: u64,
+    ) -> Result<Option<Version>> {
+        self.start_sender(asking.slot)?;
+        let known = asking.end(Some(number));
         self.behind.changed.notify_all();
         Ok(known)
     }
 
     /// To be called before a request of this kind is sent to a slot: what is owed there is sent first.
-    pub(crate) fn before_asking(self: &Arc<Session>, slot: Slot, kind: Kind, deadline: Instant) -> Result<Option<Direct<'_>>> {
+    pub(crate) fn before_asking(
+        self: &Arc<Session>,
+        slot: Slot,
+        kind: Kind,
+        deadline: Instant,
+    ) -> Result<Option<Direct<'_>>> {
         let row = kind.row();
         let of_lane = row.shows == Shows::Bytes && !OF_HOMES.contains(&kind);
         if self.behind.is_idle() || kind == Kind::ChangeMany || of_lane {
@@ -252,7 +294,8 @@ impl Session {
                         Ok(false) => self.await_sent(slot, deadline, &mut refused)?,
                         Err(unanswered) => {
                             drop(line);
-                            let judged = self.judge(&server, map.epoch, unanswered, OnRetry::Repeat, deadline);
+                            let judged =
+                                self.judge(&server, map.epoch, unanswered, OnRetry::Repeat, deadline);
                             judged.before_next(&mut backoff, || Ok(false))?;
                         }
                     }
@@ -306,7 +349,9 @@ impl Session {
             let (delegation, waiting) = all.sent_now(slot)?;
             let mut changes = Vec::new();
             for promise in waiting.iter_mut().take(limits::CHANGES_PER_MESSAGE_MAX) {
-                let Some(kept) = promise.kept.or_else(|| Some(self.sequences.try_take(slot)?.keep())) else { break };
+                let Some(kept) = promise.kept.or_else(|| Some(self.sequences.try_take(slot)?.keep())) else {
+                    break;
+                };
                 promise.kept = Some(kept);
                 changes.push(Change {
                     kind: promise.kind.number(),
@@ -317,7 +362,12 @@ impl Session {
                     body: Bytes(promise.body.clone()),
                 });
             }
-            (!changes.is_empty()).then_some(ChangeMany { delegation, changes, wanted_for: None, gives_back: false })
+            (!changes.is_empty()).then_some(ChangeMany {
+                delegation,
+                changes,
+                wanted_for: None,
+                gives_back: false,
+            })
         })
     }
 
@@ -523,4 +573,3 @@ impl Sender {
         answered.map_err(|error| session.confirmed(&server, error))
     }
 }
-

@@ -93,8 +93,7 @@ impl AllPromises {
         self.slots.len()
     }
 
-    /// It is about to be asked for, by a create that is sent by itself: in which version the answer will be known. That change is over
-    /// by [`AllPromises::end_direct`], before [`AllPromises::delegated`].
+    /// It is about to be asked for, by a create that is sent by itself: in which version the answer will be known.
     pub(crate) fn begin_asking(&mut self, slot: Slot) -> Version {
         let next = self.next_version();
         let promises = self.slots.entry(slot).or_default();
@@ -104,25 +103,41 @@ impl AllPromises {
         promises.version
     }
 
+    /// That create is over, and has told by which delegation the slot is the session's, if it is. Whether anything may be promised by
+    /// what is known since.
+    pub(crate) fn end_asking(
+        &mut self,
+        slot: Slot,
+        version: Version,
+        told: Option<u64>,
+        now: Instant,
+    ) -> bool {
+        let Some(promises) = self.slots.get_mut(&slot) else { return false };
+        promises.direct = promises.direct.saturating_sub(1);
+        if let Some(number) = told {
+            if promises.delegation != Some(number) {
+                promises.wanted = false;
+            }
+            promises.delegation = Some(number);
+            promises.used = Some(now);
+        }
+        let is_known =
+            told.is_some() && promises.version == version && promises.direct == 0 && !promises.wanted;
+        self.forget_if_over(slot);
+        is_known
+    }
+
     /// In which version something is known of a slot that is the session's.
     pub(crate) fn version(&self, slot: Slot) -> Option<Version> {
-        self.slots.get(&slot).filter(|promises| promises.delegation.is_some()).map(|promises| promises.version)
+        self.slots
+            .get(&slot)
+            .filter(|promises| promises.delegation.is_some())
+            .map(|promises| promises.version)
     }
 
     fn next_version(&mut self) -> u64 {
         self.last_version += 1;
         self.last_version
-    }
-
-    /// The slot is the session's, as was asked in this version. Whether anything may be promised by that.
-    pub(crate) fn delegated(&mut self, slot: Slot, version: Version, number: u64, now: Instant) -> bool {
-        let promises = self.slots.entry(slot).or_default();
-        if promises.delegation != Some(number) {
-            promises.wanted = false;
-        }
-        promises.delegation = Some(number);
-        promises.used = Some(now);
-        promises.version.names == version.names && promises.direct == 0 && !promises.wanted
     }
 
     /// Promises a change that was worked out by what is known in this version; of files, unless it makes one.
@@ -143,7 +158,9 @@ impl AllPromises {
             return Err(Refused::Unknown);
         }
         let bytes = promises.bytes + promise.body.len();
-        if promises.waiting.len() >= limits::CHANGES_PER_MESSAGE_MAX || bytes > limits::CHANGES_BYTES_PER_MESSAGE_MAX {
+        if promises.waiting.len() >= limits::CHANGES_PER_MESSAGE_MAX
+            || bytes > limits::CHANGES_BYTES_PER_MESSAGE_MAX
+        {
             return Err(Refused::Full);
         }
         promises.bytes = bytes;
@@ -168,7 +185,11 @@ impl AllPromises {
 
     /// Slots in which something is owed.
     pub(crate) fn owing(&self) -> Vec<Slot> {
-        self.slots.iter().filter(|(_, promises)| !promises.waiting.is_empty()).map(|(slot, _)| *slot).collect()
+        self.slots
+            .iter()
+            .filter(|(_, promises)| !promises.waiting.is_empty())
+            .map(|(slot, _)| *slot)
+            .collect()
     }
 
     /// A change that is sent by itself begins: what is known of the slot's files ends with it; `names`: and of its directories, and
@@ -225,16 +246,19 @@ impl AllPromises {
 
     /// What is due in the slots of a server.
     pub(crate) fn due(&self, now: Instant, is_of_server: impl Fn(Slot) -> bool) -> Option<(Slot, Due)> {
-        self.slots.iter().filter(|(slot, promises)| !promises.sending && is_of_server(**slot)).find_map(|(slot, promises)| {
-            let is_old = promises.oldest.is_some_and(|oldest| now.saturating_duration_since(oldest) >= AGE_MAX);
-            if !promises.waiting.is_empty() && (is_old || promises.wanted) {
-                return Some((*slot, Due::Send));
-            }
-            let number = promises.delegation.filter(|_| promises.waiting.is_empty())?;
-            let is_idle = promises.used.is_some_and(|used| now.saturating_duration_since(used) >= IDLE);
-            let is_quiet = promises.direct + promises.direct_of_files == 0;
-            (promises.wanted || (is_idle && is_quiet)).then_some((*slot, Due::GiveBack(number)))
-        })
+        self.slots.iter().filter(|(slot, promises)| !promises.sending && is_of_server(**slot)).find_map(
+            |(slot, promises)| {
+                let is_old =
+                    promises.oldest.is_some_and(|oldest| now.saturating_duration_since(oldest) >= AGE_MAX);
+                if !promises.waiting.is_empty() && (is_old || promises.wanted) {
+                    return Some((*slot, Due::Send));
+                }
+                let number = promises.delegation.filter(|_| promises.waiting.is_empty())?;
+                let is_idle = promises.used.is_some_and(|used| now.saturating_duration_since(used) >= IDLE);
+                let is_quiet = promises.direct + promises.direct_of_files == 0;
+                (promises.wanted || (is_idle && is_quiet)).then_some((*slot, Due::GiveBack(number)))
+            },
+        )
     }
 
     /// Somebody begins to send what is owed in a slot; false: nothing is owed, or another does.
@@ -335,18 +359,25 @@ mod tests {
     fn change(counter: u64) -> Promise {
         let inode = InodeId::new(SLOT, counter);
         let at = Timestamp { nanos: 1 };
-        Promise { kind: Kind::Create, inode, makes: true, at, body: vec![0; 100], told: Vec::new(), kept: None }
+        Promise {
+            kind: Kind::Create,
+            inode,
+            makes: true,
+            at,
+            body: vec![0; 100],
+            told: Vec::new(),
+            kept: None,
+        }
     }
 
     fn held(now: Instant) -> (AllPromises, Version) {
         let mut all = AllPromises::default();
         let version = all.begin_asking(SLOT);
-        all.end_direct(SLOT, true);
-        assert!(all.delegated(SLOT, version, 7, now));
+        assert!(all.end_asking(SLOT, version, Some(7), now));
         (all, version)
     }
 
-    // SEMANTICS 141.1
+    // SEMANTICS 142.1
     #[test]
     fn what_is_promised_is_sent_in_its_order_and_once_it_is_old() {
         let now = Instant::now();
@@ -369,7 +400,7 @@ mod tests {
         assert_eq!(all.sent_now(SLOT).unwrap().1[0].inode.counter(), 3);
     }
 
-    // SEMANTICS 141.2
+    // SEMANTICS 142.2
     #[test]
     fn nothing_is_promised_by_what_is_not_known_any_more() {
         let now = Instant::now();
@@ -377,20 +408,23 @@ mod tests {
         assert!(all.begin_direct(SLOT, true));
         assert_eq!(all.promise(SLOT, version, change(1), now), Err(Refused::Unknown));
         all.end_direct(SLOT, true);
-        assert_eq!(all.promise(SLOT, version, change(1), now), Err(Refused::Unknown), "the change may have made it");
+        assert_eq!(
+            all.promise(SLOT, version, change(1), now),
+            Err(Refused::Unknown),
+            "the change may have made it"
+        );
         let version = all.begin_asking(SLOT);
         assert_eq!(all.promise(SLOT, version, change(1), now), Err(Refused::Unknown), "it makes an inode");
-        all.end_direct(SLOT, true);
-        assert!(all.delegated(SLOT, version, 7, now));
+        assert!(all.end_asking(SLOT, version, Some(7), now));
         assert!(all.promise(SLOT, version, change(1), now).is_ok());
         // One that began while it was asked.
         let asked_in = all.begin_asking(SLOT);
         all.begin_direct(SLOT, true);
         all.end_direct(SLOT, true);
-        assert!(!all.delegated(SLOT, asked_in, 7, now));
+        assert!(!all.end_asking(SLOT, asked_in, Some(7), now));
     }
 
-    // SEMANTICS 141.3
+    // SEMANTICS 142.3
     #[test]
     fn a_slot_that_is_wanted_is_given_back_once_nothing_is_owed_there() {
         let now = Instant::now();

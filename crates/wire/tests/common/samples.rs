@@ -5,8 +5,9 @@ use ramlace_base::{
 };
 use ramlace_wire::session::*;
 use ramlace_wire::{
-    check::*, chunk::*, cluster::*, coordination::*, delegation::*, holders::*, inline::*, keys::*, leases::*, locks::*,
-    mend::*, metrics::*, namespace::*, peer::*, permit::*, runs::*, walk::*, xattrs::*, *,
+    check::*, chunk::*, cluster::*, coordination::*, delegation::*, holders::*, inline::*, keys::*,
+    leases::*, locks::*, mend::*, metrics::*, namespace::*, peer::*, permit::*, runs::*, walk::*, xattrs::*,
+    *,
 };
 
 /// Where values come from: words that run out and are zero afterwards.
