@@ -9,13 +9,15 @@ import signal
 import struct
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from groups import control_group
 from litmus import COHERENT, LONG, OPTIONS, RELAXED, STRICT
 from mount import Mount
-from pool import Pool
+from pool import MIB, Pool
 
 pytestmark = pytest.mark.both
 
@@ -118,7 +120,7 @@ def pairs(fuse: None, shared_pool: Pool, tmp_path_factory: pytest.TempPathFactor
             pair.close()
 
 
-def run(program: Path, pair: Pair, place: str, millis: int, bound_millis: int, copies: int) -> str:
+def run(program: Path, pair: Pair, place: str, millis: int, bound_millis: int, copies: int, *prefix: str) -> str:
     """Make all calls on both mounts for a while; return what is told of them."""
     first, second = (mount / place for mount in pair.mounts)
     for mount in pair.mounts:
@@ -126,7 +128,7 @@ def run(program: Path, pair: Pair, place: str, millis: int, bound_millis: int, c
     with (first / "file").open("wb") as file:
         file.truncate(FILE_BYTES)
     assert (second / "file").stat().st_size == FILE_BYTES
-    words = [str(program), pair.mode, str(millis), str(bound_millis), str(copies), str(first), str(second)]
+    words = [*prefix, str(program), pair.mode, str(millis), str(bound_millis), str(copies), str(first), str(second)]
     # A program that waits for a mount cannot be killed: its own watchdog ends it, else the mounts' daemons are.
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -164,3 +166,31 @@ def test_no_call_waits_for_ever_whatever_is_delayed(
         pairs[mode].delay(kind, side, moment, delay)
         said = run(program, pairs[mode], place, millis, BOUND_MILLIS + REQUESTS_PER_CALL_MAX * delay, 1)
         print(f"waits | {mode} | {kind} | {side} | {moment} |\n{said}")
+
+
+# SEMANTICS 141
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
+def test_nor_where_more_calls_wait_than_a_mount_has_threads(
+    pairs: dict[str, Pair], program: Path, place: str, mode: str
+) -> None:
+    """Each mount has 96 threads for calls, and some more; here are more of either."""
+    for kind in ("read", "write", "write-back", "drop", "lock"):
+        pairs[mode].delay(kind, "both", "before", 20)
+        said = run(program, pairs[mode], place, 3_000, 60_000, 8)
+        print(f"waits | {mode} | {kind} | many |\n{said}")
+
+
+# SEMANTICS 141
+@pytest.mark.long
+@pytest.mark.needs_root
+@pytest.mark.parametrize("mode", MODES)
+def test_nor_where_memory_is_short(pairs: dict[str, Pair], program: Path, place: str, mode: str) -> None:
+    enter = 'echo $$ > "$0" && exec "$@"'
+    for kind in ("read", "write-back", "drop"):
+        with ExitStack() as stack:
+            group = stack.enter_context(control_group(3 * MIB))
+            pairs[mode].delay(kind, "both", "before", 20)
+            said = run(program, pairs[mode], place, 2_000, 60_000, 2, "sh", "-c", enter, str(group.processes))
+            print(f"waits | {mode} | {kind} | little memory, short: {group.was_short()} |\n{said}")
+            assert group.killed() == 0

@@ -107,8 +107,6 @@ pub const ERROR_TEXT_BYTES_MAX: usize = 1024;
 pub const CONNECTIONS_PER_SERVER_MAX: usize = 8;
 /// Connections of one session to one server: those, and the few that only wait.
 pub const CONNECTIONS_PER_SESSION_MAX: usize = 64;
-/// Reads of one session that wait at one server for pages that others have; further ones wait in the client.
-pub const STRICT_READS_PER_SERVER_MAX: usize = 24;
 /// Connections that one server holds, of all clients.
 pub const CONNECTIONS_MAX: usize = 4096;
 /// Connections that have said nothing that shows a key; and, apart from these, connections whose first message was

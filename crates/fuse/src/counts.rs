@@ -1,7 +1,7 @@
 //! How many requests of each kind the kernel has sent: what a mount costs is counted, not guessed.
 
 use std::fmt::{Display, Formatter};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::opcode;
 
@@ -13,13 +13,11 @@ const OPCODES_MAX: usize = 64;
 #[derive(Debug)]
 pub struct RequestCounts {
     by_opcode: [AtomicU64; OPCODES_MAX],
-    /// Those that were read, and wait for their turn.
-    waiting: AtomicUsize,
 }
 
 impl Default for RequestCounts {
     fn default() -> RequestCounts {
-        RequestCounts { by_opcode: [const { AtomicU64::new(0) }; OPCODES_MAX], waiting: AtomicUsize::new(0) }
+        RequestCounts { by_opcode: [const { AtomicU64::new(0) }; OPCODES_MAX] }
     }
 }
 
@@ -27,16 +25,6 @@ impl RequestCounts {
     pub(crate) fn note(&self, opcode: u32) {
         let counter = self.by_opcode.get(opcode as usize).unwrap_or(&self.by_opcode[0]);
         counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn set_waiting(&self, count: usize) {
-        self.waiting.store(count, Ordering::Relaxed);
-    }
-
-    /// Requests that are there and of which nothing was done, because as many as may be are under way.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
     }
 }
 

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use ramlace_sync::{Mutex, MutexGuard};
 
-use crate::counts::RequestCounts;
 use crate::options::{Urgency, Workers};
 use crate::reply::Channel;
 
@@ -28,7 +27,6 @@ pub struct Aside {
 #[derive(Debug)]
 pub struct Turns {
     limits: Workers,
-    counts: Arc<RequestCounts>,
     state: Mutex<State>,
 }
 
@@ -52,8 +50,8 @@ impl State {
 }
 
 impl Turns {
-    pub fn new(limits: Workers, counts: Arc<RequestCounts>) -> Turns {
-        Turns { limits, counts, state: Mutex::default() }
+    pub fn new(limits: Workers) -> Turns {
+        Turns { limits, state: Mutex::default() }
     }
 
     /// Threads at all.
@@ -70,7 +68,6 @@ impl Turns {
         }
         state.waiting_bytes += bytes;
         state.waiting.push_back(aside());
-        self.counts.set_waiting(state.waiting.len());
         false
     }
 
@@ -82,7 +79,6 @@ impl Turns {
         let at = state.waiting.iter().position(|aside| self.has_room(&state, aside.urgency))?;
         let aside = state.waiting.remove(at)?;
         state.waiting_bytes -= aside.bytes.len();
-        self.counts.set_waiting(state.waiting.len());
         state.handled[aside.urgency as usize] += 1;
         Some(aside)
     }
@@ -112,7 +108,7 @@ mod tests {
     use crate::device::Device;
 
     fn turns(threads_max: usize, reserved_threads: usize) -> Turns {
-        Turns::new(Workers { idle_threads_min: 1, threads_max, reserved_threads }, Arc::default())
+        Turns::new(Workers { idle_threads_min: 1, threads_max, reserved_threads })
     }
 
     /// Whether a request of so many bytes is handled at once.
@@ -147,9 +143,7 @@ mod tests {
             None,
             "it is kept for its like"
         );
-        assert_eq!(turns.counts.waiting(), 2);
         assert_eq!(turns.end(Urgency::Reads).map(|aside| aside.urgency), Some(Urgency::Reads));
-        assert_eq!(turns.counts.waiting(), 1);
         assert_eq!(turns.end(Urgency::Usual).map(|aside| aside.urgency), Some(Urgency::Usual));
         assert_eq!(turns.end(Urgency::Usual).map(|aside| aside.urgency), None);
         assert_eq!(turns.lock().waiting_bytes, 0);

@@ -440,16 +440,6 @@ impl DataLeases {
         changed
     }
 
-    /// A session says that it is there, and that requests of its kernel hold up what it is to drop: its time begins anew, as where it
-    /// writes something back.
-    pub fn is_alive(&mut self, session: SessionId, now: u64) {
-        for number in self.of.get(&session).into_iter().flatten() {
-            if let Some(pending) = self.recalls.get_mut(number) {
-                pending.progress = now;
-            }
-        }
-    }
-
     /// Whether an answer has to wait for this recall.
     #[must_use]
     pub fn is_waited(&self, number: u64) -> bool {

@@ -691,10 +691,6 @@ impl DataLeases {
 
     fn grant(&mut self, asked: &Asked, pages: ByteRange, ticket: &mut Ticket, now: u64) {
         let Asked { place, session, wish, .. } = *asked;
-        if wish == Wish::Share {
-            // Its mount has opened the file in another mode, and dropped all pages of before: it has what others share.
-            self.owners.forget_owner(place, session);
-        }
         if wish.changes() {
             return;
         }

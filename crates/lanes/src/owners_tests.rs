@@ -344,52 +344,6 @@ fn a_page_that_is_never_dropped_ends_its_holders_time_whatever_others_it_gets() 
     assert!(leases.claim(&own(1, 0, 1), &mut other, end).unwrap());
 }
 
-// SEMANTICS 140.4
-#[test]
-fn a_mount_that_has_opened_a_file_in_another_mode_owns_nothing_of_it_any_more() {
-    let mut leases = DataLeases::default();
-    for page in 0..3 {
-        assert!(claim(&mut leases, &own(0, page, 1 + page as u32)).0);
-    }
-    let shares = |call| World::asked(0, 3, Wish::Share, call);
-    // What was asked in the time before, and comes late, says nothing.
-    let late = World::asked(0, 2, Wish::Share, 2);
-    assert_eq!(leases.claim(&late, &mut Ticket::default(), 0).unwrap_err().kind(), ErrorKind::Retry);
-    assert!(leases.is_strict(FILE));
-    assert!(claim(&mut leases, &shares(9)).0);
-    leases.keep(FILE, session(0), whole(3), 0);
-    assert!(!leases.is_strict(FILE));
-    // Its pages are recalled like any others, and nobody waits before the change.
-    assert!(claim(&mut leases, &World::asked(LIBRARY, 1, Wish::Change, 1)).0);
-    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
-    let waits = leases.before_change(FILE, session(LIBRARY), whole(1), Change::Write, read, 0).unwrap();
-    assert_eq!(waits.len(), 1);
-}
-
-// SEMANTICS 128.2
-#[test]
-fn who_says_that_it_is_there_has_as_long_as_who_writes_back() {
-    let mut leases = DataLeases::default();
-    for page in 0..2 {
-        assert!(claim(&mut leases, &own(page, page, 1)).0);
-    }
-    let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
-    leases.before_change(FILE, session(LIBRARY), WHOLE, Change::Erase, read, 0).unwrap();
-    // Loads of which nothing is known here hold its pages; the other one says nothing.
-    let step = limits::DATA_RECALL_MILLIS - 1;
-    leases.is_alive(session(0), step);
-    assert!(leases.pass(limits::DATA_RECALL_MILLIS));
-    assert!(leases.is_fenced(FILE, session(1)) && !leases.is_fenced(FILE, session(0)));
-    let (mut now, end) = (step, limits::DATA_RECALL_WRITING_MILLIS);
-    while now + step < end {
-        now += step;
-        leases.is_alive(session(0), now);
-        assert!(!leases.pass(now), "it is there");
-    }
-    leases.is_alive(session(0), end - 1);
-    assert!(leases.pass(end) && leases.is_fenced(FILE, session(0)), "and not for ever");
-}
-
 // SEMANTICS 128.2
 #[test]
 fn who_gets_the_page_that_was_in_the_way_of_its_drop_has_the_time_to_drop_it() {

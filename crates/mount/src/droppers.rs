@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Error, InodeId, Result, ServerId};
 use ramlace_client::{DataLeases, DataRecall, Pool};
-use ramlace_fuse::{Notifier, RequestCounts};
+use ramlace_fuse::Notifier;
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::Mode;
 
@@ -32,7 +32,6 @@ struct Shared {
     pages: Arc<Pages>,
     strict: Arc<StrictReads>,
     modes: Arc<Modes>,
-    counts: Arc<RequestCounts>,
     began: Instant,
     state: Mutex<State>,
     /// There is something to drop, or nothing ever will be.
@@ -73,7 +72,6 @@ impl Droppers {
         pages: &Arc<Pages>,
         strict: &Arc<StrictReads>,
         modes: &Arc<Modes>,
-        counts: Arc<RequestCounts>,
     ) -> Result<Droppers> {
         let state = State { drops: Drops::new(), pool: Some(pool.clone()), watched_until: None };
         let shared = Arc::new(Shared {
@@ -81,7 +79,6 @@ impl Droppers {
             pages: pages.clone(),
             strict: strict.clone(),
             modes: modes.clone(),
-            counts,
             began: Instant::now(),
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -272,15 +269,7 @@ impl Shared {
         let mut state = self.lock();
         while state.pool.is_some() {
             let now = self.now();
-            let signs = state.drops.signs(now);
-            if !signs.is_empty() {
-                drop(state);
-                self.give_signs(&signs);
-                state = self.lock();
-                continue;
-            }
-            let next_look = state.drops.next_look().into_iter().chain(state.drops.next_sign()).min();
-            match next_look {
+            match state.drops.next_look() {
                 None => state = self.time.wait(state),
                 Some(at) if at > now => {
                     state.watched_until = Some(at);
@@ -299,15 +288,6 @@ impl Shared {
                     state = self.lock();
                 }
             }
-        }
-    }
-
-    /// Servers that wait know of all reads here but of those that wait in this process. These hold pages, too: their drops are late for want
-    /// of what others have, and not because nobody is there.
-    fn give_signs(&self, servers: &[ServerId]) {
-        let pool = self.lock().pool.clone();
-        if let Some(pool) = pool.filter(|_| self.strict.are_many() || self.counts.waiting() > 0) {
-            servers.iter().for_each(|server| pool.is_alive(*server));
         }
     }
 

@@ -347,7 +347,7 @@ impl FileSystem for PoolFileSystem {
             self.handed.forgotten(inode);
             self.removed.forget(inode);
             self.pages.forget(inode);
-            self.modes.forget(inode, || self.leases.is_known(inode));
+            self.modes.forget(inode);
             self.nodes.forget(inode, || self.leases.is_known(inode));
         }
         // The kernel may still know the node by other lookups: then its next open drops pages for nothing.

@@ -61,13 +61,10 @@ impl Modes {
         self.others.read().get(&inode).copied().unwrap_or(self.usual)
     }
 
-    /// The kernel has nothing of a file any more, unless it was told of it again by now, as `known` says: then it may have been opened anew.
-    pub(crate) fn forget(&self, inode: InodeId, known: impl FnOnce() -> bool) {
+    /// The kernel has nothing of a file any more.
+    pub(crate) fn forget(&self, inode: InodeId) {
         if self.any.load(Ordering::Acquire) {
             let mut others = self.others.write();
-            if known() {
-                return;
-            }
             others.remove(&inode);
             self.any.store(!others.is_empty(), Ordering::Release);
         }
@@ -96,9 +93,7 @@ mod tests {
             }
             modes.note(FILE, Mode::Strict);
             modes.note(FILE, Mode::Relaxed);
-            modes.forget(FILE, || true);
-            assert_eq!(modes.of(FILE), Mode::Relaxed, "it was opened again");
-            modes.forget(FILE, || false);
+            modes.forget(FILE);
             assert_eq!(modes.of(FILE), usual);
             assert!(!modes.any.load(Ordering::Relaxed));
         }

@@ -122,8 +122,7 @@ impl Mount {
         pool.hear_broken(Box::new(move |inode, broken| hear_broken(&believing, &failures, inode, broken)));
         let modes = Arc::new(Modes::new(options.mode, session.has_direct_io_mmap()));
         let strict = Arc::<StrictReads>::default();
-        let counts = session.counts();
-        let droppers = Droppers::start(&pool, session.notifier(), &pages, &strict, &modes, counts.clone())?;
+        let droppers = Droppers::start(&pool, session.notifier(), &pages, &strict, &modes)?;
         let locks = Locks::new(options.locks, &versions, droppers.owed(), &refresher, porter);
         let kernel = if options.passthrough { Some(kernel_that_takes_files(&session)?) } else { None };
         let handed = Arc::new(HandedFiles::start(kernel, session.notifier())?);
@@ -147,7 +146,7 @@ impl Mount {
             strict,
             modes,
             droppers,
-            counts,
+            counts: session.counts(),
             handed: handed.clone(),
         };
         Ok(Mount { session, handed, file_system: Arc::new(file_system) })

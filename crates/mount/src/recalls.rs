@@ -36,8 +36,6 @@ const FREE_DROPS_PER_FILE_MAX: usize = 16;
 const FREE_THREADS_MAX: usize = 32;
 /// A drop that takes longer than this waits for a request.
 const LATE_MILLIS: u64 = 20;
-/// A recall that takes longer than this, and waits for requests of which its server may not know: it hears again and again that somebody is there.
-pub(crate) const SIGN_MILLIS: u64 = 1_000;
 /// Whoever waits for a drop himself goes on after so long. Few of them hold the pages: a machine with much to do takes longer than usual to
 /// drop them, and a write that is answered before may show its program the bytes of before.
 const WAITING_MILLIS_MAX: u64 = 250;
@@ -352,27 +350,6 @@ impl<T> Drops<T> {
     /// When to look next.
     pub(crate) fn next_look(&self) -> Option<u64> {
         self.jobs.values().map(|job| job.look_at).min().filter(|at| *at < NEVER)
-    }
-
-    /// When a server is to hear next that somebody is there.
-    pub(crate) fn next_sign(&self) -> Option<u64> {
-        self.jobs.values().filter_map(Job::sign_at).min()
-    }
-
-    /// The servers that have waited for so long that they are to hear that somebody is there.
-    pub(crate) fn signs(&mut self, now: u64) -> Vec<ServerId> {
-        let mut servers = Vec::new();
-        for job in self.jobs.values_mut() {
-            if job.sign_at().is_some_and(|at| at <= now)
-                && let Some(For::Server(server, _)) = job.whom
-            {
-                job.signed = now;
-                servers.push(server);
-            }
-        }
-        servers.sort_unstable();
-        servers.dedup();
-        servers
     }
 
     /// Whether somebody who looks again no sooner than `until` would be too late for what began just now.

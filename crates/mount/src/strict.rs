@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{ByteRange, InodeId, limits};
+use ramlace_base::{ByteRange, InodeId};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
 /// How long a page stays at least: the program that waited for it has yet to be woken.
@@ -22,8 +22,6 @@ pub(crate) struct StrictReads {
 #[derive(Default)]
 struct Table {
     files: HashMap<InodeId, Reads>,
-    /// Reads that are under way at all.
-    under_way: usize,
     /// Files of which something was answered, and when: they are looked at once more, and forgotten.
     answered: VecDeque<(InodeId, Instant)>,
 }
@@ -44,15 +42,8 @@ pub(crate) struct Reading<'a> {
 impl StrictReads {
     /// The kernel asks for pages.
     pub(crate) fn begin(&self, inode: InodeId, range: ByteRange) -> Reading<'_> {
-        let mut table = self.lock();
-        table.under_way += 1;
-        table.files.entry(inode).or_default().under_way.push(range);
+        self.lock().files.entry(inode).or_default().under_way.push(range);
         Reading { reads: self, inode, range }
-    }
-
-    /// Whether more reads are under way than all servers know of for certain.
-    pub(crate) fn are_many(&self) -> bool {
-        self.lock().under_way > limits::STRICT_READS_PER_SERVER_MAX
     }
 
     /// Waits until these pages may be dropped.
@@ -108,10 +99,7 @@ impl Reads {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        let mut table = self.reads.lock();
-        table.under_way -= 1;
-        table.note_answer(self.inode, self.range, Instant::now());
-        drop(table);
+        self.reads.lock().note_answer(self.inode, self.range, Instant::now());
         self.reads.answered.notify_all();
     }
 }

@@ -178,9 +178,6 @@ impl Server {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let mut leases = self.data.leases.borrow_mut();
-        if *request == EndRecalls::default() {
-            leases.is_alive(session, self.data.now());
-        }
         let mut changed = leases.acknowledge(session, &request.done, &request.blocked);
         drop(leases);
         if request.life == self.data.life {

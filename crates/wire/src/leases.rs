@@ -181,8 +181,7 @@ impl Request for WaitRecalls {
     type Reply = Recalls;
 }
 
-/// Data recalls are done. One that says nothing of any says that its session is there, and that its kernel's own requests hold up what it is to
-/// drop.
+/// Data recalls are done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndRecalls {
     /// No kernel page of these is left, and every write-back of one was answered.

@@ -189,11 +189,10 @@ impl File {
         loop {
             let size = self.size_for(handle, offset + length).map_err(|error| self.tell(error))?;
             let there = size.size.saturating_sub(offset).min(length);
-            let (direction, asked) = pages.asked(direction, there, length);
-            if asked == 0 {
+            if there == 0 {
                 return Ok(0);
             }
-            let clamped = memory.clamped(asked as usize);
+            let clamped = memory.clamped(there as usize);
             let transfer = self.transfer_of(pages, handle, size, direction, clamped);
             let near = match direction {
                 Direction::Read if !pages.are_strict() => self.read_near(handle, &transfer),

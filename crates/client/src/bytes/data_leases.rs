@@ -48,14 +48,6 @@ impl Pool {
         }
     }
 
-    /// Requests of this kernel hold up what a server has recalled, and it may not know of them: it hears that somebody is there. One that cannot be
-    /// reached does not.
-    pub fn is_alive(&self, server: ServerId) {
-        if let Ok(session) = self.session() {
-            session.is_alive(server);
-        }
-    }
-
     /// Nothing is left of what was kept of a server before this life of it. It hears of that as of recalls.
     pub fn has_dropped_all(&self, server: ServerId, life: u64) {
         if let Ok(session) = self.session() {
@@ -143,16 +135,6 @@ impl Client {
 
     fn end_recalls(self: &Arc<Client>, server: ServerId, done: &[u64], blocked: &[u64]) {
         let ended = self.note_ended(server, done, blocked);
-        self.tell_ended(server, &ended);
-    }
-
-    fn is_alive(self: &Arc<Client>, server: ServerId) {
-        let ended = self.givers.ended(server);
-        let mut link = ended.link.lock();
-        let by = Instant::now() + Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
-        let _ = self.send_ended(server, &mut link, &EndRecalls::default(), by);
-        drop(link);
-        // Whoever could not take the lock meanwhile has left his to this turn.
         self.tell_ended(server, &ended);
     }
 

@@ -53,16 +53,11 @@ impl File {
         buffer: &mut [u8],
         offset: u64,
     ) -> Result<KeptRead> {
-        let (mut memory, noted) =
-            (Memory::of_slice(buffer, offset), Noted { whole: true, ..Noted::default() });
+        let (mut memory, noted) = (Memory::of_slice(buffer, offset), Noted::default());
         let pages = Pages::Keep(keep, &noted);
         let read = || self.read_pages(direction, &mut memory, offset, pages);
         let read = if pages.are_strict() { of_strict_reads(read) } else { of_pages(read) };
-        let there = read?;
-        // Where the next write has its bytes in their place, and the home has yet to hear of the size, they are no zeros.
-        let behind = buffer.get(there..noted.asked.get()).unwrap_or_default();
-        let bytes = behind.iter().rposition(|byte| *byte != 0).map_or(there, |last| there + last + 1);
-        Ok(KeptRead { bytes, repeated: noted.repeated.get() })
+        read.map(|bytes| KeptRead { bytes, repeated: noted.repeated.get() })
     }
 
     /// As [`File::write_at`], for bytes that a kernel keeps in its pages as well.

@@ -6,11 +6,6 @@ use std::collections::BTreeMap;
 use ramlace_base::ServerId;
 use ramlace_wire::chunk::{Keep, WriteOrigin};
 
-use crate::bytes::transfer::Direction;
-
-/// What a kernel keeps as one.
-const PAGE_BYTES: u64 = 4096;
-
 /// What a read for pages brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptRead {
@@ -65,10 +60,6 @@ pub(crate) struct Noted {
     pub(crate) repeated: Cell<bool>,
     /// They came from the inode, and not from lanes.
     pub(crate) inline: Cell<bool>,
-    /// A kernel keeps whole pages, also what of them lies behind the end.
-    pub(crate) whole: bool,
-    /// So many bytes were asked of lanes, some of them behind the end.
-    pub(crate) asked: Cell<usize>,
 }
 
 /// How a transfer's bytes meet the pages of this machine's kernel.
@@ -117,22 +108,6 @@ impl Pages<'_> {
             Pages::Keep(_, noted) => Some(&noted.repeated),
             Pages::None | Pages::Through | Pages::Back(_) => None,
         }
-    }
-
-    /// How much of a read of `length` bytes is asked of lanes, in which way, where so many are `there` by the size that the home has.
-    ///
-    /// What a kernel keeps it has on a lease, also what lies behind the end: the next write puts its bytes there before the home hears of the new
-    /// size, and calls for nothing then. Read-ahead behind the end is refused, and not kept.
-    pub(crate) fn asked(&self, direction: Direction, there: u64, length: u64) -> (Direction, u64) {
-        let Pages::Keep(_, noted) = self else { return (direction, there) };
-        let (direction, asked) = match (direction, there) {
-            _ if !noted.whole => (direction, there),
-            (_, 0) => (Direction::Read, if length > PAGE_BYTES { 0 } else { length }),
-            (Direction::Fault, _) => (direction, there.next_multiple_of(PAGE_BYTES).min(length)),
-            _ => (direction, length),
-        };
-        noted.asked.set(asked as usize);
-        (direction, asked)
     }
 
     /// The bytes came from the inode.

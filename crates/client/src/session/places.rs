@@ -31,7 +31,7 @@ impl Purpose {
         match self {
             Purpose::Usual => limits::CONNECTIONS_PER_SERVER_MAX,
             Purpose::Pages => 16,
-            Purpose::StrictReads => limits::STRICT_READS_PER_SERVER_MAX,
+            Purpose::StrictReads => 24,
             Purpose::WritesBack => 8,
         }
     }

@@ -2,7 +2,7 @@
 
 use ramlace_base::ByteRange;
 
-use super::{For, SIGN_MILLIS, Wanted};
+use super::{For, Wanted};
 use crate::under_way::without;
 
 /// Drops of what requests do not hold of a late recall that are under way at once: requests that have come since may hold them up.
@@ -26,8 +26,6 @@ pub(super) struct Job<T> {
     pub(super) is_late: bool,
     /// No request held its pages when it had yet to begin: it begins, or has begun, where there is no place among others of its file.
     pub(super) is_free: bool,
-    /// When its server heard last that somebody is there, or it was made.
-    pub(super) signed: u64,
     /// When something of it was dropped last, or began to be.
     pub(super) moved: u64,
     pub(super) rest: Rest,
@@ -75,15 +73,9 @@ impl<T> Job<T> {
             runs: false,
             is_late: false,
             is_free,
-            signed: now,
             moved: now,
             rest: Rest::default(),
         }
-    }
-
-    /// When its server is to hear that somebody is there; never, where nobody waits.
-    pub(super) fn sign_at(&self) -> Option<u64> {
-        matches!(self.whom, Some(For::Server(..))).then_some(self.signed + SIGN_MILLIS)
     }
 
     /// Whether requests hold what is left of a recall. What nothing holds goes first: programs may read it.

@@ -209,25 +209,6 @@ fn recalls_of_which_no_part_can_begin_to_be_dropped_are_blocked_in_time() {
     assert_eq!(drops.take_added(), 0);
 }
 
-// SEMANTICS 128.2
-#[test]
-fn a_server_that_waits_for_long_is_to_hear_that_somebody_is_there_again_and_again() {
-    let mut drops = Drops::new();
-    assert_eq!(drops.next_sign(), None);
-    recall(&mut drops, FILE, 1, 100);
-    recall(&mut drops, FILE, 2, 300);
-    assert_eq!(drops.add(page(FILE, 3), For::Nobody, 0), None);
-    assert_eq!(drops.next_sign(), Some(100 + SIGN_MILLIS));
-    assert_eq!(drops.signs(99 + SIGN_MILLIS), []);
-    assert_eq!(drops.signs(300 + SIGN_MILLIS), [HERE], "once for all that it waits for");
-    assert_eq!(drops.next_sign(), Some(300 + 2 * SIGN_MILLIS));
-    for number in 1..=2 {
-        let (id, _) = drops.next(400).unwrap();
-        assert_eq!(drops.over(id, true, 400), Some(Effect::Done(HERE, number)));
-    }
-    assert_eq!(drops.next_sign(), None);
-}
-
 // SEMANTICS 136.1
 #[test]
 fn nobody_waits_for_what_a_relaxed_mount_is_to_drop() {
