@@ -4,7 +4,7 @@ mod common;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::{Home, noise};
 
@@ -35,6 +35,23 @@ fn pages_in_memory(path: &Path) -> (usize, usize) {
     (pages.iter().filter(|page| **page & 1 != 0).count(), pages.len())
 }
 
+/// Warm until all pages are there: a kernel may take a page back that nobody has used for a moment.
+fn warm_all(home: &Home, mount: &Path, files: &[PathBuf]) {
+    for _ in 0..10 {
+        let done = home.run(["warm", "--json", mount.join("d").to_str().unwrap(), "/nothing"]);
+        // One path that is missing does not keep the others cold.
+        assert_eq!(done.code, Some(1), "{done:?}");
+        assert_eq!(
+            (&done.json()["files"], &done.json()["bytes"]),
+            (&2.into(), &(2 * ((9 << 20) + 5)).into())
+        );
+        if files.iter().all(|file| pages_in_memory(file) == (2305, 2305)) {
+            return;
+        }
+    }
+    panic!("{:?}", files.iter().map(|file| pages_in_memory(file)).collect::<Vec<_>>());
+}
+
 #[test]
 fn files_of_a_mount_are_in_memory_afterwards() {
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
@@ -53,13 +70,6 @@ fn files_of_a_mount_are_in_memory_afterwards() {
     for file in &files {
         assert_eq!(pages_in_memory(file), (0, 2305), "{}", file.display());
     }
-    let warm = ["warm", "--json", mount.join("d").to_str().unwrap(), "/nothing"].map(str::to_owned);
-    let done = home.run(warm);
-    // One path that is missing does not keep the others cold.
-    assert_eq!(done.code, Some(1), "{done:?}");
-    assert_eq!((&done.json()["files"], &done.json()["bytes"]), (&2.into(), &(2 * ((9 << 20) + 5)).into()));
-    for file in &files {
-        assert_eq!(pages_in_memory(file), (2305, 2305), "{}", file.display());
-    }
+    warm_all(&home, &mount, &files);
     home.run(["unmount", mount.to_str().unwrap()]).good();
 }
