@@ -11,7 +11,7 @@ mod pages;
 mod permits;
 mod runs;
 mod sessions;
-#[path = "../../wire/tests/common/mod.rs"]
+#[path = "../../wire/tests/wire/common/mod.rs"]
 mod wire_samples;
 
 use std::sync::atomic::Ordering;

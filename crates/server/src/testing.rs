@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::net::TcpListener;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -232,8 +233,15 @@ pub fn secret() -> Secret {
 
 /// Runs a test's own tasks.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
+    let mut result = None;
+    run_boxed(Box::pin(async { result = Some(test.await) }));
+    result.unwrap()
+}
+
+/// One type of future for all tests: tokio's runtime is compiled once, and not once for each of them.
+fn run_boxed(test: Pin<Box<dyn Future<Output = ()> + '_>>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tokio::task::LocalSet::new().block_on(&runtime, test)
+    tokio::task::LocalSet::new().block_on(&runtime, test);
 }
 
 /// One connection of a session.

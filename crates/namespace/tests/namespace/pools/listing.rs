@@ -7,7 +7,7 @@ use ramlace_model::Node;
 use ramlace_namespace::{Answer, Query};
 use ramlace_wire::namespace::{DirectoryPage, ReadDirectory};
 
-use crate::pool::{Pool, ROOT_USER};
+use crate::pools::pool::{Pool, ROOT_USER};
 
 /// A directory that is read page by page.
 pub struct Listing {

@@ -6,7 +6,7 @@ use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self};
 use ramlace_wire::{ErrorBody, FileKind, encode_body};
 
-use crate::story::*;
+use crate::rules::story::*;
 
 #[test]
 fn an_unlinked_file_lives_until_its_last_close() {

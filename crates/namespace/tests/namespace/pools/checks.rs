@@ -10,8 +10,8 @@ use ramlace_wire::namespace::{GetAttributes, InodeInfo};
 use ramlace_wire::xattrs::{GetXattr, ListXattrs, XattrName};
 use ramlace_wire::{Attributes, Chain, ClusterMap, FileKind, PoolId};
 
-use crate::pool::{CLIENTS, NAMES, Pool, ROOT_USER};
-use crate::wish::Wish;
+use crate::pools::pool::{CLIENTS, NAMES, Pool, ROOT_USER};
+use crate::pools::wish::Wish;
 
 /// Rounds of delivery after which everything must be settled.
 const ROUNDS_MAX: usize = 50;

@@ -5,7 +5,7 @@ use ramlace_namespace::{DeliveryAnswer, Effect, Op, Reply};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::Prepared;
 
-use crate::story::*;
+use crate::rules::story::*;
 
 #[test]
 fn a_repeated_mutation_has_one_effect_and_its_first_answer() {

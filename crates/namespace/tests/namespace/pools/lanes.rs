@@ -6,7 +6,7 @@ use ramlace_namespace::{Answer, Query, Reply};
 use ramlace_wire::inline::{BytesPlace, ReadInline};
 use ramlace_wire::peer::{FillLane, InodeAnswer, QueryInode};
 
-use crate::pool::Pool;
+use crate::pools::pool::Pool;
 
 impl Pool {
     pub fn is_inline(&self, node: Node) -> bool {

@@ -7,7 +7,7 @@ use ramlace_wire::peer::{self, Ascended, IntentStamp, Part, Prepared, PutEntry, 
 use ramlace_wire::xattrs::{RemoveXattr, SetXattr, XattrMode, XattrName};
 use ramlace_wire::{AccessLists, Credentials, ErrorBody, FileKind, LayoutHints};
 
-use crate::story::*;
+use crate::rules::story::*;
 
 const ROOT: InodeId = InodeId::ROOT;
 

@@ -10,7 +10,7 @@ use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self, IntentStamp, Part, Prepared, Token};
 use ramlace_wire::{AccessLists, ErrorBody, LayoutHints};
 
-use crate::story::*;
+use crate::rules::story::*;
 
 fn token() -> Token {
     Token { session: session(9), sequence: Sequence(1) }

@@ -4,8 +4,8 @@ use ramlace_base::{ErrorKind, Name, Sequence, Slot, limits};
 use ramlace_model::{Model, Node};
 use ramlace_wire::namespace::RenameMode;
 
-use crate::pool::{CLIENTS, Flight, NAMES, Pool};
-use crate::wish::Wish;
+use crate::pools::pool::{CLIENTS, Flight, NAMES, Pool};
+use crate::pools::wish::Wish;
 
 const ROOT: Node = Model::ROOT;
 /// Times that a caller is told to come again: a look begins, or runs already; the next one has ended.

@@ -4,7 +4,7 @@ use ramlace_base::{Generation, InodeId};
 use ramlace_namespace::Op;
 use ramlace_wire::namespace as wire;
 
-use crate::story::{Story, truncate};
+use crate::rules::story::{Story, truncate};
 
 const ROOT: InodeId = InodeId::ROOT;
 const PAGE: u64 = 4096;

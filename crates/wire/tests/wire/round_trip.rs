@@ -1,10 +1,8 @@
 //! Every message comes back from its bytes, and none is missing from the tests.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{Source, bodies, header_sample};
+use crate::common::{Source, bodies, header_sample};
 use proptest::prelude::*;
 use ramlace_base::limits::{DATA_BYTES_MAX, ERROR_TEXT_BYTES_MAX};
 use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Sequence, Slot, Timestamp};

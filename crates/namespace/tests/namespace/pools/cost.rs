@@ -4,8 +4,8 @@ use ramlace_base::{Name, Slot};
 use ramlace_model::{Model, Node};
 use ramlace_wire::namespace::RenameMode;
 
-use crate::pool::Pool;
-use crate::wish::Wish;
+use crate::pools::pool::Pool;
+use crate::pools::wish::Wish;
 
 const ROOT: Node = Model::ROOT;
 

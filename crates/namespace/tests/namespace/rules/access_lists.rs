@@ -6,7 +6,7 @@ use ramlace_wire::namespace as wire;
 use ramlace_wire::xattrs::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode, XattrName};
 use ramlace_wire::{AccessList, Credentials, FileKind};
 
-use crate::story::*;
+use crate::rules::story::*;
 
 const ACCESS: &[u8] = XattrName::ACCESS_LIST;
 const DEFAULT: &[u8] = XattrName::DEFAULT_LIST;

@@ -8,7 +8,7 @@ use ramlace_wire::locks::{
 };
 use ramlace_wire::namespace::Open;
 
-use crate::story::*;
+use crate::rules::story::*;
 
 fn lock(inode: InodeId, owner: u64, wait: u64) -> SetLock {
     let (table, kind) = (LockTable::Fcntl, Some(LockKind::Exclusive));

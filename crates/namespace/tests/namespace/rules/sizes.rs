@@ -4,7 +4,7 @@ use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Slot, limits};
 use ramlace_namespace::{Delivery, DeliveryAnswer, Op};
 use ramlace_wire::namespace as wire;
 
-use crate::story::*;
+use crate::rules::story::*;
 
 // SEMANTICS 7.2
 #[test]

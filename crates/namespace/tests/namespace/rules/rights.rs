@@ -5,7 +5,7 @@ use ramlace_namespace::{Answer, Op, Query};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::{FileKind, Layout, LayoutHints, Mode};
 
-use crate::story::*;
+use crate::rules::story::*;
 
 #[test]
 fn bad_arguments_are_refused() {

@@ -11,7 +11,7 @@ use ramlace_wire::inline::{
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::FillLane;
 
-use crate::story::{
+use crate::rules::story::{
     ALICE, MALLORY, ROOT_USER, Story, close, promote, reply, session, set, size_of_reply, truncate, unlink,
 };
 
@@ -246,7 +246,7 @@ fn only_who_may_reads_writes_and_promotes() {
     let file = story.create_inline(ROOT, "f", 1);
     write(&mut story, file, 0, b"secret");
     story
-        .ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..crate::story::set(file) }))
+        .ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..crate::rules::story::set(file) }))
         .unwrap();
     let question = |session| Query::ReadInline {
         request: ReadInline { inode: file, offset: 0, length: 9, keep: false },

@@ -4,7 +4,7 @@ use ramlace_base::{ErrorKind, Redirect, limits};
 use ramlace_wire::preamble::{PREAMBLE_BYTES, PREAMBLE_MAGIC, PREAMBLE_PAYLOAD_BYTES_MAX};
 use ramlace_wire::{Asker, HEADER_BYTES, Header, Kind, MAGIC, PROTOCOL_VERSION};
 
-const WIRE: &str = include_str!("../../../docs/WIRE.md");
+const WIRE: &str = include_str!("../../../../docs/WIRE.md");
 
 /// Table lines as their cells.
 fn rows() -> impl Iterator<Item = Vec<&'static str>> {

@@ -6,7 +6,7 @@ use ramlace_wire::namespace as wire;
 use ramlace_wire::xattrs::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode, XattrName};
 use ramlace_wire::{Credentials, FileKind};
 
-use crate::story::*;
+use crate::rules::story::*;
 
 fn named(text: &str) -> XattrName {
     XattrName::new(text).unwrap()

@@ -6,7 +6,7 @@ use ramlace_wire::namespace::{self as wire, TimeReason};
 use ramlace_wire::xattrs::{GetXattr, RemoveXattr, SetXattr, XattrMode, XattrName};
 use ramlace_wire::{Credentials, Owner};
 
-use crate::story::*;
+use crate::rules::story::*;
 
 /// A file of Alice with this mode, that everybody may write.
 fn program(story: &mut Story, text: &str, mode: u16) -> InodeId {

@@ -18,9 +18,9 @@ use ramlace_wire::namespace::RenameMode;
 use ramlace_wire::peer::{Prepared, Token};
 use ramlace_wire::{Credentials, ErrorBody, FileKind};
 
-use crate::host::Host;
-use crate::listing::Listing;
-use crate::wish::Wish;
+use crate::pools::host::Host;
+use crate::pools::listing::Listing;
+use crate::pools::wish::Wish;
 
 pub const CLIENTS: u8 = 3;
 pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];

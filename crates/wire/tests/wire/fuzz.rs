@@ -4,13 +4,11 @@
 //! take memory by a number that it reads; what it accepts must come back from its own bytes.
 //! `RAMLACE_FUZZ_ITERATIONS` says how many inputs each decoder gets; a failure prints its input.
 
-mod common;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use common::{Draw, bodies};
+use crate::common::{Draw, bodies};
 use ramlace_base::{Epoch, ServerId, Slot, limits};
 use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble};
 use ramlace_wire::{Chain, ClusterMap, HEADER_BYTES, Header, Kind, PoolId, decode_body, encode_body};
@@ -20,7 +18,7 @@ const ITERATIONS_DEFAULT: u64 = 20_000;
 /// byte of an empty string in a list, some 230 for an entry of a directory, twice while a list grows.
 const MEMORY_PER_BYTE_MAX: usize = 128;
 const MEMORY_BYTES_FREE: usize = 4096;
-const GOLDEN: &str = include_str!("golden.txt");
+const GOLDEN: &str = include_str!("../golden.txt");
 
 struct Counting;
 

@@ -5,7 +5,7 @@ use ramlace_namespace::{Delivery, Op, Reply};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::{LayoutHints, Mode};
 
-use crate::story::*;
+use crate::rules::story::*;
 
 fn hand_over(inode: InodeId, write: bool) -> Op {
     Op::HandOver(wire::HandOver { inode, write, over: false })

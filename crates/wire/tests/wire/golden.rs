@@ -1,17 +1,15 @@
 //! The bytes of every message are fixed: `golden.txt` holds them, and changes only on purpose.
 //!
-//! `RAMLACE_WRITE_GOLDEN=1 cargo test --release -p ramlace-wire --test golden` writes it anew. Do
+//! `RAMLACE_WRITE_GOLDEN=1 cargo test --release -p ramlace-wire --test wire golden` writes it anew. Do
 //! so for a new message, whose lines are added; when other lines change, so must the version.
-
-mod common;
 
 use std::fmt::Write;
 
-use common::{Draw, Source, bodies, header_sample};
+use crate::common::{Draw, Source, bodies, header_sample};
 use ramlace_wire::preamble::{Preamble, Status};
 
 const WRITE: &str = "RAMLACE_WRITE_GOLDEN";
-const GOLDEN: &str = include_str!("golden.txt");
+const GOLDEN: &str = include_str!("../golden.txt");
 
 fn words_for(name: &str) -> Vec<u64> {
     let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
