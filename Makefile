@@ -41,10 +41,6 @@ setup: ## Install what is missing (system packages as root, else print the one l
 setup-tests:
 	@scripts/setup.sh test
 
-.PHONY: setup-tests-long
-setup-tests-long:
-	@scripts/setup.sh test-long
-
 .PHONY: build
 build: setup ## Build target/release/ramlace, the C library and .venv/
 	@scripts/build.sh $(VENV)
@@ -69,7 +65,7 @@ test: setup-tests build ## Every test of the everyday round, or those named: TES
 	@$(RUN) $(PYTHON) scripts/round.py $(ROUND_ARGS) $(TESTS)
 
 .PHONY: test-long
-test-long: setup-tests-long build ## The same with more cases, the tests that take long, and all as root and as a user
+test-long: setup-tests build ## The same with more cases, the tests that take long, and all as root and as a user
 	@RAMLACE_TEST_LONG=1 $(RUN) $(PYTHON) scripts/round.py $(ROUND_ARGS)
 
 .PHONY: check

@@ -2,9 +2,11 @@
 # Checks what the build (and with `test` the tests) need, and installs what is missing.
 #
 # As root on a system with apt-get the packages are installed; else the one line to run is
-# printed and the script fails. Does nothing, quickly, when everything is there.
+# printed and the script fails. What single tests use (FUSE's helper, R, Open MPI, MPICH, a
+# Fortran compiler) is installed where that works; else it is named, and those tests are
+# skipped. Does nothing, quickly, when everything is there.
 #
-# usage: scripts/setup.sh build|test|test-long
+# usage: scripts/setup.sh build|test
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/tools.sh
@@ -34,7 +36,7 @@ collect_missing() {
     need_python
     need_command cc gcc
     need_command git git
-    if [[ $purpose == test* ]]; then
+    if [[ $purpose == test ]]; then
         need_command ip iproute2
         need_command setpriv util-linux
         need_command unshare util-linux
@@ -47,17 +49,14 @@ collect_missing() {
         # Starting R to ask for a package would take longer than everything else here.
         compgen -G "/usr/*/R/*library/bigmemory" >/dev/null ||
             compgen -G "/usr/local/lib/R/*library/bigmemory" >/dev/null || wished+=(r-cran-bigmemory)
-        # Half a minute to install: too long for every day.
-        if [[ $purpose == test-long ]]; then
-            command -v mpicc.openmpi >/dev/null || wished+=(openmpi-bin libopenmpi-dev)
-            command -v mpicc.mpich >/dev/null || wished+=(mpich libmpich-dev)
-            command -v gfortran >/dev/null || wished+=(gfortran)
-        fi
+        command -v mpicc.openmpi >/dev/null || wished+=(openmpi-bin libopenmpi-dev)
+        command -v mpicc.mpich >/dev/null || wished+=(mpich libmpich-dev)
+        command -v gfortran >/dev/null || wished+=(gfortran)
     fi
 }
 
-# The mount for ordinary users, and R: 42 MB to fetch, 207 MB on disk and 7 s where the graphics libraries are already
-# (67 MB and 302 MB where they are not).
+# The mount for ordinary users, R, and two MPIs with a Fortran compiler. Without a network, and where others use apt, the
+# round goes on without them.
 install_wished() {
     if ! command -v apt-get >/dev/null || [[ $(id -u) != 0 ]]; then
         say "Not here, so the tests that use it are skipped: ${wished[*]} (the names that Debian gives them)"
@@ -65,9 +64,16 @@ install_wished() {
     fi
     say "installing ${wished[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    local line="apt-get install -y --no-install-recommends ${wished[*]}"
-    $line >/dev/null 2>&1 || { apt-get update >/dev/null 2>&1 && $line >/dev/null 2>&1; } ||
-        say "That did not work; the tests that use it are skipped: ${wished[*]}"
+    local apt=(apt-get -o Acquire::Retries=0 -o Acquire::http::Timeout=20)
+    local install=("${apt[@]}" install -y --no-install-recommends) package absent=()
+    "${install[@]}" "${wished[@]}" >/dev/null 2>&1 && return
+    "${apt[@]}" update >/dev/null 2>&1 || true
+    "${install[@]}" "${wished[@]}" >/dev/null 2>&1 && return
+    # What cannot be had keeps nothing else away.
+    for package in "${wished[@]}"; do
+        "${install[@]}" "$package" >/dev/null 2>&1 || absent+=("$package")
+    done
+    say "That did not work; the tests that use it are skipped: ${absent[*]}"
 }
 
 install_missing() {

@@ -31,6 +31,10 @@ VARIABLES = {
 }
 
 
+# Why something is not here, for those who read why a test was skipped.
+HOW_TO_GET = "{} is not installed (`make test` does that as root, where apt-get reaches Debian's packages)"
+
+
 @dataclass
 class Mpi:
     """One MPI, our library for it, and programs built by its compilers."""
@@ -140,7 +144,7 @@ def build(name: str, directory: Path, *flags: str) -> Path:
 def installed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
     """One of Debian's MPIs with our library, for a while; skipped where it is not installed."""
     if not shutil.which(f"mpicc.{name}") or not shutil.which(f"mpirun.{name}"):
-        pytest.skip(f"{name} is not installed (`make test-long` installs it): MPI-IO is not tried with it")
+        pytest.skip(f"MPI-IO is not tried with {name}: {HOW_TO_GET.format(name)}")
     directory = tmp_path_factory.mktemp(name)
     yield Mpi(name, directory, build(name, directory))
     shutil.rmtree(directory)

@@ -14,7 +14,7 @@ import pytest
 
 from c_programs import compile_c
 from mount import NewMount
-from mpi_library import ROOT, SOURCES, VARIABLES, Mpi
+from mpi_library import HOW_TO_GET, ROOT, SOURCES, VARIABLES, Mpi
 from pool import PATIENCE_SECONDS, Pool
 
 CASES = ["offsets", "views", "once", "holes", "shared", "atomic", "wholes", "errors", "large_counts", "many"]
@@ -151,7 +151,7 @@ def test_ranks_that_write_every_other_byte_lose_nothing(mpi: Mpi, shared_pool: P
 @pytest.mark.parametrize("binding", ["F08", "MODULE", "HEADER"])
 def test_fortran_reaches_the_pool_by_its_three_bindings(mpi: Mpi, shared_pool: Pool, place: str, binding: str) -> None:
     if not shutil.which(f"mpif90.{mpi.name}") or not shutil.which("gfortran"):
-        pytest.skip("no Fortran compiler: its bindings are not tried")
+        pytest.skip(f"Fortran's bindings are not tried: {HOW_TO_GET.format('gfortran')}")
     for name in ("fortran", "routines"):
         mpi.run(shared_pool, 3, mpi.fortran(name, binding), f"ramlace:{place}/{name}")
 

@@ -15,7 +15,7 @@ import pytest
 
 from conftest import NewPool
 from mount import WATCH_SECONDS
-from mpi_library import Mpi
+from mpi_library import HOW_TO_GET, Mpi
 from pool import Pool
 
 pytestmark = pytest.mark.long
@@ -148,7 +148,7 @@ def test_ior_reads_what_it_wrote(mpi: Mpi, shared_pool: Pool, place: str, words:
 @pytest.mark.parametrize("way", ["full", "simple"])
 def test_btio_reads_back_the_solution_that_it_wrote(mpi: Mpi, shared_pool: Pool, here: Path, way: str) -> None:
     if not shutil.which(f"mpif90.{mpi.name}") or not shutil.which("gfortran"):
-        pytest.skip("no Fortran compiler: BTIO is not built")
+        pytest.skip(f"BTIO is not built: {HOW_TO_GET.format('gfortran')}")
     build = copied("npb", mpi)
     program = build / f"bin/bt.S.x.mpi_io_{way}"
     if not program.exists():
