@@ -24,6 +24,7 @@ FAULTS = [
     "told",
     "class",
     "pointer",
+    "together",
 ]
 
 
@@ -39,17 +40,18 @@ def reported(mpi: Mpi, word: str) -> list[int]:
 
 
 # SEMANTICS 98.11
-def test_thousands_of_small_rows_cost_a_few_requests(mpi: Mpi, shared_pool: Pool, place: str) -> None:
+@pytest.mark.parametrize("case", ["rows", "rows_together"])
+def test_thousands_of_small_rows_cost_a_few_requests(mpi: Mpi, shared_pool: Pool, place: str, case: str) -> None:
     small = mpi.program("small")
     before = counts(shared_pool)
-    mpi.run(shared_pool, 2, small, "rows", f"ramlace:{place}/together", str(1 << 20))
+    mpi.run(shared_pool, 2, small, case, f"ramlace:{place}/together", str(1 << 20))
     together = counts(shared_pool) - before
     # Of each rank: those before it was clear that more come, and some for each server.
     assert 2 * 2 * 16 <= together < 200
     assert reported(mpi, "kept") == [ROWS - 16] * 2
     assert all(number > ROWS - 50 for number in reported(mpi, "ahead"))
     before = counts(shared_pool)
-    mpi.run(shared_pool, 2, small, "rows", f"ramlace:{place}/one-by-one", "0")
+    mpi.run(shared_pool, 2, small, case, f"ramlace:{place}/one-by-one", "0")
     # Those of the first rows find the file with its inode.
     assert counts(shared_pool) - before > 2 * 2 * (ROWS - 20)
     assert reported(mpi, "kept") == reported(mpi, "ahead") == [0, 0]
@@ -63,6 +65,14 @@ def test_what_is_kept_is_there_where_the_standard_promises_it(
     mpi: Mpi, shared_pool: Pool, place: str, ranks: int
 ) -> None:
     mpi.run(shared_pool, ranks, mpi.program("small"), "promises", f"ramlace:{place}/file")
+
+
+# SEMANTICS 98.12
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_collective_reads_find_what_collective_writes_have_kept(
+    mpi: Mpi, shared_pool: Pool, place: str, ranks: int
+) -> None:
+    mpi.run(shared_pool, ranks, mpi.program("small"), "meets", f"ramlace:{place}/file")
 
 
 # SEMANTICS 98.11, 98.14

@@ -37,12 +37,6 @@ void gather_or_scatter(char *base, const struct runs *runs, char *bytes, int64_t
     }
 }
 
-/* Nobody else hears of it by this call: neither the ranks together, nor those with the same pointer. */
-static bool is_alone(const struct access *access)
-{
-    return !access->together && (access->pointer == AT_OFFSET || access->pointer == AT_POSITION);
-}
-
 /* Moves `length` bytes of the view's data from `from` on, straight from or to memory in one piece. */
 static int move_plain(struct file *file, const struct access *access, int64_t from, char *bytes, int64_t length,
                       int64_t *moved)
@@ -50,8 +44,8 @@ static int move_plain(struct file *file, const struct access *access, int64_t fr
     struct runs runs = {0};
     int error = tiling_runs(&file->view.tiling, from, length, &runs);
     if (error == MPI_SUCCESS)
-        error = access->write ? small_write(file, is_alone(access), bytes, length, &runs, moved)
-                              : small_read(file, is_alone(access), bytes, length, &runs, moved);
+        error = access->write ? small_write(file, access, bytes, length, &runs, moved)
+                              : small_read(file, access, bytes, length, &runs, moved);
     runs_free(&runs);
     return error;
 }
@@ -283,10 +277,39 @@ void transfer_end(struct transfer *transfer)
     tiling_free(&transfer->memory);
 }
 
+void note_together(struct file *file, const struct access *access)
+{
+    if (!access->together || !access->write)
+        return;
+    small_changed(file);
+    if (file->writes_together <= SMALL_IN_A_ROW)
+        file->writes_together++;
+}
+
+/* A collective read that follows collective writes of which ranks may have kept some: all send them first. MPI wants a sync
+ * of all there; programs that leave it out, and know others' collective calls to be behind them, still find all bytes. */
+static int meet(struct file *file, const struct access *access)
+{
+    int error = MPI_SUCCESS;
+    note_together(file, access);
+    if (!access->together || access->write)
+        return error;
+    if (file->writes_together > SMALL_IN_A_ROW && !file->atomic) {
+        error = small_settle(file);
+        PMPI_Barrier(file->comm);
+    }
+    file->writes_together = 0;
+    return error;
+}
+
 int file_access(struct file *file, const struct access *access, int64_t *moved)
 {
     struct transfer transfer;
-    int error = transfer_begin(file, access, &transfer);
+    int settled = meet(file, access), error = transfer_begin(file, access, &transfer);
+    if (settled != MPI_SUCCESS) {
+        error = settled;
+        transfer_give_up(file, &transfer);
+    }
     bool together = access->together && !file->atomic && file->phases[access->write] != CB_DISABLE;
     if (together && exchange(file, &transfer, &error))
         take_back(file, &transfer);

@@ -404,10 +404,8 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
     /* One rank may have all bytes of a round, and all ranks may want the same ones; each may be a run, of four numbers. */
     int64_t most = MESSAGE_MAX / 4 / file->ranks;
     x.room = x.room < most ? x.room : most > ROOM_BYTES_MIN ? most : ROOM_BYTES_MIN;
-    int settled = small_settle(file);
     if (*error == MPI_SUCCESS && is_beyond_files(file, transfer))
         *error = MPI_ERR_IO;
-    *error = settled ? settled : *error;
     /* Who has made a mistake, or lost what it had kept, takes part with nothing. */
     if (*error != MPI_SUCCESS)
         transfer_give_up(file, transfer);
@@ -415,6 +413,12 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
     if (all == MPI_SUCCESS && file->phases[transfer->access.write] == CB_AUTOMATIC && is_too_little(&x)) {
         end(&x);
         return false;
+    }
+    /* Before others have what this rank gives them now. */
+    int settled = small_settle(file);
+    if (settled != MPI_SUCCESS) {
+        *error = settled;
+        transfer_give_up(file, transfer);
     }
     if (all == MPI_SUCCESS)
         all = do_rounds(&x);

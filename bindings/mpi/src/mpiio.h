@@ -19,6 +19,10 @@
 /* Bytes of small writes that an open file keeps, and of small reads that it brings ahead, unless hints say otherwise. */
 #define SMALL_ROOM_DEFAULT (1 << 20)
 #define SMALL_ROOM_MAX (64 << 20)
+/* So many small accesses, with nothing else between them, go to the servers one by one, as they come: programs that write a few
+ * rows often tell each other by a message or a barrier alone. The standard does not promise that this is enough; here it always
+ * was. */
+#define SMALL_IN_A_ROW 16
 /* Of a hint's text. */
 #define HINT_BYTES_MAX 256
 /* Of what tells a machine from others. */
@@ -212,6 +216,9 @@ struct file {
     struct hints hints;
     /* Whether collective reads and writes of this view go by two phases: never, where they are large enough, always. */
     int phases[2];
+    /* Collective writes since the last collective read, the same number on all ranks; it is only asked whether there were more
+     * than SMALL_IN_A_ROW. */
+    int writes_together;
     /* The split collective call that has begun: its name, and what it moved. */
     const char *split;
     int64_t split_bytes;
@@ -319,6 +326,9 @@ void transfer_give_up(struct file *file, struct transfer *transfer);
 int transfer_do(struct file *file, struct transfer *transfer);
 void transfer_end(struct transfer *transfer);
 
+/* Counts a collective write, which also ends what a rank has read ahead that writes nothing. */
+void note_together(struct file *file, const struct access *access);
+
 /* Does what a data access routine says; `moved` are bytes of memory. An MPI error class. */
 int file_access(struct file *file, const struct access *access, int64_t *moved);
 
@@ -339,9 +349,11 @@ bool exchange(struct file *file, struct transfer *transfer, int *error);
 
 void small_make(struct small *small);
 void small_free(struct small *small);
-/* As bytes_write() and bytes_read(); what a rank does `alone` may be kept and read ahead. */
-int small_write(struct file *file, bool alone, const char *bytes, int64_t length, const struct runs *runs, int64_t *moved);
-int small_read(struct file *file, bool alone, char *bytes, int64_t length, const struct runs *runs, int64_t *moved);
+/* As bytes_write() and bytes_read(), for a part of an access; small ones may be kept and read ahead. */
+int small_write(struct file *file, const struct access *access, const char *bytes, int64_t length, const struct runs *runs,
+                int64_t *moved);
+int small_read(struct file *file, const struct access *access, char *bytes, int64_t length, const struct runs *runs,
+               int64_t *moved);
 /* Sends what is kept, and forgets what was read. */
 int small_settle(struct file *file);
 /* Bytes or the size have changed otherwise: forgets what was read while that was under way. */

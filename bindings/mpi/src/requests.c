@@ -150,6 +150,8 @@ int request_start(struct file *file, const struct access *access, MPI_Request *h
     if (request == NULL)
         return MPI_ERR_NO_MEM;
     *request = (struct request){.file = file, .handle = file->handle};
+    /* Nobody waits for others when this returns. */
+    note_together(file, access);
     int error = transfer_begin(file, access, &request->transfer);
     bool large = error == MPI_SUCCESS && request->transfer.in_file >= BACKGROUND_BYTES_MIN && may_use_thread();
     if (large)

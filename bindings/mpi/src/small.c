@@ -1,5 +1,6 @@
-/* Small accesses of one rank, one after the other: rows of an array that a program writes or reads call by call. Each would be
- * a message and a wake of a server. So writes are kept and go together, and reads bring what probably comes next.
+/* Small accesses of one rank, one after the other: rows of an array that a program writes or reads call by call, by itself or
+ * together with other ranks. Each would be a message and a wake of a server. So writes are kept and go together, and reads bring
+ * what probably comes next.
  *
  * The standard promises that others see a write when its rank has synchronized or closed the file, and that a rank sees
  * others' writes when it has done so behind them; between these calls the bytes may be here. In atomic mode they never are. */
@@ -12,10 +13,6 @@
 /* An access with more bytes or more runs than these is no small one. */
 #define SMALL_BYTES_MAX (16 << 10)
 #define SMALL_RUNS_MAX 16
-/* So many small accesses, with nothing else between them, go to the servers one by one, as they come: programs that write a few
- * rows often tell each other by a message or a barrier alone. The standard does not promise that this is enough; here it always
- * was. */
-#define SMALL_IN_A_ROW 16
 /* Runs that are kept: as many as a client asks one server for at once (limits::RUNS_PER_REQUEST_MAX). */
 #define KEPT_RUNS_MAX 4096
 /* No chunk of a file has fewer bytes, or begins elsewhere than at a multiple of them. */
@@ -64,6 +61,18 @@ static bool is_small(const struct file *file, int64_t length, const struct runs 
         places += runs->items[i].count;
     }
     return !file->atomic && length <= SMALL_BYTES_MAX && places <= SMALL_RUNS_MAX;
+}
+
+/* By a pointer that all ranks have, others hear of each access. */
+static bool has_own_place(const struct access *access)
+{
+    return access->pointer == AT_OFFSET || access->pointer == AT_POSITION;
+}
+
+/* One of the first collective writes since ranks have last met: they do not know that there is something to wait for. */
+static bool is_early(const struct file *file, const struct access *access)
+{
+    return access->together && file->writes_together <= SMALL_IN_A_ROW;
 }
 
 /* One more in a row; it is only asked whether there were enough. */
@@ -216,18 +225,19 @@ static void forget_ahead(struct small *small)
     small->reads_in_a_row = 0;
 }
 
-int small_write(struct file *file, bool alone, const char *bytes, int64_t length, const struct runs *runs, int64_t *moved)
+int small_write(struct file *file, const struct access *access, const char *bytes, int64_t length, const struct runs *runs,
+                int64_t *moved)
 {
     struct small *small = &file->small;
     int error = MPI_SUCCESS;
     pthread_mutex_lock(&small->lock);
     forget_ahead(small);
-    bool may_wait = alone && small->write_room > 0 && is_small(file, length, runs);
+    bool may_wait = has_own_place(access) && small->write_room > 0 && is_small(file, length, runs);
     if (may_wait)
         count_one(&small->writes_in_a_row);
     else
         small->writes_in_a_row = 0;
-    bool keeps = small->writes_in_a_row > SMALL_IN_A_ROW && make_room(file, length, &error);
+    bool keeps = small->writes_in_a_row > SMALL_IN_A_ROW && !is_early(file, access) && make_room(file, length, &error);
     if (error == MPI_SUCCESS)
         error = keeps ? keep_all(file, bytes, runs) : send_kept(file);
     pthread_mutex_unlock(&small->lock);
@@ -336,15 +346,16 @@ static bool is_answered(struct file *file, char *bytes, int64_t length, const st
     return found;
 }
 
-int small_read(struct file *file, bool alone, char *bytes, int64_t length, const struct runs *runs, int64_t *moved)
+int small_read(struct file *file, const struct access *access, char *bytes, int64_t length, const struct runs *runs,
+               int64_t *moved)
 {
     struct small *small = &file->small;
     bool found = false;
     pthread_mutex_lock(&small->lock);
     small->writes_in_a_row = 0;
     int error = send_kept(file);
-    bool may_come_ahead =
-        alone && small->read_room >= AHEAD_BYTES_MIN && runs->count > 0 && is_small(file, length, runs);
+    bool may_come_ahead = has_own_place(access) && small->read_room >= AHEAD_BYTES_MIN && runs->count > 0 &&
+                          is_small(file, length, runs);
     if (error == MPI_SUCCESS && may_come_ahead)
         found = is_answered(file, bytes, length, runs);
     else

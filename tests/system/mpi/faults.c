@@ -480,6 +480,31 @@ static void test_pointer(void)
     free(bytes);
 }
 
+/* What collective writes have kept and is lost is told by the next collective read, or by a sync; the read has not begun. */
+static void test_together(void)
+{
+    unsigned char bytes[ROW] = {7};
+    MPI_Offset at;
+    for (int turn = 0; turn < 2; turn++) {
+        CALL(MPI_File_seek(file, 0, MPI_SEEK_SET));
+        fail_at_row(40, EIO);
+        for (int row = 0; row < ROWS; row++)
+            CALL(MPI_File_write_all(file, bytes, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        CHECK(failed == 0);
+        if (turn == 0)
+            REFUSED(MPI_File_read_all(file, bytes, ROW, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_IO);
+        else
+            REFUSED(MPI_File_sync(file), MPI_ERR_IO);
+        CALL(MPI_File_get_position(file, &at));
+        CHECK(at == ROWS * ROW);
+        fails_with = 0;
+        CALL(MPI_File_seek(file, 39 * ROW, MPI_SEEK_SET));
+        CALL(MPI_File_read_all(file, bytes, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        CHECK(bytes[0] == 7);
+        CALL(MPI_File_sync(file));
+    }
+}
+
 /* MPI ends while the file is open: what can be written is, and standard error hears of the rest. */
 static void test_left_open(void)
 {
@@ -497,7 +522,8 @@ int main(int argc, char **argv)
         {"phases_under_way", test_phases_under_way}, {"lost_behind", test_lost_behind},
         {"nothing_in_vain", test_nothing_in_vain}, {"close", test_close}, {"one_row", test_one_row},
         {"one_chunk", test_one_chunk}, {"beyond", test_beyond}, {"silent", test_silent}, {"told", test_told},
-        {"class", test_class}, {"pointer", test_pointer}, {"left_open", test_left_open},
+        {"class", test_class}, {"pointer", test_pointer}, {"together", test_together},
+        {"left_open", test_left_open},
     };
     int level;
     CHECK(argc == 3);

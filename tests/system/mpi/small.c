@@ -11,6 +11,8 @@
 #define ROW 480
 
 static int rank, ranks;
+/* Rows are written and read by collective calls. */
+static bool together;
 
 static MPI_File open_with(const char *path, int amode, const char *key, const char *value)
 {
@@ -42,7 +44,9 @@ static void write_row(MPI_File file, int row)
     int count;
     for (int i = 0; i < ROW; i++)
         bytes[i] = byte_of(rank, row, i);
-    CALL(MPI_File_write_at(file, ((MPI_Offset)row * ranks + rank) * ROW, bytes, ROW, MPI_BYTE, &status));
+    MPI_Offset at = ((MPI_Offset)row * ranks + rank) * ROW;
+    CALL(together ? MPI_File_write_at_all(file, at, bytes, ROW, MPI_BYTE, &status)
+                  : MPI_File_write_at(file, at, bytes, ROW, MPI_BYTE, &status));
     CALL(MPI_Get_count(&status, MPI_BYTE, &count));
     CHECK(count == ROW);
 }
@@ -52,7 +56,9 @@ static void read_row(MPI_File file, int owner, int row)
     unsigned char bytes[ROW];
     MPI_Status status;
     int count;
-    CALL(MPI_File_read_at(file, ((MPI_Offset)row * ranks + owner) * ROW, bytes, ROW, MPI_BYTE, &status));
+    MPI_Offset at = ((MPI_Offset)row * ranks + owner) * ROW;
+    CALL(together ? MPI_File_read_at_all(file, at, bytes, ROW, MPI_BYTE, &status)
+                  : MPI_File_read_at(file, at, bytes, ROW, MPI_BYTE, &status));
     CALL(MPI_Get_count(&status, MPI_BYTE, &count));
     CHECK(count == ROW);
     for (int i = 0; i < ROW; i++)
@@ -152,6 +158,54 @@ static void test_promises(const char *path)
     for (int row = 0; row < MANY; row++)
         read_row(other, next, row);
     CALL(MPI_File_close(&other));
+}
+
+/* Collective reads find what was written by collective calls before, without a sync. */
+static void test_meets(const char *path)
+{
+    enum { ROWS = 100 };
+    MPI_File file = open_new(path);
+    unsigned char row[ROW], got;
+    int last = ranks - 1;
+    together = true;
+    for (int turn = 0; turn < 3; turn++) {
+        for (int i = 0; i < ROWS; i++)
+            write_row(file, i + turn);
+        for (int i = 0; i < ROWS; i++)
+            read_row(file, (rank + 1) % ranks, i + turn);
+    }
+    /* Rows of the last rank, in calls in which the others write nothing, and have the next rows read ahead. */
+    for (int turn = 0; turn < 4; turn++) {
+        for (int i = 0; i < ROWS / 2; i++)
+            CALL(MPI_File_read_at_all(file, (MPI_Offset)i * ROW, row, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
+        memset(row, 200 + turn, ROW);
+        for (int i = 0; i < (turn % 2 ? 3 : ROWS); i++) {
+            MPI_Offset at = (MPI_Offset)(ROWS / 2 + i) * ROW;
+            int count = rank == last ? ROW : 0;
+            CALL(MPI_File_write_at_all(file, at, row, count, MPI_BYTE, MPI_STATUS_IGNORE));
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+        for (int i = 0; i < 3; i++) {
+            CALL(MPI_File_read_at_all(file, (MPI_Offset)(ROWS / 2 + i) * ROW, &got, 1, MPI_BYTE, MPI_STATUS_IGNORE));
+            CHECK(got == 200 + turn);
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    /* With a split call and a pointer, and where a rank's arguments are wrong. */
+    for (int i = 0; i < ROWS; i++)
+        write_row(file, i);
+    if (rank == last)
+        CHECK(MPI_File_read_at_all(file, -1, row, ROW, MPI_BYTE, MPI_STATUS_IGNORE) != MPI_SUCCESS);
+    else
+        read_row(file, last, ROWS - 1);
+    for (int i = 0; i < ROWS; i++)
+        write_row(file, i + 1);
+    CALL(MPI_File_seek(file, ((MPI_Offset)ROWS * ranks + (rank + 1) % ranks) * ROW, MPI_SEEK_SET));
+    CALL(MPI_File_read_all_begin(file, row, ROW, MPI_BYTE));
+    CALL(MPI_File_read_all_end(file, row, MPI_STATUS_IGNORE));
+    for (int i = 0; i < ROW; i++)
+        CHECK(row[i] == byte_of((rank + 1) % ranks, ROWS, i));
+    CALL(MPI_File_close(&file));
 }
 
 /* Who reads a place again sees what others have written there meanwhile, and behind a sync all of it. */
@@ -415,8 +469,11 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (strcmp(argv[1], "rows") == 0)
+    together = strcmp(argv[1], "rows_together") == 0;
+    if (together || strcmp(argv[1], "rows") == 0)
         test_rows(argv[2], number);
+    else if (strcmp(argv[1], "meets") == 0)
+        test_meets(argv[2]);
     else if (strcmp(argv[1], "promises") == 0)
         test_promises(argv[2]);
     else if (strcmp(argv[1], "fresh") == 0)
