@@ -174,6 +174,7 @@ static void test_meets(const char *path)
         for (int i = 0; i < ROWS; i++)
             read_row(file, (rank + 1) % ranks, i + turn);
     }
+    MPI_Barrier(MPI_COMM_WORLD);
     /* Rows of the last rank, in calls in which the others write nothing, and have the next rows read ahead. */
     for (int turn = 0; turn < 4; turn++) {
         for (int i = 0; i < ROWS / 2; i++)
