@@ -3,8 +3,9 @@
 The tree is made by the bench from a seed: files of 0 to 64 KiB, most of them small, in directories of some dozens. The
 null file system is the same engine with a map in memory behind it, pinned to one core with the programs: no wake goes
 between cores, and the kernel may keep everything. A third side is the pool again, with the mount's daemon, the servers
-and the programs on that core: what it is faster than the first is what wakes between cores cost. Beside the rates it is
-counted what the kernel asked the mount, and what that asked the servers.
+and the programs on that core: what it is faster than the first is what wakes between cores cost. A fourth is another
+mount of the pool, which sends its changes a moment later (`--metadata=behind`). Beside the rates it is counted what the
+kernel asked the mount, and what either mount asked the servers.
 """
 
 import os
@@ -33,6 +34,7 @@ ROUNDS = 3
 FILE_BYTES_MAX = 64 << 10
 FILES_PER_DIRECTORY = 30
 DEPTH = 6
+BEHIND = "sent later"
 REQUESTS_ATTRIBUTE = "user.ramlace.requests"
 # As many bytes as a mount tells of itself.
 TOLD_BYTES_MAX = 64 << 10
@@ -55,9 +57,10 @@ WORKS = (
 )
 
 
-def names(work: str) -> tuple[str, str, str]:
+def names(work: str) -> tuple[str, str, str, str]:
     """Return the names of a work's rows."""
-    return f"trees, {work}", f"trees, {work}, requests of the kernel a file", f"trees, {work}, messages a file"
+    rate, messages = f"trees, {work}", f"trees, {work}, messages a file"
+    return rate, f"trees, {work}, requests of the kernel a file", messages, f"{messages}, sent later"
 
 
 def rows(pool: Pool, quick: bool, only: str, files: int) -> list[dict[str, Any]]:
@@ -72,13 +75,18 @@ def rows(pool: Pool, quick: bool, only: str, files: int) -> list[dict[str, Any]]
     works = [work for work in works if "git" not in work[1] or shutil.which("git")]
     count = FILES_QUICK if quick else files
     tar = make_tree(pool.scratch, count)
-    with mounted_pool(pool, name="trees") as mount, mounted_null_tree(pool) as null:
+    with (
+        mounted_pool(pool, name="trees") as mount,
+        mounted_pool(pool, "--metadata=behind", name="trees") as behind,
+        mounted_null_tree(pool) as null,
+    ):
         pids = [*pool.pids(), *daemons(mount)]
         core = min(os.sched_getaffinity(0))
         sides = [
             ("figure", Side(mount, tar, pids, None, lambda: counts(pool, mount))),
             ("null FUSE on one core", Side(null, tar, daemons(null), core, Counter)),
             ("all of it on one core", Side(mount, tar, pids, core, Counter)),
+            (BEHIND, Side(behind, tar, [*pool.pids(), *daemons(behind)], None, lambda: counts(pool, behind))),
         ]
         for _ in range(1 if quick else ROUNDS):
             for _, side in sides:
@@ -91,13 +99,17 @@ def rows_of(work: str, files: int, sides: list[tuple[str, "Side"]], only: str) -
     """Return a work's rows: its rate beside the null file system's, and what it asked."""
     if work not in sides[0][1].seconds:
         return []
-    rate, requests, messages = names(work)
+    rate, requests, messages, messages_behind = names(work)
     timed = [
         {"side": name, "seconds": side.seconds[work], "cpu_seconds": side.cpu_seconds[work]} for name, side in sides
     ]
     made = report.rows({"name": rate, "unit": "files", "units": files, "sides": timed})
-    own = sides[0][1].counted[work]
-    for name, kind in ((requests, "request "), (messages, "message ")):
+    usual, behind = sides[0][1].counted[work], dict(sides)[BEHIND].counted[work]
+    for name, kind, own in (
+        (requests, "request ", usual),
+        (messages, "message ", usual),
+        (messages_behind, "message ", behind),
+    ):
         row = report.plain(name, "", [sum(n for key, n in one.items() if key.startswith(kind)) / files for one in own])
         row["kinds"] = {key.removeprefix(kind): n / files for key, n in own[-1].items() if key.startswith(kind) and n}
         made.append(row)
