@@ -33,7 +33,11 @@ pub(super) enum Patience {
 }
 
 pub(super) struct Socket {
+    /// Watched for bytes that come, and for nothing else: a Unix socket tells of room for more each time that the other side
+    /// takes something, which would wake this thread once more for every answer.
     inner: AsyncFd<OwnedFd>,
+    /// Another descriptor of it, watched for room, while that is waited for.
+    for_room: Cell<Option<AsyncFd<OwnedFd>>>,
     cancelled: Cell<bool>,
     /// What was moved in this turn.
     turn: Cell<usize>,
@@ -44,9 +48,14 @@ pub(super) struct Socket {
 impl Socket {
     /// Takes a socket into the event loop of this thread; it must not block.
     pub(super) fn new(socket: OwnedFd) -> Result<Socket> {
-        let inner = crate::raw::watch(socket, Interest::READABLE | Interest::WRITABLE)
-            .map_err(|error| Error::from_io(&error, "adding a connection to the event loop"))?;
-        Ok(Socket { inner, cancelled: Cell::new(false), turn: Cell::new(0), spin: Spin::default() })
+        let inner = watch(socket, Interest::READABLE)?;
+        Ok(Socket {
+            inner,
+            for_room: Cell::default(),
+            cancelled: Cell::new(false),
+            turn: Cell::new(0),
+            spin: Spin::default(),
+        })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -110,12 +119,46 @@ impl Socket {
         wanted: usize,
         mut send: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> Result<usize> {
+        let count = loop {
+            self.check_cancelled()?;
+            match send(self.as_fd()) {
+                Ok(count) => {
+                    self.for_room.take();
+                    break count;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    break self.send_when_writable(patience, wanted, send).await?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::from_io(&error, "sending")),
+            }
+        };
+        self.take_turn(count).await;
+        Ok(count)
+    }
+
+    /// The same where there is no room. The descriptor stays watched as long as sends find none.
+    async fn send_when_writable(
+        &self,
+        patience: Patience,
+        wanted: usize,
+        mut send: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Result<usize> {
+        let for_room = match self.for_room.take() {
+            Some(watched) => watched,
+            None => {
+                let another = self.as_fd().try_clone_to_owned();
+                let another = another
+                    .map_err(|error| Error::from_io(&error, "watching a connection for room to send"))?;
+                watch(another, Interest::WRITABLE)?
+            }
+        };
         loop {
-            let mut guard = wait(patience, self.inner.writable(), "reads nothing").await?;
+            let mut guard = wait(patience, for_room.writable(), "reads nothing").await?;
             self.check_cancelled()?;
             if let Some(count) = settle(&mut guard, wanted, send(self.as_fd()), "sending")? {
                 drop(guard);
-                self.take_turn(count).await;
+                self.for_room.set(Some(for_room));
                 return Ok(count);
             }
         }
@@ -137,6 +180,12 @@ impl Socket {
         }
         Ok(())
     }
+}
+
+/// Takes a descriptor into the event loop of this thread.
+fn watch(descriptor: OwnedFd, interest: Interest) -> Result<AsyncFd<OwnedFd>> {
+    crate::raw::watch(descriptor, interest)
+        .map_err(|error| Error::from_io(&error, "adding a connection to the event loop"))
 }
 
 async fn wait<'a>(

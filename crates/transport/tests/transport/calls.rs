@@ -11,6 +11,7 @@ use ramlace_wire::chunk::{GrantLane, Keep, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::session::Heartbeat;
 use ramlace_wire::{Header, Kind, Request};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::{Deserialize, Serialize};
 
@@ -194,6 +195,27 @@ fn a_pipeline_of_small_frames_is_answered_in_order() {
             }
         }
     }
+}
+
+#[test]
+fn a_server_is_woken_by_a_request_and_not_again_when_its_answer_is_taken() {
+    const CALLS: u32 = 40;
+    let server = TestServer::unix();
+    let mut connection = server.connect();
+    // Until the server sleeps again; if it does not yet, nothing has to wake it.
+    let rest = || std::thread::sleep(Duration::from_millis(3));
+    rest();
+    let before = server.sleeps();
+    for call in 0..CALLS {
+        connection.send(header(Kind::Heartbeat, call), &Heartbeat {}, &[], soon()).unwrap();
+        let descriptor = connection.descriptor().unwrap();
+        poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], None).unwrap();
+        rest();
+        connection.receive::<Heartbeat>(call, soon()).unwrap();
+        rest();
+    }
+    let sleeps = server.sleeps() - before;
+    assert!(sleeps < u64::from(CALLS) * 3 / 2, "{sleeps} for {CALLS} calls");
 }
 
 #[test]

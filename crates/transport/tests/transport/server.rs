@@ -69,6 +69,8 @@ pub struct TestServer {
     shared: Arc<Shared>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// The kernel's number of it.
+    number: i32,
     directory: Option<PathBuf>,
 }
 
@@ -125,7 +127,8 @@ impl TestServer {
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, async move {
                 let mut listener = Listener::bind(&address).unwrap();
-                ready.send(listener.local_address().unwrap()).unwrap();
+                let number = rustix::thread::gettid().as_raw_nonzero().get();
+                ready.send((listener.local_address().unwrap(), number)).unwrap();
                 let newcomers = Newcomers::new(7);
                 let accept = async {
                     loop {
@@ -136,8 +139,8 @@ impl TestServer {
                 tokio::select! { () = accept => {}, _ = stopped => {} }
             });
         });
-        let address = listening.recv().unwrap();
-        TestServer { address, shared, stop: Some(stop), thread: Some(thread), directory }
+        let (address, number) = listening.recv().unwrap();
+        TestServer { address, shared, stop: Some(stop), thread: Some(thread), number, directory }
     }
 
     pub fn memory(&self) -> &Memory {
@@ -146,6 +149,13 @@ impl TestServer {
 
     pub fn connect(&self) -> blocking::Connection {
         blocking::Connection::connect(&self.address, &owner(), None, soon()).unwrap()
+    }
+
+    /// How often its thread has gone to sleep.
+    pub fn sleeps(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{}/status", self.number)).unwrap();
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.unwrap().trim().parse().unwrap()
     }
 
     /// Requests that were answered so far.
