@@ -150,7 +150,7 @@ def installed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
     shutil.rmtree(directory)
 
 
-@pytest.fixture(scope="module", params=["openmpi", "mpich"])
+@pytest.fixture(scope="module", params=os.environ.get("RAMLACE_MPIS", "openmpi mpich").split())
 def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
-    """Each of Debian's MPIs with our library."""
+    """Each of Debian's MPIs with our library; or those that the tester names, by mpicc.NAME and mpirun.NAME."""
     yield from installed(request.param, tmp_path_factory)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import NewPool
 from mpi_library import Mpi, build
 from pool import Pool
 
@@ -77,6 +78,16 @@ def test_ordered_and_split_calls_go_by_two_phases_and_atomic_ones_do_not(
 @pytest.mark.parametrize("case", ["two_groups", "no_descriptor", "no_communicator"])
 def test_an_open_that_one_rank_cannot_do_is_an_error_of_all(mpi: Mpi, shared_pool: Pool, place: str, case: str) -> None:
     mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/file")
+
+
+# SEMANTICS 100
+def test_ranks_that_open_files_of_two_pools_all_get_an_error(
+    mpi: Mpi, shared_pool: Pool, new_pool: NewPool, place: str
+) -> None:
+    other = new_pool(1, 32)
+    other.run("mkdir", place)
+    names = f"ramlace://{shared_pool.name}{place}/file ramlace://{other.name}{place}/file"
+    mpi.run(shared_pool, 2, mpi.program("edges"), "two_pools", names)
 
 
 # SEMANTICS 98.17

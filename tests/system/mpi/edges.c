@@ -668,6 +668,23 @@ static void test_kinds(void)
     free(back);
 }
 
+/* The same path in two pools (FILE is both names, with a space between): no file that ranks have together. */
+static void test_two_pools(void)
+{
+    char *names = strdup(path), *other = strchr(names, ' ');
+    MPI_File file;
+    CHECK(other != NULL);
+    *other++ = '\0';
+    int amode = MPI_MODE_RDWR | MPI_MODE_CREATE;
+    REFUSED(MPI_File_open(MPI_COMM_WORLD, rank == 0 ? names : other, amode, MPI_INFO_NULL, &file), MPI_ERR_NOT_SAME);
+    /* Nobody has made it; and each pool is one for all. */
+    REFUSED(MPI_File_open(MPI_COMM_WORLD, names, MPI_MODE_RDONLY, MPI_INFO_NULL, &file), MPI_ERR_NO_SUCH_FILE);
+    REFUSED(MPI_File_open(MPI_COMM_WORLD, other, MPI_MODE_RDONLY, MPI_INFO_NULL, &file), MPI_ERR_NO_SUCH_FILE);
+    CALL(MPI_File_open(MPI_COMM_WORLD, other, amode, MPI_INFO_NULL, &file));
+    CALL(MPI_File_close(&file));
+    free(names);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -682,6 +699,7 @@ static const struct {
     {"every_other_byte", test_every_other_byte},
     {"lost_server", test_lost_server},
     {"lost_rows", test_lost_rows},
+    {"two_pools", test_two_pools},
     {"two_groups", test_two_groups},
     {"no_descriptor", test_no_descriptor},
     {"no_communicator", test_no_communicator},
