@@ -40,7 +40,7 @@ REQUESTS_ATTRIBUTE = "user.ramlace.requests"
 TOLD_BYTES_MAX = 64 << 10
 # What comes by time, not by what is done.
 BY_TIME = {"Heartbeat", "GetMap", "ServerStatus", "GetMetrics"}
-BY_TIME |= {"OpenSession", "CloseSession", "WaitEvents", "WaitRecalls"}
+BY_TIME |= {"OpenSession", "CloseSession", "Listen"}
 
 # A work's name, its command in the directory of the tree, and whether it is what a program does a second time.
 WORKS = (

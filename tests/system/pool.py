@@ -35,8 +35,7 @@ BY_TIME = {
     "GetMetrics",
     "GetMap",
     "GetKeyBook",
-    "WaitEvents",
-    "WaitRecalls",
+    "Listen",
 }
 # A failed operation says so before 5 seconds; the rest is for a busy machine.
 FAILING_SECONDS_MAX = 8.0

@@ -66,7 +66,7 @@ def messages(pool: Pool, work: Callable[[int], None]) -> int:
         before = answered(pool)
         work(sample)
         asked = answered(pool) - before
-        samples.append(sum(asked.values()) - asked["RenewLeases"] - asked["WaitRecalls"])
+        samples.append(sum(asked.values()) - asked["RenewLeases"] - asked["Listen"])
     return min(samples)
 
 

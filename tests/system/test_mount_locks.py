@@ -111,6 +111,38 @@ def test_posix_locks_hold_across_mounts(lockers: list[Locker]) -> None:
     assert d.takes("posix(f, W)")
 
 
+def test_a_mount_listens_to_each_server_by_one_thread_and_one_connection(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    """Recalls, events and signs of life: they had two threads and three connections."""
+    pool = new_pool(2, 256)
+    before = [server["connections"] for server in pool.status()]
+    mount = new_mount(pool)
+    for number in range(8):
+        (mount / f"directory {number}").mkdir()
+        (mount / f"directory {number}").stat()
+
+    def heard() -> int:
+        return pool.requests("Listen") - pool.requests()
+
+    with Locker(mount / "file") as holder, Locker(mount / "file") as waiter:
+        holder.run("posix(f, W)")
+        waiter.begin_waiting("posix(f, W, wait=True)")
+        queued(pool, 1)
+        # Longer than any pause between two signs of life.
+        told = heard()
+        assert eventually(lambda: heard() >= told + 3 * pool.servers)
+        tasks = Path(f"/proc/{mount.daemon.pid}/task").iterdir()
+        threads = Counter((task / "comm").read_text().strip() for task in tasks)
+        # Calls that overlap have one more connection at times.
+        more = [now["connections"] - was for now, was in zip(pool.status(), before, strict=True)]
+        holder.run("posix(f, U)")
+        waiter.hear()
+    assert threads["ramlace-listens"] == pool.servers, threads
+    assert threads["ramlace-heart"] == 1, threads
+    assert max(more) <= 3, "one that listens, and those for calls"
+
+
 # SEMANTICS 65.3
 def test_locks_of_the_library_are_those_of_the_mount(shared_pool: Pool, place: str, lockers: list[Locker]) -> None:
     """A lock of an open file, against programs on mounts and against other open files of the same process."""
@@ -454,7 +486,7 @@ def test_uncontended_locks_cost_one_request_and_a_hand_over_two(
     """Counted at the servers."""
 
     def requests() -> int:
-        return shared_pool.requests("WaitEvents")
+        return shared_pool.requests("Listen")
 
     a, b, _, _ = lockers
     rounds = 40

@@ -182,8 +182,8 @@ pub const DELEGATIONS_FRACTION: u64 = 16;
 pub const DELEGATED_ENTRIES_MAX: u64 = 4_096;
 /// Events in one answer.
 pub const EVENTS_PER_ANSWER_MAX: usize = 1024;
-/// How long a server leaves a question for events unanswered.
-pub const EVENTS_MILLIS_MAX: u64 = 5_000;
+/// How long a server that has nothing to tell leaves a session's request for news unanswered: the next one says that the session lives.
+pub const LISTEN_MILLIS_MAX: u64 = HEARTBEAT_MILLIS;
 /// Name of a barrier.
 pub const BARRIER_NAME_BYTES_MAX: usize = 255;
 /// Members of one barrier.

@@ -10,7 +10,8 @@ use ramlace_wire::Permit;
 
 use crate::bytes::givers::Givers;
 use crate::coordination::waits::Waits;
-use crate::hearers::{Doubt, Hearers, Listening};
+use crate::hearers::{Doubt, Hearers};
+use crate::listening::Listening;
 use crate::names::behind::Known;
 use crate::names::gates::Inodes;
 use crate::names::renewals::Renewals;
@@ -34,7 +35,7 @@ pub(crate) struct Client {
     pub(crate) ways: Ways,
     /// Locks that it waits for.
     pub(crate) waits: Waits,
-    /// Servers whose recalls of leases are heard.
+    /// Servers that a thread listens to.
     pub(crate) listening: Listening,
     /// Leases that they have renewed.
     pub(crate) renewals: Renewals,

@@ -9,17 +9,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use ramlace_base::{
     Epoch, Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Sequence, ServerId, SessionId, Slot,
-    Timestamp,
+    Timestamp, limits,
 };
 use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{ExtendChunk, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::coordination::{ChangeCell, NoteChange};
-use ramlace_wire::leases::{DataRecall, EndRecalls, Recalls, WaitPublished, WaitRecalls};
+use ramlace_wire::leases::{DataRecall, EndRecalls, WaitPublished};
+use ramlace_wire::listen::{Listen, News};
 use ramlace_wire::namespace::{GiveUp, GivenUp, InodeInfo, Opened};
 use ramlace_wire::permit::GetPermit;
 use ramlace_wire::runs::{ReadRuns, WriteRuns};
@@ -124,12 +126,12 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// The answer to a question for recalls, unless it waits.
-    fn told(&self, server: ServerId, question: &WaitRecalls) -> Option<Recalls> {
+    /// The same of leases on bytes.
+    fn news(&self, server: ServerId, question: &Listen) -> (News, bool) {
         let here = self.recalls.iter().filter(|(id, recall)| *id == server && recall.number > question.told);
         let data: Vec<DataRecall> = here.map(|(_, recall)| *recall).collect();
-        let due = !data.is_empty() || question.life != self.life;
-        due.then(|| Recalls { data, life: self.life, ..Recalls::default() })
+        let is_some = !data.is_empty() || question.life != self.life;
+        (News { data, life: self.life, ..News::default() }, is_some)
     }
 
     fn write(&mut self, origin: WriteOrigin) -> u64 {
@@ -272,10 +274,11 @@ async fn talk(id: ServerId, mut connection: Connection, state: &Mutex<State>) {
         if state.lock().silent.contains(&id) {
             std::future::pending::<()>().await;
         }
-        if header.kind == Kind::WaitRecalls {
-            let question: WaitRecalls = decode_body(header.kind, &body).unwrap();
-            while state.lock().data.told(id, &question).is_none() {
-                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        if header.kind == Kind::Listen {
+            let question: Listen = decode_body(header.kind, &body).unwrap();
+            let over = Instant::now() + Duration::from_millis(limits::LISTEN_MILLIS_MAX);
+            while Instant::now() < over && !state.lock().news(id, &header, &question).1 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
         let answer = {
@@ -324,6 +327,14 @@ fn error<T>(kind: ErrorKind, text: &str) -> Result<T, Error> {
 }
 
 impl State {
+    /// What there is for who listens, and whether that is anything.
+    fn news(&self, id: ServerId, header: &Header, question: &Listen) -> (News, bool) {
+        let (news, is_some) = self.data.news(id, question);
+        let map = (self.map.epoch > header.epoch).then(|| self.map.clone());
+        let is_some = is_some || map.is_some();
+        (News { map, ..news }, is_some)
+    }
+
     fn new(servers: u16) -> State {
         let pool = PoolId([7; 16]);
         let entry = |id| ServerEntry {
@@ -578,9 +589,7 @@ impl State {
                 self.open_in_doubt.extend(in_doubt.map(|inode| (header.session, inode)));
                 body(&GivenUp { opened })
             }
-            Kind::WaitRecalls => {
-                body(&self.data.told(id, &decode_body::<WaitRecalls>(kind, bytes)?).unwrap_or_default())
-            }
+            Kind::Listen => body(&self.news(id, header, &decode_body::<Listen>(kind, bytes)?).0),
             Kind::EndRecalls => {
                 let EndRecalls { done, blocked, life } = decode_body::<EndRecalls>(kind, bytes)?;
                 self.data.recalls.retain(|(_, recall)| !done.contains(&recall.number));

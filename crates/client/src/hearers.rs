@@ -1,10 +1,8 @@
-//! Who hears of what servers recall: the callers that believe things by leases, and the servers whose recalls some thread hears.
+//! Who is told of what servers recall: the callers that believe things by leases.
 
-use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use ramlace_base::{Error, InodeId, ServerId, Slot};
-use ramlace_sync::Mutex;
 use ramlace_wire::leases::{DataRecall, Recall};
 
 /// What is done with recalled leases: when it is back, nothing is believed by them any more. It must wait for no
@@ -59,10 +57,4 @@ pub(crate) struct Hearers {
     pub(crate) on_broken: OnceLock<OnBroken>,
     /// Who keeps bytes by leases; none are asked for before it is set.
     pub(crate) data_leases: OnceLock<Arc<dyn DataLeases>>,
-}
-
-/// Servers whose recalls a thread hears.
-#[derive(Default)]
-pub(crate) struct Listening {
-    pub(crate) servers: Mutex<HashSet<ServerId>>,
 }

@@ -24,6 +24,7 @@ pub mod fault;
 mod fork;
 mod hearers;
 mod list;
+mod listening;
 mod names;
 mod pool;
 #[cfg(test)]

@@ -12,8 +12,9 @@ use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
 use ramlace_wire::delegation::ChangeMany;
 use ramlace_wire::keys::{ChangeKeys, HearKeyBook, HostKeyId, RotateSecret};
-use ramlace_wire::leases::{LeaseAttributes, LeaseName, RenewLeases, WaitRecalls};
-use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits, WaitEvents};
+use ramlace_wire::leases::{LeaseAttributes, LeaseName, RenewLeases};
+use ramlace_wire::listen::Listen;
+use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits};
 use ramlace_wire::mend::{Mend, MendLanes};
 use ramlace_wire::namespace::GetAttributesMany;
 use ramlace_wire::permit::GetPermit;
@@ -240,6 +241,10 @@ async fn serve_small(
     let kind = header.kind;
     match kind {
         Kind::Heartbeat => Ok(encode_body(&())),
+        Kind::Listen => {
+            let request: Listen = decode_body(kind, body)?;
+            Ok(encode_body(&server.listen(header, request).await?))
+        }
         Kind::ServerStatus => Ok(encode_body(&server.status())),
         Kind::GetMetrics => Ok(encode_body(&server.metrics())),
         Kind::StopServer => {
@@ -298,10 +303,6 @@ async fn serve_small(
             let request: LeaseAttributes = decode_body(kind, body)?;
             server.lease_attributes(header, &identity.who, request).await.map(|leased| encode_body(&leased))
         }
-        Kind::WaitRecalls => {
-            let request: WaitRecalls = decode_body(kind, body)?;
-            Ok(encode_body(&server.wait_recalls(header.session, request).await?))
-        }
         Kind::RenewLeases => {
             let RenewLeases {} = decode_body(kind, body)?;
             Ok(encode_body(&server.renew_leases(header.session)))
@@ -315,10 +316,6 @@ async fn serve_small(
             Ok(encode_body(&()))
         }
         Kind::ListHolders => Ok(encode_body(&server.holders(decode_body(kind, body)?))),
-        Kind::WaitEvents => {
-            let request: WaitEvents = decode_body(kind, body)?;
-            Ok(encode_body(&server.wait_events(header.session, request).await?))
-        }
         Kind::ChangeCell => {
             let request: ChangeCell = server.lane_request(header, proved, body)??;
             server.change_cell(header, request).await.map(|reply| encode_body(&reply))

@@ -10,7 +10,8 @@ use ramlace_wire::chunk::{
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::coordination::NoteChange;
 use ramlace_wire::inline::{Bytes, InlineMode, InlineWritten, Promote, ReadInline, WriteInline};
-use ramlace_wire::leases::{EndRecalls, Recalls, WaitPublished, WaitRecalls};
+use ramlace_wire::leases::{EndRecalls, WaitPublished};
+use ramlace_wire::listen::{Listen, News};
 use ramlace_wire::namespace::{Create, LayoutWish, Open, Opened};
 use ramlace_wire::runs::{LaneRuns, Strided, Tile, WriteRuns};
 use ramlace_wire::{Kind, Layout, encode_body};
@@ -108,8 +109,8 @@ impl Two {
         self.holder.answer::<ChunkWritten>().await.unwrap().0
     }
 
-    async fn recalled(&mut self) -> Recalls {
-        self.listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap()
+    async fn recalled(&mut self) -> News {
+        self.listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap()
     }
 
     async fn end_all(&mut self) {
@@ -433,7 +434,8 @@ fn what_others_changed_before_a_server_died_is_not_taken_back_by_who_had_yet_to_
         back(3, PAGE as u64, &page).await.unwrap();
         // It has dropped all that it had.
         let mut listener = Client::user(&two.server.address, 1).await;
-        let life = listener.ask(&WaitRecalls { heard: 0, told: 0, life: u64::MAX }).await.unwrap().life;
+        let life =
+            listener.ask(&Listen { leases: true, heard: 0, told: 0, life: u64::MAX }).await.unwrap().life;
         for life in [life + 1, life] {
             assert!(back(4, 0, &page).await.is_err(), "not of another life");
             listener.ask(&EndRecalls { done: Vec::new(), blocked: Vec::new(), life }).await.unwrap();
@@ -503,7 +505,7 @@ fn who_reads_bytes_on_their_way_to_lanes_keeps_none_or_drops_them_when_the_file_
         while looker.ask(&look).await.unwrap().bytes.is_some() {
             tokio::task::yield_now().await;
         }
-        let recalls = listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap();
+        let recalls = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();
         assert_eq!(
             recalls.data.iter().map(|recall| (recall.inode, recall.lane)).collect::<Vec<_>>(),
             [(inode, None)]

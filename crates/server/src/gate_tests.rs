@@ -2,7 +2,8 @@
 
 use ramlace_base::{Epoch, InodeId, LaneId, Name, Slot};
 use ramlace_wire::chunk::{ChunkRead, Keep, LaneTarget, ReadChunk};
-use ramlace_wire::leases::{LeaseAttributes, WaitRecalls};
+use ramlace_wire::leases::LeaseAttributes;
+use ramlace_wire::listen::Listen;
 use ramlace_wire::namespace::{Create, EntryLeased, LayoutWish, Opened, SetAttributes, Truncate};
 use ramlace_wire::session::SessionKind;
 use ramlace_wire::{Attributes, Kind, Layout, Request, encode_body};
@@ -63,7 +64,7 @@ fn is_seen_to_wait() -> bool {
 
         // Whoever does not listen gets no lease.
         let listening = tokio::task::spawn_local(async move {
-            let told = listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap();
+            let told = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();
             (listener, told)
         });
         let lease = LeaseAttributes { inode, names: false };
@@ -119,7 +120,9 @@ fn is_seen_to_wait() -> bool {
 
         let (mut listener, told) = listening.await.unwrap();
         let heard = told.recalls.iter().map(|recall| recall.number).max().expect("something was recalled");
-        tokio::task::spawn_local(async move { listener.ask(&WaitRecalls { heard, told: 0, life: 0 }).await });
+        tokio::task::spawn_local(async move {
+            listener.ask(&Listen { leases: true, heard, told: 0, life: 0 }).await
+        });
         changer.answer::<Attributes>().await.unwrap();
         assert!(changer.answer::<Opened>().await.is_ok(), "the second answer comes second");
         assert!(reader.answer::<ChunkRead>().await.unwrap().0.hole);
@@ -139,7 +142,7 @@ fn what_a_session_makes_is_leased_to_it_where_it_hears_of_recalls() {
         assert_eq!(unheard.leased, EntryLeased::default(), "nobody would hear of a recall");
 
         let listening = tokio::task::spawn_local(async move {
-            listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap()
+            listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap()
         });
         let mut sequence = 1;
         let made = loop {

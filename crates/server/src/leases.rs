@@ -10,17 +10,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, Slot, limits};
+use ramlace_base::{ErrorKind, InodeId, SessionId, Slot};
 use ramlace_namespace::leases::{HOLD_MILLIS, Renewal};
 use ramlace_namespace::{Answer, Query};
-use ramlace_wire::leases::{
-    AttributesLeased, LeaseAttributes, LeaseName, Leased, LeasesRenewed, NameLeased, Recalls, WaitRecalls,
-};
+use ramlace_wire::leases::{AttributesLeased, LeaseAttributes, LeaseName, Leased, LeasesRenewed, NameLeased};
 use ramlace_wire::namespace::{EntryLeased, GetAttributes, Lookup};
 use ramlace_wire::{Attributes, Credentials};
-use tokio::time::{sleep_until, timeout};
 
-use crate::clock;
 use crate::gate::Call;
 use crate::record::Record;
 use crate::server::{Outcome, Server};
@@ -160,53 +156,6 @@ impl Server {
         // The next life has to know that there were some. Without room for that there are none.
         let marked = self.durable.borrow().gives_leases || self.commit(&Record::GivesLeases(true)).is_ok();
         marked && self.leases.leases.borrow_mut().give(session, inode, what, self.leases.now())
-    }
-
-    /// Answers when leases of the session are recalled, or after a while.
-    pub async fn wait_recalls(&self, session: SessionId, request: WaitRecalls) -> Result<Recalls> {
-        let desk = &self.leases;
-        let question = {
-            let mut questions = desk.questions.borrow_mut();
-            let newest = questions.entry(session).or_default();
-            *newest += 1;
-            *newest
-        };
-        // Wakes older questions, and those who wait for what is done.
-        desk.leases.borrow_mut().heard(session, request.heard);
-        desk.changed.notify_waiters();
-        let life = self.data.life;
-        let asked = async {
-            loop {
-                let recalls = desk.leases.borrow().unheard(session);
-                let data = self.data.unacknowledged(session, request.told);
-                let is_newest = desk.questions.borrow().get(&session) == Some(&question);
-                let is_news = request.life != 0 && request.life != life;
-                let delegations = self.delegations.tell(session, clock::instant());
-                if !recalls.is_empty() || !data.is_empty() || !delegations.is_empty() || !is_newest || is_news
-                {
-                    return Recalls { recalls, data, delegations, life };
-                }
-                let again = async {
-                    match self.delegations.tells_again_at(session) {
-                        Some(at) => sleep_until(at.into()).await,
-                        None => std::future::pending().await,
-                    }
-                };
-                tokio::select! {
-                    () = desk.changed.notified() => {}
-                    () = self.data.changed.notified() => {}
-                    () = self.delegations.changed.notified() => {}
-                    () = again => {}
-                }
-            }
-        };
-        let nothing = Recalls { life, ..Recalls::default() };
-        let recalls =
-            timeout(Duration::from_millis(limits::EVENTS_MILLIS_MAX), asked).await.unwrap_or(nothing);
-        if self.durable.borrow().sessions.contains(session) {
-            return Ok(recalls);
-        }
-        Err(Error::new(ErrorKind::Stale, "the session has ended while it waited for recalls"))
     }
 
     /// A life without leases leaves none to the next.

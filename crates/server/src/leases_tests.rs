@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Name, Sequence, ServerId, Slot, Timestamp};
 use ramlace_wire::cluster::GetMap;
-use ramlace_wire::leases::{LeaseName, Recall, WaitRecalls};
+use ramlace_wire::leases::{LeaseName, Recall};
+use ramlace_wire::listen::Listen;
 use ramlace_wire::namespace::{GiveUp, Link, Made, MakeNode, Unlink, Unlinked};
 use ramlace_wire::peer::Prepared;
 use ramlace_wire::{Attributes, FileKind, Kind, encode_body};
@@ -36,7 +37,7 @@ async fn absence_known(client: &mut Client, text: &str) {
 /// What the session hears first.
 fn listen(mut listener: Client) -> tokio::task::JoinHandle<Vec<Recall>> {
     tokio::task::spawn_local(async move {
-        listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap().recalls
+        listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap().recalls
     })
 }
 
@@ -175,7 +176,7 @@ fn a_directory_comes_along_only_while_the_name_is_as_it_was_told() {
         let mut listener = client.another(&server.address).await;
         let heard = recalls.iter().map(|recall| recall.number).max().unwrap();
         let _listening = tokio::task::spawn_local(async move {
-            listener.ask(&WaitRecalls { heard, told: 0, life: 0 }).await.unwrap()
+            listener.ask(&Listen { leases: true, heard, told: 0, life: 0 }).await.unwrap()
         });
         other_made.await.unwrap();
         loop {

@@ -22,7 +22,6 @@ mod deliveries;
 #[cfg(test)]
 mod delivery_tests;
 mod durable;
-mod events;
 mod exposition;
 mod extending;
 mod fill;
@@ -43,6 +42,9 @@ mod lanes;
 mod leases;
 #[cfg(test)]
 mod leases_tests;
+mod listen;
+#[cfg(test)]
+mod listen_tests;
 mod log_file;
 mod many;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use ramlace_base::{ErrorKind, InodeId, Name, Sequence, Timestamp, limits};
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::delegation::{Change, ChangeMany, Delegated, ManyChanged};
 use ramlace_wire::inline::{Bytes, InlineMode, ReadInline, WriteInline};
-use ramlace_wire::leases::WaitRecalls;
+use ramlace_wire::listen::Listen;
 use ramlace_wire::namespace::{
     Close, Create, GetAttributes, LayoutWish, Lookup, NewMode, Opened, SetAttributes, Unlink,
 };
@@ -63,7 +63,7 @@ async fn holder(server: &TestServer) -> (Client, InodeId, Delegated) {
     let mut listener = client.another(&server.address).await;
     tokio::task::spawn_local(async move {
         loop {
-            if listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.is_err() {
+            if listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.is_err() {
                 return;
             }
         }

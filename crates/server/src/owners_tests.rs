@@ -6,7 +6,8 @@ use ramlace_wire::chunk::{
     ChunkRead, ChunkWritten, Keep, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin,
 };
 use ramlace_wire::encode_body;
-use ramlace_wire::leases::{EndRecalls, WaitRecalls};
+use ramlace_wire::leases::EndRecalls;
+use ramlace_wire::listen::Listen;
 use ramlace_wire::namespace::Open;
 use ramlace_wire::session::CloseSession;
 
@@ -29,7 +30,7 @@ async fn acknowledging<T>(owner: &Client, address: &str, answer: impl Future<Out
     let mut listener = owner.another(address).await;
     let acknowledging = async {
         loop {
-            let told = listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap();
+            let told = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();
             let done = told.data.iter().map(|recall| recall.number).collect();
             listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
         }

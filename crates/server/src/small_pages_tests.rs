@@ -9,7 +9,8 @@ use ramlace_wire::cluster::GetMap;
 use ramlace_wire::inline::{
     Bytes, BytesPlace, InlineMode, InlineOutcome, InlineWritten, Promote, Promoted, ReadInline, WriteInline,
 };
-use ramlace_wire::leases::{EndRecalls, WaitRecalls};
+use ramlace_wire::leases::EndRecalls;
+use ramlace_wire::listen::Listen;
 use ramlace_wire::namespace::{Open, Opened, Truncate};
 use ramlace_wire::peer::InodeAnswer;
 use ramlace_wire::session::CloseSession;
@@ -73,7 +74,7 @@ impl Small {
     /// The holder says of what is recalled from it that it cannot drop that yet.
     async fn drop_nothing(&self, server: &TestServer) {
         let mut listener = self.holder.another(&server.address).await;
-        let told = listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap();
+        let told = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();
         let blocked = told.data.iter().map(|recall| recall.number).collect();
         listener.ask(&EndRecalls { done: Vec::new(), blocked, life: 0 }).await.unwrap();
     }
@@ -205,7 +206,7 @@ fn who_is_late_with_a_page_of_a_small_file_is_so_when_the_file_has_grown() {
         // What it reads elsewhere in the lane makes that page no better.
         small.keep_of_lane(2 * PAGE as u64).await;
         assert_eq!(small.back_to_lane(2).await.unwrap_err().kind(), ErrorKind::Stale);
-        let told = listener.ask(&WaitRecalls { heard: 0, told: 0, life: 0 }).await.unwrap();
+        let told = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();
         let done = told.data.iter().map(|recall| recall.number).collect();
         listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
         // It has dropped the page, and reads it anew.

@@ -1,6 +1,6 @@
 //! Family 0x07, too: barriers, cells, and waiting for a change of bytes.
 //!
-//! Whoever has to wait is told so at once and hears of the end by [`crate::locks::WaitEvents`].
+//! Whoever has to wait is told so at once and hears of the end by [`crate::listen::Listen`].
 
 use ramlace_base::InodeId;
 use serde::{Deserialize, Serialize};

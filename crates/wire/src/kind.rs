@@ -56,6 +56,8 @@ messages! {
     StopServer = 0x0005, OWNER;
     /// What a server has counted.
     GetMetrics = 0x0006, OWNER;
+    /// The session is alive, and hears what its server tells unasked; answered when there is something.
+    Listen = 0x0007, SESSION;
 
     /// The cluster map.
     GetMap = 0x0101, ANYONE;
@@ -216,8 +218,6 @@ messages! {
     CancelLock = 0x0702, SESSION.changes();
     /// The lock that is in the way.
     GetLock = 0x0703, SESSION;
-    /// What happens to the session; answered when there is something.
-    WaitEvents = 0x0704, SESSION;
     /// Does a wait for a lock close a cycle?
     FindDeadlock = 0x0705, SESSION.shows(Shows::Nothing);
     /// Server to server: what some owners of locks wait for.
@@ -243,8 +243,6 @@ messages! {
     LeaseName = 0x0710, USER;
     /// An inode's attributes, with leases.
     LeaseAttributes = 0x0711, USER;
-    /// Which leases are recalled; answered when there is one.
-    WaitRecalls = 0x0712, SESSION;
     /// Data recalls are done.
     EndRecalls = 0x0713, SESSION.shows(Shows::Nothing);
     /// Wait until what was written back is seen everywhere.

@@ -87,20 +87,6 @@ impl Request for LeaseAttributes {
     }
 }
 
-/// Which leases of the session are recalled? Answered when there is one, or after a while. A question takes the
-/// place of those that came before it, and acknowledges what they were told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaitRecalls {
-    /// Recalls up to this number are done: nothing is believed by their leases any more. 0 on a new connection.
-    pub heard: u64,
-    /// Data recalls up to this number were told; they are acknowledged by [`EndRecalls`]. 0 on a new connection:
-    /// all that are not acknowledged are told again.
-    pub told: u64,
-    /// The server's life as the asker knows it; when that is another than this one, it is answered at once. 0: not known
-    /// yet.
-    pub life: u64,
-}
-
 /// All leases of the session on names and attributes last from now on as if they were given now. One request, however many
 /// they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,7 +97,7 @@ pub struct RenewLeases {}
 pub struct LeasesRenewed {
     /// They were; `false`: the session does not hear of recalls, or has too many to hear of.
     pub renewed: bool,
-    /// The server's life, as by [`Recalls`].
+    /// The server's life, as by [`crate::listen::News`].
     pub life: u64,
     /// How often leases were taken from the session without a word, because the table was full. When it is not what it was, none is
     /// renewed that was given before.
@@ -159,26 +145,6 @@ pub struct DelegationRecall {
     pub slot: Slot,
     /// The delegation's number.
     pub number: u64,
-}
-
-/// Recalls that were not acknowledged, by their numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recalls {
-    /// At most [`ramlace_base::limits::EVENTS_PER_ANSWER_MAX`].
-    pub recalls: Vec<Recall>,
-    /// At most as many.
-    pub data: Vec<DataRecall>,
-    /// Slots that are delegated to the session, and that somebody else asks about: they are to be given back by
-    /// [`crate::delegation::ChangeMany`]. At most as many; told again while they are not.
-    pub delegations: Vec<DelegationRecall>,
-    /// The server's life: a number that no other life of it has, and not 0. A new life knows who had leases on data, and not
-    /// on what: whoever had some drops all that it has of this server, and says so by [`EndRecalls`].
-    pub life: u64,
-}
-
-impl Request for WaitRecalls {
-    const KIND: Kind = Kind::WaitRecalls;
-    type Reply = Recalls;
 }
 
 /// Data recalls are done.

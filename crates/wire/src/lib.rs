@@ -26,6 +26,7 @@ pub mod inline;
 pub mod keys;
 mod kind;
 pub mod leases;
+pub mod listen;
 pub mod locks;
 pub mod mend;
 pub mod metrics;
@@ -55,4 +56,4 @@ pub use types::{
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.
-pub const PROTOCOL_VERSION: u16 = 17;
+pub const PROTOCOL_VERSION: u16 = 18;

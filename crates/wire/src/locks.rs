@@ -1,7 +1,7 @@
 //! Family 0x07: locks on files, and what a server tells a session when it happens.
 //!
 //! A lock belongs to an owner: a number that its session has chosen. Whoever has to wait is told so
-//! at once and hears of the grant by [`WaitEvents`], on a connection that does nothing else.
+//! at once and hears of the grant by [`crate::listen::Listen`].
 
 use ramlace_base::{Generation, InodeId, SessionId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -159,14 +159,6 @@ impl Request for GetLock {
     type Reply = LockInTheWay;
 }
 
-/// What happens to the session at this server? Answered when there is something, or after a while. A question
-/// takes the place of those that came before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaitEvents {
-    /// The first on its connection: answered at once.
-    pub begins: bool,
-}
-
 /// Something that a session waits for has happened. Told once: who loses a connection asks again for
 /// everything that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,18 +188,6 @@ pub enum Event {
         /// Stands for the state afterwards.
         number: u64,
     },
-}
-
-/// What has happened since the last answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Events {
-    /// Oldest first.
-    pub events: Vec<Event>,
-}
-
-impl Request for WaitEvents {
-    const KIND: Kind = Kind::WaitEvents;
-    type Reply = Events;
 }
 
 /// Does a wait of this session close a cycle of owners that wait for each other? Then the wait is

@@ -91,7 +91,7 @@ impl Client {
         };
         if !self.givers.is_known(server.id) {
             // Where no thread can be started the next read tries it again.
-            let _ = self.listen_to_recalls_of(server.id);
+            let _ = self.listen_to_server(server.id);
             return false;
         }
         !server.is_failing()
@@ -107,7 +107,7 @@ impl Client {
         if self.givers.is_known(server) {
             return Ok(());
         }
-        self.listen_to_recalls_of(server)?;
+        self.listen_to_server(server)?;
         self.givers.await_life(server);
         Ok(())
     }

@@ -5,10 +5,10 @@
 //! does, and what an event says is kept until the answer is there: else a question that is late could lock again what
 //! was granted and unlocked meanwhile.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, Result, ServerId, Slot, limits};
+use ramlace_base::{Error, ErrorKind, Result, Slot, limits};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::locks::{LockedFile, SetLock};
 
@@ -45,8 +45,6 @@ pub(crate) struct State {
     last_wait: u64,
     last_owner: u64,
     waiting: HashMap<u64, Wait>,
-    /// Servers whose events a thread hears.
-    listening: HashSet<ServerId>,
     /// Those who wait for something other than a lock.
     pub(crate) parked: Parked,
 }
@@ -235,20 +233,5 @@ impl Waits {
     pub(crate) fn slots(&self) -> Vec<Slot> {
         let state = self.lock();
         state.slots().collect()
-    }
-
-    /// A thread begins to hear a server's events; false when there is one.
-    pub(crate) fn begin_listening(&self, server: ServerId) -> bool {
-        self.lock().listening.insert(server)
-    }
-
-    /// Its thread ends, unless somebody waits for something of that server; whether it ends.
-    pub(crate) fn end_listening(&self, server: ServerId, is_here: impl Fn(Slot) -> bool) -> bool {
-        let mut state = self.lock();
-        let needed = state.slots().any(is_here);
-        if !needed {
-            state.listening.remove(&server);
-        }
-        !needed
     }
 }

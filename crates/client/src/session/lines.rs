@@ -6,7 +6,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, limits};
 use ramlace_sync::{Mutex, MutexGuard, RwLock};
@@ -16,6 +16,7 @@ use ramlace_transport::{ConnectFailure, Failure};
 use ramlace_wire::{ClusterMap, Front, Header, Kind, Request, ServerEntry};
 
 use crate::session::descriptors::{Descriptors, Noted};
+use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::session::places::{Places, Purpose};
 
 thread_local! {
@@ -82,7 +83,9 @@ pub(crate) struct Server {
     failing: AtomicBool,
     /// It left a call unanswered for all of its time, and has not answered since.
     given_up: AtomicBool,
-    /// Heartbeats and signs of life.
+    /// When it was last told that the session lives by a request that it answers when there is news; `None`: nobody listens to it.
+    listened: Mutex<Option<Instant>>,
+    /// Signs of life, and heartbeats while nobody listens to it.
     pub(crate) control: Mutex<Control>,
 }
 
@@ -109,6 +112,7 @@ impl Server {
             opened: AtomicBool::new(false),
             failing: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
+            listened: Mutex::default(),
             control: Mutex::default(),
         }
     }
@@ -138,6 +142,17 @@ impl Server {
         if answered && self.is_given_up() {
             self.given_up.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Somebody listens to it, and has told it so at this time; or nobody does any more.
+    pub(crate) fn hears_of_life(&self, at: Option<Instant>) {
+        *self.listened.lock() = at;
+    }
+
+    /// Whether it need not be told that the session lives: it was, not long ago, and will be by whoever listens to it.
+    pub(crate) fn has_heard_of_life(&self, now: Instant) -> bool {
+        let again = Duration::from_millis(limits::LISTEN_MILLIS_MAX + SIGN_OF_LIFE_MILLIS_MAX);
+        self.listened.lock().is_some_and(|at| now < at + again)
     }
 
     /// Whether it has to show a sign of life before it is asked anything else.
@@ -430,6 +445,10 @@ pub(crate) fn roundtrip<R: Request>(
     deadline: Instant,
 ) -> Result<R::Reply> {
     link.connection.send(header, request, &[], deadline).map_err(|failure| failure.error)?;
+    receive(link, header, request, deadline)
+}
+
+fn receive<R: Request>(link: &mut Link, header: Header, request: &R, deadline: Instant) -> Result<R::Reply> {
     let received = link.connection.receive::<R>(header.call, deadline).map_err(|failure| failure.error)?;
     if received.data_bytes > 0 {
         return Err(Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for"));
@@ -438,6 +457,22 @@ pub(crate) fn roundtrip<R: Request>(
         return Err(unbelievable::<R>());
     }
     Ok(received.reply)
+}
+
+/// The same where the server takes its time: `late` is called once when the reply has not begun by `late_at`.
+pub(crate) fn roundtrip_unless_late<R: Request>(
+    link: &mut Link,
+    header: Header,
+    request: &R,
+    late_at: Instant,
+    deadline: Instant,
+    late: impl FnOnce(),
+) -> Result<R::Reply> {
+    link.connection.send(header, request, &[], late_at).map_err(|failure| failure.error)?;
+    if !link.connection.await_reply(late_at).map_err(|failure| failure.error)? {
+        late();
+    }
+    receive(link, header, request, deadline)
 }
 
 /// The descriptor that a reply brought.

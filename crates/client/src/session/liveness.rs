@@ -34,10 +34,10 @@ impl Session {
         self.ended.get_or_init(|| told).clone()
     }
 
-    /// Tells every server that knows the session that it lives.
+    /// Tells every server that knows the session that it lives, unless whoever listens to it has.
     pub(crate) fn beat(&self, deadline: Instant) {
         let mut servers = self.all_servers();
-        servers.retain(|server| server.opened.load(Ordering::Acquire));
+        servers.retain(|server| server.opened.load(Ordering::Acquire) && !self.is_listened_to(server));
         // Those that answer must not wait for those that do not.
         servers.sort_by_key(|server| server.is_failing());
         for server in servers {
@@ -47,6 +47,15 @@ impl Session {
                 return;
             }
         }
+    }
+
+    /// Whether a server hears that the session lives by a connection that is there for more. Then no other is kept.
+    fn is_listened_to(&self, server: &Server) -> bool {
+        let listens = server.has_heard_of_life(Instant::now());
+        if listens && let Some(mut control) = server.control.try_lock() {
+            drop(control.link.take());
+        }
+        listens
     }
 
     fn beat_one(&self, server: &Arc<Server>, deadline: Instant) -> Result<()> {

@@ -126,7 +126,7 @@ fn recalls_are_told_once_on_a_connection_and_again_on_the_next() {
     let kernel = with_kernel(&client);
     let file = client.open("/file", &striped(2)).unwrap();
     write_all(&file, b"kept", 0);
-    assert_eq!(pool.seen(Kind::WaitRecalls), 0, "nothing is kept yet");
+    assert_eq!(pool.seen(Kind::Listen), 0, "nothing is kept yet");
     keep(&file, 0, 4);
     let server = client.map().unwrap().primary(file.inode().slot()).unwrap();
     let numbers = || kernel.recalled.lock().iter().map(|(_, told)| told.number).collect::<Vec<_>>();
@@ -134,7 +134,7 @@ fn recalls_are_told_once_on_a_connection_and_again_on_the_next() {
     eventually("a recall is heard", || numbers() == [1]);
     pool.state().data.recalls.push((server, recall(2)));
     eventually("the next one is heard alone", || numbers() == [1, 2]);
-    pool.fault(Kind::WaitRecalls, Fault::LoseRequest);
+    pool.fault(Kind::Listen, Fault::LoseRequest);
     pool.state().data.recalls.push((server, recall(3)));
     eventually("all are heard again", || numbers() == [1, 2, 1, 2, 3]);
     assert!(kernel.recalled.lock().iter().all(|(told, _)| *told == server));
@@ -174,7 +174,7 @@ fn what_is_kept_of_a_server_goes_when_the_pool_has_forgotten_it() {
     write_all(&file, &pattern(4 * UNIT as usize, 1), 0);
     // A listener hears each of them.
     keep(&file, 0, 2 * UNIT as usize);
-    eventually("both lives are known", || pool.done(Kind::WaitRecalls) >= 2);
+    eventually("both lives are known", || pool.done(Kind::Listen) >= 2);
     {
         let mut state = pool.state();
         state.map.servers[1].forgotten = true;
@@ -184,7 +184,7 @@ fn what_is_kept_of_a_server_goes_when_the_pool_has_forgotten_it() {
             *chain = Chain { servers: vec![ServerId(0)], complete_since: epoch };
         }
         // Its connection is lost, and there is no other.
-        state.faults.push((Kind::WaitRecalls, Fault::LoseRequest));
+        state.faults.push((Kind::Listen, Fault::LoseRequest));
         state.faults.extend(std::iter::repeat_n((Kind::OpenSession, Fault::LoseRequest), 1_000));
         state.data.recalls.push((ServerId(1), recall(1)));
     }
@@ -192,6 +192,35 @@ fn what_is_kept_of_a_server_goes_when_the_pool_has_forgotten_it() {
     // There is nobody to be told.
     client.has_dropped_all(ServerId(1), 1);
     assert_eq!(pool.state().data.ended, EndRecalls::default());
+}
+
+#[test]
+fn who_listens_to_a_server_tells_it_so_that_the_session_lives() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    let _kernel = with_kernel(&client);
+    let file = client.open("/file", &striped(2)).unwrap();
+    write_all(&file, &pattern(4 * UNIT as usize, 1), 0);
+    keep(&file, 0, 2 * UNIT as usize);
+    // As many as heartbeats would be, which are sent at the same pace.
+    eventually("it says so again and again", || pool.done(Kind::Listen) >= 2 * 4);
+    // One that comes though, where the machine is too busy to listen, harms nobody.
+    assert!(pool.seen(Kind::Heartbeat) * 4 < pool.done(Kind::Listen));
+}
+
+#[test]
+fn a_newer_map_is_heard_by_who_asks_for_nothing() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    let _kernel = with_kernel(&client);
+    let file = client.open("/file", &striped(2)).unwrap();
+    write_all(&file, b"kept", 0);
+    keep(&file, 0, 4);
+    let asked = pool.seen(Kind::GetMap);
+    let epoch = pool.state().map.epoch.next();
+    pool.state().map.epoch = epoch;
+    eventually("the map is known", || client.map().unwrap().epoch == epoch);
+    assert_eq!(pool.seen(Kind::GetMap), asked);
 }
 
 #[test]

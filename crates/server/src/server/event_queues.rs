@@ -1,11 +1,11 @@
-//! What has happened to sessions and was not told yet: see [`crate::events`].
+//! What has happened to sessions and was not told yet: see [`crate::listen`].
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use ramlace_base::{SessionId, limits};
-use ramlace_wire::locks::{Event, Events};
+use ramlace_wire::locks::Event;
 use tokio::sync::Notify;
 
 /// As many as a process can wait for.
@@ -43,7 +43,7 @@ impl EventQueues {
         }
     }
 
-    /// A question takes the place of those before it.
+    /// A request takes the place of those before it.
     pub fn begin(&self, session: SessionId) -> u64 {
         let mut queues = self.queues.borrow_mut();
         let queue = queues.entry(session).or_default();
@@ -52,17 +52,17 @@ impl EventQueues {
         queue.newest
     }
 
-    /// The answer to a question, or what to wait for.
-    pub fn take(&self, session: SessionId, question: u64) -> std::result::Result<Events, Rc<Notify>> {
+    /// What tells of more, as long as this question is the session's newest.
+    pub fn changed(&self, session: SessionId, question: u64) -> Option<Rc<Notify>> {
+        let queues = self.queues.borrow();
+        queues.get(&session).filter(|queue| queue.newest == question).map(|queue| queue.changed.clone())
+    }
+
+    /// What has happened, as much as one answer tells: it is told.
+    pub fn take(&self, session: SessionId) -> Vec<Event> {
         let mut queues = self.queues.borrow_mut();
-        let Some(queue) = queues.get_mut(&session) else { return Ok(Events::default()) };
-        if queue.newest != question {
-            return Ok(Events::default());
-        }
-        if queue.events.is_empty() {
-            return Err(queue.changed.clone());
-        }
+        let Some(queue) = queues.get_mut(&session) else { return Vec::new() };
         let count = queue.events.len().min(limits::EVENTS_PER_ANSWER_MAX);
-        Ok(Events { events: queue.events.drain(..count).collect() })
+        queue.events.drain(..count).collect()
     }
 }

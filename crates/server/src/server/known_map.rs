@@ -7,6 +7,7 @@ use ramlace_base::{Epoch, Error, ErrorKind, Result, Slot};
 use ramlace_cluster::{Coordinator, CoordinatorConfig};
 use ramlace_store::Store;
 use ramlace_wire::ClusterMap;
+use tokio::sync::Notify;
 
 use crate::server::kept_files::{load_file, save_file};
 
@@ -18,6 +19,8 @@ pub const COORDINATOR_FILE: &str = "coordinator";
 pub struct Membership {
     map: RefCell<Option<Rc<ClusterMap>>>,
     pub coordinator: RefCell<Option<Coordinator>>,
+    /// There is a newer map.
+    pub changed: Notify,
     next_home: Cell<u32>,
     /// Held while the coordinator is asked for the map.
     pub asking: tokio::sync::Mutex<()>,
@@ -37,6 +40,7 @@ impl Membership {
         Ok(Membership {
             map: RefCell::new(map.map(Rc::new)),
             coordinator: RefCell::new(coordinator),
+            changed: Notify::new(),
             next_home: Cell::new(home_seed),
             asking: tokio::sync::Mutex::default(),
             asked: Cell::default(),
@@ -55,6 +59,12 @@ impl Membership {
         self.map.borrow().as_ref().map_or(Epoch(0), |map| map.epoch)
     }
 
+    /// The map, where it is newer than that of somebody who has one.
+    pub fn newer_than(&self, epoch: Epoch) -> Option<ClusterMap> {
+        let map = self.map.borrow();
+        map.as_ref().filter(|map| epoch != Epoch(0) && map.epoch > epoch).map(|map| (**map).clone())
+    }
+
     /// Believes in a newer map from now on, and keeps it in the store.
     pub fn adopt(&self, store: &mut Store, map: ClusterMap) -> Result<()> {
         if map.epoch <= self.epoch() {
@@ -63,6 +73,7 @@ impl Membership {
         ramlace_cluster::validate(&map)?;
         save_file(store, MAP_FILE, &map)?;
         *self.map.borrow_mut() = Some(Rc::new(map));
+        self.changed.notify_waiters();
         Ok(())
     }
 

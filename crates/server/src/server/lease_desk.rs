@@ -1,7 +1,6 @@
 //! All leases on names and attributes of a server, and who waits for what: see [`crate::leases`].
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{SessionId, Slot};
@@ -21,8 +20,6 @@ pub struct LeaseDesk {
     quiet_from: Cell<Option<Instant>>,
     /// A recall began, or is over.
     pub changed: Notify,
-    /// The newest question of each session is the one that is answered.
-    pub questions: RefCell<HashMap<SessionId, u64>>,
 }
 
 impl LeaseDesk {
@@ -34,7 +31,6 @@ impl LeaseDesk {
             began: now,
             quiet_from: Cell::new(had_given.then_some(over)),
             changed: Notify::new(),
-            questions: RefCell::default(),
         }
     }
 
@@ -65,7 +61,6 @@ impl LeaseDesk {
 
     /// A session has ended.
     pub fn end_session(&self, session: SessionId) {
-        self.questions.borrow_mut().remove(&session);
         self.leases.borrow_mut().end_session(session);
         self.changed.notify_waiters();
     }

@@ -136,6 +136,7 @@ macro_rules! messages {
 messages! {
     session: OpenSession, Heartbeat, CloseSession, GetServerStatus, StopServer;
     metrics: GetMetrics;
+    listen: Listen;
     permit: GetPermit;
     cluster: GetMap, JoinPool, ForgetServer;
     keys: ChangeKeys, GetKeyBook, HearKeyBook, ListKeys, RotateSecret;
@@ -150,9 +151,9 @@ messages! {
     delegation: ChangeMany;
     xattrs: SetXattr, GetXattr, ListXattrs, RemoveXattr;
     inline: ReadInline, WriteInline, Promote;
-    locks: SetLock, CancelLock, GetLock, WaitEvents, FindDeadlock, ListLockWaits, EndLockWait;
+    locks: SetLock, CancelLock, GetLock, FindDeadlock, ListLockWaits, EndLockWait;
     coordination: ArriveBarrier, LeaveBarrier, ChangeCell, ChangeInlineCell, WatchChange, EndWatch, NoteChange;
-    leases: LeaseName, LeaseAttributes, WaitRecalls, EndRecalls, WaitPublished, RenewLeases;
+    leases: LeaseName, LeaseAttributes, EndRecalls, WaitPublished, RenewLeases;
     holders: ListHolders;
     peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane, QueryPages, BeginLane;
 }

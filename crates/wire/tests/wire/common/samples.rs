@@ -6,8 +6,8 @@ use ramlace_base::{
 use ramlace_wire::session::*;
 use ramlace_wire::{
     check::*, chunk::*, cluster::*, coordination::*, delegation::*, holders::*, inline::*, keys::*,
-    leases::*, locks::*, mend::*, metrics::*, namespace::*, peer::*, permit::*, runs::*, walk::*, xattrs::*,
-    *,
+    leases::*, listen::*, locks::*, mend::*, metrics::*, namespace::*, peer::*, permit::*, runs::*, walk::*,
+    xattrs::*, *,
 };
 
 /// Where values come from: words that run out and are zero afterwards.
@@ -574,8 +574,6 @@ fields! {
     GetLock { inode, table, owner, kind, start, end }
     HeldLock { kind, start, end, pid }
     LockInTheWay { lock }
-    WaitEvents { begins }
-    Events { events }
     FindDeadlock { inode, wait, owner }
     DeadlockFound { found, waits }
     LockOwner { session, owner }
@@ -606,10 +604,10 @@ fields! {
     LeasesRenewed { renewed, life, taken, newest }
     LeaseAttributes { inode, names }
     AttributesLeased { info, attributes, names }
-    WaitRecalls { heard, told, life }
+    Listen { leases, heard, told, life }
     Recall { number, inode, what }
     DataRecall { number, inode, lane, start, end }
-    Recalls { recalls, data, delegations, life }
+    News { recalls, data, delegations, events, map, life }
     DelegationRecall { slot, number }
     EndRecalls { done, blocked, life }
     WaitPublished { recall }

@@ -1,0 +1,290 @@
+//! One thread for each server that tells this session something without being asked, on a connection that does nothing else: recalls of
+//! leases, slots that are wanted back, what is waited for, and a newer map. Its requests say to the server that the session lives.
+//!
+//! The next request says that what was told is done. So nothing here waits for an answer of a server while there is a connection: what has to
+//! be asked when events may have been lost is asked by a thread that ends when it is.
+//!
+//! The session is held only between two requests, so that the last file's drop still ends it.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, Slot, limits};
+use ramlace_sync::Mutex;
+use ramlace_wire::listen::{Listen, News};
+use ramlace_wire::{Header, Kind};
+
+use crate::client::Client;
+use crate::session::heart::block_signals;
+use crate::session::lines::{Link, Server, roundtrip_unless_late};
+use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
+
+/// A server that has not answered so long after it should have does not answer calls either.
+const LATE_MILLIS: u64 = limits::LISTEN_MILLIS_MAX + SIGN_OF_LIFE_MILLIS_MAX;
+/// A request that is not answered for so long was lost.
+const LOST_MILLIS: u64 = limits::LISTEN_MILLIS_MAX + 3_000;
+/// How long a new connection may take.
+const CONNECT_MILLIS_MAX: u64 = 2_000;
+/// A life that no server has: asked with it, each tells its own at once.
+const NO_LIFE: u64 = u64::MAX;
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_millis(250);
+/// The same where somebody waits for what the server tells.
+const PAUSE_OF_WAITS: Duration = Duration::from_millis(100);
+/// After so many failures it is asked whether the server was forgotten, where nobody waits, who would ask at once.
+const FAILURES_PER_LOOK: u32 = 4;
+
+/// The servers that a thread listens to.
+#[derive(Default)]
+pub(crate) struct Listening {
+    servers: Mutex<HashSet<ServerId>>,
+}
+
+impl Client {
+    /// Makes sure that it is heard what the server of a slot tells.
+    pub(crate) fn listen_to(self: &Arc<Client>, slot: Slot) -> Result<()> {
+        let map = self.map()?;
+        let server = self.server_of(&map, slot)?.id;
+        self.listen_to_server(server)
+    }
+
+    pub(crate) fn listen_to_server(self: &Arc<Client>, server: ServerId) -> Result<()> {
+        if !self.listening.servers.lock().insert(server) {
+            return Ok(());
+        }
+        let listener = Listener { client: Arc::downgrade(self), server };
+        let started = std::thread::Builder::new().name("ramlace-listens".into()).spawn(move || {
+            block_signals();
+            listener.run();
+        });
+        started.map(drop).map_err(|error| {
+            self.listening.servers.lock().remove(&server);
+            Error::from_io(&error, "starting a thread that listens to a server")
+        })
+    }
+
+    /// Whether this process believes things by leases.
+    fn has_leases(&self) -> bool {
+        self.hearers.on_recall.get().is_some() || self.hearers.data_leases.get().is_some()
+    }
+
+    /// Whether somebody waits for what this server tells.
+    fn waits_at(&self, server: ServerId) -> bool {
+        self.waits.slots().into_iter().any(|slot| self.is_home(server, slot))
+    }
+
+    /// Whether a slot is a server's, as far as is known.
+    fn is_home(&self, server: ServerId, slot: Slot) -> bool {
+        self.known_map().is_some_and(|map| map.primary(slot) == Some(server))
+    }
+}
+
+struct Listener {
+    client: Weak<Client>,
+    server: ServerId,
+}
+
+/// A connection, and what is asked on it next.
+struct Stream {
+    link: Link,
+    next: Listen,
+    /// Nothing was answered on it yet.
+    is_new: bool,
+}
+
+/// What follows from a step.
+enum Step {
+    Ask(Stream, Arc<Server>, Header),
+    Pause(Duration),
+    End,
+}
+
+impl Listener {
+    fn run(&self) {
+        let (mut stream, mut failures) = (None, 0);
+        loop {
+            match self.prepare(stream.take(), &mut failures) {
+                Step::Ask(mut asked, server, header) => {
+                    let begun = Instant::now();
+                    let late = begun + Duration::from_millis(LATE_MILLIS);
+                    let lost = begun + Duration::from_millis(LOST_MILLIS);
+                    server.hears_of_life(Some(begun));
+                    let told =
+                        roundtrip_unless_late(&mut asked.link, header, &asked.next, late, lost, || {
+                            server.note_answer(false);
+                        });
+                    stream = self.hear(asked, &server, header.epoch, told);
+                    if stream.is_none() {
+                        server.hears_of_life(None);
+                    }
+                }
+                Step::Pause(pause) => std::thread::sleep(pause),
+                Step::End => return,
+            }
+        }
+    }
+
+    /// A connection on which the next request can be made, unless it is all over.
+    fn prepare(&self, stream: Option<Stream>, failures: &mut u32) -> Step {
+        let Some(client) = self.client.upgrade() else { return Step::End };
+        if let Some(error) = client.ended.get() {
+            // Nobody begins to wait in it any more, but for those who are just being told.
+            client.waits.fail_all(error);
+            client.waits.wake_all(|_| true);
+            return if client.waits.slots().is_empty() { Step::End } else { Step::Pause(PAUSE_OF_WAITS) };
+        }
+        if self.is_forgotten(&client) {
+            // It will not come back, and nobody starts a thread for it again.
+            self.hand_waits_over(&client);
+            client.hear_no_more_of(self.server);
+            return Step::End;
+        }
+        let stream = match stream {
+            Some(stream) => stream,
+            None => {
+                if self.ends(&client) {
+                    self.hand_waits_over(&client);
+                    return Step::End;
+                }
+                match self.begin(&client) {
+                    Ok(stream) => {
+                        *failures = 0;
+                        stream
+                    }
+                    Err(_) => {
+                        *failures += 1;
+                        return self.after_failure(&client, *failures);
+                    }
+                }
+            }
+        };
+        let Ok(server) = client.server(self.server) else { return Step::Pause(PAUSE) };
+        let lost = Instant::now() + Duration::from_millis(LOST_MILLIS);
+        let epoch = client.known_map().map_or(Epoch(0), |map| map.epoch);
+        Step::Ask(stream, server, client.header(Kind::Listen, None, lost, epoch))
+    }
+
+    /// Nobody is listened for any more; whoever comes next starts another thread.
+    fn ends(&self, client: &Client) -> bool {
+        let mut servers = client.listening.servers.lock();
+        let ends = !client.has_leases() && !client.waits_at(self.server);
+        if ends {
+            servers.remove(&self.server);
+        }
+        ends
+    }
+
+    /// A new connection may be one to a new life of the server: nothing that the last one told is done there. The first request is answered
+    /// at once: older ones give way to it, and what is asked then misses no event.
+    fn begin(&self, client: &Arc<Client>) -> Result<Stream> {
+        let deadline = Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
+        let server = client.server(self.server)?;
+        let link = client.connect(&server, deadline).map_err(|failure| failure.error)?;
+        let next = Listen { leases: client.has_leases(), heard: 0, told: 0, life: NO_LIFE };
+        Ok(Stream { link, next, is_new: true })
+    }
+
+    /// The server does not answer: its slots may have gone to others.
+    fn after_failure(&self, client: &Arc<Client>, failures: u32) -> Step {
+        let waits = client.waits_at(self.server);
+        if waits || failures.is_multiple_of(FAILURES_PER_LOOK) {
+            let deadline = Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
+            let _ = client.refresh_map_without(Some(self.server), deadline);
+        }
+        self.hand_waits_over(client);
+        Step::Pause(if waits { PAUSE_OF_WAITS } else { PAUSE })
+    }
+
+    /// Whether its slots are others' for good.
+    fn is_forgotten(&self, client: &Client) -> bool {
+        let map = client.known_map();
+        map.and_then(|map| Some(map.server(self.server)?.forgotten)).unwrap_or_default()
+    }
+
+    /// Takes in an answer; the connection with the next request, if it is asked.
+    fn hear(&self, stream: Stream, server: &Server, epoch: Epoch, told: Result<News>) -> Option<Stream> {
+        let client = self.client.upgrade()?;
+        let news = match told {
+            Ok(news) => news,
+            Err(error) => {
+                if error.kind() == ErrorKind::Stale {
+                    client.end(&error);
+                }
+                return None;
+            }
+        };
+        server.note_answer(true);
+        let (Stream { link, next, is_new }, life) = (stream, news.life);
+        if is_new && self.ask_for_waits(&client).is_err() {
+            return None;
+        }
+        let newest = news.recalls.iter().map(|recall| recall.number).max();
+        let newest_data = news.data.iter().map(|recall| recall.number).max();
+        // Nobody waits for anything here, and is told of nothing: whoever comes next begins anew.
+        let is_idle = !is_new && !client.has_leases() && !client.waits_at(self.server);
+        if is_idle && news.events.is_empty() {
+            return None;
+        }
+        // What is waited for takes no time.
+        client.hear_events(&news.events);
+        // A cache of bytes believes none without the size that it has leased: what ends those goes first.
+        if newest.is_some()
+            && let Some(on_recall) = client.hearers.on_recall.get()
+        {
+            on_recall(&news.recalls);
+        }
+        client.want_back(&news.delegations);
+        if next.leases {
+            client.hear_data(self.server, life, &news.data);
+            client.renewals.heard(self.server, (life, epoch), newest);
+        }
+        if let Some(map) = news.map {
+            client.adopt_map(map).ok()?;
+            self.hand_waits_over(&client);
+        }
+        let (heard, told) = (newest.unwrap_or(next.heard), newest_data.unwrap_or(next.told));
+        Some(Stream { link, next: Listen { leases: client.has_leases(), heard, told, life }, is_new: false })
+    }
+
+    /// Events may have been lost: it is asked about every wait.
+    ///
+    /// Errors: no thread can be started that asks.
+    fn ask_for_waits(&self, client: &Arc<Client>) -> Result<()> {
+        let (server, here) = (self.server, |slot| client.is_home(self.server, slot));
+        client.waits.wake_all(here);
+        let requests = client.waits.begin_asking(here);
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let waits: Vec<u64> = requests.iter().map(|request| request.wait).collect();
+        let (weak, mut requests) = (self.client.clone(), requests);
+        let asks = move || {
+            block_signals();
+            while let Some(client) = weak.upgrade() {
+                if client.ask_for_all(requests) || client.is_ended() {
+                    return;
+                }
+                drop(client);
+                std::thread::sleep(PAUSE_OF_WAITS);
+                let Some(client) = weak.upgrade() else { return };
+                requests = client.waits.begin_asking(|slot| client.is_home(server, slot));
+            }
+        };
+        let started = std::thread::Builder::new().name("ramlace-asks".into()).spawn(asks);
+        started.map(drop).map_err(|error| {
+            waits.into_iter().for_each(|wait| client.waits.not_heard(wait));
+            Error::from_io(&error, "starting a thread that asks about waits")
+        })
+    }
+
+    /// Who waits at another server hears of that one's events.
+    fn hand_waits_over(&self, client: &Arc<Client>) {
+        for slot in client.waits.slots() {
+            if !client.is_home(self.server, slot) {
+                // A thread that cannot be started now is started by the next wait.
+                let _ = client.listen_to(slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What a server tells sessions without being asked: recalls of leases, slots that are wanted back, what they wait for, and a newer map. Each session
+//! keeps one request for it open, on a connection of its own; one that waits is a task asleep, and no thread.
+//!
+//! Events do not outlive the process, and are not told twice: whoever loses the connection asks again for what it waits for, and finds it in
+//! the slots. Recalls are told again on a new connection, until they are acknowledged.
+
+use std::time::Duration;
+
+use ramlace_base::{Epoch, Error, ErrorKind, Result, SessionId, limits};
+use ramlace_wire::listen::{Listen, News};
+use tokio::time::{sleep_until, timeout};
+
+use crate::clock;
+use crate::gate::Call;
+use crate::server::Server;
+
+impl Server {
+    /// Answers when there is something for the session, or after a while.
+    pub async fn listen(&self, header: &Call, request: Listen) -> Result<News> {
+        let session = header.session;
+        let question = self.events.begin(session);
+        if request.leases {
+            self.leases.leases.borrow_mut().heard(session, request.heard);
+            // Wakes those who wait for what is done.
+            self.leases.changed.notify_waiters();
+        }
+        let nothing = || News { life: self.data.life, ..News::default() };
+        let asked = async {
+            loop {
+                let Some(happened) = self.events.changed(session, question) else { return nothing() };
+                if let Some(news) = self.news(session, header.epoch, &request) {
+                    return news;
+                }
+                let again = async {
+                    match self.delegations.tells_again_at(session) {
+                        Some(at) => sleep_until(at.into()).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                // Nothing else runs between the look and this: the server has one thread.
+                tokio::select! {
+                    () = happened.notified() => {}
+                    () = self.leases.changed.notified() => {}
+                    () = self.data.changed.notified() => {}
+                    () = self.delegations.changed.notified() => {}
+                    () = self.membership.changed.notified() => {}
+                    () = again => {}
+                }
+            }
+        };
+        let patience = Duration::from_millis(limits::LISTEN_MILLIS_MAX);
+        let news = timeout(patience, asked).await.unwrap_or_else(|_| nothing());
+        if self.durable.borrow().sessions.contains(session) {
+            return Ok(news);
+        }
+        Err(Error::new(ErrorKind::Stale, "the session has ended while it listened"))
+    }
+
+    /// What there is for a session, if there is anything.
+    fn news(&self, session: SessionId, epoch: Epoch, request: &Listen) -> Option<News> {
+        let life = self.data.life;
+        let news = News {
+            recalls: self.leases.leases.borrow().unheard(session),
+            data: self.data.unacknowledged(session, request.told),
+            delegations: self.delegations.tell(session, clock::instant()),
+            events: self.events.take(session),
+            map: self.membership.newer_than(epoch),
+            life,
+        };
+        let is_new_life = request.life != 0 && request.life != life;
+        (is_new_life || news != News { life, ..News::default() }).then_some(news)
+    }
+}

@@ -1,0 +1,57 @@
+//! What a server tells a session without being asked: the answers to a request that is always open.
+//!
+//! Each session has one connection for it with each server. The requests say that the session is alive, so that nothing else has to.
+
+use ramlace_base::limits;
+use serde::{Deserialize, Serialize};
+
+use crate::leases::{DataRecall, DelegationRecall, Recall};
+use crate::locks::Event;
+use crate::{ClusterMap, Kind, Request};
+
+/// The session is alive; what is there for it? Answered when there is something, or after a while. A newer map than that of the header is
+/// something, unless that has none. A request takes the place of those that came before it, and acknowledges what they were told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listen {
+    /// The session believes things by leases. Otherwise it is given none, and hears of nothing else.
+    pub leases: bool,
+    /// Recalls up to this number are done: nothing is believed by their leases any more. 0 on a new connection.
+    pub heard: u64,
+    /// Data recalls up to this number were told; they are acknowledged by [`crate::leases::EndRecalls`]. 0 on a new connection:
+    /// all that are not acknowledged are told again.
+    pub told: u64,
+    /// The server's life as the asker knows it; when that is another than this one, it is answered at once. 0: not known
+    /// yet.
+    pub life: u64,
+}
+
+/// What there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct News {
+    /// Recalls that were not acknowledged, by their numbers. At most [`limits::EVENTS_PER_ANSWER_MAX`].
+    pub recalls: Vec<Recall>,
+    /// Those of leases on bytes; at most as many.
+    pub data: Vec<DataRecall>,
+    /// Slots that are delegated to the session, and that somebody else asks about: they are to be given back by
+    /// [`crate::delegation::ChangeMany`]. At most as many; told again while they are not.
+    pub delegations: Vec<DelegationRecall>,
+    /// What has happened, oldest first; at most as many.
+    pub events: Vec<Event>,
+    /// A newer map than the session's.
+    pub map: Option<ClusterMap>,
+    /// The server's life: a number that no other life of it has, and not 0. A new life knows who had leases on data, and not
+    /// on what: whoever had some drops all that it has of this server, and says so by [`crate::leases::EndRecalls`].
+    pub life: u64,
+}
+
+impl Request for Listen {
+    const KIND: Kind = Kind::Listen;
+    type Reply = News;
+
+    fn fits(&self, reply: &News) -> bool {
+        let News { recalls, data, delegations, events, map: _, life: _ } = reply;
+        [recalls.len(), data.len(), delegations.len(), events.len()]
+            .into_iter()
+            .all(|count| count <= limits::EVENTS_PER_ANSWER_MAX)
+    }
+}
