@@ -95,7 +95,7 @@ struct Stream {
 
 /// What follows from a step.
 enum Step {
-    Ask(Stream, Arc<Server>, Header),
+    Ask(Box<Stream>, Arc<Server>, Header),
     Pause(Duration),
     End,
 }
@@ -114,7 +114,7 @@ impl Listener {
                         roundtrip_unless_late(&mut asked.link, header, &asked.next, late, lost, || {
                             server.note_answer(false);
                         });
-                    stream = self.hear(asked, &server, header.epoch, told);
+                    stream = self.hear(*asked, &server, header.epoch, told);
                     if stream.is_none() {
                         server.hears_of_life(None);
                     }
@@ -162,7 +162,7 @@ impl Listener {
         let Ok(server) = client.server(self.server) else { return Step::Pause(PAUSE) };
         let lost = Instant::now() + Duration::from_millis(LOST_MILLIS);
         let epoch = client.known_map().map_or(Epoch(0), |map| map.epoch);
-        Step::Ask(stream, server, client.header(Kind::Listen, None, lost, epoch))
+        Step::Ask(Box::new(stream), server, client.header(Kind::Listen, None, lost, epoch))
     }
 
     /// Nobody is listened for any more; whoever comes next starts another thread.
