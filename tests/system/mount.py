@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -299,6 +299,16 @@ class Program:
             if pipe:
                 with suppress(BrokenPipeError):
                     pipe.close()
+
+
+@contextmanager
+def stopped(mount: Mount) -> Iterator[None]:
+    """Stop a mount's daemon for the block."""
+    mount.daemon.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        mount.daemon.send(signal.SIGCONT)
 
 
 def mapping(path: Path, length: int = 0) -> str:

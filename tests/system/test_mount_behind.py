@@ -5,15 +5,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from conftest import NewPool
-from mount import Mount, NewMount, fails, fill
+from mount import NewMount, fails, fill, stopped
 from pool import Pool, eventually
 from test_mount_leases import believes_names
 from test_mount_requests import answered
@@ -47,16 +46,6 @@ def check_made(directory: Path, number: int) -> None:
 def reads(file: Path, text: bytes) -> bool:
     """Return whether a file has these bytes."""
     return file.read_bytes() == text
-
-
-@contextmanager
-def stopped(mount: Mount) -> Iterator[None]:
-    """Stop a mount's daemon for the block."""
-    mount.daemon.send(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        mount.daemon.send(signal.SIGCONT)
 
 
 def messages(pool: Pool, work: Callable[[int], None]) -> int:

@@ -1,32 +1,20 @@
 """What programs have stored by mappings, and published to nobody, beside a server's process that dies."""
 
 import os
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
 import ramlace
 from conftest import NewPool
-from mount import Mount, NewMount, Program, fails, mapping
+from mount import NewMount, Program, fails, mapping, stopped
 from pool import KIB, eventually
 
 PAGE = 4 * KIB
 UNIT = 64 * KIB
 # Longer than anybody believes names and attributes by leases that the last life gave.
 LATE_SECONDS = 1.2
-
-
-@contextmanager
-def stopped(mount: Mount) -> Iterator[None]:
-    """Stop a mount's daemon for a while."""
-    mount.daemon.send(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        mount.daemon.send(signal.SIGCONT)
 
 
 # SEMANTICS 119.2, 128.4

@@ -160,7 +160,11 @@ impl Server {
 
     /// What is withheld is for one of the slots that are delegated, or for none of them.
     pub fn withhold_from(&self, is_delegated: bool) {
-        let count = self.delegations.count().saturating_sub(u64::from(is_delegated));
+        let all = self.delegations.count();
+        if all == 0 {
+            return;
+        }
+        let count = all.saturating_sub(u64::from(is_delegated));
         self.store.borrow().withhold(count * limits::DELEGATION_BYTES_WITHHELD);
     }
 

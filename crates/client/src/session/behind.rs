@@ -15,15 +15,16 @@ use ramlace_sync::{Condvar, Mutex};
 use ramlace_wire::delegation::{Change, ChangeMany, Changed, ManyChanged};
 use ramlace_wire::inline::Bytes;
 use ramlace_wire::leases::DelegationRecall;
-use ramlace_wire::{Kind, Request, Shows};
+use ramlace_wire::{Kind, Shows};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
+use crate::session::calls::{believed, reply_without_data};
 use crate::session::heart::block_signals;
 use crate::session::judging::name_server;
-use crate::session::lines::{Line, Link, Server, Unanswered, roundtrip, unbelievable};
+use crate::session::lines::{Line, Link, Server, Unanswered, roundtrip};
 use crate::session::owed::Subject;
-use crate::session::promises::{AllPromises, Due, Promise, Refused, Version};
+use crate::session::promises::{AllPromises, Due, NotPromised, Promise, Version};
 use crate::session::retry::OnRetry;
 
 /// How often a thread looks what is due while something may be promised.
@@ -185,7 +186,7 @@ impl Behind {
         slot: Slot,
         version: Version,
         promise: Promise,
-    ) -> std::result::Result<(), Refused> {
+    ) -> std::result::Result<(), NotPromised> {
         self.with(|all| all.promise(slot, version, promise, Instant::now()))
     }
 }
@@ -277,7 +278,7 @@ impl Session {
     pub(crate) fn keep_promises(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<()> {
         let behind = &self.behind;
         let mut backoff = Backoff::new(deadline);
-        let mut refused = behind.refusals(slot);
+        let refused = behind.refusals(slot);
         while !behind.is_idle() && behind.with(|all| all.owes(slot)) {
             let map = self.map()?;
             let server = self.server_of(&map, slot)?;
@@ -291,7 +292,7 @@ impl Session {
                     behind.changed.notify_all();
                     match sent {
                         Ok(true) => {}
-                        Ok(false) => self.await_sent(slot, deadline, &mut refused)?,
+                        Ok(false) => self.await_sent(slot, deadline, refused)?,
                         Err(unanswered) => {
                             drop(line);
                             let judged =
@@ -300,7 +301,7 @@ impl Session {
                         }
                     }
                 }
-                _ => self.await_sent(slot, deadline, &mut refused)?,
+                _ => self.await_sent(slot, deadline, refused)?,
             }
         }
         Ok(())
@@ -309,10 +310,10 @@ impl Session {
     /// Waits until another thread has sent something.
     ///
     /// Errors: that its server refuses connections; `TimedOut`.
-    fn await_sent(&self, slot: Slot, deadline: Instant, refused: &mut u64) -> Result<()> {
+    fn await_sent(&self, slot: Slot, deadline: Instant, refused: u64) -> Result<()> {
         let behind = &self.behind;
         let now = Instant::now();
-        let why = behind.refusal_since(slot, *refused);
+        let why = behind.refusal_since(slot, refused);
         let mut all = behind.all.lock();
         if !all.owes(slot) {
             return Ok(());
@@ -418,11 +419,7 @@ impl Session {
         header.slot = slot;
         line.send(header, request, &[], until).map_err(Unanswered::lost)?;
         let received = line.receive::<ChangeMany>(header.call, until)?;
-        if received.data_bytes > 0 || !request.fits(&received.reply) {
-            line.close();
-            return Err(Unanswered::lost(unbelievable::<ChangeMany>()));
-        }
-        Ok(received.reply)
+        reply_without_data(believed(line, request, received)?)
     }
 
     fn known_epoch(&self) -> Epoch {

@@ -296,7 +296,7 @@ impl Session {
 }
 
 /// A reply that can be the answer to this request. Of another nothing is believed, and its connection ends.
-fn believed<R: Request>(
+pub(crate) fn believed<R: Request>(
     line: &mut Line,
     request: &R,
     received: Received<R::Reply>,

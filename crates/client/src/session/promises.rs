@@ -64,14 +64,9 @@ pub(crate) struct Version {
     pub(crate) files: u64,
 }
 
-/// Why something is not promised.
+/// The slot is not the session's, something else is known of it by now, or some of what was promised is to be sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// The slot is not the session's, or something else is known of it by now.
-    Unknown,
-    /// First some of what was promised is to be sent.
-    Full,
-}
+pub(crate) struct NotPromised;
 
 /// What is to be done about a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,21 +142,21 @@ impl AllPromises {
         version: Version,
         promise: Promise,
         now: Instant,
-    ) -> Result<(), Refused> {
-        let promises = self.slots.get_mut(&slot).ok_or(Refused::Unknown)?;
+    ) -> Result<(), NotPromised> {
+        let promises = self.slots.get_mut(&slot).ok_or(NotPromised)?;
         let may = promises.delegation.is_some()
             && promises.version.names == version.names
             && (promise.makes || promises.version.files == version.files)
             && promises.direct == 0
             && !promises.wanted;
         if !may {
-            return Err(Refused::Unknown);
+            return Err(NotPromised);
         }
         let bytes = promises.bytes + promise.body.len();
         if promises.waiting.len() >= limits::CHANGES_PER_MESSAGE_MAX
             || bytes > limits::CHANGES_BYTES_PER_MESSAGE_MAX
         {
-            return Err(Refused::Full);
+            return Err(NotPromised);
         }
         promises.bytes = bytes;
         promises.oldest.get_or_insert(now);
@@ -406,15 +401,15 @@ mod tests {
         let now = Instant::now();
         let (mut all, version) = held(now);
         assert!(all.begin_direct(SLOT, true));
-        assert_eq!(all.promise(SLOT, version, change(1), now), Err(Refused::Unknown));
+        assert_eq!(all.promise(SLOT, version, change(1), now), Err(NotPromised));
         all.end_direct(SLOT, true);
         assert_eq!(
             all.promise(SLOT, version, change(1), now),
-            Err(Refused::Unknown),
+            Err(NotPromised),
             "the change may have made it"
         );
         let version = all.begin_asking(SLOT);
-        assert_eq!(all.promise(SLOT, version, change(1), now), Err(Refused::Unknown), "it makes an inode");
+        assert_eq!(all.promise(SLOT, version, change(1), now), Err(NotPromised), "it makes an inode");
         assert!(all.end_asking(SLOT, version, Some(7), now));
         assert!(all.promise(SLOT, version, change(1), now).is_ok());
         // One that began while it was asked.
@@ -431,7 +426,7 @@ mod tests {
         let (mut all, version) = held(now);
         all.promise(SLOT, version, change(1), now).unwrap();
         all.want_back(&[DelegationRecall { slot: SLOT, number: 7 }]);
-        assert_eq!(all.promise(SLOT, version, change(2), now), Err(Refused::Unknown));
+        assert_eq!(all.promise(SLOT, version, change(2), now), Err(NotPromised));
         assert_eq!(all.due(now, |_| true), Some((SLOT, Due::Send)), "at once");
         assert!(!all.begin_giving_back(SLOT, 7));
         assert!(all.begin_sending(SLOT));
@@ -451,7 +446,7 @@ mod tests {
         for counter in 0..limits::CHANGES_PER_MESSAGE_MAX as u64 {
             all.promise(SLOT, version, change(counter), now).unwrap();
         }
-        assert_eq!(all.promise(SLOT, version, change(0), now), Err(Refused::Full));
+        assert_eq!(all.promise(SLOT, version, change(0), now), Err(NotPromised));
         assert!(all.begin_sending(SLOT));
         all.answered(SLOT, usize::MAX);
         all.end_sending(SLOT, now);
