@@ -232,7 +232,7 @@ pub const DATA_LEASES_PER_SERVER_MAX: usize = 65_536;
 pub const DATA_LEASE_HOLES_MAX: usize = 256;
 /// How long a holder that says nothing is waited for before its lease is taken.
 pub const DATA_RECALL_MILLIS: u64 = 5_000;
-/// Who has not dropped bytes after so long, and waits for some of them himself, is told of the others again.
+/// A holder that has not dropped bytes after so long, and waits for some of them itself, is told of the others again.
 pub const DATA_RECALL_STUCK_MILLIS: u64 = 500;
 /// How long it is waited for while it writes pages back.
 pub const DATA_RECALL_WRITING_MILLIS: u64 = 30_000;

@@ -123,7 +123,7 @@ impl DataLeases {
 
     /// There are too many copies: who has been asked longest of those for whom there are some is waited for no longer. Whether there
     /// was such a one. Whoever is asked by this very change has had no time to answer, and what `by` writes back is based on its own
-    /// copies; who waits himself is the last to go.
+    /// copies; one that waits itself is the last to go.
     pub(super) fn fence_for_room(&mut self, by: SessionId, now: u64) -> bool {
         let may_go = |pending: &&Pending| {
             let of_holder = (pending.place, pending.holder, 0)..=(pending.place, pending.holder, u64::MAX);

@@ -58,7 +58,7 @@ fn who_writes_back_is_not_given_up_for_what_that_takes() {
     leases.before_change(file_of(7), session(0), more, Change::Write, &mut zeros, 100).unwrap();
     assert!(!leases.is_fenced(file_of(0), session(0)));
     assert!(leases.is_fenced(file_of(1), session(1)));
-    // Whoever is given up while he writes back gets no lease for it.
+    // A session that is given up while it writes back gets no lease for it.
     leases.wrote_back(file_of(1), session(1), 0, &[1; 4096], 101);
     assert!(!leases.has_lease(file_of(1), session(1)));
 }

@@ -590,7 +590,7 @@ impl DataLeases {
         }
     }
 
-    /// What a lease has not that is given now: whoever has yet to drop what was recalled has that no more when he has read it anew.
+    /// What a lease has not that is given now: a holder that has yet to drop what was recalled has that no more when it has read it anew.
     fn holes_of_new(&self, place: Place, session: SessionId) -> RangeSet {
         let mut holes = RangeSet::default();
         if self.has_yet_to_drop(place, session, WHOLE) {

@@ -178,7 +178,7 @@ impl World {
         self.away.fill(true);
         self.dropped.iter_mut().for_each(Vec::clear);
         self.lives += 1;
-        // Whoever waits for his answer asks again: it was done.
+        // A session that waits for its answer asks again: it was done.
         let mut writes = std::mem::take(&mut self.writes);
         for (mount, page, _, waits) in &mut writes {
             let start = whole(*page).start + byte_of(*mount) as u64;

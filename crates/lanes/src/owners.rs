@@ -6,7 +6,7 @@
 //! recalled and waited for.
 //!
 //! A kernel that reads a page has none of it, and what programs stored there before is written back. So whoever waits with a
-//! claim for a page of his own is not waited for by others: his drop of that page waits for the very same claim. That is
+//! claim for a page of its own is not waited for by others: its drop of that page waits for the very same claim. That is
 //! what keeps two machines that want one page from waiting for each other. For the same reason only single pages are waited for
 //! when they are to be owned: a kernel that holds one page while it waits for the next would close a cycle.
 //!
@@ -233,7 +233,7 @@ impl Owners {
         awaited
     }
 
-    /// Pages of a place for which somebody waits, or that he changes.
+    /// Pages of a place for which a session waits, or that it changes.
     pub(super) fn claimed(&self, place: Place) -> RangeSet {
         let mut claimed = RangeSet::default();
         let claims = self.claims.get(&place).into_iter().flat_map(|claims| claims.values());
@@ -241,7 +241,7 @@ impl Owners {
         claimed
     }
 
-    /// Whether nobody has come before who wants the same pages for himself, or from whom they are wanted.
+    /// Whether nobody has come before that wants the same pages for itself, or from whom they are wanted.
     fn is_first(&self, asked: &Asked, pages: ByteRange, ticket: Ticket) -> bool {
         self.those_before(asked, pages, ticket).next().is_none()
     }
@@ -356,7 +356,7 @@ impl DataLeases {
         if matches!(wish, Wish::Own | Wish::Strict) {
             self.owners.join(place, session)?;
         }
-        // What programs of strict mounts stored in the server's last life comes first; who stores himself is alone.
+        // What programs of strict mounts stored in the server's last life comes first; a session that stores itself is alone.
         self.recall_from_returning(place, session, !wish.is_alone(), now);
         let pages = whole_pages(range);
         // Who asks for no bytes wants a lease on all of them.
@@ -412,7 +412,7 @@ impl DataLeases {
         self.owners.end(place, ticket)
     }
 
-    /// Who reads what he has already has lost it for want of memory, or is just being asked to drop it: nobody else has it.
+    /// A session that reads what it has already has lost it for want of memory, or is just being asked to drop it: nobody else has it.
     fn may_go_on(&self, asked: &Asked, pages: ByteRange) -> bool {
         let Asked { place, session, wish, .. } = *asked;
         let mut own = self.pending_at(place, pages).filter(|(_, pending)| pending.holder == session);
@@ -521,7 +521,7 @@ impl DataLeases {
         }
     }
 
-    /// Whether somebody has yet to drop pages that he must not have.
+    /// Whether a session has yet to drop pages that it must not have.
     fn is_kept_from(&self, asked: &Asked, pages: ByteRange) -> bool {
         self.pending_at(asked.place, pages).any(|(_, pending)| self.is_in_the_way(pending, asked, pages))
     }
@@ -569,7 +569,7 @@ impl DataLeases {
         self.last_number != newest
     }
 
-    /// Whether somebody waits for a page of this place for his kernel.
+    /// Whether a session waits for a page of this place for its kernel.
     pub(super) fn is_awaited_by_kernels(&self, place: Place) -> bool {
         let claims = self.owners.claims.get(&place).into_iter().flat_map(|claims| claims.values());
         claims.into_iter().any(|claim| claim.wish.is_for_pages())

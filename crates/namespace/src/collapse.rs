@@ -1,9 +1,9 @@
 //! Spread directories that somebody wants removed: they are made whole first, which they can be when they
 //! are empty.
 //!
-//! Whoever asks is told Retry, and the home looks at all partitions. When he comes again the directory is
-//! whole, or he hears why it is not. One look answers all who asked before it began. Who asks while it runs
-//! waits for the next one: what an earlier look found may have changed before he asked. So several who come
+//! A session that asks is told Retry, and the home looks at all partitions. When it comes again the directory is
+//! whole, or it hears why it is not. One look answers all who asked before it began. Who asks while it runs
+//! waits for the next one: what an earlier look found may have changed before it asked. So several who come
 //! again and again hold nobody up, and each is answered after two looks at the most.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};

@@ -1,11 +1,11 @@
-//! Leases on attributes and names: who may believe what until when, and who has yet to hear that he may not any more.
+//! Leases on attributes and names: which session may believe what until when, and which has yet to hear that it may not any more.
 //!
 //! What a server has promised, and nothing that must outlive it: its next life waits until all of this is over.
-//! Time is milliseconds of one clock that never goes back. A holder counts his lease from before his request left, so
-//! that it is over for him before it is over here.
+//! Time is milliseconds of one clock that never goes back. A holder counts its lease from before its request left, so
+//! that it is over for the holder before it is over here.
 //!
-//! A session renews all its leases by one request. When one is over nobody waits for its holder; what changes then he is told all
-//! the same, and he renews only what he was not told of.
+//! A session renews all its leases by one request. When one is over nobody waits for its holder; what changes then it is told all
+//! the same, and it renews only what it was not told of.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -154,7 +154,7 @@ proptest! {
                         let (until, version) = (asked + limits::LEASE_MILLIS, model.version(subject));
                         model.believed.insert((who, subject), Believed { asked, until, version });
                     } else {
-                        // A holder may go by the lease that he has; the answer is new all the same.
+                        // A holder may go by the lease that it has; the answer is new all the same.
                         model.believed.remove(&(who, subject));
                     }
                 }
@@ -204,7 +204,7 @@ proptest! {
             let counted: usize = leases.holders.values().map(Vec::len).sum();
             prop_assert_eq!(counted, leases.given);
         }
-        // Whoever is silent is waited for as long as his lease and no longer.
+        // A session that is silent is waited for as long as its lease and no longer.
         leases.pass(model.now + HOLD_MILLIS);
         prop_assert!(leases.recalls.is_empty() && leases.in_slots.is_empty() && leases.subjects.is_empty());
     }
@@ -214,7 +214,7 @@ proptest! {
 #[test]
 fn who_lets_a_recall_run_out_gets_nothing_before_he_asks_again() {
     let (mut leases, file) = (Leases::default(), inode(0));
-    assert!(!leases.give(session(0), file, Leased::Attributes, 0), "nobody hears of his recalls");
+    assert!(!leases.give(session(0), file, Leased::Attributes, 0), "nobody hears of its recalls");
     leases.heard(session(0), 0);
     assert!(leases.give(session(0), file, Leased::Attributes, 0));
     assert!(!leases.changed(file, Leased::Names, None, 1), "that is another lease");
@@ -226,8 +226,8 @@ fn who_lets_a_recall_run_out_gets_nothing_before_he_asks_again() {
     let later = HOLD_MILLIS + limits::LEASE_REST_MILLIS;
     assert!(!leases.give(session(0), file, Leased::Attributes, later));
     leases.heard(session(0), 0);
-    assert!(!leases.give(session(0), file, Leased::Attributes, later), "he has not done it");
-    assert_eq!(leases.renew(session(0), later), None, "so he delays nobody any more");
+    assert!(!leases.give(session(0), file, Leased::Attributes, later), "it has not done it");
+    assert_eq!(leases.renew(session(0), later), None, "so it delays nobody any more");
     leases.heard(session(0), 1);
     assert!(leases.give(session(0), file, Leased::Attributes, later));
 }
@@ -243,9 +243,9 @@ fn who_has_done_a_recall_and_is_not_heard_in_time_is_waited_for_as_he_renewed() 
     assert_eq!(leases.renew(session(0), HOLD_MILLIS - 1), Some(Renewal { taken: 0, newest: 1 }));
     leases.pass(HOLD_MILLIS);
     assert!(leases.changed(other, Leased::Attributes, None, HOLD_MILLIS));
-    assert_eq!(leases.pending_until(other.slot(), 2), Some(2 * HOLD_MILLIS - 1), "he goes by it");
+    assert_eq!(leases.pending_until(other.slot(), 2), Some(2 * HOLD_MILLIS - 1), "it goes by it");
     leases.pass(2 * HOLD_MILLIS);
-    assert_eq!(leases.renew(session(0), 2 * HOLD_MILLIS), None, "and by no other before he is heard");
+    assert_eq!(leases.renew(session(0), 2 * HOLD_MILLIS), None, "and by no other before it is heard");
 }
 
 // SEMANTICS 78.1
@@ -273,15 +273,15 @@ fn what_changes_while_nobody_is_waited_for_is_told_before_anything_is_renewed() 
     assert!(leases.give(session(0), other, Leased::Attributes, 0));
     assert_eq!(leases.renew(session(0), 700), Some(Renewal { taken: 0, newest: 0 }));
     let later = 700 + HOLD_MILLIS;
-    assert!(leases.changed(file, Leased::Attributes, None, later), "he is told");
+    assert!(leases.changed(file, Leased::Attributes, None, later), "it is told");
     assert_eq!(leases.newest_pending(file.slot()), None, "and not waited for");
     assert_eq!(leases.renew(session(0), later), Some(Renewal { taken: 0, newest: 1 }));
     assert!(leases.changed(other, Leased::Attributes, None, later + 1), "what is left is renewed");
     assert_eq!(leases.newest_pending(other.slot()), Some(2));
     assert_eq!(leases.unheard(session(0)).len(), 2);
     leases.pass(later + HOLD_MILLIS);
-    assert_eq!(leases.renew(session(0), later + HOLD_MILLIS), None, "he let a recall run out");
-    assert_eq!(leases.unheard(session(0)).len(), 2, "and is told of it when he asks");
+    assert_eq!(leases.renew(session(0), later + HOLD_MILLIS), None, "it let a recall run out");
+    assert_eq!(leases.unheard(session(0)).len(), 2, "and is told of it when it asks");
     leases.heard(session(0), 2);
     assert_eq!(leases.renew(session(0), later + HOLD_MILLIS), Some(Renewal { taken: 0, newest: 0 }));
 }

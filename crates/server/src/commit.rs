@@ -70,7 +70,7 @@ impl Server {
         others
     }
 
-    /// Whoever does not wait any more for a change that he asked for may have looked before it was done: he does not know of it.
+    /// A session that does not wait any more for a change that it asked for may have looked before it was done: it does not know of it.
     fn forget_who_knew(&self, effects: &mut [Effect]) {
         let waiting = self.waiting.borrow();
         let gone = |effect: &Effect| match effect {

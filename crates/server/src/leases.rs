@@ -1,7 +1,7 @@
-//! Leases of mounts: who is told that what he believes has changed, and which answers wait until he knows.
+//! Leases of mounts: which are told that what they believe has changed, and which answers wait until they know.
 //!
 //! The rule is [`Leases`](ramlace_namespace::leases::Leases); this drives it. A change recalls the leases on what it changed in the step that commits it.
-//! Answers of its slot that are made from then on wait at the gate ([`crate::gate`]) until every holder has acknowledged, or his time is over: one
+//! Answers of its slot that are made from then on wait at the gate ([`crate::gate`]) until every holder has acknowledged, or its time is over: one
 //! rule for all answers, whatever they show, and a holder who says nothing stops one slot once for that time.
 //!
 //! A life that follows one that had given leases does not know them, and its state may show what no holder has heard

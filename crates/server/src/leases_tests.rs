@@ -1,5 +1,5 @@
-//! Whoever has asked for a change knows of it only as long as he waits for it; and what he is told of a directory with its answer is
-//! what he was told of the name.
+//! A session that has asked for a change knows of it only as long as it waits for it; and what it is told of a directory with its answer is
+//! what it was told of the name.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -25,7 +25,7 @@ async fn read(client: &mut Client, target: LaneTarget, page: u32, keep: Keep) ->
     client.answer::<ChunkRead>().await.unwrap().1
 }
 
-/// Acknowledges whatever comes to a session, until somebody has his answer.
+/// Acknowledges whatever comes to a session, until somebody has an answer.
 async fn acknowledging<T>(owner: &Client, address: &str, answer: impl Future<Output = T>) -> T {
     let mut listener = owner.another(address).await;
     let acknowledging = async {

@@ -5,7 +5,7 @@
 //! lets other programs run in between, and sleeps only then. A connection on which that was in vain, since the other
 //! side is far away or slow, stops it but for a trial now and then: an idle connection costs nothing.
 //!
-//! Where both sides share a core, looking only keeps the other from answering: whoever finds what he waits for, but
+//! Where both sides share a core, looking only keeps the other from answering: a side that finds what it waits for, but
 //! only after the core was given to another, sleeps at once for a while.
 
 use std::cell::Cell;

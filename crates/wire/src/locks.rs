@@ -126,7 +126,7 @@ pub struct GetLock {
     pub table: LockTable,
     /// Who asks.
     pub owner: u64,
-    /// What he would lock.
+    /// What it would lock.
     pub kind: LockKind,
     /// The first byte.
     pub start: u64,

@@ -303,7 +303,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Only who makes a name is told more than what he opens.
+    /// Only a session that makes a name is told more than what it opens.
     fn is_without_leases(&self) -> bool {
         self.leased == EntryLeased::default() && self.parent.is_none()
     }

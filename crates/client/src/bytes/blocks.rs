@@ -3,7 +3,7 @@
 //! A block is the answer to a read when two things hold. The file's size and generation are leased by its home: a truncation is answered
 //! when that lease is dropped, and waits for no lease on bytes. And no change of the block's bytes can have been answered since: a server
 //! waits for who has a lease on bytes until [`limits::DATA_RECALL_MILLIS`] after it has asked him, so what it has said counts for a
-//! little less than that, from before it was asked. So who was stopped, or cut off, believes nothing of what he has.
+//! little less than that, from before it was asked. So a process that was stopped, or cut off, believes nothing of what it has.
 //!
 //! What is not believed is asked for, by one thread at a time; the others, and all for a while after a question that brought nothing,
 //! read as if there were no cache.

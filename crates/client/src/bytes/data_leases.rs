@@ -194,7 +194,7 @@ impl Client {
                 ended.put_back(batch);
                 return Err(error);
             }
-            // Whoever could not take the lock meanwhile has left his to the next turn.
+            // A thread that could not take the lock meanwhile has left its own to the next turn.
         }
         Ok(())
     }

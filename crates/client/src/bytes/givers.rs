@@ -32,7 +32,7 @@ struct Giver {
 #[derive(Default)]
 pub(crate) struct Ended {
     pub(crate) waiting: Mutex<EndRecalls>,
-    /// Held by who sends; he sends also what comes meanwhile.
+    /// Held by the thread that sends; it sends also what comes meanwhile.
     pub(crate) link: Mutex<Option<Link>>,
 }
 

@@ -22,7 +22,7 @@ const WINDOW_BYTES_MAX: u64 = 4 << 20;
 const WINDOW_REQUESTS_MAX: usize = 64;
 
 /// How long a read of several requests waits for pages of a strict mount, behind its last answer. Its kernel has all its pages locked,
-/// and who has those that it waits for at one server may wait for some of the others himself.
+/// and the thread that has those that it waits for at one server may wait for some of the others itself.
 const SEVERAL_WAIT_MAX: Duration = Duration::from_millis(250);
 
 /// One server's share of a round.

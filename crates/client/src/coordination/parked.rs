@@ -86,7 +86,7 @@ impl Waits {
         }
         parked.last += 1;
         let wait = parked.last;
-        // One is enough: whoever is woken looks for himself where more may have happened.
+        // One is enough: a thread that is woken looks for itself where more may have happened.
         let (wake, receiver) = sync_channel(1);
         parked.entries.insert(wait, Entry { slots, member, wake });
         Ok(Waiter { waits: self, wait, receiver, ask_at: None })

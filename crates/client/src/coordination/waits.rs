@@ -1,4 +1,4 @@
-//! The locks that a session waits for: who waits, who asks for him, and what he is told.
+//! The locks that a session waits for: which thread waits, which asks for it, and what it is told.
 //!
 //! A wait has a number. It stays in the table until it is granted, refused or given up; whoever takes
 //! it out tells its end, so that it has one end. While somebody asks its home about it, nobody else
@@ -212,7 +212,7 @@ impl Waits {
     }
 
     /// Waits about which their home shall be asked now; `is_here` picks the home. Those about which
-    /// somebody asks already are asked for once more by him.
+    /// a thread asks already are asked for once more by that one.
     pub(crate) fn begin_asking(&self, is_here: impl Fn(Slot) -> bool) -> Vec<SetLock> {
         let mut state = self.lock();
         let mut requests = Vec::new();

@@ -56,7 +56,7 @@ pub(crate) enum Place {
 pub(crate) enum LastLink {
     Follow,
     Keep,
-    /// Nobody looks what is there, if anything is: whoever asks finds out with his next request. A
+    /// Nobody looks what is there, if anything is: a caller finds out with its next request. A
     /// path that ends with a slash is followed.
     Unseen,
 }

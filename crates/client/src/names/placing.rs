@@ -21,7 +21,7 @@ pub enum Placing {
 }
 
 impl Placing {
-    /// The layout that the creator chooses by himself; `None` where the server of the inode shall choose it.
+    /// The layout that the creator chooses by itself; `None` where the server of the inode shall choose it.
     pub(crate) fn layout(
         &self,
         pool: &Pool,

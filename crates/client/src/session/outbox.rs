@@ -155,7 +155,7 @@ impl Drop for Told<'_> {
 }
 
 impl Telling {
-    /// What came of it; `None`: whoever asks is to try it himself.
+    /// What came of it; `None`: the caller is to try it itself.
     pub(crate) fn wait(&self, home: Home, deadline: Instant) -> Option<Result<()>> {
         let mut outcome = self.outcome.lock();
         loop {

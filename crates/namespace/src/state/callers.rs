@@ -14,7 +14,7 @@ pub(crate) struct Callers(VecDeque<(Token, Word)>);
 /// What a caller hears.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Word {
-    /// No look has begun since he asked.
+    /// No look has begun since it asked.
     Asked,
     /// One has.
     Looking,
@@ -28,7 +28,7 @@ impl Callers {
             return;
         }
         if self.0.len() >= limits::DIRECTORY_REMOVERS_MAX {
-            // Those who never come to hear their answer make room. If there are none, he asks again.
+            // Those who never come to hear their answer make room. If there are none, the caller asks again.
             let Some(at) = self.0.iter().position(|(_, word)| matches!(word, Word::Refused(_))) else {
                 return;
             };

@@ -1,8 +1,8 @@
 //! The locks of one file, and who waits for them: a table for `fcntl` and one for `flock`.
 //!
-//! Waiters are served in the order in which they came: nobody overtakes an earlier one with whom he
+//! Waiters are served in the order in which they came: nobody overtakes an earlier one with which it
 //! conflicts. There is one exception, without which fairness itself would close cycles: whoever an
-//! earlier one waits for, directly or through others of the same file, need not wait behind him.
+//! earlier one waits for, directly or through others of the same file, need not wait behind it.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ impl Table {
         found
     }
 
-    /// Whom a waiter waits for: who holds what is in his way, then those before him in the queue.
+    /// Whom a waiter waits for: the owners of what is in its way, then those before it in the queue.
     pub(crate) fn blockers(&self, at: usize) -> Vec<LockOwner> {
         let wanted = &self.waiting[at].lock;
         let for_owner = self.waits_for(wanted.owner, &self.waiting[..at]);
@@ -161,8 +161,8 @@ impl Table {
             let waiter = self.waiting.remove(at);
             self.hold(waiter.lock);
             granted.push(waiter);
-            // One who has his lock is no longer in anybody's way as a waiter, and a shared lock in the
-            // place of an exclusive one frees bytes: those before him may have their turn.
+            // One that has its lock is no longer in anybody's way as a waiter, and a shared lock in the
+            // place of an exclusive one frees bytes: those before it may have their turn.
             at = 0;
         }
         granted
@@ -270,7 +270,7 @@ impl FileLocks {
         self.flock.forget(session);
     }
 
-    /// Gives everybody his turn whose turn it is.
+    /// Grants what is the next in turn.
     pub(crate) fn grant_free(&mut self) -> Vec<Waiter> {
         let mut granted = self.fcntl.grant_free();
         granted.extend(self.flock.grant_free());

@@ -269,7 +269,7 @@ fn two_shared_flocks_that_want_more_do_not_wait_for_each_other() {
     assert_eq!(ask(2, LockKind::Shared, 0), Asked::Granted);
     assert_eq!(ask(0, LockKind::Exclusive, 0), Asked::Refused);
     assert_eq!(ask(0, LockKind::Exclusive, 1), Asked::Queued);
-    assert_eq!(ask(2, LockKind::Exclusive, 2), Asked::Granted, "the first has let go of his");
+    assert_eq!(ask(2, LockKind::Exclusive, 2), Asked::Granted, "the first has let go of its own");
 }
 
 // SEMANTICS 74

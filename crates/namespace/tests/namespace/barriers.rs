@@ -140,7 +140,7 @@ impl World {
             Act::Leave { back } => {
                 if let Some((name, _, member, of, wait)) = self.recent(back) {
                     self.leave(host, name, member, of, wait);
-                    // Nobody asks for a wait that he has given up.
+                    // No session asks for a wait that it has given up.
                     self.arrivals.retain(|arrival| arrival.4 != wait);
                 }
             }

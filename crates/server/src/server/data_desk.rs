@@ -94,7 +94,7 @@ impl DataDesk {
         self.change_leases(|leases| leases.begin_through(place, session, range, now));
     }
 
-    /// Whoever waits, or has something to drop, hears of what this changes for him.
+    /// Whoever waits, or has something to drop, hears of what this changes for it.
     pub fn change_leases<T>(&self, change: impl FnOnce(&mut DataLeases) -> T) -> T {
         let mut leases = self.leases.borrow_mut();
         let before = leases.told();

@@ -78,7 +78,7 @@ impl LeaseDesk {
         recalled
     }
 
-    /// Until when somebody may believe what the last life gave him.
+    /// Until when somebody may believe what the last life gave it.
     pub fn quiet_until(&self) -> Option<Instant> {
         self.quiet_from.set(self.quiet_from.get().filter(|over| *over > clock::instant()));
         self.quiet_from.get()

@@ -277,7 +277,7 @@ fn a_greeting_for_one_server_is_worth_nothing_at_another() {
 }
 
 /// What took a pool over once: a stranger at a dead server's port passes an owner's greeting on to a living one,
-/// and then speaks for himself.
+/// and then speaks for itself.
 #[test]
 fn a_stranger_who_passes_a_greeting_on_has_gained_nothing() {
     let server = TestServer::tcp();
@@ -296,7 +296,7 @@ fn a_stranger_who_passes_a_greeting_on_has_gained_nothing() {
         let mut confirmation = [0; GREETING_UP - HELLO];
         client.read_exact(&mut confirmation).unwrap();
         real.write_all(&confirmation).unwrap();
-        // The greeting stands. Now a request of his own, as the protocol has it but for the key.
+        // The greeting stands. Now a request of its own, as the protocol has it but for the key.
         let frame = [crate::hostile::write_head(0, 5), vec![0; 16], b"yours".to_vec(), vec![0; 16]].concat();
         real.write_all(&frame).unwrap();
         let mut rest = Vec::new();

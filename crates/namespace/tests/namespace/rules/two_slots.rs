@@ -381,7 +381,7 @@ fn what_is_held_for_another_slot_is_told_to_whoever_asked_for_it_too() {
             Effect::Changed { inode, knows, .. } if *inode == file => Some(*knows),
             _ => None,
         });
-        assert_eq!(knows, Some(None), "he may have looked since, if he waits for it no more");
+        assert_eq!(knows, Some(None), "it may have looked since, if it waits for it no more");
         story.peer(settle(number, 3, true)).unwrap();
     }
 }
