@@ -161,7 +161,8 @@ def cells(everyday: bool) -> Iterator[tuple[str, str, str]]:
 def test_no_call_waits_for_ever_whatever_is_delayed(
     pairs: dict[str, Pair], program: Path, place: str, mode: str
 ) -> None:
-    millis, delay = (1_500, 300) if LONG else (200, 60)
+    # At the end each page of a strict file is loaded anew, and each load is delayed.
+    millis, delay = (1_000, 100) if LONG else (200, 60)
     for kind, side, moment in cells(everyday=not LONG):
         pairs[mode].delay(kind, side, moment, delay)
         said = run(program, pairs[mode], place, millis, BOUND_MILLIS + REQUESTS_PER_CALL_MAX * delay, 1)
