@@ -4,10 +4,12 @@ Nothing waits for longer than is promised, and no byte is wrong.
 """
 
 import itertools
+import os
 import shutil
 import signal
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -39,6 +41,7 @@ KINDS = {
     "lock": (31, 32, 33),
     "statfs": (17, 3),
 }
+SIZE = 3
 KIND_NUMBERS = 64
 MODES = (STRICT, COHERENT, RELAXED)
 # Whose requests are delayed, and when.
@@ -167,6 +170,33 @@ def test_no_call_waits_for_ever_whatever_is_delayed(
         pairs[mode].delay(kind, side, moment, delay)
         said = run(program, pairs[mode], place, millis, BOUND_MILLIS + REQUESTS_PER_CALL_MAX * delay, 1)
         print(f"waits | {mode} | {kind} | {side} | {moment} |\n{said}")
+
+
+# SEMANTICS 114.4
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("mode", [COHERENT, STRICT])
+def test_a_read_goes_to_the_end_whatever_is_dropped_while_it_asks_for_that(
+    pairs: dict[str, Pair], place: str, mode: str, moment: str
+) -> None:
+    """A kernel ignores the size that it is answered when it was told to drop pages of the file since it asked."""
+    pair = pairs[mode]
+    here, there = (mount / place / "file" for mount in pair.mounts)
+    size = 3 * 65_536
+    here.write_bytes(bytes(size))
+    with here.open("r+b", buffering=0) as writer, there.open("r+b", buffering=0) as reader:
+        for turn in range(3):
+            assert len(os.pread(reader.fileno(), 2 * size, 0)) == size
+            size += 100
+            assert os.pwrite(writer.fileno(), b"x" * 100, size - 100) == 100
+            pair.delays[1].set({SIZE: (300, 0) if moment == "before" else (0, 300)})
+            # Somewhere else: pages that the other kernel has.
+            meanwhile = threading.Timer(0.1, os.pwrite, (writer.fileno(), b"y", 0))
+            meanwhile.start()
+            read = os.pread(reader.fileno(), 2 * size, 0)
+            meanwhile.join()
+            pair.set_free()
+            assert len(read) == size, turn
+            assert read[-100:] == b"x" * 100, turn
 
 
 # SEMANTICS 141

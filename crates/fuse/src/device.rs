@@ -63,6 +63,19 @@ impl Device {
         rustix::io::read(&self.0, buffer)
     }
 
+    /// Tells the head of a message that has one byte more, which lies nowhere: the kernel does what it does before it looks at that.
+    pub fn write_head(&self, head: &[u8]) -> Result<(), Errno> {
+        // The first page of a process is never mapped.
+        let nowhere = std::ptr::without_provenance_mut::<libc::c_void>(1);
+        let parts = [
+            libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
+            libc::iovec { iov_base: nowhere, iov_len: 1 },
+        ];
+        // SAFETY: the kernel reads the head, which is valid during the call; what it cannot read it refuses.
+        let written = unsafe { libc::writev(self.0.as_raw_fd(), parts.as_ptr(), parts.len() as libc::c_int) };
+        if written < 0 { Err(last_error()) } else { Ok(()) }
+    }
+
     /// Answers or tells: the parts are one message.
     pub fn write(&self, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
         rustix::io::writev(&self.0, parts).map(drop)

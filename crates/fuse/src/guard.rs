@@ -16,6 +16,7 @@ use std::sync::{Arc, Weak};
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_sync::{Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
@@ -27,6 +28,8 @@ use crate::porter::Porter;
 
 /// Longest message that goes by way of a guard.
 pub const MESSAGE_BYTES_MAX: usize = 8192;
+/// So long somebody waits who may not wait for pages.
+const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// Guards that are started for one message.
 const ATTEMPTS_MAX: usize = 3;
 
@@ -100,6 +103,22 @@ impl Guard {
             self.bury(line.life);
         }
         Err(Error::new(ErrorKind::Fatal, "the process that has the kernel drop pages ends again and again"))
+    }
+
+    /// Tells the kernel, and goes on when that is done, or after a moment: it may wait for pages that others hold.
+    pub fn tell_for_a_moment(&self, message: &[u8]) {
+        let Ok(Some(line)) = self.take_line() else { return };
+        // Where the guard has just ended the next message finds another one.
+        if rustix::net::send(&line.socket, message, SendFlags::NOSIGNAL).is_err() {
+            return;
+        }
+        let mut polled = [PollFd::new(&line.socket, PollFlags::IN)];
+        let is_done = matches!(poll(&mut polled, Some(&MOMENT)), Ok(1..)) && line.answer().is_some();
+        let mut state = self.lock();
+        // Else its thread ends when it has told.
+        if is_done && !state.over && state.lives == line.life {
+            state.idle.push(line);
+        }
     }
 
     /// Ends the process. Who waits for a drop hears of it: what holds pages is refused from now on.
@@ -181,6 +200,10 @@ impl Line {
     /// What the kernel has said; none: the guard has ended.
     fn ask(&self, message: &[u8]) -> Option<std::result::Result<(), Errno>> {
         rustix::net::send(&self.socket, message, SendFlags::NOSIGNAL).ok()?;
+        self.answer()
+    }
+
+    fn answer(&self) -> Option<std::result::Result<(), Errno>> {
         let mut answer = [0; 4];
         let bytes = rustix::io::retry_on_intr(|| rustix::io::read(&self.socket, &mut answer)).ok()?;
         if bytes < answer.len() {

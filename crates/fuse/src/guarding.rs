@@ -116,7 +116,11 @@ impl Shared {
                 }
                 telling.count += 1;
             }
-            let told = self.device.write(&[IoSlice::new(&message[..bytes])]);
+            let message = &message[..bytes];
+            let told = match is_head(message) {
+                true => self.device.write_head(message),
+                false => self.device.write(&[IoSlice::new(message)]),
+            };
             let number = told.map_or_else(Errno::raw_os_error, |()| 0);
             let _ = rustix::net::send(line, &number.to_le_bytes(), SendFlags::NOSIGNAL);
             self.lock().count -= 1;
@@ -172,6 +176,12 @@ impl Shared {
     }
 }
 
+/// Whether a message says that it has one byte more than it has.
+fn is_head(message: &[u8]) -> bool {
+    let said = message.first_chunk().map(|len| u32::from_le_bytes(*len) as usize);
+    message.len() > size_of::<OutHeader>() && said == Some(message.len() + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use std::thread::{JoinHandle, spawn};
@@ -222,6 +232,22 @@ mod tests {
             assert_eq!(read(&guarded.kernel), words.as_bytes());
             assert_eq!(read(line), 0_i32.to_le_bytes());
         }
+        drop(guarded.daemon);
+        guarded.runs.join().unwrap().unwrap();
+    }
+
+    // SEMANTICS 114.4
+    #[test]
+    fn of_a_message_whose_last_byte_lies_nowhere_the_kernel_sees_that() {
+        let guarded = guarded();
+        let line = guarded.line();
+        let header = OutHeader { len: size_of::<OutHeader>() as u32 + 9, ..Default::default() };
+        let message = [header.as_bytes(), &[7; 8]].concat();
+        rustix::io::write(&line, &message).unwrap();
+        // A device reads what is there first; a socket takes no part of it.
+        assert_eq!(read(&line), libc::EFAULT.to_le_bytes());
+        rustix::io::write(&line, &message[1..]).unwrap();
+        assert_eq!(read(&guarded.kernel), message[1..]);
         drop(guarded.daemon);
         guarded.runs.join().unwrap().unwrap();
     }

@@ -21,6 +21,7 @@ mod decode;
 mod delays;
 mod device;
 mod directory;
+mod dropped;
 mod encode;
 mod flags;
 mod flusher;

@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 use crate::abi::{self, OutHeader, flag, notify};
 use crate::delays::{Delays, Kind, Moment};
 use crate::device::Device;
+use crate::dropped::Dropped;
 use crate::guard::Guard;
 
 /// Tells the kernel what to forget. Its methods answer `false` when the kernel did not know the node or the name,
@@ -24,6 +25,7 @@ use crate::guard::Guard;
 pub struct Notifier {
     pub(crate) way: Way,
     pub(crate) delays: Option<Arc<Delays>>,
+    pub(crate) dropped: Arc<Dropped>,
 }
 
 /// How the kernel is told.
@@ -57,11 +59,54 @@ impl Notifier {
         if let Some(delays) = delays {
             delays.wait(Kind::DROP, Moment::Before);
         }
+        if let Some(size) = self.dropped.begin(node) {
+            self.show_size(node, size);
+        }
         let told = self.tell(notify::INVAL_INODE, "drop an inode's pages", &[body.as_bytes()]);
+        match told {
+            Ok(false) => self.dropped.forget(node),
+            // What is answered next may have been asked meanwhile.
+            _ => self.dropped.end(node),
+        }
         if let Some(delays) = delays {
             delays.wait(Kind::DROP, Moment::After);
         }
         told
+    }
+
+    /// The kernel is about to be answered that a file has this size. It shall believe that also where it is told to drop something of the file
+    /// since it asked, for which it ignores the answer: without it a read would end where the file ended before. Unlike the others this may be
+    /// called by a handler: it waits for a moment at most.
+    pub fn answering_size(&self, node: u64, size: u64) {
+        if self.dropped.answer(node, size) {
+            self.show_size(node, size);
+        }
+    }
+
+    /// This program has changed the size itself: what was answered is no more.
+    pub fn size_changed(&self, node: u64) {
+        self.dropped.forget_answer(node);
+    }
+
+    /// The kernel does not know the node any more.
+    pub fn forgotten(&self, node: u64) {
+        self.dropped.forget(node);
+    }
+
+    /// Attributes cannot be told unasked. But a kernel that is given bytes for pages behind the end takes the file for longer first, and
+    /// only then looks at the bytes: there are none, and no page changes. A file that is as long already stays so.
+    fn show_size(&self, node: u64, size: u64) {
+        if size == 0 {
+            return;
+        }
+        let body = abi::StoreOut { nodeid: node, offset: size - 1, size: 1, padding: 0 };
+        let len = (size_of::<OutHeader>() + body.as_bytes().len() + 1) as u32;
+        let header = OutHeader { len, error: notify::STORE, unique: 0 };
+        if let Way::Guarded(guard) = &self.way
+            && let Some(guard) = guard.upgrade()
+        {
+            guard.tell_for_a_moment(&[header.as_bytes(), body.as_bytes()].concat());
+        }
     }
 
     /// Drops a cached name.

@@ -14,6 +14,7 @@ use crate::buffer::RequestBuffer;
 use crate::decode::{Body, Init, decode};
 use crate::delays::Delays;
 use crate::device::Device;
+use crate::dropped::Dropped;
 use crate::guard::Guard;
 use crate::init::{Agreed, agree, request_pages_limit};
 use crate::mount::{check_mount_point, mount, take_away};
@@ -42,6 +43,7 @@ pub struct Session {
     control: Arc<Control>,
     counts: Arc<RequestCounts>,
     guard: Option<Arc<Guard>>,
+    dropped: Arc<Dropped>,
     delays: Option<Arc<Delays>>,
     /// Who mounts and unmounts; none: this process does.
     porter: Option<Arc<Porter>>,
@@ -96,6 +98,7 @@ impl Session {
             control: Arc::default(),
             counts: Arc::default(),
             guard: None,
+            dropped: Arc::default(),
             delays: None,
             porter,
             gone: false,
@@ -221,7 +224,7 @@ impl Session {
             Some(guard) => Way::Guarded(Arc::downgrade(guard)),
             None => Way::Here(Arc::downgrade(self.device())),
         };
-        Notifier { way, delays: self.delays.clone() }
+        Notifier { way, delays: self.delays.clone(), dropped: self.dropped.clone() }
     }
 
     /// From now on requests, their answers and [`Session::notifier`]'s drops wait as this file says: four bytes for each kind of operation

@@ -147,13 +147,21 @@ impl PoolFileSystem {
             }
             Operation::FsyncDirectory { .. } => done(reply, self.raw().keep_promises(inode)),
             Operation::SyncFs => done(reply, self.raw().keep_all_promises()),
-            Operation::GetAttributes { .. } => {
+            Operation::GetAttributes { handle } => {
                 answer(reply, self.attributes(inode), |reply, (attributes, valid)| {
+                    // By a descriptor the kernel asks when a program reads, seeks or the like.
+                    if handle.is_some_and(|number| self.handles.get(number).is_ok_and(|open| !open.handed)) {
+                        self.leases.answering_size(request.node, attributes.size);
+                    }
                     reply.attributes(&attributes, valid)
                 });
             }
             Operation::SetAttributes(changes) => {
-                answer(reply, self.set_attributes(inode, &changes, request.caller), |reply, attributes| {
+                let set = self.set_attributes(inode, &changes, request.caller);
+                if changes.size.is_some() {
+                    self.leases.size_changed(request.node);
+                }
+                answer(reply, set, |reply, attributes| {
                     // The kernel takes them without looking whether something was recalled meanwhile.
                     reply.attributes(&attributes, Duration::ZERO)
                 });
@@ -349,6 +357,7 @@ impl FileSystem for PoolFileSystem {
             self.pages.forget(inode);
             self.modes.forget(inode);
             self.nodes.forget(inode, || self.leases.is_known(inode));
+            self.leases.node_forgotten(node);
         }
         // The kernel may still know the node by other lookups: then its next open drops pages for nothing.
         self.versions.forget(inode);

@@ -465,6 +465,21 @@ impl Leases {
         let _ = self.notifier.invalidate_inode(node, -1, 0);
     }
 
+    /// The kernel is about to be answered, for a read, that a file has this size.
+    pub(crate) fn answering_size(&self, node: u64, size: u64) {
+        self.notifier.answering_size(node, size);
+    }
+
+    /// What it was answered is no more: the file is being cut, or was.
+    pub(crate) fn size_changed(&self, node: u64) {
+        self.notifier.size_changed(node);
+    }
+
+    /// The kernel does not know this node any more.
+    pub(crate) fn node_forgotten(&self, node: u64) {
+        self.notifier.forgotten(node);
+    }
+
     /// The same, and nothing that was told before is on its way to it.
     fn drop_attributes_for_good(&self, inode: InodeId) -> bool {
         let has_all = !self.told.is_being_made(inode);

@@ -1,0 +1,125 @@
+//! Which answers with a file's size the kernel may ignore.
+//!
+//! A kernel that is told to drop something of a node while it asks for the node's attributes takes nothing of the answer, not even how long
+//! the file is, and a read that asked for that ends where the file ended before. When it asked cannot be told here: a question may have
+//! waited in the kernel while the drop went by, and an answer may have left and not be taken in. So a drop is remembered until
+//! the next answer, and an answer for a while; where the two meet, the kernel is shown the size alone ([`crate::Notifier::answering_size`]).
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use ramlace_sync::Mutex;
+
+/// Nodes that are remembered, at most.
+const NODES_MAX: usize = 65_536;
+/// So long after its answer a thread may not have taken it in: it does that when it gets a processor.
+const TAKEN_IN: Duration = Duration::from_secs(1);
+
+/// Nodes with drops and answers that may meet.
+#[derive(Debug, Default)]
+pub(crate) struct Dropped {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    nodes: HashMap<u64, Node>,
+    /// There were too many with drops: from then on, any may be one.
+    all: bool,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    /// It was told to drop something since the last answer.
+    dropped: bool,
+    /// The size that was answered last, and when.
+    answered: Option<(u64, Instant)>,
+}
+
+impl State {
+    fn node(&mut self, node: u64) -> Option<&mut Node> {
+        if self.nodes.len() >= NODES_MAX && !self.nodes.contains_key(&node) {
+            self.nodes.retain(|_, node| node.dropped);
+            if self.nodes.len() >= NODES_MAX {
+                return None;
+            }
+        }
+        Some(self.nodes.entry(node).or_default())
+    }
+
+    fn dropped(&mut self, node: u64) -> Option<&mut Node> {
+        if self.node(node).is_none() {
+            self.all = true;
+        }
+        let node = self.nodes.get_mut(&node)?;
+        node.dropped = true;
+        Some(node)
+    }
+}
+
+impl Dropped {
+    /// The kernel is about to be told of a drop. The size that it is to be shown before.
+    pub(crate) fn begin(&self, of: u64) -> Option<u64> {
+        let mut state = self.state.lock();
+        let node = state.dropped(of)?;
+        node.answered.take().filter(|(_, at)| at.elapsed() < TAKEN_IN).map(|(size, _)| size)
+    }
+
+    /// The kernel was told of it.
+    pub(crate) fn end(&self, of: u64) {
+        self.state.lock().dropped(of);
+    }
+
+    /// The kernel is about to be answered. Whether it is to be shown the size before.
+    pub(crate) fn answer(&self, of: u64, size: u64) -> bool {
+        let mut state = self.state.lock();
+        let all = state.all;
+        let Some(node) = state.node(of) else { return true };
+        node.answered = Some((size, Instant::now()));
+        std::mem::take(&mut node.dropped) || all
+    }
+
+    /// What was answered is no more: the file was cut here, or the kernel has forgotten it.
+    pub(crate) fn forget_answer(&self, of: u64) {
+        if let Some(node) = self.state.lock().nodes.get_mut(&of) {
+            node.answered = None;
+        }
+    }
+
+    /// The kernel does not know the node any more.
+    pub(crate) fn forget(&self, node: u64) {
+        self.state.lock().nodes.remove(&node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_shown_where_a_drop_may_have_come_before_it_or_behind() {
+        let dropped = Dropped::default();
+        assert!(!dropped.answer(7, 10), "nothing was dropped");
+        assert_eq!(dropped.begin(7), Some(10), "it may be on its way");
+        dropped.end(7);
+        assert_eq!(dropped.begin(7), None, "it was shown");
+        assert!(dropped.answer(7, 20) && !dropped.answer(7, 20));
+        dropped.forget_answer(7);
+        assert_eq!(dropped.begin(7), None);
+        dropped.forget(7);
+        assert!(!dropped.answer(7, 30));
+        let long_ago = Instant::now() - TAKEN_IN;
+        dropped.state.lock().nodes.get_mut(&7).unwrap().answered = Some((30, long_ago));
+        assert_eq!(dropped.begin(7), None, "it was taken in");
+    }
+
+    #[test]
+    fn beyond_the_limit_any_node_may_have_been_dropped() {
+        let dropped = Dropped::default();
+        (0..NODES_MAX as u64).for_each(|node| assert!(!dropped.answer(node, 1)));
+        assert_eq!(dropped.begin(1 << 40), None);
+        assert_eq!(dropped.state.lock().nodes.len(), 1, "answers make room");
+        (0..NODES_MAX as u64).for_each(|node| dropped.end(node));
+        assert!(dropped.answer(1 << 41, 1) && dropped.answer(1 << 42, 1));
+    }
+}
