@@ -1,5 +1,6 @@
 """One of Debian's MPIs with our library, as tests use it."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -141,12 +142,24 @@ def build(name: str, directory: Path, *flags: str) -> Path:
     return Path(done.stdout.strip())
 
 
+def built_once(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our library for one of the MPIs, built once for all processes of a run of the tests."""
+    directory = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        directory = directory.parent
+    with (directory / f"mpiio-{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # The linker writes it as the last thing.
+        built = list((directory / f"mpiio-{name}").glob("*.so"))
+        return built[0] if built else build(name, directory / f"mpiio-{name}")
+
+
 def installed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
     """One of Debian's MPIs with our library, for a while; skipped where it is not installed."""
     if not shutil.which(f"mpicc.{name}") or not shutil.which(f"mpirun.{name}"):
         pytest.skip(f"MPI-IO is not tried with {name}: {HOW_TO_GET.format(name)}")
     directory = tmp_path_factory.mktemp(name)
-    yield Mpi(name, directory, build(name, directory))
+    yield Mpi(name, directory, built_once(name, tmp_path_factory))
     shutil.rmtree(directory)
 
 

@@ -11,7 +11,8 @@ use ramlace_wire::chunk::{ExtendChunk, WriteChunk};
 use ramlace_wire::namespace::{Extend, SizeInfo};
 
 use crate::bytes::transfer::Transfer;
-use crate::session::calls::{Call, reply_without_data};
+use crate::session::calls::Call;
+use crate::session::lines::reply_without_data;
 use crate::session::sequences::Ticket;
 
 /// What a write makes of its file's size, and what came of it.

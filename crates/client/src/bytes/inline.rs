@@ -21,7 +21,8 @@ use crate::bytes::pieces;
 use crate::bytes::transfer::Direction;
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
-use crate::session::calls::{Call, reply_without_data};
+use crate::session::calls::Call;
+use crate::session::lines::reply_without_data;
 
 const BYTES_MAX: u64 = limits::INLINE_BYTES_MAX as u64;
 

@@ -17,7 +17,8 @@ use crate::client::Client;
 use crate::hearers::Broken;
 use crate::names::predicting::KnownSlot;
 use crate::session::behind::{Direct, Kept};
-use crate::session::calls::{Call, reply_without_data};
+use crate::session::calls::Call;
+use crate::session::lines::reply_without_data;
 use crate::session::promises::{Promise, Version};
 
 /// A slot that was refused is not asked for again for so long.

@@ -19,10 +19,9 @@ use ramlace_wire::{Kind, Shows};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
-use crate::session::calls::{believed, reply_without_data};
 use crate::session::heart::block_signals;
 use crate::session::judging::name_server;
-use crate::session::lines::{Line, Link, Server, Unanswered, roundtrip};
+use crate::session::lines::{Line, Link, Server, Unanswered, believed, reply_without_data, roundtrip};
 use crate::session::owed::Subject;
 use crate::session::promises::{AllPromises, Due, NotPromised, Promise, Version};
 use crate::session::retry::OnRetry;

@@ -13,7 +13,7 @@ use crate::backoff::Backoff;
 use crate::session::Session;
 use crate::session::holders::answered_by;
 use crate::session::judging::name_server;
-use crate::session::lines::{Line, Server, Unanswered, unbelievable};
+use crate::session::lines::{Line, Server, Unanswered, believed, reply_without_data};
 use crate::session::retry::{OnRetry, VerdictOfOne, verdict_of_one};
 use crate::session::sequences::Ticket;
 
@@ -293,25 +293,4 @@ impl Session {
         let received = line.receive::<R>(header.call, deadline)?;
         reply_without_data(believed(&mut line, request, received)?)
     }
-}
-
-/// A reply that can be the answer to this request. Of another nothing is believed, and its connection ends.
-pub(crate) fn believed<R: Request>(
-    line: &mut Line,
-    request: &R,
-    received: Received<R::Reply>,
-) -> std::result::Result<Received<R::Reply>, Unanswered> {
-    if request.fits(&received.reply) {
-        return Ok(received);
-    }
-    line.close();
-    Err(Unanswered::lost(unbelievable::<R>()))
-}
-
-pub(crate) fn reply_without_data<T>(received: Received<T>) -> std::result::Result<T, Unanswered> {
-    if received.data_bytes > 0 {
-        let error = Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for");
-        return Err(Unanswered::lost(error));
-    }
-    Ok(received.reply)
 }

@@ -486,3 +486,24 @@ pub(crate) fn descriptor_of<T>(received: Received<T>) -> Result<(T, OwnedFd)> {
 pub(crate) fn unbelievable<R: Request>() -> Error {
     Error::new(ErrorKind::Protocol, format!("{:?} was answered with what cannot be", R::KIND))
 }
+
+/// A reply that can be the answer to this request. Of another nothing is believed, and its connection ends.
+pub(crate) fn believed<R: Request>(
+    line: &mut Line,
+    request: &R,
+    received: Received<R::Reply>,
+) -> std::result::Result<Received<R::Reply>, Unanswered> {
+    if request.fits(&received.reply) {
+        return Ok(received);
+    }
+    line.close();
+    Err(Unanswered::lost(unbelievable::<R>()))
+}
+
+pub(crate) fn reply_without_data<T>(received: Received<T>) -> std::result::Result<T, Unanswered> {
+    if received.data_bytes > 0 {
+        let error = Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for");
+        return Err(Unanswered::lost(error));
+    }
+    Ok(received.reply)
+}

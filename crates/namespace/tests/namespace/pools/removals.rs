@@ -120,7 +120,10 @@ fn who_asks_while_others_are_looked_for_does_not_hear_what_was_before() {
     pool.attempt_again(1);
     pool.deliver_all();
     let sequence = Sequence(pool.clients[1].sequence);
-    assert!(matches!(pool.clients[1].sent[&sequence].outcome, Some(Ok(_))), "it was empty when the client asked");
+    assert!(
+        matches!(pool.clients[1].sent[&sequence].outcome, Some(Ok(_))),
+        "it was empty when the client asked"
+    );
     pool.settle();
     pool.end();
 }
