@@ -35,7 +35,7 @@ impl Pool {
 
 impl Raw<'_> {
     /// The entry `name` of a directory, if there is one, with leases on the attributes that come and, wanted, on the directory's
-    /// `names`. They last for [`limits::LEASE_MILLIS`] from before this call.
+    /// `names`. They last for [`ramlace_base::limits::LEASE_MILLIS`] from before this call.
     pub fn lease_name(self, parent: InodeId, name: &Name, names: bool) -> Result<NameLeased> {
         let session = self.pool.session()?;
         let request = LeaseName { parent, name: name.clone(), names };
