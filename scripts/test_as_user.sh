@@ -84,6 +84,6 @@ chmod -R a+rX "$place/checkout" "$place/ramlace" "$place/ramlace-bench"
 words=("$@")
 [[ " $* " == *" tests/"* ]] || words+=(tests/system)
 cd "$place/checkout"
-as_user RAMLACE_BIN="$place/ramlace" RAMLACE_BENCH_BIN="$place/ramlace-bench" PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH="$place/python/lib" \
+as_user RAMLACE_BIN="$place/ramlace" RAMLACE_BENCH_BIN="$place/ramlace-bench" PYTHONPYCACHEPREFIX="$place/tmp/pycache" LD_LIBRARY_PATH="$place/python/lib" \
     PYTHONPATH="$place/checkout/bindings/python/python:$place/site-packages" \
     "$interpreter" -m pytest --basetemp="$place/tmp/t" "${words[@]}"

@@ -36,6 +36,9 @@ BY_TIME = {
     "GetMap",
     "GetKeyBook",
     "Listen",
+    # Where somebody has waited for a lock for a second.
+    "FindDeadlock",
+    "ListLockWaits",
 }
 # A failed operation says so before 5 seconds; the rest is for a busy machine.
 FAILING_SECONDS_MAX = 8.0
