@@ -101,11 +101,10 @@ impl Client {
             return None;
         }
         let deadline = self.deadline();
-        // From here on nobody promises another create, which this one would take the number of the inode from.
-        let asking = self.behind.begin_asking(slot);
-        if let Err(error) = self.keep_promises(slot, deadline) {
-            return Some(Err(error));
-        }
+        let asking = match self.begin_asking(slot, deadline) {
+            Ok(asking) => asking,
+            Err(error) => return Some(Err(error)),
+        };
         let (opened, delegated) = match self.create_and_be_told(slot, request, deadline) {
             Ok(created) => created,
             Err(error) => {

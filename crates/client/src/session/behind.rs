@@ -146,11 +146,6 @@ impl Behind {
         self.changed.notify_all();
     }
 
-    /// A slot is about to be asked for, by a create.
-    pub(crate) fn begin_asking(&self, slot: Slot) -> Asking<'_> {
-        Asking { behind: self, slot, version: self.with(|all| all.begin_asking(slot)), is_over: false }
-    }
-
     /// What changes a file begins, and asks no slot.
     pub(crate) fn begin_direct_of_files(&self, slot: Slot) {
         self.with(|all| {
@@ -247,6 +242,17 @@ impl Session {
             self.keep_promises_to(server, deadline)?;
         }
         Ok(direct)
+    }
+
+    /// A slot is about to be asked for, by a create. Nothing is promised there from here on, and what was promised before is
+    /// sent: a promise in between would have the inode's number that this create is given.
+    ///
+    /// Errors: as for [`Session::keep_promises`].
+    pub(crate) fn begin_asking(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<Asking<'_>> {
+        let (behind, version) = (&self.behind, self.behind.with(|all| all.begin_asking(slot)));
+        let asking = Asking { behind, slot, version, is_over: false };
+        self.keep_promises(slot, deadline)?;
+        Ok(asking)
     }
 
     /// Sends all that is owed, and waits until it is done.
