@@ -51,6 +51,7 @@ typedef struct ramlace_hints ramlace_hints;
 typedef struct ramlace_entry ramlace_entry;
 typedef struct ramlace_time ramlace_time;
 typedef struct ramlace_run ramlace_run;
+typedef struct ramlace_tile ramlace_tile;
 typedef struct ramlace_part ramlace_part;
 
 /** The version of this header; ramlace_version() is that of the library. */
@@ -553,6 +554,33 @@ struct ramlace_run {
 };
 
 /**
+ * A pattern of runs that comes again and again at equal distances: the planes of a block of an array of
+ * three dimensions.
+ */
+struct ramlace_tile {
+    /**
+     * Where the first one begins, in bytes.
+     */
+    int64_t offset;
+    /**
+     * The runs of each, whose offsets count from its beginning.
+     */
+    const struct ramlace_run *runs;
+    /**
+     * How many descriptions.
+     */
+    size_t run_count;
+    /**
+     * From one's beginning to the next one's, in bytes; not looked at when there is one.
+     */
+    int64_t stride;
+    /**
+     * How many.
+     */
+    int64_t count;
+};
+
+/**
  * Stands for some bytes of a file at one moment: ramlace_change_version fills it, and what is in it
  * is the library's own. It may be copied, and used by other threads and processes that have the same
  * file open.
@@ -869,6 +897,25 @@ ssize_t ramlace_pwrite_runs(struct ramlace_file *file,
                             size_t length,
                             const struct ramlace_run *runs,
                             size_t run_count);
+
+/**
+ * As ramlace_pread_runs, of tiles: tile_count descriptions of patterns that come again and again (see
+ * ramlace_tile), which ascend and do not overlap.
+ */
+ssize_t ramlace_pread_tiles(struct ramlace_file *file,
+                            void *buffer,
+                            size_t length,
+                            const struct ramlace_tile *tiles,
+                            size_t tile_count);
+
+/**
+ * As ramlace_pwrite_runs, of tiles: see ramlace_pread_tiles.
+ */
+ssize_t ramlace_pwrite_tiles(struct ramlace_file *file,
+                             const void *buffer,
+                             size_t length,
+                             const struct ramlace_tile *tiles,
+                             size_t tile_count);
 
 /**
  * Locks length bytes from offset on, 0 for all that follow, for this open file: against every other

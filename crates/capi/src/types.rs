@@ -165,6 +165,23 @@ pub struct ramlace_run {
     pub count: i64,
 }
 
+/// A pattern of runs that comes again and again at equal distances: the planes of a block of an array of
+/// three dimensions.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ramlace_tile {
+    /// Where the first one begins, in bytes.
+    pub offset: i64,
+    /// The runs of each, whose offsets count from its beginning.
+    pub runs: Items<ramlace_run>,
+    /// How many descriptions.
+    pub run_count: Count<usize>,
+    /// From one's beginning to the next one's, in bytes; not looked at when there is one.
+    pub stride: i64,
+    /// How many.
+    pub count: i64,
+}
+
 /// Where the bytes of a file lie, or of the files that are made in a directory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

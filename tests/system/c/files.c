@@ -151,6 +151,52 @@ void test_vectors(void)
     CHECK(ramlace_close(file) == 0);
 }
 
+/* Three planes of four rows and a piece, across borders of chunks; then a tile that comes once. */
+static void test_tiles(void)
+{
+    enum { PLANE = UNIT - 1000, ROWS = 4, EACH = 4 * 16 + 5, ALL = 3 * EACH + 7 };
+    static unsigned char bytes[4 * UNIT], back[4 * UNIT], some[ALL];
+    ramlace_hints hints = RAMLACE_HINTS_INIT;
+    hints.stripe_unit = UNIT;
+    ramlace_file *file = ramlace_open_with(pool, at("tiles"), O_RDWR | O_CREAT, 0644, &hints);
+    CHECK(file != NULL);
+    fill(bytes, 5, sizeof bytes);
+    fill(some, 6, sizeof some);
+    CHECK(ramlace_pwrite(file, bytes, sizeof bytes, 0) == (ssize_t)sizeof bytes);
+    ramlace_run plane[2] = {{20, 16, 50, ROWS}, {300, 5, -1, 1}}, end[1] = {{0, 7, 0, 1}};
+    ramlace_tile tiles[2] = {{100, plane, 2, PLANE, 3}, {4 * UNIT - 7, end, 1, -1, 1}};
+    CHECK(ramlace_pwrite_tiles(file, some, ALL, tiles, 2) == ALL);
+    for (int i = 0; i < 3; i++) {
+        for (int row = 0; row < ROWS; row++)
+            memcpy(bytes + 120 + i * PLANE + 50 * row, some + i * EACH + 16 * row, 16);
+        memcpy(bytes + 400 + i * PLANE, some + i * EACH + 4 * 16, 5);
+    }
+    memcpy(bytes + sizeof bytes - 7, some + 3 * EACH, 7);
+    CHECK(ramlace_pread(file, back, sizeof back, 0) == (ssize_t)sizeof back && memcmp(back, bytes, sizeof back) == 0);
+    memset(back, 0, ALL);
+    CHECK(ramlace_pread_tiles(file, back, ALL, tiles, 2) == ALL && memcmp(back, some, ALL) == 0);
+    /* The file ends within the last tile. */
+    tiles[1].offset += 3;
+    CHECK(ramlace_pread_tiles(file, back, ALL, tiles, 2) == ALL - 3);
+    CHECK(ramlace_pread_tiles(file, NULL, 0, NULL, 0) == 0);
+    FAILS(ramlace_pread_tiles(file, back, ALL - 1, tiles, 2) == -1, EINVAL, "the buffer");
+    FAILS(ramlace_pread_tiles(file, back, 1, NULL, 1) == -1, EFAULT, "null");
+    FAILS(ramlace_pwrite_tiles(file, NULL, ALL, tiles, 2) == -1, EFAULT, "null");
+    tiles[0].stride = 284;
+    FAILS(ramlace_pwrite_tiles(file, some, ALL, tiles, 2) == -1, EINVAL, "overlaps");
+    tiles[0].stride = -PLANE;
+    FAILS(ramlace_pwrite_tiles(file, some, ALL, tiles, 2) == -1, EINVAL, "stride of a tile");
+    tiles[0] = (ramlace_tile){-1, plane, 2, PLANE, 3};
+    FAILS(ramlace_pwrite_tiles(file, some, ALL, tiles, 2) == -1, EINVAL, "offset of a tile");
+    tiles[0] = (ramlace_tile){100, plane, 0, PLANE, 3};
+    FAILS(ramlace_pwrite_tiles(file, some, ALL, tiles, 2) == -1, EINVAL, "empty");
+    tiles[0] = (ramlace_tile){INT64_MAX, plane, 2, PLANE, 3};
+    FAILS(ramlace_pwrite_tiles(file, some, ALL, tiles, 2) == -1, EINVAL, "beyond");
+    tiles[0] = (ramlace_tile){100, NULL, 2, PLANE, 3};
+    FAILS(ramlace_pwrite_tiles(file, some, ALL, tiles, 2) == -1, EFAULT, "null");
+    CHECK(ramlace_close(file) == 0);
+}
+
 void test_runs(void)
 {
     static unsigned char bytes[3 * UNIT], back[3 * UNIT], some[1000];
@@ -178,6 +224,7 @@ void test_runs(void)
     runs[0].stride = 9;
     FAILS(ramlace_pwrite_runs(file, some, 209, runs, 2) == -1, EINVAL, "overlaps");
     CHECK(ramlace_close(file) == 0);
+    test_tiles();
 }
 
 void test_space(void)

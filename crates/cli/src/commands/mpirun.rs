@@ -86,7 +86,8 @@ impl Mpi {
         if text.contains("Open MPI") || text.contains("OpenRTE") || text.contains("PRRTE") {
             return Some(Mpi::Ompi);
         }
-        (text.contains("HYDRA") || text.contains("MPICH")).then_some(Mpi::Mpich)
+        let derived = ["HYDRA", "MPICH", "Intel(R) MPI"];
+        derived.iter().any(|name| text.contains(name)).then_some(Mpi::Mpich)
     }
 
     /// The launcher's words that set a variable for the ranks.
@@ -174,6 +175,8 @@ mod tests {
         assert_eq!(Mpi::of_version("mpirun.openmpi (OpenRTE) 4.1.4\n"), Some(Mpi::Ompi));
         assert_eq!(Mpi::of_version("mpirun (Open MPI) 5.0.1\n"), Some(Mpi::Ompi));
         assert_eq!(Mpi::of_version("HYDRA build details:\n    Version: 4.0.2\n"), Some(Mpi::Mpich));
+        let intel = "Intel(R) MPI Library for Linux* OS, Version 2021.18.1\n";
+        assert_eq!(Mpi::of_version(intel), Some(Mpi::Mpich));
         assert_eq!(Mpi::of_version("srun 22.05"), None);
     }
 
