@@ -90,6 +90,13 @@ def test_ranks_that_open_files_of_two_pools_all_get_an_error(
     mpi.run(shared_pool, 2, mpi.program("edges"), "two_pools", names)
 
 
+# SEMANTICS 99.3
+def test_ranks_that_wait_for_a_late_one_leave_their_processors_to_others(
+    mpi: Mpi, shared_pool: Pool, place: str
+) -> None:
+    mpi.run(shared_pool, 2, mpi.program("edges"), "late", f"ramlace:{place}/file")
+
+
 # SEMANTICS 98.17
 def test_a_placement_is_the_first_ranks_wish_and_not_told(mpi: Mpi, shared_pool: Pool, place: str) -> None:
     mpi.run(shared_pool, 2, mpi.program("edges"), "placement", f"ramlace:{place}/file")

@@ -296,7 +296,7 @@ static int meet(struct file *file, const struct access *access)
         return error;
     if (file->writes_together > SMALL_IN_A_ROW && !file->atomic) {
         error = small_settle(file);
-        PMPI_Barrier(file->comm);
+        together_come(file->comm);
     }
     file->writes_together = 0;
     return error;

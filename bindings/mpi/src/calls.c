@@ -74,13 +74,13 @@ static int set_size(struct file *file, MPI_Offset size, int (*change)(ramlace_fi
     if (file->amode & MPI_MODE_SEQUENTIAL)
         return MPI_ERR_UNSUPPORTED_OPERATION;
     int error = small_settle(file);
-    PMPI_Barrier(file->comm);
+    together_come(file->comm);
     if (file->rank == 0) {
         told[0] = size < 0 ? MPI_ERR_ARG : file->amode & MPI_MODE_RDONLY ? MPI_ERR_READ_ONLY : MPI_SUCCESS;
         if (told[0] == MPI_SUCCESS && change(file->file, size) != 0)
             told[0] = error_class();
     }
-    PMPI_Bcast(told, 2, MPI_INT64_T, 0, file->comm);
+    together_tell(told, 2, 0, file->comm);
     small_changed(file);
     if (told[0] == MPI_SUCCESS && told[1] != size)
         told[0] = MPI_ERR_NOT_SAME;
@@ -153,7 +153,7 @@ EXPORT int MPI_File_set_atomicity(MPI_File fh, int flag)
     int error = small_settle(file);
     file->atomic = flag != 0;
     /* Nobody goes on under the old mode once a rank has the new one. */
-    PMPI_Barrier(file->comm);
+    together_come(file->comm);
     return error_raise(file, error);
 }
 BOTH_NAMES(File_set_atomicity);
@@ -193,13 +193,13 @@ static int place_of(const struct file *file, int64_t etypes, int64_t *place)
 static int current_place(struct file *file, MPI_Offset *place)
 {
     int64_t told[2] = {MPI_SUCCESS, 0}, etypes = 0;
-    PMPI_Barrier(file->comm);
+    together_come(file->comm);
     if (file->rank == 0) {
         told[0] = shared_get(file, &etypes);
         if (told[0] == MPI_SUCCESS)
             told[0] = place_of(file, etypes, &told[1]);
     }
-    PMPI_Bcast(told, 2, MPI_INT64_T, 0, file->comm);
+    together_tell(told, 2, 0, file->comm);
     *place = told[1];
     return (int)told[0];
 }
@@ -337,7 +337,7 @@ EXPORT int MPI_File_seek_shared(MPI_File fh, MPI_Offset offset, int whence)
      * where it goes. */
     int64_t told[2] = {MPI_SUCCESS, 0}, current = 0, bytes = 0;
     int error = small_settle(file);
-    PMPI_Barrier(file->comm);
+    together_come(file->comm);
     if (file->rank == 0) {
         if (whence == MPI_SEEK_CUR)
             told[0] = shared_get(file, &current);
@@ -345,7 +345,7 @@ EXPORT int MPI_File_seek_shared(MPI_File fh, MPI_Offset offset, int whence)
             told[0] = seek_place(file, offset, whence, current * file->view.etype_bytes, &bytes);
         told[1] = bytes / file->view.etype_bytes;
     }
-    PMPI_Bcast(told, 2, MPI_INT64_T, 0, file->comm);
+    together_tell(told, 2, 0, file->comm);
     if (told[0] == MPI_SUCCESS)
         shared_set(file, told[1]);
     return error_raise(file, error ? error : (int)told[0]);

@@ -170,7 +170,7 @@ static int prepare(struct exchange *x, int error)
     if (error == MPI_SUCCESS && (x->theirs == NULL || x->described == NULL))
         error = MPI_ERR_NO_MEM;
     int64_t all[2] = {-error, what_is_left(x)};
-    PMPI_Allreduce(MPI_IN_PLACE, all, 2, MPI_INT64_T, MPI_MIN, x->file->comm);
+    together_reduce(all, 2, MPI_INT64_T, MPI_MIN, x->file->comm);
     x->next = all[1];
     return (int)-all[0];
 }
@@ -313,7 +313,7 @@ static int do_round(struct exchange *x, int64_t base, bool *stop)
     error = move_piece(x);
     send_data(x, true);
     /* Behind the file's end there is nothing to be put into anybody's memory. */
-    PMPI_Allreduce(MPI_IN_PLACE, &x->end, 1, MPI_INT64_T, MPI_MIN, x->file->comm);
+    together_reduce(&x->end, 1, MPI_INT64_T, MPI_MIN, x->file->comm);
     int64_t there = data_below(x, x->end) - x->first;
     int own = error || there <= 0 ? MPI_SUCCESS : move_own(x, there < x->length ? there : x->length, false);
     return error ? error : own;
@@ -351,7 +351,7 @@ static int begin(struct exchange *x)
     if (x->transfer->in_file > 0)
         hull(x->file, x->transfer, &low, &end);
     int64_t all[3] = {low, -end, made ? 0 : -1};
-    PMPI_Allreduce(MPI_IN_PLACE, all, 3, MPI_INT64_T, MPI_MIN, x->file->comm);
+    together_reduce(all, 3, MPI_INT64_T, MPI_MIN, x->file->comm);
     x->low = all[0];
     x->high = -all[1];
     return all[2] == 0 ? MPI_SUCCESS : MPI_ERR_NO_MEM;
@@ -373,7 +373,7 @@ static void end(struct exchange *x)
 static bool is_too_little(struct exchange *x)
 {
     int64_t all = x->transfer->in_file;
-    PMPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT64_T, MPI_SUM, x->file->comm);
+    together_reduce(&all, 1, MPI_INT64_T, MPI_SUM, x->file->comm);
     return x->high < x->low || x->high - x->low < SMALLEST_BYTES || (x->high - x->low) / EXCHANGED_PART_MIN > all;
 }
 
@@ -423,7 +423,7 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
     if (all == MPI_SUCCESS)
         all = do_rounds(&x);
     /* A server that fails one aggregator fails all whose bytes it had: everybody's. */
-    PMPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MAX, file->comm);
+    together_reduce(&all, 1, MPI_INT, MPI_MAX, file->comm);
     if (transfer->access.write)
         small_changed(file);
     if (all == MPI_SUCCESS && *error == MPI_SUCCESS) {

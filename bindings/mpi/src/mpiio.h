@@ -339,6 +339,19 @@ int bytes_read(struct file *file, char *bytes, int64_t length, const struct runs
 /* Copies between memory that lies in runs and bytes that lie one behind the other. */
 void gather_or_scatter(char *base, const struct runs *runs, char *bytes, int64_t length, bool gather);
 
+/* ---- together.c: what all ranks do at once, without keeping the processor from who is waited for ---- */
+
+/* Waits until all have come. */
+void together_come(MPI_Comm comm);
+/* What ranks have becomes what the operation makes of it. */
+void together_reduce(void *all, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
+/* All get the numbers of one rank. */
+void together_tell(int64_t *told, int count, int root, MPI_Comm comm);
+/* The sum of what the ranks up to this one have. */
+int64_t together_sum_up_to(int64_t mine, MPI_Comm comm);
+/* A communicator of the same ranks. A code of MPI's. */
+int together_copy(MPI_Comm comm, MPI_Comm *copy);
+
 /* ---- exchange.c: collective calls by two phases ---- */
 
 /* Does a transfer on all ranks together, also on one whose arguments are wrong (`*error`); false where it is too small for

@@ -42,10 +42,9 @@ static struct agreement agree(MPI_Comm comm, const struct name *name, int amode,
     /* The smallest of a number and of its negative: equal numbers are those whose sum is 0. */
     int64_t pool = known ? hash(name->pool->id, strlen(name->pool->id)) : 0;
     int64_t path = known ? hash(name->path, strlen(name->path)) : 0, machine = hash(placing->own, sizeof placing->own);
-    int64_t mine[12] = {pool, -pool, path, -path, amode, -amode, -(name->place == PLACE_LOCATOR),
-                        name->place != PLACE_FOREIGN, -error, machine, -machine, -placing->near};
-    int64_t all[12];
-    PMPI_Allreduce(mine, all, 12, MPI_INT64_T, MPI_MIN, comm);
+    int64_t all[12] = {pool, -pool, path, -path, amode, -amode, -(name->place == PLACE_LOCATOR),
+                       name->place != PLACE_FOREIGN, -error, machine, -machine, -placing->near};
+    together_reduce(all, 12, MPI_INT64_T, MPI_MIN, comm);
     bool same = all[0] + all[1] == 0 && all[2] + all[3] == 0 && all[4] + all[5] == 0;
     return (struct agreement){all[6] != 0, all[7] != 0, same, all[9] + all[10] == 0, all[11] != 0, (int)-all[8]};
 }
@@ -84,14 +83,15 @@ static int open_together(struct file *file, MPI_Info info, bool one_machine, str
         if (told[0] == MPI_SUCCESS && (file->amode & MPI_MODE_APPEND))
             told[0] = file_size(file, &told[2]);
     }
-    PMPI_Bcast(told, 3, MPI_INT64_T, 0, file->comm);
+    together_tell(told, 3, 0, file->comm);
     file->shared_id = (uint64_t)told[1];
     file->shared_base = file->position = told[2];
-    int mine = (int)told[0], all = mine;
+    int mine = (int)told[0];
     if (mine == MPI_SUCCESS && file->rank != 0)
         mine = open_file(file, false, NULL);
+    int all = mine;
     if (told[0] == MPI_SUCCESS && file->ranks > 1)
-        PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MAX, file->comm);
+        together_reduce(&all, 1, MPI_INT, MPI_MAX, file->comm);
     return mine ? mine : all;
 }
 
@@ -133,12 +133,13 @@ static int file_prepare(struct name *name, int amode, struct file **made)
 /* A communicator of the file's own, or an error of all ranks: those who have one do not wait in it for one who has none. */
 static int comm_make(struct file *file, MPI_Comm comm)
 {
-    int mine = MPI_SUCCESS, all, code = PMPI_Comm_dup(comm, &file->comm);
+    int mine = MPI_SUCCESS, code = together_copy(comm, &file->comm);
     if (code != MPI_SUCCESS) {
         PMPI_Error_class(code, &mine);
         file->comm = MPI_COMM_NULL;
     }
-    PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MAX, comm);
+    int all = mine;
+    together_reduce(&all, 1, MPI_INT, MPI_MAX, comm);
     return mine ? mine : all;
 }
 
@@ -197,7 +198,7 @@ int file_close(struct file *file)
     /* The file is one, with a handler of its own, until the end. */
     int settled = error_raise(file, small_settle(file));
     /* Nobody uses the file any more when this has returned. */
-    PMPI_Allreduce(MPI_IN_PLACE, &files, 1, MPI_UINT64_T, MPI_MAX, file->comm);
+    together_reduce(&files, 1, MPI_UINT64_T, MPI_MAX, file->comm);
     shared_end(file, files);
     int error = ramlace_close(file->file) == 0 ? MPI_SUCCESS : error_class();
     file->file = NULL;
@@ -205,7 +206,7 @@ int file_close(struct file *file)
         ramlace_unlink(file->name.pool->handle, file->name.path) != 0 && errno != ENOENT)
         error = error_class();
     if (file->amode & MPI_MODE_DELETE_ON_CLOSE)
-        PMPI_Barrier(file->comm);
+        together_come(file->comm);
     int code = settled ? settled : error_raise(file, error);
     file_remove(file);
     file_forget(file);

@@ -58,13 +58,12 @@ int shared_get(struct file *file, int64_t *etypes)
 
 int shared_add_ordered(struct file *file, int64_t etypes, int64_t *before)
 {
-    int64_t mine = 0, told[2] = {0, 0};
-    PMPI_Scan(&etypes, &mine, 1, MPI_INT64_T, MPI_SUM, file->comm);
+    int64_t mine = together_sum_up_to(etypes, file->comm), told[2] = {0, 0};
     /* The last rank knows the sum. */
     int last = file->ranks - 1;
     if (file->rank == last)
         told[0] = shared_add(file, mine, &told[1]);
-    PMPI_Bcast(told, 2, MPI_INT64_T, last, file->comm);
+    together_tell(told, 2, last, file->comm);
     *before = told[1] + mine - etypes;
     return (int)told[0];
 }

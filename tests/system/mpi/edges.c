@@ -2,6 +2,7 @@
  * servers that fail. The program stands between the MPI-IO library and the C library, as faults.c does.
  *
  * usage: edges CASE FILE, 2 ranks, each case as its function says */
+#define _GNU_SOURCE
 #include "check.h"
 
 #include "../../../crates/capi/include/ramlace.h"
@@ -109,10 +110,12 @@ int PMPI_Gather(const void *from, int count, MPI_Datatype type, void *into, int 
     return no_gather ? MPI_ERR_NO_MEM : code;
 }
 
-int PMPI_Comm_dup(MPI_Comm comm, MPI_Comm *copy)
+int PMPI_Comm_idup(MPI_Comm comm, MPI_Comm *copy, MPI_Request *request)
 {
-    int (*real)(MPI_Comm, MPI_Comm *) = dlsym(RTLD_NEXT, "PMPI_Comm_dup");
-    int code = real(comm, copy);
+    int (*real)(MPI_Comm, MPI_Comm *, MPI_Request *) = dlsym(RTLD_NEXT, "PMPI_Comm_idup");
+    int code = real(comm, copy, request);
+    if (no_communicator && code == MPI_SUCCESS)
+        MPI_Wait(request, MPI_STATUS_IGNORE);
     return no_communicator ? MPI_ERR_NO_MEM : code;
 }
 
@@ -632,6 +635,49 @@ static void test_named_anew(void)
     CALL(MPI_File_close(&old));
 }
 
+/* ---- Waiting ---- */
+
+/* More than the calls of servers that one of these takes. */
+enum { SLEEPS_MIN = 20 };
+
+/* The first rank comes late to a call of all; the other one sleeps meanwhile. */
+static void wait_for_the_first(void (*call)(MPI_File *, int), MPI_File *file, int number)
+{
+    struct rusage before, after;
+    MPI_Barrier(MPI_COMM_WORLD);
+    CHECK(getrusage(RUSAGE_THREAD, &before) == 0);
+    if (rank == 0)
+        sleep(1);
+    call(file, number);
+    CHECK(getrusage(RUSAGE_THREAD, &after) == 0);
+    CHECK(rank == 0 || after.ru_nvcsw - before.ru_nvcsw >= SLEEPS_MIN);
+}
+
+static void open_late(MPI_File *file, int number)
+{
+    (void)number;
+    CALL(MPI_File_open(MPI_COMM_WORLD, path, MPI_MODE_RDWR | MPI_MODE_CREATE, MPI_INFO_NULL, file));
+}
+
+static void resize_late(MPI_File *file, int number)
+{
+    CALL(MPI_File_set_size(*file, number));
+}
+
+static void close_late(MPI_File *file, int number)
+{
+    (void)number;
+    CALL(MPI_File_close(file));
+}
+
+static void test_late(void)
+{
+    void (*const calls[])(MPI_File *, int) = {open_late, resize_late, close_late};
+    MPI_File file;
+    for (int i = 0; i < (int)(sizeof calls / sizeof *calls); i++)
+        wait_for_the_first(calls[i], &file, 100 * i);
+}
+
 /* ---- Other collective calls by two phases ---- */
 
 /* Ordered and split calls, atomic mode, which never goes by two phases, and hints that ranks do not share: 5 by two phases. */
@@ -709,6 +755,7 @@ static const struct {
     {"many_machines", test_many_machines},
     {"named_anew", test_named_anew},
     {"kinds", test_kinds},
+    {"late", test_late},
 };
 
 int main(int argc, char **argv)
