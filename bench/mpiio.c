@@ -3,7 +3,8 @@
  * usage: mpiio FIGURES POOL-FILE LOCAL-FILE ROUNDS MIB [PID...]
  *
  * FIGURES: `library`: each rank's own block, by calls of 1 MiB, rows of 4 KiB that take turns with the other ranks', and 8 MiB
- * at random places (the MPI twin of read_test), beside the same calls of the C library. `btio`: a cube of 64 cells of 5 numbers, spread over the ranks as NPB's BT does, written and read by one
+ * at random places (the MPI twin of read_test), beside the same calls of the C library; and tiles of an array, beside themselves without
+ * hints of where they lie. `btio`: a cube of 64 cells of 5 numbers, spread over the ranks as NPB's BT does, written and read by one
  * collective call (full) and row by row (simple), beside the MPI library's own files on the local path.
  * The processes are those of the servers: their CPU time is the pool's part of it. */
 #define _GNU_SOURCE
@@ -114,9 +115,12 @@ static void print_list(const char *name, const double *values)
 static void figure(const char *name, double bytes, const struct work *sides)
 {
     static struct samples samples[2];
+    /* Each side begins every other time: what others do on the machine meets both alike. */
     for (int round = 0; round <= rounds; round++)
-        for (int side = 0; side < 2; side++)
+        for (int turn = 0; turn < 2; turn++) {
+            int side = (round + turn) % 2;
             measure(&sides[side], round, &samples[side]);
+        }
     for (int reads = 0; rank == 0 && reads < 2; reads++) {
         printf("%s{\"name\": \"%s, %s\", \"unit\": \"bytes\", \"units\": %.1f, \"sides\": [",
                first_figure ? "" : ", ", name, reads ? "read" : "write", bytes);
@@ -232,6 +236,56 @@ static void library_end(const void *how)
         fail(pool_file, ramlace_error());
 }
 
+/* An array of bytes, of which each rank has a column of tiles: rows of 512 bytes, 32 in a tile. Of the usual layout all servers have
+ * rows of each tile; by the hints of blocks a tile is with one. */
+enum { TILE_ROWS = 32, TILE_ROW_BYTES = 512, ARRAY_ROW_BYTES = 256 << 10, TILES = 8, TILE_TIMES = 32 };
+
+static void tiles_begin(bool write, const void *how)
+{
+    const bool *hinted = how;
+    char path[4096], rows[64], tile[64];
+    MPI_Datatype row, view;
+    MPI_Info info;
+    snprintf(path, sizeof path, "%s-tiles-%d", pool_file, *hinted);
+    snprintf(rows, sizeof rows, "%d,%d", TILE_ROWS * TILES, ARRAY_ROW_BYTES);
+    snprintf(tile, sizeof tile, "%d,%d", TILE_ROWS, TILE_ROW_BYTES);
+    check(MPI_Info_create(&info), "hints");
+    if (*hinted) {
+        check(MPI_Info_set(info, "chunked", rows), "hints");
+        check(MPI_Info_set(info, "chunked_item", "1"), "hints");
+        check(MPI_Info_set(info, "chunked_size", tile), "hints");
+    }
+    int amode = MPI_MODE_CREATE | MPI_MODE_RDWR | (write ? 0 : MPI_MODE_DELETE_ON_CLOSE);
+    check(MPI_File_open(MPI_COMM_WORLD, path, amode, info, &shaped), path);
+    check(MPI_Info_free(&info), "hints");
+    check(MPI_Type_contiguous(TILE_ROW_BYTES, MPI_BYTE, &row), "rows");
+    check(MPI_Type_create_resized(row, 0, ARRAY_ROW_BYTES, &view), "rows");
+    check(MPI_Type_commit(&view), "rows");
+    check(MPI_File_set_view(shaped, (MPI_Offset)rank * TILE_ROW_BYTES, MPI_BYTE, view, "native", MPI_INFO_NULL), "view");
+    check(MPI_Type_free(&row), "rows");
+    check(MPI_Type_free(&view), "rows");
+}
+
+static void tiles_run(bool write, const void *how)
+{
+    const int bytes = TILE_ROWS * TILE_ROW_BYTES;
+    (void)how;
+    for (int i = 0; i < TILES * TILE_TIMES; i++) {
+        MPI_Offset from = (MPI_Offset)(i % TILES) * bytes;
+        int code = write ? MPI_File_write_at(shaped, from, memory, bytes, MPI_BYTE, MPI_STATUS_IGNORE)
+                         : MPI_File_read_at(shaped, from, memory, bytes, MPI_BYTE, MPI_STATUS_IGNORE);
+        check(code, "tiles");
+    }
+}
+
+static void tiles_of_an_array(void)
+{
+    static const bool hinted = true, usual = false;
+    struct work sides[] = {{"figure", tiles_begin, tiles_run, mpi_end, &hinted},
+                           {"the usual layout", tiles_begin, tiles_run, mpi_end, &usual}};
+    figure("tiles of an array, with hints", (double)TILE_ROWS * TILE_ROW_BYTES * TILES * TILE_TIMES * ranks, sides);
+}
+
 static void beside_the_library(void)
 {
     static const struct shape shapes[] = {{false, false, CALL_BYTES}, {true, false, CALL_BYTES}, {false, true, LARGE_BYTES}};
@@ -241,6 +295,7 @@ static void beside_the_library(void)
                                {"the library", library_begin, library_run, library_end, &shapes[i]}};
         figure(names[i], (double)block_bytes * ranks, sides);
     }
+    tiles_of_an_array();
 }
 
 /* ---- As BTIO ---- */
