@@ -1,16 +1,17 @@
-"""Files of pools beside those that the MPI library's own MPI-IO makes on tmpfs: the same bytes and statuses."""
+"""Files of pools, by our library and by a mount, beside those of the MPI library's own MPI-IO on tmpfs: the same."""
 
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mpi_library import Mpi, installed
-from pool import Pool
+from mpi_library import VARIABLES, Mpi, installed
+from pool import PATIENCE_SECONDS, Pool
 
 SEEDS = 40 if os.environ.get("RAMLACE_TEST_LONG") else 2
 ROUNDS = 40 if os.environ.get("RAMLACE_TEST_LONG") else 5
@@ -53,3 +54,23 @@ def test_files_are_what_the_mpi_librarys_own_are_on_tmpfs(
         assert set(re.findall(r"^opens (\d+)", (mpi.directory / "report").read_text(), re.MULTILINE)) == {"1"}
         with shared_pool.connect() as pool:
             assert pool.read_bytes(ours) == theirs.read_bytes()
+
+
+# SEMANTICS 97.5
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(1, SEEDS + 1))
+def test_files_below_a_mount_without_the_library_are_what_they_are_on_tmpfs(
+    judge: Mpi, shared_pool: Pool, place: str, here: Path, memory: Path, ranks: int, seed: int
+) -> None:
+    words = [f"mpirun.{judge.name}", "-np", ranks, judge.program("judge"), here / "file", memory / "file", seed, ROUNDS]
+    said = subprocess.run(
+        list(map(str, words)),
+        env={**os.environ, **VARIABLES},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=2 * PATIENCE_SECONDS,
+    )
+    assert said.returncode == 0, said.stderr + said.stdout
+    with shared_pool.connect() as pool:
+        assert pool.read_bytes(f"{place}/file") == (memory / "file").read_bytes()
