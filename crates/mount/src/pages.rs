@@ -450,6 +450,21 @@ mod tests {
     }
 
     #[test]
+    fn a_range_of_a_lane_is_parts_of_the_file_as_far_as_any_file_may_reach() {
+        let most = ramlace_base::limits::FILE_BYTES_MAX;
+        for width in [1, 2, ramlace_base::limits::WIDTH_LANES_MAX] {
+            let layout = layout(width);
+            for lane in [0, 1, width - 1, ramlace_base::limits::WIDTH_LANES_MAX - 1] {
+                for (start, end) in [(0, 0), (most, most), (most - 1, most), (most, u64::MAX), (0, u64::MAX)]
+                {
+                    let parts = parts(&layout, lane, range(start, end));
+                    assert!(parts.iter().all(|part| part.start <= part.end), "{width} {lane} {start} {end}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn what_is_not_known_is_dropped_whole() {
         let pages = Arc::new(Pages::default());
         assert_eq!(pages.parts(FILE, Some(2), page(1)), [WHOLE]);

@@ -4,10 +4,11 @@
 //! A lease is on an inode: on its attributes, or on the names in it. It lasts for
 //! [`ramlace_base::limits::LEASE_MILLIS`] from the moment before the request for it left.
 
-use ramlace_base::{InodeId, Name, Slot};
+use ramlace_base::{InodeId, LaneId, Name, Slot};
 use serde::{Deserialize, Serialize};
 
 use crate::namespace::{Found, InodeInfo, is_directory_told};
+use crate::possible::{is_lane, is_size};
 use crate::types::numbered;
 use crate::{Attributes, Kind, Request};
 
@@ -136,6 +137,14 @@ pub struct DataRecall {
     pub start: u64,
     /// The byte after the last; `u64::MAX`: all that follow.
     pub end: u64,
+}
+
+impl DataRecall {
+    pub(crate) fn is_possible(&self) -> bool {
+        is_size(self.start)
+            && self.start <= self.end
+            && self.lane.is_none_or(|lane| is_lane(LaneId { inode: self.inode, lane }))
+    }
 }
 
 /// A slot that is delegated to the session, and that somebody else asks about.

@@ -53,5 +53,7 @@ impl Request for Listen {
         [recalls.len(), data.len(), delegations.len(), events.len()]
             .into_iter()
             .all(|count| count <= limits::EVENTS_PER_ANSWER_MAX)
+            && data.iter().all(DataRecall::is_possible)
+            && events.iter().all(Event::is_possible)
     }
 }

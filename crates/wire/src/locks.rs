@@ -6,6 +6,7 @@
 use ramlace_base::{Generation, InodeId, SessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::possible::{is_generation, is_size};
 use crate::types::numbered;
 use crate::{Kind, Request};
 
@@ -66,6 +67,12 @@ pub struct LockedFile {
     pub handed: bool,
 }
 
+impl LockedFile {
+    pub(crate) fn is_possible(&self) -> bool {
+        is_size(self.size) && is_generation(self.generation)
+    }
+}
+
 /// Locks bytes of a file, or unlocks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetLock {
@@ -101,6 +108,10 @@ pub struct LockAnswer {
 impl Request for SetLock {
     const KIND: Kind = Kind::SetLock;
     type Reply = LockAnswer;
+
+    fn fits(&self, reply: &LockAnswer) -> bool {
+        reply.file.is_possible()
+    }
 }
 
 /// Gives up a wait. `Granted` when the lock is held already.
@@ -115,6 +126,10 @@ pub struct CancelLock {
 impl Request for CancelLock {
     const KIND: Kind = Kind::CancelLock;
     type Reply = LockAnswer;
+
+    fn fits(&self, reply: &LockAnswer) -> bool {
+        reply.file.is_possible()
+    }
 }
 
 /// Which lock is in the way of one like this?
@@ -157,6 +172,10 @@ pub struct LockInTheWay {
 impl Request for GetLock {
     const KIND: Kind = Kind::GetLock;
     type Reply = LockInTheWay;
+
+    fn fits(&self, reply: &LockInTheWay) -> bool {
+        reply.lock.is_none_or(|lock| lock.start < lock.end && lock.end <= LOCK_END)
+    }
 }
 
 /// Something that a session waits for has happened. Told once: who loses a connection asks again for
@@ -188,6 +207,15 @@ pub enum Event {
         /// Stands for the state afterwards.
         number: u64,
     },
+}
+
+impl Event {
+    pub(crate) fn is_possible(&self) -> bool {
+        match self {
+            Event::LockGranted { file, .. } => file.is_possible(),
+            Event::BarrierPassed { .. } | Event::Changed { .. } => true,
+        }
+    }
 }
 
 /// Does a wait of this session close a cycle of owners that wait for each other? Then the wait is

@@ -63,6 +63,9 @@ mod tests {
     use ramlace_base::{Name, Timestamp};
 
     use super::*;
+    use crate::leases::DataRecall;
+    use crate::listen::{Listen, News};
+    use crate::locks::{Event, GetLock, HeldLock, LOCK_END, LockInTheWay, LockKind, LockTable, LockedFile};
     use crate::namespace::{Unlink, Unlinked};
     use crate::{FileKind, Request};
 
@@ -95,5 +98,44 @@ mod tests {
         assert!(!fits(Some(Attributes { size: u64::MAX, ..root })));
         assert!(!fits(Some(Attributes { mode: u16::MAX, ..root })));
         assert!(!fits(Some(Attributes { allocated: Some(u64::MAX), ..root })));
+    }
+
+    // SEMANTICS 112
+    #[test]
+    fn what_is_told_unasked_can_be() {
+        let listen = Listen { leases: true, heard: 0, told: 0, life: 0 };
+        let recalled = |lane, start, end| {
+            let data = vec![DataRecall { number: 1, inode: InodeId(7), lane, start, end }];
+            listen.fits(&News { data, life: 1, ..News::default() })
+        };
+        assert!(recalled(Some(0), 0, u64::MAX) && recalled(None, 5, 5) && recalled(Some(3), 5, 6));
+        assert!(!recalled(Some(0), 6, 5), "it ends before it begins");
+        assert!(!recalled(Some(0), u64::MAX - 5, u64::MAX), "no file reaches there");
+        assert!(!recalled(Some(u16::MAX), 0, 5), "no file has so many lanes");
+        let granted = |size| {
+            let file = LockedFile {
+                size,
+                generation: Generation::FIRST,
+                changed: Timestamp { nanos: 1 },
+                handed: false,
+            };
+            let events = vec![Event::LockGranted { inode: InodeId(7), wait: 1, file }];
+            listen.fits(&News { events, life: 1, ..News::default() })
+        };
+        assert!(granted(5) && !granted(u64::MAX));
+    }
+
+    // SEMANTICS 112
+    #[test]
+    fn a_lock_in_the_way_has_a_byte() {
+        let inode = InodeId(7);
+        let (table, kind) = (LockTable::Fcntl, LockKind::Exclusive);
+        let asked = GetLock { inode, table, owner: 1, kind, start: 0, end: LOCK_END };
+        let told = |start, end| {
+            let lock = Some(HeldLock { kind, start, end, pid: 0 });
+            asked.fits(&LockInTheWay { lock })
+        };
+        assert!(told(0, 1) && told(5, LOCK_END) && asked.fits(&LockInTheWay { lock: None }));
+        assert!(!told(0, 0) && !told(7, 5) && !told(0, LOCK_END + 1));
     }
 }

@@ -6,10 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use ramlace_base::{ByteRange, InodeId, Name, Result, ServerId};
+use ramlace_base::{ByteRange, InodeId, Name, Result, ServerId, limits};
 use ramlace_check::{Servers, check_and_repair};
 use ramlace_sync::Mutex;
 use ramlace_wire::chunk::Sought;
+use ramlace_wire::leases::DataRecall;
 use ramlace_wire::namespace::{RenameMode, SetAttributes};
 use ramlace_wire::runs::{Strided, Tile};
 use ramlace_wire::{ClusterMap, Kind, Request};
@@ -17,12 +18,31 @@ use ramlace_wire::{ClusterMap, Kind, Request};
 use super::wire_samples::{Draw, Source, bodies};
 use super::{in_haste, pattern, striped};
 use crate::fake::{FakePool, Liar};
-use crate::{AttributeChanges, File, LockKind, OpenOptions, Order, Pool, Rights};
+use crate::{
+    AttributeChanges, DataLeases, File, LOCK_END, LockKind, LockRequest, LockTable, OpenOptions, Order, Pool,
+    Rights,
+};
 
 /// Pools that lie, one after the other: each from a seed of its own. `RAMLACE_LIARS` says how many otherwise.
 const POOLS: u64 = 24;
 /// Where threads of this process have panicked, tests aside.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// What a mount was told that cannot be, and would work with.
+static IMPOSSIBLE: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Keeps pages, as a mount does: what it is told unasked it works with.
+struct Kernel;
+
+impl DataLeases for Kernel {
+    fn recalled(&self, _server: ServerId, recalls: &[DataRecall]) {
+        for recall in recalls.iter().filter(|recall| recall.start > recall.end) {
+            IMPOSSIBLE.lock().push(format!("{recall:?}"));
+        }
+    }
+
+    fn forgotten(&self, _server: ServerId, _life: u64) {}
+}
 
 fn note_panics() {
     static ONCE: Once = Once::new();
@@ -107,6 +127,7 @@ fn in_pool(pool: &Pool, seed: u64) {
             let _ = file.write_at(&[1; 3000], 100);
             let _ = file.write_at(&vec![1; 200_000], 1 << 40);
             let _ = file.write_back(&[1; 100], 50, &mut crate::RecallsMade::default());
+            let _ = file.read_keeping(&mut [0; 3000], 0);
             let _ = file.sync();
         });
     });
@@ -142,6 +163,19 @@ fn in_pool(pool: &Pool, seed: u64) {
             let _ = file.lock(range, LockKind::Exclusive, soon);
             let _ = file.try_lock(range, LockKind::Shared);
             let _ = file.unlock(range);
+            let (table, kind) = (LockTable::Fcntl, Some(LockKind::Exclusive));
+            let asked =
+                LockRequest { table, owner: 9, kind, start: 0, end: LOCK_END, pid: 1, detects: false };
+            if let Ok(Some(file)) = file.set_lock(&asked)
+                && file.size > limits::FILE_BYTES_MAX
+            {
+                IMPOSSIBLE.lock().push(format!("{file:?}"));
+            }
+            if let Ok(Some(held)) = file.get_lock(&asked)
+                && held.start >= held.end
+            {
+                IMPOSSIBLE.lock().push(format!("{held:?}"));
+            }
         });
         let _ = pool.barrier("b", 2, 0, soon);
     });
@@ -225,6 +259,7 @@ fn replies_that_are_damaged_or_made_up_are_errors_and_never_panics() {
     for seed in 0..pools.unwrap_or(POOLS) {
         let fake = FakePool::start(2);
         let pool = fake.connect();
+        pool.hear_data(Arc::new(Kernel));
         pool.mkdir("/dir", 0o755).unwrap();
         pool.symlink("lanes", "/link").unwrap();
         for (path, length) in [("/lanes", 300_000), ("/small", 500), ("/dir/file", 1)] {
@@ -240,4 +275,6 @@ fn replies_that_are_damaged_or_made_up_are_errors_and_never_panics() {
     }
     let panics = PANICS.lock();
     assert!(panics.is_empty(), "threads have panicked at {panics:?}");
+    let impossible = IMPOSSIBLE.lock();
+    assert!(impossible.is_empty(), "mounts were told {impossible:?}");
 }
