@@ -251,17 +251,19 @@ impl Leases {
         self.recalls.insert(number, Pending { subject, waiting });
     }
 
-    /// A session asks for recalls, and has done all up to `heard`.
-    pub fn heard(&mut self, session: SessionId, heard: u64) {
+    /// A session asks for recalls, and has done all up to `heard`. Whether somebody may have waited for one of these.
+    pub fn heard(&mut self, session: SessionId, heard: u64) -> bool {
         let listener = self.sessions.entry(session).or_default();
         if listener.ran_out <= heard {
             listener.ran_out = 0;
         }
         let rest = listener.unheard.split_off(&heard.saturating_add(1));
         let done = std::mem::replace(&mut listener.unheard, rest);
+        let is_any = !done.is_empty();
         for number in done.into_keys() {
             self.no_longer_waits(number, session);
         }
+        is_any
     }
 
     /// What a session has yet to acknowledge, as much as one answer tells.

@@ -183,7 +183,7 @@ proptest! {
                     let who = session(who);
                     leases.heard(who, model.renewing.get(&who).map_or(0, |renewing| renewing.heard_to));
                 }
-                Act::Begin { session: who } => leases.heard(session(who), 0),
+                Act::Begin { session: who } => _ = leases.heard(session(who), 0),
                 Act::End { session: who } => {
                     let who = session(who);
                     model.believed.retain(|(holder, _), _| *holder != who);
@@ -230,6 +230,16 @@ fn who_lets_a_recall_run_out_gets_nothing_before_he_asks_again() {
     assert_eq!(leases.renew(session(0), later), None, "so it delays nobody any more");
     leases.heard(session(0), 1);
     assert!(leases.give(session(0), file, Leased::Attributes, later));
+}
+
+#[test]
+fn who_listens_and_has_done_nothing_since_ends_nobodys_wait() {
+    let (mut leases, file) = (Leases::default(), inode(0));
+    assert!(!leases.heard(session(0), 0) && !leases.heard(session(0), 0));
+    assert!(leases.give(session(0), file, Leased::Attributes, 0));
+    assert!(leases.changed(file, Leased::Attributes, None, 1));
+    assert!(!leases.heard(session(0), 0), "it has not done it");
+    assert!(leases.heard(session(0), 1) && !leases.heard(session(0), 1));
 }
 
 // SEMANTICS 138.2

@@ -19,9 +19,8 @@ impl Server {
     pub async fn listen(&self, header: &Call, request: Listen) -> Result<News> {
         let session = header.session;
         let question = self.events.begin(session);
-        if request.leases {
-            self.leases.leases.borrow_mut().heard(session, request.heard);
-            // Wakes those who wait for what is done.
+        // Wakes those who wait for what is done, and every session that listens: where nothing is, nobody.
+        if request.leases && self.leases.leases.borrow_mut().heard(session, request.heard) {
             self.leases.changed.notify_waiters();
         }
         let nothing = || News { life: self.data.life, ..News::default() };

@@ -1,5 +1,8 @@
 //! What sessions are told without being asked, and which of them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use ramlace_base::{InodeId, Name};
 use ramlace_wire::leases::LeaseName;
 use ramlace_wire::listen::Listen;
@@ -56,5 +59,30 @@ fn a_newer_map_is_told_to_who_listens_by_an_older_one() {
             .look(move |server| server.membership.adopt(&mut server.store.borrow_mut(), told).unwrap())
             .await;
         assert_eq!(waits.await.unwrap().map, Some(newer));
+    });
+}
+
+#[test]
+fn a_session_that_listens_wakes_no_other() {
+    run(async {
+        let server = TestServer::start(1);
+        let mut listener = Client::user(&server.address, 1).await;
+        let woken = Arc::new(AtomicUsize::new(0));
+        let counts = woken.clone();
+        server
+            .within(move |server| {
+                let server = server.clone();
+                tokio::task::spawn_local(async move {
+                    loop {
+                        server.leases.changed.notified().await;
+                        counts.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            })
+            .await;
+        for _ in 0..5 {
+            listener.ask(&asks(true, NO_LIFE)).await.unwrap();
+        }
+        assert_eq!(woken.load(Ordering::Relaxed), 0, "nothing was recalled");
     });
 }
