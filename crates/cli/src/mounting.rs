@@ -108,7 +108,13 @@ fn lost_run(line: &str) -> Option<LostRun> {
     let mut words = line.splitn(4, ' ');
     let mut number = || words.next()?.parse().ok();
     let (inode, bytes) = (number()?, (number()?, number()?));
-    Some(LostRun { inode, bytes, why: words.next().unwrap_or_default().to_owned() })
+    let is_run = bytes.0 <= bytes.1;
+    is_run.then(|| LostRun { inode, bytes, why: words.next().unwrap_or_default().to_owned() })
+}
+
+/// All their bytes: whatever a daemon says, a sum.
+pub fn lost_bytes(runs: &[LostRun]) -> u64 {
+    runs.iter().fold(0, |sum, run| sum.saturating_add(run.bytes.1 - run.bytes.0))
 }
 
 /// A directory for a mount, without links and dots, because a daemon has another working directory. Dead mounts on it
@@ -334,6 +340,14 @@ mod tests {
         for nonsense in [&b""[..], b"mount", b"9", b"99999 x", b"\xff\xfe\n"] {
             assert_eq!(understand(nonsense).unwrap_err().kind(), ErrorKind::Fatal, "{nonsense:?}");
         }
+    }
+
+    #[test]
+    fn runs_that_a_daemon_tells_of_have_a_sum_whatever_they_are() {
+        assert!(lost_run("1 7 5 why").is_none(), "it ends before it begins");
+        let runs: Vec<_> =
+            ["1 0 18446744073709551615 why", "1 5 7 why"].into_iter().filter_map(lost_run).collect();
+        assert_eq!((lost_bytes(&runs[1..]), lost_bytes(&runs)), (2, u64::MAX));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use ramlace_wire::{ClusterMap, Request};
 use serde_json::{Value, json};
 
 use crate::failure::{Done, Failure};
-use crate::mounting::{Health, LostRun, look_at, lost_stores, mounted_name, mounts_of};
+use crate::mounting::{Health, LostRun, look_at, lost_bytes, lost_stores, mounted_name, mounts_of};
 use crate::output::Output;
 use crate::place::connect_options;
 use crate::show::{escaped, put_name};
@@ -110,7 +110,7 @@ fn lost_stores_of(named: Option<&str>) -> Result<Vec<LostStores>> {
 }
 
 fn lost_text(mount: &MountPoint, runs: &[LostRun]) -> String {
-    let sum: u64 = runs.iter().map(|run| run.bytes.1 - run.bytes.0).sum();
+    let sum = lost_bytes(runs);
     let start = runs.iter().map(|run| run.bytes.0).min().unwrap_or(0);
     let end = runs.iter().map(|run| run.bytes.1).max().unwrap_or(0);
     let why = runs.first().map_or("", |run| run.why.as_str());

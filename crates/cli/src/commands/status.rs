@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::holders::Leases;
 use super::status_messages::Messages;
 use crate::failure::{Done, Failure};
-use crate::mounting::{Health, LostRun, look_at, lost_stores, mounted_name, mounts_of};
+use crate::mounting::{Health, LostRun, look_at, lost_bytes, lost_stores, mounted_name, mounts_of};
 use crate::output::Output;
 use crate::place::connect_options;
 use crate::show::{answering, duration_text, percent, silence, table};
@@ -93,7 +93,7 @@ impl Mounted {
 
     fn lost_line(&self) -> String {
         const SHOWN_MAX: usize = 8;
-        let sum: u64 = self.lost.iter().map(|run| run.bytes.1 - run.bytes.0).sum();
+        let sum = lost_bytes(&self.lost);
         let show = |run: &LostRun| format!("{} to {} of inode {:016x}", run.bytes.0, run.bytes.1, run.inode);
         let mut shown: Vec<String> = self.lost.iter().take(SHOWN_MAX).map(show).collect();
         if self.lost.len() > SHOWN_MAX {

@@ -46,7 +46,7 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
             Err(error) => warming.say(&error, None),
         }
     }
-    let total = files.iter().map(|(_, size)| size).sum();
+    let total = sum(&files);
     let mut progress = Progress::new(output.json);
     let (mut done, mut count) = (0, 0_u64);
     for (path, _) in &files {
@@ -92,6 +92,11 @@ impl Warming {
             }
         }
     }
+}
+
+/// Sizes are what those who made the files have said: together they may be more than a number holds.
+fn sum(files: &[(PathBuf, u64)]) -> u64 {
+    files.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))
 }
 
 enum Found {
@@ -142,4 +147,15 @@ fn read(path: &Path, mut done: impl FnMut(u64)) -> Result<()> {
 
 fn shown(path: &Path) -> String {
     escaped(path.as_os_str().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_any_sizes_have_a_sum() {
+        let of = |sizes: &[u64]| sum(&sizes.iter().map(|size| (PathBuf::new(), *size)).collect::<Vec<_>>());
+        assert_eq!((of(&[]), of(&[5, 7]), of(&[1 << 62; 5])), (0, 12, u64::MAX));
+    }
 }
