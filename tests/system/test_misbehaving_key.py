@@ -37,7 +37,7 @@ def misbehave(address: Path, secret: bytes, asked: Any) -> None:
             if len(lines) < CONNECTIONS:
                 lines.append(as_host(address, secret))
             line = dice.choice(lines)
-            kind = dice.randrange(4)
+            kind = dice.randrange(5)
             asked.value += 1
             if kind == 0:
                 # The answer is never read.
@@ -47,6 +47,15 @@ def misbehave(address: Path, secret: bytes, asked: Any) -> None:
             elif kind == 1:
                 line.send(dice.randbytes(dice.randrange(1, 300)))
             elif kind == 2:
+                # It listens, believes things by leases, and acknowledges none of them, or all that will ever be.
+                line.socket.settimeout(0.05)
+                heard = dice.choice((0, (1 << 64) - 1))
+                for asked_for, body in (
+                    (wire.LISTEN, b"\1" + wire.numbers(heard, heard, 0)),
+                    (wire.LEASE_NAME, wire.numbers(1, 1) + b"x\1"),
+                ):
+                    line.say(wire.header(asked_for, line.session, len(body), epoch=1), body)
+            elif kind == 3:
                 line.say(wire.header(dice.randrange(1 << 16), line.session, 20), os.urandom(20))
             else:
                 lines.remove(line)
