@@ -1,0 +1,232 @@
+//! Opening and closing inodes: creating a file with its open, and passing an open file through to a kernel.
+
+use ramlace_base::{InodeId, Name, Sequence, ServerId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::attributes::InodeInfo;
+use super::entries::{NewMode, is_directory_told};
+use super::sizes::SizeInfo;
+use crate::possible::is_counted;
+use crate::{Attributes, FileAttributes, FileKind, Kind, Layout, LayoutHints, Permit, Request};
+
+/// Creates a file and opens it for the session; opens the one that is there unless `exclusive`.
+///
+/// A new file is opened as wished, whatever its mode says; one that is there as [`Open`] would.
+/// One that is there but lives in another slot is `Exists` also without `exclusive`: it is looked
+/// up and opened at its home.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Create {
+    /// The directory.
+    pub parent: InodeId,
+    /// The new entry.
+    pub name: Name,
+    /// Permission bits, and what of them the caller's umask takes away.
+    pub mode: NewMode,
+    /// Fail when the name is taken.
+    pub exclusive: bool,
+    /// Open for reading.
+    pub read: bool,
+    /// Open for writing.
+    pub write: bool,
+    /// Where the bytes shall lie; `None`: the server decides, by `wish`.
+    pub layout: Option<Layout>,
+    /// What the creator wants of the layout; without a wish the directory decides, then the pool.
+    pub wish: LayoutWish,
+    /// Named bytes.
+    pub named: FileAttributes,
+}
+
+/// What a creator wants of a layout that the server chooses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutWish {
+    /// What is `Some`.
+    pub hints: LayoutHints,
+    /// The stripe unit's bytes at the least, whoever has set it.
+    pub stripe_unit_min: u64,
+    /// Servers that do not answer the creator at present: no lane shall lie there.
+    pub silent: Vec<ServerId>,
+}
+
+/// An open inode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// Everything about it.
+    pub info: InodeInfo,
+    /// Whether this request made it.
+    pub created: bool,
+    /// What proves to the file's lanes for what the session of a host has it open; others need none.
+    pub permit: Option<Permit>,
+    /// What of this the session may believe by leases, as by a `LeaseName` at this moment: after a `Create` by a session that
+    /// hears of recalls.
+    pub leased: EntryLeased,
+    /// The directory as it is then, by a lease, likewise.
+    pub parent: Option<Attributes>,
+}
+
+impl Opened {
+    /// Only a session that makes a name is told more than what it opens.
+    fn is_without_leases(&self) -> bool {
+        self.leased == EntryLeased::default() && self.parent.is_none()
+    }
+}
+
+/// Leases that come with an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryLeased {
+    /// The directory's names are leased.
+    pub names: bool,
+    /// The attributes that came are leased.
+    pub attributes: bool,
+}
+
+impl Request for Create {
+    const KIND: Kind = Kind::Create;
+    type Reply = Opened;
+
+    fn fits(&self, reply: &Opened) -> bool {
+        reply.info.is_possible()
+            && reply.info.attributes.kind != FileKind::Directory
+            && is_directory_told(reply.parent.as_ref(), self.parent)
+    }
+}
+
+/// Opens the file that has a name, where its inode lives with the entry: else `Exists`, and `Loop` for a symbolic link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenEntry {
+    /// The directory.
+    pub parent: InodeId,
+    /// The entry.
+    pub name: Name,
+    /// Check that the caller may read.
+    pub read: bool,
+    /// Check that the caller may write.
+    pub write: bool,
+}
+
+impl Request for OpenEntry {
+    const KIND: Kind = Kind::OpenEntry;
+    type Reply = Opened;
+
+    fn fits(&self, reply: &Opened) -> bool {
+        reply.info.is_possible()
+            && reply.info.attributes.kind != FileKind::Directory
+            && reply.is_without_leases()
+    }
+}
+
+/// An earlier mutation of the session in this slot is given up: it is not done if it comes after this. For what opens an inode
+/// that its caller cannot name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GiveUp {
+    /// Its number.
+    pub sequence: Sequence,
+}
+
+/// What the mutation had come to before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenUp {
+    /// The inode that it has opened.
+    pub opened: Option<InodeId>,
+}
+
+impl Request for GiveUp {
+    const KIND: Kind = Kind::GiveUp;
+    type Reply = GivenUp;
+}
+
+/// Opens an inode for the session: it lives until the session closes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Open {
+    /// The inode.
+    pub inode: InodeId,
+    /// Check that the caller may read.
+    pub read: bool,
+    /// Check that the caller may write.
+    pub write: bool,
+    /// Check that the caller may run it: a kernel opens it for execution, and shows its bytes to nobody who may not read
+    /// them. Of the users of a host its kernel is believed so; of others the owner of the file, who may change its mode.
+    pub run: bool,
+}
+
+impl Request for Open {
+    const KIND: Kind = Kind::Open;
+    type Reply = Opened;
+
+    fn fits(&self, reply: &Opened) -> bool {
+        reply.info.is_of(self.inode) && reply.is_without_leases()
+    }
+}
+
+/// Tells the home that the session's kernel will read and map the file without asking, until the session closes the
+/// inode. The session has it open; its bytes are in one lane. Again: it is the same handover, for writing as well where
+/// either said so.
+///
+/// When the session ends without having closed the inode, a kernel may still change it: that is believed for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandOver {
+    /// The file.
+    pub inode: InodeId,
+    /// The kernel may change the bytes.
+    pub write: bool,
+    /// It does not come about: the session's kernel does not have the file.
+    pub over: bool,
+}
+
+/// What the file is, for [`crate::chunk::HandLane`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// Number of the handover; a later one has a larger number.
+    pub number: u64,
+    /// Its size and generation.
+    pub size: SizeInfo,
+}
+
+impl Request for HandOver {
+    const KIND: Kind = Kind::HandOver;
+    type Reply = HandedOver;
+
+    fn fits(&self, reply: &HandedOver) -> bool {
+        is_counted(reply.number) && reply.size.is_possible()
+    }
+}
+
+/// Gives back the session's reference to an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Close {
+    /// The inode.
+    pub inode: InodeId,
+    /// When the session last wrote to it, if it did.
+    pub modified: Option<Timestamp>,
+}
+
+impl Request for Close {
+    const KIND: Kind = Kind::Close;
+    type Reply = ();
+}
+
+/// Creates a file without a name in the slot of a directory, and opens it for the session: it lives until its last
+/// close, unless a `Link` gives it a name before (`O_TMPFILE`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateUnnamed {
+    /// The directory, in which the caller must be allowed to make files.
+    pub parent: InodeId,
+    /// Permission bits, and what of them the caller's umask takes away.
+    pub mode: NewMode,
+    /// Open for reading.
+    pub read: bool,
+    /// Open for writing.
+    pub write: bool,
+    /// Where the bytes shall lie; `None`: the server chooses, by the wish.
+    pub layout: Option<Layout>,
+    /// What the server is to choose a layout by.
+    pub wish: LayoutWish,
+}
+
+impl Request for CreateUnnamed {
+    const KIND: Kind = Kind::CreateUnnamed;
+    type Reply = Opened;
+
+    fn fits(&self, reply: &Opened) -> bool {
+        reply.info.is_possible() && reply.info.attributes.kind == FileKind::File && reply.is_without_leases()
+    }
+}
