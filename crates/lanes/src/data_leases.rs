@@ -22,10 +22,9 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Result, SessionId, limits};
-use ramlace_wire::leases::DataRecall;
 
 use crate::outdated::{News, Outdated};
-use crate::pages::{PAGE_BYTES, WHOLE, ahead, pages_of, recalled_together, whole_pages};
+use crate::pages::{PAGE_BYTES, WHOLE, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
@@ -39,14 +38,18 @@ pub mod held;
 mod news;
 #[path = "owners.rs"]
 mod owners;
+#[path = "recalls.rs"]
+mod recalls;
 #[path = "returning.rs"]
 mod returning;
 #[path = "small.rs"]
 mod small;
+#[path = "stores.rs"]
+mod stores;
 #[path = "unknown.rs"]
 mod unknown;
 
-use bases::{Base, merge, with_bytes};
+use bases::Base;
 use fought::Fought;
 use owners::Owners;
 pub use owners::{Asked, Ticket, Wish};
@@ -200,74 +203,6 @@ impl DataLeases {
         self.settle(place, session);
     }
 
-    /// Whether some of these bytes, which a session writes back, may be on a page that it has since the file was small.
-    #[must_use]
-    pub fn may_be_small(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
-        self.firsts.may_be_small(place, session, range)
-    }
-
-    /// They are not, or nobody has changed them since.
-    pub fn is_not_small(&mut self, place: Place, session: SessionId, range: ByteRange) {
-        self.firsts.read(place, session, range);
-    }
-
-    /// A session's kernel has these bytes in its pages, and they are on their way to the place: whoever changes some of them before they are
-    /// there asks it to drop its pages.
-    pub fn begin_through(&mut self, place: Place, session: SessionId, range: ByteRange, now: u64) {
-        if self.is_fenced(place, session) {
-            return;
-        }
-        if !self.has_lease(place, session) {
-            self.give(place, session, self.holes_of_new(place, session), now);
-        }
-        if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&session)) {
-            holes.remove(whole_pages(range));
-        }
-        self.limit_holes(place, session, whole_pages(range), now);
-    }
-
-    /// A session has written these bytes through pages that its kernel keeps: those that it had have them, too.
-    /// `bytes` are empty where nobody had to keep what its pages are based on.
-    pub fn wrote_through(
-        &mut self,
-        place: Place,
-        session: SessionId,
-        range: ByteRange,
-        bytes: &[u8],
-        now: u64,
-    ) {
-        let offset = range.start;
-        self.begin_through(place, session, range, now);
-        if !self.is_fenced(place, session) {
-            self.unknown.wrote(place, session, range);
-            self.settle(place, session);
-        }
-        self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
-    }
-
-    /// Whether nobody else has pages of these bytes, and what the session's own are based on is what is there.
-    ///
-    /// Errors: `Stale` when nobody knows what the session's pages are based on.
-    pub fn is_alone(
-        &self,
-        place: Place,
-        session: SessionId,
-        range: ByteRange,
-        writes_back: bool,
-    ) -> Result<bool> {
-        if writes_back {
-            self.check_base(place, session, range)?;
-        }
-        Ok(self.pending_at(place, whole_pages(range)).next().is_none()
-            && !self.others_hold(place, session, range))
-    }
-
-    /// Whether a session itself has yet to drop some of these bytes.
-    #[must_use]
-    pub fn has_yet_to_drop(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
-        self.pending_at(place, whole_pages(range)).any(|(_, pending)| pending.holder == session)
-    }
-
     /// Whether somebody else has a lease on some of these bytes, or has yet to drop them.
     #[must_use]
     pub fn others_hold(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
@@ -284,269 +219,10 @@ impl DataLeases {
         self.leases.get(&place).is_some_and(|leases| leases.contains_key(&session))
     }
 
-    /// Bytes are about to change: recalls the leases that others have on them, and keeps what their pages are based on.
-    /// The recalls that the answer has to wait for. `by` is whose change it is; nothing is recalled from that session.
-    pub fn before_change(
-        &mut self,
-        place: Place,
-        by: SessionId,
-        range: ByteRange,
-        change: Change,
-        read: ReadNow<'_>,
-        now: u64,
-    ) -> Result<Vec<u64>> {
-        self.before_changes(place, by, &[range], change, read, now)
-    }
-
-    /// The same of ranges that ascend and do not overlap. Of many that lie apart, what lies between them may be recalled as well:
-    /// a holder is not asked for each of a thousand pages.
-    pub fn before_changes(
-        &mut self,
-        place: Place,
-        by: SessionId,
-        ranges: &[ByteRange],
-        change: Change,
-        read: ReadNow<'_>,
-        now: u64,
-    ) -> Result<Vec<u64>> {
-        if ranges.iter().all(|range| range.is_empty()) {
-            return Ok(Vec::new());
-        }
-        self.recall_from_returning(place, by, false, now);
-        let nobody = !self.leases.contains_key(&place) && !self.at.contains_key(&place);
-        if nobody && !self.owners.is_strict(place) {
-            return Ok(Vec::new());
-        }
-        let recalled = recalled_together(ranges);
-        for pages in &recalled {
-            self.recall_from_others(place, by, *pages, now);
-        }
-        self.recall_owned(place, by, &recalled, now);
-        self.keep_bases(place, by, ranges, change, read, now)?;
-        Ok(self.waits(place, by, &recalled))
-    }
-
-    fn recall_from_others(&mut self, place: Place, by: SessionId, pages: ByteRange, now: u64) {
-        let theirs =
-            |(session, holes): (SessionId, &RangeSet)| Some((session, ahead(holes, holes.missing(pages)?)));
-        let recalled: Vec<(SessionId, ByteRange)> = self.others(place, by).filter_map(theirs).collect();
-        for (session, part) in recalled {
-            self.note_fight(place, session, pages, now);
-            self.recall(place, session, part, now);
-        }
-    }
-
-    /// What of these pages, which a session's kernel writes back, programs have stored.
-    ///
-    /// Errors: `Stale` when nobody knows what they are based on.
-    pub fn stored(
-        &mut self,
-        place: Place,
-        session: SessionId,
-        offset: u64,
-        bytes: &[u8],
-        read: ReadNow<'_>,
-        now: u64,
-    ) -> Result<Stored> {
-        let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
-        self.check_base(place, session, range)?;
-        let mut erased = RangeSet::default();
-        for number in self.numbers_at(place) {
-            let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session)
-            else {
-                continue;
-            };
-            pending.progress = now;
-            if !pending.erased.is_empty() {
-                let gone = pages_of(range).filter(|page| pending.erased.covers(*page));
-                gone.for_each(|page| erased.insert(page));
-            }
-        }
-        let own = (place, session, range.start / PAGE_BYTES)..=(place, session, range.end / PAGE_BYTES);
-        let alone = erased.is_empty() && self.bases.range(own).next().is_none();
-        if alone && !self.others_hold(place, session, range) {
-            // Whatever differs from what is here was stored by this session.
-            return Ok(Stored { ranges: vec![range], merged: None });
-        }
-        let mut merged = read(range)?;
-        let mut ranges: Vec<ByteRange> = Vec::new();
-        for page in pages_of(range).filter(|page| !erased.covers(*page)) {
-            let part = range.intersection(page);
-            let (from, to) = ((part.start - offset) as usize, (part.end - offset) as usize);
-            let base = self.bases.get(&(place, session, page.start / PAGE_BYTES));
-            let inside = (part.start - page.start) as usize;
-            let base = base.map(|base| base.bytes()[inside..inside + to - from].to_vec());
-            if !merge(base.as_deref(), &bytes[from..to], &mut merged[from..to]) {
-                continue;
-            }
-            match ranges.last_mut() {
-                Some(last) if last.end == part.start => last.end = part.end,
-                _ => ranges.push(part),
-            }
-        }
-        Ok(Stored { ranges, merged: Some(merged) })
-    }
-
-    /// These pages of a session were written back: its kernel has them so now.
-    pub fn wrote_back(&mut self, place: Place, session: SessionId, offset: u64, bytes: &[u8], now: u64) {
-        let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
-        let had = self.has_lease(place, session) || self.had_alone(place, session, range);
-        if !had && !self.is_fenced(place, session) {
-            self.give(place, session, self.holes_of_new(place, session), now);
-        }
-        self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
-    }
-
-    /// It grows when somebody is asked, and when somebody is waited for no more.
-    #[must_use]
-    pub fn told(&self) -> u64 {
-        self.told
-    }
-
     /// Whether nobody has a lease, and nobody is waited for.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.leases.is_empty() && self.recalls.is_empty() && self.owners.is_idle()
-    }
-
-    /// A session's pages of a place are to go, whoever has changed nothing: their bytes go elsewhere.
-    pub fn recall_from(&mut self, place: Place, session: SessionId, now: u64) -> bool {
-        let has = self.has_lease(place, session);
-        if has {
-            self.recall(place, session, WHOLE, now);
-        }
-        has || self.recall_of_before(place, session, now)
-    }
-
-    /// A holder acknowledges recalls: those that are done, and those that it cannot do before a write of its own is
-    /// answered. Whether somebody may wait for less now.
-    pub fn acknowledge(&mut self, session: SessionId, done: &[u64], blocked: &[u64]) -> bool {
-        let mut changed = false;
-        for number in blocked {
-            if let Some(pending) = self.recalls.get_mut(number).filter(|pending| pending.holder == session) {
-                changed |= std::mem::replace(&mut pending.waited, false);
-                self.returning.hear(session, self.last_number);
-            }
-        }
-        for number in done {
-            if self.recalls.get(number).is_some_and(|pending| pending.holder == session) {
-                let earlier = self.note_dropped(*number);
-                self.note_dropped_whole(*number);
-                earlier.into_iter().chain([*number]).for_each(|number| self.end_recall(number));
-                self.returning.hear(session, self.last_number);
-                changed = true;
-            }
-        }
-        changed
-    }
-
-    /// Whether an answer has to wait for this recall.
-    #[must_use]
-    pub fn is_waited(&self, number: u64) -> bool {
-        self.recalls.get(&number).is_some_and(|pending| pending.waited && !self.is_excused(pending))
-    }
-
-    /// Recalls again what is left of recalls that an answer waits for, where their holders wait for pages of them themselves. Whether
-    /// there was something.
-    pub fn retell_waited(&mut self, numbers: &[u64], now: u64) -> bool {
-        let mut of: BTreeMap<Place, ByteRange> = BTreeMap::new();
-        for pending in numbers.iter().filter_map(|number| self.recalls.get(number)) {
-            if pending.waited && self.is_awaited_by_kernels(pending.place) {
-                let hull = of.entry(pending.place).or_insert(pending.range);
-                let (start, end) = (hull.start.min(pending.range.start), hull.end.max(pending.range.end));
-                *hull = ByteRange { start, end };
-            }
-        }
-        let newest = self.last_number;
-        of.into_iter().for_each(|(place, hull)| _ = self.retell(place, hull, now));
-        self.last_number != newest
-    }
-
-    /// Recalls from others, up to a number, that answers wait for, whoever has made them: what a session has written back may
-    /// be on pages that somebody else had recalled already.
-    #[must_use]
-    pub fn of_others(&self, session: SessionId, up_to: u64) -> Vec<u64> {
-        let of_others = |pending: &Pending| pending.waited && pending.holder != session;
-        let recalls = self.recalls.range(..=up_to).filter(|(_, pending)| of_others(pending));
-        recalls.map(|(number, _)| *number).collect()
-    }
-
-    /// The newest recall of this place from others that answers wait for.
-    #[must_use]
-    pub fn newest_at(&self, place: Place, session: SessionId) -> Option<u64> {
-        let others = |pending: &Pending| pending.waited && pending.holder != session;
-        let recalls = self.pending_at(place, WHOLE).filter(|(_, pending)| others(pending));
-        recalls.map(|(number, _)| number).max()
-    }
-
-    /// What a session has yet to acknowledge, above a number, as much as one answer tells.
-    #[must_use]
-    pub fn unacknowledged(&self, session: SessionId, above: u64) -> Vec<DataRecall> {
-        let numbers = self.of.get(&session).into_iter().flat_map(|of| of.range(above.saturating_add(1)..));
-        let told = |number: &u64| {
-            let Pending { place: (inode, lane), range: ByteRange { start, end }, .. } =
-                *self.recalls.get(number)?;
-            Some(DataRecall { number: *number, inode, lane, start, end })
-        };
-        numbers.take(limits::EVENTS_PER_ANSWER_MAX).filter_map(told).collect()
-    }
-
-    /// When the next holder's time is over, or something is to be told again.
-    #[must_use]
-    pub fn next_end(&self) -> Option<u64> {
-        let counts = self.recalls.values().filter(|pending| !pending.fenced && !self.is_excused(pending));
-        let ends = counts.map(|pending| match self.waits_for_some(pending) {
-            true => pending.until().min(pending.retells_at()),
-            false => pending.until(),
-        });
-        ends.min()
-    }
-
-    /// Fences those whose time is over. Whether somebody may wait for less now, or has more to drop.
-    pub fn pass(&mut self, now: u64) -> bool {
-        let told = self.retell_late(now);
-        let over: Vec<u64> = self
-            .recalls
-            .iter()
-            .filter(|(_, pending)| !pending.fenced && pending.until() <= now && !self.is_excused(pending))
-            .map(|(number, _)| *number)
-            .collect();
-        for number in &over {
-            // One may be given up with another one.
-            if self.recalls.get(number).is_some_and(|pending| !pending.fenced) {
-                self.give_up(*number, now);
-                self.note_late(*number, now);
-            }
-        }
-        told || !over.is_empty()
-    }
-
-    /// Nobody waits for a recall any more.
-    fn give_up(&mut self, number: u64, now: u64) {
-        let Some(pending) = self.recalls.get_mut(&number) else { return };
-        (pending.fenced, pending.waited) = (true, false);
-        let (place, holder) = (pending.place, pending.holder);
-        self.fence(place, holder, now);
-    }
-
-    /// A holder loses its lease, and is to drop all that it has there, whenever it answers.
-    fn fence(&mut self, place: Place, holder: SessionId, now: u64) {
-        self.told += 1;
-        self.take(place, holder);
-        self.unknown.begin_whole(place, holder);
-        self.owners.forget_owner(place, holder);
-        self.each_base(place, holder, WHOLE, |_| None);
-        let whole = |pending: &Pending| pending.holder == holder && pending.fenced && pending.range == WHOLE;
-        if !self.pending_at(place, WHOLE).any(|(_, pending)| whole(pending)) {
-            let number = self.add(place, holder, WHOLE, now);
-            let pending = self.recalls.get_mut(&number).expect("it was made just now");
-            (pending.fenced, pending.waited) = (true, false);
-        }
-        let number =
-            self.pending_at(place, WHOLE).find(|(_, pending)| whole(pending)).map(|(number, _)| number);
-        if let Some(number) = number {
-            self.note_outdated(number, WHOLE);
-        }
     }
 
     /// A session has ended: its kernel's pages are worth nothing.
@@ -632,22 +308,6 @@ impl DataLeases {
         }
     }
 
-    fn recall(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) {
-        // Whoever has much to drop already loses the lease, so that changes one by one make no more of it: their number is
-        // nothing to be fenced for.
-        let has_much =
-            self.of.get(&holder).is_some_and(|of| of.len() >= limits::DATA_RECALLS_PER_SESSION_MAX / 4);
-        let range = if has_much { WHOLE } else { range };
-        if has_much {
-            self.take(place, holder);
-        } else if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
-            holes.insert(range);
-        }
-        let number = self.add(place, holder, range, now);
-        self.limit_recalls(holder, number, now);
-        self.limit_holes(place, holder, ByteRange::default(), now);
-    }
-
     /// A lease that has too many holes gets one less: it seems larger than it is. But not where somebody waits for such a hole: he
     /// would have it made for ever. Then the holder drops what lies between two of them, if it is not `kept`.
     fn limit_holes(&mut self, place: Place, holder: SessionId, kept: ByteRange, now: u64) {
@@ -667,113 +327,9 @@ impl DataLeases {
         }
     }
 
-    /// So many, and none acknowledged: its time is over.
-    fn limit_recalls(&mut self, holder: SessionId, number: u64, now: u64) {
-        if self.of.get(&holder).is_some_and(|of| of.len() > limits::DATA_RECALLS_PER_SESSION_MAX) {
-            self.give_up(number, now);
-        }
-    }
-
-    fn add(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) -> u64 {
-        self.told += 1;
-        self.last_number += 1;
-        let number = self.last_number;
-        let (owned, erased, dropped, outdated) = Default::default();
-        let (began, progress, retold) = (now, now, now);
-        let (waited, fenced, of_before) = (true, false, false);
-        let pending = Pending {
-            place,
-            range,
-            holder,
-            began,
-            progress,
-            waited,
-            fenced,
-            owned,
-            of_before,
-            retold,
-            dropped,
-            erased,
-            outdated,
-        };
-        self.recalls.insert(number, pending);
-        self.at.entry(place).or_default().insert(number);
-        self.of.entry(holder).or_default().insert(number);
-        number
-    }
-
-    fn end_recall(&mut self, number: u64) {
-        let Some(Pending { place, holder, range, .. }) = self.recalls.remove(&number) else { return };
-        remove_from(&mut self.at, &place, number);
-        remove_from(&mut self.of, &holder, number);
-        self.settle(place, holder);
-        let first = (place, holder, range.start / PAGE_BYTES);
-        let last = (place, holder, range.end / PAGE_BYTES);
-        let over: Vec<_> = self
-            .bases
-            .range(first..=last)
-            .filter(|(_, base)| base.recall == number)
-            .map(|(key, _)| *key)
-            .collect();
-        over.iter().for_each(|key| _ = self.bases.remove(key));
-    }
-
-    /// Whether a holder has not answered in time, and not yet since.
-    fn is_fenced(&self, place: Place, session: SessionId) -> bool {
-        self.pending_at(place, WHOLE).any(|(_, pending)| pending.holder == session && pending.fenced)
-    }
-
-    /// A holder has dropped a recall. If that was all of a place, and it is not fenced again, it has none of the pages of before.
-    fn note_dropped_whole(&mut self, number: u64) {
-        let Some(Pending { place, holder, range, .. }) = self.recalls.get(&number) else { return };
-        let (place, holder) = (*place, *holder);
-        let fenced_again = |(other, pending): (u64, &Pending)| {
-            other != number && pending.holder == holder && pending.fenced && pending.range == WHOLE
-        };
-        if *range == WHOLE && !self.pending_at(place, WHOLE).any(fenced_again) {
-            self.unknown.forget(place, holder);
-        }
-    }
-
-    /// Whether a session is to drop pages: it has had them in this life.
-    fn is_recalled(&self, place: Place, session: SessionId, pages: ByteRange) -> bool {
-        let is_recalled = |page| {
-            self.pending_at(place, page).any(|(_, pending)| pending.holder == session && !pending.fenced)
-        };
-        pages_of(pages).all(is_recalled)
-    }
-
-    fn waits(&self, place: Place, by: SessionId, pages: &[ByteRange]) -> Vec<u64> {
-        let pending =
-            self.pending_at(place, WHOLE).filter(|(_, pending)| pending.waited && pending.holder != by);
-        let is_there = |pending: &Pending| {
-            let parts = pages.iter().map(|part| part.intersection(pending.range));
-            let mut met = parts.filter(|part| !part.is_empty()).peekable();
-            // Most of many recalls are about other pages.
-            met.peek().is_some() && {
-                let gone = self.gone(pending);
-                met.any(|part| !gone.covers(part))
-            }
-        };
-        pending.filter(|(_, pending)| is_there(pending)).map(|(number, _)| number).collect()
-    }
-
     fn others(&self, place: Place, session: SessionId) -> impl Iterator<Item = (SessionId, &RangeSet)> {
         let of = self.leases.get(&place).into_iter().flatten();
         of.filter(move |(holder, _)| **holder != session).map(|(holder, holes)| (*holder, holes))
-    }
-
-    fn numbers_at(&self, place: Place) -> Vec<u64> {
-        self.at.get(&place).into_iter().flatten().copied().collect()
-    }
-
-    fn pending_at(&self, place: Place, range: ByteRange) -> impl Iterator<Item = (u64, &Pending)> {
-        let numbers = self.at.get(&place).into_iter().flatten();
-        let pending = numbers.map(|number| (*number, &self.recalls[number]));
-        pending.filter(move |(_, pending)| {
-            let part = pending.range.intersection(range);
-            !part.is_empty() && !pending.dropped.covers(part)
-        })
     }
 }
 
@@ -785,15 +341,6 @@ impl Pending {
 
     fn retells_at(&self) -> u64 {
         self.retold + limits::DATA_RECALL_STUCK_MILLIS
-    }
-}
-
-fn remove_from<K: Ord + Copy>(index: &mut BTreeMap<K, BTreeSet<u64>>, key: &K, number: u64) {
-    if let Some(numbers) = index.get_mut(key) {
-        numbers.remove(&number);
-        if numbers.is_empty() {
-            index.remove(key);
-        }
     }
 }
 

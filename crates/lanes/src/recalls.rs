@@ -1,0 +1,346 @@
+//! Recalls of leases on bytes, from the change that begins one to its acknowledgement or the end of its holder's time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ramlace_base::{ByteRange, Result, SessionId, limits};
+use ramlace_wire::leases::DataRecall;
+
+use super::{Change, DataLeases, Pending, ReadNow};
+use crate::pages::{PAGE_BYTES, WHOLE, ahead, pages_of, recalled_together, whole_pages};
+use crate::ranges::RangeSet;
+use crate::watches::Place;
+
+impl DataLeases {
+    /// Whether a session itself has yet to drop some of these bytes.
+    #[must_use]
+    pub fn has_yet_to_drop(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
+        self.pending_at(place, whole_pages(range)).any(|(_, pending)| pending.holder == session)
+    }
+
+    /// Bytes are about to change: recalls the leases that others have on them, and keeps what their pages are based on.
+    /// The recalls that the answer has to wait for. `by` is whose change it is; nothing is recalled from that session.
+    pub fn before_change(
+        &mut self,
+        place: Place,
+        by: SessionId,
+        range: ByteRange,
+        change: Change,
+        read: ReadNow<'_>,
+        now: u64,
+    ) -> Result<Vec<u64>> {
+        self.before_changes(place, by, &[range], change, read, now)
+    }
+
+    /// The same of ranges that ascend and do not overlap. Of many that lie apart, what lies between them may be recalled as well:
+    /// a holder is not asked for each of a thousand pages.
+    pub fn before_changes(
+        &mut self,
+        place: Place,
+        by: SessionId,
+        ranges: &[ByteRange],
+        change: Change,
+        read: ReadNow<'_>,
+        now: u64,
+    ) -> Result<Vec<u64>> {
+        if ranges.iter().all(|range| range.is_empty()) {
+            return Ok(Vec::new());
+        }
+        self.recall_from_returning(place, by, false, now);
+        let nobody = !self.leases.contains_key(&place) && !self.at.contains_key(&place);
+        if nobody && !self.owners.is_strict(place) {
+            return Ok(Vec::new());
+        }
+        let recalled = recalled_together(ranges);
+        for pages in &recalled {
+            self.recall_from_others(place, by, *pages, now);
+        }
+        self.recall_owned(place, by, &recalled, now);
+        self.keep_bases(place, by, ranges, change, read, now)?;
+        Ok(self.waits(place, by, &recalled))
+    }
+
+    fn recall_from_others(&mut self, place: Place, by: SessionId, pages: ByteRange, now: u64) {
+        let theirs =
+            |(session, holes): (SessionId, &RangeSet)| Some((session, ahead(holes, holes.missing(pages)?)));
+        let recalled: Vec<(SessionId, ByteRange)> = self.others(place, by).filter_map(theirs).collect();
+        for (session, part) in recalled {
+            self.note_fight(place, session, pages, now);
+            self.recall(place, session, part, now);
+        }
+    }
+
+    /// It grows when somebody is asked, and when somebody is waited for no more.
+    #[must_use]
+    pub fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// A session's pages of a place are to go, whoever has changed nothing: their bytes go elsewhere.
+    pub fn recall_from(&mut self, place: Place, session: SessionId, now: u64) -> bool {
+        let has = self.has_lease(place, session);
+        if has {
+            self.recall(place, session, WHOLE, now);
+        }
+        has || self.recall_of_before(place, session, now)
+    }
+
+    /// A holder acknowledges recalls: those that are done, and those that it cannot do before a write of its own is
+    /// answered. Whether somebody may wait for less now.
+    pub fn acknowledge(&mut self, session: SessionId, done: &[u64], blocked: &[u64]) -> bool {
+        let mut changed = false;
+        for number in blocked {
+            if let Some(pending) = self.recalls.get_mut(number).filter(|pending| pending.holder == session) {
+                changed |= std::mem::replace(&mut pending.waited, false);
+                self.returning.hear(session, self.last_number);
+            }
+        }
+        for number in done {
+            if self.recalls.get(number).is_some_and(|pending| pending.holder == session) {
+                let earlier = self.note_dropped(*number);
+                self.note_dropped_whole(*number);
+                earlier.into_iter().chain([*number]).for_each(|number| self.end_recall(number));
+                self.returning.hear(session, self.last_number);
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// Whether an answer has to wait for this recall.
+    #[must_use]
+    pub fn is_waited(&self, number: u64) -> bool {
+        self.recalls.get(&number).is_some_and(|pending| pending.waited && !self.is_excused(pending))
+    }
+
+    /// Recalls again what is left of recalls that an answer waits for, where their holders wait for pages of them themselves. Whether
+    /// there was something.
+    pub fn retell_waited(&mut self, numbers: &[u64], now: u64) -> bool {
+        let mut of: BTreeMap<Place, ByteRange> = BTreeMap::new();
+        for pending in numbers.iter().filter_map(|number| self.recalls.get(number)) {
+            if pending.waited && self.is_awaited_by_kernels(pending.place) {
+                let hull = of.entry(pending.place).or_insert(pending.range);
+                let (start, end) = (hull.start.min(pending.range.start), hull.end.max(pending.range.end));
+                *hull = ByteRange { start, end };
+            }
+        }
+        let newest = self.last_number;
+        of.into_iter().for_each(|(place, hull)| _ = self.retell(place, hull, now));
+        self.last_number != newest
+    }
+
+    /// Recalls from others, up to a number, that answers wait for, whoever has made them: what a session has written back may
+    /// be on pages that somebody else had recalled already.
+    #[must_use]
+    pub fn of_others(&self, session: SessionId, up_to: u64) -> Vec<u64> {
+        let of_others = |pending: &Pending| pending.waited && pending.holder != session;
+        let recalls = self.recalls.range(..=up_to).filter(|(_, pending)| of_others(pending));
+        recalls.map(|(number, _)| *number).collect()
+    }
+
+    /// The newest recall of this place from others that answers wait for.
+    #[must_use]
+    pub fn newest_at(&self, place: Place, session: SessionId) -> Option<u64> {
+        let others = |pending: &Pending| pending.waited && pending.holder != session;
+        let recalls = self.pending_at(place, WHOLE).filter(|(_, pending)| others(pending));
+        recalls.map(|(number, _)| number).max()
+    }
+
+    /// What a session has yet to acknowledge, above a number, as much as one answer tells.
+    #[must_use]
+    pub fn unacknowledged(&self, session: SessionId, above: u64) -> Vec<DataRecall> {
+        let numbers = self.of.get(&session).into_iter().flat_map(|of| of.range(above.saturating_add(1)..));
+        let told = |number: &u64| {
+            let Pending { place: (inode, lane), range: ByteRange { start, end }, .. } =
+                *self.recalls.get(number)?;
+            Some(DataRecall { number: *number, inode, lane, start, end })
+        };
+        numbers.take(limits::EVENTS_PER_ANSWER_MAX).filter_map(told).collect()
+    }
+
+    /// When the next holder's time is over, or something is to be told again.
+    #[must_use]
+    pub fn next_end(&self) -> Option<u64> {
+        let counts = self.recalls.values().filter(|pending| !pending.fenced && !self.is_excused(pending));
+        let ends = counts.map(|pending| match self.waits_for_some(pending) {
+            true => pending.until().min(pending.retells_at()),
+            false => pending.until(),
+        });
+        ends.min()
+    }
+
+    /// Fences those whose time is over. Whether somebody may wait for less now, or has more to drop.
+    pub fn pass(&mut self, now: u64) -> bool {
+        let told = self.retell_late(now);
+        let over: Vec<u64> = self
+            .recalls
+            .iter()
+            .filter(|(_, pending)| !pending.fenced && pending.until() <= now && !self.is_excused(pending))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in &over {
+            // One may be given up with another one.
+            if self.recalls.get(number).is_some_and(|pending| !pending.fenced) {
+                self.give_up(*number, now);
+                self.note_late(*number, now);
+            }
+        }
+        told || !over.is_empty()
+    }
+
+    /// Nobody waits for a recall any more.
+    pub(super) fn give_up(&mut self, number: u64, now: u64) {
+        let Some(pending) = self.recalls.get_mut(&number) else { return };
+        (pending.fenced, pending.waited) = (true, false);
+        let (place, holder) = (pending.place, pending.holder);
+        self.fence(place, holder, now);
+    }
+
+    /// A holder loses its lease, and is to drop all that it has there, whenever it answers.
+    pub(super) fn fence(&mut self, place: Place, holder: SessionId, now: u64) {
+        self.told += 1;
+        self.take(place, holder);
+        self.unknown.begin_whole(place, holder);
+        self.owners.forget_owner(place, holder);
+        self.each_base(place, holder, WHOLE, |_| None);
+        let whole = |pending: &Pending| pending.holder == holder && pending.fenced && pending.range == WHOLE;
+        if !self.pending_at(place, WHOLE).any(|(_, pending)| whole(pending)) {
+            let number = self.add(place, holder, WHOLE, now);
+            let pending = self.recalls.get_mut(&number).expect("it was made just now");
+            (pending.fenced, pending.waited) = (true, false);
+        }
+        let number =
+            self.pending_at(place, WHOLE).find(|(_, pending)| whole(pending)).map(|(number, _)| number);
+        if let Some(number) = number {
+            self.note_outdated(number, WHOLE);
+        }
+    }
+
+    pub(super) fn recall(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) {
+        // Whoever has much to drop already loses the lease, so that changes one by one make no more of it: their number is
+        // nothing to be fenced for.
+        let has_much =
+            self.of.get(&holder).is_some_and(|of| of.len() >= limits::DATA_RECALLS_PER_SESSION_MAX / 4);
+        let range = if has_much { WHOLE } else { range };
+        if has_much {
+            self.take(place, holder);
+        } else if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
+            holes.insert(range);
+        }
+        let number = self.add(place, holder, range, now);
+        self.limit_recalls(holder, number, now);
+        self.limit_holes(place, holder, ByteRange::default(), now);
+    }
+
+    /// So many, and none acknowledged: its time is over.
+    pub(super) fn limit_recalls(&mut self, holder: SessionId, number: u64, now: u64) {
+        if self.of.get(&holder).is_some_and(|of| of.len() > limits::DATA_RECALLS_PER_SESSION_MAX) {
+            self.give_up(number, now);
+        }
+    }
+
+    pub(super) fn add(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) -> u64 {
+        self.told += 1;
+        self.last_number += 1;
+        let number = self.last_number;
+        let (owned, erased, dropped, outdated) = Default::default();
+        let (began, progress, retold) = (now, now, now);
+        let (waited, fenced, of_before) = (true, false, false);
+        let pending = Pending {
+            place,
+            range,
+            holder,
+            began,
+            progress,
+            waited,
+            fenced,
+            owned,
+            of_before,
+            retold,
+            dropped,
+            erased,
+            outdated,
+        };
+        self.recalls.insert(number, pending);
+        self.at.entry(place).or_default().insert(number);
+        self.of.entry(holder).or_default().insert(number);
+        number
+    }
+
+    pub(super) fn end_recall(&mut self, number: u64) {
+        let Some(Pending { place, holder, range, .. }) = self.recalls.remove(&number) else { return };
+        remove_from(&mut self.at, &place, number);
+        remove_from(&mut self.of, &holder, number);
+        self.settle(place, holder);
+        let first = (place, holder, range.start / PAGE_BYTES);
+        let last = (place, holder, range.end / PAGE_BYTES);
+        let over: Vec<_> = self
+            .bases
+            .range(first..=last)
+            .filter(|(_, base)| base.recall == number)
+            .map(|(key, _)| *key)
+            .collect();
+        over.iter().for_each(|key| _ = self.bases.remove(key));
+    }
+
+    /// Whether a holder has not answered in time, and not yet since.
+    pub(super) fn is_fenced(&self, place: Place, session: SessionId) -> bool {
+        self.pending_at(place, WHOLE).any(|(_, pending)| pending.holder == session && pending.fenced)
+    }
+
+    /// A holder has dropped a recall. If that was all of a place, and it is not fenced again, it has none of the pages of before.
+    fn note_dropped_whole(&mut self, number: u64) {
+        let Some(Pending { place, holder, range, .. }) = self.recalls.get(&number) else { return };
+        let (place, holder) = (*place, *holder);
+        let fenced_again = |(other, pending): (u64, &Pending)| {
+            other != number && pending.holder == holder && pending.fenced && pending.range == WHOLE
+        };
+        if *range == WHOLE && !self.pending_at(place, WHOLE).any(fenced_again) {
+            self.unknown.forget(place, holder);
+        }
+    }
+
+    /// Whether a session is to drop pages: it has had them in this life.
+    pub(super) fn is_recalled(&self, place: Place, session: SessionId, pages: ByteRange) -> bool {
+        let is_recalled = |page| {
+            self.pending_at(place, page).any(|(_, pending)| pending.holder == session && !pending.fenced)
+        };
+        pages_of(pages).all(is_recalled)
+    }
+
+    pub(super) fn waits(&self, place: Place, by: SessionId, pages: &[ByteRange]) -> Vec<u64> {
+        let pending =
+            self.pending_at(place, WHOLE).filter(|(_, pending)| pending.waited && pending.holder != by);
+        let is_there = |pending: &Pending| {
+            let parts = pages.iter().map(|part| part.intersection(pending.range));
+            let mut met = parts.filter(|part| !part.is_empty()).peekable();
+            // Most of many recalls are about other pages.
+            met.peek().is_some() && {
+                let gone = self.gone(pending);
+                met.any(|part| !gone.covers(part))
+            }
+        };
+        pending.filter(|(_, pending)| is_there(pending)).map(|(number, _)| number).collect()
+    }
+
+    pub(super) fn numbers_at(&self, place: Place) -> Vec<u64> {
+        self.at.get(&place).into_iter().flatten().copied().collect()
+    }
+
+    pub(super) fn pending_at(&self, place: Place, range: ByteRange) -> impl Iterator<Item = (u64, &Pending)> {
+        let numbers = self.at.get(&place).into_iter().flatten();
+        let pending = numbers.map(|number| (*number, &self.recalls[number]));
+        pending.filter(move |(_, pending)| {
+            let part = pending.range.intersection(range);
+            !part.is_empty() && !pending.dropped.covers(part)
+        })
+    }
+}
+
+fn remove_from<K: Ord + Copy>(index: &mut BTreeMap<K, BTreeSet<u64>>, key: &K, number: u64) {
+    if let Some(numbers) = index.get_mut(key) {
+        numbers.remove(&number);
+        if numbers.is_empty() {
+            index.remove(key);
+        }
+    }
+}
