@@ -199,13 +199,13 @@ impl Error {
         self.kind.errno()
     }
 
-    /// The same error, told from further out: `context: message`.
+    /// The same error with more context: `context: message`.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Error {
         Error::new(self.kind, format!("{context}: {}", self.message))
     }
 
-    /// An error of the operating system, told with what was being done.
+    /// An error of the operating system, with a description of what was being done.
     ///
     /// Errno values that have a kind keep it; the others become [`ErrorKind::Fatal`].
     pub fn from_io(error: &std::io::Error, doing: impl fmt::Display) -> Error {

@@ -149,7 +149,7 @@ impl SessionId {
     /// No session: what a connection says before it has opened one.
     pub const NONE: SessionId = SessionId([0; 16]);
 
-    /// Its first bytes: enough to tell a pool's sessions apart, too little to speak for one.
+    /// The first bytes of the session: enough to tell the sessions of a pool apart, too few to act as one.
     #[must_use]
     pub fn short(self) -> u32 {
         u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])

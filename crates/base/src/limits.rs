@@ -19,7 +19,7 @@ pub const FILE_BYTES_MAX: u64 = 1 << 62;
 pub const STRIPE_UNIT_BYTES_MIN: u64 = 64 << 10;
 /// Largest stripe unit.
 pub const STRIPE_UNIT_BYTES_MAX: u64 = 1 << 30;
-/// Stripe unit unless told otherwise: one huge page.
+/// Stripe unit unless another is configured: one huge page.
 pub const STRIPE_UNIT_BYTES_DEFAULT: u64 = 2 << 20;
 /// Parts of a new file that are wanted on certain machines.
 pub const PARTS_MAX: usize = 65_536;
@@ -35,7 +35,7 @@ pub const INLINE_BYTES_PER_SERVER_MAX: u64 = 256 << 20;
 /// And no more than this part of its store.
 pub const INLINE_STORE_FRACTION: u64 = 16;
 
-/// Slots of a pool unless told otherwise.
+/// Slots of a pool unless another number is configured.
 pub const SLOTS_DEFAULT: u32 = 4096;
 /// Most slots of a pool.
 pub const SLOTS_MAX: u32 = 65_536;
@@ -81,7 +81,7 @@ pub const DIRECTORY_PARTITIONS: usize = 16;
 pub const DIRECTORY_WHOLE_ENTRIES_MAX: u64 = 8192;
 /// Entries that one message moves to another slot when a directory is spread.
 pub const DIRECTORY_MOVED_ENTRIES_MAX: usize = 1024;
-/// Callers that want one spread directory removed, and are told together whether it is empty.
+/// Callers that want one spread directory removed, and that together receive the answer whether it is empty.
 pub const DIRECTORY_REMOVERS_MAX: usize = 256;
 /// Spread directories whose slots a client remembers.
 pub const DIRECTORIES_REMEMBERED_MAX: usize = 1024;
@@ -92,9 +92,9 @@ pub const CHECK_LANES_MAX: usize = 4096;
 pub const CHECK_INODES_MAX: usize = 4096;
 /// See [`CHECK_LANES_MAX`].
 pub const CHECK_ENTRIES_MAX: usize = 2048;
-/// A page of slots ends when it tells of more slots, operations and troubles than this.
+/// A page of slots ends when it contains more slots, operations and troubles than this.
 pub const CHECK_SLOT_FACTS_MAX: usize = 4096;
-/// Troubles that a page tells of; what is beyond comes to light when these are mended.
+/// Troubles that a page lists; further ones are found when these are mended.
 pub const CHECK_TROUBLES_MAX: usize = 512;
 /// Slots that one step of `check --repair` asks for their operations, one after the other, within a request's time.
 pub const MEND_COORDINATORS_MAX: usize = 64;
@@ -109,12 +109,12 @@ pub const CONNECTIONS_PER_SERVER_MAX: usize = 8;
 pub const CONNECTIONS_PER_SESSION_MAX: usize = 64;
 /// Connections that one server holds, of all clients.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// Connections that have said nothing that shows a key; and, apart from these, connections whose first message was
-/// good and whose second is still missing.
+/// Connections that have not yet proved a key; and, counted separately, connections whose first message was
+/// valid and whose second is still missing.
 pub const CONNECTIONS_UNPROVEN_MAX: usize = 64;
 /// Connections to a server's `--metrics` address at a time; further ones wait.
 pub const METRICS_CONNECTIONS_MAX: usize = 16;
-/// A question there.
+/// A request there.
 pub const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
 /// The time that one may take.
 pub const METRICS_MILLIS_MAX: u64 = 5000;
@@ -140,13 +140,13 @@ pub const KEPT_REPLIES_ALWAYS_BYTES: usize = 64 << 10;
 pub const APPEND_RESERVATIONS_MAX: usize = 1024;
 /// Entries that lead to one file.
 pub const LINKS_PER_FILE_MAX: u32 = 65_000;
-/// Supplementary groups of a user: every request made for him names them.
+/// Supplementary groups of a user: every request made for the user names them.
 pub const GROUPS_MAX: usize = 256;
-/// Operations across two slots that one slot coordinates and that are not settled yet.
+/// Operations across two slots that one slot coordinates and that are not finished yet.
 pub const INTENTS_PER_SLOT_MAX: usize = 4096;
-/// Messages that one slot owes to others before it refuses operations that would owe more.
+/// Pending messages of one slot to others, before it refuses operations that would add more.
 pub const DELIVERIES_PER_SLOT_MAX: usize = 65_536;
-/// Truncations of one file that some lane has not heard of yet.
+/// Truncations of one file that some lane has not received yet.
 pub const TRUNCATIONS_UNTOLD_MAX: usize = 1024;
 /// Locks held on one file, each a range of one owner and kind.
 pub const LOCKS_PER_INODE_MAX: usize = 4096;
@@ -164,11 +164,11 @@ pub const CHANGES_PER_MESSAGE_MAX: usize = 512;
 pub const CHANGES_BYTES_PER_MESSAGE_MAX: usize = 256 << 10;
 /// How old a change may be that was promised under a delegation and not sent.
 pub const BEHIND_MILLIS_MAX: u64 = 100;
-/// How long whoever wants to look into a slot waits for the session to which it is delegated.
+/// How long a caller that needs a delegated slot waits for the session to which it is delegated.
 pub const DELEGATION_RECALL_MILLIS_MAX: u64 = 2_500;
-/// Holders are told again after so long that somebody waits.
+/// Holders are notified again after this time, while a caller waits.
 pub const DELEGATION_TOLD_AGAIN_MILLIS: u64 = 300;
-/// A slot that somebody else wanted is delegated to nobody for so long.
+/// After another caller has asked for a slot, the slot is not delegated for this time.
 pub const DELEGATION_REST_MILLIS: u64 = 1_000;
 /// A delegation by which nothing was promised for so long is given back.
 pub const DELEGATION_IDLE_MILLIS: u64 = 2_000;
@@ -178,11 +178,12 @@ pub const DELEGATIONS_PER_SERVER_MAX: usize = 256;
 pub const DELEGATION_BYTES_WITHHELD: u64 = 1 << 20;
 /// Of a store, and of the inodes that there may be, at most this part is withheld for delegations.
 pub const DELEGATIONS_FRACTION: u64 = 16;
-/// A directory with so many entries is delegated to nobody: it may be spread soon.
+/// A directory with so many entries is not delegated: it may be spread soon.
 pub const DELEGATED_ENTRIES_MAX: u64 = 4_096;
 /// Events in one answer.
 pub const EVENTS_PER_ANSWER_MAX: usize = 1024;
-/// How long a server that has nothing to tell leaves a session's request for news unanswered: the next one says that the session lives.
+/// How long a server that has no news leaves a session's long poll unanswered: the next one shows that the
+/// session lives.
 pub const LISTEN_MILLIS_MAX: u64 = HEARTBEAT_MILLIS;
 /// Name of a barrier.
 pub const BARRIER_NAME_BYTES_MAX: usize = 255;
@@ -196,9 +197,9 @@ pub const BARRIER_MISSING_MAX: usize = 64;
 pub const BARRIER_MEMBERS_PER_SERVER_MAX: u64 = 65_536;
 /// Waits of one process at barriers and for changes.
 pub const PARKED_PER_PROCESS_MAX: usize = 4096;
-/// Lanes of which one wait for a change can be told.
+/// Lanes for which one wait can be notified of a change.
 pub const WATCH_LANES_MAX: usize = 64;
-/// Lanes and inodes whose changes one server remembers for those who ask.
+/// Lanes and inodes whose changes one server remembers for clients that ask.
 pub const WATCHES_PER_SERVER_MAX: usize = 4096;
 /// Latest changes remembered of each.
 pub const WATCH_CHANGES_MAX: usize = 64;
@@ -209,7 +210,8 @@ pub const LEASE_MILLIS: u64 = 500;
 /// What a server waits beyond that for a holder that says nothing: clocks run at different rates, and a kernel
 /// may take in an answer a little after it was written.
 pub const LEASE_MARGIN_MILLIS: u64 = 250;
-/// A lease that was recalled is not given again for so long: who changes something often waits for holders as rarely.
+/// A recalled lease is not given again for this time, so that frequent changes do not wait for holders each
+/// time.
 pub const LEASE_REST_MILLIS: u64 = 500;
 /// Recalls of names and attributes that a session has not acknowledged; with so many it gets no leases and renews none.
 pub const RECALLS_UNHEARD_PER_SESSION_MAX: usize = 4_096;
@@ -232,7 +234,8 @@ pub const DATA_LEASES_PER_SERVER_MAX: usize = 65_536;
 pub const DATA_LEASE_HOLES_MAX: usize = 256;
 /// How long a holder that says nothing is waited for before its lease is taken.
 pub const DATA_RECALL_MILLIS: u64 = 5_000;
-/// A holder that has not dropped bytes after so long, and waits for some of them itself, is told of the others again.
+/// A holder that has not dropped bytes after this time, and waits for some of them itself, gets a new recall of
+/// the others.
 pub const DATA_RECALL_STUCK_MILLIS: u64 = 500;
 /// How long it is waited for while it writes pages back.
 pub const DATA_RECALL_WRITING_MILLIS: u64 = 30_000;
@@ -242,23 +245,23 @@ pub const DATA_RECALL_AHEAD_BYTES_MAX: u64 = 64 << 20;
 pub const STRICT_RECALL_AHEAD_BYTES_MAX: u64 = 1 << 20;
 /// Parts of one lane that one machine owns; with one more it gives some up.
 pub const STRICT_RUNS_MAX: usize = 32_768;
-/// Copies of pages that a server keeps, until those who have older ones have dropped them.
+/// Copies of pages that a server keeps until the sessions that have older ones have dropped them.
 pub const DATA_BASE_BYTES_MAX: usize = 64 << 20;
-/// Those, with what kernels write back meanwhile, which waits for nobody; for another one the holder that has been asked longest has not
-/// answered in time.
+/// Those, with what kernels write back meanwhile, which never waits; for one more copy, the holder that was
+/// asked longest ago counts as one that has not answered in time.
 pub const DATA_BASE_BYTES_HARD_MAX: usize = 128 << 20;
-/// What a copy of a page takes for each of those who have the page so.
+/// What a copy of a page takes for each session that has this version of the page.
 pub const DATA_BASE_HOLDER_BYTES: usize = 100;
 /// Data recalls that one session has yet to acknowledge; with one more it has not answered in time.
 pub const DATA_RECALLS_PER_SESSION_MAX: usize = 16_384;
-/// Data recalls of pages from a server's last life for which one session's time may be over before nobody waits for it any more; one is
-/// enough where it has said nothing meanwhile.
+/// Data recalls of pages from a server's last life for which a session may miss its time, before no caller
+/// waits for that session any more; one is enough where the session has sent nothing meanwhile.
 pub const DATA_RECALLS_OF_BEFORE_LATE_MAX: usize = 4;
 /// Data recalls by which one change asks a holder for pages that lie apart.
 pub const DATA_RECALLS_PER_CHANGE_MAX: usize = 64;
-/// Places of which one answer tells who has what.
+/// Places whose holders one answer lists.
 pub const HELD_PLACES_TOLD_MAX: usize = 256;
-/// Holders, waits, blockers of a wait, and pages that change sides, which it tells of each place.
+/// Holders, waits, blockers of a wait, and pages that change owners, which it lists for each place.
 pub const HOLDERS_TOLD_MAX: usize = 64;
 /// Places of which a server counts how often pages change sides.
 pub const FOUGHT_PLACES_MAX: usize = 256;
@@ -270,24 +273,24 @@ pub const DATA_RECALLS_PER_MESSAGE_MAX: usize = 1_024;
 pub const HANDED_BYTES_MIN: u64 = 1 << 20;
 /// Files that one mount has handed to its kernel; one more goes by the kernel's pages.
 pub const HANDED_FILES_PER_MOUNT_MAX: usize = 1_024;
-/// Files of a mount whose stores were lost, about which it tells; of one more the first is told no more.
+/// Files of a mount whose stores were lost, which it reports; for one more, the first is no longer reported.
 pub const LOST_STORES_FILES_MAX: usize = 1_024;
 /// Runs of lost bytes that are remembered of each; more are joined.
 pub const LOST_STORES_RUNS_MAX: usize = 1_024;
-/// Owners about whose waits a server is asked at once.
+/// Owners about whose waits one request asks a server.
 pub const DEADLOCK_OWNERS_MAX: usize = 32;
-/// Waits that it tells of in one answer, and for whom each waits, as far as they are told.
+/// Waits that one answer lists, and likewise the blockers of each wait.
 pub const DEADLOCK_WAITS_MAX: usize = 64;
 /// See [`DEADLOCK_WAITS_MAX`].
 pub const DEADLOCK_BLOCKERS_MAX: usize = 256;
-/// Owners of which the server that looks for cycles knows where they wait.
+/// Owners of which the server that searches for cycles knows where they wait.
 pub const DEADLOCK_OWNERS_KNOWN_MAX: usize = 65_536;
-/// Owners that are looked at in the search for one cycle.
+/// Owners that are visited in the search for one cycle.
 pub const DEADLOCK_SEARCH_OWNERS_MAX: usize = 4096;
 
 /// How long proving the secret may take.
 pub const HANDSHAKE_MILLIS_MAX: u64 = 2_000;
-/// Deadline of a request unless told otherwise; an operation fails before 5 seconds.
+/// Deadline of a request unless another is given; an operation fails before 5 seconds.
 pub const DEADLINE_MILLIS_DEFAULT: u32 = 4_000;
 /// Longest deadline a request may carry.
 pub const DEADLINE_MILLIS_MAX: u32 = 600_000;
@@ -304,7 +307,7 @@ pub const HELD_FOR_HOSTS_BYTES_MAX: usize = 64 << 20;
 pub const ANSWERS_AT_GATE_PER_CONNECTION_MAX: usize = 64;
 /// Time between two heartbeats of a session.
 pub const HEARTBEAT_MILLIS: u64 = 2_500;
-/// A session that has not been heard for so long has ended.
+/// A session from which nothing was received for this time has ended.
 pub const SESSION_EXPIRY_MILLIS: u64 = 10_000;
 
 /// A page of memory: lanes hold whole ones.
@@ -313,7 +316,7 @@ pub const PAGE_BYTES: u64 = 4096;
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Lanes below this size take exact pages; above it, whole huge pages.
 pub const EXACT_PAGES_BYTES_MAX: u64 = 1 << 20;
-/// A server may be home to one inode for so many bytes of its store, unless it is told otherwise.
+/// A server may be home to one inode for so many bytes of its store, unless configured otherwise.
 pub const STORE_BYTES_PER_INODE: u64 = 1 << 10;
 /// Smallest store of a server.
 pub const STORE_BYTES_MIN: u64 = 16 << 20;

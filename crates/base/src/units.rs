@@ -61,7 +61,7 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// Writes a size that somebody has chosen, without rounding it: `3 MiB`, `65537 B`.
+/// Writes a size that a user has chosen, without rounding it: `3 MiB`, `65537 B`.
 #[must_use]
 pub fn format_bytes_exactly(bytes: u64) -> String {
     let (unit, scale) =

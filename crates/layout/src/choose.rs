@@ -7,18 +7,18 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use crate::arithmetic::slot_at;
 use crate::validate::{check_copies, check_unit, check_width};
 
-/// Lanes looked at before the widest layout found so far is taken: some 0.1 ms of a create.
+/// Lanes tried before the widest layout found so far is taken: some 0.1 ms of a create.
 ///
 /// A fresh pool needs `width` of them. After servers were forgotten, the slots of a server are no
 /// longer one in `n`, and the chance that a pair fits falls with every one of them.
 pub const SEARCH_STEPS_MAX: usize = 65_536;
 
-/// Lanes looked at from one base: some bases fit with no stride, so that others get their turn.
+/// Lanes tried from one base: some bases fit with no stride, so that others get their turn.
 const BASE_STEPS_MAX: usize = SEARCH_STEPS_MAX / 8;
 
 /// Bases drawn from the key before the slots are walked in order.
 const BASES_DRAWN: u64 = 16;
-/// Tells the names of barriers from those of files.
+/// Separates the names of barriers from those of files.
 const BARRIER_SEED: u64 = 0x6261_7272_6965_7273;
 
 /// The key from which [`choose`] draws for the file `name` in the directory `parent`.

@@ -7,7 +7,8 @@ use ramlace_wire::{ClusterMap, HostId, Layout, LayoutHints};
 
 use crate::choose::{Checked, Lanes, SEARCH_STEPS_MAX, Search};
 
-/// Lanes looked at for one stripe unit and one number of lanes: a millisecond of a create, in pools of a hundred servers.
+/// Lanes tried for one stripe unit and one number of lanes: a millisecond of a create, in pools of a hundred
+/// servers.
 const STEPS_MAX: usize = 2 * SEARCH_STEPS_MAX;
 /// A larger unit, which leaves some servers without bytes, must bring this part of the file nearer.
 const GAIN_MIN: u64 = 16;
@@ -17,16 +18,16 @@ const GAIN_MIN: u64 = 16;
 pub struct Part {
     /// How many.
     pub bytes: u64,
-    /// The machine whose servers shall have them.
+    /// The machine whose servers are to have them.
     pub host: HostId,
 }
 
 /// Chooses the layout of a new file whose parts are wanted on certain machines; `None` where no server of these is live.
 ///
-/// As [`crate::choose()`], but lane by lane: of the stripe units that hold the largest part whole (only the one that the
-/// hints name, if they do), and of the walks through the slots, those are taken that bring the most bytes where they are
-/// wanted. What a file has behind its parts goes on by the same lanes. Where one walk brings all there that another does,
-/// `key` decides.
+/// As [`crate::choose()`], but lane by lane: of the stripe units that hold the largest part whole (only the one
+/// that the hints name, if they do), and of the walks through the slots, those are taken that bring the most
+/// bytes where they are wanted. The bytes of a file after its parts continue on the same lanes. Where one walk
+/// brings all there that another does, `key` decides.
 ///
 /// Fails with `Invalid` for more than [`limits::PARTS_MAX`] parts, or parts that end beyond 64 bits.
 pub fn choose_for_parts(
@@ -73,7 +74,7 @@ fn total_bytes(parts: &[Part]) -> Result<u64> {
     total.ok_or_else(|| refuse("the parts of a new file end beyond the last offset".to_owned()))
 }
 
-/// The stripe units to look at, the best one first.
+/// The stripe units to try, the best one first.
 fn units(asked: Option<u64>, parts: &[Part], total: u64) -> impl Iterator<Item = u64> {
     let largest = parts.iter().map(|part| part.bytes).max().unwrap_or(0);
     let whole = largest.checked_next_power_of_two().unwrap_or(u64::MAX);

@@ -1,10 +1,10 @@
 //! The locks of every room that has threads.
 //!
-//! They are the standard library's, with one answer to a thread that panicked while it held one: the next that comes
-//! gets the lock. A panic is reported where it happened (a request is answered with an error, a worker ends); behind
-//! a lock lie tables that are right after each statement, and a mount or a library that could never take its table
-//! again would hang every program that uses the pool. `clippy.toml` keeps the standard library's own out of all
-//! other rooms, so that nobody decides this anew at each lock.
+//! They are the standard library's, with one answer to a thread that panicked while it held one: the next that
+//! comes gets the lock. A panic is reported where it happened (a request is answered with an error, a worker
+//! ends); behind a lock lie tables that are right after each statement, and a mount or a library that could
+//! never take its table again would hang every program that uses the pool. `clippy.toml` keeps the standard
+//! library's own out of all other rooms, so that this is not decided anew at each lock.
 //!
 //! Invariant: no lock here is ever poisoned, and none costs more than the standard library's.
 #![forbid(unsafe_code)]
@@ -26,7 +26,7 @@ impl<T> Mutex<T> {
         Mutex(std::sync::Mutex::new(value))
     }
 
-    /// The value, of a lock that nobody else knows any more.
+    /// The value, of a lock that has no other user any more.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,13 +62,13 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until nobody changes the value, and reads it.
+    /// Waits until no other thread changes the value, and reads it.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody has the value, and takes it.
+    /// Waits until no other thread uses the value, and takes it.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
@@ -80,7 +80,7 @@ impl<T: ?Sized> RwLock<T> {
 pub struct Condvar(std::sync::Condvar);
 
 impl Condvar {
-    /// Nobody waits here yet.
+    /// A variable on which no thread waits yet.
     pub const fn new() -> Condvar {
         Condvar(std::sync::Condvar::new())
     }
@@ -91,7 +91,7 @@ impl Condvar {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same for so long at most. Whoever must know whether the time is over asks the clock.
+    /// The same, for this time at most. A caller that must know whether the time has passed asks the clock.
     #[inline]
     pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, time: Duration) -> MutexGuard<'a, T> {
         self.0.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
