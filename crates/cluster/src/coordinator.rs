@@ -1,4 +1,4 @@
-//! The embedded coordinator: who is in the pool, and which server holds which slot.
+//! The embedded coordinator: which servers are in the pool, and which server holds which slot.
 //!
 //! A slot's `complete_since` is the first epoch from which on nothing was lost in it. A store that
 //! comes back empty, or a slot that goes to another server, raises it to the new epoch.
@@ -33,23 +33,23 @@ pub enum Input {
     Join {
         /// What it says.
         join: JoinPool,
-        /// Whether the process that joined under this number before, at other addresses, was
-        /// heard within its session's expiry: then this is a second one and is refused.
+        /// Whether the process that joined under this number before, at other addresses, was heard from within
+        /// its session's expiry: then this is a second one and is refused.
         holder_lives: bool,
     },
-    /// A server's slots go to the others; its bytes are given up.
+    /// A server's slots go to the others; its bytes are lost.
     Forget {
         /// The server.
         server: ServerId,
     },
 }
 
-/// What became of an input. All but `Unchanged` must be kept in the store before it is told.
+/// The result of an input. All but `Unchanged` must be in the store before it is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Noted, but there is no map before these servers have joined as well: answer Retry.
     Waiting {
-        /// Who is missing, in order.
+        /// The missing servers, in order.
         missing: Vec<ServerId>,
     },
     /// Nothing is new, neither in the map nor in the coordinator.
@@ -67,7 +67,7 @@ pub enum Decision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coordinator {
     config: CoordinatorConfig,
-    /// Who has joined before there is a map; empty afterwards.
+    /// Servers that have joined before there is a map; empty afterwards.
     gathered: BTreeMap<ServerId, ServerEntry>,
     /// Servers of the map whose join was not answered with a map yet.
     unanswered: BTreeSet<ServerId>,
@@ -75,7 +75,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// A coordinator that nobody has joined yet. Fails with `Invalid` when the numbers do not fit.
+    /// A coordinator that no server has joined yet. Fails with `Invalid` when the numbers do not fit.
     pub fn new(config: CoordinatorConfig) -> Result<Coordinator> {
         let servers = u32::from(config.servers_expected);
         let needed = servers * limits::SLOTS_PER_SERVER_MIN;
@@ -148,8 +148,8 @@ impl Coordinator {
         if self.map.is_some() { Ok(self.come_back(entry, join.keeps_store)) } else { Ok(self.gather(entry)) }
     }
 
-    /// The server that joined last under this number, also before there is a map: who it is that
-    /// [`Input::Join`] asks about.
+    /// The server that joined last under this number, also before there is a map: the one that [`Input::Join`]
+    /// asks about.
     #[must_use]
     pub fn known(&self, server: ServerId) -> Option<&ServerEntry> {
         match &self.map {

@@ -1,4 +1,4 @@
-//! The coordinator under random histories, against a model that remembers who lost what.
+//! The coordinator under random histories, against a model that remembers which server lost what.
 
 use proptest::prelude::*;
 use ramlace_base::Slot;
@@ -78,7 +78,8 @@ fn check_change(old: &ClusterMap, new: &ClusterMap, input: &Input) -> std::resul
     Ok(())
 }
 
-/// Who holds which bytes: for each slot the epoch since which nothing was lost, kept apart from the map.
+/// Which server holds which bytes: for each slot the epoch since which nothing was lost, kept apart from the
+/// map.
 struct Model {
     answered: BTreeSet<ServerId>,
     whole_since: Vec<(ServerId, Epoch)>,

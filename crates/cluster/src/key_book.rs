@@ -1,4 +1,4 @@
-//! How the key book changes: the server with the coordinator keeps it, the others hear of it.
+//! How the key book changes: the server with the coordinator keeps it, the others receive it.
 
 use ramlace_base::{Error, ErrorKind, Result, Timestamp, limits};
 use ramlace_wire::keys::{
@@ -13,8 +13,8 @@ pub fn first_key_book(secret: SecretBytes, now: Timestamp) -> KeyBook {
     KeyBook { version: 1, secrets: PoolSecrets::of(secret), hosts }
 }
 
-/// Begins a change of the pool's secret: from now on the new one lets in as well, and is used by nobody yet. One that has
-/// begun goes on.
+/// Begins a change of the pool's secret: from now on the new one is accepted as well, but not used yet. A
+/// change that has begun continues.
 ///
 /// Errors: `Busy` while the one before is not finished.
 pub fn begin_rotation(book: &mut KeyBook, new: SecretBytes) -> Result<()> {
@@ -32,8 +32,8 @@ pub fn begin_rotation(book: &mut KeyBook, new: SecretBytes) -> Result<()> {
     }
 }
 
-/// Every server has heard of the next secret: it is used from now on, and the one before still lets in. Returns whether
-/// there was one.
+/// Every server has received the next secret: it is used from now on, and the previous one is still accepted.
+/// Returns whether there was one.
 pub fn use_next_secret(book: &mut KeyBook) -> bool {
     let Some(next) = book.secrets.next.take() else { return false };
     book.secrets.previous = Some(std::mem::replace(&mut book.secrets.current, next));
@@ -41,7 +41,7 @@ pub fn use_next_secret(book: &mut KeyBook) -> bool {
     true
 }
 
-/// The secret before lets nobody in any more. Where there is none, all is well already.
+/// The previous secret is no longer accepted. Where there is none, this does nothing.
 ///
 /// Errors: `Busy` while the new one is not in use.
 pub fn finish_rotation(book: &mut KeyBook) -> Result<()> {

@@ -106,7 +106,7 @@ pub fn has_lost(map: &ClusterMap, slot: Slot) -> bool {
     map.chain(slot).map(|chain| chain.complete_since) != oldest
 }
 
-/// The slots whose chain is not the same in both maps, in order: other servers, or bytes lost.
+/// The slots whose chain differs between the two maps, in order: other servers, or bytes lost.
 pub fn slots_changed<'maps>(
     old: &'maps ClusterMap,
     new: &'maps ClusterMap,

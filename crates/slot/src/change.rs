@@ -46,8 +46,8 @@ pub enum SlotChange {
 }
 
 impl SlotChange {
-    /// What it does to the bytes of a lane before its record is written, because that may need the memory. A process
-    /// that dies between them is told again by the file's home.
+    /// What it does to the bytes of a lane before its record is written, because that may need the memory. If a
+    /// process dies between the two, the file's home sends the message again.
     #[must_use]
     pub fn frees(&self) -> Option<StoreStep> {
         self.bytes().filter(|step| step.frees_memory())

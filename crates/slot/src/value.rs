@@ -185,7 +185,7 @@ impl SlotValue {
         }
     }
 
-    /// What each session's replies take that are kept here, for an owner of the value that was told nothing yet.
+    /// What each session's replies that are kept here take, for an owner of the value that has no figures yet.
     pub fn kept_anew(&mut self) -> impl Iterator<Item = (SessionId, u64)> + '_ {
         self.names.iter_mut().flat_map(SlotState::kept_anew)
     }

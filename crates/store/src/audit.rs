@@ -19,10 +19,10 @@ pub struct Audit {
 }
 
 impl Store {
-    /// Counts everything, while the reservation waits. What a client has changed in a granted file
-    /// counts once the store has looked at that lane again.
+    /// Counts everything, while the reservation waits. What a client has changed in a granted file counts once
+    /// the store has examined that lane again.
     pub fn audit(&self) -> Result<Audit> {
-        // The lock keeps the ballast still; nobody else touches lanes and meta files.
+        // The lock keeps the ballast still; no other code touches lanes and meta files.
         let state = self.pool.lock();
         let (lanes_bytes, counted_bytes) = state.counted();
         let kernel_bytes = if self.root.is_private() {

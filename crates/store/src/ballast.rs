@@ -143,7 +143,7 @@ fn fill(pool: &Pool) -> bool {
     true
 }
 
-/// Reserving must not push the machine into killing somebody for memory.
+/// Reserving must not make the machine kill a process for memory.
 fn machine_has_room() -> bool {
     let steps = limits::RESERVE_STEP_BYTES_MAX * u64::from(STEPS_PER_LOOK);
     machine_memory().is_ok_and(|memory| memory.available_bytes > steps + limits::STORE_MARGIN_BYTES / 2)

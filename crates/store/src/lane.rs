@@ -21,14 +21,14 @@ pub(crate) struct Lane {
     pub(crate) length: u64,
     /// Memory of the file, as counted in the pool.
     pub(crate) allocated: u64,
-    /// Whole pages known to be allocated; `None` until somebody needs to know.
+    /// Whole pages known to be allocated; `None` until they are needed.
     pub(crate) present: Option<RangeSet>,
-    /// Pages that were taken for stores to come, and not written since: zeros that need not be looked at.
+    /// Pages that were taken for stores to come, and not written since: zeros that need not be read.
     pub(crate) blank: RangeSet,
     /// Whether a client holds a descriptor, and may have changed the file behind our back.
     pub(crate) granted: bool,
-    /// Whether memory may have been taken beyond the end of the file. Such pages hold no data, so
-    /// that after a restart nothing but cutting the file tells whether there are any.
+    /// Whether memory may have been taken beyond the end of the file. Such pages hold no data, so that after a
+    /// restart nothing but cutting the file shows whether there are any.
     pub(crate) tail: bool,
 }
 

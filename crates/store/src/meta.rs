@@ -80,7 +80,8 @@ impl MetaFile {
         self.pool.promise(purpose, needed).map_err(|error| error.context(self.doing("appending to")))?;
         let mut written = self.write(bytes, end);
         if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace) && self.pool.give_way()? {
-            // Who maps a lane has taken memory that nobody counted: what is kept free is there for the log.
+            // A client that maps a lane has taken memory that was not counted: the reserve is there for the
+            // log.
             written = self.write(bytes, end);
         }
         let after = self.size().unwrap_or(before);
@@ -161,7 +162,7 @@ impl Store {
         }
     }
 
-    /// A file without a name keeps its memory while somebody has it open; without bytes it does not.
+    /// A file without a name keeps its memory while a process has it open; without bytes it does not.
     fn meta_empty(&self, file: &OwnedFd, name: &str) -> Result<()> {
         let doing = format!("freeing the store's file '{name}'");
         let before = sys::file_size(file, &doing)?.allocated;

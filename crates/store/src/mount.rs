@@ -1,4 +1,4 @@
-//! Mounts a tmpfs that nobody sees: a short-lived child makes it and passes its directory back.
+//! Mounts a tmpfs that is visible nowhere: a short-lived child makes it and passes its directory back.
 //!
 //! The child is needed because an ordinary user must enter a user namespace to mount, and a
 //! process with several threads cannot. It is forked, so between fork and exit it may only make
@@ -233,7 +233,7 @@ fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) {
 ///
 /// Errors: `BadHandle` when nothing is open there.
 pub(crate) fn adopt(number: RawFd) -> Result<OwnedFd> {
-    // SAFETY: F_SETFD only looks at the descriptor table; it sets close-on-exec on what was inherited.
+    // SAFETY: F_SETFD changes only the descriptor table; it sets close-on-exec on what was inherited.
     let set = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
     if number <= 2 || set < 0 {
         return Err(Error::new(
@@ -241,6 +241,6 @@ pub(crate) fn adopt(number: RawFd) -> Result<OwnedFd> {
             format!("descriptor {number} does not hold an inherited store"),
         ));
     }
-    // SAFETY: the number is open, and by the contract of from_inherited nobody else in this process owns it.
+    // SAFETY: the number is open, and by the contract of from_inherited nothing else in this process owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

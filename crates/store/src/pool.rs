@@ -1,8 +1,8 @@
-//! Accounting: who has which memory, and the ballast that holds the rest.
+//! Accounting: which purpose has which memory, and the ballast that holds the rest.
 //!
-//! Lock order: the one mutex here is the only lock of this crate. It is held over changes of the
-//! ballast file (one step of the reservation at most), never over changes of lanes: those are
-//! promised first, made without the lock, and settled afterwards by what the kernel really took.
+//! Lock order: the one mutex here is the only lock of this crate. It is held over changes of the ballast file
+//! (one step of the reservation at most), never over changes of lanes: those are promised first, made without
+//! the lock, and corrected afterwards by what the kernel really took.
 
 use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, ErrorKind, Result, limits};
@@ -31,7 +31,7 @@ pub struct Usage {
     pub free_for_lanes_bytes: u64,
 }
 
-/// For whom memory is taken.
+/// What memory is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Lanes leave the headroom alone.
@@ -152,7 +152,7 @@ impl Pool {
         self.changed.wait_timeout(state, time)
     }
 
-    /// Tells the reservation whether to stop.
+    /// Tells the reservation thread whether to stop.
     pub(crate) fn set_stopping(&self, stopping: bool) {
         self.lock().stopping = stopping;
         self.changed.notify_all();
@@ -160,7 +160,7 @@ impl Pool {
 }
 
 impl State {
-    /// Memory that nobody uses and the ballast does not hold.
+    /// Memory that is unused and not held by the ballast.
     pub(crate) fn unreserved(&self) -> u64 {
         self.size.saturating_sub(self.lanes + self.meta + self.promised + self.ballast.allocated())
     }

@@ -57,9 +57,9 @@ impl Store {
         }
     }
 
-    /// The same for bytes that may be stored into, or not: whether all of them are zeros that nobody has written since
-    /// their memory was taken. `quiet`: no write is on its way to the lane. While little room is left it takes exact
-    /// pages, and refuses more than one of them: not all that is asked for ahead is used.
+    /// The same for bytes that may be stored into, or not: whether all of them are zeros that were not written
+    /// since their memory was taken. `quiet`: no write is on its way to the lane. While little room is left it
+    /// takes exact pages, and refuses more than one of them: not all that is asked for ahead is used.
     ///
     /// Errors: as [`Store::prepare_write`].
     pub fn prepare_stores(&mut self, id: LaneId, offset: u64, length: u64, quiet: bool) -> Result<bool> {
@@ -124,8 +124,8 @@ impl Store {
         self.prepare_write(id, 0, length)
     }
 
-    /// Decides which pages to take and has the pool promise them. Before it refuses, what was taken
-    /// ahead is given back, and pages are looked for that this lane holds and nobody remembers.
+    /// Decides which pages to take and has the pool promise them. Before it refuses, what was taken ahead is
+    /// given back, and this lane is searched for pages that it holds and that are not recorded.
     fn promise(&mut self, id: LaneId, ranges: &[ByteRange], ahead: Ahead) -> Result<Promise> {
         let refused = |promise: &Result<Promise>| {
             promise.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
@@ -228,8 +228,8 @@ impl Store {
     }
 }
 
-/// Frees parts of a lane; with `holes_only` what holds no data at this moment: in a granted one a
-/// client may have stored there since we looked, and elsewhere pages may have been there before.
+/// Frees parts of a lane; with `holes_only` what holds no data at this moment: in a granted one a client may
+/// have stored there since the last scan, and elsewhere pages may have been there before.
 pub(crate) fn punch_all(id: LaneId, file: &OwnedFd, parts: &[ByteRange], holes_only: bool) -> Result<()> {
     let doing = format!("giving memory of lane {id} back");
     for part in parts {

@@ -11,7 +11,7 @@ use crate::window::Mapping;
 
 const PROBE: &str = "probe";
 
-/// Maps one huge page of a file, has it filled in, and looks at what the kernel says it is.
+/// Maps one huge page of a file, has it filled in, and checks how the kernel reports it.
 pub(crate) fn gets_huge_pages(directory: &OwnedFd) -> Result<bool> {
     let file = sys::tell(sys::open_file(directory, PROBE, OFlags::CREATE), "making the probe file")?;
     let length = limits::HUGE_PAGE_BYTES;

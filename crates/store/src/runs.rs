@@ -15,7 +15,7 @@ const TOGETHER_BYTES_MAX: u64 = 64 << 10;
 /// Fewer runs than these are written one by one: together they take two system calls.
 const WRITTEN_TOGETHER_MIN: usize = 4;
 
-// A page between two runs that go together would be one that nobody has taken memory for.
+// A page between two runs that are joined would be one for which no memory was taken.
 const _: () = assert!(GAP_BYTES_MAX < PAGE_BYTES);
 
 impl Store {

@@ -96,7 +96,7 @@ fn own_directories() -> Result<Vec<String>> {
         .collect())
 }
 
-/// Opens and locks the directory; `None` when it is gone or somebody holds it.
+/// Opens and locks the directory; `None` when it is gone or another process has locked it.
 fn open_locked(path: &str) -> Result<Option<OwnedFd>> {
     use rustix::io::Errno;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;

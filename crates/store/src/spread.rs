@@ -49,8 +49,8 @@ impl Spread {
     fn read_into(&self, vectors: &[libc::iovec], at: usize) -> rustix::io::Result<()> {
         let length: usize = vectors.iter().map(|vector| vector.iov_len).sum();
         loop {
-            // SAFETY: the kernel alone writes to these addresses, which are mapped as long as the window is held; bytes of a
-            // shared mapping are nobody's Rust values.
+            // SAFETY: the kernel alone writes to these addresses, which are mapped as long as the window is
+            // held; no Rust value lies in a shared mapping.
             let read = unsafe {
                 libc::preadv(self.file.as_raw_fd(), vectors.as_ptr(), vectors.len() as i32, at as i64)
             };

@@ -58,7 +58,7 @@ impl Store {
                 format_args!("opening lane {id}"),
             )?;
             let size = sys::file_size(&file, format_args!("looking at lane {id}"))?;
-            // Whoever was granted this file by an earlier process may still hold it.
+            // A client that was granted this file by an earlier process may still hold it.
             let (length, allocated) = (size.length, size.allocated);
             lanes.insert(
                 id,
@@ -118,7 +118,7 @@ impl Store {
         self.pool.withhold(bytes);
     }
 
-    /// Who has which memory, by the store's own counters.
+    /// Which purpose has which memory, by the store's own counters.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.pool.usage()
@@ -381,8 +381,8 @@ impl Store {
         cut
     }
 
-    /// Whether the lane has pages beyond its end. The kernel keeps a huge page whole, and zeroes its
-    /// end, while somebody else holds it for a moment: then it cannot be split.
+    /// Whether the lane has pages beyond its end. The kernel keeps a huge page whole, and zeroes its end, while
+    /// another user holds it for a moment: then it cannot be split.
     fn has_tail(&self, id: LaneId) -> Result<bool> {
         let lane = self.lane(id)?;
         Ok(lane.allocated > lane.length.next_multiple_of(PAGE_BYTES))
@@ -402,17 +402,16 @@ impl Store {
 
     /// A fresh descriptor of the lane's file alone, close-on-exec, for passing to a local client.
     ///
-    /// It leads to nothing else: neither the directory nor other files. A client of the same uid can
-    /// cut the file even through a read-only one, so from now on the file is looked at before it is trusted.
-    /// A client has no business with the file's length: what it adds is counted when it is seen, and
-    /// may be cut again while the store is full.
-    /// Errors: `NotFound`; `TooMany` when the process has no descriptors left.
+    /// It leads to nothing else: neither the directory nor other files. A client of the same uid can cut the
+    /// file even through a read-only one, so from now on the file is checked before it is trusted. A client
+    /// must not change the file's length: what it adds is counted when it is seen, and may be cut again while
+    /// the store is full. Errors: `NotFound`; `TooMany` when the process has no descriptors left.
     pub fn grant(&mut self, id: LaneId, writable: bool) -> Result<OwnedFd> {
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lane = self.lane_mut(id)?;
         lane.granted = true;
-        // Who has the file may write it without a word.
+        // A client that has the file may write it without notice.
         lane.blank = RangeSet::default();
         sys::tell(
             rustix::fs::openat(&self.directory, lane::file_name(id), flags, Mode::empty()),
@@ -420,7 +419,7 @@ impl Store {
         )
     }
 
-    /// Looks again at every lane that a client may have changed, so that the counters are the kernel's.
+    /// Examines every lane that a client may have changed, so that the counters are the kernel's.
     pub fn recount_granted(&mut self) -> Result<()> {
         let granted: Vec<LaneId> =
             self.lanes.iter().filter(|(_, lane)| lane.granted).map(|(id, _)| *id).collect();
@@ -470,7 +469,7 @@ impl Store {
         size.map(|_| ())
     }
 
-    /// Looks at a granted lane again; if somebody changed it, forgets what was known of its pages.
+    /// Examines a granted lane again; if a client changed it, forgets what was known of its pages.
     pub(crate) fn refresh(&mut self, id: LaneId) -> Result<()> {
         let lane = self.lane(id)?;
         if !lane.granted {

@@ -12,7 +12,7 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
-/// Turns an errno into ramlace's error, told with what was being done.
+/// Turns an errno into ramlace's error, with a description of what was being done.
 pub(crate) fn tell<T>(result: std::result::Result<T, Errno>, doing: impl Display) -> Result<T> {
     result.map_err(|errno| Error::from_io(&errno.into(), doing))
 }
@@ -90,7 +90,7 @@ pub(crate) fn next_data(file: impl AsFd, from: u64, end: u64) -> rustix::io::Res
     };
     match rustix::fs::seek(&file, SeekFrom::Hole(start)) {
         Ok(hole) => Ok(Some(ByteRange { start, end: hole.min(end) })),
-        // Somebody cut the file between the two calls.
+        // A client cut the file between the two calls.
         Err(Errno::NXIO) => Ok(None),
         Err(errno) => Err(errno),
     }

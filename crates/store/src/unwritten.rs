@@ -1,10 +1,10 @@
-//! Finding pages that were taken and never written, when nobody remembers them.
+//! Finding pages that were taken and never written, when no record of them is left.
 //!
-//! After a restart, or after a client changed a granted file, such pages cannot be told from holes:
-//! SEEK_DATA passes over both. But tmpfs zeroes a page that is taken a second time, and SEEK_DATA
-//! finds it from then on, while a page taken for the first time stays unseen (`shmem_fallocate`,
-//! which undoes a failed call by the same mark). So taking a small piece tells which of its pages
-//! were there, and exactly the others are given back.
+//! After a restart, or after a client changed a granted file, such pages cannot be told from holes: SEEK_DATA
+//! passes over both. But tmpfs zeroes a page that is taken a second time, and SEEK_DATA finds it from then on,
+//! while a page taken for the first time stays unseen (`shmem_fallocate`, which undoes a failed call by the
+//! same mark). So taking a small piece shows which of its pages were there, and exactly the others are given
+//! back.
 
 use std::os::fd::OwnedFd;
 
@@ -17,15 +17,15 @@ use crate::store::{Store, split_at};
 use crate::sys::{self, PAGE_BYTES};
 
 impl Store {
-    /// Bytes of a lane's memory that nobody knows the place of. The caller has scanned its pages.
+    /// Bytes of a lane's memory whose place is not known. The caller has scanned its pages.
     pub(crate) fn unplaced_bytes(&self, id: LaneId) -> Result<u64> {
         let lane = self.lane(id)?;
         let present = lane.present.as_ref().expect("scanned by the caller");
         Ok(lane.allocated.saturating_sub(present.total()))
     }
 
-    /// Looks for pages of a range that are there and not known. Frees none of them, and looks only
-    /// while what it may find can make the range fit. Whether it found any.
+    /// Searches a range for pages that are there and not known. Frees none of them, and searches only while
+    /// what it may find can make the range fit. Returns whether it found any.
     pub(crate) fn find_unwritten(&mut self, id: LaneId, range: ByteRange) -> Result<bool> {
         let file = self.file(id)?;
         let mut found = self.learn_data(id, &file, range)?;

@@ -36,8 +36,8 @@ impl Mapping {
         let length =
             usize::try_from(length).map_err(|_| sys::fatal("a window larger than the address space"))?;
         let reserved_bytes = length + alignment;
-        // Reserving one huge page more than needed leaves room to align the address.
-        // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+        // Reserving one huge page more than needed leaves room to align the address. SAFETY: a new mapping at
+        // an address of the kernel's choice touches no memory in use.
         let reserved = unsafe {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), reserved_bytes, ProtFlags::empty(), flags)

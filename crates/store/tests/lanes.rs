@@ -291,7 +291,7 @@ fn pages_taken_for_stores_are_blank_until_they_are_written() {
         assert_eq!(store.prepare_stores(lane(1), 4096, 4096, true), Ok(false));
         assert_eq!(store.prepare_stores(lane(1), 0, 64 << 10, true), Ok(false));
         assert_eq!(store.prepare_stores(lane(1), 0, 4096, true), Ok(true));
-        // While a write is on its way, nobody knows what it leaves.
+        // While a write is under way, its result is not known.
         assert_eq!(store.prepare_stores(lane(1), 64 << 10, 4096, false), Ok(false));
         store.grant(lane(1), false).unwrap();
         assert_eq!(store.prepare_stores(lane(1), 0, 4096, true), Ok(false), "somebody else may have written");

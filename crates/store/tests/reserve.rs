@@ -1,4 +1,4 @@
-//! Memory that nobody uses is held by the ballast; the log always finds room to say what was deleted.
+//! Unused memory is held by the ballast; the log always finds room to record a deletion.
 
 mod common;
 

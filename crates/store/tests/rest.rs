@@ -1,10 +1,10 @@
-//! A store at rest uses no processor. Alone in its process, so that the thread it looks at is its own.
+//! A store at rest uses no processor time. Alone in its process, so that the thread it measures is its own.
 
 mod common;
 
 use common::*;
 
-/// A thread of this process, as `/proc` tells of it.
+/// A thread of this process, as `/proc` shows it.
 struct TestThread {
     status: std::path::PathBuf,
 }

@@ -206,7 +206,7 @@ fn check(store: &mut TestStore, model: &Model) {
     assert_eq!(store.lane_ids().count(), model.lanes.len());
     for (number, bytes) in &model.lanes {
         assert_eq!(store.lane_length(lane(*number)).unwrap(), bytes.len() as u64);
-        // assert! and not assert_eq!: nobody wants to read megabytes of difference.
+        // assert! and not assert_eq!: megabytes of difference are not readable.
         assert!(read(store, lane(*number), 0, bytes.len()) == *bytes, "lane {number} differs");
     }
     assert!(store.meta_append_file("log").unwrap().read_all().unwrap() == model.log, "the log differs");
