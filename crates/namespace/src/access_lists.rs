@@ -1,7 +1,8 @@
-//! Access control lists of inodes: who may see and set them, and what becomes of them with a mode and a new entry.
+//! Access control lists of inodes: which users may see and set them, and what becomes of them with a mode and a
+//! new entry.
 //!
-//! A list that says no more than a mode is kept as the mode. Of one that says more, the owner's rights, the mask and
-//! everybody's are the mode's three classes, here and in what `stat` shows.
+//! A list that says no more than a mode is kept as the mode. Of one that says more, the owner's rights, the
+//! mask and the entry for all others are the mode's three classes, here and in what `stat` shows.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::namespace::NewMode;

@@ -23,7 +23,8 @@ impl SlotState {
         let inode = self.inode(request.inode)?;
         let wrote = match request.times {
             TimeReason::Wrote => self.has_open_for_writing(caller, request.inode),
-            // The kernel of a host names the user who writes by an open file: which groups that one is in matters.
+            // The kernel of a host names the user who writes through an open file: the groups of that user
+            // matter.
             TimeReason::WroteAndDropsSetId => self.session_writes(caller, request.inode),
             TimeReason::Chosen | TimeReason::Now => false,
         };
@@ -95,7 +96,7 @@ impl SlotState {
 }
 
 impl SlotState {
-    /// A file's own mode. Whoever opens it hears which it is, so it is never another one while somebody has it open.
+    /// A file's own mode. An open returns the mode, so it never changes while a session has the file open.
     fn set_mode_of_file(&mut self, caller: Caller, SetLayout { inode: id, hints }: SetLayout) -> Step {
         let inode = self.inode(id)?;
         inode.check_owner(caller.who)?;
@@ -132,9 +133,8 @@ impl SlotState {
     }
 }
 
-/// As POSIX has it: the mode is the owner's; the uid is nobody's to give away but the
-/// super-user's; the owner may choose the group among his own; times are the owner's, and a
-/// writer may tell when he wrote.
+/// As POSIX has it: the mode is the owner's; only the super-user may give the uid away; the owner may choose
+/// among the owner's own groups; times are the owner's, and a writer may report the time of its write.
 fn check_may_set(inode: &Inode, who: &Credentials, request: &SetAttributes, wrote: bool) -> Result<()> {
     if request.mode.is_some() || request.uid.is_some() || request.gid.is_some() {
         inode.check_owner(who)?;
@@ -174,11 +174,11 @@ fn set_owner(inode: &mut Inode, who: &Credentials, request: &SetAttributes) {
 
 fn set_mode(inode: &mut Inode, who: &Credentials, request: &SetAttributes) {
     let Some(mode) = request.mode else { return };
-    // Nobody gets a program that runs with the rights of a group that is not his.
+    // No user may create a program that runs with the rights of a group that the user is not in.
     inode.set_mode(if may_keep_group(who, inode.gid) { mode } else { mode & !SET_GID });
 }
 
-/// The owner sets any time. Another writer tells when he wrote: forward only, and not beyond now.
+/// The owner sets any time. Another writer reports when it wrote: forward only, and not beyond now.
 fn set_times(inode: &mut Inode, caller: Caller, request: &SetAttributes) {
     let owner = is_owner(inode, caller.who);
     let set = |at: &mut Timestamp, wanted: Option<Timestamp>| {

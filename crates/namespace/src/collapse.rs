@@ -1,10 +1,11 @@
-//! Spread directories that somebody wants removed: they are made whole first, which they can be when they
-//! are empty.
+//! Spread directories that a caller wants removed: they are made whole first, which they can be when they are
+//! empty.
 //!
-//! A session that asks is told Retry, and the home looks at all partitions. When it comes again the directory is
-//! whole, or it hears why it is not. One look answers all who asked before it began. Who asks while it runs
-//! waits for the next one: what an earlier look found may have changed before it asked. So several who come
-//! again and again hold nobody up, and each is answered after two looks at the most.
+//! A session that asks gets Retry, and the home checks all partitions (a look). When the session asks again the
+//! directory is whole, or the answer says why it is not. One look answers all callers that asked before it
+//! began. A caller that asks while it runs waits for the next one: what an earlier look found may have changed
+//! before it asked. So several callers that retry do not delay each other, and each is answered after two looks
+//! at the most.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::peer::Token;
@@ -14,7 +15,7 @@ use crate::state::inode::Body;
 use crate::state::{FollowUp, SlotState};
 
 impl SlotState {
-    /// What the last look came to for this caller.
+    /// The result of the last look for this caller.
     pub(crate) fn check_not_refused(&mut self, inode: InodeId, token: Token) -> Result<()> {
         match self.spread_mut(inode).and_then(|spread| spread.callers.take_refusal(token)) {
             Some(why) => Err(why.into_error()),
@@ -22,15 +23,15 @@ impl SlotState {
         }
     }
 
-    /// A caller who may remove the directory cannot yet.
+    /// A caller that may remove the directory cannot do it yet.
     pub(crate) fn note_caller(&mut self, inode: InodeId, token: Token) {
         if let Some(spread) = self.spread_mut(inode) {
             spread.callers.note(token);
         }
     }
 
-    /// Whether a directory can be removed as far as its partitions are concerned. One that is spread
-    /// is made whole first, and whoever asks has to come again.
+    /// Whether a directory can be removed as far as its partitions are concerned. One that is spread is made
+    /// whole first, and the caller has to retry.
     pub(crate) fn check_whole(&mut self, inode: InodeId, token: Token) -> Result<()> {
         let Some(spread) = self.spread_mut(inode) else { return Ok(()) };
         spread.callers.note(token);
@@ -41,8 +42,8 @@ impl SlotState {
 
     /// The directory is not made whole.
     pub(crate) fn note_refusal(&mut self, inode: InodeId, why: &Error) {
-        // Whoever wants it comes again. The slot that asks on its behalf would take other words for
-        // those of this slot's own server.
+        // The caller retries. The slot that asks on its behalf would take another error for one of this slot's
+        // own server.
         let why = match why.kind() {
             ErrorKind::HostDown | ErrorKind::TimedOut => Error::new(ErrorKind::Busy, why.message()),
             ErrorKind::Busy | ErrorKind::Retry => return,

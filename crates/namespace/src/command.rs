@@ -21,7 +21,7 @@ use crate::mend::Disowned;
 pub struct Command {
     /// The server's clock, read once before the command is logged.
     pub now: Timestamp,
-    /// Who wants it.
+    /// Which caller wants it.
     pub origin: Origin,
     /// What is wanted.
     pub op: Op,
@@ -41,7 +41,7 @@ numbered_variants! { Room:
     2 None;
 }
 
-/// Who wants something.
+/// The origin of a command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Origin {
     /// A client's mutation.
@@ -53,10 +53,10 @@ pub enum Origin {
         /// Every mutation of the session below this number has been answered, and the client has
         /// seen the answer.
         acknowledged_below: Sequence,
-        /// As whom it is done.
+        /// The user for whom it is done.
         who: Credentials,
-        /// One of the users asks for whom the session acts: what it has open for others gives him
-        /// no right.
+        /// One of the users asks for whom the session acts: what the session has open for others gives this
+        /// user no right.
         on_behalf: bool,
     },
     /// Another slot.
@@ -178,8 +178,8 @@ pub enum Op {
         /// Its answer.
         result: Result<DeliveryAnswer, ErrorBody>,
     },
-    /// By the server: the delivery's server cannot be reached now. Whoever waits for it goes on; the
-    /// delivery stays open where its effect is still owed.
+    /// By the server: the delivery's server cannot be reached now. A caller that waits for it continues; the
+    /// delivery stays open where its effect is still pending.
     DeliveryUnreachable {
         /// The delivery.
         delivery: DeliveryId,
@@ -211,14 +211,14 @@ pub enum Op {
     BeginInLanes {
         /// The file.
         inode: InodeId,
-        /// Who writes.
+        /// The session that writes.
         by: SessionId,
         /// The present epoch.
         epoch: Epoch,
     },
     /// By the server: what came in another slot's name, which knows nothing of it, is let go.
     Disown(Disowned),
-    /// By the server: nobody but this session is answered out of the slot until that ends.
+    /// By the server: only this session gets answers out of the slot until the delegation ends.
     Delegate {
         /// The session.
         session: SessionId,
@@ -275,11 +275,11 @@ numbered_variants! { Op:
     42 EndDelegation { number };
 }
 
-/// What a step wants done. Whoever replays a log throws the effects away and then delivers
+/// What a step wants done. A replay of a log discards the effects and then delivers
 /// [`crate::SlotState::open_deliveries`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Answer a client's mutation: everybody who waits for this token, or nobody.
+    /// Answer a client's mutation: every caller that waits for this token, if any.
     Reply {
         /// The mutation.
         token: peer::Token,
@@ -301,9 +301,9 @@ pub enum Effect {
     },
     /// Answer the peer whose command this was.
     PeerReply(Result<DeliveryAnswer, Error>),
-    /// Tell a session that it has a lock for which it waited. Who was not told asks again.
+    /// Notify a session that it has a lock for which it waited. A session that missed this asks again.
     LockGranted {
-        /// Whom.
+        /// Which session.
         session: SessionId,
         /// The file.
         inode: InodeId,
@@ -312,23 +312,23 @@ pub enum Effect {
         /// What the file is now.
         file: locks::LockedFile,
     },
-    /// Tell a session that all members of a barrier have come. Who was not told asks again.
+    /// Notify a session that all members of a barrier have arrived. A session that missed this asks again.
     BarrierPassed {
-        /// Whom.
+        /// Which session.
         session: SessionId,
         /// The session's number for the wait.
         wait: u64,
         /// Which round it was.
         round: u64,
     },
-    /// Others see an inode of this slot differently from now on: whoever holds a lease on it must hear of that
-    /// before anybody is shown.
+    /// Others see an inode of this slot differently from now on: each holder of a lease on it must be notified
+    /// before the change is shown to any client.
     Changed {
         /// The inode.
         inode: InodeId,
         /// Names that were in it are gone or lead elsewhere.
         names: bool,
-        /// The session that asked for it and needs not be told.
+        /// The session that asked for it and need not be notified.
         knows: Option<SessionId>,
     },
     /// Whether the wait that was to end was one still.
@@ -342,7 +342,7 @@ pub enum Effect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DeliveryId(pub u64);
 
-/// A message that one slot owes another (or itself).
+/// A pending message of one slot to another (or itself).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delivery {
     /// A part of an operation is to be held ready.
@@ -502,7 +502,7 @@ impl Reply {
     }
 }
 
-/// A question that changes nothing.
+/// A request that changes nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Query {
     /// By a client, at the parent's slot.
@@ -531,7 +531,7 @@ pub enum Query {
         /// Its session.
         session: SessionId,
     },
-    /// By a lane; whoever asks may know.
+    /// By a lane; any caller may know the answer.
     QueryInode(peer::QueryInode),
     /// By a slot that moves a directory.
     Ascend(peer::Ascend),
@@ -539,7 +539,7 @@ pub enum Query {
     Operations,
 }
 
-/// What answers a question.
+/// The answer to a query.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// To `Lookup`.

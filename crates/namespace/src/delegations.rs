@@ -1,6 +1,6 @@
-//! Delegations of a slot: one session answers for it, until it gives it back, is not heard in time or ends. Who asks before
-//! it is given back is the server's matter; that it is delegated must outlive the server's process, since what the holder has
-//! promised does.
+//! Delegations of a slot: one session answers for it, until it gives it back, misses its time or ends. Requests
+//! that come before it is given back are the server's matter; the fact that it is delegated must outlive the
+//! server's process, since what the holder has promised does.
 
 use ramlace_base::{InodeId, SessionId};
 
@@ -8,7 +8,7 @@ use crate::state::SlotState;
 use crate::state::delegation::Delegation;
 
 impl SlotState {
-    /// To whom the slot is delegated now.
+    /// The session to which the slot is delegated now.
     #[must_use]
     pub fn delegation(&self) -> Option<Delegation> {
         self.delegation

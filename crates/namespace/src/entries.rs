@@ -34,7 +34,7 @@ impl SlotState {
         check_named(&request.named)?;
         let body = Body::File(File::new(layout, mode, request.named.clone()));
         let inode = self.add_entry(caller, request.parent, &request.name, request.mode, body)?;
-        // Who makes a file has it open as he wishes, whatever its mode will say to others.
+        // The creator of a file has it open as requested, whatever its mode will say to others.
         let opened = OpenedFor { read: request.read, write: request.write };
         self.reference(caller, inode, opened)?;
         Ok(Some(self.opened(inode, true)?))
@@ -160,7 +160,8 @@ impl SlotState {
 
     pub(crate) fn opened(&self, inode: InodeId, created: bool) -> Result<Reply> {
         let info = self.info(inode, self.inode(inode)?);
-        // What it proves to lanes, whoever has the key of permits puts in, and leases whoever gives them.
+        // The permit, which proves the open to lanes, is put in where the key of permits is; leases where they
+        // are given.
         let leased = EntryLeased::default();
         Ok(Reply::Opened(Box::new(Opened { info, created, permit: None, leased, parent: None })))
     }

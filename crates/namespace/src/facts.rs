@@ -27,8 +27,8 @@ struct Held<'state> {
 }
 
 impl SlotState {
-    /// What is under way here, and what is wrong with it. `is_open` tells whether the server
-    /// still has a session.
+    /// What is under way here, and what is wrong with it. `is_open` returns whether the server still has a
+    /// session.
     #[must_use]
     pub fn slot_facts(&self, is_open: impl Fn(SessionId) -> bool) -> SlotFacts {
         let mut troubles = Vec::new();

@@ -101,7 +101,7 @@ fn what_is_under_way_is_no_trouble() {
     assert_eq!(story.troubles(), []);
     let facts = story.state.slot_facts(|_| true);
     assert_eq!(facts.asked, [(Slot(5), 1 << 24)]);
-    // Two lanes that hear of a truncation, and the question of the mkdir.
+    // Two lanes that receive a truncation, and the request of the mkdir to the other slot.
     assert_eq!((facts.inodes, facts.deliveries), (3, 3));
 }
 
@@ -128,7 +128,7 @@ fn sessions_and_their_open_inodes_are_checked() {
 
 #[test]
 fn operations_that_wait_for_nothing_are_found() {
-    // The question of the mkdir, the messages about the truncation.
+    // The request of the mkdir, the messages about the truncation.
     let lost = found(|state, _| state.outbox = crate::state::outbox::Outbox::default());
     assert_eq!(lost, [TroubleKind::OperationStuck; 2]);
     let untold = found(|state, _| _ = state.unsettled.insert((Slot(6), 3)));
@@ -147,7 +147,7 @@ fn what_is_held_by_nobody_is_found() {
         let token = Token { session: SESSION, sequence: Sequence(7) };
         state.intents.remove(&token).expect("the mkdir is under way");
     });
-    // The name, its place, and that the other slot is never told.
+    // The name, its place, and that the other slot is never notified.
     let mut expected = [TroubleKind::OperationStuck, TroubleKind::HeldByNobody, TroubleKind::HeldByNobody];
     let mut forgotten = forgotten;
     forgotten.sort_by_key(|kind| u8::from(*kind));

@@ -34,7 +34,8 @@ impl SlotState {
                 ));
             }
         }
-        // Whoever asks for themselves gets the bytes, so that running is reading, but for the owner, who may always allow it.
+        // A caller that acts for itself gets the bytes, so running needs the right to read; the owner may
+        // always grant it.
         let runs = request.run && (caller.on_behalf || caller.who.uid == inode.uid);
         let rights = [
             (request.read || (request.run && !runs), right::READ),
@@ -43,7 +44,7 @@ impl SlotState {
         ];
         let rights = rights.iter().filter(|(asked, _)| *asked).fold(0, |all, (_, right)| all | right);
         inode.check_allows(caller.who, rights)?;
-        // Whose kernel runs it reads it.
+        // A kernel that runs it reads it.
         let opened = OpenedFor { read: request.read || request.run, write: request.write };
         self.reference(caller, request.inode, opened)?;
         Ok(Some(self.opened(request.inode, false)?))
@@ -82,7 +83,7 @@ impl SlotState {
             inode.changed = caller.now;
             inode.content_changed_by(caller.who);
         } else if unheard {
-            // Nobody knows whether its kernel has written since the times were told last.
+            // It is not known whether its kernel has written since the times were reported last.
             inode.changed = caller.now;
         }
         self.release(request.inode, effects);
@@ -99,7 +100,7 @@ impl SlotState {
         self.retire_if_unused(id, effects);
     }
 
-    /// Tells the lanes of a file that may have been written to give back what they took beyond its end.
+    /// Has the lanes of a file that may have been written give back what they took beyond its end.
     fn trim(&mut self, id: InodeId, effects: &mut Vec<Effect>) {
         let Some(Body::File(file)) = self.inodes.get_mut(&id).map(|inode| &mut inode.body) else { return };
         if !std::mem::take(&mut file.untrimmed) || file.inline.is_some() {
@@ -114,7 +115,7 @@ impl SlotState {
         }
     }
 
-    /// Drops an inode that neither an entry nor a session holds; its lanes hear of it.
+    /// Drops an inode that neither an entry nor a session holds; its lanes are notified.
     pub(crate) fn retire_if_unused(&mut self, id: InodeId, effects: &mut Vec<Effect>) {
         let unused =
             self.inodes.get(&id).is_some_and(|inode| inode.links == 0 && inode.opens == 0 && !inode.held);
@@ -151,8 +152,8 @@ impl SlotState {
         }
     }
 
-    /// Forgets a session: its replies go, what it had open is closed, what it reserved stays a
-    /// hole. Operations that it began run to their end; nobody hears of it.
+    /// Forgets a session: its replies go, what it had open is closed, what it reserved stays a hole. Operations
+    /// that it began run to their end without an answer.
     pub(crate) fn end_session(&mut self, id: SessionId, now: Timestamp, effects: &mut Vec<Effect>) {
         self.delegation = self.delegation.filter(|delegation| delegation.session != id);
         let Some(session) = self.sessions.remove(&id) else { return };

@@ -1,8 +1,10 @@
-//! Files that kernels read and map without asking: who has which, and what follows for everybody else.
+//! Passthrough: files that kernels read and map without asking the server; which session has which, and what
+//! follows for others.
 //!
-//! Nobody hears of stores into such a file. So whoever keeps bytes of it by its times must not, while it may be written;
-//! and it must have no holes, for a store into one would take memory that was not promised. A session that ends
-//! without a word leaves a kernel behind that nobody can ask any more: what it has stays *loose* for ever.
+//! The server does not see stores into such a file. So a client must not cache its bytes by its times while it
+//! may be written; and it must have no holes, for a store into one would take memory that was not promised. A
+//! session that ends without closing the file leaves a kernel that cannot be asked any more: what that kernel
+//! has stays *loose* for ever.
 
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Redirect, Result, SessionId};
 use ramlace_wire::Mode;
@@ -45,12 +47,12 @@ impl SlotState {
         Ok(Some(Reply::HandedOver(HandedOver { number: self.handover_last, size })))
     }
 
-    /// Whether somebody's kernel has it.
+    /// Whether a session's kernel has it.
     pub(crate) fn is_handed(&self, inode: InodeId) -> bool {
         self.handovers.contains_key(&inode)
     }
 
-    /// Whether its bytes may change and nobody hears of it.
+    /// Whether its bytes may change without notice.
     pub(crate) fn is_written_unheard(&self, inode: InodeId) -> bool {
         let may_write = |handover: &Handover| {
             handover.loose == Some(Loose::Writes) || handover.sessions.values().any(|write| *write)
@@ -67,8 +69,8 @@ impl SlotState {
         Err(Error::new(ErrorKind::Redirect(Redirect::Handed), text))
     }
 
-    /// The session's kernel does not have the file any more, as the session `says`, or else as far as can be told. Whether
-    /// it may have written.
+    /// The session's kernel does not have the file any more, as the session `says`, or else as far as is known.
+    /// Returns whether it may have written.
     pub(crate) fn end_handover(
         &mut self,
         inode: InodeId,
@@ -89,12 +91,13 @@ impl SlotState {
         write
     }
 
-    /// Handovers of a file up to this number are over. A message that says so late, or twice, ends no later one.
+    /// Handovers of a file up to this number have ended. A message about it that is late, or comes twice, ends
+    /// no later one.
     pub(crate) fn handovers_over(&self, inode: InodeId) -> u64 {
         if self.is_handed(inode) { 0 } else { self.handover_last }
     }
 
-    /// Tells the only lane of a file that no kernel has it any more.
+    /// Notifies the only lane of a file that no kernel has it any more.
     fn lane_is_free(&mut self, inode: InodeId, effects: &mut Vec<Effect>) {
         let layout = self.file_mut(inode).layout;
         let lane = LaneId { inode, lane: 0 };

@@ -1,9 +1,9 @@
 //! What a slot holds ready for an operation that is not decided: the same for the slot that
 //! coordinates and for the slots that it asks.
 //!
-//! A *hold* is a change that was checked and is kept possible. It is done, or let go, when the
-//! operation is decided; neither can fail. Whoever wants to change what is held meanwhile is told
-//! Retry. Counts of links change when they are held, so that whoever is answered sees them.
+//! A *hold* is a change that was checked and is kept possible. It is done, or dropped, when the operation is
+//! decided; neither can fail. A caller that wants to change what is held meanwhile gets Retry. Counts of links
+//! change when they are held, so that every answer shows them.
 
 use std::collections::btree_map::Entry as Slotted;
 
@@ -20,7 +20,7 @@ use crate::state::directory::{Claim, Directory, Entry, Phase};
 use crate::state::hold::{HeldEntry, Hold};
 use crate::state::inode::{Body, Inode, right};
 
-/// On whose behalf something is held, and since when.
+/// For which caller something is held, and since when.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker<'asker> {
     pub who: &'asker Credentials,
@@ -61,7 +61,7 @@ impl SlotState {
         }
     }
 
-    /// Whether a part is one for this slot. Who asks is another server, and may be wrong.
+    /// Whether a part is one for this slot. The sender is another server, and may be wrong.
     fn check_concerns(&self, part: &Part) -> Result<()> {
         let concerns = match part {
             Part::MakeDirectory { .. } | Part::PutEntry(_) | Part::TakePartition(_) => true,

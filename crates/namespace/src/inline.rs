@@ -1,9 +1,9 @@
 //! Small files whose bytes live with their inode: `docs/records/inline-files.md`.
 //!
-//! A file begins inline and goes to its lanes once, when it grows beyond what an inode may carry or
-//! when somebody wants its lanes; there is no way back. While it is inline no lane exists, and this
-//! slot alone reads and changes its bytes. On the way (`Leaving`) it refuses changes, until lane 0
-//! has the bytes: nobody else may write to a lane before.
+//! A file begins inline and goes to its lanes once, when it grows beyond what an inode may carry or when a
+//! client needs its lanes; it never becomes inline again. While it is inline no lane exists, and this slot
+//! alone reads and changes its bytes. On the way (`Leaving`) it refuses changes, until lane 0 has the bytes: no
+//! other client may write to a lane before.
 //!
 //! Invariant: the bytes end where the size does, or before; what is missing is zero.
 
@@ -70,8 +70,8 @@ impl File {
         Reply::Promoted(Promoted { size: self.size_info(), since: self.layout.created })
     }
 
-    /// Whether it can go to its lanes without a byte for them. A lane that may have begun must hear of it, were it but to hold
-    /// nothing.
+    /// Whether it can go to its lanes without a byte for them. A lane that may have begun must be notified,
+    /// even if it is to hold nothing.
     fn goes_to_lanes_alone(&self) -> bool {
         self.inline_bytes() == 0 && !self.refused
     }
@@ -82,7 +82,7 @@ impl File {
         self.layout.created = self.layout.created.max(epoch);
     }
 
-    /// The delivery that carries the bytes away, and who waits for it.
+    /// The delivery that carries the bytes away, and the token that waits for it.
     pub(crate) fn take_leaving(&mut self) -> Option<(DeliveryId, Option<Token>)> {
         let taken = self.work.as_mut().and_then(|work| work.leaving.take());
         taken.map(|leaving| (leaving.delivery, leaving.waiting))
@@ -121,7 +121,8 @@ impl SlotState {
         if !is_enough {
             inode.check_allows(who, right::READ)?;
         }
-        // What a kernel keeps of them is to be kept where they will be. They may be read here as long as nobody knows when that is.
+        // Bytes that a kernel keeps have to be leased where they will be. They may be read here as long as that
+        // time is not known.
         if request.keep && file.leaving().is_some_and(|leaving| leaving.waiting.is_some()) {
             file.check_not_leaving(request.inode)?;
         }
@@ -222,7 +223,7 @@ impl SlotState {
         let id = request.inode;
         let inode = self.inode(id)?;
         let file = inode.file(id)?;
-        // It changes nothing that anybody can see: readers map files, too.
+        // It changes nothing that is visible: readers map files, too.
         let has_open = !caller.on_behalf && self.has_open(caller.token.session, id);
         if !has_open && !inode.allows(caller.who, right::READ) {
             inode.check_allows(caller.who, right::WRITE)?;
@@ -298,8 +299,8 @@ impl SlotState {
         }
     }
 
-    /// The server of lane 0 cannot be reached now. The bytes may have arrived there, so they are on
-    /// their way until it answers; nobody waits for that.
+    /// The server of lane 0 cannot be reached now. The bytes may have arrived there, so they count as under way
+    /// until it answers; no caller waits for that.
     pub(crate) fn fill_unreachable(&mut self, inode: InodeId, effects: &mut Vec<Effect>) {
         let Some(Body::File(file)) = self.inodes.get_mut(&inode).map(|inode| &mut inode.body) else { return };
         let leaving = file.work.as_mut().and_then(|work| work.leaving.as_mut());

@@ -1,17 +1,17 @@
 //! Operations across slots, at the slot that coordinates them: that of the directory whose entry
 //! appears or goes; for a rename, that of the old entry.
 //!
-//! An *intent* holds what changes here and asks other slots, one after the other, to hold what
-//! changes there (`Prepare`). When all of it is held, the operation is decided: what is held here
-//! is done, and the other slots are told (`Settle`) until they confirm. Anything else aborts: a
-//! refusal, or a slot that cannot be reached. What another slot did not hear of, did not happen.
+//! An *intent* holds what changes here and asks other slots, one after the other, to hold what changes there
+//! (`Prepare`). When all of it is held, the operation is decided: what is held here is done, and the decision
+//! is sent to the other slots (`Settle`) until they confirm. Anything else aborts: a refusal, or a slot that
+//! cannot be reached. What another slot has not received has not happened.
 //!
 //! A part that lives in the coordinator's own slot is held without a message: an operation in one
 //! slot is one request.
 //!
-//! Each slot that is asked knows the operation by a number, and every message carries the smallest
-//! number between the two slots that is not settled yet (`open_from`): the other slot forgets
-//! what lies below, and refuses late duplicates from there.
+//! Each slot that is asked knows the operation by a number, and every message carries the smallest number
+//! between the two slots that is not finished yet (`open_from`): the other slot forgets what lies below, and
+//! refuses late duplicates from there.
 
 use std::collections::BTreeMap;
 
@@ -128,7 +128,7 @@ impl SlotState {
 
     // ---- checks ----
 
-    /// Whether the caller may make an entry, whose name must be free.
+    /// Whether the caller may make an entry whose name must be free.
     pub(crate) fn check_new_entry(&self, parent: InodeId, name: &Name, who: &Credentials) -> Result<()> {
         let directory = self.directory_to_change(parent, name, who)?;
         directory.check_not_busy(name)?;
@@ -139,7 +139,7 @@ impl SlotState {
         self.inode(parent)?.check_allows(who, right::WRITE)
     }
 
-    /// Whether the caller may remove an entry: what it leads to, and whom that must belong to.
+    /// Whether the caller may remove an entry: what it leads to, and which user must own that.
     pub(crate) fn check_old_entry(
         &self,
         parent: InodeId,
@@ -360,7 +360,7 @@ impl SlotState {
         self.end(token, intent, false, now, effects);
     }
 
-    /// Settles what is held here at once, and tells the other slots.
+    /// Finishes what is held here at once, and notifies the other slots.
     fn end(&mut self, token: Token, intent: Intent, commit: bool, now: Timestamp, effects: &mut Vec<Effect>) {
         for hold in intent.holds {
             self.settle_hold(hold, commit, now, effects);
@@ -387,7 +387,7 @@ impl SlotState {
     pub(crate) fn settled(&mut self, message: &Settle, effects: &mut Vec<Effect>) {
         let Settle { token, slot, stamp, .. } = *message;
         self.unsettled.remove(&(slot, stamp.number));
-        // An earlier attempt of the same mutation may have been given up; this is another.
+        // An earlier attempt of the same mutation may have been cancelled; this is another.
         let awaited = self
             .intents
             .get(&token)

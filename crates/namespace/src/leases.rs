@@ -1,18 +1,19 @@
-//! Leases on attributes and names: which session may believe what until when, and which has yet to hear that it may not any more.
+//! Leases on attributes and names: which session may rely on what until when, and which has yet to be notified
+//! that it may not any more.
 //!
-//! What a server has promised, and nothing that must outlive it: its next life waits until all of this is over.
-//! Time is milliseconds of one clock that never goes back. A holder counts its lease from before its request left, so
-//! that it is over for the holder before it is over here.
+//! This is what a server has promised, and none of it must outlive the server: its next life waits until all
+//! leases have expired. Time is milliseconds of one clock that never goes back. A holder counts its lease from
+//! before its request left, so that it expires for the holder before it expires here.
 //!
-//! A session renews all its leases by one request. When one is over nobody waits for its holder; what changes then it is told all
-//! the same, and it renews only what it was not told of.
+//! A session renews all its leases by one request. Once a lease has expired, no caller waits for its holder.
+//! Changes are still sent to it, and it renews only the leases for which it has received no change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{InodeId, SessionId, Slot, limits};
 use ramlace_wire::leases::{Leased, Recall};
 
-/// How long a holder who says nothing is waited for.
+/// How long callers wait for a holder that does not answer.
 pub const HOLD_MILLIS: u64 = limits::LEASE_MILLIS + limits::LEASE_MARGIN_MILLIS;
 
 /// What a lease is on.
@@ -26,7 +27,7 @@ type Moments = Vec<(SessionId, u64)>;
 pub struct Leases {
     /// Leases that there may be.
     room: usize,
-    /// Who has them, and when they were given last.
+    /// The holders, and when their leases were given last.
     holders: BTreeMap<Subject, Moments>,
     /// Leases in `holders`, those that are over among them.
     given: usize,
@@ -56,8 +57,8 @@ struct Listener {
     renewed_until: u64,
     /// What it has not acknowledged.
     unheard: BTreeMap<u64, Subject>,
-    /// The newest recall that it let run out; 0: none. It gets no leases and renews none before it has done that one, so that
-    /// who acknowledges nothing delays nobody for long.
+    /// The newest recall whose time it let pass; 0: none. It gets no leases and renews none before it has done
+    /// that recall, so that a session that acknowledges nothing does not delay others for long.
     ran_out: u64,
     /// It renews none before others have got room: it has leases that were given long ago.
     crowds: bool,
@@ -77,7 +78,8 @@ impl Listener {
 pub struct Renewal {
     /// How often leases were taken from it without a word: if that is not what it was, it has none that it can name.
     pub taken: u64,
-    /// The newest recall that it has not acknowledged: if it has not heard of that one, the renewal is nothing to it.
+    /// The newest recall that it has not acknowledged: if it has not received that one, the renewal has no
+    /// effect.
     pub newest: u64,
 }
 
@@ -103,13 +105,13 @@ impl Leases {
         }
     }
 
-    /// Whether nobody holds anything, and nobody is waited for.
+    /// Whether there is no holder, and no recall is waited for.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.holders.is_empty() && self.recalls.is_empty()
     }
 
-    /// Whether a session can be given leases: it hears of recalls.
+    /// Whether a session can be given leases: it receives recalls.
     #[must_use]
     pub fn listens(&self, session: SessionId) -> bool {
         self.sessions.get(&session).is_some_and(|listener| listener.ran_out == 0 && listener.is_told_of_all())
@@ -148,7 +150,7 @@ impl Leases {
         true
     }
 
-    /// Makes all leases of a session last from now on; `None` where it has to be told what it has not heard.
+    /// Makes all leases of a session last from now on; `None` where it must first receive pending recalls.
     pub fn renew(&mut self, session: SessionId, now: u64) -> Option<Renewal> {
         if !self.listens(session) {
             return None;
@@ -164,8 +166,9 @@ impl Leases {
         Some(Renewal { taken: listener.taken, newest })
     }
 
-    /// Drops what is over; whether there is room now. Whoever has leases that last by renewals alone renews none until they are
-    /// over. A table that is full is looked through when one of its leases may be over, and not for each that is asked for.
+    /// Drops leases that have expired; returns whether there is room now. Sessions with leases that last by
+    /// renewals alone renew none until these have expired. A full table is searched when one of its leases may
+    /// have expired, and not at each request.
     fn make_room(&mut self, now: u64) -> bool {
         if now < self.full_until {
             return false;
@@ -206,7 +209,8 @@ impl Leases {
         has_room
     }
 
-    /// Something has changed: its leases are recalled, but for that of who `knows`. Whether somebody has to be told.
+    /// An inode has changed: its leases are recalled, but for that of the session that `knows`. Returns whether
+    /// a session has to be notified.
     pub fn changed(&mut self, inode: InodeId, what: Leased, knows: Option<SessionId>, now: u64) -> bool {
         let subject = (inode, what);
         let Some(holders) = self.holders.remove(&subject) else { return false };
@@ -266,7 +270,7 @@ impl Leases {
         is_any
     }
 
-    /// What a session has yet to acknowledge, as much as one answer tells.
+    /// What a session has yet to acknowledge, as much as one answer holds.
     #[must_use]
     pub fn unheard(&self, session: SessionId) -> Vec<Recall> {
         let unheard = self.sessions.get(&session).into_iter().flat_map(|listener| &listener.unheard);
@@ -278,7 +282,7 @@ impl Leases {
         unheard.take(limits::EVENTS_PER_ANSWER_MAX).map(recall).collect()
     }
 
-    /// Nobody waits any longer for those whose time is over. They hear of it when they ask again.
+    /// Stops the waits for sessions whose time has passed. They learn of it when they ask again.
     pub fn pass(&mut self, now: u64) {
         let over: Vec<(u64, SessionId)> = self
             .recalls
@@ -296,7 +300,7 @@ impl Leases {
         }
     }
 
-    /// The newest recall of a slot for which somebody is waited.
+    /// The newest recall of a slot that is waited for.
     #[must_use]
     pub fn newest_pending(&self, slot: Slot) -> Option<u64> {
         self.in_slots.range((slot, 0)..=(slot, u64::MAX)).next_back().map(|(_, number)| *number)

@@ -1,4 +1,4 @@
-//! Leases against a model of holders who believe what they were given until its time is over or they hear of its recall.
+//! Leases against a model of holders that rely on what they were given until it expires or its recall arrives.
 
 use proptest::prelude::*;
 
@@ -32,15 +32,15 @@ enum Act {
         subject: u64,
         knows: Option<u8>,
     },
-    /// A session hears of its recalls and does them.
+    /// A session receives its recalls and does them.
     Hear {
         session: u8,
     },
-    /// The server hears that it has.
+    /// The server receives the acknowledgement.
     Acknowledge {
         session: u8,
     },
-    /// Its connection is new: it says nothing of what it was told before.
+    /// Its connection is new: it does not say what it has received before.
     Begin {
         session: u8,
     },
@@ -101,7 +101,7 @@ impl Model {
         self.versions.get(&subject).copied().unwrap_or_default()
     }
 
-    /// Nobody believes what is not so any more, unless somebody is waited for.
+    /// No session relies on what is no longer true, unless it is waited for.
     fn check(&self, leases: &Leases) {
         for ((holder, subject), Believed { until, version, .. }) in &self.believed {
             let stale = *until > self.now && *version != self.version(*subject);

@@ -6,14 +6,14 @@
 //! replicas. Slots talk to each other by *deliveries* alone: messages that stay in the state until
 //! they are answered, are delivered at least once and mean the same each time.
 //!
-//! What the shell owes this crate:
+//! What the shell must do:
 //! - a command is logged before it is applied, and its effects follow the log;
-//! - a delivery is delivered until its answer is reported, also after a restart; before each further
-//!   attempt, and after a reported failure, [`SlotState::open_delivery`] tells whether it is still owed;
-//! - a lane that hears of a generation more than one above its own, by a `CutLane` or by a request,
-//!   asks the file's home (`QueryInode`, since its own) and cuts to that size first: a newer
-//!   `CutLane` replaces those that it has missed;
-//! - a session that has ended is not let in again, and its end is told to every slot that knows it.
+//! - a delivery is delivered until its answer is reported, also after a restart; before each further attempt,
+//!   and after a reported failure, [`SlotState::open_delivery`] says whether it is still pending;
+//! - a lane that receives a generation more than one above its own, by a `CutLane` or by a request, asks the
+//!   file's home (`QueryInode`, since its own) and cuts to that size first: a newer `CutLane` replaces those
+//!   that it has missed;
+//! - a session that has ended is not let in again, and its end is reported to every slot that knows it.
 //!
 //! `Retry` and `HostDown` are no answers: nothing has happened, they are not kept, and the same
 //! sequence may come again.

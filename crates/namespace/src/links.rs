@@ -65,8 +65,8 @@ impl SlotState {
         Ok(Some(Reply::Done))
     }
 
-    /// An inode whose last entry is just going, and which nobody has open, may be gone when the
-    /// caller's change arrives: it has to wait. Bytes are written by those who have it open.
+    /// An inode whose last entry is just going, and which no session has open, may be gone when the caller's
+    /// change arrives: it has to wait. Bytes are written by sessions that have it open.
     pub(crate) fn check_not_going(&self, op: &Op) -> Result<()> {
         let inode = match op {
             Op::Open(request) => request.inode,

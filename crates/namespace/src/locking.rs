@@ -1,4 +1,5 @@
-//! Locks as operations of a slot: who may lock, what is told to whom, and when locks go.
+//! Locks as operations of a slot: which callers may lock, which sessions are notified of what, and when locks
+//! go.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, limits};
 use ramlace_wire::OpenedFor;
@@ -124,7 +125,7 @@ impl SlotState {
             self.count_locks(session, inode, count);
         }
         for waiter in granted {
-            // Whoever holds or waits has the inode open: it is here.
+            // A session that holds or waits has the inode open: it is here.
             if let Ok(file) = self.locked_file(inode) {
                 let (session, wait) = (waiter.lock.owner.session, waiter.wait);
                 effects.push(Effect::LockGranted { session, inode, wait, file });
@@ -171,7 +172,7 @@ impl SlotState {
         Ok(())
     }
 
-    /// Locks are between those who have the file open, and shown to them.
+    /// Locks are between sessions that have the file open, and shown to them.
     fn check_has_open(&self, session: SessionId, inode: InodeId) -> Result<()> {
         if self.has_open(session, inode) {
             return Ok(());

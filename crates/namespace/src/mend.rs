@@ -1,12 +1,12 @@
-//! What came in another slot's name, held against what that slot knows.
+//! Compares what came in another slot's name with what that slot knows.
 //!
-//! A message of a server says for which slot it speaks, and whoever has the pool's secret can say that. An operation that its
-//! coordinator does not know was never its own: what is held for it is let go, as if it had been aborted; numbers that
-//! it has yet to give out are settled nowhere.
+//! A message of a server says for which slot it speaks, and every holder of the pool's secret can claim that.
+//! An operation that its coordinator does not know was never its own: what is held for it is dropped, as if it
+//! had been aborted; numbers that it has yet to give out are finished nowhere.
 //!
-//! A coordinator remembers an operation, in its log, from before it asks for a part until it has heard that the part is settled. So
-//! what a slot held when it began to ask, and the answer does not name, is nobody's. What came while the question was
-//! under way is not judged.
+//! A coordinator remembers an operation, in its log, from before it asks for a part until it has received that
+//! the part is finished. So what a slot held when it began to ask, and the answer does not name, belongs to no
+//! operation. What came while the request was under way is not judged.
 
 use ramlace_base::Slot;
 use ramlace_wire::mend::OperationsKnown;
@@ -18,9 +18,9 @@ pub struct Doubt {
     /// The slot that believes it.
     pub(crate) slot: Slot,
     pub(crate) coordinator: Slot,
-    /// All below are settled.
+    /// All below are finished.
     pub(crate) settled_below: u64,
-    /// Those from there on of which something is known: how many parts are held; 0: it is settled.
+    /// Those from there on of which something is known: how many parts are held; 0: it is finished.
     pub(crate) halves: Vec<(u64, u32)>,
 }
 
@@ -31,7 +31,7 @@ pub struct Disowned {
     pub coordinator: Slot,
     /// Operations, and how many parts were held for each.
     pub halves: Vec<(u64, u32)>,
-    /// All below the first number were taken for settled; all below the second can be.
+    /// All below the first number were taken for finished; all below the second can be.
     pub settled_below: Option<(u64, u64)>,
 }
 
@@ -70,7 +70,7 @@ impl Disowned {
         self.halves.iter().filter(|(_, parts)| *parts > 0).map(|(number, _)| *number)
     }
 
-    /// Whether numbers are taken for settled that nobody has given out.
+    /// Whether numbers are taken for finished that were never given out.
     #[must_use]
     pub fn is_ahead(&self) -> bool {
         self.settled_below.is_some() || self.halves.iter().any(|(_, parts)| *parts == 0)

@@ -1,4 +1,4 @@
-//! What is nobody's is let go; what is somebody's stays, also what comes while the question is under way.
+//! What belongs to no operation is dropped; the rest stays, also what comes while the request is under way.
 
 use ramlace_base::{Epoch, InodeId, Sequence, SessionId, Timestamp};
 use ramlace_wire::peer::{IntentStamp, Part, Prepare, Settle, Token};
@@ -74,7 +74,7 @@ fn what_is_held_for_nobody_is_let_go_and_what_is_somebodys_stays() {
 #[test]
 fn operations_that_are_yet_to_come_are_taken_for_settled_no_more() {
     let mut state = slot();
-    // Somebody says that all below a number far ahead is settled, and that a still later one was done.
+    // A sender says that all below a number far ahead is finished, and that a still later one was done.
     assert!(hold(&mut state, 1_000, 1_000, 1));
     settle(&mut state, 1_000, 1_000);
     settle(&mut state, 2_000, 1_000);

@@ -1,14 +1,14 @@
 //! Operations on all partitions of a directory: spreading it, making it whole again, and changes of what
 //! every partition must know. The directory's home coordinates, as [`crate::intent`] has it.
 //!
-//! *Spreading* is begun by the shell, which knows the servers, when a slot says that a directory has
-//! grown ([`crate::Effect::Crowded`]). Each other slot takes its entries in as many messages as it needs,
-//! and holds them unseen; meanwhile the home answers questions from what it has, and Retry to every change.
-//! When all of it is held the home forgets what it has given away, and the others begin to answer.
+//! *Spreading* is begun by the shell, which knows the servers, when a slot says that a directory has grown
+//! ([`crate::Effect::Crowded`]). Each other slot takes its entries in as many messages as it needs, and holds
+//! them unseen; meanwhile the home answers queries from what it has, and Retry to every change. When all of it
+//! is held the home forgets what it has given away, and the others begin to answer.
 //!
 //! *Collapsing* is begun by an rmdir, or a rename that replaces the directory, at its home
-//! ([`crate::collapse`]). Only an empty directory is made whole. A partition that was lost with its server
-//! holds nobody up.
+//! ([`crate::collapse`]). Only an empty directory is made whole. A partition that was lost with its server does
+//! not delay it.
 //!
 //! *Changes of attributes* are answered when every partition has them.
 
@@ -27,7 +27,7 @@ use crate::state::inode::{Body, Inode};
 use crate::state::intent::{Goal, Partitions, Task};
 use crate::state::{Caller, FollowUp, SlotState, Step};
 
-/// Nobody's session: the operations that a slot begins by itself.
+/// No session: for operations that a slot begins by itself.
 const NOBODY: Credentials = Credentials::new(0, 0);
 
 impl SlotState {
@@ -344,7 +344,7 @@ fn record_of(take: &TakePartition, now: Timestamp) -> Inode {
     let mut record = Inode::new(0, take.attributes.owner, now, Body::Directory(Box::new(directory)));
     record.links = 0;
     record.set_partition_attributes(&take.attributes);
-    // Being spread changes no time that anybody sees.
+    // Being spread changes no visible time.
     record.changed = record.modified;
     record
 }

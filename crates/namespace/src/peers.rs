@@ -1,8 +1,8 @@
 //! Operations across slots, at a slot that is asked for its part.
 //!
-//! Messages may come twice, late, and out of order. What has happened to each numbered operation
-//! is remembered until its coordinator says that it is settled on both sides (`open_from`); what
-//! is older than that is a late duplicate and changes nothing.
+//! Messages may come twice, late, and out of order. What has happened to each numbered operation is remembered
+//! until its coordinator says that it is finished on both sides (`open_from`); what is older than that is a
+//! late duplicate and changes nothing.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -64,7 +64,7 @@ impl SlotState {
         }
     }
 
-    /// Forgets what the coordinator knows to be settled. What it does not even remember, because
+    /// Forgets what the coordinator knows to be finished. What the coordinator does not even remember, because
     /// it was lost and began anew with larger numbers, is aborted.
     fn forget_settled(&mut self, stamp: IntentStamp, now: Timestamp, effects: &mut Vec<Effect>) {
         let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
@@ -140,7 +140,7 @@ impl SlotState {
 }
 
 impl SlotState {
-    /// Slots of whose operations this one has heard, behind one of them.
+    /// Slots of whose operations this one knows, after a given one.
     pub fn coordinators_behind(&self, after: Option<Slot>) -> impl Iterator<Item = Slot> + '_ {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.coordinators.range((from, Bound::Unbounded)).map(|(other, _)| *other)
@@ -167,8 +167,8 @@ impl SlotState {
     }
 }
 
-/// No question waits for another operation: the one that meets another gives way, and its client
-/// comes again. So no two operations wait for each other.
+/// No request waits for another operation: one that meets another fails with Retry, and its client retries. So
+/// no two operations wait for each other.
 fn in_the_way(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Retry => Error::new(ErrorKind::Busy, error.message()),

@@ -1,4 +1,4 @@
-//! Questions: they change nothing.
+//! Queries: they change nothing.
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_wire::namespace::{DirectoryEntry, DirectoryPage, Found, Lookup, ReadDirectory, ReadLink};
@@ -16,9 +16,9 @@ const ENTRY_BYTES_MAX: u32 = 400;
 const _: () = assert!(limits::READDIR_ENTRIES_MAX * ENTRY_BYTES_MAX <= limits::BODY_BYTES_MAX / 2);
 
 impl SlotState {
-    /// Answers a question; changes nothing.
+    /// Answers a query; changes nothing.
     ///
-    /// Panics when the question belongs to another slot: that is a bug of the caller.
+    /// Panics when the query belongs to another slot: that is a bug of the caller.
     pub fn query(&self, who: &Credentials, query: &Query) -> Result<Answer> {
         match query {
             Query::Lookup(request) => self.lookup(who, request).map(Answer::Found),

@@ -5,10 +5,9 @@
 //! parent to the root proves that it makes no cycle; the new entry, with what lives beside it; the
 //! inode, and what it replaces or changes places with, where they live elsewhere.
 //!
-//! When all of it is held the rename is decided. The other slots do their parts first and the old
-//! entry goes last: between the two, who looks at the old name is told Retry, so that nobody finds
-//! the inode under neither name, or under both. The order of moves is let go when everything
-//! else is done.
+//! When all of it is held the rename is decided. The other slots do their parts first and the old entry goes
+//! last: between the two, a lookup of the old name gets Retry, so that no client finds the inode under neither
+//! name, or under both. The order of moves is released when everything else is done.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, Timestamp};
 use ramlace_wire::FileKind;

@@ -8,7 +8,7 @@ use crate::command::{Delivery, DeliveryAnswer, DeliveryId, Effect};
 use crate::state::SlotState;
 use crate::state::inode::Body;
 
-/// What an answer means to whoever sent the delivery.
+/// What an answer means to the sender of the delivery.
 enum Report {
     /// It has had its effect, or there is nothing left on which it could have one.
     Done(DeliveryAnswer),
@@ -21,8 +21,8 @@ enum Report {
 }
 
 impl SlotState {
-    /// Whether somebody waits for the delivery, or it is given up when it cannot be delivered: only
-    /// then does a `DeliveryUnreachable` change anything.
+    /// Whether a caller waits for the delivery, or it is cancelled when it cannot be delivered: only then does
+    /// a `DeliveryUnreachable` change anything.
     #[must_use]
     pub fn is_awaited(&self, delivery: DeliveryId) -> bool {
         match self.outbox.get(delivery) {
@@ -131,13 +131,13 @@ impl SlotState {
                 self.settled(message, effects);
             }
             (Delivery::DropLane(_), report) if done(&report) => self.outbox.remove(delivery),
-            // Still owed: it stays open until it is done.
+            // Still pending: it stays open until it is done.
             (Delivery::Settle(_) | Delivery::DropLane(_), _) => {}
         }
     }
 }
 
-/// Whether a refusal says that what the part is to take away, or to tell, was lost.
+/// Whether a refusal says that what the part is to take away, or to notify, was lost.
 fn is_lost(part: &Part, why: ErrorKind) -> bool {
     match part {
         Part::SealDirectory { .. } | Part::LowerLinks { .. } => is_gone(why),

@@ -1,4 +1,4 @@
-//! Set-user-id and set-group-id bits, and capabilities: who loses them, and when, as Linux has it.
+//! Set-user-id and set-group-id bits, and capabilities: which change clears them, and when, as in Linux.
 
 use ramlace_base::InodeId;
 use ramlace_wire::{Credentials, FileKind};
@@ -10,8 +10,8 @@ use crate::state::{Caller, SlotState};
 const GROUP_RUNS: u16 = 0o010;
 
 impl Inode {
-    /// Somebody has changed the content. A program that others change runs no longer as its owner. Of
-    /// somebody on a host, its kernel knows whether he may keep the bits, and says so if not.
+    /// The content has changed. A program that other users change runs no longer as its owner. For a user of a
+    /// host, the host's kernel knows whether the user may keep the bits, and says so if not.
     pub(crate) fn content_changed_by(&mut self, who: &Credentials) {
         if self.kind() == FileKind::File {
             self.remove_capability();
@@ -21,7 +21,7 @@ impl Inode {
         }
     }
 
-    /// A host's kernel says that who writes may not keep the bits.
+    /// A host's kernel says that the writer may not keep the bits.
     pub(crate) fn drop_set_id_as_told(&mut self) {
         if self.kind() == FileKind::File {
             self.mode &= !SET_UID;
@@ -31,8 +31,8 @@ impl Inode {
         }
     }
 
-    /// The owner or the group is about to change, perhaps to what it was. Directories keep their bits; the
-    /// super-user takes them as everybody does.
+    /// The owner or the group is about to change, perhaps to what it was. Directories keep their bits; a change
+    /// by the super-user clears them as any other.
     pub(crate) fn owner_changes_by(&mut self, who: &Credentials) {
         if self.kind() != FileKind::Directory {
             self.remove_capability();
@@ -57,8 +57,8 @@ impl SlotState {
     }
 }
 
-/// The mode of what is made in a directory: who is not in the group that the directory hands down makes no
-/// program that runs as that group.
+/// The mode of what is made in a directory: a user who is not in the group that the directory hands down makes
+/// no program that runs as that group.
 pub(crate) fn made_mode(above: &Inode, who: &Credentials, mode: u16) -> u16 {
     let runs_as_group = mode & SET_GID != 0 && mode & GROUP_RUNS != 0;
     if runs_as_group && above.mode & SET_GID != 0 && !may_keep_group(who, above.gid) {

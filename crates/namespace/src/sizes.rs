@@ -55,11 +55,11 @@ impl SlotState {
         Ok(None)
     }
 
-    /// Tells a lane of a truncation; a message about an older one is no longer owed.
+    /// Sends a lane a truncation; a message about an older one is no longer pending.
     fn cut_lane(&mut self, lane: LaneId, kept: u64, by: SessionId, effects: &mut Vec<Effect>) {
         let slots = self.slots;
         let file = self.file_mut(lane.inode);
-        // One message for several truncations is nobody's.
+        // One message for several truncations belongs to no single session.
         let by = if file.is_being_cut(lane.lane) { SessionId::NONE } else { by };
         let message = CutLane {
             lane,
@@ -161,7 +161,7 @@ impl SlotState {
         Ok(Some(Reply::Size(SizeInfo { size: file.size, generation: file.generation })))
     }
 
-    /// A file that the caller has open for writing, or whose mode lets him write.
+    /// A file that the caller has open for writing, or whose mode lets the caller write.
     pub(crate) fn file_to_write(&self, caller: Caller, id: InodeId) -> Result<&File> {
         let inode = self.inode(id)?;
         let file = inode.file(id)?;
@@ -171,8 +171,8 @@ impl SlotState {
         Ok(file)
     }
 
-    /// Whether the caller has it open for writing, which is a right whatever the mode says now. What a
-    /// host's session has open, others may have opened: its kernel alone knows whose descriptor it is.
+    /// Whether the caller has it open for writing, which is a right whatever the mode says now. What a host's
+    /// session has open, others may have opened: its kernel alone knows which user's descriptor it is.
     pub(crate) fn has_open_for_writing(&self, caller: Caller, id: InodeId) -> bool {
         !caller.on_behalf && self.session_writes(caller, id)
     }

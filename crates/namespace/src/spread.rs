@@ -9,8 +9,8 @@
 //! Everything that is not about entries stays at home: opens, the parent, the list of slots. Counts of
 //! entries and subdirectories, and times, are those of each slot's own entries.
 //!
-//! A record answers only when it is live. One that is being made or removed says Retry, also to
-//! questions: whether it, or the home, speaks for its names is not known there yet.
+//! A record answers only when it is live. One that is being made or removed answers Retry, also to queries: it
+//! does not know yet whether it or the home answers for its names.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result, Slot, limits};
 use ramlace_wire::peer::PartitionAttributes;

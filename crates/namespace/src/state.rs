@@ -67,10 +67,10 @@ pub struct SlotState {
     pub(crate) unsettled: BTreeSet<(Slot, u64)>,
     /// Slots that coordinated operations of which a part was here.
     pub(crate) coordinators: BTreeMap<Slot, Coordinator>,
-    /// In slot 0: who moves a directory to another at this moment.
+    /// In slot 0: the slot that moves a directory to another parent at this moment.
     pub(crate) moves: Option<Slot>,
     pub(crate) outbox: Outbox,
-    /// Files that somebody has locked.
+    /// Files with locks.
     pub(crate) locks: BTreeMap<InodeId, FileLocks>,
     /// Barriers by name.
     pub(crate) barriers: BTreeMap<Vec<u8>, Barrier>,
@@ -78,7 +78,7 @@ pub struct SlotState {
     pub(crate) handovers: BTreeMap<InodeId, Handover>,
     /// The number of the last time that a kernel got one; 0: none ever did.
     pub(crate) handover_last: u64,
-    /// To whom the slot is delegated.
+    /// The session to which the slot is delegated.
     pub(crate) delegation: Option<Delegation>,
     /// How often it was.
     pub(crate) delegations: u64,
@@ -101,7 +101,7 @@ pub(crate) enum FollowUp {
     Collapse(InodeId),
 }
 
-/// Who asks for a change, and when.
+/// The caller of a change, and the time of the call.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller<'command> {
     pub token: Token,
@@ -174,9 +174,9 @@ impl SlotState {
         self.inodes.forget_touched();
     }
 
-    /// Answers a mutation and remembers its answer, or that it waits. `Retry` is no answer, and
-    /// neither is `HostDown`, with which an operation gives up that needs a server out of reach, nor
-    /// `Spread`, which sends it to another slot: nothing has happened, and the same request may come again.
+    /// Answers a mutation and remembers its answer, or that it waits. `Retry` is no answer, and neither is
+    /// `HostDown`, with which an operation ends that needs a server out of reach, nor `Spread`, which sends it
+    /// to another slot: nothing has happened, and the same request may come again.
     pub(crate) fn conclude(&mut self, token: Token, step: Step, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.get_mut(&token.session) else {
             return; // It ended meanwhile; nobody waits.
@@ -200,8 +200,8 @@ impl SlotState {
         self.outbox.iter()
     }
 
-    /// The message of a delivery that is still owed. The shell asks before it delivers a delivery
-    /// again: some are replaced by newer ones, or given up, before they are answered.
+    /// The message of a delivery that is still pending. The shell asks before it delivers a delivery again:
+    /// some are replaced by newer ones, or cancelled, before they are answered.
     #[must_use]
     pub fn open_delivery(&self, delivery: DeliveryId) -> Option<&Delivery> {
         self.outbox.get(delivery)
@@ -218,13 +218,13 @@ impl SlotState {
         self.sessions.get_mut(&session).map_or(0, Session::take_kept_change)
     }
 
-    /// What the owner of this slot has been told that the session's kept replies take.
+    /// What was reported to the owner of this slot that the session's kept replies take.
     #[must_use]
     pub fn told_kept(&self, session: SessionId) -> u64 {
         self.sessions.get(&session).map_or(0, Session::told_kept)
     }
 
-    /// What each session's kept replies take, for an owner of this slot that was told nothing yet.
+    /// What each session's kept replies take, for an owner of this slot that has no figures yet.
     pub fn kept_anew(&mut self) -> impl Iterator<Item = (SessionId, u64)> + '_ {
         self.sessions.iter_mut().map(|(id, session)| (*id, session.kept_anew()))
     }

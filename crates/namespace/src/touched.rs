@@ -1,5 +1,5 @@
-//! Which inodes a step has changed for others: what holders of leases must hear of is found here, in one place, and not
-//! by each operation for itself.
+//! Which inodes a step has changed for others: the changes of which holders of leases must be notified are
+//! found here, in one place, and not by each operation for itself.
 
 use ramlace_base::{InodeId, SessionId, Slot};
 use ramlace_wire::FileKind;
@@ -7,8 +7,8 @@ use ramlace_wire::FileKind;
 use crate::command::{Command, Effect, Op, Origin};
 use crate::state::inodes::Inodes;
 
-/// Says which inodes a step has changed for others, and who knows without being told: the session that asked for it, of
-/// what its request names.
+/// Says which inodes a step has changed for others, and which session knows without being notified: the one
+/// that asked for it, of what its request names.
 pub(crate) fn tell_changes(inodes: &mut Inodes, slot: Slot, command: &Command, effects: &mut Vec<Effect>) {
     let changed = inodes.take_changed(slot).into_iter();
     let told: Vec<Effect> = changed

@@ -1,4 +1,4 @@
-//! Extended attributes: who may see and set them, and how much an inode holds.
+//! Extended attributes: which callers may see and set them, and how much an inode holds.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, limits};
 use ramlace_wire::xattrs::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrClass, XattrMode, XattrName};
@@ -71,8 +71,8 @@ impl Inode {
         }
     }
 
-    /// Linux's rules: `trusted.` is nobody's but the super-user's, `security.` is his to set, and
-    /// `user.` goes by the mode, on files and directories alone; in a sticky directory's own by its owner.
+    /// Linux's rules: `trusted.` is the super-user's alone, `security.` is the super-user's to set, and `user.`
+    /// goes by the mode, on files and directories alone; in a sticky directory's own by its owner.
     fn check_xattr(&self, who: &Credentials, name: &XattrName, change: bool) -> Result<()> {
         let refused = |why: &str| {
             let kind = if change { ErrorKind::NotPermitted } else { ErrorKind::NoData };
@@ -159,7 +159,8 @@ impl SlotState {
             return self.set_list(caller, id, name, (None, XattrMode::Any), effects);
         }
         let inode = self.inode_with_xattrs(id)?;
-        // Before the content or the owner changes, a kernel takes capabilities away in the name of whoever changes it.
+        // Before the content or the owner changes, a kernel takes capabilities away in the name of the user who
+        // changes it.
         if name.as_bytes() != XattrName::CAPABILITY || !self.may_change(caller, inode, id) {
             inode.check_xattr(caller.who, name, true)?;
         }
@@ -186,7 +187,7 @@ impl SlotState {
         Ok(names)
     }
 
-    /// Who may change the content or the owner of a file takes its capabilities by that.
+    /// A user who may change the content or the owner of a file thereby takes its capabilities.
     fn may_change(&self, caller: Caller, inode: &Inode, id: InodeId) -> bool {
         inode.check_owner(caller.who).is_ok()
             || inode.allows(caller.who, right::WRITE)

@@ -15,7 +15,7 @@ enum Stand {
     Waits,
     /// This round was complete with it.
     Passed(u64),
-    /// It gave up.
+    /// It has cancelled its wait.
     Left,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    /// A member comes: the round that is complete with it, and who else is to be told.
+    /// A member arrives: the round that is complete with it, and the other members to notify.
     pub(crate) fn arrive(
         &mut self,
         session: SessionId,
@@ -84,7 +84,7 @@ impl Barrier {
         Ok((Some(self.rounds + 1), self.complete(request.member)))
     }
 
-    /// The round is over; those who are to be told, but for the last.
+    /// The round is complete; the members to notify, but for the last.
     pub(crate) fn complete(&mut self, last: u32) -> Vec<Told> {
         self.rounds += 1;
         self.waiting = 0;

@@ -1,4 +1,4 @@
-//! Who wants a spread directory removed, and what each hears: see [`crate::collapse`].
+//! Callers that want a spread directory removed, and the answer to each: see [`crate::collapse`].
 
 use std::collections::VecDeque;
 
@@ -7,11 +7,11 @@ use ramlace_wire::ErrorBody;
 use ramlace_wire::peer::Token;
 use serde::{Deserialize, Serialize};
 
-/// Who wants a spread directory removed, in the order in which they asked; some never come again.
+/// Callers that want a spread directory removed, in the order of their requests; some never retry.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Callers(VecDeque<(Token, Word)>);
 
-/// What a caller hears.
+/// The answer to a caller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Word {
     /// No look has begun since it asked.
@@ -28,7 +28,8 @@ impl Callers {
             return;
         }
         if self.0.len() >= limits::DIRECTORY_REMOVERS_MAX {
-            // Those who never come to hear their answer make room. If there are none, the caller asks again.
+            // Callers that never come back for their answer make room. If there are none, the caller asks
+            // again.
             let Some(at) = self.0.iter().position(|(_, word)| matches!(word, Word::Refused(_))) else {
                 return;
             };

@@ -10,7 +10,7 @@ use crate::state::hold::Hold;
 /// What a slot remembers of another that coordinated operations with it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Coordinator {
-    /// Every operation below is settled.
+    /// Every operation below is finished.
     pub settled_below: u64,
     /// The others of which something is known. Mostly none: there are as many pairs of slots as there are
     /// slots squared, and what a pair keeps for ever must be a few bytes.
@@ -36,7 +36,7 @@ impl Half {
 }
 
 impl Coordinator {
-    /// Forgets what is settled up to the first that may not be: all below `settled_below` is settled, and so
+    /// Forgets what is finished up to the first that may not be: all below `settled_below` is finished, and so
     /// is what follows it directly.
     pub(crate) fn forget_first(&mut self) {
         while let Some(first) = self.halves.first_entry()
@@ -56,13 +56,13 @@ impl Coordinator {
         }
     }
 
-    /// Operations of which something is known, and how many parts are held for each; none: it is settled.
+    /// Operations of which something is known, and how many parts are held for each; none: it is finished.
     pub(crate) fn parts_held(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.halves.iter().map(|(number, half)| (*number, half.parts()))
     }
 
-    /// Forgets operations for which so many parts are held as is said, and what is settled below the first number, if
-    /// that is where it stands.
+    /// Forgets operations for which so many parts are held as is said, and what is finished below the first
+    /// number, if that is where it stands.
     pub(crate) fn forget(&mut self, halves: &[(u64, u32)], settled_below: Option<(u64, u64)>) -> Vec<Half> {
         if let Some((was, is)) = settled_below
             && self.settled_below == was

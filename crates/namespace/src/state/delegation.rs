@@ -1,4 +1,4 @@
-//! To whom a slot is delegated.
+//! The session to which a slot is delegated.
 
 use ramlace_base::SessionId;
 use serde::{Deserialize, Serialize};

@@ -27,27 +27,27 @@ pub(crate) struct Directory {
     pub spread: Option<Box<Spread>>,
 }
 
-/// How an operation under way holds a name: nobody else may change the entry.
+/// How an operation under way holds a name: no other operation may change the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Claim {
     /// The operation is not decided: the entry is as it was.
     Asked,
-    /// It is decided and done elsewhere, but not yet here: nobody may even look.
+    /// It is decided and done elsewhere, but not yet here: it may not even be read.
     Decided,
 }
 
 /// Where a directory stands between mkdir and rmdir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Phase {
-    /// Made, but not known to have an entry: answers questions, and Retry to every change.
+    /// Made, but not known to have an entry: answers queries, and Retry to every change.
     Prepared,
     /// As usual.
     Live,
-    /// Its partitions are being made, changed or removed: answers questions, and Retry to every change.
+    /// Its partitions are being made, changed or removed: answers queries, and Retry to every change.
     Changing,
     /// Empty, and answers Retry to every change until the rmdir is decided.
     Sealed,
-    /// Without an entry; lives until nobody has it open any more.
+    /// Without an entry; lives until no session has it open any more.
     Removed,
 }
 
@@ -100,7 +100,7 @@ impl Directory {
 pub(crate) struct Spread {
     /// The slot of each partition.
     pub partitions: Box<[Slot]>,
-    /// At home: who wants the directory removed.
+    /// At home: callers that want the directory removed.
     pub callers: Callers,
 }
 
@@ -126,8 +126,8 @@ pub(crate) struct Entry {
     pub kind: FileKind,
 }
 
-/// Entries by cookie: 60 bits of hash and 3 bits that tell equal hashes apart. A cookie stays
-/// as long as its entry, whatever happens to its neighbours.
+/// Entries by cookie: 60 bits of hash and 3 bits that distinguish equal hashes. A cookie stays as long as its
+/// entry, whatever happens to its neighbours.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Entries {
     by_cookie: BTreeMap<u64, Entry>,
@@ -137,7 +137,8 @@ pub(crate) struct Entries {
     removals: Removals,
 }
 
-/// How often entries were removed since this process began: tells two moments apart, and is no part of the state.
+/// How often entries were removed since this process began: distinguishes two moments, and is no part of the
+/// state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Removals(u64);
 

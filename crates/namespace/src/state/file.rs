@@ -1,10 +1,9 @@
 //! A file's size, generation, truncations and appends: `docs/records/generations.md`.
 //!
-//! Three sizes matter. The *published* size is what everybody sees. The *extent* is the end of
-//! the last byte known to be written, or to stay a hole. The *tail* is the end of the last append
-//! reservation. Published ≤ extent, and the published size stops before the first unfinished
-//! reservation; unless appends or truncations are under way all three are equal, and a file
-//! needs no [`FileWork`].
+//! Three sizes matter. The *published* size is what all clients see. The *extent* is the end of the last byte
+//! known to be written, or to stay a hole. The *tail* is the end of the last append reservation. Published ≤
+//! extent, and the published size stops before the first unfinished reservation; unless appends or truncations
+//! are under way all three are equal, and a file needs no [`FileWork`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +24,8 @@ pub(crate) struct File {
     pub generation: Generation,
     /// Where the bytes lie.
     pub layout: Layout,
-    /// Grew, or was open for writing, since its lanes were last told to give back their unused tails.
-    /// A write takes memory ahead also where the file does not grow: in a hole at its end.
+    /// Grew, or was open for writing, since its lanes were last asked to give back their unused tails. A write
+    /// takes memory ahead also where the file does not grow: in a hole at its end.
     pub untrimmed: bool,
     /// Bytes from the beginning that are known to have memory: where that is all of them there is no hole.
     pub filled: u64,
@@ -65,7 +64,7 @@ pub(crate) struct FileWork {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Leaving {
     pub delivery: DeliveryId,
-    /// Who waits for it.
+    /// The token that waits for it.
     pub waiting: Option<Token>,
 }
 
@@ -133,7 +132,8 @@ impl File {
         }
     }
 
-    /// The bytes from `start` to `end` have memory. What lies before them and was not told of yet may be a hole.
+    /// The bytes from `start` to `end` have memory. What lies before them and was not reported yet may be a
+    /// hole.
     pub(crate) fn fill(&mut self, start: u64, end: u64) {
         if start <= self.filled {
             self.filled = self.filled.max(end);
@@ -236,9 +236,9 @@ impl File {
     /// Sets the size. Returns the length to which the file's bytes must be cut in every lane,
     /// or `None` when no byte has to go.
     ///
-    /// Growing takes no bytes away and tells nobody: lanes hold bytes beyond the file's end only
-    /// from writes that never completed. Unless there are appends under way, or bytes written
-    /// behind them: those go first, and their writers meet a newer generation.
+    /// Growing takes no bytes away and sends no message: lanes hold bytes beyond the file's end only from
+    /// writes that never completed. Unless there are appends under way, or bytes written behind them: those go
+    /// first, and their writers meet a newer generation.
     pub(crate) fn truncate(&mut self, size: u64, inode: InodeId) -> Result<Option<u64>> {
         let kept = size.min(self.size);
         self.filled = self.filled.min(kept);
@@ -248,7 +248,7 @@ impl File {
             return Ok(None);
         }
         let history = &mut self.work().history;
-        // An older truncation to a larger size tells a lane nothing that this one does not.
+        // An older truncation to a larger size says nothing to a lane that this one does not.
         let still_telling = history.partition_point(|older| older.size < kept);
         if still_telling >= limits::TRUNCATIONS_UNTOLD_MAX {
             return Err(Error::new(
@@ -289,7 +289,7 @@ impl File {
         self.work.as_ref().is_some_and(|work| work.cuts.contains_key(&lane))
     }
 
-    /// Somebody waits until every lane has heard of the truncation, or cannot.
+    /// A caller waits until every lane has received the truncation, or cannot be reached.
     pub(crate) fn answer_later(&mut self, token: Token, attributes: Attributes) {
         let lanes = (0..self.layout.width).collect();
         self.work().answers.push(TruncateAnswer { token, lanes, attributes });
@@ -308,7 +308,7 @@ impl File {
         answers
     }
 
-    /// Nobody waits for the lane any longer; returns the truncations that are answered thereby.
+    /// No caller waits for the lane any longer; returns the truncations that are answered thereby.
     pub(crate) fn lane_need_not_be_awaited(&mut self, lane: u16) -> Vec<TruncateAnswer> {
         let Some(work) = &mut self.work else { return Vec::new() };
         let mut ready = Vec::new();
@@ -349,8 +349,8 @@ impl File {
             generation: self.generation,
             layout: self.layout,
             untrimmed: self.untrimmed,
-            // A lane that has refused inline bytes, and begun with them later all the same, hears of
-            // nothing before the next ones come.
+            // A lane that has refused inline bytes, and begun with them later all the same, receives nothing
+            // before the next ones come.
             cutting: self.open_cuts().next().is_some() || self.refused,
         }
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Handover {
     /// The sessions whose kernels have it, and whether they may write.
     pub sessions: BTreeMap<SessionId, bool>,
-    /// A kernel has it, or may even write it, that nobody can ask any more.
+    /// A kernel has it, and may even write it, that cannot be asked any more.
     pub loose: Option<Loose>,
 }
 

@@ -16,7 +16,7 @@ pub(crate) enum Hold {
     Raised(InodeId),
     /// A file with one link less; it lives until the decision.
     Lowered(InodeId),
-    /// A name that nobody else may change.
+    /// A name that no other operation may change.
     Entry(HeldEntry),
     /// An inode that gets another name, and a directory perhaps another parent.
     Moved { inode: InodeId, parent: Option<InodeId> },

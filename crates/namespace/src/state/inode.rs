@@ -252,8 +252,8 @@ impl Inode {
         ))
     }
 
-    /// Whom an entry of this directory must belong to for the caller to remove it, where the
-    /// directory is sticky.
+    /// Which user must own an entry of this directory for the caller to remove it, where the directory is
+    /// sticky.
     pub(crate) fn sticky_owner(&self, who: &Credentials) -> Option<u32> {
         (self.mode & STICKY != 0 && who.uid != 0 && who.uid != self.uid).then_some(who.uid)
     }

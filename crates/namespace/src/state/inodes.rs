@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::state::directory::{Directory, Phase};
 use crate::state::inode::{Body, Inode};
 
-/// Inodes by number. Whoever changes one goes by a method here.
+/// Inodes by number. They are changed through the methods here alone.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Inodes {
@@ -26,11 +26,11 @@ pub(crate) struct Inodes {
 struct Before {
     attributes: Attributes,
     names: Option<Names>,
-    /// Whether its bytes are in its lanes: whoever knows its size knows also where they are.
+    /// Whether its bytes are in its lanes: a client that knows its size knows also where they are.
     in_lanes: bool,
 }
 
-/// What tells whether a directory's names lead where they led.
+/// The values that change when a directory's names may lead elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Names {
     removals: u64,
@@ -61,7 +61,7 @@ impl Inodes {
         self.all.remove(inode)
     }
 
-    /// What was done before the first step is no change for anybody.
+    /// What was done before the first step counts as no change.
     pub(crate) fn forget_touched(&mut self) {
         self.touched.clear();
     }
@@ -71,8 +71,8 @@ impl Inodes {
         self.touched.entry(inode).or_insert_with(|| all.get(&inode).map(|found| Before::of(inode, found)));
     }
 
-    /// The inodes of `slot` that others see differently since this was asked last, and whether names that were in them
-    /// are gone or lead elsewhere. New ones are none of them: nobody knew them.
+    /// The inodes of `slot` that others see differently since this was asked last, and whether names that were
+    /// in them are gone or lead elsewhere. New ones are not among them: no client knew them.
     pub(crate) fn take_changed(&mut self, slot: Slot) -> Vec<(InodeId, FileKind, bool)> {
         let changed = |(inode, before): (InodeId, Option<Before>)| {
             let before = before.filter(|_| inode.slot() == slot)?;

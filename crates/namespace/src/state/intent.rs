@@ -22,7 +22,7 @@ pub(crate) struct Intent {
     pub holds: Vec<Hold>,
     /// Other slots that may hold something, and the number by which they know the operation.
     pub asked: BTreeMap<Slot, u64>,
-    /// The question that is not answered yet.
+    /// The request that is not answered yet.
     pub question: Option<DeliveryId>,
     /// Parts asked for so far.
     pub parts: u32,
@@ -48,13 +48,13 @@ pub(crate) struct Rename {
     pub request: wire::Rename,
     pub inode: InodeId,
     pub kind: FileKind,
-    /// Whom the inode must belong to.
+    /// Which user must own the inode.
     pub owner: Option<u32>,
     /// What the new name led to.
     pub target: Option<Target>,
     /// It takes part in the order of moves.
     pub moves: bool,
-    /// The slot that keeps the order is told of the end when all others have done their parts.
+    /// The slot that keeps the order is notified of the end when all others have done their parts.
     pub order_is_last: bool,
     pub stage: Stage,
 }

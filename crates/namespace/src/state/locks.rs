@@ -1,8 +1,8 @@
-//! The locks of one file, and who waits for them: a table for `fcntl` and one for `flock`.
+//! The locks of one file, and their waiters: a table for `fcntl` and one for `flock`.
 //!
-//! Waiters are served in the order in which they came: nobody overtakes an earlier one with which it
-//! conflicts. There is one exception, without which fairness itself would close cycles: whoever an
-//! earlier one waits for, directly or through others of the same file, need not wait behind it.
+//! Waiters are served in the order in which they came: none overtakes an earlier one with which it conflicts.
+//! There is one exception, without which fairness itself would close cycles: an owner for which an earlier
+//! waiter waits, directly or through others of the same file, need not wait behind that waiter.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ impl Table {
         found
     }
 
-    /// Whom a waiter waits for: the owners of what is in its way, then those before it in the queue.
+    /// The owners that block a waiter: those of what is in its way, then those before it in the queue.
     pub(crate) fn blockers(&self, at: usize) -> Vec<LockOwner> {
         let wanted = &self.waiting[at].lock;
         let for_owner = self.waits_for(wanted.owner, &self.waiting[..at]);
@@ -149,7 +149,7 @@ impl Table {
         self.held.sort_by_key(|held| (held.owner, held.start));
     }
 
-    /// Grants what has become free; returns those who waited for it, in the order of their turns.
+    /// Grants what has become free; returns the waiters that got a lock, in the order of their turns.
     pub(crate) fn grant_free(&mut self) -> Vec<Waiter> {
         let mut granted = Vec::new();
         let mut at = 0;
@@ -161,8 +161,8 @@ impl Table {
             let waiter = self.waiting.remove(at);
             self.hold(waiter.lock);
             granted.push(waiter);
-            // One that has its lock is no longer in anybody's way as a waiter, and a shared lock in the
-            // place of an exclusive one frees bytes: those before it may have their turn.
+            // A waiter that has its lock no longer blocks others as a waiter, and a shared lock in the place of
+            // an exclusive one frees bytes: those before it may have their turn.
             at = 0;
         }
         granted
@@ -227,8 +227,8 @@ impl FileLocks {
             return Err(Error::new(ErrorKind::TooManyLocks, text));
         }
         if table == LockTable::Flock {
-            // As Linux has it: who waits for another kind gives up the one he has, or two that want
-            // more than a shared lock would wait for each other.
+            // As in Linux: an owner that waits for another kind of lock releases the one it has, or two owners
+            // that want more than a shared lock would wait for each other.
             entries.unlock(wanted.owner, 0, LOCK_END);
         }
         entries.waiting.push(Waiter { lock: wanted, wait, detects });
@@ -325,7 +325,7 @@ pub(crate) struct LockCount {
     pub waiting: u64,
 }
 
-/// A held lock as it is told to a session.
+/// A held lock as it is reported to a session.
 pub(crate) fn shown(lock: &Lock, to: SessionId) -> HeldLock {
     let pid = if lock.owner.session == to { lock.pid } else { 0 };
     HeldLock { kind: lock.kind, start: lock.start, end: lock.end, pid }

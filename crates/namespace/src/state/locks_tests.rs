@@ -32,7 +32,7 @@ enum Act {
         start: u64,
         length: u64,
     },
-    /// Gives up the wait with this place among all that were ever asked for.
+    /// Cancels the wait with this place among all that were ever asked for.
     Cancel {
         of: usize,
     },
@@ -58,7 +58,7 @@ fn acts() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Byte by byte: who holds what.
+/// Byte by byte: which owner holds what.
 #[derive(Default)]
 struct Model {
     bytes: Vec<BTreeMap<LockOwner, LockKind>>,

@@ -1,4 +1,4 @@
-//! Messages that a slot owes to others: the only way slots talk.
+//! Pending messages of a slot to others (its outbox): the only way in which slots communicate.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::{Delivery, DeliveryId, Effect};
 
-/// Open deliveries, oldest first. A delivery leaves when it is answered, or no longer owed.
+/// Open deliveries, oldest first. A delivery leaves when it is answered, or no longer pending.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Outbox {
     /// Deliveries ever sent.
@@ -37,7 +37,7 @@ impl Outbox {
         self.open.iter().map(|(delivery, message)| (*delivery, message))
     }
 
-    /// Refuses an operation that would owe `more` messages when too many are open already.
+    /// Refuses an operation that would add `more` messages when too many are open already.
     pub(crate) fn check_room(&self, more: u16) -> Result<()> {
         if self.open.len() + usize::from(more) > limits::DELIVERIES_PER_SLOT_MAX {
             return Err(Error::new(

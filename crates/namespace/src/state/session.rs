@@ -17,7 +17,7 @@ pub(crate) struct Session {
     replies: BTreeMap<Sequence, Cached>,
     /// What the replies take.
     kept_bytes: u64,
-    /// What of that the slot's owner has been told.
+    /// What of that was reported to the slot's owner.
     told_bytes: u64,
     /// Open inodes, and what for.
     pub open: BTreeMap<InodeId, OpenedFor>,
@@ -38,7 +38,7 @@ pub(crate) enum Cached {
     Waiting,
     /// It has been answered.
     Answered(std::result::Result<Reply, ErrorBody>),
-    /// It waits for deliveries, and nobody for it: should it not be done, it never is.
+    /// It waits for deliveries, but no caller waits for it: if it has not been done, it never will be.
     GivenUp,
 }
 
@@ -63,12 +63,12 @@ impl Session {
         change
     }
 
-    /// What of that the slot's owner has been told.
+    /// What of that was reported to the slot's owner.
     pub(crate) fn told_kept(&self) -> u64 {
         self.told_bytes
     }
 
-    /// What the replies take, for a slot's owner that was told nothing yet.
+    /// What the replies take, for a slot's owner that has no figures yet.
     pub(crate) fn kept_anew(&mut self) -> u64 {
         self.told_bytes = self.kept_bytes;
         self.kept_bytes
@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Nothing has become of a mutation; the same may come again, unless it was given up.
+    /// Nothing has become of a mutation; the same may come again, unless it was cancelled.
     pub(crate) fn forget(&mut self, sequence: Sequence) {
         if self.replies.get(&sequence) == Some(&Cached::GivenUp) {
             return self.remember(sequence, Cached::Answered(Err(ErrorBody::new(&given_up()))));
@@ -173,7 +173,7 @@ impl Session {
     }
 }
 
-/// What late copies of a mutation are told for which nobody waits any more.
+/// The answer to late copies of a cancelled mutation.
 pub(crate) fn given_up() -> Error {
     Error::new(ErrorKind::Stale, "the mutation was given up before it was done")
 }

@@ -1,5 +1,5 @@
-//! Barriers of a slot against a model that knows who waits and nothing else, with the server's process dying at
-//! any moment.
+//! Barriers of a slot against a model that knows only the waiters, with the server's process dying at any
+//! moment.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ impl Host {
         (answer.expect("answered at once"), told)
     }
 
-    /// What was not told of is lost; the state is what the log says, or a snapshot.
+    /// Messages that were not received are lost; the state is what the log says, or a snapshot.
     fn crash(&mut self) {
         let mut again = SlotState::new(Slot(0), 1, Epoch(1), 7);
         for record in &self.log {
@@ -140,7 +140,7 @@ impl World {
             Act::Leave { back } => {
                 if let Some((name, _, member, of, wait)) = self.recent(back) {
                     self.leave(host, name, member, of, wait);
-                    // No session asks for a wait that it has given up.
+                    // No session asks for a wait that it has cancelled.
                     self.arrivals.retain(|arrival| arrival.4 != wait);
                 }
             }

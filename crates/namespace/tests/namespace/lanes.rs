@@ -165,7 +165,7 @@ impl World {
         self.learn(message.lane.lane); // It has missed some.
     }
 
-    /// Takes every open delivery to its lane; tells whether somebody was answered.
+    /// Takes every open delivery to its lane; returns whether a caller was answered.
     fn deliver(&mut self) -> bool {
         let open: Vec<(DeliveryId, Delivery)> =
             self.home.open_deliveries().map(|(delivery, message)| (delivery, message.clone())).collect();

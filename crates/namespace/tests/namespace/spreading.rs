@@ -233,7 +233,7 @@ fn a_spread_directory_s_mode_counts_in_every_slot_when_it_is_answered() {
         let name = pool.name_in(slot, round);
         assert_eq!(pool.create(&BOB, &name).unwrap().slot(), slot, "a file lives beside its entry");
     }
-    // A slot that has not heard of the change holds up its answer.
+    // A slot that has not confirmed the change delays its answer.
     (pool.silent, pool.hears_questions) = (Some(Slot(2)), true);
     assert_eq!(pool.set(mode(0o700)), None);
     let other = pool.name_in(Slot(2), 8);
@@ -255,7 +255,7 @@ fn a_spread_directory_s_lists_count_in_every_slot_when_they_are_answered() {
         let (name, value) = (XattrName::new(name).unwrap(), list.to_attribute());
         Op::SetXattr(SetXattr { inode: ROOT, name, value, mode: XattrMode::Any })
     };
-    // A slot that has not heard of the change holds up its answer.
+    // A slot that has not confirmed the change delays its answer.
     (pool.silent, pool.hears_questions) = (Some(Slot(2)), true);
     assert!(pool.change(&ALICE, Slot(0), put(XattrName::ACCESS_LIST)).is_none());
     assert!(pool.end_silence().unwrap().is_ok());

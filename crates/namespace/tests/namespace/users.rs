@@ -29,7 +29,7 @@ fn credentials(user: &User) -> Credentials {
 }
 
 impl Place {
-    /// A directory and a file in it, as they shall be, nobody's open file.
+    /// A directory and a file in it, as wished, which no session has open.
     fn new(directory: Owned, file: Owned) -> Place {
         let mut state = SlotState::new(Slot(0), 16, Epoch(1), 7);
         state.install_root(ROOT_USER.owner(), Timestamp { nanos: 1 });
@@ -181,7 +181,7 @@ fn what_a_hosts_session_has_open_gives_its_users_no_right() {
         .unwrap();
     for op in [cut(place.file), Op::SetAttributes(told_when)] {
         assert_eq!(told(place.ask(&other, op.clone())), Err(ErrorKind::Denied));
-        // By the open file, whoever asks: nobody, for whom the host's kernel vouches.
+        // By the open file, for any caller: the host's kernel vouches for no user.
         place.on_behalf = false;
         place.ask(&Credentials::NOBODY, op).unwrap();
         place.on_behalf = true;
@@ -196,7 +196,7 @@ fn a_program_is_opened_to_run_for_whom_its_mode_lets_run_it_and_a_kernel_vouches
         (0o111, true, [true, true, true]),
         (0o010, true, [false, true, false]),
         (0o666, true, [false, false, false]),
-        // Whoever asks for themselves would have the bytes.
+        // A caller that acts for itself would have the bytes.
         (0o111, false, [true, false, false]),
         (0o444, false, [false, true, true]),
     ] {
@@ -231,7 +231,7 @@ fn who_writes_by_a_hosts_open_file_takes_the_set_id_bit_of_a_group_that_is_not_h
             wire::SetAttributes { times: wire::TimeReason::WroteAndDropsSetId, ..wrote(place.file) };
         place.on_behalf = true;
         if who.uid != 0 {
-            // Nobody of this host has it open.
+            // No session of this host has it open.
             let refused = told(place.ask(who, Op::SetAttributes(drop_bits)));
             assert_eq!(refused, Err(ErrorKind::Denied));
         }

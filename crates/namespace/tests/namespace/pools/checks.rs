@@ -1,4 +1,4 @@
-//! What must hold after every step, when everything is settled, and in the end.
+//! What must hold after every step, when everything is finished, and in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,9 +13,9 @@ use ramlace_wire::{Attributes, Chain, ClusterMap, FileKind, PoolId};
 use crate::pools::pool::{CLIENTS, NAMES, Pool, ROOT_USER};
 use crate::pools::wish::Wish;
 
-/// Rounds of delivery after which everything must be settled.
+/// Rounds of delivery after which everything must be finished.
 const ROUNDS_MAX: usize = 50;
-/// Times that a client is told to come again when nothing else is under way.
+/// Times that a client gets Retry when nothing else is under way.
 const COMES_AGAIN_MAX: usize = 6;
 
 impl Pool {
@@ -147,8 +147,8 @@ impl Pool {
         }
     }
 
-    /// Everything is delivered; then nothing is owed, nobody waits, and there is no inode that
-    /// the model does not know.
+    /// Everything is delivered; then nothing is pending, no caller waits, and there is no inode that the model
+    /// does not know.
     pub fn settle(&mut self) {
         self.deliver_all();
         assert!(self.undecided.is_empty(), "undecided: {:?}", self.undecided);
@@ -167,7 +167,7 @@ impl Pool {
         self.check_facts();
     }
 
-    /// Whoever was told to come again is answered after a few times, also when all come again.
+    /// A caller that got Retry is answered after a few attempts, also when all retry.
     pub fn come_again(&mut self) {
         for _ in 0..COMES_AGAIN_MAX {
             for client in 0..usize::from(CLIENTS) {

@@ -63,12 +63,12 @@ fn a_rename_in_one_slot_is_one_request() {
     assert_eq!(does(&mut pool, &exchange), 0);
 }
 
-/// A question to the new entry's slot and word of the decision: three messages with the request.
+/// A request to the new entry's slot and word of the decision: three messages with the first request.
 #[test]
 fn a_rename_of_a_file_to_another_slot_is_three_messages() {
     let (mut pool, a, b) = pool();
     assert_eq!(does(&mut pool, &rename(a, "c", b, "e")), 2);
-    // What it replaces usually lives beside its entry; the two lanes of the file hear of its end.
+    // What it replaces usually lives beside its entry; the two lanes of the file are notified of its end.
     let lanes = 2;
     assert_eq!(does(&mut pool, &rename(a, "d", b, "c")), 2 + lanes);
     // Back again: the inode has stayed where it was made.

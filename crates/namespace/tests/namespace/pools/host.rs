@@ -70,7 +70,7 @@ impl View {
         view
     }
 
-    /// Whoever knew what this step has changed is told.
+    /// Every session that knew what this step has changed is notified.
     fn check_told(&self, after: &View, effects: &[Effect]) {
         let told = |wanted: InodeId, of_names: bool| {
             effects.iter().any(|effect| {

@@ -75,7 +75,7 @@ impl Pool {
             Ok(other) => panic!("{other:?}"),
             Err(error) if error.kind() == ErrorKind::NoSpace => assert!(self.is_inline(node)),
             Err(_) if self.has_not_heard_of_its_end(node) => {}
-            // The step that ends the file may tell those who wait for it first.
+            // The step that ends the file may notify the waiters first.
             Err(error) if error.kind() == ErrorKind::Stale => _ = self.gone.insert(node),
             Err(error) => {
                 let expected = self.model.clone().extend(node, 0).map_err(|error| error.kind());
@@ -84,7 +84,7 @@ impl Pool {
         }
     }
 
-    /// Files that are gone, as somebody was told in this step, are gone.
+    /// Files that are gone, as was reported in this step, are gone.
     pub fn check_gone(&mut self) {
         for node in std::mem::take(&mut self.gone) {
             assert!(self.model.stat(node).is_err(), "{node:?} is said to be gone");

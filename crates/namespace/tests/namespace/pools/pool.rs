@@ -55,7 +55,7 @@ pub struct Client {
     pub sequence: u64,
     pub sent: BTreeMap<Sequence, Sent>,
     pub open: BTreeSet<Node>,
-    /// Partitions of directories, as it has heard of them.
+    /// Partitions of directories, as it knows them.
     pub known: BTreeMap<InodeId, Vec<Slot>>,
 }
 
@@ -110,7 +110,7 @@ pub struct Pool {
     pub files: BTreeSet<InodeId>,
     /// Files that went to their lanes, and with which generation.
     pub in_lanes: BTreeMap<InodeId, Generation>,
-    /// Files of which somebody was told in this step that they are gone.
+    /// Files that were reported in this step as gone.
     pub gone: BTreeSet<Node>,
     /// Lanes that began with what their files had inline.
     pub filled: BTreeMap<LaneId, Generation>,
@@ -118,7 +118,7 @@ pub struct Pool {
     pub messages: usize,
     /// A listing under way.
     pub listing: Option<Listing>,
-    /// Everything is settled: nobody may be told to wait.
+    /// Everything is finished: no client may be told to wait.
     pub quiet: bool,
     /// Directories are spread when they grow.
     pub spreads: bool,
@@ -265,7 +265,7 @@ impl Pool {
         let command = Command { now: Timestamp { nanos: self.now }, origin: Origin::Peer, op };
         let mut effects = self.hosts[usize::from(message.slot().0)].apply(&command);
         let Some(Effect::PeerReply(answer)) = effects.pop() else { panic!("{effects:?} answer no peer") };
-        // A file that nobody holds any more takes leave of its lanes.
+        // A file that no session holds any more sends a last message to its lanes.
         self.take_effects(message.slot(), effects);
         answer
     }
@@ -337,7 +337,7 @@ impl Pool {
         self.server_command(slot, Op::Spread { directory, partitions });
     }
 
-    /// An operation of several slots happens when the first other slot is told that it has.
+    /// An operation of several slots happens when the first other slot receives the decision.
     fn note_decision(&mut self, message: &Delivery) {
         let Delivery::Settle(message) = message else { return };
         if message.token.session == SessionId::NONE {
@@ -361,8 +361,8 @@ impl Pool {
         self.disturb();
     }
 
-    /// A rename whose session has ended, and of which all but a walk was in one slot, ends without
-    /// a word: its tree tells.
+    /// A rename whose session has ended, and of which all but a walk was in one slot, ends without a message:
+    /// the tree shows its result.
     fn note_silent_end(&mut self, walked: Option<Token>) {
         let Some(token) = walked else { return };
         // An earlier attempt of the same that came to nothing may be on its way still.

@@ -1,4 +1,5 @@
-//! Access control lists: who sets them, what they do to a mode and a mode to them, and what is made below a default list.
+//! Access control lists: which users set them, what they do to a mode and a mode to them, and what is made
+//! below a default list.
 
 use ramlace_base::{ErrorKind, InodeId, Result};
 use ramlace_namespace::{Answer, Op, Query};
@@ -144,7 +145,7 @@ fn lists_are_the_owners_to_set_and_everybodys_to_read() {
     story.who = ROOT_USER;
     story.ask(put(file, ACCESS, MALLORYS)).unwrap();
     assert_eq!(shown(&story, &Credentials::new(7, 7), file, ACCESS).unwrap(), list(MALLORYS).to_string());
-    // Whoever may write it by the list may not change the list.
+    // A user who may write it by the list may not change the list.
     story.who = MALLORY;
     assert_eq!(story.refused(put(file, ACCESS, HANDED_DOWN)), ErrorKind::NotPermitted);
     story.who = ALICE;
@@ -194,7 +195,7 @@ fn what_is_made_below_a_default_list_has_it_and_no_more_than_its_mode() {
     story.ask(put(directory, DEFAULT, HANDED_DOWN)).unwrap();
     assert_eq!(mode(&story, directory), 0o755, "a default list gives no right to its directory");
     assert_eq!(names(&story, directory), ["system.posix_acl_default"]);
-    // The umask of who makes it does not count.
+    // The umask of the creator does not count.
     let new = |mode| wire::NewMode { mode, umask: 0o077 };
     let request = wire::Create { mode: new(0o666), ..create(directory, "f", 1) };
     let file = opened(story.ask(Op::Create(request))).info.attributes;

@@ -21,8 +21,8 @@ fn an_unlinked_file_lives_until_its_last_close() {
     assert_eq!(story.refused(close(file)), ErrorKind::BadHandle);
     story.extend(file, 1, 100).unwrap();
     assert_eq!(story.send(truncate(file, 0)), None);
-    // The session that created it ends: the file goes, whoever waits for its lanes is answered,
-    // and only the farewell is owed.
+    // The session that created it ends: the file goes, callers that wait for its lanes are answered, and only
+    // the last message is pending.
     let effects = story.server(Op::EndSession { session: session(1) });
     assert_eq!(attributes(reply(&effects).unwrap()).size, 0);
     assert_eq!(story.info(file).unwrap_err().kind(), ErrorKind::Stale);
@@ -31,7 +31,7 @@ fn an_unlinked_file_lives_until_its_last_close() {
         Delivery::DropLane(peer::DropLane { lane: LaneId { inode: file, lane }, slot: Slot(slot) })
     };
     assert_eq!(owed, [farewell(0, 9), farewell(1, 12)]);
-    // A server that is down stays owed.
+    // A message to a server that is down stays pending.
     let delivery = story.state.open_deliveries().next().unwrap().0;
     story.server(Op::DeliveryUnreachable { delivery });
     let failed = ErrorBody::new(&Error::new(ErrorKind::Fatal, "a full disk"));

@@ -12,7 +12,7 @@ fn a_repeated_mutation_has_one_effect_and_its_first_answer() {
     let mut story = Story::new();
     let op = Op::Create(wire::Create { exclusive: true, ..create(InodeId::ROOT, "f", 1) });
     let first = story.numbered(5, 1, op.clone());
-    // Holders of leases hear of the first alone.
+    // Holders of leases are notified of the first alone.
     let is_answer = |effect: &Effect| !matches!(effect, Effect::Changed { .. });
     assert_eq!(story.numbered(5, 1, op.clone()), [first.into_iter().find(is_answer).unwrap()]);
     assert_eq!(story.state.inode_count(), 2);

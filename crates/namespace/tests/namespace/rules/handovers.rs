@@ -22,7 +22,7 @@ fn number(story: &mut Story, inode: InodeId, write: bool) -> u64 {
     }
 }
 
-/// What the lane heard: handovers up to which number are over.
+/// What the lane received: up to which number handovers have ended.
 fn over(story: &Story) -> Vec<u64> {
     let told = |delivery: &Delivery| match delivery {
         Delivery::TrimLane(message) => Some(message.handovers_over),
@@ -169,7 +169,7 @@ fn what_is_under_way_behind_the_end_goes_before_a_mapped_file_grows() {
     };
     number(&mut story, file, true);
     let offset = story.reserve(file, 10);
-    // Its lane is cut at the end that everybody sees, and so is the memory that was taken for more.
+    // Its lane is cut at the published end, and so is the memory that was taken for more.
     assert!(story.send(grow(1)).is_none());
     let lengths: Vec<u64> = story.cuts().iter().map(|(_, cut)| cut.length).collect();
     assert_eq!(lengths, [100]);

@@ -326,7 +326,7 @@ fn first_bytes_take_an_empty_file_to_its_lanes() {
     let begin = |inode, by| Op::BeginInLanes { inode, by, epoch: Epoch(3) };
     let mut story = Story::new();
     let empty = story.create_inline(ROOT, "empty", 2);
-    // Whoever writes knows what comes of it.
+    // The writer knows the result.
     let knows = |effects: &[Effect]| match effects {
         [Effect::Changed { inode, knows, .. }] if *inode == empty => *knows,
         other => panic!("{other:?}"),

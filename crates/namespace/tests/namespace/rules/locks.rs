@@ -1,4 +1,4 @@
-//! Locks of a slot: whose they are, when they go, and what is told to whom.
+//! Locks of a slot: their owners, when they go, and which sessions are notified of what.
 
 use ramlace_base::{ErrorKind, InodeId, SessionId, Slot, limits};
 use ramlace_namespace::{Answer, Effect, Op, Query, Reply};
@@ -73,7 +73,7 @@ fn a_lock_is_handed_to_the_one_who_waits_once() {
     assert_eq!(story.state.locks_awaited(), 1);
     let unlocked = story.as_session(1).set_lock(unlock(file, 1));
     assert_eq!((outcome(&unlocked), granted(&unlocked)), (LockOutcome::Granted, vec![(session(2), 9)]));
-    // The event was lost: the same wait asks again and has its lock; nobody hears of it twice.
+    // The event was lost: the same wait asks again and has its lock; no session is notified of it twice.
     let again = story.as_session(2).set_lock(lock(file, 1, 9));
     assert_eq!((outcome(&again), granted(&again)), (LockOutcome::Granted, vec![]));
     assert_eq!((story.state.locks_held(), story.state.locks_awaited()), (1, 0));

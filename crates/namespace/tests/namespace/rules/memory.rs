@@ -23,7 +23,7 @@ impl Story {
         self.ask(Op::Extend(wire::Extend { inode, generation, size, from })).unwrap();
     }
 
-    /// A truncation: one that cuts is answered when its lanes have heard of it, but the home knows at once.
+    /// A truncation: one that cuts is answered when its lanes have confirmed it, but the home knows at once.
     fn cut(&mut self, inode: InodeId, size: u64) {
         self.send(truncate(inode, size)).transpose().unwrap();
     }

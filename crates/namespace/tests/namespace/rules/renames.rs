@@ -273,7 +273,7 @@ fn a_new_entry_is_held_until_it_is_decided() {
         let answer = story.peer(message(3, part.clone(), ALICE));
         assert_eq!(answer, Ok(DeliveryAnswer::Prepared(Prepared::Found(Some(target)))));
     }
-    // It is as it was, and nobody changes it: whoever meets it gives way.
+    // It is as it was, and no other operation changes it: one that meets it fails with Retry.
     assert_eq!(look(&story, ROOT, "f"), Ok(old));
     for op in [unlink(ROOT, "f"), rename(ROOT, "f", ROOT, "g"), link(old, ROOT, "g")] {
         assert_eq!(story.refused(op.clone()), ErrorKind::Retry, "{op:?}");

@@ -1,4 +1,4 @@
-//! Bad input, and who may do what.
+//! Bad input, and which callers may do what.
 
 use ramlace_base::{ErrorKind, Generation, InodeId, Redirect, Slot, Timestamp};
 use ramlace_namespace::{Answer, Op, Query};
@@ -150,7 +150,7 @@ fn modes_decide_who_may_do_what() {
     ] {
         assert_eq!(story.refused(op.clone()), kind, "{op:?}");
     }
-    // Without search permission nobody learns what is inside.
+    // Without search permission a user does not learn what is inside.
     story.who = ALICE;
     story.ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..set(InodeId::ROOT) })).unwrap();
     let look = Query::Lookup(wire::Lookup { parent: InodeId::ROOT, name: name("f") });

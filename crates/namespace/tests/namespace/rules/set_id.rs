@@ -8,7 +8,7 @@ use ramlace_wire::{Credentials, Owner};
 
 use crate::rules::story::*;
 
-/// A file of Alice with this mode, that everybody may write.
+/// A file of Alice with this mode, that every user may write.
 fn program(story: &mut Story, text: &str, mode: u16) -> InodeId {
     story.who = ALICE;
     let file = story.create(InodeId::ROOT, text);
@@ -53,12 +53,12 @@ fn whatever_changes_the_content_takes_set_id_bits_but_for_the_super_user() {
     story.who = BOB;
     story.extend(file, 1, 10).unwrap();
     assert_eq!(mode_of(&story, file), 0o777);
-    // Who is not in the group loses the bit in any case.
+    // A user who is not in the group loses the bit in any case.
     let file = program(&mut story, "group", 0o2767);
     story.who = MALLORY;
     story.ask(truncate(file, 0)).unwrap();
     assert_eq!(mode_of(&story, file), 0o767);
-    // Of whoever has it open on a host, its kernel says when the bits go.
+    // For a user who has it open on a host, the host's kernel says when the bits go.
     for (reason, left) in [(TimeReason::Wrote, 0o6777), (TimeReason::WroteAndDropsSetId, 0o777)] {
         let file = program(&mut story, &format!("host-{left:o}"), 0o6777);
         story.who = Credentials::WHOEVER;

@@ -111,7 +111,7 @@ fn a_truncation_is_answered_when_each_lane_has_heard_or_cannot() {
     assert!(!story.state.is_awaited(cuts[1].0) && story.state.is_awaited(cuts[2].0));
     let answered = attributes(story.done(cuts[2].0).unwrap());
     assert_eq!((answered.size, answered.generation), ((1 << 16) + 5, Generation(2)));
-    // The lane that is down is still owed the message, and may ask.
+    // The message to the lane that is down is still pending, and the lane may ask.
     assert_eq!(story.state.open_deliveries().count(), 1);
     assert_eq!(story.smallest_size(file, 1), Some((1 << 16) + 5));
     assert_eq!(story.done(cuts[1].0), None);
@@ -131,7 +131,7 @@ fn a_lane_learns_the_smallest_size_since_its_generation() {
     assert_eq!(story.smallest_size(file, 3), Some(700));
     assert_eq!(story.smallest_size(file, 4), Some(800));
     assert_eq!(story.smallest_size(file, 5), None);
-    // All four truncations are answered by the one message that tells of the last.
+    // All four truncations are answered by the one message about the last.
     let (delivery, cut) = story.cuts()[0];
     assert_eq!((cut.generation, cut.length), (Generation(5), 800));
     let effects = story.server(Op::DeliveryDone { delivery, result: Ok(DeliveryAnswer::Done) });

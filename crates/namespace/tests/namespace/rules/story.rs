@@ -84,14 +84,14 @@ impl Story {
     }
 
     pub fn peer(&mut self, op: Op) -> Result<DeliveryAnswer> {
-        // A file that nobody holds any more takes leave of its lanes first.
+        // A file that no session holds any more sends a last message to its lanes first.
         match &self.command(Origin::Peer, op)[..] {
             [.., Effect::PeerReply(answer)] => answer.clone(),
             other => panic!("{other:?}"),
         }
     }
 
-    /// Takes every delivery of this slot to itself or to lanes that agree, until nothing is owed.
+    /// Takes every delivery of this slot to itself or to lanes that agree, until none is pending.
     pub fn deliver(&mut self) -> Vec<Result<Reply>> {
         let mut replies = Vec::new();
         loop {

@@ -69,7 +69,7 @@ fn a_prepared_directory_waits_for_its_entry() {
     assert_eq!(prepared(story.peer(prepare(3, 3))), inode, "the same each time");
     assert_eq!(story.refused(Op::Create(create(inode, "f", 1))), ErrorKind::Retry);
     assert_eq!(story.page(inode, 0, 10).entries, []);
-    // No question waits: the rmdir gives way.
+    // No request waits: the rmdir fails.
     assert_eq!(story.peer(seal(4, 3, inode)).unwrap_err().kind(), ErrorKind::Busy);
     story.peer(settle(3, 3, true)).unwrap();
     story.create(inode, "f");
@@ -84,7 +84,7 @@ fn a_home_without_room_is_passed_over() {
         let homes = [5, 6, 7].map(Slot).to_vec();
         assert_eq!(story.send(Op::MakeDirectory { request, homes }), None);
     };
-    // Answers the latest question; the home that was asked, and what the client hears.
+    // Answers the latest request; the home that was asked, and what the client gets.
     let answer = |story: &mut Story, result| {
         let asked = story.sent.iter().rev().find_map(|(delivery, message)| match message {
             Delivery::Prepare(message) => Some((*delivery, message.slot)),
@@ -123,11 +123,11 @@ fn a_home_without_room_is_passed_over() {
 #[test]
 fn late_duplicates_leave_no_orphan() {
     let mut story = Story::new();
-    // The abort comes before the question, and again afterwards.
+    // The abort comes before the request, and again afterwards.
     story.peer(settle(3, 3, false)).unwrap();
     assert!(story.peer(prepare(3, 3)).is_err());
     story.peer(settle(3, 3, false)).unwrap();
-    // Settled, forgotten, and asked once more.
+    // Finished, forgotten, and asked once more.
     let inode = prepared(story.peer(prepare(4, 3)));
     story.peer(settle(4, 3, true)).unwrap();
     prepared(story.peer(prepare(9, 9)));
@@ -182,7 +182,7 @@ fn a_sealed_directory_takes_no_entries_until_it_is_decided() {
     story.peer(settle(3, false)).unwrap();
     story.ask(unlink(child, "f")).unwrap();
     story.ask(close(file)).unwrap();
-    // Somebody has it open: it goes with the last close, and takes no entries meanwhile.
+    // A session has it open: it goes with the last close, and takes no entries meanwhile.
     story.ask(Op::Open(wire::Open { inode: child, read: true, write: false, run: false })).unwrap();
     story.peer(seal(4)).unwrap();
     story.peer(settle(4, true)).unwrap();
@@ -201,7 +201,7 @@ fn a_home_that_is_out_of_reach_aborts_the_mkdir() {
     let (question, _) = story.sent[0].clone();
     let effects = story.server(Op::DeliveryUnreachable { delivery: question });
     assert_eq!(reply(&effects).unwrap().unwrap_err().kind(), ErrorKind::HostDown);
-    // The name is free at once; the abort is owed until it has arrived, the question is not.
+    // The name is free at once; the abort is pending until it has arrived, the request is not.
     story.create(InodeId::ROOT, "d");
     let owed: Vec<(DeliveryId, Delivery)> =
         story.state.open_deliveries().map(|(id, m)| (id, m.clone())).collect();
@@ -297,7 +297,7 @@ fn what_is_owed_to_servers_that_are_down_is_bounded() {
     };
     story.ask(Op::WriteInline { request: bytes, room: true }).unwrap();
     story.extend(file, 1, 1 << 20).unwrap();
-    // Each lane of a truncated file is owed the news. In the end there is room for one message more.
+    // A message is pending for each lane of a truncated file. In the end there is room for one message more.
     let full = limits::DELIVERIES_PER_SLOT_MAX - 1;
     for number in 0.. {
         let left = full - story.state.open_deliveries().count();

@@ -1,4 +1,4 @@
-//! Extended attributes: whose they are, and how many there may be.
+//! Extended attributes: which users have them, and how many there may be.
 
 use ramlace_base::{ErrorKind, InodeId, Result, limits};
 use ramlace_namespace::{Answer, Op, Query};

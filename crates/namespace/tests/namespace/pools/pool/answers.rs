@@ -1,4 +1,4 @@
-//! What clients are told, beside what the model says.
+//! What clients receive, compared with what the model says.
 
 use super::*;
 
@@ -102,7 +102,7 @@ impl Pool {
         }
         let expected = wish.on_model(&mut self.model);
         if expected.is_err() && self.has_not_heard_of_its_end(wish.target()) {
-            // A write counts as earlier than the end, of which its home has not heard.
+            // A write counts as earlier than the end, of which its home was not notified.
             let write = matches!(wish, Wish::Write { .. } | Wish::Extend { .. });
             return assert!(write || outcome.is_err(), "{wish:?} is done on what is gone");
         }

@@ -87,7 +87,7 @@ impl Pool {
         let token = Token { session: sender.session, sequence };
         let sent = sender.sent.get_mut(&sequence).unwrap();
         sent.again = false;
-        // What the first attempt has heard may be what a later one says.
+        // What the first attempt has received may be what a later one says.
         sent.possible.insert(outcome_on(&self.model, &sent.wish));
         let wish = &sent.wish.clone();
         let slot = match wish.entry() {
@@ -149,14 +149,14 @@ impl Pool {
         self.send_wish(client, &Wish::RemoveDirectory { parent, name });
     }
 
-    /// Where a client looks for a name.
+    /// Where a client looks a name up.
     pub(super) fn slot_of(&self, client: usize, parent: Node, name: &Name) -> Slot {
         let inode = self.inode_of[&parent];
         let partition = self.hosts[0].state.partition_of(name);
         self.clients[client].known.get(&inode).map_or(inode.slot(), |partitions| partitions[partition])
     }
 
-    /// The client looked in the wrong slot: it asks the directories' homes.
+    /// The client asked the wrong slot: it asks the directories' homes.
     pub(super) fn learn(&mut self, client: usize, wish: &Wish) {
         let parents: Vec<InodeId> = match wish {
             Wish::Rename { parent, new_parent, .. } => vec![*parent, *new_parent],
@@ -187,7 +187,7 @@ impl Pool {
         sent.filter(|(_, sent)| sent.again).map(|(sequence, _)| *sequence).collect()
     }
 
-    /// The state has the new size at once; the answer comes when the lanes have heard.
+    /// The state has the new size at once; the answer comes when the lanes have confirmed.
     pub(super) fn truncate_on_model(&mut self, wish: &Wish, effects: &[Effect]) {
         match effects.iter().find_map(|effect| match effect {
             Effect::Reply { outcome: Err(error), .. } => Some(error.kind()),
